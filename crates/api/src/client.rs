@@ -27,6 +27,7 @@ use crate::problem::Problem;
 use crate::routes::{ConfigurationSource, Done, Reloaded, Stages};
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(limits::UPGRADE_TIMEOUT_SECS);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(limits::RELOAD_TIMEOUT_SECS);
 
 /// Why a request has no good answer.
@@ -239,6 +240,12 @@ impl Client {
     pub fn reload(&mut self, text: String, partly: bool) -> Result<Reloaded, ClientError> {
         let path = format!("/v1/configuration?partly={partly}");
         self.ask_within(Method::PUT, &path, toml(text), RELOAD_TIMEOUT)
+    }
+
+    /// Has the program that lies there now take the running weir's place; what is to be said of it.
+    pub fn upgrade(&mut self) -> Result<Option<String>, ClientError> {
+        let done = self.ask_within(Method::POST, "/v1/upgrade", None, UPGRADE_TIMEOUT);
+        done.map(|done: Done| done.note)
     }
 
     /// The counters of the switch.

@@ -78,6 +78,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(read::configuration, write::reload))
         .routes(routes!(read::difference))
         .routes(routes!(write::stages))
+        .routes(routes!(write::upgrade))
 }
 
 /// The OpenAPI document.

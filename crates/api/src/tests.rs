@@ -67,6 +67,7 @@ impl ControlHandler for Recorder {
             },
             Request::VifExplain { .. } => panic!("a mistake in the switch"),
             Request::VifSet { .. } => Response::Noted { note: "later".into() },
+            Request::Upgrade => Response::Noted { note: "process 7 serves".into() },
             Request::Addresses => Response::Addresses { addresses: Vec::new() },
             Request::VifAdd { .. } | Request::FilterSet { .. } | Request::Stages { .. } => {
                 Response::Ok
@@ -171,6 +172,7 @@ fn requests_reach_the_switch_and_answers_the_client() {
     let rules = ["tx drop port 25", "rx accept"].map(|rule| rule.parse().unwrap());
     client.set_filter(&name("web0"), &rules).unwrap();
     client.set_stages(true).unwrap();
+    assert_eq!(client.upgrade().unwrap().as_deref(), Some("process 7 serves"));
     assert_eq!(client.vifs().unwrap()[0].config, vif("web0"));
     assert_eq!(client.stats().unwrap().version, "9.9");
     let asked = [
@@ -178,6 +180,7 @@ fn requests_reach_the_switch_and_answers_the_client() {
         Request::VifSet { name: name("web0"), changes: changes.into() },
         Request::FilterSet { name: name("web0"), rules: rules.into() },
         Request::Stages { on: true },
+        Request::Upgrade,
         Request::VifList,
         Request::Stats,
     ];

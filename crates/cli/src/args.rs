@@ -47,7 +47,7 @@ Exit codes:
 /// The commands by purpose, in the order of the help. [`Cli::parse_grouped`] prints them so.
 const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench", "lab"]),
-    ("Serve", &["run", "check", "diff", "reload"]),
+    ("Serve", &["run", "check", "diff", "reload", "upgrade"]),
     ("Plug in VMs", &["qemu-args", "vif", "filter"]),
     ("Look inside", &["stats", "explain"]),
 ];
@@ -70,6 +70,9 @@ pub enum Command {
     Diff(DiffArgs),
     /// Apply the changed configuration file to the running switch, under traffic
     Reload(ReloadArgs),
+    /// Replace the running weir by the program that lies there now, under traffic
+    #[command(after_help = UPGRADE_NOTES)]
+    Upgrade,
     /// Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
     QemuArgs(QemuArgs),
     /// Add, change, remove or list interfaces of the running switch
@@ -86,6 +89,7 @@ pub enum Command {
 
 /// `weir run`
 #[derive(Debug, Args)]
+#[command(after_help = RUN_NOTES)]
 pub struct RunArgs {
     /// The configuration
     #[arg(value_name = "FILE", default_value = Config::DEFAULT_PATH)]
@@ -98,7 +102,16 @@ pub struct RunArgs {
     /// What it gives up.
     #[command(flatten)]
     pub sandbox: SandboxArgs,
+    /// Takes the place of the weir at the other end of standard input: `weir upgrade` says so.
+    #[arg(long = "take-over", hide = true)]
+    pub take_over: bool,
 }
+
+const RUN_NOTES: &str = "\
+Signals:
+  SIGTERM, SIGINT  end for good: front ends are disconnected, sockets and TAPs are removed
+  SIGUSR2          end for the next weir: with a keeper, guests stay as they are until it serves
+  SIGHUP           apply the changed file, as `weir reload`";
 
 /// `weir check`
 #[derive(Debug, Args)]
@@ -145,6 +158,16 @@ it undone. Interfaces of `weir vif add` stay. The file replaces what `weir vif s
 have changed of its interfaces.
 
 SIGHUP to `weir run` does the same with the file that weir was started with, and logs the result.";
+
+const UPGRADE_NOTES: &str = "\
+The running weir must have a keeper (`keeper` of [switch], weir-keeper). It starts the file that it was
+started from, with the same arguments: install the new one there first. The new process reads its
+configuration, then the old one stops, and the new one goes on. Packets wait in the guests' rings
+meanwhile. If the new one does not come up, or does not know the state, the old one goes on, and the
+command fails with the reason.
+
+A weir of systemd stays the same service. Any other supervisor sees its process end. AF_XDP and Xen
+need a restart.";
 
 /// `weir qemu-args`
 #[derive(Debug, Args)]
@@ -396,6 +419,7 @@ mod tests {
           check      Check a configuration file and show every problem with its line
           diff       Show how a configuration file differs from the running switch
           reload     Apply the changed configuration file to the running switch, under traffic
+          upgrade    Replace the running weir by the program that lies there now, under traffic
 
         Plug in VMs:
           qemu-args  Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm

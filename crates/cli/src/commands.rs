@@ -29,7 +29,7 @@ mod reload;
 mod tests;
 
 pub use filter::filter;
-pub use reload::{diff, reload};
+pub use reload::{diff, reload, upgrade};
 
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
 const EXIT_FAILED: u8 = 1;

@@ -14,6 +14,9 @@ fn main() -> ExitCode {
     if let Some(ended) = weir_switch::run_helper_if_asked(weir::run::log_to_stderr) {
         return ended;
     }
+    if let Some(ended) = weir_switch::upgrade::run_if_asked() {
+        return ended;
+    }
     commands::exit_code(run(Cli::parse_grouped()))
 }
 
@@ -36,6 +39,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Check(args) => commands::check(&args, &defaults, &mut plain())?,
         Command::Diff(args) => commands::diff(&args, &defaults, &mut plain())?,
         Command::Reload(args) => commands::reload(&args, &defaults, &mut plain())?,
+        Command::Upgrade => commands::upgrade(&defaults, &mut plain())?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,

@@ -2,11 +2,12 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use std::time::Duration;
 
 use miette::Diagnostic;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
@@ -17,12 +18,16 @@ use weir_limits::DESCRIPTORS_MAX;
 use weir_switch::control::ControlHandler;
 use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::ListenError;
+use weir_switch::upgrade::{Beside, Starter};
 use weir_switch::watchdog::{Service, Watchdog};
 use weir_switch::{Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 use weir_text::plain::{Obeyed, Plain};
 
 use crate::args::RunArgs;
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
+
+/// How long a weir that has been replaced is there yet, for the answer to `weir upgrade`.
+const ANSWER_GOES_OUT: Duration = Duration::from_millis(100);
 
 /// Why `weir run` ended, or did not begin.
 #[derive(Debug, Error, Diagnostic)]
@@ -57,6 +62,13 @@ pub enum RunError {
     /// There is no watchdog.
     #[error("cannot start the watchdog")]
     Watchdog(#[source] io::Error),
+    /// Nobody could start the next weir.
+    #[error("cannot start the process that starts the next weir")]
+    Starter(#[source] io::Error),
+    /// There is no weir whose place it could take.
+    #[error("no weir is at the other end of standard input")]
+    #[diagnostic(help("`weir upgrade` has the running weir start the new one"))]
+    TakeOver(#[source] io::Error),
     /// Signals cannot be caught.
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
@@ -75,43 +87,110 @@ pub fn log_to_stderr() {
 
 /// Runs the switch of a configuration file.
 pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
+    let beside = args.take_over.then(Beside::of_this_process).transpose();
+    let beside = beside.map_err(RunError::TakeOver)?;
+    let ended = run_beside(args, defaults, beside.as_ref());
+    if let (Some(beside), Err(error)) = (&beside, &ended) {
+        beside.refuse(error);
+    }
+    ended
+}
+
+/// The same, in the place of the weir that there is.
+fn run_beside(
+    args: &RunArgs,
+    defaults: &Defaults,
+    beside: Option<&Beside>,
+) -> Result<(), RunError> {
     let defaults = &Defaults { keeper: args.keeper.clone(), ..defaults.clone() };
     let config = Config::load(&args.file, defaults)?;
     log_to_stderr();
     raise_descriptor_limit();
-    let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP])?;
+    let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
     let file = std::path::absolute(&args.file).unwrap_or_else(|_| args.file.clone());
     let serving = Serving::of(&config.switch.api)?;
     let needs = Needs::of(&config).with_file(&file).with_group(serving.group());
+    let needs = needs.beside(beside.is_some());
     let mode = args.sandbox.mode();
     let service = Service::of_this_process();
+    let starter = config.switch.keeper.is_some().then(Starter::start).transpose();
+    let starter = starter.map_err(RunError::Starter)?;
     let hands = sandbox::start_helper(mode, &needs)?;
-    let keeping = Keeping::take(&config, &hands)?;
+    let keeping = match beside {
+        Some(_) => Keeping::look(&config, &hands)?,
+        None => Keeping::take(&config, &hands)?,
+    };
     let devices = UplinkDevice::open_all(&config.uplinks, &keeping)?;
     sandbox::confine(mode, &needs)?;
-    let switch = Switch::start_with(&config, devices, hands.clone(), keeping)?;
+    let own = hands.clone();
+    let switch = match beside {
+        Some(old) => Switch::start_beside(&config, devices, own, keeping, || old.prepared())?,
+        None => Switch::start_with(&config, devices, own, keeping)?,
+    };
     switch.started_from(&file, defaults);
+    if let Some(starter) = starter {
+        let (service, signals) = (service.clone(), signals.handle());
+        switch.upgrades_by(starter, move |process| {
+            service.goes_on_as(process);
+            signals.close();
+        });
+    }
     let handler = Arc::clone(&switch) as Arc<dyn ControlHandler>;
     let path = config.switch.control.as_path();
-    let control = ApiServer::start_with(path, handler, &hands, serving)?;
+    let control = match ApiServer::start_with(path, handler, &hands, serving) {
+        Ok(control) => control,
+        Err(error) => {
+            switch.leave_for_good();
+            return Err(error.into());
+        }
+    };
     tracing::info!(
         control = %config.switch.control,
         vifs = config.vifs.len(),
         uplinks = config.uplinks.len(),
         "ready"
     );
-    let watchdog = Watchdog::start(service.clone()).map_err(RunError::Watchdog)?;
+    if let Some(old) = beside {
+        old.serves();
+    }
+    let watchdog = Watchdog::start(service.clone(), notes_of(&switch));
+    let watchdog = watchdog.map_err(RunError::Watchdog)?;
     service.is_ready();
-    wait_for_end(signals, || {
+    let end = wait_for_end(signals, || {
         service.is_reloading();
         switch.reload_file();
         service.is_ready();
     });
+    if end == End::Replaced {
+        // The answer to whoever has asked for it goes out.
+        std::thread::sleep(ANSWER_GOES_OUT);
+        std::process::exit(0);
+    }
     service.is_stopping();
     drop(watchdog);
     drop(control);
+    if end == End::ForTheNext {
+        if switch.leave() {
+            tracing::info!("front ends, rings and TAPs are left to the next weir");
+            std::process::exit(0);
+        }
+        tracing::warn!("there is no keeper to leave anything with: front ends are disconnected");
+    }
     drop(switch);
     Ok(())
+}
+
+/// Notes for the next weir what has been learned, if there was traffic.
+fn notes_of(switch: &Arc<Switch>) -> impl FnMut() + Send + 'static {
+    let (switch, mut seen) = (Arc::downgrade(switch), 0);
+    move || {
+        if let Some(switch) = switch.upgrade() {
+            let wakeups = switch.engine().wakeups();
+            if std::mem::replace(&mut seen, wakeups) != wakeups {
+                switch.note();
+            }
+        }
+    }
 }
 
 /// Runs `weir-vhost-user-net`: one guest, one TAP interface, until SIGTERM, or until the front end
@@ -161,7 +240,9 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
             None
         }
     };
-    wait_for_end(signals, || ());
+    if wait_for_end(signals, || ()) == End::Replaced {
+        tracing::info!("stopping: the front end is gone");
+    }
     Ok(())
 }
 
@@ -182,16 +263,31 @@ fn catch_signals(signals: &[i32]) -> Result<Signals, RunError> {
     Signals::new(signals).map_err(RunError::Signals)
 }
 
-/// Sleeps until SIGINT or SIGTERM, and calls `reload` for each SIGHUP, if `signals` has that.
-fn wait_for_end(mut signals: Signals, reload: impl Fn()) {
+/// What a weir that ends leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Nothing.
+    ForGood,
+    /// All that it keeps.
+    ForTheNext,
+    /// Another process has it, or who asked for this one is gone.
+    Replaced,
+}
+
+/// Sleeps until SIGINT, SIGTERM or SIGUSR2, and calls `reload` for each SIGHUP, of those that `signals` has.
+fn wait_for_end(mut signals: Signals, reload: impl Fn()) -> End {
     for signal in signals.forever() {
         match signal {
             SIGHUP => reload(),
+            SIGUSR2 => {
+                tracing::info!(signal, "stopping, for the next weir to go on");
+                return End::ForTheNext;
+            }
             _ => {
                 tracing::info!(signal, "stopping");
-                return;
+                return End::ForGood;
             }
         }
     }
-    tracing::info!("stopping: the front end is gone");
+    End::Replaced
 }

@@ -2,30 +2,36 @@
 //! comes back once, and frames go on (`docs/design/0033-keeper.md`). `WEIR_KILLS=300` kills it more often.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weir_limits::BURST_MAX;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::process::{Pid, Signal, kill_process};
+use weir_limits::{BURST_MAX, KEPT_STATE_BYTES_MAX};
 use weir_testing::eventually;
 use weir_vhost_user::FrontEnd;
 use weir_vif::{Features, Health, Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
 const KILLS: usize = 5;
+/// Frames to the fast one that may be under way.
+const FAST_WINDOW: u64 = 100;
 const SLOW_PAUSE: Duration = Duration::from_micros(400);
 const SENDER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 /// Its buffers run out all the time, so that frames for it wait.
 const SLOW: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 const FAST: Mac = Mac([0x52, 0x54, 0, 0, 0, 3]);
 
-fn quiet(program: &str) -> Command {
+fn quiet(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command
@@ -52,6 +58,20 @@ struct Weir {
     dir: PathBuf,
     keeper: Running,
     process: Running,
+    /// One that has taken its place, by number.
+    later: Option<u32>,
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        if let Some(process) = self.later {
+            kill_process(pid(process), Signal::KILL).ok();
+        }
+    }
+}
+
+fn pid(process: u32) -> Pid {
+    Pid::from_raw(process.try_into().unwrap()).unwrap()
 }
 
 impl Weir {
@@ -64,8 +84,9 @@ impl Weir {
         let (control, socket) = (dir.join("control.sock"), dir.join("keeper.sock"));
         let switch = format!("[switch]\ncontrol = {control:?}\nkeeper = {socket:?}\nworkers = 2\n");
         fs::write(dir.join("weir.toml"), format!("{switch}{vifs}")).unwrap();
+        Self::install(dir, |file| symlink(env!("CARGO_BIN_EXE_weir"), file).unwrap());
         let keeper = Self::keeper(dir);
-        Self { keeper, process: Self::run(dir), dir: dir.into() }
+        Self { keeper, process: Self::run(dir), later: None, dir: dir.into() }
     }
 
     fn keeper(dir: &Path) -> Running {
@@ -76,17 +97,55 @@ impl Weir {
         keeper
     }
 
+    /// By its own file in `dir`, which a test replaces.
     fn run(dir: &Path) -> Running {
         let log = fs::File::options().append(true).create(true).open(dir.join("log")).unwrap();
-        let mut command = quiet(env!("CARGO_BIN_EXE_weir"));
+        let mut command = quiet(dir.join("weir"));
         command.arg("run").arg(dir.join("weir.toml")).stderr(log);
         Running(command.spawn().unwrap())
+    }
+
+    /// What is run and, by the next upgrade, comes after that.
+    fn install(dir: &Path, program: impl FnOnce(&Path)) {
+        let new = dir.join("weir.new");
+        program(&new);
+        fs::rename(new, dir.join("weir")).unwrap();
+    }
+
+    /// By `weir upgrade`; what that says.
+    fn upgrade(&mut self) -> Result<String, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--control").arg(self.dir.join("control.sock")).arg("upgrade");
+        let output = command.output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        if let Some((_, rest)) = said.split_once("process ") {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            match self.later.replace(digits.parse().unwrap()) {
+                None => assert!(self.process.0.wait().unwrap().success(), "{}", self.log()),
+                Some(before) => eventually("the one before ends", || {
+                    rustix::process::test_kill_process(pid(before)).is_err().then_some(())
+                }),
+            }
+        }
+        if output.status.success() { Ok(said) } else { Err(said) }
     }
 
     /// By SIGKILL; then the next one starts.
     fn kill(&mut self) {
         self.process.kill();
         self.process = Self::run(&self.dir);
+    }
+
+    /// By SIGUSR2; then the next one starts.
+    fn restart(&mut self) {
+        self.signal(Signal::USR2);
+        assert!(self.process.0.wait().unwrap().success(), "{}", self.log());
+        self.process = Self::run(&self.dir);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.process.0);
+        kill_process(pid, signal).unwrap();
     }
 
     fn socket(&self, name: &str) -> PathBuf {
@@ -134,6 +193,10 @@ impl Received {
         self.frames.load(Ordering::Relaxed)
     }
 
+    fn distinct(&self) -> u64 {
+        self.times.lock().unwrap().len() as u64
+    }
+
     fn repeated(&self) -> u64 {
         self.times.lock().unwrap().values().map(|times| u64::from(*times) - 1).sum()
     }
@@ -147,9 +210,14 @@ impl Received {
 }
 
 /// Sends to both in turn until told to stop; says how many frames.
-fn send(pair: &mut QueuePair, stop: &AtomicBool) -> u64 {
+/// The fast one has buffers for all that is under way to it, so that none is dropped for want of them.
+fn send(pair: &mut QueuePair, to_fast: &Received, stop: &AtomicBool) -> u64 {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
+        if number / 2 > to_fast.count() + FAST_WINDOW {
+            std::thread::sleep(Duration::from_micros(100));
+            continue;
+        }
         for _ in 0..24 {
             let to = if number % 2 == 0 { FAST } else { SLOW };
             match pair.send(&frame(to, number), &Offload::NONE) {
@@ -168,7 +236,8 @@ fn send(pair: &mut QueuePair, stop: &AtomicBool) -> u64 {
 }
 
 /// Traffic under a weir that `kill` kills so many times, by guests with rings of this format.
-fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) {
+/// Says how many frames came again.
+fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let mut weir = Weir::start(dir.path());
     let connect = |name: &str, mac, queue_size| {
@@ -188,7 +257,7 @@ fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) {
         scope.spawn(|| to_slow.receive(&mut slow, SLOW, &stop, SLOW_PAUSE));
         scope.spawn(|| to_fast.receive(&mut fast, FAST, &stop, Duration::ZERO));
         let sending = scope.spawn(|| {
-            let sent = send(&mut sender, &stop_sending);
+            let sent = send(&mut sender, &to_fast, &stop_sending);
             eventually("all that was sent comes back", || {
                 sender.flush();
                 (sender.in_flight() == 0).then_some(())
@@ -231,6 +300,10 @@ fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) {
     assert!(repeated <= (kills * BURST_MAX) as u64, "{repeated} frames came again");
     let connected = weir.log().matches("front end connected").count();
     assert_eq!(connected, 3, "{format:?}: a front end has connected again: {}", weir.log());
+    // The slow one's may have waited for too long, which is a reason to drop them.
+    let missing = sent.div_ceil(2) - to_fast.distinct();
+    assert_eq!(missing, 0, "{format:?}: of {sent} frames");
+    repeated
 }
 
 fn kills() -> usize {
@@ -242,20 +315,158 @@ const FORMATS: [Features; 2] = [Features::NONE, Features::RING_PACKED];
 #[test]
 fn a_weir_that_is_killed_loses_no_front_end_and_no_chain() {
     for format in FORMATS {
-        survive(format, kills(), |weir, _| weir.kill());
+        let _ = survive(format, kills(), |weir, _| weir.kill());
     }
 }
 
 #[test]
 fn a_weir_that_is_killed_loses_no_front_end_with_rings_in_order() {
     for format in FORMATS {
-        survive(format | Features::IN_ORDER, kills(), |weir, _| weir.kill());
+        let _ = survive(format | Features::IN_ORDER, kills(), |weir, _| weir.kill());
     }
 }
 
 #[test]
+fn a_weir_that_ends_for_the_next_one_loses_no_frame_and_repeats_none() {
+    for format in [Features::NONE, Features::RING_PACKED | Features::IN_ORDER] {
+        let repeated = survive(format, kills(), |weir, _| weir.restart());
+        assert_eq!(repeated, 0, "{format:?}");
+    }
+}
+
+#[test]
+fn an_upgrade_loses_no_frame_and_repeats_none() {
+    for format in [Features::NONE, Features::RING_PACKED | Features::IN_ORDER] {
+        let repeated = survive(format, kills(), |weir, _| print!("{}", weir.upgrade().unwrap()));
+        assert_eq!(repeated, 0, "{format:?}");
+    }
+}
+
+/// What `weir` says of the running one.
+fn asked(dir: &Path, arguments: &[&str]) -> Option<String> {
+    let mut command = quiet(env!("CARGO_BIN_EXE_weir"));
+    command.arg("--control").arg(dir.join("control.sock")).args(arguments);
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::null()).output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn interfaces_that_were_added_and_addresses_that_were_learned_outlive_weir() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = Weir::start(dir.path());
+    let late = weir.socket("late");
+    let socket = format!("socket={}", late.display());
+    eventually("weir serves", || asked(dir.path(), &["vif", "add", "late", &socket]));
+    let guest = eventually("it is served", || Vif::connect(&late, &Options::new(SLOW)).ok());
+    let mut guest = guest;
+    let mut pair = guest.queue_pairs().remove(0);
+    pair.send(&frame(FAST, 1), &Offload::NONE).unwrap();
+    let learned = |dir: &Path| {
+        let stats: serde_json::Value =
+            serde_json::from_str(&asked(dir, &["stats", "--json"])?).unwrap();
+        let late = stats["ports"].as_array()?.iter().find(|vif| vif["name"] == "late")?;
+        late["limits"]["addresses"]["used"].as_u64()
+    };
+    // The frame's source is the sender's, which is the first that this guest uses.
+    pair.flush();
+    eventually("it is learned", || learned(dir.path()).filter(|&used| used == 1));
+    type End = fn(&mut Weir);
+    let ends: [End; 2] = [Weir::restart, |weir| drop(weir.upgrade().unwrap())];
+    for end in ends {
+        end(&mut weir);
+        let used = eventually("the next one says", || learned(dir.path()));
+        assert_eq!(used, 1, "{}", weir.log());
+        assert!(asked(dir.path(), &["vif", "list"]).unwrap().contains("late"));
+        assert_eq!(guest.health().unwrap(), Health::Connected, "{}", weir.log());
+    }
+    let connected = weir.log().matches("front end connected").count();
+    assert_eq!(connected, 1, "{}", weir.log());
+    // It is removed as any other, and comes back no more.
+    asked(dir.path(), &["vif", "del", "late"]).unwrap();
+    weir.upgrade().unwrap();
+    assert!(!asked(dir.path(), &["vif", "list"]).unwrap().contains("late"));
+}
+
+/// A program that is no weir, or one that ends too soon.
+fn install_script(weir: &Weir, text: &str) {
+    Weir::install(&weir.dir, |file| {
+        fs::write(file, text).unwrap();
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+    });
+}
+
+#[test]
+fn where_the_new_weir_does_not_come_up_the_old_one_goes_on() {
+    let repeated = survive(Features::NONE, 4, |weir, nth| {
+        let config = weir.dir.join("weir.toml");
+        let good = fs::read_to_string(&config).unwrap();
+        let reason = match nth {
+            0 => {
+                fs::write(&config, format!("{good}nonsense = 1\n")).unwrap();
+                "weir.toml"
+            }
+            1 => {
+                install_script(weir, "#!/bin/sh\nexit 7\n");
+                "exit status: 7"
+            }
+            2 => {
+                install_script(weir, "no program");
+                "cannot start"
+            }
+            _ => {
+                // It says that it is ready, is told that the old one has stopped, and ends.
+                install_script(
+                    weir,
+                    "#!/usr/bin/perl\nopen(my $old, '+<&=', 0) or die;\n\
+                     syswrite($old, '\"Prepared\"'); sysread($old, my $go, 99); exit 9;\n",
+                );
+                "the old program goes on"
+            }
+        };
+        let said = weir.upgrade().unwrap_err();
+        assert!(said.contains(reason), "{said}");
+        assert_eq!(weir.later.is_some(), nth == 3, "{said}");
+        fs::write(&config, good).unwrap();
+        Weir::install(&weir.dir, |file| symlink(env!("CARGO_BIN_EXE_weir"), file).unwrap());
+    });
+    assert_eq!(repeated, 0);
+}
+
+/// A session's state as a later release may write it.
+fn state_of_version(version: u32) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = memfd_create("weir-state", flags).unwrap();
+    ftruncate(&file, (64 << 10) + 2 * KEPT_STATE_BYTES_MAX as u64).unwrap();
+    rustix::io::write(&file, &version.to_ne_bytes()).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    file
+}
+
+#[test]
+fn a_state_of_a_later_release_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = Weir::start(dir.path());
+    weir.process.kill();
+    let socket = dir.path().join("keeper.sock");
+    let dial = move || weir_keeper::connect(&socket);
+    let (later, _) = weir_keeper::Keeper::take(Box::new(dial)).unwrap();
+    later.store("fast/state", Arc::new(state_of_version(99)));
+
+    let (old, new) = UnixStream::pair().unwrap();
+    let mut command = quiet(dir.path().join("weir"));
+    command.arg("run").arg(dir.path().join("weir.toml")).arg("--take-over");
+    let mut process =
+        Running(command.stdin(OwnedFd::from(new)).stderr(Stdio::null()).spawn().unwrap());
+    drop(command);
+    let mut said = String::new();
+    (&old).read_to_string(&mut said).unwrap();
+    assert!(said.contains("fast has state of version 99"), "{said}");
+    assert!(!process.0.wait().unwrap().success());
+}
+
+#[test]
 fn a_keeper_that_is_killed_is_missed_by_nobody_and_the_next_one_is_filled() {
-    survive(Features::NONE, 4, |weir, nth| {
+    let _ = survive(Features::NONE, 4, |weir, nth| {
         if nth % 2 == 1 {
             return weir.kill();
         }
@@ -349,8 +560,7 @@ fn an_orderly_end_leaves_nothing_behind() {
     let mut weir = Weir::start(dir.path());
     let fast =
         eventually("weir serves", || Vif::connect(weir.socket("fast"), &Options::new(FAST)).ok());
-    let pid = rustix::process::Pid::from_child(&weir.process.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    weir.signal(Signal::TERM);
     assert!(weir.process.0.wait().unwrap().success(), "{}", weir.log());
     assert_eq!(fast.health().unwrap(), Health::Disconnected);
     assert!(!weir.socket("fast").exists());
@@ -413,8 +623,8 @@ fn root_a_tap_that_weir_made_outlives_it_and_ends_with_it_in_order() {
         weir = run();
         assert!(network.ip("address show dev weir0").contains("10.0.0.1/24"), "the next one is");
     }
-    let pid = rustix::process::Pid::from_child(&weir.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let pid = Pid::from_child(&weir.0);
+    kill_process(pid, Signal::TERM).unwrap();
     assert!(weir.0.wait().unwrap().success());
     eventually("the TAP is gone", || network.ip("link show dev weir0").is_empty().then_some(()));
 }

@@ -61,6 +61,8 @@ pub enum Request {
         /// Changes what can be changed where not all can be.
         partly: bool,
     },
+    /// Has the program that lies there now take this weir's place. Answer: [`Response::Noted`].
+    Upgrade,
     /// The counters. Answer: [`Response::Stats`].
     Stats,
     /// The stations that it knows. Answer: [`Response::Addresses`].

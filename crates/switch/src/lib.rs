@@ -11,6 +11,7 @@
 //! | [`sandbox`] | what a program gives up before it serves anybody |
 //! | `helper` | who does for a confined program what it cannot do any more |
 //! | [`watchdog`] | threads that stand still; news for the service manager |
+//! | [`upgrade`] | a new weir takes the place of one that runs |
 //! | [`unix_socket`] | listening on a Unix socket with care |
 //!
 //! `examples/embed.rs` is a program around it.
@@ -27,6 +28,7 @@ pub mod sandbox;
 pub mod stats;
 mod switch;
 pub mod unix_socket;
+pub mod upgrade;
 pub mod watchdog;
 
 pub use guest_port::GuestPort;

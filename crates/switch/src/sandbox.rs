@@ -88,6 +88,7 @@ impl Needs {
                 pin_vcpus: config.switch.placement.pin_vcpus,
                 config: None,
                 group: None,
+                beside: false,
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),
@@ -106,6 +107,12 @@ impl Needs {
     /// And that the control socket is for this group.
     pub fn with_group(mut self, group: Option<u32>) -> Self {
         self.tasks.group = group;
+        self
+    }
+
+    /// And that another weir has this one's place yet.
+    pub fn beside(mut self, beside: bool) -> Self {
+        self.tasks.beside = beside;
         self
     }
 

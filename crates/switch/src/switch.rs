@@ -2,12 +2,12 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use miette::Diagnostic;
 use weir_config::{
-    self as config, Change, Config, FilterRule, LatencyBudget, PortName, SocketMode, SocketPath,
+    self as config, Change, FilterRule, LatencyBudget, PortName, SocketMode, SocketPath,
     SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Workers, filter,
 };
 use weir_engine::filter::PortRules;
@@ -30,14 +30,19 @@ use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
 mod keeping;
+mod leaving;
+mod noted;
 mod reload;
 mod shown;
+mod starting;
 mod uplink_device;
 mod xen;
 
 pub use error::SwitchError;
 pub use keeping::Keeping;
-use keeping::Kept;
+pub(crate) use keeping::Kept;
+use leaving::Upgrades;
+use noted::Noted;
 use reload::Source;
 use shown::port_state;
 pub use uplink_device::UplinkDevice;
@@ -120,6 +125,11 @@ pub struct Switch {
     xen: Mutex<Option<weir_port_xen::Manager>>,
     hands: Hands,
     keeper: Keeping,
+    /// Another weir takes its place.
+    left: Mutex<bool>,
+    upgrades: OnceLock<Upgrades>,
+    /// As the keeper has it.
+    noted: Mutex<Noted>,
 }
 
 /// How an interface meets its front end.
@@ -133,45 +143,6 @@ pub enum Meeting {
 }
 
 impl Switch {
-    /// Starts everything in `config`, or nothing.
-    pub fn start(config: &Config) -> Result<Arc<Self>, SwitchError> {
-        let keeping = Keeping::take(config, &Hands::Own)?;
-        let devices = UplinkDevice::open_all(&config.uplinks, &keeping)?;
-        Self::start_with(config, devices, Hands::Own, keeping)
-    }
-
-    /// The same with open devices of its uplinks, `hands` for privileged work, and what another weir has left.
-    pub fn start_with(
-        config: &Config,
-        devices: Vec<UplinkDevice>,
-        hands: Hands,
-        keeping: Keeping,
-    ) -> Result<Arc<Self>, SwitchError> {
-        hands.restore_left_over(&config.switch.control);
-        keeping.start()?;
-        let switch = Self::kept_with(
-            engine_options(&config.switch),
-            config.switch.latency_budget,
-            config.switch.control.clone(),
-            hands.clone(),
-            keeping,
-        )?;
-        let host = manager::Host { hands, ..manager::Host::default() };
-        switch.manager.place(config.switch.placement, host);
-        for (uplink, device) in config.uplinks.iter().zip(devices) {
-            switch.plug_in(uplink, device)?;
-        }
-        for vif in &config.vifs {
-            switch.add_vif(vif.clone(), Meeting::Configured)?;
-        }
-        switch.keeper.end_taking();
-        switch.comes_from(config);
-        if let Some(xen) = &config.xen {
-            switch.start_xen(xen)?;
-        }
-        Ok(switch)
-    }
-
     /// A switch without ports.
     pub fn empty(
         options: Options,
@@ -222,6 +193,9 @@ impl Switch {
             xen: Mutex::default(),
             hands,
             keeper,
+            left: Mutex::default(),
+            upgrades: OnceLock::new(),
+            noted: Mutex::default(),
         }))
     }
 
@@ -294,6 +268,7 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         let guard = self.set_up(id, &config, &rules);
+        self.recall_leases(self.keeper.noted(), name.as_str(), guard.as_deref());
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.engine.remove_port(id);
             return Err(gone.into());
@@ -389,8 +364,14 @@ impl Switch {
             return Ok(Some(shared.clone()));
         }
         let mode = config.socket_mode.unwrap_or(SocketMode::OWNER);
-        let bound = Arc::new(self.hands.bind(path.as_path(), mode)?);
-        Ok(Some(AgentSocket { path: path.clone(), bound: Some(bound) }))
+        let left =
+            self.keeper.agents(|socket, file| self.hands.adopt(socket, path.as_path(), file, mode));
+        let bound = match left {
+            Some(bound) => bound,
+            None => self.hands.bind(path.as_path(), mode)?,
+        };
+        let kept = self.keeper.keep_agents(&bound).map(Arc::new);
+        Ok(Some(AgentSocket { path: path.clone(), _kept: kept, bound: Some(Arc::new(bound)) }))
     }
 
     fn vif_settings(&self, config: &VifConfig) -> VifSettings {
@@ -417,11 +398,12 @@ impl Switch {
     pub fn plug_in(&self, config: &UplinkConfig, device: UplinkDevice) -> Result<(), SwitchError> {
         match device {
             UplinkDevice::Tap(tap) => {
-                let kept = self.keeper.keep_tap(&config.name, tap.queues());
+                let kept = self.keeper.keep_queues(&config.name, tap.queues());
                 self.plug(config, kept, |counters| FramePort::new(tap, counters))
             }
             UplinkDevice::Packet(socket) => {
-                self.plug(config, None, |counters| FramePort::new(socket, counters))
+                let kept = self.keeper.keep_queues(&config.name, socket.sockets());
+                self.plug(config, kept, |counters| FramePort::new(socket, counters))
             }
             UplinkDevice::Xdp(device) => {
                 self.plug(config, None, |counters| XdpPort::new(device, counters))
@@ -457,6 +439,7 @@ impl Switch {
         let interface = &config.interface;
         tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
         let counters = made.unwrap_or_default();
+        self.engine.fabric().recall(id, &self.keeper.known(&name));
         let steered: Arc<dyn Port> = Arc::clone(&port) as _;
         let interface = self.hands.interface(config, &self.control);
         self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
@@ -737,7 +720,12 @@ impl Switch {
     /// Requests that change the switch.
     fn one_after_the_other(&self, change: impl FnOnce(&Self) -> Response) -> Response {
         let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
-        change(self)
+        if let Some(refusal) = self.has_left() {
+            return refusal;
+        }
+        let response = change(self);
+        self.note();
+        response
     }
 }
 
@@ -757,6 +745,7 @@ impl ControlHandler for Switch {
             Request::Reload { text, partly } => {
                 self.one_after_the_other(|it| it.reload(&text, partly))
             }
+            Request::Upgrade => self.upgrade(),
             Request::VifList => self.vif_list(),
             Request::VifExplain { name } => self.vif_explain(&name),
             Request::Addresses => self.stations(),

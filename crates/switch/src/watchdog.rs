@@ -45,11 +45,12 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread, which tells `service` that weir is alive as often as that wants to hear it.
+    /// Starts the thread, which tells `service` that weir is alive as often as that wants to hear it, and calls `also` at
+    /// each look.
     ///
     /// # Errors
     /// No thread could be had.
-    pub fn start(service: Service) -> io::Result<Self> {
+    pub fn start(service: Service, mut also: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let look = Duration::from_nanos(WATCHDOG_LOOK_NS);
         // Two news may be late, or lost, before it is over.
@@ -63,6 +64,7 @@ impl Watchdog {
                     service.is_alive();
                 }
                 report(verdict);
+                also();
             }
         };
         let thread = std::thread::Builder::new().name("weir-watchdog".into()).spawn(run)?;

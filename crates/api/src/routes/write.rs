@@ -169,6 +169,17 @@ pub(super) async fn reload(
     Ok(api.answer(&asker, job).await)
 }
 
+/// Has the program that lies there now take this weir's place, which then ends.
+#[utoipa::path(
+    post, path = "/v1/upgrade",
+    responses(
+        (status = 200, body = Done), (status = 403, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn upgrade(State(api): State<Api>, Writer(asker): Writer) -> Response {
+    api.change(&asker, || Ok(Ask::Upgrade)).await
+}
+
 /// Measures what stages of a packet's way cost, or does so no longer.
 #[utoipa::path(
     put, path = "/v1/stages", request_body = Stages,

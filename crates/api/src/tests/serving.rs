@@ -71,6 +71,7 @@ fn who_may_not_write_reads_and_is_told_what_to_do() {
         "PUT /v1/ports/x/filter",
         "PUT /v1/configuration",
         "PUT /v1/stages",
+        "POST /v1/upgrade",
     ] {
         // Before a byte of the body is there.
         let request = format!("{line} HTTP/1.1\r\nhost: w\r\n{long}\r\n\r\n");

@@ -57,6 +57,18 @@ pub fn reload(
     }
 }
 
+/// `weir upgrade`
+///
+/// # Errors
+/// [`CommandError::Client`]; then the old one goes on.
+pub fn upgrade(defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandError> {
+    let note = Client::connect(defaults.control.as_path())?.upgrade()?;
+    match note {
+        Some(note) => Ok(writeln!(out, "upgraded: {note}")?),
+        None => Ok(writeln!(out, "upgraded")?),
+    }
+}
+
 /// The text of the file, or of the one that weir was started with, if it is good.
 fn text(
     file: Option<&Path>,

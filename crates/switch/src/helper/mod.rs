@@ -26,7 +26,7 @@ use crate::unix_socket::{BoundListener, FileId, ListenError};
 mod serve;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use wire::Tasks;
 use wire::{Answer, Request};
@@ -47,6 +47,12 @@ pub fn run_if_asked(log: fn()) -> Option<ExitCode> {
 /// The file beside a socket in which records of rings outlive weir.
 fn records_path(socket: &SocketPath) -> PathBuf {
     PathBuf::from(format!("{socket}.rings"))
+}
+
+fn take_place(control: &SocketPath) {
+    manager::restore_left_over(control);
+    // Whoever asks from here on is answered by the one that binds it next.
+    let _ = std::fs::remove_file(control.as_path());
 }
 
 /// Whether weir may have a socket at `path`: one of those that were named at the start, or any in the control socket's
@@ -177,6 +183,15 @@ impl Hands {
     pub(crate) fn restore_left_over(&self, control: &SocketPath) {
         if let Self::Own = self {
             manager::restore_left_over(control);
+        }
+    }
+
+    /// The weir in whose place this one is to be has stopped: its control socket is removed, and what it has changed is
+    /// restored.
+    pub(crate) fn take_place(&self, control: &SocketPath) {
+        match self {
+            Self::Own => take_place(control),
+            Self::Helper(helper) => drop(helper.ask(&Request::TakePlace)),
         }
     }
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use miette::Diagnostic;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
 use weir_port_vhost::Records;
 
 use super::wire::{self, Answer, Request, Tasks};
-use super::{may_use, records_path};
+use super::{may_use, records_path, take_place};
 use crate::manager::{self, Gathering, UplinkInterface};
 use crate::unix_socket::{BoundFile, BoundListener, FileId};
 
@@ -28,7 +28,7 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-helper");
     log();
     // A signal to all processes of a service is for weir alone.
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
     let mut helper = match wire::receive(socket.as_fd()) {
@@ -71,7 +71,7 @@ pub(super) struct Serving {
 
 impl Serving {
     pub(super) fn new(tasks: Tasks) -> Self {
-        if let Some(control) = &tasks.control {
+        if let Some(control) = tasks.control.as_ref().filter(|_| !tasks.beside) {
             manager::restore_left_over(control);
         }
         let (bound, interfaces) = (BTreeMap::new(), BTreeMap::new());
@@ -112,6 +112,14 @@ impl Serving {
                 self.connect(&path, || weir_keeper::connect(path.as_path()))
             }
             Request::OpenConfig => self.open_config(),
+            Request::TakePlace => {
+                if std::mem::take(&mut self.tasks.beside)
+                    && let Some(control) = &self.tasks.control
+                {
+                    take_place(control);
+                }
+                (Answer::Done, None)
+            }
             Request::Gather { interface, uplink_ns } => (self.gather(interface, uplink_ns), None),
             Request::Leave { interface } => {
                 self.interfaces.remove(&interface);

@@ -19,7 +19,7 @@ fn helper(dir: &Path) -> Serving {
     let control = Some(socket(dir, "control.sock"));
     let interfaces = ["eth7".parse().unwrap()].into();
     let config = Some(dir.join("weir.toml"));
-    Serving::new(Tasks { control, interfaces, pin_vcpus: true, config, group: None })
+    Serving::new(Tasks { control, interfaces, pin_vcpus: true, config, group: None, beside: false })
 }
 
 fn bind(helper: &mut Serving, path: &SocketPath) -> Result<UnixListener, String> {

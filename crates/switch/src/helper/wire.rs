@@ -34,6 +34,8 @@ pub(crate) struct Tasks {
     pub(crate) pin_vcpus: bool,
     /// The configuration's file, which is opened for weir to read it anew.
     pub(crate) config: Option<PathBuf>,
+    /// Another weir has this one's place yet.
+    pub(crate) beside: bool,
 }
 
 /// What weir asks for.
@@ -62,6 +64,8 @@ pub(super) enum Request {
     ConnectKeeper { path: SocketPath },
     /// Opens the configuration's file, whose descriptor comes with the answer.
     OpenConfig,
+    /// The other weir has stopped: restores what it has changed, and removes its control socket.
+    TakePlace,
     /// Has an interface gather frames for that long; with 0, for as long as it was found to.
     Gather { interface: InterfaceName, uplink_ns: u64 },
     /// Restores what it was found to have.
@@ -92,7 +96,7 @@ pub(super) enum Answer {
     },
 }
 
-pub(super) fn send(
+pub(crate) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
     descriptor: Lent<'_>,
@@ -113,7 +117,7 @@ pub(super) fn send(
 }
 
 /// Waits for one message; `None` when the other end is closed.
-pub(super) fn receive<T: DeserializeOwned>(
+pub(crate) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut bytes = vec![0; HELPER_MESSAGE_BYTES_MAX];

@@ -14,6 +14,7 @@ use weir_wire::Mac;
 
 use crate::events;
 use crate::explain::{AgentExplanation, AgentState};
+use crate::switch::Kept;
 use crate::unix_socket::BoundListener;
 
 /// After an error of a virtual machine's agent, the next one is heard so much later (ns).
@@ -24,6 +25,8 @@ const NS_PER_SECOND: u128 = 1_000_000_000;
 #[derive(Debug, Clone)]
 pub(crate) struct AgentSocket {
     pub(crate) path: SocketPath,
+    /// Dropped before its file is.
+    pub(crate) _kept: Option<Arc<Kept>>,
     /// `None` where weir is the one that connects: a Xen guest's device model listens for it.
     pub(crate) bound: Option<Arc<BoundListener>>,
 }

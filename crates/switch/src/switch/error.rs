@@ -24,6 +24,26 @@ pub enum SwitchError {
          CAP_SYS_NICE; or use execution \"threads\""
     ))]
     RealTime(#[source] io::Error),
+    /// There is nobody from whom to take another weir's place.
+    #[error("the configuration names no keeper")]
+    #[diagnostic(help("set `keeper` in [switch]"))]
+    NoKeeper,
+    /// What another weir has cannot be had.
+    #[error("the keeper does not say what it has")]
+    Look(#[source] io::Error),
+    /// A later release has written it.
+    #[error(
+        "the session of {vif} has state of version {version}, and this weir knows versions up to {known}"
+    )]
+    #[diagnostic(help("use the release that runs now, or a later one"))]
+    Newer {
+        /// Its interface.
+        vif: String,
+        /// The state's.
+        version: u32,
+        /// The last one that is known.
+        known: u32,
+    },
     /// The socket of an interface.
     #[error("interface {name}")]
     #[diagnostic(forward(source))]

@@ -2,26 +2,39 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use weir_config::{Config, PortName};
 use weir_engine::lock;
+use weir_fabric::Known;
 use weir_keeper::{Keeper, Taken};
-use weir_limits::QUEUE_PAIRS_MAX;
-use weir_port_vhost::Keep;
+use weir_limits::{KEPT_TAKE_UP_NS, QUEUE_PAIRS_MAX};
+use weir_port_vhost::{Keep, Settled};
 
 use super::SwitchError;
+use super::noted::Noted;
 use crate::helper::Hands;
 use crate::unix_socket::{BoundListener, FileId};
+
+/// How long sessions that are taken up may keep workers waiting.
+const TAKE_UP_MAX: Duration = Duration::from_nanos(KEPT_TAKE_UP_NS);
 
 /// Begins the name of a listening socket, behind its interface's; device and inode of its file follow.
 const LISTENER: &str = "listen.";
 
-/// The same of a TAP's queue, whose number follows.
-const TAP: &str = "tap.";
+/// What of the switch itself is kept ([`Noted`]). No interface has such a name.
+const NOTED: &str = "SWITCH/state";
+
+/// Whose the sockets of agents are: nor has one this.
+const AGENTS: &str = "AGENTS";
+
+/// The same of an uplink's queue, whose number follows.
+const QUEUE: &str = "queue.";
 
 /// Descriptors that outlive weir. Dropping it has them kept no longer.
-pub(super) struct Kept {
+#[derive(Debug)]
+pub(crate) struct Kept {
     keeper: Arc<Keeper>,
     keys: Vec<String>,
 }
@@ -38,6 +51,9 @@ pub struct Keeping {
     keeper: Option<Arc<Keeper>>,
     /// What another weir has left there, and no port has taken yet.
     taken: Mutex<Taken>,
+    noted: OnceLock<Noted>,
+    /// Sessions that are taken up.
+    settling: Mutex<Vec<Arc<Settled>>>,
 }
 
 impl Keeping {
@@ -46,7 +62,34 @@ impl Keeping {
         let Some(path) = &config.switch.keeper else { return Ok(Self::default()) };
         let taken = Keeper::take(hands.dial_keeper(path)).map_err(SwitchError::Start)?;
         let (keeper, taken) = taken;
-        Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(taken) })
+        Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(taken), ..Self::default() })
+    }
+
+    /// The same while the other weir is there: what it has is looked at, and is its own until [`Self::take_over`].
+    pub fn look(config: &Config, hands: &Hands) -> Result<Self, SwitchError> {
+        let Some(path) = &config.switch.keeper else { return Err(SwitchError::NoKeeper) };
+        let (keeper, seen) = Keeper::look(hands.dial_keeper(path)).map_err(SwitchError::Look)?;
+        for (name, file) in &seen {
+            let (vif, what) = name.split_once('/').unwrap_or_default();
+            match Keep::version(file).filter(|_| what == Keep::STATE) {
+                Some(version) if version > Keep::VERSION => {
+                    return Err(SwitchError::Newer {
+                        vif: vif.into(),
+                        version,
+                        known: Keep::VERSION,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(seen), ..Self::default() })
+    }
+
+    /// The other weir is gone: what it has left is this one's.
+    pub(super) fn take_over(&self) -> Result<(), SwitchError> {
+        let Some(keeper) = &self.keeper else { return Ok(()) };
+        *lock(&self.taken) = keeper.take_over().map_err(SwitchError::Look)?;
+        Ok(())
     }
 
     /// Looks for the keeper from here on, where there is none.
@@ -57,8 +100,18 @@ impl Keeping {
         }
     }
 
-    /// All interfaces are there: what none has taken is nobody's.
+    /// Whether another weir has left anything.
+    pub(super) fn has_taken(&self) -> bool {
+        !lock(&self.taken).is_empty()
+    }
+
+    /// All interfaces are there: waits until their sessions are, for a while, so that no frame comes before its receiver.
+    /// What none has taken is nobody's.
     pub(super) fn end_taking(&self) {
+        let end = Instant::now() + TAKE_UP_MAX;
+        for settled in lock(&self.settling).drain(..) {
+            settled.wait(end.saturating_duration_since(Instant::now()));
+        }
         let left = std::mem::take(&mut *lock(&self.taken));
         if let Some(keeper) = &self.keeper {
             left.keys().for_each(|name| keeper.remove(name));
@@ -68,9 +121,13 @@ impl Keeping {
     /// The place of an interface. It can do without.
     pub(super) fn place(&self, name: &PortName) -> Option<Keep> {
         let keeper = self.keeper.as_ref()?;
+        let known = self.known(name);
         let mut taken = lock(&self.taken);
         match Keep::new(Arc::clone(keeper), name.as_str(), &mut taken) {
-            Ok(keep) => Some(keep),
+            Ok(keep) => {
+                lock(&self.settling).push(keep.settled());
+                Some(keep.with_known(known))
+            }
             Err(error) => {
                 tracing::warn!(vif = %name, %error, "after a SIGKILL of weir this front end has to connect again");
                 None
@@ -84,35 +141,59 @@ impl Keeping {
         let mut taken = lock(&self.taken);
         let key = taken.keys().find(|key| key.starts_with(&prefix))?.clone();
         let socket = taken.remove(&key)?;
-        let id = key.strip_prefix(&prefix)?.split_once('.');
-        let file = id.and_then(|(device, inode)| Some((device.parse().ok()?, inode.parse().ok()?)));
         if let Some(keeper) = &self.keeper {
             keeper.remove(&key);
         }
-        Some((socket.into(), file?))
+        Some((socket.into(), file_of(&key)?))
     }
 
     /// Keeps the socket on which an interface listens.
     pub(super) fn keep_listener(&self, name: &PortName, bound: &BoundListener) -> Option<Kept> {
+        self.keep_listener_of(name.as_str(), bound)
+    }
+
+    /// The socket at which another weir met an agent; `adopt` says whether it is.
+    pub(super) fn agents(
+        &self,
+        adopt: impl Fn(UnixListener, FileId) -> Option<BoundListener>,
+    ) -> Option<BoundListener> {
+        let mut taken = lock(&self.taken);
+        let prefix = format!("{AGENTS}/{LISTENER}");
+        let all = taken.iter().filter(|(key, _)| key.starts_with(&prefix));
+        let (key, bound) = all
+            .filter_map(|(key, socket)| Some((key, socket.try_clone().ok()?, file_of(key)?)))
+            .find_map(|(key, socket, file)| Some((key.clone(), adopt(socket.into(), file)?)))?;
+        taken.remove(&key);
+        Some(bound)
+    }
+
+    /// Keeps a socket at which an agent is met.
+    pub(super) fn keep_agents(&self, bound: &BoundListener) -> Option<Kept> {
+        self.keep_listener_of(AGENTS, bound)
+    }
+
+    fn keep_listener_of(&self, owner: &str, bound: &BoundListener) -> Option<Kept> {
         let keeper = Arc::clone(self.keeper.as_ref()?);
         let (device, inode) = bound.file();
-        let key = format!("{name}/{LISTENER}{device}.{inode}");
+        let key = format!("{owner}/{LISTENER}{device}.{inode}");
         keeper.store(&key, Arc::new(bound.listener().try_clone().ok()?.into()));
         Some(Kept { keeper, keys: vec![key] })
     }
 
-    /// The queues that a TAP had under another weir, in their order.
-    pub(super) fn tap(&self, name: &PortName) -> Vec<OwnedFd> {
+    /// The queues that an uplink had under another weir, in their order.
+    pub(super) fn queues(&self, name: &PortName) -> Vec<OwnedFd> {
         let mut taken = lock(&self.taken);
-        let queues = (0..QUEUE_PAIRS_MAX).map(|queue| format!("{name}/{TAP}{queue}"));
+        let queues = (0..QUEUE_PAIRS_MAX).map(|queue| format!("{name}/{QUEUE}{queue}"));
         queues.map_while(|key| taken.remove(&key)).collect()
     }
 
-    /// Keeps the queues of a TAP, and so the TAP itself.
-    pub(super) fn keep_tap(&self, name: &PortName, queues: &[OwnedFd]) -> Option<Kept> {
+    /// Keeps the queues of an uplink, and so a TAP itself.
+    pub(super) fn keep_queues(&self, name: &PortName, queues: &[OwnedFd]) -> Option<Kept> {
         let keeper = Arc::clone(self.keeper.as_ref()?);
         let keys: Vec<_> =
-            (0..QUEUE_PAIRS_MAX).map(|queue| format!("{name}/{TAP}{queue}")).collect();
+            (0..QUEUE_PAIRS_MAX).map(|queue| format!("{name}/{QUEUE}{queue}")).collect();
+        // These queues, if they were looked at before.
+        keys.iter().for_each(|key| drop(lock(&self.taken).remove(key)));
         for (nth, key) in keys.iter().enumerate() {
             match queues.get(nth).and_then(|queue| queue.as_fd().try_clone_to_owned().ok()) {
                 Some(queue) => keeper.store(key, Arc::new(queue)),
@@ -122,10 +203,52 @@ impl Keeping {
         Some(Kept { keeper, keys })
     }
 
+    /// What another weir has noted of the switch.
+    pub(super) fn noted(&self) -> &Noted {
+        self.noted.get_or_init(|| {
+            let (Some(file), Some(keeper)) = (lock(&self.taken).remove(NOTED), &self.keeper) else {
+                return Noted::default();
+            };
+            let read = file.try_clone().map(Noted::read).unwrap_or_default();
+            // Until this weir has something to note itself.
+            keeper.adopt(NOTED, Arc::new(file));
+            read
+        })
+    }
+
+    /// What it has learned behind a port.
+    pub(super) fn known(&self, name: &PortName) -> Vec<Known> {
+        self.noted().known(name.as_str())
+    }
+
+    /// Keeps it for the next weir.
+    pub(super) fn keep_noted(&self, file: OwnedFd) {
+        if let Some(keeper) = &self.keeper {
+            keeper.store(NOTED, Arc::new(file));
+        }
+    }
+
+    /// Whether there is a keeper now.
+    pub(super) fn is_there(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.is_there())
+    }
+
+    /// Leaves all that is kept to the next weir.
+    pub(super) fn leave(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.leave())
+    }
+
     /// The interface is gone.
     pub(super) fn forget(&self, name: &PortName) {
         if let Some(keeper) = &self.keeper {
             Keep::forget(keeper, name.as_str());
         }
     }
+}
+
+/// The file of a socket, of which its name speaks.
+fn file_of(key: &str) -> Option<FileId> {
+    let (_, id) = key.split_once(LISTENER)?;
+    let (device, inode) = id.split_once('.')?;
+    Some((device.parse().ok()?, inode.parse().ok()?))
 }

@@ -43,14 +43,17 @@ impl UplinkDevice {
         let mtu = config.mtu.map(|mtu| mtu.get());
         match config.kind {
             UplinkKind::Tap => {
-                let left = keeping.tap(&config.name);
+                let left = keeping.queues(&config.name);
                 Tap::go_on(&TapOptions { name, queues, mtu }, left)
                     .map(Self::Tap)
                     .map_err(|error| refused(error.help(), error.into()))
             }
-            UplinkKind::AfPacket => PacketSocket::open(&PacketOptions { name, queues, mtu })
-                .map(Self::Packet)
-                .map_err(|error| refused(error.help(), error.into())),
+            UplinkKind::AfPacket => {
+                let left = keeping.queues(&config.name);
+                PacketSocket::go_on(&PacketOptions { name, queues, mtu }, left)
+                    .map(Self::Packet)
+                    .map_err(|error| refused(error.help(), error.into()))
+            }
             UplinkKind::AfXdp => {
                 let device = XdpInterface::open(&XdpOptions { name, queues, mtu })
                     .map_err(|error| refused(error.help(), error.into()))?;

@@ -58,7 +58,7 @@ impl<S: Read + Write> Plug<S> {
             }
         };
         match socket.parse() {
-            Ok(path) => Some(AgentSocket { path, bound: None }),
+            Ok(path) => Some(AgentSocket { path, _kept: None, bound: None }),
             Err(error) => {
                 tracing::error!(%vif, socket, %error, "no agent: its channel's socket path is invalid");
                 None

@@ -56,6 +56,11 @@ impl Service {
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={usecs}"));
     }
 
+    /// Another process is weir now.
+    pub fn goes_on_as(&self, process: u32) {
+        self.say(&format!("MAINPID={process}"));
+    }
+
     /// weir ends.
     pub fn is_stopping(&self) {
         self.say("STOPPING=1");

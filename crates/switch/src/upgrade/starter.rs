@@ -1,0 +1,222 @@
+//! Who starts weir again: a confined weir makes no process, and has no privileges to give to one.
+//!
+//! The starter is a process of its own, from before weir is confined. It starts the program that weir was started as,
+//! with weir's arguments, and nothing else. Whoever has taken weir over can have that done again, one weir at a time.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, atomic::AtomicBool};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use weir_limits::{UPGRADE_PREPARE_NS, UPGRADE_TAKE_NS};
+
+use super::{FLAG, FromNew, FromOld, receive_within};
+use crate::helper::wire;
+
+/// The first argument of a program that is to be the starter of another of its kind, which is on standard input.
+const ARGUMENT: &str = "starter-of-a-weir";
+
+/// Which program is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Which {
+    /// The one that lies there now.
+    New,
+    /// The one that runs, whether it is still there or not.
+    Old,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    /// Starts it; its end of a socket comes with the answer.
+    Start(Which),
+    /// Kills what was started last.
+    Kill,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Started { process: u32 },
+    Failed { message: String },
+    Killed { how_it_ended: String },
+}
+
+/// Serves as a starter where this process was started as one, and gives the code to exit with. A program that starts one
+/// calls it first of all.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_none_or(|argument| argument != ARGUMENT) {
+        return None;
+    }
+    let socket = rustix::stdio::stdin().try_clone_to_owned();
+    Some(match (socket, arguments.next()) {
+        (Ok(socket), Some(program)) => {
+            serve(&socket, program.as_ref(), &arguments.collect::<Vec<_>>())
+        }
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// Until the weir at the other end has ended. What it has started stays.
+fn serve(socket: &OwnedFd, program: &Path, arguments: &[OsString]) -> ExitCode {
+    let _ = rustix::thread::set_name(c"weir-starter");
+    // A signal to all processes of a service is for weir alone.
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    let mut started: Option<Child> = None;
+    while let Ok(Some((request, _))) = wire::receive::<Request>(socket.as_fd()) {
+        let how_it_ended = started.take().map(kill).unwrap_or_default();
+        let (answer, given) = match request {
+            Request::Kill => (Answer::Killed { how_it_ended }, None),
+            Request::Start(which) => match start(which, program, arguments) {
+                Ok((child, given)) => {
+                    let process = child.id();
+                    started = Some(child);
+                    (Answer::Started { process }, Some(given))
+                }
+                Err(error) => {
+                    let message = format!("cannot start {}: {error}", program.display());
+                    (Answer::Failed { message }, None)
+                }
+            },
+        };
+        if wire::send(socket.as_fd(), &answer, given.as_ref().map(AsFd::as_fd)).is_err() {
+            break;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn kill(mut child: Child) -> String {
+    let _ = child.kill();
+    child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+}
+
+fn start(which: Which, program: &Path, arguments: &[OsString]) -> io::Result<(Child, OwnedFd)> {
+    let (ours, theirs) = pair()?;
+    let program = if which == Which::New { program } else { Path::new("/proc/self/exe") };
+    let child = Command::new(program)
+        .args(arguments)
+        .arg(FLAG)
+        // The number of the process that the service manager started.
+        .env_remove("WATCHDOG_PID")
+        .stdin(Stdio::from(theirs))
+        .spawn()?;
+    Ok((child, ours))
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
+}
+
+/// The starter, as weir has it. Dropping it ends it.
+#[derive(Debug)]
+pub struct Starter {
+    socket: Mutex<OwnedFd>,
+    _process: Child,
+}
+
+impl Starter {
+    /// Starts it, to start again what this process was started as.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start() -> io::Result<Self> {
+        let mut arguments = std::env::args_os();
+        let program = program(arguments.next().as_deref().map(Path::new))?;
+        let (ours, theirs) = pair()?;
+        let process = Command::new("/proc/self/exe")
+            .arg0("weir-starter")
+            .arg(ARGUMENT)
+            .arg(program)
+            .args(arguments.filter(|argument| argument != FLAG))
+            // A terminal's Ctrl-C is for weir.
+            .process_group(0)
+            .stdin(Stdio::from(theirs))
+            .spawn()?;
+        Ok(Self { socket: Mutex::new(ours), _process: process })
+    }
+
+    /// Starts the next weir.
+    pub(crate) fn start_weir(&self, which: Which) -> Result<Next, String> {
+        match self.ask(&Request::Start(which))? {
+            (Answer::Started { process }, Some(socket)) => Ok(Next { socket, process }),
+            (Answer::Failed { message }, _) => Err(message),
+            (answer, _) => Err(format!("weir's starter has answered {answer:?}")),
+        }
+    }
+
+    /// Kills the weir that was started last. Says how it ended.
+    pub(crate) fn kill(&self) -> String {
+        match self.ask(&Request::Kill) {
+            Ok((Answer::Killed { how_it_ended }, _)) => how_it_ended,
+            Ok((answer, _)) => format!("weir's starter has answered {answer:?}"),
+            Err(message) => message,
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), String> {
+        let socket = self.socket.lock().unwrap_or_else(|e| e.into_inner());
+        let answer = wire::send(socket.as_fd(), request, None)
+            .and_then(|()| wire::receive(socket.as_fd()))
+            .and_then(|answer| answer.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()));
+        answer.map_err(|error| format!("weir's starter does not answer: {error}"))
+    }
+}
+
+/// The file that was started: a package may have put a new one there since.
+fn program(named: Option<&Path>) -> io::Result<PathBuf> {
+    match named {
+        Some(path) if path.components().count() > 1 => std::path::absolute(path),
+        _ => std::env::current_exe(),
+    }
+}
+
+/// A weir that is to take this one's place.
+#[derive(Debug)]
+pub(crate) struct Next {
+    socket: OwnedFd,
+    /// Its number.
+    pub(crate) process: u32,
+}
+
+impl Next {
+    /// Until it needs no more than what this weir still has.
+    pub(crate) fn await_prepared(&self) -> Result<(), (String, Option<String>)> {
+        match self.hear(UPGRADE_PREPARE_NS)? {
+            FromNew::Prepared => Ok(()),
+            said => Err((format!("it says {said:?}"), None)),
+        }
+    }
+
+    /// This weir has stopped. Until the next one serves.
+    pub(crate) fn take_over(&self) -> Result<(), (String, Option<String>)> {
+        wire::send(self.socket.as_fd(), &FromOld::Go, None)
+            .map_err(|error| (error.to_string(), None))?;
+        match self.hear(UPGRADE_TAKE_NS)? {
+            FromNew::Serves => Ok(()),
+            said => Err((format!("it says {said:?}"), None)),
+        }
+    }
+
+    fn hear(&self, patience_ns: u64) -> Result<FromNew, (String, Option<String>)> {
+        let patience = Duration::from_nanos(patience_ns);
+        match receive_within(self.socket.as_fd(), patience) {
+            Ok(Some(FromNew::Refused { message, help })) => Err((message, help)),
+            Ok(Some(said)) => Ok(said),
+            Ok(None) => Err(("it has ended".into(), None)),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                Err((format!("it was not ready within {} s", patience.as_secs()), None))
+            }
+            Err(error) => Err((error.to_string(), None)),
+        }
+    }
+}
