@@ -14,6 +14,25 @@ within() { # SECONDS WHAT COMMAND...
     done
     fail "$what"
 }
+# Front ends that weir has met for the first time, not taken over.
+connected() { journalctl -q -u weir | grep -c 'front end connected' || true; }
+# What goes wrong while WHAT is done under traffic; each ping waits for its answer in a ring, so none is lost.
+under_traffic() { # WHAT COMMAND...
+    what=$1
+    shift
+    before=$(main_pid) met=$(connected)
+    guest web0 90 'ping -i 0.02 -c 400 -W 10 192.168.60.2' >/tmp/ping.log &
+    ping=$!
+    sleep 3
+    "$@"
+    within 20 "$what: weir does not answer" weir stats
+    wait $ping || { cat /tmp/ping.log; fail "no ping over $what"; }
+    [ "$(main_pid)" != "$before" ] || fail "$what: the same process serves"
+    [ "$(connected)" = "$met" ] || fail "$what: a front end has connected again"
+    result=$(grep -o '[0-9]* packets received.*loss' /tmp/ping.log)
+    say "$what: of 400 packets $result; longest $(grep 'round-trip' /tmp/ping.log | cut -d/ -f5)"
+    grep -q ' 0% packet loss' /tmp/ping.log || { cat /tmp/ping.log; fail "$what: frames are lost"; }
+}
 main_pid() { systemctl show --property MainPID --value weir; }
 guest() { python3 /given/console.py "$(virsh --quiet ttyconsole "$1")" "$2" "$3"; }
 quiet_apt() { apt-get -q -y "$@" </dev/null >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; fail "apt-get $*"; }; }
@@ -53,20 +72,27 @@ for process in $(pgrep -x weir) $(pgrep -x weir-helper || true); do
     grep -q '^NoNewPrivs:.*1$' "/proc/$process/status" || fail "process $process may have new privileges"
 done
 grep -q '^CapEff:.*0000000000000000$' "/proc/$(main_pid)/status" || fail "weir has capabilities"
-for page in weir.1 weir-run.1 weir-vif-add.1 weir-lab-run.1 weir-vhost-user-net.8 weir-agent.8; do
+for page in weir.1 weir-run.1 weir-vif-add.1 weir-lab-run.1 weir-vhost-user-net.8 weir-keeper.8 weir-agent.8; do
     MANROFFOPT=-wall man --warnings "$(man --where "${page#*.}" "${page%.*}")" 2>&1 >/dev/null | tee /tmp/man.log
     [ ! -s /tmp/man.log ] || fail "man page $page"
 done
 bash -c 'for f in /usr/share/bash-completion/completions/weir*; do . "$f" || exit 1; done
-    complete -p weir weir-agent weir-vhost-user-net' >/dev/null || fail "bash does not know weir"
+    complete -p weir weir-agent weir-keeper weir-vhost-user-net' >/dev/null || fail "bash does not know weir"
 zsh -c 'autoload -U compinit && compinit -u && [[ ${_comps[weir]} = _weir ]]' || fail "zsh does not know weir"
 [ -n "$(fish -c 'complete -C "weir qemu"')" ] || fail "fish does not complete weir"
 description=/usr/share/qemu/vhost-user/50-weir-net.json
 program=$(python3 -c "import json; print(json.load(open('$description'))['binary'])")
 "$program" --print-capabilities | python3 -c 'import json, sys; assert json.load(sys.stdin)["type"] == "net"'
 apparmor_parser --skip-kernel-load --skip-cache /etc/apparmor.d/weir
-[ "$(systemctl is-enabled weir weir-agent || true)" = "$(printf 'enabled\ndisabled')" ] || fail "what is enabled"
+[ "$(systemctl is-enabled weir weir-keeper weir-agent || true)" = "$(printf 'enabled\nenabled\ndisabled')" ] ||
+    fail "what is enabled"
+systemd-analyze verify /lib/systemd/system/weir.service /lib/systemd/system/weir-keeper.service 2>&1 | grep weir &&
+    fail "systemd does not like the units"
 systemd-analyze security --no-pager weir | tail -n 1
+systemd-analyze security --no-pager weir-keeper | tail -n 1
+[ "$(systemctl show -P WatchdogUSec weir)" = 1min ] || fail "no watchdog"
+systemctl reload weir || fail "systemctl reload"
+within 5 "not reloaded" sh -c 'journalctl -q -u weir | grep -i "reload"'
 
 say "a TAP"
 printf '[uplink.lan]\nkind = "tap"\nname = "weir0"\n' >>/etc/weir/weir.toml
@@ -75,26 +101,25 @@ within 10 "no TAP" ip link show weir0
 ip address add 192.168.60.254/24 dev weir0
 within 60 "no ping through the TAP" ping -c 1 -W 1 192.168.60.1
 
-say "killed, it comes again"
-before=$(main_pid)
-kill -KILL "$before"
-within 10 "it does not come again" sh -c "systemctl is-active weir && [ \$(systemctl show -P MainPID weir) != $before ]"
-guest web0 60 'ping -c 3 192.168.60.2' >/dev/null || fail "no ping after SIGKILL"
-
-say "upgrade under traffic"
-before=$(main_pid)
-guest web0 90 'ping -i 0.05 -c 200 -W 5 192.168.60.2' >/tmp/ping.log &
-ping=$!
-sleep 3
-quiet_apt install ./later/weir_*.deb
-[ "$(main_pid)" != "$before" ] || fail "the upgrade has not restarted weir"
+say "nothing that happens to weir is noticed by a guest"
+under_traffic "a restart" systemctl restart weir
+under_traffic "SIGKILL" sh -c 'kill -KILL "$(systemctl show -P MainPID weir)"'
+under_traffic "an upgrade" quiet_apt install ./later/weir_*.deb
+journalctl -q -u weir | grep 'another weir has taken' | tail -n 1 | grep -o 'gap_ms.*' || fail "not by weir upgrade"
+under_traffic "weir upgrade" weir upgrade
 grep -q 'vif.web0' /etc/weir/weir.toml || fail "the upgrade has changed the configuration"
-wait $ping || { cat /tmp/ping.log; fail "no ping during the upgrade"; }
-# QEMU takes the link down until it is connected again. With weir-keeper in the package none may be lost.
-loss=$(grep -o '[0-9]*% packet loss' /tmp/ping.log)
-say "lost of ten seconds: $loss"
-[ "${loss%%%*}" -le 15 ] || fail "the upgrade took too long"
 dpkg-query --show weir | grep -q later || fail "not upgraded"
+systemctl restart weir-keeper
+within 10 "the next keeper is not filled" sh -c 'journalctl -q -u weir | grep "a keeper is there"'
+under_traffic "a restart with another keeper" systemctl restart weir
+
+say "a stop disconnects, for good"
+systemctl stop weir
+[ ! -e /run/weir ] || fail "something is left in /run/weir"
+met=$(connected)
+systemctl start weir
+within 30 "front ends do not come back" sh -c "[ \$(journalctl -q -u weir | grep -c 'front end connected') -ge $((met + 2)) ]"
+guest web0 60 'ping -c 3 192.168.60.2' >/dev/null || fail "no ping after a stop"
 
 say "a wrong configuration is told, and not tried again and again"
 cp /etc/weir/weir.toml /tmp/good.toml
@@ -110,9 +135,9 @@ systemctl start weir
 say "remove"
 quiet_apt remove weir
 ! systemctl is-active weir >/dev/null || fail "it still runs"
-! pgrep -x weir >/dev/null || fail "a process is left"
+! pgrep 'weir' >/dev/null || fail "a process is left"
 [ -e /etc/weir/weir.toml ] || fail "the configuration is gone"
-[ ! -e /usr/bin/weir ] && [ ! -e /run/weir ] || fail "something is left"
+[ ! -e /usr/bin/weir ] && [ ! -e /run/weir ] && [ ! -e /run/weir-keeper ] || fail "something is left"
 
 say "purge"
 quiet_apt purge weir

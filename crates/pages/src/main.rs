@@ -39,11 +39,12 @@ fn main() -> ExitCode {
 }
 
 /// The programs, with the sections of their pages.
-fn programs() -> [(Command, &'static str); 3] {
+fn programs() -> [(Command, &'static str); 4] {
     [
         (Cli::command(), ANYBODY),
         (BackendArgs::command(), ADMINISTRATOR),
         (weir_agent::args::Args::command(), ADMINISTRATOR),
+        (weir_keeper::program::Args::command(), ADMINISTRATOR),
     ]
 }
 
@@ -92,6 +93,7 @@ mod tests {
             "man/weir-run.1",
             "man/weir-vif-add.1",
             "man/weir-agent.8",
+            "man/weir-keeper.8",
             "man/weir-vhost-user-net.8",
             "bash/weir",
             "zsh/_weir-agent",
