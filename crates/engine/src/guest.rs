@@ -5,13 +5,15 @@ mod calls;
 mod held;
 mod info;
 mod interface;
+mod port;
 mod received;
 mod ring;
 mod sent;
 
 pub use calls::{CallPolicy, QueueDecision};
 pub use info::{PortInfo, Silence, SilentRing};
-pub use interface::{Interface, QueuePair};
+pub use interface::{AnyInterface, Interface, QueuePair};
+pub use port::GuestPort;
 pub use received::ReceiveCalls;
 pub use ring::{GuestRing, ReceiveRing, TransmitRing};
 pub use sent::{Asked, Completed, TransmitCalls};

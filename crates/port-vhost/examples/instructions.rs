@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use weir_engine::burst::Burst;
 use weir_engine::burst::Scratch;
 use weir_engine::filter::{Action, PortRules, Rules};
-use weir_engine::guest::{CallPolicy, State};
+use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{
     Ask, Delivered, Engine, Forward, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side,
     Slot, Take, Taken, clock,

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, dear};
 use weir_fabric::PortId;
 use weir_limits::{SESSION_STALL_NS, SESSION_TURN_NS};

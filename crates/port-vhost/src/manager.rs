@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, beat, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::{

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use weir_calls::{Call, CallError, Kind, Price};
+use weir_engine::guest::GuestPort;
 use weir_engine::{dear, ns_of_ticks, ticks_of_ns};
 use weir_guestmem::ticks;
 use weir_limits::CALL_NS_USUAL_MAX;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use weir_calls::Proxy;
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{
-    CallPolicy, Interface, PortInfo, QueueDecision, QueuePair, ReceiveRing, SilentRing, State,
+    AnyInterface, CallPolicy, GuestPort, Interface, PortInfo, QueuePair, ReceiveRing, SilentRing,
+    State,
 };
 use weir_engine::queue::stop;
 use weir_engine::{
@@ -144,92 +145,13 @@ impl VhostPort {
         &self.name
     }
 
-    /// Its number in the switch.
-    pub fn id(&self) -> PortId {
-        self.id
-    }
-
-    /// The process of the front end (`SO_PEERCRED`); `None` without a session.
-    pub fn front_end(&self) -> Option<rustix::process::Pid> {
-        lock(&self.shown).front_end
-    }
-
     /// What it counts.
     pub fn counters(&self) -> &PortCounters {
         self.guest.counters()
     }
 
-    /// Queue pairs that it has: the most that it has ever offered.
-    pub fn queue_pairs(&self) -> usize {
-        self.guest.queue_pairs()
-    }
-
     pub(crate) fn offered_queue_pairs(&self) -> usize {
         self.guest.offered()
-    }
-
-    /// Offers so many queue pairs to the next session: see [`Interface::offer`]. A front end asks once, so the
-    /// present session keeps its number.
-    pub fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy) {
-        self.guest.offer(queue_pairs, calls);
-    }
-
-    /// See [`Interface::set_moderation`].
-    pub fn set_moderation(&self, calls: &CallPolicy) {
-        self.guest.set_moderation(calls);
-    }
-
-    /// See [`Interface::set_hold_ns_max`].
-    pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64) {
-        self.guest.set_hold_ns_max(queue, hold_ns_max);
-    }
-
-    /// See [`Interface::set_together`].
-    pub fn set_together(&self, together: bool) {
-        self.guest.set_together(together);
-    }
-
-    /// The guest polls at this interval (ns), or no longer. Call it again after
-    /// [`set_moderation`](Self::set_moderation).
-    pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
-        // A driver that polls suppresses calls (virtio 1.2 §2.7.7).
-        self.guest.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: false }));
-    }
-
-    /// What the policy of each receive queue does now.
-    pub fn decisions(&self) -> Vec<QueueDecision> {
-        self.guest.decisions()
-    }
-
-    /// A snapshot.
-    pub fn info(&self) -> PortInfo {
-        let running = self.guest.pairs().any(|pair| lock(&pair.rx).queue.is_ready());
-        let silent = self.silent_rings();
-        let shown = lock(&self.shown);
-        let state = match (shown.connected, running) {
-            _ if self.has_failed() => State::Stopped,
-            (true, true) => State::Running,
-            (true, false) => State::Connected,
-            (false, _) => State::Waiting,
-        };
-        PortInfo {
-            state,
-            stop_reason: shown.stop_reason.clone(),
-            opened: shown.opened,
-            closed: shown.closed,
-            failed: shown.failed,
-            turned_away: self.turned_away.load(Ordering::Relaxed),
-            throttled: self.throttled.load(Ordering::Relaxed),
-            log_lines_unsaid: self.logs.unsaid(),
-            features: shown.features,
-            mtu: shown.mtu,
-            memory_bytes: shown.memory_bytes,
-            memory_mapped: self.memory.mapped(),
-            memory_max_bytes: self.memory.max_bytes(),
-            session_queue_pairs: shown.queue_pairs,
-            hold: self.guest.hold_times(),
-            silent,
-        }
     }
 
     /// Kicks that a vring's queue has counted.
@@ -254,7 +176,7 @@ impl VhostPort {
             };
             Some(SilentRing { ring, why: why? })
         };
-        (0..2 * self.queue_pairs()).filter_map(silent).collect()
+        (0..2 * self.guest.queue_pairs()).filter_map(silent).collect()
     }
 
     /// Runs `change` on the queue of a vring (2 * pair receives, 2 * pair + 1 transmits), then
@@ -318,12 +240,6 @@ impl VhostPort {
         self.pause_until_ns.fetch_max(clock::now_ns().saturating_add(ns), Ordering::Relaxed);
     }
 
-    /// Ends its service for good, whatever a session that does not end may do.
-    pub fn retire(&self, reason: &str) {
-        self.pause_until_ns.store(u64::MAX, Ordering::Relaxed);
-        self.stop(&StopReason::Internal(reason.to_owned()));
-    }
-
     /// A new session, or a reset device: service may begin again, unless it
     /// [pauses](Self::pause_for).
     pub(crate) fn clear_failure(&self) {
@@ -373,6 +289,71 @@ impl VhostPort {
 
     pub(crate) fn has_failed(&self) -> bool {
         self.guest.has_failed()
+    }
+}
+
+impl GuestPort for VhostPort {
+    fn id(&self) -> PortId {
+        self.id
+    }
+
+    fn interface(&self) -> &dyn AnyInterface {
+        &self.guest
+    }
+
+    fn info(&self) -> PortInfo {
+        let running = self.guest.pairs().any(|pair| lock(&pair.rx).queue.is_ready());
+        let silent = self.silent_rings();
+        let shown = lock(&self.shown);
+        let state = match (shown.connected, running) {
+            _ if self.has_failed() => State::Stopped,
+            (true, true) => State::Running,
+            (true, false) => State::Connected,
+            (false, _) => State::Waiting,
+        };
+        PortInfo {
+            state,
+            stop_reason: shown.stop_reason.clone(),
+            opened: shown.opened,
+            closed: shown.closed,
+            failed: shown.failed,
+            turned_away: self.turned_away.load(Ordering::Relaxed),
+            throttled: self.throttled.load(Ordering::Relaxed),
+            log_lines_unsaid: self.logs.unsaid(),
+            features: shown.features,
+            mtu: shown.mtu,
+            memory_bytes: shown.memory_bytes,
+            memory_mapped: self.memory.mapped(),
+            memory_max_bytes: self.memory.max_bytes(),
+            session_queue_pairs: shown.queue_pairs,
+            hold: self.guest.hold_times(),
+            silent,
+        }
+    }
+
+    fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
+        // A driver that polls suppresses calls (virtio 1.2 §2.7.7).
+        self.guest.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: false }));
+    }
+
+    // A front end asks once, so the present session keeps its number.
+    fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy) {
+        self.guest.offer(queue_pairs, calls);
+    }
+
+    fn set_memory_max(&self, bytes: u64) {
+        self.memory.set_max_bytes(bytes);
+    }
+
+    // From `SO_PEERCRED`.
+    fn front_end(&self) -> Option<rustix::process::Pid> {
+        lock(&self.shown).front_end
+    }
+
+    // Whatever a session that does not end may do.
+    fn retire(&self, reason: &str) {
+        self.pause_until_ns.store(u64::MAX, Ordering::Relaxed);
+        self.stop(&StopReason::Internal(reason.to_owned()));
     }
 }
 

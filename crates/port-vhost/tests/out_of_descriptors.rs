@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_engine::Engine;
-use weir_engine::guest::CallPolicy;
+use weir_engine::guest::{CallPolicy, GuestPort};
 use weir_fabric::PortConfig;
 use weir_limits::ACCEPT_PAUSE_NS;
 use weir_policy::moderation::Kind;

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use weir_engine::guest::GuestPort;
 use weir_engine::queue::stop;
 use weir_engine::{Engine, QueueRef, Side, Watch, lock};
 use weir_guestmem::Window;

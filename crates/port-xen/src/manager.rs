@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, PortCounters, beat, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::XENSTORE_PAUSE_NS;
@@ -248,7 +249,7 @@ impl<B> Ports<B> {
 impl<B: Board> Serve for Ports<B> {
     fn offer(&mut self, vif: VifId, keys: &VifKeys) -> Option<Offer> {
         let port = self.board.attach(vif, keys, &self.services)?;
-        let queues_max = u32::try_from(port.queue_pairs()).unwrap_or(1);
+        let queues_max = u32::try_from(port.interface().queue_pairs()).unwrap_or(1);
         self.ports.insert(vif, port);
         Some(Offer {
             queues_max,

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_engine::burst::{Burst, Scratch};
-use weir_engine::guest::{CallPolicy, Interface, PortInfo, QueueDecision, QueuePair, State};
+use weir_engine::guest::{
+    AnyInterface, CallPolicy, GuestPort, Interface, PortInfo, QueuePair, State,
+};
 use weir_engine::{
     Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, Watch, clock,
     lock, symmetric_hash,
@@ -93,66 +95,9 @@ impl XenPort {
         }
     }
 
-    /// Its number in the switch.
-    pub fn id(&self) -> PortId {
-        self.id
-    }
-
-    /// Queue pairs that a driver may use.
-    pub fn queue_pairs(&self) -> usize {
-        self.guest.queue_pairs()
-    }
-
     /// What it counts.
     pub fn counters(&self) -> &PortCounters {
         self.guest.counters()
-    }
-
-    /// See [`Interface::set_moderation`].
-    pub fn set_moderation(&self, calls: &CallPolicy) {
-        self.guest.set_moderation(calls);
-    }
-
-    /// See [`Interface::set_hold_ns_max`].
-    pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns_max: u64) {
-        self.guest.set_hold_ns_max(queue, hold_ns_max);
-    }
-
-    /// See [`Interface::set_together`].
-    pub fn set_together(&self, together: bool) {
-        self.guest.set_together(together);
-    }
-
-    /// The guest polls its receive queues at this interval (ns), or no longer. Linux's netfront asks for events all
-    /// the same; under `frontend` they are held for the interval, in which the guest mostly takes the frames by
-    /// itself. Call it again after [`set_moderation`](Self::set_moderation).
-    pub fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
-        // netfront asks for events while it polls.
-        self.guest.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: true }));
-    }
-
-    /// What the policy of each receive queue does now.
-    pub fn decisions(&self) -> Vec<QueueDecision> {
-        self.guest.decisions()
-    }
-
-    /// A snapshot.
-    pub fn info(&self) -> PortInfo {
-        let shown = lock(&self.shown);
-        let state = match (self.has_failed(), shown.connected) {
-            (true, _) => State::Stopped,
-            (false, true) => State::Running,
-            (false, false) => State::Waiting,
-        };
-        PortInfo {
-            state,
-            stop_reason: shown.stop_reason.clone(),
-            opened: shown.opened,
-            closed: shown.closed,
-            failed: shown.failed,
-            hold: self.guest.hold_times(),
-            ..PortInfo::default()
-        }
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -205,6 +150,42 @@ impl Receiver for XenPort {
 
     fn has_taken(&self, queue: usize, placed: u64, _before: Mark) -> bool {
         self.guest.pair(queue).is_none_or(|pair| has_taken(&mut lock(&pair.rx), placed))
+    }
+}
+
+/// Of what a switch may set, xenstore has the number of queue pairs; each page that weir maps is granted; and a vif
+/// goes with its domain, which is no process.
+impl GuestPort for XenPort {
+    fn id(&self) -> PortId {
+        self.id
+    }
+
+    fn interface(&self) -> &dyn AnyInterface {
+        &self.guest
+    }
+
+    fn info(&self) -> PortInfo {
+        let shown = lock(&self.shown);
+        let state = match (self.has_failed(), shown.connected) {
+            (true, _) => State::Stopped,
+            (false, true) => State::Running,
+            (false, false) => State::Waiting,
+        };
+        PortInfo {
+            state,
+            stop_reason: shown.stop_reason.clone(),
+            opened: shown.opened,
+            closed: shown.closed,
+            failed: shown.failed,
+            hold: self.guest.hold_times(),
+            ..PortInfo::default()
+        }
+    }
+
+    fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
+        // Linux's netfront asks for events while it polls; under `frontend` they are held for the interval, in which
+        // the guest mostly takes the frames by itself.
+        self.guest.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: true }));
     }
 }
 

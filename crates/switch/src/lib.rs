@@ -3,7 +3,6 @@
 //! | module | what |
 //! |---|---|
 //! | `switch` | a whole switch put together, and what changes while it runs |
-//! | `guest_port` | what it does with a guest's interface, whatever its rings are |
 //! | `manager` | how the latency budget is spent, ten times a second; where workers run; a guest's agent |
 //! | [`control`] | what can be asked of it; `weir-api` serves it |
 //! | [`events`] | what happens, as it is told to those who watch |
@@ -21,7 +20,6 @@
 pub mod control;
 pub mod events;
 pub mod explain;
-mod guest_port;
 mod helper;
 mod manager;
 pub mod sandbox;
@@ -31,6 +29,6 @@ pub mod unix_socket;
 pub mod upgrade;
 pub mod watchdog;
 
-pub use guest_port::GuestPort;
 pub use helper::{Hands, run_if_asked as run_helper_if_asked};
 pub use switch::{Keeping, Meeting, Switch, SwitchError, UplinkDevice};
+pub use weir_engine::guest::GuestPort;

@@ -11,7 +11,7 @@ use weir_config::{
     SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Workers, filter,
 };
 use weir_engine::filter::PortRules;
-use weir_engine::guest::{CallPolicy, State};
+use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization, stages};
 use weir_fabric::{PortId, SourceGuard};
 use weir_guestmem::Account;
@@ -23,7 +23,6 @@ use weir_port_xdp::XdpPort;
 
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::events::Glance;
-use crate::guest_port::GuestPort;
 use crate::helper::Hands;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::unix_socket::{BoundListener, ListenError};
@@ -554,7 +553,7 @@ impl Switch {
         let calls = config.call_policy(self.budget(&config));
         // A policy that goes on keeps what it has learned.
         if calls != *before {
-            vif.port.set_moderation(&calls);
+            vif.port.interface().set_moderation(&calls);
         }
         if config.queues != old.queues {
             vif.port.set_queue_pairs(config.queues.get().into(), &calls);

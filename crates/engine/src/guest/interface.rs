@@ -95,11 +95,6 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         self.offered.load(Ordering::Relaxed)
     }
 
-    /// Queue pairs that it has: the most that it has ever offered.
-    pub fn queue_pairs(&self) -> usize {
-        self.pairs().count()
-    }
-
     /// A pair, by number.
     #[inline]
     pub fn pair(&self, queue: usize) -> Option<&QueuePair<T, R>> {
@@ -115,12 +110,6 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
     /// All of them.
     pub fn pairs(&self) -> impl Iterator<Item = &QueuePair<T, R>> {
         self.pairs.iter().map_while(OnceLock::get).map(|pair| &**pair)
-    }
-
-    /// What it counts.
-    #[inline]
-    pub fn counters(&self) -> &PortCounters {
-        &self.counters
     }
 
     /// Which receive queue a flow goes to.
@@ -194,9 +183,51 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
             }
         }
     }
+}
+
+/// What is asked of an interface, and set, beside the data path, whatever its rings are.
+pub trait AnyInterface: Send + Sync {
+    /// Queue pairs that it has: the most that it has ever offered.
+    fn queue_pairs(&self) -> usize;
+
+    /// What it counts.
+    fn counters(&self) -> &PortCounters;
 
     /// Changes the moderation policy while traffic flows. A held call is given first.
-    pub fn set_moderation(&self, calls: &CallPolicy) {
+    fn set_moderation(&self, calls: &CallPolicy);
+
+    /// Sets the limit of holds (ns) of one queue pair, or of all, under traffic: the manager's share of the budget,
+    /// never above the budget's limit.
+    fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns: u64);
+
+    /// All interfaces are held together, or no longer: see [`Moderation::set_together`]. To be said again after
+    /// [`set_moderation`](Self::set_moderation).
+    ///
+    /// [`Moderation::set_together`]: weir_policy::moderation::Moderation::set_together
+    fn set_together(&self, together: bool);
+
+    /// The guest polls its receive queues, or no longer. Call it again after
+    /// [`set_moderation`](Self::set_moderation).
+    fn set_guest_poll(&self, poll: Option<GuestPoll>);
+
+    /// What the policy of each receive queue does now.
+    fn decisions(&self) -> Vec<QueueDecision>;
+
+    /// Hold times: from frames being ready to the guest being told of them.
+    fn hold_times(&self) -> TimesSummary;
+}
+
+impl<T: TransmitRing + Send, R: ReceiveRing + Send> AnyInterface for Interface<T, R> {
+    fn queue_pairs(&self) -> usize {
+        self.pairs().count()
+    }
+
+    #[inline]
+    fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    fn set_moderation(&self, calls: &CallPolicy) {
         self.latency_budget_ns.store(calls.latency_budget_ns, Ordering::Relaxed);
         self.wait_ns_max.store(calls.wait_ns_max(), Ordering::Relaxed);
         for (index, pair) in self.pairs().enumerate() {
@@ -207,9 +238,7 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         }
     }
 
-    /// Sets the limit of holds (ns) of one queue pair, or of all, under traffic: the manager's share of the budget,
-    /// never above the budget's limit.
-    pub fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns: u64) {
+    fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns: u64) {
         let hold_ns = hold_ns.min(hold_ns_max(self.latency_budget_ns.load(Ordering::Relaxed)));
         for (index, pair) in self.pairs().enumerate() {
             if queue.is_none_or(|queue| queue == index) {
@@ -219,34 +248,26 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         }
     }
 
-    /// All interfaces are held together, or no longer: see [`Moderation::set_together`]. To be said again after
-    /// [`set_moderation`](Self::set_moderation).
-    ///
-    /// [`Moderation::set_together`]: weir_policy::moderation::Moderation::set_together
-    pub fn set_together(&self, together: bool) {
+    fn set_together(&self, together: bool) {
         for pair in self.pairs() {
             lock(&pair.rx).calls.set_together(together);
         }
     }
 
-    /// The guest polls its receive queues, or no longer. Call it again after
-    /// [`set_moderation`](Self::set_moderation).
-    pub fn set_guest_poll(&self, poll: Option<GuestPoll>) {
+    fn set_guest_poll(&self, poll: Option<GuestPoll>) {
         for pair in self.pairs() {
             lock(&pair.rx).calls.set_guest_poll(poll);
         }
     }
 
-    /// What the policy of each receive queue does now.
-    pub fn decisions(&self) -> Vec<QueueDecision> {
+    fn decisions(&self) -> Vec<QueueDecision> {
         let decision = |(pair, counted): (&QueuePair<T, R>, &QueueCounters)| {
             lock(&pair.rx).calls.decision(counted)
         };
         self.pairs().zip(&self.counters.rx).map(decision).collect()
     }
 
-    /// Hold times: from frames being ready to the guest being told of them.
-    pub fn hold_times(&self) -> TimesSummary {
+    fn hold_times(&self) -> TimesSummary {
         let mut hold = Times::default();
         for pair in self.pairs() {
             hold.merge(lock(&pair.rx).calls.times());

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{Shutdown, shutdown};
 use weir_calls::Kind;
+use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, lock};
 use weir_guestmem::RegionSpec;
 use weir_limits::KEPT_DOUBT_NS;
@@ -208,7 +209,8 @@ impl Session {
         file: &mut dyn FnMut(u32) -> Option<OwnedFd>,
     ) -> Result<(), Refusal> {
         let rings = state.vrings.len();
-        if rings != 2 * state.queue_pairs || state.queue_pairs > self.port.queue_pairs() {
+        if rings != 2 * state.queue_pairs || state.queue_pairs > self.port.interface().queue_pairs()
+        {
             return Err(Refusal::NotKept("its queue pairs"));
         }
         self.vrings.resize_with(rings, Vring::default);

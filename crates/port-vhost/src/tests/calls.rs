@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use weir_engine::guest::GuestPort;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use weir_engine::Port as _;

@@ -1,6 +1,7 @@
 //! Containers to a guest that unpacks them, end to end.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use weir_engine::guest::GuestPort;
 
 use weir_policy::moderation::Settings;
 use weir_vif::{Options, QueuePair, Vif, WaitFor};

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixListener;
+use weir_engine::guest::GuestPort;
 
 use weir_limits::{LOG_LINES_MAX, SESSIONS_AT_ONCE_MAX};
 use weir_vhost_user::Request;

@@ -1,6 +1,7 @@
 //! What front ends do that are installed on people's machines.
 
 use std::io::{Read, Write};
+use weir_engine::guest::GuestPort;
 
 use weir_vhost_user::Request;
 

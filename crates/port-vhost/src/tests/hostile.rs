@@ -2,6 +2,7 @@
 //! traffic goes on.
 
 use proptest::prelude::*;
+use weir_engine::guest::GuestPort;
 
 use super::session::{drops, stopped_with};
 use super::*;

@@ -2,6 +2,7 @@
 //! really killed are in `cli/tests/kept.rs`.
 
 use std::io::{ErrorKind, Read, Write};
+use weir_engine::guest::GuestPort;
 
 use weir_keeper::{Keeper, Taken};
 use weir_limits::KEPT_TRIES_MAX;

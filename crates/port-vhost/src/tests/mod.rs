@@ -38,7 +38,7 @@ use weir_wire::{Offload, VnetHdr};
 
 use crate::features::{Features, OFFERED};
 use crate::{Endpoint, Manager, VhostOptions, VhostPort};
-use weir_engine::guest::{CallPolicy, State};
+use weir_engine::guest::{CallPolicy, GuestPort, State};
 
 pub(crate) const F_PROTOCOL: u64 = 1 << weir_vhost_user::VHOST_USER_F_PROTOCOL_FEATURES;
 pub(crate) const REPLY_ACK: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_REPLY_ACK;

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use weir_engine::Port;
+use weir_engine::guest::GuestPort;
 use weir_policy::law::LAW;
 use weir_policy::moderation::{Batch, Decision, Delivery, Moderation, Verdict};
 
@@ -94,7 +95,7 @@ fn withheld_frames_are_seen_in_order_and_with_their_one_call() {
         let long = frame(&a, Some(&b), 5_000, 3);
         a.send(&long);
         assert_eq!((b.received(), b.calls(0), given(&b)), (None, 0, before), "held and unseen");
-        b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 0));
+        b.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 0));
         let got: Vec<u8> = (0..4).map(|_| b.received().expect("all at once").1[14]).collect();
         assert_eq!(got, [0, 1, 2, 3]);
         assert_eq!((b.calls(0), given(&b)), (1, before + 1));
@@ -109,7 +110,7 @@ fn a_held_call_for_frames_in_sight_is_given_before_the_policy_changes() {
         let (mut a, mut b, policy) = sender_and_kept(&switch, format, false);
         send(&mut a, &b, 0..2);
         assert_eq!(b.calls(0), 0, "held");
-        b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 0));
+        b.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 0));
         assert_eq!((b.calls(0), policy.ended()), (1, vec![Delivery::Called]));
         assert_eq!(b.received().unwrap().1[14], 0);
     }
@@ -123,7 +124,7 @@ fn a_guest_that_took_held_frames_by_itself_is_not_called() {
         send(&mut a, &b, 0..2);
         assert!(b.received().is_some() && b.received().is_some());
         b.rx.enable_calls();
-        b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 0));
+        b.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 0));
         assert_eq!((policy.ended(), b.calls(0)), (vec![Delivery::Polled], 0));
         // It is called for the next.
         send(&mut a, &b, 2..3);
@@ -176,7 +177,7 @@ fn a_guest_whose_few_buffers_are_all_held_gets_them_at_once() {
         }
         b.post(2);
         a.reap();
-        b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 0));
+        b.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 0));
         // It has waited for a buffer.
         let last = b.wait_received_or_lost(&a.port);
         assert!(last.as_ref().is_none_or(|(_, last)| *last == more));
@@ -240,7 +241,7 @@ fn a_held_call_is_given_at_its_deadline() {
     for format in formats() {
         let switch = Switch::new();
         let (mut a, mut b, _) = sender_and_kept(&switch, format, false);
-        b.port.set_moderation(&CallPolicy::within(Kind::Backend, 5_000_000));
+        b.port.interface().set_moderation(&CallPolicy::within(Kind::Backend, 5_000_000));
         for number in 0..5 {
             send(&mut a, &b, number..number + 1);
             eventually("the call", || b.calls(0) == 1);
@@ -267,7 +268,7 @@ fn a_frame_that_a_worker_came_to_late_is_a_breach_although_it_never_waited_for_b
         // The budget before may have been too short for this machine, too.
         let before = (count(), all());
         // No worker is so quick.
-        b.port.set_moderation(&CallPolicy::within(Kind::Immediate, 1));
+        b.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 1));
         send(&mut a, &b, 0..1);
         eventually("the breach", || all() > before.1);
         assert_eq!((count(), all()), (before.0 + 1, before.1 + 1), "{cpu_clock:?}");
@@ -280,14 +281,14 @@ fn a_user_can_say_how_many_frames_or_how_much_time_make_a_call() {
     let switch = Switch::new();
     let (mut a, mut b, _) = sender_and_kept(&switch, modern(), false);
     let calls = CallPolicy::within(Kind::Backend, FOREVER_NS);
-    b.port.set_moderation(&CallPolicy { rx_frames: Some(3), ..calls });
+    b.port.interface().set_moderation(&CallPolicy { rx_frames: Some(3), ..calls });
     send(&mut a, &b, 0..2);
     assert_eq!(b.calls(0), 0);
     send(&mut a, &b, 2..3);
     assert_eq!(b.calls(0), 1);
     while b.received().is_some() {}
     b.rx.enable_calls();
-    b.port.set_moderation(&CallPolicy { rx_ns: Some(0), ..calls });
+    b.port.interface().set_moderation(&CallPolicy { rx_ns: Some(0), ..calls });
     send(&mut a, &b, 3..4);
     assert_eq!(b.calls(0), 1, "the time that was asked for is over at once");
 }
@@ -301,7 +302,10 @@ fn a_worker_naps_no_longer_than_the_policy_in_force_lets_frames_wait() {
         (Kind::Backend, Some(30_000), 30_000),
         (Kind::Immediate, None, 0),
     ] {
-        guest.port.set_moderation(&CallPolicy { rx_ns, ..CallPolicy::within(kind, 100_000) });
+        guest
+            .port
+            .interface()
+            .set_moderation(&CallPolicy { rx_ns, ..CallPolicy::within(kind, 100_000) });
         assert_eq!(guest.port.wait_ns_max(), wait_ns_max, "{kind}");
     }
 }
@@ -311,15 +315,16 @@ fn no_limit_of_holds_is_larger_than_the_budget_leaves() {
     let switch = Switch::new();
     let guest = switch.guest(1, modern());
     let calls = CallPolicy::within(Kind::Backend, 100_000);
-    guest.port.set_moderation(&calls);
+    guest.port.interface().set_moderation(&calls);
     assert_eq!(calls.hold_ns_max(), 80_000, "20 us are for timers");
-    let limits = || guest.port.decisions().iter().map(|q| q.hold_ns_max).collect::<Vec<_>>();
+    let limits =
+        || guest.port.interface().decisions().iter().map(|q| q.hold_ns_max).collect::<Vec<_>>();
     assert_eq!(limits(), [80_000; 2]);
-    guest.port.set_hold_ns_max(Some(1), 10_000);
+    guest.port.interface().set_hold_ns_max(Some(1), 10_000);
     assert_eq!(limits(), [80_000, 10_000]);
-    guest.port.set_hold_ns_max(None, u64::MAX);
+    guest.port.interface().set_hold_ns_max(None, u64::MAX);
     assert_eq!(limits(), [80_000; 2]);
-    assert_eq!(guest.port.decisions()[0].decision.hold_ns, 80_000);
+    assert_eq!(guest.port.interface().decisions()[0].decision.hold_ns, 80_000);
     for too_short_ns in [0, 1, LAW.margin_ns] {
         assert_eq!(CallPolicy::within(Kind::Backend, too_short_ns).hold_ns_max(), 0);
     }
@@ -330,7 +335,7 @@ fn no_limit_of_holds_is_larger_than_the_budget_leaves() {
 fn held_sender(switch: &Switch, format: u64) -> (Guest, Guest) {
     let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
     introduce(&mut a, &mut b);
-    a.port.set_moderation(&CallPolicy::within(Kind::Backend, FOREVER_NS));
+    a.port.interface().set_moderation(&CallPolicy::within(Kind::Backend, FOREVER_NS));
     a.tx.enable_calls();
     a.calls(1);
     (a, b)
@@ -389,7 +394,7 @@ fn a_guest_that_freed_its_completed_frames_by_itself_is_not_called_for_them() {
         send_unseen(&mut a, &b, 3, 60);
         a.reap();
         a.tx.enable_calls();
-        a.port.set_moderation(&CallPolicy::within(Kind::Immediate, 0));
+        a.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 0));
         assert_eq!(a.calls(1), 0);
         send_unseen(&mut a, &b, 1, 60);
         eventually("the call for the next", || a.calls(1) == 1);
@@ -401,7 +406,7 @@ fn a_held_call_for_completed_frames_is_given_at_its_deadline() {
     for format in formats() {
         let switch = Switch::new();
         let (mut a, b) = held_sender(&switch, format);
-        a.port.set_moderation(&CallPolicy::within(Kind::Backend, 5_000_000));
+        a.port.interface().set_moderation(&CallPolicy::within(Kind::Backend, 5_000_000));
         for _ in 0..5 {
             send_unseen(&mut a, &b, 1, 60);
             eventually("the call", || a.calls(1) == 1);
@@ -414,7 +419,7 @@ fn a_held_call_for_completed_frames_is_given_at_its_deadline() {
 /// A guest that has been sent a frame of which it is not told, and has sent one, with this budget.
 fn held_both_ways(switch: &Switch, format: u64, budget_ns: u64) -> (Guest, Keeps) {
     let (mut a, mut b) = held_sender(switch, format);
-    a.port.set_moderation(&CallPolicy::within(Kind::Backend, budget_ns));
+    a.port.interface().set_moderation(&CallPolicy::within(Kind::Backend, budget_ns));
     let received = keep(&a, false);
     a.rx.enable_calls();
     a.calls(0);

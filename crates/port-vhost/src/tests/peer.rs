@@ -1,6 +1,7 @@
 //! A front end that nobody here wrote: that of the `vhost` crate.
 
 use std::os::fd::AsRawFd;
+use weir_engine::guest::GuestPort;
 
 use vhost::vhost_user::message::VhostUserHeaderFlag;
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};

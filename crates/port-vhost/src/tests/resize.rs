@@ -1,6 +1,7 @@
 //! An interface gets more queue pairs, or fewer, while its guest and others talk.
 
 use weir_engine::Port;
+use weir_engine::guest::GuestPort;
 use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
@@ -27,7 +28,10 @@ fn a_session_keeps_the_number_of_queue_pairs_that_it_was_told() {
     assert_eq!(guest.front.get_queue_num().unwrap(), 2);
     for (set, made) in [(8, 8), (1, 8), (3, 8)] {
         guest.port.set_queue_pairs(set, &calls());
-        assert_eq!((guest.port.offered_queue_pairs(), guest.port.queue_pairs()), (set, made));
+        assert_eq!(
+            (guest.port.offered_queue_pairs(), guest.port.interface().queue_pairs()),
+            (set, made)
+        );
         assert_eq!(guest.front.get_queue_num().unwrap(), 2);
         assert_eq!(guest.port.info().session_queue_pairs, Some(2));
     }
@@ -101,17 +105,17 @@ fn a_pair_that_is_made_later_calls_as_the_others_do() {
     let switch = Switch::new();
     let (port, _stream) = switch.port();
     let calls = CallPolicy::within(Kind::Backend, 1_000_000);
-    port.set_moderation(&calls);
+    port.interface().set_moderation(&calls);
     port.set_queue_pairs(4, &calls);
-    let decisions = port.decisions();
+    let decisions = port.interface().decisions();
     assert_eq!(decisions.len(), 4);
     for decision in &decisions {
         assert_eq!(decision.kind, Kind::Backend);
         assert_eq!(decision.hold_ns_max, decisions[0].hold_ns_max);
     }
     // And changes with them.
-    port.set_moderation(&CallPolicy::within(Kind::Immediate, 250_000));
-    assert!(port.decisions().iter().all(|decision| decision.kind == Kind::Immediate));
+    port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 250_000));
+    assert!(port.interface().decisions().iter().all(|decision| decision.kind == Kind::Immediate));
 }
 
 /// Each first kick counts the queues that can receive; what one has counted must not replace what another has since.

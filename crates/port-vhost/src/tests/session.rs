@@ -1,6 +1,7 @@
 //! The rules of a session, by name.
 
 use std::io::Write;
+use weir_engine::guest::GuestPort;
 
 use super::*;
 use weir_vhost_user::VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS;

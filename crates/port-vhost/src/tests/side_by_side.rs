@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use weir_engine::burst::Scratch;
+use weir_engine::guest::GuestPort;
 use weir_engine::{Port, Take, clock};
 
 use super::traffic::StopsAtEnd;

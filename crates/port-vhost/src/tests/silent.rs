@@ -1,6 +1,6 @@
 //! Rings that run and are never served are seen to be.
 
-use weir_engine::guest::{PortInfo, Silence, SilentRing};
+use weir_engine::guest::{GuestPort, PortInfo, Silence, SilentRing};
 
 use super::*;
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::rx;
 use weir_engine::Outgoing;
 use weir_engine::burst::{Scratch, TakenChain};
+use weir_engine::guest::GuestPort;
 use weir_guestmem::HostBuffer;
 
 /// Frames that a sender has under way; each takes five of the receiver's buffers.
@@ -68,7 +69,7 @@ fn workers_that_fill_one_ring_together_keep_each_senders_order() {
         let mut senders = [switch.guest(1, format), switch.guest(2, format)];
         let mut receiver = switch.guest(3, format);
         hello(&mut receiver, &mut senders);
-        receiver.port.set_moderation(&CallPolicy::within(kind, 200_000));
+        receiver.port.interface().set_moderation(&CallPolicy::within(kind, 200_000));
         let mut sent = [0u8; 2];
         let mut got = [0u8; 2];
         for _ in 0..200 {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::session::drops;
 use super::*;
+use weir_engine::guest::GuestPort;
 use weir_engine::{Rate, RateLimit};
 use weir_limits::{BURST_BYTES_MAX, PARKED_MAX};
 use weir_policy::schedule::Share;

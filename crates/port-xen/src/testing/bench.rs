@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weir_engine::guest::{CallPolicy, State};
+use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{DropReason, Engine, QueueRef, Side, lock};
 use weir_fabric::PortConfig;
 use weir_policy::moderation::Kind;

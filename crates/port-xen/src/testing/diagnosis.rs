@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, Weak};
 
+use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, lock};
 use weir_xen::vif::VifId;
 

@@ -2,6 +2,7 @@
 //! xenstore. [`attack`] is a property, for a fuzzer and for tests with random input.
 
 use std::sync::Arc;
+use weir_engine::guest::GuestPort;
 
 use weir_guestmem::MappedPages;
 use weir_limits::XEN_PAGE_LEN;

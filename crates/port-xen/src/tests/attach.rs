@@ -1,6 +1,7 @@
 //! Vifs that come and go.
 
 use super::*;
+use weir_engine::guest::GuestPort;
 
 fn detach(bench: &Bench, front: &mut Netfront, domain: u16) {
     bench.host.ask_to_detach(DomainId(domain), 0);

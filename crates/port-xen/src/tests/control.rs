@@ -1,6 +1,7 @@
 //! The control ring: a guest chooses hash and table.
 
 use weir_engine::Port;
+use weir_engine::guest::GuestPort;
 use weir_netif::ctrl_type::*;
 use weir_netif::message::Extra;
 use weir_netif::{CtrlResponse, CtrlStatus};

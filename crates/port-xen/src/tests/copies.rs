@@ -7,6 +7,7 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::egress::{Packet, Put};
 use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::gro::EgressList;
+use weir_engine::guest::GuestPort;
 use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, Taken};
 use weir_fabric::PortConfig;
 use weir_limits::HEAD_LEN;

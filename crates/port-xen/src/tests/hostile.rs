@@ -1,5 +1,6 @@
 //! Guests that lie: each loses its own vif at most.
 
+use weir_engine::guest::GuestPort;
 use weir_netif::message::tx_flags;
 use weir_netif::{RingError, Segment};
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use weir_engine::burst::Scratch;
+use weir_engine::guest::GuestPort;
 use weir_engine::{Outgoing, Port, Take, clock, lock};
 use weir_fabric::EgressTag;
 use weir_limits::PARKED_NS_MAX;

@@ -1,5 +1,6 @@
 //! Frames between guests.
 
+use weir_engine::guest::GuestPort;
 use weir_netif::Status;
 use weir_netif::message::{Extra, GSO_TCPV4, rx_flags, tx_flags};
 
@@ -199,7 +200,7 @@ fn held_events_come_with_the_last_frames_before_the_ring_is_short() {
         for n in 0..40 {
             assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n; 20]), "{kind}");
         }
-        assert!(port.decisions()[0].hold_ns_max > 0);
+        assert!(port.interface().decisions()[0].hold_ns_max > 0);
     }
 }
 
@@ -210,7 +211,7 @@ fn a_policy_changes_while_frames_are_withheld() {
     assert!(one.send(0, &frame(1, 2, b"held")));
     let port = bench.port(2);
     eventually("it came", || port.counters().rx[0].frames.get() == 1);
-    port.set_moderation(&CallPolicy::within(Kind::Immediate, 250_000));
+    port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 250_000));
     assert_eq!(receive(&mut two, 0).frame, frame(1, 2, b"held"));
 }
 
@@ -287,7 +288,7 @@ fn a_guest_that_polls_in_time_gets_no_event_and_one_that_does_not_gets_it_then()
     assert!(port.counters().rx[0].calls_suppressed.get() >= 40);
 
     port.set_guest_poll_ns(Some(1));
-    port.set_hold_ns_max(None, LONG_NS);
+    port.interface().set_hold_ns_max(None, LONG_NS);
     eventually("what is held is due", || {
         // Unless the worker is behind with all that fit in.
         one.send(0, &frame(1, 2, &[99]));

@@ -23,6 +23,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
+use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, Port, PortCounters, supervise};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
@@ -32,7 +33,6 @@ use crate::explain::{
     AgentExplanation, PlacementExplanation, SplitExplanation, SteeringExplanation,
     UplinkExplanation,
 };
-use crate::guest_port::GuestPort;
 
 mod agents;
 mod core;

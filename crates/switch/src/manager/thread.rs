@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
-use weir_engine::guest::QueueDecision;
+use weir_engine::guest::{GuestPort, QueueDecision};
 use weir_engine::{Engine, Port, PortCounters, beat, clock};
 use weir_fabric::PortId;
 use weir_policy::attempt::Why;
@@ -26,7 +26,6 @@ use crate::explain::{
     AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
     UplinkExplanation,
 };
-use crate::guest_port::GuestPort;
 
 /// How often queues are moved between workers by their load (ns), where they are: so often that two steps
 /// are done within a tenth of a second.
@@ -64,7 +63,7 @@ impl ManagedVif {
         let id = self.port.id();
         let pollable = self.settings.kind == Kind::Auto && agent.is_some_and(|it| it.can_poll(id));
         let pollable_ns = if pollable { self.held_ns() } else { None };
-        let counters = self.port.counters();
+        let counters = self.port.interface().counters();
         let queues = || counters.rx.iter().chain(&counters.tx);
         let process = self.process();
         VifLook {
@@ -85,7 +84,7 @@ impl ManagedVif {
 
     /// The shortest hold (ns) of receive queues with an eighth of the frames or more since the last look, if any.
     fn held_ns(&mut self) -> Option<u64> {
-        let decisions = self.port.decisions();
+        let decisions = self.port.interface().decisions();
         let received = decisions.iter().map(|queue| queue.frames).collect();
         let before = std::mem::replace(&mut self.received, received);
         let new = |(index, queue): (usize, &QueueDecision)| {
@@ -115,16 +114,16 @@ impl ManagedVif {
             name: &self.name,
             id: self.port.id(),
             process: self.process(),
-            queues: self.port.queue_pairs(),
-            counters: self.port.counters(),
+            queues: self.port.interface().queue_pairs(),
+            counters: self.port.interface().counters(),
         }
     }
 
     /// Sets the limit of holds (ns), and whether all are held together.
     fn hold(&mut self, hold_ns: u64, together: bool) {
         if self.set != Some((hold_ns, together)) {
-            self.port.set_hold_ns_max(None, hold_ns);
-            self.port.set_together(together);
+            self.port.interface().set_hold_ns_max(None, hold_ns);
+            self.port.interface().set_together(together);
             self.set = Some((hold_ns, together));
         }
     }
@@ -424,7 +423,7 @@ impl Run {
     /// Whether a port may have several receive queues.
     fn steers(&self) -> bool {
         let mut uplinks = self.uplinks.iter();
-        self.vifs.values().any(|vif| steers(&*vif.port, vif.port.queue_pairs()))
+        self.vifs.values().any(|vif| steers(&*vif.port, vif.port.interface().queue_pairs()))
             || uplinks.any(|uplink| steers(&*uplink.port, uplink.port.rx_queues()))
     }
 
@@ -483,7 +482,7 @@ impl Run {
 
     fn rebalance(&mut self, now_ns: u64) {
         for vif in self.vifs.values_mut() {
-            let counters = vif.port.counters();
+            let counters = vif.port.interface().counters();
             vif.table.look(now_ns, &*vif.port, counters, vif.settings.rss_rebalance);
         }
         for uplink in &mut self.uplinks {
@@ -575,7 +574,8 @@ impl Run {
         let agent = agent.and_then(|agent| agent.explain(id));
         let agent = agent.map(|agent| AgentExplanation { why: polling.map(why_polls), ..agent });
         let rebalances = vif.settings.rss_rebalance;
-        let steering = vif.table.explain(now_ns, &*vif.port, vif.port.counters(), rebalances);
+        let steering =
+            vif.table.explain(now_ns, &*vif.port, vif.port.interface().counters(), rebalances);
         ManagedExplanation { split: self.explain_split(id, now_ns), agent, steering }
     }
 
@@ -764,14 +764,14 @@ mod tests {
         let mut run = run(Kind::TwoLayer);
         let id = PortId::new(0).unwrap();
         let port = Arc::clone(&run.vifs[&id].port);
-        let limit = || port.decisions()[0].hold_ns_max;
+        let limit = || port.interface().decisions()[0].hold_ns_max;
         run.look(1);
         let whole_ns = limit();
         let settings = run.vifs[&id].settings;
         let smaller = VifSettings { hold_ns_max: whole_ns / 2, ..settings };
         run.obey(Command::ChangeVif(id, smaller), 2);
         assert_eq!(limit(), whole_ns / 2);
-        port.set_moderation(&CallPolicy::within(Kind::TwoLayer, 1_000_000));
+        port.interface().set_moderation(&CallPolicy::within(Kind::TwoLayer, 1_000_000));
         assert_eq!(limit(), whole_ns);
         run.obey(Command::ChangeVif(id, smaller), 3);
         assert_eq!(limit(), whole_ns / 2);

@@ -57,7 +57,7 @@ impl Switch {
             held_ns: now.hold.into(),
         };
         let (id, now_ns) = (vif.port.id(), clock::now_ns());
-        let dispatch = self.dispatch_of(id, vif.port.queue_pairs(), now_ns);
+        let dispatch = self.dispatch_of(id, vif.port.interface().queue_pairs(), now_ns);
         let PortInfo { state, silent, .. } = vif.port.info();
         let explanation = VifExplanation {
             name: name.clone(),
@@ -65,9 +65,9 @@ impl Switch {
             silent: silent.into_iter().map(Into::into).collect(),
             latency_budget_ns: self.budget(&vif.config).ns(),
             calls: CallSettings::of(&vif.config),
-            budget_breaches: breaches(vif.port.counters()),
+            budget_breaches: breaches(vif.port.interface().counters()),
             queue_pairs: vif.queue_pairs(),
-            queues: vif.port.decisions().into_iter().enumerate().map(queue).collect(),
+            queues: vif.port.interface().decisions().into_iter().enumerate().map(queue).collect(),
             split,
             agent,
             filter: RuleStats::of(&vif.config.filter, &vif.rules),
@@ -75,7 +75,7 @@ impl Switch {
             sharing: self.sharing_of(&ports, vif, now_ns),
             receiving: ReceivingExplanation {
                 limits: vif.config.sharing.receive,
-                policed: vif.port.counters().dropped_for(DropReason::PolicedRx),
+                policed: vif.port.interface().counters().dropped_for(DropReason::PolicedRx),
                 elapsed_ns: now_ns,
             },
             guard: vif.guard_explanation(now_ns),
@@ -108,13 +108,13 @@ impl Switch {
             weight: weight.map_or(1, Weight::get),
             worker_ns: counters.worker_ns.get(),
         };
-        let of_vif = |vif: &Vif| share(vif.config.sharing.weight, vif.port.counters());
+        let of_vif = |vif: &Vif| share(vif.config.sharing.weight, vif.port.interface().counters());
         let others = ports.vifs.iter().filter(|other| other.config.name != vif.config.name);
         let others = others.map(|other| (other.config.name.clone(), of_vif(other)));
         let uplinks = ports.uplinks.iter().map(|uplink| {
             (uplink.config.name.clone(), share(uplink.config.weight, &uplink.counters))
         });
-        let counters = vif.port.counters();
+        let counters = vif.port.interface().counters();
         SharingExplanation {
             own: of_vif(vif),
             others: others.chain(uplinks).collect(),
@@ -290,10 +290,10 @@ impl Switch {
         stats.calls = Some(CallSettings::of(&vif.config));
         stats.filter = RuleStats::of(&vif.config.filter, &vif.rules);
         stats.guard = vif.guard_explanation(clock::now_ns());
-        stats.budget_breaches = breaches(vif.port.counters());
+        stats.budget_breaches = breaches(vif.port.interface().counters());
         stats.queue_pairs = Some(vif.queue_pairs());
         stats.rss_moved = vif.port.steering().map_or(0, Steering::moved_entries);
-        count(&mut stats, vif.port.counters(), vif.port.queue_pairs());
+        count(&mut stats, vif.port.interface().counters(), vif.port.interface().queue_pairs());
         stats
     }
 }
@@ -314,7 +314,7 @@ fn still_thread(ports: &Ports, thread: Still) -> StillThread {
 impl Vif {
     fn guard_explanation(&self, now_ns: u64) -> Option<GuardExplanation> {
         let guard = self.guard.as_deref()?;
-        let (guarding, counters) = (&self.config.guarding, self.port.counters());
+        let (guarding, counters) = (&self.config.guarding, self.port.interface().counters());
         Some(GuardExplanation::of(guarding, guard, counters, clock::secs(now_ns)))
     }
 

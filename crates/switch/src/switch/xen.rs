@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
+use weir_engine::guest::GuestPort;
 
 use weir_config::{PortName, SocketPath, ValueError, VifConfig, XenConfig};
 use weir_limits::PORTS_MAX;
