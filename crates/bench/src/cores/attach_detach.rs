@@ -217,7 +217,7 @@ fn cycle(
     guest.announce();
     wait_for("the frame of a guest that came", || {
         let port = switch.vif(&config.name);
-        port.is_some_and(|port| port.counters().tx[0].frames.get() > 0)
+        port.is_some_and(|port| port.interface().counters().tx[0].frames.get() > 0)
     })?;
     let leaving = leaves_first.then_some(guest);
     drop(leaving);

@@ -7,7 +7,7 @@ use weir_config::UplinkKind;
 use weir_engine::beat;
 
 use super::Switch;
-use crate::control::Response;
+use crate::control::{Refusal, Response};
 use crate::upgrade::{Next, Starter, Which};
 
 /// By what a switch is upgraded.
@@ -89,7 +89,7 @@ impl Switch {
             }
             Err(Failed { message, help }) => {
                 tracing::error!(message, "not upgraded");
-                Response::Error { message, help }
+                Response::Error { kind: Refusal::Conflict, message, help }
             }
         }
     }

@@ -194,7 +194,7 @@ impl Switch {
         let vifs = ports.vifs.iter().map(|vif| {
             let PortInfo { state, stop_reason, opened, failed, .. } = vif.port.info();
             let state = port_state(state);
-            let counted = counted(vif.port.counters());
+            let counted = counted(vif.port.interface().counters());
             (vif.config.name.clone(), PortGlance { state, stop_reason, opened, failed, ..counted })
         });
         Glance {
