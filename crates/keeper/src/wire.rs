@@ -1,6 +1,6 @@
 //! Packets between weir and the keeper: text of a few lines, with a descriptor where one goes along.
 //!
-//! The words are those of sd_notify(3), so that weir has one way to say them to the keeper and to systemd.
+//! The words are those of sd_notify(3), which people know, and a few more.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
