@@ -17,6 +17,8 @@ mod examples;
 mod figures;
 mod fuzz;
 #[cfg(test)]
+mod law;
+#[cfg(test)]
 mod package;
 mod steps;
 

@@ -1,70 +1,74 @@
 //! The law of control: every constant by which weir decides when to call, to hold, to poll, to nap and to try.
 //!
-//! A constant is a field of [`Law`]. Its comment says what it trades, its unit and its range. What follows from
-//! constants by a rule is a method, and says the rule. `docs/design/control-law.md` derives the law. Its table shows
-//! what each mechanism is worth: `weir lab ablation` plays [`MECHANISMS`], each a law with one constant at its extreme.
+//! A constant is a field of [`Law`]. Its comment says what it trades, and ends with its unit and its range. What
+//! follows from constants by a rule is a method, and says the rule. `docs/design/control-law.md` derives the law. Its
+//! table shows what each mechanism is worth: `weir lab ablation` plays [`MECHANISMS`], each a law with one constant at
+//! its extreme.
 //!
 //! Not here: bounds (`weir_limits`), facts of protocols, and what the user sets.
 
 /// The constants of the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Law {
-    /// What each deadline leaves for the burst under way and the call (ns), and the shortest hold. More costs holds,
-    /// less costs calls that come too late. 5,000 to 50,000.
+    /// What each deadline leaves for the burst under way and the call, and the shortest hold. More costs holds, less
+    /// costs calls that come too late. In ns: 5,000 to 50,000.
     pub margin_ns: u64,
-    /// How much before a deadline a timer may be set, however late timers are (ns). More costs holds, less costs calls
-    /// that come too late on a busy host. 50,000 to 200,000.
+    /// How much before a deadline a timer may be set, however late timers are. More costs holds, less costs calls that
+    /// come too late on a busy host. In ns: 50,000 to 200,000.
     pub lead_ns_max: u64,
-    /// What a call or a wake-up costs until it is known (ns of CPU), and half of a worker's sleep with the kick that ends
-    /// it. More polls for longer, less sleeps sooner. 1,000 to 10,000.
+    /// What a call or a wake-up costs of CPU until that is known, and half of a worker's sleep with the kick that ends
+    /// it. More polls for longer, less sleeps sooner. In ns: 1,000 to 10,000.
     pub event_ns: u64,
-    /// Between two looks of the manager (ns). More is slower to follow a load, less costs wake-ups. 20,000,000 to
+    /// Between two looks of the manager. More is slower to follow a load, less costs wake-ups. In ns: 20,000,000 to
     /// 1,000,000,000.
     pub look_ns: u64,
     /// Batches that a hold must promise beyond the first. More leaves calls to be saved, less delays frames that come
-    /// alone. 1 to 4.
+    /// alone. In batches: 1 to 4.
     pub batches: u64,
     /// A queue is quiet after so many usual gaps without a batch. More delays whoever waits for an answer, less ends
-    /// holds by chance: where batches come at random, one look in four hundred finds six. 4 to 10.
+    /// holds by chance: where batches come at random, one look in four hundred finds six. In gaps: 4 to 10.
     pub quiet_gaps: u64,
-    /// The part of a time that is worth a look of its own (halvings: a quarter). Less finds the end of a load sooner,
-    /// more costs timers. 1 to 4.
+    /// The part of a time that is worth a look of its own (a quarter). Less finds the end of a load sooner, more costs
+    /// timers. In halvings: 1 to 4.
     pub part: u32,
-    /// Frames that end a hold: half a ring of 256, QEMU's default. More overruns small rings, less costs calls. 32 to
-    /// 512.
+    /// Frames that end a hold: half a ring of 256, QEMU's default. More overruns small rings, less costs calls. In
+    /// frames: 32 to 512.
     pub frames_max: u32,
-    /// Longest hold of acknowledgements of large segments (ns). More slows their sender down, less costs calls. 20,000
-    /// to 100,000.
+    /// Longest hold of acknowledgements of large segments. More slows their sender down, less costs calls. In ns:
+    /// 20,000 to 100,000.
     pub acks_ns_max: u64,
-    /// Mean frame length from which on a sender is one of bulk data, who waits for completions (bytes). More slows
-    /// senders of middling frames down, less costs calls for datagrams. 256 to 1,500.
+    /// Mean frame length from which on a sender is one of bulk data, who waits for completions. More slows senders of
+    /// middling frames down, less costs calls for datagrams. In bytes: 256 to 1,500.
     pub bulk_bytes: u64,
     /// Pairs of windows that a trial has at least. More costs time at the worse of both settings, less lets chance
-    /// decide. 3 to 16.
+    /// decide. In pairs: 3 to 16.
     pub pairs_min: u32,
-    /// Throughput that a hold, a nap or a polling guest may cost (per mille). More slows loads down, less refuses what
-    /// is harmless. 5 to 50.
+    /// Throughput that a hold, a nap or a polling guest may cost. More slows loads down, less refuses what is harmless.
+    /// In per mille: 5 to 50.
     pub loss_permille: u32,
-    /// Standard errors beyond which a difference is not chance. More overlooks harm, less finds harm in noise. 2 to 5.
+    /// Standard errors beyond which a difference is not chance. More overlooks harm, less finds harm in noise. In
+    /// standard errors: 2 to 5.
     pub errors: u32,
-    /// A rate below this part of the usual one is another load (percent), and twice as low in a trial is harm at once.
-    /// More compares too often, less goes on with what has become harmful. 50 to 90.
+    /// A rate below this part of the usual one is that of another load. Held windows below it in the first two pairs of
+    /// a trial are harm at once, whatever the noise. More compares too often, less goes on with what has become
+    /// harmful. In percent: 50 to 90.
     pub fell_percent: u32,
-    /// Shortest window of a trial (ns). More is slower to find out, less measures parts of a sender's round. 500,000 to
-    /// 10,000,000.
+    /// Shortest window of a trial. More is slower to find out, less measures parts of a sender's round. In ns: 500,000
+    /// to 10,000,000.
     pub window_ns: u64,
-    /// So many events of a kind in a row are no chance. More is slower to find out, less is misled. 4 to 32.
+    /// So many events of a kind in a row are no chance. More is slower to find out, less is misled. In events: 4 to 32.
     pub in_a_row: u32,
-    /// Longest back-off (turns); what is measured is forgotten in a quarter of it. More is slower to see that a load has
-    /// changed, less tries too often what does harm. 255 to 8,191.
+    /// Longest back-off; what is measured is forgotten in a quarter of it. More is slower to see that a load has
+    /// changed, less tries too often what does harm. In turns: 255 to 8,191.
     pub memory: u32,
-    /// How long a queue without work is looked at while its worker is busy with others, kicks off (ns). More costs looks,
-    /// less costs kicks. 20,000 to 500,000.
+    /// How long a queue without work is looked at while its worker is busy with others, kicks off. More costs looks,
+    /// less costs kicks. In ns: 20,000 to 500,000.
     pub warm_ns: u64,
-    /// The smallest step (halvings: a sixteenth): by which one sample moves an estimate, and of a limit the shortest
-    /// hold. Less is slower and smoother, more wavers. 2 to 6.
+    /// The smallest step (a sixteenth): by which one sample moves an estimate, and of a limit the shortest hold. Less
+    /// is slower and smoother, more wavers. In halvings: 2 to 6.
     pub step: u32,
-    /// Longest nap (ns). More delays kicks of ports that cannot be looked at, less costs wake-ups. 250,000 to 2,000,000.
+    /// Longest nap. More delays kicks of ports that cannot be looked at, less costs wake-ups. In ns: 250,000 to
+    /// 2,000,000.
     pub nap_ns_max: u64,
 }
 

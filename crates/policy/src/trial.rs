@@ -39,7 +39,7 @@ fn loss(held: Passed, prompt: Passed) -> f64 {
     if worse > 0.0 { worse + better.min(0.0) } else { worse }
 }
 
-/// The loss of a rate that has fallen to another load's: twice, it is harm, whatever the noise.
+/// The loss of a rate that has fallen to another load's. In both of the first two pairs it is harm, whatever the noise.
 fn plain(law: &Law) -> f64 {
     2.0 * (1.0 - law.fell()) / (1.0 + law.fell())
 }
