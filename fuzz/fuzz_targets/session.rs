@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 use weir_engine::Engine;
-use weir_engine::guest::CallPolicy;
+use weir_engine::guest::{CallPolicy, GuestPort};
 use weir_fabric::PortConfig;
 use weir_guestmem::total_mapped;
 use weir_policy::moderation::Kind;
