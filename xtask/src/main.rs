@@ -18,6 +18,7 @@ mod figures;
 mod fuzz;
 #[cfg(test)]
 mod law;
+mod lines;
 #[cfg(test)]
 mod package;
 mod steps;
@@ -88,6 +89,8 @@ enum Task {
         #[arg(long)]
         record: bool,
     },
+    /// Count lines without tests, by crate.
+    Lines,
     /// Run every fuzz target for its share of the time, from the corpus in the repository.
     Fuzz {
         /// Only targets whose name contains this.
@@ -205,6 +208,7 @@ fn run(task: Task) -> Result<ExitCode> {
             instructions::Outcome::Grew => return Ok(ExitCode::FAILURE),
             instructions::Outcome::Incomparable(why) => println!("not compared: {why}"),
         },
+        Task::Lines => print!("{}", lines::table(&workspace)?),
         Task::Fuzz { only, minutes, keep } => {
             let time = Duration::from_secs(60 * minutes);
             if !fuzz::run(&workspace, &fuzz::Selection { only, time, keep })? {

@@ -49,12 +49,6 @@ impl<'p, 'm> Packet<'p, 'm> {
         false
     }
 
-    /// There is more of it than its head.
-    #[inline]
-    pub fn has_body(&self) -> bool {
-        self.body_len > 0
-    }
-
     /// The rest of the packet, where the sender put it.
     #[inline]
     pub fn body(&self) -> impl Iterator<Item = Slice<'m>> + use<'p, 'm> {

@@ -1,0 +1,172 @@
+//! How many lines the repository's own code has, without tests.
+//!
+//! Counted are all `*.rs` of a crate's `src`. Tests are left out: `tests.rs`, what is below a folder `tests` or
+//! `testing`, `testing.rs`, and a module behind `#[cfg(test)]`. So are examples, xtask, tests/, benches and fuzz.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use weir_bed::{
+    error::{Error, Result},
+    workspace::Workspace,
+};
+
+/// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
+const CODE_MAX: usize = 75_000;
+const SHARE_MAX_PERCENT: usize = 15;
+const COMMAND_MAX: usize = 5_000;
+/// The crate of the command.
+const COMMAND: &str = "cli";
+
+/// Lines without tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lines {
+    all: usize,
+    /// Neither blank nor a comment.
+    code: usize,
+}
+
+impl std::ops::AddAssign for Lines {
+    fn add_assign(&mut self, other: Self) {
+        self.all += other.all;
+        self.code += other.code;
+    }
+}
+
+/// A table of the crates, largest first, with what does not hold below it.
+pub fn table(workspace: &Workspace) -> Result<String> {
+    let crates = count(&workspace.root.join("crates"))?;
+    let total = total(&crates);
+    let mut rows: Vec<_> = crates.iter().collect();
+    rows.sort_by_key(|(_, lines)| std::cmp::Reverse(lines.code));
+    let mut text = format!("{:<14}{:>8}{:>8}{:>8}\n", "crate", "all", "code", "share");
+    let share = |lines: &Lines| 100.0 * lines.code as f64 / total.code.max(1) as f64;
+    for (name, lines) in rows.into_iter().chain([(&String::from("together"), &total)]) {
+        let share = share(lines);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:<14}{:>8}{:>8}{share:>7.1}%", lines.all, lines.code);
+    }
+    text.extend(broken(&crates).into_iter().map(|rule| rule + "\n"));
+    Ok(text)
+}
+
+/// Which of the bounds do not hold.
+fn broken(crates: &BTreeMap<String, Lines>) -> Vec<String> {
+    let total = total(crates).code;
+    let mut broken = Vec::new();
+    if total > CODE_MAX {
+        broken.push(format!("{total} lines of code; at most {CODE_MAX}"));
+    }
+    for (name, Lines { code, .. }) in crates {
+        if 100 * code > SHARE_MAX_PERCENT * total {
+            broken.push(format!("{name}: more than {SHARE_MAX_PERCENT} % of the lines of code"));
+        }
+        if name == COMMAND && *code > COMMAND_MAX {
+            broken.push(format!("{name}: {code} lines of code; at most {COMMAND_MAX}"));
+        }
+    }
+    broken
+}
+
+fn total(crates: &BTreeMap<String, Lines>) -> Lines {
+    let mut total = Lines::default();
+    crates.values().for_each(|lines| total += *lines);
+    total
+}
+
+/// By crate below `dir`.
+fn count(dir: &Path) -> Result<BTreeMap<String, Lines>> {
+    let mut crates = BTreeMap::new();
+    for path in entries(dir)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let src = path.join("src");
+        if src.is_dir() {
+            crates.insert(name, below(&src)?);
+        }
+    }
+    Ok(crates)
+}
+
+fn below(dir: &Path) -> Result<Lines> {
+    let mut lines = Lines::default();
+    for path in entries(dir)? {
+        let stem = path.file_stem().unwrap_or_default();
+        if stem == "tests" || stem == "testing" {
+            continue;
+        }
+        if path.is_dir() {
+            lines += below(&path)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            lines += of(&fs::read_to_string(&path).map_err(Error::io("read", &path))?);
+        }
+    }
+    Ok(lines)
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).map_err(Error::io("read", dir))?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+/// Of a source. A module of tests ends with a brace in the first column, as rustfmt writes it.
+fn of(source: &str) -> Lines {
+    let mut lines = Lines::default();
+    let mut rest = source.lines().peekable();
+    while let Some(line) = rest.next() {
+        if line == "#[cfg(test)]" {
+            let mut item = rest.by_ref().skip_while(|line| line.starts_with("#["));
+            let first = item.next().unwrap_or_default();
+            if first.starts_with("mod ") {
+                if first.ends_with('{') {
+                    item.find(|line| *line == "}");
+                }
+                continue;
+            }
+            // Some other item, which counts.
+            lines += Lines { all: 2, code: 2 };
+            continue;
+        }
+        let line = line.trim();
+        lines.all += 1;
+        lines.code += usize::from(!line.is_empty() && !line.starts_with("//"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_crate_and_not_all_of_them_are_larger_than_they_may_be() {
+        let crates = count(&Workspace::find().unwrap().root.join("crates")).unwrap();
+        assert!(crates.len() > 25 && crates[COMMAND].code > 1_000, "{crates:?}");
+        assert_eq!(broken(&crates), [""; 0]);
+    }
+
+    #[test]
+    fn each_bound_is_found_broken() {
+        let of = |code: [usize; 2]| {
+            let lines = code.map(|code| Lines { all: code, code });
+            let mut crates = BTreeMap::from([(COMMAND.to_owned(), lines[0])]);
+            crates.extend((0..10).map(|nth| (format!("crate{nth}"), lines[1])));
+            broken(&crates)
+        };
+        assert_eq!(of([5_000, 6_000]), [""; 0]);
+        assert!(of([5_001, 6_000])[0].starts_with("cli: 5001 lines"));
+        assert!(of([2_000, 1_000])[0].starts_with("cli: more than 15 %"));
+        assert!(of([5_000, 7_001])[0].starts_with("75010 lines"));
+    }
+
+    #[test]
+    fn tests_comments_and_blank_lines_are_no_code() {
+        let source = "//! A file.\n\nfn f() {\n    // Why.\n    g();\n}\n\n#[cfg(test)]\nmod tests;\n\
+            #[cfg(test)]\n#[allow(x)]\nmod more {\n    fn t() {}\n}\nfn h() {}\n";
+        assert_eq!(of(source), Lines { all: 8, code: 4 });
+        assert_eq!(of("#[cfg(test)]\nfn f() {}\n"), Lines { all: 2, code: 2 });
+    }
+}
