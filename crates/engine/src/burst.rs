@@ -317,6 +317,12 @@ impl<'m> Burst<'m> {
         }
     }
 
+    /// A bit for each frame.
+    pub(crate) fn all(&self) -> u64 {
+        let beyond = BURST_MAX - self.frames().len();
+        (u64::MAX >> (u64::BITS as usize - BURST_MAX)).checked_shr(beyond as u32).unwrap_or(0)
+    }
+
     /// By frame: the receiver that it was parked for.
     pub(crate) fn waits_for(&self) -> [Option<PortId>; BURST_MAX] {
         let mut waits_for = [None; BURST_MAX];

@@ -19,6 +19,7 @@ use crate::crew::{Crew, Execution, Options, Roster};
 use crate::dispatcher::{Dispatcher, Moved, set_helper};
 use crate::filter::PortRules;
 use crate::handle::WorkerHandle;
+use crate::lock::lock;
 use crate::mtu::FrameLenMax;
 use crate::police::Police;
 use crate::poller::{QueueRef, Watch};
@@ -141,11 +142,14 @@ impl Engine {
     /// Takes a port out. Bursts under way may still reach it until they end.
     pub fn remove_port(&self, id: PortId) {
         let mut gone = None;
+        let mut captured = lock(&self.shared.captured);
+        captured.forget(id);
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
             gone = ports.get_mut(id.index()).and_then(Option::take);
             ports
         });
+        drop(captured);
         if let Some(slot) = gone {
             self.shared.crew.release(id, &slot.pairs);
         }
@@ -156,7 +160,7 @@ impl Engine {
 
     /// Replaces a port's filters between bursts. Does nothing without such a port.
     pub fn set_rules(&self, id: PortId, rules: &PortRules) {
-        self.change(id, |slot| slot.rules = rules.clone());
+        self.shared.change(id, |slot| slot.rules = rules.clone());
     }
 
     /// Sets a port's share of each worker, and its sending rate, until it is removed. The default is weight 1
@@ -174,19 +178,19 @@ impl Engine {
     /// port.
     pub fn set_receive_limit(&self, id: PortId, limit: RateLimit) {
         let police = Police::new(limit).map(Arc::new);
-        self.change(id, |slot| slot.police.clone_from(&police));
+        self.shared.change(id, |slot| slot.police.clone_from(&police));
     }
 
     /// Sets how much a port may have flooded. Its buckets are full.
     pub fn set_storm_limit(&self, id: PortId, limit: StormLimit) {
         let storm = Storm::new(limit).map(Arc::new);
-        self.change(id, |slot| slot.storm.clone_from(&storm));
+        self.shared.change(id, |slot| slot.storm.clone_from(&storm));
     }
 
     /// Sets a port's MTU (bytes): longer frames either way are dropped, and counted there. A GSO frame counts by
     /// its segments.
     pub fn set_mtu(&self, id: PortId, mtu: Option<u16>) {
-        self.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
+        self.shared.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
     }
 
     /// Replaces a port's source guard between bursts. DHCP answers from the port count if it `gives_leases`, as an
@@ -197,20 +201,9 @@ impl Engine {
         guard: Option<Arc<SourceGuard>>,
         gives_leases: bool,
     ) {
-        self.change(id, |slot| {
+        self.shared.change(id, |slot| {
             slot.guard.clone_from(&guard);
             slot.gives_leases = gives_leases || slot.port.is_uplink();
-        });
-    }
-
-    /// Changes a port's entry in the table that workers read; nothing happens if there is no such port.
-    fn change(&self, id: PortId, change: impl Fn(&mut Slot)) {
-        self.shared.ports.rcu(|ports| {
-            let mut ports = Ports::clone(ports);
-            if let Some(Some(slot)) = ports.get_mut(id.index()) {
-                change(slot);
-            }
-            ports
         });
     }
 

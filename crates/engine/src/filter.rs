@@ -101,7 +101,7 @@ impl Rules {
     ) -> u64 {
         let sent = (0..).zip(burst.frames()).map(|(n, frame)| (n, frame.tag));
         self.judge(sent, burst, verdicts, window);
-        counters.dropped(DropReason::FilteredTx, verdicts.refused.count_ones().into());
+        counters.dropped_of(DropReason::FilteredTx, burst, verdicts.refused);
         verdicts.refused
     }
 
@@ -120,7 +120,7 @@ impl Rules {
             EgressTag::Tagged(tag) => (outgoing.frame, Some(tag)),
         });
         self.judge(received, burst, verdicts, window);
-        counters.dropped(DropReason::FilteredRx, verdicts.refused.count_ones().into());
+        counters.dropped_of(DropReason::FilteredRx, burst, verdicts.refused);
         verdicts.refused
     }
 
@@ -146,6 +146,17 @@ impl Rules {
     #[inline(never)]
     pub(crate) fn settle(&self, burst: &Burst<'_>, verdicts: &Verdicts, waiting: u64) {
         self.count(burst, verdicts, !(verdicts.refused | waiting));
+    }
+
+    /// The rule that would decide about frame 0 of `burst` on its way out with `tag`, by its place; nothing is counted.
+    pub(crate) fn would_decide(
+        &self,
+        tag: Option<Tci>,
+        burst: &Burst<'_>,
+        window: &mut Window,
+    ) -> Option<usize> {
+        let deciding = usize::from(self.deciding(0, tag, burst, window));
+        (deciding < self.0.len()).then_some(deciding)
     }
 
     /// The number of the first rule that matches frame number `index` of a burst.

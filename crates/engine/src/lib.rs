@@ -20,6 +20,8 @@
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `filter.rs` | which frames a port may send and receive |
+//! | `capture/` | copies of frames for somebody who looks on |
+//! | `trace.rs` | what would become of a frame, and why |
 //! | `mtu.rs` | limits on the length of a port's frames |
 //! | `storm.rs` | limits on flooded frames of a port |
 //! | `police.rs` | limits on what a port receives in a second |
@@ -44,6 +46,7 @@ mod activity;
 pub mod beat;
 mod blocked;
 pub mod burst;
+pub mod capture;
 pub mod clock;
 mod cpu_loss;
 mod crew;
@@ -80,6 +83,7 @@ mod storm;
 mod supervise;
 mod switch;
 mod sync;
+pub mod trace;
 mod waiters;
 mod warm;
 mod worker;

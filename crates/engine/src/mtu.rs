@@ -19,6 +19,11 @@ impl FrameLenMax {
         mtu.map_or(Self::NONE, |mtu| Self(u32::from(mtu) + HEADER_LEN as u32))
     }
 
+    /// The most bytes; `None` without a limit.
+    pub(crate) fn get(self) -> Option<u32> {
+        (self != Self::NONE).then_some(self.0)
+    }
+
     /// Those of a burst's frames, by their index, that are longer.
     pub(crate) fn exceeded_by(self, burst: &Burst<'_>) -> u64 {
         let bits = burst.frames().iter().zip(0_u32..);

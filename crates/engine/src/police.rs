@@ -31,6 +31,14 @@ impl Police {
         limited.then(|| Self { bits: limit.bits.map(bucket), packets: limit.packets.map(bucket) })
     }
 
+    /// Whether a frame of `len` bytes would exceed the rate now; nothing is paid.
+    pub(crate) fn would_refuse(&self, len: u32, now_ns: u64) -> bool {
+        let exceeds = |bucket: &Option<Gcra>, tokens| {
+            bucket.as_ref().is_some_and(|bucket| !bucket.would_pass(now_ns, tokens))
+        };
+        exceeds(&self.bits, 8 * len) || exceeds(&self.packets, 1)
+    }
+
     /// Charges for those frames of `list` that keep to the rate, and counts the others.
     #[inline(never)]
     pub(crate) fn charge(
@@ -62,7 +70,7 @@ impl Police {
         for (place, outgoing) in list.iter().enumerate() {
             refused |= (!passing >> place & 1) << outgoing.frame;
         }
-        counters.dropped(DropReason::PolicedRx, refused.count_ones().into());
+        counters.dropped_of(DropReason::PolicedRx, burst, refused);
         Charge { refused, bits, packets }
     }
 

@@ -89,6 +89,9 @@ pub struct Delivered {
 ///
 /// Lock order: a transmit queue's lock, held while its burst is under way; then the state of
 /// [`steering`](Self::steering); then one receive queue's lock at a time.
+///
+/// A captured port stands behind [`Tapped`](crate::capture::Tapped), which passes on every method, those with
+/// defaults too.
 pub trait Port: Receiver + Send + Sync {
     /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes
     /// every frame that `forward` did not park. New frames are at most [`Burst::frames_max`]: with 0,

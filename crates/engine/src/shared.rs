@@ -1,5 +1,6 @@
 //! What workers share with one another and with the control side.
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
@@ -7,6 +8,7 @@ use weir_fabric::{Fabric, PortId};
 
 use crate::activity::Activity;
 use crate::blocked::Watcher;
+use crate::capture::Captured;
 use crate::crew::{Crew, Options};
 use crate::gate::Gate;
 use crate::share::Shares;
@@ -23,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     pub(crate) watcher: Watcher,
     pub(crate) gate: Gate,
+    /// Who copies frames; locked before `ports` change for that.
+    pub(crate) captured: Mutex<Captured>,
 }
 
 impl Shared {
@@ -36,7 +40,19 @@ impl Shared {
             stopping: AtomicBool::new(false),
             watcher: Watcher::start()?,
             gate: Gate::new(!options.held),
+            captured: Mutex::default(),
         })
+    }
+
+    /// Changes a port's entry in the table that workers read; nothing happens if there is no such port.
+    pub(crate) fn change(&self, id: PortId, change: impl Fn(&mut Slot)) {
+        self.ports.rcu(|ports| {
+            let mut ports = Ports::clone(ports);
+            if let Some(Some(slot)) = ports.get_mut(id.index()) {
+                change(slot);
+            }
+            ports
+        });
     }
 
     /// A receiver has buffers: tells the workers whose frames wait for it, except `me`. Returns whether `me` has

@@ -1,10 +1,14 @@
 //! Counters of a port. Directions are the guest's, as in virtio: *tx* went into the switch, *rx* came out.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use hdrhistogram::Histogram;
 use weir_limits::{LATENCY_BUDGET_NS_MAX, QUEUE_PAIRS_MAX};
 
+use crate::burst::Burst;
+use crate::capture::Taps;
 use crate::run_queue::Cost;
 
 /// Why a frame was dropped: one named counter each.
@@ -99,7 +103,8 @@ impl DropReason {
         weir_fabric::DropReason::ALL.into_iter().map(Self::Fabric).chain(Self::OWN)
     }
 
-    fn index(self) -> usize {
+    /// Its place among [`all`](Self::all).
+    pub(crate) fn index(self) -> usize {
         match self {
             Self::Fabric(reason) => reason.index(),
             own => {
@@ -107,6 +112,23 @@ impl DropReason {
                 weir_fabric::DropReason::COUNT + at.unwrap_or(0)
             }
         }
+    }
+
+    /// Whether it is counted at the receiver.
+    pub(crate) fn is_receivers(self) -> bool {
+        matches!(
+            self,
+            Self::RxNotReady
+                | Self::FilteredRx
+                | Self::OverMtuRx
+                | Self::PolicedRx
+                | Self::RxRingFull
+                | Self::RxBufferTooSmall
+                | Self::OffloadUnsupported
+                | Self::NoRoomForTag
+                | Self::DeviceError
+                | Self::MulticastUnwanted
+        )
     }
 
     /// The counter's name.
@@ -233,6 +255,8 @@ pub struct PortCounters {
     pub window_violations: Counter,
     drops: [Counter; DropReason::COUNT],
     breaches: [Counter; BreachReason::ALL.len()],
+    /// Who copies what is dropped.
+    taps: ArcSwapOption<Taps>,
 }
 
 impl Default for PortCounters {
@@ -250,17 +274,44 @@ impl Default for PortCounters {
             window_violations: Counter::default(),
             drops: std::array::from_fn(|_| Counter::default()),
             breaches: Default::default(),
+            taps: ArcSwapOption::empty(),
         }
     }
 }
 
 impl PortCounters {
-    /// Counts dropped frames.
+    /// Counts dropped frames that are not at hand; [`dropped_of`](Self::dropped_of) is for those that are.
     #[inline]
     pub fn dropped(&self, reason: impl Into<DropReason>, frames: u64) {
         if frames > 0 {
-            self.drops[reason.into().index()].add(frames);
+            self.note_dropped(reason.into(), frames, None);
         }
+    }
+
+    /// Counts the frames of `burst` in `frames` (bit i: frame i) as dropped, and shows them to who captures drops.
+    #[inline]
+    pub fn dropped_of(&self, reason: impl Into<DropReason>, burst: &Burst<'_>, frames: u64) {
+        if frames != 0 {
+            self.note_dropped(reason.into(), frames, Some(burst));
+        }
+    }
+
+    #[inline(never)]
+    fn note_dropped(&self, reason: DropReason, frames: u64, burst: Option<&Burst<'_>>) {
+        let count = burst.map_or(frames, |_| frames.count_ones().into());
+        self.drops[reason.index()].add(count);
+        let taps = self.taps.load();
+        for tap in taps.iter().flat_map(|taps| taps.iter()) {
+            match burst {
+                Some(burst) => tap.dropped(burst, frames, reason),
+                None => tap.dropped_unseen(count, reason),
+            }
+        }
+    }
+
+    /// Who copies from now on what is dropped.
+    pub(crate) fn set_taps(&self, taps: Option<Arc<Taps>>) {
+        self.taps.store(taps);
     }
 
     /// Counts what a burst that this port sent has cost.

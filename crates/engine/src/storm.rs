@@ -39,16 +39,27 @@ impl Storm {
         })
     }
 
-    /// Why a frame for `dst` is not flooded now, if so; else it is paid for.
-    #[cold]
-    pub(crate) fn refuses(&self, dst: Mac, now_ns: u64) -> Option<DropReason> {
-        let (bucket, reason) = if dst == Mac::BROADCAST {
+    /// What a frame for `dst` that is flooded counts as.
+    fn bucket(&self, dst: Mac) -> (&Option<Gcra>, DropReason) {
+        if dst == Mac::BROADCAST {
             (&self.broadcast, DropReason::StormBroadcast)
         } else if dst.is_multicast() {
             (&self.multicast, DropReason::StormMulticast)
         } else {
             (&self.unknown, DropReason::StormUnknown)
-        };
+        }
+    }
+
+    /// What [`refuses`](Self::refuses) would say; nothing is paid.
+    pub(crate) fn would_refuse(&self, dst: Mac, now_ns: u64) -> Option<DropReason> {
+        let (bucket, reason) = self.bucket(dst);
+        bucket.as_ref().is_some_and(|bucket| !bucket.would_pass(now_ns, 1)).then_some(reason)
+    }
+
+    /// Why a frame for `dst` is not flooded now, if so; else it is paid for.
+    #[cold]
+    pub(crate) fn refuses(&self, dst: Mac, now_ns: u64) -> Option<DropReason> {
+        let (bucket, reason) = self.bucket(dst);
         let passed = bucket.as_ref()?.pass(now_ns, 1, [1].into_iter());
         (passed.frames == 0).then_some(reason)
     }

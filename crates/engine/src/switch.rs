@@ -301,10 +301,10 @@ impl Forwarder {
         let key = FrameKey { src, dst, tag: *tag };
         let now_secs = clock::secs(ingress.now_ns);
         match ingress.view.forward(ingress.port, &key, now_secs) {
-            Err(reason) => ingress.counters.dropped(reason, 1),
+            Err(reason) => ingress.counters.dropped_of(reason, burst, 1 << frame),
             Ok(Forward::Unicast { port, .. }) if burst.blocked.contains(&port) => {
                 if !burst.park(frame, port) {
-                    count_drop(ingress, port, DropReason::RxRingFull);
+                    count_drop(ingress, port, DropReason::RxRingFull, burst, frame);
                 }
             }
             Ok(Forward::Unicast { port, vid }) => {
@@ -323,7 +323,7 @@ impl Forwarder {
                 let storm =
                     slot(ingress.ports, ingress.port).and_then(|slot| slot.storm.as_deref());
                 if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, ingress.now_ns)) {
-                    ingress.counters.dropped(reason, 1);
+                    ingress.counters.dropped_of(reason, burst, 1 << frame);
                     return None;
                 }
                 let mut goes_nowhere = !dst.is_multicast();
@@ -336,7 +336,9 @@ impl Forwarder {
                         goes_nowhere = false;
                     }
                 }
-                ingress.counters.dropped(DropReason::UnknownUnicast, goes_nowhere.into());
+                if goes_nowhere {
+                    ingress.counters.dropped_of(DropReason::UnknownUnicast, burst, 1 << frame);
+                }
             }
         }
         None
@@ -358,7 +360,7 @@ impl Forwarder {
             0 => {
                 // A flood reaches whoever is there; only a frame meant for this port is lost.
                 if unicast {
-                    slot.counters.dropped(DropReason::RxNotReady, 1);
+                    slot.counters.dropped_of(DropReason::RxNotReady, burst, 1 << outgoing.frame);
                 }
                 return None;
             }
@@ -427,7 +429,7 @@ impl Forwarder {
         if slot.frame_len_max != FrameLenMax::NONE {
             let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
             if over != 0 {
-                slot.counters.dropped(DropReason::OverMtuRx, over.count_ones().into());
+                slot.counters.dropped_of(DropReason::OverMtuRx, burst, over);
                 list.leave_out(over);
             }
             if list.frames.is_empty() {
@@ -481,7 +483,7 @@ impl Forwarder {
             if may_wait && burst.park(outgoing.frame, list.port) {
                 waiting |= 1 << outgoing.frame;
             } else {
-                slot.counters.dropped(DropReason::RxRingFull, 1);
+                slot.counters.dropped_of(DropReason::RxRingFull, burst, 1 << outgoing.frame);
             }
         }
         if let (Some(police), true) = (police, undelivered != 0) {
@@ -507,7 +509,7 @@ fn refuse(
 ) -> u64 {
     let drop = |refused: &mut u64, frames: u64, reason: DropReason| {
         let dropped = frames & !*refused;
-        ingress.counters.dropped(reason, dropped.count_ones().into());
+        ingress.counters.dropped_of(reason, burst, dropped);
         *refused |= dropped;
     };
     if burst.still_tagged != 0 && !ingress.view.takes_still_tagged(ingress.port) {
@@ -575,14 +577,21 @@ fn is_still_tagged(ingress: &Ingress<'_>, burst: &Burst<'_>, outgoing: Outgoing)
     let still_tagged = burst.still_tagged >> outgoing.frame & 1 != 0;
     let refused = still_tagged && outgoing.tag == EgressTag::Untagged;
     if refused {
-        ingress.counters.dropped(weir_fabric::DropReason::VlanStillTagged, 1);
+        let reason = weir_fabric::DropReason::VlanStillTagged;
+        ingress.counters.dropped_of(reason, burst, 1 << outgoing.frame);
     }
     refused
 }
 
-fn count_drop(ingress: &Ingress<'_>, port: PortId, reason: DropReason) {
+fn count_drop(
+    ingress: &Ingress<'_>,
+    port: PortId,
+    reason: DropReason,
+    burst: &Burst<'_>,
+    frame: u16,
+) {
     if let Some(slot) = slot(ingress.ports, port) {
-        slot.counters.dropped(reason, 1);
+        slot.counters.dropped_of(reason, burst, 1 << frame);
     }
 }
 

@@ -22,9 +22,11 @@ use crate::shared::Shared;
 use crate::worker::Worker;
 use crate::*;
 
+mod captured;
 mod execution;
 mod police;
 mod sharing;
+mod traced;
 mod waiting;
 
 const SECOND_NS: u64 = 1_000_000_000;

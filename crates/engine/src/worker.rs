@@ -37,6 +37,7 @@ use weir_policy::pace::Pace;
 use crate::beat::{Beats, Place};
 use crate::blocked;
 use crate::burst::{Burst, Scratch};
+use crate::capture;
 use crate::clock;
 use crate::cpu_loss;
 use crate::dear;
@@ -351,6 +352,7 @@ impl Worker {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         self.handle.thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
         stages::enter(self.index);
+        capture::enter(self.index);
         cpu_loss::enter(self.shared.crew.options.cpu_clock);
         self.shared.watcher.enter();
         // The kernel's usual 50 us would double a nap. If it refuses, naps and holds are longer.

@@ -30,5 +30,5 @@ pub use fdb::{Claim, Fdb, FdbEntry, FdbStats};
 pub use mac_check::MacCheck;
 pub use port::{PortConfig, PortId};
 pub use source_guard::SourceGuard;
-pub use view::{Forward, FrameKey, View};
+pub use view::{Forward, FrameKey, Thought, View};
 pub use vlan::{EgressTag, Vid, VidError, VidSet, VlanMode, VlanSet};

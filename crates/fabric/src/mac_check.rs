@@ -43,6 +43,11 @@ impl FirstMac {
         Some(Mac(mac))
     }
 
+    /// Whether `src` is the first address, or would become it.
+    fn would_be_first(&self, src: Mac) -> bool {
+        self.get().is_none_or(|first| first == src)
+    }
+
     /// Whether `src` is the first address, which it becomes if there is none yet.
     fn is_first(&self, src: Mac) -> bool {
         let src = src.to_u64();
@@ -65,6 +70,24 @@ impl FirstMac {
 /// [`DropReason::SrcMacMulticast`] and [`DropReason::SrcMacZero`] under every setting,
 /// [`DropReason::SrcMacSpoofed`] if another address is pinned.
 pub(crate) fn check(check: MacCheck, first: &FirstMac, src: Mac) -> Result<Claim, DropReason> {
+    check_by(check, src, || first.is_first(src))
+}
+
+/// What [`check`] would say; nothing is pinned.
+pub(crate) fn would_check(
+    check: MacCheck,
+    first: &FirstMac,
+    src: Mac,
+) -> Result<Claim, DropReason> {
+    check_by(check, src, || first.would_be_first(src))
+}
+
+#[inline(always)]
+fn check_by(
+    check: MacCheck,
+    src: Mac,
+    is_first: impl FnOnce() -> bool,
+) -> Result<Claim, DropReason> {
     if src.is_multicast() {
         return Err(DropReason::SrcMacMulticast);
     }
@@ -74,7 +97,7 @@ pub(crate) fn check(check: MacCheck, first: &FirstMac, src: Mac) -> Result<Claim
     match check {
         MacCheck::Off => Ok(Claim::Dynamic),
         MacCheck::Pinned(pinned) if pinned == src => Ok(Claim::Pinned),
-        MacCheck::First if first.is_first(src) => Ok(Claim::First),
+        MacCheck::First if is_first() => Ok(Claim::First),
         MacCheck::Pinned(_) | MacCheck::First => Err(DropReason::SrcMacSpoofed),
     }
 }

@@ -40,6 +40,17 @@ pub enum Forward {
     },
 }
 
+/// What [`View::would_forward`] says of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thought {
+    /// Its VLAN, if it has one.
+    pub vid: Option<Vid>,
+    /// What would become of its source address.
+    pub learned: Option<Learned>,
+    /// Where it would go, or why nowhere.
+    pub forward: Result<Forward, DropReason>,
+}
+
 /// The switch for the length of a burst; see [`Fabric::view`](crate::Fabric::view).
 pub struct View<'a> {
     fdb: &'a Fdb,
@@ -79,13 +90,69 @@ impl<'a> View<'a> {
         }
         let learner = Learner { port: ingress, claim, learn_max: config.learn_max };
         self.learn(vid, frame.src, learner, now_secs)?;
-        if frame.dst.is_multicast() {
+        self.look_up(ingress, vid, frame.dst, now_secs)
+    }
+
+    /// Where a frame for `dst` goes.
+    #[inline(always)]
+    fn look_up(
+        &self,
+        ingress: PortId,
+        vid: Vid,
+        dst: Mac,
+        now_secs: u32,
+    ) -> Result<Forward, DropReason> {
+        if dst.is_multicast() {
             return Ok(Forward::Flood { vid });
         }
-        match self.fdb.lookup(vid, frame.dst, now_secs) {
+        match self.fdb.lookup(vid, dst, now_secs) {
             Some(port) if port == ingress => Err(DropReason::Hairpin),
             Some(port) if self.is_member(port, vid) => Ok(Forward::Unicast { port, vid }),
             Some(_) | None => Ok(Forward::Flood { vid }),
+        }
+    }
+
+    /// What [`forward`](Self::forward) would decide, and what it would learn, with nothing changed: for who wants to
+    /// know why. `learned` is `None` where a frame is dropped before.
+    pub fn would_forward(&self, ingress: PortId, frame: &FrameKey, now_secs: u32) -> Thought {
+        let mut thought =
+            Thought { vid: None, learned: None, forward: Err(DropReason::PortUnknown) };
+        thought.forward = self.think(ingress, frame, now_secs, &mut thought);
+        thought
+    }
+
+    fn think(
+        &self,
+        ingress: PortId,
+        frame: &FrameKey,
+        now_secs: u32,
+        thought: &mut Thought,
+    ) -> Result<Forward, DropReason> {
+        let port = self.ports.port(ingress).ok_or(DropReason::PortUnknown)?;
+        if !port.active {
+            return Err(DropReason::PortInactive);
+        }
+        let config = &port.config;
+        let vid = config.vlan.ingress(frame.tag)?;
+        thought.vid = Some(vid);
+        let claim = match mac_check::would_check(config.mac_check, &port.first_mac, frame.src)? {
+            Claim::Dynamic if config.uplink => Claim::Uplink,
+            claim => claim,
+        };
+        if is_reserved_group(frame.dst) {
+            return Err(DropReason::ReservedGroupAddress);
+        }
+        let learner = Learner { port: ingress, claim, learn_max: config.learn_max };
+        let learned = self.fdb.would_learn(vid, frame.src, learner, now_secs);
+        thought.learned = Some(learned);
+        match learned {
+            Learned::Owned { by } if self.is_member(by, vid) => Err(DropReason::SrcMacOwned),
+            // It would be behind this port by then.
+            Learned::PortLimit | Learned::BucketFull => {
+                self.look_up(ingress, vid, frame.dst, now_secs)
+            }
+            _ if frame.dst == frame.src => Err(DropReason::Hairpin),
+            _ => self.look_up(ingress, vid, frame.dst, now_secs),
         }
     }
 

@@ -214,6 +214,15 @@ pub const FILTER_MEMORY_WORDS: usize = 16;
 /// Bytes of a frame's front that a filter can see: one with an MTU of 1500 whole.
 pub const FILTER_WINDOW_LEN: usize = 2048;
 
+/// Captures at a time.
+pub const CAPTURES_MAX: usize = 4;
+/// Ports of one capture.
+pub const CAPTURE_PORTS_MAX: usize = 16;
+/// Rings of one capture: workers beyond share them.
+pub const CAPTURE_LANES_MAX: usize = 8;
+/// Bytes of such a ring: some milliseconds of small frames at the rate of one worker.
+pub const CAPTURE_RING_LEN: usize = 8 << 20;
+
 /// Most addresses and prefixes that a source guard is given for one guest: each costs every frame of that guest a
 /// comparison.
 pub const SOURCE_ADDRESSES_MAX: usize = 32;
@@ -577,6 +586,7 @@ const _: () = {
     assert!(GRO_LEN_MAX + 4 < FRAME_LEN_MAX && BURST_MAX <= GSO_SEGMENTS_MAX as usize);
     assert!(CONTAINER_BYTES_DEFAULT as usize <= CONTAINER_LEN_MAX / 2);
     assert!(PARKED_MAX >= BURST_MAX);
+    assert!(CAPTURE_RING_LEN > BURST_MAX * FRAME_LEN_MAX as usize);
     assert!(FILTER_WINDOW_LEN > HEAD_LEN && FILTER_RULES_MAX < u8::MAX as usize);
     assert!(FILTER_RULES_MAX * (FILTER_EXPRESSION_LEN_MAX + 256) < CONTROL_REQUEST_BYTES_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);

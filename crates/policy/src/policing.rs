@@ -83,6 +83,12 @@ impl Gcra {
         }
     }
 
+    /// Whether one frame of `tokens` would pass now. Nobody pays.
+    pub fn would_pass(&self, now_ns: u64, tokens: u32) -> bool {
+        let owed = self.full_at.load(Ordering::Relaxed).saturating_sub(parts(now_ns));
+        owed <= self.tolerance.saturating_sub(self.cost(tokens))
+    }
+
     /// Some of the frames that `passed` went nowhere after all: takes back what they have cost (tokens each).
     ///
     /// Nothing once the bucket may have been full since: then time has paid for them. (A worker that loses its

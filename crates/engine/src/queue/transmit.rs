@@ -208,8 +208,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
             stages::lap(Stage::Take);
             state.parked.tell(what, source.parked_max(&state.queue), &mut burst);
             if source.is_drained(&state.queue) {
-                let frames = burst.frames().len() as u64;
-                source.counters().dropped(DropReason::TxDisabled, frames);
+                source.counters().dropped_of(DropReason::TxDisabled, &burst, burst.all());
             } else if !burst.frames().is_empty() {
                 count(source, what, &burst);
                 forward(&mut burst);

@@ -395,3 +395,37 @@ fn what_was_known_behind_a_port_is_known_again_as_far_as_its_settings_allow() {
     assert_eq!(entries(1050), [first, (two, uplink, Claim::Uplink, 50)]);
     assert_eq!(entries(1001 + weir_limits::FDB_AGE_SECS).len(), 1, "it ages from when it was seen");
 }
+
+proptest::proptest! {
+    /// Whatever has been learned and pinned before.
+    #[test]
+    fn what_would_be_decided_is_decided_and_thinking_changes_nothing(
+        frames in proptest::collection::vec((0..5_usize, 0..5_usize, 0..6_usize, 0..4_usize), 1..40),
+    ) {
+        let fabric = Fabric::new();
+        let trunk = VlanMode::Trunk { native: None, allowed: VlanSet::All };
+        let bridge = PortConfig { mac_check: MacCheck::Off, learn_max: 1, ..PortConfig::vif() };
+        let ports = [
+            add(&fabric, PortConfig::vif()),
+            add(&fabric, pinned(B)),
+            add(&fabric, bridge),
+            add(&fabric, PortConfig { vlan: trunk, ..PortConfig::uplink() }),
+            add(&fabric, PortConfig::uplink()),
+        ];
+        let stations = [A, B, C, Mac([0; 6]), Mac::BROADCAST, Mac([1, 0x80, 0xc2, 0, 0, 1])];
+        let tags = [None, Tci::new(1, 0, false), Tci::new(7, 0, false), Some(Tci::from_bits(4095))];
+        for (ingress, src, dst, tag) in frames {
+            let key = FrameKey { src: stations[src], dst: stations[dst], tag: tags[tag] };
+            let known = || {
+                let mut entries = fabric.fdb().entries(0);
+                entries.sort_by_key(|entry| (entry.vid.get(), entry.mac.0));
+                (entries, fabric.fdb().stats(), ports.map(|port| fabric.first_mac(port)))
+            };
+            let before = known();
+            let thought = fabric.view().would_forward(ports[ingress], &key, 0);
+            proptest::prop_assert_eq!(known(), before);
+            let decided = forward(&fabric, ports[ingress], key);
+            proptest::prop_assert_eq!(thought.forward, decided);
+        }
+    }
+}

@@ -271,6 +271,26 @@ impl Fdb {
         learned
     }
 
+    /// What [`learn`](Self::learn) would say, without doing it.
+    pub fn would_learn(&self, vid: Vid, mac: Mac, learner: Learner, now_secs: u32) -> Learned {
+        if mac.is_multicast() {
+            return Learned::Multicast;
+        }
+        let slot = Slot::of(vid, mac, self.seed);
+        let bucket = &self.buckets[slot.bucket];
+        let found = bucket.find(slot.tag);
+        match self.plan(found, learner) {
+            Ok(Learned::New) if found.is_none() => {
+                let has_room = bucket.entries().count() < WAYS;
+                match has_room || bucket.victim(learner.port, now_secs).is_some() {
+                    true => Learned::New,
+                    false => Learned::BucketFull,
+                }
+            }
+            Ok(learned) | Err(learned) => learned,
+        }
+    }
+
     /// What is to become of an address that was `found` in the table; an error is a refusal.
     fn plan(&self, found: Option<(usize, Entry)>, learner: Learner) -> Result<Learned, Learned> {
         let planned = match found {

@@ -183,6 +183,15 @@ impl Steering {
         self.begin_run(hash, visit, receiver)
     }
 
+    /// The queue that a frame with this hash would go to now, and whether its flow follows its transmit queue: for who
+    /// only looks. A change that is pending counts as not made.
+    pub fn would_be_queue_for(&self, hash: u32) -> (usize, bool) {
+        match self.followed(hash) {
+            Some(flow) => (flow.queue.into(), true),
+            None => (self.indirection.get(entry_of(hash)).0.into(), false),
+        }
+    }
+
     fn begin_run(&self, hash: u32, visit: &mut Visit, receiver: &dyn Receiver) -> usize {
         self.end_run(visit);
         if visit.generation.is_none() {

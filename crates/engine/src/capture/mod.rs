@@ -1,0 +1,463 @@
+//! Copies of frames for somebody who looks on: `weir capture`.
+//!
+//! A captured port stands in the table of ports behind a [`Tapped`], which copies what it takes and delivers. So a
+//! port that nobody captures costs nothing more: not even a look whether somebody does. Drops are copied where they
+//! are counted.
+//!
+//! Workers never wait for the reader. Each writes into a ring of its own; a frame that finds no room there is counted
+//! in place of being copied. Who sends a frame pays for its copies, as for its delivery.
+
+mod record;
+mod tapped;
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, TryLockError};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use weir_fabric::{EgressTag, PortId};
+use weir_filter::{Outcome, Program};
+use weir_limits::{
+    CAPTURE_LANES_MAX, CAPTURE_PORTS_MAX, CAPTURE_RING_LEN, CAPTURES_MAX, FRAME_LEN_MAX,
+};
+use weir_wire::Tci;
+use weir_wire::vlan::TAG_LEN;
+
+use record::HEADER_LEN;
+pub use record::{Direction, Header};
+pub(crate) use tapped::Tapped;
+
+use crate::burst::{Burst, Frame};
+use crate::clock;
+use crate::engine::Engine;
+use crate::filter::Window;
+use crate::lock::lock;
+use crate::port::{Outgoing, Port};
+use crate::shared::Shared;
+use crate::stats::{Counter, DropReason, PortCounters};
+use crate::switch::slot;
+
+/// Which frames of a port are copied, and how much of each.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// What it sends.
+    pub tx: bool,
+    /// What it receives.
+    pub rx: bool,
+    /// What is dropped on its account.
+    pub drops: bool,
+    /// Of these, those that this program matches; the frame is judged as it would be written.
+    pub filter: Option<Arc<Program>>,
+    /// Bytes of each frame.
+    pub snap_len: u32,
+}
+
+impl Wanted {
+    /// Every frame, whole.
+    pub const ALL: Self =
+        Self { tx: true, rx: true, drops: false, filter: None, snap_len: u32::MAX };
+}
+
+/// Why nothing is captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    /// As many run as may.
+    #[error("{CAPTURES_MAX} captures run, and no more are allowed")]
+    TooMany,
+    /// No port, or more than a capture may have.
+    #[error("a capture has 1 to {CAPTURE_PORTS_MAX} ports, not {0}")]
+    Ports(usize),
+    /// A port has gone.
+    #[error("{0} is not there")]
+    NoSuchPort(PortId),
+}
+
+/// What a capture has counted for one of its ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Frames that were wanted, but for the filter.
+    pub seen: u64,
+    /// Of these, what the filter took.
+    pub matched: u64,
+    /// Of these, what was not copied, since the reader was too slow.
+    pub lost: u64,
+    /// Drops whose frames nobody has any more, by reason: only their number is known.
+    pub unseen_drops: Vec<(DropReason, u64)>,
+}
+
+/// One port of a capture: what workers copy, and into which rings.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    wanted: Wanted,
+    number: u16,
+    lanes: Arc<Lanes>,
+    seen: Counter,
+    matched: Counter,
+    lost: Counter,
+    unseen: Box<[Counter]>,
+}
+
+/// The taps of a port.
+pub(crate) type Taps = Arc<[Arc<Tap>]>;
+
+/// A ring for each of the first workers; those beyond share.
+#[derive(Debug)]
+struct Lanes(Box<[Mutex<Lane>]>);
+
+struct Lane {
+    ring: Producer<u8>,
+    /// The record that is being made.
+    record: Vec<u8>,
+    window: Window,
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// The number of the worker that this thread is.
+    static WORKER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// This thread is worker `index`.
+pub(crate) fn enter(index: usize) {
+    WORKER.set(index);
+}
+
+impl Tap {
+    /// Copies frames that its port sends.
+    pub(crate) fn sent(&self, burst: &Burst<'_>) {
+        if self.wanted.tx {
+            let frames = (0..).zip(burst.frames()).map(|(n, frame)| (n, frame.tag));
+            self.copy(clock::now_ns(), burst, frames, Direction::Tx, None);
+        }
+    }
+
+    /// Copies those of `frames` that its port received at `at_ns`: `is_delivered` says which, by their place.
+    pub(crate) fn received(
+        &self,
+        at_ns: u64,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        is_delivered: impl Fn(usize) -> bool,
+    ) {
+        if self.wanted.rx {
+            let frames = frames.iter().enumerate().filter(|(place, _)| is_delivered(*place));
+            let frames = frames.map(|(_, outgoing)| match outgoing.tag {
+                EgressTag::Untagged => (outgoing.frame, None),
+                EgressTag::Tagged(tag) => (outgoing.frame, Some(tag)),
+            });
+            self.copy(at_ns, burst, frames, Direction::Rx, None);
+        }
+    }
+
+    /// Copies the frames of a burst (bit i: frame i) that are dropped, as they came from their sender.
+    pub(crate) fn dropped(&self, burst: &Burst<'_>, frames: u64, reason: DropReason) {
+        if self.wanted.drops {
+            let direction = if reason.is_receivers() { Direction::Rx } else { Direction::Tx };
+            let dropped = (0_u16..).zip(burst.frames()).filter(|(n, _)| frames >> n & 1 != 0);
+            let dropped = dropped.map(|(n, frame)| (n, frame.tag));
+            self.copy(clock::now_ns(), burst, dropped, direction, Some(reason));
+        }
+    }
+
+    /// Counts drops of frames that are not at hand.
+    pub(crate) fn dropped_unseen(&self, frames: u64, reason: DropReason) {
+        if let (true, Some(counter)) = (self.wanted.drops, self.unseen.get(reason.index())) {
+            counter.add(frames);
+        }
+    }
+
+    fn copy(
+        &self,
+        at_ns: u64,
+        burst: &Burst<'_>,
+        frames: impl Iterator<Item = (u16, Option<Tci>)>,
+        direction: Direction,
+        dropped: Option<DropReason>,
+    ) {
+        let (mut seen, mut matched, mut lost) = (0, 0, 0);
+        // Another thread has it for as long as it copies a burst, and this one does not wait.
+        let mut lane = self.lanes.mine();
+        for (number, tag) in frames {
+            seen += 1;
+            let Some(lane) = lane.as_deref_mut() else {
+                // Without a lane there is no window for the filter either.
+                matched += 1;
+                lost += 1;
+                continue;
+            };
+            let frame = &burst.frames()[usize::from(number)];
+            let mut head = frame.head;
+            let mut len = frame.len;
+            if tag.is_some_and(|tag| head.insert_vlan(tag).is_ok()) {
+                len += TAG_LEN as u32;
+            }
+            let window = &mut lane.window;
+            if !self.matches(head.as_slice(), len, || window, number, burst) {
+                continue;
+            }
+            matched += 1;
+            let header = Header {
+                at_ns,
+                len,
+                kept: len.min(self.wanted.snap_len),
+                port: self.number,
+                direction,
+                csum_pending: frame.offload.csum().is_some(),
+                gso: frame.offload.gso().is_some(),
+                dropped,
+            };
+            lost += u64::from(!lane.push(header, head.as_slice(), frame, number, burst));
+        }
+        for (counter, n) in [(&self.seen, seen), (&self.matched, matched), (&self.lost, lost)] {
+            counter.add(n);
+        }
+    }
+
+    fn matches<'w>(
+        &self,
+        front: &[u8],
+        len: u32,
+        window: impl FnOnce() -> &'w mut Window,
+        number: u16,
+        burst: &Burst<'_>,
+    ) -> bool {
+        let Some(program) = &self.wanted.filter else { return true };
+        match program.run(front, len) {
+            Outcome::Match => true,
+            Outcome::NoMatch => false,
+            // What looks beyond even the window does not match, as with filters of ports.
+            Outcome::Beyond => {
+                program.run(window().fill(front, number, burst), len) == Outcome::Match
+            }
+        }
+    }
+
+    fn counted(&self) -> Counted {
+        let unseen = DropReason::all().zip(&self.unseen).map(|(reason, n)| (reason, n.get()));
+        // In this order: a frame counts as seen last.
+        let (lost, matched, seen) = (self.lost.get(), self.matched.get(), self.seen.get());
+        Counted { seen, matched, lost, unseen_drops: unseen.filter(|(_, n)| *n > 0).collect() }
+    }
+}
+
+impl Lanes {
+    fn mine(&self) -> Option<std::sync::MutexGuard<'_, Lane>> {
+        let lane = self.0.get(WORKER.get() % self.0.len().max(1))?;
+        match lane.try_lock() {
+            Ok(lane) => Some(lane),
+            // Whoever panicked has pushed a whole record, or none.
+            Err(TryLockError::Poisoned(lane)) => Some(lane.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl Lane {
+    /// Copies a frame; `false` where the ring has no room for it.
+    #[inline]
+    fn push(
+        &mut self,
+        mut header: Header,
+        head: &[u8],
+        frame: &Frame,
+        number: u16,
+        burst: &Burst<'_>,
+    ) -> bool {
+        let kept = header.kept as usize;
+        if self.ring.slots() < HEADER_LEN + kept {
+            return false;
+        }
+        let front = &head[..head.len().min(kept)];
+        self.record.clear();
+        self.record.extend_from_slice(&[0; HEADER_LEN]);
+        self.record.extend_from_slice(front);
+        if front.len() < kept {
+            burst.fetch(1 << number);
+            let is_lost = burst.lost() >> number & 1 != 0;
+            for piece in burst.payload(frame) {
+                let filled = self.record.len();
+                let wanted = piece.len().min(HEADER_LEN + kept - filled);
+                if wanted == 0 || is_lost {
+                    break;
+                }
+                self.record.resize(filled + wanted, 0);
+                piece.read(&mut self.record[filled..]);
+            }
+        }
+        header.kept = (self.record.len() - HEADER_LEN) as u32; // a frame's length at most
+        self.record[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        self.ring.push_entire_slice(&self.record).is_ok()
+    }
+}
+
+/// A ring's other end, with the header that was read from it last.
+struct Drain {
+    ring: Consumer<u8>,
+    next: Option<Header>,
+}
+
+impl Drain {
+    fn peek(&mut self) -> Option<u64> {
+        if self.next.is_none() {
+            let mut bytes = [0; HEADER_LEN];
+            self.ring.pop_entire_slice(&mut bytes).ok()?;
+            self.next = Some(Header::from_bytes(&bytes));
+        }
+        self.next.map(|header| header.at_ns)
+    }
+}
+
+/// Frames of some ports, copied from when it was made until it is dropped.
+pub struct Capture {
+    shared: Arc<Shared>,
+    taps: Vec<(PortId, Arc<Tap>)>,
+    drains: Vec<Drain>,
+    bytes: Vec<u8>,
+}
+
+impl Engine {
+    /// Begins to copy frames of `ports`, which get their places in this list as numbers.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; then nothing has changed.
+    pub fn capture(&self, ports: &[PortId], wanted: &Wanted) -> Result<Capture, CaptureError> {
+        if ports.is_empty() || ports.len() > CAPTURE_PORTS_MAX {
+            return Err(CaptureError::Ports(ports.len()));
+        }
+        let mut captured = lock(&self.shared.captured);
+        let table = self.shared.ports.load();
+        if let Some(gone) = ports.iter().find(|port| slot(&table, **port).is_none()) {
+            return Err(CaptureError::NoSuchPort(*gone));
+        }
+        if captured.captures >= CAPTURES_MAX {
+            return Err(CaptureError::TooMany);
+        }
+        captured.captures += 1;
+        let lanes = self.shared.crew.iter().count().clamp(1, CAPTURE_LANES_MAX);
+        let rings = (0..lanes).map(|_| RingBuffer::new(CAPTURE_RING_LEN));
+        let (producers, consumers): (Vec<_>, Vec<_>) = rings.unzip();
+        let lane = |ring| {
+            let record = Vec::with_capacity(HEADER_LEN + FRAME_LEN_MAX as usize + TAG_LEN);
+            Mutex::new(Lane { ring, record, window: Window::default() })
+        };
+        let lanes = Arc::new(Lanes(producers.into_iter().map(lane).collect()));
+        let tap = |(number, port): (u16, &PortId)| {
+            let lanes = Arc::clone(&lanes);
+            let (seen, matched, lost) = Default::default();
+            let unseen = DropReason::all().map(|_| Counter::default()).collect();
+            let tap = Tap { wanted: wanted.clone(), number, lanes, seen, matched, lost, unseen };
+            (*port, Arc::new(tap))
+        };
+        let taps: Vec<_> = (0..).zip(ports).map(tap).collect();
+        for (port, tap) in &taps {
+            captured.change(&self.shared, *port, |taps| taps.push(Arc::clone(tap)));
+        }
+        let drain = |ring| Drain { ring, next: None };
+        let drains = consumers.into_iter().map(drain).collect();
+        Ok(Capture { shared: Arc::clone(&self.shared), taps, drains, bytes: Vec::new() })
+    }
+}
+
+impl Capture {
+    /// Frames that one [`read`](Self::read) gives at most: there may be more.
+    pub const READ_MAX: usize = 4096;
+
+    /// Gives what workers have copied since, [`READ_MAX`](Self::READ_MAX) frames at most, each once; says how many. In the order
+    /// of time, but for frames of different workers that were copied during the call.
+    pub fn read<E>(
+        &mut self,
+        mut each: impl FnMut(&Header, &[u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        for read in 0..Self::READ_MAX {
+            let timed = |(n, drain): (usize, &mut Drain)| drain.peek().map(|at_ns| (at_ns, n));
+            let Some((_, first)) = self.drains.iter_mut().enumerate().filter_map(timed).min()
+            else {
+                return Ok(read);
+            };
+            let drain = &mut self.drains[first];
+            if let Some(header) = drain.next.take() {
+                self.bytes.resize(header.kept as usize, 0);
+                // A record is pushed as a whole.
+                if drain.ring.pop_entire_slice(&mut self.bytes).is_ok() {
+                    each(&header, &self.bytes)?;
+                }
+            }
+        }
+        Ok(Self::READ_MAX)
+    }
+
+    /// What was counted, by the ports' numbers.
+    pub fn counted(&self) -> Vec<Counted> {
+        self.taps.iter().map(|(_, tap)| tap.counted()).collect()
+    }
+
+    /// Ends the copying. What was copied can still be read.
+    pub fn stop(&mut self) {
+        let mut captured = lock(&self.shared.captured);
+        for (port, tap) in &self.taps {
+            captured.change(&self.shared, *port, |taps| {
+                taps.retain(|other| !Arc::ptr_eq(other, tap));
+            });
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.stop();
+        lock(&self.shared.captured).captures -= 1;
+    }
+}
+
+/// What is captured now.
+#[derive(Default)]
+pub(crate) struct Captured {
+    captures: usize,
+    ports: Vec<TappedPort>,
+}
+
+/// A port that stands in the table behind its taps.
+struct TappedPort {
+    id: PortId,
+    bare: Arc<dyn Port>,
+    counters: Arc<PortCounters>,
+    taps: Vec<Arc<Tap>>,
+}
+
+impl Captured {
+    /// Changes the taps of a port; nothing happens if there is no such port.
+    fn change(&mut self, shared: &Shared, id: PortId, change: impl FnOnce(&mut Vec<Arc<Tap>>)) {
+        let place = match self.ports.iter().position(|port| port.id == id) {
+            Some(place) => place,
+            None => {
+                let table = shared.ports.load();
+                let Some(slot) = slot(&table, id) else { return };
+                let (bare, counters) = (Arc::clone(&slot.port), Arc::clone(&slot.counters));
+                self.ports.push(TappedPort { id, bare, counters, taps: Vec::new() });
+                self.ports.len() - 1
+            }
+        };
+        let port = &mut self.ports[place];
+        change(&mut port.taps);
+        let taps: Taps = port.taps.iter().cloned().collect();
+        let stands: Arc<dyn Port> = match taps.iter().any(|tap| tap.wanted.tx || tap.wanted.rx) {
+            true => Arc::new(Tapped::new(Arc::clone(&port.bare), Arc::clone(&taps))),
+            false => Arc::clone(&port.bare),
+        };
+        let drops = taps.iter().any(|tap| tap.wanted.drops).then_some(taps);
+        port.counters.set_taps(drops.map(Arc::new));
+        shared.change(id, |slot| slot.port = Arc::clone(&stands));
+        if self.ports[place].taps.is_empty() {
+            self.ports.swap_remove(place);
+        }
+    }
+
+    /// A port leaves the table.
+    pub(crate) fn forget(&mut self, id: PortId) {
+        self.ports.retain(|port| port.id != id);
+    }
+}

@@ -1,0 +1,107 @@
+//! A port that somebody captures.
+
+use std::sync::Arc;
+
+use weir_policy::steering::{Mark, Receiver, Steering};
+
+use super::Taps;
+use crate::burst::{Burst, Scratch};
+use crate::clock;
+use crate::port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
+
+/// Another port, of which frames are copied as they come and go. Every method that the other one may have of its own
+/// goes on to it, those with defaults too.
+pub(crate) struct Tapped {
+    bare: Arc<dyn Port>,
+    taps: Taps,
+}
+
+impl Tapped {
+    pub(super) fn new(bare: Arc<dyn Port>, taps: Taps) -> Self {
+        Self { bare, taps }
+    }
+}
+
+impl Receiver for Tapped {
+    fn mark(&self, queue: usize) -> Mark {
+        self.bare.mark(queue)
+    }
+
+    fn has_taken(&self, queue: usize, placed: u64, before: Mark) -> bool {
+        self.bare.has_taken(queue, placed, before)
+    }
+}
+
+impl Port for Tapped {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        // Frames that waited were copied when they came.
+        let is_new = ask.what == Take::New;
+        self.bare.take(queue, ask, scratch, &mut |burst| {
+            if is_new {
+                self.taps.iter().for_each(|tap| tap.sent(burst));
+            }
+            forward(burst);
+        })
+    }
+
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
+        // Before the guest may answer: its answer is to be the later one.
+        let at_ns = clock::now_ns();
+        let done = self.bare.deliver(queue, burst, frames);
+        let is_delivered = |place| place < done.frames || done.ahead >> place & 1 != 0;
+        self.taps.iter().for_each(|tap| tap.received(at_ns, burst, frames, is_delivered));
+        done
+    }
+
+    fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64> {
+        self.bare.expired(queue, side, by_ns)
+    }
+
+    fn peek_tx(&self, queue: usize) -> bool {
+        self.bare.peek_tx(queue)
+    }
+
+    fn share_tx(&self, queue: usize, on: bool) -> bool {
+        self.bare.share_tx(queue, on)
+    }
+
+    fn is_uplink(&self) -> bool {
+        self.bare.is_uplink()
+    }
+
+    fn copies_remote(&self) -> bool {
+        self.bare.copies_remote()
+    }
+
+    fn wait_ns_max(&self) -> u64 {
+        self.bare.wait_ns_max()
+    }
+
+    fn arm_tx(&self, queue: usize) -> bool {
+        self.bare.arm_tx(queue)
+    }
+
+    fn kicked(&self, queue: usize, side: Side) {
+        self.bare.kicked(queue, side);
+    }
+
+    fn has_one_kick(&self, queue: usize) -> bool {
+        self.bare.has_one_kick(queue)
+    }
+
+    fn rx_queues(&self) -> usize {
+        self.bare.rx_queues()
+    }
+
+    fn steering(&self) -> Option<&Steering> {
+        self.bare.steering()
+    }
+
+    fn flow_hash(&self, head: &[u8]) -> u32 {
+        self.bare.flow_hash(head)
+    }
+
+    fn fail(&self, reason: &str) {
+        self.bare.fail(reason);
+    }
+}

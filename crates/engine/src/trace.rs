@@ -1,0 +1,290 @@
+//! What would become of a frame, and why: its way through the switch in thought. Nothing is counted, learned, paid or
+//! delivered.
+//!
+//! The steps are those of [`Forwarder`](crate::switch::Forwarder), in its order, by the same code where that changes
+//! nothing.
+
+use weir_fabric::{DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, Thought};
+use weir_guestmem::HostBuffer;
+use weir_wire::{Ethernet, Tci, VnetHdr};
+
+use crate::burst::{Burst, FrameError, Scratch, TakenChain};
+use crate::clock;
+use crate::engine::Engine;
+use crate::filter::{Action, Rules, Window};
+use crate::flow::symmetric_hash;
+use crate::stats::DropReason;
+use crate::switch::{Ports, Slot, slot};
+
+/// One stage, and what it would decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The frame is taken from its sender.
+    Taken {
+        /// Its length without a tag.
+        len: u32,
+        /// The tag that it came with.
+        tag: Option<Tci>,
+        /// It has more tags than that.
+        still_tagged: bool,
+    },
+    /// The frame is none.
+    Refused(FrameError),
+    /// Packet filters of the port judge the frame.
+    Filter {
+        /// Whose.
+        port: PortId,
+        /// The port receives the frame; otherwise it sends it.
+        receives: bool,
+        /// The place of the rule that matched, if one did.
+        rule: Option<usize>,
+        /// How many there are.
+        rules: usize,
+        /// What is done about the frame.
+        action: Action,
+    },
+    /// A port's MTU is held against the frame.
+    Mtu {
+        /// Whose.
+        port: PortId,
+        /// The port receives the frame; otherwise it sends it.
+        receives: bool,
+        /// Bytes that a frame may have, Ethernet header included.
+        len_max: u32,
+        /// The frame, or a segment of it, is longer.
+        over: bool,
+    },
+    /// The sender's source guard looks at the addresses in the frame.
+    SourceGuard(Option<FabricDrop>),
+    /// VLAN, source address and destination are looked up.
+    Fabric(Thought),
+    /// Storm control counts a frame that is flooded.
+    Storm {
+        /// There is a limit for such frames.
+        limited: bool,
+        /// It is exceeded.
+        dropped: Option<DropReason>,
+    },
+    /// A port that is to get it.
+    Receiver {
+        /// Which one.
+        port: PortId,
+        /// How it leaves there.
+        tag: EgressTag,
+        /// The receive queue, of how many; `None` while the port receives nothing.
+        queue: Option<Queue>,
+    },
+    /// The receiver's rate is held against it.
+    Police {
+        /// Whose.
+        port: PortId,
+        /// It is exceeded.
+        over: bool,
+    },
+    /// The frame ends here.
+    Dropped {
+        /// On whose account.
+        port: PortId,
+        /// Why.
+        reason: DropReason,
+    },
+    /// The receiver gets it.
+    Delivered {
+        /// Who.
+        port: PortId,
+    },
+}
+
+/// A receive queue that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Its number.
+    pub number: usize,
+    /// How many are in use.
+    pub of: usize,
+    /// The receiver sends this flow on the queue of that number; otherwise the indirection table says so.
+    pub follows: bool,
+}
+
+/// A frame under way in thought.
+struct Thinker<'t> {
+    ports: &'t Ports,
+    sender: PortId,
+    burst: &'t Burst<'t>,
+    window: Window,
+    now_ns: u64,
+    steps: Vec<Step>,
+}
+
+/// The frame goes no further.
+struct Ends;
+
+impl Engine {
+    /// Thinks a frame of `port` through the switch as it is now. `bytes` begin with the destination address, and may
+    /// have a tag.
+    pub fn trace(&self, port: PortId, bytes: &[u8]) -> Vec<Step> {
+        let buffer = HostBuffer::new(VnetHdr::LEN + bytes.len());
+        let (mut scratch, ports) = (Scratch::default(), self.shared.ports.load());
+        let mut burst = scratch.lend();
+        let Some(whole) = buffer.slice(0, VnetHdr::LEN + bytes.len()) else {
+            return Vec::new();
+        };
+        whole.write(&[0; VnetHdr::LEN]);
+        whole.skip(VnetHdr::LEN).write(bytes);
+        burst.pieces.push(whole);
+        let len = u32::try_from(whole.len()).unwrap_or(u32::MAX);
+        let (now_ns, chain) = (clock::now_ns(), TakenChain { token: 0, len, pieces: (0, 1) });
+        if let Err(error) = burst.add(chain, VnetHdr::LEN, now_ns) {
+            let ends = error.drop_reason().map(|reason| Step::Dropped { port, reason });
+            return [Step::Refused(error)].into_iter().chain(ends).collect();
+        }
+        let window = Window::default();
+        let mut thinker = Thinker {
+            ports: &ports,
+            sender: port,
+            burst: &burst,
+            window,
+            now_ns,
+            steps: Vec::new(),
+        };
+        // Where it ends is its last step.
+        let _ = thinker.think(&self.shared.fabric.view());
+        thinker.steps
+    }
+}
+
+impl Thinker<'_> {
+    fn think(&mut self, view: &weir_fabric::View<'_>) -> Result<(), Ends> {
+        let frame = &self.burst.frames()[0];
+        let still_tagged = self.burst.still_tagged != 0;
+        self.steps.push(Step::Taken { len: frame.len, tag: frame.tag, still_tagged });
+        let sender = slot(self.ports, self.sender).cloned();
+        let Some(sender) = sender else {
+            return self.drop(self.sender, FabricDrop::PortUnknown.into());
+        };
+        self.filter(self.sender, sender.rules.tx.as_deref(), frame.tag, false)?;
+        if still_tagged && !view.takes_still_tagged(self.sender) {
+            return self.drop(self.sender, FabricDrop::VlanTaggedOnAccess.into());
+        }
+        self.mtu(self.sender, &sender, false)?;
+        let now_secs = clock::secs(self.now_ns);
+        if let Some(guard) = sender.guard.as_deref() {
+            let refused = guard.check(frame.head.as_slice(), frame.len, None, now_secs).err();
+            self.steps.push(Step::SourceGuard(refused));
+            if let Some(reason) = refused {
+                return self.drop(self.sender, reason.into());
+            }
+        }
+        let Ok(Ethernet { src, dst, .. }) = Ethernet::parse(frame.head.as_slice()) else {
+            return self.drop(self.sender, DropReason::FrameTooShort);
+        };
+        let key = FrameKey { src, dst, tag: frame.tag };
+        let thought = view.would_forward(self.sender, &key, now_secs);
+        self.steps.push(Step::Fabric(thought));
+        let (vid, receivers) = match thought.forward {
+            Err(reason) => return self.drop(self.sender, reason.into()),
+            Ok(Forward::Unicast { port, vid }) => (vid, vec![port]),
+            Ok(Forward::Flood { vid }) => {
+                self.storm(&sender, dst)?;
+                let all = view.flood_ports(self.sender, vid, dst).collect::<Vec<_>>();
+                if all.is_empty() && !dst.is_multicast() {
+                    return self.drop(self.sender, DropReason::UnknownUnicast);
+                }
+                (vid, all)
+            }
+        };
+        let unicast = matches!(thought.forward, Ok(Forward::Unicast { .. }));
+        for port in receivers {
+            if let Some(tag) = view.egress(port, vid, frame.tag) {
+                // Others get it all the same.
+                let _ = self.receiver(port, tag, still_tagged, unicast);
+            }
+        }
+        Ok(())
+    }
+
+    fn receiver(
+        &mut self,
+        port: PortId,
+        tag: EgressTag,
+        still_tagged: bool,
+        unicast: bool,
+    ) -> Result<(), Ends> {
+        let Some(receiver) = slot(self.ports, port).cloned() else { return Err(Ends) };
+        let queue = queue_of(&receiver, self.burst.frames()[0].head.as_slice());
+        self.steps.push(Step::Receiver { port, tag, queue });
+        if still_tagged && tag == EgressTag::Untagged {
+            return self.drop(self.sender, FabricDrop::VlanStillTagged.into());
+        }
+        if queue.is_none() {
+            // A flood reaches whoever is there, and is no loss elsewhere.
+            return if unicast { self.drop(port, DropReason::RxNotReady) } else { Err(Ends) };
+        }
+        self.mtu(port, &receiver, true)?;
+        let tag = match tag {
+            EgressTag::Untagged => None,
+            EgressTag::Tagged(tag) => Some(tag),
+        };
+        self.filter(port, receiver.rules.rx.as_deref(), tag, true)?;
+        if let Some(police) = receiver.police.as_deref() {
+            let over = police.would_refuse(self.burst.frames()[0].len, self.now_ns);
+            self.steps.push(Step::Police { port, over });
+            if over {
+                return self.drop(port, DropReason::PolicedRx);
+            }
+        }
+        self.steps.push(Step::Delivered { port });
+        Ok(())
+    }
+
+    fn filter(
+        &mut self,
+        port: PortId,
+        rules: Option<&Rules>,
+        tag: Option<Tci>,
+        receives: bool,
+    ) -> Result<(), Ends> {
+        let Some(rules) = rules else { return Ok(()) };
+        let rule = rules.would_decide(tag, self.burst, &mut self.window);
+        let action = rule.and_then(|rule| rules.iter().nth(rule));
+        let action = action.map_or(Action::Accept, |rule| rule.action);
+        let count = rules.iter().count();
+        self.steps.push(Step::Filter { port, receives, rule, rules: count, action });
+        let reason = if receives { DropReason::FilteredRx } else { DropReason::FilteredTx };
+        if action == Action::Drop { self.drop(port, reason) } else { Ok(()) }
+    }
+
+    fn mtu(&mut self, port: PortId, slot: &Slot, receives: bool) -> Result<(), Ends> {
+        let Some(len_max) = slot.frame_len_max.get() else { return Ok(()) };
+        let over = slot.frame_len_max.exceeded_by(self.burst) != 0;
+        self.steps.push(Step::Mtu { port, receives, len_max, over });
+        let reason = if receives { DropReason::OverMtuRx } else { DropReason::OverMtuTx };
+        if over { self.drop(port, reason) } else { Ok(()) }
+    }
+
+    fn storm(&mut self, sender: &Slot, dst: weir_wire::Mac) -> Result<(), Ends> {
+        let storm = sender.storm.as_deref();
+        let dropped = storm.and_then(|storm| storm.would_refuse(dst, self.now_ns));
+        self.steps.push(Step::Storm { limited: storm.is_some(), dropped });
+        dropped.map_or(Ok(()), |reason| self.drop(self.sender, reason))
+    }
+
+    fn drop(&mut self, port: PortId, reason: DropReason) -> Result<(), Ends> {
+        self.steps.push(Step::Dropped { port, reason });
+        Err(Ends)
+    }
+}
+
+/// The receive queue of a frame that begins with `head`.
+fn queue_of(receiver: &Slot, head: &[u8]) -> Option<Queue> {
+    let of = receiver.port.rx_queues();
+    let steering = if of > 1 { receiver.port.steering() } else { None };
+    let (number, follows) = match steering {
+        None => (0, false),
+        Some(steering) if steering.is_given() => {
+            steering.would_be_queue_for(receiver.port.flow_hash(head))
+        }
+        Some(steering) => steering.would_be_queue_for(symmetric_hash(head)),
+    };
+    (of > 0).then_some(Queue { number, of, follows })
+}
