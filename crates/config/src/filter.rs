@@ -60,6 +60,18 @@ impl FromStr for Expression {
     }
 }
 
+impl Expression {
+    /// Whether it is the empty one, which every frame matches.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// What libpcap made of it.
+    pub fn program(&self) -> Arc<Program> {
+        Arc::clone(&self.program)
+    }
+}
+
 impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.text)

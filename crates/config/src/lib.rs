@@ -64,7 +64,7 @@ mod tests;
 
 pub use api::{Admins, ApiConfig, ListenAddress};
 pub use error::{ConfigError, Problem};
-pub use filter::FilterRule;
+pub use filter::{Expression, FilterRule};
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
 pub use moderation::{CallsError, Moderation};
 pub use placement::PlacementConfig;

@@ -7,9 +7,11 @@ use utoipa::ToSchema;
 use weir_config::reload::Difference;
 use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 
+use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
 use crate::explain::{PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::stats::{PortState, SwitchStats};
+use crate::trace::Trace;
 
 /// What can be asked for.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,6 +69,13 @@ pub enum Request {
     Stats,
     /// The stations that it knows. Answer: [`Response::Addresses`].
     Addresses,
+    /// What would become of a frame. Answer: [`Response::Traced`].
+    Trace {
+        /// Who would send it.
+        name: PortName,
+        /// Its bytes, from the destination address on.
+        frame: Vec<u8>,
+    },
     /// Measures what stages of a packet's way cost, or does so no longer. Answer: [`Response::Ok`].
     Stages {
         /// Whether to measure.
@@ -130,6 +139,11 @@ pub enum Response {
     Addresses {
         /// In no order.
         addresses: Vec<AddressEntry>,
+    },
+    /// What would become of a frame.
+    Traced {
+        /// Stage by stage.
+        trace: Trace,
     },
     /// It is not done.
     Error {
@@ -224,6 +238,11 @@ pub struct AddressEntry {
 pub trait ControlHandler: Send + Sync + 'static {
     /// Does what `request` asks, or says why not.
     fn handle(&self, request: Request) -> Response;
+
+    /// Begins a capture, or says why not.
+    fn capture(&self, _request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        Err(CaptureRefused::NoSwitch)
+    }
 
     /// What the switch is like now, for whoever watches it.
     fn glance(&self) -> Glance {

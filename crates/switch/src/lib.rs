@@ -7,6 +7,8 @@
 //! | [`control`] | what can be asked of it; `weir-api` serves it |
 //! | [`events`] | what happens, as it is told to those who watch |
 //! | [`stats`] | what is counted; [`explain`]: what policies do, and why |
+//! | [`capture`] | frames as they pass, as pcapng |
+//! | [`trace`] | what would become of a frame |
 //! | [`sandbox`] | what a program gives up before it serves anybody |
 //! | `helper` | who does for a confined program what it cannot do any more |
 //! | [`watchdog`] | threads that stand still; news for the service manager |
@@ -17,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod control;
 pub mod events;
 pub mod explain;
@@ -25,6 +28,7 @@ mod manager;
 pub mod sandbox;
 pub mod stats;
 mod switch;
+pub mod trace;
 pub mod unix_socket;
 pub mod upgrade;
 pub mod watchdog;

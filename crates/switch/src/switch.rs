@@ -12,7 +12,7 @@ use weir_config::{
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
-use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization, stages};
+use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization};
 use weir_fabric::{PortId, SourceGuard};
 use weir_guestmem::Account;
 use weir_limits::PORTS_MAX;
@@ -21,6 +21,7 @@ use weir_port_tap::{FramePort, UplinkPort};
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_port_xdp::XdpPort;
 
+use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::events::Glance;
 use crate::helper::Hands;
@@ -748,16 +749,18 @@ impl ControlHandler for Switch {
             Request::VifList => self.vif_list(),
             Request::VifExplain { name } => self.vif_explain(&name),
             Request::Addresses => self.stations(),
+            Request::Trace { name, frame } => self.traced(&name, &frame),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
-            Request::Stages { on } => {
-                stages::set_on(on);
-                Response::Ok
-            }
+            Request::Stages { on } => shown::measure_stages(on),
         }
     }
 
     fn glance(&self) -> Glance {
         self.look()
+    }
+
+    fn capture(&self, request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        Self::capture(self, request)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_config::{Moderation, PortName, Weight};
+use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, Weight};
 use weir_engine::guest::{PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
-use weir_engine::{DropReason, Panics, PortCounters, clock, panicked};
+use weir_engine::{DropReason, Panics, PortCounters, clock, panicked, stages};
 use weir_fabric::{Claim, PortId};
 use weir_guestmem::total_mapped;
 use weir_limits::{
@@ -16,6 +16,7 @@ use weir_limits::{
 use weir_policy::steering::Steering;
 
 use super::{Ports, Switch, Uplink, Vif};
+use crate::GuestPort;
 use crate::control::{AddressEntry, Response};
 use crate::events::{Glance, PortGlance, told};
 use crate::explain::{
@@ -133,6 +134,27 @@ impl Switch {
             }
             None => Response::error("the switch is ending"),
         }
+    }
+
+    /// What `of` makes of each port: its number, its name, its filter, and of a guest's the port and its budget.
+    pub(crate) fn each_port<T>(
+        &self,
+        of: impl Fn(PortId, &PortName, &[FilterRule], Option<(&dyn GuestPort, LatencyBudget)>) -> T,
+    ) -> Vec<T> {
+        let ports = self.ports();
+        let vifs = ports.vifs.iter().map(|vif| {
+            let guest = (&*vif.port, self.budget(&vif.config));
+            of(vif.port.id(), &vif.config.name, &vif.config.filter, Some(guest))
+        });
+        let uplinks = ports.uplinks.iter();
+        let uplinks = uplinks.map(|it| of(it.id, &it.config.name, &it.config.filter, None));
+        vifs.chain(uplinks).collect()
+    }
+
+    /// The number of an interface's or uplink's port.
+    pub(crate) fn port_id(&self, name: &PortName) -> Option<PortId> {
+        let ports = self.each_port(|id, other, _, _| (other == name).then_some(id));
+        ports.into_iter().flatten().next()
     }
 
     /// The counters of everything.
@@ -296,6 +318,12 @@ impl Switch {
         count(&mut stats, vif.port.interface().counters(), vif.port.interface().queue_pairs());
         stats
     }
+}
+
+/// Measures what stages of a packet's way cost, or does so no longer.
+pub(super) fn measure_stages(on: bool) -> Response {
+    stages::set_on(on);
+    Response::Ok
 }
 
 fn still_thread(ports: &Ports, thread: Still) -> StillThread {

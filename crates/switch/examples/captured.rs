@@ -1,0 +1,126 @@
+//! What a capture costs: frames of 64 bytes a second from one guest to another, with nobody who captures and with
+//! somebody who captures all that the first one sends, in turns.
+//!
+//! ```sh
+//! cargo run --release -p weir-switch --example captured -- ROUNDS SECONDS
+//! ```
+
+use std::error::Error;
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weir_config::{Config, Defaults, SocketPath};
+use weir_switch::Switch;
+use weir_switch::capture::{CaptureRequest, Recorded};
+use weir_vif::{Options, Vif};
+use weir_wire::{Mac, Offload};
+
+const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
+const FRAME_BYTES: usize = 64;
+const SNAP_LEN: u32 = 128;
+/// Frames that are sent with one kick.
+const BURST: usize = 32;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let [rounds, seconds] = args.as_slice() else {
+        return Err("usage: captured ROUNDS SECONDS".into());
+    };
+    let (rounds, seconds) = (rounds.parse::<u32>()?, seconds.parse()?);
+    let dir = tempfile::tempdir()?;
+    let control = SocketPath::try_from(dir.path().join("control.sock").as_path())?;
+    let defaults = Defaults { control, control_named: true, keeper: None };
+    let config =
+        Config::from_toml("weir.toml", "[switch]\nworkers = 1\n[vif.a]\n[vif.b]\n", &defaults)?;
+    let switch = Switch::start(&config)?;
+    let join = |name: &str, mac| Vif::connect(dir.path().join(name), &Options::new(mac));
+    let (mut a, mut b) = (join("a.sock", MACS[0])?, join("b.sock", MACS[1])?);
+    let (mut tx, mut rx) = (a.queue_pairs().remove(0), b.queue_pairs().remove(0));
+    let (stop, got) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let hello = frame(MACS[1], Mac::BROADCAST);
+            while !stop.load(Ordering::Relaxed) {
+                let mut frames = 0;
+                while rx.recv(|frame| frame.len).is_some() {
+                    frames += 1;
+                }
+                if frames == 0 {
+                    thread::yield_now();
+                }
+                if got.fetch_add(frames, Ordering::Relaxed) == 0
+                    && rx.send(&hello, &Offload::NONE).is_ok()
+                {
+                    rx.flush();
+                }
+            }
+        });
+        scope.spawn(|| {
+            let frame = frame(MACS[0], MACS[1]);
+            while !stop.load(Ordering::Relaxed) {
+                let sent = (0..BURST).filter(|_| tx.send(&frame, &Offload::NONE).is_ok()).count();
+                tx.flush();
+                if sent == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let measured = measure(&switch, &got, rounds, Duration::from_secs(seconds));
+        stop.store(true, Ordering::Relaxed);
+        measured
+    })
+}
+
+fn measure(
+    switch: &Switch,
+    got: &AtomicU64,
+    rounds: u32,
+    time: Duration,
+) -> Result<(), Box<dyn Error>> {
+    thread::sleep(Duration::from_secs(1));
+    let pps = || {
+        let (begin, before) = (Instant::now(), got.load(Ordering::Relaxed));
+        thread::sleep(time);
+        (got.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64()
+    };
+    let mut ratios = Vec::new();
+    for round in 1..=rounds {
+        let off = pps();
+        let recording = switch.capture(CaptureRequest {
+            ports: vec!["a".parse()?],
+            direction: Some("tx".parse()?),
+            drops: false,
+            filter: "".parse()?,
+            snap_len: Some(SNAP_LEN),
+            frames_max: None,
+        })?;
+        let goes_on = AtomicBool::new(true);
+        let (on, recorded): (f64, Recorded) = thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                let out = File::create("/dev/null")?;
+                recording.write_to(out, || goes_on.load(Ordering::Relaxed))
+            });
+            let on = pps();
+            goes_on.store(false, Ordering::Relaxed);
+            let recorded = writing.join().map_err(|_| "the writer panicked")??;
+            Ok::<_, Box<dyn Error>>((on, recorded))
+        })?;
+        let Recorded { written, lost } = recorded;
+        println!(
+            "{round:2}  off {off:10.0}/s  on {on:10.0}/s  {:.3}  written {written}, lost {lost}",
+            on / off
+        );
+        ratios.push(on / off);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("capture_on_pps {:.3}", ratios.get(ratios.len() / 2).copied().unwrap_or(0.0));
+    Ok(())
+}
+
+fn frame(src: Mac, dst: Mac) -> Vec<u8> {
+    let mut frame = [&dst.0[..], &src.0, &[0x88, 0xb5]].concat();
+    frame.resize(FRAME_BYTES, 0);
+    frame
+}

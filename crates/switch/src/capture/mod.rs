@@ -1,0 +1,177 @@
+//! Frames of ports as a pcapng file, while they flow: [`Switch::capture`] begins, [`Recording::write_to`] writes.
+
+mod pcapng;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::time::Duration;
+
+use miette::Diagnostic;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_config::{Direction, Expression, PortName};
+use weir_engine::capture::{Capture, CaptureError, Counted, Header, Wanted};
+
+use crate::switch::Switch;
+use pcapng::Writer;
+
+/// How long the thread that writes sleeps where it found frames, and where it found none. Workers never wake it: a
+/// ring holds what comes meanwhile.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_IDLE: Duration = Duration::from_millis(5);
+
+/// What to capture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureRequest {
+    /// Interfaces and uplinks.
+    pub ports: Vec<PortName>,
+    /// What they send, or what they receive; `None` for both.
+    #[serde(default)]
+    pub direction: Option<Direction>,
+    /// Only frames that are dropped, each with the reason.
+    #[serde(default)]
+    pub drops: bool,
+    /// Only frames that this matches.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub filter: Expression,
+    /// Bytes of each frame; `None` for all.
+    #[serde(default)]
+    pub snap_len: Option<u32>,
+    /// Ends after so many frames.
+    #[serde(default)]
+    pub frames_max: Option<u64>,
+}
+
+/// Why nothing is captured.
+#[derive(Debug, thiserror::Error, Diagnostic)]
+pub enum CaptureRefused {
+    /// There is no such port.
+    #[error("there is no interface or uplink called {0}")]
+    #[diagnostic(help("`weir stats` shows those there are"))]
+    NoSuchPort(PortName),
+    /// Who answers is no switch.
+    #[error("there is nothing to capture here")]
+    NoSwitch,
+    /// The engine refuses.
+    #[error(transparent)]
+    Engine(#[from] CaptureError),
+}
+
+/// What a recording has written, and what not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// Frames in the file.
+    pub written: u64,
+    /// Frames that should be there too: whoever reads was too slow.
+    pub lost: u64,
+}
+
+/// A capture that runs. Its frames stay in rings of a few MiB until they are written.
+pub struct Recording {
+    capture: Capture,
+    request: CaptureRequest,
+    /// From the data path's clock to that of the world.
+    epoch_ns: u64,
+}
+
+impl Switch {
+    /// Begins to copy frames.
+    ///
+    /// # Errors
+    /// [`CaptureRefused`]
+    pub fn capture(&self, request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        let number = |name: &PortName| {
+            self.port_id(name).ok_or_else(|| CaptureRefused::NoSuchPort(name.clone()))
+        };
+        let ports = request.ports.iter().map(number).collect::<Result<Vec<_>, _>>()?;
+        let is_wanted = |direction| request.direction.is_none_or(|only| only == direction);
+        let wanted = Wanted {
+            tx: is_wanted(Direction::Tx) && !request.drops,
+            rx: is_wanted(Direction::Rx) && !request.drops,
+            drops: request.drops,
+            filter: (!request.filter.is_empty()).then(|| request.filter.program()),
+            snap_len: request.snap_len.unwrap_or(u32::MAX),
+        };
+        let capture = self.engine().capture(&ports, &wanted)?;
+        Ok(Recording { capture, request, epoch_ns: epoch_ns() })
+    }
+}
+
+/// What is to be added to the data path's clock.
+fn epoch_ns() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ns = now.map_or(0, |now| now.as_nanos() as u64); // until the year 2554
+    now_ns.saturating_sub(weir_engine::clock::now_ns())
+}
+
+impl Recording {
+    /// Writes pcapng until `goes_on` says no, `out` fails, or there are as many frames as were asked for. The switch
+    /// waits for neither.
+    ///
+    /// # Errors
+    /// Of `out`; a broken pipe is how a reader ends a capture.
+    pub fn write_to(
+        mut self,
+        out: impl io::Write,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> io::Result<Recorded> {
+        let mut writer = Writer::begin(out, &self.request)?;
+        let mut left = self.request.frames_max.unwrap_or(u64::MAX);
+        let mut said = Vec::new();
+        loop {
+            let ends = left == 0 || !goes_on();
+            if ends {
+                self.capture.stop();
+            }
+            let read = self.read_into(&mut writer, &mut left)?;
+            let counted = self.capture.counted();
+            if counted.iter().map(unwritten).ne(said.iter().map(unwritten)) {
+                // Whenever the reader stops, it knows what was lost before.
+                writer.statistics(self.world_ns(), &counted)?;
+                said = counted;
+            }
+            writer.flush()?;
+            if ends && read == 0 || left == 0 {
+                break;
+            }
+            if read == 0 {
+                std::thread::sleep(PAUSE_IDLE);
+            } else if read < Capture::READ_MAX {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        self.capture.stop();
+        let counted = self.capture.counted();
+        writer.statistics(self.world_ns(), &counted)?;
+        writer.flush()?;
+        let lost = counted.iter().map(|counted| counted.lost).sum();
+        Ok(Recorded { written: writer.written(), lost })
+    }
+
+    fn read_into<W: io::Write>(
+        &mut self,
+        writer: &mut Writer<W>,
+        left: &mut u64,
+    ) -> io::Result<usize> {
+        let epoch_ns = self.epoch_ns;
+        self.capture.read(|header: &Header, bytes: &[u8]| {
+            if *left > 0 {
+                *left -= 1;
+                writer.frame(header, epoch_ns, bytes)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn world_ns(&self) -> u64 {
+        self.epoch_ns + weir_engine::clock::now_ns()
+    }
+}
+
+/// What of a port's frames is in no file.
+fn unwritten(counted: &Counted) -> (u64, &[(weir_engine::DropReason, u64)]) {
+    (counted.lost, &counted.unseen_drops)
+}
