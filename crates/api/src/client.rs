@@ -19,9 +19,11 @@ use tokio::time::timeout;
 use weir_config::reload::Difference;
 use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 use weir_limits as limits;
+use weir_switch::capture::CaptureRequest;
 use weir_switch::control::VifStatus;
 use weir_switch::explain::Explanation;
 use weir_switch::stats::SwitchStats;
+use weir_switch::trace::Trace;
 
 use crate::problem::Problem;
 use crate::routes::{ConfigurationSource, Done, Reloaded, Stages};
@@ -81,6 +83,7 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
+    socket: UnixStream,
     runtime: Runtime,
     sender: SendRequest<Full<Bytes>>,
 }
@@ -246,6 +249,54 @@ impl Client {
     pub fn upgrade(&mut self) -> Result<Option<String>, ClientError> {
         let done = self.ask_within(Method::POST, "/v1/upgrade", None, UPGRADE_TIMEOUT);
         done.map(|done: Done| done.note)
+    }
+
+    /// What would become of a frame that `name` sends.
+    pub fn trace(&mut self, name: &PortName, frame: Vec<u8>) -> Result<Trace, ClientError> {
+        let sent = Some(("application/octet-stream", frame.into()));
+        self.ask(Method::POST, &format!("/v1/ports/{name}/trace"), sent)
+    }
+
+    /// Frames as they pass, as pcapng: `each` gets the next bytes, and says whether there is to be more.
+    pub fn capture(
+        &mut self,
+        request: &CaptureRequest,
+        mut each: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), ClientError> {
+        let socket = self.path.clone();
+        let no_answer = |reason: String| ClientError::NoAnswer { path: socket.clone(), reason };
+        let Some((content_type, body)) = json(request) else { return Ok(()) };
+        let request = Request::builder().method(Method::POST).uri("/v1/captures");
+        let request = request.header(header::HOST, "weir").header(header::CONTENT_TYPE, content_type);
+        let request =
+            request.body(Full::new(body)).map_err(|error| no_answer(error.to_string()))?;
+        let sender = &mut self.sender;
+        self.runtime.block_on(async {
+            let failed = |error: hyper::Error| no_answer(reason(&error));
+            sender.ready().await.map_err(failed)?;
+            let (head, mut body) = sender.send_request(request).await.map_err(failed)?.into_parts();
+            if head.status != StatusCode::OK {
+                let body = body.collect().await.map_err(failed)?.to_bytes();
+                return Err(match serde_json::from_slice(&body) {
+                    Ok(Problem { detail, help, .. }) => {
+                        ClientError::Refused { message: detail, help }
+                    }
+                    Err(_) => ClientError::UnknownAnswer { path: socket.clone() },
+                });
+            }
+            while let Some(frame) = body.frame().await {
+                let goes_on = frame.map_err(failed)?.data_ref().is_none_or(|bytes| each(bytes));
+                if !goes_on {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The connection: shut down, it ends an answer that has no end.
+    pub fn socket(&self) -> io::Result<UnixStream> {
+        self.socket.try_clone()
     }
 
     /// The counters of the switch.

@@ -30,6 +30,7 @@ use crate::places::{Places, Ticket};
 use crate::problem::Problem;
 use crate::work::Work;
 
+mod look;
 mod read;
 mod write;
 
@@ -71,6 +72,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(read::drops))
         .routes(routes!(read::addresses))
         .routes(routes!(read::events))
+        .routes(routes!(look::trace))
+        .routes(routes!(look::capture))
         .routes(routes!(read::document))
         .routes(routes!(read::filter, write::set_filter))
         .routes(routes!(read::vifs, write::add_vif))

@@ -1,5 +1,6 @@
 //! The command line of `weir`: one definition gives parsing and help.
 
+mod look;
 mod sandbox;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use weir_workbench::args::LabCommand;
 
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
+pub use look::{CaptureArgs, DoctorArgs, TraceArgs};
 pub use sandbox::{Sandbox, SandboxArgs};
 
 /// A switch for virtual machines that turns each interface's latency budget into saved CPU
@@ -42,14 +44,15 @@ Exit codes:
   1  failed
   2  wrong command line
   3  the configuration has problems
-  4  no weir is running on the control socket";
+  4  no weir is running on the control socket
+  5  `weir doctor` has found something wrong";
 
 /// The commands by purpose, in the order of the help. [`Cli::parse_grouped`] prints them so.
 const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench", "lab"]),
     ("Serve", &["run", "check", "diff", "reload", "upgrade"]),
     ("Plug in VMs", &["qemu-args", "vif", "filter"]),
-    ("Look inside", &["stats", "explain"]),
+    ("Look inside", &["stats", "explain", "capture", "trace", "doctor"]),
 ];
 
 /// The commands.
@@ -85,6 +88,12 @@ pub enum Command {
     Stats(StatsArgs),
     /// Show how long an interface's calls are held, or where workers run, and why
     Explain(ExplainArgs),
+    /// Show or record the frames of interfaces and uplinks, or what is dropped, as pcapng
+    Capture(CaptureArgs),
+    /// Say what would become of a frame, stage by stage, and why; nothing is sent
+    Trace(TraceArgs),
+    /// Find what is wrong with the host and the switch, and say what mends it
+    Doctor(DoctorArgs),
 }
 
 /// `weir run`
@@ -429,6 +438,9 @@ mod tests {
         Look inside:
           stats      Show the counters of the running switch
           explain    Show how long an interface's calls are held, or where workers run, and why
+          capture    Show or record the frames of interfaces and uplinks, or what is dropped, as pcapng
+          trace      Say what would become of a frame, stage by stage, and why; nothing is sent
+          doctor     Find what is wrong with the host and the switch, and say what mends it
 
         Options:
               --control <PATH>  Control socket of the running weir
@@ -448,6 +460,7 @@ mod tests {
           2  wrong command line
           3  the configuration has problems
           4  no weir is running on the control socket
+          5  `weir doctor` has found something wrong
 
         `weir COMMAND --help` says more about a command.
         "#);

@@ -23,13 +23,19 @@ use crate::run::RunError;
 use crate::show;
 use crate::vm_args::{VmArgsError, VmOptions};
 
+mod capture;
+mod doctor;
 mod filter;
 mod reload;
 #[cfg(test)]
 mod tests;
+mod trace;
 
+pub use capture::capture;
+pub use doctor::doctor;
 pub use filter::filter;
 pub use reload::{diff, reload, upgrade};
+pub use trace::trace;
 
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
 const EXIT_FAILED: u8 = 1;
@@ -37,6 +43,8 @@ const EXIT_FAILED: u8 = 1;
 const EXIT_CONFIG: u8 = 3;
 /// Exit code where no weir answers on the control socket.
 const EXIT_NOT_RUNNING: u8 = 4;
+/// Exit code of `weir doctor` where something is wrong.
+const EXIT_UNWELL: u8 = 5;
 
 /// Moves the cursor home and clears what follows, so that a table stands still (ECMA-48 CUP, ED).
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
@@ -102,6 +110,17 @@ pub enum CommandError {
     #[error("cannot choose a path for the control socket: {0}")]
     #[diagnostic(help("name it with --control, or correct $XDG_RUNTIME_DIR"))]
     ControlPath(ValueError),
+    /// What is to be traced is no frame.
+    #[error("{0}")]
+    #[diagnostic(help("write it as in `weir trace --help`"))]
+    Frame(String),
+    /// Bytes of a capture are nothing for a terminal.
+    #[error("a terminal cannot show pcapng")]
+    #[diagnostic(help("`weir capture PORT -w - | wireshark -k -i -`, or without -w for lines"))]
+    Terminal,
+    /// `weir doctor` has found something wrong, and said what.
+    #[error("something is wrong")]
+    Unwell,
     /// The output cannot be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
@@ -115,6 +134,9 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
     // Whoever read the output wants no more of it, as in `weir stats | head`.
     if output_error(&report).is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
+    }
+    if let Some(CommandError::Unwell) = report.downcast_ref() {
+        return EXIT_UNWELL.into();
     }
     let is_invalid = matches!(report.downcast_ref(), Some(RunError::Config(_)))
         || matches!(report.downcast_ref(), Some(LabError::Invalid(_)));

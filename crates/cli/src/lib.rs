@@ -3,12 +3,16 @@
 //! * [`args`]: the command line of `weir`; [`vhost_user_net`]: that of `weir-vhost-user-net`.
 //! * [`run`]: `weir run` and `weir-vhost-user-net` around a switch.
 //! * [`vm_args`]: what plugs a VM into an interface.
+//! * `captured`: pcapng as it comes; `frame`: a frame in words; `doctor`: what is wrong.
 //! * [`commands`]: the commands that need no switch in their own process; `show`: the tables that they print.
 
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod captured;
 pub mod commands;
+mod doctor;
+mod frame;
 pub mod run;
 mod show;
 pub mod vhost_user_net;

@@ -45,6 +45,9 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
         Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,
         Command::Explain(args) => commands::explain(&args, &defaults, &mut plain())?,
+        Command::Capture(args) => commands::capture(&args, &defaults, &mut plain())?,
+        Command::Trace(args) => commands::trace(&args, &defaults, &mut plain())?,
+        Command::Doctor(args) => commands::doctor(&args, &defaults, &mut plain())?,
     }
     Ok(())
 }

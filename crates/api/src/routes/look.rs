@@ -1,0 +1,114 @@
+//! Frames: as they pass, and in thought.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::thread;
+
+use hyper::body::{self as http_body, Frame};
+use tokio::sync::mpsc;
+use weir_switch::capture::{CaptureRefused, CaptureRequest, Recording};
+use weir_switch::trace::Trace;
+
+use super::*;
+
+/// Pieces of a capture that wait for a client that reads more slowly: behind them the frames wait in rings.
+const PIECES: usize = 4;
+
+/// Says what would become of a frame that the port sends. Nothing is sent.
+#[utoipa::path(
+    post, path = "/v1/ports/{port}/trace", params(("port" = PortName, Path)),
+    request_body(
+        content = Vec<u8>, content_type = "application/octet-stream",
+        description = "The frame, from its destination address on."
+    ),
+    responses((status = 200, body = Trace), (status = 404, body = Problem), (status = 409, body = Problem))
+)]
+pub(super) async fn trace(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    Named(name): Named,
+    request: Request,
+) -> Result<Response, Problem> {
+    let frame = body(&asker, request).await?.to_vec();
+    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::Trace { name, frame }) {
+        Answer::Traced { trace } => Ok(json(&trace)),
+        other => Err(Problem::of(other)),
+    };
+    Ok(api.answer(&asker, job).await)
+}
+
+/// Copies frames as they pass, until the client closes the connection: pcapng. Traffic waits for nobody. What the client
+/// is too slow for is counted in the stream.
+#[utoipa::path(
+    post, path = "/v1/captures", request_body = CaptureRequest,
+    responses(
+        (status = 200, content_type = "application/x-pcapng", body = Vec<u8>),
+        (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn capture(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    request: Request,
+) -> Result<Response, Problem> {
+    const EXAMPLE: &str = "{\"ports\":[\"web0\"]}";
+    let bytes = body(&asker, request).await?;
+    let begun = api.ask(&asker, move |handler| {
+        let recording = handler.capture(parsed(&bytes, EXAMPLE)?).map_err(refused)?;
+        stream(recording).map_err(|_| Problem::unexpected())
+    });
+    let mut response = written("application/x-pcapng", begun.await??);
+    response.extensions_mut().insert(Endless);
+    Ok(response)
+}
+
+fn refused(refused: CaptureRefused) -> Problem {
+    let status = match refused {
+        CaptureRefused::NoSuchPort(_) => StatusCode::NOT_FOUND,
+        CaptureRefused::NoSwitch | CaptureRefused::Engine(_) => StatusCode::CONFLICT,
+    };
+    Problem::new(status, refused.to_string())
+}
+
+/// What a thread of its own writes, as a body.
+fn stream(recording: Recording) -> io::Result<Body> {
+    let (sender, pieces) = mpsc::channel(PIECES);
+    thread::Builder::new().name("weir-capture".into()).spawn(move || {
+        let goes_on = sender.clone();
+        // A client that has gone is how it ends.
+        let _ = recording.write_to(Pieces(sender), || !goes_on.is_closed());
+    })?;
+    Ok(Body::new(Stream(pieces)))
+}
+
+/// Writes into the stream; waits while the client does not read.
+struct Pieces(mpsc::Sender<Bytes>);
+
+impl io::Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = Bytes::copy_from_slice(bytes);
+        self.0.blocking_send(piece).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The stream as a body.
+struct Stream(mpsc::Receiver<Bytes>);
+
+impl http_body::Body for Stream {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}

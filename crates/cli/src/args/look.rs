@@ -1,0 +1,118 @@
+//! `weir capture`, `weir trace`, `weir doctor`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use weir_config::{Direction, Expression, PortName};
+use weir_limits::CAPTURE_PORTS_MAX;
+use weir_switch::capture::CaptureRequest;
+
+use super::explained;
+
+/// `weir capture`
+#[derive(Debug, Args)]
+#[command(after_help = CAPTURE_NOTES)]
+pub struct CaptureArgs {
+    /// Interfaces and uplinks
+    #[arg(value_name = "PORT", required = true, num_args = 1..=CAPTURE_PORTS_MAX, value_parser = explained::<PortName>)]
+    pub ports: Vec<PortName>,
+    /// Only frames that this expression of pcap-filter(7) matches
+    #[arg(short, long, value_name = "EXPRESSION", value_parser = explained::<Expression>)]
+    pub filter: Option<Expression>,
+    /// Write pcapng to this file; - is standard output
+    ///
+    /// Without it each frame is a line.
+    #[arg(short, long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Only what the ports send
+    #[arg(long, conflicts_with_all = ["rx", "drops"])]
+    pub tx: bool,
+    /// Only what the ports receive
+    #[arg(long, conflicts_with = "drops")]
+    pub rx: bool,
+    /// Only frames that are dropped, each with the counter's name
+    #[arg(long)]
+    pub drops: bool,
+    /// So many bytes of each frame
+    #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(14..))]
+    pub snap: Option<u32>,
+    /// End after so many frames
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+}
+
+impl CaptureArgs {
+    /// What the switch is asked for.
+    pub fn request(&self) -> CaptureRequest {
+        CaptureRequest {
+            ports: self.ports.clone(),
+            direction: match (self.tx, self.rx) {
+                (true, _) => Some(Direction::Tx),
+                (_, true) => Some(Direction::Rx),
+                _ => None,
+            },
+            drops: self.drops,
+            filter: self.filter.clone().unwrap_or_default(),
+            snap_len: self.snap,
+            frames_max: self.count,
+        }
+    }
+}
+
+const CAPTURE_NOTES: &str = "\
+Directions are the guest's: tx is what it sends. A frame is as it is on the port, with the VLAN tag that it
+has there; a GSO frame is whole. Traffic never waits for the capture: frames that the reader is too slow for
+are lost, and counted in the file. Ctrl-C ends a capture.
+
+Examples:
+  weir capture web0
+  weir capture web0 -w - | wireshark -k -i -
+  weir capture web0 lan -f 'tcp port 80' --snap 128 -w web.pcapng
+  weir capture web0 --drops";
+
+/// `weir trace`
+#[derive(Debug, Args)]
+#[command(after_help = TRACE_NOTES)]
+pub struct TraceArgs {
+    /// The interface or uplink that would send the frame
+    #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
+    pub name: PortName,
+    /// The frame, by fields in tshark's names
+    #[arg(value_name = "FRAME", required_unless_present_any = ["hex", "pcap"])]
+    pub frame: Option<String>,
+    /// The frame, as hexadecimal digits
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["frame", "pcap"])]
+    pub hex: Option<String>,
+    /// A file of frames, pcap or pcapng
+    #[arg(long, value_name = "FILE", conflicts_with = "frame")]
+    pub pcap: Option<PathBuf>,
+    /// Which frame of the file, from 1
+    #[arg(long, value_name = "N", requires = "pcap", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub number: u64,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const TRACE_NOTES: &str = "\
+Without `eth.src` the frame is the interface's own, without `eth.dst` it is for everybody. Nothing is counted,
+learned or delivered.
+
+Examples:
+  weir trace web0 'eth.dst=52:54:00:00:00:02, ip.dst=10.0.0.2, tcp.dstport=80'
+  weir trace web0 'arp.dst.proto_ipv4=10.0.0.1'
+  weir trace lan --pcap web.pcapng --number 3";
+
+/// `weir doctor`
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_NOTES)]
+pub struct DoctorArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DOCTOR_NOTES: &str = "\
+Exits with 0 if nothing is wrong, and with 5 otherwise. A note is worth knowing, and not wrong. Some things only
+root can see: who may open a socket, the kernel's log. docs/guide/troubleshooting.md lists the checks.";

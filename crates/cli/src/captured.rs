@@ -1,0 +1,215 @@
+//! What comes of a capture: pcapng, piece by piece, to a file, or as lines for people.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
+use pcap_file::pcapng::blocks::interface_statistics::{
+    InterfaceStatisticsBlock, InterfaceStatisticsOption,
+};
+use pcap_file::pcapng::{Block, PcapNgParser};
+use weir_limits::FRAME_LEN_MAX;
+use weir_wire::{Ethernet, Layers, Network, Transport};
+
+/// Kinds of blocks (draft-ietf-opsawg-pcapng).
+const SECTION: u32 = 0x0a0d_0d0a;
+const PACKET: u32 = 6;
+/// A block has its kind, its length, and its length once more.
+const BLOCK_LEN_MIN: usize = 12;
+/// No block of weir's is longer: a frame, and some options.
+const BLOCK_LEN_MAX: usize = FRAME_LEN_MAX as usize + 4096;
+/// Bits of `epb_flags` for the direction.
+const DIRECTION: u32 = 3;
+const INBOUND: u32 = 1;
+
+/// Where the frames go.
+pub enum Form<W> {
+    /// As they come. Whatever ends the capture, the file ends with a whole block.
+    Pcapng(W),
+    /// Each on a line.
+    Lines(W),
+}
+
+/// A capture as it comes.
+pub struct Captured<W> {
+    form: Form<W>,
+    /// What of a block is there.
+    rest: Vec<u8>,
+    parser: Option<PcapNgParser>,
+    frames: u64,
+    /// By interface.
+    lost: Vec<u64>,
+    unseen: Vec<Option<String>>,
+}
+
+impl<W: Write> Captured<W> {
+    /// Nothing yet.
+    pub fn new(form: Form<W>) -> Self {
+        let (rest, lost, unseen) = Default::default();
+        Self { form, rest, parser: None, frames: 0, lost, unseen }
+    }
+
+    /// Takes the next bytes of the stream, and writes what is whole.
+    ///
+    /// # Errors
+    /// Of the output; [`io::ErrorKind::InvalidData`] for what is no pcapng of weir's.
+    pub fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut stream = std::mem::take(&mut self.rest);
+        stream.extend_from_slice(bytes);
+        let mut at = 0;
+        while let Some(len) = block_len(&stream[at..])? {
+            let block = &stream[at..at + len];
+            self.block(block)?;
+            if let Form::Pcapng(out) = &mut self.form {
+                out.write_all(block)?;
+            }
+            at += len;
+        }
+        stream.drain(..at);
+        self.rest = stream;
+        match &mut self.form {
+            Form::Pcapng(out) | Form::Lines(out) => out.flush(),
+        }
+    }
+
+    fn block(&mut self, block: &[u8]) -> io::Result<()> {
+        let kind = u32::from_ne_bytes(word(block, 0)?);
+        if kind == SECTION {
+            let (_, parser) = PcapNgParser::new(block).map_err(io::Error::other)?;
+            self.parser = Some(parser);
+            return Ok(());
+        }
+        self.frames += u64::from(kind == PACKET);
+        if kind == PACKET && matches!(self.form, Form::Pcapng(_)) {
+            return Ok(());
+        }
+        let parser = self.parser.as_mut().ok_or(io::ErrorKind::InvalidData)?;
+        let (_, block) = parser.next_block(block).map_err(io::Error::other)?;
+        match (block, &mut self.form) {
+            (Block::InterfaceStatistics(statistics), _) => self.note(&statistics),
+            (Block::EnhancedPacket(packet), Form::Lines(out)) => {
+                let interface = parser.packet_interface(&packet);
+                let options = interface.map_or(&[][..], |interface| &interface.options);
+                let name = options.iter().find_map(|option| match option {
+                    InterfaceDescriptionOption::IfName(name) => Some(&**name),
+                    _ => None,
+                });
+                writeln!(out, "{}", line(&packet, name.unwrap_or("?")))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, statistics: &InterfaceStatisticsBlock<'_>) {
+        let interface = statistics.interface_id as usize;
+        if self.lost.len() <= interface {
+            self.lost.resize(interface + 1, 0);
+            self.unseen.resize(interface + 1, None);
+        }
+        for option in &statistics.options {
+            match option {
+                InterfaceStatisticsOption::IsbIfDrop(lost) => self.lost[interface] = *lost,
+                InterfaceStatisticsOption::Comment(comment) => {
+                    self.unseen[interface] = Some(comment.to_string());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What there was, in a few words.
+    pub fn summary(&self) -> String {
+        let frames = usize::try_from(self.frames).unwrap_or(usize::MAX);
+        let mut text = weir_text::count(frames, "frame");
+        match self.lost.iter().sum::<u64>() {
+            0 => text += ", none lost",
+            lost => text += &format!(", and {lost} lost: the reader was too slow"),
+        }
+        for unseen in self.unseen.iter().flatten() {
+            text += &format!("; {unseen}");
+        }
+        text
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> io::Result<[u8; 4]> {
+    let word = bytes.get(at..).and_then(|rest| rest.first_chunk().copied());
+    word.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The length of the block that `stream` begins with, once it is there.
+fn block_len(stream: &[u8]) -> io::Result<Option<usize>> {
+    if stream.len() < BLOCK_LEN_MIN {
+        return Ok(None);
+    }
+    // weir writes as this machine does.
+    let len = u32::from_ne_bytes(word(stream, 4)?) as usize;
+    if !(BLOCK_LEN_MIN..=BLOCK_LEN_MAX).contains(&len) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no pcapng of weir's"));
+    }
+    Ok((stream.len() >= len).then_some(len))
+}
+
+/// A frame on a line: numbers only, so that nothing a guest has written reaches the terminal.
+fn line(packet: &EnhancedPacketBlock<'_>, name: &str) -> String {
+    let mut text = time_of_day(packet.timestamp);
+    let (mut direction, mut comment) = ("tx", None);
+    for option in &packet.options {
+        match option {
+            EnhancedPacketOption::Flags(flags) if flags & DIRECTION == INBOUND => direction = "rx",
+            EnhancedPacketOption::Comment(said) => comment = Some(said),
+            _ => {}
+        }
+    }
+    let _ = write!(text, " {name} {direction} {}", headers(&packet.data));
+    let _ = write!(text, ", {} bytes", packet.original_len);
+    if let Some(comment) = comment {
+        let _ = write!(text, ", {comment}");
+    }
+    text
+}
+
+/// Hours, minutes and so on of UTC.
+fn time_of_day(since_epoch: Duration) -> String {
+    let (secs, us) = (since_epoch.as_secs(), since_epoch.subsec_micros());
+    let (hours, minutes) = (secs / 3600 % 24, secs / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02}.{us:06}", secs % 60)
+}
+
+fn headers(frame: &[u8]) -> String {
+    let Ok(Ethernet { src, dst, tag, ethertype, .. }) = Ethernet::parse(frame) else {
+        return "no whole Ethernet header".into();
+    };
+    let mut text = format!("{src} > {dst}");
+    if let Some(tag) = tag {
+        let _ = write!(text, ", VLAN {}", tag.vid());
+    }
+    let Ok(layers) = Layers::parse(frame) else {
+        let _ = write!(text, ", type {ethertype:#06x}");
+        return text;
+    };
+    let (src, dst, protocol) = match layers.network {
+        Network::Ipv4(ip) => (ip.src.to_string(), ip.dst.to_string(), ip.protocol),
+        Network::Ipv6(ip) => (format!("[{}]", ip.src), format!("[{}]", ip.dst), ip.protocol),
+        _ => {
+            let _ = write!(text, ", type {ethertype:#06x}");
+            return text;
+        }
+    };
+    let _ = match layers.transport {
+        Transport::Tcp { ports, .. } => {
+            write!(text, ", TCP {src}:{} > {dst}:{}", ports.src, ports.dst)
+        }
+        Transport::Udp { ports, .. } => {
+            write!(text, ", UDP {src}:{} > {dst}:{}", ports.src, ports.dst)
+        }
+        _ => write!(text, ", IP protocol {protocol} {src} > {dst}"),
+    };
+    text
+}

@@ -1,0 +1,76 @@
+//! `weir capture`: frames of the running switch, to a file, a pipe, or as lines.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use weir_api::{Client, ClientError};
+use weir_config::Defaults;
+
+use super::CommandError;
+use crate::args::CaptureArgs;
+use crate::captured::{Captured, Form};
+
+/// `weir capture`; `out` is for lines. Ends with the stream, or on SIGINT and SIGTERM.
+///
+/// # Errors
+/// [`CommandError::Client`] where the switch refuses, [`CommandError::Output`] where nobody takes the frames.
+pub fn capture(
+    args: &CaptureArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let standard = Path::new("-");
+    let mut file: Box<dyn Write>;
+    let form = match args.write.as_deref() {
+        None => Form::Lines(out),
+        Some(path) if path == standard && io::stdout().is_terminal() => {
+            return Err(CommandError::Terminal);
+        }
+        Some(path) => {
+            file = match path == standard {
+                true => Box::new(io::stdout()),
+                false => Box::new(File::create(path)?),
+            };
+            Form::Pcapng(&mut *file)
+        }
+    };
+    let mut client = Client::connect(defaults.control.as_path())?;
+    let ended = end_on_signals(client.socket()?)?;
+    let mut captured = Captured::new(form);
+    let mut written = Ok(());
+    let streamed = client.capture(&args.request(), |bytes| {
+        written = captured.take(bytes);
+        written.is_ok()
+    });
+    written?;
+    match streamed {
+        // It ends in the middle of whatever it was about.
+        Err(ClientError::NoAnswer { .. }) if ended.load(Ordering::SeqCst) => {}
+        streamed => streamed?,
+    }
+    eprintln!("{}", captured.summary());
+    Ok(())
+}
+
+/// A signal ends the connection. What has come until then is in the file, whole blocks of it.
+fn end_on_signals(socket: UnixStream) -> io::Result<Arc<AtomicBool>> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let ended = Arc::new(AtomicBool::new(false));
+    let end = Arc::clone(&ended);
+    thread::Builder::new().name("weir-signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            end.store(true, Ordering::SeqCst);
+            // Fails only where the switch has gone, which ends the stream.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    })?;
+    Ok(ended)
+}

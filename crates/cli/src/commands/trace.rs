@@ -1,0 +1,119 @@
+//! `weir trace`: what would become of a frame.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
+
+use pcap_file::DataLink;
+use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use weir_api::{Client, ClientError};
+use weir_config::{Defaults, PortName};
+use weir_switch::stats::PortKind;
+use weir_switch::trace::Trace;
+use weir_wire::Mac;
+
+use super::{CommandError, write_json};
+use crate::args::TraceArgs;
+use crate::frame;
+
+/// Who sends what an uplink sends, where nothing else is said: an address of nobody's (RFC 7042 section 2.1.2).
+const SOMEBODY: Mac = Mac([0x02, 0, 0x5e, 0x90, 0x10, 0]);
+/// The first word of a pcapng file, read either way.
+const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// `weir trace`
+///
+/// # Errors
+/// [`CommandError::Frame`] for what describes no frame, [`CommandError::Client`] as all commands.
+pub fn trace(
+    args: &TraceArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let mut client = Client::connect(defaults.control.as_path())?;
+    let bytes = match (&args.hex, &args.pcap) {
+        (Some(hex), _) => frame::hex(hex).map_err(bad)?,
+        (None, Some(file)) => frame_of(file, args.number)?,
+        (None, None) => {
+            let source = source(&mut client, &args.name)?;
+            frame::described(args.frame.as_deref().unwrap_or_default(), source).map_err(bad)?
+        }
+    };
+    let trace = client.trace(&args.name, bytes)?;
+    match args.json {
+        true => write_json(out, &trace),
+        false => Ok(write!(out, "{}", lines(&trace))?),
+    }
+}
+
+fn bad(error: impl ToString) -> CommandError {
+    CommandError::Frame(error.to_string())
+}
+
+/// The address from which the port sends.
+fn source(client: &mut Client, name: &PortName) -> Result<Mac, ClientError> {
+    let port = client.stats()?.ports.into_iter().find(|port| port.name == *name);
+    if port.is_none_or(|port| port.kind == PortKind::Uplink) {
+        return Ok(SOMEBODY);
+    }
+    let vif = client.vifs()?.into_iter().find(|vif| vif.config.name == *name);
+    Ok(vif.map_or(SOMEBODY, |vif| vif.config.mac_or_derived().into()))
+}
+
+/// Frame number `number`, from 1, of a file.
+fn frame_of(path: &Path, number: u64) -> Result<Vec<u8>, CommandError> {
+    let unreadable =
+        |error: &dyn ToString| bad(format!("{}: {}", path.display(), error.to_string()));
+    let open = || File::open(path).map(BufReader::new).map_err(|error| unreadable(&error));
+    let mut magic = [0; 4];
+    open()?.read_exact(&mut magic).map_err(|error| unreadable(&error))?;
+    let mut seen = 0;
+    let mut is_it = || {
+        seen += 1;
+        seen == number
+    };
+    if magic == PCAPNG {
+        let mut file = PcapNgReader::new(open()?).map_err(|error| unreadable(&error))?;
+        while let Some(block) = file.next_block() {
+            let found = match block.map_err(|error| unreadable(&error))? {
+                Block::EnhancedPacket(packet) => {
+                    Some((packet.interface_id, packet.data.into_owned()))
+                }
+                Block::SimplePacket(packet) => Some((0, packet.data.into_owned())),
+                _ => None,
+            };
+            let Some((interface, data)) = found.filter(|_| is_it()) else { continue };
+            let link =
+                file.interfaces().get(interface as usize).map(|interface| interface.linktype);
+            return of_ethernet(link, data).ok_or_else(|| unreadable(&"a frame of no Ethernet"));
+        }
+    } else {
+        let mut file = PcapReader::new(open()?).map_err(|error| unreadable(&error))?;
+        let link = Some(file.header().datalink);
+        while let Some(packet) = file.next_packet() {
+            let data = packet.map_err(|error| unreadable(&error))?.data.into_owned();
+            if is_it() {
+                return of_ethernet(link, data)
+                    .ok_or_else(|| unreadable(&"a frame of no Ethernet"));
+            }
+        }
+    }
+    Err(unreadable(&format!("there are {seen} frames, and no frame {number}")))
+}
+
+fn of_ethernet(link: Option<DataLink>, data: Vec<u8>) -> Option<Vec<u8>> {
+    (link == Some(DataLink::ETHERNET)).then_some(data)
+}
+
+/// The steps as a table without lines.
+fn lines(trace: &Trace) -> String {
+    let width = |of: fn(&weir_switch::trace::TraceStep) -> usize| {
+        trace.steps.iter().map(of).max().unwrap_or(0)
+    };
+    let (stage, port) = (width(|step| step.stage.len()), width(|step| step.port.len()));
+    let line = |step: &weir_switch::trace::TraceStep| {
+        format!("{:stage$}  {:port$}  {}\n", step.stage, step.port, step.says)
+    };
+    trace.steps.iter().map(line).collect()
+}

@@ -1,0 +1,328 @@
+//! A frame in words: `eth.dst=52:54:00:00:00:02, ip, tcp.dstport=80`, in tshark's names of fields; or as hex.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use etherparse::{
+    EtherType, Ethernet2Header, IcmpEchoHeader, Icmpv4Header, Icmpv4Type, IpNumber, Ipv4Header,
+    Ipv6Header, SingleVlanHeader, TcpHeader, UdpHeader, VlanId, VlanPcp,
+};
+use thiserror::Error;
+use weir_wire::Mac;
+
+/// The fields, by the protocol that each makes the frame have.
+const FIELDS: &[(&str, &[&str])] = &[
+    ("eth", &["eth.dst", "eth.src", "eth.type"]),
+    ("vlan", &["vlan.id", "vlan.priority"]),
+    (
+        "arp",
+        &[
+            "arp.opcode",
+            "arp.src.hw_mac",
+            "arp.src.proto_ipv4",
+            "arp.dst.hw_mac",
+            "arp.dst.proto_ipv4",
+        ],
+    ),
+    ("ip", &["ip.src", "ip.dst", "ip.ttl", "ip.proto"]),
+    ("ipv6", &["ipv6.src", "ipv6.dst", "ipv6.hlim", "ipv6.nxt"]),
+    ("icmp", &[]),
+    ("tcp", &["tcp.srcport", "tcp.dstport"]),
+    ("udp", &["udp.srcport", "udp.dstport"]),
+    ("frame", &["frame.len"]),
+];
+/// A frame is filled up with zeros to this many bytes, as Ethernet does (without the checksum).
+const LEN_MIN: usize = 60;
+/// For experiments (IEEE 802), where no protocol is named.
+const ETHERTYPE: u16 = 0x88b5;
+const ARP: u16 = 0x0806;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
+/// Why a description is no frame.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// No such field.
+    #[error("`{0}` is not known here; there are {names}", names = names())]
+    Field(String),
+    /// The same one again.
+    #[error("`{0}` is there twice")]
+    Twice(String),
+    /// A field without a value, or a protocol with one.
+    #[error(
+        "`{0}` is no field with a value, as `eth.dst=52:54:00:00:00:02`, and no protocol, as `ip`"
+    )]
+    Value(String),
+    /// A value that is none of its field.
+    #[error("`{value}` is no value of {field}: {reason}")]
+    Bad {
+        /// The field.
+        field: String,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Protocols that no frame has together.
+    #[error("no frame has both {0} and {1}")]
+    Both(&'static str, &'static str),
+    /// A length that the headers exceed, or that no frame has.
+    #[error("the headers take {headers} bytes, and frame.len says {len}")]
+    Len {
+        /// What headers take.
+        headers: usize,
+        /// What is asked for.
+        len: usize,
+    },
+    /// Something else than pairs of hexadecimal digits.
+    #[error("not pairs of hexadecimal digits")]
+    Hex,
+}
+
+fn names() -> String {
+    let all = FIELDS
+        .iter()
+        .flat_map(|(protocol, fields)| std::iter::once(protocol).chain(fields.iter()).copied());
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// The fields that a description names.
+struct Fields(BTreeMap<String, String>);
+
+impl Fields {
+    fn has(&self, protocol: &str) -> bool {
+        let prefix = format!("{protocol}.");
+        self.0.keys().any(|name| name == protocol || name.starts_with(&prefix))
+    }
+
+    fn get<T: FromStr<Err: ToString>>(&self, field: &str, default: T) -> Result<T, FrameError> {
+        let Some(value) = self.0.get(field) else { return Ok(default) };
+        value.parse().map_err(|error: T::Err| self.bad(field, error.to_string()))
+    }
+
+    /// A number, in hexadecimal with 0x.
+    fn number(&self, field: &str, default: u16) -> Result<u16, FrameError> {
+        match self.0.get(field).and_then(|value| value.strip_prefix("0x")) {
+            Some(hex) => {
+                u16::from_str_radix(hex, 16).map_err(|error| self.bad(field, error.to_string()))
+            }
+            None => self.get(field, default),
+        }
+    }
+
+    fn bad(&self, field: &str, reason: String) -> FrameError {
+        let value = self.0.get(field).cloned().unwrap_or_default();
+        FrameError::Bad { field: field.into(), value, reason }
+    }
+}
+
+/// The bytes of a described frame; `src` sends it where nothing else is said.
+///
+/// # Errors
+/// [`FrameError`]
+pub fn described(text: &str, src: Mac) -> Result<Vec<u8>, FrameError> {
+    let fields = fields(text)?;
+    for (one, other) in [
+        ("arp", "ip"),
+        ("arp", "ipv6"),
+        ("ip", "ipv6"),
+        ("tcp", "udp"),
+        ("icmp", "tcp"),
+        ("icmp", "udp"),
+        ("icmp", "ipv6"),
+    ] {
+        if fields.has(one) && fields.has(other) {
+            return Err(FrameError::Both(one, other));
+        }
+    }
+    let src = fields.get("eth.src", src)?;
+    let dst = fields.get("eth.dst", Mac::BROADCAST)?;
+    let (ethertype, mut packet) = network(&fields, src)?;
+    let ethertype = fields.number("eth.type", ethertype)?;
+    let mut frame = Vec::new();
+    let outer =
+        if fields.has("vlan") { EtherType::VLAN_TAGGED_FRAME } else { EtherType(ethertype) };
+    let ethernet = Ethernet2Header { source: src.0, destination: dst.0, ether_type: outer };
+    frame.extend(ethernet.to_bytes());
+    if fields.has("vlan") {
+        let id = fields.number("vlan.id", 0)?;
+        let vlan_id =
+            VlanId::try_new(id).map_err(|error| fields.bad("vlan.id", error.to_string()))?;
+        let priority = fields.get("vlan.priority", 0)?;
+        let pcp = VlanPcp::try_new(priority);
+        let pcp = pcp.map_err(|error| fields.bad("vlan.priority", error.to_string()))?;
+        let tag = SingleVlanHeader {
+            pcp,
+            drop_eligible_indicator: false,
+            vlan_id,
+            ether_type: EtherType(ethertype),
+        };
+        frame.extend(tag.to_bytes());
+    }
+    frame.append(&mut packet);
+    let headers = frame.len();
+    let len = fields.get("frame.len", headers.max(LEN_MIN))?;
+    if len < headers || len > weir_limits::FRAME_LEN_MAX as usize {
+        return Err(FrameError::Len { headers, len });
+    }
+    frame.resize(len, 0);
+    Ok(frame)
+}
+
+fn fields(text: &str) -> Result<Fields, FrameError> {
+    let mut fields = BTreeMap::new();
+    for term in text.split(',').map(str::trim).filter(|term| !term.is_empty()) {
+        let (name, value) = match term.split_once('=') {
+            Some((name, value)) => (name.trim(), Some(value.trim_start_matches('=').trim())),
+            None => (term, None),
+        };
+        let name = match name {
+            "tcp.dport" => "tcp.dstport",
+            "tcp.sport" => "tcp.srcport",
+            "udp.dport" => "udp.dstport",
+            "udp.sport" => "udp.srcport",
+            name => name,
+        };
+        let is_protocol = FIELDS.iter().any(|(protocol, _)| *protocol == name);
+        let is_field = FIELDS.iter().any(|(_, fields)| fields.contains(&name));
+        match value {
+            _ if !is_protocol && !is_field => return Err(FrameError::Field(name.into())),
+            Some(value) if is_field && !value.is_empty() => {
+                if fields.insert(name.to_owned(), value.to_owned()).is_some() {
+                    return Err(FrameError::Twice(name.into()));
+                }
+            }
+            None if is_protocol => {
+                fields.insert(name.to_owned(), String::new());
+            }
+            _ => return Err(FrameError::Value(term.into())),
+        }
+    }
+    Ok(Fields(fields))
+}
+
+/// What follows the Ethernet header, and what that is.
+fn network(fields: &Fields, src: Mac) -> Result<(u16, Vec<u8>), FrameError> {
+    if fields.has("arp") {
+        return Ok((ARP, arp(fields, src)?));
+    }
+    if fields.has("ipv6") {
+        let (src, dst) = (
+            fields.get("ipv6.src", Ipv6Addr::UNSPECIFIED)?,
+            fields.get("ipv6.dst", Ipv6Addr::UNSPECIFIED)?,
+        );
+        let mut ip = Ipv6Header {
+            hop_limit: fields.get("ipv6.hlim", 64)?,
+            source: src.octets(),
+            destination: dst.octets(),
+            next_header: IpNumber::IPV6_NO_NEXT_HEADER,
+            ..Ipv6Header::default()
+        };
+        let mut transport = Vec::new();
+        if fields.has("udp") {
+            ip.next_header = IpNumber::UDP;
+            let udp = UdpHeader::with_ipv6_checksum(
+                port(fields, "udp.srcport")?,
+                port(fields, "udp.dstport")?,
+                &ip,
+                &[],
+            );
+            transport.extend(udp.map_err(|error| fields.bad("udp", error.to_string()))?.to_bytes());
+        } else if fields.has("tcp") {
+            ip.next_header = IpNumber::TCP;
+            let mut tcp = syn(fields)?;
+            tcp.checksum = tcp
+                .calc_checksum_ipv6(&ip, &[])
+                .map_err(|error| fields.bad("tcp", error.to_string()))?;
+            transport.extend(tcp.to_bytes());
+        }
+        ip.next_header = IpNumber(fields.get("ipv6.nxt", ip.next_header.0)?);
+        ip.payload_length = transport.len() as u16; // a header
+        return Ok((IPV6, [&ip.to_bytes()[..], &transport].concat()));
+    }
+    if ["ip", "tcp", "udp", "icmp"].iter().any(|protocol| fields.has(protocol)) {
+        let (src, dst) = (
+            fields.get("ip.src", Ipv4Addr::UNSPECIFIED)?,
+            fields.get("ip.dst", Ipv4Addr::UNSPECIFIED)?,
+        );
+        let new = |len: usize, number| {
+            Ipv4Header::new(
+                len as u16,
+                fields.get("ip.ttl", 64)?,
+                number,
+                src.octets(),
+                dst.octets(),
+            )
+            .map_err(|error| fields.bad("ip", error.to_string()))
+        };
+        let (mut ip, transport) = if fields.has("udp") {
+            let ip = new(UdpHeader::LEN, IpNumber::UDP)?;
+            let udp = UdpHeader::with_ipv4_checksum(
+                port(fields, "udp.srcport")?,
+                port(fields, "udp.dstport")?,
+                &ip,
+                &[],
+            );
+            (ip, udp.map_err(|error| fields.bad("udp", error.to_string()))?.to_bytes().to_vec())
+        } else if fields.has("tcp") {
+            let mut tcp = syn(fields)?;
+            let ip = new(tcp.header_len(), IpNumber::TCP)?;
+            tcp.checksum = tcp
+                .calc_checksum_ipv4(&ip, &[])
+                .map_err(|error| fields.bad("tcp", error.to_string()))?;
+            (ip, tcp.to_bytes().to_vec())
+        } else if fields.has("icmp") {
+            let echo = Icmpv4Type::EchoRequest(IcmpEchoHeader { id: 1, seq: 1 });
+            let icmp = Icmpv4Header::with_checksum(echo, &[]).to_bytes().to_vec();
+            (new(icmp.len(), IpNumber::ICMP)?, icmp)
+        } else {
+            // For experiments (RFC 3692).
+            (new(0, IpNumber(253))?, Vec::new())
+        };
+        ip.protocol = IpNumber(fields.get("ip.proto", ip.protocol.0)?);
+        ip.header_checksum = ip.calc_header_checksum();
+        return Ok((IPV4, [&ip.to_bytes()[..], &transport].concat()));
+    }
+    Ok((ETHERTYPE, Vec::new()))
+}
+
+fn arp(fields: &Fields, src: Mac) -> Result<Vec<u8>, FrameError> {
+    let mut arp = vec![0, 1, 8, 0, 6, 4];
+    arp.extend(fields.number("arp.opcode", 1)?.to_be_bytes());
+    arp.extend(fields.get("arp.src.hw_mac", src)?.0);
+    arp.extend(fields.get("arp.src.proto_ipv4", Ipv4Addr::UNSPECIFIED)?.octets());
+    arp.extend(fields.get("arp.dst.hw_mac", Mac([0; 6]))?.0);
+    arp.extend(fields.get("arp.dst.proto_ipv4", Ipv4Addr::UNSPECIFIED)?.octets());
+    Ok(arp)
+}
+
+/// A port; one of those that nobody is assigned where none is named.
+fn port(fields: &Fields, field: &str) -> Result<u16, FrameError> {
+    fields.number(field, 49152)
+}
+
+/// What opens a connection.
+fn syn(fields: &Fields) -> Result<TcpHeader, FrameError> {
+    let ports = (port(fields, "tcp.srcport")?, port(fields, "tcp.dstport")?);
+    let mut tcp = TcpHeader::new(ports.0, ports.1, 1, u16::MAX);
+    tcp.syn = true;
+    Ok(tcp)
+}
+
+/// The bytes that hexadecimal digits name; spaces, colons and newlines between pairs do not count.
+///
+/// # Errors
+/// [`FrameError::Hex`]
+pub fn hex(text: &str) -> Result<Vec<u8>, FrameError> {
+    let digits: Vec<_> = text.chars().filter(|c| !c.is_whitespace() && *c != ':').collect();
+    let digit = |c: char| c.to_digit(16).ok_or(FrameError::Hex);
+    let pair = |pair: &[char]| match pair {
+        [high, low] => Ok((digit(*high)? << 4 | digit(*low)?) as u8), // two digits
+        _ => Err(FrameError::Hex),
+    };
+    digits.chunks(2).map(pair).collect()
+}

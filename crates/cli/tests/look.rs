@@ -1,0 +1,243 @@
+//! `weir capture`, `weir trace` and `weir doctor` at a running weir, which is confined.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use weir_testing::eventually;
+use weir_vif::{Options, QueuePair, Vif};
+use weir_wire::{Mac, Offload};
+
+const A: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
+const B: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
+
+/// A weir with two guests. Dropped, it is killed.
+struct Weir {
+    process: Child,
+    dir: TempDir,
+}
+
+impl Weir {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, control) = (dir.path().join("weir.toml"), dir.path().join("control.sock"));
+        let filter = "[[vif.a.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"udp dst port 25\"\n";
+        let config = format!(
+            "[switch]\nworkers = 1\ncontrol = {control:?}\n[vif.a]\nmac = \"{A}\"\n{filter}[vif.b]\nmac = \"{B}\"\n"
+        );
+        fs::write(&file, config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let process = command.arg("run").arg(file).stderr(Stdio::null()).spawn().unwrap();
+        let weir = Self { process, dir };
+        eventually("weir serves", || UnixStream::connect(&control).ok());
+        weir
+    }
+
+    fn guest(&self, vif: &str, mac: Mac) -> (Vif, QueuePair) {
+        let socket = self.dir.path().join(format!("{vif}.sock"));
+        let guest =
+            eventually("its socket is there", || Vif::connect(&socket, &Options::new(mac)).ok());
+        let mut guest = guest;
+        let pair = guest.queue_pairs().remove(0);
+        let state = format!("\"name\":\"{vif}\",\"kind\":\"vif\",\"state\":\"running\"");
+        let is_running = || self.does(&["stats", "--json"]).split_whitespace().collect::<String>();
+        eventually("its rings start", || is_running().contains(&state).then_some(()));
+        (guest, pair)
+    }
+
+    fn prepared(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--control").arg(self.dir.path().join("control.sock")).args(args);
+        command
+    }
+
+    fn command(&self, args: &[&str]) -> Output {
+        self.prepared(args).output().unwrap()
+    }
+
+    /// A command that succeeds, with what it prints.
+    fn does(&self, args: &[&str]) -> String {
+        let output = self.command(args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn udp(src: Mac, dst: Mac, port: u16) -> Vec<u8> {
+    let mut frame = [&dst.0[..], &src.0].concat();
+    frame.extend([
+        8, 0, 0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x0f, 0xa0,
+    ]);
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 8, 0, 0]);
+    frame.resize(60, 0);
+    frame
+}
+
+fn send(pair: &mut QueuePair, frame: &[u8]) {
+    pair.send(frame, &Offload::NONE).unwrap();
+    pair.flush();
+}
+
+/// The destination ports that the real tshark reads in a file; `None` without tshark.
+fn ports_in(file: &std::path::Path) -> Option<Vec<String>> {
+    let mut command = Command::new("tshark");
+    let command = command.arg("-r").arg(file).args(["-T", "fields", "-e", "udp.dstport"]);
+    let output = command.output().ok()?;
+    Some(text(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn a_capture_ends_with_a_signal_and_its_file_is_whole() {
+    let weir = Weir::start();
+    let ((_a, mut a), (_b, mut b)) = (weir.guest("a", A), weir.guest("b", B));
+    send(&mut b, &udp(B, Mac::BROADCAST, 1));
+    eventually("a has it", || a.recv(|_| ()));
+    let file = weir.dir.path().join("both.pcapng");
+    let mut command = weir.prepared(&["capture", "a", "b", "--snap", "64", "-w"]);
+    let capture = command.arg(&file).stderr(Stdio::piped()).spawn().unwrap();
+    let has_begun = || fs::metadata(&file).is_ok_and(|file| file.len() > 0).then_some(());
+    eventually("it has begun", has_begun);
+    let begun = fs::metadata(&file).unwrap().len();
+    for port in 100..110 {
+        send(&mut a, &udp(A, B, port));
+    }
+    // A frame of 60 bytes takes more than 100 in the file, sent and received.
+    let all = || fs::metadata(&file).is_ok_and(|file| file.len() > begun + 20 * 100).then_some(());
+    eventually("the frames are in the file", all);
+    kill_process(Pid::from_child(&capture), Signal::INT).unwrap();
+    let output = capture.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(text(&output.stderr), "20 frames, none lost\n");
+    match ports_in(&file) {
+        None => eprintln!("skipped: tshark is not installed"),
+        Some(mut ports) => {
+            ports.sort();
+            let sent = (100..110).flat_map(|port| [port.to_string(), port.to_string()]);
+            assert_eq!(ports, sent.collect::<Vec<_>>());
+        }
+    }
+    // Frame 3 of the file, once more in thought.
+    let path = file.to_str().unwrap();
+    let traced = weir.does(&["trace", "a", "--pcap", path, "--number", "3"]);
+    assert!(traced.contains("is behind b"), "{traced}");
+    let output = weir.command(&["trace", "a", "--pcap", path, "--number", "21"]);
+    assert!(text(&output.stderr).contains("there are 20 frames, and no frame 21"), "{output:?}");
+}
+
+#[test]
+fn a_capture_shows_lines_and_reasons_of_drops() {
+    let weir = Weir::start();
+    let (_a, mut a) = weir.guest("a", A);
+    let mut command = weir.prepared(&["capture", "a", "--drops", "-c", "2"]);
+    let mut capture = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(capture.stdout.take().unwrap()).lines();
+    let mut first = String::new();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| lines.next().unwrap().unwrap());
+        // Whenever it begins.
+        while !reading.is_finished() {
+            send(&mut a, &udp(A, B, 25));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        first = reading.join().unwrap();
+    });
+    send(&mut a, &udp(A, B, 25));
+    assert!(capture.wait().unwrap().success());
+    let expected =
+        format!(" a tx {A} > {B}, UDP 10.0.0.1:4000 > 10.0.0.2:25, 60 bytes, dropped: filtered_tx");
+    assert!(first.ends_with(&expected), "{first}");
+    let mut said = String::new();
+    capture.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "2 frames, none lost\n");
+    let refused = weir.command(&["capture", "z"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("there is no interface or uplink called z"));
+}
+
+#[test]
+fn a_reader_that_leaves_takes_nothing_along() {
+    let weir = Weir::start();
+    let ((_a, mut a), (_b, mut b)) = (weir.guest("a", A), weir.guest("b", B));
+    for _ in 0..6 {
+        let mut command = weir.prepared(&["capture", "a", "-w", "-"]);
+        let mut capture = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut first = [0; 16];
+        capture.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        // Its output has nobody who reads now.
+        send(&mut a, &udp(A, Mac::BROADCAST, 7));
+        eventually("it ends", || {
+            send(&mut a, &udp(A, Mac::BROADCAST, 7));
+            capture.try_wait().unwrap()
+        });
+    }
+    let mut frame = Vec::new();
+    eventually("frames flow", || b.recv_into(&mut frame).map(drop));
+}
+
+#[test]
+fn a_trace_says_where_a_frame_goes_and_why_not() {
+    let weir = Weir::start();
+    let _guests = (weir.guest("a", A), weir.guest("b", B));
+    let to_b = format!("eth.dst={B}, ip.dst=10.0.0.2, udp.dstport=");
+    let said = weir.does(&["trace", "a", &format!("{to_b}25")]);
+    assert!(
+        said.contains("tx rule 1 of 1, `tx drop udp dst port 25`, matches and drops the frame"),
+        "{said}"
+    );
+    let said = weir.does(&["trace", "a", &format!("{to_b}26"), "--json"]);
+    assert!(
+        said.split_whitespace().collect::<String>().contains("\"delivered\":[\"b\"]"),
+        "{said}"
+    );
+    let said = weir.does(&["trace", "a", "--hex", "ffffffffffff 525400000009 88b5"]);
+    assert!(said.contains("the port is held to another address"), "{said}");
+    let bad = weir.command(&["trace", "a", "eth.dest=1"]);
+    assert!(text(&bad.stderr).contains("`eth.dest` is not known here"));
+}
+
+#[test]
+fn a_doctor_finds_nothing_in_health_and_what_was_done_to_it_otherwise() {
+    let weir = Weir::start();
+    let ((_a, mut a), _b) = (weir.guest("a", A), weir.guest("b", B));
+    let healthy = weir.command(&["doctor"]);
+    assert_eq!(healthy.status.code(), Some(0), "{}", text(&healthy.stdout));
+    assert!(text(&healthy.stdout).ends_with(" checks: 0 faults\n"));
+
+    // A guest that lies, and a socket that somebody has removed.
+    for _ in 0..20 {
+        send(&mut a, &udp(B, Mac::BROADCAST, 1));
+    }
+    fs::remove_file(weir.dir.path().join("b.sock")).unwrap();
+    let found = eventually("it is found", || {
+        let output = weir.command(&["doctor", "--json"]);
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let by = |check: &str, port: &str| {
+            let findings = found["findings"].as_array().unwrap().iter();
+            findings.filter(|it| it["check"] == check && it["subject"] == port).count() == 1
+        };
+        let all = by("src-mac", "a") && by("waiting-socket-missing", "b");
+        all.then_some(output.status.code())
+    });
+    assert_eq!(found, Some(5));
+
+    let nowhere = weir.dir.path().join("nobody.sock");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let alone = command.arg("--control").arg(nowhere).arg("doctor").output().unwrap();
+    assert_eq!(alone.status.code(), Some(5));
+    assert!(text(&alone.stdout).contains("no weir answers on the control socket"));
+}
