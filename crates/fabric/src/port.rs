@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use weir_limits::{FDB_PER_PORT_MAX, FDB_PER_VIF_MAX, PORTS_MAX};
+use weir_limits::{FDB_PER_OVERLAY_MAX, FDB_PER_PORT_MAX, FDB_PER_VIF_MAX, PORTS_MAX};
 
 use crate::mac_check::MacCheck;
 use crate::vlan::{Vid, VlanMode, VlanSet};
@@ -70,6 +70,16 @@ impl PortConfig {
             vlan: VlanMode::Trunk { native: Some(Vid::DEFAULT), allowed: VlanSet::All },
             mac_check: MacCheck::Off,
             learn_max: FDB_PER_PORT_MAX,
+            uplink: true,
+        }
+    }
+
+    /// The port of an overlay: an uplink that is a member of all networks, and of no VLAN.
+    pub const fn overlay() -> Self {
+        Self {
+            vlan: VlanMode::Networks,
+            mac_check: MacCheck::Off,
+            learn_max: FDB_PER_OVERLAY_MAX,
             uplink: true,
         }
     }

@@ -8,17 +8,22 @@
 //! | `Access(a)` | VLAN `a` | dropped | untagged if `v == a` |
 //! | `Trunk` | the native VLAN, or dropped without one | VLAN `v` if carried | untagged if `v` is native, tagged if carried |
 //!
+//! | `Networks` | the network of that number | the same | its number, in place of a tag |
+//!
+//! A *network* is a VLAN that no tag can name, so that no trunk carries it by chance: its [`Vid`] is above those of
+//! IEEE 802.1Q. The port of an overlay, whose wire has names of its own for networks, is a member of all.
+//!
 //! An access port also refuses its own VLAN's tag: a guest that sends tags expects to receive them, and would get
 //! none.
 
 use std::fmt;
 
-use weir_limits::VLAN_ID_MAX;
+use weir_limits::{NETWORKS_MAX, VLAN_ID_MAX};
 use weir_wire::Tci;
 
 use crate::DropReason;
 
-/// A VLAN id, 1 to 4094.
+/// A VLAN id, 1 to 4094; or a network, from 4096 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vid(u16);
 
@@ -37,15 +42,42 @@ impl Vid {
         }
     }
 
+    /// The network of that number; `None` from `weir_limits::NETWORKS_MAX` up.
+    pub const fn of_network(number: u16) -> Option<Self> {
+        if (number as usize) < NETWORKS_MAX { Some(Self(FIRST_NETWORK + number)) } else { None }
+    }
+
+    /// The number of the network, where it is one and no VLAN.
+    pub const fn network(self) -> Option<u16> {
+        self.0.checked_sub(FIRST_NETWORK)
+    }
+
+    /// The id of a VLAN or a network.
+    pub(crate) const fn from_bits(bits: u16) -> Option<Self> {
+        match bits {
+            1..=VLAN_ID_MAX => Some(Self(bits)),
+            _ => match bits.checked_sub(FIRST_NETWORK) {
+                Some(number) => Self::of_network(number),
+                None => None,
+            },
+        }
+    }
+
     /// The id.
     pub const fn get(self) -> u16 {
         self.0
     }
 }
 
+/// The first number that does not fit into a tag.
+const FIRST_NETWORK: u16 = 4096;
+
 impl fmt::Display for Vid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self.network() {
+            None => self.0.fmt(f),
+            Some(number) => write!(f, "network {number}"),
+        }
     }
 }
 
@@ -57,9 +89,9 @@ pub struct VidError {
     pub vid: u16,
 }
 
-const WORDS: usize = 4096 / 64;
+const WORDS: usize = FIRST_NETWORK as usize / 64;
 
-/// A set of VLANs.
+/// A set of VLANs, without networks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct VidSet(Box<[u64; WORDS]>);
 
@@ -67,7 +99,7 @@ impl VidSet {
     /// Whether `vid` is in the set.
     pub fn contains(&self, vid: Vid) -> bool {
         let (word, bit) = Self::position(vid);
-        self.0[word] & bit != 0
+        self.0.get(word).is_some_and(|word| word & bit != 0)
     }
 
     /// The VLANs in the set, in ascending order.
@@ -85,7 +117,9 @@ impl FromIterator<Vid> for VidSet {
         let mut words = Box::new([0; WORDS]);
         for vid in vids {
             let (word, bit) = Self::position(vid);
-            words[word] |= bit;
+            if let Some(word) = words.get_mut(word) {
+                *word |= bit;
+            }
         }
         Self(words)
     }
@@ -110,7 +144,7 @@ impl VlanSet {
     /// Whether the trunk carries `vid`.
     pub fn contains(&self, vid: Vid) -> bool {
         match self {
-            Self::All => true,
+            Self::All => vid.network().is_none(),
             Self::Only(set) => set.contains(vid),
         }
     }
@@ -129,6 +163,8 @@ pub enum VlanMode {
         /// The VLANs of tagged frames.
         allowed: VlanSet,
     },
+    /// Member of all networks, told apart by their numbers in place of tags ([`Tci::bits`]).
+    Networks,
 }
 
 /// How a frame leaves a port.
@@ -136,7 +172,7 @@ pub enum VlanMode {
 pub enum EgressTag {
     /// Without a tag.
     Untagged,
-    /// With this tag, after the addresses. It keeps priority and drop eligibility of the tag that
+    /// With this tag, after the addresses; by a port of [`VlanMode::Networks`], of the network of that number. A tag keeps priority and drop eligibility of the tag that
     /// the frame came in with, priority 0 if it had none.
     Tagged(Tci),
 }
@@ -148,6 +184,9 @@ impl VlanMode {
     /// [`DropReason::VlanReservedVid`], [`DropReason::VlanTaggedOnAccess`],
     /// [`DropReason::VlanUntaggedOnTrunk`], [`DropReason::VlanNotAllowed`].
     pub fn ingress(&self, tag: Option<Tci>) -> Result<Vid, DropReason> {
+        if let Self::Networks = self {
+            return network(tag);
+        }
         let vid = match tag.map_or(Tci::VID_PRIORITY, Tci::vid) {
             Tci::VID_PRIORITY => None,
             vid => Some(Vid::new(vid).map_err(|_| DropReason::VlanReservedVid)?),
@@ -156,8 +195,9 @@ impl VlanMode {
             (Self::Access(access), None) => Ok(*access),
             (Self::Access(_), Some(_)) => Err(DropReason::VlanTaggedOnAccess),
             (Self::Trunk { native, .. }, None) => native.ok_or(DropReason::VlanUntaggedOnTrunk),
+            (Self::Networks, None) => Err(DropReason::VlanUntaggedOnTrunk),
             (Self::Trunk { .. }, Some(vid)) if self.is_member(vid) => Ok(vid),
-            (Self::Trunk { .. }, Some(_)) => Err(DropReason::VlanNotAllowed),
+            (Self::Trunk { .. } | Self::Networks, Some(_)) => Err(DropReason::VlanNotAllowed),
         }
     }
 
@@ -166,6 +206,7 @@ impl VlanMode {
         match self {
             Self::Access(access) => *access == vid,
             Self::Trunk { native, allowed } => *native == Some(vid) || allowed.contains(vid),
+            Self::Networks => vid.network().is_some(),
         }
     }
 
@@ -176,6 +217,7 @@ impl VlanMode {
         }
         match self {
             Self::Access(_) => Some(EgressTag::Untagged),
+            Self::Networks => vid.network().map(|number| EgressTag::Tagged(Tci::from_bits(number))),
             Self::Trunk { native, .. } if *native == Some(vid) => Some(EgressTag::Untagged),
             Self::Trunk { .. } => {
                 let priority = tag.map_or(0, |tag| tag.bits() & !Tci::VID_RESERVED);
@@ -183,6 +225,13 @@ impl VlanMode {
             }
         }
     }
+}
+
+/// The network that a port of [`VlanMode::Networks`] has named in place of a tag.
+#[cold]
+fn network(tag: Option<Tci>) -> Result<Vid, DropReason> {
+    let number = tag.ok_or(DropReason::VlanUntaggedOnTrunk)?.bits();
+    Vid::of_network(number).ok_or(DropReason::VlanNotAllowed)
 }
 
 #[cfg(test)]
@@ -269,6 +318,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn no_tag_names_a_network_and_no_trunk_carries_one() {
+        let network = Vid::of_network(7).unwrap();
+        assert_eq!(VlanMode::Networks.ingress(Some(Tci::from_bits(7))), Ok(network));
+        let named = Some(EgressTag::Tagged(Tci::from_bits(7)));
+        assert_eq!(VlanMode::Networks.egress(network, None), named);
+        assert!(VlanMode::Access(network).is_member(network));
+        for trunk in [trunk_all(Some(1)), trunk(Some(7), &[7, 4094])] {
+            assert_eq!(trunk.egress(network, None), None);
+            for ingress_tag in (0..=u16::MAX).map(Tci::from_bits) {
+                let vid = trunk.ingress(Some(ingress_tag));
+                assert!(vid.is_err() || vid.is_ok_and(|vid| vid.network().is_none()));
+            }
+        }
+        assert!(!VlanMode::Networks.is_member(vid(7)), "a VLAN is no network");
+        assert_eq!(VlanMode::Networks.ingress(None), Err(DropReason::VlanUntaggedOnTrunk));
+        let beyond = Tci::from_bits(NETWORKS_MAX as u16);
+        assert_eq!(VlanMode::Networks.ingress(Some(beyond)), Err(DropReason::VlanNotAllowed));
+        let set: VidSet = [network].into_iter().collect();
+        assert!(!set.contains(network) && set.iter().next().is_none());
     }
 
     #[test]

@@ -192,6 +192,13 @@ pub const FDB_PER_PORT_MAX: u32 = 4096;
 /// Most addresses learned behind one guest's interface. With the source-MAC check on it is one per
 /// VLAN; without it this leaves room for a few nested guests.
 pub const FDB_PER_VIF_MAX: u32 = 64;
+/// Most networks of one switch that are no VLANs.
+pub const NETWORKS_MAX: usize = 4096;
+/// Most addresses that are learned behind uplinks in one network: a sixteenth of the table, so that one tenant's traffic
+/// leaves room for others'.
+pub const FDB_PER_NETWORK_MAX: u32 = 1024;
+/// Most addresses behind the port of an overlay: half of the table.
+pub const FDB_PER_OVERLAY_MAX: u32 = (FDB_ENTRIES_MAX / 2) as u32;
 /// Entries of a receive indirection table (`ethtool -x`; the usual size in NICs, Dong 2011's vRSS).
 pub const INDIRECTION_LEN: usize = 128;
 /// Flows of one interface whose receive queue follows their transmit queue.
@@ -600,6 +607,7 @@ const _: () = {
     assert!(FDB_ENTRIES_MAX.is_power_of_two());
     assert!((FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_MAX);
     assert!(FDB_PER_VIF_MAX <= FDB_PER_PORT_MAX);
+    assert!(FDB_PER_NETWORK_MAX < FDB_PER_OVERLAY_MAX && NETWORKS_MAX <= 4096);
     assert!(INDIRECTION_LEN.is_power_of_two() && INDIRECTION_LEN >= QUEUE_PAIRS_MAX);
     assert!(STEERING_FLOWS_MAX.is_power_of_two());
     assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);

@@ -41,6 +41,7 @@ impl Port {
         let MacCheck::Pinned(mac) = self.config.mac_check else { return None };
         let vids = match &self.config.vlan {
             VlanMode::Access(vid) => vec![*vid],
+            VlanMode::Networks => Vec::new(),
             VlanMode::Trunk { native, allowed: VlanSet::All } => native.iter().copied().collect(),
             VlanMode::Trunk { native, allowed: VlanSet::Only(set) } => {
                 native.iter().copied().chain(set.iter()).collect()
@@ -92,7 +93,7 @@ impl PortTable {
 pub struct Fabric {
     table: ArcSwap<PortTable>,
     control: Mutex<Control>,
-    fdb: Fdb,
+    fdb: Arc<Fdb>,
 }
 
 struct Control {
@@ -135,7 +136,7 @@ impl Fabric {
         Self {
             table: ArcSwap::from_pointee(PortTable::empty()),
             control: Mutex::new(Control { next: 0 }),
-            fdb: Fdb::new(RandomState::new().hash_one(PORTS_MAX)),
+            fdb: Arc::new(Fdb::new(RandomState::new().hash_one(PORTS_MAX))),
         }
     }
 
@@ -145,7 +146,7 @@ impl Fabric {
     }
 
     /// The forwarding table, for [`Fdb::age`] and statistics.
-    pub fn fdb(&self) -> &Fdb {
+    pub fn fdb(&self) -> &Arc<Fdb> {
         &self.fdb
     }
 

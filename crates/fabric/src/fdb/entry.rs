@@ -1,26 +1,26 @@
 //! A forwarding entry in one word, so that readers and writers handle it whole.
 //!
-//! A bijection on 60 bits mixes an address (12-bit VLAN id and 48-bit MAC). The low bits of the result choose the
+//! A bijection on 61 bits mixes an address (13 bits of VLAN or network, and 48-bit MAC). The low bits of the result choose the
 //! bucket, so the entry holds only the rest, the *tag*; tag and bucket give the address back. Claim and port fill
 //! the word:
 //!
 //! ```text
-//!   63            15 14   13 12         0
-//!  │ tag (49 bits)  │ claim │ port + 1   │      zero: empty
+//!   63 62             13 12   11 10        0
+//!  │ 0 │ tag (50 bits)  │ claim │ port + 1  │      zero: empty
 //! ```
 
-use weir_limits::PORTS_MAX;
+use weir_limits::{NETWORKS_MAX, PORTS_MAX};
 use weir_wire::Mac;
 
 use super::{BUCKETS, Claim};
 use crate::port::PortId;
 use crate::vlan::Vid;
 
-const ADDRESS_BITS: u32 = 12 + 48;
+const ADDRESS_BITS: u32 = 13 + 48;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 const MAC_BITS: u32 = 48;
 const BUCKET_BITS: u32 = BUCKETS.trailing_zeros();
-const PORT_BITS: u32 = 13;
+const PORT_BITS: u32 = 11;
 const PORT_MASK: u64 = (1 << PORT_BITS) - 1;
 const CLAIM_BITS: u32 = 2;
 const CLAIM_MASK: u64 = (1 << CLAIM_BITS) - 1;
@@ -31,6 +31,7 @@ const _: () = {
     // A smaller table leaves too many bits of the address to the tag.
     assert!(ADDRESS_BITS - BUCKET_BITS + TAG_SHIFT <= u64::BITS);
     assert!(PORTS_MAX < PORT_MASK as usize);
+    assert!(4096 + NETWORKS_MAX <= 1 << (ADDRESS_BITS - MAC_BITS));
 };
 
 /// Where an address belongs: a bucket, and the tag that tells it from others there.
@@ -52,14 +53,14 @@ impl Slot {
     pub(super) fn address(self, seed: u64) -> Option<(Vid, Mac)> {
         let address = unmix(self.tag << BUCKET_BITS | self.bucket as u64) ^ (seed & ADDRESS_MASK);
         let [v1, v0, mac @ ..] = address.to_be_bytes();
-        Some((Vid::new(u16::from_be_bytes([v1, v0])).ok()?, Mac(mac)))
+        Some((Vid::from_bits(u16::from_be_bytes([v1, v0]))?, Mac(mac)))
     }
 }
 
-/// Odd, so that multiplication modulo 2^60 can be undone; from splitmix64.
+/// Odd, so that multiplication modulo 2^61 can be undone; from splitmix64.
 const MULTIPLIERS: [u64; 2] = [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
-/// Half of the bits, so that the shift-xor undoes itself.
-const SHIFT: u32 = ADDRESS_BITS / 2;
+/// Half of the bits at least, so that the shift-xor undoes itself.
+const SHIFT: u32 = ADDRESS_BITS.div_ceil(2);
 
 fn mix(address: u64) -> u64 {
     MULTIPLIERS.iter().fold(address, |bits, &multiplier| {
@@ -120,6 +121,13 @@ mod tests {
 
     proptest! {
         #[test]
+        fn slot_gives_a_networks_address_back(network in 0..NETWORKS_MAX as u16, mac: [u8; 6], seed: u64) {
+            let address = (Vid::of_network(network).unwrap(), Mac(mac));
+            let slot = Slot::of(address.0, address.1, seed);
+            prop_assert_eq!(slot.address(seed), Some(address));
+        }
+
+        #[test]
         fn slot_gives_its_address_back(vid in 1..=4094u16, mac: [u8; 6], seed: u64) {
             let address = (Vid::new(vid).unwrap(), Mac(mac));
             let slot = Slot::of(address.0, address.1, seed);
@@ -127,7 +135,7 @@ mod tests {
         }
 
         #[test]
-        fn entry_survives_its_word(tag in 0..1u64 << 49, claim in 0..3, port in 0..PORTS_MAX as u16) {
+        fn entry_survives_its_word(tag in 0..1u64 << 50, claim in 0..3, port in 0..PORTS_MAX as u16) {
             let claim = [Claim::Dynamic, Claim::First, Claim::Pinned][claim as usize];
             let entry = Entry { tag, claim, port: PortId::new(port).unwrap() };
             prop_assert_eq!(Entry::unpack(entry.pack()), Some(entry));

@@ -9,8 +9,13 @@
 //! new second, or the reverse. The entry then looks older or younger: at worst one more frame is flooded, or one
 //! entry is swept later.
 //!
+//! **Remotes.** Behind the port of an overlay an address is at one of many hosts: the port's *remote*, a number that
+//! only the port understands. It is a word in what the bucket has to spare, so an entry has 16 bytes with it or
+//! without. Nobody reads it but the port ([`Fdb::remote`]).
+//!
 //! **One port can't take the table from the others.** A port has a limit of learned addresses; in a full bucket the
-//! port with the most entries loses one; and a [`Claim`] from the source-MAC check keeps an address from being
+//! port with the most entries loses one; what is learned behind uplinks has a limit in each network; and a [`Claim`]
+//! from the source-MAC check keeps an address from being
 //! moved, aged or evicted.
 
 mod entry;
@@ -20,10 +25,11 @@ mod tests;
 use std::array;
 use std::cmp::Reverse;
 use std::iter;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weir_limits::{FDB_AGE_SECS, FDB_ENTRIES_MAX, PORTS_MAX};
+use weir_limits::{FDB_AGE_SECS, FDB_ENTRIES_MAX, FDB_PER_NETWORK_MAX, NETWORKS_MAX, PORTS_MAX};
 use weir_wire::Mac;
 
 use crate::port::PortId;
@@ -40,7 +46,7 @@ const AGE_BUCKETS: usize = 64;
 const FLUSH_BUCKETS: usize = 64;
 
 const _: () = {
-    assert!(BUCKETS.is_multiple_of(AGE_BUCKETS));
+    assert!(BUCKETS.is_multiple_of(AGE_BUCKETS) && BUCKETS.is_multiple_of(FLUSH_BUCKETS));
     assert!(BUCKETS / AGE_BUCKETS < FDB_AGE_SECS as usize);
 };
 
@@ -105,6 +111,8 @@ pub enum Learned {
     },
     /// Not learned: the port has `learn_max` addresses.
     PortLimit,
+    /// Not learned: the network has `weir_limits::FDB_PER_NETWORK_MAX` addresses behind uplinks.
+    NetworkLimit,
     /// Not learned: the bucket is full of addresses with a claim.
     BucketFull,
     /// Not learned: a group address is no station's.
@@ -135,6 +143,8 @@ pub struct FdbStats {
     pub evicted: u64,
     /// Frames whose source was not learned because of the port's limit.
     pub refused_port_limit: u64,
+    /// The same because of the network's limit.
+    pub refused_network_limit: u64,
     /// Frames whose source was not learned because its bucket was full of claimed addresses.
     pub refused_bucket_full: u64,
 }
@@ -144,6 +154,7 @@ struct Counters {
     moved: AtomicU64,
     evicted: AtomicU64,
     refused_port_limit: AtomicU64,
+    refused_network_limit: AtomicU64,
     refused_bucket_full: AtomicU64,
 }
 
@@ -156,13 +167,18 @@ struct Bucket {
     words: [AtomicU64; WAYS],
     /// Second at which each entry was last used.
     seen_secs: [AtomicU32; WAYS],
+    /// Where behind its port each entry is, plus 1; 0 where the port has not said.
+    remotes: [AtomicU32; WAYS],
 }
+
+const _: () = assert!(size_of::<Bucket>() == 128);
 
 impl Bucket {
     fn new() -> Self {
         Self {
             words: array::from_fn(|_| AtomicU64::new(0)),
             seen_secs: array::from_fn(|_| AtomicU32::new(0)),
+            remotes: array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
@@ -182,6 +198,16 @@ impl Bucket {
 
     fn has_expired(&self, way: usize, entry: Entry, now_secs: u32) -> bool {
         entry.claim.is_learned() && self.age_secs(way, now_secs) > FDB_AGE_SECS
+    }
+
+    /// What a reader finds there from now on is of the entry that is put there next: an old entry with a remote is gone
+    /// first, so that nobody takes the next one's for its own. A lookup may miss meanwhile, and one frame is flooded.
+    fn forget_remote(&self, way: usize) {
+        if self.remotes[way].load(Ordering::Relaxed) != 0 {
+            self.words[way].store(0, Ordering::Relaxed);
+            fence(Ordering::Release);
+            self.remotes[way].store(0, Ordering::Relaxed);
+        }
     }
 
     /// Stores only a change, so that workers don't pass the cache line around for every frame.
@@ -218,6 +244,8 @@ pub struct Fdb {
     buckets: Box<[Bucket]>,
     /// Entries of each port; changed under the lock.
     learned: Box<[AtomicU32]>,
+    /// Entries of each network that were learned behind uplinks; changed under the lock.
+    in_network: Box<[AtomicU32]>,
     writer: Mutex<Writer>,
     counters: Counters,
 }
@@ -229,6 +257,7 @@ impl Fdb {
             seed,
             buckets: iter::repeat_with(Bucket::new).take(BUCKETS).collect(),
             learned: iter::repeat_with(AtomicU32::default).take(PORTS_MAX).collect(),
+            in_network: iter::repeat_with(AtomicU32::default).take(NETWORKS_MAX).collect(),
             writer: Mutex::new(Writer { sweep_bucket: 0 }),
             counters: Counters::default(),
         }
@@ -243,6 +272,39 @@ impl Fdb {
         (!bucket.has_expired(way, entry, now_secs)).then_some(entry.port)
     }
 
+    /// Behind which of `port`'s remotes the address is; `None` if the port has not said, or the address is not (any
+    /// more) behind the port. Wait-free.
+    pub fn remote(&self, vid: Vid, mac: Mac, port: PortId, now_secs: u32) -> Option<u32> {
+        let slot = Slot::of(vid, mac, self.seed);
+        let bucket = &self.buckets[slot.bucket];
+        let (way, entry) = bucket.find(slot.tag)?;
+        if entry.port != port || bucket.has_expired(way, entry, now_secs) {
+            return None;
+        }
+        let remote = bucket.remotes[way].load(Ordering::Relaxed).checked_sub(1)?;
+        // An entry is emptied before another one with a remote takes its place: what is still there was there.
+        fence(Ordering::Acquire);
+        (bucket.words[way].load(Ordering::Relaxed) == entry.pack()).then_some(remote)
+    }
+
+    /// The address, if it is known behind `port`, is behind this one of the port's remotes. Wait-free unless that is
+    /// new.
+    pub fn set_remote(&self, vid: Vid, mac: Mac, port: PortId, remote: u32) {
+        let slot = Slot::of(vid, mac, self.seed);
+        let bucket = &self.buckets[slot.bucket];
+        let there = || bucket.find(slot.tag).filter(|(_, entry)| entry.port == port);
+        let remote = remote.saturating_add(1);
+        let Some((way, _)) = there() else { return };
+        if bucket.remotes[way].load(Ordering::Relaxed) == remote {
+            return;
+        }
+        let _writer = self.lock();
+        // Another worker may have put something else there.
+        if let Some((way, _)) = there() {
+            bucket.remotes[way].store(remote, Ordering::Relaxed);
+        }
+    }
+
     /// A frame from this address was received. Wait-free unless the address is new or has moved.
     pub fn learn(&self, vid: Vid, mac: Mac, learner: Learner, now_secs: u32) -> Learned {
         if mac.is_multicast() {
@@ -252,19 +314,20 @@ impl Fdb {
         let bucket = &self.buckets[slot.bucket];
         let found = bucket.find(slot.tag);
         // Refusals are decided without the lock: a port that is refused may be refused for every frame.
-        let learned = match self.plan(found, learner) {
+        let learned = match self.plan(found, learner, vid) {
             Ok(Learned::Known) => {
                 if let Some((way, _)) = found {
                     bucket.touch(way, now_secs);
                 }
                 Learned::Known
             }
-            Ok(_) => self.change(slot, learner, now_secs),
+            Ok(_) => self.change(slot, learner, vid, now_secs),
             Err(refusal) => refusal,
         };
         match learned {
             Learned::Moved { .. } => count(&self.counters.moved),
             Learned::PortLimit => count(&self.counters.refused_port_limit),
+            Learned::NetworkLimit => count(&self.counters.refused_network_limit),
             Learned::BucketFull => count(&self.counters.refused_bucket_full),
             Learned::Known | Learned::New | Learned::Owned { .. } | Learned::Multicast => {}
         }
@@ -292,7 +355,12 @@ impl Fdb {
     }
 
     /// What is to become of an address that was `found` in the table; an error is a refusal.
-    fn plan(&self, found: Option<(usize, Entry)>, learner: Learner) -> Result<Learned, Learned> {
+    fn plan(
+        &self,
+        found: Option<(usize, Entry)>,
+        learner: Learner,
+        vid: Vid,
+    ) -> Result<Learned, Learned> {
         let planned = match found {
             Some((_, entry)) if entry.port == learner.port => {
                 // The port's check may have changed since.
@@ -308,29 +376,34 @@ impl Fdb {
         if self.learned_by(learner.port) >= learner.learn_max {
             return Err(Learned::PortLimit);
         }
-        Ok(planned)
+        let counted = vid.network().filter(|_| learner.claim == Claim::Uplink);
+        let count = counted.and_then(|network| self.in_network.get(usize::from(network)));
+        match count.map(|count| count.load(Ordering::Relaxed)) {
+            Some(FDB_PER_NETWORK_MAX..) => Err(Learned::NetworkLimit),
+            _ => Ok(planned),
+        }
     }
 
     /// Enters an address that is new or has moved.
-    fn change(&self, slot: Slot, learner: Learner, now_secs: u32) -> Learned {
+    fn change(&self, slot: Slot, learner: Learner, vid: Vid, now_secs: u32) -> Learned {
         let _writer = self.lock();
         let bucket = &self.buckets[slot.bucket];
         // Another worker may have been first.
         let found = bucket.find(slot.tag);
-        let learned = match self.plan(found, learner) {
+        let learned = match self.plan(found, learner, vid) {
             Ok(learned) => learned,
             Err(refusal) => return refusal,
         };
         let empty = || bucket.words.iter().position(|word| word.load(Ordering::Relaxed) == 0);
         let way = match (found, empty()) {
             (Some((way, old)), _) => {
-                self.uncount(old);
+                self.uncount(slot.bucket, old);
                 way
             }
             (None, Some(way)) => way,
             (None, None) => match bucket.victim(learner.port, now_secs) {
                 Some((way, old)) => {
-                    self.uncount(old);
+                    self.uncount(slot.bucket, old);
                     if !bucket.has_expired(way, old, now_secs) {
                         count(&self.counters.evicted);
                     }
@@ -340,10 +413,14 @@ impl Fdb {
             },
         };
         let entry = Entry { tag: slot.tag, claim: learner.claim, port: learner.port };
+        bucket.forget_remote(way);
         // The second before the word: whoever sees the new word sees no second older than its own.
         bucket.seen_secs[way].store(now_secs, Ordering::Relaxed);
         bucket.words[way].store(entry.pack(), Ordering::Release);
         self.learned[learner.port.index()].fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.network_count(slot.bucket, entry) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         learned
     }
 
@@ -354,7 +431,7 @@ impl Fdb {
         let bucket = &self.buckets[slot.bucket];
         let found = bucket.find(slot.tag).filter(|(_, entry)| entry.port == port);
         if let Some((way, entry)) = found {
-            self.remove(bucket, way, entry);
+            self.remove(slot.bucket, way, entry);
         }
         found.is_some()
     }
@@ -362,13 +439,13 @@ impl Fdb {
     /// Removes every address behind `port`; returns how many there were.
     pub fn flush_port(&self, port: PortId) -> usize {
         let mut removed = 0;
-        for buckets in self.buckets.chunks(FLUSH_BUCKETS) {
+        for start in (0..BUCKETS).step_by(FLUSH_BUCKETS) {
             let _writer = self.lock();
             // Most ports have few addresses or none, and front ends start and stop rings as they like.
             if self.learned_by(port) == 0 {
                 break;
             }
-            removed += self.sweep(buckets, |_, _, entry| entry.port == port);
+            removed += self.sweep(start..start + FLUSH_BUCKETS, |_, _, entry| entry.port == port);
         }
         removed
     }
@@ -381,9 +458,7 @@ impl Fdb {
         let start = writer.sweep_bucket;
         let end = start + AGE_BUCKETS;
         writer.sweep_bucket = end % BUCKETS;
-        self.sweep(&self.buckets[start..end], |bucket, way, entry| {
-            bucket.has_expired(way, entry, now_secs)
-        })
+        self.sweep(start..end, |bucket, way, entry| bucket.has_expired(way, entry, now_secs))
     }
 
     /// Entries in the table, expired ones that were not swept yet included.
@@ -424,29 +499,48 @@ impl Fdb {
             moved: get(&self.counters.moved),
             evicted: get(&self.counters.evicted),
             refused_port_limit: get(&self.counters.refused_port_limit),
+            refused_network_limit: get(&self.counters.refused_network_limit),
             refused_bucket_full: get(&self.counters.refused_bucket_full),
         }
     }
 
     /// Removes the entries that `gone` says; the lock is held.
-    fn sweep(&self, buckets: &[Bucket], gone: impl Fn(&Bucket, usize, Entry) -> bool) -> usize {
+    fn sweep(&self, buckets: Range<usize>, gone: impl Fn(&Bucket, usize, Entry) -> bool) -> usize {
         let mut removed = 0;
-        for bucket in buckets {
+        for (index, bucket) in buckets.clone().zip(&self.buckets[buckets]) {
             for (way, entry) in bucket.entries().filter(|&(way, entry)| gone(bucket, way, entry)) {
-                self.remove(bucket, way, entry);
+                self.remove(index, way, entry);
                 removed += 1;
             }
         }
         removed
     }
 
-    fn remove(&self, bucket: &Bucket, way: usize, entry: Entry) {
-        bucket.words[way].store(0, Ordering::Release);
-        self.uncount(entry);
+    fn remove(&self, bucket: usize, way: usize, entry: Entry) {
+        self.buckets[bucket].words[way].store(0, Ordering::Release);
+        self.uncount(bucket, entry);
     }
 
-    fn uncount(&self, entry: Entry) {
+    fn uncount(&self, bucket: usize, entry: Entry) {
         self.learned[entry.port.index()].fetch_sub(1, Ordering::Relaxed);
+        if let Some(count) = self.network_count(bucket, entry) {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Where an entry counts beside its port: one that was learned behind an uplink, in its network.
+    fn network_count(&self, bucket: usize, entry: Entry) -> Option<&AtomicU32> {
+        if entry.claim != Claim::Uplink {
+            return None;
+        }
+        let (vid, _) = Slot { bucket, tag: entry.tag }.address(self.seed)?;
+        self.in_network.get(usize::from(vid.network()?))
+    }
+
+    /// Addresses of a network that were learned behind uplinks, expired ones that were not swept yet included.
+    pub fn learned_in(&self, vid: Vid) -> u32 {
+        let count = vid.network().and_then(|number| self.in_network.get(usize::from(number)));
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     /// A panic elsewhere leaves the table valid after each single store, so poison means nothing.

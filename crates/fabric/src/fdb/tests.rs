@@ -458,3 +458,80 @@ fn concurrent_lookup_never_returns_a_port_that_never_held_the_address() {
     let distinct: HashMap<_, _> = entries.iter().map(|entry| (entry.mac, entry.port)).collect();
     assert_eq!(distinct.len(), entries.len(), "an address is in the table twice");
 }
+
+fn behind_uplink(number: u16) -> Learner {
+    claimed(number, Claim::Uplink)
+}
+
+#[test]
+fn a_remote_is_of_its_address_behind_its_port_until_that_moves() {
+    let (fdb, blue) = (Fdb::new(SEED), Vid::of_network(1).unwrap());
+    fdb.set_remote(blue, mac(1), port(7), 5);
+    assert_eq!(fdb.remote(blue, mac(1), port(7), 0), None, "the address is not known");
+    fdb.learn(blue, mac(1), behind_uplink(7), 0);
+    assert_eq!(fdb.remote(blue, mac(1), port(7), 0), None, "nobody has said where");
+    fdb.set_remote(blue, mac(1), port(8), 5);
+    assert_eq!(fdb.remote(blue, mac(1), port(7), 0), None, "it is not port 8's to say");
+    fdb.set_remote(blue, mac(1), port(7), 0);
+    assert_eq!(fdb.remote(blue, mac(1), port(7), 0), Some(0));
+    fdb.set_remote(blue, mac(1), port(7), 5);
+    assert_eq!(fdb.remote(blue, mac(1), port(7), 0), Some(5));
+    assert_eq!(fdb.remote(Vid::of_network(2).unwrap(), mac(1), port(7), 0), None);
+    assert_eq!(fdb.remote(blue, mac(1), port(7), FDB_AGE_SECS + 1), None, "it was silent for long");
+    fdb.learn(blue, mac(1), behind_uplink(8), 0);
+    assert_eq!(fdb.remote(blue, mac(1), port(8), 0), None, "where it was is not where it is");
+    assert_eq!(fdb.lookup(blue, mac(1), 0), Some(port(8)));
+}
+
+#[test]
+fn an_entry_that_takes_anothers_place_does_not_take_its_remote() {
+    let fdb = Fdb::new(SEED);
+    let macs = colliding(WAYS + 1);
+    for (mac, remote) in macs.iter().zip(0..) {
+        fdb.learn(VLAN, *mac, behind_uplink(7), remote);
+        fdb.set_remote(VLAN, *mac, port(7), remote);
+    }
+    let known: Vec<_> = macs.iter().filter_map(|mac| fdb.remote(VLAN, *mac, port(7), 0)).collect();
+    assert_eq!(known, (1..=WAYS as u32).collect::<Vec<_>>());
+}
+
+#[test]
+fn nobody_reads_a_remote_of_another_address_while_entries_are_replaced() {
+    let fdb = Fdb::new(SEED);
+    let macs = colliding(2 * WAYS);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..20_000 {
+                let which = round % macs.len();
+                fdb.learn(VLAN, macs[which], behind_uplink(7), 0);
+                fdb.set_remote(VLAN, macs[which], port(7), which as u32);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            for (mac, which) in macs.iter().zip(0..) {
+                let remote = fdb.remote(VLAN, *mac, port(7), 0);
+                assert!(remote.is_none_or(|remote| remote == which), "{remote:?} is not {which}");
+            }
+        }
+    });
+}
+
+#[test]
+fn one_network_leaves_the_others_room() {
+    let (fdb, blue, red) =
+        (Fdb::new(SEED), Vid::of_network(1).unwrap(), Vid::of_network(2).unwrap());
+    for host in 0..2 * FDB_PER_NETWORK_MAX {
+        fdb.learn(blue, mac(host), behind_uplink(7), 0);
+    }
+    // A few buckets were full of addresses of this network alone.
+    let learned = fdb.learned_in(blue);
+    assert!((FDB_PER_NETWORK_MAX - 64..=FDB_PER_NETWORK_MAX).contains(&learned), "{learned}");
+    assert!(fdb.stats().refused_network_limit >= u64::from(FDB_PER_NETWORK_MAX) - 64);
+    assert_eq!(fdb.learn(red, mac(1), behind_uplink(7), 0), Learned::New);
+    assert_eq!(fdb.learn(VLAN, mac(1), behind_uplink(7), 0), Learned::New, "a VLAN has no limit");
+    assert_eq!(fdb.learn(blue, mac(u32::MAX), claimed(3, Claim::First), 0), Learned::New);
+    fdb.flush_port(port(7));
+    assert_eq!((fdb.learned_in(blue), fdb.learned_in(red), fdb.len()), (0, 0, 1));
+}
