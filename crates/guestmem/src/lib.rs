@@ -17,6 +17,7 @@
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
 //! | `io.rs` | `readv`, `writev` and `recvmsg` between a file descriptor and slices |
+//! | `datagrams.rs` | [`Outbox`], [`receive_datagrams`]: the same for many datagrams at once, with UDP GSO and GRO |
 //! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
 //! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
@@ -24,6 +25,7 @@
 //! | `monitor.rs` | [`monitor`]: waiting for a cache line; `unsafe` for the same reason |
 
 mod account;
+mod datagrams;
 mod fault;
 mod file;
 mod host;
@@ -46,6 +48,7 @@ pub mod watch;
 mod window;
 
 pub use account::{Account, Bound, Mapped, total_mapped};
+pub use datagrams::{Arrival, Batch, Outbox, PeerAddress, Sent, receive_datagrams};
 pub use fault::fault_count;
 pub use host::HostBuffer;
 pub use io::{Message, readv, recvmsg, writev};

@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use crate::*;
 
 mod bounds;
+mod datagrams;
 mod log;
 mod truncated;
 

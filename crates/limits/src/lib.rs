@@ -199,6 +199,32 @@ pub const NETWORKS_MAX: usize = 4096;
 pub const FDB_PER_NETWORK_MAX: u32 = 1024;
 /// Most addresses behind the port of an overlay: half of the table.
 pub const FDB_PER_OVERLAY_MAX: u32 = (FDB_ENTRIES_MAX / 2) as u32;
+/// Bytes by which the underlay's MTU exceeds that of guests: IPv4, UDP, VXLAN, and the Ethernet header of the guest's frame.
+pub const OVERLAY_OVERHEAD_V4: u16 = 20 + 8 + 8 + 14;
+/// The same over IPv6.
+pub const OVERLAY_OVERHEAD_V6: u16 = 40 + 8 + 8 + 14;
+/// Most hosts that one network's frames are flooded to.
+pub const OVERLAY_PEERS_MAX: usize = 256;
+/// Sockets by which an overlay sends, each with a port of its own: flows are told apart by it outside (ECMP, RSS).
+pub const OVERLAY_SOURCE_PORTS: usize = 16;
+/// Frames of an overlay's queue that may wait, in weir's memory, for receivers that are full: all are tried again in one
+/// burst.
+pub const OVERLAY_PARKED_MAX: usize = BURST_MAX;
+/// Buffers of an overlay's queue, each with a message of up to 64 KiB: waiting frames hold at most as many as they are.
+pub const OVERLAY_BUFFERS: usize = OVERLAY_PARKED_MAX + DATAGRAMS_RECEIVED_MAX;
+/// Frames a second that one network floods to all of its peers where nothing is configured, and at once: each costs a
+/// datagram for each peer.
+pub const OVERLAY_FLOODS_PER_SEC_DEFAULT: u32 = 10_000;
+/// Errors in a row of an overlay's socket, without a datagram, after which its port stops.
+pub const OVERLAY_ERRORS_MAX: u32 = 64;
+/// Most messages that one call receives.
+pub const DATAGRAMS_RECEIVED_MAX: usize = 32;
+/// Most datagrams, and messages, that are gathered before they are sent.
+pub const DATAGRAMS_MAX: usize = 256;
+/// Bytes of a datagram that are copied: an overlay's header and a frame's front with a tag.
+pub const DATAGRAM_FRONT_LEN_MAX: usize = 16 + HEAD_LEN + 4;
+/// Room in the kernel for datagrams of an overlay's socket, each way (bytes).
+pub const OVERLAY_SOCKET_BUFFER_LEN: usize = 4 << 20;
 /// Entries of a receive indirection table (`ethtool -x`; the usual size in NICs, Dong 2011's vRSS).
 pub const INDIRECTION_LEN: usize = 128;
 /// Flows of one interface whose receive queue follows their transmit queue.
@@ -598,6 +624,8 @@ const _: () = {
     assert!(FILTER_RULES_MAX * (FILTER_EXPRESSION_LEN_MAX + 256) < CONTROL_REQUEST_BYTES_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
     assert!(TAP_SLOTS <= u16::MAX as usize);
+    assert!(OVERLAY_PEERS_MAX <= DATAGRAMS_MAX && OVERLAY_PARKED_MAX <= BURST_MAX);
+    assert!(OVERLAY_SOURCE_PORTS <= u16::BITS as usize && OVERLAY_BUFFERS <= u8::MAX as usize);
     assert!(XDP_FRAMES.is_power_of_two() && XDP_FRAMES <= u16::MAX as u32);
     assert!(XDP_PARKED_MAX <= BURST_MAX && XDP_PARKED_MAX + BURST_MAX <= XDP_FRAMES as usize);
     assert!(XDP_CHUNK_LEN_MIN <= XDP_CHUNK_LEN_MAX && XDP_CHUNK_LEN_MIN.is_power_of_two());

@@ -1,0 +1,421 @@
+//! Many datagrams in one system call, each gathered from foreign memory: `sendmmsg` with UDP GSO, `recvmmsg` with UDP
+//! GRO (udp(7), `UDP_SEGMENT` and `UDP_GRO` in `linux/udp.h`).
+//!
+//! GSO: the kernel takes up to 64 datagrams of one length (the last may be shorter) for one receiver as one message,
+//! and cuts it where the way needs that, in the network card if it can. GRO is the reverse.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use libc::{c_int, c_void, iovec, mmsghdr, msghdr};
+use weir_limits::{CHAIN_LEN_MAX, DATAGRAM_FRONT_LEN_MAX, DATAGRAMS_MAX, DATAGRAMS_RECEIVED_MAX};
+
+use crate::host::HostBuffer;
+use crate::slice::Slice;
+
+/// `UDP_SEGMENT` of `linux/udp.h`: bytes of each datagram of a message.
+const UDP_SEGMENT: c_int = 103;
+/// `UDP_GRO`: the same of a message that was received.
+const UDP_GRO: c_int = 104;
+/// Datagrams of one message (`UDP_MAX_SEGMENTS` before Linux 6.9).
+const SEGMENTS_MAX: usize = 64;
+/// Bytes of one message: what IPv4 leaves of its 65,535.
+const MESSAGE_LEN_MAX: usize = 65_507;
+/// Pieces of one message (`UIO_MAXIOV`).
+const PIECES_MAX: usize = 1024;
+/// Messages of one call.
+const CALL_MAX: usize = 64;
+
+const _: () = assert!(CHAIN_LEN_MAX + 1 < PIECES_MAX);
+
+/// A socket's address as the kernel has it (`struct sockaddr_in`, `sockaddr_in6`), made once for many messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(8))]
+pub struct PeerAddress {
+    bytes: [u8; 32],
+    len: u32,
+}
+
+/// `sizeof(struct sockaddr_in)`.
+const V4_LEN: u32 = 16;
+/// `sizeof(struct sockaddr_in6)`.
+const V6_LEN: u32 = 28;
+
+impl PeerAddress {
+    const EMPTY: Self = Self { bytes: [0; 32], len: 32 };
+
+    /// Of a socket there.
+    pub fn new(address: SocketAddr) -> Self {
+        let (mut bytes, port) = ([0; 32], address.port().to_be_bytes());
+        let len = match address.ip() {
+            IpAddr::V4(ip) => {
+                bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+                bytes[4..8].copy_from_slice(&ip.octets());
+                V4_LEN
+            }
+            IpAddr::V6(ip) => {
+                bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+                bytes[8..24].copy_from_slice(&ip.octets());
+                V6_LEN
+            }
+        };
+        bytes[2..4].copy_from_slice(&port);
+        Self { bytes, len }
+    }
+
+    /// The address without the port; `None` of another family.
+    fn ip(&self) -> Option<IpAddr> {
+        let family = u16::from_ne_bytes(*self.bytes.first_chunk()?);
+        match c_int::from(family) {
+            libc::AF_INET => {
+                let octets: [u8; 4] = *self.bytes[4..].first_chunk()?;
+                Some(Ipv4Addr::from(octets).into())
+            }
+            libc::AF_INET6 => {
+                let octets: [u8; 16] = *self.bytes[8..].first_chunk()?;
+                Some(Ipv6Addr::from(octets).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for PeerAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PeerAddress").field(&self.ip()).finish()
+    }
+}
+
+/// Pieces of one datagram.
+#[derive(Clone, Copy)]
+struct Datagram {
+    first: usize,
+    end: usize,
+    len: usize,
+}
+
+/// One message: datagrams that follow each other, for one receiver.
+#[derive(Clone, Copy)]
+struct Message {
+    to: PeerAddress,
+    first: usize,
+    end: usize,
+    len: usize,
+}
+
+/// Room for the messages of one call, kept between batches.
+pub struct Outbox {
+    /// Fronts of datagrams, one after the other.
+    fronts: HostBuffer,
+    used: usize,
+    iovecs: Vec<iovec>,
+    datagrams: Vec<Datagram>,
+    messages: Vec<Message>,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        let fronts = HostBuffer::new(DATAGRAMS_MAX * DATAGRAM_FRONT_LEN_MAX);
+        let (iovecs, datagrams, messages) = Default::default();
+        Self { fronts, used: 0, iovecs, datagrams, messages }
+    }
+}
+
+impl Outbox {
+    /// An empty batch. It borrows what its datagrams are gathered from.
+    pub fn batch<'m>(&mut self) -> Batch<'_, 'm> {
+        let mut batch = Batch { outbox: self, memory: PhantomData };
+        batch.clear();
+        batch
+    }
+}
+
+/// Datagrams that are to be sent together.
+pub struct Batch<'o, 'm> {
+    outbox: &'o mut Outbox,
+    memory: PhantomData<Slice<'m>>,
+}
+
+/// What became of a [`Batch`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// The kernel does not take several datagrams as one message on this way, and took each alone.
+    pub refuses_gso: bool,
+}
+
+impl<'m> Batch<'_, 'm> {
+    /// Adds a datagram for each of `to`: `front`, at most [`DATAGRAM_FRONT_LEN_MAX`] bytes together, which is copied, then
+    /// `body`, which is not. With `gso` it may become part of the last message. `false`, and no change, while there is no
+    /// room: [send](Self::send) first.
+    pub fn push(
+        &mut self,
+        front: &[&[u8]],
+        body: impl Iterator<Item = Slice<'m>>,
+        to: &[PeerAddress],
+        gso: bool,
+    ) -> bool {
+        let outbox = &mut *self.outbox;
+        let front_len: usize = front.iter().map(|part| part.len()).sum();
+        let messages = outbox.messages.len();
+        if outbox.datagrams.len() >= DATAGRAMS_MAX
+            || (messages > 0 && messages + to.len() > DATAGRAMS_MAX)
+        {
+            return false;
+        }
+        let Some(place) = outbox.fronts.slice(outbox.used, front_len) else { return false };
+        let mut at = 0;
+        for part in front {
+            at += place.skip(at).write(part);
+        }
+        outbox.used += front_len;
+        let first = outbox.iovecs.len();
+        outbox.iovecs.push(piece(&place));
+        outbox.iovecs.extend(body.map(|slice| piece(&slice)));
+        let end = outbox.iovecs.len();
+        let len = outbox.iovecs[first..].iter().map(|iovec| iovec.iov_len).sum();
+        outbox.datagrams.push(Datagram { first, end, len });
+        match to {
+            [to] if gso && outbox.joins(to, len) => {}
+            _ => {
+                let end = outbox.datagrams.len();
+                let new = |&to| Message { to, first: end - 1, end, len };
+                outbox.messages.extend(to.iter().map(new));
+            }
+        }
+        true
+    }
+
+    /// Nothing is to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.outbox.messages.is_empty()
+    }
+
+    /// Sends all by the non-blocking `socket` and empties the batch. `lost` hears of datagrams that were not sent: how
+    /// many, and why.
+    pub fn send(&mut self, socket: BorrowedFd<'_>, mut lost: impl FnMut(u64, io::Error)) -> Sent {
+        let mut sent = Sent::default();
+        let mut next = 0;
+        while let Some(message) = self.outbox.messages.get(next) {
+            let datagrams = (message.end - message.first) as u64;
+            match self.outbox.call(socket, next) {
+                Ok(messages) => next += messages,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // The socket's buffer is full, and stays so for the others.
+                    let left = &self.outbox.messages[next..];
+                    lost(left.iter().map(|left| (left.end - left.first) as u64).sum(), error);
+                    break;
+                }
+                Err(_) if datagrams > 1 => {
+                    sent.refuses_gso |= self.outbox.send_each(socket, next, &mut lost);
+                    next += 1;
+                }
+                Err(error) => {
+                    lost(datagrams, error);
+                    next += 1;
+                }
+            }
+        }
+        self.clear();
+        sent
+    }
+
+    fn clear(&mut self) {
+        let Outbox { fronts: _, used, iovecs, datagrams, messages } = self.outbox;
+        *used = 0;
+        iovecs.clear();
+        datagrams.clear();
+        messages.clear();
+    }
+}
+
+impl Outbox {
+    /// Makes the last datagram part of the last message, if it can be: of the same length as the others, or the end.
+    fn joins(&mut self, to: &PeerAddress, len: usize) -> bool {
+        let last = self.datagrams.len() - 1;
+        let Some(message) = self.messages.last_mut() else { return false };
+        let (first, before) = (self.datagrams[message.first], message.end - message.first);
+        let fits = message.end == last
+            && message.to == *to
+            && before < SEGMENTS_MAX
+            && len <= first.len
+            && message.len == before * first.len
+            && message.len + len <= MESSAGE_LEN_MAX
+            && self.iovecs.len() - first.first <= PIECES_MAX;
+        if fits {
+            (message.end, message.len) = (last + 1, message.len + len);
+        }
+        fits
+    }
+
+    /// Sends messages from `next` on by one call; says how many.
+    fn call(&mut self, socket: BorrowedFd<'_>, next: usize) -> io::Result<usize> {
+        let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; CALL_MAX];
+        let mut controls = [Control::EMPTY; CALL_MAX];
+        let messages = &self.messages[next..];
+        let count = messages.len().min(CALL_MAX);
+        for ((message, header), control) in messages.iter().zip(&mut headers).zip(&mut controls) {
+            let datagrams = &self.datagrams[message.first..message.end];
+            let (Some(first), Some(last)) = (datagrams.first(), datagrams.last()) else { continue };
+            let pieces = &mut self.iovecs[first.first..last.end];
+            let mut header_of = header_for(&message.to, pieces);
+            if let (true, Ok(len)) = (datagrams.len() > 1, u16::try_from(first.len)) {
+                *control = Control::segment(len);
+                header_of.msg_control = ptr::from_mut(control).cast();
+                header_of.msg_controllen = CONTROL_SEGMENT_LEN as _;
+            }
+            header.write(mmsghdr { msg_hdr: header_of, msg_len: 0 });
+        }
+        // SAFETY: the first `count` headers are filled in (a message has a datagram, and a datagram a piece). Each names
+        // an address, pieces and a control message that live during the call. Pieces are checked slices, or of
+        // `fronts`: readable memory, as the lifetime of the batch says.
+        let sent = unsafe {
+            let headers = headers.as_mut_ptr().cast::<mmsghdr>();
+            libc::sendmmsg(socket.as_raw_fd(), headers, count as u32, 0)
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends the datagrams of a message that was refused, each by itself. Whether it was refused for being one message:
+    /// each of its datagrams has gone.
+    #[cold]
+    fn send_each(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        index: usize,
+        lost: &mut dyn FnMut(u64, io::Error),
+    ) -> bool {
+        let Message { to, first, end, .. } = self.messages[index];
+        let mut all = true;
+        for datagram in &self.datagrams[first..end] {
+            let header = header_for(&to, &mut self.iovecs[datagram.first..datagram.end]);
+            // SAFETY: as in `call`, of one message.
+            let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) };
+            if sent < 0 {
+                all = false;
+                lost(1, io::Error::last_os_error());
+            }
+        }
+        all
+    }
+}
+
+fn piece(slice: &Slice<'_>) -> iovec {
+    iovec { iov_base: slice.as_ptr().cast::<c_void>(), iov_len: slice.len() }
+}
+
+fn header_for(to: &PeerAddress, pieces: &mut [iovec]) -> msghdr {
+    // SAFETY: `msghdr` is a C struct of integers and pointers; zero bytes are a value of it.
+    let mut header: msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = to.bytes.as_ptr().cast_mut().cast();
+    header.msg_namelen = to.len;
+    header.msg_iov = pieces.as_mut_ptr();
+    header.msg_iovlen = pieces.len() as _;
+    header
+}
+
+/// `sizeof(struct cmsghdr)`: a length of a word, level and type.
+const CMSG_HEADER_LEN: usize = size_of::<usize>() + 8;
+/// `CMSG_SPACE` of a `u16`.
+const CONTROL_SEGMENT_LEN: usize = CMSG_HEADER_LEN + 8;
+
+/// Room for a control message of a few bytes.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CMSG_HEADER_LEN + 16]);
+
+impl Control {
+    const EMPTY: Self = Self([0; CMSG_HEADER_LEN + 16]);
+
+    /// `UDP_SEGMENT`.
+    fn segment(len: u16) -> Self {
+        const WORD: usize = size_of::<usize>();
+        let mut control = Self::EMPTY;
+        let bytes = &mut control.0;
+        bytes[..WORD].copy_from_slice(&(CMSG_HEADER_LEN + size_of::<u16>()).to_ne_bytes());
+        bytes[WORD..WORD + 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+        bytes[WORD + 4..WORD + 8].copy_from_slice(&UDP_SEGMENT.to_ne_bytes());
+        bytes[CMSG_HEADER_LEN..CMSG_HEADER_LEN + 2].copy_from_slice(&len.to_ne_bytes());
+        control
+    }
+
+    /// What `UDP_GRO` says, if it is what the first `len` bytes are.
+    fn gro(&self, len: usize) -> Option<usize> {
+        const WORD: usize = size_of::<usize>();
+        let bytes = self.0.get(..len)?;
+        let level = c_int::from_ne_bytes(*bytes.get(WORD..)?.first_chunk()?);
+        let kind = c_int::from_ne_bytes(*bytes.get(WORD + 4..)?.first_chunk()?);
+        let value = c_int::from_ne_bytes(*bytes.get(CMSG_HEADER_LEN..)?.first_chunk()?);
+        let is_gro = (level, kind) == (libc::SOL_UDP, UDP_GRO) && value > 0;
+        usize::try_from(value).ok().filter(|_| is_gro)
+    }
+}
+
+/// A message that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its bytes in the buffer.
+    pub len: usize,
+    /// Who says that it sent the message; `None` of another family than IP.
+    pub from: Option<IpAddr>,
+    /// The message is datagrams of that length, the last one maybe shorter.
+    pub segment_len: usize,
+    /// There was more of it than the buffer took.
+    pub truncated: bool,
+}
+
+/// Receives a message into each of `buffers`, at most [`DATAGRAMS_RECEIVED_MAX`], as far as the non-blocking `socket` has
+/// some: `arrivals` says what. It is empty after an error. Returns how many it might have received.
+///
+/// # Errors
+/// `WouldBlock`: there is none.
+pub fn receive_datagrams<'b>(
+    socket: BorrowedFd<'_>,
+    buffers: impl Iterator<Item = Slice<'b>>,
+    arrivals: &mut Vec<Arrival>,
+) -> io::Result<usize> {
+    const MAX: usize = DATAGRAMS_RECEIVED_MAX;
+    arrivals.clear();
+    let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; MAX];
+    let mut iovecs = [const { MaybeUninit::<iovec>::uninit() }; MAX];
+    let mut names = [PeerAddress::EMPTY; MAX];
+    let mut controls = [Control::EMPTY; MAX];
+    let mut count = 0;
+    let places = headers.iter_mut().zip(&mut iovecs).zip(names.iter_mut().zip(&mut controls));
+    for (buffer, ((header, iovec), (name, control))) in buffers.zip(places) {
+        let pieces = std::slice::from_mut(iovec.write(piece(&buffer)));
+        // SAFETY: `msghdr` is a C struct of integers and pointers; zero bytes are a value of it.
+        let mut into: msghdr = unsafe { std::mem::zeroed() };
+        into.msg_name = name.bytes.as_mut_ptr().cast();
+        into.msg_namelen = name.bytes.len() as u32; // 32
+        into.msg_iov = pieces.as_mut_ptr();
+        into.msg_iovlen = 1;
+        into.msg_control = control.0.as_mut_ptr().cast();
+        into.msg_controllen = control.0.len() as _;
+        header.write(mmsghdr { msg_hdr: into, msg_len: 0 });
+        count += 1; // at most MAX
+    }
+    // SAFETY: the first `count` headers are filled in. Each names one piece, a checked slice, an address and a control
+    // message, all writable during the call.
+    let received = unsafe {
+        let headers = headers.as_mut_ptr().cast::<mmsghdr>();
+        libc::recvmmsg(socket.as_raw_fd(), headers, count, 0, ptr::null_mut())
+    };
+    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    for ((header, name), control) in headers.iter().zip(&names).zip(&controls).take(received) {
+        // SAFETY: the kernel says that it received as many messages as headers were filled in, at most.
+        let header = unsafe { header.assume_init_ref() };
+        let len = header.msg_len as usize;
+        arrivals.push(Arrival {
+            len,
+            from: name.ip(),
+            segment_len: control.gro(header.msg_hdr.msg_controllen as _).unwrap_or(len),
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        });
+    }
+    Ok(count as usize)
+}
