@@ -275,6 +275,14 @@ impl<'m> Burst<'m> {
         Ok(())
     }
 
+    /// The frame that was added last is of the network of that number, as its port's other frames have a tag
+    /// ([`VlanMode::Networks`](weir_fabric::VlanMode::Networks)).
+    pub fn name_network(&mut self, number: u16) {
+        if let Some(frame) = self.slots[..self.count].last_mut() {
+            frame.tag = Some(Tci::from_bits(number));
+        }
+    }
+
     /// Adds the frames of all `chains`, as [`add`](Self::add) does; `refused` decides whether a refused frame ends
     /// it.
     #[inline]

@@ -66,10 +66,23 @@ pub enum DropReason {
     BadRequest,
     /// Xen did not copy it: a page was not granted (counted at its guest), or the sender's memory has gone.
     CopyFailed,
+    /// It came to an overlay without a header that weir knows, or with a frame that is none; counted at the overlay, as
+    /// all that follow.
+    BadEncapsulation,
+    /// It came for a network that the overlay does not serve.
+    NetworkUnknown,
+    /// It came from a host that is no member of its network.
+    RemoteUnknown,
+    /// More than its network may flood in a second.
+    FloodBudget,
+    /// Longer than the way to its remote takes, where nothing is cut.
+    OverPathMtu,
+    /// There is no way to its remote.
+    RemoteUnreachable,
 }
 
 impl DropReason {
-    const OWN: [Self; 25] = [
+    const OWN: [Self; 31] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
@@ -94,6 +107,12 @@ impl DropReason {
         Self::DeviceError,
         Self::MulticastUnwanted,
         Self::BadRequest,
+        Self::BadEncapsulation,
+        Self::NetworkUnknown,
+        Self::RemoteUnknown,
+        Self::FloodBudget,
+        Self::OverPathMtu,
+        Self::RemoteUnreachable,
         Self::CopyFailed,
     ];
     const COUNT: usize = weir_fabric::DropReason::COUNT + Self::OWN.len();
@@ -159,6 +178,12 @@ impl DropReason {
             Self::DeviceError => "device_error",
             Self::MulticastUnwanted => "multicast_unwanted",
             Self::BadRequest => "bad_request",
+            Self::BadEncapsulation => "bad_encapsulation",
+            Self::NetworkUnknown => "network_unknown",
+            Self::RemoteUnknown => "remote_unknown",
+            Self::FloodBudget => "flood_budget",
+            Self::OverPathMtu => "over_path_mtu",
+            Self::RemoteUnreachable => "remote_unreachable",
             Self::CopyFailed => "copy_failed",
         }
     }
