@@ -1,0 +1,71 @@
+//! Why an overlay cannot be opened, and what its user can do about it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use weir_port_tap::{LinkError, NameError};
+
+/// Why [`OverlaySockets::open`](crate::OverlaySockets::open) failed.
+#[derive(Debug, thiserror::Error)]
+pub enum OverlayError {
+    /// The underlay's interface.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// No interface has the address.
+    #[error("this host does not have the address {0}")]
+    NoAddress(IpAddr),
+    /// Somebody else receives there.
+    #[error("{0} is in use")]
+    Busy(SocketAddr),
+    /// Frames of guests do not fit.
+    #[error(
+        "interface `{name}` has an MTU of {has}, and datagrams with frames of {mtu} take {needs}"
+    )]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// Its MTU.
+        has: u32,
+        /// What guests are told.
+        mtu: u16,
+        /// What the interface would have to have.
+        needs: u32,
+    },
+    /// Another step failed.
+    #[error("cannot {step}")]
+    Setup {
+        /// What was attempted.
+        step: &'static str,
+        /// The kernel's word.
+        source: io::Error,
+    },
+}
+
+impl From<NameError> for OverlayError {
+    fn from(error: NameError) -> Self {
+        Self::Link(error.into())
+    }
+}
+
+impl OverlayError {
+    /// What its user can do, where that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Link(error) => error.help(),
+            Self::NoAddress(address) => Some(format!(
+                "`ip addr` lists the addresses there are; give {address} to an interface before weir starts"
+            )),
+            Self::Busy(address) => Some(format!(
+                "a VXLAN device of the kernel may have it: `ip -d link show type vxlan`; or another program: `ss \
+                 -ulpn sport = :{}`",
+                address.port()
+            )),
+            Self::Mtu { name, has, mtu, needs } => Some(format!(
+                "raise the underlay's MTU (`ip link set dev {name} mtu {needs}`, on every host and switch of the way), \
+                 or set `mtu = {}` in [overlay]",
+                has.saturating_sub(needs - u32::from(*mtu))
+            )),
+            Self::Setup { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! An overlay as a port of the switch: networks whose frames travel between hosts in UDP datagrams (VXLAN, RFC 7348).
+//!
+//! | file | what |
+//! |---|---|
+//! | `header.rs` | the eight bytes before a frame |
+//! | `networks.rs` | [`Networks`]: which networks there are, and which hosts are members of each |
+//! | `sockets.rs` | [`OverlaySockets`]: open and bind |
+//! | `tx.rs` | frames from other hosts, and the buffers in which they lie |
+//! | `rx.rs` | frames to other hosts: to whom, and by which source port |
+//! | `port.rs` | [`VxlanPort`]: what the engine asks of a port |
+//! | `error.rs` | [`OverlayError`], with advice |
+//! | `sys.rs` | socket options; the only file with `unsafe` |
+//!
+//! Directions are the port's, as for a guest: *tx* frames come from other hosts into the switch, *rx* frames go to them.
+//! To the engine the port is one uplink that is a member of all networks; it says and hears the number of a frame's
+//! network in place of a VLAN tag. Which host an address is behind is the port's *remote* in the forwarding table.
+//!
+//! The kernel has the outer headers: it routes, resolves neighbours, fills in checksums, learns the path's MTU, and puts
+//! fragments together before a socket sees them. Datagrams have DF set, so that weir's own are not fragmented.
+#![deny(unsafe_code)]
+
+mod error;
+mod header;
+mod networks;
+mod port;
+mod rx;
+mod sockets;
+#[allow(unsafe_code)]
+mod sys;
+mod tx;
+
+pub use error::OverlayError;
+pub use networks::{NetworkSpec, Networks};
+pub use port::VxlanPort;
+pub use sockets::{OverlayOptions, OverlaySockets};
+
+#[cfg(test)]
+mod tests;

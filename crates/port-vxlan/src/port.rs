@@ -1,0 +1,162 @@
+//! An overlay as the engine sees it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use weir_engine::burst::{Burst, Scratch};
+use weir_engine::guest::TransmitCalls;
+use weir_engine::queue::TransmitQueue;
+use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, PortCounters, Side, Take, Taken};
+use weir_fabric::{Fdb, PortId, Vid};
+use weir_policy::steering::Receiver;
+use weir_port_tap::{Service, Uncalled, UplinkPort};
+use weir_wire::Ethernet;
+
+use crate::networks::Networks;
+use crate::sockets::OverlaySockets;
+use crate::tx::{Buffers, Places, Slots, SocketQueue, Token};
+
+/// An overlay as a port of the switch.
+pub struct VxlanPort {
+    pub(crate) service: Service,
+    pub(crate) id: PortId,
+    pub(crate) sockets: OverlaySockets,
+    pub(crate) networks: Networks,
+    /// Where addresses are known to be.
+    pub(crate) fdb: Arc<Fdb>,
+    /// One for each of the sockets to receive by. The kernel takes datagrams of several threads; only receiving needs a
+    /// lock, for the buffers.
+    tx: Vec<(TransmitQueue<Places>, Buffers)>,
+    /// Several datagrams for one host may go as one message.
+    pub(crate) gso: AtomicBool,
+}
+
+impl VxlanPort {
+    /// A port called `name`, number `id` of the switch that `fdb` is of, which counts into `counters`.
+    pub fn new(
+        name: String,
+        id: PortId,
+        sockets: OverlaySockets,
+        networks: Networks,
+        fdb: Arc<Fdb>,
+        counters: Arc<PortCounters>,
+    ) -> Self {
+        let queue = |_| {
+            let places = Uncalled(Slots::new());
+            (TransmitQueue::new(places, TransmitCalls::default()), Buffers::new())
+        };
+        Self {
+            service: Service::new(name, counters),
+            id,
+            tx: sockets.queues.iter().map(queue).collect(),
+            sockets,
+            networks,
+            fdb,
+            gso: AtomicBool::new(true),
+        }
+    }
+
+    fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, SocketQueue<'_>)> {
+        let (tx, buffers) = self.tx.get(index)?;
+        let socket = self.sockets.queues.get(index)?.as_fd();
+        let (service, networks) = (&self.service, &self.networks);
+        Some((tx, SocketQueue { service, index, socket, buffers, networks }))
+    }
+
+    /// Notes behind which hosts the senders of forwarded frames are, as far as the switch has learned them behind this
+    /// port.
+    fn note_remotes(&self, burst: &Burst<'_>, buffers: &Buffers) {
+        let mut last = None;
+        for frame in burst.frames() {
+            let token = Token::unpack(frame.token);
+            let remote = buffers.remote(token);
+            let this = Some((frame.head.addresses(), token.network, remote));
+            if this == last {
+                continue;
+            }
+            last = this;
+            if let (Some(vid), Ok(Ethernet { src, .. })) =
+                (Vid::of_network(token.network), Ethernet::parse(frame.head.as_slice()))
+            {
+                self.fdb.set_remote(vid, src, self.id, remote);
+            }
+        }
+    }
+
+    /// Buffers of a transmit queue that hold no frame.
+    #[cfg(test)]
+    pub(crate) fn free_buffers(&self, queue: usize) -> usize {
+        self.tx[queue].0.lock().queue.0.free()
+    }
+}
+
+impl Port for VxlanPort {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
+        let mut forward_and_note = |burst: &mut Burst<'_>| {
+            forward(burst);
+            if ask.what == Take::New {
+                self.note_remotes(burst, source.buffers);
+            }
+        };
+        self.take_from((tx, &source), ask, scratch, &mut forward_and_note)
+    }
+
+    fn deliver(&self, _queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
+        self.send(burst, frames);
+        // What the kernel does not take is lost, as on a wire: it says nothing when it has room again.
+        Delivered { frames: frames.len(), ..Delivered::default() }
+    }
+
+    fn arm_tx(&self, queue: usize) -> bool {
+        // Armed by having received all there was.
+        self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
+    }
+
+    fn share_tx(&self, queue: usize, on: bool) -> bool {
+        self.tx.get(queue).is_some_and(|(tx, _)| {
+            tx.set_side_by_side(on);
+            true
+        })
+    }
+
+    fn is_uplink(&self) -> bool {
+        true
+    }
+
+    fn kicked(&self, queue: usize, side: Side) {
+        self.service.kicked(queue, side);
+    }
+
+    /// Any worker sends by any socket: there is one queue to put frames in.
+    fn rx_queues(&self) -> usize {
+        usize::from(!self.service.has_failed())
+    }
+
+    fn fail(&self, reason: &str) {
+        self.service.fail(reason);
+    }
+}
+
+/// A call returns when the kernel has the datagrams.
+impl Receiver for VxlanPort {}
+
+impl UplinkPort for VxlanPort {
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.sockets.queues.iter().map(AsFd::as_fd).collect()
+    }
+}
+
+impl std::fmt::Debug for VxlanPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VxlanPort")
+            .field("local", &self.sockets.local)
+            .field("failure", &self.failure())
+            .finish()
+    }
+}

@@ -1,0 +1,187 @@
+//! Frames to other hosts: to which of them, and by which source port.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use weir_engine::burst::{Burst, Frame};
+use weir_engine::egress::{Emitted, Put, emit};
+use weir_engine::{DropReason, Outgoing, clock, symmetric_hash};
+use weir_fabric::{EgressTag, Vid};
+use weir_guestmem::{Batch, Outbox, PeerAddress};
+use weir_limits::{BURST_MAX, OVERLAY_SOURCE_PORTS};
+use weir_wire::{Ethernet, OffloadCaps};
+
+use crate::header;
+use crate::networks::Network;
+use crate::port::VxlanPort;
+
+thread_local! {
+    /// Room for one burst's datagrams, so that a worker allocates it once.
+    static OUTBOX: RefCell<Outbox> = RefCell::default();
+}
+
+/// One burst on its way out.
+struct Sending<'o, 'm> {
+    burst: &'o Burst<'m>,
+    now_ns: u64,
+    /// By which socket.
+    sender: usize,
+    batch: Batch<'o, 'm>,
+    /// The host that frames like the last one go to.
+    last: Option<((u64, u32), u16, Option<PeerAddress>)>,
+    /// What has gone.
+    frames: u64,
+    bytes: u64,
+}
+
+impl VxlanPort {
+    /// Sends all of `frames`, those of one flow in their order.
+    pub(crate) fn send(&self, burst: &Burst<'_>, frames: &[Outgoing]) {
+        let frames = &frames[..frames.len().min(BURST_MAX)];
+        let (senders, mut used) = senders_of(burst, frames);
+        OUTBOX.with_borrow_mut(|outbox| {
+            let (now_ns, batch) = (clock::now_ns(), outbox.batch());
+            let (last, frames_gone, bytes) = Default::default();
+            let mut sending =
+                Sending { burst, now_ns, sender: 0, batch, last, frames: frames_gone, bytes };
+            while used != 0 {
+                sending.sender = used.trailing_zeros() as usize;
+                used &= used - 1;
+                let sender = sending.sender;
+                for (outgoing, _) in frames.iter().zip(senders).filter(|(_, of)| *of == sender) {
+                    self.encapsulate(*outgoing, &mut sending);
+                }
+                self.flush(sending.sender, &mut sending.batch);
+            }
+            if let Some(rx) = self.service.counters().rx.first() {
+                rx.frames.add(sending.frames);
+                rx.bytes.add(sending.bytes);
+            }
+        });
+    }
+
+    /// Puts one frame, or its segments, into the batch, for each host that is to get it.
+    fn encapsulate(&self, outgoing: Outgoing, sending: &mut Sending<'_, '_>) {
+        let Sending { burst, now_ns, sender, batch, last, frames, bytes } = sending;
+        let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { return };
+        let counters = self.service.counters();
+        let number = match outgoing.tag {
+            EgressTag::Tagged(number) => number.bits(),
+            // The fabric names a network for a port of networks.
+            EgressTag::Untagged => return counters.dropped(DropReason::NetworkUnknown, 1),
+        };
+        let Some(network) = self.networks.network(number) else {
+            return counters.dropped(DropReason::NetworkUnknown, 1);
+        };
+        let addresses = frame.head.addresses();
+        let receiver = match *last {
+            Some((same, of, receiver)) if same == addresses && of == number => receiver,
+            _ => self.receiver(number, network, frame, *now_ns),
+        };
+        *last = Some((addresses, number, receiver));
+        let one;
+        let to = match receiver {
+            Some(address) => {
+                one = [address];
+                &one[..]
+            }
+            None if network.peers.is_empty() => {
+                return counters.dropped(DropReason::UnknownUnicast, 1);
+            }
+            None if network.floods.pass(*now_ns, 1, [1].into_iter()).frames == 0 => {
+                return counters.dropped(DropReason::FloodBudget, 1);
+            }
+            None => &network.peers[..],
+        };
+        let header = header::of(network.vni);
+        let gso = self.gso.load(Ordering::Relaxed);
+        let emitted = emit(burst, frame, EgressTag::Untagged, OffloadCaps::NONE, |packet| {
+            let front: [&[u8]; 2] = [&header, packet.head.as_slice()];
+            if !batch.push(&front, packet.body(), to, gso) {
+                self.flush(*sender, batch);
+                if !batch.push(&front, packet.body(), to, gso) {
+                    counters.dropped(DropReason::DeviceError, 1);
+                    return Put::Refused;
+                }
+            }
+            *frames += 1;
+            *bytes += packet.len() as u64;
+            Put::Done
+        });
+        match emitted {
+            Ok(Emitted::Full) => counters.dropped(DropReason::RxRingFull, 1),
+            Ok(Emitted::Done { lost }) => counters.dropped(DropReason::RxRingFull, lost.into()),
+            Err(reason) => counters.dropped(reason, 1),
+        }
+    }
+
+    /// The host behind which a frame's receiver is; `None` if it goes to all.
+    fn receiver(
+        &self,
+        number: u16,
+        network: &Network,
+        frame: &Frame,
+        now_ns: u64,
+    ) -> Option<PeerAddress> {
+        let dst = Ethernet::parse(frame.head.as_slice()).ok()?.dst;
+        if dst.is_multicast() {
+            return None;
+        }
+        let vid = Vid::of_network(number)?;
+        let remote = self.fdb.remote(vid, dst, self.id, clock::secs(now_ns))?;
+        // A host that was a member when the address was learned.
+        self.networks.address(remote).filter(|_| network.has_member(remote))
+    }
+
+    /// Sends what is in the batch.
+    fn flush(&self, sender: usize, batch: &mut Batch<'_, '_>) {
+        let Some(socket) = self.sockets.senders.get(sender) else { return };
+        let counters = self.service.counters();
+        let lost = |datagrams, error: io::Error| counters.dropped(why(&error), datagrams);
+        if batch.send(socket.as_fd(), lost).refuses_gso {
+            // The way's interface has no checksum offload.
+            self.gso.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// By which socket each frame goes, and which are used (bit i: socket i): a flow has one, so that its frames stay in order,
+/// and routers and network cards outside can tell flows apart.
+fn senders_of(burst: &Burst<'_>, frames: &[Outgoing]) -> ([usize; BURST_MAX], u32) {
+    /// From the type to the ports of TCP or UDP over IPv4 without options: of neighbours with the same, the flow is the
+    /// same.
+    const FLOW: std::ops::Range<usize> = 12..38;
+    let (mut senders, mut used) = ([0; BURST_MAX], 0);
+    let mut last: Option<(&[u8], usize)> = None;
+    for (sender, outgoing) in senders.iter_mut().zip(frames) {
+        let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
+        let head = frame.head.as_slice();
+        *sender = match (last, head.get(FLOW)) {
+            (Some((flow, sender)), Some(same)) if flow == same => sender,
+            _ => symmetric_hash(head) as usize % OVERLAY_SOURCE_PORTS,
+        };
+        last = head.get(FLOW).map(|flow| (flow, *sender));
+        used |= 1 << *sender;
+    }
+    (senders, used)
+}
+
+/// Why the kernel did not take a datagram.
+fn why(error: &io::Error) -> DropReason {
+    match Errno::from_io_error(error) {
+        Some(Errno::MSGSIZE) => DropReason::OverPathMtu,
+        Some(
+            Errno::NETUNREACH
+            | Errno::HOSTUNREACH
+            | Errno::NETDOWN
+            | Errno::ADDRNOTAVAIL
+            | Errno::NODEV
+            | Errno::NXIO,
+        ) => DropReason::RemoteUnreachable,
+        Some(Errno::AGAIN | Errno::NOBUFS) => DropReason::RxRingFull,
+        _ => DropReason::DeviceError,
+    }
+}

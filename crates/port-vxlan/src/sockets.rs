@@ -1,0 +1,132 @@
+//! The sockets of an overlay: one for each queue on the overlay's port, and some to send by.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+use weir_limits::{
+    OVERLAY_OVERHEAD_V4, OVERLAY_OVERHEAD_V6, OVERLAY_SOCKET_BUFFER_LEN, OVERLAY_SOURCE_PORTS,
+};
+use weir_port_tap::{InterfaceName, Link, LinkError};
+
+use crate::error::OverlayError;
+use crate::sys;
+
+/// Where an overlay is to be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverlayOptions {
+    /// This host's address in the underlay.
+    pub local: IpAddr,
+    /// The interface of the underlay, if nothing is to come or go by another one.
+    pub interface: Option<String>,
+    /// The UDP port of all hosts.
+    pub port: u16,
+    /// Sockets that share what comes by flow, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
+    pub queues: usize,
+    /// The MTU that guests are told.
+    pub mtu: u16,
+}
+
+/// The open sockets of an overlay.
+#[derive(Debug)]
+pub struct OverlaySockets {
+    /// One per queue.
+    pub(crate) queues: Vec<OwnedFd>,
+    /// Each with a port that the kernel chose.
+    pub(crate) senders: Vec<OwnedFd>,
+    pub(crate) local: SocketAddr,
+}
+
+impl OverlaySockets {
+    /// Opens them in the calling thread's network namespace. It takes no privilege.
+    ///
+    /// # Errors
+    /// [`OverlayError`]
+    pub fn open(options: &OverlayOptions) -> Result<Self, OverlayError> {
+        if let Some(name) = &options.interface {
+            let link =
+                Link::new(InterfaceName::new(name)?).map_err(setup("ask for an interface"))?;
+            let has = link.mtu().map_err(|error| match Errno::from_io_error(&error) {
+                Some(Errno::NODEV) => LinkError::NoInterface { name: name.clone() }.into(),
+                _ => setup("read the MTU of the underlay's interface")(error),
+            })?;
+            let overhead = match options.local {
+                IpAddr::V4(_) => OVERLAY_OVERHEAD_V4,
+                IpAddr::V6(_) => OVERLAY_OVERHEAD_V6,
+            };
+            let needs = u32::from(options.mtu) + u32::from(overhead);
+            if has < needs {
+                return Err(OverlayError::Mtu { name: name.clone(), has, mtu: options.mtu, needs });
+            }
+        }
+        let local = SocketAddr::new(options.local, options.port);
+        let queue = |_| {
+            let socket = open(options)?;
+            if options.queues > 1 {
+                socket.set_reuse_port(true).map_err(setup("share a port between sockets"))?;
+            }
+            enlarge(&socket);
+            sys::gather(socket.as_fd()).map_err(setup("ask for UDP GRO (Linux 5.0 has it)"))?;
+            bind(&socket, local)?;
+            Ok(socket.into())
+        };
+        let sender = |_| {
+            let socket = open(options)?;
+            // Nothing is expected there.
+            let _ = socket.set_recv_buffer_size(1);
+            bind(&socket, SocketAddr::new(options.local, 0))?;
+            Ok(socket.into())
+        };
+        let queues = (0..options.queues).map(queue).collect::<Result<_, OverlayError>>()?;
+        let senders = (0..OVERLAY_SOURCE_PORTS).map(sender).collect::<Result<_, OverlayError>>()?;
+        Ok(Self { queues, senders, local })
+    }
+}
+
+fn open(options: &OverlayOptions) -> Result<Socket, OverlayError> {
+    let v6 = options.local.is_ipv6();
+    let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))
+        .map_err(setup("open a UDP socket"))?;
+    if v6 {
+        socket.set_only_v6(true).map_err(setup("use IPv6 only"))?;
+    }
+    if let Some(interface) = &options.interface {
+        socket.bind_device(Some(interface.as_bytes())).map_err(setup(
+            "keep a socket to the underlay's interface (Linux 5.7 lets any user)",
+        ))?;
+    }
+    sys::never_fragment(socket.as_fd(), v6).map_err(setup("set DF"))?;
+    // Beyond the limit that the host sets for all (`net.core.wmem_max`) that takes a privilege.
+    let _ =
+        rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, OVERLAY_SOCKET_BUFFER_LEN)
+            .or_else(|_| {
+                rustix::net::sockopt::set_socket_send_buffer_size(
+                    &socket,
+                    OVERLAY_SOCKET_BUFFER_LEN,
+                )
+            });
+    Ok(socket)
+}
+
+fn bind(socket: &Socket, local: SocketAddr) -> Result<(), OverlayError> {
+    socket.bind(&local.into()).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::ADDRNOTAVAIL) => OverlayError::NoAddress(local.ip()),
+        Some(Errno::ADDRINUSE) => OverlayError::Busy(local),
+        _ => setup("bind a UDP socket")(error),
+    })
+}
+
+/// Makes room for bursts, as far as the host lets weir.
+fn enlarge(socket: &Socket) {
+    use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
+    if set_socket_recv_buffer_size_force(socket, OVERLAY_SOCKET_BUFFER_LEN).is_err() {
+        let _ = set_socket_recv_buffer_size(socket, OVERLAY_SOCKET_BUFFER_LEN);
+    }
+}
+
+fn setup(step: &'static str) -> impl FnOnce(io::Error) -> OverlayError {
+    move |source| OverlayError::Setup { step, source }
+}

@@ -1,0 +1,38 @@
+//! Options of UDP sockets that no crate of ours has (`linux/udp.h`, ip(7), ipv6(7)).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libc::{c_int, socklen_t};
+
+/// `UDP_GRO`: datagrams of one sender may come as one message.
+const UDP_GRO: c_int = 104;
+
+fn set(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+    let len = size_of::<c_int>() as socklen_t;
+    let value = std::ptr::from_ref(&value).cast();
+    // SAFETY: `len` bytes at `value` are readable during the call.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has the kernel give datagrams of one sender as one message.
+pub(crate) fn gather(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set(socket, libc::SOL_UDP, UDP_GRO, 1)
+}
+
+/// Sets DF, and refuses what is longer than the path's MTU (`IP_PMTUDISC_DO`).
+pub(crate) fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
+    match v6 {
+        false => set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+        true => set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+    }
+}
+
+/// Moves the calling thread into a network namespace of its own.
+#[cfg(test)]
+pub(crate) fn enter_new_network() -> io::Result<()> {
+    // SAFETY: a new network namespace changes neither memory nor the descriptor table.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+        .map_err(Into::into)
+}

@@ -1,0 +1,48 @@
+//! What needs a network of its own: root, or the tests are counted as skipped.
+
+use std::process::Command;
+
+use super::*;
+
+/// Runs `body` in a thread with a network namespace of its own, whose loopback has this MTU.
+fn in_new_network(mtu: &str, body: impl FnOnce() + Send) {
+    if !weir_testing::is_root("a network namespace") {
+        return;
+    }
+    let in_thread = || {
+        crate::sys::enter_new_network().unwrap();
+        let set = ["link", "set", "lo", "up", "mtu", mtu];
+        assert!(Command::new("ip").args(set).status().unwrap().success());
+        body();
+    };
+    let ended = std::thread::scope(|scope| scope.spawn(in_thread).join());
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+#[test]
+fn root_what_is_longer_than_the_path_takes_is_counted_and_never_fragmented() {
+    in_new_network("1000", || {
+        let mut rig = Rig::new();
+        let short = frame(FAR, GUEST, 1, 600);
+        // Also as one message, which the kernel refuses whole.
+        let long = frame(FAR, GUEST, 2, 980);
+        rig.deliver_plain(BLUE, &[long.clone(), long, short.clone()]);
+        for last in [2, 3] {
+            assert_eq!(rig.received(last).1, short);
+        }
+        assert_eq!(rig.drops(), [("over_path_mtu", 4)], "two frames, two peers");
+    });
+}
+
+#[test]
+fn root_a_host_without_a_way_is_counted() {
+    in_new_network("65536", || {
+        let mut rig = Rig::new();
+        let down = ["route", "add", "unreachable", &ip(rig.test, 2).to_string(), "table", "local"];
+        assert!(Command::new("ip").args(down).status().unwrap().success());
+        let sent = frame(FAR, GUEST, 1, 600);
+        rig.deliver_plain(BLUE, std::slice::from_ref(&sent));
+        assert_eq!(rig.received(3).1, sent);
+        assert_eq!(rig.drops(), [("remote_unreachable", 1)]);
+    });
+}

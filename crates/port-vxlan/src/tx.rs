@@ -1,0 +1,335 @@
+//! One queue's frames from other hosts: received into buffers, in which they stay until their receivers have copied
+//! them. A message of the kernel is one datagram, or several of one sender (UDP GRO).
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use weir_engine::burst::{Burst, TakenChain};
+use weir_engine::queue::Source;
+use weir_engine::{DropReason, PortCounters, Take};
+use weir_guestmem::{Arrival, HostBuffer, Slice, receive_datagrams};
+use weir_limits::{
+    BURST_MAX, DATAGRAMS_RECEIVED_MAX, FRAME_LEN_MIN, OVERLAY_BUFFERS, OVERLAY_ERRORS_MAX,
+    OVERLAY_PARKED_MAX,
+};
+use weir_port_tap::{Service, Uncalled};
+use weir_wire::{VnetHdr, ethertype};
+
+use crate::header;
+use crate::networks::{Networks, Stranger};
+
+/// Bytes of a buffer: no UDP message is longer.
+const BUFFER_LEN: usize = 1 << 16;
+/// Before a frame's type there are its addresses.
+const ETHERTYPE_AT: usize = 12;
+
+/// A queue's buffers, each made at its first use.
+pub(crate) struct Buffers {
+    buffers: Box<[OnceLock<HostBuffer>]>,
+    /// Who sent what is in each.
+    remotes: Box<[AtomicU32]>,
+    /// A frame from outside has no `virtio_net_hdr`: this stands before each.
+    plain: HostBuffer,
+}
+
+impl Buffers {
+    pub(crate) fn new() -> Self {
+        Self {
+            buffers: (0..OVERLAY_BUFFERS).map(|_| OnceLock::new()).collect(),
+            remotes: (0..OVERLAY_BUFFERS).map(|_| AtomicU32::new(0)).collect(),
+            plain: HostBuffer::new(VnetHdr::LEN),
+        }
+    }
+
+    fn all_of(&self, buffer: u8) -> Option<Slice<'_>> {
+        let buffer = self.buffers.get(usize::from(buffer))?;
+        buffer.get_or_init(|| HostBuffer::new(BUFFER_LEN)).slice(0, BUFFER_LEN)
+    }
+
+    /// Who sent a frame that is taken and not settled.
+    pub(crate) fn remote(&self, token: Token) -> u32 {
+        self.remotes.get(usize::from(token.buffer)).map_or(0, |it| it.load(Ordering::Relaxed))
+    }
+}
+
+/// Where a frame is, and of which network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    buffer: u8,
+    pub(crate) network: u16,
+    at: u16,
+    len: u16,
+}
+
+impl Token {
+    fn pack(self) -> u64 {
+        let Self { buffer, network, at, len } = self;
+        u64::from(buffer) << 48 | u64::from(network) << 32 | u64::from(at) << 16 | u64::from(len)
+    }
+
+    /// The inverse, of a token of ours.
+    pub(crate) fn unpack(token: u64) -> Self {
+        Self {
+            buffer: (token >> 48) as u8,
+            network: (token >> 32) as u16,
+            at: (token >> 16) as u16,
+            len: token as u16,
+        }
+    }
+}
+
+/// A message with datagrams that were not taken yet.
+struct Waiting {
+    buffer: u8,
+    at: usize,
+    end: usize,
+    segment_len: usize,
+    from: Option<IpAddr>,
+}
+
+/// Which buffers hold what.
+pub(crate) struct Slots {
+    /// The last one freed is used first: its memory is still in the CPU's cache.
+    free: Vec<u8>,
+    /// Frames in each buffer that are not settled, and one while it [waits](Waiting).
+    users: Box<[u16]>,
+    waiting: VecDeque<Waiting>,
+    arrivals: Vec<Arrival>,
+    /// The socket had no more. Its descriptor is edge-triggered: from then on, and only then, the next message gives a
+    /// kick.
+    drained: bool,
+    /// Errors since the last message.
+    errors: u32,
+}
+
+impl Slots {
+    pub(crate) fn new() -> Self {
+        Self {
+            free: (0..OVERLAY_BUFFERS as u8).rev().collect(),
+            users: vec![0; OVERLAY_BUFFERS].into(),
+            waiting: VecDeque::with_capacity(DATAGRAMS_RECEIVED_MAX),
+            arrivals: Vec::with_capacity(DATAGRAMS_RECEIVED_MAX),
+            drained: false,
+            errors: 0,
+        }
+    }
+
+    fn hold(&mut self, buffer: u8) {
+        if let Some(users) = self.users.get_mut(usize::from(buffer)) {
+            *users += 1;
+        }
+    }
+
+    fn release(&mut self, buffer: u8) {
+        if let Some(users) = self.users.get_mut(usize::from(buffer)) {
+            *users = users.saturating_sub(1);
+            if *users == 0 {
+                self.free.push(buffer);
+            }
+        }
+    }
+
+    /// The next datagram: its buffer, where in it, and who sent it.
+    fn next(&mut self) -> Option<(u8, usize, usize, Option<IpAddr>)> {
+        let Waiting { buffer, at, end, segment_len, from } = self.waiting.front_mut()?;
+        let len = (*segment_len).min(*end - *at);
+        let datagram = (*buffer, *at, len, *from);
+        *at += len;
+        if at == end {
+            self.waiting.pop_front();
+        }
+        Some(datagram)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn free(&self) -> usize {
+        self.free.len()
+    }
+}
+
+/// The places of a transmit queue.
+pub(crate) type Places = Uncalled<Slots>;
+
+/// A queue of an overlay, and the buffers for its frames.
+pub(crate) struct SocketQueue<'p> {
+    pub(crate) service: &'p Service,
+    /// Which of the queues it is.
+    pub(crate) index: usize,
+    pub(crate) socket: BorrowedFd<'p>,
+    pub(crate) buffers: &'p Buffers,
+    pub(crate) networks: &'p Networks,
+}
+
+impl SocketQueue<'_> {
+    /// Receives messages; `false` when there are none, or no buffer is free.
+    fn receive(&self, slots: &mut Slots) -> bool {
+        let Slots { free, arrivals, .. } = slots;
+        let into = free.iter().rev().map_while(|&buffer| self.buffers.all_of(buffer));
+        let asked = match receive_datagrams(self.socket, into, arrivals) {
+            Ok(asked) => asked,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                slots.drained = true;
+                return false;
+            }
+            Err(error) => {
+                self.counters().dropped(DropReason::DeviceError, 1);
+                slots.errors += 1;
+                if slots.errors >= OVERLAY_ERRORS_MAX {
+                    self.service.fail(&format!("its socket receives nothing: {error}"));
+                }
+                return false;
+            }
+        };
+        slots.errors = 0;
+        slots.drained = slots.arrivals.len() < asked;
+        for index in 0..slots.arrivals.len() {
+            let Arrival { len, from, segment_len, truncated } = slots.arrivals[index];
+            let Some(buffer) = slots.free.pop() else { break };
+            slots.hold(buffer);
+            // One that is not whole is judged as an empty one.
+            let end = if truncated { 0 } else { len.min(BUFFER_LEN) };
+            slots.waiting.push_back(Waiting { buffer, at: 0, end, segment_len, from });
+        }
+        true
+    }
+
+    /// Judges a datagram: what of it is a frame, of which network, from which host.
+    fn open(&self, place: Slice<'_>, from: Option<IpAddr>) -> Result<(u16, u32), DropReason> {
+        let header = place.read_array().ok_or(DropReason::BadEncapsulation)?;
+        let vni = header::vni(header).ok_or(DropReason::BadEncapsulation)?;
+        let origin = self.networks.origin(vni, from).map_err(|stranger| match stranger {
+            Stranger::Network => DropReason::NetworkUnknown,
+            Stranger::Remote => DropReason::RemoteUnknown,
+        })?;
+        let frame = place.skip(header::LEN);
+        if frame.len() < FRAME_LEN_MIN as usize {
+            return Err(DropReason::FrameTooShort);
+        }
+        // "decapsulated VXLAN frames with the inner VLAN tag SHOULD be discarded" (RFC 7348 §6.1): the tag would stand
+        // where weir has the network.
+        let kind = frame.skip(ETHERTYPE_AT).read_array().map_or(0, u16::from_be_bytes);
+        if matches!(kind, ethertype::VLAN | ethertype::QINQ) {
+            return Err(DropReason::BadEncapsulation);
+        }
+        Ok(origin)
+    }
+
+    /// Adds the frame that is at a place to the burst, or counts why not.
+    fn add<'m>(&'m self, burst: &mut Burst<'m>, token: Token, arrived_ns: u64) {
+        let place = self.buffers.all_of(token.buffer);
+        let frame = place.map(|place| place.skip(token.at.into()).first(token.len.into()));
+        let first = burst.pieces.len() as u32;
+        burst.pieces.extend(self.buffers.plain.slice(0, VnetHdr::LEN));
+        burst.pieces.extend(frame);
+        let len = (VnetHdr::LEN + usize::from(token.len)) as u32;
+        let pieces = (first, burst.pieces.len() as u32);
+        let chain = TakenChain { token: token.pack(), len, pieces };
+        burst.chains.push(chain);
+        match burst.add(chain, VnetHdr::LEN, arrived_ns) {
+            Ok(()) => burst.name_network(token.network),
+            Err(error) => {
+                let reason = error.drop_reason().unwrap_or(DropReason::DeviceError);
+                self.counters().dropped(reason, 1);
+            }
+        }
+    }
+}
+
+impl Source for SocketQueue<'_> {
+    type Ring = Places;
+    type Lent = ();
+    type Error = Infallible;
+
+    const PEEK: bool = false;
+    const FROM_DEVICE: bool = true;
+
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn counters(&self) -> &PortCounters {
+        self.service.counters()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.service.has_failed()
+    }
+
+    fn parked_max(&self, _: &Places) -> usize {
+        OVERLAY_PARKED_MAX
+    }
+
+    fn lend(&self, _: &mut Places, _: Take) -> Option<()> {
+        Some(())
+    }
+
+    fn fill<'m>(
+        &'m self,
+        Uncalled(slots): &mut Places,
+        _: &'m (),
+        now_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<usize, Infallible> {
+        let mut datagrams = 0;
+        slots.drained = false;
+        while datagrams < BURST_MAX {
+            if slots.waiting.is_empty() && (slots.drained || !self.receive(slots)) {
+                break;
+            }
+            let Some((buffer, at, len, from)) = slots.next() else { continue };
+            datagrams += 1;
+            // A message that is used up is freed with its last frame.
+            let is_last = slots.waiting.front().is_none_or(|waiting| waiting.buffer != buffer);
+            let place = self.buffers.all_of(buffer).map(|all| all.skip(at).first(len));
+            match place.ok_or(DropReason::DeviceError).and_then(|place| self.open(place, from)) {
+                Ok((network, remote)) => {
+                    if let Some(sender) = self.buffers.remotes.get(usize::from(buffer)) {
+                        sender.store(remote, Ordering::Relaxed);
+                    }
+                    slots.hold(buffer);
+                    // Both are below 64 KiB.
+                    let (at, len) = ((at + header::LEN) as u16, (len - header::LEN) as u16);
+                    self.add(burst, Token { buffer, network, at, len }, now_ns);
+                }
+                Err(reason) => self.counters().dropped(reason, 1),
+            }
+            if is_last {
+                slots.release(buffer);
+            }
+        }
+        Ok(datagrams)
+    }
+
+    fn fill_again<'m>(
+        &'m self,
+        _: &mut Places,
+        _: &'m (),
+        token: u64,
+        arrived_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<(), Infallible> {
+        self.add(burst, Token::unpack(token), arrived_ns);
+        Ok(())
+    }
+
+    fn settle(&self, Uncalled(slots): &mut Places, _: &(), burst: &Burst<'_>) -> u32 {
+        for (chain, _) in burst.chains_and_stay().filter(|(_, stays)| !stays) {
+            slots.release(Token::unpack(chain.token).buffer);
+        }
+        0
+    }
+
+    fn release(&self, Uncalled(slots): &mut Places, token: u64, _: DropReason) {
+        slots.release(Token::unpack(token).buffer);
+    }
+
+    fn has_more(&self, Uncalled(slots): &mut Places) -> Result<bool, Infallible> {
+        Ok(!slots.drained || !slots.waiting.is_empty())
+    }
+}
