@@ -20,7 +20,7 @@ use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::ListenError;
 use weir_switch::upgrade::{Beside, Starter};
 use weir_switch::watchdog::{Service, Watchdog};
-use weir_switch::{Keeping, Meeting, Switch, SwitchError, UplinkDevice};
+use weir_switch::{Devices, Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 use weir_text::plain::{Obeyed, Plain};
 
 use crate::args::RunArgs;
@@ -120,7 +120,7 @@ fn run_beside(
         Some(_) => Keeping::look(&config, &hands)?,
         None => Keeping::take(&config, &hands)?,
     };
-    let devices = UplinkDevice::open_all(&config.uplinks, &keeping)?;
+    let devices = Devices::open(&config, &keeping)?;
     sandbox::confine(mode, &needs)?;
     let own = hands.clone();
     let switch = match beside {

@@ -22,6 +22,7 @@
 //! * `api`: who may ask weir for what.
 //! * `moderation`: when a guest is called.
 //! * `placement`: where workers run.
+//! * `overlay`: networks of tenants, and the hosts that they reach.
 //! * [`filter`]: which frames a port may send and receive.
 //! * `guard`: the addresses from which a guest may send.
 //! * `sharing`: an interface's part of the workers, and its rate limits.
@@ -47,6 +48,7 @@ pub mod error;
 pub mod filter;
 mod guard;
 mod moderation;
+mod overlay;
 mod parse;
 mod placement;
 mod port;
@@ -67,16 +69,19 @@ pub use error::{ConfigError, Problem};
 pub use filter::{Expression, FilterRule};
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
 pub use moderation::{CallsError, Moderation};
+pub use overlay::{
+    NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,
+};
 pub use placement::PlacementConfig;
 pub use settings::{Change, Setting, VifChanges};
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges, SharingError};
 pub use storm::StormControl;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilePath, FilterAction,
-    GroupName, GuardMode, InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax, Mtu,
-    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
-    RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UplinkKind, UserName,
-    ValueError, Vid, VlanMode, Weight, WorkerCount, Workers,
+    GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax,
+    Mtu, NetworkName, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
+    UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use xen::XenConfig;
 
@@ -86,6 +91,8 @@ pub use xen::XenConfig;
 pub struct Config {
     /// `[switch]`
     pub switch: SwitchConfig,
+    /// `[overlay]` and `[network.NAME]`
+    pub networks: Networks,
     /// `[uplink.NAME]`, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
     /// `[vif.NAME]`, in the order of the file.
@@ -294,7 +301,9 @@ impl VifConfig {
             return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
         }
         match self.mac {
-            Some(mac) if other.mac == Some(mac) => Some(Conflict::Mac(mac, other.name.clone())),
+            Some(mac) if other.mac == Some(mac) && self.vlan.network() == other.vlan.network() => {
+                Some(Conflict::Mac(mac, other.name.clone()))
+            }
             _ => None,
         }
     }

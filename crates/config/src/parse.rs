@@ -15,12 +15,13 @@ use super::api::ApiConfig;
 use super::error::Problem;
 use super::filter;
 use super::guard::Guarding;
+use super::overlay::{self, Networks, Said};
 use super::section::{Located, Section};
 use super::sharing::{self, Sharing};
 use super::storm::StormControl;
 use super::values::{
-    Execution, LatencyBudget, PlacementMode, PortName, QueuePairs, Schedule, SocketPath, TrunkVids,
-    Vid, VlanMode,
+    Execution, LatencyBudget, NetworkName, PlacementMode, PortName, QueuePairs, Schedule,
+    SocketPath, TrunkVids, Vid, VlanMode,
 };
 use super::{
     Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig,
@@ -34,6 +35,7 @@ struct Placed<T> {
     resource: Range<usize>,
     mac: Option<Range<usize>>,
     agent: Option<Range<usize>>,
+    said: Said,
 }
 
 /// Reads a whole configuration.
@@ -48,30 +50,41 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let has_xen = root.has("xen");
     let switch = root.subtable("switch", &mut problems);
     let (switch, keeper) = switch_table(switch, defaults, has_xen, &mut problems);
+    let overlay = overlay::overlay(root.subtable("overlay", &mut problems), &mut problems);
+    let networks = root.subtables("network", &mut problems);
+    let networks = overlay::networks(networks, overlay, &mut problems);
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
         .filter_map(|section| uplink(section, switch.schedule, &mut problems))
         .collect();
-    let vifs: Vec<_> = root
+    let mut vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
         .filter_map(|section| vif(section, &switch.control, Some(&switch), &mut problems))
         .collect();
-    let xen = root.subtable("xen", &mut problems);
+    let mut xen = root.subtable("xen", &mut problems);
+    let xen_said = xen.as_mut().map(Said::by);
     let xen = xen.map(|section| XenConfig::from_section(section, &switch, &mut problems));
     root.finish(&mut problems);
 
     // With more ports than there may be, only that is said: ports are compared with each other.
     if !too_many(&uplinks, &vifs, &mut problems) {
         check_across(&switch, &uplinks, &vifs, &mut problems);
+        check_networks(&networks, &uplinks, &mut vifs, &mut problems);
         check_keeper(&switch, keeper, &vifs, &mut problems);
+    }
+    if let (Some(xen), Some(said)) = (&xen, xen_said)
+        && let Err(error) = networks.settle(&mut xen.vif.clone())
+    {
+        overlay::report("xen", &error, &said, &mut problems);
     }
     if !problems.is_empty() {
         return Err(problems);
     }
     Ok(Config {
         switch,
+        networks,
         uplinks: uplinks.into_iter().map(|placed| placed.port).collect(),
         vifs: vifs.into_iter().map(|placed| placed.port).collect(),
         xen,
@@ -210,13 +223,13 @@ fn uplink(
     let mtu = section.value("mtu", problems);
     let filter = filter::rules(&mut section, problems);
     let weight = sharing::weight(&mut section, schedule, problems);
-    let header = section.span.clone();
+    let (header, said) = (section.span.clone(), Said::by(&mut section));
     section.finish(problems);
 
     let (name, interface) = (name?, interface?.value);
     let port =
         UplinkConfig { name, kind, interface, queues, vlan, mtu, rss_rebalance, filter, weight };
-    Some(Placed { port, header, resource, mac: None, agent: None })
+    Some(Placed { port, header, resource, mac: None, agent: None, said })
 }
 
 fn vif(
@@ -240,11 +253,11 @@ fn vif(
     any_vif(&mut section, &mut port, switch.map(|switch| switch.schedule), budget, problems);
     port.guarding = Guarding::from_section(&mut section, port.mac_check, problems);
     let (mac, agent) = (section.place("mac"), section.place("agent"));
-    let header = section.span.clone();
+    let (header, said) = (section.span.clone(), Said::by(&mut section));
     section.finish(problems);
     let socket = socket?;
     (port.name, port.socket) = (name?, socket.value);
-    Some(Placed { port, header, resource: socket.span, mac, agent })
+    Some(Placed { port, header, resource: socket.span, mac, agent, said })
 }
 
 /// Reads the keys that every guest's interface has, under the switch's `schedule` and `budget`.
@@ -303,11 +316,22 @@ fn vif_socket(
     }
 }
 
-/// Reads `vlan`, `trunk` and `native`, which exclude or need each other.
+/// Reads `network`, `vlan`, `trunk` and `native`, which exclude or need each other.
 pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> VlanMode {
     let access = section.take::<Vid>("vlan", problems);
     let trunk = section.take::<TrunkVids>("trunk", problems);
     let native = section.take::<Vid>("native", problems);
+    let network = section.take::<NetworkName>("network", problems);
+    if let Some(network) = &network
+        && let Some(other) = ["vlan", "trunk"].into_iter().find_map(|key| section.place(key))
+    {
+        problems.push(
+            Problem::new(format!("`{}` has both `network` and a VLAN", section.title))
+                .label(network.span.clone(), "puts it into a network")
+                .label(other, "puts it elsewhere")
+                .help("keep one; a network can be a VLAN: `vlan` of its table"),
+        );
+    }
     if let (Some(access), Some(trunk)) = (&access, &trunk) {
         problems.push(
             Problem::new(format!("`{}` has both `vlan` and `trunk`", section.title))
@@ -324,6 +348,9 @@ pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vl
                 .label(native.span.clone(), "belongs to a trunk")
                 .help("add `trunk`, or use `vlan` for an access port"),
         );
+    }
+    if let Some(network) = network {
+        return VlanMode::Network(network.value);
     }
     match (access, trunk) {
         (Some(access), _) => VlanMode::Access(access.value),
@@ -370,9 +397,16 @@ fn check_across(
         vifs.iter().map(|placed| (placed.port.socket.to_string(), placed.resource.clone()));
     report_repeated("socket", sockets, problems);
 
-    let macs =
-        vifs.iter().filter_map(|placed| Some((placed.port.mac?.to_string(), placed.mac.clone()?)));
-    report_repeated("MAC address", macs, problems);
+    // In another network it is another station's.
+    let mac = |placed: &Placed<VifConfig>| {
+        let mac = placed.port.mac?;
+        let text = match placed.port.vlan.network() {
+            Some(network) => format!("{mac} of network {network}"),
+            None => mac.to_string(),
+        };
+        Some((text, placed.mac.clone()?))
+    };
+    report_repeated("MAC address", vifs.iter().filter_map(mac), problems);
 
     let interfaces =
         uplinks.iter().map(|placed| (placed.port.interface.to_string(), placed.resource.clone()));
@@ -403,6 +437,31 @@ fn check_across(
                     .label(span.clone(), format!("{agent} is {owner}"))
                     .help("give the agent another path, such as \"/run/weir/NAME.agent\""),
             );
+        }
+    }
+}
+
+/// Puts interfaces into their networks, which are to be there and to have room for their packets.
+fn check_networks(
+    networks: &Networks,
+    uplinks: &[Placed<UplinkConfig>],
+    vifs: &mut [Placed<VifConfig>],
+    problems: &mut Vec<Problem>,
+) {
+    for Placed { port, header, said, .. } in vifs {
+        if let Err(error) = networks.settle(port) {
+            overlay::report(&format!("vif.{}", port.name), &error, said, problems);
+        }
+        if networks.overlay.is_some() {
+            overlay::check_name(&port.name, header, problems);
+        }
+    }
+    for Placed { port, header, said, .. } in uplinks {
+        if let Err(error) = networks.check_uplink(port) {
+            overlay::report(&format!("uplink.{}", port.name), &error, said, problems);
+        }
+        if networks.overlay.is_some() {
+            overlay::check_name(&port.name, header, problems);
         }
     }
 }
@@ -453,7 +512,7 @@ fn too_many(
 }
 
 /// Reports every value that stands in more than one place.
-fn report_repeated(
+pub(super) fn report_repeated(
     what: &str,
     values: impl Iterator<Item = (String, Range<usize>)>,
     problems: &mut Vec<Problem>,

@@ -3,15 +3,15 @@
 use weir_fabric::{MacCheck, PortConfig, VlanSet};
 
 use super::values::{TrunkVids, VlanMode};
-use super::{UplinkConfig, VifConfig};
+use super::{Networks, UplinkConfig, VifConfig};
 
 impl VifConfig {
     /// The fabric's settings of the interface's port. Where no MAC address is configured, the first
     /// one the guest sends from is the only one it may use.
-    pub fn port_config(&self) -> PortConfig {
+    pub fn port_config(&self, networks: &Networks) -> PortConfig {
         let default = PortConfig::vif();
         PortConfig {
-            vlan: self.vlan.or_default(default.vlan),
+            vlan: self.vlan.or_default(default.vlan, networks),
             mac_check: match (self.mac_check, self.mac) {
                 (false, _) => MacCheck::Off,
                 (true, Some(mac)) => MacCheck::Pinned(mac.into()),
@@ -25,17 +25,29 @@ impl VifConfig {
 
 impl UplinkConfig {
     /// The fabric's settings of the uplink's port.
-    pub fn port_config(&self) -> PortConfig {
+    pub fn port_config(&self, networks: &Networks) -> PortConfig {
         let default = PortConfig::uplink();
-        PortConfig { vlan: self.vlan.or_default(default.vlan.clone()), ..default }
+        PortConfig { vlan: self.vlan.or_default(default.vlan.clone(), networks), ..default }
     }
 }
 
 impl VlanMode {
-    /// The fabric's VLAN mode; `default` where nothing is configured.
-    fn or_default(&self, default: weir_fabric::VlanMode) -> weir_fabric::VlanMode {
+    /// The fabric's VLAN mode; `default` where nothing is configured. The port of a network that is not there is a member
+    /// of nothing.
+    fn or_default(
+        &self,
+        default: weir_fabric::VlanMode,
+        networks: &Networks,
+    ) -> weir_fabric::VlanMode {
+        let nothing = || weir_fabric::VlanMode::Trunk {
+            native: None,
+            allowed: VlanSet::Only([].into_iter().collect()),
+        };
         match self {
             Self::Unset => default,
+            Self::Network(name) => {
+                networks.vid(name).map_or_else(nothing, weir_fabric::VlanMode::Access)
+            }
             Self::Access(vid) => weir_fabric::VlanMode::Access((*vid).into()),
             Self::Trunk { allowed, native } => weir_fabric::VlanMode::Trunk {
                 native: native.map(Into::into),
@@ -64,7 +76,7 @@ mod tests {
 
     #[test]
     fn nothing_configured_is_the_fabrics_default() {
-        assert_eq!(vif().port_config(), PortConfig::vif());
+        assert_eq!(vif().port_config(&Networks::default()), PortConfig::vif());
     }
 
     #[test]
@@ -72,16 +84,19 @@ mod tests {
         let mut vif = vif();
         vif.mac = Some("52:54:00:12:34:56".parse().unwrap());
         let pinned = MacCheck::Pinned("52:54:00:12:34:56".parse().unwrap());
-        assert_eq!(vif.port_config().mac_check, pinned);
+        assert_eq!(vif.port_config(&Networks::default()).mac_check, pinned);
         vif.mac_check = false;
-        assert_eq!(vif.port_config().mac_check, MacCheck::Off);
+        assert_eq!(vif.port_config(&Networks::default()).mac_check, MacCheck::Off);
     }
 
     #[test]
     fn vlans_keep_their_meaning() {
         let mut vif = vif();
         vif.vlan = VlanMode::Access(10.try_into().unwrap());
-        assert_eq!(vif.port_config().vlan, weir_fabric::VlanMode::Access(fabric_vid(10)));
+        assert_eq!(
+            vif.port_config(&Networks::default()).vlan,
+            weir_fabric::VlanMode::Access(fabric_vid(10))
+        );
         let vids = [10, 20].map(|vid| vid.try_into().unwrap());
         vif.vlan = VlanMode::Trunk {
             allowed: TrunkVids::Only(vids.into()),
@@ -91,6 +106,6 @@ mod tests {
             native: Some(fabric_vid(5)),
             allowed: VlanSet::Only([10, 20].map(fabric_vid).into_iter().collect()),
         };
-        assert_eq!(vif.port_config().vlan, expected);
+        assert_eq!(vif.port_config(&Networks::default()).vlan, expected);
     }
 }

@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use weir_limits::PORTS_MAX;
 
 use super::{
-    Config, LatencyBudget, PlacementConfig, PortName, SocketPath, SwitchConfig, UplinkConfig,
-    VifConfig, XenConfig,
+    Config, LatencyBudget, NetworkConfig, NetworkName, Networks, PlacementConfig, PortName,
+    SocketPath, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
 };
 
 mod keys;
@@ -83,6 +83,8 @@ pub struct KeyDifference {
 pub struct Running<'a> {
     /// What holds for all of it.
     pub switch: &'a SwitchConfig,
+    /// Its networks.
+    pub networks: &'a Networks,
     /// Its uplinks.
     pub uplinks: Vec<&'a UplinkConfig>,
     /// Its interfaces.
@@ -177,7 +179,9 @@ impl Running<'_> {
     pub fn compare(&self, file: &Config) -> (Difference, Steps) {
         let (mut tables, mut steps) = (Vec::new(), Steps::default());
         tables.extend(self.compare_switch(&file.switch, &mut steps));
-        tables.extend(compare_xen(self.xen, file.xen.as_ref()));
+        compare_networks(self.networks, &file.networks, &mut tables);
+        let xen = (self.xen.map(keys::xen), file.xen.as_ref().map(keys::xen));
+        tables.extend(with_a_restart("xen".into(), xen));
         self.compare_uplinks(file, &mut tables, &mut steps);
         self.compare_vifs(file, &mut tables, &mut steps);
         (Difference { tables }, steps)
@@ -368,6 +372,9 @@ impl Running<'_> {
             let schedule = Some(self.switch.schedule);
             vif.sharing.check(schedule).map_err(|error| of_vif(error.to_string()))?;
             vif.guarding.check(vif.mac_check).map_err(|error| of_vif(error.to_string()))?;
+            // The networks of the file come with a restart.
+            let settled = self.networks.settle(&mut vif.clone());
+            settled.map_err(|error| of_vif(format!("{error} before a restart")))?;
         }
         Ok(())
     }
@@ -403,18 +410,35 @@ fn vif_effect(name: &PortName, key: &str) -> Effect {
     }
 }
 
-fn compare_xen(now: Option<&XenConfig>, file: Option<&XenConfig>) -> Option<TableDifference> {
+fn compare_networks(now: &Networks, file: &Networks, tables: &mut Vec<TableDifference>) {
+    let overlay =
+        (now.overlay.as_ref().map(keys::overlay), file.overlay.as_ref().map(keys::overlay));
+    tables.extend(with_a_restart("overlay".into(), overlay));
+    let named = |networks: &Networks, name: &NetworkName| {
+        networks.all.iter().find(|network| network.name == *name).map(keys::network)
+    };
+    let new = file.all.iter().filter(|it| now.all.iter().all(|other| other.name != it.name));
+    for NetworkConfig { name, .. } in now.all.iter().chain(new) {
+        let both = (named(now, name), named(file, name));
+        tables.extend(with_a_restart(format!("network.{name}"), both));
+    }
+}
+
+/// A table that stays as it is until weir starts anew.
+fn with_a_restart(
+    table: String,
+    (now, file): (Option<Keys>, Option<Keys>),
+) -> Option<TableDifference> {
     let why = "needs a restart";
     let (kind, keys) = match (now, file) {
         (None, None) => return None,
         (Some(now), Some(file)) => {
-            let keys = differing(keys::xen(now), keys::xen(file), |_| Effect::never(why));
-            return changed("xen".into(), keys);
+            return changed(table, differing(now, file, |_| Effect::never(why)));
         }
-        (None, Some(file)) => (DifferenceKind::Added, given(keys::xen(file), &Keys::new())),
+        (None, Some(file)) => (DifferenceKind::Added, given(file, &Keys::new())),
         (Some(_), None) => (DifferenceKind::Removed, Vec::new()),
     };
-    Some(TableDifference { table: "xen".into(), kind, alive: false, note: Some(why.into()), keys })
+    Some(TableDifference { table, kind, alive: false, note: Some(why.into()), keys })
 }
 
 fn whole(table: String, kind: DifferenceKind, note: Option<String>) -> TableDifference {

@@ -15,10 +15,10 @@ use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilePath, FilterAction,
-    GroupName, GuardMode, InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax, Mtu,
-    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
-    RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UplinkKind, UserName,
-    ValueError, Vid, Weight, WorkerCount, Workers,
+    GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax,
+    Mtu, NetworkName, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
+    UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -273,6 +273,8 @@ macro_rules! from_toml_string {
 
 from_toml_string! {
     PortName = "a name in quotes";
+    NetworkName = "the name of a network in quotes, such as \"blue\"";
+    HostAddress = "an address in quotes, such as \"192.0.2.1\"";
     ChannelName = ChannelName::EXPECTED;
     UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\" or \"af_xdp\"";
     UserName = "a user in quotes, such as \"weir\"";
@@ -321,6 +323,8 @@ macro_rules! from_toml_integer {
 from_toml_integer! {
     Vid = "a VLAN id, such as 10";
     Mtu = "a number of bytes, such as 1500";
+    Vni = "a network's number (VNI), such as 100";
+    UdpPort = "a UDP port, such as 4789";
     QueuePairs = "a number of queues, such as 2";
     RxUsecs = "a number of microseconds, such as 200";
     RxFrames = "a number of frames, such as 32";
@@ -329,6 +333,19 @@ from_toml_integer! {
     Weight = "a weight, such as 2";
     PacketRate = "a number of packets, such as 100000";
     PacketBurst = "a number of packets, such as 256";
+}
+
+/// Addresses, each with its place.
+impl FromToml for Vec<Located<HostAddress>> {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let DeValue::Array(items) = value.get_ref() else {
+            return Err(Fault::wrong_type(value, "addresses in brackets, such as [\"192.0.2.2\"]"));
+        };
+        let located = |item: &Spanned<DeValue<'_>>| {
+            Ok(Located { value: HostAddress::from_toml(item)?, span: item.span() })
+        };
+        items.iter().map(located).collect()
+    }
 }
 
 impl FromToml for bool {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use weir_config::{Config, SocketPath, SwitchConfig, VifConfig};
+use weir_config::{Config, Networks, SocketPath, SwitchConfig, VifConfig};
 use weir_switch::Switch;
 use weir_switch::stats::PortStats;
 
@@ -31,6 +31,7 @@ pub fn serve(dir: &Path, mut show: impl FnMut(&str) -> bool) -> Result<(), Box<d
     let socket = |name: &str| SocketPath::try_from(dir.join(name).as_path());
     let config = Config {
         switch: SwitchConfig::new(socket("control.sock")?),
+        networks: Networks::default(),
         uplinks: Vec::new(),
         vifs: vec![
             VifConfig::new("a".parse()?, socket("a.sock")?),

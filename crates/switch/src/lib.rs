@@ -34,5 +34,5 @@ pub mod upgrade;
 pub mod watchdog;
 
 pub use helper::{Hands, run_if_asked as run_helper_if_asked};
-pub use switch::{Keeping, Meeting, Switch, SwitchError, UplinkDevice};
+pub use switch::{Devices, Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 pub use weir_engine::guest::GuestPort;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use miette::Diagnostic;
 use weir_config::{
-    self as config, Change, FilterRule, LatencyBudget, PortName, SocketMode, SocketPath,
+    self as config, Change, FilterRule, LatencyBudget, Networks, PortName, SocketMode, SocketPath,
     SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Workers, filter,
 };
 use weir_engine::filter::PortRules;
@@ -32,6 +32,7 @@ mod error;
 mod keeping;
 mod leaving;
 mod noted;
+mod overlay;
 mod reload;
 mod shown;
 mod starting;
@@ -43,6 +44,8 @@ pub use keeping::Keeping;
 pub(crate) use keeping::Kept;
 use leaving::Upgrades;
 use noted::Noted;
+pub use overlay::Devices;
+use overlay::Overlay;
 use reload::Source;
 use shown::port_state;
 pub use uplink_device::UplinkDevice;
@@ -98,11 +101,17 @@ struct Uplink {
 struct Ports {
     vifs: Vec<Vif>,
     uplinks: Vec<Uplink>,
+    overlay: Option<Overlay>,
 }
 
 impl Ports {
     fn is_uplink(&self, name: &PortName) -> bool {
-        self.uplinks.iter().any(|uplink| uplink.config.name == *name)
+        let overlay = self.overlay.iter().any(|overlay| overlay.name == *name);
+        overlay || self.uplinks.iter().any(|uplink| uplink.config.name == *name)
+    }
+
+    fn len(&self) -> usize {
+        self.vifs.len() + self.uplinks.len() + usize::from(self.overlay.is_some())
     }
 }
 
@@ -117,6 +126,7 @@ pub struct Switch {
     /// is done.
     changing: Mutex<()>,
     engine: Arc<Engine>,
+    networks: Networks,
     latency_budget: Mutex<LatencyBudget>,
     source: Mutex<Option<Source>>,
     schedule: config::Schedule,
@@ -159,7 +169,8 @@ impl Switch {
         control: SocketPath,
         hands: Hands,
     ) -> Result<Arc<Self>, SwitchError> {
-        Self::kept_with(options, latency_budget, control, hands, Keeping::default())
+        let (keeping, networks) = Default::default();
+        Self::kept_with(options, latency_budget, control, hands, keeping, networks)
     }
 
     fn kept_with(
@@ -168,6 +179,7 @@ impl Switch {
         control: SocketPath,
         hands: Hands,
         keeper: Keeping,
+        networks: Networks,
     ) -> Result<Arc<Self>, SwitchError> {
         let engine = Engine::start_with(options).map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied if options.execution == Execution::RtThreads => {
@@ -185,6 +197,7 @@ impl Switch {
             ports,
             changing: Mutex::default(),
             engine,
+            networks,
             latency_budget: Mutex::new(latency_budget),
             source: Mutex::default(),
             schedule: config::Schedule(options.schedule),
@@ -254,7 +267,7 @@ impl Switch {
         };
         let (id, port) = self
             .engine
-            .add_port(config.port_config(), |id, counters| {
+            .add_port(config.port_config(&self.networks), |id, counters| {
                 let memory = Account::new(config.memory_max.get(), &[]);
                 let port = VhostPort::new(id, counters, &options).with_memory(memory);
                 let port = match records {
@@ -423,7 +436,7 @@ impl Switch {
         let mut made = None;
         let (id, port) = self
             .engine
-            .add_port(config.port_config(), |_, counters| {
+            .add_port(config.port_config(&self.networks), |_, counters| {
                 made = Some(Arc::clone(&counters));
                 Arc::new(make(counters))
             })
@@ -465,15 +478,18 @@ impl Switch {
     }
 
     /// Adds an interface while the switch runs, if it goes together with those there are.
-    fn vif_add(&self, config: VifConfig) -> Response {
+    fn vif_add(&self, mut config: VifConfig) -> Response {
+        if let Some(refusal) = self.settle(&mut config) {
+            return refusal;
+        }
         {
             let ports = self.ports();
-            if ports.vifs.len() + ports.uplinks.len() >= PORTS_MAX {
+            if ports.len() >= PORTS_MAX {
                 return Response::error(format!(
                     "the switch already has {PORTS_MAX} ports, the maximum"
                 ));
             }
-            if ports.uplinks.iter().any(|uplink| uplink.config.name == config.name) {
+            if ports.is_uplink(&config.name) {
                 return Response::error(format!("a port called {} exists already", config.name));
             }
             let sockets = [Some(&config.socket), config.agent.as_ref()];
@@ -510,7 +526,7 @@ impl Switch {
         let mut config = ports.vifs[index].config.clone();
         let sizes = changes.queues.is_some();
         changes.apply(&mut config);
-        if let Some(refusal) = self.refusal(&config) {
+        if let Some(refusal) = self.settle(&mut config).or_else(|| self.refusal(&config)) {
             return refusal;
         }
         let resized = config.queues != ports.vifs[index].config.queues;
@@ -548,8 +564,9 @@ impl Switch {
         let refiltered = config.filter != old.filter;
         let rules = refiltered.then(|| port_rules(&config.name, &config.filter)).transpose()?;
         // What was learned behind a port that stays as it is stays known.
-        if config.port_config() != old.port_config() {
-            self.engine.fabric().update_port(id, config.port_config()).map_err(failed)?;
+        let port_config = config.port_config(&self.networks);
+        if port_config != old.port_config(&self.networks) {
+            self.engine.fabric().update_port(id, port_config).map_err(failed)?;
         }
         let calls = config.call_policy(self.budget(&config));
         // A policy that goes on keeps what it has learned.
@@ -594,7 +611,7 @@ impl Switch {
             Ok(rules) => rules,
             Err(error) => return Response::error(error.to_string()),
         };
-        let Ports { vifs, uplinks } = &mut *self.ports();
+        let Ports { vifs, uplinks, .. } = &mut *self.ports();
         let vifs = vifs
             .iter_mut()
             .map(|vif| (vif.port.id(), &vif.config.name, &mut vif.config.filter, &mut vif.rules));
@@ -769,6 +786,9 @@ impl Drop for Switch {
         let xen = self.xen.get_mut().unwrap_or_else(|e| e.into_inner()).take();
         drop(xen);
         let ports = std::mem::take(&mut *self.ports());
+        if let Some(overlay) = &ports.overlay {
+            self.unplug_overlay(overlay);
+        }
         for uplink in &ports.uplinks {
             uplink.port.stop(&self.engine, uplink.id);
             self.engine.remove_port(uplink.id);

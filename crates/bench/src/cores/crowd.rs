@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use weir_config::{
-    Config, Execution, PortName, QueuePairs, Realization, SwitchConfig, VifConfig, WorkerCount,
-    Workers,
+    Config, Execution, Networks, PortName, QueuePairs, Realization, SwitchConfig, VifConfig,
+    WorkerCount, Workers,
 };
 use weir_engine::guest::State;
 use weir_limits::QUEUE_SIZE_SUGGESTED;
@@ -110,6 +110,7 @@ impl Crowd {
                 workers: Workers::Count(workers),
                 ..SwitchConfig::new(rig::socket(dir, "control")?)
             },
+            networks: Networks::default(),
             uplinks: Vec::new(),
             vifs: vifs.clone(),
             xen: None,

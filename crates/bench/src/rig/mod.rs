@@ -22,8 +22,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 use thiserror::Error;
 use weir_config::{
-    Change, Config, FilterRule, LatencyBudget, PortName, SocketPath, SwitchConfig, ValueError,
-    VifChanges, VifConfig, Workers,
+    Change, Config, FilterRule, LatencyBudget, Networks, PortName, SocketPath, SwitchConfig,
+    ValueError, VifChanges, VifConfig, Workers,
 };
 use weir_switch::control::{ControlHandler, Request, Response};
 use weir_switch::stats::{CallSettings, PortState, PortStats, SwitchStats};
@@ -303,6 +303,7 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
             latency_budget: setup.latency_budget,
             ..SwitchConfig::new(socket(dir, "control")?)
         },
+        networks: Networks::default(),
         uplinks: Vec::new(),
         vifs: vec![sender, vif(Role::Receiver)?],
         xen: None,

@@ -1,8 +1,9 @@
 //! The keys of each table with their values as text, as the file would say them.
 
 use super::super::{
-    ApiConfig, FilterRule, Guarding, PlacementConfig, Receiving, Sharing, StormControl,
-    SwitchConfig, UplinkConfig, VifConfig, VlanMode, Workers, XenConfig,
+    ApiConfig, FilterRule, Guarding, NetworkConfig, NetworkKind, OverlayConfig, OverlayNetwork,
+    PlacementConfig, Receiving, Sharing, StormControl, SwitchConfig, UplinkConfig, VifConfig, VlanMode,
+    Workers, XenConfig,
 };
 
 /// Each key of a table; without a value where the file need not name it.
@@ -63,6 +64,30 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         ("api_listen", may(listen)),
         ("api_token_file", may(token_file)),
     ]
+}
+
+/// Those of `[overlay]`.
+pub(super) fn overlay(overlay: &OverlayConfig) -> Keys {
+    let OverlayConfig { local, interface, port, mtu, queues } = overlay;
+    vec![
+        ("local", is(local)),
+        ("interface", may(interface)),
+        ("port", is(port)),
+        ("mtu", is(mtu)),
+        ("queues", is(queues)),
+    ]
+}
+
+/// Those of `[network.NAME]`.
+pub(super) fn network(network: &NetworkConfig) -> Keys {
+    let (mut vlan, mut vni, mut listed, mut flood) = Default::default();
+    match &network.kind {
+        NetworkKind::Vlan(vid) => vlan = is(vid),
+        NetworkKind::Overlay(OverlayNetwork { vni: number, peers, flood_per_second }) => {
+            (vni, listed, flood) = (is(number), list(peers, ", "), is(flood_per_second));
+        }
+    }
+    vec![("vlan", vlan), ("vni", vni), ("peers", listed), ("flood_per_second", flood)]
 }
 
 /// Those of `[uplink.NAME]`.

@@ -26,6 +26,7 @@ impl Started {
         let vifs = vifs.chain(self.by_hand.iter().map(by_hand));
         look(&Running {
             switch: &self.config.switch,
+            networks: &self.config.networks,
             uplinks: self.config.uplinks.iter().collect(),
             vifs: vifs.chain(self.xen_guests.iter().map(xen)).collect(),
             xen: self.config.xen.as_ref(),
@@ -347,4 +348,21 @@ fn the_control_socket_is_no_interfaces_and_there_is_no_room_beyond_the_bound() {
     let mut full = Started::with("");
     full.by_hand = (0..PORTS_MAX).map(|n| vif(&format!("v{n}"))).collect();
     assert!(full.check("[vif.a]\n").unwrap_err().contains("ports are more than"));
+}
+
+#[test]
+fn networks_change_with_a_restart_and_interfaces_wait_for_them() {
+    let blue =
+        "[overlay]\nlocal = \"192.0.2.1\"\n[network.blue]\nvni = 100\npeers = [\"192.0.2.2\"]\n";
+    let switch = Started::with(&format!("{blue}[vif.web0]\nnetwork = \"blue\"\n"));
+    let more = blue.replace("192.0.2.2\"", "192.0.2.2\", \"192.0.2.3\"");
+    let red = "[network.red]\nvni = 200\npeers = [\"192.0.2.2\"]\n";
+    let (difference, steps) =
+        switch.compare(&format!("{more}{red}[vif.web0]\nnetwork = \"blue\"\n"));
+    let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
+    assert_eq!(fixed, ["network.blue.peers", "network.red"]);
+    assert_eq!(steps, Steps::default());
+    assert!(switch.compare(&format!("{blue}[vif.web0]\nnetwork = \"blue\"\n")).0.is_empty());
+    let moved = switch.check(&format!("{blue}{red}[vif.web0]\nnetwork = \"red\"\n"));
+    assert_eq!(moved, Err("vif.web0: there is no network `red` before a restart".into()));
 }

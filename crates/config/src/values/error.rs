@@ -67,6 +67,18 @@ pub enum ValueError {
         /// The name.
         value: String,
     },
+    /// The same as the name of a network.
+    #[error("`{value}` cannot be the name of a network")]
+    NetworkName {
+        /// The name.
+        value: String,
+    },
+    /// Not the address of a host of the underlay.
+    #[error("`{value}` is not the address of a host")]
+    HostAddress {
+        /// The text.
+        value: String,
+    },
     /// A name that no user can have.
     #[error("`{value}` cannot be the name of a user")]
     UserName {
@@ -180,7 +192,11 @@ impl ValueError {
             Self::MacNotUnicast { .. } => {
                 "the lowest bit of the first byte must be 0, as in \"52:54:00:12:34:56\"".into()
             }
-            Self::PortName { .. } => format!(
+            Self::HostAddress { .. } => {
+                "write an IPv4 or IPv6 address that one host has, such as \"192.0.2.1\"; names are not looked up"
+                    .into()
+            }
+            Self::PortName { .. } | Self::NetworkName { .. } => format!(
                 "1 to {} characters out of a-z, 0-9, `-`, `_` and `.`, the first a letter or digit",
                 limits::PORT_NAME_LEN_MAX
             ),

@@ -17,11 +17,12 @@ use weir_wire::Mac;
 
 pub use error::ValueError;
 pub use names::{
-    ChannelName, FilePath, GroupName, InterfaceName, PortName, SocketMode, SocketPath, UserName,
+    ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, PortName, SocketMode,
+    SocketPath, UserName,
 };
 pub use numbers::{
-    ContainerBytes, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs, Vid, Weight,
-    WorkerCount,
+    ContainerBytes, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs, UdpPort, Vid, Vni,
+    Weight, WorkerCount,
 };
 pub use quantities::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
 pub use vlan::{TrunkVids, VlanMode};

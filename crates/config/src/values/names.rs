@@ -1,6 +1,7 @@
 //! Names and paths.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -51,6 +52,55 @@ impl FromStr for PortName {
         if good { Ok(Self(text.into())) } else { Err(ValueError::PortName { value: text.into() }) }
     }
 }
+
+text! {
+    /// The name of a network: as that of a port.
+    NetworkName
+}
+
+impl FromStr for NetworkName {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.parse::<PortName>() {
+            Ok(PortName(name)) => Ok(Self(name)),
+            Err(_) => Err(ValueError::NetworkName { value: text.into() }),
+        }
+    }
+}
+
+/// The address of a host in the underlay: one that a single host can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostAddress(IpAddr);
+
+impl HostAddress {
+    /// The address.
+    pub const fn get(self) -> IpAddr {
+        self.0
+    }
+}
+
+impl FromStr for HostAddress {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let is_hosts = |ip: &IpAddr| {
+            let everybody = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+            // What a link-local address of IPv6 says depends on an interface.
+            let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            !ip.is_multicast() && !ip.is_unspecified() && !everybody && !link_local
+        };
+        let ip = text.parse().ok().filter(is_hosts);
+        ip.map(Self).ok_or_else(|| ValueError::HostAddress { value: text.into() })
+    }
+}
+
+impl fmt::Display for HostAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+serde_as_text!(HostAddress);
 
 text! {
     /// A user of this machine, by name or by number: at most 32 printable characters without `:` and `/`.

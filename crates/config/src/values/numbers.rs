@@ -124,6 +124,16 @@ bounded_integer! {
 }
 
 bounded_integer! {
+    /// A network's number on the wire of an overlay (VNI, 24 bits; 0 is left to others).
+    Vni(u32) = 1, 0xff_ffff
+}
+
+bounded_integer! {
+    /// A UDP port.
+    UdpPort(u16) = 1, u16::MAX
+}
+
+bounded_integer! {
     /// A number of queue pairs (one RX and one TX virtqueue each), or of TAP queues.
     QueuePairs(u8) = 1, limits::QUEUE_PAIRS_MAX as u8
 }
@@ -177,7 +187,22 @@ impl RxUsecs {
     }
 }
 
+impl UdpPort {
+    /// VXLAN's (RFC 7348 §5).
+    pub const VXLAN: Self = Self(4789);
+}
+
+impl PacketRate {
+    /// Frames a second that a network floods where nothing is configured.
+    pub const FLOODS_DEFAULT: Self = Self(limits::OVERLAY_FLOODS_PER_SEC_DEFAULT);
+}
+
 impl Mtu {
+    /// What fits after `overhead` bytes of an MTU of 1500.
+    pub(crate) const fn within_ethernet(overhead: u16) -> Self {
+        Self(Self::ETHERNET.0 - overhead)
+    }
+
     /// The usual MTU of Ethernet, which a port has where nothing says otherwise.
     pub const ETHERNET: Self = Self(1500);
 }

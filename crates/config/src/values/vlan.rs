@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Vid;
+use super::{NetworkName, Vid};
 
 /// The VLANs a trunk carries with a tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -38,6 +38,8 @@ pub enum VlanMode {
     Unset,
     /// Frames are untagged on the port and belong to this VLAN.
     Access(Vid),
+    /// Frames are untagged on the port and belong to the network of this name.
+    Network(NetworkName),
     /// Frames carry their VLAN's tag.
     Trunk {
         /// The VLANs the port is a member of.
@@ -47,11 +49,22 @@ pub enum VlanMode {
     },
 }
 
+impl VlanMode {
+    /// The network that the port is in: addresses may be the same in another one.
+    pub fn network(&self) -> Option<&NetworkName> {
+        match self {
+            Self::Network(name) => Some(name),
+            Self::Unset | Self::Access(_) | Self::Trunk { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for VlanMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Unset => "-".into(),
             Self::Access(vid) => vid.to_string(),
+            Self::Network(name) => format!("network {name}"),
             Self::Trunk { allowed, native: None } => format!("trunk {allowed}"),
             Self::Trunk { allowed, native: Some(vid) } => format!("trunk {allowed} native {vid}"),
         };

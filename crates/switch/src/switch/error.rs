@@ -8,6 +8,7 @@ use weir_config::PortName;
 use weir_engine::filter::RulesError;
 use weir_fabric::PortError;
 use weir_port_vhost::ManagerGone;
+use weir_port_vxlan::OverlayError;
 
 use crate::unix_socket::ListenError;
 
@@ -60,6 +61,15 @@ pub enum SwitchError {
         name: PortName,
         /// What is wrong.
         source: Box<dyn std::error::Error + Send + Sync>,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
+    /// The sockets of the overlay.
+    #[error("the overlay")]
+    Overlay {
+        /// What is wrong.
+        source: OverlayError,
         /// What to do about it.
         #[help]
         help: Option<String>,

@@ -170,6 +170,7 @@ impl Switch {
         });
         let running = Running {
             switch: &source.switch,
+            networks: &self.networks,
             uplinks: ports.uplinks.iter().map(|uplink| &uplink.config).collect(),
             vifs: vifs.collect(),
             xen: source.xen.as_ref(),
@@ -317,7 +318,7 @@ impl Switch {
         removed: &[PortName],
     ) -> (Vec<VifConfig>, Vec<VifConfig>) {
         let ports = self.ports();
-        let room = PORTS_MAX.saturating_sub(ports.vifs.len() + ports.uplinks.len());
+        let room = PORTS_MAX.saturating_sub(ports.len());
         let gone: Vec<_> =
             ports.vifs.iter().filter(|vif| removed.contains(&vif.config.name)).collect();
         let is_free = |vif: &VifConfig| {
@@ -401,9 +402,10 @@ impl Switch {
         let mut ports = self.ports();
         let uplink = ports.uplinks.iter_mut().find(|it| it.config.name == wanted.name);
         let Some(Uplink { config, id, rules: shown, .. }) = uplink else { return Ok(None) };
-        if wanted.port_config() != config.port_config() {
+        let port_config = wanted.port_config(&self.networks);
+        if port_config != config.port_config(&self.networks) {
             let failed = |source| SwitchError::Port { name: wanted.name.clone(), source };
-            self.engine.fabric().update_port(*id, wanted.port_config()).map_err(failed)?;
+            self.engine.fabric().update_port(*id, port_config).map_err(failed)?;
         }
         if wanted.filter != config.filter {
             self.engine.set_rules(*id, &rules);

@@ -14,8 +14,9 @@ use weir_limits::{
     PORTS_MAX,
 };
 use weir_policy::steering::Steering;
+use weir_port_tap::UplinkPort;
 
-use super::{Ports, Switch, Uplink, Vif};
+use super::{Overlay, Ports, Switch, Uplink, Vif};
 use crate::GuestPort;
 use crate::control::{AddressEntry, Response};
 use crate::events::{Glance, PortGlance, told};
@@ -164,6 +165,10 @@ impl Switch {
             limits: limits([("addresses", self.addresses(uplink.id))]),
             ..uplink_stats(uplink)
         });
+        let overlay = ports.overlay.iter().map(|overlay| PortStats {
+            limits: self.overlay_limits(overlay.id),
+            ..overlay_stats(overlay)
+        });
         let vifs = ports.vifs.iter().map(|vif| self.vif_stats(vif));
         let workers = self.engine.workers().into_iter().zip(0..);
         SwitchStats {
@@ -192,7 +197,7 @@ impl Switch {
             placement: self.manager.placement_counts().into(),
             limits: self.limits(&ports),
             stages: StageStats::of_this_process(),
-            ports: uplinks.chain(vifs).collect(),
+            ports: uplinks.chain(overlay).chain(vifs).collect(),
         }
     }
 
@@ -257,7 +262,7 @@ impl Switch {
             ("memory_regions", Limit::new(mapped.regions, MEM_REGIONS_TOTAL_MAX)),
             // A thread each.
             ("front_ends", Limit::new(front_ends.count(), PORTS_MAX)),
-            ("ports", Limit::new(ports.vifs.len() + ports.uplinks.len(), PORTS_MAX)),
+            ("ports", Limit::new(ports.len(), PORTS_MAX)),
             ("addresses", Limit::new(self.engine.fabric().fdb().len(), FDB_ENTRIES_MAX)),
         ];
         let mut limits = limits(used);
@@ -266,7 +271,7 @@ impl Switch {
     }
 
     /// Entries of the forwarding table that a port has.
-    fn addresses(&self, port: PortId) -> Limit {
+    pub(super) fn addresses(&self, port: PortId) -> Limit {
         let fabric = self.engine.fabric();
         let max = fabric.port_config(port).map_or(0, |config| config.learn_max);
         Limit::new(fabric.fdb().learned_by(port), max)
@@ -329,7 +334,8 @@ pub(super) fn measure_stages(on: bool) -> Response {
 fn still_thread(ports: &Ports, thread: Still) -> StillThread {
     let uplinks = ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
     let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
-    let port = uplinks.chain(vifs).find(|(id, _)| Some(*id) == thread.port);
+    let overlay = ports.overlay.iter().map(|overlay| (overlay.id, &overlay.name));
+    let port = uplinks.chain(overlay).chain(vifs).find(|(id, _)| Some(*id) == thread.port);
     StillThread {
         name: thread.name,
         does: thread.place.as_str().into(),
@@ -368,17 +374,27 @@ fn breaches(counters: &PortCounters) -> BTreeMap<String, u64> {
     counters.breaches().map(|(reason, n)| (reason.to_owned(), n)).collect()
 }
 
-fn uplink_stats(uplink: &Uplink) -> PortStats {
-    let mut stats = PortStats::new(uplink.config.name.clone(), PortKind::Uplink);
-    stats.stopped_reason = uplink.port.failure().map(str::to_owned);
+/// What all ports to the outside have.
+fn outward_stats(name: &PortName, port: &dyn UplinkPort, counters: &PortCounters) -> PortStats {
+    let mut stats = PortStats::new(name.clone(), PortKind::Uplink);
+    stats.stopped_reason = port.failure().map(str::to_owned);
     stats.state = match stats.stopped_reason {
         Some(_) => PortState::Stopped,
         None => PortState::Running,
     };
+    count(&mut stats, counters, port.queues());
+    stats
+}
+
+fn overlay_stats(overlay: &Overlay) -> PortStats {
+    outward_stats(&overlay.name, &*overlay.port, &overlay.counters)
+}
+
+fn uplink_stats(uplink: &Uplink) -> PortStats {
+    let mut stats = outward_stats(&uplink.config.name, &*uplink.port, &uplink.counters);
     stats.vlan = uplink.config.vlan.clone();
     stats.filter = RuleStats::of(&uplink.config.filter, &uplink.rules);
     stats.rss_moved = uplink.port.steering().map_or(0, Steering::moved_entries);
-    count(&mut stats, &uplink.counters, uplink.port.queues());
     stats
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_config::Config;
 use weir_engine::Options;
 
-use super::{Keeping, Meeting, Switch, SwitchError, UplinkDevice, engine_options};
+use super::{Devices, Keeping, Meeting, Switch, SwitchError, engine_options};
 use crate::helper::Hands;
 use crate::manager;
 
@@ -14,14 +14,14 @@ impl Switch {
     /// Starts everything in `config`, or nothing.
     pub fn start(config: &Config) -> Result<Arc<Self>, SwitchError> {
         let keeping = Keeping::take(config, &Hands::Own)?;
-        let devices = UplinkDevice::open_all(&config.uplinks, &keeping)?;
+        let devices = Devices::open(config, &keeping)?;
         Self::start_with(config, devices, Hands::Own, keeping)
     }
 
-    /// The same with open devices of its uplinks, `hands` for privileged work, and what another weir has left.
+    /// The same with open devices, `hands` for privileged work, and what another weir has left.
     pub fn start_with(
         config: &Config,
-        devices: Vec<UplinkDevice>,
+        devices: Devices,
         hands: Hands,
         keeping: Keeping,
     ) -> Result<Arc<Self>, SwitchError> {
@@ -33,7 +33,7 @@ impl Switch {
     /// The same beside another weir, which is there until `wait` returns. Until then nothing of its is touched.
     pub fn start_beside(
         config: &Config,
-        devices: Vec<UplinkDevice>,
+        devices: Devices,
         hands: Hands,
         keeping: Keeping,
         wait: impl FnOnce() -> io::Result<()>,
@@ -57,6 +57,7 @@ impl Switch {
             config.switch.control.clone(),
             hands.clone(),
             keeping,
+            config.networks.clone(),
         )?;
         let host = manager::Host { hands, ..manager::Host::default() };
         switch.manager.place(config.switch.placement, host);
@@ -67,7 +68,7 @@ impl Switch {
     fn filled(
         self: Arc<Self>,
         config: &Config,
-        devices: Vec<UplinkDevice>,
+        devices: Devices,
     ) -> Result<Arc<Self>, SwitchError> {
         match self.fill(config, devices) {
             Ok(()) => Ok(self),
@@ -81,11 +82,14 @@ impl Switch {
     fn fill(
         self: &Arc<Self>,
         config: &Config,
-        devices: Vec<UplinkDevice>,
+        devices: Devices,
     ) -> Result<(), SwitchError> {
         self.keeper.start()?;
-        for (uplink, device) in config.uplinks.iter().zip(devices) {
+        for (uplink, device) in config.uplinks.iter().zip(devices.uplinks) {
             self.plug_in(uplink, device)?;
+        }
+        if let Some(sockets) = devices.overlay {
+            self.plug_in_overlay(sockets)?;
         }
         for vif in &config.vifs {
             self.add_vif(vif.clone(), Meeting::Configured)?;

@@ -158,15 +158,16 @@ impl Switch {
     ) -> Result<Arc<XenPort>, AttachError> {
         let frontend: SocketPath = keys.frontend.parse()?;
         let mac = Mac(keys.mac).to_string().parse()?;
-        let config = xen.vif(vif.to_string().parse()?, frontend, mac);
+        let mut config = xen.vif(vif.to_string().parse()?, frontend, mac);
+        // Its network was there when the configuration was read.
+        let _ = self.settle(&mut config);
         {
             let ports = self.ports();
-            if ports.vifs.len() + ports.uplinks.len() >= PORTS_MAX {
+            if ports.len() >= PORTS_MAX {
                 return Err(AttachError::Full);
             }
             let mut names = ports.vifs.iter().map(|vif| &vif.config.name);
-            let mut uplinks = ports.uplinks.iter().map(|uplink| &uplink.config.name);
-            if names.any(|name| *name == config.name) || uplinks.any(|name| *name == config.name) {
+            if names.any(|name| *name == config.name) || ports.is_uplink(&config.name) {
                 return Err(AttachError::Name(vif));
             }
         }
@@ -189,7 +190,9 @@ impl Switch {
         };
         let (id, port) = self
             .engine
-            .add_port(config.port_config(), |id, counters| services.port(id, counters, &options))
+            .add_port(config.port_config(&self.networks), |id, counters| {
+                services.port(id, counters, &options)
+            })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         let guard = self.set_up(id, &config, &rules);
         tracing::info!(vif = %name, port = %id, frontend = %config.socket, "interface added");

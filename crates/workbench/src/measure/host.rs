@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use weir_bench::rig::{self, RigError, Role, pin};
-use weir_config::{Config, PortName, SwitchConfig, VifConfig, WorkerCount, Workers};
+use weir_config::{Config, Networks, PortName, SwitchConfig, VifConfig, WorkerCount, Workers};
 use weir_switch::Switch;
 use weir_switch::stats::{PortState, PortStats};
 use weir_vif::load::{self, LoadSnapshot, Station};
@@ -112,6 +112,7 @@ impl Host {
                 latency_budget: setting.latency_budget,
                 ..SwitchConfig::new(rig::socket(dir, "control")?)
             },
+            networks: Networks::default(),
             uplinks: Vec::new(),
             vifs: vifs.clone(),
             xen: None,

@@ -1,0 +1,407 @@
+//! `[overlay]` and `[network.NAME]`: networks of tenants, and the hosts that they reach.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use weir_fabric::Vid as FabricVid;
+use weir_limits as limits;
+
+use super::error::Problem;
+use super::parse::{missing, report_repeated};
+use super::section::{Located, Section};
+use super::suggest;
+use super::values::{
+    HostAddress, InterfaceName, Mtu, NetworkName, PacketRate, PortName, QueuePairs, UdpPort, Vid,
+    VlanMode, Vni,
+};
+use super::{UplinkConfig, VifConfig};
+
+/// `[overlay]`: how frames of networks travel between hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverlayConfig {
+    /// This host's address in the underlay.
+    pub local: HostAddress,
+    /// The interface of the underlay, if nothing is to come or go by another one.
+    pub interface: Option<InterfaceName>,
+    /// The UDP port of all hosts.
+    pub port: UdpPort,
+    /// The MTU of guests in networks of the overlay, where theirs says nothing.
+    pub mtu: Mtu,
+    /// Sockets that share what comes by flow.
+    pub queues: QueuePairs,
+}
+
+impl OverlayConfig {
+    /// The port of the switch is called so.
+    pub const PORT_NAME: &str = "overlay";
+
+    fn mtu_default(local: HostAddress) -> Mtu {
+        Mtu::within_ethernet(match local.get() {
+            IpAddr::V4(_) => limits::OVERLAY_OVERHEAD_V4,
+            IpAddr::V6(_) => limits::OVERLAY_OVERHEAD_V6,
+        })
+    }
+}
+
+/// `[network.NAME]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// Its name.
+    pub name: NetworkName,
+    /// What it is.
+    pub kind: NetworkKind,
+}
+
+/// What a network is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NetworkKind {
+    /// This VLAN, on this switch and beyond its uplinks.
+    Vlan(Vid),
+    /// One of the overlay.
+    Overlay(OverlayNetwork),
+}
+
+/// What a network has in the overlay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverlayNetwork {
+    /// Its number on the wire.
+    pub vni: Vni,
+    /// The other hosts that are members of it.
+    pub peers: Vec<HostAddress>,
+    /// Frames a second that may go to all of them.
+    pub flood_per_second: PacketRate,
+}
+
+/// The networks of a switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Networks {
+    /// How they reach other hosts, if they do.
+    pub overlay: Option<OverlayConfig>,
+    /// In the order of the file.
+    pub all: Vec<NetworkConfig>,
+}
+
+/// Why a port cannot be in its network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// There is none of that name.
+    #[error("there is no network `{name}`")]
+    Unknown {
+        /// The name.
+        name: NetworkName,
+        /// One that sounds like it, or all.
+        help: String,
+    },
+    /// Its packets would not fit.
+    #[error("an MTU of {mtu} does not fit into the overlay, whose networks have {max}")]
+    Mtu {
+        /// The port's.
+        mtu: Mtu,
+        /// The overlay's.
+        max: Mtu,
+    },
+}
+
+impl NetworkError {
+    /// What its user can do.
+    pub fn help(&self) -> String {
+        match self {
+            Self::Unknown { help, .. } => help.clone(),
+            Self::Mtu { max, .. } => format!(
+                "leave `mtu` out, which makes it {max}; or raise `mtu` of [overlay] and the MTU of the underlay"
+            ),
+        }
+    }
+
+    /// The key that is to blame.
+    pub(super) fn key(&self) -> &'static str {
+        match self {
+            Self::Unknown { .. } => "network",
+            Self::Mtu { .. } => "mtu",
+        }
+    }
+}
+
+impl Networks {
+    fn get(&self, name: &NetworkName) -> Option<&NetworkConfig> {
+        self.all.iter().find(|network| network.name == *name)
+    }
+
+    /// Those of the overlay, each with its number in the fabric.
+    pub fn of_overlay(&self) -> impl Iterator<Item = (u16, &NetworkConfig, &OverlayNetwork)> {
+        let overlaid = self.all.iter().filter_map(|network| match &network.kind {
+            NetworkKind::Overlay(overlay) => Some((network, overlay)),
+            NetworkKind::Vlan(_) => None,
+        });
+        (0..).zip(overlaid).map(|(number, (network, overlay))| (number, network, overlay))
+    }
+
+    /// What the fabric calls a network.
+    pub(super) fn vid(&self, name: &NetworkName) -> Option<FabricVid> {
+        match &self.get(name)?.kind {
+            NetworkKind::Vlan(vid) => Some((*vid).into()),
+            NetworkKind::Overlay(_) => {
+                let (number, ..) = self.of_overlay().find(|(_, it, _)| it.name == *name)?;
+                FabricVid::of_network(number)
+            }
+        }
+    }
+
+    /// Puts an interface into its network: in one of the overlay it has the overlay's MTU, unless its own says less.
+    ///
+    /// # Errors
+    /// [`NetworkError`]
+    pub fn settle(&self, vif: &mut VifConfig) -> Result<(), NetworkError> {
+        let max = self.mtu_in(&vif.vlan, vif.mtu)?;
+        vif.mtu = vif.mtu.or(max);
+        Ok(())
+    }
+
+    /// The same for an uplink: its device keeps its MTU, if it fits.
+    ///
+    /// # Errors
+    /// [`NetworkError`]
+    pub fn check_uplink(&self, uplink: &UplinkConfig) -> Result<(), NetworkError> {
+        self.mtu_in(&uplink.vlan, uplink.mtu).map(drop)
+    }
+
+    /// The largest MTU of a port with this mode; `None` without a limit.
+    fn mtu_in(&self, vlan: &VlanMode, mtu: Option<Mtu>) -> Result<Option<Mtu>, NetworkError> {
+        let VlanMode::Network(name) = vlan else { return Ok(None) };
+        let network = self.get(name).ok_or_else(|| {
+            let names: Vec<_> = self.all.iter().map(|network| network.name.as_str()).collect();
+            let help = match (suggest::closest(name.as_str(), &names), names.as_slice()) {
+                (Some(near), _) => format!("did you mean `{near}`?"),
+                (None, []) => format!("add a table [network.{name}] with its `vni` or its `vlan`"),
+                (None, names) => format!("there are: {}", names.join(", ")),
+            };
+            NetworkError::Unknown { name: name.clone(), help }
+        })?;
+        let overlay = match network.kind {
+            NetworkKind::Overlay(_) => self.overlay.as_ref(),
+            NetworkKind::Vlan(_) => None,
+        };
+        match (overlay.map(|overlay| overlay.mtu), mtu) {
+            (Some(max), Some(mtu)) if mtu > max => Err(NetworkError::Mtu { mtu, max }),
+            (max, _) => Ok(max),
+        }
+    }
+}
+
+/// Reads `[overlay]`; the place of its header, if there is one.
+pub(super) fn overlay(
+    section: Option<Section<'_>>,
+    problems: &mut Vec<Problem>,
+) -> (Option<OverlayConfig>, Option<Range<usize>>) {
+    let Some(mut section) = section else { return (None, None) };
+    let header = section.span.clone();
+    if !section.has("local") {
+        let help = "add this host's address in the underlay, such as `local = \"192.0.2.1\"`";
+        problems.push(missing(&section, "local", help));
+    }
+    let local = section.value::<HostAddress>("local", problems);
+    let interface = section.value("interface", problems);
+    let port = section.take_or("port", UdpPort::VXLAN, problems);
+    let mtu = section.value("mtu", problems);
+    let queues = section.take_or("queues", QueuePairs::default(), problems);
+    section.finish(problems);
+    let overlay = local.map(|local| OverlayConfig {
+        local,
+        interface,
+        port,
+        mtu: mtu.unwrap_or(OverlayConfig::mtu_default(local)),
+        queues,
+    });
+    (overlay, Some(header))
+}
+
+/// Reads each `[network.NAME]`, and looks whether networks and overlay go together.
+pub(super) fn networks(
+    sections: Vec<Section<'_>>,
+    (overlay, header): (Option<OverlayConfig>, Option<Range<usize>>),
+    problems: &mut Vec<Problem>,
+) -> Networks {
+    if let Some(one_more) = sections.get(limits::NETWORKS_MAX) {
+        problems.push(
+            Problem::new(format!("{} networks are too many", sections.len()))
+                .label(one_more.span.clone(), format!("one more than {}", limits::NETWORKS_MAX)),
+        );
+        return Networks::default();
+    }
+    let has_overlay = header.is_some();
+    let mut vnis = Vec::new();
+    let read = |section| network(section, overlay.as_ref(), has_overlay, &mut vnis, problems);
+    let all: Vec<_> = sections.into_iter().filter_map(read).collect();
+    if let Some(header) = header
+        && vnis.is_empty()
+    {
+        problems.push(
+            Problem::new("`overlay` carries no network")
+                .label(header, "no network has a `vni`")
+                .help("add a table such as [network.blue] with `vni = 100` and `peers`"),
+        );
+    }
+    let vnis = vnis.into_iter().map(|vni| (vni.value.to_string(), vni.span));
+    report_repeated("VNI", vnis, problems);
+    Networks { overlay, all }
+}
+
+fn network(
+    mut section: Section<'_>,
+    overlay: Option<&OverlayConfig>,
+    has_overlay: bool,
+    vnis: &mut Vec<Located<Vni>>,
+    problems: &mut Vec<Problem>,
+) -> Option<NetworkConfig> {
+    let name = section.title.strip_prefix("network.").unwrap_or(&section.title);
+    let name = name.parse::<NetworkName>().map_err(|error| {
+        let mut problem = Problem::new("bad name of a network");
+        problem.help = error.help();
+        problems.push(problem.label(section.span.clone(), error.to_string()));
+    });
+    let vlan = section.take::<Vid>("vlan", problems);
+    let vni = section.take::<Vni>("vni", problems);
+    let peers = section.value::<Vec<Located<HostAddress>>>("peers", problems);
+    let flood_per_second = section.take::<PacketRate>("flood_per_second", problems);
+    let title = section.title.clone();
+    let (has_vlan, has_vni) = (section.has("vlan"), section.has("vni"));
+    match (section.place("vlan"), section.place("vni")) {
+        (Some(vlan), Some(vni)) => problems.push(
+            Problem::new(format!("`{title}` has both `vlan` and `vni`"))
+                .label(vlan, "makes it a VLAN of this host")
+                .label(vni, "makes it one of the overlay")
+                .help("keep one; a VLAN of an uplink's and a network of the overlay stay apart"),
+        ),
+        (None, None) => {
+            let help = "add `vni = 100` and `peers`, or `vlan = 10` for one without other hosts";
+            problems.push(missing(&section, "vni", help));
+        }
+        (None, Some(vni)) if !has_overlay => problems.push(
+            Problem::new(format!("`{title}` has a `vni`, and there is no overlay"))
+                .label(vni, "a number in the overlay")
+                .help("add the table [overlay] with `local`, this host's address in the underlay"),
+        ),
+        _ => {}
+    }
+    if has_vlan && !has_vni {
+        for key in ["peers", "flood_per_second"] {
+            if let Some(span) = section.refuse(key) {
+                problems.push(
+                    Problem::new(format!("`{title}` has `{key}` without `vni`"))
+                        .label(span, "means nothing to a VLAN")
+                        .help("a VLAN reaches other hosts by an uplink"),
+                );
+            }
+        }
+    }
+    if has_vni && !section.has("peers") {
+        let help = "name the other hosts, such as `peers = [\"192.0.2.2\"]`";
+        problems.push(missing(&section, "peers", help));
+    }
+    vnis.extend(vni.clone());
+    let header = section.span.clone();
+    section.finish(problems);
+    if let Some(peers) = &peers {
+        check_peers(&title, &header, peers, overlay, problems);
+    }
+    let kind = match (vni, vlan) {
+        (Some(vni), _) => {
+            let peers = peers?.into_iter().map(|peer| peer.value).collect();
+            let flood_per_second =
+                flood_per_second.map_or(PacketRate::FLOODS_DEFAULT, |rate| rate.value);
+            NetworkKind::Overlay(OverlayNetwork { vni: vni.value, peers, flood_per_second })
+        }
+        (None, Some(vlan)) => NetworkKind::Vlan(vlan.value),
+        (None, None) => return None,
+    };
+    Some(NetworkConfig { name: name.ok()?, kind })
+}
+
+fn check_peers(
+    title: &str,
+    header: &Range<usize>,
+    peers: &[Located<HostAddress>],
+    overlay: Option<&OverlayConfig>,
+    problems: &mut Vec<Problem>,
+) {
+    if peers.is_empty() {
+        problems.push(
+            Problem::new(format!("`{title}` has no peers"))
+                .label(header.clone(), "reaches nobody")
+                .help(
+                    "name the other hosts, such as `peers = [\"192.0.2.2\"]`, or make it a `vlan`",
+                ),
+        );
+    }
+    if let Some(one_more) = peers.get(limits::OVERLAY_PEERS_MAX) {
+        problems.push(
+            Problem::new(format!("`{title}` has {} peers, which are too many", peers.len()))
+                .label(
+                    one_more.span.clone(),
+                    format!("one more than {}", limits::OVERLAY_PEERS_MAX),
+                )
+                .help("each frame for all of them is sent to each: split the network"),
+        );
+        return;
+    }
+    for peer in peers {
+        let Some(OverlayConfig { local, .. }) = overlay else { break };
+        if peer.value == *local {
+            problems.push(
+                Problem::new(format!("`{title}` has this host among its peers"))
+                    .label(peer.span.clone(), "`local` of [overlay]")
+                    .help("name the other hosts only"),
+            );
+        } else if peer.value.get().is_ipv4() != local.get().is_ipv4() {
+            problems.push(
+                Problem::new(format!("`{title}` has a peer that this host does not reach"))
+                    .label(peer.span.clone(), format!("another family than {local}"))
+                    .help("peers have addresses of the family of `local` in [overlay]"),
+            );
+        }
+    }
+    let places = peers.iter().map(|peer| (peer.value.to_string(), peer.span.clone()));
+    report_repeated(&format!("peer of `{title}`"), places, problems);
+}
+
+/// Where a port says which network it is in, and which MTU it has.
+pub(super) struct Said {
+    pub network: Option<Range<usize>>,
+    pub mtu: Option<Range<usize>>,
+    pub header: Range<usize>,
+}
+
+impl Said {
+    /// Of the section, before it is finished.
+    pub fn by(section: &mut Section<'_>) -> Self {
+        let header = section.span.clone();
+        Self { network: section.place("network"), mtu: section.place("mtu"), header }
+    }
+}
+
+/// Reports that a port is in no network that there is, or does not fit into it.
+pub(super) fn report(table: &str, error: &NetworkError, said: &Said, problems: &mut Vec<Problem>) {
+    let place = match error.key() {
+        "network" => &said.network,
+        _ => &said.mtu,
+    };
+    problems.push(
+        Problem::new(format!("`{table}`: {error}"))
+            .label(place.clone().unwrap_or(said.header.clone()), "does not fit")
+            .help(error.help()),
+    );
+}
+
+/// The overlay's own port has a name that no other port may have.
+pub(super) fn check_name(name: &PortName, header: &Range<usize>, problems: &mut Vec<Problem>) {
+    if name.as_str() == OverlayConfig::PORT_NAME {
+        problems.push(
+            Problem::new(format!("no other port is called `{name}`"))
+                .label(header.clone(), "the name of the port of [overlay]")
+                .help("choose another name"),
+        );
+    }
+}

@@ -1,0 +1,241 @@
+use super::super::tests::{messages, parse, refused};
+use super::super::{Setting, VifChanges};
+use super::*;
+
+const OVERLAY: &str = "[overlay]\nlocal = \"192.0.2.1\"\n";
+const BLUE: &str = "[network.blue]\nvni = 100\npeers = [\"192.0.2.2\"]\n";
+
+fn with_blue(rest: &str) -> String {
+    format!("{OVERLAY}{BLUE}{rest}")
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = parse(
+        r#"
+        [overlay]
+        local = "2001:db8::1"
+        interface = "eth0"
+        port = 8472
+        mtu = 9000
+        queues = 4
+
+        [network.blue]
+        vni = 100
+        peers = ["2001:db8::2", "2001:db8::3"]
+        flood_per_second = 500
+
+        [network.green]
+        vlan = 10
+
+        [network.red]
+        vni = 0xffffff
+        peers = ["2001:db8::3"]
+
+        [vif.web0]
+        network = "red"
+
+        [vif.web1]
+        network = "green"
+        "#,
+    )
+    .unwrap();
+    let Networks { overlay, all } = &config.networks;
+    let overlay = overlay.as_ref().unwrap();
+    assert_eq!(overlay.local.to_string(), "2001:db8::1");
+    assert_eq!(overlay.interface.as_ref().unwrap().to_string(), "eth0");
+    assert_eq!((overlay.port.get(), overlay.mtu.get(), overlay.queues.get()), (8472, 9000, 4));
+    assert_eq!(all.len(), 3);
+    let overlaid: Vec<_> = config
+        .networks
+        .of_overlay()
+        .map(|(number, it, of)| (number, it.name.as_str(), of.vni.get(), of.peers.len()))
+        .collect();
+    assert_eq!(overlaid, [(0, "blue", 100, 2), (1, "red", 0xff_ffff, 1)]);
+    let floods = config.networks.of_overlay().map(|(.., of)| of.flood_per_second.get());
+    assert_eq!(floods.collect::<Vec<_>>(), [500, limits::OVERLAY_FLOODS_PER_SEC_DEFAULT]);
+    let access = |vif: &VifConfig| vif.port_config(&config.networks).vlan;
+    let [web0, web1] = &config.vifs[..] else { panic!("two interfaces") };
+    let red = FabricVid::of_network(1).unwrap();
+    assert_eq!(access(web0), weir_fabric::VlanMode::Access(red));
+    let ten = FabricVid::new(10).unwrap();
+    assert_eq!(access(web1), weir_fabric::VlanMode::Access(ten), "today's VLAN");
+}
+
+#[test]
+fn guests_of_the_overlay_are_told_its_mtu_unless_theirs_is_smaller() {
+    let mtu = |text: &str| parse(text).unwrap().vifs[0].mtu.map(Mtu::get);
+    assert_eq!(mtu(&with_blue("[vif.a]\nnetwork = \"blue\"\n")), Some(1450));
+    assert_eq!(mtu(&with_blue("[vif.a]\nnetwork = \"blue\"\nmtu = 1400\n")), Some(1400));
+    assert_eq!(mtu(&with_blue("[vif.a]\n")), None);
+    let v6 =
+        "[overlay]\nlocal = \"2001:db8::1\"\n[network.blue]\nvni = 1\npeers = [\"2001:db8::2\"]\n";
+    assert_eq!(mtu(&format!("{v6}[vif.a]\nnetwork = \"blue\"\n")), Some(1430));
+    let vlan = "[network.green]\nvlan = 10\n[vif.a]\nnetwork = \"green\"\n";
+    assert_eq!(mtu(vlan), None, "a VLAN has no limit of its own");
+}
+
+#[test]
+fn each_mistake_is_said_with_its_place_and_what_to_do() {
+    for (text, message, help) in [
+        (
+            format!("[overlay]\n{BLUE}").as_str(),
+            "`overlay` has no `local`",
+            "such as `local = \"192.0.2.1\"`",
+        ),
+        (OVERLAY, "`overlay` carries no network", "add a table such as [network.blue]"),
+        (BLUE, "`network.blue` has a `vni`, and there is no overlay", "add the table [overlay]"),
+        ("[network.blue]\n", "`network.blue` has no `vni`", "or `vlan = 10`"),
+        (
+            &with_blue("[network.red]\nvni = 2\nvlan = 3\npeers = [\"192.0.2.2\"]\n"),
+            "`network.red` has both `vlan` and `vni`",
+            "keep one",
+        ),
+        (
+            &with_blue("[network.red]\nvni = 100\npeers = [\"192.0.2.2\"]\n"),
+            "the VNI 100 is used 2 times",
+            "",
+        ),
+        (
+            &with_blue("[network.red]\nvni = 2\n"),
+            "`network.red` has no `peers`",
+            "name the other hosts",
+        ),
+        (
+            &with_blue("[network.red]\nvni = 2\npeers = []\n"),
+            "`network.red` has no peers",
+            "name the other hosts",
+        ),
+        (
+            &with_blue("[network.red]\nvni = 2\npeers = [\"192.0.2.1\"]\n"),
+            "`network.red` has this host among its peers",
+            "name the other hosts only",
+        ),
+        (
+            &with_blue("[network.red]\nvni = 2\npeers = [\"2001:db8::1\"]\n"),
+            "`network.red` has a peer that this host does not reach",
+            "of the family of `local`",
+        ),
+        (
+            &with_blue("[network.red]\nvni = 2\npeers = [\"192.0.2.9\", \"192.0.2.9\"]\n"),
+            "the peer of `network.red` 192.0.2.9 is used 2 times",
+            "",
+        ),
+        (
+            "[network.green]\nvlan = 3\npeers = [\"192.0.2.2\"]\n",
+            "`network.green` has `peers` without `vni`",
+            "by an uplink",
+        ),
+        (
+            "[network.green]\nvlan = 3\nflood_per_second = 5\n",
+            "`network.green` has `flood_per_second` without `vni`",
+            "",
+        ),
+        ("[network.Blue]\nvlan = 3\n", "bad name of a network", "out of a-z"),
+        (
+            &with_blue("[vif.a]\nnetwork = \"bleu\"\n"),
+            "`vif.a`: there is no network `bleu`",
+            "did you mean `blue`?",
+        ),
+        (
+            "[vif.a]\nnetwork = \"blue\"\n",
+            "`vif.a`: there is no network `blue`",
+            "add a table [network.blue]",
+        ),
+        (
+            &with_blue("[uplink.a]\nkind = \"tap\"\nname = \"t0\"\nnetwork = \"nosuch\"\n"),
+            "`uplink.a`: there is no network `nosuch`",
+            "there are: blue",
+        ),
+        (
+            &with_blue("[vif.a]\nnetwork = \"blue\"\nvlan = 3\n"),
+            "`vif.a` has both `network` and a VLAN",
+            "keep one",
+        ),
+        (
+            &with_blue("[vif.a]\nnetwork = \"blue\"\nmtu = 1500\n"),
+            "`vif.a`: an MTU of 1500 does not fit into the overlay, whose networks have 1450",
+            "leave `mtu` out",
+        ),
+        (&with_blue("[vif.overlay]\n"), "no other port is called `overlay`", "choose another name"),
+        (
+            &with_blue("[xen]\nnetwork = \"nosuch\"\n"),
+            "`xen`: there is no network `nosuch`",
+            "there are: blue",
+        ),
+    ] {
+        assert_eq!(messages(text), [message], "{text}");
+        let shown = refused(text).replace("\n  │ ", " ");
+        let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.contains(help), "{text}: {shown}");
+    }
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    for (text, words) in [
+        ("[overlay]\nlocal = \"host1\"\n", "`host1` is not the address of a host"),
+        ("[overlay]\nlocal = \"224.0.0.1\"\n", "`224.0.0.1` is not the address of a host"),
+        ("[overlay]\nlocal = \"0.0.0.0\"\n", "`0.0.0.0` is not the address of a host"),
+        ("[overlay]\nlocal = \"fe80::1\"\n", "`fe80::1` is not the address of a host"),
+        ("[overlay]\nlocal = 5\n", "expected an address in quotes"),
+        ("[overlay]\nlocal = \"192.0.2.1\"\nport = 0\n", "must be 1 to 65535, not 0"),
+        ("[network.blue]\nvni = 16777216\npeers = []\n", "must be 1 to 16777215, not 16777216"),
+        ("[network.blue]\nvni = 0\npeers = []\n", "must be 1 to 16777215, not 0"),
+        ("[network.blue]\nvni = 1\npeers = \"192.0.2.2\"\n", "expected addresses in brackets"),
+        ("[network.blue]\nvni = 1\npeers = [\"x\"]\n", "`x` is not the address of a host"),
+    ] {
+        let shown = refused(text);
+        assert!(shown.contains(words), "{text}: {shown}");
+    }
+}
+
+#[test]
+fn peers_have_a_bound() {
+    let peers: Vec<_> = (0..=limits::OVERLAY_PEERS_MAX)
+        .map(|n| format!("\"10.9.{}.{}\"", n / 200, 1 + n % 200))
+        .collect();
+    let text = format!("{OVERLAY}[network.blue]\nvni = 1\npeers = [{}]\n", peers.join(",\n"));
+    assert_eq!(messages(&text), ["`network.blue` has 257 peers, which are too many"]);
+}
+
+#[test]
+fn an_interface_is_put_into_a_network_on_the_command_line_too() {
+    let (name, control) = ("a".parse().unwrap(), "/run/weir/c.sock".parse().unwrap());
+    let settings: [Setting; 1] = ["network=blue".parse().unwrap()];
+    let mut vif = VifConfig::from_settings(&name, &settings, &control).unwrap();
+    let networks = parse(&with_blue("")).unwrap().networks;
+    networks.settle(&mut vif).unwrap();
+    assert_eq!(vif.mtu.map(Mtu::get), Some(1450));
+    let json = serde_json::to_string(&vif).unwrap();
+    assert_eq!(serde_json::from_str::<VifConfig>(&json).unwrap(), vif);
+    assert_eq!(vif.vlan.to_string(), "network blue");
+
+    let settings: [Setting; 1] = ["network=none".parse().unwrap()];
+    VifChanges::from_settings(&name, &settings).unwrap().apply(&mut vif);
+    assert_eq!(vif.vlan, VlanMode::Unset);
+    let settings: [Setting; 1] = ["network=nosuch".parse().unwrap()];
+    VifChanges::from_settings(&name, &settings).unwrap().apply(&mut vif);
+    let error = networks.settle(&mut vif).unwrap_err();
+    assert_eq!(
+        (error.to_string(), error.help()),
+        ("there is no network `nosuch`".into(), "there are: blue".into())
+    );
+    // Whoever is put there nevertheless hears nobody.
+    let nowhere = vif.port_config(&networks).vlan;
+    assert!(!(1..4095).any(|vid| nowhere.is_member(FabricVid::new(vid).unwrap())));
+}
+
+#[test]
+fn an_address_is_used_once_in_each_network() {
+    let vif = |name: &str, network: &str| {
+        format!("[vif.{name}]\nnetwork = \"{network}\"\nmac = \"52:54:00:00:00:01\"\n")
+    };
+    let red = "[network.red]\nvni = 200\npeers = [\"192.0.2.2\"]\n";
+    let both = with_blue(&format!("{red}{}{}", vif("a", "blue"), vif("b", "red")));
+    let vifs = parse(&both).unwrap().vifs;
+    assert_eq!(vifs[0].conflict_with(&vifs[1]), None);
+    let twice = with_blue(&format!("{}{}", vif("a", "blue"), vif("b", "blue")));
+    let message = "the MAC address 52:54:00:00:00:01 of network blue is used 2 times";
+    assert_eq!(messages(&twice), [message]);
+}
