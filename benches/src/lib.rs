@@ -10,6 +10,7 @@ pub mod instructions;
 mod load_cost;
 mod memcpy;
 mod other_load;
+mod overlay;
 mod packet_rate;
 mod peers;
 mod sleeps;
@@ -34,6 +35,7 @@ use weir_bed::{
 };
 
 use self::{
+    overlay::{KernelPair, WeirPair},
     peers::{ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
     vif_programs::VifPrograms,
 };
@@ -121,6 +123,8 @@ const ROWS: &[Row] = &[
     Row { name: "instructions_per_packet", measure: instructions_per_packet },
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
+    Row { name: "overlay_tcp_vs_kernel", measure: overlay::tcp },
+    Row { name: "overlay_pps64_vs_kernel", measure: overlay::small_udp },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
 ];
 
@@ -148,6 +152,10 @@ enum Contender {
     Weir,
     TapBridge,
     OvsDpdk,
+    /// Two of them, on two hosts.
+    WeirOverlay,
+    /// A bridge and the kernel's VXLAN device on each of two hosts.
+    KernelOverlay,
     /// Two vhost-user ports and nothing between them, `burst` packets at a time.
     TestpmdVhost {
         burst: u32,
@@ -160,6 +168,8 @@ impl Contender {
             Self::Weir => "weir",
             Self::TapBridge => "tap+bridge",
             Self::OvsDpdk => "ovs-dpdk",
+            Self::WeirOverlay => "weir overlay",
+            Self::KernelOverlay => "kernel vxlan",
             Self::TestpmdVhost { .. } => "testpmd",
         }
     }
@@ -170,6 +180,8 @@ impl Contender {
             Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
             Self::TapBridge => Box::new(TapBridge::start(2)?),
             Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
+            Self::WeirOverlay => Box::new(WeirPair::start(lab)?),
+            Self::KernelOverlay => Box::new(KernelPair::start()?),
             Self::TestpmdVhost { burst } => {
                 Box::new(TestpmdVhost::start(&lab.workspace, burst, SWITCH_CPU)?)
             }

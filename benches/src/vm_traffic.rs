@@ -145,7 +145,7 @@ impl Cpu {
 }
 
 /// What arrived, and what it took.
-struct Transfer {
+pub(super) struct Transfer {
     /// Gbit or packets a second.
     rate: f64,
     /// All that arrived while CPU time was counted, in the same unit.
@@ -190,12 +190,20 @@ impl Transfer {
     }
 }
 
-fn rates(transfers: &[Transfer]) -> Samples {
+/// CPU time (s) of all that has a part in it, for each Gbit or packet.
+pub(super) fn costs(transfers: &[Transfer]) -> Samples {
+    let cost = |run: &Transfer| {
+        (run.switch + run.sender.all + run.receiver.all).as_secs_f64() / run.amount
+    };
+    transfers.iter().map(cost).collect()
+}
+
+pub(super) fn rates(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|transfer| transfer.rate).collect()
 }
 
 /// [`Bench::interleaved`] of all that is known of a transfer.
-fn interleaved<const N: usize>(
+pub(super) fn interleaved<const N: usize>(
     bench: &Bench<'_>,
     unit: &str,
     contenders: [Contender; N],
@@ -215,7 +223,7 @@ fn interleaved<const N: usize>(
 }
 
 /// What arrives at the second guest when the first sends by one connection.
-fn tcp_transfer(lab: &Lab, contender: Contender) -> Result<Transfer> {
+pub(super) fn tcp_transfer(lab: &Lab, contender: Contender) -> Result<Transfer> {
     let switch = contender.start(lab, None)?;
     let [mut client, mut server] = two_guests(lab, contender, &*switch)?;
     iperf::serve(&mut server, iperf::PORT)?;
@@ -229,7 +237,7 @@ fn tcp_transfer(lab: &Lab, contender: Contender) -> Result<Transfer> {
 }
 
 /// Small datagrams that arrive at the second guest.
-fn datagrams(lab: &Lab, contender: Contender) -> Result<Transfer> {
+pub(super) fn datagrams(lab: &Lab, contender: Contender) -> Result<Transfer> {
     let switch = contender.start(lab, None)?;
     let [mut client, mut server] = two_guests(lab, contender, &*switch)?;
     let (pace, bytes) = (Pace::Flood, UDP_FRAME_BYTES);
