@@ -113,11 +113,13 @@ impl Client {
             io::ErrorKind::PermissionDenied => ClientError::NotAllowed { path: path.into() },
             _ => ClientError::NoAnswer { path: path.into(), reason: error.to_string() },
         })?;
-        let (runtime, sender) = Self::over(stream).map_err(|error| ClientError::NoAnswer {
+        let no_answer = |error: io::Error| ClientError::NoAnswer {
             path: path.into(),
             reason: error.to_string(),
-        })?;
-        Ok(Self { path: path.into(), runtime, sender })
+        };
+        let socket = stream.try_clone().map_err(no_answer)?;
+        let (runtime, sender) = Self::over(stream).map_err(no_answer)?;
+        Ok(Self { path: path.into(), socket, runtime, sender })
     }
 
     fn over(stream: UnixStream) -> io::Result<(Runtime, SendRequest<Full<Bytes>>)> {
@@ -267,7 +269,8 @@ impl Client {
         let no_answer = |reason: String| ClientError::NoAnswer { path: socket.clone(), reason };
         let Some((content_type, body)) = json(request) else { return Ok(()) };
         let request = Request::builder().method(Method::POST).uri("/v1/captures");
-        let request = request.header(header::HOST, "weir").header(header::CONTENT_TYPE, content_type);
+        let request =
+            request.header(header::HOST, "weir").header(header::CONTENT_TYPE, content_type);
         let request =
             request.body(Full::new(body)).map_err(|error| no_answer(error.to_string()))?;
         let sender = &mut self.sender;

@@ -68,6 +68,7 @@ impl ControlHandler for Recorder {
             Request::VifExplain { .. } => panic!("a mistake in the switch"),
             Request::VifSet { .. } => Response::Noted { note: "later".into() },
             Request::Upgrade => Response::Noted { note: "process 7 serves".into() },
+            Request::Trace { .. } => Response::error("nothing to trace"),
             Request::Addresses => Response::Addresses { addresses: Vec::new() },
             Request::VifAdd { .. } | Request::FilterSet { .. } | Request::Stages { .. } => {
                 Response::Ok

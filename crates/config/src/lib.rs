@@ -78,10 +78,11 @@ pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges, SharingE
 pub use storm::StormControl;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilePath, FilterAction,
-    GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax,
-    Mtu, NetworkName, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
-    UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
+    GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget, MacAddress,
+    MemoryMax, Mtu, NetworkName, PacketBurst, PacketRate, Period, PlacementMode, PortName,
+    QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole,
+    TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount,
+    Workers,
 };
 pub use xen::XenConfig;
 

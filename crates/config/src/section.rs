@@ -15,10 +15,10 @@ use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilePath, FilterAction,
-    GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget, MacAddress, MemoryMax,
-    Mtu, NetworkName, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
-    UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
+    GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget, MacAddress,
+    MemoryMax, Mtu, NetworkName, PacketBurst, PacketRate, Period, PlacementMode, PortName,
+    QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole,
+    TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.

@@ -116,7 +116,7 @@ impl Switch {
             id,
             name: name.clone(),
             rules: rules.to_vec(),
-            decisions: vif.map(|vif| vif.0.decisions()).unwrap_or_default(),
+            decisions: vif.map(|vif| vif.0.interface().decisions()).unwrap_or_default(),
             budget_ns: vif.map(|vif| vif.1.ns()),
         })
     }
@@ -247,6 +247,9 @@ impl Words<'_> {
             Learned::PortLimit => "is not learned: the port has as many addresses as it may".into(),
             Learned::BucketFull => "is not learned: its part of the table is full".into(),
             Learned::Multicast => "is a group address".into(),
+            Learned::NetworkLimit => {
+                "is not learned: its network has as many as it may have".into()
+            }
         };
         say("source_mac", sender, format!("{src} {source}"));
         let goes = match thought.forward {

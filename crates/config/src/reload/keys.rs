@@ -2,8 +2,8 @@
 
 use super::super::{
     ApiConfig, FilterRule, Guarding, NetworkConfig, NetworkKind, OverlayConfig, OverlayNetwork,
-    PlacementConfig, Receiving, Sharing, StormControl, SwitchConfig, UplinkConfig, VifConfig, VlanMode,
-    Workers, XenConfig,
+    PlacementConfig, Receiving, Sharing, StormControl, SwitchConfig, UplinkConfig, VifConfig,
+    VlanMode, Workers, XenConfig,
 };
 
 /// Each key of a table; without a value where the file need not name it.

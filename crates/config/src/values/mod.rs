@@ -17,8 +17,8 @@ use weir_wire::Mac;
 
 pub use error::ValueError;
 pub use names::{
-    ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, PortName, SocketMode,
-    SocketPath, UserName,
+    ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, PortName,
+    SocketMode, SocketPath, UserName,
 };
 pub use numbers::{
     ContainerBytes, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs, UdpPort, Vid, Vni,

@@ -342,7 +342,7 @@ impl Fdb {
         let slot = Slot::of(vid, mac, self.seed);
         let bucket = &self.buckets[slot.bucket];
         let found = bucket.find(slot.tag);
-        match self.plan(found, learner) {
+        match self.plan(found, learner, vid) {
             Ok(Learned::New) if found.is_none() => {
                 let has_room = bucket.entries().count() < WAYS;
                 match has_room || bucket.victim(learner.port, now_secs).is_some() {

@@ -79,11 +79,7 @@ impl Switch {
         }
     }
 
-    fn fill(
-        self: &Arc<Self>,
-        config: &Config,
-        devices: Devices,
-    ) -> Result<(), SwitchError> {
+    fn fill(self: &Arc<Self>, config: &Config, devices: Devices) -> Result<(), SwitchError> {
         self.keeper.start()?;
         for (uplink, device) in config.uplinks.iter().zip(devices.uplinks) {
             self.plug_in(uplink, device)?;
