@@ -120,6 +120,7 @@ const NOBODYS: &[&str] = &[
     "SOCKET_PATH_LEN_MAX",
     "VLAN_ID_MAX",
     "SOURCE_ADDRESSES_MAX",
+    "CAPTURE",
     "HELPER_",
     "KEEPER_",
     "KEPT_",
