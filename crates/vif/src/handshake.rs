@@ -7,8 +7,9 @@ use virtio_bindings::virtio_config::{
 use weir_ring::{Addresses, RingConfig};
 use weir_vhost_user::{
     FrontEnd, FrontEndError, Request, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
-    VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU, VHOST_USER_PROTOCOL_F_REPLY_ACK,
-    VHOST_USER_PROTOCOL_F_STATUS, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringAddr,
+    VHOST_USER_PROTOCOL_F_LOG_SHMFD, VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU,
+    VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_STATUS,
+    VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringAddr,
 };
 
 use crate::error::{Step, VifError};
@@ -19,6 +20,7 @@ use crate::options::Options;
 
 /// Protocol features that this front end uses where they are offered.
 const PROTOCOL_WANTED: u64 = 1 << VHOST_USER_PROTOCOL_F_MQ
+    | 1 << VHOST_USER_PROTOCOL_F_LOG_SHMFD
     | 1 << VHOST_USER_PROTOCOL_F_REPLY_ACK
     | 1 << VHOST_USER_PROTOCOL_F_MTU
     | 1 << VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS
@@ -48,7 +50,7 @@ pub(crate) struct Vring<'v> {
 }
 
 /// Names the step in its error.
-fn at<T>(
+pub(crate) fn at<T>(
     request: Request,
     ring: Option<u32>,
     result: Result<T, FrontEndError>,

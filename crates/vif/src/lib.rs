@@ -38,6 +38,7 @@
 //! | `pair.rs` | [`QueuePair`]: send, receive, sleep |
 //! | `transmit.rs`, `receive.rs` | its two halves |
 //! | `unload.rs` | frames out of containers |
+//! | `log.rs` | a dirty log |
 //! | `lro.rs` | TCP segments merged for the application |
 //! | `poll.rs` | when to look at the ring without being called |
 //! | `load/` | [`load`]: bulk, small-packet and request-response traffic |
@@ -49,6 +50,7 @@ mod event;
 mod features;
 mod handshake;
 pub mod load;
+mod log;
 mod lro;
 mod memory;
 mod options;

@@ -118,6 +118,16 @@ impl SharedMemory {
         }
     }
 
+    /// Behind its last guest address.
+    pub(crate) fn end(&self) -> u64 {
+        GUEST_BASE + self.size
+    }
+
+    /// The guest address of what has a user address, as rings do.
+    pub(crate) fn guest_address(&self, user_address: u64) -> u64 {
+        user_address - USER_BASE + GUEST_BASE
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -17,6 +17,7 @@ use crate::error::VifError;
 use crate::event::Event;
 use crate::features::Features;
 use crate::handshake::{Handshake, Vring};
+use crate::log::Log;
 use crate::memory::{Plan, SharedMemory, Slots};
 use crate::options::Options;
 use crate::pair::QueuePair;
@@ -43,21 +44,22 @@ pub enum Health {
 /// on their own; see [`queue_pairs`](Self::queue_pairs).
 #[derive(Debug)]
 pub struct Vif {
-    front: FrontEnd,
+    pub(crate) front: FrontEnd,
     mac: Mac,
-    features: Features,
+    pub(crate) features: Features,
     containers: bool,
     err: Event,
     pairs: Vec<QueuePair>,
     /// What a back end that comes later needs to know.
     options: Options,
-    memory: SharedMemory,
-    rings: Vec<Served>,
+    pub(crate) memory: SharedMemory,
+    pub(crate) rings: Vec<Served>,
+    pub(crate) log: Option<Log>,
 }
 
 /// A ring that a back end serves.
 #[derive(Debug)]
-struct Served {
+pub(crate) struct Served {
     at: Addresses,
     kick: Event,
     call: Event,
@@ -117,6 +119,10 @@ impl PairPlan {
 }
 
 impl Served {
+    pub(crate) fn addresses(&self) -> Addresses {
+        self.at
+    }
+
     fn vring<'v>(&'v self, index: u32, config: RingConfig, base: u32, err: &'v Event) -> Vring<'v> {
         Vring { index, config, base, at: self.at, kick: &self.kick, call: &self.call, err }
     }
@@ -193,7 +199,8 @@ impl Vif {
         let front = handshake.finish(rings.len() as u32)?;
         pairs.iter_mut().for_each(QueuePair::start);
         let (mac, options) = (options.mac, options.clone());
-        Ok(Self { front, mac, features, containers, err, pairs, options, memory, rings })
+        let log = None;
+        Ok(Self { front, mac, features, containers, err, pairs, options, memory, rings, log })
     }
 
     /// Starts a session with a new back end, as QEMU does: rings continue where they stand. A split ring continues
