@@ -72,7 +72,7 @@ impl VifPrograms {
     ) -> Result<EverySecond> {
         let numbers = [frame_bytes, seconds].map(|number| number.to_string());
         let argv = [socket.to_string_lossy().into_owned()].into_iter().chain(numbers);
-        self.run("outward", argv.collect(), &Placement { cpu: Some(cpu), netns: None })
+        self.run("outward", argv.collect(), &on(cpu))
     }
 
     /// The same, for frames that come from no guest: straight from an uplink's port, opened at
@@ -116,7 +116,7 @@ impl VifPrograms {
     ) -> Result<EverySecond> {
         let sockets = sockets.iter().map(|path| path.to_string_lossy().into_owned());
         let arguments = sockets.chain(numbers.iter().map(u32::to_string)).collect();
-        self.run(name, arguments, &Placement { cpu: Some(cpu), netns: None })
+        self.run(name, arguments, &on(cpu))
     }
 
     fn run(
@@ -166,6 +166,10 @@ fn figure(line: &str) -> Option<f64> {
     let mut words = line.split_whitespace();
     let (_number, unit, figure) = (words.next()?, words.next()?, words.next()?);
     if unit == "s" { figure.parse().ok() } else { None }
+}
+
+fn on(cpu: usize) -> Placement {
+    Placement { cpu: Some(cpu), ..Placement::default() }
 }
 
 #[cfg(test)]

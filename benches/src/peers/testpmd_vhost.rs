@@ -57,7 +57,7 @@ impl TestpmdVhost {
             "--total-num-mbufs=16384",
             &burst,
         ];
-        let placement = Placement { cpu: Some(cpu), netns: None };
+        let placement = Placement { cpu: Some(cpu), ..Placement::default() };
         let (mut process, mut dialogue) = Process::start_dialogue(&argv, &placement)?;
         wait_until("testpmd's vhost-user sockets", PATIENCE, || {
             process.check_alive()?;

@@ -289,6 +289,11 @@ pub fn current_kernel_package(metapackage: &str) -> Result<String> {
 /// Downloads `package` (or `package/RELEASE`) and unpacks it below `root`, installing nothing.
 pub fn unpack(package: &str, root: &Path) -> Result<()> {
     run_in(&["apt-get", "download", "-q", package], root, &[])?;
+    unpack_archive(package, root)
+}
+
+/// Unpacks the downloaded `package` below `root`, where it lies, and removes it.
+pub fn unpack_archive(package: &str, root: &Path) -> Result<()> {
     let name = package.split('/').next().unwrap_or(package);
     let archive = only_entry(root, &format!("{name}_"))?;
     run(&["dpkg".as_ref(), "-x".as_ref(), archive.as_os_str(), root.as_os_str()])?;

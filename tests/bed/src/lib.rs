@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod clock;
 pub mod cpio;
 pub mod error;
 pub mod guest_image;

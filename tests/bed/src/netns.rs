@@ -55,7 +55,7 @@ impl Netns {
 
     /// For processes that are to run in this namespace, on any CPU.
     pub fn placement(&self) -> Placement {
-        Placement { netns: Some(self.name.clone()), cpu: None }
+        Placement { netns: Some(self.name.clone()), ..Placement::default() }
     }
 
     /// Runs `argv` in this namespace to its end.

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     error::{Error, Result, check},
+    guest_image::unpack_archive,
     process::run_in,
     workspace::Workspace,
 };
@@ -148,6 +149,22 @@ pub fn ensure_lists(package: &str) -> Result<()> {
 /// Fetches the package lists: those that apt has may name versions that are no longer served.
 pub fn refresh_lists() -> Result<()> {
     apt(&["update", "-q"])
+}
+
+/// Unpacks `packages` of the release's backports below `root`; nothing is installed.
+pub fn unpack_from_backports(workspace: &Workspace, packages: &[&str], root: &Path) -> Result<()> {
+    let (suite, options) = backports(workspace)?;
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    apt(&[options.as_slice(), &["update", "-q"]].concat())?;
+    fs::create_dir_all(root).map_err(Error::io("make", root))?;
+    for package in packages {
+        let package = format!("{package}/{suite}");
+        let download = ["apt-get"].iter().chain(&options).copied();
+        let argv: Vec<_> = download.chain(["download", "-q", &package]).collect();
+        run_in(&argv, root, &[])?;
+        unpack_archive(&package, root)?;
+    }
+    Ok(())
 }
 
 /// Installs from the release and its backports, the latter preferred.

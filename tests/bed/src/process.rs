@@ -5,19 +5,24 @@ use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},
     os::fd::OwnedFd,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit, test_kill_process,
+};
 
 use crate::error::{Error, Result};
 
 /// How often [`wait_until`] asks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How much of its patience one turn of [`wait_until`] takes at most.
+const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// How long a process may take to end after SIGTERM before it gets SIGKILL.
 const TERM_PATIENCE: Duration = Duration::from_secs(5);
@@ -29,11 +34,15 @@ pub struct Placement {
     pub netns: Option<String>,
     /// The only CPU it may use; any where there is none.
     pub cpu: Option<usize>,
+    /// The time namespace, by its file ([`crate::clock`]); the caller's own where there is none.
+    pub clock: Option<PathBuf>,
 }
 
 /// A running program, ended when dropped. It also ends when its parent is killed.
 pub struct Process {
     child: Child,
+    /// What has taken its place, which is nobody's child here.
+    successor: Option<Pid>,
     command: String,
 }
 
@@ -66,16 +75,36 @@ impl Process {
         let child = command
             .spawn()
             .map_err(|source| Error::Io { what: format!("start `{text}`"), source })?;
-        Ok(Self { child, command: text })
+        Ok(Self { child, successor: None, command: text })
     }
 
     /// The process id. It stays the program's own: every wrapper in front of it uses `exec`.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.successor.map_or(self.child.id(), |pid| pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// Another process has taken its place, or is about to: waits until this one has ended.
+    pub fn succeeded_by(&mut self, pid: u32) -> Result<()> {
+        wait_until("the end of a process that another one replaces", TERM_PATIENCE, || {
+            Ok(match self.successor {
+                Some(before) => test_kill_process(before).is_err(),
+                None => self.child_ended()?.is_some(),
+            })
+        })?;
+        self.successor = Pid::from_raw(pid.cast_signed());
+        Ok(())
     }
 
     /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        match self.successor {
+            Some(pid) if test_kill_process(pid).is_ok() => Ok(None),
+            // How it ended is not known here.
+            _ => self.child_ended(),
+        }
+    }
+
+    fn child_ended(&mut self) -> Result<Option<ExitStatus>> {
         let what = &self.command;
         self.child
             .try_wait()
@@ -96,9 +125,7 @@ impl Process {
 
     /// Asks the process to end and waits for it; its status, or an error if it had to be killed.
     pub fn terminate(mut self) -> Result<ExitStatus> {
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
+        self.signal(Signal::TERM);
         let what = format!("the end of `{}` after SIGTERM", self.command);
         wait_until(&what, TERM_PATIENCE, || Ok(self.ended()?.is_some()))?;
         self.ended()?.ok_or_else(|| Error::parse("an exit status", ""))
@@ -109,8 +136,29 @@ impl Process {
         self.end_now();
     }
 
+    /// SIGSTOP, as a host that is suspended, until [`Process::go_on`].
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid().cast_signed()) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     /// The same, for a process that is to be replaced.
     pub(crate) fn end_now(&mut self) {
+        if let Some(pid) = self.successor.take() {
+            let _ = kill_process(pid, Signal::KILL);
+            let gone = || Ok(test_kill_process(pid).is_err());
+            let _ = wait_until("the end of a process", TERM_PATIENCE, gone);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -162,6 +210,9 @@ fn tied(argv: &[&str], placement: &Placement) -> Command {
     }
     if let Some(netns) = &placement.netns {
         command.args(["ip", "netns", "exec", netns]);
+    }
+    if let Some(clock) = &placement.clock {
+        command.arg("nsenter").arg(format!("--time={}", clock.display()));
     }
     command.args(argv);
     command
@@ -216,17 +267,23 @@ fn text_of(command: &Command) -> String {
 }
 
 /// Asks `done` until it says yes; an error after `patience`, or as soon as `done` fails.
+///
+/// What one turn takes beyond a second does not count: this machine, or this program, stood still.
 pub fn wait_until(
     what: &str,
     patience: Duration,
     mut done: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let start = Instant::now();
-    while !done()? {
-        if start.elapsed() > patience {
+    let mut left = patience;
+    loop {
+        let start = Instant::now();
+        if done()? {
+            return Ok(());
+        }
+        if left.is_zero() {
             return Err(Error::Timeout { what: what.to_owned(), after: patience });
         }
         thread::sleep(POLL_INTERVAL);
+        left = left.saturating_sub(start.elapsed().min(TURN_MAX));
     }
-    Ok(())
 }

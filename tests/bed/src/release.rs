@@ -6,7 +6,7 @@ use crate::{error::Result, process::run_in, workspace::Workspace};
 
 /// All in one call. For a package by itself cargo chooses other features of what it depends on, and would compile the
 /// data path anew for each.
-const BUILD: &str = "build --release --bins --examples -p weir -p weir-attack -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
+const BUILD: &str = "build --release --bins --examples -p weir -p weir-attack -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
 
 /// What was built.
 #[derive(Clone, Debug)]
@@ -36,6 +36,11 @@ impl Programs {
     /// The program that attacks it.
     pub fn attack(&self) -> PathBuf {
         self.dir.join("attack")
+    }
+
+    /// The program that has it live long.
+    pub fn life(&self) -> PathBuf {
+        self.dir.join("life")
     }
 
     /// An example's program.

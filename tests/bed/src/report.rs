@@ -137,8 +137,9 @@ impl Figure {
     }
 }
 
-/// What figures of other tasks begin with: `make attack`, `make frontends`.
-pub const OTHERS: [&str; 2] = ["attack", "frontends"];
+/// What figures of other tasks begin with: `make attack`, `make frontends`, `make survive`, `make soak`.
+pub const OTHERS: [&str; 8] =
+    ["attack", "frontends", "killed", "reload", "upgrade", "dirty_log", "migration", "soak"];
 
 const RATIO: &str = "x";
 

@@ -54,10 +54,14 @@ pub struct Setup {
     pub vifs: Vec<Vif>,
     /// The uplink, if there is one.
     pub uplink: Option<Uplink>,
+    /// The VLAN that the uplink is an access port of; a trunk of all of them where nothing is said.
+    pub uplink_vlan: Option<u16>,
     /// The CPU weir is held on; any where there is none.
     pub cpu: Option<usize>,
     /// Whether a keeper has what a weir that is killed leaves behind.
     pub keeper: bool,
+    /// Workers; one where nothing is said.
+    pub workers: Option<u8>,
 }
 
 impl Setup {
@@ -68,7 +72,8 @@ impl Setup {
 
     fn to_toml(&self, dir: &Path) -> Result<String> {
         let control = socket_path(dir, "control.sock")?;
-        let mut toml = format!("[switch]\nworkers = 1\ncontrol = {control:?}\n");
+        let workers = self.workers.unwrap_or(1);
+        let mut toml = format!("[switch]\nworkers = {workers}\ncontrol = {control:?}\n");
         if self.keeper {
             let _ = writeln!(toml, "keeper = {:?}", socket_path(dir, KEEPER_SOCKET)?);
         }
@@ -76,6 +81,9 @@ impl Setup {
             let (kind, name) = (uplink.kind(), uplink.interface());
             let _ =
                 write!(toml, "\n[uplink.lan]\nkind = \"{kind}\"\nname = \"{name}\"\nqueues = 1\n");
+            if let Some(vlan) = self.uplink_vlan {
+                let _ = writeln!(toml, "vlan = {vlan}");
+            }
         }
         for (index, vif) in (0_u16..).zip(&self.vifs) {
             let socket = socket_path(dir, &format!("{}.sock", name(index)))?;
@@ -110,7 +118,7 @@ impl Setup {
 /// A running weir, killed when dropped.
 pub struct Weir {
     process: Process,
-    _keeper: Option<Process>,
+    keeper: Option<Process>,
     placement: Placement,
     /// Where the uplink leads, if there is one.
     uplink: Option<UplinkSite>,
@@ -132,12 +140,11 @@ impl Weir {
 
         let uplink = setup.uplink.map(UplinkSite::new).transpose()?;
         let netns = uplink.as_ref().and_then(|site| site.placement().netns);
-        let placement = Placement { netns, cpu: setup.cpu };
+        let placement = Placement { netns, cpu: setup.cpu, clock: None };
         let program = lab.weir.to_string_lossy().into_owned();
         let keeper = setup.keeper.then(|| launch_keeper(&program, &dir)).transpose()?;
         let process = launch(&program, &dir, &placement)?;
-        let mut weir =
-            Self { process, _keeper: keeper, placement, uplink, program, dir, qemu: lab.qemu };
+        let mut weir = Self { process, keeper, placement, uplink, program, dir, qemu: lab.qemu };
 
         let sockets: Vec<_> = (0_u16..)
             .zip(&setup.vifs)
@@ -174,6 +181,46 @@ impl Weir {
     pub fn launch_again(&mut self) -> Result<()> {
         self.process = launch(&self.program, &self.dir, &self.placement)?;
         Ok(())
+    }
+
+    /// Has weirs that are launched from now on live in another time.
+    pub fn set_clock(&mut self, clock: Option<PathBuf>) {
+        self.placement.clock = clock;
+    }
+
+    /// Its program, for signals and `/proc`.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The program that has what a weir that is killed leaves behind, if there is one.
+    pub fn keeper(&self) -> Option<&Process> {
+        self.keeper.as_ref()
+    }
+
+    /// SIGKILL to the keeper, and the next one.
+    pub fn replace_keeper(&mut self) -> Result<()> {
+        if let Some(mut keeper) = self.keeper.take() {
+            keeper.end_now();
+            let _ = fs::remove_file(socket_path(&self.dir, KEEPER_SOCKET)?);
+            self.keeper = Some(launch_keeper(&self.program, &self.dir)?);
+        }
+        Ok(())
+    }
+
+    /// `weir reload` with a file that says `setup`; what it printed.
+    pub fn reload(&self, setup: &Setup) -> Result<String> {
+        let config = self.dir.join("weir.toml");
+        fs::write(&config, setup.to_toml(&self.dir)?).map_err(Error::io("write", &config))?;
+        self.control(&["reload"])
+    }
+
+    /// `weir upgrade`: another process takes over. It ends when this is dropped, and not when this process is killed.
+    pub fn upgrade(&mut self) -> Result<()> {
+        let said = self.control(&["upgrade"])?;
+        let pid = said.split_once("process ").and_then(|(_, rest)| rest.split_once(' '));
+        let pid = pid.and_then(|(pid, _)| pid.parse().ok());
+        self.process.succeeded_by(pid.ok_or_else(|| Error::parse("the next weir's process", said))?)
     }
 
     /// Waits until its statistics are as wanted.
@@ -232,7 +279,7 @@ impl Weir {
     }
 
     /// Runs one of weir's commands against this one.
-    fn control(&self, command: &[&str]) -> Result<String> {
+    pub fn control(&self, command: &[&str]) -> Result<String> {
         let control = socket_path(&self.dir, "control.sock")?;
         let mut argv = vec![self.program.as_str()];
         argv.extend(command);
@@ -377,7 +424,7 @@ mod tests {
     #[test]
     fn configuration_names_every_interface_with_its_address() {
         let vifs = vec![Vif::default(), Vif { queues: Some(2), vlan: Some(7), ..Vif::default() }];
-        let setup = Setup { vifs, uplink: Some(Uplink::Tap), cpu: None, keeper: false };
+        let setup = Setup { vifs, uplink: Some(Uplink::Tap), ..Setup::default() };
         let toml = setup.to_toml(Path::new("/t")).unwrap();
         assert_eq!(
             toml,

@@ -46,7 +46,7 @@ pub fn boots(bed: &mut super::bed::Bed<'_>, record: &mut Record) -> Result<Verdi
     let busybox = lab.image.busybox.to_string_lossy();
     let served = Served::write(&dir)?;
     let netns_of = |weir: &Weir| -> Result<String> { Ok(weir.uplink()?.host().name().to_owned()) };
-    let placement = Placement { netns: Some(netns_of(&weir)?), cpu: None };
+    let placement = Placement { netns: Some(netns_of(&weir)?), ..Placement::default() };
     configure(weir.uplink()?.host(), weir.uplink()?.interface())?;
     let [files, leases] = [&served.files, &served.dhcp].map(|path| path.to_string_lossy());
     let port = PORT.to_string();

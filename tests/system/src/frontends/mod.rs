@@ -8,7 +8,7 @@ mod bed;
 mod ipxe;
 mod libvirt;
 mod linux;
-mod parts;
+pub mod parts;
 mod qemu_cells;
 mod record;
 mod table;

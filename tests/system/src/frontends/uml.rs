@@ -1,9 +1,7 @@
 //! User-mode Linux: a kernel that is a program, with a vhost-user driver of its own.
 
 use weir_bed::{
-    address,
     error::{Error, Result, check},
-    process::{Placement, Process, run},
     qemu::Guest,
     weir::{self, Vif, Weir},
 };
@@ -11,19 +9,14 @@ use weir_bed::{
 use super::{
     bed::{Bed, RETURN_PATIENCE, TESTED},
     linux::{Expected, Feature, Return, try_out},
-    parts::UserModeLinux,
+    parts::{self, UserModeLinux},
     qemu_cells::stop,
     record::{Record, Verdict},
 };
 
-use std::{path::Path, time::Duration};
-
 /// It takes packed rings wherever they are offered, and has no option to leave them.
 const EXPECTED: Expected =
     Expected { queues: 1, present: &[Feature { bit: 34, name: "packed" }], absent: &[] };
-
-/// How long a command in it may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One queue pair.
 pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
@@ -78,35 +71,15 @@ fn prepare(bed: &Bed<'_>) -> std::result::Result<UserModeLinux, String> {
 /// Some processors have more registers than it knows of: its first process dies then, network or not.
 fn runs_here(programs: &UserModeLinux) -> Result<()> {
     let console = programs.initrd.with_extension("console");
-    launch(programs, &[], &console).map(drop)
+    programs.boot(None, &console).map(drop)
 }
 
 fn start(programs: &UserModeLinux, weir: &Weir) -> Result<Guest> {
     let mut guest = boot(programs, weir)?;
-    // It has no configuration space to read its address from.
-    let (mac, cidr) = (address::mac(TESTED), address::cidr(TESTED));
-    let command = format!(
-        "ip link set eth0 address {mac} && ip link set eth0 up && ip address add {cidr} dev eth0"
-    );
-    guest.run(&command, PATIENCE)?;
+    parts::set_addresses(&mut guest, TESTED)?;
     Ok(guest)
 }
 
 fn boot(programs: &UserModeLinux, weir: &Weir) -> Result<Guest> {
-    let device = format!("virtio_uml.device={}:1", weir.socket(TESTED)?.display());
-    launch(programs, &[&device], &weir.dir().join("uml.console"))
-}
-
-fn launch(programs: &UserModeLinux, arguments: &[&str], console: &Path) -> Result<Guest> {
-    let program = programs.program.to_string_lossy();
-    let initrd = format!("initrd={}", programs.initrd.display());
-    // Its processes are many, and end with it in a namespace of their own.
-    let mut argv = vec!["unshare", "--pid", "--kill-child", "--fork", "--mount-proc", &program];
-    argv.extend(["mem=256M", &initrd, "quiet", "ipv6.disable=1"]);
-    // Its consoles go nowhere, but for one serial line.
-    argv.extend(["con=null", "con0=null", "ssl=null", "ssl0=fd:0,fd:1", "weir.shell=ttyS0"]);
-    argv.extend(arguments);
-    let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
-    run(&["touch".as_ref(), console.as_os_str()])?;
-    Guest::over("uml", process, dialogue, console.to_path_buf())
+    programs.boot(Some(&weir.socket(TESTED)?), &weir.dir().join("uml.console"))
 }

@@ -4,7 +4,7 @@ mod agent;
 mod backend_program;
 mod card;
 mod kill;
-mod moves;
+pub mod moves;
 mod queues;
 mod restart;
 mod testpmd;

@@ -51,8 +51,14 @@ fn spec(weir: &Weir, index: u8, queues: u8, device: &str) -> Result<GuestSpec> {
 /// Two weirs whose TAPs are on bridges, and a wire between these.
 fn hosts(lab: &Lab, queues: u8) -> Result<[Weir; 2]> {
     let vif = Vif { queues: (queues > 1).then_some(queues), ..Vif::default() };
-    let setup = Setup { vifs: vec![vif; 2], uplink: Some(Uplink::Tap), cpu: None, keeper: false };
+    let setup = Setup { vifs: vec![vif; 2], uplink: Some(Uplink::Tap), ..Setup::default() };
     let weirs = [Weir::start(lab, &setup)?, Weir::start(lab, &setup)?];
+    join(&weirs)?;
+    Ok(weirs)
+}
+
+/// Puts the TAPs of two weirs on bridges, and a wire between these.
+pub fn join(weirs: &[Weir; 2]) -> Result<()> {
     let [a, b] = [weirs[0].uplink()?, weirs[1].uplink()?];
     let wire = ["link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns"];
     a.host().ip(&[&wire[..], &[b.host().name()]].concat())?;
@@ -62,7 +68,7 @@ fn hosts(lab: &Lab, queues: u8) -> Result<[Weir; 2]> {
             site.host().ip(&["link", "set", port, "master", "bridge", "up"])?;
         }
     }
-    Ok(weirs)
+    Ok(())
 }
 
 fn received(guest: &mut Guest) -> Result<u64> {
