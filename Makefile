@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm build deb deb-test check test fresh frontends test-xen soak fuzz attack bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm build deb deb-test check test fresh frontends test-xen survive soak lab-soak fuzz attack bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -48,7 +48,13 @@ frontends: ## Every front end that is installed somewhere, against a running wei
 test-xen: ## weir on a real Xen, against the kernel's back end (3 minutes)
 	$(XTASK) xen
 
-soak: libpcap ## Hosts by chance on which things go wrong, until Ctrl-C
+survive: ## Kill, reload, upgrade and migrate under traffic; what guests notice of it (needs root, some 40 minutes)
+	$(XTASK) survive
+
+soak: ## All of that and more by chance, with real guests, for HOURS (2; needs root)
+	$(XTASK) soak --hours $(or $(HOURS),2)
+
+lab-soak: libpcap ## Hosts in virtual time on which things go wrong, until Ctrl-C
 	$(CARGO) run --release -p weir -- lab soak
 
 fuzz: ## Every fuzz target for its share of MINUTES (10)

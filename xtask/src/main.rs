@@ -16,6 +16,7 @@ mod documents;
 mod examples;
 mod figures;
 mod fuzz;
+mod life;
 #[cfg(test)]
 mod law;
 mod lines;
@@ -44,8 +45,8 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `doc`, `deny`, `unit`, `model`, `soak`, `instructions`, `examples`, `attack`,
-        /// `frontends`, `xen`) and system tests whose name contains this.
+        /// Only steps (`fmt`, `clippy`, `doc`, `deny`, `unit`, `model`, `lab-soak`, `soak`, `instructions`, `examples`,
+        /// `attack`, `frontends`, `xen`) and system tests whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.
@@ -109,6 +110,35 @@ enum Task {
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to try instead of this workspace's; nothing is then written.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+    },
+    /// Kill, reload, upgrade and migrate under traffic and measure what guests notice; set the figures in
+    /// target/bench/report.json. Needs root.
+    Survive {
+        /// Only parts (`killed`, `reload`, `upgrade`, `dirty_log`, `migration`) whose name contains this.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+        /// How often each happens, over how often it does for a figure; with another number than 1 nothing is written.
+        #[arg(long, default_value_t = 1.0)]
+        scale: f64,
+        /// What happens when comes of this number; one by chance where there is none.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// A built weir to try instead of this workspace's.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+    },
+    /// All of that, guests that come, go and are killed, and a host that runs out of things, by chance for hours; set the
+    /// figures in target/bench/report.json. Needs root.
+    Soak {
+        /// How long.
+        #[arg(long, default_value_t = 2.0)]
+        hours: f64,
+        /// What happens when comes of this number; one by chance where there is none.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// A built weir to try instead of this workspace's.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
@@ -197,6 +227,20 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Attack { only, weir } => {
             let selection = Selection { only, weir };
             if !attack::measured(&workspace, &selection)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Task::Survive { only, scale, seed, weir } => {
+            need_root()?;
+            let selection = Selection { only, weir };
+            if !life::survive(&workspace, &selection, scale, seed)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Task::Soak { hours, seed, weir } => {
+            need_root()?;
+            let selection = Selection { only: None, weir };
+            if !life::soak(&workspace, &selection, hours, seed)? {
                 return Ok(ExitCode::FAILURE);
             }
         }

@@ -26,7 +26,7 @@ use weir_system_tests::{
     xen,
 };
 
-use crate::{attack, deny, examples};
+use crate::{attack, deny, examples, life};
 
 /// What `xtask test` was asked to do.
 #[derive(Clone, Debug, Default)]
@@ -65,11 +65,12 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     step("deny", &|| deny::check(workspace));
     step("unit", &|| tests(workspace, &["--workspace"], &[]));
     step("model", &|| tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
-    step("soak", &|| {
+    step("lab-soak", &|| {
         let weir = Programs::build(workspace)?.weir();
-        let passed = shown(workspace, weir.as_os_str(), SOAK, &[], |_| ())?;
-        Ok(checked("soak", passed))
+        let passed = shown(workspace, weir.as_os_str(), LAB_SOAK, &[], |_| ())?;
+        Ok(checked("lab-soak", passed))
     });
+    step("soak", &|| life::soak_short(workspace, selection));
     step("instructions", &|| count_instructions(workspace));
     step("examples", &|| examples::check(workspace, selection));
     step("attack", &|| attack::survived(workspace, selection));
@@ -151,7 +152,7 @@ const MODEL_CHECKS: &[&str] = &[
 ];
 
 /// A minute of it, from the same seed each time: what passed fails only where something changed.
-const SOAK: &[&str] = &["lab", "soak", "--seconds", "60", "--from", "1"];
+const LAB_SOAK: &[&str] = &["lab", "soak", "--seconds", "60", "--from", "1"];
 
 /// `cargo test`: each of the tests counts, of those behind a suite that failed, too.
 pub fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {

@@ -1,0 +1,202 @@
+//! weir's long life: SIGKILL, reload, upgrade, migration, and days of all of it, and what guests notice.
+//!
+//! `life survive` measures each by itself and prints figures ([`bars`]); `life soak` mixes them by chance for hours.
+//! [`traffic`] is what is measured with: numbered frames between guests of this process. [`real`] guests are Linux.
+
+#![forbid(unsafe_code)]
+
+mod account;
+mod bars;
+mod killed;
+mod log_cost;
+mod moves;
+mod observed;
+mod random;
+mod real;
+mod reload;
+mod scene;
+mod soak;
+mod traffic;
+mod upgrade;
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+
+use clap::{Parser, Subcommand};
+use weir_bed::{
+    error::{Error, Result, check},
+    lab::Lab,
+    workspace::Workspace,
+};
+
+use weir_vif::Features;
+
+use crate::{
+    bars::Bars,
+    traffic::{Build, Flow, Pace, Station, mac},
+};
+
+/// What becomes of guests whose weir is killed, reloaded, upgraded, or left for days.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Measures each by itself.
+    Survive {
+        /// weir's program.
+        #[arg(long)]
+        weir: PathBuf,
+        /// Only parts whose name contains this.
+        #[arg(long)]
+        only: Option<String>,
+        /// How often each happens, over how often it does for a figure; other numbers than 1 are not recorded.
+        #[arg(long, default_value_t = 1.0)]
+        scale: f64,
+        /// What happens when comes of this number; one by chance where there is none.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Everything by chance, for hours.
+    Soak {
+        /// weir's program.
+        #[arg(long)]
+        weir: PathBuf,
+        /// How long.
+        #[arg(long, default_value_t = 2.0)]
+        hours: f64,
+        /// What happens when comes of this number; one by chance where there is none.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Guests of this process only, no virtual machines.
+        #[arg(long)]
+        plain: bool,
+        /// Do not record the figures.
+        #[arg(long)]
+        short: bool,
+    },
+    /// A guest that is killed.
+    #[command(hide = true)]
+    Guest { socket: PathBuf, index: usize, peer: usize },
+    /// A program that takes memory (MiB).
+    #[command(hide = true)]
+    Press { mib: usize },
+}
+
+/// A part of `survive`.
+struct Part {
+    name: &'static str,
+    /// How often it happens.
+    times: u32,
+    run: fn(&Lab, u32, u64, &mut Bars) -> Result<()>,
+}
+
+const PARTS: &[Part] = &[
+    Part { name: "killed", times: 320, run: killed::run },
+    Part { name: "reload", times: 200, run: reload::run },
+    Part { name: "upgrade", times: 200, run: upgrade::run },
+    Part { name: "dirty_log", times: 15, run: log_cost::run },
+    Part { name: "migration", times: 40, run: moves::run },
+];
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().task {
+        Task::Survive { weir, only, scale, seed } => {
+            survive(weir, only.as_deref(), scale, seed.unwrap_or_else(random::seed))
+        }
+        Task::Soak { weir, hours, seed, plain, short } => {
+            let time = Duration::from_secs_f64(hours.clamp(0.0, 1e6) * 3600.0);
+            let seed = seed.unwrap_or_else(random::seed);
+            soak(weir, soak::Wanted { time, seed, real: !plain }, short)
+        }
+        Task::Guest { socket, index, peer } => guest(socket, index, peer),
+        Task::Press { mib } => press(mib),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("life: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn soak(weir: PathBuf, wanted: soak::Wanted, short: bool) -> Result<bool> {
+    let lab = lab(weir)?;
+    println!("seed {}", wanted.seed);
+    let mut bars = Bars::default();
+    let done = soak::run(&lab, wanted, &mut bars);
+    if let Err(error) = &done {
+        println!("failed: {error}");
+    } else if !short {
+        bars.write(&lab.workspace)?;
+    }
+    Ok(done.is_ok() && bars.missed() == 0)
+}
+
+/// Until it is killed.
+fn guest(socket: PathBuf, index: usize, peer: usize) -> Result<bool> {
+    /// Nobody has this flow's account.
+    const FLOW: u16 = 60_000;
+    let pace = Pace { burst: 1, window: None };
+    let flow = Arc::new(Flow::new(FLOW, mac(index), mac(peer), pace));
+    let build = Build {
+        socket,
+        mac: mac(index),
+        queues: 1,
+        queue_size: 256,
+        format: Features::NONE,
+        dawdle: Duration::ZERO,
+        tick: Duration::from_millis(2),
+    };
+    let station = Station::begin(&build, &[flow], &Arc::default())?;
+    while station.check_alive().is_ok() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    station.check_alive().map(|()| true)
+}
+
+/// Until it is killed.
+fn press(mib: usize) -> Result<bool> {
+    let mut bytes = vec![1_u8; mib << 20];
+    loop {
+        for byte in bytes.iter_mut().step_by(4096) {
+            *byte = byte.wrapping_add(1);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn lab(weir: PathBuf) -> Result<Lab> {
+    let weir = std::path::absolute(&weir).map_err(Error::io("find", &weir))?;
+    Lab::prepare(Workspace::find()?, Some(weir))
+}
+
+fn survive(weir: PathBuf, only: Option<&str>, scale: f64, seed: u64) -> Result<bool> {
+    let wanted = |part: &&Part| only.is_none_or(|only| part.name.contains(only));
+    check(PARTS.iter().any(|part| wanted(&part)), || {
+        let names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
+        format!("no such part; there are {}", names.join(", "))
+    })?;
+    let lab = lab(weir)?;
+    println!("seed {seed}");
+    let mut good = true;
+    for part in PARTS.iter().filter(wanted) {
+        let times = (f64::from(part.times) * scale).ceil().max(1.0) as u32;
+        println!("\n{}: {times}", part.name);
+        let mut bars = Bars::default();
+        if let Err(error) = (part.run)(&lab, times, seed, &mut bars) {
+            println!("failed: {}: {error}", part.name);
+            good = false;
+            continue;
+        }
+        good &= bars.missed() == 0;
+        if scale == 1.0 {
+            bars.write(&lab.workspace)?;
+        }
+    }
+    Ok(good)
+}

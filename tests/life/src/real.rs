@@ -1,0 +1,153 @@
+//! Real guests: what they say of what came, and came twice, and came wrong.
+
+use std::{thread, time::Duration};
+
+use weir_bed::{
+    address,
+    error::{Error, Result, check},
+    lab::Lab,
+    qemu::{Guest, GuestSpec},
+    switch::Switch as _,
+    weir::{self, Setup, Vif, Weir},
+};
+
+use crate::random::Random;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TRAFFIC: Duration = Duration::from_secs(1);
+/// Echo requests for each kill, and seconds between two.
+const ECHOES: u32 = 50;
+const ECHO_INTERVAL: f64 = 0.02;
+/// What Linux says when a chain comes back that it has not given away.
+const WRONG_CHAINS: &str = "dmesg | grep -c -e 'is not a head' -e 'out of range' || true";
+/// A thousand numbered lines a second.
+const LINES: &str = "i=0; while :; do j=0; while [ $j -lt 50 ]; do echo line $i; i=$((i+1)); j=$((j+1)); done; \
+                     usleep 50000; done";
+/// Counts them, and those that are not the next one. No checksum stands between two guests: wrong bytes are seen here.
+const COUNT: &str = "awk '$1!=\"line\"||$2!=NR-1{bad++} NR%100==0{print NR, bad+0 >\"/tmp/lines\"; close(\"/tmp/lines\")}'";
+
+/// What guests have seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Echo requests.
+    pub sent: u64,
+    /// Of these, those without an answer.
+    pub lost: u64,
+    /// Answers that came again.
+    pub repeated: u64,
+    /// Chains that came back and were not given away.
+    pub wrong_chains: u64,
+    /// Lines over TCP.
+    pub lines: u64,
+    /// Of these, those that were not the next one.
+    pub wrong_lines: u64,
+}
+
+/// Has `to` take numbered lines at `port`, and `from` send them without end.
+pub fn begin_lines(from: &mut Guest, to: &mut Guest, to_ip: &str, port: u16) -> Result<()> {
+    // Its input stays open, or it would end the connection.
+    to.run(&format!("(sleep 999999 | nc -l -p {port} | {COUNT}) >/dev/null 2>&1 &"), PATIENCE)?;
+    let listens = format!("cat /proc/net/tcp* | grep -q ':{port:04X} '");
+    to.run(&format!("until {listens}; do sleep 0.1; done"), PATIENCE)?;
+    from.run(&format!("({LINES} | nc {to_ip} {port}) >/dev/null 2>&1 &"), PATIENCE).map(drop)
+}
+
+/// How many lines have come to `guest`, and how many of them were wrong.
+pub fn lines(guest: &mut Guest) -> Result<[u64; 2]> {
+    let text = guest.run("cat /tmp/lines 2>/dev/null || true", PATIENCE)?;
+    let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
+    // Nothing yet, or it is written just now.
+    Ok([numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)])
+}
+
+/// Chains that came back to `guest` and were not given away.
+pub fn wrong_chains(guest: &mut Guest) -> Result<u64> {
+    let count = guest.run(WRONG_CHAINS, PATIENCE)?;
+    count.trim().parse().map_err(|_| Error::parse("a number of chains", count))
+}
+
+/// The command for `count` echo requests to `ip`.
+pub fn echo(ip: &str, count: u32, interval: f64) -> String {
+    format!("ping -q -c {count} -i {interval} -W 10 {ip} || true")
+}
+
+/// What that printed: sent, answered, answered again.
+pub fn echoed(printed: &str) -> Result<[u64; 3]> {
+    let number = |name: &str| {
+        let words = printed.split(',').find(|part| part.contains(name))?;
+        words.lines().last()?.split_whitespace().next()?.parse().ok()
+    };
+    let counts = || Some([number("transmitted")?, number("packets received")?]);
+    let [sent, answered] = counts().ok_or_else(|| Error::parse("a ping's counts", printed))?;
+    Ok([sent, answered, number("duplicates").unwrap_or(0)])
+}
+
+/// What plugs guest `index` in, with `device` added to its device's options.
+pub fn spec(weir: &Weir, index: u8, queues: u8, device: &str) -> Result<GuestSpec> {
+    let mut plug = weir.plug(index)?;
+    for argument in &mut plug.qemu_args {
+        if argument.starts_with("virtio-net-pci") {
+            argument.push_str(device);
+        }
+    }
+    Ok(GuestSpec { name: weir::name(index), cidr: address::cidr(index), vcpus: queues, plug })
+}
+
+/// Two guests in QEMU, one with split and one with packed rings, under a weir that is killed `kills` times.
+pub fn killed(lab: &Lab, queues: u8, kills: u32, random: &mut Random) -> Result<Seen> {
+    let vif = Vif { queues: (queues > 1).then_some(queues), ..Vif::default() };
+    let setup = Setup { vifs: vec![vif; 2], keeper: true, workers: Some(2), ..Setup::default() };
+    let mut weir = Weir::start(lab, &setup)?;
+    let mut specs = [spec(&weir, 0, queues, "")?, spec(&weir, 1, queues, ",packed=on")?];
+    for argument in specs.iter_mut().flat_map(|spec| &mut spec.plug.qemu_args) {
+        if let Some((plain, _)) = argument.split_once(",reconnect") {
+            *argument = plain.to_owned();
+        }
+    }
+    let guests = Guest::boot_all(&lab.image, &specs, weir.dir())?;
+    let [mut split, mut packed] = <[Guest; 2]>::try_from(guests)
+        .map_err(|_| Error::Check("two guests were to boot".into()))?;
+    begin_lines(&mut split, &mut packed, &address::ip(1), 5000)?;
+    begin_lines(&mut packed, &mut split, &address::ip(0), 5000)?;
+    let mut seen = Seen::default();
+    let command = echo(&address::ip(1), ECHOES, ECHO_INTERVAL);
+    for _ in 0..kills {
+        let started = split.start(&command)?;
+        thread::sleep(random.pause(TRAFFIC));
+        weir.crash();
+        weir.launch_again()?;
+        let [sent, answered, repeated] = echoed(&split.finish(started, PATIENCE)?)?;
+        seen.sent += sent;
+        seen.lost += sent - answered;
+        seen.repeated += repeated;
+    }
+    for guest in [&mut split, &mut packed] {
+        let before = lines(guest)?[0];
+        thread::sleep(2 * TRAFFIC);
+        let [now, wrong] = lines(guest)?;
+        check(now > before, || format!("a connection stands still after {now} lines"))?;
+        seen.lines += now;
+        seen.wrong_lines += wrong;
+        seen.wrong_chains += wrong_chains(guest)?;
+    }
+    let connected = weir.log().matches("front end connected").count();
+    check(connected == 2, || format!("2 guests have connected {connected} times"))?;
+    weir.check_alive()?;
+    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pings_counts_are_read() {
+        let printed = "PING 10.77.0.2 (10.77.0.2): 56 data bytes\n\n--- 10.77.0.2 ping statistics ---\n\
+            50 packets transmitted, 49 packets received, 2 duplicates, 2% packet loss\n";
+        assert_eq!(echoed(printed).unwrap(), [50, 49, 2]);
+        let printed =
+            "--- statistics ---\n3 packets transmitted, 3 packets received, 0% packet loss\n";
+        assert_eq!(echoed(printed).unwrap(), [3, 3, 0]);
+        assert!(echoed("ping: sendto: Network is unreachable").is_err());
+    }
+}

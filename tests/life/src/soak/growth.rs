@@ -1,0 +1,127 @@
+//! Whether a program grows: what it has after its first minutes, and what it has at the end.
+
+use crate::observed::Observed;
+
+/// A program that has just started is not full yet: so many looks are left out, and so many are taken together.
+const WARM_UP: usize = 2;
+const TOGETHER: usize = 3;
+
+/// What was seen of one life of a program.
+#[derive(Clone, Debug, Default)]
+pub struct Life {
+    seen: Vec<Observed>,
+}
+
+impl Life {
+    /// Another look.
+    pub fn note(&mut self, seen: Observed) {
+        self.seen.push(seen);
+    }
+
+    /// By how much it has grown since it was warm. What is there for a moment does not count: the least of some looks
+    /// stands for all of them.
+    pub fn growth(&self) -> Option<Observed> {
+        let warm = self.seen.get(WARM_UP..)?;
+        let least = |looks: &[Observed]| {
+            let of = |value: fn(&Observed) -> u64| looks.iter().map(value).min().unwrap_or(0);
+            Observed {
+                own_kib: of(|it| it.own_kib),
+                fds: of(|it| it.fds),
+                threads: of(|it| it.threads),
+            }
+        };
+        if warm.len() < 2 * TOGETHER {
+            return None;
+        }
+        let (first, last) = (least(&warm[..TOGETHER]), least(&warm[warm.len() - TOGETHER..]));
+        Some(Observed {
+            own_kib: last.own_kib.saturating_sub(first.own_kib),
+            fds: last.fds.saturating_sub(first.fds),
+            threads: last.threads.saturating_sub(first.threads),
+        })
+    }
+
+    /// What it had at the last look.
+    pub fn last(&self) -> Option<Observed> {
+        self.seen.last().copied()
+    }
+}
+
+/// All lives of one program.
+#[derive(Clone, Debug, Default)]
+pub struct Lives {
+    now: Life,
+    most: Observed,
+    /// What the first life and the last one had, when they were warm.
+    ends: Option<[Observed; 2]>,
+}
+
+impl Lives {
+    /// Another look at the one that runs.
+    pub fn note(&mut self, seen: Observed) {
+        self.now.note(seen);
+    }
+
+    /// It has ended, and another one begins.
+    pub fn ended(&mut self) {
+        let life = std::mem::take(&mut self.now);
+        let growth = life.growth().unwrap_or_default();
+        self.most = larger(self.most, growth);
+        // One that was hardly there says nothing of how large it becomes.
+        if let Some(last) = life.last().filter(|_| life.seen.len() > WARM_UP) {
+            self.ends = Some([self.ends.map_or(last, |[first, _]| first), last]);
+        }
+    }
+
+    /// By how much any of them has grown, and the last one is larger than the first.
+    pub fn growth(mut self) -> Observed {
+        self.ended();
+        let between = self.ends.map(|[first, last]| Observed {
+            own_kib: last.own_kib.saturating_sub(first.own_kib),
+            fds: last.fds.saturating_sub(first.fds),
+            threads: last.threads.saturating_sub(first.threads),
+        });
+        larger(self.most, between.unwrap_or_default())
+    }
+}
+
+fn larger(one: Observed, other: Observed) -> Observed {
+    Observed {
+        own_kib: one.own_kib.max(other.own_kib),
+        fds: one.fds.max(other.fds),
+        threads: one.threads.max(other.threads),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lives(kib: &[u64]) -> Lives {
+        let mut lives = Lives::default();
+        for &own_kib in kib {
+            lives.note(Observed { own_kib, fds: 9, threads: 4 });
+        }
+        lives
+    }
+
+    #[test]
+    fn a_leak_is_growth_and_a_peak_is_not() {
+        let leak = lives(&[1, 50, 100, 110, 120, 130, 140, 150, 160]);
+        assert_eq!(leak.growth(), Observed { own_kib: 40, fds: 0, threads: 0 });
+        let peak = lives(&[1, 50, 100, 100, 900, 100, 100, 900, 100]);
+        assert_eq!(peak.growth().own_kib, 0);
+    }
+
+    #[test]
+    fn lives_that_are_each_larger_than_the_one_before_are_growth() {
+        let mut all = lives(&[1, 50, 100]);
+        for size in [150, 200] {
+            all.ended();
+            [1, 50, size].into_iter().for_each(|own_kib| {
+                all.note(Observed { own_kib, fds: size, threads: 4 });
+            });
+        }
+        assert_eq!(all.growth(), Observed { own_kib: 100, fds: 100, threads: 0 });
+    }
+}

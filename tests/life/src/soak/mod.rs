@@ -1,0 +1,143 @@
+//! `make soak`: everything that can happen to a weir, by chance, for hours.
+
+mod events;
+mod growth;
+mod world;
+
+use std::{
+    io::IsTerminal as _,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use weir_bed::{
+    error::{Error, Result},
+    lab::Lab,
+    report::Goal,
+};
+
+use self::world::World;
+use crate::{bars::Bars, observed::Observed, random::Random};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// How long.
+    pub time: Duration,
+    /// What comes when.
+    pub seed: u64,
+    /// Whether real guests take part.
+    pub real: bool,
+}
+
+/// Everything that happens comes of the seed and of how often something has happened: never of how long it took.
+fn chance(seed: u64, number: u64) -> Random {
+    Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number))
+}
+
+/// Runs it; figures go to `bars`.
+pub fn run(lab: &Lab, wanted: Wanted, bars: &mut Bars) -> Result<()> {
+    let mut world = World::begin(lab, wanted.real)?;
+    println!(
+        "everybody is there: {}",
+        world.weirs.each_ref().map(|it| it.dir().display()).map(|dir| dir.to_string()).join(", ")
+    );
+    let (begun, bar) = (Instant::now(), progress(wanted.time));
+    let mut number = 0;
+    let mut failed = None;
+    while begun.elapsed() < wanted.time && failed.is_none() {
+        number += 1;
+        let mut random = chance(wanted.seed, number);
+        let event = events::draw(&mut random, wanted.real);
+        let start = Instant::now();
+        let result = (event.run)(&mut world, &mut random)
+            .and_then(|said| world.settle().map(|()| said))
+            .and_then(|said| world.look().map(|()| said));
+        let line = |said: &str| {
+            let minutes = begun.elapsed().as_secs_f64() / 60.0;
+            let (wrong, sent, repeated) = world.totals();
+            format!(
+                "{minutes:7.2} min  {number:5}  {:<12} {:6.1} s  {sent} frames, {repeated} again, {} unaccounted, \
+                 {} wrong chains  {said}",
+                event.name,
+                start.elapsed().as_secs_f64(),
+                world.found.unaccounted,
+                world.found.wrong_chains + wrong,
+            )
+        };
+        match result {
+            Ok(said) => bar.tell(&line(&said), begun.elapsed()),
+            Err(error) => {
+                bar.tell(&line("FAILED"), begun.elapsed());
+                failed = Some(Error::Check(format!(
+                    "event {number} ({}) of seed {}: {error}",
+                    event.name, wanted.seed
+                )));
+            }
+        }
+    }
+    report(world, number, begun.elapsed(), bars);
+    failed.map_or(Ok(()), Err)
+}
+
+fn report(world: World<'_>, events: u64, took: Duration, bars: &mut Bars) {
+    let (wrong, sent, repeated) = world.totals();
+    println!("dropped with a reason: {}", world.reasons());
+    let none = Some(Goal::AtMost(0.0));
+    bars.add("soak_minutes", took.as_secs_f64() / 60.0, None);
+    bars.add("soak_events", events as f64, None);
+    bars.add("soak_frames", sent as f64, None);
+    bars.add("soak_echo_requests", world.found.echoes as f64, None);
+    bars.add("soak_unaccounted_frames", world.found.unaccounted as f64, none);
+    bars.add("soak_wrong_chains", (world.found.wrong_chains + wrong) as f64, none);
+    bars.add("soak_repeated_frames", repeated as f64, None);
+    let most = |value: fn(Observed) -> u64| {
+        let all = world.lives.iter().chain(&world.keepers);
+        all.map(|lives| value(lives.clone().growth())).max().unwrap_or(0) as f64
+    };
+    bars.add("soak_rss_growth_mib", most(|it| it.own_kib) / 1024.0, Some(Goal::AtMost(8.0)));
+    bars.add("soak_descriptor_growth", most(|it| it.fds), none);
+    bars.add("soak_thread_growth", most(|it| it.threads), none);
+}
+
+/// Lines for a log, and beneath them on a terminal how long it still takes.
+struct Progress(Option<ProgressBar>);
+
+fn progress(time: Duration) -> Progress {
+    let style = ProgressStyle::with_template("{bar:40} {elapsed} of {msg}, {eta} left");
+    let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::new(time.as_secs()).with_message(format!("{} s", time.as_secs()));
+        style.map_or(bar.clone(), |style| bar.with_style(style))
+    });
+    Progress(bar)
+}
+
+impl Progress {
+    fn tell(&self, line: &str, elapsed: Duration) {
+        match &self.0 {
+            Some(bar) => {
+                bar.suspend(|| println!("{line}"));
+                bar.set_position(elapsed.as_secs());
+            }
+            None => println!("{line}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_happens_from_the_same_seed() {
+        let names = |seed| -> Vec<_> {
+            (0..200).map(|number| events::draw(&mut chance(seed, number), true).name).collect()
+        };
+        assert_eq!(names(5), names(5));
+        assert_ne!(names(5), names(6));
+        let drawn = names(7);
+        assert!(events::ALL.iter().all(|event| drawn.contains(&event.name)));
+        let plain = (0..200).map(|number| events::draw(&mut chance(7, number), false));
+        assert!(plain.into_iter().all(|event| !event.real));
+    }
+}

@@ -1,0 +1,165 @@
+//! Numbered frames from one guest to another.
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use weir_wire::Mac;
+
+use super::ledger::Ledger;
+
+/// See [`Flow::give_up`].
+const PATIENCE_NS: u64 = 20_000_000;
+
+/// How much a sender sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// At most this many at each turn.
+    pub burst: u64,
+    /// At most this many on their way, where the receiver tells what it has.
+    pub window: Option<u64>,
+}
+
+/// A flow, as both its ends and whoever judges see it.
+#[derive(Debug)]
+pub struct Flow {
+    /// Its number, in each frame.
+    pub id: u16,
+    /// The sender.
+    pub from: Mac,
+    /// The receiver.
+    pub to: Mac,
+    /// How much is sent.
+    pub pace: Pace,
+    paused: AtomicBool,
+    sent: AtomicU64,
+    come: AtomicU64,
+    /// Behind the last one that has come, or is not waited for any more.
+    horizon: AtomicU64,
+    corrupt: AtomicU64,
+    ledger: Mutex<Ledger>,
+    /// When the last frame came, and the longest time between two (ns).
+    last_ns: AtomicU64,
+    gap_ns: AtomicU64,
+    gave_up_ns: AtomicU64,
+    written_off: AtomicU64,
+    begun: Instant,
+}
+
+impl Flow {
+    /// Nothing is sent yet.
+    pub fn new(id: u16, from: Mac, to: Mac, pace: Pace) -> Self {
+        Self {
+            id,
+            from,
+            to,
+            pace,
+            paused: AtomicBool::default(),
+            sent: AtomicU64::default(),
+            come: AtomicU64::default(),
+            horizon: AtomicU64::default(),
+            corrupt: AtomicU64::default(),
+            ledger: Mutex::default(),
+            last_ns: AtomicU64::default(),
+            gap_ns: AtomicU64::default(),
+            gave_up_ns: AtomicU64::default(),
+            written_off: AtomicU64::default(),
+            begun: Instant::now(),
+        }
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many frames the sender may send now.
+    pub fn due(&self) -> u64 {
+        if self.paused.load(Relaxed) {
+            return 0;
+        }
+        let on_their_way = self.sent().saturating_sub(self.horizon.load(Relaxed));
+        let window = self.pace.window.unwrap_or(u64::MAX);
+        self.pace.burst.min(window.saturating_sub(on_their_way))
+    }
+
+    /// Sends no more, or again.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Relaxed);
+    }
+
+    /// The next one was sent. The sender's alone.
+    pub fn has_sent(&self) {
+        self.sent.store(self.sent() + 1, Relaxed);
+    }
+
+    /// For frames that have not come within 20 ms the sender waits no longer: what is lost must not look like a pause.
+    pub fn give_up(&self) {
+        let now = self.begun.elapsed().as_nanos() as u64;
+        let last = self.last_ns.load(Relaxed).max(self.gave_up_ns.load(Relaxed));
+        if now.saturating_sub(last) > PATIENCE_NS {
+            self.gave_up_ns.store(now, Relaxed);
+            self.horizon.fetch_max(self.sent(), Relaxed);
+        }
+    }
+
+    /// How many were sent.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// One has come.
+    pub fn enter(&self, number: u64) {
+        let mut ledger = self.ledger();
+        ledger.enter(number);
+        self.come.store(ledger.come(), Relaxed);
+        self.horizon.fetch_max(number + 1, Relaxed);
+        let now = self.begun.elapsed().as_nanos() as u64;
+        let last = self.last_ns.swap(now, Relaxed);
+        if last > 0 {
+            self.gap_ns.fetch_max(now - last, Relaxed);
+        }
+    }
+
+    /// One has come with wrong bytes.
+    pub fn corrupted(&self) {
+        self.corrupt.fetch_add(1, Relaxed);
+    }
+
+    /// How many have come with wrong bytes.
+    pub fn corrupt(&self) -> u64 {
+        self.corrupt.load(Relaxed)
+    }
+
+    /// How many have come.
+    pub fn come(&self) -> u64 {
+        self.come.load(Relaxed)
+    }
+
+    /// How many have come that were there.
+    pub fn repeated(&self) -> u64 {
+        self.ledger().repeated()
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_settled(&self) -> bool {
+        self.come() + self.written_off.load(Relaxed) == self.sent()
+    }
+
+    /// Writes off what has not come; how many.
+    pub fn write_off(&self) -> u64 {
+        let missing = self.ledger().write_off(self.sent());
+        self.written_off.fetch_add(missing, Relaxed);
+        missing
+    }
+
+    /// The longest time between two frames since this was asked for, one that lasts included.
+    pub fn take_gap(&self) -> Duration {
+        let now = self.begun.elapsed().as_nanos() as u64;
+        let lasts = now.saturating_sub(self.last_ns.load(Relaxed));
+        Duration::from_nanos(self.gap_ns.swap(0, Relaxed).max(lasts))
+    }
+}

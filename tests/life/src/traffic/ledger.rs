@@ -1,0 +1,72 @@
+//! Which frames of a flow have come, and how often.
+
+use std::collections::BTreeSet;
+
+/// The numbers from 0 that have come. Its size is that of what is on its way.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// All below it have come, or are written off.
+    floor: u64,
+    /// Those that have come beyond.
+    beyond: BTreeSet<u64>,
+    written_off: u64,
+    repeated: u64,
+}
+
+impl Ledger {
+    /// One has come; whether for the first time.
+    pub fn enter(&mut self, number: u64) -> bool {
+        if number < self.floor || !self.beyond.insert(number) {
+            self.repeated += 1;
+            return false;
+        }
+        while self.beyond.remove(&self.floor) {
+            self.floor += 1;
+        }
+        true
+    }
+
+    /// How many have come.
+    pub fn come(&self) -> u64 {
+        self.floor - self.written_off + self.beyond.len() as u64
+    }
+
+    /// How many have come that were there.
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
+    /// Writes off those below `end` that have not come; how many.
+    pub fn write_off(&mut self, end: u64) -> u64 {
+        let missing = end.saturating_sub(self.floor) - self.beyond.range(..end).count() as u64;
+        self.written_off += missing;
+        self.floor = self.floor.max(end);
+        self.beyond = self.beyond.split_off(&end);
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_counts_once_in_whatever_order() {
+        let mut ledger = Ledger::default();
+        assert!([2, 0, 1, 5].into_iter().all(|number| ledger.enter(number)));
+        assert!(!ledger.enter(1) && !ledger.enter(5));
+        assert_eq!((ledger.come(), ledger.repeated()), (4, 2));
+    }
+
+    #[test]
+    fn what_does_not_come_is_written_off_once() {
+        let mut ledger = Ledger::default();
+        [0, 1, 3, 6].into_iter().for_each(|number| assert!(ledger.enter(number)));
+        assert_eq!(ledger.write_off(6), 3);
+        assert_eq!((ledger.come(), ledger.write_off(6)), (4, 0));
+        assert_eq!(ledger.write_off(7), 0);
+        // What comes after that was thought to be lost, and counts as wrong in this way.
+        assert!(!ledger.enter(4));
+        assert_eq!((ledger.come(), ledger.repeated()), (4, 1));
+    }
+}
