@@ -16,9 +16,9 @@ mod documents;
 mod examples;
 mod figures;
 mod fuzz;
-mod life;
 #[cfg(test)]
 mod law;
+mod life;
 mod lines;
 #[cfg(test)]
 mod package;
