@@ -9,6 +9,9 @@ use std::{
 /// Columns of a line, of tables and code as well.
 const COLUMNS_MAX: usize = 120;
 
+/// Lines of the README: five minutes of reading.
+const README_LINES_MAX: usize = 199;
+
 /// Documents that programs write.
 const GENERATED: &str = "docs/lab";
 
@@ -54,6 +57,14 @@ fn no_line_of_a_document_has_more_than_120_columns() {
         wide.extend(wide_lines(text).into_iter().map(|line| format!("{}:{line}", path.display())));
     }
     assert!(wide.is_empty(), "lines with more than {COLUMNS_MAX} columns: {wide:#?}");
+}
+
+#[test]
+fn the_readme_is_short() {
+    let documents = documents();
+    let readme = documents.iter().find(|(path, _)| path == Path::new("README.md"));
+    let lines = readme.expect("a README").1.lines().count();
+    assert!(lines <= README_LINES_MAX, "README.md: {lines} lines, at most {README_LINES_MAX}");
 }
 
 /// A step of the way of one packet: a file by its crate, and a function or a type in it.
