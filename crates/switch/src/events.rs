@@ -1,7 +1,7 @@
 //! What happens to a switch, as it is told to those who watch it.
 //!
 //! Nothing on a packet's way tells anything. A [`Watcher`] compares one [`Glance`] with the next, for as long as somebody
-//! watches; what is no state, such as a reload, is [told](tell) when it happens.
+//! watches; what is no state, such as a reload, is told when it happens.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

@@ -65,7 +65,7 @@ impl Keeping {
         Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(taken), ..Self::default() })
     }
 
-    /// The same while the other weir is there: what it has is looked at, and is its own until [`Self::take_over`].
+    /// The same while the other weir is there: what it has is looked at, and is its own until it has gone.
     pub fn look(config: &Config, hands: &Hands) -> Result<Self, SwitchError> {
         let Some(path) = &config.switch.keeper else { return Err(SwitchError::NoKeeper) };
         let (keeper, seen) = Keeper::look(hands.dial_keeper(path)).map_err(SwitchError::Look)?;
