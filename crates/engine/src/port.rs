@@ -90,7 +90,7 @@ pub struct Delivered {
 /// Lock order: a transmit queue's lock, held while its burst is under way; then the state of
 /// [`steering`](Self::steering); then one receive queue's lock at a time.
 ///
-/// A captured port stands behind [`Tapped`](crate::capture::Tapped), which passes on every method, those with
+/// A captured port stands behind `Tapped` (`capture`), which passes on every method, those with
 /// defaults too.
 pub trait Port: Receiver + Send + Sync {
     /// Takes a burst from transmit queue `queue` and hands it to `forward` once; then completes

@@ -10,7 +10,7 @@ use crate::Server;
 
 /// Keep the descriptors of a weir that may be killed, so that the next one goes on with its guests
 ///
-/// weir is told of it by `keeper` in [switch], or by `weir run --keeper`. Only root and the user that runs the keeper
+/// weir is told of it by `keeper` of its configuration, or by `weir run --keeper`. Only root and the user that runs the keeper
 /// are served, one weir at a time. What is kept is gone when the keeper ends; weir then fills the next one.
 #[derive(Debug, Parser)]
 #[command(name = "weir-keeper", version)]

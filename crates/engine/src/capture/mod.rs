@@ -1,6 +1,6 @@
 //! Copies of frames for somebody who looks on: `weir capture`.
 //!
-//! A captured port stands in the table of ports behind a [`Tapped`], which copies what it takes and delivers. So a
+//! A captured port stands in the table of ports behind a `Tapped`, which copies what it takes and delivers. So a
 //! port that nobody captures costs nothing more: not even a look whether somebody does. Drops are copied where they
 //! are counted.
 //!

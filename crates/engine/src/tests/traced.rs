@@ -81,9 +81,9 @@ fn what_is_thought_is_what_then_happens_and_changes_nothing_before() {
         assert_eq!(engine.trace(sender.id, &frame), steps);
         assert_eq!(state(&engine, &all), before, "{steps:?}");
 
-        send(&engine, sender, [frame]);
         // Kicks are asked for once the burst is over.
         let armed = sender.armed.load(Ordering::SeqCst);
+        send(&engine, sender, [frame]);
         eventually("it is taken", || sender.to_send.lock().unwrap().is_empty());
         eventually("and dealt with", || sender.armed.load(Ordering::SeqCst) > armed);
         let more = all.iter().zip(&got_before).filter(|(port, before)| got(port) > **before);
