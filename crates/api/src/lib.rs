@@ -8,6 +8,7 @@
 //! | `routes` | each path and method, with its types; the OpenAPI document |
 //! | `events` | events for those who read them, and nothing while nobody does |
 //! | `serving` | what the configuration says of it, made ready while weir has privileges |
+//! | `metrics` | the counters for Prometheus |
 //! | [`access`] | who may read and who may write |
 //! | [`problem`] | refusals |
 //! | [`client`] | the other side, blocking |
@@ -21,6 +22,7 @@
 pub mod access;
 pub mod client;
 mod events;
+mod metrics;
 mod places;
 pub mod problem;
 mod routes;

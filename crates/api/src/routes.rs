@@ -26,6 +26,7 @@ use weir_switch::stats::{Limit, PortStats, SwitchStats};
 
 use crate::access::{Access, Caller, Token};
 use crate::events::Hub;
+use crate::metrics;
 use crate::places::{Places, Ticket};
 use crate::problem::Problem;
 use crate::work::Work;
@@ -71,6 +72,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(read::policies))
         .routes(routes!(read::drops))
         .routes(routes!(read::addresses))
+        .routes(routes!(read::metrics))
         .routes(routes!(read::events))
         .routes(routes!(look::trace))
         .routes(routes!(look::capture))

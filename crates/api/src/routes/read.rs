@@ -94,6 +94,18 @@ pub(super) async fn drops(State(api): State<Api>, Reader(asker): Reader) -> Resp
     api.show(&asker, drops).await
 }
 
+/// The counters in the text format of Prometheus.
+#[utoipa::path(
+    get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain"))
+)]
+pub(super) async fn metrics(State(api): State<Api>, Reader(asker): Reader) -> Response {
+    let connections = api.places.taken();
+    let job = move |handler: &dyn ControlHandler| {
+        Ok(written(metrics::TEXT, metrics::metrics(&counters(handler, connections)?)))
+    };
+    api.answer(&asker, job).await
+}
+
 /// The stations that the switch knows, and behind which port each is.
 #[utoipa::path(get, path = "/v1/addresses", responses((status = 200, body = Vec<AddressEntry>)))]
 pub(super) async fn addresses(State(api): State<Api>, Reader(asker): Reader) -> Response {
