@@ -308,3 +308,20 @@ fn the_document_is_that_of_the_types_and_is_served() {
     let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     assert_eq!((status, value(&served)), (200, value(DOCUMENT)));
 }
+
+#[test]
+fn the_guide_names_every_path_with_its_methods() {
+    let guide = include_str!("../../../docs/guide/configuration.md");
+    let rows: Vec<_> = guide.lines().filter(|line| line.starts_with("| `/")).collect();
+    let document: serde_json::Value = serde_json::from_str(DOCUMENT).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() > 15, "{}", paths.len());
+    for (path, methods) in paths {
+        let named = format!("`{}`", path.replace("{port}", "NAME").replace("{vif}", "NAME"));
+        let row = rows.iter().find(|row| row.contains(&named));
+        let row = row.unwrap_or_else(|| panic!("the guide lacks {path}"));
+        for method in methods.as_object().unwrap().keys() {
+            assert!(row.contains(&method.to_uppercase()), "{method} {path}: {row}");
+        }
+    }
+}

@@ -39,9 +39,6 @@ const FIELDS: &[(&str, &[&str])] = &[
 const LEN_MIN: usize = 60;
 /// For experiments (IEEE 802), where no protocol is named.
 const ETHERTYPE: u16 = 0x88b5;
-const ARP: u16 = 0x0806;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
 
 /// Why a description is no frame.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -208,7 +205,7 @@ fn fields(text: &str) -> Result<Fields, FrameError> {
 /// What follows the Ethernet header, and what that is.
 fn network(fields: &Fields, src: Mac) -> Result<(u16, Vec<u8>), FrameError> {
     if fields.has("arp") {
-        return Ok((ARP, arp(fields, src)?));
+        return Ok((EtherType::ARP.0, arp(fields, src)?));
     }
     if fields.has("ipv6") {
         let (src, dst) = (
@@ -242,7 +239,7 @@ fn network(fields: &Fields, src: Mac) -> Result<(u16, Vec<u8>), FrameError> {
         }
         ip.next_header = IpNumber(fields.get("ipv6.nxt", ip.next_header.0)?);
         ip.payload_length = transport.len() as u16; // a header
-        return Ok((IPV6, [&ip.to_bytes()[..], &transport].concat()));
+        return Ok((EtherType::IPV6.0, [&ip.to_bytes()[..], &transport].concat()));
     }
     if ["ip", "tcp", "udp", "icmp"].iter().any(|protocol| fields.has(protocol)) {
         let (src, dst) = (
@@ -285,7 +282,7 @@ fn network(fields: &Fields, src: Mac) -> Result<(u16, Vec<u8>), FrameError> {
         };
         ip.protocol = IpNumber(fields.get("ip.proto", ip.protocol.0)?);
         ip.header_checksum = ip.calc_header_checksum();
-        return Ok((IPV4, [&ip.to_bytes()[..], &transport].concat()));
+        return Ok((EtherType::IPV4.0, [&ip.to_bytes()[..], &transport].concat()));
     }
     Ok((ETHERTYPE, Vec::new()))
 }

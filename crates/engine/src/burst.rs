@@ -11,7 +11,7 @@ use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr, ethertype};
 use crate::fronts::Fronts;
 use crate::queue::Turn;
 use crate::remote::Away;
-use crate::stats::DropReason;
+use crate::stats::{DropReason, PortCounters};
 
 /// One frame. Plain data: its payload lies in the burst's [`pieces`](Burst::pieces).
 #[derive(Clone, Copy, Debug)]
@@ -281,6 +281,23 @@ impl<'m> Burst<'m> {
         if let Some(frame) = self.slots[..self.count].last_mut() {
             frame.tag = Some(Tci::from_bits(number));
         }
+    }
+
+    /// As [`add`](Self::add), for a frame of a device; says whether it is in the burst. A kernel does not lie about its
+    /// frames: what is refused is counted as dropped, and no reason to stop.
+    #[inline]
+    pub fn add_of_device(
+        &mut self,
+        chain: TakenChain,
+        vnet_len: usize,
+        arrived_ns: u64,
+        counters: &PortCounters,
+    ) -> bool {
+        let added = self.add(chain, vnet_len, arrived_ns);
+        if let Err(error) = added {
+            counters.dropped(error.drop_reason().unwrap_or(DropReason::DeviceError), 1);
+        }
+        added.is_ok()
     }
 
     /// Adds the frames of all `chains`, as [`add`](Self::add) does; `refused` decides whether a refused frame ends

@@ -86,12 +86,7 @@ impl DeviceQueue<'_> {
         let pieces = (first, burst.pieces.len() as u32);
         let chain = TakenChain { token, len: len as u32, pieces }; // at most SLOT_LEN
         burst.chains.push(chain);
-        if let Err(error) = burst.add(chain, self.device.vnet_len(), arrived_ns) {
-            // The kernel does not lie about its frames; an offload that weir never asked for is an error
-            // of the device.
-            let reason = error.drop_reason().unwrap_or(DropReason::DeviceError);
-            self.counters().dropped(reason, 1);
-        }
+        burst.add_of_device(chain, self.device.vnet_len(), arrived_ns, self.counters());
     }
 }
 

@@ -231,12 +231,8 @@ impl SocketQueue<'_> {
         let pieces = (first, burst.pieces.len() as u32);
         let chain = TakenChain { token: token.pack(), len, pieces };
         burst.chains.push(chain);
-        match burst.add(chain, VnetHdr::LEN, arrived_ns) {
-            Ok(()) => burst.name_network(token.network),
-            Err(error) => {
-                let reason = error.drop_reason().unwrap_or(DropReason::DeviceError);
-                self.counters().dropped(reason, 1);
-            }
+        if burst.add_of_device(chain, VnetHdr::LEN, arrived_ns, self.counters()) {
+            burst.name_network(token.network);
         }
     }
 }

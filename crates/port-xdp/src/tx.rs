@@ -81,14 +81,6 @@ impl SocketQueue<'_> {
         burst.chains.push(TakenChain { token, len, pieces: (first, first + 1) });
         true
     }
-
-    /// Adds the frame of a chain, or counts why not.
-    fn add(&self, burst: &mut Burst<'_>, chain: TakenChain, arrived_ns: u64) {
-        if let Err(error) = burst.add(chain, VnetHdr::LEN, arrived_ns) {
-            let reason = error.drop_reason().unwrap_or(DropReason::DeviceError);
-            self.counters().dropped(reason, 1);
-        }
-    }
 }
 
 impl Source for SocketQueue<'_> {
@@ -141,7 +133,7 @@ impl Source for SocketQueue<'_> {
         chunks.received.release();
         for chain in 0..burst.chains.len() {
             let chain = burst.chains[chain];
-            self.add(burst, chain, now_ns);
+            burst.add_of_device(chain, VnetHdr::LEN, now_ns, self.counters());
         }
         Ok(frames)
     }
@@ -159,7 +151,7 @@ impl Source for SocketQueue<'_> {
         if self.note(burst, address.into(), len as u32)
             && let Some(chain) = burst.chains.last().copied()
         {
-            self.add(burst, chain, arrived_ns);
+            burst.add_of_device(chain, VnetHdr::LEN, arrived_ns, self.counters());
         }
         Ok(())
     }

@@ -104,4 +104,29 @@ impl Port for Tapped {
     fn fail(&self, reason: &str) {
         self.bare.fail(reason);
     }
+
+    fn blocks(&self, ns: u64) {
+        self.bare.blocks(ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    /// The methods of a block that begins with `start`.
+    fn methods<'s>(source: &'s str, start: &str) -> BTreeSet<&'s str> {
+        let (_, block) = source.split_once(start).expect("the block");
+        let (block, _) = block.split_once("\n}\n").expect("its end");
+        let names = block.lines().filter_map(|line| line.strip_prefix("    fn "));
+        names.filter_map(|rest| rest.split(['(', '<']).next()).collect()
+    }
+
+    #[test]
+    fn a_captured_port_does_all_that_the_port_does() {
+        let port = methods(include_str!("../port.rs"), "\npub trait Port: Receiver");
+        let passed_on = methods(include_str!("tapped.rs"), "\nimpl Port for Tapped");
+        assert!(port.len() > 15, "{port:?}");
+        assert_eq!(port, passed_on, "a default in place of the port's own method");
+    }
 }

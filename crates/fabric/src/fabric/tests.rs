@@ -1,7 +1,8 @@
-use weir_limits::{FDB_AGE_SECS, FDB_PER_VIF_MAX};
+use weir_limits::{FDB_AGE_SECS, FDB_PER_NETWORK_MAX, FDB_PER_VIF_MAX};
 use weir_wire::Tci;
 
 use super::*;
+use crate::fdb::Learned;
 use crate::{DropReason, EgressTag, Forward, FrameKey, MacCheck, Vid, VlanMode, VlanSet};
 
 const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
@@ -394,6 +395,23 @@ fn what_was_known_behind_a_port_is_known_again_as_far_as_its_settings_allow() {
     let first = (one, guest, Claim::First, 50);
     assert_eq!(entries(1050), [first, (two, uplink, Claim::Uplink, 50)]);
     assert_eq!(entries(1001 + weir_limits::FDB_AGE_SECS).len(), 1, "it ages from when it was seen");
+}
+
+#[test]
+fn a_network_with_as_many_addresses_as_it_may_have_is_thought_of_so() {
+    let fabric = Fabric::new();
+    let uplink = add(&fabric, PortConfig::overlay());
+    let key = |last: u32| {
+        let [_, a, b, c] = last.to_be_bytes();
+        let src = Mac([2, 0, 0, a, b, c]);
+        FrameKey { src, dst: src, tag: Some(Tci::from_bits(1)) }
+    };
+    let refused = (0..2 * FDB_PER_NETWORK_MAX).map(key).find(|key| {
+        let thought = fabric.view().would_forward(uplink, key, 0);
+        assert_eq!(thought.forward, forward(&fabric, uplink, *key), "{:?}", thought.learned);
+        thought.learned == Some(Learned::NetworkLimit)
+    });
+    assert!(refused.is_some());
 }
 
 proptest::proptest! {

@@ -191,9 +191,8 @@ fn found(file: &OwnedFd) -> Option<State> {
     blob.read().map(|(state, _)| state)
 }
 
-#[test]
-fn a_session_is_kept_as_far_as_it_has_come_and_no_longer_than_it_lasts() {
-    let switch = Switch::new();
+/// A guest whose rings run, and the file with what is kept of its session.
+fn kept_guest(switch: &Switch) -> (OwnedFd, Guest, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let keep = Keep::new(no_keeper(), "test", &mut Taken::new()).unwrap();
     let file = keep.blob().file();
@@ -202,6 +201,13 @@ fn a_session_is_kept_as_far_as_it_has_come_and_no_longer_than_it_lasts() {
     let mut guest = Guest::new(port, stream, 1, modern());
     guest.set_up().unwrap();
     guest.start();
+    (file, guest, dir)
+}
+
+#[test]
+fn a_session_is_kept_as_far_as_it_has_come_and_no_longer_than_it_lasts() {
+    let switch = Switch::new();
+    let (file, mut guest, _dir) = kept_guest(&switch);
     let state = found(&file).unwrap();
     assert_eq!(state.features, modern());
     assert_eq!((state.regions.len(), state.queue_pairs), (1, 2));
@@ -222,14 +228,7 @@ fn a_session_is_kept_as_far_as_it_has_come_and_no_longer_than_it_lasts() {
 #[test]
 fn a_guest_that_moves_is_kept_with_its_log_and_until_that_is_over() {
     let switch = Switch::new();
-    let dir = tempfile::tempdir().unwrap();
-    let keep = Keep::new(no_keeper(), "test", &mut Taken::new()).unwrap();
-    let file = keep.blob().file();
-    let records = Records::open(&dir.path().join("a.rings")).unwrap();
-    let (port, stream) = switch.port_with(|port| port.with_records(records).with_keep(keep));
-    let mut guest = Guest::new(port, stream, 1, modern());
-    guest.set_up().unwrap();
-    guest.start();
+    let (file, mut guest, _dir) = kept_guest(&switch);
     let log = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&log, 1 << 20).unwrap();
     guest.front.set_log_base(DirtyLog { size: 1 << 20, offset: 0 }, log.as_fd()).unwrap();

@@ -97,6 +97,11 @@ fn reload(world: &mut World<'_>, random: &mut Random) -> Result<String> {
 fn kill(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     thread::sleep(random.pause(TRAFFIC / 3));
     world.kill_first()?;
+    go_on(world, random)
+}
+
+/// Guests go on under the next weir.
+fn go_on(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume()?;
     // A user-mode Linux is called by pipe, and such sessions are not kept.
     uml(world, random)?;
@@ -110,10 +115,7 @@ fn upgrade(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     }
     thread::sleep(random.pause(TRAFFIC / 3));
     world.upgrade_first()?;
-    world.resume()?;
-    // A user-mode Linux is called by pipe, and such sessions are not kept.
-    uml(world, random)?;
-    world.await_victim().map(|()| String::new())
+    go_on(world, random)
 }
 
 /// SIGKILL on the other host.
