@@ -123,6 +123,7 @@ impl Watcher {
                 };
                 assert!(vids.contains(&Some(vid)), "another VLAN's frame");
             }
+            VlanMode::Networks => unreachable!("no port of this target is an overlay's"),
         }
     }
 }
