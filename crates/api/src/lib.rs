@@ -9,6 +9,8 @@
 //! | `events` | events for those who read them, and nothing while nobody does |
 //! | `serving` | what the configuration says of it, made ready while weir has privileges |
 //! | `metrics` | the counters for Prometheus |
+//! | `page` | the page for a browser |
+//! | `origin` | what another site may not have a browser do |
 //! | [`access`] | who may read and who may write |
 //! | [`problem`] | refusals |
 //! | [`client`] | the other side, blocking |
@@ -23,6 +25,8 @@ pub mod access;
 pub mod client;
 mod events;
 mod metrics;
+mod origin;
+mod page;
 mod places;
 pub mod problem;
 mod routes;

@@ -19,7 +19,7 @@ use utoipa::openapi::OpenApi as Document;
 use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use weir_config::PortName;
+use weir_config::{HostNames, PortName};
 use weir_limits::{CONTROL_CONNECTIONS_MAX, CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS};
 use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
 use weir_switch::stats::{Limit, PortStats, SwitchStats};
@@ -27,6 +27,8 @@ use weir_switch::stats::{Limit, PortStats, SwitchStats};
 use crate::access::{Access, Caller, Token};
 use crate::events::Hub;
 use crate::metrics;
+use crate::origin;
+use crate::page;
 use crate::places::{Places, Ticket};
 use crate::problem::Problem;
 use crate::work::Work;
@@ -44,6 +46,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(CONTROL_TIMEOUT_SECS);
 pub(crate) struct Api {
     pub(crate) access: Access,
     pub(crate) token: Option<Token>,
+    pub(crate) names: HostNames,
     pub(crate) work: Work,
     pub(crate) places: Places,
     pub(crate) hub: Hub,
@@ -105,7 +108,19 @@ pub(crate) fn router(api: Api) -> Router {
                 .with_help("GET /openapi.json lists them")
         })
         .layer(from_fn_with_state(api.clone(), admit))
+        .merge(page::routes())
+        .layer(from_fn_with_state(api.clone(), same_site))
         .with_state(api)
+}
+
+/// Refuses what another site has a browser ask, and tells browsers how to take an answer.
+async fn same_site(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let mut response = match origin::refusal(&request, &api.names) {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
+    };
+    response.headers_mut().extend(page::HEADERS);
+    response
 }
 
 /// Looks for the token of a client over TCP.
@@ -256,7 +271,7 @@ fn json(value: &impl Serialize) -> Response {
     }
 }
 
-fn written(content_type: &'static str, body: impl Into<Body>) -> Response {
+pub(crate) fn written(content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     let content_type = HeaderValue::from_static(content_type);
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);

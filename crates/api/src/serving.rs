@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use miette::Diagnostic;
 use thiserror::Error;
-use weir_config::{ApiConfig, ConfigError, FilePath, ListenAddress};
+use weir_config::{ApiConfig, ConfigError, FilePath, HostNames, ListenAddress};
 use weir_limits::CONTROL_TOKEN_LEN_MAX;
 use weir_sandbox::IdentityError;
 
@@ -17,6 +17,7 @@ pub struct Serving {
     group: Option<u32>,
     access: Access,
     tcp: Option<(TcpListener, Token)>,
+    names: HostNames,
 }
 
 /// Why the API cannot be served as configured.
@@ -63,7 +64,12 @@ pub enum ServingError {
 impl Default for Serving {
     /// For the user of this process, and root.
     fn default() -> Self {
-        Self { group: None, access: Access::of_this_user([]), tcp: None }
+        Self {
+            group: None,
+            access: Access::of_this_user([]),
+            tcp: None,
+            names: HostNames::default(),
+        }
     }
 }
 
@@ -83,7 +89,8 @@ impl Serving {
             // The configuration's parser takes neither without the other.
             _ => None,
         };
-        Ok(Self { group, access: Access::of_this_user(admins), tcp })
+        let access = Access::of_this_user(admins);
+        Ok(Self { group, access, tcp, names: config.names.clone() })
     }
 
     /// The group that may open the control socket.
@@ -99,6 +106,10 @@ impl Serving {
 
     pub(crate) fn access(&self) -> &Access {
         &self.access
+    }
+
+    pub(crate) fn names(&self) -> &HostNames {
+        &self.names
     }
 
     pub(crate) fn tcp(&self) -> Option<&(TcpListener, Token)> {

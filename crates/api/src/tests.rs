@@ -21,6 +21,7 @@ use crate::access::Access;
 use crate::*;
 
 mod bytes;
+mod page;
 mod serving;
 
 /// How long anything may take before a test gives up.

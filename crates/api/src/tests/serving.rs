@@ -32,7 +32,7 @@ fn a_socket_left_over_from_a_killed_weir_is_replaced() {
 }
 
 /// As configured by this text of `[switch]`.
-fn configured(text: &str) -> Serving {
+pub(super) fn configured(text: &str) -> Serving {
     Serving::of(&api_of(text)).unwrap()
 }
 

@@ -42,7 +42,7 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         placement: PlacementConfig { mode, pin_vcpus },
         user,
         keeper,
-        api: ApiConfig { group, admins, listen, token_file },
+        api: ApiConfig { group, admins, listen, token_file, names },
     } = switch;
     let workers = match workers {
         Workers::Auto => "auto".to_owned(),
@@ -63,6 +63,7 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         ("admin", list(admins.as_slice(), ", ")),
         ("api_listen", may(listen)),
         ("api_token_file", may(token_file)),
+        ("api_names", list(names.as_slice(), ", ")),
     ]
 }
 
