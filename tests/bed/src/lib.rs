@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod browser;
 pub mod clock;
 pub mod cpio;
 pub mod error;

@@ -42,6 +42,12 @@ const EXAMPLES: &[Tool] = &[
     Tool { program: "/usr/bin/ansible", package: "ansible-core" },
 ];
 
+/// What weir's page is shown and looked at with.
+const BROWSER: &[Tool] = &[
+    Tool { program: CHROMIUM, package: "chromium" },
+    Tool { program: "/usr/bin/npm", package: "npm" },
+];
+
 /// What `make frontends` needs beside that.
 const LIBVIRT: &[Tool] = &[
     Tool { program: "/usr/sbin/libvirtd", package: "libvirt-daemon-system" },
@@ -57,6 +63,9 @@ const QEMU_PACKAGE: &str = "qemu-system-x86";
 
 /// Open vSwitch with DPDK, wherever the `ovs-vswitchd` alternative points.
 pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+
+/// The browser.
+pub const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// What counts instructions, where its package puts it.
 pub const VALGRIND: &str = "/usr/bin/valgrind";
@@ -110,6 +119,11 @@ pub fn ensure_libvirt(workspace: &Workspace) -> Result<()> {
 /// Installs what examples are checked with, if it is missing. Needs root unless it is there.
 pub fn ensure_for_examples(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(EXAMPLES))
+}
+
+/// Installs a browser and what looks at pages in it, if it is missing. Needs root unless it is there.
+pub fn ensure_browser(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing_of(BROWSER))
 }
 
 /// Installs what is missing. Needs root unless nothing is.

@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
     time::{Duration, Instant},
@@ -68,6 +68,23 @@ impl Process {
         let stdin =
             process.child.stdin.take().ok_or_else(|| Error::parse("a standard input", ""))?;
         Ok((process, Dialogue::over(reader, stdin)))
+    }
+
+    /// Starts `argv` at `placement` with pipes as its input and its output, and its errors appended to the file `log`.
+    pub fn start_piped(
+        argv: &[&str],
+        placement: &Placement,
+        log: &Path,
+    ) -> Result<(Self, ChildStdin, ChildStdout)> {
+        let err =
+            File::options().create(true).append(true).open(log).map_err(Error::io("open", log))?;
+        let mut command = tied(argv, placement);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(err);
+        let mut process = Self::spawn(command)?;
+        match (process.child.stdin.take(), process.child.stdout.take()) {
+            (Some(stdin), Some(stdout)) => Ok((process, stdin, stdout)),
+            _ => Err(Error::parse("a pipe", "")),
+        }
     }
 
     fn spawn(mut command: Command) -> Result<Self> {

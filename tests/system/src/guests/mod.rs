@@ -5,6 +5,7 @@ mod backend_program;
 mod card;
 mod kill;
 pub mod moves;
+mod page;
 mod queues;
 mod restart;
 mod testpmd;
@@ -84,6 +85,10 @@ pub const ALL: &[SystemTest] = &[
     SystemTest {
         name: "backend_program_joins_guest_and_tap",
         run: backend_program::backend_program_joins_guest_and_tap,
+    },
+    SystemTest {
+        name: "page_shows_the_switch_in_a_browser",
+        run: page::page_shows_the_switch_in_a_browser,
     },
     SystemTest { name: "two_queue_guest_uses_both", run: queues::two_queue_guest_uses_both },
     SystemTest { name: "vlans_are_separate", run: vlan::vlans_are_separate },

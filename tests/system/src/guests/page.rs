@@ -1,0 +1,207 @@
+//! weir's page in a real browser, with traffic and drops to show: nothing to complain of, for the console or for axe.
+
+use std::{fmt::Write as _, fs, path::Path, time::Duration};
+
+use serde_json::json;
+use weir_bed::{
+    browser::{Browser, Screen},
+    error::{Error, Result, check},
+    lab::Lab,
+    netns::Netns,
+    packages,
+    process::{Placement, Process, wait_until},
+    release::Programs,
+    report,
+    workspace::socket_path,
+};
+
+const ADDRESS: &str = "127.0.0.1:9101";
+const TOKEN: &str = "a-token-of-a-test";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Every kind of port, and a guest whose datagrams are dropped.
+const PORTS: &[(&str, &str)] = &[
+    ("web0", "latency_budget = \"250us\"\n"),
+    ("db0", ""),
+    (
+        "mail0",
+        "vlan = 20\n[[vif.mail0.filter]]\ndirection = \"tx\"\nmatch = \"udp\"\naction = \"drop\"\n",
+    ),
+    ("mail1", "vlan = 20\n"),
+    ("a-guest-with-a-long-name", "trunk = [20, 30]\n"),
+];
+
+const LIGHT: Screen = Screen { width: 1280, height: 900, dark: false };
+const SCREENS: &[(&str, Screen)] = &[
+    ("light", LIGHT),
+    ("dark", Screen { dark: true, ..LIGHT }),
+    ("narrow", Screen { width: 360, height: 740, dark: false }),
+    ("narrow-dark", Screen { width: 360, height: 740, dark: true }),
+];
+
+pub(super) fn page_shows_the_switch_in_a_browser(lab: &Lab) -> Result<()> {
+    packages::ensure_browser(&lab.workspace)?;
+    let dir = lab.workspace.run_dir("page")?;
+    let netns = Netns::new()?;
+    let _running = start(lab, &dir, &netns.placement())?;
+    let browser = Browser::start(&dir, &netns.placement())?;
+    let mut visit = Visit { lab, dir: &dir, browser, errors: Vec::new(), findings: Vec::new() };
+    visit.log_in()?;
+    visit.look_around()?;
+    visit.use_keys()?;
+    for (name, screen) in SCREENS {
+        visit.look_as(name, *screen)?;
+    }
+    visit.judge()
+}
+
+/// weir, and guests with datagrams for each other.
+fn start(lab: &Lab, dir: &Path, placement: &Placement) -> Result<[Process; 3]> {
+    let control = socket_path(dir, "control.sock")?;
+    let token = dir.join("token");
+    fs::write(&token, TOKEN).map_err(Error::io("write", &token))?;
+    let mut config = format!(
+        "[switch]\nworkers = 1\ncontrol = {control:?}\napi_listen = \"{ADDRESS}\"\napi_token_file = {token:?}\n\
+         [uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\n"
+    );
+    for (name, more) in PORTS {
+        let socket = socket_path(dir, &format!("{name}.sock"))?;
+        let _ = write!(config, "[vif.{name}]\nsocket = {socket:?}\n{more}");
+    }
+    let file = dir.join("weir.toml");
+    fs::write(&file, config).map_err(Error::io("write", &file))?;
+    let weir = lab.weir.to_string_lossy();
+    let argv = [&weir, "run", &file.to_string_lossy()];
+    let switch = Process::start_logged(&argv, placement, &dir.join("weir.log"))?;
+    wait_until("weir's control socket", PATIENCE, || Ok(control.exists()))?;
+
+    let paced = Programs::beside(&lab.weir).example("paced");
+    let send = |from: &str, to: &str, rate: &str| {
+        let sockets = [from, to].map(|name| dir.join(format!("{name}.sock")));
+        let [from, to] = sockets.each_ref().map(|socket| socket.to_string_lossy());
+        let argv = [&paced.to_string_lossy(), &*from, &*to, rate, "200", "600"];
+        Process::start_logged(&argv, placement, &dir.join("paced.log"))
+    };
+    Ok([send("web0", "db0", "5000")?, send("mail0", "mail1", "500")?, switch])
+}
+
+/// What is seen of the page.
+struct Visit<'l> {
+    lab: &'l Lab,
+    dir: &'l Path,
+    browser: Browser,
+    errors: Vec<String>,
+    findings: Vec<String>,
+}
+
+impl Visit<'_> {
+    fn log_in(&mut self) -> Result<()> {
+        self.browser.show_on(LIGHT)?;
+        self.browser.open(&format!("http://{ADDRESS}/"))?;
+        self.browser
+            .wait("the question for a token", "!by('login').hidden && by('view').hidden")?;
+        self.note("login")?;
+        self.submit("another-token-than-weirs")?;
+        self.browser.wait("a refusal", "by('refused').textContent.includes('not weir')")?;
+        let refused = self.browser.complaints();
+        // A browser says of each request that is refused that it is.
+        check(!refused.is_empty() && refused.iter().all(|it| it.contains("401")), || {
+            format!("{refused:?}")
+        })?;
+        self.submit(TOKEN)?;
+        self.browser.wait("the switch", "by('login').hidden && !by('view').hidden")
+    }
+
+    fn submit(&mut self, token: &str) -> Result<()> {
+        let submit =
+            format!("by('token').value = {}; by('login').requestSubmit(); 0", json!(token));
+        self.browser.value_of(&submit)?;
+        Ok(())
+    }
+
+    fn look_around(&mut self) -> Result<()> {
+        let ports = PORTS.len() + 1;
+        let tiles = format!("document.querySelectorAll('.tile').length === {ports}");
+        self.browser.wait("every port drawn", &tiles)?;
+        let networks =
+            "[...document.querySelectorAll('.net h3 span')].map((it) => it.textContent).join()";
+        let drawn = self.browser.value_of(networks)?;
+        check(drawn == json!("Several networks,VLAN 1,VLAN 20"), || format!("drawn: {drawn}"))?;
+        self.browser.wait(
+            "live rates",
+            "page.ports.get('db0').rates.rx > 1000 && page.ports.get('web0').rates.tx > 1000",
+        )?;
+        let drops = "[...by('drops').children].some((row) => /filter/.test(row.textContent) && /mail0/.test(row.textContent) \
+                     && row.querySelector('.bad'))";
+        self.browser.wait("drops with their reason", drops)
+    }
+
+    /// What a mouse does can be done without.
+    fn use_keys(&mut self) -> Result<()> {
+        self.browser.press("/")?;
+        self.browser
+            .wait("the focus where ports are found", "document.activeElement === by('find')")?;
+        for letter in ["d", "b"] {
+            self.browser.press(letter)?;
+        }
+        self.browser.wait("one port found", "document.querySelectorAll('.tile').length === 1")?;
+        self.browser
+            .value_of("by('find').value = ''; by('find').dispatchEvent(new Event('input')); 0")?;
+        let focus = |name: &str| format!("document.activeElement.title === '{name}'");
+        self.browser.value_of("page.tiles.get('db0').firstElementChild.focus(); 0")?;
+        self.browser.press("ArrowRight")?;
+        self.browser.wait("the focus on the next port", &focus("web0"))?;
+        self.browser.press("ArrowLeft")?;
+        self.browser.press("Enter")?;
+        self.browser.wait(
+            "the port opened",
+            "by('port-title').textContent === 'db0' && !by('port').hidden",
+        )?;
+        self.browser.wait(
+            "what was decided for it",
+            "by('decisions').querySelectorAll('td').length >= 5",
+        )?;
+        self.browser
+            .wait("lines over time", "by('charts').querySelectorAll('polyline').length === 4")?;
+        self.browser.press("Escape")?;
+        self.browser.wait("the port closed", &format!("by('port').hidden && {}", focus("db0")))?;
+        self.browser.press("Enter")?;
+        self.browser.wait("the port opened again", "!by('port').hidden")?;
+        // For pictures with lines in them.
+        self.browser.wait("a few samples", "page.ports.get('db0').holds.length > 5")
+    }
+
+    fn look_as(&mut self, name: &str, screen: Screen) -> Result<()> {
+        self.browser.show_on(screen)?;
+        self.browser.wait("the screen", &format!("innerWidth === {}", screen.width))?;
+        let beyond = self.browser.value_of("document.documentElement.scrollWidth - innerWidth")?;
+        check(beyond.as_i64().is_some_and(|it| it <= 0), || {
+            format!("{name}: {beyond} pixels too wide")
+        })?;
+        self.note(name)
+    }
+
+    /// A picture for whoever wants to look, and what axe finds.
+    fn note(&mut self, name: &str) -> Result<()> {
+        self.browser.picture(&self.dir.join(format!("{name}.png")))?;
+        let found = self.browser.axe(&self.lab.workspace)?;
+        self.findings.extend(found.into_iter().map(|it| format!("{name}: {it}")));
+        self.errors.extend(self.browser.complaints());
+        Ok(())
+    }
+
+    fn judge(mut self) -> Result<()> {
+        self.errors.extend(self.browser.complaints());
+        let count = |of: &[String]| of.len() as f64;
+        let figures = [
+            ("web_console_errors", count(&self.errors)),
+            ("web_axe_findings", count(&self.findings)),
+        ];
+        for (name, value) in figures {
+            println!("figure {name} {value}");
+        }
+        report::merge(&self.lab.workspace, &figures)?;
+        check(self.errors.is_empty(), || format!("the console: {}", self.errors.join("\n")))?;
+        check(self.findings.is_empty(), || format!("axe: {}", self.findings.join("\n")))
+    }
+}
