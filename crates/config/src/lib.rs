@@ -77,12 +77,12 @@ pub use settings::{Change, Setting, VifChanges};
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges, SharingError};
 pub use storm::StormControl;
 pub use values::{
-    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilePath, FilterAction,
-    GroupName, GuardMode, HostAddress, HostName, InterfaceName, LateTurns, LatencyBudget,
-    MacAddress, MemoryMax, Mtu, NetworkName, PacketBurst, PacketRate, Period, PlacementMode,
-    PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode, SocketPath,
-    SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight,
-    WorkerCount, Workers,
+    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FdbEntries, FilePath,
+    FilterAction, GroupName, GuardMode, HostAddress, HostName, InterfaceName, LateTurns,
+    LatencyBudget, MacAddress, MemoryMax, Mtu, NetworkName, PacketBurst, PacketRate, Period,
+    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode,
+    SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
+    Vni, Weight, WorkerCount, Workers,
 };
 pub use xen::XenConfig;
 
@@ -115,6 +115,8 @@ pub struct SwitchConfig {
     pub latency_budget: LatencyBudget,
     /// By which rule workers give turns to those who send.
     pub schedule: Schedule,
+    /// Addresses that the forwarding table has room for.
+    pub fdb_entries: FdbEntries,
     /// The control socket.
     pub control: SocketPath,
     /// Where workers run.
@@ -136,6 +138,7 @@ impl SwitchConfig {
             workers: Workers::Auto,
             latency_budget: LatencyBudget::DEFAULT,
             schedule: Schedule::default(),
+            fdb_entries: FdbEntries::default(),
             control,
             placement: PlacementConfig::default(),
             user: None,

@@ -155,6 +155,7 @@ fn switch_table(
         }
         switch.latency_budget = section.take_or("latency_budget", switch.latency_budget, problems);
         switch.schedule = section.take_or("schedule", switch.schedule, problems);
+        switch.fdb_entries = section.take_or("fdb_entries", switch.fdb_entries, problems);
         let control = section.take_or("control", switch.control.clone(), problems);
         if !defaults.control_named {
             switch.control = control;

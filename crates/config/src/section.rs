@@ -14,11 +14,11 @@ use super::filter::Expression;
 use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
-    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FilePath, FilterAction,
-    GroupName, GuardMode, HostAddress, HostName, InterfaceName, LateTurns, LatencyBudget,
-    MacAddress, MemoryMax, Mtu, NetworkName, PacketBurst, PacketRate, Period, PlacementMode,
-    PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode, SocketPath,
-    SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight,
+    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FdbEntries, FilePath,
+    FilterAction, GroupName, GuardMode, HostAddress, HostName, InterfaceName, LateTurns,
+    LatencyBudget, MacAddress, MemoryMax, Mtu, NetworkName, PacketBurst, PacketRate, Period,
+    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode,
+    SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight,
     WorkerCount, Workers,
 };
 
@@ -328,6 +328,7 @@ from_toml_integer! {
     Vni = "a network's number (VNI), such as 100";
     UdpPort = "a UDP port, such as 4789";
     QueuePairs = "a number of queues, such as 2";
+    FdbEntries = "a number of addresses, such as 131072";
     RxUsecs = "a number of microseconds, such as 200";
     RxFrames = "a number of frames, such as 32";
     ContainerBytes = "a number of bytes, such as 4096";

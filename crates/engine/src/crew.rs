@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use weir_fabric::PortId;
+use weir_fabric::{Capacity, PortId};
 use weir_limits::{QUEUE_PAIRS_MAX, WORKERS_MAX};
 use weir_policy::dispatch::Aim;
 use weir_policy::schedule::Kind;
@@ -61,6 +61,8 @@ pub struct Options {
     pub workers: usize,
     /// Workers serve nobody until [`Engine::open`](crate::Engine::open).
     pub held: bool,
+    /// Addresses that the forwarding table has room for.
+    pub fdb: Capacity,
 }
 
 impl Options {

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(options: Options) -> std::io::Result<Self> {
         Ok(Self {
-            fabric: Fabric::new(),
+            fabric: Fabric::with_capacity(options.fdb),
             ports: ArcSwap::default(),
             crew: Crew::new(options),
             shares: Shares::default(),

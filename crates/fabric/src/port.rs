@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use weir_limits::{FDB_PER_OVERLAY_MAX, FDB_PER_PORT_MAX, FDB_PER_VIF_MAX, PORTS_MAX};
+use weir_limits::{FDB_OVERLAY_PART, FDB_PER_PORT_MAX, FDB_PER_VIF_MAX, PORTS_MAX};
 
 use crate::mac_check::MacCheck;
 use crate::vlan::{Vid, VlanMode, VlanSet};
@@ -74,12 +74,13 @@ impl PortConfig {
         }
     }
 
-    /// The port of an overlay: an uplink that is a member of all networks, and of no VLAN.
-    pub const fn overlay() -> Self {
+    /// The port of an overlay: an uplink that is a member of all networks, and of no VLAN. It may have its part of a
+    /// forwarding table of so many entries.
+    pub const fn overlay(fdb_entries: usize) -> Self {
         Self {
             vlan: VlanMode::Networks,
             mac_check: MacCheck::Off,
-            learn_max: FDB_PER_OVERLAY_MAX,
+            learn_max: (fdb_entries / FDB_OVERLAY_PART) as u32,
             uplink: true,
         }
     }

@@ -94,7 +94,7 @@ pub const KEPT_PER_OWNER_MAX: usize = 2 * MEM_SLOTS_MAX + 2 * 3 * VRINGS_MAX + 1
 /// Bytes of the state of one session: its rings, and a whole table of memory, as text.
 pub const KEPT_STATE_BYTES_MAX: usize = 128 << 10;
 /// Most bytes of what weir notes for the next one of its switch: all learned addresses, and interfaces that were added.
-pub const KEPT_NOTED_BYTES_MAX: u64 = 16 << 20;
+pub const KEPT_NOTED_BYTES_MAX: u64 = 64 << 20;
 /// How often the same message of a front end may have been weir's last before its session is not taken up again.
 pub const KEPT_TRIES_MAX: u32 = 3;
 /// How long (ns) a keeper may take to take a packet, or to give the next one, before it counts as gone.
@@ -182,8 +182,10 @@ pub const GRO_PIECES_MAX: usize = CHAIN_LEN_MAX;
 
 /// Most ports of one switch (guests and uplinks).
 pub const PORTS_MAX: usize = 1024;
-/// Entries of the forwarding table.
-pub const FDB_ENTRIES_MAX: usize = 16_384;
+/// Entries of the forwarding table where the configuration names no number; 256 KiB.
+pub const FDB_ENTRIES_DEFAULT: usize = 16_384;
+/// Most entries of the forwarding table; 16 MiB.
+pub const FDB_ENTRIES_MAX: usize = 1 << 20;
 /// Seconds without traffic after which a learned address is forgotten (IEEE 802.1Q default).
 pub const FDB_AGE_SECS: u32 = 300;
 /// Most addresses learned behind one port without a source-MAC check (an uplink), so that one port
@@ -194,11 +196,11 @@ pub const FDB_PER_PORT_MAX: u32 = 4096;
 pub const FDB_PER_VIF_MAX: u32 = 64;
 /// Most networks of one switch that are no VLANs.
 pub const NETWORKS_MAX: usize = 4096;
-/// Most addresses that are learned behind uplinks in one network: a sixteenth of the table, so that one tenant's traffic
-/// leaves room for others'.
-pub const FDB_PER_NETWORK_MAX: u32 = 1024;
-/// Most addresses behind the port of an overlay: half of the table.
-pub const FDB_PER_OVERLAY_MAX: u32 = (FDB_ENTRIES_MAX / 2) as u32;
+/// What part of the table the addresses that are learned behind uplinks in one network take at most, so that one tenant's
+/// traffic leaves room for others'.
+pub const FDB_NETWORK_PART: usize = 16;
+/// What part of the table the addresses behind the port of an overlay take at most.
+pub const FDB_OVERLAY_PART: usize = 2;
 /// Bytes by which the underlay's MTU exceeds that of guests: IPv4, UDP, VXLAN, and the Ethernet header of the guest's frame.
 pub const OVERLAY_OVERHEAD_V4: u16 = 20 + 8 + 8 + 14;
 /// The same over IPv6.
@@ -636,10 +638,14 @@ const _: () = {
     assert!(PORTS_MAX <= u16::MAX as usize);
     assert!(WORKERS_MAX <= CPUS_MAX && CPUS_MAX <= u16::MAX as usize);
     assert!(SYSFS_BYTES_MAX >= 5 * CPUS_MAX as u64);
-    assert!(FDB_ENTRIES_MAX.is_power_of_two());
-    assert!((FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_MAX);
+    assert!(FDB_ENTRIES_MAX.is_power_of_two() && FDB_ENTRIES_DEFAULT.is_power_of_two());
+    assert!(
+        (FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_DEFAULT && FDB_ENTRIES_DEFAULT < FDB_ENTRIES_MAX
+    );
     assert!(FDB_PER_VIF_MAX <= FDB_PER_PORT_MAX);
-    assert!(FDB_PER_NETWORK_MAX < FDB_PER_OVERLAY_MAX && NETWORKS_MAX <= 4096);
+    // An address is noted as three numbers in brackets, of up to 4, 15 and 10 digits.
+    assert!(FDB_ENTRIES_MAX as u64 * 40 < KEPT_NOTED_BYTES_MAX);
+    assert!(FDB_NETWORK_PART > FDB_OVERLAY_PART && NETWORKS_MAX <= 4096);
     assert!(INDIRECTION_LEN.is_power_of_two() && INDIRECTION_LEN >= QUEUE_PAIRS_MAX);
     assert!(STEERING_FLOWS_MAX.is_power_of_two());
     assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);

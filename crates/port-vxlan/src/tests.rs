@@ -65,7 +65,7 @@ impl Rig {
         let networks = Networks::new(&[spec(BLUE, [2, 3]), spec(RED, [3, 4])], 4789);
         let sockets = OverlaySockets::open(&options(ip(test, 1))).unwrap();
         let fabric = Fabric::new();
-        let id = fabric.add_port(PortConfig::overlay()).unwrap();
+        let id = fabric.add_port(PortConfig::overlay(fabric.fdb().capacity())).unwrap();
         fabric.set_active(id, true).unwrap();
         let counters = Arc::new(PortCounters::default());
         let fdb = Arc::clone(fabric.fdb());

@@ -13,7 +13,7 @@ use weir_config::{
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization};
-use weir_fabric::{PortId, SourceGuard};
+use weir_fabric::{Capacity, PortId, SourceGuard};
 use weir_guestmem::Account;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
@@ -683,7 +683,8 @@ fn engine_options(config: &SwitchConfig) -> Options {
         config::Realization::Dedicated => Realization::Dedicated,
     };
     let (schedule, workers) = (config.schedule.0, worker_count(config.workers));
-    Options { execution, realization, schedule, workers, ..Options::default() }
+    let fdb = Capacity::at_least(config.fdb_entries.get() as usize);
+    Options { execution, realization, schedule, workers, fdb, ..Options::default() }
 }
 
 /// `auto`: half of the cores, since guests run beside the switch; an idle worker sleeps.

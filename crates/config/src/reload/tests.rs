@@ -132,6 +132,7 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("workers", "", "workers = 2", false),
     ("latency_budget", "", "latency_budget = \"1ms\"", true),
     ("schedule", "", "schedule = \"dwcs\"", false),
+    ("fdb_entries", "", "fdb_entries = 100000", false),
     ("control", "", "control = \"/run/weir/other.sock\"", false),
     ("placement", "", "placement = \"dynamic\"", true),
     ("pin_vcpus", "placement = \"dynamic\"", "pin_vcpus = true", true),

@@ -21,8 +21,8 @@ pub use names::{
     SocketMode, SocketPath, UserName,
 };
 pub use numbers::{
-    ContainerBytes, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs, UdpPort, Vid, Vni,
-    Weight, WorkerCount,
+    ContainerBytes, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs,
+    UdpPort, Vid, Vni, Weight, WorkerCount,
 };
 pub use quantities::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
 pub use vlan::{TrunkVids, VlanMode};

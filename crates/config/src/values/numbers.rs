@@ -119,6 +119,11 @@ impl fmt::Display for Vid {
 }
 
 bounded_integer! {
+    /// Addresses that the forwarding table has room for, at least.
+    FdbEntries(u32) = limits::FDB_ENTRIES_DEFAULT as u32, limits::FDB_ENTRIES_MAX as u32
+}
+
+bounded_integer! {
     /// An MTU in bytes: the largest packet inside an Ethernet frame.
     Mtu(u16) = limits::MTU_MIN, limits::MTU_MAX
 }
@@ -171,6 +176,13 @@ bounded_integer! {
 bounded_integer! {
     /// Frames at once.
     PacketBurst(u32) = 1, limits::RATE_BURST_PACKETS_MAX
+}
+
+/// The smallest table.
+impl Default for FdbEntries {
+    fn default() -> Self {
+        Self(Self::MIN)
+    }
 }
 
 /// One queue pair.

@@ -2,6 +2,7 @@
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use weir_fabric::Capacity;
 
 use super::*;
 
@@ -12,6 +13,7 @@ const RT_THREADS: Options = Options {
     workers: 1,
     cpu_clock: CpuClock::Thread,
     held: false,
+    fdb: Capacity::MIN,
 };
 
 /// `SCHED_FIFO` of `linux/sched.h`.

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use weir_limits::PORTS_MAX;
 use weir_wire::Mac;
 
-use crate::fdb::{Claim, Fdb, Learner};
+use crate::fdb::{Capacity, Claim, Fdb, Learner};
 use crate::mac_check::{self, FirstMac, MacCheck};
 use crate::port::{PortConfig, PortId};
 use crate::view::View;
@@ -133,10 +133,15 @@ impl Default for Fabric {
 impl Fabric {
     /// A switch without ports.
     pub fn new() -> Self {
+        Self::with_capacity(Capacity::default())
+    }
+
+    /// The same, with a forwarding table of this size.
+    pub fn with_capacity(entries: Capacity) -> Self {
         Self {
             table: ArcSwap::from_pointee(PortTable::empty()),
             control: Mutex::new(Control { next: 0 }),
-            fdb: Arc::new(Fdb::new(RandomState::new().hash_one(PORTS_MAX))),
+            fdb: Arc::new(Fdb::new(RandomState::new().hash_one(PORTS_MAX), entries)),
         }
     }
 

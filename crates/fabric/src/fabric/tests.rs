@@ -1,4 +1,4 @@
-use weir_limits::{FDB_AGE_SECS, FDB_PER_NETWORK_MAX, FDB_PER_VIF_MAX};
+use weir_limits::{FDB_AGE_SECS, FDB_PER_VIF_MAX};
 use weir_wire::Tci;
 
 use super::*;
@@ -400,13 +400,13 @@ fn what_was_known_behind_a_port_is_known_again_as_far_as_its_settings_allow() {
 #[test]
 fn a_network_with_as_many_addresses_as_it_may_have_is_thought_of_so() {
     let fabric = Fabric::new();
-    let uplink = add(&fabric, PortConfig::overlay());
+    let uplink = add(&fabric, PortConfig::overlay(fabric.fdb().capacity()));
     let key = |last: u32| {
         let [_, a, b, c] = last.to_be_bytes();
         let src = Mac([2, 0, 0, a, b, c]);
         FrameKey { src, dst: src, tag: Some(Tci::from_bits(1)) }
     };
-    let refused = (0..2 * FDB_PER_NETWORK_MAX).map(key).find(|key| {
+    let refused = (0..2 * fabric.fdb().per_network_max()).map(key).find(|key| {
         let thought = fabric.view().would_forward(uplink, key, 0);
         assert_eq!(thought.forward, forward(&fabric, uplink, *key), "{:?}", thought.learned);
         thought.learned == Some(Learned::NetworkLimit)

@@ -29,7 +29,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weir_limits::{FDB_AGE_SECS, FDB_ENTRIES_MAX, FDB_PER_NETWORK_MAX, NETWORKS_MAX, PORTS_MAX};
+use weir_limits::{
+    FDB_AGE_SECS, FDB_ENTRIES_DEFAULT, FDB_ENTRIES_MAX, FDB_NETWORK_PART, NETWORKS_MAX, PORTS_MAX,
+};
 use weir_wire::Mac;
 
 use crate::port::PortId;
@@ -38,17 +40,40 @@ use entry::{Entry, Slot};
 
 /// Entries of a bucket: eight words are one cache line.
 const WAYS: usize = 8;
-const BUCKETS: usize = FDB_ENTRIES_MAX / WAYS;
-/// Buckets that one call of [`Fdb::age`] sweeps. A second's worth of aging takes microseconds, and
-/// at a call per second the whole table is swept well within `FDB_AGE_SECS`.
-const AGE_BUCKETS: usize = 64;
-/// Buckets that are flushed under one lock, so that a worker that learns waits for microseconds.
-const FLUSH_BUCKETS: usize = 64;
+/// Calls of [`Fdb::age`] that sweep the whole table: at a call per second that is well within `FDB_AGE_SECS`.
+const AGE_CALLS: usize = 32;
+/// Buckets that are swept under one lock, so that a worker that learns waits for microseconds.
+const SWEPT_BUCKETS: usize = 64;
 
 const _: () = {
-    assert!(BUCKETS.is_multiple_of(AGE_BUCKETS) && BUCKETS.is_multiple_of(FLUSH_BUCKETS));
-    assert!(BUCKETS / AGE_BUCKETS < FDB_AGE_SECS as usize);
+    assert!((FDB_ENTRIES_DEFAULT / WAYS).is_multiple_of(AGE_CALLS * SWEPT_BUCKETS));
+    assert!(AGE_CALLS < FDB_AGE_SECS as usize);
 };
+
+/// Entries of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity(usize);
+
+impl Capacity {
+    /// The smallest.
+    pub const MIN: Self = Self(FDB_ENTRIES_DEFAULT);
+
+    /// At least `entries`: a power of two within the limits.
+    pub fn at_least(entries: usize) -> Self {
+        Self(entries.clamp(FDB_ENTRIES_DEFAULT, FDB_ENTRIES_MAX).next_power_of_two())
+    }
+
+    /// The entries.
+    pub fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self::MIN
+    }
+}
 
 /// How a port holds an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +136,7 @@ pub enum Learned {
     },
     /// Not learned: the port has `learn_max` addresses.
     PortLimit,
-    /// Not learned: the network has `weir_limits::FDB_PER_NETWORK_MAX` addresses behind uplinks.
+    /// Not learned: the network has [`Fdb::per_network_max`] addresses behind uplinks.
     NetworkLimit,
     /// Not learned: the bucket is full of addresses with a claim.
     BucketFull,
@@ -236,7 +261,7 @@ struct Writer {
     sweep_bucket: usize,
 }
 
-/// The forwarding table: (VLAN, address) to port, `weir_limits::FDB_ENTRIES_MAX` entries.
+/// The forwarding table: (VLAN, address) to port, with a fixed number of entries.
 ///
 /// Times are whole seconds of one monotonic clock; callers may disagree by a second.
 pub struct Fdb {
@@ -252,10 +277,10 @@ pub struct Fdb {
 
 impl Fdb {
     /// An empty table. A random `seed` keeps stations from choosing addresses that collide.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, Capacity(entries): Capacity) -> Self {
         Self {
             seed,
-            buckets: iter::repeat_with(Bucket::new).take(BUCKETS).collect(),
+            buckets: iter::repeat_with(Bucket::new).take(entries / WAYS).collect(),
             learned: iter::repeat_with(AtomicU32::default).take(PORTS_MAX).collect(),
             in_network: iter::repeat_with(AtomicU32::default).take(NETWORKS_MAX).collect(),
             writer: Mutex::new(Writer { sweep_bucket: 0 }),
@@ -263,10 +288,25 @@ impl Fdb {
         }
     }
 
+    /// How many entries it has.
+    pub fn capacity(&self) -> usize {
+        self.buckets.len() * WAYS
+    }
+
+    /// Most addresses that are learned behind uplinks in one network.
+    pub fn per_network_max(&self) -> u32 {
+        (self.capacity() / FDB_NETWORK_PART) as u32
+    }
+
+    #[inline]
+    fn slot(&self, vid: Vid, mac: Mac) -> Slot {
+        Slot::of(vid, mac, self.seed, self.buckets.len())
+    }
+
     /// The port behind which the address is; `None` if it is unknown, or was silent for more than
     /// `weir_limits::FDB_AGE_SECS` and has no claim. Wait-free.
     pub fn lookup(&self, vid: Vid, mac: Mac, now_secs: u32) -> Option<PortId> {
-        let slot = Slot::of(vid, mac, self.seed);
+        let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
         let (way, entry) = bucket.find(slot.tag)?;
         (!bucket.has_expired(way, entry, now_secs)).then_some(entry.port)
@@ -275,7 +315,7 @@ impl Fdb {
     /// Behind which of `port`'s remotes the address is; `None` if the port has not said, or the address is not (any
     /// more) behind the port. Wait-free.
     pub fn remote(&self, vid: Vid, mac: Mac, port: PortId, now_secs: u32) -> Option<u32> {
-        let slot = Slot::of(vid, mac, self.seed);
+        let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
         let (way, entry) = bucket.find(slot.tag)?;
         if entry.port != port || bucket.has_expired(way, entry, now_secs) {
@@ -290,7 +330,7 @@ impl Fdb {
     /// The address, if it is known behind `port`, is behind this one of the port's remotes. Wait-free unless that is
     /// new.
     pub fn set_remote(&self, vid: Vid, mac: Mac, port: PortId, remote: u32) {
-        let slot = Slot::of(vid, mac, self.seed);
+        let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
         let there = || bucket.find(slot.tag).filter(|(_, entry)| entry.port == port);
         let remote = remote.saturating_add(1);
@@ -310,7 +350,7 @@ impl Fdb {
         if mac.is_multicast() {
             return Learned::Multicast;
         }
-        let slot = Slot::of(vid, mac, self.seed);
+        let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
         let found = bucket.find(slot.tag);
         // Refusals are decided without the lock: a port that is refused may be refused for every frame.
@@ -339,7 +379,7 @@ impl Fdb {
         if mac.is_multicast() {
             return Learned::Multicast;
         }
-        let slot = Slot::of(vid, mac, self.seed);
+        let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
         let found = bucket.find(slot.tag);
         match self.plan(found, learner, vid) {
@@ -379,7 +419,7 @@ impl Fdb {
         let counted = vid.network().filter(|_| learner.claim == Claim::Uplink);
         let count = counted.and_then(|network| self.in_network.get(usize::from(network)));
         match count.map(|count| count.load(Ordering::Relaxed)) {
-            Some(FDB_PER_NETWORK_MAX..) => Err(Learned::NetworkLimit),
+            Some(count) if count >= self.per_network_max() => Err(Learned::NetworkLimit),
             _ => Ok(planned),
         }
     }
@@ -426,7 +466,7 @@ impl Fdb {
 
     /// Removes an address if it is (still) behind `port`, whatever its claim.
     pub fn forget(&self, vid: Vid, mac: Mac, port: PortId) -> bool {
-        let slot = Slot::of(vid, mac, self.seed);
+        let slot = self.slot(vid, mac);
         let _writer = self.lock();
         let bucket = &self.buckets[slot.bucket];
         let found = bucket.find(slot.tag).filter(|(_, entry)| entry.port == port);
@@ -439,13 +479,13 @@ impl Fdb {
     /// Removes every address behind `port`; returns how many there were.
     pub fn flush_port(&self, port: PortId) -> usize {
         let mut removed = 0;
-        for start in (0..BUCKETS).step_by(FLUSH_BUCKETS) {
+        for start in (0..self.buckets.len()).step_by(SWEPT_BUCKETS) {
             let _writer = self.lock();
             // Most ports have few addresses or none, and front ends start and stop rings as they like.
             if self.learned_by(port) == 0 {
                 break;
             }
-            removed += self.sweep(start..start + FLUSH_BUCKETS, |_, _, entry| entry.port == port);
+            removed += self.sweep(start..start + SWEPT_BUCKETS, |_, _, entry| entry.port == port);
         }
         removed
     }
@@ -454,11 +494,16 @@ impl Fdb {
     /// per second while there is traffic. [`Self::lookup`] does not depend on it: it frees space and the ports'
     /// quota of addresses.
     pub fn age(&self, now_secs: u32) -> usize {
-        let mut writer = self.lock();
-        let start = writer.sweep_bucket;
-        let end = start + AGE_BUCKETS;
-        writer.sweep_bucket = end % BUCKETS;
-        self.sweep(start..end, |bucket, way, entry| bucket.has_expired(way, entry, now_secs))
+        let mut removed = 0;
+        for _ in 0..self.buckets.len() / AGE_CALLS / SWEPT_BUCKETS {
+            let mut writer = self.lock();
+            let start = writer.sweep_bucket;
+            let end = start + SWEPT_BUCKETS;
+            writer.sweep_bucket = end % self.buckets.len();
+            removed += self
+                .sweep(start..end, |bucket, way, entry| bucket.has_expired(way, entry, now_secs));
+        }
+        removed
     }
 
     /// Entries in the table, expired ones that were not swept yet included.

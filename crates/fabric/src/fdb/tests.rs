@@ -5,6 +5,7 @@ use std::thread;
 use proptest::prelude::*;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
+use weir_limits::FDB_ENTRIES_DEFAULT;
 
 use super::*;
 
@@ -31,17 +32,17 @@ const VLAN: Vid = Vid::DEFAULT;
 
 /// Addresses that all meet in one bucket.
 fn colliding(count: usize) -> Vec<Mac> {
-    let in_bucket = |&mac: &Mac| Slot::of(VLAN, mac, SEED).bucket == 0;
+    let in_bucket = |&mac: &Mac| Slot::of(VLAN, mac, SEED, FDB_ENTRIES_DEFAULT / WAYS).bucket == 0;
     (0..).map(mac).filter(in_bucket).take(count).collect()
 }
 
 fn sweep_all(fdb: &Fdb, now_secs: u32) -> usize {
-    (0..BUCKETS / AGE_BUCKETS).map(|_| fdb.age(now_secs)).sum()
+    (0..AGE_CALLS).map(|_| fdb.age(now_secs)).sum()
 }
 
 #[test]
 fn learned_address_is_found_in_its_vlan_only() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     assert!(fdb.is_empty());
     assert_eq!(fdb.learn(VLAN, mac(1), dynamic(7), 0), Learned::New);
     assert_eq!(fdb.lookup(VLAN, mac(1), 0), Some(port(7)));
@@ -52,7 +53,7 @@ fn learned_address_is_found_in_its_vlan_only() {
 
 #[test]
 fn moved_address_is_found_at_its_new_port() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     fdb.learn(VLAN, mac(1), dynamic(7), 0);
     let learned = fdb.learn(VLAN, mac(1), dynamic(8), 0);
     assert_eq!(learned, Learned::Moved { from: port(7) });
@@ -63,7 +64,7 @@ fn moved_address_is_found_at_its_new_port() {
 
 #[test]
 fn multicast_source_is_never_learned() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     for group in [Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1])] {
         assert_eq!(fdb.learn(VLAN, group, dynamic(1), 0), Learned::Multicast);
         assert_eq!(fdb.lookup(VLAN, group, 0), None);
@@ -72,7 +73,7 @@ fn multicast_source_is_never_learned() {
 
 #[test]
 fn silent_address_is_forgotten_after_its_age_and_not_before() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     fdb.learn(VLAN, mac(1), dynamic(1), 10);
     assert_eq!(fdb.lookup(VLAN, mac(1), 10 + FDB_AGE_SECS), Some(port(1)));
     assert_eq!(fdb.lookup(VLAN, mac(1), 11 + FDB_AGE_SECS), None);
@@ -83,7 +84,7 @@ fn silent_address_is_forgotten_after_its_age_and_not_before() {
 
 #[test]
 fn traffic_keeps_an_address() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     for now_secs in (0..10 * FDB_AGE_SECS).step_by(FDB_AGE_SECS as usize) {
         fdb.learn(VLAN, mac(1), dynamic(1), now_secs);
         assert_eq!(fdb.lookup(VLAN, mac(1), now_secs + FDB_AGE_SECS), Some(port(1)));
@@ -92,7 +93,7 @@ fn traffic_keeps_an_address() {
 
 #[test]
 fn clock_a_second_behind_does_not_age() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     fdb.learn(VLAN, mac(1), dynamic(1), 10);
     assert_eq!(fdb.lookup(VLAN, mac(1), 9), Some(port(1)));
     assert_eq!(sweep_all(&fdb, 9), 0);
@@ -100,7 +101,7 @@ fn clock_a_second_behind_does_not_age() {
 
 #[test]
 fn flush_removes_the_ports_addresses_and_no_others() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     for host in 0..1000 {
         fdb.learn(VLAN, mac(host), dynamic((host % 2) as u16), 0);
     }
@@ -114,7 +115,7 @@ fn flush_removes_the_ports_addresses_and_no_others() {
 
 #[test]
 fn full_bucket_evicts_the_oldest_entry() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let macs = colliding(WAYS + 1);
     for (now_secs, &mac) in (0..).zip(&macs) {
         fdb.learn(VLAN, mac, dynamic(1), now_secs);
@@ -127,7 +128,7 @@ fn full_bucket_evicts_the_oldest_entry() {
 
 #[test]
 fn full_bucket_gives_up_an_expired_entry_first() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let macs = colliding(WAYS + 1);
     let now_secs = 1 + FDB_AGE_SECS;
     fdb.learn(VLAN, macs[0], dynamic(2), 0);
@@ -140,7 +141,7 @@ fn full_bucket_gives_up_an_expired_entry_first() {
 
 #[test]
 fn port_with_many_addresses_can_not_evict_the_only_one_of_another() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let macs = colliding(200);
     fdb.learn(VLAN, macs[0], dynamic(1), 0);
     for (now_secs, &mac) in (1..).zip(&macs[1..]) {
@@ -152,7 +153,7 @@ fn port_with_many_addresses_can_not_evict_the_only_one_of_another() {
 
 #[test]
 fn full_bucket_evicts_from_the_port_that_holds_the_most() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let macs = colliding(WAYS + 1);
     fdb.learn(VLAN, macs[0], dynamic(1), 0);
     for &mac in &macs[1..WAYS] {
@@ -166,7 +167,7 @@ fn full_bucket_evicts_from_the_port_that_holds_the_most() {
 
 #[test]
 fn port_at_its_limit_learns_no_more_and_keeps_what_it_has() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let learner = Learner { learn_max: 2, ..dynamic(1) };
     fdb.learn(VLAN, mac(3), dynamic(2), 0);
     for host in 0..2 {
@@ -207,7 +208,7 @@ fn claimed_address_moves_to_a_stronger_claim_only() {
         (Pinned, Uplink, false),
         (Dynamic, Uplink, true),
     ] {
-        let fdb = Fdb::new(SEED);
+        let fdb = Fdb::new(SEED, Capacity::default());
         fdb.learn(VLAN, mac(1), claimed(1, held), 0);
         let expected = match moves {
             true => Learned::Moved { from: port(1) },
@@ -220,7 +221,7 @@ fn claimed_address_moves_to_a_stronger_claim_only() {
 
 #[test]
 fn claimed_address_is_neither_aged_nor_evicted_but_flushed() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let macs = colliding(WAYS + 1);
     for (number, &mac) in (0..).zip(&macs[..WAYS]) {
         fdb.learn(VLAN, mac, claimed(number, Claim::First), 0);
@@ -235,7 +236,7 @@ fn claimed_address_is_neither_aged_nor_evicted_but_flushed() {
 
 #[test]
 fn claim_of_a_port_follows_its_check() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     fdb.learn(VLAN, mac(1), claimed(1, Claim::First), 0);
     fdb.learn(VLAN, mac(1), dynamic(1), 0);
     assert_eq!(fdb.entries(0)[0].claim, Claim::Dynamic);
@@ -244,7 +245,7 @@ fn claim_of_a_port_follows_its_check() {
 
 #[test]
 fn forget_removes_the_address_from_that_port_only() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     fdb.learn(VLAN, mac(1), claimed(1, Claim::Pinned), 0);
     assert!(!fdb.forget(VLAN, mac(1), port(2)));
     assert!(fdb.forget(VLAN, mac(1), port(1)));
@@ -254,7 +255,7 @@ fn forget_removes_the_address_from_that_port_only() {
 
 #[test]
 fn entries_show_what_was_learned() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let vid = Vid::new(4094).unwrap();
     fdb.learn(vid, mac(1), claimed(3, Claim::Pinned), 5);
     fdb.learn(VLAN, mac(2), dynamic(4), 0);
@@ -335,7 +336,7 @@ proptest! {
         collide: bool,
     ) {
         let hosts = if collide { colliding(WAYS) } else { (0..WAYS as u32).map(mac).collect() };
-        let (fdb, mut model, mut now_secs) = (Fdb::new(SEED), Model::default(), 0);
+        let (fdb, mut model, mut now_secs) = (Fdb::new(SEED, Capacity::default()), Model::default(), 0);
         for op in ops {
             match op {
                 Op::Learn { host, port, claim } => {
@@ -369,7 +370,7 @@ proptest! {
         ops in prop::collection::vec(op(40, 6), 1..300),
     ) {
         let hosts = colliding(40);
-        let (fdb, mut model, mut now_secs) = (Fdb::new(SEED), Model::default(), 0);
+        let (fdb, mut model, mut now_secs) = (Fdb::new(SEED, Capacity::default()), Model::default(), 0);
         for op in ops {
             match op {
                 Op::Learn { host, port: number, claim } => {
@@ -408,7 +409,7 @@ proptest! {
 fn concurrent_lookup_never_returns_a_port_that_never_held_the_address() {
     const HOSTS: u16 = 48;
     const ROUNDS: u32 = 100_000;
-    let fdb = &Fdb::new(SEED);
+    let fdb = &Fdb::new(SEED, Capacity::default());
     let hosts = &colliding(HOSTS.into());
     let done = &AtomicBool::new(false);
     let found: u64 = thread::scope(|scope| {
@@ -465,7 +466,7 @@ fn behind_uplink(number: u16) -> Learner {
 
 #[test]
 fn a_remote_is_of_its_address_behind_its_port_until_that_moves() {
-    let (fdb, blue) = (Fdb::new(SEED), Vid::of_network(1).unwrap());
+    let (fdb, blue) = (Fdb::new(SEED, Capacity::default()), Vid::of_network(1).unwrap());
     fdb.set_remote(blue, mac(1), port(7), 5);
     assert_eq!(fdb.remote(blue, mac(1), port(7), 0), None, "the address is not known");
     fdb.learn(blue, mac(1), behind_uplink(7), 0);
@@ -485,7 +486,7 @@ fn a_remote_is_of_its_address_behind_its_port_until_that_moves() {
 
 #[test]
 fn an_entry_that_takes_anothers_place_does_not_take_its_remote() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let macs = colliding(WAYS + 1);
     for (mac, remote) in macs.iter().zip(0..) {
         fdb.learn(VLAN, *mac, behind_uplink(7), remote);
@@ -497,7 +498,7 @@ fn an_entry_that_takes_anothers_place_does_not_take_its_remote() {
 
 #[test]
 fn nobody_reads_a_remote_of_another_address_while_entries_are_replaced() {
-    let fdb = Fdb::new(SEED);
+    let fdb = Fdb::new(SEED, Capacity::default());
     let macs = colliding(2 * WAYS);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -520,18 +521,43 @@ fn nobody_reads_a_remote_of_another_address_while_entries_are_replaced() {
 
 #[test]
 fn one_network_leaves_the_others_room() {
-    let (fdb, blue, red) =
-        (Fdb::new(SEED), Vid::of_network(1).unwrap(), Vid::of_network(2).unwrap());
-    for host in 0..2 * FDB_PER_NETWORK_MAX {
+    let (fdb, blue, red) = (
+        Fdb::new(SEED, Capacity::default()),
+        Vid::of_network(1).unwrap(),
+        Vid::of_network(2).unwrap(),
+    );
+    let max = fdb.per_network_max();
+    for host in 0..2 * max {
         fdb.learn(blue, mac(host), behind_uplink(7), 0);
     }
     // A few buckets were full of addresses of this network alone.
     let learned = fdb.learned_in(blue);
-    assert!((FDB_PER_NETWORK_MAX - 64..=FDB_PER_NETWORK_MAX).contains(&learned), "{learned}");
-    assert!(fdb.stats().refused_network_limit >= u64::from(FDB_PER_NETWORK_MAX) - 64);
+    assert!((max - 64..=max).contains(&learned), "{learned}");
+    assert!(fdb.stats().refused_network_limit >= u64::from(max) - 64);
     assert_eq!(fdb.learn(red, mac(1), behind_uplink(7), 0), Learned::New);
     assert_eq!(fdb.learn(VLAN, mac(1), behind_uplink(7), 0), Learned::New, "a VLAN has no limit");
     assert_eq!(fdb.learn(blue, mac(u32::MAX), claimed(3, Claim::First), 0), Learned::New);
     fdb.flush_port(port(7));
     assert_eq!((fdb.learned_in(blue), fdb.learned_in(red), fdb.len()), (0, 0, 1));
+}
+
+#[test]
+fn a_table_has_room_for_as_many_as_it_was_made_for() {
+    for asked in [1, 16_384, 16_385, 100_000, 1 << 20, usize::MAX] {
+        let capacity = Capacity::at_least(asked);
+        assert!(capacity.get() >= asked.min(1 << 20), "{asked}");
+        assert_eq!(Fdb::new(SEED, capacity).capacity(), capacity.get());
+    }
+    let fdb = Fdb::new(SEED, Capacity::at_least(1 << 18));
+    for host in 0..100_000 {
+        fdb.learn(VLAN, mac(host), dynamic(7), 0);
+    }
+    let known = |host: &u32| fdb.lookup(VLAN, mac(*host), 0) == Some(port(7));
+    let lost = 100_000 - (0..100_000).filter(known).count();
+    // Three in a bucket on average: as a Poisson variable it exceeds eight in 0.4 % of the buckets.
+    assert!(lost < 1_000, "{lost} evicted");
+    assert_eq!(fdb.len() + lost, 100_000);
+    assert_eq!(fdb.entries(0).len(), fdb.len());
+    assert_eq!(sweep_all(&fdb, FDB_AGE_SECS + 1), 100_000 - lost);
+    assert!(fdb.is_empty());
 }

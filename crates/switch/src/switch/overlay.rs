@@ -7,7 +7,6 @@ use weir_config::{
 };
 use weir_engine::PortCounters;
 use weir_fabric::{PortConfig, PortId, Vid};
-use weir_limits::FDB_PER_NETWORK_MAX;
 use weir_port_tap::UplinkPort;
 use weir_port_vxlan::{NetworkSpec, OverlayOptions, OverlaySockets, VxlanPort};
 
@@ -76,10 +75,10 @@ impl Switch {
             OverlayConfig::PORT_NAME.parse().expect("a constant that is a valid name");
         let networks = weir_port_vxlan::Networks::new(&specs(&self.networks), overlay.port.get());
         let fdb = Arc::clone(self.engine.fabric().fdb());
-        let mut made = None;
+        let (mut made, fdb_entries) = (None, fdb.capacity());
         let (id, port) = self
             .engine
-            .add_port(PortConfig::overlay(), |id, counters| {
+            .add_port(PortConfig::overlay(fdb_entries), |id, counters| {
                 made = Some(Arc::clone(&counters));
                 Arc::new(VxlanPort::new(name.to_string(), id, sockets, networks, fdb, counters))
             })
@@ -101,7 +100,7 @@ impl Switch {
         let mut all = limits([("addresses", self.addresses(id))]);
         all.extend(self.networks.of_overlay().filter_map(|(number, network, _)| {
             let known = self.engine.fabric().fdb().learned_in(Vid::of_network(number)?);
-            let limit = Limit::new(known, FDB_PER_NETWORK_MAX);
+            let limit = Limit::new(known, self.engine.fabric().fdb().per_network_max());
             Some((format!("addresses_{}", network.name), limit))
         }));
         all

@@ -10,8 +10,7 @@ use weir_engine::{DropReason, Panics, PortCounters, clock, panicked, stages};
 use weir_fabric::{Claim, PortId};
 use weir_guestmem::total_mapped;
 use weir_limits::{
-    FDB_ENTRIES_MAX, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX,
-    PORTS_MAX,
+    MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX, PORTS_MAX,
 };
 use weir_policy::steering::Steering;
 use weir_port_tap::UplinkPort;
@@ -257,13 +256,14 @@ impl Switch {
         let mapped = total_mapped();
         let front_ends =
             ports.vifs.iter().filter(|vif| !matches!(vif.port.info().state, State::Waiting));
+        let fdb = self.engine.fabric().fdb();
         let used = [
             ("memory_mapped_bytes", Limit::new(mapped.bytes, MEMORY_TOTAL_MAX)),
             ("memory_regions", Limit::new(mapped.regions, MEM_REGIONS_TOTAL_MAX)),
             // A thread each.
             ("front_ends", Limit::new(front_ends.count(), PORTS_MAX)),
             ("ports", Limit::new(ports.len(), PORTS_MAX)),
-            ("addresses", Limit::new(self.engine.fabric().fdb().len(), FDB_ENTRIES_MAX)),
+            ("addresses", Limit::new(fdb.len(), fdb.capacity())),
         ];
         let mut limits = limits(used);
         limits.extend(descriptors().map(|limit| ("descriptors".to_owned(), limit)));

@@ -29,7 +29,7 @@ use Shows::{Counter, Elsewhere, Listed, Reason, Switch as Whole, Vif as Own};
 const TENANTS: &[(&str, Shows)] = &[
     ("MEMORY_TOTAL_MAX", Whole("memory_mapped_bytes", Some(limits::MEMORY_TOTAL_MAX))),
     ("MEM_REGIONS_TOTAL_MAX", Whole("memory_regions", Some(limits::MEM_REGIONS_TOTAL_MAX as u64))),
-    ("FDB_ENTRIES_MAX", Whole("addresses", Some(limits::FDB_ENTRIES_MAX as u64))),
+    ("FDB_ENTRIES_MAX", Whole("addresses", Some(limits::FDB_ENTRIES_DEFAULT as u64))),
     ("PORTS_MAX", Whole("ports", Some(limits::PORTS_MAX as u64))),
     ("DESCRIPTORS_MAX", Whole("descriptors", None)),
     ("CONTROL_CONNECTIONS_MAX", Elsewhere),
@@ -39,8 +39,8 @@ const TENANTS: &[(&str, Shows)] = &[
     ("FDB_PER_VIF_MAX", Own("addresses", Some(limits::FDB_PER_VIF_MAX as u64))),
     ("FDB_PER_PORT_MAX", Own("addresses", None)),
     // Of the overlay's port; with `addresses_NAME` for each network.
-    ("FDB_PER_OVERLAY_MAX", Own("addresses", None)),
-    ("FDB_PER_NETWORK_MAX", Own("addresses", None)),
+    ("FDB_OVERLAY_PART", Own("addresses", None)),
+    ("FDB_NETWORK_PART", Own("addresses", None)),
     ("SESSIONS_AT_ONCE_MAX", Counter("throttled")),
     ("SESSIONS_PER_SEC_MAX", Counter("throttled")),
     ("VAIN_KICKS_MAX", Counter("kick_pauses")),
@@ -132,7 +132,8 @@ const NOBODYS: &[&str] = &[
 fn bounds() -> BTreeSet<&'static str> {
     let source = include_str!("../../../../limits/src/lib.rs");
     let names = source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'));
-    names.map(|(name, _)| name).filter(|name| name.ends_with("_MAX")).collect()
+    let is_bound = |name: &&str| name.ends_with("_MAX") || name.ends_with("_PART");
+    names.map(|(name, _)| name).filter(is_bound).collect()
 }
 
 fn stats_as_clients_see_them(bench: &Bench) -> SwitchStats {
