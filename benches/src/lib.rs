@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod fdb;
 mod idle;
 pub mod instructions;
 mod load_cost;
@@ -121,6 +122,7 @@ const ROWS: &[Row] = &[
     Row { name: "bytes_per_idle_port", measure: idle::memory },
     Row { name: "xdp_pps_vs_tap", measure: uplink_rate::outward },
     Row { name: "instructions_per_packet", measure: instructions_per_packet },
+    Row { name: "fdb_lookup_100k_vs_100", measure: fdb::lookups },
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
     Row { name: "overlay_tcp_vs_kernel", measure: overlay::tcp },

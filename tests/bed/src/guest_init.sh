@@ -9,18 +9,16 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 for module in /modules/*.ko; do insmod "$module"; done
 
-mtu=1500
 shell=ttyS1
 for word in $(cat /proc/cmdline); do
   case $word in
     weir.address=*) address=${word#*=} ;;
-    weir.mtu=*) mtu=${word#*=} ;;
     weir.shell=*) shell=${word#*=} ;;
   esac
 done
 ip link set lo up
 if [ -n "$address" ]; then
-  ip link set eth0 mtu "$mtu" up
+  ip link set eth0 up
   ip address add "$address" dev eth0
 fi
 # What this machine has to do before it takes commands.
