@@ -121,6 +121,8 @@ const NOBODYS: &[&str] = &[
     "VLAN_ID_MAX",
     "SOURCE_ADDRESSES_MAX",
     "CAPTURE",
+    "API_NAMES_MAX",
+    "HOST_NAME_LEN_MAX",
     "HELPER_",
     "KEEPER_",
     "KEPT_",
