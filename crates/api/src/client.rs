@@ -23,7 +23,7 @@ use weir_switch::capture::CaptureRequest;
 use weir_switch::control::VifStatus;
 use weir_switch::explain::Explanation;
 use weir_switch::stats::SwitchStats;
-use weir_switch::trace::Trace;
+use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
 use crate::problem::Problem;
 use crate::routes::{ConfigurationSource, Done, Reloaded, Stages};
@@ -263,12 +263,49 @@ impl Client {
     pub fn capture(
         &mut self,
         request: &CaptureRequest,
+        each: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), ClientError> {
+        self.stream("/v1/captures", json(request), each)
+    }
+
+    /// The next frames that `name` sends, with the time of each stage.
+    pub fn follow(
+        &mut self,
+        name: &PortName,
+        request: &FollowRequest,
+        mut each: impl FnMut(FollowedFrame) -> bool,
+    ) -> Result<(), ClientError> {
+        let path = format!("/v1/ports/{name}/trace/live");
+        let (mut rest, mut is_known) = (Vec::new(), true);
+        self.stream(&path, json(request), |bytes| {
+            rest.extend_from_slice(bytes);
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                let frame = serde_json::from_slice(&line);
+                is_known = frame.is_ok();
+                if !frame.is_ok_and(&mut each) {
+                    return false;
+                }
+            }
+            true
+        })?;
+        match is_known {
+            true => Ok(()),
+            false => Err(ClientError::UnknownAnswer { path: self.path.clone() }),
+        }
+    }
+
+    /// An answer that has no end, or none yet: `each` gets the next bytes, and says whether there is to be more.
+    fn stream(
+        &mut self,
+        path: &str,
+        sent: Sent,
         mut each: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), ClientError> {
         let socket = self.path.clone();
         let no_answer = |reason: String| ClientError::NoAnswer { path: socket.clone(), reason };
-        let Some((content_type, body)) = json(request) else { return Ok(()) };
-        let request = Request::builder().method(Method::POST).uri("/v1/captures");
+        let Some((content_type, body)) = sent else { return Ok(()) };
+        let request = Request::builder().method(Method::POST).uri(path);
         let request =
             request.header(header::HOST, "weir").header(header::CONTENT_TYPE, content_type);
         let request =

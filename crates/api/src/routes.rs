@@ -78,6 +78,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(read::metrics))
         .routes(routes!(read::events))
         .routes(routes!(look::trace))
+        .routes(routes!(look::trace_live))
         .routes(routes!(look::capture))
         .routes(routes!(read::document))
         .routes(routes!(read::filter, write::set_filter))

@@ -176,13 +176,13 @@ fn line(packet: &EnhancedPacketBlock<'_>, name: &str) -> String {
 }
 
 /// Hours, minutes and so on of UTC.
-fn time_of_day(since_epoch: Duration) -> String {
+pub(crate) fn time_of_day(since_epoch: Duration) -> String {
     let (secs, us) = (since_epoch.as_secs(), since_epoch.subsec_micros());
     let (hours, minutes) = (secs / 3600 % 24, secs / 60 % 60);
     format!("{hours:02}:{minutes:02}:{:02}.{us:06}", secs % 60)
 }
 
-fn headers(frame: &[u8]) -> String {
+pub(crate) fn headers(frame: &[u8]) -> String {
     let Ok(Ethernet { src, dst, tag, ethertype, .. }) = Ethernet::parse(frame) else {
         return "no whole Ethernet header".into();
     };

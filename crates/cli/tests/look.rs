@@ -241,3 +241,51 @@ fn a_doctor_finds_nothing_in_health_and_what_was_done_to_it_otherwise() {
     assert_eq!(alone.status.code(), Some(5));
     assert!(text(&alone.stdout).contains("no weir answers on the control socket"));
 }
+
+#[test]
+fn a_live_trace_tells_each_stage_of_the_next_frames_that_match() {
+    let weir = Weir::start();
+    let ((_a, mut a), (_b, mut b)) = (weir.guest("a", A), weir.guest("b", B));
+    send(&mut b, &udp(B, Mac::BROADCAST, 1));
+    eventually("a has it", || a.recv(|_| ()));
+    let mut follow = |more: &[&str]| {
+        let args = [&["trace", "a", "--live", "-c", "2"], more].concat();
+        let mut command = weir.prepared(&args);
+        let mut trace = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Frames pass until enough have been followed.
+        for n in 0.. {
+            for (to, port) in [(B, 80), (B, 25), (B, 53)] {
+                send(&mut a, &udp(A, to, port));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            while b.recv(|_| ()).is_some() {}
+            if trace.try_wait().unwrap().is_some() {
+                break;
+            }
+            assert!(n < 30_000, "it does not end");
+        }
+        let output = trace.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "2 frames\n");
+        text(&output.stdout)
+    };
+    let lines = follow(&["-f", "udp dst port 80"]);
+    let frames = lines.lines().filter(|line| line.contains("UDP 10.0.0.1:4000 > 10.0.0.2:80"));
+    assert_eq!(frames.count(), 2, "{lines}");
+    for stage in ["reads      a", "taken      a", "delivery   b", "delivered  b", "returned   a"] {
+        assert_eq!(lines.matches(stage).count(), 2, "{stage}: {lines}");
+    }
+    assert!(lines.contains("receive queue 0") && !lines.contains("dropped"), "{lines}");
+
+    let json = follow(&["-f", "udp dst port 25", "--json"]);
+    for line in json.lines() {
+        let frame: serde_json::Value = serde_json::from_str(line).unwrap();
+        let steps = frame["steps"].as_array().unwrap();
+        assert_eq!(steps[2]["dropped"], "filtered_tx", "{line}");
+        let after: Vec<_> = steps.iter().map(|step| step["after_ns"].as_u64().unwrap()).collect();
+        assert!(after.is_sorted() && after[0] == 0, "{line}");
+        assert_eq!(frame["length"], 60);
+    }
+    let refused = weir.command(&["trace", "nobody", "--live"]);
+    assert!(text(&refused.stderr).contains("no interface or uplink called nobody"), "{refused:?}");
+}

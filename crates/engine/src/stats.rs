@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use weir_limits::{LATENCY_BUDGET_NS_MAX, QUEUE_PAIRS_MAX};
 
 use crate::burst::Burst;
-use crate::capture::Taps;
+use crate::capture::Looks;
 use crate::run_queue::Cost;
 
 /// Why a frame was dropped: one named counter each.
@@ -281,7 +281,7 @@ pub struct PortCounters {
     drops: [Counter; DropReason::COUNT],
     breaches: [Counter; BreachReason::ALL.len()],
     /// Who copies what is dropped.
-    taps: ArcSwapOption<Taps>,
+    looks: ArcSwapOption<Looks>,
 }
 
 impl Default for PortCounters {
@@ -299,7 +299,7 @@ impl Default for PortCounters {
             window_violations: Counter::default(),
             drops: std::array::from_fn(|_| Counter::default()),
             breaches: Default::default(),
-            taps: ArcSwapOption::empty(),
+            looks: ArcSwapOption::empty(),
         }
     }
 }
@@ -325,18 +325,21 @@ impl PortCounters {
     fn note_dropped(&self, reason: DropReason, frames: u64, burst: Option<&Burst<'_>>) {
         let count = burst.map_or(frames, |_| frames.count_ones().into());
         self.drops[reason.index()].add(count);
-        let taps = self.taps.load();
-        for tap in taps.iter().flat_map(|taps| taps.iter()) {
+        let Some(looks) = &*self.looks.load() else { return };
+        for tap in looks.taps.iter() {
             match burst {
                 Some(burst) => tap.dropped(burst, frames, reason),
                 None => tap.dropped_unseen(count, reason),
             }
         }
+        if let (Some(followed), Some(_)) = (&looks.followed, burst) {
+            followed.dropped(frames, reason);
+        }
     }
 
-    /// Who copies from now on what is dropped.
-    pub(crate) fn set_taps(&self, taps: Option<Arc<Taps>>) {
-        self.taps.store(taps);
+    /// Who looks from now on at what is dropped.
+    pub(crate) fn set_looks(&self, looks: Option<Arc<Looks>>) {
+        self.looks.store(looks);
     }
 
     /// Counts what a burst that this port sent has cost.

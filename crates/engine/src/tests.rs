@@ -875,4 +875,5 @@ fn queues_move_to_another_worker_when_one_has_too_much_to_do() {
 
 mod contexts;
 mod filter;
+mod followed;
 mod helper;

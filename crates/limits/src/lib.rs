@@ -253,6 +253,10 @@ pub const FILTER_WINDOW_LEN: usize = 2048;
 pub const CAPTURES_MAX: usize = 4;
 /// Ports of one capture.
 pub const CAPTURE_PORTS_MAX: usize = 16;
+/// Frames that one live trace follows.
+pub const FOLLOWED_MAX: u32 = 1000;
+/// Ports whose part in the way of such a frame is told, for a frame that goes to everybody.
+pub const FOLLOWED_STEPS_MAX: usize = 64;
 /// Rings of one capture: workers beyond share them.
 pub const CAPTURE_LANES_MAX: usize = 8;
 /// Bytes of such a ring: some milliseconds of small frames at the rate of one worker.

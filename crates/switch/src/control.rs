@@ -11,7 +11,7 @@ use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
 use crate::explain::{PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::stats::{PortState, SwitchStats};
-use crate::trace::Trace;
+use crate::trace::{FollowRequest, LiveTrace, Trace};
 
 /// What can be asked for.
 #[derive(Debug, Clone, PartialEq)]
@@ -241,6 +241,15 @@ pub trait ControlHandler: Send + Sync + 'static {
 
     /// Begins a capture, or says why not.
     fn capture(&self, _request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        Err(CaptureRefused::NoSwitch)
+    }
+
+    /// Begins to follow frames that `name` sends, or says why not.
+    fn follow(
+        &self,
+        _name: &PortName,
+        _request: &FollowRequest,
+    ) -> Result<LiveTrace, CaptureRefused> {
         Err(CaptureRefused::NoSwitch)
     }
 

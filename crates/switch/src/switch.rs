@@ -26,6 +26,7 @@ use crate::control::{ControlHandler, Request, Response, VifStatus};
 use crate::events::Glance;
 use crate::helper::Hands;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
+use crate::trace::{FollowRequest, LiveTrace};
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
@@ -779,6 +780,14 @@ impl ControlHandler for Switch {
 
     fn capture(&self, request: CaptureRequest) -> Result<Recording, CaptureRefused> {
         Self::capture(self, request)
+    }
+
+    fn follow(
+        &self,
+        name: &PortName,
+        request: &FollowRequest,
+    ) -> Result<LiveTrace, CaptureRefused> {
+        Self::follow(self, name, request)
     }
 }
 

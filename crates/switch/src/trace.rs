@@ -1,5 +1,6 @@
 //! `weir trace`: what would become of a frame, stage by stage, in words.
 
+mod live;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,8 @@ use weir_wire::{Ethernet, Tci};
 
 use crate::control::Response;
 use crate::switch::Switch;
+
+pub use live::{FollowRequest, FollowedFrame, FollowedStep, LiveTrace};
 
 /// A frame's way through the switch, in thought.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

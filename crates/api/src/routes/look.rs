@@ -7,8 +7,8 @@ use std::thread;
 
 use hyper::body::{self as http_body, Frame};
 use tokio::sync::mpsc;
-use weir_switch::capture::{CaptureRefused, CaptureRequest, Recording};
-use weir_switch::trace::Trace;
+use weir_switch::capture::{CaptureRefused, CaptureRequest};
+use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
 use super::*;
 
@@ -38,6 +38,35 @@ pub(super) async fn trace(
     Ok(api.answer(&asker, job).await)
 }
 
+/// Follows the next frames that the port sends, with the time of each stage: each is a line of JSON. Traffic waits for
+/// nobody. Ends with as many frames as were asked for, or when the client closes the connection.
+#[utoipa::path(
+    post, path = "/v1/ports/{port}/trace/live", params(("port" = PortName, Path)),
+    request_body = FollowRequest,
+    responses(
+        (status = 200, content_type = "application/x-ndjson", body = FollowedFrame),
+        (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn trace_live(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    Named(name): Named,
+    request: Request,
+) -> Result<Response, Problem> {
+    const EXAMPLE: &str = "{\"filter\":\"tcp port 80\",\"frames\":10}";
+    let bytes = body(&asker, request).await?;
+    let begun = api.ask(&asker, move |handler| {
+        let trace = handler.follow(&name, &parsed(&bytes, EXAMPLE)?).map_err(refused)?;
+        let write = |pieces, goes_on: &dyn Fn() -> bool| trace.write_to(pieces, goes_on).map(drop);
+        stream("weir-follow", write).map_err(|_| Problem::unexpected())
+    });
+    let mut response = written("application/x-ndjson", begun.await??);
+    response.extensions_mut().insert(Endless);
+    Ok(response)
+}
+
 /// Copies frames as they pass, until the client closes the connection: pcapng. Traffic waits for nobody. What the client
 /// is too slow for is counted in the stream.
 #[utoipa::path(
@@ -57,7 +86,9 @@ pub(super) async fn capture(
     let bytes = body(&asker, request).await?;
     let begun = api.ask(&asker, move |handler| {
         let recording = handler.capture(parsed(&bytes, EXAMPLE)?).map_err(refused)?;
-        stream(recording).map_err(|_| Problem::unexpected())
+        let write =
+            |pieces, goes_on: &dyn Fn() -> bool| recording.write_to(pieces, goes_on).map(drop);
+        stream("weir-capture", write).map_err(|_| Problem::unexpected())
     });
     let mut response = written("application/x-pcapng", begun.await??);
     response.extensions_mut().insert(Endless);
@@ -67,18 +98,22 @@ pub(super) async fn capture(
 fn refused(refused: CaptureRefused) -> Problem {
     let status = match refused {
         CaptureRefused::NoSuchPort(_) => StatusCode::NOT_FOUND,
+        CaptureRefused::Frames(_) => StatusCode::BAD_REQUEST,
         CaptureRefused::NoSwitch | CaptureRefused::Engine(_) => StatusCode::CONFLICT,
     };
     Problem::new(status, refused.to_string())
 }
 
 /// What a thread of its own writes, as a body.
-fn stream(recording: Recording) -> io::Result<Body> {
+fn stream(
+    name: &str,
+    write: impl FnOnce(Pieces, &dyn Fn() -> bool) -> io::Result<()> + Send + 'static,
+) -> io::Result<Body> {
     let (sender, pieces) = mpsc::channel(PIECES);
-    thread::Builder::new().name("weir-capture".into()).spawn(move || {
+    thread::Builder::new().name(name.into()).spawn(move || {
         let goes_on = sender.clone();
         // A client that has gone is how it ends.
-        let _ = recording.write_to(Pieces(sender), || !goes_on.is_closed());
+        let _ = write(Pieces(sender), &|| !goes_on.is_closed());
     })?;
     Ok(Body::new(Stream(pieces)))
 }

@@ -72,6 +72,8 @@ fn who_may_not_write_reads_and_is_told_what_to_do() {
         "PUT /v1/configuration",
         "PUT /v1/stages",
         "POST /v1/upgrade",
+        "POST /v1/captures",
+        "POST /v1/ports/x/trace/live",
     ] {
         // Before a byte of the body is there.
         let request = format!("{line} HTTP/1.1\r\nhost: w\r\n{long}\r\n\r\n");

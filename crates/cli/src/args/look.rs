@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use weir_config::{Direction, Expression, PortName};
-use weir_limits::CAPTURE_PORTS_MAX;
+use weir_limits::{CAPTURE_PORTS_MAX, FOLLOWED_MAX};
 use weir_switch::capture::CaptureRequest;
+use weir_switch::trace::FollowRequest;
 
 use super::explained;
 
@@ -78,7 +79,7 @@ pub struct TraceArgs {
     #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
     pub name: PortName,
     /// The frame, by fields in tshark's names
-    #[arg(value_name = "FRAME", required_unless_present_any = ["hex", "pcap"])]
+    #[arg(value_name = "FRAME", required_unless_present_any = ["hex", "pcap", "live"])]
     pub frame: Option<String>,
     /// The frame, as hexadecimal digits
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["frame", "pcap"])]
@@ -90,19 +91,38 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", requires = "pcap", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub number: u64,
-    /// As JSON
+    /// Follow the next frames that the port sends, with the time of each stage
+    #[arg(long, conflicts_with_all = ["frame", "hex", "pcap"])]
+    pub live: bool,
+    /// Follow only frames that this expression of pcap-filter(7) matches
+    #[arg(short, long, value_name = "EXPRESSION", requires = "live", value_parser = explained::<Expression>)]
+    pub filter: Option<Expression>,
+    /// Follow so many frames
+    #[arg(short, long, value_name = "N", requires = "live", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(FOLLOWED_MAX)))]
+    pub count: u32,
+    /// As JSON; with --live an object on each line
     #[arg(long)]
     pub json: bool,
 }
 
+impl TraceArgs {
+    /// Which frames the switch is to follow.
+    pub fn request(&self) -> FollowRequest {
+        FollowRequest { filter: self.filter.clone().unwrap_or_default(), frames: self.count }
+    }
+}
+
 const TRACE_NOTES: &str = "\
 Without `eth.src` the frame is the interface's own, without `eth.dst` it is for everybody. Nothing is counted,
-learned or delivered.
+learned or delivered. With --live, frames pass as ever, and traffic waits for nobody; times are since a worker
+began to read the sender's queue. Ctrl-C ends it.
 
 Examples:
   weir trace web0 'eth.dst=52:54:00:00:00:02, ip.dst=10.0.0.2, tcp.dstport=80'
   weir trace web0 'arp.dst.proto_ipv4=10.0.0.1'
-  weir trace lan --pcap web.pcapng --number 3";
+  weir trace lan --pcap web.pcapng --number 3
+  weir trace web0 --live -f 'tcp port 80' -c 3";
 
 /// `weir doctor`
 #[derive(Debug, Args)]

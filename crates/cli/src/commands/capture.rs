@@ -61,7 +61,7 @@ pub fn capture(
 }
 
 /// A signal ends the connection. What has come until then is in the file, whole blocks of it.
-fn end_on_signals(socket: UnixStream) -> io::Result<Arc<AtomicBool>> {
+pub(super) fn end_on_signals(socket: UnixStream) -> io::Result<Arc<AtomicBool>> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let ended = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&ended);

@@ -1,8 +1,11 @@
 //! `weir trace`: what would become of a frame.
 
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
@@ -10,11 +13,13 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use weir_api::{Client, ClientError};
 use weir_config::{Defaults, PortName};
 use weir_switch::stats::PortKind;
-use weir_switch::trace::Trace;
+use weir_switch::trace::{FollowedFrame, FollowedStep, Trace};
 use weir_wire::Mac;
 
+use super::capture::end_on_signals;
 use super::{CommandError, write_json};
 use crate::args::TraceArgs;
+use crate::captured::{headers, time_of_day};
 use crate::frame;
 
 /// Who sends what an uplink sends, where nothing else is said: an address of nobody's (RFC 7042 section 2.1.2).
@@ -32,6 +37,9 @@ pub fn trace(
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
     let mut client = Client::connect(defaults.control.as_path())?;
+    if args.live {
+        return follow(client, args, out);
+    }
     let bytes = match (&args.hex, &args.pcap) {
         (Some(hex), _) => frame::hex(hex).map_err(bad)?,
         (None, Some(file)) => frame_of(file, args.number)?,
@@ -45,6 +53,44 @@ pub fn trace(
         true => write_json(out, &trace),
         false => Ok(write!(out, "{}", lines(&trace))?),
     }
+}
+
+/// `weir trace --live`
+fn follow(mut client: Client, args: &TraceArgs, out: &mut dyn Write) -> Result<(), CommandError> {
+    let ended = end_on_signals(client.socket()?)?;
+    let (mut frames, mut told) = (0, Ok(()));
+    let streamed = client.follow(&args.name, &args.request(), |frame| {
+        frames += 1;
+        let said = match args.json {
+            true => serde_json::to_string(&frame)
+                .map_err(io::Error::from)
+                .and_then(|line| writeln!(out, "{line}")),
+            false => write!(out, "{}", followed(&frame)),
+        };
+        told = said.and_then(|()| out.flush());
+        told.is_ok()
+    });
+    told?;
+    match streamed {
+        Err(ClientError::NoAnswer { .. }) if ended.load(Ordering::SeqCst) => {}
+        streamed => streamed?,
+    }
+    eprintln!("{}", weir_text::count(frames, "frame"));
+    Ok(())
+}
+
+/// A frame and its stages. Of the frame only numbers, so that nothing a guest has written reaches the terminal.
+fn followed(frame: &FollowedFrame) -> String {
+    let bytes = frame::hex(&frame.front).unwrap_or_default();
+    let at = time_of_day(Duration::from_nanos(frame.at_ns));
+    let mut text = format!("{at} {}, {} bytes\n", headers(&bytes), frame.length);
+    let port = frame.steps.iter().map(|step| step.port.len()).max().unwrap_or(0);
+    for step in &frame.steps {
+        let us = step.after_ns as f64 / 1000.0;
+        let FollowedStep { stage, port: name, says, .. } = step;
+        let _ = writeln!(text, "{us:9.1} us  {stage:9}  {name:port$}  {says}");
+    }
+    text
 }
 
 fn bad(error: impl ToString) -> CommandError {

@@ -6,7 +6,10 @@
 //!
 //! Workers never wait for the reader. Each writes into a ring of its own; a frame that finds no room there is counted
 //! in place of being copied. Who sends a frame pays for its copies, as for its delivery.
+//!
+//! [`follow`] does the same with every port for some frames of one sender: `weir trace --live`.
 
+pub mod follow;
 mod record;
 mod tapped;
 
@@ -19,9 +22,10 @@ use weir_filter::{Outcome, Program};
 use weir_limits::{
     CAPTURE_LANES_MAX, CAPTURE_PORTS_MAX, CAPTURE_RING_LEN, CAPTURES_MAX, FRAME_LEN_MAX,
 };
-use weir_wire::Tci;
 use weir_wire::vlan::TAG_LEN;
+use weir_wire::{Head, Tci};
 
+use follow::{Followed, Live};
 use record::HEADER_LEN;
 pub use record::{Direction, Header};
 pub(crate) use tapped::Tapped;
@@ -34,7 +38,7 @@ use crate::lock::lock;
 use crate::port::{Outgoing, Port};
 use crate::shared::Shared;
 use crate::stats::{Counter, DropReason, PortCounters};
-use crate::switch::slot;
+use crate::switch::{Ports, slot};
 
 /// Which frames of a port are copied, and how much of each.
 #[derive(Clone, Debug)]
@@ -69,6 +73,9 @@ pub enum CaptureError {
     /// A port has gone.
     #[error("{0} is not there")]
     NoSuchPort(PortId),
+    /// Somebody follows frames already.
+    #[error("a live trace runs, and no more are allowed")]
+    Follows,
 }
 
 /// What a capture has counted for one of its ports.
@@ -98,6 +105,13 @@ pub(crate) struct Tap {
 
 /// The taps of a port.
 pub(crate) type Taps = Arc<[Arc<Tap>]>;
+
+/// Who looks at what a port drops.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    pub(crate) taps: Taps,
+    pub(crate) followed: Option<Followed>,
+}
 
 /// A ring for each of the first workers; those beyond share.
 #[derive(Debug)]
@@ -190,13 +204,9 @@ impl Tap {
                 continue;
             };
             let frame = &burst.frames()[usize::from(number)];
-            let mut head = frame.head;
-            let mut len = frame.len;
-            if tag.is_some_and(|tag| head.insert_vlan(tag).is_ok()) {
-                len += TAG_LEN as u32;
-            }
-            let window = &mut lane.window;
-            if !self.matches(head.as_slice(), len, || window, number, burst) {
+            let (head, len) = on_port(frame, tag);
+            let program = self.wanted.filter.as_deref();
+            if !matches(program, head.as_slice(), len, &mut lane.window, number, burst) {
                 continue;
             }
             matched += 1;
@@ -217,30 +227,38 @@ impl Tap {
         }
     }
 
-    fn matches<'w>(
-        &self,
-        front: &[u8],
-        len: u32,
-        window: impl FnOnce() -> &'w mut Window,
-        number: u16,
-        burst: &Burst<'_>,
-    ) -> bool {
-        let Some(program) = &self.wanted.filter else { return true };
-        match program.run(front, len) {
-            Outcome::Match => true,
-            Outcome::NoMatch => false,
-            // What looks beyond even the window does not match, as with filters of ports.
-            Outcome::Beyond => {
-                program.run(window().fill(front, number, burst), len) == Outcome::Match
-            }
-        }
-    }
-
     fn counted(&self) -> Counted {
         let unseen = DropReason::all().zip(&self.unseen).map(|(reason, n)| (reason, n.get()));
         // In this order: a frame counts as seen last.
         let (lost, matched, seen) = (self.lost.get(), self.matched.get(), self.seen.get());
         Counted { seen, matched, lost, unseen_drops: unseen.filter(|(_, n)| *n > 0).collect() }
+    }
+}
+
+/// The front of a frame with the tag that it has on a port, and how long it is there.
+fn on_port(frame: &Frame, tag: Option<Tci>) -> (Head, u32) {
+    let (mut head, mut len) = (frame.head, frame.len);
+    if tag.is_some_and(|tag| head.insert_vlan(tag).is_ok()) {
+        len += TAG_LEN as u32;
+    }
+    (head, len)
+}
+
+/// Whether a frame is wanted: `front` is what is copied of it in any case.
+fn matches(
+    program: Option<&Program>,
+    front: &[u8],
+    len: u32,
+    window: &mut Window,
+    number: u16,
+    burst: &Burst<'_>,
+) -> bool {
+    let Some(program) = program else { return true };
+    match program.run(front, len) {
+        Outcome::Match => true,
+        Outcome::NoMatch => false,
+        // What looks beyond even the window does not match, as with filters of ports.
+        Outcome::Beyond => program.run(window.fill(front, number, burst), len) == Outcome::Match,
     }
 }
 
@@ -418,42 +436,95 @@ impl Drop for Capture {
 pub(crate) struct Captured {
     captures: usize,
     ports: Vec<TappedPort>,
+    live: Option<Arc<Live>>,
 }
 
-/// A port that stands in the table behind its taps.
+/// A port that stands in the table behind who looks on.
 struct TappedPort {
     id: PortId,
     bare: Arc<dyn Port>,
     counters: Arc<PortCounters>,
     taps: Vec<Arc<Tap>>,
+    /// It is among those where frames are followed.
+    follows: bool,
+}
+
+impl TappedPort {
+    /// What stands for it, and who looks at its drops.
+    fn stands(&self, live: Option<&Arc<Live>>) -> (Arc<dyn Port>, Option<Looks>) {
+        let taps: Taps = self.taps.iter().cloned().collect();
+        let live = live.filter(|_| self.follows);
+        let followed = live.map(|live| Followed::new(live, self.id, &self.counters));
+        let bare = Arc::clone(&self.bare);
+        let passes = taps.iter().any(|tap| tap.wanted.tx || tap.wanted.rx);
+        let port: Arc<dyn Port> = match passes || followed.is_some() {
+            true => Arc::new(Tapped::new(bare, Arc::clone(&taps), followed.clone())),
+            false => bare,
+        };
+        let looks = followed.is_some() || taps.iter().any(|tap| tap.wanted.drops);
+        (port, looks.then_some(Looks { taps, followed }))
+    }
 }
 
 impl Captured {
     /// Changes the taps of a port; nothing happens if there is no such port.
     fn change(&mut self, shared: &Shared, id: PortId, change: impl FnOnce(&mut Vec<Arc<Tap>>)) {
+        if let Some(port) = self.port(&shared.ports.load(), id) {
+            change(&mut port.taps);
+            self.settle(shared, |other| other == id);
+        }
+    }
+
+    /// Has frames be followed at every port that is there now, or no longer.
+    fn set_live(&mut self, shared: &Shared, live: Option<Arc<Live>>) {
+        let table = shared.ports.load();
+        match live {
+            None => self.ports.iter_mut().for_each(|port| port.follows = false),
+            Some(_) => {
+                let numbers = (0..).take(table.len());
+                for id in numbers.filter_map(PortId::new) {
+                    if let Some(port) = self.port(&table, id) {
+                        port.follows = true;
+                    }
+                }
+            }
+        }
+        self.live = live;
+        self.settle(shared, |_| true);
+    }
+
+    fn port(&mut self, table: &Ports, id: PortId) -> Option<&mut TappedPort> {
         let place = match self.ports.iter().position(|port| port.id == id) {
             Some(place) => place,
             None => {
-                let table = shared.ports.load();
-                let Some(slot) = slot(&table, id) else { return };
+                let slot = slot(table, id)?;
                 let (bare, counters) = (Arc::clone(&slot.port), Arc::clone(&slot.counters));
-                self.ports.push(TappedPort { id, bare, counters, taps: Vec::new() });
+                let (taps, follows) = Default::default();
+                self.ports.push(TappedPort { id, bare, counters, taps, follows });
                 self.ports.len() - 1
             }
         };
-        let port = &mut self.ports[place];
-        change(&mut port.taps);
-        let taps: Taps = port.taps.iter().cloned().collect();
-        let stands: Arc<dyn Port> = match taps.iter().any(|tap| tap.wanted.tx || tap.wanted.rx) {
-            true => Arc::new(Tapped::new(Arc::clone(&port.bare), Arc::clone(&taps))),
-            false => Arc::clone(&port.bare),
-        };
-        let drops = taps.iter().any(|tap| tap.wanted.drops).then_some(taps);
-        port.counters.set_taps(drops.map(Arc::new));
-        shared.change(id, |slot| slot.port = Arc::clone(&stands));
-        if self.ports[place].taps.is_empty() {
-            self.ports.swap_remove(place);
+        self.ports.get_mut(place)
+    }
+
+    /// Puts ports into the table as they are to stand there.
+    fn settle(&mut self, shared: &Shared, which: impl Fn(PortId) -> bool) {
+        let mut stands = Vec::new();
+        for port in self.ports.iter().filter(|port| which(port.id)) {
+            let (port_stands, looks) = port.stands(self.live.as_ref());
+            port.counters.set_looks(looks.map(Arc::new));
+            stands.push((port.id, port_stands));
         }
+        shared.ports.rcu(|ports| {
+            let mut ports = Ports::clone(ports);
+            for (id, port) in &stands {
+                if let Some(Some(slot)) = ports.get_mut(id.index()) {
+                    slot.port = Arc::clone(port);
+                }
+            }
+            ports
+        });
+        self.ports.retain(|port| port.follows || !port.taps.is_empty());
     }
 
     /// A port leaves the table.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use weir_policy::steering::{Mark, Receiver, Steering};
 
 use super::Taps;
+use super::follow::Followed;
 use crate::burst::{Burst, Scratch};
 use crate::clock;
 use crate::port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
@@ -14,11 +15,12 @@ use crate::port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
 pub(crate) struct Tapped {
     bare: Arc<dyn Port>,
     taps: Taps,
+    followed: Option<Followed>,
 }
 
 impl Tapped {
-    pub(super) fn new(bare: Arc<dyn Port>, taps: Taps) -> Self {
-        Self { bare, taps }
+    pub(super) fn new(bare: Arc<dyn Port>, taps: Taps, followed: Option<Followed>) -> Self {
+        Self { bare, taps, followed }
     }
 }
 
@@ -36,19 +38,36 @@ impl Port for Tapped {
     fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         // Frames that waited were copied when they came.
         let is_new = ask.what == Take::New;
-        self.bare.take(queue, ask, scratch, &mut |burst| {
+        let on_the_way = self.followed.as_ref().filter(|_| is_new).and_then(Followed::begin);
+        let taken = self.bare.take(queue, ask, scratch, &mut |burst| {
             if is_new {
                 self.taps.iter().for_each(|tap| tap.sent(burst));
             }
+            if let Some(on_the_way) = &on_the_way {
+                on_the_way.pick(queue, burst);
+            }
             forward(burst);
-        })
+            if let Some(on_the_way) = &on_the_way {
+                on_the_way.leave(burst);
+            }
+        });
+        if let Some(on_the_way) = on_the_way {
+            on_the_way.end();
+        }
+        taken
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         // Before the guest may answer: its answer is to be the later one.
         let at_ns = clock::now_ns();
+        let before = self.followed.as_ref().map(|followed| followed.calls(queue));
         let done = self.bare.deliver(queue, burst, frames);
         let is_delivered = |place| place < done.frames || done.ahead >> place & 1 != 0;
+        if let (Some(followed), Some(before)) = (&self.followed, before) {
+            let delivered = frames.iter().enumerate().filter(|(place, _)| is_delivered(*place));
+            let delivered = delivered.fold(0, |bits, (_, outgoing)| bits | 1 << outgoing.frame);
+            followed.delivered(queue, delivered, at_ns, before, done.hold_until);
+        }
         self.taps.iter().for_each(|tap| tap.received(at_ns, burst, frames, is_delivered));
         done
     }

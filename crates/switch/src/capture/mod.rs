@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{Direction, Expression, PortName};
 use weir_engine::capture::{Capture, CaptureError, Counted, Header, Wanted};
+use weir_limits::FOLLOWED_MAX;
 
 use crate::switch::Switch;
 use pcapng::Writer;
@@ -52,6 +53,9 @@ pub enum CaptureRefused {
     #[error("there is no interface or uplink called {0}")]
     #[diagnostic(help("`weir stats` shows those there are"))]
     NoSuchPort(PortName),
+    /// No live trace is so long.
+    #[error("a live trace has 1 to {FOLLOWED_MAX} frames, not {0}")]
+    Frames(u32),
     /// Who answers is no switch.
     #[error("there is nothing to capture here")]
     NoSwitch,
@@ -101,7 +105,7 @@ impl Switch {
 }
 
 /// What is to be added to the data path's clock.
-fn epoch_ns() -> u64 {
+pub(crate) fn epoch_ns() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_ns = now.map_or(0, |now| now.as_nanos() as u64); // until the year 2554
     now_ns.saturating_sub(weir_engine::clock::now_ns())

@@ -121,6 +121,7 @@ const NOBODYS: &[&str] = &[
     "VLAN_ID_MAX",
     "SOURCE_ADDRESSES_MAX",
     "CAPTURE",
+    "FOLLOWED_",
     "API_NAMES_MAX",
     "HOST_NAME_LEN_MAX",
     "HELPER_",

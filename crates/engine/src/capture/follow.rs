@@ -1,0 +1,295 @@
+//! Frames that are followed through the switch, with the time of each stage: `weir trace --live`.
+//!
+//! While somebody follows frames of a port, every port stands behind a `Tapped`. The sender's picks frames, and whoever
+//! has a part in the way of a picked frame notes when, for the thread that does all of this. What was noted is sent to the
+//! reader when the frame's buffer is the sender's again. The channel has room for all frames that are asked for, so
+//! nobody waits.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use weir_fabric::PortId;
+use weir_filter::Program;
+use weir_limits::{FOLLOWED_MAX, FOLLOWED_STEPS_MAX};
+
+use super::{CaptureError, matches, on_port};
+use crate::burst::Burst;
+use crate::clock;
+use crate::engine::Engine;
+use crate::filter::Window;
+use crate::lock::lock;
+use crate::shared::Shared;
+use crate::stats::{DropReason, PortCounters};
+use crate::switch::slot;
+
+/// A frame's way. Times are ns of [`clock`](crate::clock).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The sender's transmit queue.
+    pub queue: usize,
+    /// The frame's front, with its tag.
+    pub front: Vec<u8>,
+    /// Its length, with its tag.
+    pub len: u32,
+    /// When the worker began to read the queue.
+    pub begun_ns: u64,
+    /// When its burst had been read and checked.
+    pub taken_ns: u64,
+    /// Frames in this burst.
+    pub burst: usize,
+    /// What each port did with it, at most [`FOLLOWED_STEPS_MAX`].
+    pub parts: Vec<Part>,
+    /// Parts beyond these.
+    pub more: u32,
+    /// When its buffer was the sender's again; of a frame that waits: when the others' were.
+    pub returned_ns: u64,
+}
+
+/// What a port did with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which.
+    pub port: PortId,
+    /// When it began.
+    pub at_ns: u64,
+    /// What.
+    pub did: Did,
+}
+
+/// See [`Part`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Did {
+    /// It was delivered.
+    Delivered {
+        /// The receive queue.
+        queue: usize,
+        /// When the burst's frames for this queue had been copied, and the guest told.
+        done_ns: u64,
+        /// What the guest was told.
+        call: Call,
+    },
+    /// It was dropped on this port's account.
+    Dropped(DropReason),
+    /// It waits in the sender's memory for this port's buffers.
+    Waits,
+}
+
+/// What a guest was told of frames that were delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// It was called.
+    Made,
+    /// It had asked not to be called: it was looking anyway.
+    Unwanted,
+    /// Nothing before this time.
+    Held(u64),
+    /// Nothing now: a call is due already, or the port knows no calls.
+    None,
+}
+
+/// Which frames are followed, and how many yet.
+#[derive(Debug)]
+pub(crate) struct Live {
+    sender: PortId,
+    filter: Option<Arc<Program>>,
+    left: AtomicU32,
+    ways: SyncSender<Way>,
+}
+
+/// A port's part in following frames.
+#[derive(Clone, Debug)]
+pub(crate) struct Followed {
+    live: Arc<Live>,
+    port: PortId,
+    counters: Arc<PortCounters>,
+}
+
+thread_local! {
+    /// The frames of the burst under way that are followed, by their places in it.
+    static UNDER_WAY: RefCell<Vec<(u16, Way)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Followed {
+    pub(super) fn new(live: &Arc<Live>, port: PortId, counters: &Arc<PortCounters>) -> Self {
+        Self { live: Arc::clone(live), port, counters: Arc::clone(counters) }
+    }
+
+    /// A queue of the sender is about to be read; `None` of any other port, and where all is seen.
+    pub(super) fn begin(&self) -> Option<OnTheWay<'_>> {
+        let is_sender = self.port == self.live.sender;
+        (is_sender && self.live.left.load(Ordering::Relaxed) > 0).then(|| {
+            UNDER_WAY.with_borrow_mut(Vec::clear);
+            OnTheWay { live: &self.live, begun_ns: clock::now_ns(), _thread: PhantomData }
+        })
+    }
+
+    /// Calls of a receive queue so far: made, and unwanted.
+    pub(super) fn calls(&self, queue: usize) -> [u64; 2] {
+        let counters = self.counters.rx.get(queue);
+        counters.map_or([0; 2], |queue| [queue.calls.get(), queue.calls_suppressed.get()])
+    }
+
+    /// `frames` (bit i: frame i of the burst) were delivered from `at_ns` until now.
+    pub(super) fn delivered(
+        &self,
+        queue: usize,
+        frames: u64,
+        at_ns: u64,
+        before: [u64; 2],
+        hold_until: Option<u64>,
+    ) {
+        self.note(frames, at_ns, || {
+            let [made, unwanted] = self.calls(queue);
+            let call = match hold_until {
+                Some(until_ns) => Call::Held(until_ns),
+                None if made > before[0] => Call::Made,
+                None if unwanted > before[1] => Call::Unwanted,
+                None => Call::None,
+            };
+            Did::Delivered { queue, done_ns: clock::now_ns(), call }
+        });
+    }
+
+    /// `frames` were dropped.
+    pub(crate) fn dropped(&self, frames: u64, reason: DropReason) {
+        self.note(frames, clock::now_ns(), || Did::Dropped(reason));
+    }
+
+    fn note(&self, frames: u64, at_ns: u64, did: impl FnOnce() -> Did) {
+        UNDER_WAY.with_borrow_mut(|ways| {
+            let mut ways =
+                ways.iter_mut().filter(|(number, _)| frames >> number & 1 != 0).peekable();
+            if ways.peek().is_some() {
+                let part = Part { port: self.port, at_ns, did: did() };
+                ways.for_each(|(_, way)| way.note(part));
+            }
+        });
+    }
+}
+
+impl Way {
+    fn note(&mut self, part: Part) {
+        match self.parts.len() < FOLLOWED_STEPS_MAX {
+            true => self.parts.push(part),
+            false => self.more += 1,
+        }
+    }
+}
+
+/// A burst of the sender, until its buffers are the sender's again. If it ends early, nothing is told of it.
+pub(super) struct OnTheWay<'l> {
+    live: &'l Live,
+    begun_ns: u64,
+    /// Of this thread.
+    _thread: PhantomData<*const ()>,
+}
+
+impl OnTheWay<'_> {
+    /// Picks frames.
+    pub(super) fn pick(&self, queue: usize, burst: &Burst<'_>) {
+        let taken_ns = clock::now_ns();
+        let mut window = Window::default();
+        UNDER_WAY.with_borrow_mut(|ways| {
+            for (number, frame) in (0..).zip(burst.frames()) {
+                let (head, len) = on_port(frame, frame.tag);
+                let front = head.as_slice();
+                if !matches(self.live.filter.as_deref(), front, len, &mut window, number, burst) {
+                    continue;
+                }
+                let one_less = |left: u32| left.checked_sub(1);
+                let relaxed = Ordering::Relaxed;
+                if self.live.left.fetch_update(relaxed, relaxed, one_less).is_err() {
+                    return;
+                }
+                let (front, parts) = (front.to_vec(), Vec::new());
+                let (begun_ns, burst) = (self.begun_ns, burst.frames().len());
+                let (more, returned_ns) = Default::default();
+                let way =
+                    Way { queue, front, len, begun_ns, taken_ns, burst, parts, more, returned_ns };
+                ways.push((number, way));
+            }
+        });
+    }
+
+    /// All that could be done has been done about the burst: some frames may wait.
+    pub(super) fn leave(&self, burst: &Burst<'_>) {
+        let at_ns = clock::now_ns();
+        UNDER_WAY.with_borrow_mut(|ways| {
+            for (number, way) in ways {
+                for parked in burst.parked.iter().filter(|parked| parked.frame == *number) {
+                    way.note(Part { port: parked.port, at_ns, did: Did::Waits });
+                }
+            }
+        });
+    }
+
+    /// The sender has its buffers.
+    pub(super) fn end(self) {
+        let returned_ns = clock::now_ns();
+        for (_, way) in UNDER_WAY.take() {
+            // There is room for all; whoever reads may have gone.
+            let _ = self.live.ways.try_send(Way { returned_ns, ..way });
+        }
+    }
+}
+
+impl Drop for OnTheWay<'_> {
+    fn drop(&mut self) {
+        UNDER_WAY.with_borrow_mut(Vec::clear);
+    }
+}
+
+/// Frames that are followed, from when it was made until it is dropped.
+pub struct Following {
+    shared: Arc<Shared>,
+    live: Arc<Live>,
+    ways: Receiver<Way>,
+}
+
+impl Engine {
+    /// Begins to follow the next `frames` (at most [`FOLLOWED_MAX`]) that `sender` sends and `filter` matches, through all
+    /// ports that are there now.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; then nothing has changed.
+    pub fn follow(
+        &self,
+        sender: PortId,
+        filter: Option<Arc<Program>>,
+        frames: u32,
+    ) -> Result<Following, CaptureError> {
+        let mut captured = lock(&self.shared.captured);
+        if slot(&self.shared.ports.load(), sender).is_none() {
+            return Err(CaptureError::NoSuchPort(sender));
+        }
+        if captured.live.is_some() {
+            return Err(CaptureError::Follows);
+        }
+        let frames = frames.min(FOLLOWED_MAX);
+        let (sent, ways) = sync_channel(frames as usize);
+        let live = Arc::new(Live { sender, filter, left: frames.into(), ways: sent });
+        captured.set_live(&self.shared, Some(Arc::clone(&live)));
+        Ok(Following { shared: Arc::clone(&self.shared), live, ways })
+    }
+}
+
+impl Following {
+    /// The next frame whose way is known, if there is one.
+    pub fn next_way(&mut self) -> Option<Way> {
+        self.ways.try_recv().ok()
+    }
+
+    /// How many frames are waited for yet.
+    pub fn left(&self) -> u32 {
+        self.live.left.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        lock(&self.shared.captured).set_live(&self.shared, None);
+    }
+}

@@ -1,0 +1,217 @@
+//! `weir trace --live`: frames as they pass, with the time of each stage, in words.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_config::{Expression, PortName};
+use weir_engine::capture::follow::{Call, Did, Following, Part, Way};
+use weir_fabric::PortId;
+use weir_limits::FOLLOWED_MAX;
+
+use crate::capture::{CaptureRefused, epoch_ns};
+use crate::switch::Switch;
+
+/// How long the thread that writes sleeps where there is nothing. Workers never wake it.
+const PAUSE: Duration = Duration::from_millis(5);
+/// After the last frame was picked: one whose burst panicked never comes.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Which frames to follow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FollowRequest {
+    /// Only frames that this matches.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub filter: Expression,
+    /// How many.
+    pub frames: u32,
+}
+
+/// A frame that was followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FollowedFrame {
+    /// When a worker began to read the sender's queue, in ns since 1970.
+    pub at_ns: u64,
+    /// Its length, with its VLAN tag.
+    pub length: u32,
+    /// Its first bytes, as hexadecimal digits.
+    pub front: String,
+    /// Each stage.
+    pub steps: Vec<FollowedStep>,
+}
+
+/// One stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FollowedStep {
+    /// When it was reached, in ns since `at_ns`.
+    pub after_ns: u64,
+    /// Which stage.
+    #[schema(value_type = String)]
+    pub stage: Cow<'static, str>,
+    /// At which port; one that has just come or gone has its number for a name.
+    pub port: String,
+    /// What happened.
+    pub says: String,
+    /// The counter of [drops](crate::stats::PortStats::drops) that counts the frame.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub dropped: Option<Cow<'static, str>>,
+}
+
+/// Frames that are being followed.
+pub struct LiveTrace {
+    following: Following,
+    frames: u32,
+    words: Words,
+    epoch_ns: u64,
+}
+
+impl Switch {
+    /// Begins to follow the next frames that `name` sends and that match. The switch waits for nobody.
+    ///
+    /// # Errors
+    /// [`CaptureRefused`]
+    pub fn follow(
+        &self,
+        name: &PortName,
+        request: &FollowRequest,
+    ) -> Result<LiveTrace, CaptureRefused> {
+        let frames = request.frames;
+        if !(1..=FOLLOWED_MAX).contains(&frames) {
+            return Err(CaptureRefused::Frames(frames));
+        }
+        let sender = self.port_id(name).ok_or_else(|| CaptureRefused::NoSuchPort(name.clone()))?;
+        let filter = (!request.filter.is_empty()).then(|| request.filter.program());
+        let ports = self.each_port(|id, name, _, vif| (id, name.clone(), vif.is_some()));
+        let following = self.engine().follow(sender, filter, frames)?;
+        let words = Words { ports, sender };
+        Ok(LiveTrace { following, frames, words, epoch_ns: epoch_ns() })
+    }
+}
+
+impl LiveTrace {
+    /// Writes each frame as a line of JSON, until there are as many as were asked for, `goes_on` says no, or `out` fails;
+    /// says how many.
+    ///
+    /// # Errors
+    /// Of `out`; a broken pipe is how a reader ends it.
+    pub fn write_to(
+        mut self,
+        mut out: impl Write,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> io::Result<u32> {
+        let (mut written, mut last) = (0, Instant::now());
+        while written < self.frames && goes_on() {
+            if let Some(way) = self.following.next_way() {
+                let mut line = serde_json::to_vec(&self.words.tell(&way, self.epoch_ns))?;
+                line.push(b'\n');
+                out.write_all(&line)?;
+                (written, last) = (written + 1, Instant::now());
+            } else if self.following.left() == 0 && last.elapsed() > PATIENCE {
+                break;
+            } else {
+                out.flush()?;
+                std::thread::sleep(PAUSE);
+            }
+        }
+        out.flush()?;
+        Ok(written)
+    }
+}
+
+/// Ports by their numbers: their names, and which are guests'.
+struct Words {
+    ports: Vec<(PortId, PortName, bool)>,
+    sender: PortId,
+}
+
+impl Words {
+    fn of(&self, id: PortId) -> (String, bool) {
+        let known = self.ports.iter().find(|(other, ..)| *other == id);
+        known.map_or_else(
+            || (format!("port {id}"), false),
+            |(_, name, vif)| (name.to_string(), *vif),
+        )
+    }
+
+    fn tell(&self, way: &Way, epoch_ns: u64) -> FollowedFrame {
+        let (sender, _) = self.of(self.sender);
+        let at_sender = |at_ns, stage, says| step(at_ns, stage, &sender, says);
+        let others = match way.burst {
+            1 => "alone".into(),
+            frames => format!("in a burst of {frames} frames"),
+        };
+        let mut steps = vec![
+            at_sender(
+                way.begun_ns,
+                "reads",
+                format!("a worker reads transmit queue {}", way.queue),
+            ),
+            at_sender(way.taken_ns, "taken", format!("read and checked, {others}")),
+        ];
+        steps.extend(way.parts.iter().flat_map(|part| self.part(part)));
+        if way.more > 0 {
+            steps.push(at_sender(way.returned_ns, "more", format!("and {} more ports", way.more)));
+        }
+        if !way.parts.iter().any(|part| part.did == Did::Waits) {
+            let says = "the sender has its buffer back".into();
+            steps.push(at_sender(way.returned_ns, "returned", says));
+        }
+        for step in &mut steps {
+            step.after_ns = step.after_ns.saturating_sub(way.begun_ns);
+        }
+        let mut front = String::new();
+        for byte in &way.front {
+            let _ = write!(front, "{byte:02x}");
+        }
+        FollowedFrame { at_ns: epoch_ns + way.begun_ns, length: way.len, front, steps }
+    }
+
+    fn part(&self, part: &Part) -> Vec<FollowedStep> {
+        let (port, is_guest) = self.of(part.port);
+        let at_ns = part.at_ns;
+        match part.did {
+            Did::Delivered { queue, done_ns, call } => {
+                let begins = format!("goes into receive queue {queue}");
+                let says = match is_guest {
+                    true => format!("the guest has the frame{}", called(call, done_ns)),
+                    false => "the interface of the host has the frame".into(),
+                };
+                vec![
+                    step(at_ns, "delivery", &port, begins),
+                    step(done_ns, "delivered", &port, says),
+                ]
+            }
+            Did::Dropped(reason) => {
+                let reason = reason.as_str();
+                let says = format!("the frame ends here, counted as {reason}");
+                let step = step(at_ns, "dropped", &port, says);
+                vec![FollowedStep { dropped: Some(reason.into()), ..step }]
+            }
+            Did::Waits => {
+                let says = "there are no buffers: the frame waits in its sender's memory".into();
+                vec![step(at_ns, "waits", &port, says)]
+            }
+        }
+    }
+}
+
+fn step(after_ns: u64, stage: &'static str, port: &str, says: String) -> FollowedStep {
+    FollowedStep { after_ns, stage: stage.into(), port: port.to_owned(), says, dropped: None }
+}
+
+fn called(call: Call, done_ns: u64) -> String {
+    match call {
+        Call::Made => " and is called".into(),
+        Call::Unwanted => "; it looks by itself and wants no call".into(),
+        Call::Held(until_ns) => {
+            format!(" and is called within {} us", until_ns.saturating_sub(done_ns) / 1000)
+        }
+        Call::None => "; a call is due already".into(),
+    }
+}
