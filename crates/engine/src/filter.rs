@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use weir_fabric::EgressTag;
-use weir_filter::{Outcome, Program};
+use weir_filter::{Looked, Outcome, Program};
 use weir_limits::{BURST_MAX, FILTER_INSTRUCTIONS_MAX, FILTER_RULES_MAX, FILTER_WINDOW_LEN};
-use weir_wire::Tci;
 use weir_wire::vlan::TAG_LEN;
+use weir_wire::{Head, Tci};
 
 use crate::burst::Burst;
 use crate::port::Outgoing;
@@ -132,8 +132,18 @@ impl Rules {
         window: &mut Window,
     ) {
         *verdicts = Verdicts::default();
+        let mut last: Option<Decided<'_>> = None;
         for (number, tag) in frames {
-            let deciding = self.deciding(number, tag, burst, window);
+            let frame = &burst.frames()[usize::from(number)];
+            let deciding = match &last {
+                Some(last) if tag.is_none() && last.is_of(&frame.head) => last.deciding,
+                _ => {
+                    let mut looked = Looked::default();
+                    let deciding = self.deciding(number, tag, burst, window, &mut looked);
+                    last = Some(Decided { head: &frame.head, looked, deciding });
+                    deciding
+                }
+            };
             verdicts.deciding[usize::from(number)] = deciding;
             if self.0.get(usize::from(deciding)).is_some_and(|rule| rule.action == Action::Drop) {
                 verdicts.refused |= 1 << number;
@@ -155,17 +165,25 @@ impl Rules {
         burst: &Burst<'_>,
         window: &mut Window,
     ) -> Option<usize> {
-        let deciding = usize::from(self.deciding(0, tag, burst, window));
+        let deciding = self.deciding(0, tag, burst, window, &mut Looked::default());
+        let deciding = usize::from(deciding);
         (deciding < self.0.len()).then_some(deciding)
     }
 
-    /// The number of the first rule that matches frame number `index` of a burst.
-    #[inline]
-    fn deciding(&self, index: u16, tag: Option<Tci>, burst: &Burst<'_>, window: &mut Window) -> u8 {
+    /// The number of the first rule that matches frame number `index` of a burst, and what of its head said so.
+    fn deciding(
+        &self,
+        index: u16,
+        tag: Option<Tci>,
+        burst: &Burst<'_>,
+        window: &mut Window,
+        looked: &mut Looked,
+    ) -> u8 {
         let frame = &burst.frames()[usize::from(index)];
         let tagged;
         let (mut front, mut len) = (frame.head.as_slice(), frame.len);
         if let Some(tag) = tag {
+            looked.further();
             let mut head = frame.head;
             // A head has room for one tag; it has none now.
             if head.insert_vlan(tag).is_ok() {
@@ -174,7 +192,7 @@ impl Rules {
             }
         }
         for (rule, number) in self.0.iter().zip(0..) {
-            match rule.program.run(front, len) {
+            match rule.program.run_and_note(front, len, looked) {
                 Outcome::Match => return number,
                 Outcome::NoMatch => {}
                 Outcome::Beyond => {
@@ -222,6 +240,21 @@ impl Rules {
             rule.packets.add(packets);
             rule.bytes.add(bytes);
         }
+    }
+}
+
+/// What was decided of a frame: frames of one flow come in a row, and differ where no rule looks.
+struct Decided<'b> {
+    head: &'b Head,
+    looked: Looked,
+    deciding: u8,
+}
+
+impl Decided<'_> {
+    /// Holds for any frame with this head, too.
+    #[inline(always)]
+    fn is_of(&self, head: &Head) -> bool {
+        self.looked.is_same(head.len(), |n| head.word(n) ^ self.head.word(n))
     }
 }
 

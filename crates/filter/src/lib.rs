@@ -19,7 +19,7 @@ mod run;
 
 pub use instruction::Instruction;
 pub use program::{CompileError, Fault, InvalidProgram, Program};
-pub use run::Outcome;
+pub use run::{Looked, Outcome};
 
 #[cfg(test)]
 mod tests;

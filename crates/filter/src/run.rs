@@ -1,6 +1,6 @@
 //! The interpreter.
 
-use weir_limits::FILTER_MEMORY_WORDS;
+use weir_limits::{FILTER_MEMORY_WORDS, HEAD_LEN};
 
 use crate::op::Op;
 use crate::program::Program;
@@ -14,6 +14,61 @@ pub enum Outcome {
     NoMatch,
     /// It depends on bytes of the packet that are not in the front that was given.
     Beyond,
+}
+
+/// 64-bit words of a front that [`Looked`] knows of.
+const WORDS: usize = HEAD_LEN.div_ceil(8);
+
+const _: () = assert!(WORDS <= u16::BITS as usize);
+
+/// What of a packet programs have looked at: all packets with these bytes have their outcomes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Looked {
+    /// Bytes that were read, all ones, in words whose first byte is the lowest.
+    masks: [u64; WORDS],
+    /// Bit n: there are some in word n.
+    used: u16,
+    /// How many bytes a front has at least that has them all.
+    end: u64,
+    /// And at its length, at bytes that it has not, or beyond what is known here.
+    further: bool,
+}
+
+impl Looked {
+    #[inline]
+    fn at(&mut self, at: u64, bytes: u64) {
+        let word = (at / 8) as usize;
+        let mask = u128::from(u64::MAX >> (64 - 8 * bytes)) << (8 * (at % 8));
+        for (word, mask) in [(word, mask as u64), (word + 1, (mask >> 64) as u64)] {
+            match self.masks.get_mut(word) {
+                _ if mask == 0 => {}
+                Some(known) => {
+                    *known |= mask;
+                    self.used |= 1 << word;
+                }
+                None => self.further = true,
+            }
+        }
+        self.end = self.end.max(at + bytes);
+    }
+
+    /// And at something else.
+    pub fn further(&mut self) {
+        self.further = true;
+    }
+
+    /// Whether the outcomes are the same for a packet whose front has `len` bytes: `differ(n)` are the bits in which its
+    /// word n, of the bytes from 8 * n on with the first the lowest, differs from that of the packet that was looked at.
+    #[inline(always)]
+    pub fn is_same(&self, len: usize, differ: impl Fn(usize) -> u64) -> bool {
+        let (mut used, mut different) = (self.used, 0);
+        while used != 0 {
+            let word = used.trailing_zeros() as usize;
+            different |= differ(word) & self.masks[word % WORDS];
+            used &= used - 1;
+        }
+        different == 0 && !self.further && self.end <= len as u64
+    }
 }
 
 /// Bytes of `front` from `at` on.
@@ -33,16 +88,37 @@ impl Program {
     ///
     /// Takes at most [`Program::len`] steps: jumps go forward only.
     pub fn run(&self, front: &[u8], len: u32) -> Outcome {
+        self.run_with(front, len, |_| ())
+    }
+
+    /// The same, and notes what it looked at.
+    pub fn run_and_note(&self, front: &[u8], len: u32, looked: &mut Looked) -> Outcome {
+        self.run_with(front, len, |look| match look {
+            Some((at, bytes)) => looked.at(at, bytes),
+            None => looked.further(),
+        })
+    }
+
+    /// `looks` is given each look at the packet: where, and at how many bytes; or `None` for one at anything else.
+    #[inline(always)]
+    fn run_with(
+        &self,
+        front: &[u8],
+        len: u32,
+        mut looks: impl FnMut(Option<(u64, u64)>),
+    ) -> Outcome {
         let (mut a, mut x) = (0_u32, 0_u32);
         let mut memory = [0_u32; FILTER_MEMORY_WORDS];
         let mut next = 0;
         macro_rules! load {
             ($at:expr, $word:ty) => {{
-                let at: u64 = $at;
-                match load(front, at) {
-                    Some(bytes) => u32::from(<$word>::from_be_bytes(bytes)),
-                    None => return missed(at, size_of::<$word>() as u64, len),
-                }
+                let (at, size): (u64, u64) = ($at, size_of::<$word>() as u64);
+                let Some(bytes) = load(front, at) else {
+                    looks(None);
+                    return missed(at, size, len);
+                };
+                looks(Some((at, size)));
+                u32::from(<$word>::from_be_bytes(bytes))
             }};
         }
         let matched = |holds| if holds { Outcome::Match } else { Outcome::NoMatch };
@@ -59,10 +135,16 @@ impl Program {
                 Op::LoadByteAtX(k) => a = load!(at_x(k), u8),
                 Op::LoadConstant(k) => a = k,
                 Op::LoadMemory(word) => a = memory.get(usize::from(word)).copied().unwrap_or(0),
-                Op::LoadLen => a = len,
+                Op::LoadLen => {
+                    looks(None);
+                    a = len;
+                }
                 Op::LoadXConstant(k) => x = k,
                 Op::LoadXMemory(word) => x = memory.get(usize::from(word)).copied().unwrap_or(0),
-                Op::LoadXLen => x = len,
+                Op::LoadXLen => {
+                    looks(None);
+                    x = len;
+                }
                 Op::LoadXHeaderLen(k) => x = 4 * (load!(k.into(), u8) & 0x0f),
                 Op::Store(word) => {
                     if let Some(place) = memory.get_mut(usize::from(word)) {

@@ -129,6 +129,37 @@ proptest! {
     }
 
     #[test]
+    fn a_packet_with_the_bytes_that_were_looked_at_has_the_same_outcomes(
+        frame in frame(),
+        changes in prop::collection::vec((any::<Index>(), byte()), 0..8),
+        len in 0..400_usize,
+    ) {
+        ORACLE.with(|oracle| {
+            let mut other = frame.clone();
+            for (at, byte) in &changes {
+                other[at.index(frame.len())] = *byte;
+            }
+            other.resize(len.max(14), 0);
+            let word = |packet: &[u8], n: usize| {
+                let mut bytes = [0; 8];
+                let there = packet.get(8 * n..).unwrap_or_default();
+                bytes.iter_mut().zip(there).for_each(|(byte, there)| *byte = *there);
+                u64::from_le_bytes(bytes)
+            };
+            for (text, program, _) in &oracle.get_or_init(Oracle::new).0 {
+                let mut looked = Looked::default();
+                let outcome = program.run_and_note(&frame, frame.len() as u32, &mut looked);
+                prop_assert_eq!(outcome, program.run(&frame, frame.len() as u32));
+                prop_assert!(!looked.is_same(0, |_| 0) || text.is_empty());
+                if looked.is_same(other.len(), |n| word(&frame, n) ^ word(&other, n)) {
+                    prop_assert_eq!(program.run(&other, other.len() as u32), outcome, "{}", text);
+                }
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
     fn a_front_says_what_the_whole_packet_says_or_that_it_is_too_short(
         frame in frame(),
         cut in any::<Index>(),
