@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use weir_fabric::PortId;
 use weir_guestmem::{Slice, recycle};
-use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN};
+use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN, HEAD_LEN};
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr, ethertype};
 
@@ -47,6 +47,10 @@ impl Frame {
 }
 
 impl Frame {
+    fn make_plain(&mut self) {
+        (self.tag, self.offload) = (None, Offload::NONE);
+    }
+
     /// A frame with something left to do, or with a VLAN tag.
     #[inline(never)]
     fn look_closer(&mut self, vnet: &VnetHdr, from_device: bool) -> Result<(), FrameError> {
@@ -129,6 +133,10 @@ pub struct Burst<'m> {
     pub from_device: bool,
     /// Its frames waited in their sender's memory for receivers without buffers.
     pub waited: bool,
+    /// Bytes of all frames.
+    bytes: u64,
+    /// Frames, by their index, with an offload or a tag. Those behind the last one have neither.
+    special: u64,
     /// Where several workers serve its queue: given back when all frames have their places.
     pub turn: Option<&'m RefCell<Option<Turn>>>,
     /// Frames, by their index, with a tag more than the one that was taken off, or with one of a provider's.
@@ -186,6 +194,8 @@ impl Scratch {
             park_room: 0,
             from_device: false,
             waited: false,
+            bytes: 0,
+            special: 0,
             turn: None,
             still_tagged: 0,
             away: None,
@@ -197,6 +207,10 @@ impl Scratch {
     /// Takes the room back.
     #[inline(always)]
     pub fn give_back(&mut self, mut burst: Burst<'_>) {
+        while burst.special != 0 {
+            burst.slots[burst.special.trailing_zeros() as usize].make_plain();
+            burst.special &= burst.special - 1;
+        }
         burst.chains.clear();
         burst.blocked.clear();
         burst.parked.clear();
@@ -233,9 +247,24 @@ impl<'m> Burst<'m> {
         &self.slots[..self.count]
     }
 
-    /// Payload of `frame`, behind its head. Some of it may need a [fetch](Self::fetch) first.
+    /// Bytes of all frames.
     #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a frame, by its index, has neither an offload nor a tag.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, frame: u16) -> bool {
+        self.special >> (frame % BURST_MAX as u16) & 1 == 0
+    }
+
+    /// Payload of `frame`, behind its head. Some of it may need a [fetch](Self::fetch) first.
+    #[inline(always)]
     pub fn payload(&self, frame: &Frame) -> &[Slice<'m>] {
+        if frame.first_piece == frame.end_piece {
+            return &[];
+        }
         &self.pieces[frame.first_piece as usize..frame.end_piece as usize]
     }
 
@@ -248,29 +277,31 @@ impl<'m> Burst<'m> {
         vnet_len: usize,
         arrived_ns: u64,
     ) -> Result<(), FrameError> {
-        let len = chain.len.saturating_sub(vnet_len as u32);
+        let len = chain.len.wrapping_sub(vnet_len as u32);
         if !(FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&len) {
-            return Err(wrong_len(len));
+            return Err(wrong_len(chain.len.saturating_sub(vnet_len as u32)));
         }
         let Some(frame) = self.slots.get_mut(self.count) else {
             unreachable!("the caller asks `is_full` first")
         };
-        let (first, end) = (chain.pieces.0 as usize, chain.pieces.1 as usize);
-        let pieces = &mut self.pieces[first..end];
-        let (vnet, cursor) = take_front(pieces, vnet_len, frame.head.refill(len as usize));
-        frame.first_piece = (first + cursor) as u32;
-        frame.end_piece = end as u32;
+        let (first, end) = chain.pieces;
+        let head = frame.head.refill(len as usize);
+        let (vnet, rest) = match take_front(&mut self.pieces, first, vnet_len, head) {
+            Some(front) => front,
+            None => take_front_of_several(&mut self.pieces, chain.pieces, vnet_len, head),
+        };
+        frame.first_piece = if len as usize > HEAD_LEN { rest } else { end };
+        frame.end_piece = end;
         frame.len = len;
         frame.token = chain.token;
         frame.arrived_ns = arrived_ns;
-        frame.tag = None;
-        frame.offload = Offload::NONE;
-        if vnet.is_plain() && !is_tag(frame.head.ethertype()) {
-            self.count += 1;
-            return Ok(());
+        if !vnet.is_plain() || is_tag(frame.head.ethertype()) {
+            let looked_at = frame.look_closer(&vnet.parse(), self.from_device);
+            looked_at.inspect_err(|_| frame.make_plain())?;
+            self.special |= 1 << self.count;
+            self.still_tagged |= u64::from(is_tag(frame.head.ethertype())) << self.count;
         }
-        frame.look_closer(&vnet.parse(), self.from_device)?;
-        self.still_tagged |= u64::from(is_tag(frame.head.ethertype())) << self.count;
+        self.bytes += u64::from(frame.len);
         self.count += 1;
         Ok(())
     }
@@ -280,6 +311,7 @@ impl<'m> Burst<'m> {
     pub fn name_network(&mut self, number: u16) {
         if let Some(frame) = self.slots[..self.count].last_mut() {
             frame.tag = Some(Tci::from_bits(number));
+            self.special |= 1 << (self.count - 1);
         }
     }
 
@@ -309,11 +341,11 @@ impl<'m> Burst<'m> {
         arrived_ns: u64,
         mut refused: impl FnMut(FrameError) -> Result<(), E>,
     ) -> Result<(), E> {
-        for i in 0..self.chains.len() {
-            let chain = self.chains[i];
-            self.add(chain, vnet_len, arrived_ns).or_else(&mut refused)?;
-        }
-        Ok(())
+        let chains = std::mem::take(&mut self.chains);
+        let mut added = chains.iter().map(|chain| self.add(*chain, vnet_len, arrived_ns));
+        let result = added.try_for_each(|added| added.or_else(&mut refused));
+        self.chains = chains;
+        result
     }
 
     /// Adds a whole frame of weir's own, at most [`HEAD_LEN`](weir_limits::HEAD_LEN) bytes, that no ring knows of; `false`
@@ -326,6 +358,7 @@ impl<'m> Burst<'m> {
         let len = head.len() as u32;
         let Some(frame) = self.slots.get_mut(self.count) else { return false };
         *frame = Frame { head, len, arrived_ns: now_ns, ..Frame::EMPTY };
+        self.bytes += u64::from(len);
         self.count += 1;
         true
     }
@@ -399,6 +432,13 @@ impl RawVnet {
         self.0 as u16 == 0
     }
 
+    /// With its last bytes, which count only if it is not plain.
+    #[inline(never)]
+    fn with_rest(self, header: &Slice<'_>) -> Self {
+        let high = header.skip(8).read_array().unwrap_or_default();
+        Self(self.0, u32::from_le_bytes(high))
+    }
+
     fn parse(&self) -> VnetHdr {
         let mut bytes = [0; VnetHdr::LEN];
         bytes[..8].copy_from_slice(&self.0.to_le_bytes());
@@ -407,37 +447,43 @@ impl RawVnet {
     }
 }
 
-/// Takes the virtio-net header and the front out of a chain. Returns the piece with which the rest begins.
+/// Takes the virtio-net header and the front out of a chain whose `first` piece has both, as nearly all do. Says where
+/// the rest begins.
 #[inline(always)]
-fn take_front(pieces: &mut [Slice<'_>], vnet_len: usize, head: &mut [u8]) -> (RawVnet, usize) {
-    // The usual case: one piece has both.
-    if let (Some(first), VnetHdr::LEN) = (pieces.first_mut(), vnet_len) {
-        let piece = *first;
-        if piece.len() >= VnetHdr::LEN + head.len()
-            && let (Some(low), Some(high)) = (piece.read_array(), piece.skip(8).read_array())
-        {
-            let front = piece.skip(VnetHdr::LEN);
-            front.read(head);
-            let rest = front.skip(head.len());
-            *first = rest;
-            let vnet = RawVnet(u64::from_le_bytes(low), u32::from_le_bytes(high));
-            return (vnet, usize::from(rest.is_empty()));
-        }
+fn take_front(
+    pieces: &mut [Slice<'_>],
+    first: u32,
+    vnet_len: usize,
+    head: &mut [u8],
+) -> Option<(RawVnet, u32)> {
+    let piece = pieces.get_mut(first as usize).filter(|_| vnet_len == VnetHdr::LEN)?;
+    if !piece.read_at(VnetHdr::LEN, head) {
+        return None;
     }
-    take_front_of_several(pieces, vnet_len, head)
+    let vnet = RawVnet(u64::from_le_bytes(piece.read_array()?), 0);
+    let vnet = if vnet.is_plain() { vnet } else { vnet.with_rest(piece) };
+    let mut rest = first;
+    if head.len() == HEAD_LEN {
+        *piece = piece.skip(VnetHdr::LEN + HEAD_LEN);
+        rest += u32::from(piece.is_empty());
+    }
+    Some((vnet, rest))
 }
 
+/// The same for any chain.
 #[inline(never)]
 fn take_front_of_several(
     pieces: &mut [Slice<'_>],
+    (first, end): (u32, u32),
     vnet_len: usize,
     head: &mut [u8],
-) -> (RawVnet, usize) {
+) -> (RawVnet, u32) {
+    let pieces = &mut pieces[first as usize..end as usize];
     let (mut cursor, mut low, mut high) = (0, [0; 8], [0; 4]);
     consume(pieces, &mut cursor, &mut low);
     consume(pieces, &mut cursor, &mut high[..vnet_len - 8]);
     consume(pieces, &mut cursor, head);
-    (RawVnet(u64::from_le_bytes(low), u32::from_le_bytes(high)), cursor)
+    (RawVnet(u64::from_le_bytes(low), u32::from_le_bytes(high)), first + cursor as u32)
 }
 
 /// Copies bytes out of the pieces from `cursor` on and shortens those by what was copied.

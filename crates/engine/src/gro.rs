@@ -120,24 +120,24 @@ impl<'b> EgressList<'b> {
         }
     }
 
-    /// The next frame, if it goes as it is: no merging, no tag, no offload. Nearly all frames thus need no
-    /// [`Packet`].
+    /// The frames from the next one on that go as they are: no merging, no tag, no offload. Nearly all frames thus need
+    /// no [`Packet`].
     #[inline(always)]
-    pub fn plain(&self) -> Option<Plain<'b>> {
-        if self.ahead != 0 {
-            return None;
-        }
-        let outgoing = self.frames.get(self.next)?;
-        let frame = self.slots.get(usize::from(outgoing.frame))?;
-        let plain = outgoing.tag == EgressTag::Untagged && frame.offload.is_none();
-        let merges = self.merges && TcpSegment::is_likely(&frame.head, frame.len);
-        (plain && !merges).then(|| Plain { frame, body: self.burst.payload(frame) })
+    pub fn plain(&self) -> impl Iterator<Item = Plain<'b>> + use<'b> {
+        let Self { burst, slots, frames, merges, .. } = *self;
+        let left = frames.get(self.next..).filter(|_| self.ahead == 0).unwrap_or_default();
+        left.iter().map_while(move |outgoing| {
+            let frame = slots.get(usize::from(outgoing.frame))?;
+            let plain = outgoing.tag == EgressTag::Untagged && burst.is_plain(outgoing.frame);
+            let merges = merges && TcpSegment::is_likely(&frame.head, frame.len);
+            (plain && !merges).then(|| Plain { frame, body: burst.payload(frame) })
+        })
     }
 
-    /// The frame that [`plain`](Self::plain) gave is dealt with.
+    /// The first `count` frames that [`plain`](Self::plain) gave are dealt with.
     #[inline(always)]
-    pub fn plain_done(&mut self) {
-        self.next += 1;
+    pub fn plain_done(&mut self, count: usize) {
+        self.next += count;
     }
 
     /// Gives the next packet to `put` in the receiver's form, as [`emit`] does; `None` when all frames are done. A

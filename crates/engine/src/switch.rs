@@ -7,7 +7,7 @@ use weir_fabric::source_guard::Origin;
 use weir_fabric::{EgressTag, Forward, FrameKey, PortId, SourceGuard, View};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
-use weir_wire::{Ethernet, Tci};
+use weir_wire::Ethernet;
 
 use crate::blocked;
 use crate::burst::{Burst, Frame};
@@ -116,6 +116,28 @@ impl List {
         self.frames.push(outgoing);
     }
 
+    /// Of the frames in `left` takes those that directly follow and are like the `first`, a unicast frame that has been
+    /// put in: frames of one flow come in a row. Says which are left then.
+    #[inline(always)]
+    fn follow(&mut self, burst: &Burst<'_>, first: u16, tag: EgressTag, mut left: u64) -> u64 {
+        let frames = burst.frames();
+        let Some(Frame { head, tag: vlan, .. }) = frames.get(usize::from(first)) else {
+            return left;
+        };
+        let (addresses, vlan) = (head.addresses(), *vlan);
+        while left != 0 {
+            let frame = left.trailing_zeros() as u16; // a burst is short
+            match frames.get(usize::from(frame)) {
+                Some(next) if next.head.addresses() == addresses && next.tag == vlan => {
+                    self.push(Outgoing { frame, tag }, true);
+                }
+                _ => break,
+            }
+            left &= left - 1;
+        }
+        left
+    }
+
     /// Makes frames readable for a port that has to read them; `false` if none is left for it.
     #[cold]
     fn fetch(&mut self, port: &dyn Port, burst: &Burst<'_>) -> bool {
@@ -197,14 +219,6 @@ pub struct Ingress<'a> {
     pub now_ns: u64,
 }
 
-/// The decision for a unicast frame and the like frames that follow it: frames of one flow come in a row.
-struct Run {
-    addresses: (u64, u32),
-    vlan: Option<Tci>,
-    tag: EgressTag,
-    list: usize,
-}
-
 impl Forwarder {
     /// That of a worker.
     pub(crate) fn of(worker: usize) -> Self {
@@ -258,22 +272,12 @@ impl Forwarder {
     /// Forwards all frames not in `refused` (by bit). Inlined, so that nobody without a filter reads these bits.
     #[inline(always)]
     fn forward_but(&mut self, refused: u64, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
-        let mut run: Option<Run> = None;
-        for index in 0..burst.frames().len() {
-            if refused >> index & 1 != 0 {
-                continue;
-            }
-            let frame = &burst.frames()[index];
-            let (addresses, vlan) = (frame.head.addresses(), frame.tag);
-            let frame = index as u16; // a burst is short
-            match &run {
-                Some(run) if run.addresses == addresses && run.vlan == vlan => {
-                    self.lists[run.list].push(Outgoing { frame, tag: run.tag }, true);
-                }
-                _ => {
-                    let to = self.classify(&ingress, burst, frame);
-                    run = to.map(|(list, tag)| Run { addresses, vlan, tag, list });
-                }
+        let mut left = burst.all() & !refused;
+        while left != 0 {
+            let first = left.trailing_zeros() as u16; // a burst is short
+            left &= left - 1;
+            if let Some((list, tag)) = self.classify(&ingress, burst, first) {
+                left = self.lists[list].follow(burst, first, tag, left);
             }
         }
         stages::lap(Stage::Classify);

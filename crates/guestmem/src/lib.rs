@@ -15,7 +15,7 @@
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
 //! | `log.rs` | [`DirtyLog`], [`WriteLog`]: which pages were written, for a guest that moves |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
-//! | `window.rs` | [`Window`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
+//! | `window.rs` | [`Window`], [`Elements`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
 //! | `io.rs` | `readv`, `writev` and `recvmsg` between a file descriptor and slices |
 //! | `datagrams.rs` | [`Outbox`], [`receive_datagrams`]: the same for many datagrams at once, with UDP GSO and GRO |
 //! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
@@ -58,9 +58,9 @@ pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};
 pub use slice::{CACHE_LINE_BYTES, Slice, recycle};
+pub use window::{Elements, Window, fence};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};
-pub use window::{Window, fence};
 
 /// What `place.rs` is made of; `model.rs` has a model checker's.
 mod atomic {

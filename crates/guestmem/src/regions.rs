@@ -50,6 +50,8 @@ pub struct GuestMemory {
     /// The same, in the same order, as a lookup needs them: one line of cache for two regions, and
     /// no pointer to follow.
     table: Vec<Translation>,
+    /// The largest of them, where nearly all buffers are.
+    main: Translation,
 }
 
 /// Where a region's guest-physical addresses are mapped.
@@ -58,6 +60,13 @@ struct Translation {
     guest_address: u64,
     size: u64,
     start: NonNull<u8>,
+}
+
+impl Default for Translation {
+    /// No address.
+    fn default() -> Self {
+        Self { guest_address: 0, size: 0, start: NonNull::dangling() }
+    }
 }
 
 // SAFETY: an address is plain data; what it points to is owned by the `Mapping` beside it, which
@@ -185,6 +194,7 @@ impl GuestMemory {
             start: region.start(),
         };
         self.table = self.regions.iter().map(translation).collect();
+        self.main = self.table.iter().copied().max_by_key(|it| it.size).unwrap_or_default();
     }
 
     #[inline]
@@ -196,6 +206,20 @@ impl GuestMemory {
         }
         let after = self.table.partition_point(|r| r.guest_address <= guest_address);
         self.table.get(after.checked_sub(1)?).filter(has)
+    }
+
+    /// `len` bytes at a guest-physical address, if there are some and the largest region holds them all.
+    #[inline(always)]
+    pub fn main_slice(&self, guest_address: u64, len: u32) -> Option<Slice<'_>> {
+        let Translation { guest_address: first, size, start } = self.main;
+        let offset = guest_address.wrapping_sub(first);
+        // The shorter of two bounds of a length, less 1: none of 0 bytes is in it.
+        if offset >= size || u64::from(len).wrapping_sub(1) >= size - offset {
+            return None;
+        }
+        // SAFETY: offset < size, and `size` bytes from `start` are mapped while the region's
+        // `Mapping`, which self holds, lives; `len` bytes from there are among them.
+        Some(unsafe { Slice::new(start.add(offset as usize), len as usize) })
     }
 
     /// `len` bytes at a guest-physical address, if one region holds them all.

@@ -1,6 +1,7 @@
 //! Checked pieces of foreign memory.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -77,6 +78,29 @@ impl<'m> Slice<'m> {
         len
     }
 
+    /// Fills `out` with the bytes from `at` on, if there are as many: short ones without a call.
+    #[inline(always)]
+    pub fn read_at(&self, at: usize, out: &mut [u8]) -> bool {
+        let fits = at.checked_add(out.len()).is_some_and(|end| end <= self.len);
+        if fits {
+            // SAFETY: `out.len()` bytes are readable from `at` on (just checked), and writable at `out`.
+            unsafe { copy_short(self.start.as_ptr().add(at), out.as_mut_ptr(), out.len()) };
+            read_once();
+        }
+        fits
+    }
+
+    /// Writes `bytes` from `at` on; `false` and no change when there is no room for them. Short ones without a call.
+    #[inline(always)]
+    pub fn write_at(&self, at: usize, bytes: &[u8]) -> bool {
+        let fits = at.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
+        if fits {
+            // SAFETY: as in `read_at`, the other way.
+            unsafe { copy_short(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) };
+        }
+        fits
+    }
+
     /// Reads the first `N` bytes, if there are as many: with a length that the compiler knows, a
     /// header goes through registers.
     #[inline]
@@ -118,11 +142,26 @@ impl<'m> Slice<'m> {
         }
     }
 
-    /// As [`prefetch`](Self::prefetch), for the first `bytes` bytes, which are about to be written.
+    /// As [`prefetch`](Self::prefetch), before they are written.
+    #[inline]
+    pub fn prefetch_front_write(&self) {
+        prefetch_line_to_write(self.start.as_ptr());
+        prefetch_line_to_write(self.start.as_ptr().wrapping_add(CACHE_LINE_BYTES));
+    }
+
+    /// The same for the first `bytes` bytes.
     #[inline]
     pub fn prefetch_write(&self, bytes: usize) {
-        for at in (0..self.len.min(bytes)).step_by(CACHE_LINE_BYTES) {
-            prefetch_line_to_write(self.start.as_ptr().wrapping_add(at));
+        const LINES: usize = 4;
+        let fetch = |at| prefetch_line_to_write(self.start.as_ptr().wrapping_add(at));
+        let (mut at, end) = (0, self.len.min(bytes));
+        while at + LINES * CACHE_LINE_BYTES <= end {
+            (0..LINES).for_each(|nth| fetch(at + nth * CACHE_LINE_BYTES));
+            at += LINES * CACHE_LINE_BYTES;
+        }
+        while at < end {
+            fetch(at);
+            at += CACHE_LINE_BYTES;
         }
     }
 
@@ -147,6 +186,34 @@ impl<'m> Slice<'m> {
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
+    }
+}
+
+/// Copies `len` bytes as `ptr::copy` does, except where `from` and `to` overlap: then `to` has any of the bytes. A
+/// length from 16 to 128 is two copies of a length that the compiler knows, which meet or overlap: front and back.
+///
+/// # Safety
+/// `len` bytes are readable at `from` and writable at `to`.
+#[inline(always)]
+unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+    /// # Safety
+    /// As above, and `len` is N to 2 * N.
+    #[inline(always)]
+    unsafe fn ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
+        // SAFETY: N <= len, so both ends are within what the caller vouches for.
+        unsafe {
+            std::ptr::copy(from, to, N);
+            std::ptr::copy(from.add(len - N), to.add(len - N), N);
+        }
+    }
+    // SAFETY: each length is that of its arm; else, `ptr::copy` asks for no more than this function.
+    unsafe {
+        match len {
+            33..=64 => ends::<32>(from, to, len),
+            65..=128 => ends::<64>(from, to, len),
+            16..=32 => ends::<16>(from, to, len),
+            _ => std::ptr::copy(from, to, len),
+        }
     }
 }
 
@@ -199,6 +266,7 @@ impl std::fmt::Debug for Slice<'_> {
 #[inline]
 pub fn recycle<'b>(mut used: Vec<Slice<'_>>) -> Vec<Slice<'b>> {
     used.clear();
-    // Source and target have one layout: collecting in place keeps the allocation (asserted by a test).
-    used.into_iter().map(|_| -> Slice<'b> { unreachable!("the vector was cleared") }).collect()
+    let mut used = ManuallyDrop::new(used);
+    // SAFETY: the allocation is of a type that is the same but for a lifetime, and nobody else has it. No slice is in it.
+    unsafe { Vec::from_raw_parts(used.as_mut_ptr().cast(), 0, used.capacity()) }
 }

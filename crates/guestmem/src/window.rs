@@ -124,21 +124,6 @@ impl Window {
         self.atomic32(at).store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// Reads a little-endian 64-bit word at a multiple of 8, all of it at once, if its last 16-bit
-    /// field is `ready`; then later reads are not moved before it.
-    #[inline(always)]
-    pub fn load_word_acquire(&self, at: usize, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
-        let address = self.start.as_ptr() as usize + at;
-        assert!(self.holds(at, 8) && address.is_multiple_of(8), "ring offset {at} of {}", self.len);
-        // SAFETY: in bounds and aligned (just checked), mapped while self lives. Volatile and not
-        // atomic: the driver writes the word's fields one by one, and atomics of different sizes may
-        // not meet.
-        let word = unsafe { self.start.as_ptr().add(at).cast::<u64>().read_volatile() };
-        fence(Ordering::Acquire);
-        let word = u64::from_le(word);
-        ready((word >> 48) as u16).then_some(word)
-    }
-
     /// Reads a little-endian 16-bit field.
     #[inline]
     pub fn load(&self, at: usize) -> u16 {
@@ -212,6 +197,136 @@ impl Window {
     /// The window starts at a multiple of `align`.
     pub fn is_aligned(&self, align: usize) -> bool {
         (self.start.as_ptr() as usize).is_multiple_of(align)
+    }
+}
+
+/// Equal elements of `N` bytes in a [`Window`], as rings have them: their bounds are checked once, and an index by one
+/// comparison or none.
+pub struct Elements<const N: usize> {
+    start: NonNull<u8>,
+    /// Index of the last one.
+    last: usize,
+    /// Keeps the mapping.
+    _memory: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: as for `Slice`.
+unsafe impl<const N: usize> Send for Elements<N> {}
+// SAFETY: as for `Slice`.
+unsafe impl<const N: usize> Sync for Elements<N> {}
+
+impl Window {
+    /// `count` elements from `at` on; `None` if there are none, not as many, or they are not aligned: descriptors, of 16
+    /// bytes, to 8, and all others to 2.
+    pub fn elements<const N: usize>(&self, at: usize, count: u16) -> Option<Elements<N>> {
+        let last = usize::from(count).checked_sub(1)?;
+        let align = if N == 16 { 8 } else { 2 };
+        let address = (self.start.as_ptr() as usize).checked_add(at)?;
+        let fits = self.holds(at, usize::from(count) * N);
+        if !fits || !N.is_multiple_of(align) || !address.is_multiple_of(align) {
+            return None;
+        }
+        // SAFETY: in bounds (just checked).
+        let start = unsafe { self.start.add(at) };
+        Some(Elements { start, last, _memory: Arc::clone(&self._memory) })
+    }
+}
+
+impl<const N: usize> Elements<N> {
+    /// The index of a free-running number, in a ring whose size is a power of two.
+    #[inline(always)]
+    pub fn around(&self, number: u16) -> usize {
+        usize::from(number) & self.last
+    }
+
+    /// Where an element is. An index beyond the last one is a programming error.
+    #[inline(always)]
+    fn at(&self, index: usize) -> *mut u8 {
+        assert!(index <= self.last, "element {index} of {}", self.last + 1);
+        // SAFETY: `last + 1` elements of N bytes from `start` are in the window, and this one is among them.
+        unsafe { self.start.add(index * N).as_ptr() }
+    }
+
+    /// Reads an element, each byte once.
+    #[inline(always)]
+    pub fn read(&self, index: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        // SAFETY: an element has N bytes, mapped while self lives.
+        unsafe { std::ptr::copy(self.at(index), bytes.as_mut_ptr(), N) };
+        read_once();
+        bytes
+    }
+
+    /// Writes an element.
+    #[inline(always)]
+    pub fn write(&self, index: usize, bytes: [u8; N]) {
+        about_to_write();
+        // SAFETY: as in `read`.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.at(index), N) };
+    }
+
+    /// Asks the processor to fetch an element.
+    #[inline(always)]
+    pub fn prefetch(&self, index: usize) {
+        prefetch_line(self.start.as_ptr().wrapping_add(index * N));
+    }
+
+    /// As [`prefetch`](Self::prefetch), for one that is about to be written.
+    #[inline(always)]
+    pub fn prefetch_write(&self, index: usize) {
+        prefetch_line_to_write(self.start.as_ptr().wrapping_add(index * N));
+    }
+}
+
+impl Elements<2> {
+    /// Reads a little-endian 16-bit element.
+    #[inline(always)]
+    pub fn load(&self, index: usize) -> u16 {
+        // SAFETY: in bounds (`at`), at a multiple of 2 (`Window::elements`), mapped while self lives. See
+        // `Window::atomic`.
+        let element = unsafe { AtomicU16::from_ptr(self.at(index).cast()) };
+        u16::from_le(element.load(Ordering::Relaxed))
+    }
+}
+
+impl Elements<16> {
+    /// Reads the second word of an element, all of it at once, if its last 16-bit field is `ready`; then later reads are
+    /// not moved before it.
+    #[inline(always)]
+    pub fn load_second_acquire(
+        &self,
+        index: usize,
+        ready: impl FnOnce(u16) -> bool,
+    ) -> Option<u64> {
+        // SAFETY: in bounds (`at`), at a multiple of 8 (`Window::elements`), mapped while self lives. Volatile and not
+        // atomic: the driver writes the word's fields one by one, and atomics of different sizes may not meet.
+        let word = unsafe { self.at(index).add(8).cast::<u64>().read_volatile() };
+        fence(Ordering::Acquire);
+        let word = u64::from_le(word);
+        ready((word >> 48) as u16).then_some(word)
+    }
+
+    /// Reads the first word of an element.
+    #[inline(always)]
+    pub fn read_first(&self, index: usize) -> u64 {
+        // SAFETY: as in `Elements::read`, of half an element.
+        let bytes = unsafe { self.at(index).cast::<[u8; 8]>().read() };
+        read_once();
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Writes the second word of an element.
+    #[inline(always)]
+    pub fn write_second(&self, index: usize, word: u64) {
+        about_to_write();
+        // SAFETY: as in `read`.
+        unsafe { self.at(index).add(8).cast::<[u8; 8]>().write(word.to_le_bytes()) };
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Elements<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Elements({} of {N} bytes)", self.last + 1)
     }
 }
 

@@ -113,15 +113,6 @@ impl Window {
         self.store(at, u16::try_from(value).expect("a model is short"));
     }
 
-    /// Reads four fields, the last first: if that is `ready`, the others are as new. (In `window.rs`
-    /// they are one word, read at once.)
-    pub fn load_word_acquire(&self, at: usize, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
-        let last = self.load_acquire(at + 6);
-        let field = |at| u64::from(self.load(at));
-        let others = || field(at) | field(at + 2) << 16 | field(at + 4) << 32;
-        ready(last).then(|| others() | u64::from(last) << 48)
-    }
-
     /// Reads a field.
     pub fn load(&self, at: usize) -> u16 {
         self.atomic(at).load(Ordering::Relaxed)
@@ -177,6 +168,89 @@ impl Window {
     /// The window starts at a multiple of `align`.
     pub fn is_aligned(&self, align: usize) -> bool {
         self.start.is_multiple_of(align)
+    }
+}
+
+/// Equal elements of a window.
+pub struct Elements<const N: usize> {
+    window: Window,
+    at: usize,
+    last: usize,
+}
+
+impl Window {
+    /// `count` elements of `N` bytes from `at` on.
+    pub fn elements<const N: usize>(&self, at: usize, count: u16) -> Option<Elements<N>> {
+        let last = usize::from(count).checked_sub(1)?;
+        let window = Self { words: Arc::clone(&self.words), start: self.start };
+        (at + (last + 1) * N <= window.len()).then_some(Elements { window, at, last })
+    }
+}
+
+impl<const N: usize> Elements<N> {
+    /// The index of a free-running number, in a ring whose size is a power of two.
+    pub fn around(&self, number: u16) -> usize {
+        usize::from(number) & self.last
+    }
+
+    fn at(&self, index: usize) -> usize {
+        assert!(index <= self.last, "element {index} of {}", self.last + 1);
+        self.at + index * N
+    }
+
+    /// Reads an element.
+    pub fn read(&self, index: usize) -> [u8; N] {
+        self.window.read(self.at(index))
+    }
+
+    /// Writes an element.
+    pub fn write(&self, index: usize, bytes: [u8; N]) {
+        self.window.write(self.at(index), bytes);
+    }
+
+    /// A hint, that changes nothing.
+    pub fn prefetch(&self, _index: usize) {}
+
+    /// A hint, that changes nothing.
+    pub fn prefetch_write(&self, _index: usize) {}
+}
+
+impl Elements<2> {
+    /// Reads a 16-bit element.
+    pub fn load(&self, index: usize) -> u16 {
+        self.window.load(self.at(index))
+    }
+}
+
+impl Elements<16> {
+    /// Reads the four fields of an element's second half, the last first: if that is `ready`, the others are as new. (In
+    /// `window.rs` they are one word, read at once.)
+    pub fn load_second_acquire(
+        &self,
+        index: usize,
+        ready: impl FnOnce(u16) -> bool,
+    ) -> Option<u64> {
+        let at = self.at(index) + 8;
+        let last = self.window.load_acquire(at + 6);
+        let field = |at| u64::from(self.window.load(at));
+        let others = || field(at) | field(at + 2) << 16 | field(at + 4) << 32;
+        ready(last).then(|| others() | u64::from(last) << 48)
+    }
+
+    /// Reads the first half of an element.
+    pub fn read_first(&self, index: usize) -> u64 {
+        u64::from_le_bytes(self.window.read(self.at(index)))
+    }
+
+    /// Writes the second word of an element.
+    pub fn write_second(&self, index: usize, word: u64) {
+        self.window.write(self.at(index) + 8, word.to_le_bytes());
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Elements<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Elements({} of {N} bytes)", self.last + 1)
     }
 }
 

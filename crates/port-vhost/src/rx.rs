@@ -13,6 +13,7 @@ mod container;
 mod logged;
 
 use std::mem::take;
+use std::ops::Range;
 use std::sync::Arc;
 
 use weir_engine::burst::Burst;
@@ -26,7 +27,7 @@ use weir_guestmem::{GuestMemory, Slice, WriteLog, recycle};
 use weir_limits::RX_MERGE_MAX;
 use weir_policy::moderation::Batch;
 use weir_policy::steering::Mark;
-use weir_ring::{Chain, DeviceRing, Direction, Pieces, RingError};
+use weir_ring::{Chain, DeviceRing, Direction, RingError, Taken};
 use weir_wire::VnetHdr;
 
 use self::container::Open;
@@ -43,8 +44,6 @@ pub(crate) struct Room {
     copies: Vec<Slice<'static>>,
 }
 
-/// What is fetched of a buffer before the first bytes go into it: a header and a small frame.
-const FRONT_LEN: usize = 128;
 /// Bytes to prefetch of the next copy's buffer: the guest's core has its lines, and a copy would wait for each in
 /// turn. The constant covers a frame of 1500 bytes; of larger ones the CPU foresees the rest.
 const FETCHED_AHEAD: usize = 2048;
@@ -141,15 +140,11 @@ pub(crate) fn place<'m>(
     let mut delivered_frames = 0;
     let mut arrived_ns = u64::MAX;
     loop {
-        while let Some(plain) = list.plain() {
-            let placed = if packs { writer.pack_plain(plain) } else { writer.place_plain(plain) };
-            if !placed {
-                break;
-            }
-            list.plain_done();
-            delivered_frames += 1;
-            arrived_ns = arrived_ns.min(plain.frame.arrived_ns);
-        }
+        let plain = list.plain();
+        let run = if packs { writer.pack_plain(plain) } else { writer.place_plain(plain) };
+        list.plain_done(run.frames as usize);
+        delivered_frames += run.frames;
+        arrived_ns = arrived_ns.min(run.arrived_ns);
         let before = writer.packets;
         let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
         if !sent.settle(counters) {
@@ -204,9 +199,23 @@ pub(crate) fn finish(
 /// A chain that is taken and not written to yet.
 #[derive(Debug, Clone, Copy)]
 struct Reserved {
+    /// Its length is what was put into it, once it is used.
     chain: Chain,
     /// Its pieces in the writer's buffers: the first, and the one after the last.
-    pieces: (usize, usize),
+    pieces: (u32, u32),
+}
+
+impl Reserved {
+    fn pieces(&self) -> Range<usize> {
+        self.pieces.0 as usize..self.pieces.1 as usize
+    }
+}
+
+/// Frames that were written one after the other.
+struct Run {
+    frames: u32,
+    /// When the first of them was taken (ns).
+    arrived_ns: u64,
 }
 
 /// Writes packets into a ring, one after the other.
@@ -233,13 +242,11 @@ struct Writer<'r, 'm> {
 }
 
 /// A chain that was taken ahead; its front is fetched to be written.
-#[inline]
-fn reserved(chain: Chain, pieces: Pieces<'_, '_>) -> Reserved {
-    let Pieces { first, all } = pieces;
-    if let Some(piece) = all.get(first) {
-        piece.prefetch_write(FRONT_LEN);
-    }
-    Reserved { chain, pieces: (first, all.len()) }
+#[inline(always)]
+fn reserved(taken: &Taken<'_>) -> Reserved {
+    let Taken { chain, front, pieces } = taken;
+    front.prefetch_front_write();
+    Reserved { chain: *chain, pieces: *pieces }
 }
 
 /// What is left of a [`Writer`].
@@ -262,25 +269,22 @@ impl<'m> Writer<'_, 'm> {
             return;
         }
         let packets = packets as u16; // a burst
-        self.device.fetch_ahead(packets);
         let Self { device, memory, buffers, chains, .. } = self;
         // An error shows again when a packet needs the chain.
-        let _ =
-            device.take_burst(Direction::Writable, packets, memory, buffers, |chain, pieces| {
-                chains.push(reserved(chain, pieces));
-            });
+        let _ = device.take_burst(Direction::Writable, packets, memory, buffers, |taken| {
+            chains.push(reserved(&taken));
+        });
     }
 
     /// Takes one chain more; `false` when there is none.
     #[cold]
     fn reserve_one(&mut self) -> Result<bool, RingError> {
-        let first = self.buffers.len();
-        let Some(chain) = self.device.take(Direction::Writable, self.memory, &mut self.buffers)?
-        else {
-            return Ok(false);
-        };
-        self.chains.push(reserved(chain, Pieces { first, all: &self.buffers }));
-        Ok(true)
+        let before = self.chains.len();
+        let Self { device, memory, buffers, chains, .. } = self;
+        device.take_burst(Direction::Writable, 1, memory, buffers, |taken| {
+            chains.push(reserved(&taken));
+        })?;
+        Ok(chains.len() > before)
     }
 
     #[inline(never)]
@@ -306,31 +310,41 @@ impl<'m> Writer<'_, 'm> {
         }
     }
 
-    /// The usual case: a frame without changes, and a next chain of one buffer with room for it. Otherwise `false`,
-    /// without effect.
+    /// The usual case: frames without changes, each into a next chain whose first buffer has room for it. It ends at the
+    /// first that is not so, of which nothing is written.
     #[inline(always)]
-    fn place_plain(&mut self, Plain { frame, body }: Plain<'m>) -> bool {
-        let Some(&Reserved { chain, pieces: (first, end) }) = self.chains.get(self.next) else {
-            return false;
-        };
-        let need = VnetHdr::LEN + frame.len as usize;
-        let Some(&buffer) = self.buffers.get(first).filter(|buffer| buffer.len() >= need) else {
-            return false;
-        };
-        if self.vnet_len != VnetHdr::LEN || end - first > 1 || !buffer.write_array(PLAIN_VNET) {
-            return false;
+    fn place_plain(&mut self, frames: impl Iterator<Item = Plain<'m>>) -> Run {
+        let mut run = Run { frames: 0, arrived_ns: u64::MAX };
+        if self.vnet_len != VnetHdr::LEN {
+            return run;
         }
-        let rest = buffer.skip(VnetHdr::LEN);
-        let mut to = rest.skip(rest.write(frame.head.as_slice()));
-        for from in body {
-            self.copies.extend([*from, to.first(from.len())]);
-            to = to.skip(from.len());
+        let Self { buffers, chains, next, copies, device, .. } = self;
+        let free = chains.get_mut(*next..).unwrap_or_default();
+        let mut bytes = 0;
+        for (Reserved { chain, pieces }, Plain { frame, body }) in free.iter_mut().zip(frames) {
+            let need = VnetHdr::LEN + frame.len as usize;
+            let head = frame.head.as_slice();
+            let Some(buffer) = buffers.get(pieces.0 as usize) else { break };
+            if buffer.len() < need || !buffer.write_at(VnetHdr::LEN, head) {
+                break;
+            }
+            buffer.write_array(PLAIN_VNET);
+            let mut to = VnetHdr::LEN + head.len();
+            for from in body {
+                copies.extend([*from, buffer.skip(to).first(from.len())]);
+                to += from.len();
+            }
+            chain.len = need as u32; // a frame is shorter than 2^17
+            bytes += u64::from(frame.len);
+            run.frames += 1;
+            run.arrived_ns = run.arrived_ns.min(frame.arrived_ns);
         }
-        self.bytes += u64::from(frame.len);
-        self.device.complete(chain.token, need as u32); // a frame is shorter than 2^17
-        self.completed += 1;
-        self.next += 1;
-        true
+        let used = free.get(..run.frames as usize).unwrap_or_default();
+        device.complete_all(used.iter().map(|reserved| (reserved.chain.token, reserved.chain.len)));
+        self.next += run.frames as usize;
+        self.completed += run.frames as u16; // a burst
+        self.bytes += bytes;
+        run
     }
 
     /// Writes the packet into as many chains as it needs and completes them. Nothing is written, and
@@ -359,7 +373,7 @@ impl<'m> Writer<'_, 'm> {
         self.next = end;
 
         let chains = &self.chains[first..end];
-        let (from, to) = (self.chains[first].pieces.0, self.chains[end - 1].pieces.1);
+        let (from, to) = (chains[0].pieces().start, chains[end - 1 - first].pieces().end);
         let mut cursor = Cursor { pieces: &self.buffers[from..to], skip: 0 };
         // virtio 1.2 §5.1.6.4: num_buffers is the number of chains.
         cursor.write(&packet.offload.to_vnet(chains.len() as u16).to_bytes()[..self.vnet_len]);

@@ -9,7 +9,7 @@ use weir_engine::queue::Source;
 use weir_engine::{DropReason, PortCounters, Take};
 use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_MAX};
-use weir_ring::{Chain, DeviceRing, Direction, Pieces, RingError, Token};
+use weir_ring::{DeviceRing, Direction, RingError, Taken, Token};
 
 use crate::error::StopReason;
 use crate::port::VhostPort;
@@ -120,9 +120,8 @@ impl Source for Sending<'_> {
     fn settle(&self, queue: &mut Queue, lent: &Lent, burst: &Burst<'_>) -> u32 {
         let Some(ring) = queue.ring.as_mut() else { return 0 };
         if burst.parked.is_empty() && !lent.stayed {
-            for chain in &burst.chains {
-                ring.device.complete(chain.token.into(), 0);
-            }
+            let chains = burst.chains.iter().map(|chain| (chain.token.into(), 0));
+            ring.device.complete_all(chains);
         } else {
             settle_some(ring, lent.stayed, burst);
         }
@@ -218,12 +217,12 @@ fn fill_new<'m>(
     device.suppress_kicks();
     device.refill()?;
     let frames_max = burst.frames_max.min(BURST_MAX) as u16;
-    device.fetch_ahead(frames_max);
     let Burst { chains, pieces, .. } = burst;
     let mut bytes = 0;
-    device.take_burst(Direction::Readable, frames_max, memory, pieces, |chain, pieces| {
-        bytes += u64::from(chain.len);
-        chains.push(note(chain, pieces));
+    device.take_burst(Direction::Readable, frames_max, memory, pieces, |taken| {
+        bytes += u64::from(taken.chain.len);
+        taken.front.prefetch();
+        chains.push(note(&taken));
     })?;
     if bytes > BURST_BYTES_MAX {
         give_back_rest(device, chains);
@@ -271,26 +270,18 @@ fn retake<'m>(
     arrived_ns: u64,
     counters: &PortCounters,
 ) -> Result<(), Broken> {
-    let first = burst.pieces.len();
-    let chain = ring.device.retake_readable(token, memory, &mut burst.pieces)?;
-    let chain = note(chain, Pieces { first, all: &burst.pieces });
+    let taken = ring.device.retake_readable(token, memory, &mut burst.pieces)?;
+    let chain = note(&taken);
     burst.chains.push(chain);
     let added = burst.add(chain, ring.features.vnet_len(), arrived_ns);
     added.or_else(|error| refused(error, counters))
 }
 
-/// A chain as the burst knows it; its front is fetched.
-#[inline]
-fn note(chain: Chain, pieces: Pieces<'_, '_>) -> TakenChain {
-    let Pieces { first, all } = pieces;
-    if let Some(piece) = all.get(first) {
-        piece.prefetch();
-    }
-    TakenChain {
-        token: chain.token.into(),
-        len: chain.len,
-        pieces: (first as u32, all.len() as u32),
-    }
+/// A chain as the burst knows it.
+#[inline(always)]
+fn note(taken: &Taken<'_>) -> TakenChain {
+    let Taken { chain, pieces, .. } = *taken;
+    TakenChain { token: chain.token.into(), len: chain.len, pieces }
 }
 
 /// A frame that cannot be added: dropped with a counter, or the port stops.

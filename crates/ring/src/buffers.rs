@@ -3,7 +3,7 @@
 use weir_guestmem::{GuestMemory, Slice};
 
 use crate::error::RingError;
-use crate::layout::{DESC_BYTES, DESC_F_NEXT, DESC_F_WRITE};
+use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 /// An opaque name of a chain, from its take to its completion.
 ///
@@ -72,13 +72,31 @@ pub struct Chain {
     pub len: u32,
 }
 
-/// Where the pieces of a chain are that was just taken.
+/// A chain that was just taken.
 #[derive(Debug, Clone, Copy)]
-pub struct Pieces<'p, 'm> {
-    /// Place of its first piece; it has all behind that, and at least one.
-    pub first: usize,
-    /// All pieces so far.
-    pub all: &'p [Slice<'m>],
+pub struct Taken<'m> {
+    /// The chain.
+    pub chain: Chain,
+    /// Its first piece.
+    pub front: Slice<'m>,
+    /// Places of its first piece and of what is behind its last, among all pieces.
+    pub pieces: (u32, u32),
+}
+
+impl<'m> Taken<'m> {
+    /// A chain of one buffer, which is put behind `pieces`.
+    #[inline(always)]
+    pub(crate) fn plain(token: Token, front: Slice<'m>, pieces: &mut Vec<Slice<'m>>) -> Self {
+        let first = pieces.len() as u32; // of a burst
+        pieces.push(front);
+        let chain = Chain { token, len: front.len() as u32 }; // a descriptor's
+        Self { chain, front, pieces: (first, first + 1) }
+    }
+
+    /// A chain whose buffers, at least one, are the pieces behind the first `before`.
+    pub(crate) fn behind(before: usize, chain: Chain, pieces: &[Slice<'m>]) -> Self {
+        Self { chain, front: pieces[before], pieces: (before as u32, pieces.len() as u32) }
+    }
 }
 
 /// Which way the buffers of a queue go; a network queue's chains go one way only (virtio 1.2 §5.1.6).
@@ -148,6 +166,22 @@ impl Descriptor {
     pub(crate) fn id(&self) -> u16 {
         (self.rest >> 48) as u16
     }
+}
+
+/// The buffer of a chain of `only` this descriptor, if that is as it should be and in the largest region: nearly all
+/// are. Of any other nothing is said.
+#[inline(always)]
+pub(crate) fn plain_buffer<'m>(
+    only: Descriptor,
+    direction: Direction,
+    memory: &'m GuestMemory,
+) -> Option<Slice<'m>> {
+    let flags = only.flags() & (DESC_F_NEXT | DESC_F_INDIRECT | DESC_F_WRITE);
+    let wanted = if direction == Direction::Writable { DESC_F_WRITE } else { 0 };
+    if flags != wanted {
+        return None;
+    }
+    memory.main_slice(only.address(), only.len())
 }
 
 /// Checks the buffer of `descriptor`, appends it to `pieces` and its length to `len`. `head` says

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use weir_guestmem::{GuestMemory, Slice, fence};
 
-use crate::buffers::{Chain, Direction, Pieces, Token};
+use crate::buffers::{Chain, Direction, Taken, Token};
 use crate::dirty::{Place, RingLog};
 use crate::error::{RingError, SetupError};
 use crate::in_order::InOrder;
@@ -307,15 +307,6 @@ impl DeviceRing {
         }
     }
 
-    /// Has the processor fetch what taking and completing the next `count` chains will touch. A
-    /// packed ring is read and written front to back, which processors foresee.
-    #[inline]
-    pub fn fetch_ahead(&self, count: u16) {
-        if let Format::Split(ring) = &self.format {
-            ring.fetch_ahead(count);
-        }
-    }
-
     /// Takes the next chain, if there is one.
     ///
     /// # Errors
@@ -328,11 +319,11 @@ impl DeviceRing {
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
         let mut taken = None;
-        self.take_burst(direction, 1, memory, pieces, |chain, _| taken = Some(chain))?;
+        self.take_burst(direction, 1, memory, pieces, |it| taken = Some(it.chain))?;
         Ok(taken)
     }
 
-    /// Takes up to `max` chains: `each` is given every one.
+    /// Takes up to `max` chains, a burst at most: `each` is given every one.
     ///
     /// # Errors
     /// Of the first chain that is wrong; those before it were given to `each`.
@@ -343,7 +334,7 @@ impl DeviceRing {
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        each: impl FnMut(Chain, Pieces<'_, 'm>),
+        each: impl FnMut(Taken<'m>),
     ) -> Result<(), RingError> {
         self.check_waiting()?;
         each!(&mut self.format, ring => ring.take_burst(direction, max, memory, pieces, each))
@@ -391,7 +382,7 @@ impl DeviceRing {
         token: Token,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Chain, RingError> {
+    ) -> Result<Taken<'m>, RingError> {
         each!(&self.format, ring => ring.retake_readable(token, memory, pieces))
     }
 
@@ -405,6 +396,16 @@ impl DeviceRing {
         } else {
             self.changed = true;
             self.in_order.complete(&mut self.format, token, written);
+        }
+    }
+
+    /// The same for several, one after the other.
+    #[inline(always)]
+    pub fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
+        if self.in_order.is_idle() {
+            each!(&mut self.format, ring => ring.complete_all(chains));
+        } else {
+            chains.for_each(|(token, written)| self.complete(token, written));
         }
     }
 

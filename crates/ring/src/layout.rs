@@ -30,11 +30,13 @@ pub(crate) const AVAIL_F_NO_INTERRUPT: u16 = 1;
 pub(crate) const USED_F_NO_NOTIFY: u16 = 1;
 /// Bytes of a used element: `id: le32, len: le32`.
 pub(crate) const USED_ELEM_BYTES: usize = 8;
+/// Bytes of an entry of the available ring.
+pub(crate) const AVAIL_ENTRY_BYTES: usize = 2;
 
 /// Where `avail.ring[position]` lies.
 #[inline]
 pub(crate) fn avail_entry(position: usize) -> usize {
-    ENTRIES + 2 * position
+    ENTRIES + AVAIL_ENTRY_BYTES * position
 }
 
 /// Where `used.ring[position]` lies.

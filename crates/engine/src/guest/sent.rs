@@ -89,9 +89,8 @@ impl TransmitCalls {
             return None;
         }
         self.untold = self.untold.saturating_add(chains);
-        let bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
         let unreclaimed = in_ring.saturating_add(self.untold);
-        match completions.completed(now_ns, chains, bytes, unreclaimed, ring.size()) {
+        match completions.completed(now_ns, chains, burst.bytes(), unreclaimed, ring.size()) {
             Verdict::HoldUntil(until_ns) => self.deadline.set(until_ns, now_ns),
             Verdict::Call => {
                 self.call(index, ring, counters);

@@ -384,6 +384,6 @@ fn count<S: Source>(source: &S, what: Take, burst: &Burst<'_>) {
         && let Some(tx) = source.counters().tx.get(source.index())
     {
         tx.frames.add(burst.frames().len() as u64);
-        tx.bytes.add(burst.frames().iter().map(|frame| u64::from(frame.len)).sum());
+        tx.bytes.add(burst.bytes());
     }
 }

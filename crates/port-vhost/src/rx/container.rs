@@ -11,7 +11,7 @@ use weir_wire::container::{Builder, Place, RECORD_LEN};
 use weir_wire::{Offload, VnetHdr};
 
 use super::logged::mark_container;
-use super::{FETCHED_AHEAD, Reserved, Writer};
+use super::{FETCHED_AHEAD, Reserved, Run, Writer};
 
 /// A container with room for more frames. Its chain is the writer's next, and is used when the container closes.
 pub(super) struct Open<'m> {
@@ -21,17 +21,22 @@ pub(super) struct Open<'m> {
 }
 
 impl<'m> Writer<'_, 'm> {
-    /// Packs a frame that goes as it is; `false`, with nothing written, where it is to go by itself.
+    /// Packs frames that go as they are. It ends at the first that is to go by itself, of which nothing is written.
     // By itself: the way of all other frames keeps its values in registers.
     #[inline(never)]
-    pub(super) fn pack_plain(&mut self, Plain { frame, body }: Plain<'m>) -> bool {
-        let head = frame.head.as_slice();
-        let body_len = frame.len as usize - head.len();
-        let packed = self.pack(head, &Offload::NONE, body_len, body.iter().copied());
-        if packed {
+    pub(super) fn pack_plain(&mut self, frames: impl Iterator<Item = Plain<'m>>) -> Run {
+        let mut run = Run { frames: 0, arrived_ns: u64::MAX };
+        for Plain { frame, body } in frames {
+            let head = frame.head.as_slice();
+            let body_len = frame.len as usize - head.len();
+            if !self.pack(head, &Offload::NONE, body_len, body.iter().copied()) {
+                break;
+            }
             self.bytes += u64::from(frame.len);
+            run.frames += 1;
+            run.arrived_ns = run.arrived_ns.min(frame.arrived_ns);
         }
-        packed
+        run
     }
 
     /// The same for any packet.
@@ -93,8 +98,8 @@ impl<'m> Writer<'_, 'm> {
                 return None;
             }
         }
-        let Reserved { chain, pieces: (first, end) } = *self.chains.get(self.next)?;
-        let [buffer] = self.buffers.get(first..end)? else { return None };
+        let reserved @ Reserved { chain, .. } = *self.chains.get(self.next)?;
+        let [buffer] = self.buffers.get(reserved.pieces())? else { return None };
         // No header but its own: a guest that knows containers has `num_buffers` in it.
         (self.vnet_len == VnetHdr::LEN).then(|| {
             buffer.prefetch_write(FETCHED_AHEAD);

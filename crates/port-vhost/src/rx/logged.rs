@@ -4,7 +4,7 @@ use weir_guestmem::{Slice, WriteLog};
 use weir_wire::VnetHdr;
 use weir_wire::head::HEAD_CAPACITY;
 
-use super::{Reserved, Writer};
+use super::Writer;
 
 /// What is written of a packet before it is copied, at most (bytes): its header and its front.
 const FRONT_MAX: usize = VnetHdr::LEN + HEAD_CAPACITY;
@@ -14,9 +14,9 @@ impl Writer<'_, '_> {
     #[inline(never)]
     pub(super) fn mark_fronts(&self, log: &WriteLog) {
         let marks = log.after_writes();
-        for &Reserved { pieces: (first, end), .. } in &self.chains[..self.next] {
+        for reserved in &self.chains[..self.next] {
             let mut left = FRONT_MAX;
-            for piece in &self.buffers[first..end] {
+            for piece in &self.buffers[reserved.pieces()] {
                 let front = piece.first(left);
                 marks.slice(&front);
                 left -= front.len();

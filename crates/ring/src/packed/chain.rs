@@ -30,26 +30,6 @@ pub(crate) struct Rules<'m> {
     pub(crate) memory: &'m GuestMemory,
 }
 
-/// A list of one descriptor, as most are.
-#[inline(always)]
-pub(crate) fn is_single(first: &Descriptor) -> bool {
-    first.flags() & (DESC_F_NEXT | DESC_F_INDIRECT) == 0
-}
-
-/// Appends the buffer of a list that is `only` one descriptor to `pieces`.
-#[inline(always)]
-pub(crate) fn walk_single<'m>(
-    only: Descriptor,
-    direction: Direction,
-    slot: u16,
-    memory: &'m GuestMemory,
-    pieces: &mut Vec<Slice<'m>>,
-) -> Result<Walked, RingError> {
-    let mut len = 0;
-    add_buffer(only, direction, slot, memory, pieces, &mut len)?;
-    Ok(Walked { id: only.id(), slots: 1, len })
-}
-
 /// Appends the buffers of a list to `pieces`. `first` is its first descriptor; `descriptor(n)` reads the nth, or
 /// fails. After an error `pieces` may hold some; the caller stops the port.
 pub(crate) fn walk<'m>(

@@ -16,14 +16,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{GuestMemory, Slice, Window, fence};
+use weir_guestmem::{Elements, GuestMemory, Slice, Window, fence};
 use weir_limits::QUEUE_SIZE_MAX;
 
-use crate::buffers::{Chain, Descriptor, Direction, Pieces, Token};
+use crate::buffers::{Chain, Descriptor, Direction, Taken, Token, plain_buffer};
 use crate::error::{RingError, SetupError};
 use crate::index::*;
 use crate::layout::*;
-use crate::packed::chain::{Rules, Walked, is_single, walk, walk_single};
+use crate::packed::chain::{Rules, walk};
 use crate::record::{Logged, Publication, Record};
 
 /// A used descriptor that is not published. With `VIRTIO_F_IN_ORDER` lists that nothing was written
@@ -49,6 +49,8 @@ struct Kept {
 pub(crate) struct PackedDevice {
     config: RingConfig,
     ring: Window,
+    /// The descriptors in `ring`.
+    descriptors: Elements<DESC_BYTES>,
     /// The driver's event suppression: when it wants calls.
     driver_event: Window,
     /// The device's: when weir wants kicks.
@@ -123,8 +125,10 @@ impl PackedDevice {
         if u32::from(next_used) >= 2 * u32::from(config.size) {
             return Err(SetupError::Base(next_used.into()));
         }
+        let bad = SetupError::PackedSize(config.size.into());
         let mut ring = Self {
             config,
+            descriptors: ring.elements(0, config.size).ok_or(bad)?,
             ring,
             driver_event,
             device_event,
@@ -244,9 +248,14 @@ impl PackedDevice {
         u32::from(avail) | u32::from(used) << 16
     }
 
-    /// Where the descriptor at a place lies.
+    /// Which descriptor is at a place.
+    fn nth(&self, place: u16) -> usize {
+        slot(place, self.config.size).into()
+    }
+
+    /// Where it lies.
     fn slot(&self, place: u16) -> usize {
-        usize::from(slot(place, self.config.size)) * DESC_BYTES
+        self.nth(place) * DESC_BYTES
     }
 
     fn ahead(&self, place: u16, count: u16) -> u16 {
@@ -260,14 +269,14 @@ impl PackedDevice {
     /// The descriptor at this slot, if the driver has made it available (§2.8.1).
     #[inline(always)]
     fn available_at(&self, place: u16) -> Option<Descriptor> {
-        const _: () = assert!(PACKED_FLAGS == PACKED_LEN + 6);
-        let slot = self.slot(place);
+        const _: () = assert!(PACKED_LEN == 8 && PACKED_FLAGS == PACKED_LEN + 6);
+        let nth = self.nth(place);
         let marks = if wrap(place, self.config.size) { PACKED_F_AVAIL } else { PACKED_F_USED };
         // Acquire: the address is read after the flags (§2.8.21).
-        let word = self.ring.load_word_acquire(slot + PACKED_LEN, |flags| {
-            flags & (PACKED_F_AVAIL | PACKED_F_USED) == marks
-        })?;
-        Some(Descriptor::packed(u64::from_le_bytes(self.ring.read(slot)), word))
+        let word = self
+            .descriptors
+            .load_second_acquire(nth, |flags| flags & (PACKED_F_AVAIL | PACKED_F_USED) == marks)?;
+        Some(Descriptor::packed(self.descriptors.read_first(nth), word))
     }
 
     #[inline(always)]
@@ -305,28 +314,37 @@ impl PackedDevice {
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        mut each: impl FnMut(Chain, Pieces<'_, 'm>),
+        mut each: impl FnMut(Taken<'m>),
     ) -> Result<(), RingError> {
         let mut at = self.next_avail;
         let mut result = Ok(());
         let (mut lists, mut taken) = (0, 0);
         // All in flight fit in the ring.
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
-        for _ in 0..max {
-            let first = pieces.len();
-            match self.take_at(at, room - taken, direction, memory, pieces) {
-                Ok(Some((chain, slots))) => {
-                    at = self.ahead(at, slots);
-                    lists += 1;
-                    taken += slots; // at most the room that there was
-                    each(chain, Pieces { first, all: pieces });
+        while lists < max {
+            let Some(first) = self.available_at(at) else {
+                result = self.none_at(at);
+                break;
+            };
+            let slots = match plain_buffer(first, direction, memory).filter(|_| taken < room) {
+                Some(front) => {
+                    each(Taken::plain(Token::packed(first.id(), 1, at), front, pieces));
+                    1
                 }
-                Ok(None) => break,
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            }
+                None => match self.walk(at, first, room - taken, direction, memory, pieces) {
+                    Ok((taken, slots)) => {
+                        each(taken);
+                        slots
+                    }
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
+                },
+            };
+            at = self.ahead(at, slots);
+            lists += 1;
+            taken += slots; // at most the room that there was
         }
         if self.available() < taken {
             self.avail_end = at;
@@ -338,38 +356,15 @@ impl PackedDevice {
         result
     }
 
-    /// The list that begins at slot `at`, and how many slots it has, at most `room`; `None` if there is none.
-    #[inline(always)]
-    fn take_at<'m>(
-        &self,
-        at: u16,
-        room: u16,
-        direction: Direction,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Option<(Chain, u16)>, RingError> {
-        let size = self.config.size;
-        let slot = slot(at, size);
-        let Some(first) = self.available_at(at) else {
-            return if self.available() > self.distance(self.next_avail, at) {
-                Err(RingError::AvailableRetracted { slot })
-            } else {
-                Ok(None)
-            };
-        };
-        // No room is left: the driver has made one slot available twice.
-        if room == 0 {
-            return Err(RingError::AvailableOverrun { slot, size });
+    /// Nothing is available at this place, where the next list would begin.
+    fn none_at(&self, at: u16) -> Result<(), RingError> {
+        match self.available() > self.distance(self.next_avail, at) {
+            true => Err(RingError::AvailableRetracted { slot: slot(at, self.config.size) }),
+            false => Ok(()),
         }
-        let Walked { id, slots, len } = if is_single(&first) {
-            walk_single(first, direction, slot, memory, pieces)?
-        } else {
-            self.walk(at, first, room, direction, memory, pieces)?
-        };
-        Ok(Some((Chain { token: Token::packed(id, slots, at), len }, slots)))
     }
 
-    /// Walks the list at slot `at`, which has up to `room` slots.
+    /// The list at slot `at`, which has up to `room` slots, and how many it has.
     #[inline(never)]
     fn walk<'m>(
         &self,
@@ -379,14 +374,25 @@ impl PackedDevice {
         direction: Direction,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Walked, RingError> {
+    ) -> Result<(Taken<'m>, u16), RingError> {
         let size = self.config.size;
         let slot = slot(at, size);
-        let descriptor = |nth| match nth < room {
-            true => Ok(Descriptor::parse_packed(self.ring.read(self.slot(self.ahead(at, nth))))),
-            false => Err(RingError::AvailableOverrun { slot, size }),
+        let overrun = RingError::AvailableOverrun { slot, size };
+        let nth = |nth| self.descriptors.read(self.nth(self.ahead(at, nth)));
+        let descriptor = |n| match n < room {
+            true => Ok(Descriptor::parse_packed(nth(n))),
+            false => Err(overrun),
         };
-        walk(self.rules(direction, slot, memory), first, descriptor, pieces)
+        // No room is left: the driver has made one slot available twice.
+        if room == 0 {
+            return Err(overrun);
+        }
+        let before = pieces.len();
+        let rules = self.rules(direction, slot, memory);
+        let walked = walk(rules, first, descriptor, pieces)?;
+        let token = Token::packed(walked.id, walked.slots, at);
+        let taken = Taken::behind(before, Chain { token, len: walked.len }, pieces);
+        Ok((taken, walked.slots))
     }
 
     fn rules<'m>(&self, direction: Direction, slot: u16, memory: &'m GuestMemory) -> Rules<'m> {
@@ -411,8 +417,8 @@ impl PackedDevice {
         let mut kept = self.spare.pop().unwrap_or_default();
         kept.token = token;
         kept.descriptors.clear();
-        let slots = (0..token.slots()).map(|nth| self.slot(self.ahead(token.at(), nth)));
-        kept.descriptors.extend(slots.map(|slot| self.ring.read(slot)));
+        let slots = (0..token.slots()).map(|nth| self.nth(self.ahead(token.at(), nth)));
+        kept.descriptors.extend(slots.map(|nth| self.descriptors.read(nth)));
         self.kept.push(kept);
     }
 
@@ -423,7 +429,7 @@ impl PackedDevice {
         token: Token,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Chain, RingError> {
+    ) -> Result<Taken<'m>, RingError> {
         let slot = slot(token.at(), self.config.size);
         let retracted = RingError::AvailableRetracted { slot };
         let kept = self.kept.iter().find(|kept| kept.token == token).ok_or(retracted)?;
@@ -432,7 +438,9 @@ impl PackedDevice {
             Ok(Descriptor::parse_packed(*bytes))
         };
         let rules = self.rules(Direction::Readable, slot, memory);
-        Ok(Chain { token, len: walk(rules, descriptor(0)?, descriptor, pieces)?.len })
+        let before = pieces.len();
+        let len = walk(rules, descriptor(0)?, descriptor, pieces)?.len;
+        Ok(Taken::behind(before, Chain { token, len }, pieces))
     }
 
     /// Completes a list: `written` bytes were put into it. The guest sees it after
@@ -452,6 +460,18 @@ impl PackedDevice {
                 self.completed.push(Completed { id, slots, lists: 1, written });
             }
         }
+    }
+
+    /// The same for several, one after the other.
+    #[inline(always)]
+    pub(crate) fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
+        if self.config.in_order {
+            return chains.for_each(|(token, written)| self.complete(token, written));
+        }
+        self.completed.extend(chains.map(|(token, written)| {
+            let (id, slots) = (token.id(), token.slots());
+            Completed { id, slots, lists: 1, written }
+        }));
     }
 
     /// What was [kept](Self::keep) of a list is not needed any more.
@@ -559,7 +579,7 @@ impl PackedDevice {
             }
             let id_flags = u64::from(id) | u64::from(self.used_flags(at, written)) << 16;
             let used = u64::from(written) | id_flags << 32;
-            self.ring.write(self.slot(at) + PACKED_LEN, used.to_le_bytes());
+            self.descriptors.write_second(self.nth(at), used);
             at = self.ahead(at, slots);
             lists += more;
             shown += 1;

@@ -3,17 +3,18 @@
 //! Each descriptor is read once, checked, and used from that copy. The walk ends after
 //! [`CHAIN_LEN_MAX`] descriptors whatever the guest does.
 
-use weir_guestmem::{GuestMemory, Slice, Window};
+use weir_guestmem::{Elements, GuestMemory, Slice};
 use weir_limits::CHAIN_LEN_MAX;
 
-use crate::buffers::{Chain, Descriptor, Direction, Token, add_buffer, indirect_table};
+use crate::buffers::{Chain, Descriptor, Direction, Taken, Token};
+use crate::buffers::{add_buffer, indirect_table, plain_buffer};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, RingConfig};
 
 /// Where the walk reads descriptors: the ring's own table, or an indirect one.
 #[derive(Clone, Copy)]
 enum Table<'t> {
-    Ring { table: &'t Window, size: u16 },
+    Ring { table: &'t Elements<DESC_BYTES>, size: u16 },
     Indirect { table: Slice<'t>, count: u32 },
 }
 
@@ -25,7 +26,7 @@ impl Table<'_> {
                 if index >= size {
                     return Err(RingError::DescriptorOutOfRange { index, size: size.into() });
                 }
-                Ok(Descriptor::parse(table.read(usize::from(index) * DESC_BYTES)))
+                Ok(Descriptor::parse(table.read(index.into())))
             }
             Table::Indirect { table, count } => {
                 if u32::from(index) >= count {
@@ -43,37 +44,36 @@ impl Table<'_> {
 /// hold some of them; the caller stops the port.
 #[inline(always)]
 pub(crate) fn walk<'m>(
-    table: &Window,
+    table: &Elements<DESC_BYTES>,
     config: &RingConfig,
     direction: Direction,
     head: u16,
     memory: &'m GuestMemory,
     pieces: &mut Vec<Slice<'m>>,
-) -> Result<Chain, RingError> {
+) -> Result<Taken<'m>, RingError> {
     let size = config.size;
     if head >= size {
         return Err(RingError::DescriptorOutOfRange { index: head, size: size.into() });
     }
-    let first = Descriptor::parse(table.read(usize::from(head) * DESC_BYTES));
-    if first.flags() & (DESC_F_NEXT | DESC_F_INDIRECT) != 0 {
-        return walk_on(table, config, direction, head, first, memory, pieces);
+    let first = Descriptor::parse(table.read(table.around(head)));
+    match plain_buffer(first, direction, memory) {
+        Some(front) => Ok(Taken::plain(Token::split(head), front, pieces)),
+        None => walk_on(table, config, direction, head, first, memory, pieces),
     }
-    let mut len = 0;
-    add_buffer(first, direction, head, memory, pieces, &mut len)?;
-    Ok(Chain { token: Token::split(head), len })
 }
 
-/// The same for a chain of more than one descriptor, the first of which is read.
+/// The same for any chain, whose first descriptor is read.
 #[inline(never)]
 fn walk_on<'m>(
-    table: &Window,
+    table: &Elements<DESC_BYTES>,
     config: &RingConfig,
     direction: Direction,
     head: u16,
     first: Descriptor,
     memory: &'m GuestMemory,
     pieces: &mut Vec<Slice<'m>>,
-) -> Result<Chain, RingError> {
+) -> Result<Taken<'m>, RingError> {
+    let before = pieces.len();
     let mut table = Table::Ring { table, size: config.size };
     let mut descriptor = first;
     let mut len = 0u32;
@@ -86,7 +86,8 @@ fn walk_on<'m>(
         }
         add_buffer(descriptor, direction, head, memory, pieces, &mut len)?;
         if descriptor.flags() & DESC_F_NEXT == 0 {
-            return Ok(Chain { token: Token::split(head), len });
+            let chain = Chain { token: Token::split(head), len };
+            return Ok(Taken::behind(before, chain, pieces));
         }
         descriptor = table.get(descriptor.next())?;
     }

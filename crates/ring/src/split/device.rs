@@ -11,11 +11,12 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{CACHE_LINE_BYTES, GuestMemory, Slice, Window, fence};
+use weir_guestmem::{CACHE_LINE_BYTES, Elements, GuestMemory, Slice, Window, fence};
+use weir_limits::BURST_MAX;
 
-use crate::buffers::{Chain, Direction, Pieces, Token};
+use crate::buffers::{Direction, Taken, Token};
 use crate::error::{RingError, SetupError};
-use crate::index::{distance, passed, position};
+use crate::index::{distance, passed};
 use crate::layout::*;
 use crate::split::chain::walk;
 
@@ -23,9 +24,12 @@ use crate::split::chain::walk;
 #[derive(Debug)]
 pub(crate) struct SplitDevice {
     config: RingConfig,
-    descriptors: Window,
+    descriptors: Elements<DESC_BYTES>,
     avail: Window,
+    /// The entries of `avail`, and the elements of `used`.
+    heads: Elements<AVAIL_ENTRY_BYTES>,
     used: Window,
+    elements: Elements<USED_ELEM_BYTES>,
     /// Next entry of the available ring to take.
     next_avail: u16,
     /// `avail.idx` as last read, checked: at most `size` ahead of `next_avail`.
@@ -42,6 +46,8 @@ pub(crate) struct SplitDevice {
     /// Chains that share one used element, not written yet: its place, and the last one's head.
     batch: Option<(u16, u16)>,
 }
+
+const ELEMS_PER_LINE: u16 = (CACHE_LINE_BYTES / USED_ELEM_BYTES) as u16;
 
 /// The used index, and the meaning of `base`.
 ///
@@ -61,10 +67,13 @@ impl SplitDevice {
         let [descriptors, avail, used] = site.split_areas()?;
         let config = site.config;
         let (next_used, base) = places(&avail, &used, config.size, base);
+        let bad = SetupError::Size(config.size.into());
         let mut ring = Self {
             config,
-            descriptors,
+            descriptors: descriptors.elements(0, config.size).ok_or(bad)?,
+            heads: avail.elements(avail_entry(0), config.size).ok_or(bad)?,
             avail,
+            elements: used.elements(used_entry(0), config.size).ok_or(bad)?,
             used,
             next_avail: base,
             avail_end: base,
@@ -141,24 +150,8 @@ impl SplitDevice {
         self.avail.load(IDX) != self.next_avail
     }
 
-    /// Has the processor fetch what taking and completing the next `count` chains will touch, all at
-    /// once: the guest's core has written it, and one after the other each line would be waited for.
-    #[inline]
-    pub(crate) fn fetch_ahead(&self, count: u16) {
-        let size = self.config.size;
-        let count = count.min(self.available());
-        for nth in 0..count {
-            let entry = avail_entry(position(self.next_avail.wrapping_add(nth), size));
-            self.descriptors.prefetch(usize::from(self.avail.load(entry)) * DESC_BYTES);
-        }
-        for nth in (0..count).step_by(CACHE_LINE_BYTES / USED_ELEM_BYTES) {
-            let entry = used_entry(position(self.next_used.wrapping_add(nth), size));
-            self.used.prefetch_write(entry);
-        }
-    }
-
-    /// Takes up to `max` of the chains that [`available`](Self::available) counts. `each` is given every
-    /// one.
+    /// Takes up to `max` of the chains that [`available`](Self::available) counts, a burst at most. `each` is given
+    /// every one.
     #[inline(always)]
     pub(crate) fn take_burst<'m>(
         &mut self,
@@ -166,16 +159,43 @@ impl SplitDevice {
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        mut each: impl FnMut(Chain, Pieces<'_, 'm>),
+        mut each: impl FnMut(Taken<'m>),
     ) -> Result<(), RingError> {
-        for _ in 0..max.min(self.available()) {
-            let first = pieces.len();
-            let head = self.avail.load(avail_entry(position(self.next_avail, self.config.size)));
-            let chain = self.walk(direction, head, memory, pieces)?;
-            self.next_avail = self.next_avail.wrapping_add(1);
-            each(chain, Pieces { first, all: pieces });
+        let mut heads = [0; BURST_MAX];
+        let count = usize::from(max.min(self.available())).min(BURST_MAX);
+        let heads = &mut heads[..count];
+        self.fetch(heads);
+        let (mut next_avail, mut result) = (self.next_avail, Ok(()));
+        for &head in &*heads {
+            match walk(&self.descriptors, &self.config, direction, head, memory, pieces) {
+                Ok(taken) => each(taken),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+            next_avail = next_avail.wrapping_add(1);
         }
-        Ok(())
+        self.next_avail = next_avail;
+        result
+    }
+
+    /// Reads the next heads, and has the processor fetch what taking and completing their chains will touch, all at
+    /// once: the guest's core has written it, and one after the other each line would be waited for.
+    #[inline(always)]
+    fn fetch(&self, heads: &mut [u16]) {
+        let mut entry = self.next_avail;
+        for head in &mut *heads {
+            *head = self.heads.load(self.heads.around(entry));
+            self.descriptors.prefetch(self.descriptors.around(*head));
+            entry = entry.wrapping_add(1);
+        }
+        let (mut element, mut left) = (self.next_used, heads.len());
+        while left > 0 {
+            self.elements.prefetch_write(self.elements.around(element));
+            element = element.wrapping_add(ELEMS_PER_LINE);
+            left = left.saturating_sub(ELEMS_PER_LINE.into());
+        }
     }
 
     /// Gives back the last chains that were taken, none of them completed: they are taken again.
@@ -191,19 +211,9 @@ impl SplitDevice {
         token: Token,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Chain, RingError> {
-        self.walk(Direction::Readable, token.head(), memory, pieces)
-    }
-
-    #[inline(always)]
-    fn walk<'m>(
-        &self,
-        direction: Direction,
-        head: u16,
-        memory: &'m GuestMemory,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Result<Chain, RingError> {
-        walk(&self.descriptors, &self.config, direction, head, memory, pieces)
+    ) -> Result<Taken<'m>, RingError> {
+        let Self { descriptors, config, .. } = self;
+        walk(descriptors, config, Direction::Readable, token.head(), memory, pieces)
     }
 
     /// Writes the used element of a chain: `written` bytes were put into it. The guest sees it
@@ -219,6 +229,20 @@ impl SplitDevice {
         self.next_used = self.next_used.wrapping_add(1);
     }
 
+    /// The same for several, one after the other.
+    #[inline(always)]
+    pub(crate) fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
+        if self.config.in_order {
+            return chains.for_each(|(token, written)| self.complete(token, written));
+        }
+        let mut next_used = self.next_used;
+        for (token, written) in chains {
+            self.write_element(next_used, token.head(), written);
+            next_used = next_used.wrapping_add(1);
+        }
+        self.next_used = next_used;
+    }
+
     fn complete_in_order(&mut self, head: u16, written: u32) {
         if written == 0 {
             self.batch = Some((self.batch.map_or(self.next_used, |(first, _)| first), head));
@@ -231,7 +255,7 @@ impl SplitDevice {
     #[inline(always)]
     fn write_element(&self, index: u16, head: u16, written: u32) {
         let element = u64::from(head) | u64::from(written) << 32;
-        self.used.write(used_entry(position(index, self.config.size)), element.to_le_bytes());
+        self.elements.write(self.elements.around(index), element.to_le_bytes());
     }
 
     /// With `VIRTIO_F_IN_ORDER` chains that nothing was written to share one used element, the

@@ -220,7 +220,8 @@ impl Sender {
             Step::Retry { kept } => self.burst(|device, memory, waiting| {
                 let mut sent = Vec::new();
                 for (nth, token) in std::mem::take(waiting).into_iter().enumerate() {
-                    let chain = device.retake_readable(token, memory, &mut Vec::new()).unwrap();
+                    let chain =
+                        device.retake_readable(token, memory, &mut Vec::new()).unwrap().chain;
                     if kept >> (nth % 8) & 1 == 1 {
                         device.keep(token);
                         waiting.push_back(token);

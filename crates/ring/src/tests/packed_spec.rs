@@ -283,7 +283,7 @@ fn a_kept_list_survives_what_is_written_over_its_slots() {
         device.publish();
         assert!(driver.take().is_some());
     }
-    let again = device.retake_readable(first.token, &memory, &mut Vec::new());
+    let again = device.retake_readable(first.token, &memory, &mut Vec::new()).map(|it| it.chain);
     assert_eq!(again, Ok(first));
     device.complete_kept(first.token, 0);
     device.publish();
