@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm build deb deb-test check test fresh frontends test-xen survive soak lab-soak fuzz attack bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm build deb deb-test check test fresh frontends test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -62,6 +62,9 @@ fuzz: ## Every fuzz target for its share of MINUTES (10)
 
 attack: ## Attack a running weir in 180 ways; what its other guests notice (12 minutes)
 	$(XTASK) attack
+
+instructions: ## Where the instructions of a packet go, by stage (needs valgrind)
+	$(XTASK) instructions --stages
 
 bench: ## Measure weir against its peers (needs root, some 25 minutes)
 	$(XTASK) bench

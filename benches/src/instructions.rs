@@ -4,6 +4,8 @@
 //! It covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile: from one
 //! guest's ring to another's, without drivers, sleep and wake-ups.
 
+mod stages;
+
 use std::{
     collections::BTreeMap,
     env,
@@ -21,6 +23,8 @@ use weir_bed::{
     release::Programs,
     workspace::Workspace,
 };
+
+pub use self::stages::table as by_stage;
 
 const EXAMPLE: &str = "instructions";
 
@@ -85,28 +89,36 @@ pub fn count(workspace: &Workspace) -> Result<Vec<Count>> {
 impl Row {
     /// Instructions per packet; what callgrind found stays in `dir`, for `callgrind_annotate`.
     fn count(&self, program: &Path, dir: &Path) -> Result<f64> {
-        let out = dir.join(self.name);
-        let argv = [
+        let (packets, profile) = self.profile(program, dir, &[])?;
+        Ok(total(&profile)? / packets)
+    }
+
+    /// Packets, and what callgrind says of them with `options`.
+    fn profile(&self, program: &Path, dir: &Path, options: &[&str]) -> Result<(f64, String)> {
+        let out = dir.join(self.name.replace(' ', "_"));
+        let mut argv = vec![
             String::from(VALGRIND),
             String::from("--tool=callgrind"),
             format!("--callgrind-out-file={}", out.display()),
             format!("--toggle-collect={COUNTED}"),
+        ];
+        argv.extend(options.iter().map(|option| String::from(*option)));
+        argv.extend([
             program.display().to_string(),
             self.rings.to_owned(),
             self.frame_bytes.to_string(),
             self.burst.to_string(),
             BURSTS.to_string(),
-        ];
+        ]);
         let (name, value) = TUNABLES;
         let packets = run_in(&argv, dir, &[(name, OsStr::new(value))])?;
         let packets: f64 =
             packets.trim().parse().map_err(|_| Error::parse("a number of packets", packets))?;
         let profile = fs::read_to_string(&out).map_err(Error::io("read", &out))?;
-        let instructions = total(&profile)?;
-        check(instructions > 0.0 && packets > 0.0, || {
+        check(total(&profile)? > 0.0 && packets > 0.0, || {
             format!("callgrind saw no call of {COUNTED} in {}", program.display())
         })?;
-        Ok(instructions / packets)
+        Ok((packets, profile))
     }
 }
 

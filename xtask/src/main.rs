@@ -89,6 +89,9 @@ enum Task {
         /// Write the counts to that file instead.
         #[arg(long)]
         record: bool,
+        /// Show where they go instead: instructions by stage of a packet's way.
+        #[arg(long, conflicts_with = "record")]
+        stages: bool,
     },
     /// Count lines without tests, by crate.
     Lines,
@@ -244,10 +247,13 @@ fn run(task: Task) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Task::Instructions { record: true } => {
+        Task::Instructions { stages: true, .. } => {
+            print!("{}", instructions::by_stage(&workspace)?)
+        }
+        Task::Instructions { record: true, .. } => {
             println!("written: {}", instructions::record(&workspace)?.display());
         }
-        Task::Instructions { record: false } => match instructions::compare(&workspace)? {
+        Task::Instructions { record: false, .. } => match instructions::compare(&workspace)? {
             instructions::Outcome::Held => {}
             instructions::Outcome::Grew => return Ok(ExitCode::FAILURE),
             instructions::Outcome::Incomparable(why) => println!("not compared: {why}"),

@@ -1,0 +1,254 @@
+//! Where a packet's instructions go: the same counts by stage of its way.
+//!
+//! callgrind counts by address. `addr2line` says which functions are inlined there, and the first rule that one of them
+//! meets names the stage. What a function of the C library takes counts for its caller.
+
+use std::{collections::BTreeMap, ffi::OsStr, fmt::Write as _, path::Path};
+
+use weir_bed::{error::Result, process::run_in, release::Programs, workspace::Workspace};
+
+use super::{EXAMPLE, Row};
+
+/// Stages in the order of a packet's way; a rule is a part of a file's path, and how a function in it begins.
+const STAGES: [(&str, &[(&str, &str)]); 11] = [
+    ("poll", &[]),
+    (
+        "chain",
+        &[
+            ("port-vhost/src/tx.rs", "fill"),
+            ("ring/src/split/chain.rs", ""),
+            ("ring/src/packed/chain.rs", ""),
+            ("ring/src/packed/device.rs", "walk"),
+            ("ring/src/packed/device.rs", "refill"),
+            ("ring/src/split/device.rs", "refill"),
+        ],
+    ),
+    (
+        "header check",
+        &[("engine/src/burst.rs", "add"), ("engine/src/burst.rs", "look_closer"), ("wire/", "")],
+    ),
+    ("filter", &[("engine/src/filter.rs", ""), ("crates/filter/", "")]),
+    ("classify", &[("engine/src/switch.rs", ""), ("crates/fabric/", ""), ("arc-swap", "")]),
+    ("reserve", &[("port-vhost/src/rx.rs", "reserve")]),
+    (
+        "copy",
+        &[
+            ("port-vhost/src/rx.rs", "place"),
+            ("port-vhost/src/rx.rs", "copy"),
+            ("port-vhost/src/rx.rs", "put"),
+            ("engine/src/gro.rs", ""),
+            ("engine/src/egress.rs", ""),
+        ],
+    ),
+    (
+        "publish",
+        &[
+            ("ring/src/device.rs", "publish"),
+            ("ring/src/split/device.rs", "publish"),
+            ("ring/src/packed/device.rs", "publish"),
+            ("port-vhost/src/queue.rs", "show"),
+            ("engine/src/queue/fill.rs", ""),
+            ("engine/src/queue/receive.rs", "finish"),
+        ],
+    ),
+    (
+        "hold and call",
+        &[
+            ("engine/src/guest/", ""),
+            ("port-vhost/src/queue.rs", "call"),
+            ("crates/policy/", ""),
+            ("crates/calls/", ""),
+        ],
+    ),
+    (
+        "complete",
+        &[
+            ("port-vhost/src/tx.rs", "settle"),
+            ("ring/src/device.rs", "complete"),
+            ("ring/src/split/device.rs", "complete"),
+            ("ring/src/packed/device.rs", "complete"),
+        ],
+    ),
+    (
+        "counters",
+        &[
+            ("engine/src/stats.rs", ""),
+            ("hdrhistogram", ""),
+            ("engine/src/queue/transmit.rs", "count"),
+        ],
+    ),
+];
+
+/// In this order rules are asked: what is inlined into a wider stage comes before that.
+const ASKED: [&str; 10] = [
+    "counters",
+    "header check",
+    "reserve",
+    "complete",
+    "chain",
+    "filter",
+    "classify",
+    "publish",
+    "hold and call",
+    "copy",
+];
+
+/// Traffic that is shown by stage.
+const SHOWN: [Row; 10] = [
+    Row::new("split 64 x1", "split", 64, 1),
+    Row::new("x8", "split", 64, 8),
+    Row::new("x32", "split", 64, 32),
+    Row::new("1500 x32", "split", 1500, 32),
+    Row::new("filter x32", "split-filtered", 64, 32),
+    Row::new("GSO x8", "split-gso", 16_000, 8),
+    Row::new("packed 64 x1", "packed", 64, 1),
+    Row::new("x8", "packed", 64, 8),
+    Row::new("x32", "packed", 64, 32),
+    Row::new("1500 x32", "packed", 1500, 32),
+];
+
+/// Instructions of each stage for a packet.
+type ByStage = BTreeMap<&'static str, f64>;
+
+/// A table: a line for each stage, a column for each kind of traffic. A stage's rest, what is in none of the others, is
+/// poll: locks, what a burst borrows, and what is said of it at its end.
+pub fn table(workspace: &Workspace) -> Result<String> {
+    let program = Programs::build(workspace)?.example(EXAMPLE);
+    let dir = workspace.target("instructions")?;
+    let columns: Vec<ByStage> =
+        SHOWN.iter().map(|row| by_stage(row, &program, &dir)).collect::<Result<_>>()?;
+    let mut text = format!("{:<14}", "stage");
+    for row in &SHOWN {
+        let _ = write!(text, "{:>13}", row.name);
+    }
+    text.push('\n');
+    let mut line = |stage: &str, value: &dyn Fn(&ByStage) -> f64| {
+        let _ = write!(text, "{stage:<14}");
+        for column in &columns {
+            let _ = write!(text, "{:>13.1}", value(column));
+        }
+        text.push('\n');
+    };
+    for (stage, _) in STAGES {
+        line(stage, &|column| column.get(stage).copied().unwrap_or(0.0));
+    }
+    line("all", &|column| column.values().sum());
+    Ok(text)
+}
+
+fn by_stage(row: &Row, program: &Path, dir: &Path) -> Result<ByStage> {
+    let options = ["--dump-instr=yes", "--compress-pos=no", "--compress-strings=no"];
+    let (packets, profile) = row.profile(program, dir, &options)?;
+    let counts = by_address(&profile, program);
+    let mut stages = ByStage::new();
+    for ((_, count), functions) in counts.iter().zip(functions_at(program, counts.keys())?) {
+        *stages.entry(stage_of(&functions)).or_default() += *count as f64 / packets;
+    }
+    Ok(stages)
+}
+
+/// Instructions at each address of `program`, with what other objects take for it.
+fn by_address(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
+    let own = program.to_string_lossy();
+    let (mut object, mut callee) = (String::new(), String::new());
+    let (mut counts, mut is_call) = (BTreeMap::new(), false);
+    for line in profile.lines() {
+        if let Some(name) = line.strip_prefix("ob=") {
+            name.clone_into(&mut object);
+        } else if let Some(name) = line.strip_prefix("cob=") {
+            name.clone_into(&mut callee);
+        } else if line.starts_with("calls=") {
+            is_call = true;
+        } else if let Some(line) = line.strip_prefix("0x") {
+            let is_of_library = !callee.is_empty() && callee != own;
+            let is_own = object == own && (!is_call || is_of_library);
+            let mut fields = line.split(' ');
+            let address = fields.next().and_then(|field| u64::from_str_radix(field, 16).ok());
+            let count = fields.next_back().and_then(|field| field.parse::<u64>().ok());
+            if let (true, Some(address), Some(count)) = (is_own, address, count) {
+                *counts.entry(address).or_default() += count;
+            }
+            if is_call {
+                callee.clear();
+                is_call = false;
+            }
+        }
+    }
+    counts
+}
+
+/// For each address the functions that it belongs to, from the innermost inlined one outwards, each with its file.
+fn functions_at<'a>(
+    program: &Path,
+    addresses: impl Iterator<Item = &'a u64>,
+) -> Result<Vec<Vec<(String, String)>>> {
+    let mut argv =
+        vec!["addr2line".into(), "-aifC".into(), "-e".into(), program.display().to_string()];
+    argv.extend(addresses.map(|address| format!("{address:#x}")));
+    let text = run_in(&argv, Path::new("."), &[] as &[(&str, &OsStr)])?;
+    let mut all: Vec<Vec<(String, String)>> = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("0x") {
+            all.push(Vec::new());
+        } else if let (Some(functions), Some(file)) = (all.last_mut(), lines.next()) {
+            functions.push((line.to_owned(), file.to_owned()));
+        }
+    }
+    Ok(all)
+}
+
+fn stage_of(functions: &[(String, String)]) -> &'static str {
+    let meets = |rules: &[(&str, &str)]| {
+        functions.iter().any(|(function, file)| {
+            let name = own_name(function);
+            rules.iter().any(|(path, begins)| file.contains(path) && name.starts_with(begins))
+        })
+    };
+    let stages = ASKED.iter().filter_map(|asked| STAGES.iter().find(|(stage, _)| stage == asked));
+    stages.into_iter().find(|(_, rules)| meets(rules)).map_or(STAGES[0].0, |(stage, _)| stage)
+}
+
+/// The last part of a path that names no closure and no type's arguments.
+fn own_name(function: &str) -> &str {
+    let path = function.split("::{").next().unwrap_or(function);
+    let path = path.split("::<").next().unwrap_or(path);
+    path.rsplit("::").next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_of_its_address_and_a_librarys_of_its_caller() {
+        let profile = "ob=/w/program\nfn=a\n0x10 3 5\n0x10 4 1\ncob=/lib/libc.so\ncfn=memcpy\n\
+            calls=2 0x99 0\n0x14 4 40\ncfn=b\ncalls=1 0x20 0\n0x18 4 1000\n0x1c 5 2\n\
+            ob=/lib/libc.so\nfn=memcpy\n0x99 0 40\n";
+        let counts = by_address(profile, Path::new("/w/program"));
+        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [(0x10, 6), (0x14, 40), (0x1c, 2)]);
+    }
+
+    #[test]
+    fn the_stage_is_that_of_the_narrowest_rule() {
+        let at = |functions: &[(&str, &str)]| {
+            let owned = functions.iter().map(|(name, file)| ((*name).into(), (*file).into()));
+            stage_of(&owned.collect::<Vec<_>>())
+        };
+        let add = ("weir_engine::burst::Burst::add", "/w/crates/engine/src/burst.rs:1");
+        let fill = ("weir_port_vhost::tx::fill_new", "/w/crates/port-vhost/src/tx.rs:2");
+        let core = ("core::ptr::read::<u8>", "/rustc/library/core/src/ptr/mod.rs:3");
+        assert_eq!(at(&[core, add, fill]), "header check");
+        assert_eq!(at(&[core, fill]), "chain");
+        assert_eq!(at(&[core]), "poll");
+    }
+
+    #[test]
+    fn every_stage_but_the_rest_is_asked() {
+        let mut asked = ASKED.to_vec();
+        asked.sort_unstable();
+        let mut stages: Vec<_> = STAGES.iter().skip(1).map(|(stage, _)| *stage).collect();
+        stages.sort_unstable();
+        assert_eq!(asked, stages);
+    }
+}
