@@ -44,8 +44,43 @@ const _: () = assert!(BURST_MAX <= u64::BITS as usize && BURST_MAX <= u8::MAX as
 pub struct Plain<'b> {
     /// Its front, when it was taken, and how long it is.
     pub frame: &'b Frame,
+    burst: &'b Burst<'b>,
+}
+
+impl<'b> Plain<'b> {
     /// What follows its front, where the sender put it.
-    pub body: &'b [Slice<'b>],
+    #[inline]
+    pub fn body(&self) -> &'b [Slice<'b>] {
+        self.burst.payload(self.frame)
+    }
+}
+
+/// See [`EgressList::plain`].
+#[derive(Clone, Debug)]
+pub struct PlainFrames<'b> {
+    burst: &'b Burst<'b>,
+    slots: &'b [Frame],
+    left: std::slice::Iter<'b, Outgoing>,
+    special: u64,
+    merges: bool,
+}
+
+impl<'b> Iterator for PlainFrames<'b> {
+    type Item = Plain<'b>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Plain<'b>> {
+        let outgoing = self.left.next()?;
+        let frame = self.slots.get(usize::from(outgoing.frame))?;
+        let is_special = self.special >> (outgoing.frame % BURST_MAX as u16) & 1 != 0;
+        if is_special || outgoing.tag != EgressTag::Untagged {
+            return None;
+        }
+        if self.merges && TcpSegment::is_likely(&frame.head, frame.len) {
+            return None;
+        }
+        Some(Plain { frame, burst: self.burst })
+    }
 }
 
 /// What became of the next packet of a list.
@@ -123,15 +158,10 @@ impl<'b> EgressList<'b> {
     /// The frames from the next one on that go as they are: no merging, no tag, no offload. Nearly all frames thus need
     /// no [`Packet`].
     #[inline(always)]
-    pub fn plain(&self) -> impl Iterator<Item = Plain<'b>> + use<'b> {
+    pub fn plain(&self) -> PlainFrames<'b> {
         let Self { burst, slots, frames, merges, .. } = *self;
         let left = frames.get(self.next..).filter(|_| self.ahead == 0).unwrap_or_default();
-        left.iter().map_while(move |outgoing| {
-            let frame = slots.get(usize::from(outgoing.frame))?;
-            let plain = outgoing.tag == EgressTag::Untagged && burst.is_plain(outgoing.frame);
-            let merges = merges && TcpSegment::is_likely(&frame.head, frame.len);
-            (plain && !merges).then(|| Plain { frame, body: burst.payload(frame) })
-        })
+        PlainFrames { burst, slots, left: left.iter(), special: burst.special(), merges }
     }
 
     /// The first `count` frames that [`plain`](Self::plain) gave are dealt with.

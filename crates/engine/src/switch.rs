@@ -109,6 +109,12 @@ struct List {
     unicast: u64,
 }
 
+/// So many bits.
+#[inline(always)]
+fn ones(count: u16) -> u64 {
+    u64::MAX.checked_shr(u64::BITS - u32::from(count)).unwrap_or(0)
+}
+
 impl List {
     #[inline]
     fn push(&mut self, outgoing: Outgoing, unicast: bool) {
@@ -119,23 +125,26 @@ impl List {
     /// Of the frames in `left` takes those that directly follow and are like the `first`, a unicast frame that has been
     /// put in: frames of one flow come in a row. Says which are left then.
     #[inline(always)]
-    fn follow(&mut self, burst: &Burst<'_>, first: u16, tag: EgressTag, mut left: u64) -> u64 {
+    fn follow(&mut self, burst: &Burst<'_>, first: u16, tag: EgressTag, left: u64) -> u64 {
         let frames = burst.frames();
-        let Some(Frame { head, tag: vlan, .. }) = frames.get(usize::from(first)) else {
+        let Some((Frame { head, tag: vlan, .. }, behind)) =
+            frames.get(usize::from(first)..).and_then(<[Frame]>::split_first)
+        else {
             return left;
         };
         let (addresses, vlan) = (head.addresses(), *vlan);
-        while left != 0 {
-            let frame = left.trailing_zeros() as u16; // a burst is short
-            match frames.get(usize::from(frame)) {
-                Some(next) if next.head.addresses() == addresses && next.tag == vlan => {
-                    self.push(Outgoing { frame, tag }, true);
-                }
-                _ => break,
-            }
-            left &= left - 1;
+        // How many are to be taken behind the first without one between them that is not left.
+        let in_a_row = !(left >> first >> 1);
+        let in_a_row = behind.len().min(in_a_row.trailing_zeros() as usize);
+        let like = |next: &&Frame| next.head.addresses() == addresses && next.tag == vlan;
+        let count = behind[..in_a_row].iter().take_while(like).count();
+        if count == 0 {
+            return left;
         }
-        left
+        let (next, count) = (first + 1, count as u16); // a burst is short
+        self.unicast |= ones(count) << self.frames.len();
+        self.frames.extend((next..next + count).map(|frame| Outgoing { frame, tag }));
+        left & !(ones(count) << next)
     }
 
     /// Makes frames readable for a port that has to read them; `false` if none is left for it.

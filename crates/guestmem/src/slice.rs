@@ -78,27 +78,25 @@ impl<'m> Slice<'m> {
         len
     }
 
-    /// Fills `out` with the bytes from `at` on, if there are as many: short ones without a call.
+    /// Fills `out` with the bytes from `at` on, without a call; `false`, and anything in `out`, where there are not as many
+    /// or `out` has not 8 to 128.
     #[inline(always)]
     pub fn read_at(&self, at: usize, out: &mut [u8]) -> bool {
         let fits = at.checked_add(out.len()).is_some_and(|end| end <= self.len);
-        if fits {
-            // SAFETY: `out.len()` bytes are readable from `at` on (just checked), and writable at `out`.
-            unsafe { copy_short(self.start.as_ptr().add(at), out.as_mut_ptr(), out.len()) };
-            read_once();
-        }
-        fits
+        // SAFETY: `out.len()` bytes are readable from `at` on (just checked), and writable at `out`.
+        let copied =
+            fits && unsafe { copy_short(self.start.as_ptr().add(at), out.as_mut_ptr(), out.len()) };
+        read_once();
+        copied
     }
 
-    /// Writes `bytes` from `at` on; `false` and no change when there is no room for them. Short ones without a call.
+    /// Writes `bytes` from `at` on, without a call; `false` and no change where there is no room for them or they are not 8
+    /// to 128.
     #[inline(always)]
     pub fn write_at(&self, at: usize, bytes: &[u8]) -> bool {
         let fits = at.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
-        if fits {
-            // SAFETY: as in `read_at`, the other way.
-            unsafe { copy_short(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) };
-        }
-        fits
+        // SAFETY: as in `read_at`, the other way.
+        fits && unsafe { copy_short(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) }
     }
 
     /// Reads the first `N` bytes, if there are as many: with a length that the compiler knows, a
@@ -189,13 +187,13 @@ impl<'m> Slice<'m> {
     }
 }
 
-/// Copies `len` bytes as `ptr::copy` does, except where `from` and `to` overlap: then `to` has any of the bytes. A
-/// length from 16 to 128 is two copies of a length that the compiler knows, which meet or overlap: front and back.
+/// Copies 8 to 128 bytes: two copies of a length that the compiler knows, which meet or overlap, front and back. Where
+/// `from` and `to` overlap, `to` has any of the bytes. `false`, and nothing done, for another length.
 ///
 /// # Safety
 /// `len` bytes are readable at `from` and writable at `to`.
 #[inline(always)]
-unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) -> bool {
     /// # Safety
     /// As above, and `len` is N to 2 * N.
     #[inline(always)]
@@ -206,15 +204,17 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
             std::ptr::copy(from.add(len - N), to.add(len - N), N);
         }
     }
-    // SAFETY: each length is that of its arm; else, `ptr::copy` asks for no more than this function.
+    // SAFETY: each length is that of its arm.
     unsafe {
         match len {
             33..=64 => ends::<32>(from, to, len),
             65..=128 => ends::<64>(from, to, len),
             16..=32 => ends::<16>(from, to, len),
-            _ => std::ptr::copy(from, to, len),
+            8..=15 => ends::<8>(from, to, len),
+            _ => return false,
         }
     }
+    true
 }
 
 /// Fixes what was copied out: the compiler may neither read the guest's memory again for it, nor turn two copies

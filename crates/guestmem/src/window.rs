@@ -306,6 +306,14 @@ impl Elements<16> {
         ready((word >> 48) as u16).then_some(word)
     }
 
+    /// Reads the two words of an element, each once.
+    #[inline(always)]
+    pub fn read_words(&self, index: usize) -> [u64; 2] {
+        let words = self.at(index).cast::<u64>();
+        // SAFETY: an element has two words, at a multiple of 8 (`Window::elements`), mapped while self lives.
+        unsafe { [u64::from_le(words.read_volatile()), u64::from_le(words.add(1).read_volatile())] }
+    }
+
     /// Reads the first word of an element.
     #[inline(always)]
     pub fn read_first(&self, index: usize) -> u64 {

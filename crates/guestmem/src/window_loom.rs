@@ -237,6 +237,12 @@ impl Elements<16> {
         ready(last).then(|| others() | u64::from(last) << 48)
     }
 
+    /// Reads the two words of an element.
+    pub fn read_words(&self, index: usize) -> [u64; 2] {
+        let at = self.at(index);
+        [at, at + 8].map(|at| u64::from_le_bytes(self.window.read(at)))
+    }
+
     /// Reads the first half of an element.
     pub fn read_first(&self, index: usize) -> u64 {
         u64::from_le_bytes(self.window.read(self.at(index)))

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Packet, Put};
-use weir_engine::gro::{EgressList, Plain};
+use weir_engine::gro::{EgressList, Plain, PlainFrames};
 use weir_engine::guest::ReceiveRing;
 use weir_engine::queue::{ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
@@ -312,34 +312,41 @@ impl<'m> Writer<'_, 'm> {
 
     /// The usual case: frames without changes, each into a next chain whose first buffer has room for it. It ends at the
     /// first that is not so, of which nothing is written.
-    #[inline(always)]
-    fn place_plain(&mut self, frames: impl Iterator<Item = Plain<'m>>) -> Run {
+    // By itself: its loop has all registers.
+    #[inline(never)]
+    fn place_plain(&mut self, frames: PlainFrames<'m>) -> Run {
         let mut run = Run { frames: 0, arrived_ns: u64::MAX };
         if self.vnet_len != VnetHdr::LEN {
             return run;
         }
         let Self { buffers, chains, next, copies, device, .. } = self;
         let free = chains.get_mut(*next..).unwrap_or_default();
-        let mut bytes = 0;
-        for (Reserved { chain, pieces }, Plain { frame, body }) in free.iter_mut().zip(frames) {
+        let (mut bytes, mut bodies) = (0, 0);
+        for (Reserved { chain, pieces }, Plain { frame, .. }) in free.iter_mut().zip(frames.clone())
+        {
             let need = VnetHdr::LEN + frame.len as usize;
             let head = frame.head.as_slice();
-            let Some(buffer) = buffers.get(pieces.0 as usize) else { break };
+            let Some(&buffer) = buffers.get(pieces.0 as usize) else { break };
             if buffer.len() < need || !buffer.write_at(VnetHdr::LEN, head) {
                 break;
             }
             buffer.write_array(PLAIN_VNET);
-            let mut to = VnetHdr::LEN + head.len();
-            for from in body {
-                copies.extend([*from, buffer.skip(to).first(from.len())]);
-                to += from.len();
-            }
             chain.len = need as u32; // a frame is shorter than 2^17
             bytes += u64::from(frame.len);
+            bodies += frame.len as usize - head.len();
             run.frames += 1;
             run.arrived_ns = run.arrived_ns.min(frame.arrived_ns);
         }
         let used = free.get(..run.frames as usize).unwrap_or_default();
+        if bodies > 0 {
+            for (Reserved { pieces, .. }, plain) in used.iter().zip(frames) {
+                let mut to = buffers[pieces.0 as usize].skip(VnetHdr::LEN + plain.frame.head.len());
+                for from in plain.body() {
+                    copies.extend([*from, to.first(from.len())]);
+                    to = to.skip(from.len());
+                }
+            }
+        }
         device.complete_all(used.iter().map(|reserved| (reserved.chain.token, reserved.chain.len)));
         self.next += run.frames as usize;
         self.completed += run.frames as u16; // a burst

@@ -128,6 +128,11 @@ impl Descriptor {
     }
 
     #[inline(always)]
+    pub(crate) fn of_words([address, rest]: [u64; 2]) -> Self {
+        Self { address, rest }
+    }
+
+    #[inline(always)]
     pub(crate) fn parse_packed(bytes: [u8; DESC_BYTES]) -> Self {
         let Self { address, rest } = Self::parse(bytes);
         Self::packed(address, rest)

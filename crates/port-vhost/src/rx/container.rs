@@ -26,10 +26,11 @@ impl<'m> Writer<'_, 'm> {
     #[inline(never)]
     pub(super) fn pack_plain(&mut self, frames: impl Iterator<Item = Plain<'m>>) -> Run {
         let mut run = Run { frames: 0, arrived_ns: u64::MAX };
-        for Plain { frame, body } in frames {
+        for plain in frames {
+            let Plain { frame, .. } = plain;
             let head = frame.head.as_slice();
             let body_len = frame.len as usize - head.len();
-            if !self.pack(head, &Offload::NONE, body_len, body.iter().copied()) {
+            if !self.pack(head, &Offload::NONE, body_len, plain.body().iter().copied()) {
                 break;
             }
             self.bytes += u64::from(frame.len);

@@ -269,9 +269,27 @@ impl PackedDevice {
     /// The descriptor at this slot, if the driver has made it available (§2.8.1).
     #[inline(always)]
     fn available_at(&self, place: u16) -> Option<Descriptor> {
+        self.marked(self.nth(place), self.marks(place))
+    }
+
+    /// What marks a descriptor in the lap of a place as available.
+    #[inline(always)]
+    fn marks(&self, place: u16) -> u16 {
+        if wrap(place, self.config.size) { PACKED_F_AVAIL } else { PACKED_F_USED }
+    }
+
+    /// Up to `max` slots from a place on, as far as the ring's end: which they are, and their places.
+    #[inline(always)]
+    fn run(&self, at: u16, max: u16) -> impl Iterator<Item = (usize, u16)> + use<> {
+        let first = slot(at, self.config.size);
+        let count = max.min(self.config.size - first);
+        (first..first + count).map(move |nth| (usize::from(nth), at.wrapping_add(nth - first)))
+    }
+
+    /// The nth descriptor, if it has these marks.
+    #[inline(always)]
+    fn marked(&self, nth: usize, marks: u16) -> Option<Descriptor> {
         const _: () = assert!(PACKED_LEN == 8 && PACKED_FLAGS == PACKED_LEN + 6);
-        let nth = self.nth(place);
-        let marks = if wrap(place, self.config.size) { PACKED_F_AVAIL } else { PACKED_F_USED };
         // Acquire: the address is read after the flags (§2.8.21).
         let word = self
             .descriptors
@@ -322,29 +340,36 @@ impl PackedDevice {
         // All in flight fit in the ring.
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
         while lists < max {
+            let (run, marks) = (self.run(at, (max - lists).min(room - taken)), self.marks(at));
+            let mut plain = 0;
+            for (nth, place) in run {
+                let Some(only) = self.marked(nth, marks) else { break };
+                let Some(front) = plain_buffer(only, direction, memory) else { break };
+                each(Taken::plain(Token::packed(only.id(), 1, place), front, pieces));
+                plain += 1;
+            }
+            at = self.ahead(at, plain);
+            lists += plain;
+            taken += plain; // at most the room that there was
+            if lists == max {
+                break;
+            }
             let Some(first) = self.available_at(at) else {
                 result = self.none_at(at);
                 break;
             };
-            let slots = match plain_buffer(first, direction, memory).filter(|_| taken < room) {
-                Some(front) => {
-                    each(Taken::plain(Token::packed(first.id(), 1, at), front, pieces));
-                    1
+            match self.walk(at, first, room - taken, direction, memory, pieces) {
+                Ok((list, slots)) => {
+                    each(list);
+                    at = self.ahead(at, slots);
+                    lists += 1;
+                    taken += slots;
                 }
-                None => match self.walk(at, first, room - taken, direction, memory, pieces) {
-                    Ok((taken, slots)) => {
-                        each(taken);
-                        slots
-                    }
-                    Err(error) => {
-                        result = Err(error);
-                        break;
-                    }
-                },
-            };
-            at = self.ahead(at, slots);
-            lists += 1;
-            taken += slots; // at most the room that there was
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
         }
         if self.available() < taken {
             self.avail_end = at;
@@ -571,21 +596,28 @@ impl PackedDevice {
     #[inline]
     fn write_behind_first(&mut self, count: u16) -> (u16, u16) {
         let head = self.completed[0];
-        let (mut at, mut lists, mut shown) =
-            (self.ahead(self.next_used, head.slots), head.lists, 1);
+        let (mut taken, mut lists, mut shown) = (head.slots, head.lists, 1);
+        let at = self.ahead(self.next_used, head.slots);
+        let size = usize::from(self.config.size);
+        let (mut nth, mut flags) = (self.nth(at), self.used_flags(at, 0));
         for &Completed { id, slots, lists: more, written } in &self.completed[1..] {
             if lists + more > count {
                 break;
             }
-            let id_flags = u64::from(id) | u64::from(self.used_flags(at, written)) << 16;
-            let used = u64::from(written) | id_flags << 32;
-            self.descriptors.write_second(self.nth(at), used);
-            at = self.ahead(at, slots);
+            let has_written = if written > 0 { DESC_F_WRITE } else { 0 };
+            let id_flags = u64::from(id) | u64::from(flags | has_written) << 16;
+            self.descriptors.write_second(nth, u64::from(written) | id_flags << 32);
+            nth += usize::from(slots);
+            if nth >= size {
+                nth -= size;
+                flags ^= PACKED_F_AVAIL | PACKED_F_USED;
+            }
+            taken += slots; // at most a ring's
             lists += more;
             shown += 1;
         }
         self.completed.drain(..shown);
-        (self.distance(self.next_used, at), lists)
+        (taken, lists)
     }
 
     /// Flags of the used descriptor at `place`; `WRITE` says that its length counts (§2.8.3).

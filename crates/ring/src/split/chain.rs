@@ -40,9 +40,24 @@ impl Table<'_> {
     }
 }
 
+/// The buffer of the chain that begins at `head`, if it is as nearly all are: see [`plain_buffer`].
+#[inline(always)]
+pub(crate) fn plain<'m>(
+    table: &Elements<DESC_BYTES>,
+    direction: Direction,
+    head: u16,
+    memory: &'m GuestMemory,
+) -> Option<Slice<'m>> {
+    let index = table.around(head);
+    if index != usize::from(head) {
+        return None;
+    }
+    plain_buffer(Descriptor::of_words(table.read_words(index)), direction, memory)
+}
+
 /// Appends the buffers of the chain that begins at `head` to `pieces`. After an error `pieces` may
 /// hold some of them; the caller stops the port.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn walk<'m>(
     table: &Elements<DESC_BYTES>,
     config: &RingConfig,
@@ -51,31 +66,9 @@ pub(crate) fn walk<'m>(
     memory: &'m GuestMemory,
     pieces: &mut Vec<Slice<'m>>,
 ) -> Result<Taken<'m>, RingError> {
-    let size = config.size;
-    if head >= size {
-        return Err(RingError::DescriptorOutOfRange { index: head, size: size.into() });
-    }
-    let first = Descriptor::parse(table.read(table.around(head)));
-    match plain_buffer(first, direction, memory) {
-        Some(front) => Ok(Taken::plain(Token::split(head), front, pieces)),
-        None => walk_on(table, config, direction, head, first, memory, pieces),
-    }
-}
-
-/// The same for any chain, whose first descriptor is read.
-#[inline(never)]
-fn walk_on<'m>(
-    table: &Elements<DESC_BYTES>,
-    config: &RingConfig,
-    direction: Direction,
-    head: u16,
-    first: Descriptor,
-    memory: &'m GuestMemory,
-    pieces: &mut Vec<Slice<'m>>,
-) -> Result<Taken<'m>, RingError> {
     let before = pieces.len();
     let mut table = Table::Ring { table, size: config.size };
-    let mut descriptor = first;
+    let mut descriptor = table.get(head)?;
     let mut len = 0u32;
     for _ in 0..CHAIN_LEN_MAX {
         if descriptor.flags() & DESC_F_INDIRECT != 0 {

@@ -18,7 +18,7 @@ use crate::buffers::{Direction, Taken, Token};
 use crate::error::{RingError, SetupError};
 use crate::index::{distance, passed};
 use crate::layout::*;
-use crate::split::chain::walk;
+use crate::split::chain::{plain, walk};
 
 /// A ring that weir serves.
 #[derive(Debug)]
@@ -47,7 +47,8 @@ pub(crate) struct SplitDevice {
     batch: Option<(u16, u16)>,
 }
 
-const ELEMS_PER_LINE: u16 = (CACHE_LINE_BYTES / USED_ELEM_BYTES) as u16;
+const DESCRIPTORS_PER_LINE: usize = CACHE_LINE_BYTES / DESC_BYTES;
+const ELEMENTS_PER_LINE: usize = CACHE_LINE_BYTES / USED_ELEM_BYTES;
 
 /// The used index, and the meaning of `base`.
 ///
@@ -161,17 +162,21 @@ impl SplitDevice {
         pieces: &mut Vec<Slice<'m>>,
         mut each: impl FnMut(Taken<'m>),
     ) -> Result<(), RingError> {
-        let mut heads = [0; BURST_MAX];
-        let count = usize::from(max.min(self.available())).min(BURST_MAX);
-        let heads = &mut heads[..count];
-        self.fetch(heads);
+        let count = max.min(self.available()).min(BURST_MAX as u16);
+        self.fetch(count);
         let (mut next_avail, mut result) = (self.next_avail, Ok(()));
-        for &head in &*heads {
-            match walk(&self.descriptors, &self.config, direction, head, memory, pieces) {
-                Ok(taken) => each(taken),
-                Err(error) => {
-                    result = Err(error);
-                    break;
+        for _ in 0..count {
+            let head = self.heads.load(self.heads.around(next_avail));
+            match plain(&self.descriptors, direction, head, memory) {
+                Some(front) => each(Taken::plain(Token::split(head), front, pieces)),
+                None => {
+                    match walk(&self.descriptors, &self.config, direction, head, memory, pieces) {
+                        Ok(taken) => each(taken),
+                        Err(error) => {
+                            result = Err(error);
+                            break;
+                        }
+                    }
                 }
             }
             next_avail = next_avail.wrapping_add(1);
@@ -180,21 +185,17 @@ impl SplitDevice {
         result
     }
 
-    /// Reads the next heads, and has the processor fetch what taking and completing their chains will touch, all at
-    /// once: the guest's core has written it, and one after the other each line would be waited for.
+    /// Has the processor fetch what taking and completing so many chains will touch, all at once: the guest's core has
+    /// written it, and one after the other each line would be waited for. A line of descriptors has those of as many
+    /// chains, where the driver takes them in a row.
     #[inline(always)]
-    fn fetch(&self, heads: &mut [u16]) {
-        let mut entry = self.next_avail;
-        for head in &mut *heads {
-            *head = self.heads.load(self.heads.around(entry));
-            self.descriptors.prefetch(self.descriptors.around(*head));
-            entry = entry.wrapping_add(1);
+    fn fetch(&self, count: u16) {
+        for nth in (0..count).step_by(DESCRIPTORS_PER_LINE) {
+            let head = self.heads.load(self.heads.around(self.next_avail.wrapping_add(nth)));
+            self.descriptors.prefetch(self.descriptors.around(head));
         }
-        let (mut element, mut left) = (self.next_used, heads.len());
-        while left > 0 {
-            self.elements.prefetch_write(self.elements.around(element));
-            element = element.wrapping_add(ELEMS_PER_LINE);
-            left = left.saturating_sub(ELEMS_PER_LINE.into());
+        for nth in (0..count).step_by(ELEMENTS_PER_LINE) {
+            self.elements.prefetch_write(self.elements.around(self.next_used.wrapping_add(nth)));
         }
     }
 
