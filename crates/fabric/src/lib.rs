@@ -26,7 +26,7 @@ pub mod vlan;
 
 pub use drop_reason::DropReason;
 pub use fabric::{Fabric, Known, PortError};
-pub use fdb::{Capacity, Claim, Fdb, FdbEntry, FdbStats};
+pub use fdb::{Capacity, Claim, Fdb, FdbEntry, FdbStats, Learned, Learner};
 pub use mac_check::MacCheck;
 pub use port::{PortConfig, PortId};
 pub use source_guard::SourceGuard;

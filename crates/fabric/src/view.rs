@@ -148,7 +148,7 @@ impl<'a> View<'a> {
         match learned {
             Learned::Owned { by } if self.is_member(by, vid) => Err(DropReason::SrcMacOwned),
             // It would be behind this port by then.
-            Learned::PortLimit | Learned::NetworkLimit | Learned::BucketFull => {
+            Learned::PortLimit | Learned::NetworkLimit | Learned::BucketFull | Learned::Told => {
                 self.look_up(ingress, vid, frame.dst, now_secs)
             }
             _ if frame.dst == frame.src => Err(DropReason::Hairpin),

@@ -249,6 +249,7 @@ impl Words<'_> {
             Learned::Owned { by } => format!("belongs to {}", self.name(by)),
             Learned::PortLimit => "is not learned: the port has as many addresses as it may".into(),
             Learned::BucketFull => "is not learned: its part of the table is full".into(),
+            Learned::Told => "is not learned: in this network FRR says who is where".into(),
             Learned::Multicast => "is a group address".into(),
             Learned::NetworkLimit => {
                 "is not learned: its network has as many as it may have".into()

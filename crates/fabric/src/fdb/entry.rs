@@ -5,8 +5,8 @@
 //! smallest takes some bits of the tag as well to choose the bucket. Claim and port fill the word:
 //!
 //! ```text
-//!   63 62             13 12   11 10        0
-//!  │ 0 │ tag (50 bits)  │ claim │ port + 1  │      zero: empty
+//!   63             14 13   11 10        0
+//!  │ tag (50 bits)  │ claim │ port + 1  │      zero: empty
 //! ```
 
 use weir_limits::{FDB_ENTRIES_DEFAULT, NETWORKS_MAX, PORTS_MAX};
@@ -24,7 +24,7 @@ const BUCKETS_MIN: usize = FDB_ENTRIES_DEFAULT / WAYS;
 const BUCKET_BITS: u32 = BUCKETS_MIN.trailing_zeros();
 const PORT_BITS: u32 = 11;
 const PORT_MASK: u64 = (1 << PORT_BITS) - 1;
-const CLAIM_BITS: u32 = 2;
+const CLAIM_BITS: u32 = 3;
 const CLAIM_MASK: u64 = (1 << CLAIM_BITS) - 1;
 const TAG_SHIFT: u32 = PORT_BITS + CLAIM_BITS;
 
@@ -112,7 +112,9 @@ impl Entry {
             0 => Claim::Dynamic,
             1 => Claim::First,
             2 => Claim::Pinned,
-            _ => Claim::Uplink,
+            3 => Claim::Uplink,
+            4 => Claim::Told,
+            _ => Claim::ToldSticky,
         };
         Some(Self { tag: word >> TAG_SHIFT, claim, port: PortId::new(number)? })
     }
@@ -123,6 +125,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use weir_limits::FDB_ENTRIES_MAX;
+
+    const ALL: [Claim; 6] = [
+        Claim::Dynamic,
+        Claim::First,
+        Claim::Pinned,
+        Claim::Uplink,
+        Claim::Told,
+        Claim::ToldSticky,
+    ];
 
     proptest! {
         #[test]
@@ -141,8 +152,8 @@ mod tests {
         }
 
         #[test]
-        fn entry_survives_its_word(tag in 0..1u64 << 50, claim in 0..3, port in 0..PORTS_MAX as u16) {
-            let claim = [Claim::Dynamic, Claim::First, Claim::Pinned][claim as usize];
+        fn entry_survives_its_word(tag in 0..1u64 << 50, claim in 0..6, port in 0..PORTS_MAX as u16) {
+            let claim = ALL[claim as usize];
             let entry = Entry { tag, claim, port: PortId::new(port).unwrap() };
             prop_assert_eq!(Entry::unpack(entry.pack()), Some(entry));
         }

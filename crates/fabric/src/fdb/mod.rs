@@ -13,6 +13,9 @@
 //! only the port understands. It is a word in what the bucket has to spare, so an entry has 16 bytes with it or
 //! without. Nobody reads it but the port ([`Fdb::remote`]).
 //!
+//! **Told networks.** Of some networks a control plane says who is behind the port of the overlay ([`Fdb::tell`]). There
+//! nothing is learned behind it from frames, and what was told stays until it is taken back.
+//!
 //! **One port can't take the table from the others.** A port has a limit of learned addresses; in a full bucket the
 //! port with the most entries loses one; what is learned behind uplinks has a limit in each network; and a [`Claim`]
 //! from the source-MAC check keeps an address from being
@@ -26,8 +29,8 @@ use std::array;
 use std::cmp::Reverse;
 use std::iter;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weir_limits::{
     FDB_AGE_SECS, FDB_ENTRIES_DEFAULT, FDB_ENTRIES_MAX, FDB_NETWORK_PART, NETWORKS_MAX, PORTS_MAX,
@@ -86,6 +89,10 @@ pub enum Claim {
     Pinned = 2,
     /// Learned from traffic of an uplink: as [`Self::Dynamic`], but for who takes it.
     Uplink = 3,
+    /// A control plane says so ([`Fdb::tell`]): as [`Self::Uplink`], but it stays until it is taken back.
+    Told = 4,
+    /// Likewise, and that it does not move: only who has it configured takes it.
+    ToldSticky = 5,
 }
 
 impl Claim {
@@ -94,13 +101,18 @@ impl Claim {
         matches!(self, Self::Dynamic | Self::Uplink)
     }
 
+    /// What is behind an uplink: it counts in its network.
+    fn is_outside(self) -> bool {
+        matches!(self, Self::Uplink | Self::Told | Self::ToldSticky)
+    }
+
     /// Whether a port with the claim `by` takes over an address that another one holds so. What is behind an uplink,
     /// the gateway above all, is no guest's for the asking; nor is a guest's address that of who answers outside.
     fn yields_to(self, by: Self) -> bool {
         match self {
             Self::Dynamic => true,
-            Self::Uplink => by != Self::First,
-            Self::First => by == Self::Pinned,
+            Self::Uplink | Self::Told => by != Self::First,
+            Self::First | Self::ToldSticky => by == Self::Pinned,
             Self::Pinned => false,
         }
     }
@@ -140,6 +152,8 @@ pub enum Learned {
     NetworkLimit,
     /// Not learned: the bucket is full of addresses with a claim.
     BucketFull,
+    /// Not learned: a control plane says who is behind the port in this network.
+    Told,
     /// Not learned: a group address is no station's.
     Multicast,
 }
@@ -261,6 +275,9 @@ struct Writer {
     sweep_bucket: usize,
 }
 
+/// Told of changes by whoever makes them, a worker for example: it returns at once.
+type Bell = Box<dyn Fn() + Send + Sync>;
+
 /// The forwarding table: (VLAN, address) to port, with a fixed number of entries.
 ///
 /// Times are whole seconds of one monotonic clock; callers may disagree by a second.
@@ -269,8 +286,12 @@ pub struct Fdb {
     buckets: Box<[Bucket]>,
     /// Entries of each port; changed under the lock.
     learned: Box<[AtomicU32]>,
-    /// Entries of each network that were learned behind uplinks; changed under the lock.
+    /// Entries of each network that are behind uplinks; changed under the lock.
     in_network: Box<[AtomicU32]>,
+    /// Behind which port a control plane says who is there, in each network: its number plus 1, or 0.
+    told_behind: Box<[AtomicU16]>,
+    /// Rung when an address of a network is new, has moved, or is gone.
+    bell: OnceLock<Bell>,
     writer: Mutex<Writer>,
     counters: Counters,
 }
@@ -283,6 +304,8 @@ impl Fdb {
             buckets: iter::repeat_with(Bucket::new).take(entries / WAYS).collect(),
             learned: iter::repeat_with(AtomicU32::default).take(PORTS_MAX).collect(),
             in_network: iter::repeat_with(AtomicU32::default).take(NETWORKS_MAX).collect(),
+            told_behind: iter::repeat_with(AtomicU16::default).take(NETWORKS_MAX).collect(),
+            bell: OnceLock::new(),
             writer: Mutex::new(Writer { sweep_bucket: 0 }),
             counters: Counters::default(),
         }
@@ -361,7 +384,13 @@ impl Fdb {
                 }
                 Learned::Known
             }
-            Ok(_) => self.change(slot, learner, vid, now_secs),
+            Ok(_) => {
+                let learned = self.change(slot, learner, vid, now_secs);
+                if vid.network().is_some() {
+                    self.ring();
+                }
+                learned
+            }
             Err(refusal) => refusal,
         };
         match learned {
@@ -369,9 +398,49 @@ impl Fdb {
             Learned::PortLimit => count(&self.counters.refused_port_limit),
             Learned::NetworkLimit => count(&self.counters.refused_network_limit),
             Learned::BucketFull => count(&self.counters.refused_bucket_full),
-            Learned::Known | Learned::New | Learned::Owned { .. } | Learned::Multicast => {}
+            Learned::Known
+            | Learned::New
+            | Learned::Owned { .. }
+            | Learned::Told
+            | Learned::Multicast => {}
         }
         learned
+    }
+
+    /// From here on a control plane says who is behind `port` in the network `vid`, and nothing is learned there.
+    pub fn told_behind(&self, vid: Vid, port: PortId) {
+        let number = vid.network().and_then(|number| self.told_behind.get(usize::from(number)));
+        if let Some(told_behind) = number {
+            told_behind.store(port.get() + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a control plane says who is behind `port` in the network `vid`.
+    pub fn is_told(&self, vid: Vid, port: PortId) -> bool {
+        let number = vid.network().and_then(|number| self.told_behind.get(usize::from(number)));
+        number.is_some_and(|told_behind| told_behind.load(Ordering::Relaxed) == port.get() + 1)
+    }
+
+    /// A control plane says that the address is behind this one of the teller's remotes; [`forget`](Self::forget)
+    /// takes it back. The teller's claim is [`Claim::Told`] or [`Claim::ToldSticky`].
+    pub fn tell(&self, vid: Vid, mac: Mac, teller: Learner, remote: u32) -> Learned {
+        let learned = self.learn(vid, mac, teller, 0);
+        if matches!(learned, Learned::Known | Learned::New | Learned::Moved { .. }) {
+            self.set_remote(vid, mac, teller.port, remote);
+        }
+        learned
+    }
+
+    /// Has `bell` called, on any thread, when an address of a network is new, has moved, or may be gone. The first one
+    /// stays.
+    pub fn on_change(&self, bell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.bell.set(Box::new(bell));
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell();
+        }
     }
 
     /// What [`learn`](Self::learn) would say, without doing it.
@@ -403,12 +472,16 @@ impl Fdb {
     ) -> Result<Learned, Learned> {
         let planned = match found {
             Some((_, entry)) if entry.port == learner.port => {
-                // The port's check may have changed since.
-                let same = entry.claim == learner.claim;
+                // The port's check may have changed since; a frame changes nothing of what was told.
+                let same = entry.claim == learner.claim
+                    || (learner.claim == Claim::Uplink && self.is_told(vid, learner.port));
                 return Ok(if same { Learned::Known } else { Learned::New });
             }
             Some((_, entry)) if !entry.claim.yields_to(learner.claim) => {
                 return Err(Learned::Owned { by: entry.port });
+            }
+            _ if learner.claim == Claim::Uplink && self.is_told(vid, learner.port) => {
+                return Err(Learned::Told);
             }
             Some((_, entry)) => Learned::Moved { from: entry.port },
             None => Learned::New,
@@ -416,7 +489,7 @@ impl Fdb {
         if self.learned_by(learner.port) >= learner.learn_max {
             return Err(Learned::PortLimit);
         }
-        let counted = vid.network().filter(|_| learner.claim == Claim::Uplink);
+        let counted = vid.network().filter(|_| learner.claim.is_outside());
         let count = counted.and_then(|network| self.in_network.get(usize::from(network)));
         match count.map(|count| count.load(Ordering::Relaxed)) {
             Some(count) if count >= self.per_network_max() => Err(Learned::NetworkLimit),
@@ -467,11 +540,15 @@ impl Fdb {
     /// Removes an address if it is (still) behind `port`, whatever its claim.
     pub fn forget(&self, vid: Vid, mac: Mac, port: PortId) -> bool {
         let slot = self.slot(vid, mac);
-        let _writer = self.lock();
+        let writer = self.lock();
         let bucket = &self.buckets[slot.bucket];
         let found = bucket.find(slot.tag).filter(|(_, entry)| entry.port == port);
         if let Some((way, entry)) = found {
             self.remove(slot.bucket, way, entry);
+        }
+        drop(writer);
+        if found.is_some() && vid.network().is_some() {
+            self.ring();
         }
         found.is_some()
     }
@@ -486,6 +563,9 @@ impl Fdb {
                 break;
             }
             removed += self.sweep(start..start + SWEPT_BUCKETS, |_, _, entry| entry.port == port);
+        }
+        if removed > 0 {
+            self.ring();
         }
         removed
     }
@@ -502,6 +582,9 @@ impl Fdb {
             writer.sweep_bucket = end % self.buckets.len();
             removed += self
                 .sweep(start..end, |bucket, way, entry| bucket.has_expired(way, entry, now_secs));
+        }
+        if removed > 0 {
+            self.ring();
         }
         removed
     }
@@ -575,14 +658,14 @@ impl Fdb {
 
     /// Where an entry counts beside its port: one that was learned behind an uplink, in its network.
     fn network_count(&self, bucket: usize, entry: Entry) -> Option<&AtomicU32> {
-        if entry.claim != Claim::Uplink {
+        if !entry.claim.is_outside() {
             return None;
         }
         let (vid, _) = Slot { bucket, tag: entry.tag }.address(self.seed)?;
         self.in_network.get(usize::from(vid.network()?))
     }
 
-    /// Addresses of a network that were learned behind uplinks, expired ones that were not swept yet included.
+    /// Addresses of a network that are behind uplinks, expired ones that were not swept yet included.
     pub fn learned_in(&self, vid: Vid) -> u32 {
         let count = vid.network().and_then(|number| self.in_network.get(usize::from(number)));
         count.map_or(0, |count| count.load(Ordering::Relaxed))

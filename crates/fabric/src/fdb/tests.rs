@@ -561,3 +561,86 @@ fn a_table_has_room_for_as_many_as_it_was_made_for() {
     assert_eq!(sweep_all(&fdb, FDB_AGE_SECS + 1), 100_000 - lost);
     assert!(fdb.is_empty());
 }
+
+#[test]
+fn what_is_told_stays_until_it_is_taken_back_and_frames_change_nothing_of_it() {
+    let (fdb, blue, red) = (
+        Fdb::new(SEED, Capacity::default()),
+        Vid::of_network(1).unwrap(),
+        Vid::of_network(2).unwrap(),
+    );
+    fdb.told_behind(blue, port(7));
+    let teller = claimed(7, Claim::Told);
+    assert_eq!(fdb.learn(blue, mac(1), behind_uplink(7), 0), Learned::Told);
+    assert_eq!(fdb.learn(red, mac(1), behind_uplink(7), 0), Learned::New, "another network");
+    assert_eq!(fdb.learn(blue, mac(9), behind_uplink(8), 0), Learned::New, "another port");
+    assert_eq!(fdb.tell(blue, mac(1), teller, 5), Learned::New);
+    assert_eq!(fdb.learn(blue, mac(1), behind_uplink(7), 1), Learned::Known);
+    let late = 2 * FDB_AGE_SECS;
+    sweep_all(&fdb, late);
+    assert_eq!(fdb.remote(blue, mac(1), port(7), late), Some(5));
+    assert_eq!(fdb.tell(blue, mac(1), teller, 6), Learned::Known);
+    assert_eq!(fdb.remote(blue, mac(1), port(7), late), Some(6));
+    // A frame from outside does not take a guest's address; being told does.
+    fdb.learn(blue, mac(2), dynamic(1), late);
+    assert_eq!(fdb.learn(blue, mac(2), behind_uplink(7), late), Learned::Told);
+    assert_eq!(fdb.lookup(blue, mac(2), late), Some(port(1)));
+    assert_eq!(fdb.tell(blue, mac(2), teller, 5), Learned::Moved { from: port(1) });
+    assert!(fdb.forget(blue, mac(2), port(7)));
+    assert_eq!((fdb.lookup(blue, mac(2), late), fdb.learned_in(blue)), (None, 1));
+}
+
+#[test]
+fn what_is_told_to_be_sticky_yields_to_a_configured_address_only() {
+    use Claim::*;
+    let blue = Vid::of_network(1).unwrap();
+    for (told, by, moves) in [
+        (Told, Dynamic, true),
+        (Told, Uplink, true),
+        (Told, First, false),
+        (Told, Pinned, true),
+        (ToldSticky, Dynamic, false),
+        (ToldSticky, Uplink, false),
+        (ToldSticky, First, false),
+        (ToldSticky, Pinned, true),
+    ] {
+        let fdb = Fdb::new(SEED, Capacity::default());
+        fdb.told_behind(blue, port(7));
+        fdb.tell(blue, mac(1), claimed(7, told), 5);
+        let expected = match moves {
+            true => Learned::Moved { from: port(7) },
+            false => Learned::Owned { by: port(7) },
+        };
+        assert_eq!(fdb.learn(blue, mac(1), claimed(1, by), 0), expected, "{by:?} of {told:?}");
+        assert_eq!(fdb.remote(blue, mac(1), port(7), 0).is_some(), !moves);
+    }
+}
+
+#[test]
+fn the_bell_rings_for_changes_in_networks() {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    let (fdb, blue) = (Fdb::new(SEED, Capacity::default()), Vid::of_network(1).unwrap());
+    let rung = Arc::new(AtomicU32::new(0));
+    let bell = Arc::clone(&rung);
+    fdb.on_change(move || {
+        bell.fetch_add(1, Ordering::Relaxed);
+    });
+    let rings = || rung.swap(0, Ordering::Relaxed);
+    fdb.learn(VLAN, mac(1), dynamic(1), 0);
+    assert_eq!(rings(), 0, "a VLAN");
+    fdb.learn(blue, mac(1), dynamic(1), 0);
+    assert_eq!(rings(), 1);
+    fdb.learn(blue, mac(1), dynamic(1), 1);
+    assert_eq!(rings(), 0, "nothing has changed");
+    fdb.learn(blue, mac(1), dynamic(2), 1);
+    assert_eq!(rings(), 1);
+    fdb.flush_port(port(2));
+    assert_eq!(rings(), 1);
+    fdb.learn(blue, mac(1), dynamic(2), 1);
+    fdb.forget(blue, mac(1), port(2));
+    fdb.learn(blue, mac(1), dynamic(2), 1);
+    assert_eq!(rings(), 3);
+    sweep_all(&fdb, 2 + FDB_AGE_SECS);
+    assert!(rings() > 0);
+}
