@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use weir_guestmem::PeerAddress;
 use weir_limits::BURST_MAX;
@@ -21,8 +22,10 @@ pub struct NetworkSpec {
 }
 
 /// All networks of an overlay. A host has a number, its *remote*, the same in all networks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Networks {
+    /// The UDP port of all hosts.
+    port: u16,
     /// By its number.
     networks: HashMap<u16, Network>,
     /// A network's number, by its number on the wire.
@@ -30,18 +33,28 @@ pub struct Networks {
     /// A host's number, by its address.
     remotes: HashMap<IpAddr, u32>,
     /// A host's socket, by its number.
-    addresses: Vec<PeerAddress>,
+    addresses: Vec<Host>,
+    /// Numbers of hosts that are members of no network any more.
+    free: Vec<u32>,
+}
+
+/// A host, and of how many networks it is a member.
+#[derive(Clone, Copy, Debug)]
+struct Host {
+    ip: IpAddr,
+    socket: PeerAddress,
+    networks: u32,
 }
 
 /// One network.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub(crate) vni: u32,
-    /// Members, in ascending order.
-    members: Vec<u32>,
-    /// Their sockets.
-    pub(crate) peers: Vec<PeerAddress>,
-    pub(crate) floods: Gcra,
+    /// Who may speak in it, in ascending order.
+    members: Arc<[u32]>,
+    /// The sockets of those who get what is for all.
+    pub(crate) peers: Arc<[PeerAddress]>,
+    pub(crate) floods: Arc<Gcra>,
 }
 
 impl Network {
@@ -63,31 +76,91 @@ impl Networks {
     /// These, with peers that listen on `port`. Of two with the same number the last one holds.
     pub fn new(specs: &[NetworkSpec], port: u16) -> Self {
         let mut all = Self {
+            port,
             networks: HashMap::new(),
             by_vni: HashMap::new(),
             remotes: HashMap::new(),
             addresses: Vec::new(),
+            free: Vec::new(),
         };
         for spec in specs {
-            let mut members: Vec<_> = spec.peers.iter().map(|&ip| all.number(ip, port)).collect();
-            members.sort_unstable();
-            members.dedup();
-            let peers = members.iter().filter_map(|&remote| all.address(remote)).collect();
             // At once what comes in a tenth of a second, and a burst in any case.
             let burst = u64::from(spec.floods_per_s / 10).max(BURST_MAX as u64);
-            let floods = Gcra::new(spec.floods_per_s.into(), burst);
+            let floods = Arc::new(Gcra::new(spec.floods_per_s.into(), burst));
             all.by_vni.insert(spec.vni, spec.number);
+            let (members, peers) = (Arc::new([]), Arc::new([]));
             all.networks.insert(spec.number, Network { vni: spec.vni, members, peers, floods });
+            all.set_members(spec.number, &spec.peers, &[]);
         }
         all
     }
 
-    fn number(&mut self, ip: IpAddr, port: u16) -> u32 {
-        let next = self.addresses.len() as u32; // as many as fit in a configuration
-        *self.remotes.entry(ip).or_insert_with(|| {
-            self.addresses.push(PeerAddress::new(SocketAddr::new(ip, port)));
-            next
-        })
+    /// `members` get what is for all of a network and speak in it, `speakers` only speak. A host that is in no network
+    /// any more has no number: another one may get it, so nobody names it from here on.
+    pub fn set_members(&mut self, number: u16, members: &[IpAddr], speakers: &[IpAddr]) {
+        let Some(before) = self.networks.get(&number).map(|network| Arc::clone(&network.members))
+        else {
+            return;
+        };
+        let mut all: Vec<_> = members.iter().chain(speakers).map(|&ip| self.join(ip)).collect();
+        let mut peers = all[..members.len()].to_vec();
+        for list in [&mut all, &mut peers] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        for &remote in &all {
+            self.count(remote, |networks| networks.saturating_add(1));
+        }
+        for &remote in before.iter() {
+            self.count(remote, |networks| networks.saturating_sub(1));
+        }
+        let peers = peers.into_iter().filter_map(|remote| self.address(remote)).collect();
+        if let Some(network) = self.networks.get_mut(&number) {
+            (network.members, network.peers) = (all.into(), peers);
+        }
+        for (remote, host) in (0..).zip(&self.addresses) {
+            if host.networks == 0 && self.remotes.remove(&host.ip).is_some() {
+                self.free.push(remote);
+            }
+        }
+    }
+
+    /// The number of a host, which may have none yet.
+    fn join(&mut self, ip: IpAddr) -> u32 {
+        if let Some(&remote) = self.remotes.get(&ip) {
+            return remote;
+        }
+        let socket = PeerAddress::new(SocketAddr::new(ip, self.port));
+        let host = Host { ip, socket, networks: 0 };
+        let remote = match self.free.pop() {
+            Some(remote) => {
+                self.addresses[remote as usize] = host;
+                remote
+            }
+            None => {
+                self.addresses.push(host);
+                self.addresses.len() as u32 - 1 // as many as are members
+            }
+        };
+        self.remotes.insert(ip, remote);
+        remote
+    }
+
+    fn count(&mut self, remote: u32, change: impl FnOnce(u32) -> u32) {
+        if let Some(host) = self.addresses.get_mut(remote as usize) {
+            host.networks = change(host.networks);
+        }
+    }
+
+    /// The host with a number.
+    pub fn host(&self, remote: u32) -> Option<IpAddr> {
+        Some(self.addresses.get(remote as usize)?.ip)
+    }
+
+    /// The number of a host that is a member of a network.
+    pub fn member(&self, number: u16, ip: IpAddr) -> Option<u32> {
+        let remote = *self.remotes.get(&ip)?;
+        self.networks.get(&number)?.has_member(remote).then_some(remote)
     }
 
     pub(crate) fn network(&self, number: u16) -> Option<&Network> {
@@ -95,7 +168,7 @@ impl Networks {
     }
 
     pub(crate) fn address(&self, remote: u32) -> Option<PeerAddress> {
-        self.addresses.get(remote as usize).copied()
+        Some(self.addresses.get(remote as usize)?.socket)
     }
 
     /// The network that a datagram from `from` is of, and the sender's number.
@@ -137,6 +210,25 @@ mod tests {
         assert_eq!(networks.origin(100, Some(ip(9))), Err(Stranger::Remote));
         assert_eq!(networks.origin(100, None), Err(Stranger::Remote));
         assert_eq!(networks.origin(300, Some(ip(3))), Err(Stranger::Network));
+    }
+
+    #[test]
+    fn members_come_and_go_and_their_numbers_are_used_again() {
+        let mut networks = two();
+        let third = networks.member(1, ip(3)).unwrap();
+        networks.set_members(0, &[ip(4)], &[ip(5)]);
+        assert_eq!(networks.network(0).unwrap().peers.len(), 1, "a speaker gets no floods");
+        assert!(networks.origin(100, Some(ip(5))).is_ok() && networks.member(0, ip(4)).is_some());
+        assert_eq!(networks.origin(100, Some(ip(2))), Err(Stranger::Remote));
+        assert_eq!(networks.member(1, ip(3)), Some(third), "of another network still");
+        networks.set_members(1, &[], &[]);
+        assert_eq!(networks.origin(200, Some(ip(3))), Err(Stranger::Remote));
+        for round in 0..200 {
+            networks.set_members(1, &[ip(10 + round), ip(11 + round)], &[]);
+        }
+        assert!(networks.addresses.len() <= 8, "{}", networks.addresses.len());
+        networks.set_members(7, &[ip(4)], &[]);
+        assert!(networks.network(7).is_none());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! An overlay as the engine sees it.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
+use arc_swap::{ArcSwap, Guard};
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::TransmitCalls;
 use weir_engine::queue::TransmitQueue;
@@ -22,7 +23,9 @@ pub struct VxlanPort {
     pub(crate) service: Service,
     pub(crate) id: PortId,
     pub(crate) sockets: OverlaySockets,
-    pub(crate) networks: Networks,
+    networks: ArcSwap<Networks>,
+    /// Held by who changes them.
+    changing: Mutex<()>,
     /// Where addresses are known to be.
     pub(crate) fdb: Arc<Fdb>,
     /// One for each of the sockets to receive by. The kernel takes datagrams of several threads; only receiving needs a
@@ -51,16 +54,30 @@ impl VxlanPort {
             id,
             tx: sockets.queues.iter().map(queue).collect(),
             sockets,
-            networks,
+            networks: ArcSwap::from_pointee(networks),
+            changing: Mutex::default(),
             fdb,
             gso: AtomicBool::new(true),
         }
     }
 
+    /// The networks as they are now, for one burst.
+    pub fn networks(&self) -> Guard<Arc<Networks>> {
+        self.networks.load()
+    }
+
+    /// Changes networks. Bursts that are under way go on with what was.
+    pub fn change_networks(&self, change: impl FnOnce(&mut Networks)) {
+        let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
+        let mut networks = Networks::clone(&self.networks.load());
+        change(&mut networks);
+        self.networks.store(Arc::new(networks));
+    }
+
     fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, SocketQueue<'_>)> {
         let (tx, buffers) = self.tx.get(index)?;
         let socket = self.sockets.queues.get(index)?.as_fd();
-        let (service, networks) = (&self.service, &self.networks);
+        let (service, networks) = (&self.service, self.networks());
         Some((tx, SocketQueue { service, index, socket, buffers, networks }))
     }
 
@@ -78,6 +95,7 @@ impl VxlanPort {
             last = this;
             if let (Some(vid), Ok(Ethernet { src, .. })) =
                 (Vid::of_network(token.network), Ethernet::parse(frame.head.as_slice()))
+                && !self.fdb.is_told(vid, self.id)
             {
                 self.fdb.set_remote(vid, src, self.id, remote);
             }

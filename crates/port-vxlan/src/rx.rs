@@ -15,7 +15,7 @@ use weir_limits::{BURST_MAX, OVERLAY_SOURCE_PORTS};
 use weir_wire::{Ethernet, OffloadCaps};
 
 use crate::header;
-use crate::networks::Network;
+use crate::networks::{Network, Networks};
 use crate::port::VxlanPort;
 
 thread_local! {
@@ -26,6 +26,7 @@ thread_local! {
 /// One burst on its way out.
 struct Sending<'o, 'm> {
     burst: &'o Burst<'m>,
+    networks: &'o Networks,
     now_ns: u64,
     /// By which socket.
     sender: usize,
@@ -42,11 +43,20 @@ impl VxlanPort {
     pub(crate) fn send(&self, burst: &Burst<'_>, frames: &[Outgoing]) {
         let frames = &frames[..frames.len().min(BURST_MAX)];
         let (senders, mut used) = senders_of(burst, frames);
+        let networks = &*self.networks();
         OUTBOX.with_borrow_mut(|outbox| {
             let (now_ns, batch) = (clock::now_ns(), outbox.batch());
             let (last, frames_gone, bytes) = Default::default();
-            let mut sending =
-                Sending { burst, now_ns, sender: 0, batch, last, frames: frames_gone, bytes };
+            let mut sending = Sending {
+                burst,
+                networks,
+                now_ns,
+                sender: 0,
+                batch,
+                last,
+                frames: frames_gone,
+                bytes,
+            };
             while used != 0 {
                 sending.sender = used.trailing_zeros() as usize;
                 used &= used - 1;
@@ -65,7 +75,7 @@ impl VxlanPort {
 
     /// Puts one frame, or its segments, into the batch, for each host that is to get it.
     fn encapsulate(&self, outgoing: Outgoing, sending: &mut Sending<'_, '_>) {
-        let Sending { burst, now_ns, sender, batch, last, frames, bytes } = sending;
+        let Sending { burst, networks, now_ns, sender, batch, last, frames, bytes } = sending;
         let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { return };
         let counters = self.service.counters();
         let number = match outgoing.tag {
@@ -73,13 +83,13 @@ impl VxlanPort {
             // The fabric names a network for a port of networks.
             EgressTag::Untagged => return counters.dropped(DropReason::NetworkUnknown, 1),
         };
-        let Some(network) = self.networks.network(number) else {
+        let Some(network) = networks.network(number) else {
             return counters.dropped(DropReason::NetworkUnknown, 1);
         };
         let addresses = frame.head.addresses();
         let receiver = match *last {
             Some((same, of, receiver)) if same == addresses && of == number => receiver,
-            _ => self.receiver(number, network, frame, *now_ns),
+            _ => self.receiver((number, network), networks, frame, *now_ns),
         };
         *last = Some((addresses, number, receiver));
         let one;
@@ -121,8 +131,8 @@ impl VxlanPort {
     /// The host behind which a frame's receiver is; `None` if it goes to all.
     fn receiver(
         &self,
-        number: u16,
-        network: &Network,
+        (number, network): (u16, &Network),
+        networks: &Networks,
         frame: &Frame,
         now_ns: u64,
     ) -> Option<PeerAddress> {
@@ -133,7 +143,7 @@ impl VxlanPort {
         let vid = Vid::of_network(number)?;
         let remote = self.fdb.remote(vid, dst, self.id, clock::secs(now_ns))?;
         // A host that was a member when the address was learned.
-        self.networks.address(remote).filter(|_| network.has_member(remote))
+        networks.address(remote).filter(|_| network.has_member(remote))
     }
 
     /// Sends what is in the batch.

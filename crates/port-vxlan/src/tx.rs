@@ -6,9 +6,10 @@ use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use arc_swap::Guard;
 use weir_engine::burst::{Burst, TakenChain};
 use weir_engine::queue::Source;
 use weir_engine::{DropReason, PortCounters, Take};
@@ -162,7 +163,7 @@ pub(crate) struct SocketQueue<'p> {
     pub(crate) index: usize,
     pub(crate) socket: BorrowedFd<'p>,
     pub(crate) buffers: &'p Buffers,
-    pub(crate) networks: &'p Networks,
+    pub(crate) networks: Guard<Arc<Networks>>,
 }
 
 impl SocketQueue<'_> {
