@@ -20,7 +20,7 @@ use weir_config::reload::Difference;
 use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::capture::CaptureRequest;
-use weir_switch::control::VifStatus;
+use weir_switch::control::{AddressEntry, VifStatus};
 use weir_switch::explain::Explanation;
 use weir_switch::stats::SwitchStats;
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
@@ -218,6 +218,11 @@ impl Client {
     /// The interfaces of the switch.
     pub fn vifs(&mut self) -> Result<Vec<VifStatus>, ClientError> {
         self.get("/v1/vifs")
+    }
+
+    /// The stations that the switch knows.
+    pub fn addresses(&mut self) -> Result<Vec<AddressEntry>, ClientError> {
+        self.get("/v1/addresses")
     }
 
     /// Replaces the filter rules of an interface or an uplink.

@@ -86,6 +86,8 @@ pub enum Command {
     Filter(FilterCommand),
     /// Show the counters of the running switch
     Stats(StatsArgs),
+    /// Show the stations that the running switch knows, and where each is
+    Addresses(AddressesArgs),
     /// Show how long an interface's calls are held, or where workers run, and why
     Explain(ExplainArgs),
     /// Show or record the frames of interfaces and uplinks, or what is dropped, as pcapng
@@ -270,6 +272,14 @@ Examples:
 These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
 mac_check, rss_rebalance, vlan, trunk, native, weight, window, period, rate, burst,
 packets_per_second, packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
+
+/// `weir addresses`
+#[derive(Debug, Args)]
+pub struct AddressesArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// `weir filter`
 #[derive(Debug, Subcommand)]

@@ -13,12 +13,12 @@ use weir_bench::demo::DemoError;
 use weir_config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
 };
-use weir_switch::control::VifStatus;
+use weir_switch::control::{AddressEntry, AddressOrigin, VifStatus};
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
 use weir_workbench::LabError;
 
-use crate::args::{CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
+use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::run::RunError;
 use crate::show;
 use crate::vm_args::{VmArgsError, VmOptions};
@@ -329,6 +329,42 @@ pub fn vif(
         }
     }
     Ok(())
+}
+
+/// `weir addresses`
+pub fn addresses(
+    args: &AddressesArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let addresses = Client::connect(defaults.control.as_path())?.addresses()?;
+    if args.json {
+        write_json(out, &addresses)?;
+    } else {
+        write!(out, "{}", address_table(addresses))?;
+    }
+    Ok(())
+}
+
+fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
+    let order = |entry: &AddressEntry| (entry.network.clone(), entry.vlan, entry.mac.clone());
+    addresses.sort_by_cached_key(order);
+    let mut table = Table::new(&["<NETWORK", "<ADDRESS", "<PORT", "<HOST", "<ORIGIN", "AGE"]);
+    for AddressEntry { vlan, mac, port, network, host, origin, age_s, .. } in addresses {
+        let age = match origin {
+            AddressOrigin::Learned => time(u64::from(age_s) * 1_000_000_000),
+            AddressOrigin::Configured | AddressOrigin::Evpn => "-".into(),
+        };
+        table.row(vec![
+            network.unwrap_or_else(|| format!("VLAN {vlan}")),
+            mac,
+            port.to_string(),
+            host.map_or("-".into(), |host| host.to_string()),
+            origin.to_string(),
+            age,
+        ]);
+    }
+    table
 }
 
 fn vif_table(vifs: &[VifStatus]) -> Table {

@@ -44,6 +44,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
         Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,
+        Command::Addresses(args) => commands::addresses(&args, &defaults, &mut plain())?,
         Command::Explain(args) => commands::explain(&args, &defaults, &mut plain())?,
         Command::Capture(args) => commands::capture(&args, &defaults, &mut plain())?,
         Command::Trace(args) => commands::trace(&args, &defaults, &mut plain())?,

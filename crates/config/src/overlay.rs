@@ -32,6 +32,8 @@ pub struct OverlayConfig {
     pub mtu: Mtu,
     /// Sockets that share what comes by flow.
     pub queues: QueuePairs,
+    /// FRR says who is where in networks without peers, by BGP EVPN.
+    pub evpn: bool,
 }
 
 impl OverlayConfig {
@@ -69,10 +71,17 @@ pub enum NetworkKind {
 pub struct OverlayNetwork {
     /// Its number on the wire.
     pub vni: Vni,
-    /// The other hosts that are members of it.
+    /// The other hosts that are members of it; none where FRR says who they are.
     pub peers: Vec<HostAddress>,
     /// Frames a second that may go to all of them.
     pub flood_per_second: PacketRate,
+}
+
+impl OverlayNetwork {
+    /// Whether FRR says who is where in it.
+    pub fn by_evpn(&self) -> bool {
+        self.peers.is_empty()
+    }
 }
 
 /// The networks of a switch.
@@ -137,6 +146,12 @@ impl Networks {
             NetworkKind::Vlan(_) => None,
         });
         (0..).zip(overlaid).map(|(number, (network, overlay))| (number, network, overlay))
+    }
+
+    /// Those of which FRR says who is where: their numbers in the fabric, and their VNIs.
+    pub fn by_evpn(&self) -> impl Iterator<Item = (u16, u32)> {
+        let told = self.of_overlay().filter(|(.., network)| network.by_evpn());
+        told.map(|(number, _, network)| (number, network.vni.get()))
     }
 
     /// What the fabric calls a network.
@@ -207,13 +222,26 @@ pub(super) fn overlay(
     let port = section.take_or("port", UdpPort::VXLAN, problems);
     let mtu = section.value("mtu", problems);
     let queues = section.take_or("queues", QueuePairs::default(), problems);
+    let evpn = section.take::<bool>("evpn", problems);
     section.finish(problems);
+    if let (Some(local), Some(evpn)) = (local, &evpn)
+        && evpn.value
+        && !local.get().is_ipv4()
+    {
+        problems.push(
+            Problem::new("`overlay` has `evpn` and an IPv6 address")
+                .label(evpn.span.clone(), format!("FRR has no VXLAN from {local}"))
+                .help("give the underlay IPv4 addresses, or name `peers` in each network"),
+        );
+    }
+    let evpn = evpn.is_some_and(|evpn| evpn.value);
     let overlay = local.map(|local| OverlayConfig {
         local,
         interface,
         port,
         mtu: mtu.unwrap_or(OverlayConfig::mtu_default(local)),
         queues,
+        evpn,
     });
     (overlay, Some(header))
 }
@@ -235,6 +263,21 @@ pub(super) fn networks(
     let mut vnis = Vec::new();
     let read = |section| network(section, overlay.as_ref(), has_overlay, &mut vnis, problems);
     let all: Vec<_> = sections.into_iter().filter_map(read).collect();
+    let by_evpn = |network: &NetworkConfig| match &network.kind {
+        NetworkKind::Overlay(network) => network.by_evpn(),
+        NetworkKind::Vlan(_) => false,
+    };
+    if let (Some(header), Some(OverlayConfig { evpn: true, .. })) = (&header, overlay.as_ref())
+        && !vnis.is_empty()
+        && problems.is_empty()
+        && !all.iter().any(by_evpn)
+    {
+        problems.push(
+            Problem::new("`overlay` has `evpn`, and no network for it")
+                .label(header.clone(), "each network names its `peers`")
+                .help("leave `peers` out where FRR says who is a member, or leave `evpn` out"),
+        );
+    }
     if let Some(header) = header
         && vnis.is_empty()
     {
@@ -297,8 +340,11 @@ fn network(
             }
         }
     }
-    if has_vni && !section.has("peers") {
-        let help = "name the other hosts, such as `peers = [\"192.0.2.2\"]`";
+    // Where `[overlay]` is wrong, nobody knows whether it has `evpn`.
+    let evpn = overlay.is_none_or(|overlay| overlay.evpn);
+    if has_vni && !section.has("peers") && !(has_overlay && evpn) {
+        let help = "name the other hosts, such as `peers = [\"192.0.2.2\"]`; or have FRR say who they are: \
+                    `evpn = true` in [overlay]";
         problems.push(missing(&section, "peers", help));
     }
     vnis.extend(vni.clone());
@@ -309,7 +355,8 @@ fn network(
     }
     let kind = match (vni, vlan) {
         (Some(vni), _) => {
-            let peers = peers?.into_iter().map(|peer| peer.value).collect();
+            let peers = peers.or_else(|| evpn.then(Vec::new))?;
+            let peers = peers.into_iter().map(|peer| peer.value).collect();
             let flood_per_second =
                 flood_per_second.map_or(PacketRate::FLOODS_DEFAULT, |rate| rate.value);
             NetworkKind::Overlay(OverlayNetwork { vni: vni.value, peers, flood_per_second })

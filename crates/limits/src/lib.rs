@@ -84,8 +84,8 @@ pub const SILENT_KICKS_MIN: u64 = 8;
 /// range for services without a user of their own (61,184 to 65,519), so that nothing else is likely to have it.
 pub const SANDBOX_UID: u32 = 64_773;
 /// Longest message between weir and its helper (bytes): one names a socket or processors, the first all interfaces of
-/// uplinks.
-pub const HELPER_MESSAGE_BYTES_MAX: usize = 32 << 10;
+/// uplinks and all networks that FRR is told of.
+pub const HELPER_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Longest name of a descriptor that is kept (systemd: `FDNAME_MAX`).
 pub const KEPT_NAME_LEN_MAX: usize = 255;
 /// Most descriptors that are kept for one interface: two tables of memory, while one takes the other's place, three of
@@ -227,6 +227,28 @@ pub const DATAGRAMS_MAX: usize = 256;
 pub const DATAGRAM_FRONT_LEN_MAX: usize = 16 + HEAD_LEN + 4;
 /// Room in the kernel for datagrams of an overlay's socket, each way (bytes).
 pub const OVERLAY_SOCKET_BUFFER_LEN: usize = 4 << 20;
+/// UDP ports of which the kernel's VXLAN devices that FRR looks at get the first free one: no frame passes them. Beyond
+/// the ports that Linux gives to who asks for none.
+pub const EVPN_DEVICE_PORT: u16 = 61_789;
+/// How many there are.
+pub const EVPN_DEVICE_PORTS: u16 = 8;
+/// Changes that are read, or told to FRR, before others have their turn.
+pub const EVPN_BATCH: usize = 256;
+/// The least time between two batches (ns): a flood of routes gets a part of a processor.
+pub const EVPN_PAUSE_NS: u64 = 5_000_000;
+/// Room in the kernel for changes that were not read yet (bytes).
+pub const EVPN_SOCKET_BUFFER_LEN: usize = 4 << 20;
+/// How long (ns) what FRR has withdrawn serves on: FRR may be about to end, and is then seen to be gone.
+pub const EVPN_WITHDRAWN_NS: u64 = 200_000_000;
+/// How long (ns) what was known serves on while FRR is gone, as the restart time of BGP's graceful restart (RFC 4724,
+/// FRR's default).
+pub const EVPN_HOLD_NS: u64 = 120_000_000_000;
+/// How long (ns) FRR may take, once it is back, to say anew what it had said before.
+pub const EVPN_BACK_NS: u64 = 30_000_000_000;
+/// How often (ns) weir looks for FRR while that is gone.
+pub const EVPN_LOOK_NS: u64 = 500_000_000;
+/// How soon (ns) an address that another host has taken is announced again at the earliest.
+pub const EVPN_AGAIN_NS: u64 = 1_000_000_000;
 /// Entries of a receive indirection table (`ethtool -x`; the usual size in NICs, Dong 2011's vRSS).
 pub const INDIRECTION_LEN: usize = 128;
 /// Flows of one interface whose receive queue follows their transmit queue.
@@ -599,7 +621,9 @@ const _: () = {
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
     // Names of 15 letters with quotes and a comma, or processors of four digits with one.
-    assert!(HELPER_MESSAGE_BYTES_MAX > PORTS_MAX * 18 + 1024);
+    assert!(HELPER_MESSAGE_BYTES_MAX > PORTS_MAX * 18 + NETWORKS_MAX * 9 + 1024);
+    // A number of eight digits, six of three, and words.
+    assert!(HELPER_MESSAGE_BYTES_MAX > EVPN_BATCH * 96 + 1024);
     assert!(HELPER_MESSAGE_BYTES_MAX > CPUS_MAX * 5 + 1024);
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
     assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);

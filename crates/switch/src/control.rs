@@ -1,9 +1,12 @@
 //! What can be asked of a switch, and what it answers. `weir-api` carries both over HTTP.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
 use weir_config::reload::Difference;
 use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 
@@ -219,7 +222,29 @@ pub struct VifStatus {
     pub xen: bool,
 }
 
-/// A station that has sent frames, and where it is.
+/// How it is known where a station is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AddressOrigin {
+    /// It has sent frames.
+    Learned,
+    /// The configuration of its interface says so.
+    Configured,
+    /// FRR says so.
+    Evpn,
+}
+
+impl fmt::Display for AddressOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Learned => "learned",
+            Self::Configured => "configured",
+            Self::Evpn => "evpn",
+        })
+    }
+}
+
+/// A station that the switch knows, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddressEntry {
     /// Its VLAN.
@@ -228,6 +253,15 @@ pub struct AddressEntry {
     pub mac: String,
     /// The port that it is behind.
     pub port: PortName,
+    /// Its network, if it is in one of the overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The host that it is at, if it is behind the overlay and that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub host: Option<IpAddr>,
+    /// How that is known.
+    pub origin: AddressOrigin,
     /// Whether the port holds the address because it is configured so.
     pub configured: bool,
     /// Seconds since it last sent a frame.

@@ -89,6 +89,7 @@ impl Needs {
                 config: None,
                 group: None,
                 beside: false,
+                vnis: config.networks.by_evpn().map(|(_, vni)| vni).collect(),
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),

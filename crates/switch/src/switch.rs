@@ -30,6 +30,7 @@ use crate::trace::{FollowRequest, LiveTrace};
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
+mod evpn;
 mod keeping;
 mod leaving;
 mod noted;
@@ -795,8 +796,8 @@ impl Drop for Switch {
     fn drop(&mut self) {
         let xen = self.xen.get_mut().unwrap_or_else(|e| e.into_inner()).take();
         drop(xen);
-        let ports = std::mem::take(&mut *self.ports());
-        if let Some(overlay) = &ports.overlay {
+        let mut ports = std::mem::take(&mut *self.ports());
+        if let Some(overlay) = ports.overlay.take() {
             self.unplug_overlay(overlay);
         }
         for uplink in &ports.uplinks {

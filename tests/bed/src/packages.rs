@@ -33,6 +33,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: VSWITCHD, package: "openvswitch-switch-dpdk" },
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: VALGRIND, package: "valgrind" },
+    Tool { program: "/usr/lib/frr/bgpd", package: "frr" },
 ];
 
 /// What examples are checked with.

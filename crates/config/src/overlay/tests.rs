@@ -63,6 +63,15 @@ fn every_key_is_read() {
 }
 
 #[test]
+fn a_network_without_peers_is_frrs_where_there_is_evpn() {
+    let text = format!("{OVERLAY}evpn = true\n{BLUE}[network.red]\nvni = 7\n");
+    let networks = parse(&text).unwrap().networks;
+    assert!(networks.overlay.as_ref().unwrap().evpn);
+    assert_eq!(networks.by_evpn().collect::<Vec<_>>(), [(1, 7)]);
+    assert_eq!(parse(&with_blue("")).unwrap().networks.by_evpn().count(), 0);
+}
+
+#[test]
 fn guests_of_the_overlay_are_told_its_mtu_unless_theirs_is_smaller() {
     let mtu = |text: &str| parse(text).unwrap().vifs[0].mtu.map(Mtu::get);
     assert_eq!(mtu(&with_blue("[vif.a]\nnetwork = \"blue\"\n")), Some(1450));
@@ -131,6 +140,27 @@ fn each_mistake_is_said_with_its_place_and_what_to_do() {
             "`network.green` has `flood_per_second` without `vni`",
             "",
         ),
+        (
+            "[overlay]\nlocal = \"2001:db8::1\"\nevpn = true\n[network.blue]\nvni = 100\n",
+            "`overlay` has `evpn` and an IPv6 address",
+            "name `peers` in each network",
+        ),
+        (
+            &format!("{OVERLAY}evpn = true\n{BLUE}"),
+            "`overlay` has `evpn`, and no network for it",
+            "leave `peers` out",
+        ),
+        (
+            &format!("{OVERLAY}evpn = true\n[network.blue]\nvni = 100\npeers = []\n"),
+            "`network.blue` has no peers",
+            "",
+        ),
+        (
+            &with_blue("[network.red]\nvni = 2\n"),
+            "`network.red` has no `peers`",
+            "`evpn = true` in [overlay]",
+        ),
+        (&format!("{OVERLAY}evpn = 1\n{BLUE}"), "bad value for `overlay.evpn`", ""),
         ("[network.Blue]\nvlan = 3\n", "bad name of a network", "out of a-z"),
         (
             &with_blue("[vif.a]\nnetwork = \"bleu\"\n"),

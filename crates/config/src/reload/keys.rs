@@ -71,13 +71,14 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
 
 /// Those of `[overlay]`.
 pub(super) fn overlay(overlay: &OverlayConfig) -> Keys {
-    let OverlayConfig { local, interface, port, mtu, queues } = overlay;
+    let OverlayConfig { local, interface, port, mtu, queues, evpn } = overlay;
     vec![
         ("local", is(local)),
         ("interface", may(interface)),
         ("port", is(port)),
         ("mtu", is(mtu)),
         ("queues", is(queues)),
+        ("evpn", is(evpn)),
     ]
 }
 

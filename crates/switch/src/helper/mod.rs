@@ -23,12 +23,14 @@ use crate::explain::UplinkLayer;
 use crate::manager::{self, Gathering};
 use crate::unix_socket::{BoundListener, FileId, ListenError};
 
+mod fabric;
 mod serve;
 #[cfg(test)]
 mod tests;
 pub(crate) mod wire;
 
-pub(crate) use wire::Tasks;
+use fabric::Fabric;
+pub(crate) use wire::{Announcement, FrrDaemon, Tasks};
 use wire::{Answer, Request};
 
 /// The first argument of a program that is to be the helper of another of its kind, which is on standard input.
@@ -61,6 +63,48 @@ fn may_use(control: Option<&SocketPath>, named: &BTreeSet<SocketPath>, path: &So
     let beside = control.and_then(|path| path.as_path().parent());
     let is_file = path.as_path().file_name().is_some();
     named.contains(path) || (beside.is_some() && path.as_path().parent() == beside && is_file)
+}
+
+/// Who tells FRR which addresses are here.
+#[derive(Debug)]
+pub(crate) enum Teller {
+    /// This process.
+    Own(Fabric),
+    /// Its helper.
+    Helper(Arc<Helper>),
+}
+
+impl Teller {
+    /// Tells of all.
+    ///
+    /// # Errors
+    /// Of the first that could not be told.
+    pub(crate) fn announce(&mut self, all: Vec<Announcement>) -> Result<(), Errno> {
+        match self {
+            Self::Own(fabric) => fabric.announce(&all),
+            Self::Helper(helper) => match helper.ask(&Request::Announce { all }) {
+                Ok((Answer::Errno(code), _)) => Err(Errno::from_raw_os_error(code)),
+                Ok(_) => Ok(()),
+                Err(_) => Err(Errno::PIPE),
+            },
+        }
+    }
+
+    /// A descriptor that ends with one of FRR's daemons; `None` if that is not there.
+    pub(crate) fn connect(&self, daemon: FrrDaemon) -> Option<OwnedFd> {
+        match self {
+            Self::Own(fabric) => fabric.connect(daemon).ok(),
+            Self::Helper(helper) => helper.ask(&Request::ConnectFrr { daemon }).ok()?.1,
+        }
+    }
+
+    /// Removes the devices that FRR looks at; TAPs are closed.
+    pub(crate) fn leave(&mut self) {
+        match self {
+            Self::Own(fabric) => fabric.leave(),
+            Self::Helper(helper) => drop(helper.ask(&Request::LeaveFabric)),
+        }
+    }
 }
 
 /// Who does what takes a name in the file system, or a privilege.
@@ -208,6 +252,14 @@ impl Hands {
                 Box::new(manager::UplinkInterface::new(kind, name, control))
             }
             (Self::Helper(helper), _) => Box::new(HelpedInterface::new(Arc::clone(helper), name)),
+        }
+    }
+
+    /// Who tells FRR of addresses in these networks, by their VNIs; a helper knows them from its start.
+    pub(crate) fn teller(&self, vnis: BTreeSet<u32>) -> Teller {
+        match self {
+            Self::Own => Teller::Own(Fabric::of(vnis)),
+            Self::Helper(helper) => Teller::Helper(Arc::clone(helper)),
         }
     }
 

@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
 use weir_port_vhost::Records;
 
+use super::fabric::Fabric;
 use super::wire::{self, Answer, Request, Tasks};
 use super::{may_use, records_path, take_place};
 use crate::manager::{self, Gathering, UplinkInterface};
@@ -52,6 +53,8 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
             Err(_) => break,
         };
     }
+    // A TAP is closed when the process that has it is gone, and another weir may have it as well.
+    helper.fabric.leave();
     // Without dropping anything: see above.
     std::process::exit(0)
 }
@@ -67,6 +70,7 @@ pub(super) struct Serving {
     pub(super) confined: bool,
     bound: BTreeMap<SocketPath, BoundFile>,
     interfaces: BTreeMap<InterfaceName, UplinkInterface>,
+    fabric: Fabric,
 }
 
 impl Serving {
@@ -75,7 +79,8 @@ impl Serving {
             manager::restore_left_over(control);
         }
         let (bound, interfaces) = (BTreeMap::new(), BTreeMap::new());
-        Self { tasks, sockets: BTreeSet::new(), confined: false, bound, interfaces }
+        let (sockets, fabric) = (BTreeSet::new(), Fabric::of(tasks.vnis.clone()));
+        Self { tasks, sockets, confined: false, bound, interfaces, fabric }
     }
 
     pub(super) fn answer(&mut self, request: Request) -> (Answer, Option<Given>) {
@@ -123,6 +128,24 @@ impl Serving {
             Request::Gather { interface, uplink_ns } => (self.gather(interface, uplink_ns), None),
             Request::Leave { interface } => {
                 self.interfaces.remove(&interface);
+                (Answer::Done, None)
+            }
+            Request::Announce { all } => {
+                let told = self.fabric.announce(&all);
+                (
+                    told.map_or_else(
+                        |errno| Answer::Errno(errno.raw_os_error()),
+                        |()| Answer::Done,
+                    ),
+                    None,
+                )
+            }
+            Request::ConnectFrr { daemon } => match self.fabric.connect(daemon) {
+                Ok(socket) => (Answer::Done, Some(socket)),
+                Err(error) => (refused(error.to_string(), None), None),
+            },
+            Request::LeaveFabric => {
+                self.fabric.leave();
                 (Answer::Done, None)
             }
             Request::Pin { thread, cpus } => (self.pin(thread, &cpus), None),

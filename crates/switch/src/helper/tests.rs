@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{SocketMode, SocketPath};
 
 use super::serve::Serving;
-use super::wire::{self, Answer, Request, Tasks};
+use super::wire::{self, Announcement, Answer, FrrDaemon, Request, Tasks};
 
 fn socket(dir: &Path, name: &str) -> SocketPath {
     SocketPath::try_from(dir.join(name).as_path()).unwrap()
@@ -19,7 +19,16 @@ fn helper(dir: &Path) -> Serving {
     let control = Some(socket(dir, "control.sock"));
     let interfaces = ["eth7".parse().unwrap()].into();
     let config = Some(dir.join("weir.toml"));
-    Serving::new(Tasks { control, interfaces, pin_vcpus: true, config, group: None, beside: false })
+    let vnis = [100].into();
+    Serving::new(Tasks {
+        control,
+        interfaces,
+        pin_vcpus: true,
+        config,
+        group: None,
+        beside: false,
+        vnis,
+    })
 }
 
 fn bind(helper: &mut Serving, path: &SocketPath) -> Result<UnixListener, String> {
@@ -164,6 +173,25 @@ fn only_uplinks_interfaces_are_set_and_only_virtual_processors_placed() {
 }
 
 #[test]
+fn frr_is_told_of_configured_networks_and_of_no_others() {
+    use rustix::io::Errno;
+    let dir = tempfile::tempdir().unwrap();
+    let mut helper = helper(dir.path());
+    let mut announce = |vni| {
+        let all = vec![Announcement { vni, mac: [2, 0, 0, 0, 0, 1], sticky: Some(true) }];
+        match helper.answer(Request::Announce { all }) {
+            (Answer::Errno(code), None) => Errno::from_raw_os_error(code),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(announce(101), Errno::PERM);
+    assert_eq!(announce(100), Errno::NODEV, "no weir has its TAP open");
+    let mut none = Serving::new(Tasks::default());
+    let daemon = FrrDaemon::Zebra;
+    assert!(refusal(none.answer(Request::ConnectFrr { daemon })).contains("not permitted"));
+}
+
+#[test]
 fn its_tasks_are_what_they_were_when_it_was_confined() {
     let dir = tempfile::tempdir().unwrap();
     let mut helper = helper(dir.path());
@@ -191,7 +219,7 @@ fn messages_come_whole_with_one_descriptor_or_not_at_all() {
         &b"{"[..],
         b"\"Confine\" ",
         b"{\"Bind\":{\"path\":\"a\",\"mode\":\"0600\"}}",
-        &[b'['; 40_000],
+        &[b'['; 70_000],
     ] {
         rustix::io::write(&a, bytes).unwrap();
         let received = wire::receive::<Request>(b.as_fd());

@@ -36,6 +36,39 @@ pub(crate) struct Tasks {
     pub(crate) config: Option<PathBuf>,
     /// Another weir has this one's place yet.
     pub(crate) beside: bool,
+    /// Networks, by their VNIs, of which FRR may be told.
+    pub(crate) vnis: BTreeSet<u32>,
+}
+
+/// What of FRR is to be there for what it has said to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FrrDaemon {
+    /// It notes routes in the kernel.
+    Zebra,
+    /// It speaks BGP.
+    Bgpd,
+}
+
+impl FrrDaemon {
+    pub(crate) const ALL: [Self; 2] = [Self::Zebra, Self::Bgpd];
+
+    /// The socket by which people ask it (`vtysh`), where distributions have it.
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Self::Zebra => "/run/frr/zebra.vty",
+            Self::Bgpd => "/run/frr/bgpd.vty",
+        }
+    }
+}
+
+/// An address that FRR is told of, or not any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Announcement {
+    pub(crate) vni: u32,
+    pub(crate) mac: [u8; 6],
+    /// Whether it stays here; `None` withdraws it.
+    pub(crate) sticky: Option<bool>,
 }
 
 /// What weir asks for.
@@ -70,6 +103,12 @@ pub(super) enum Request {
     Gather { interface: InterfaceName, uplink_ns: u64 },
     /// Restores what it was found to have.
     Leave { interface: InterfaceName },
+    /// Tells FRR of addresses.
+    Announce { all: Vec<Announcement> },
+    /// Connects to FRR's daemons, whose descriptor comes with the answer: it ends with the daemon.
+    ConnectFrr { daemon: FrrDaemon },
+    /// Removes the devices that FRR looks at, where no weir has them open.
+    LeaveFabric,
     /// Lets a virtual processor's thread run on these processors only.
     Pin { thread: u32, cpus: BTreeSet<u16> },
 }

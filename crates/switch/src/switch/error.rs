@@ -74,6 +74,15 @@ pub enum SwitchError {
         #[help]
         help: Option<String>,
     },
+    /// What FRR looks at.
+    #[error("the overlay's EVPN")]
+    Evpn {
+        /// What is wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+        /// What to do about it.
+        #[help]
+        help: Option<String>,
+    },
     /// No room for another port.
     #[error("port {name}")]
     Port {

@@ -10,6 +10,7 @@ use weir_fabric::{PortConfig, PortId, Vid};
 use weir_port_tap::UplinkPort;
 use weir_port_vxlan::{NetworkSpec, OverlayOptions, OverlaySockets, VxlanPort};
 
+use super::evpn::{Evpn, EvpnDevices};
 use super::{Keeping, Switch, SwitchError, UplinkDevice, refused};
 use crate::control::Response;
 use crate::stats::{Limit, Limits, limits};
@@ -21,18 +22,21 @@ pub struct Devices {
     pub uplinks: Vec<UplinkDevice>,
     /// The overlay's sockets, if there is one.
     pub overlay: Option<OverlaySockets>,
+    /// What FRR looks at, if it says who is where.
+    pub evpn: Option<EvpnDevices>,
 }
 
 impl Devices {
     /// What `config` names; a device that another weir has left goes on.
     ///
     /// # Errors
-    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`]; what was opened is closed.
+    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`]; what was opened is closed.
     pub fn open(config: &Config, keeping: &Keeping) -> Result<Self, SwitchError> {
         let overlay = config.networks.overlay.as_ref();
         Ok(Self {
             uplinks: UplinkDevice::open_all(&config.uplinks, keeping)?,
             overlay: overlay.map(open).transpose()?,
+            evpn: EvpnDevices::open(&config.networks)?,
         })
     }
 }
@@ -55,6 +59,8 @@ pub(super) struct Overlay {
     pub(super) id: PortId,
     pub(super) port: Arc<VxlanPort>,
     pub(super) counters: Arc<PortCounters>,
+    /// The thread that FRR is told and heard by.
+    pub(super) evpn: Option<Evpn>,
 }
 
 fn specs(networks: &Networks) -> Vec<NetworkSpec> {
@@ -69,7 +75,11 @@ fn specs(networks: &Networks) -> Vec<NetworkSpec> {
 
 impl Switch {
     /// Adds the overlay, whose sockets are open.
-    pub(super) fn plug_in_overlay(&self, sockets: OverlaySockets) -> Result<(), SwitchError> {
+    pub(super) fn plug_in_overlay(
+        &self,
+        sockets: OverlaySockets,
+        evpn: Option<EvpnDevices>,
+    ) -> Result<(), SwitchError> {
         let Some(overlay) = &self.networks.overlay else { return Ok(()) };
         let name: PortName =
             OverlayConfig::PORT_NAME.parse().expect("a constant that is a valid name");
@@ -84,6 +94,11 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_mtu(id, Some(overlay.mtu.get()));
+        for (number, _) in self.networks.by_evpn() {
+            if let Some(vid) = Vid::of_network(number) {
+                self.engine.fabric().fdb().told_behind(vid, id);
+            }
+        }
         if let Err(source) = port.start(&self.engine, id) {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
@@ -91,7 +106,8 @@ impl Switch {
         let (local, udp_port) = (overlay.local, overlay.port);
         tracing::info!(port = %id, %local, %udp_port, mtu = %overlay.mtu, "overlay added");
         let counters = made.unwrap_or_default();
-        self.ports().overlay = Some(Overlay { name, id, port, counters });
+        let evpn = evpn.map(|devices| self.join_fabric(devices, id, &port)).transpose()?;
+        self.ports().overlay = Some(Overlay { name, id, port, counters, evpn });
         Ok(())
     }
 
@@ -107,7 +123,8 @@ impl Switch {
     }
 
     /// Ends what [`plug_in_overlay`](Self::plug_in_overlay) began.
-    pub(super) fn unplug_overlay(&self, overlay: &Overlay) {
+    pub(super) fn unplug_overlay(&self, mut overlay: Overlay) {
+        overlay.evpn.take();
         overlay.port.stop(&self.engine, overlay.id);
         self.engine.remove_port(overlay.id);
     }

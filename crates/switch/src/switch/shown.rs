@@ -7,7 +7,7 @@ use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, Weight};
 use weir_engine::guest::{PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, clock, panicked, stages};
-use weir_fabric::{Claim, PortId};
+use weir_fabric::{Claim, FdbEntry, PortId};
 use weir_guestmem::total_mapped;
 use weir_limits::{
     MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX, PORTS_MAX,
@@ -17,7 +17,7 @@ use weir_port_tap::UplinkPort;
 
 use super::{Overlay, Ports, Switch, Uplink, Vif};
 use crate::GuestPort;
-use crate::control::{AddressEntry, Response};
+use crate::control::{AddressEntry, AddressOrigin, Response};
 use crate::events::{Glance, PortGlance, told};
 use crate::explain::{
     DispatchExplanation, MovedPair, PortShare, QueueExplanation, ReceivingExplanation,
@@ -236,14 +236,34 @@ impl Switch {
         let ports = self.ports();
         let uplinks = ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
         let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
-        let names: BTreeMap<_, _> = uplinks.chain(vifs).collect();
-        let entries = self.engine.fabric().fdb().entries(clock::secs(clock::now_ns()));
+        let overlay = ports.overlay.as_ref();
+        let overlaid = overlay.map(|overlay| (overlay.id, &overlay.name));
+        let names: BTreeMap<_, _> = uplinks.chain(vifs).chain(overlaid).collect();
+        let networks: BTreeMap<_, _> = self
+            .networks
+            .of_overlay()
+            .map(|(number, it, _)| (number, it.name.to_string()))
+            .collect();
+        let (fdb, now_secs) = (self.engine.fabric().fdb(), clock::secs(clock::now_ns()));
+        let host = |entry: &FdbEntry| {
+            let overlay = overlay.filter(|overlay| overlay.id == entry.port)?;
+            let remote = fdb.remote(entry.vid, entry.mac, entry.port, now_secs)?;
+            overlay.port.networks().host(remote)
+        };
+        let entries = fdb.entries(now_secs);
         // A port that is gone has no name any more.
         let shown = entries.into_iter().filter_map(|entry| {
             Some(AddressEntry {
                 vlan: entry.vid.get(),
                 mac: entry.mac.to_string(),
                 port: (*names.get(&entry.port)?).clone(),
+                network: entry.vid.network().and_then(|number| networks.get(&number).cloned()),
+                host: host(&entry),
+                origin: match entry.claim {
+                    Claim::Told | Claim::ToldSticky => AddressOrigin::Evpn,
+                    Claim::Pinned => AddressOrigin::Configured,
+                    Claim::Dynamic | Claim::First | Claim::Uplink => AddressOrigin::Learned,
+                },
                 configured: entry.claim == Claim::Pinned,
                 age_s: entry.age_secs,
             })

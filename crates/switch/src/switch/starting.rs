@@ -85,7 +85,7 @@ impl Switch {
             self.plug_in(uplink, device)?;
         }
         if let Some(sockets) = devices.overlay {
-            self.plug_in_overlay(sockets)?;
+            self.plug_in_overlay(sockets, devices.evpn)?;
         }
         for vif in &config.vifs {
             self.add_vif(vif.clone(), Meeting::Configured)?;

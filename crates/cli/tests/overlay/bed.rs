@@ -1,0 +1,358 @@
+//! Hosts as network namespaces, with a routed underlay, weirs and guests.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use weir_testing::echo::answer;
+use weir_testing::eventually;
+use weir_vif::{Options, QueuePair, Vif, WaitFor};
+use weir_wire::{Mac, Offload};
+
+/// A process that is killed when this is dropped.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A host: a network namespace, with `/run` of its own.
+pub(crate) struct Host {
+    holder: Running,
+    pub(crate) dir: PathBuf,
+    pub(crate) weir: Option<Running>,
+}
+
+impl Host {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        const SETUP: &str =
+            "mount -t tmpfs none /run && ip link set lo up && echo ready && exec sleep 600";
+        fs::create_dir(&dir).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "sh", "-c", SETUP]).stdout(Stdio::piped());
+        let mut holder = Running(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(holder.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self { holder, dir, weir: None }
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.holder.0.id().to_string()
+    }
+
+    /// A command line there, in the host's directory.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let weir = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.pid(), "--net", "--mount", "sh", "-c"]);
+        command.arg(format!("cd {} && exec {line}", self.dir.display()));
+        command.env("PATH", format!("{}:{path}", weir.display())).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, line: &str) -> String {
+        let output = self.command(line).output().unwrap();
+        let (out, error) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{line}: {error}{}", String::from_utf8_lossy(out));
+        String::from_utf8_lossy(out).into_owned()
+    }
+
+    pub(crate) fn start_weir(&mut self, config: &str) {
+        fs::write(self.dir.join("weir.toml"), config).unwrap();
+        self.spawn_weir("weir run weir.toml");
+    }
+
+    pub(crate) fn spawn_weir(&mut self, line: &str) {
+        let log = File::create(self.dir.join("weir.log")).unwrap();
+        let child = self.command(line).stderr(log).stdout(Stdio::null()).spawn().unwrap();
+        self.weir = Some(Running(child));
+        eventually("weir serves", || {
+            self.command("weir stats --json").output().ok().filter(|it| it.status.success())
+        });
+    }
+
+    /// Whether an address answers a ping with so many bytes, without a program for it: not every machine has one.
+    pub(crate) fn pings(&self, ip: Ipv4Addr, bytes: usize) -> bool {
+        self.within(|| {
+            let kind = SocketType::RAW;
+            let icmp = rustix::net::socket(AddressFamily::INET, kind, Some(ipproto::ICMP)).unwrap();
+            // An echo request (RFC 792), whose sum is right: one identifier, and payload of zeros.
+            let mut request = vec![0; 8 + bytes];
+            request[..8].copy_from_slice(&[8, 0, 0xb5, 0xfe, 0x42, 0x01, 0, 0]);
+            let to = SocketAddrV4::new(ip, 0);
+            rustix::net::sendto(&icmp, &request, SendFlags::empty(), &to).unwrap();
+            let wait = Duration::from_secs(2);
+            set_socket_timeout(&icmp, Timeout::Recv, Some(wait)).unwrap();
+            let mut answer = vec![0; 2048];
+            while let Ok((len, _)) = rustix::net::recv(&icmp, &mut answer, RecvFlags::empty()) {
+                // After IP's header of 20 bytes: an echo reply, as long as the request.
+                let is_answer = answer[12..16] == ip.octets() && answer[20..22] == [0, 0];
+                if is_answer && len == 20 + request.len() {
+                    return true;
+                }
+            }
+            false
+        })
+    }
+
+    /// Has a thread do something in the host's network.
+    pub(crate) fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.pid())).unwrap();
+        let in_thread = || {
+            use std::os::fd::AsFd as _;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            body()
+        };
+        let ended = thread::scope(|scope| scope.spawn(in_thread).join());
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// What a port of its weir has dropped for a reason.
+    pub(crate) fn dropped(&self, port: &str, reason: &str) -> u64 {
+        let stats: serde_json::Value =
+            serde_json::from_str(&self.run("weir stats --json")).unwrap();
+        let ports = stats["ports"].as_array().unwrap();
+        let port = ports.iter().find(|it| it["name"] == port).unwrap();
+        port["drops"][reason].as_u64().unwrap_or(0)
+    }
+
+    /// Where a socket of its weir is for the test.
+    pub(crate) fn socket(&self, vif: &str) -> PathBuf {
+        self.dir.join(format!("{vif}.sock"))
+    }
+
+    pub(crate) fn guest(&self, vif: &str, mac: Mac) -> Guest {
+        let socket = self.socket(vif);
+        let mut vif =
+            eventually("a guest connects", || Vif::connect(&socket, &Options::new(mac)).ok());
+        let pair = vif.queue_pairs().remove(0);
+        Guest { _vif: vif, pair, mac }
+    }
+}
+
+/// Hosts 1 to `count` at 192.0.2.1 and so on, each by a link of its own to a router.
+pub(crate) struct Underlay {
+    pub(crate) hosts: Vec<Host>,
+    _router: Host,
+    _dir: tempfile::TempDir,
+}
+
+impl Underlay {
+    pub(crate) fn new(count: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let router = Host::new(dir.path().join("router"));
+        router.run("sysctl -qw net.ipv4.ip_forward=1");
+        let host = |n: usize| {
+            let host = Host::new(dir.path().join(format!("host{n}")));
+            let there = host.pid();
+            router.run(&format!("ip link add r{n} type veth peer name u0 netns {there}"));
+            router.run(&format!("ip addr add 192.0.2.254/32 dev r{n}"));
+            router.run(&format!("ip link set r{n} up"));
+            router.run(&format!("ip route add 192.0.2.{n}/32 dev r{n}"));
+            host.run(&format!("ip addr add 192.0.2.{n}/32 dev u0"));
+            host.run("ip link set u0 up");
+            host.run("ip route add 192.0.2.254/32 dev u0");
+            host.run("ip route add default via 192.0.2.254");
+            host
+        };
+        let hosts = (1..=count).map(host).collect();
+        Self { hosts, _router: router, _dir: dir }
+    }
+
+    /// The configuration of host `n` with these networks (name, VNI, other hosts) and ports.
+    pub(crate) fn config(n: usize, networks: &[(&str, u32, &[usize])], ports: &str) -> String {
+        let mut text = format!("[overlay]\nlocal = \"192.0.2.{n}\"\ninterface = \"u0\"\n");
+        for (name, vni, peers) in networks {
+            let peers: Vec<_> = peers.iter().map(|n| format!("\"192.0.2.{n}\"")).collect();
+            text += &format!("[network.{name}]\nvni = {vni}\npeers = [{}]\n", peers.join(", "));
+        }
+        text + ports
+    }
+}
+
+/// A guest that a test drives.
+pub(crate) struct Guest {
+    _vif: Vif,
+    pub(crate) pair: QueuePair,
+    mac: Mac,
+}
+
+impl Guest {
+    pub(crate) fn send(&mut self, frame: &[u8]) {
+        self.pair.send(frame, &Offload::NONE).unwrap();
+        self.pair.flush();
+    }
+
+    /// A frame of an experimental type with words in it.
+    pub(crate) fn say(&mut self, dst: Mac, words: &str) {
+        let frame = experimental(dst, self.mac, words);
+        self.send(&frame);
+    }
+
+    /// The next frame of that type: who says what. Other frames are passed over.
+    pub(crate) fn hears(&mut self, patience: Duration) -> Option<(Mac, String)> {
+        let end = Instant::now() + patience;
+        let mut frame = Vec::new();
+        while Instant::now() < end {
+            while self.pair.recv_into(&mut frame).is_some() {
+                if frame.get(12..14) == Some(&EXPERIMENTAL) {
+                    let words = frame[14..].split(|byte| *byte == 0).next().unwrap_or_default();
+                    let src = Mac(*frame[6..].first_chunk().unwrap());
+                    return Some((src, String::from_utf8_lossy(words).into_owned()));
+                }
+            }
+            let _ = self.pair.wait(WaitFor::Receive, Duration::from_millis(5));
+        }
+        None
+    }
+
+    pub(crate) fn must_hear(&mut self) -> (Mac, String) {
+        self.hears(Duration::from_secs(60)).expect("a frame")
+    }
+
+    /// Whether nothing comes for a while in which much could.
+    pub(crate) fn hears_nothing(&mut self) -> bool {
+        self.hears(Duration::from_millis(300)).is_none()
+    }
+
+    /// Answers ARP and ping until it is told to end.
+    pub(crate) fn answers(&mut self, ip: Ipv4Addr, until: &AtomicBool) {
+        let mut frame = Vec::new();
+        while !until.load(Ordering::Relaxed) {
+            while self.pair.recv_into(&mut frame).is_some() {
+                if answer(&mut frame, self.mac, ip).is_some() {
+                    let _ = self.pair.send(&frame, &Offload::NONE);
+                }
+            }
+            self.pair.flush();
+            let _ = self.pair.wait(WaitFor::Receive, Duration::from_millis(20));
+        }
+    }
+}
+
+pub(crate) const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
+
+pub(crate) fn experimental(dst: Mac, src: Mac, words: &str) -> Vec<u8> {
+    let mut frame = [&dst.0[..], &src.0, &EXPERIMENTAL, words.as_bytes()].concat();
+    frame.resize(60.max(frame.len() + 1), 0);
+    frame
+}
+
+pub(crate) fn mac(last: u8) -> Mac {
+    Mac([0x52, 0x54, 0, 0, 0x42, last])
+}
+
+pub(crate) fn vif(host: &Host, name: &str, network: &str, mac: Option<Mac>) -> String {
+    let socket = host.socket(name);
+    let mac = mac.map_or_else(String::new, |mac| format!("mac = \"{mac}\"\n"));
+    format!("[vif.{name}]\nsocket = {socket:?}\nnetwork = \"{network}\"\n{mac}")
+}
+
+pub(crate) fn datagram(vni: u32, frame: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = vni.to_be_bytes();
+    [&[8, 0, 0, 0, a, b, c, 0], frame].concat()
+}
+
+/// Sets it when this is dropped, by a panic too: who waits for it would wait for ever.
+pub(crate) struct Sets<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The blocks of a document with this language, each with the text line before it.
+fn blocks<'d>(document: &'d str, language: &str) -> Vec<(&'d str, Vec<&'d str>)> {
+    let (mut found, mut said, mut open) = (Vec::new(), "", None::<Vec<&str>>);
+    for line in document.lines() {
+        match &mut open {
+            Some(lines) if line == "```" => {
+                found.push((said, std::mem::take(lines)));
+                open = None;
+            }
+            Some(lines) => lines.push(line),
+            None if line == format!("```{language}") => open = Some(Vec::new()),
+            None if line.is_empty() || line.starts_with("```") => {}
+            None => said = line,
+        }
+    }
+    found
+}
+
+/// The hosts that a line names: "On hosts 1 and 2, ...".
+fn host_numbers(line: &str) -> Vec<usize> {
+    let (_, after) = line.split_once("host").unwrap_or_else(|| panic!("no host: {line}"));
+    let words = after.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words
+        .map_while(|word| match word {
+            "s" | "and" => Some(None),
+            number => number.parse().ok().map(Some),
+        })
+        .flatten()
+        .collect()
+}
+
+/// A document whose commands are tried.
+pub(crate) struct Guide(String);
+
+impl Guide {
+    pub(crate) fn read(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide").join(name);
+        Self(fs::read_to_string(path).unwrap())
+    }
+
+    /// Writes each of its files in this language on the host that it is for.
+    pub(crate) fn write(&self, underlay: &Underlay, language: &str, path: &str, count: usize) {
+        let files = blocks(&self.0, language);
+        assert_eq!(files.len(), count);
+        for (said, lines) in files {
+            let n = host_numbers(said);
+            assert_eq!(n.len(), 1, "{said}");
+            let host = &underlay.hosts[n[0] - 1];
+            fs::write(host.dir.join("file"), lines.join("\n") + "\n").unwrap();
+            host.run(&format!("cp file {path}"));
+        }
+    }
+
+    /// Runs its commands, but for those that `knows` has done in its own way; says how many there were.
+    pub(crate) fn run(
+        &self,
+        underlay: &mut Underlay,
+        mut knows: impl FnMut(&Host, &str) -> bool,
+    ) -> usize {
+        let mut commands = 0;
+        for (said, lines) in blocks(&self.0, "sh") {
+            for n in host_numbers(said) {
+                for line in &lines {
+                    commands += 1;
+                    let host = &mut underlay.hosts[n - 1];
+                    if knows(host, line) {
+                        continue;
+                    }
+                    if let Some(line) = line.strip_suffix(" &") {
+                        host.spawn_weir(line);
+                    } else if let Some(target) = line.strip_prefix("ping -c 3 ") {
+                        eventually(line, || host.pings(target.parse().unwrap(), 56).then_some(()));
+                    } else {
+                        host.run(line);
+                    }
+                }
+            }
+        }
+        commands
+    }
+}

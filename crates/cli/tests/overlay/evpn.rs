@@ -1,0 +1,308 @@
+//! Networks under BGP EVPN: FRR on each host says who is where. Debian's package `frr` has it.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+
+use weir_limits::EVPN_WITHDRAWN_NS;
+use weir_testing::eventually;
+use weir_wire::Mac;
+
+use crate::bed::{Guest, Guide, Host, Running, Sets, Underlay, mac, vif};
+
+const DAEMONS: &str = "/usr/lib/frr";
+
+/// Whether the test can run: as root, and with FRR.
+fn has_frr() -> bool {
+    if !weir_testing::is_root("network namespaces") {
+        return false;
+    }
+    let is_there = Path::new(DAEMONS).join("bgpd").exists();
+    if !is_there {
+        weir_testing::skipped("FRR is not installed: apt-get install frr");
+    }
+    is_there
+}
+
+/// FRR on a host, unchanged: it ends when this is dropped.
+struct Frr {
+    daemons: Vec<Running>,
+}
+
+impl Frr {
+    /// On host `n`, with others as neighbours.
+    fn start(host: &Host, n: usize, others: &[usize]) -> Self {
+        let neighbours: String = others
+            .iter()
+            .map(|other| {
+                format!(
+                    " neighbor 192.0.2.{other} remote-as 65000\n neighbor 192.0.2.{other} timers connect 1\n"
+                )
+            })
+            .collect();
+        let activated: String =
+            others.iter().map(|other| format!("  neighbor 192.0.2.{other} activate\n")).collect();
+        let config = format!(
+            "router bgp 65000\n bgp router-id 192.0.2.{n}\n no bgp default ipv4-unicast\n{neighbours} !\n \
+             address-family l2vpn evpn\n{activated}  advertise-all-vni\n exit-address-family\n"
+        );
+        // BGP does not take a default route for a way to a neighbour.
+        host.run("ip route replace 192.0.2.0/24 via 192.0.2.254");
+        host.run("install -d -o frr -g frr /run/frr");
+        host.run(&format!("printf '{}' > /run/frr/frr.conf", config.replace('\n', "\\n")));
+        Self::with(host, "/run/frr/frr.conf")
+    }
+
+    fn with(host: &Host, config: &str) -> Self {
+        let daemons = ["zebra", "bgpd"].map(|name| Self::daemon(host, name, config));
+        Self { daemons: daemons.into() }
+    }
+
+    fn daemon(host: &Host, name: &str, config: &str) -> Running {
+        let log = File::create(host.dir.join(format!("{name}.log"))).unwrap();
+        let line = format!("{DAEMONS}/{name} -f {config} --log stdout");
+        let mut command = host.command(&line);
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let daemon = Running(command.spawn().unwrap());
+        let socket = format!("test -S /run/frr/{name}.vty");
+        eventually(name, || host.command(&socket).status().unwrap().success().then_some(()));
+        daemon
+    }
+}
+
+/// Says what each host knows, where a test fails.
+struct Tells<'a>(&'a Underlay);
+
+impl Drop for Tells<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for host in &self.0.hosts {
+            for line in ["cat weir.log", "tail -n 30 bgpd.log zebra.log", "bridge fdb show"] {
+                let output = host.command(line).output().unwrap();
+                eprintln!("--- {}: {line}", host.dir.display());
+                eprintln!("{}", String::from_utf8_lossy(&output.stdout));
+            }
+        }
+    }
+}
+
+/// The configuration of host `n` in which FRR says who is where.
+fn config(n: usize, networks: &[(&str, u32)], ports: &str) -> String {
+    let overlay = format!("[overlay]\nlocal = \"192.0.2.{n}\"\ninterface = \"u0\"\nevpn = true\n");
+    let network = |(name, vni): &(&str, u32)| format!("[network.{name}]\nvni = {vni}\n");
+    overlay + &networks.iter().map(network).collect::<String>() + ports
+}
+
+const NETWORKS: [(&str, u32); 2] = [("blue", 100), ("red", 200)];
+
+/// A weir with a guest in each network, whose address is configured.
+fn start_weir(underlay: &mut Underlay, n: usize) {
+    let here = &underlay.hosts[n - 1];
+    let vifs = NETWORKS.map(|(name, _)| vif(here, name, name, Some(mac(n as u8))));
+    let text = config(n, &NETWORKS, &vifs.concat());
+    underlay.hosts[n - 1].start_weir(&text);
+}
+
+fn guests(host: &Host, n: usize) -> [Guest; 2] {
+    ["blue", "red"].map(|name| host.guest(name, mac(n as u8)))
+}
+
+/// Host `n` as a Linux bridge for each network.
+fn make_bridges(host: &Host, n: usize) {
+    host.run("ethtool -K u0 tx off");
+    for (_, vni) in NETWORKS {
+        host.run(&format!("ip link add br{vni} type bridge"));
+        host.run(&format!(
+            "ip link add vx{vni} type vxlan id {vni} local 192.0.2.{n} dstport 4789 nolearning"
+        ));
+        host.run(&format!("ip link set vx{vni} mtu 1450 master br{vni}"));
+        host.run(&format!("ip link set vx{vni} type bridge_slave learning off neigh_suppress on"));
+        host.run(&format!("ip link set vx{vni} up"));
+        host.run(&format!("ip link set br{vni} up"));
+    }
+}
+
+/// A station behind the bridge of a network on a host: a namespace of its own.
+fn station(host: &Host, vni: u32, mac: Mac, ip: &str) -> Host {
+    let station = Host::new(host.dir.join(format!("station{vni}")));
+    let there = station.pid();
+    host.run(&format!("ip link add s{vni} type veth peer name e0 netns {there}"));
+    host.run(&format!("ip link set s{vni} master br{vni} up"));
+    station.run(&format!("ip link set e0 address {mac} mtu 1450 up"));
+    station.run(&format!("ip addr add {ip}/24 dev e0"));
+    station
+}
+
+/// Whether FRR has noted on a host that an address is at host `at`.
+fn is_noted(host: &Host, device: &str, mac: Mac, at: usize) -> bool {
+    let all = host.run(&format!("bridge fdb show dev {device}"));
+    let expected = format!("{mac} dst 192.0.2.{at} ");
+    all.lines().any(|line| line.starts_with(&expected))
+}
+
+/// Whether the host takes host `at` for a member of the network.
+fn is_member(host: &Host, device: &str, at: usize) -> bool {
+    is_noted(host, device, Mac([0; 6]), at)
+}
+
+/// Behind which host its weir has an address of a network.
+fn behind(host: &Host, network: &str, mac: Mac) -> Option<String> {
+    let all: serde_json::Value = serde_json::from_str(&host.run("weir addresses --json")).unwrap();
+    let of = |it: &&serde_json::Value| it["network"] == network && it["mac"] == mac.to_string();
+    let entry = all.as_array().unwrap().iter().find(of)?;
+    entry["host"].as_str().map(ToOwned::to_owned)
+}
+
+/// Frames that a device has received.
+fn received(host: &Host, device: &str) -> u64 {
+    let link = host.run(&format!("ip -s -j link show dev {device}"));
+    let link: serde_json::Value = serde_json::from_str(&link).unwrap();
+    link[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+}
+
+#[test]
+fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
+    if !has_frr() {
+        return;
+    }
+    let mut underlay = Underlay::new(3);
+    make_bridges(&underlay.hosts[2], 3);
+    let mut frr = [1, 2, 3].map(|n| {
+        let others: Vec<_> = (1..=3).filter(|other| *other != n).collect();
+        Frr::start(&underlay.hosts[n - 1], n, &others)
+    });
+    for n in [1, 2] {
+        start_weir(&mut underlay, n);
+    }
+    let [one, two, three] = &underlay.hosts[..] else { panic!("three hosts") };
+    let [mut blue1, mut red1] = guests(one, 1);
+    let [mut blue2, mut red2] = guests(two, 2);
+    let _tells = Tells(&underlay);
+
+    // Nobody has sent a frame, and everybody knows where everybody is.
+    eventually("the bridge hears of both weirs' guests", || {
+        [1, 2].iter().all(|&n| is_noted(three, "vx100", mac(n as u8), n)).then_some(())
+    });
+    eventually("a frame for host 2's guest arrives", || {
+        blue1.say(mac(2), "hello");
+        blue2.hears(Duration::from_millis(100))
+    });
+    while blue2.hears(Duration::from_millis(100)).is_some() {}
+
+    // Tenants with the same addresses hear their own only.
+    blue1.say(Mac::BROADCAST, "blue to all");
+    assert_eq!(blue2.must_hear(), (mac(1), "blue to all".into()));
+    eventually("red knows its members", || {
+        red1.say(Mac::BROADCAST, "red to all");
+        red2.hears(Duration::from_millis(100))
+    });
+    for round in 0..20 {
+        let words = ["blue", "red"].map(|colour| format!("{colour} {round}"));
+        blue2.say(mac(1), &words[0]);
+        red2.say(mac(1), &words[1]);
+        assert_eq!(blue1.must_hear(), (mac(2), words[0].clone()));
+        assert_eq!(red1.must_hear(), (mac(2), words[1].clone()));
+    }
+    assert!([&mut blue1, &mut blue2].into_iter().all(Guest::hears_nothing));
+
+    // With a station behind the bridge, both ways; the same addresses again in the other network.
+    let at_blue = station(three, 100, mac(3), "10.0.0.3");
+    let at_red = station(three, 200, mac(3), "10.0.0.3");
+    let end = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _at_the_end = Sets(&end);
+        let ip = |n| Ipv4Addr::new(10, 0, 0, n);
+        for (guest, n) in [(&mut blue1, 11), (&mut blue2, 12), (&mut red2, 12)] {
+            let end = &end;
+            scope.spawn(move || guest.answers(ip(n), end));
+        }
+        for (station, n) in [(&at_blue, 11), (&at_blue, 12), (&at_red, 12)] {
+            let what = format!("the station reaches 10.0.0.{n}");
+            eventually(&what, || station.pings(ip(n), 1422).then_some(()));
+        }
+        assert!(!at_red.pings(ip(11), 56), "10.0.0.11 of the other tenant answers");
+    });
+    // The bridge's FRR says so of its station: not the frames.
+    for network in ["blue", "red"] {
+        eventually("host 1 hears of the station", || {
+            (behind(one, network, mac(3))? == "192.0.2.3").then_some(())
+        });
+    }
+
+    // An interface that goes is withdrawn, in its network only.
+    two.run("weir vif del red");
+    eventually("the bridge hears that it is gone", || {
+        (!is_noted(three, "vx200", mac(2), 2)).then_some(())
+    });
+    eventually("host 1 hears that it is gone", || {
+        behind(one, "red", mac(2)).is_none().then_some(())
+    });
+    assert_eq!(behind(one, "blue", mac(2)).as_deref(), Some("192.0.2.2"));
+
+    // BGP ends on host 1, and zebra removes all from the kernel: what was said serves on, longer than what is withdrawn.
+    frr[0].daemons.pop();
+    eventually("zebra has removed what it had noted", || {
+        (!is_noted(one, "weirv100", mac(2), 2)).then_some(())
+    });
+    thread::sleep(3 * Duration::from_nanos(EVPN_WITHDRAWN_NS));
+    assert_eq!(behind(one, "blue", mac(2)).as_deref(), Some("192.0.2.2"));
+    // Host 2 has heard that host 1 is gone, and takes nothing of it: host 1 sends there nevertheless, and there only.
+    let (before, at_three) = (two.dropped("overlay", "remote_unknown"), received(three, "vx100"));
+    blue1.say(mac(2), "without FRR");
+    eventually("host 1 sends to host 2", || {
+        (two.dropped("overlay", "remote_unknown") > before).then_some(())
+    });
+    assert_eq!(received(three, "vx100"), at_three);
+    frr[0].daemons.clear();
+    frr[0] = Frr::start(one, 1, &[2, 3]);
+    eventually("FRR is back", || is_noted(one, "weirv100", mac(2), 2).then_some(()));
+
+    // A weir that dies is withdrawn with all that it had.
+    drop((blue2, red2));
+    two.run(&format!("kill -KILL {}", two.weir.as_ref().unwrap().0.id()));
+    eventually("the bridge hears that the weir is gone", || {
+        let is_gone = !is_noted(three, "vx100", mac(2), 2) && !is_member(three, "vx100", 2);
+        is_gone.then_some(())
+    });
+}
+
+#[test]
+fn root_every_command_of_the_guide_for_a_fabric_works() {
+    if !has_frr() {
+        return;
+    }
+    let guide = Guide::read("evpn.md");
+    let mut underlay = Underlay::new(3);
+    for host in &underlay.hosts {
+        // As Debian's package has it, for this host alone.
+        host.run("mount -t tmpfs none /etc/frr");
+        host.run("printf 'zebra=yes\\nbgpd=no\\n' > /etc/frr/daemons");
+        host.run("touch /etc/frr/vtysh.conf");
+        host.run("install -d -o frr -g frr /run/frr");
+        host.run("ip route replace 192.0.2.0/24 via 192.0.2.254");
+    }
+    underlay.hosts[2].run("ethtool -K u0 tx off");
+    guide.write(&underlay, "toml", "weir.toml", 2);
+    guide.write(&underlay, "conf", "/etc/frr/frr.conf", 3);
+    let mut frr = Vec::new();
+    let commands = guide.run(&mut underlay, |host, line| {
+        // There is no service manager.
+        let restarts = line == "systemctl restart frr";
+        if restarts {
+            host.run("grep -x bgpd=yes /etc/frr/daemons");
+            frr.push(Frr::with(host, "/etc/frr/frr.conf"));
+        }
+        restarts
+    });
+    assert!(commands >= 25 && frr.len() == 3, "{commands} commands");
+    eventually("host 1 knows where the guest of host 3 is, by FRR", || {
+        let addresses = underlay.hosts[0].run("weir addresses");
+        let is_there = |line: &str| line.contains("192.0.2.3") && line.contains("evpn");
+        addresses.lines().any(is_there).then_some(())
+    });
+}

@@ -1,0 +1,203 @@
+//! Who is here, as zebra is to know it: entries of the kernel's bridges behind the TAP of each network.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::neighbour::{
+    NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
+use weir_limits::{EVPN_AGAIN_NS, EVPN_BATCH};
+use weir_wire::Mac;
+
+use crate::error::EvpnError;
+use crate::socket::Socket;
+
+/// An address of a network, by its number in the switch.
+pub type Place = (u16, Mac);
+
+/// How an address is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It may move to another host.
+    Plain,
+    /// It stays here, whatever other hosts say (RFC 7432 §15.2: "sticky").
+    Sticky,
+}
+
+/// Tells zebra, by entries of bridges. It takes `CAP_NET_ADMIN`.
+#[derive(Debug)]
+pub struct Herald(Socket);
+
+impl Herald {
+    /// The way to the kernel.
+    ///
+    /// # Errors
+    /// No socket is to be had.
+    pub fn open() -> Result<Self, EvpnError> {
+        Socket::open(0).map(Self).map_err(EvpnError::Socket)
+    }
+
+    /// Announces an address behind the TAP with this number, or withdraws it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tell(&mut self, tap: u32, mac: Mac, how: Option<How>) -> io::Result<()> {
+        let mut entry = NeighbourMessage::default();
+        entry.header.family = AddressFamily::Bridge;
+        entry.header.ifindex = tap;
+        entry.header.flags = NeighbourFlags::Controller;
+        // It does not age.
+        entry.header.state = NeighbourState::Noarp;
+        entry.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.into()));
+        match how {
+            Some(how) => {
+                entry.header.flags.set(NeighbourFlags::Sticky, how == How::Sticky);
+                let flags = NLM_F_CREATE | NLM_F_REPLACE;
+                self.0.request(RouteNetlinkMessage::NewNeighbour(entry), flags)
+            }
+            None => match self.0.request(RouteNetlinkMessage::DelNeighbour(entry), 0) {
+                // Another host has it.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(()),
+                done => done,
+            },
+        }
+    }
+}
+
+/// What zebra was told.
+#[derive(Debug, Default)]
+pub struct Announced {
+    told: BTreeMap<Place, How>,
+    /// Those that another host has taken, and when.
+    taken: BTreeMap<Place, u64>,
+    /// Those that are withdrawn first, since zebra has not taken them.
+    again: BTreeSet<Place>,
+}
+
+impl Announced {
+    /// What zebra is to be told so that it knows `here`, a batch at most; whether that is all.
+    pub fn changes(
+        &mut self,
+        here: &BTreeMap<Place, How>,
+        now_ns: u64,
+    ) -> (Vec<(Place, Option<How>)>, bool) {
+        self.taken.retain(|place, at| here.contains_key(place) && now_ns < *at + EVPN_AGAIN_NS);
+        let again = std::mem::take(&mut self.again);
+        let is_gone = |place: &&Place| !here.contains_key(place) || again.contains(place);
+        let gone = self.told.keys().filter(is_gone);
+        let gone = gone.map(|place| (*place, None));
+        let new = here.iter().filter(|(place, how)| {
+            self.told.get(place) != Some(how)
+                && !self.taken.contains_key(place)
+                && !again.contains(place)
+        });
+        let mut changes: Vec<_> =
+            gone.chain(new.map(|(place, how)| (*place, Some(*how)))).collect();
+        let is_all = changes.len() <= EVPN_BATCH && self.taken.is_empty() && again.is_empty();
+        changes.truncate(EVPN_BATCH);
+        for (place, how) in &changes {
+            match how {
+                Some(how) => self.told.insert(*place, *how),
+                None => self.told.remove(place),
+            };
+        }
+        (changes, is_all)
+    }
+
+    /// Another host has it, as zebra says: what zebra was told of it holds no more.
+    pub fn taken(&mut self, place: Place, now_ns: u64) {
+        if self.told.remove(&place).is_some() {
+            self.taken.insert(place, now_ns);
+        }
+    }
+
+    /// Zebra was told, and has not taken it: it is withdrawn, and told anew.
+    pub fn again(&mut self, place: Place) {
+        self.again.insert(place);
+    }
+
+    /// Zebra does not know it: it is to be told again.
+    pub fn untold(&mut self, place: Place) {
+        self.told.remove(&place);
+    }
+
+    /// How many addresses are announced.
+    pub fn len(&self) -> usize {
+        self.told.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.told.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mac(last: u8) -> Mac {
+        Mac([2, 0, 0, 0, 0, last])
+    }
+
+    fn here(of: &[(u8, How)]) -> BTreeMap<Place, How> {
+        of.iter().map(|(last, how)| ((0, mac(*last)), *how)).collect()
+    }
+
+    #[test]
+    fn zebra_is_told_what_has_changed_and_no_more() {
+        let mut announced = Announced::default();
+        let both = here(&[(1, How::Plain), (2, How::Sticky)]);
+        let (changes, is_all) = announced.changes(&both, 0);
+        let expected = [(1, Some(How::Plain)), (2, Some(How::Sticky))];
+        assert_eq!(changes, expected.map(|(last, how)| ((0, mac(last)), how)));
+        assert!(is_all && announced.changes(&both, 0).0.is_empty());
+        let one = here(&[(1, How::Sticky)]);
+        let expected = [(2, None), (1, Some(How::Sticky))];
+        assert_eq!(announced.changes(&one, 0).0, expected.map(|(it, how)| ((0, mac(it)), how)));
+        assert_eq!(announced.len(), 1);
+    }
+
+    #[test]
+    fn an_address_that_two_hosts_have_is_announced_once_a_second() {
+        let (mut announced, here) = (Announced::default(), here(&[(1, How::Plain)]));
+        let mut told = 0;
+        for ms in 0..3_500 {
+            let now_ns = ms * 1_000_000;
+            told += announced.changes(&here, now_ns).0.len();
+            announced.taken((0, mac(1)), now_ns);
+        }
+        assert_eq!(told, 4);
+    }
+
+    #[test]
+    fn what_zebra_has_not_taken_is_withdrawn_and_told_anew() {
+        let (mut announced, here) = (Announced::default(), here(&[(1, How::Sticky)]));
+        announced.changes(&here, 0);
+        announced.again((0, mac(1)));
+        assert_eq!(announced.changes(&here, 0), (vec![((0, mac(1)), None)], false));
+        assert_eq!(announced.changes(&here, 0), (vec![((0, mac(1)), Some(How::Sticky))], true));
+    }
+
+    #[test]
+    fn many_addresses_are_told_in_batches() {
+        let mut announced = Announced::default();
+        let many = (0..3 * EVPN_BATCH as u32).map(|it| {
+            let [_, _, c, d] = it.to_be_bytes();
+            ((0, Mac([2, 0, 0, 0, c, d])), How::Plain)
+        });
+        let many: BTreeMap<_, _> = many.collect();
+        let mut batches = Vec::new();
+        loop {
+            let (changes, is_all) = announced.changes(&many, 0);
+            batches.push(changes.len());
+            if is_all {
+                break;
+            }
+        }
+        assert_eq!((batches, announced.len()), (vec![EVPN_BATCH; 3], 3 * EVPN_BATCH));
+    }
+}

@@ -1,0 +1,34 @@
+//! Networks of a fabric under BGP EVPN (RFC 7432, RFC 8365): FRR, unchanged, says who is behind which host, and weir
+//! says who is here. Both say it by what zebra looks at in the kernel
+//! ([0043](../../docs/design/0043-evpn.md)).
+//!
+//! | file | what |
+//! |---|---|
+//! | `objects.rs` | [`Objects`]: the devices of each network that zebra looks at |
+//! | `announce.rs` | [`Herald`], [`Announced`]: who is here, for zebra |
+//! | `watch.rs` | [`Watch`]: what zebra notes, as the kernel tells it |
+//! | `table.rs` | [`Table`]: who is behind other hosts, from that; pure |
+//! | `presence.rs` | [`Presence`]: whether FRR is there, and what is kept if not; pure |
+//! | `socket.rs` | rtnetlink |
+//! | `error.rs` | [`EvpnError`], with advice |
+//!
+//! Reading takes no privilege. Devices and announcements take `CAP_NET_ADMIN`, which a confined weir's helper has.
+#![forbid(unsafe_code)]
+
+mod announce;
+mod error;
+mod objects;
+mod presence;
+mod socket;
+mod table;
+mod watch;
+
+pub use announce::{Announced, Herald, How, Place};
+pub use error::EvpnError;
+pub use objects::{Devices, Objects, bridge_name, tap_name, vxlan_name};
+pub use presence::Presence;
+pub use table::{Dirty, Noted, Remote, Table};
+pub use watch::Watch;
+
+#[cfg(test)]
+mod tests;

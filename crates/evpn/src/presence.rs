@@ -1,0 +1,75 @@
+//! Whether FRR is there, and what that means for what it has withdrawn. Pure: times are given.
+
+use weir_limits::{EVPN_BACK_NS, EVPN_HOLD_NS, EVPN_WITHDRAWN_NS};
+
+/// Whether FRR is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// It was never seen to come or go: what it says holds.
+    #[default]
+    Unknown,
+    /// It is, since then (ns).
+    Here(u64),
+    /// It has gone then (ns).
+    Gone(u64),
+}
+
+impl Presence {
+    /// It is there (`true`) or not, at this moment.
+    pub fn saw(&mut self, is_here: bool, now_ns: u64) {
+        *self = match (*self, is_here) {
+            (Self::Unknown, false) => Self::Unknown,
+            // What was withdrawn before is nothing that it had to say anew.
+            (Self::Unknown, true) => Self::Here(0),
+            (Self::Gone(_), true) => Self::Here(now_ns),
+            (Self::Here(_), false) => Self::Gone(now_ns),
+            (same, _) => same,
+        };
+    }
+
+    /// Whether what is stale since `since_ns` goes now.
+    pub fn is_due(self, since_ns: u64, now_ns: u64) -> bool {
+        let stale_for = now_ns.saturating_sub(since_ns);
+        match self {
+            Self::Gone(_) => stale_for >= EVPN_HOLD_NS,
+            // FRR has not withdrawn it, but ended.
+            Self::Here(back_ns) if since_ns <= back_ns && back_ns > 0 => {
+                now_ns >= back_ns.saturating_add(EVPN_BACK_NS) || stale_for >= EVPN_HOLD_NS
+            }
+            Self::Here(_) | Self::Unknown => stale_for >= EVPN_WITHDRAWN_NS,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn what_is_withdrawn_goes_soon_while_frr_is_there() {
+        let mut presence = Presence::default();
+        for seen in [None, Some(true)] {
+            if let Some(is_here) = seen {
+                presence.saw(is_here, 100 * S);
+            }
+            assert!(!presence.is_due(200 * S, 200 * S + EVPN_WITHDRAWN_NS - 1));
+            assert!(presence.is_due(200 * S, 200 * S + EVPN_WITHDRAWN_NS), "{presence:?}");
+        }
+    }
+
+    #[test]
+    fn what_goes_with_frr_stays_until_frr_had_time_to_say_it_anew() {
+        let mut presence = Presence::default();
+        presence.saw(true, S);
+        presence.saw(false, 10 * S);
+        assert!(!presence.is_due(10 * S, 10 * S + EVPN_HOLD_NS - 1));
+        assert!(presence.is_due(10 * S, 10 * S + EVPN_HOLD_NS));
+        presence.saw(true, 20 * S);
+        presence.saw(true, 25 * S);
+        assert!(!presence.is_due(10 * S, 20 * S + EVPN_BACK_NS - 1));
+        assert!(presence.is_due(10 * S, 20 * S + EVPN_BACK_NS));
+        assert!(presence.is_due(21 * S, 22 * S), "what FRR withdraws now goes soon");
+    }
+}

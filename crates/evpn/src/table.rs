@@ -1,0 +1,466 @@
+//! Who is behind other hosts, from what zebra notes in the kernel. Pure: times are given, nothing is read.
+//!
+//! An address is behind a host if its bridge has it at the VXLAN device, and the device has it at that host. Zebra
+//! leaves the second where an address has come back here, so neither is enough.
+//!
+//! What zebra removes is *stale* first, and goes after a while: soon if FRR is there, for it has been withdrawn; late
+//! if FRR has gone, for who forwards is not who has failed (as a graceful restart has it, RFC 4724).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use weir_limits::OVERLAY_PEERS_MAX;
+use weir_wire::Mac;
+
+use crate::announce::Place;
+
+/// What zebra notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// A host is to get what is for all of a network, or not any more.
+    Member {
+        /// The network's number in the switch.
+        network: u16,
+        /// The host.
+        host: IpAddr,
+        /// Or not any more.
+        is_there: bool,
+    },
+    /// An address would be at this host, if it were away.
+    Host {
+        /// The network's number in the switch.
+        network: u16,
+        /// The address.
+        mac: Mac,
+        /// The host.
+        host: Option<IpAddr>,
+    },
+    /// An address is not here, or that is not known any more.
+    Away {
+        /// The network's number in the switch.
+        network: u16,
+        /// The address.
+        mac: Mac,
+        /// It does not move.
+        sticky: bool,
+        /// Or not any more.
+        is_there: bool,
+    },
+    /// An address is here, or not any more.
+    Here {
+        /// The network's number in the switch.
+        network: u16,
+        /// The address.
+        mac: Mac,
+        /// Or not any more.
+        is_there: bool,
+    },
+}
+
+/// Where an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The host.
+    pub host: IpAddr,
+    /// It does not move.
+    pub sticky: bool,
+}
+
+/// Since when something is to go (ns), if it is.
+type Stale = Option<u64>;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    host: Option<IpAddr>,
+    away: bool,
+    sticky: bool,
+    stale: Stale,
+    /// Zebra has it, as far as all was read.
+    seen: bool,
+}
+
+impl Entry {
+    fn remote(&self) -> Option<Remote> {
+        self.host.filter(|_| self.away).map(|host| Remote { host, sticky: self.sticky })
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    stale: Stale,
+    seen: bool,
+}
+
+#[derive(Debug, Default)]
+struct Network {
+    members: BTreeMap<IpAddr, Member>,
+    /// How many addresses are at each host.
+    hosts: BTreeMap<IpAddr, usize>,
+}
+
+/// What has changed since it was asked last.
+#[derive(Debug, Default)]
+pub struct Dirty {
+    /// Addresses.
+    pub places: BTreeSet<Place>,
+    /// Networks whose members are others.
+    pub networks: BTreeSet<u16>,
+    /// Addresses here that zebra has not taken while another host held them as sticky, and that are free now.
+    pub again: BTreeSet<Place>,
+}
+
+/// Who is behind other hosts.
+#[derive(Debug)]
+pub struct Table {
+    entries: HashMap<Place, Entry>,
+    networks: BTreeMap<u16, Network>,
+    dirty: Dirty,
+    now_ns: u64,
+    entries_max: usize,
+    /// Some were not taken, for want of room.
+    refused: u64,
+    /// And there is room since.
+    wants_all: bool,
+    /// The earliest that something is stale.
+    stale_since: Stale,
+}
+
+impl Table {
+    /// With room for so many addresses.
+    pub fn new(entries_max: usize) -> Self {
+        Self {
+            entries: HashMap::new(),
+            networks: BTreeMap::new(),
+            dirty: Dirty::default(),
+            now_ns: 0,
+            entries_max,
+            refused: 0,
+            wants_all: false,
+            stale_since: None,
+        }
+    }
+
+    /// What is taken from here on is of this moment (ns).
+    pub fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    /// Takes what zebra has noted.
+    pub fn take(&mut self, noted: &Noted) {
+        match *noted {
+            Noted::Member { network, host, is_there: true } => self.join(network, host),
+            Noted::Member { network, host, is_there: false } => {
+                let of = self.networks.entry(network).or_default();
+                if let Some(member) = of.members.get_mut(&host) {
+                    member.stale.get_or_insert(self.now_ns);
+                    self.stale_since.get_or_insert(self.now_ns);
+                }
+            }
+            Noted::Host { network, mac, host: Some(host) } => {
+                self.change((network, mac), |entry| {
+                    entry.host = Some(host);
+                    entry.seen = true;
+                    if entry.away {
+                        entry.stale = None;
+                    }
+                })
+            }
+            Noted::Away { network, mac, sticky, is_there: true } => {
+                self.change((network, mac), |entry| {
+                    *entry = Entry { away: true, sticky, stale: None, seen: true, ..*entry };
+                });
+            }
+            Noted::Host { network, mac, host: None }
+            | Noted::Away { network, mac, is_there: false, .. } => {
+                if let Some(entry) = self.entries.get_mut(&(network, mac)) {
+                    entry.stale.get_or_insert(self.now_ns);
+                    self.stale_since.get_or_insert(self.now_ns);
+                }
+            }
+            Noted::Here { network, mac, is_there: true } => {
+                if self.entries.contains_key(&(network, mac)) {
+                    self.change((network, mac), |entry| entry.away = false);
+                }
+            }
+            Noted::Here { is_there: false, .. } => {}
+        }
+    }
+
+    fn join(&mut self, network: u16, host: IpAddr) {
+        let of = self.networks.entry(network).or_default();
+        let is_new = !of.members.contains_key(&host);
+        if is_new && of.members.len() >= OVERLAY_PEERS_MAX {
+            self.refused += 1;
+            return;
+        }
+        of.members.insert(host, Member { stale: None, seen: true });
+        if is_new {
+            self.dirty.networks.insert(network);
+        }
+    }
+
+    fn change(&mut self, place: Place, change: impl FnOnce(&mut Entry)) {
+        if !self.entries.contains_key(&place) && self.entries.len() >= self.entries_max {
+            self.refused += 1;
+            return;
+        }
+        let entry = self.entries.entry(place).or_default();
+        let before = entry.remote();
+        change(entry);
+        let after = entry.remote();
+        self.moved(place, before, after);
+    }
+
+    fn moved(&mut self, place: Place, before: Option<Remote>, after: Option<Remote>) {
+        if before == after {
+            return;
+        }
+        self.dirty.places.insert(place);
+        let network = self.networks.entry(place.0).or_default();
+        let (from, to) = (before.map(|it| it.host), after.map(|it| it.host));
+        if from == to {
+            return;
+        }
+        if let Some(host) = from
+            && let Some(count) = network.hosts.get_mut(&host)
+        {
+            *count -= 1;
+            if *count == 0 {
+                network.hosts.remove(&host);
+                self.dirty.networks.insert(place.0);
+            }
+        }
+        if let Some(host) = to {
+            let count = network.hosts.entry(host).or_default();
+            *count += 1;
+            if *count == 1 {
+                self.dirty.networks.insert(place.0);
+            }
+        }
+    }
+
+    /// Removes what is stale since a time that `is_due` says is long ago.
+    pub fn expire(&mut self, is_due: impl Fn(u64) -> bool) {
+        if self.stale_since.is_none() {
+            return;
+        }
+        let is_due = |stale: Stale| stale.is_some_and(&is_due);
+        let due = self.entries.iter().filter(|(_, entry)| is_due(entry.stale));
+        for place in due.map(|(place, _)| *place).collect::<Vec<_>>() {
+            let Some(entry) = self.entries.remove(&place) else { continue };
+            self.moved(place, entry.remote(), None);
+            if entry.sticky && !entry.away {
+                self.dirty.again.insert(place);
+            }
+        }
+        for (number, network) in &mut self.networks {
+            let count = network.members.len();
+            network.members.retain(|_, member| !is_due(member.stale));
+            if network.members.len() < count {
+                self.dirty.networks.insert(*number);
+            }
+        }
+        let stale = self.entries.values().filter_map(|entry| entry.stale);
+        let members = self.networks.values().flat_map(|network| network.members.values());
+        self.stale_since = stale.chain(members.filter_map(|member| member.stale)).min();
+        self.wants_all |= self.refused > 0 && self.entries.len() < self.entries_max / 10 * 9;
+    }
+
+    /// Since when something is stale, if anything is.
+    pub fn stale_since(&self) -> Option<u64> {
+        self.stale_since
+    }
+
+    /// Whether there is room for what was refused.
+    pub fn wants_all(&self) -> bool {
+        self.wants_all
+    }
+
+    /// All that zebra has follows.
+    pub fn begin_all(&mut self) {
+        (self.refused, self.wants_all) = (0, false);
+        self.entries.values_mut().for_each(|entry| entry.seen = false);
+        let members = self.networks.values_mut().flat_map(|network| network.members.values_mut());
+        members.for_each(|member| member.seen = false);
+    }
+
+    /// That was all: what was not among it is gone.
+    pub fn end_all(&mut self) {
+        let now_ns = self.now_ns;
+        let unseen = self.entries.values_mut().filter(|entry| !entry.seen);
+        let mut stale = false;
+        for entry in unseen {
+            entry.stale.get_or_insert(now_ns);
+            stale = true;
+        }
+        let members = self.networks.values_mut().flat_map(|network| network.members.values_mut());
+        for member in members.filter(|member| !member.seen) {
+            member.stale.get_or_insert(now_ns);
+            stale = true;
+        }
+        if stale {
+            self.stale_since.get_or_insert(now_ns);
+        }
+    }
+
+    /// What has changed since this was called last.
+    pub fn take_dirty(&mut self) -> Dirty {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Where an address is, if it is behind another host.
+    pub fn remote(&self, place: Place) -> Option<Remote> {
+        self.entries.get(&place)?.remote()
+    }
+
+    /// Who gets what is for all of a network.
+    pub fn members(&self, network: u16) -> Vec<IpAddr> {
+        self.networks.get(&network).into_iter().flat_map(|it| it.members.keys().copied()).collect()
+    }
+
+    /// Hosts that have addresses of a network, and are no members: zebra may hear of an address before.
+    pub fn speakers(&self, network: u16) -> Vec<IpAddr> {
+        let Some(of) = self.networks.get(&network) else { return Vec::new() };
+        let hosts = of.hosts.keys().filter(|host| !of.members.contains_key(host));
+        hosts.take(OVERLAY_PEERS_MAX).copied().collect()
+    }
+
+    /// Addresses that are known, and what was refused for want of room.
+    pub fn counts(&self) -> (usize, u64) {
+        (self.entries.len(), self.refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
+
+    fn host(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn at(last: u8) -> Noted {
+        Noted::Host { network: 0, mac: A, host: Some(host(last)) }
+    }
+
+    fn away(is_there: bool) -> Noted {
+        Noted::Away { network: 0, mac: A, sticky: false, is_there }
+    }
+
+    fn member(last: u8, is_there: bool) -> Noted {
+        Noted::Member { network: 0, host: host(last), is_there }
+    }
+
+    fn remote(table: &Table) -> Option<IpAddr> {
+        table.remote((0, A)).map(|it| it.host)
+    }
+
+    #[test]
+    fn an_address_is_away_once_both_devices_say_so_in_either_order() {
+        for order in [[at(2), away(true)], [away(true), at(2)]] {
+            let mut table = Table::new(100);
+            table.take(&order[0]);
+            assert_eq!(remote(&table), None);
+            table.take(&order[1]);
+            assert_eq!(remote(&table), Some(host(2)));
+            let dirty = table.take_dirty();
+            assert_eq!((dirty.places.len(), dirty.networks.len()), (1, 1));
+            assert_eq!(table.speakers(0), [host(2)]);
+        }
+    }
+
+    #[test]
+    fn an_address_that_comes_here_is_not_away_though_a_host_is_noted() {
+        let mut table = Table::new(100);
+        [at(2), away(true)].iter().for_each(|it| table.take(it));
+        table.take(&Noted::Here { network: 0, mac: A, is_there: true });
+        assert_eq!(remote(&table), None);
+        assert!(table.speakers(0).is_empty());
+        table.take(&away(true));
+        assert_eq!(remote(&table), Some(host(2)), "and away again");
+        table.take(&at(3));
+        assert_eq!((remote(&table), table.speakers(0)), (Some(host(3)), vec![host(3)]));
+    }
+
+    #[test]
+    fn an_address_here_that_was_sticky_elsewhere_is_told_again_when_that_ends() {
+        let mut table = Table::new(100);
+        [at(2), Noted::Away { network: 0, mac: A, sticky: true, is_there: true }]
+            .iter()
+            .for_each(|it| table.take(it));
+        assert_eq!(table.remote((0, A)), Some(Remote { host: host(2), sticky: true }));
+        table.take(&Noted::Here { network: 0, mac: A, is_there: true });
+        table.take(&Noted::Host { network: 0, mac: A, host: None });
+        table.take_dirty();
+        table.expire(|_| true);
+        assert!(table.take_dirty().again.contains(&(0, A)));
+    }
+
+    #[test]
+    fn what_is_withdrawn_goes_after_a_while_unless_it_comes_back() {
+        let mut table = Table::new(100);
+        table.set_now(10);
+        let noted = [member(2, true), at(2), away(true)];
+        noted.iter().for_each(|it| table.take(it));
+        table.set_now(20);
+        let withdrawn = [away(false), Noted::Host { network: 0, mac: A, host: None }];
+        withdrawn.iter().for_each(|it| table.take(it));
+        table.take(&member(2, false));
+        assert_eq!(table.stale_since(), Some(20));
+        table.expire(|since| since <= 19);
+        assert_eq!((remote(&table), table.members(0)), (Some(host(2)), vec![host(2)]));
+        noted.iter().for_each(|it| table.take(it));
+        table.expire(|since| since <= 30);
+        assert_eq!((remote(&table), table.stale_since()), (Some(host(2)), None));
+        withdrawn.iter().for_each(|it| table.take(it));
+        table.take(&member(2, false));
+        table.take_dirty();
+        table.expire(|since| since <= 20);
+        assert_eq!((remote(&table), table.members(0)), (None, vec![]));
+        let dirty = table.take_dirty();
+        assert!(dirty.places.contains(&(0, A)) && dirty.networks.contains(&0));
+        assert_eq!(table.counts(), (0, 0));
+    }
+
+    #[test]
+    fn what_was_missed_is_found_by_reading_all() {
+        let mut table = Table::new(100);
+        [member(2, true), member(3, true), at(2), away(true)].iter().for_each(|it| table.take(it));
+        table.set_now(5);
+        table.begin_all();
+        table.take(&member(3, true));
+        table.end_all();
+        table.expire(|since| since <= 5);
+        assert_eq!((remote(&table), table.members(0)), (None, vec![host(3)]));
+    }
+
+    #[test]
+    fn a_flood_of_routes_takes_no_more_than_its_room_and_the_rest_is_asked_for_later() {
+        let mut table = Table::new(1000);
+        let flood = |is_there: bool| {
+            (0..100_000_u32).flat_map(move |it| {
+                let [_, b, c, d] = it.to_be_bytes();
+                let (network, mac) = ((it % 8) as u16, Mac([2, 0, 0, b, c, d]));
+                let host = is_there.then_some(host(2));
+                [
+                    Noted::Host { network, mac, host },
+                    Noted::Away { network, mac, sticky: false, is_there },
+                ]
+            })
+        };
+        flood(true).for_each(|it| table.take(&it));
+        assert_eq!((table.counts().0, table.wants_all()), (1000, false));
+        assert!(table.take_dirty().places.len() <= 1000);
+        table.set_now(7);
+        flood(false).for_each(|it| table.take(&it));
+        table.expire(|since| since <= 7);
+        assert!(table.counts().0 == 0 && table.wants_all());
+        for number in 0..1000 {
+            let host = IpAddr::from([10, 0, (number / 256) as u8, (number % 256) as u8]);
+            table.take(&Noted::Member { network: 0, host, is_there: true });
+        }
+        assert_eq!(table.members(0).len(), OVERLAY_PEERS_MAX);
+    }
+}

@@ -1,0 +1,156 @@
+//! What zebra notes in the kernel: who is behind which other host, and which hosts are members of a network.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
+use weir_limits::EVPN_SOCKET_BUFFER_LEN;
+use weir_wire::Mac;
+
+use crate::error::EvpnError;
+use crate::objects::Devices;
+use crate::socket::Socket;
+use crate::table::{Noted, Table};
+
+/// `RTMGRP_NEIGH` of `linux/rtnetlink.h`: entries of bridges and of VXLAN devices, and neighbours.
+const GROUP_NEIGHBOURS: u32 = 4;
+
+/// Reads it. It takes no privilege.
+#[derive(Debug)]
+pub struct Watch {
+    changes: Socket,
+    questions: Socket,
+    /// Which network a device is of, by the device's number.
+    devices: BTreeMap<u32, (u16, Device)>,
+    /// Changes were lost, or could not be taken.
+    behind: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Device {
+    Vxlan,
+    Tap,
+}
+
+impl Watch {
+    /// Of the devices of these networks, by their numbers in the switch.
+    ///
+    /// # Errors
+    /// [`EvpnError`]
+    pub fn open(networks: impl IntoIterator<Item = (u16, Devices)>) -> Result<Self, EvpnError> {
+        let changes = Socket::open(GROUP_NEIGHBOURS).map_err(EvpnError::Socket)?;
+        changes.make_room(EVPN_SOCKET_BUFFER_LEN);
+        let questions = Socket::open(0).map_err(EvpnError::Socket)?;
+        let devices = networks.into_iter().flat_map(|(number, Devices { vxlan, tap, .. })| {
+            [(vxlan, (number, Device::Vxlan)), (tap, (number, Device::Tap))]
+        });
+        // What was noted before is to be read.
+        Ok(Self { changes, questions, devices: devices.collect(), behind: true })
+    }
+
+    /// Takes changes into `table`, up to `most`; says whether there may be more. Where changes were lost, all is read
+    /// anew.
+    ///
+    /// # Errors
+    /// [`EvpnError::Read`]
+    pub fn read(&mut self, most: usize, table: &mut Table) -> Result<bool, EvpnError> {
+        let devices = &self.devices;
+        let mut take = |message| {
+            if let Some(noted) = noted(message, devices) {
+                table.take(&noted);
+            }
+        };
+        match self.changes.changes(most, &mut take) {
+            Ok(more) if !self.behind && !table.wants_all() => return Ok(more),
+            Ok(more) if more => return Ok(more),
+            Ok(_) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => {
+                self.behind = true;
+                return Ok(true);
+            }
+            Err(error) => return Err(EvpnError::Read(error)),
+        }
+        self.read_all(table).map_err(EvpnError::Read)?;
+        self.behind = false;
+        // What has changed meanwhile.
+        Ok(true)
+    }
+
+    fn read_all(&mut self, table: &mut Table) -> io::Result<()> {
+        let mut question = NeighbourMessage::default();
+        question.header.family = AddressFamily::Bridge;
+        table.begin_all();
+        let devices = &self.devices;
+        self.questions.dump(RouteNetlinkMessage::GetNeighbour(question), |message| {
+            if let Some(noted) = noted(message, devices) {
+                table.take(&noted);
+            }
+        })?;
+        table.end_all();
+        Ok(())
+    }
+}
+
+impl AsFd for Watch {
+    /// Readable when there are changes.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+}
+
+/// What a message says of a network of weir's.
+fn noted(message: RouteNetlinkMessage, devices: &BTreeMap<u32, (u16, Device)>) -> Option<Noted> {
+    let (entry, is_there) = match message {
+        RouteNetlinkMessage::NewNeighbour(entry) => (entry, true),
+        RouteNetlinkMessage::DelNeighbour(entry) => (entry, false),
+        _ => return None,
+    };
+    let NeighbourMessage { header, attributes, .. } = entry;
+    if header.family != AddressFamily::Bridge {
+        return None;
+    }
+    let (network, device) = *devices.get(&header.ifindex)?;
+    let (mut mac, mut host) = (None, None);
+    for attribute in attributes {
+        match attribute {
+            NeighbourAttribute::LinkLayerAddress(bytes) => {
+                mac = bytes.try_into().ok().map(Mac);
+            }
+            NeighbourAttribute::Destination(address) => host = ip(&address),
+            _ => {}
+        }
+    }
+    let mac = mac?;
+    let sticky = header.flags.contains(NeighbourFlags::Sticky);
+    match (device, header.flags.contains(NeighbourFlags::Own)) {
+        (Device::Vxlan, true) if mac == Mac([0; 6]) => {
+            Some(Noted::Member { network, host: host?, is_there })
+        }
+        (Device::Vxlan, true) => {
+            Some(Noted::Host { network, mac, host: host.filter(|_| is_there) })
+        }
+        // A device's own address.
+        (_, false) if header.state == NeighbourState::Permanent => None,
+        (Device::Vxlan, false) => Some(Noted::Away { network, mac, sticky, is_there }),
+        (Device::Tap, true) => None,
+        (Device::Tap, false) => Some(Noted::Here { network, mac, is_there }),
+    }
+}
+
+fn ip(address: &NeighbourAddress) -> Option<IpAddr> {
+    match address {
+        NeighbourAddress::Inet(ip) => Some((*ip).into()),
+        NeighbourAddress::Inet6(ip) => Some((*ip).into()),
+        NeighbourAddress::Other(bytes) => {
+            let v4 = || <[u8; 4]>::try_from(bytes.as_slice()).ok().map(IpAddr::from);
+            v4().or_else(|| <[u8; 16]>::try_from(bytes.as_slice()).ok().map(IpAddr::from))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,91 @@
+//! What FRR is told, and the devices that it looks at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use weir_evpn::{Herald, How, Objects};
+use weir_wire::Mac;
+
+use super::wire::{Announcement, FrrDaemon};
+
+/// Tells FRR of these networks, by their VNIs, and of no others.
+#[derive(Debug, Default)]
+pub(crate) struct Fabric {
+    vnis: BTreeSet<u32>,
+    open: Option<(Objects, Herald)>,
+    taps: BTreeMap<u32, u32>,
+}
+
+impl Fabric {
+    pub(super) fn of(vnis: BTreeSet<u32>) -> Self {
+        Self { vnis, ..Self::default() }
+    }
+
+    /// Tells all; an error is of the first that failed, and the others were told nevertheless.
+    pub(super) fn announce(&mut self, all: &[Announcement]) -> Result<(), Errno> {
+        let mut told = Ok(());
+        for one in all {
+            if let Err(errno) = self.announce_one(*one) {
+                // It may have gone and come anew.
+                self.taps.remove(&one.vni);
+                told = told.and(Err(errno));
+            }
+        }
+        told
+    }
+
+    fn announce_one(&mut self, one: Announcement) -> Result<(), Errno> {
+        let Announcement { vni, mac, sticky } = one;
+        if !self.vnis.contains(&vni) {
+            return Err(Errno::PERM);
+        }
+        let (objects, herald) = open(&mut self.open)?;
+        let tap = match self.taps.get(&vni) {
+            Some(tap) => *tap,
+            None => {
+                let tap = objects.tap(vni).map_err(|error| errno(&error))?.ok_or(Errno::NODEV)?;
+                self.taps.insert(vni, tap);
+                tap
+            }
+        };
+        let how = sticky.map(|sticky| if sticky { How::Sticky } else { How::Plain });
+        herald.tell(tap, Mac(mac), how).map_err(|error| errno(&error))
+    }
+
+    /// Connects to one of FRR's daemons.
+    pub(super) fn connect(&self, daemon: FrrDaemon) -> io::Result<OwnedFd> {
+        if self.vnis.is_empty() {
+            return Err(Errno::PERM.into());
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(daemon.path())?)?;
+        Ok(socket)
+    }
+
+    /// Removes devices whose TAP no weir has open.
+    pub(super) fn leave(&mut self) {
+        if self.vnis.is_empty() {
+            return;
+        }
+        if let Ok((objects, _)) = open(&mut self.open) {
+            self.vnis.iter().for_each(|vni| objects.remove_left_over(*vni));
+        }
+    }
+}
+
+fn open(open: &mut Option<(Objects, Herald)>) -> Result<&mut (Objects, Herald), Errno> {
+    if open.is_none() {
+        // Too few descriptors or too little memory.
+        let opened = Objects::open().and_then(|objects| Ok((objects, Herald::open()?)));
+        *open = Some(opened.map_err(|_| Errno::NFILE)?);
+    }
+    open.as_mut().ok_or(Errno::NFILE)
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

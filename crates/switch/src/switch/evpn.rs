@@ -1,0 +1,370 @@
+//! A thread between FRR and the switch: it tells FRR who is here, and the forwarding table what FRR says of other hosts.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use weir_config::Networks;
+use weir_engine::{beat, clock, supervise};
+use weir_evpn::{Announced, Dirty, How, Objects, Place, Presence, Remote, Table, Watch, tap_name};
+use weir_fabric::{Claim, Fdb, FdbEntry, Learner, PortId, Vid};
+use weir_limits::{EVPN_BATCH, EVPN_LOOK_NS, EVPN_PAUSE_NS, EVPN_WITHDRAWN_NS, FDB_AGE_SECS};
+use weir_port_tap::{Tap, TapOptions};
+use weir_port_vxlan::VxlanPort;
+
+use super::{Switch, SwitchError};
+use crate::helper::{Announcement, FrrDaemon, Teller};
+
+/// After an error of the kernel's (ns).
+const RETRY_NS: u64 = 1_000_000_000;
+/// Looking through the forwarding table takes at most this part of a processor, as a divisor.
+const LOOK_PART: u64 = 20;
+
+/// What FRR looks at, and how it is heard.
+pub struct EvpnDevices {
+    /// They go when weir dies.
+    taps: Vec<Tap>,
+    watch: Watch,
+}
+
+impl EvpnDevices {
+    /// Those of the networks of which FRR says who is where; `None` without.
+    ///
+    /// # Errors
+    /// [`SwitchError::Evpn`]
+    pub fn open(networks: &Networks) -> Result<Option<Self>, SwitchError> {
+        let Some(overlay) = networks.overlay.as_ref().filter(|overlay| overlay.evpn) else {
+            return Ok(None);
+        };
+        let IpAddr::V4(local) = overlay.local.get() else { return Ok(None) };
+        let refused = |source: weir_evpn::EvpnError| SwitchError::Evpn {
+            help: source.help(),
+            source: source.into(),
+        };
+        let mut objects = Objects::open().map_err(refused)?;
+        let (mut taps, mut devices) = (Vec::new(), Vec::new());
+        for (number, vni) in networks.by_evpn() {
+            let options = TapOptions { name: tap_name(vni), queues: 1, mtu: None };
+            let tap = Tap::open(&options)
+                .map_err(|error| SwitchError::Evpn { help: error.help(), source: error.into() })?;
+            taps.push(tap);
+            devices.push((number, objects.make(vni, local).map_err(refused)?));
+        }
+        let watch = Watch::open(devices).map_err(refused)?;
+        Ok(Some(Self { taps, watch }))
+    }
+}
+
+/// Ends the thread's sleep, from any thread.
+struct Bell {
+    event: OwnedFd,
+    /// It rings already.
+    rings: AtomicBool,
+    ends: AtomicBool,
+}
+
+impl Bell {
+    fn ring(&self) {
+        if !self.rings.swap(true, Ordering::AcqRel) {
+            // A full counter means that it rings already.
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether it has rung; it can ring again.
+    fn heard(&self) -> bool {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        self.rings.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// The thread. Dropped, it ends, FRR is told so, and what FRR looks at goes.
+pub(super) struct Evpn {
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Evpn {
+    fn drop(&mut self) {
+        self.bell.ends.store(true, Ordering::Release);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Switch {
+    /// Begins to tell and hear FRR; `id` is the overlay's port.
+    pub(super) fn join_fabric(
+        &self,
+        devices: EvpnDevices,
+        id: PortId,
+        port: &Arc<VxlanPort>,
+    ) -> Result<Evpn, SwitchError> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let event = event.map_err(|errno| SwitchError::Start(errno.into()))?;
+        // There may be addresses already.
+        let bell = Bell { event, rings: AtomicBool::new(true), ends: AtomicBool::new(false) };
+        let bell = Arc::new(bell);
+        let fabric = self.engine.fabric();
+        let fdb = Arc::clone(fabric.fdb());
+        let rung = Arc::clone(&bell);
+        fdb.on_change(move || rung.ring());
+        let vnis: BTreeMap<_, _> = self.networks.by_evpn().collect();
+        tracing::info!(networks = vnis.len(), "FRR says who is where (EVPN)");
+        let teller = self.hands.teller(vnis.values().copied().collect());
+        let learn_max = fabric.port_config(id).map_or(0, |config| config.learn_max);
+        let mut member = Member {
+            watch: devices.watch,
+            table: Table::new(learn_max as usize),
+            announced: Announced::default(),
+            fdb,
+            port: Arc::clone(port),
+            id,
+            learn_max,
+            vnis,
+            teller,
+            bell: Arc::clone(&bell),
+            daemons: [None, None],
+            presence: Presence::default(),
+            looked_for_ns: None,
+            looked: (0, 0),
+            look: true,
+            fails: false,
+        };
+        let taps = devices.taps;
+        let run = move || {
+            supervise("weir-evpn", || member.run());
+            // What is announced goes with the TAPs.
+            drop(taps);
+            member.teller.leave();
+        };
+        let thread = std::thread::Builder::new().name("weir-evpn".into()).spawn(run);
+        Ok(Evpn { bell, thread: Some(thread.map_err(SwitchError::Start)?) })
+    }
+}
+
+/// What the thread has.
+struct Member {
+    watch: Watch,
+    table: Table,
+    announced: Announced,
+    fdb: Arc<Fdb>,
+    port: Arc<VxlanPort>,
+    id: PortId,
+    /// Most addresses behind the overlay.
+    learn_max: u32,
+    /// Of each network, by its number.
+    vnis: BTreeMap<u16, u32>,
+    teller: Teller,
+    bell: Arc<Bell>,
+    /// What ends with each of FRR's daemons.
+    daemons: [Option<OwnedFd>; 2],
+    presence: Presence,
+    /// When it has looked for those that are not there (ns).
+    looked_for_ns: Option<u64>,
+    /// When it has looked through the forwarding table, and how long that took (ns).
+    looked: (u64, u64),
+    /// It is to look again.
+    look: bool,
+    /// The kernel refuses something, which was said.
+    fails: bool,
+}
+
+impl Member {
+    fn run(&mut self) {
+        // What was there before this thread.
+        let mut wake_ns = Some(0);
+        loop {
+            self.sleep(wake_ns);
+            if self.bell.ends.load(Ordering::Acquire) {
+                return;
+            }
+            self.look |= self.bell.heard();
+            let looks = self.look_for_frr();
+            let heard = self.hear();
+            let told = self.tell();
+            wake_ns = [looks, heard, told].into_iter().flatten().min();
+            // Others have their turn, whatever there is to do.
+            beat::wait(|| std::thread::sleep(Duration::from_nanos(EVPN_PAUSE_NS)));
+        }
+    }
+
+    /// Until there is something to do, or for so long (ns).
+    fn sleep(&self, for_ns: Option<u64>) {
+        let timeout = for_ns.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (ns % 1_000_000_000).cast_signed(),
+        });
+        let mut fds = vec![
+            PollFd::new(&self.bell.event, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.watch.as_fd(), PollFlags::IN),
+        ];
+        let daemons = self.daemons.iter().flatten();
+        fds.extend(daemons.map(|daemon| PollFd::new(daemon, PollFlags::RDHUP)));
+        // An interruption is a reason to look.
+        let _ = beat::wait(|| poll(&mut fds, timeout.as_ref()));
+    }
+
+    /// Notes whether FRR is there. Returns after how long (ns) to look again, if it is not.
+    fn look_for_frr(&mut self) -> Option<u64> {
+        let now_ns = clock::now_ns();
+        for daemon in &mut self.daemons {
+            daemon.take_if(|daemon| has_ended(daemon));
+        }
+        let has_all = |member: &Self| member.daemons.iter().all(Option::is_some);
+        let before = has_all(self);
+        let next_ns = self.looked_for_ns.map_or(0, |at| at + EVPN_LOOK_NS);
+        if !before && now_ns >= next_ns {
+            self.looked_for_ns = Some(now_ns);
+            for (slot, daemon) in self.daemons.iter_mut().zip(FrrDaemon::ALL) {
+                *slot = slot.take().or_else(|| self.teller.connect(daemon));
+            }
+        }
+        let was = self.presence;
+        self.presence.saw(has_all(self), now_ns);
+        match (was, self.presence) {
+            (Presence::Here(_), Presence::Gone(_)) => {
+                tracing::warn!("FRR is gone: what it has said serves on for a while");
+            }
+            (Presence::Gone(_), Presence::Here(_)) => tracing::info!("FRR is back"),
+            _ => {}
+        }
+        (!has_all(self)).then_some(EVPN_LOOK_NS)
+    }
+
+    /// Takes what FRR says. Returns after how long (ns) to look again, if that is not only when FRR says more.
+    fn hear(&mut self) -> Option<u64> {
+        let now_ns = clock::now_ns();
+        self.table.set_now(now_ns);
+        let more = match self.watch.read(EVPN_BATCH, &mut self.table) {
+            Ok(more) => more.then_some(0),
+            Err(error) => {
+                self.failed(&error);
+                Some(RETRY_NS)
+            }
+        };
+        let presence = self.presence;
+        self.table.expire(|since_ns| presence.is_due(since_ns, now_ns));
+        let dirty = self.table.take_dirty();
+        self.apply(&dirty, now_ns);
+        let stale = self.table.stale_since().map(|_| EVPN_WITHDRAWN_NS);
+        [more, stale].into_iter().flatten().min()
+    }
+
+    fn apply(&mut self, dirty: &Dirty, now_ns: u64) {
+        for &place in &dirty.places {
+            match self.table.remote(place) {
+                // Another host has it.
+                Some(_) => self.announced.taken(place, now_ns),
+                None => {
+                    if let Some(vid) = Vid::of_network(place.0) {
+                        self.fdb.forget(vid, place.1, self.id);
+                    }
+                }
+            }
+        }
+        dirty.again.iter().for_each(|place| self.announced.again(*place));
+        if !dirty.networks.is_empty() {
+            let table = &self.table;
+            self.port.change_networks(|networks| {
+                for &number in &dirty.networks {
+                    networks.set_members(number, &table.members(number), &table.speakers(number));
+                }
+            });
+        }
+        let networks = self.port.networks();
+        for &place in &dirty.places {
+            let Some(Remote { host, sticky }) = self.table.remote(place) else { continue };
+            let claim = if sticky { Claim::ToldSticky } else { Claim::Told };
+            let teller = Learner { port: self.id, claim, learn_max: self.learn_max };
+            if let (Some(vid), Some(remote)) =
+                (Vid::of_network(place.0), networks.member(place.0, host))
+            {
+                self.fdb.tell(vid, place.1, teller, remote);
+            }
+        }
+        self.look |= !dirty.places.is_empty() || !dirty.again.is_empty();
+    }
+
+    /// Tells FRR who is here, as far as that has changed. Returns after how long (ns) to do so again, if anything is
+    /// left.
+    fn tell(&mut self) -> Option<u64> {
+        let now_ns = clock::now_ns();
+        let (at, took) = self.looked;
+        let due_ns = at + took * LOOK_PART;
+        if !self.look {
+            return self.age_ns();
+        }
+        if now_ns < due_ns {
+            return Some(due_ns - now_ns);
+        }
+        let here = self.here(now_ns);
+        self.looked = (now_ns, clock::now_ns().saturating_sub(now_ns));
+        let (changes, is_all) = self.announced.changes(&here, now_ns);
+        self.look = !is_all;
+        if changes.is_empty() {
+            return if is_all { self.age_ns() } else { Some(RETRY_NS) };
+        }
+        let all = changes.iter().filter_map(|((network, mac), how)| {
+            let vni = *self.vnis.get(network)?;
+            Some(Announcement { vni, mac: mac.0, sticky: how.map(|how| how == How::Sticky) })
+        });
+        match self.teller.announce(all.collect()) {
+            Ok(()) => {
+                self.fails = false;
+                if is_all { self.age_ns() } else { Some(0) }
+            }
+            Err(errno) => {
+                changes.iter().for_each(|(place, _)| self.announced.untold(*place));
+                self.look = true;
+                self.failed(&io::Error::from(errno));
+                Some(RETRY_NS)
+            }
+        }
+    }
+
+    /// After how long (ns) to look who is silent, and so not here any more: without traffic nobody else does.
+    fn age_ns(&mut self) -> Option<u64> {
+        let age_ns = u64::from(FDB_AGE_SECS) * 1_000_000_000;
+        let (looked_ns, _) = self.looked;
+        let left_ns = (looked_ns + age_ns).saturating_sub(clock::now_ns());
+        self.look |= left_ns == 0;
+        (!self.announced.is_empty()).then_some(left_ns)
+    }
+
+    /// Addresses that are here.
+    fn here(&self, now_ns: u64) -> BTreeMap<Place, How> {
+        let entries = self.fdb.entries(clock::secs(now_ns));
+        let here = entries.into_iter().filter_map(|FdbEntry { vid, mac, port, claim, .. }| {
+            let number = vid.network().filter(|number| self.vnis.contains_key(number))?;
+            let how = match claim {
+                Claim::Pinned => How::Sticky,
+                _ => How::Plain,
+            };
+            (port != self.id).then_some(((number, mac), how))
+        });
+        here.collect()
+    }
+
+    fn failed(&mut self, error: &dyn std::error::Error) {
+        if !std::mem::replace(&mut self.fails, true) {
+            let cause = error.source().map(ToString::to_string);
+            tracing::warn!(%error, cause, "FRR cannot be told or heard, which is tried again");
+        }
+    }
+}
+
+/// Whether who is at the other end has closed it.
+fn has_ended(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
