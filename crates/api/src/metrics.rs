@@ -3,9 +3,13 @@
 //! Whoever scrapes gets a series for each queue pair, drop reason and filter verdict that there is, and none that there
 //! may be: a port that never dropped a frame has no series of drops.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
-use weir_switch::stats::{HoldTimes, PortKind, PortState, PortStats, QueueStats, SwitchStats};
+use weir_switch::stats::{
+    PortKind, PortState, PortStats, QueueStats, SwitchStats, TIME_BOUNDS_NS, Times, WorkerStats,
+};
 
 /// The type of the text.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -17,41 +21,107 @@ enum Kind {
     Gauge,
 }
 
-/// The text, as it grows.
+/// A label's name and text.
+type Label<'a> = (&'static str, Cow<'a, str>);
+
+/// A metric's name and help.
+type Named = (&'static str, &'static str);
+
+/// No labels.
+const NONE: [Label<'static>; 0] = [];
+
+/// The text, as it grows. A thousand interfaces have 50,000 lines: a line allocates nothing.
 #[derive(Default)]
 struct Text(String);
 
 impl Text {
     /// A metric, with all its series: labels and a value each. Without any there is no metric.
-    fn family<V: Display>(
+    fn family<'a, V: Display>(
         &mut self,
-        (name, kind, help): (&str, Kind, &str),
-        series: impl IntoIterator<Item = (Vec<(&'static str, String)>, V)>,
+        kind: Kind,
+        (name, help): Named,
+        series: impl IntoIterator<Item = (impl AsRef<[Label<'a>]>, V)>,
     ) {
-        let mut is_first = true;
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let mut head = Some(kind);
         for (labels, value) in series {
-            if std::mem::take(&mut is_first) {
-                let kind = match kind {
-                    Kind::Counter => "counter",
-                    Kind::Gauge => "gauge",
-                };
-                // Writing to a string does not fail.
-                let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-            }
-            let labels: Vec<_> = labels.iter().map(|(key, text)| label(key, text)).collect();
-            let braces = match labels.is_empty() {
-                true => String::new(),
-                false => format!("{{{}}}", labels.join(",")),
-            };
-            let _ = writeln!(self.0, "{name}{braces} {value}");
+            self.head(name, help, head.take());
+            self.line([name, ""], labels.as_ref(), None, value);
         }
     }
-}
 
-/// A label, of whatever text.
-fn label(key: &str, text: &str) -> String {
-    let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    format!("{key}=\"{text}\"")
+    /// Distributions of times, which are given in ns and shown in seconds.
+    fn histograms<'a>(
+        &mut self,
+        (name, help): Named,
+        series: impl IntoIterator<Item = (impl AsRef<[Label<'a>]>, Times)>,
+    ) {
+        let mut head = Some("histogram");
+        for (labels, times) in series {
+            let labels = labels.as_ref();
+            self.head(name, help, head.take());
+            for (bound, at_most) in TIME_BOUNDS_NS.iter().zip(times.at_most) {
+                self.line([name, "_bucket"], labels, Some(seconds(*bound)), at_most);
+            }
+            self.line([name, "_bucket"], labels, Some(f64::INFINITY), times.count);
+            self.line([name, "_sum"], labels, None, seconds(times.sum));
+            self.line([name, "_count"], labels, None, times.count);
+        }
+    }
+
+    /// What stands before the first series.
+    fn head(&mut self, name: &str, help: &str, kind: Option<&str>) {
+        if let Some(kind) = kind {
+            // Writing to a string does not fail, here and below.
+            let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        }
+    }
+
+    fn line(
+        &mut self,
+        name: [&str; 2],
+        labels: &[Label<'_>],
+        at_most: Option<f64>,
+        value: impl Display,
+    ) {
+        self.0.extend(name);
+        let mut before = '{';
+        for (key, text) in labels {
+            let _ = write!(self.0, "{before}{key}=\"");
+            self.text(text);
+            self.0.push('"');
+            before = ',';
+        }
+        match at_most {
+            Some(f64::INFINITY) => {
+                let _ = write!(self.0, "{before}le=\"+Inf\"");
+                before = ',';
+            }
+            Some(bound) => {
+                let _ = write!(self.0, "{before}le=\"{bound}\"");
+                before = ',';
+            }
+            None => {}
+        }
+        if before == ',' {
+            self.0.push('}');
+        }
+        let _ = writeln!(self.0, " {value}");
+    }
+
+    /// The text of a label, whatever it is.
+    fn text(&mut self, text: &str) {
+        for char in text.chars() {
+            match char {
+                '\\' | '"' => self.0.extend(['\\', char]),
+                '\n' => self.0.push_str("\\n"),
+                other => self.0.push(other),
+            }
+        }
+    }
 }
 
 fn seconds(ns: u64) -> f64 {
@@ -63,146 +133,142 @@ pub(crate) fn metrics(stats: &SwitchStats) -> String {
     let mut text = Text::default();
     of_switch(stats, &mut text);
     of_ports(&stats.ports, &mut text);
+    of_calls(&stats.ports, &mut text);
     of_queues(&stats.ports, &mut text);
     text.0
 }
 
 fn of_switch(stats: &SwitchStats, text: &mut Text) {
     use Kind::{Counter, Gauge};
-    let version = vec![("version", stats.version.clone())];
-    text.family(("weir_build_info", Gauge, "weir's version."), [(version, 1)]);
-    let uptime = ("weir_uptime_seconds", Gauge, "Time since the switch started.");
-    text.family(uptime, [(vec![], stats.uptime_s)]);
+    let version = [("version", Cow::from(&stats.version))];
+    text.family(Gauge, ("weir_build_info", "weir's version."), [(version, 1)]);
+    let uptime = ("weir_uptime_seconds", "Time since the switch started.");
+    text.family(Gauge, uptime, [(NONE, stats.uptime_s)]);
     let still =
-        ("weir_threads_standing_still", Gauge, "Threads that have something to do and do nothing.");
-    text.family(still, [(vec![], stats.still.len())]);
-    let panics = stats.panicked.iter().map(|it| (vec![("thread", it.name.clone())], it.panics));
-    text.family(
-        ("weir_thread_panics_total", Counter, "Panics of threads, which are weir's mistakes."),
-        panics,
-    );
-    let moved =
-        ("weir_queues_moved_total", Counter, "Queue pairs that were given to another worker.");
-    text.family(moved, [(vec![], stats.queues_moved)]);
-    let worker = |value: fn(&weir_switch::stats::WorkerStats) -> f64| {
-        stats.workers.iter().map(move |it| (vec![("worker", it.id.to_string())], value(it)))
+        ("weir_threads_standing_still", "Threads that have something to do and do nothing.");
+    text.family(Gauge, still, [(NONE, stats.still.len())]);
+    let panics = stats.panicked.iter().map(|it| ([("thread", Cow::from(&it.name))], it.panics));
+    let panicked = ("weir_thread_panics_total", "Panics of threads, which are weir's mistakes.");
+    text.family(Counter, panicked, panics);
+    let moved = ("weir_queues_moved_total", "Queue pairs that were given to another worker.");
+    text.family(Counter, moved, [(NONE, stats.queues_moved)]);
+    let worker = |value: fn(&WorkerStats) -> f64| {
+        let labels = |it: &WorkerStats| [("worker", Cow::from(it.id.to_string()))];
+        stats.workers.iter().map(move |it| (labels(it), value(it)))
     };
-    let cpu = ("weir_worker_cpu_seconds_total", Counter, "Processor time of workers.");
-    text.family(cpu, worker(|it| seconds(it.cpu_ns)));
-    let wakeups = ("weir_worker_wakeups_total", Counter, "How often workers woke from sleep.");
-    text.family(wakeups, worker(|it| it.wakeups as f64));
-    let late = (
-        "weir_worker_late_timers_total",
-        Counter,
-        "Timers that were later than workers allow for.",
-    );
-    text.family(late, worker(|it| it.late_timers as f64));
-    let limits =
-        || stats.limits.iter().map(|(name, limit)| (vec![("limit", name.clone())], *limit));
-    let used =
-        ("weir_limit_used", Gauge, "How much is used of what the whole switch is bounded in.");
-    text.family(used, limits().map(|(labels, limit)| (labels, limit.used)));
-    let most =
-        ("weir_limit_max", Gauge, "How much may be used of what the whole switch is bounded in.");
-    text.family(most, limits().map(|(labels, limit)| (labels, limit.max)));
+    let cpu = ("weir_worker_cpu_seconds_total", "Processor time of workers.");
+    text.family(Counter, cpu, worker(|it| seconds(it.cpu_ns)));
+    let wakeups = ("weir_worker_wakeups_total", "How often workers woke from sleep.");
+    text.family(Counter, wakeups, worker(|it| it.wakeups as f64));
+    let late = ("weir_worker_late_timers_total", "Timers that were later than workers allow for.");
+    text.family(Counter, late, worker(|it| it.late_timers as f64));
+    let limits = || stats.limits.iter().map(|(name, limit)| ([("limit", Cow::from(name))], *limit));
+    let used = ("weir_limit_used", "How much is used of what the whole switch is bounded in.");
+    text.family(Gauge, used, limits().map(|(labels, limit)| (labels, limit.used)));
+    let most = ("weir_limit_max", "How much may be used of what the whole switch is bounded in.");
+    text.family(Gauge, most, limits().map(|(labels, limit)| (labels, limit.max)));
+}
+
+/// The label of a port.
+fn name(port: &PortStats) -> Label<'_> {
+    ("port", Cow::from(port.name.as_str()))
+}
+
+fn vifs(ports: &[PortStats]) -> impl Iterator<Item = &PortStats> {
+    ports.iter().filter(|it| it.kind == PortKind::Vif)
 }
 
 fn of_ports(ports: &[PortStats], text: &mut Text) {
     use Kind::{Counter, Gauge};
-    let name = |port: &PortStats| vec![("port", port.name.to_string())];
-    let each = |value: fn(&PortStats) -> f64| ports.iter().map(move |it| (name(it), value(it)));
+    let each = |value: fn(&PortStats) -> f64| ports.iter().map(move |it| ([name(it)], value(it)));
     let kind = |port: &PortStats| match port.kind {
-        PortKind::Vif => "vif".to_owned(),
-        PortKind::Uplink => "uplink".to_owned(),
+        PortKind::Vif => "vif",
+        PortKind::Uplink => "uplink",
     };
-    let info = ports.iter().map(|it| ([name(it), vec![("kind", kind(it))]].concat(), 1));
-    text.family(("weir_port_info", Gauge, "Ports, and what they are."), info);
-    let up = ("weir_port_up", Gauge, "Whether packets can flow.");
-    text.family(up, each(|it| f64::from(u8::from(it.state == PortState::Running))));
-    let stopped = ("weir_port_stopped", Gauge, "Whether weir has ended the port's service.");
-    text.family(stopped, each(|it| f64::from(u8::from(it.state == PortState::Stopped))));
-    let cpu = (
-        "weir_port_worker_seconds_total",
-        Counter,
-        "Worker time that what the port sent has taken.",
-    );
-    text.family(cpu, each(|it| seconds(it.worker_ns)));
-    let parked = (
-        "weir_port_parked_frames_total",
-        Counter,
-        "Frames that waited for a receiver without buffers.",
-    );
-    text.family(parked, each(|it| it.parked as f64));
-    let waits =
-        ("weir_port_rate_waits_total", Counter, "How often a queue waited for the port's rate.");
-    text.family(waits, each(|it| it.rate_waits as f64));
-    let budget =
-        ("weir_port_latency_budget_seconds", Gauge, "The longest time that a frame may be held.");
-    let vifs = || ports.iter().filter(|it| it.kind == PortKind::Vif);
-    text.family(budget, vifs().map(|it| (name(it), seconds(it.latency_budget_ns))));
-    // Not one metric with a label `quantile`, which Prometheus keeps for summaries.
-    for (metric, help, value) in [
-        (
-            "weir_port_hold_p50_seconds",
-            "Median hold of calls.",
-            (|it| it.p50) as fn(&HoldTimes) -> u64,
-        ),
-        ("weir_port_hold_p99_seconds", "Hold of calls that 1 % exceed.", |it| it.p99),
-        ("weir_port_hold_max_seconds", "Longest hold of a call.", |it| it.max),
-    ] {
-        let series = vifs().map(|it| (name(it), seconds(value(&it.hold_ns))));
-        text.family((metric, Gauge, help), series);
-    }
+    let info = ports.iter().map(|it| ([name(it), ("kind", Cow::from(kind(it)))], 1));
+    text.family(Gauge, ("weir_port_info", "Ports, and what they are."), info);
+    let up = ("weir_port_up", "Whether packets can flow.");
+    text.family(Gauge, up, each(|it| f64::from(u8::from(it.state == PortState::Running))));
+    let stopped = ("weir_port_stopped", "Whether weir has ended the port's service.");
+    text.family(Gauge, stopped, each(|it| f64::from(u8::from(it.state == PortState::Stopped))));
+    let cpu = ("weir_port_worker_seconds_total", "Worker time that what the port sent has taken.");
+    text.family(Counter, cpu, each(|it| seconds(it.worker_ns)));
+    let parked =
+        ("weir_port_parked_frames_total", "Frames that waited for a receiver without buffers.");
+    text.family(Counter, parked, each(|it| it.parked as f64));
+    let waits = ("weir_port_rate_waits_total", "How often a queue waited for the port's rate.");
+    text.family(Counter, waits, each(|it| it.rate_waits as f64));
     let failed = (
         "weir_port_sessions_failed_total",
-        Counter,
         "Connections of front ends that weir ended for an error.",
     );
-    text.family(failed, vifs().map(|it| (name(it), it.sessions.failed)));
-    let by_reason = |of: fn(&PortStats) -> &std::collections::BTreeMap<String, u64>| {
-        ports.iter().flat_map(move |it| {
-            let labels =
-                move |reason: &String| [name(it), vec![("reason", reason.clone())]].concat();
-            of(it).iter().map(move |(reason, count)| (labels(reason), *count))
-        })
+    text.family(Counter, failed, vifs(ports).map(|it| ([name(it)], it.sessions.failed)));
+    let drops = ("weir_port_dropped_frames_total", "Dropped frames, by reason.");
+    text.family(Counter, drops, by_reason(ports, |it| &it.drops));
+}
+
+/// Counters of ports that have a reason each.
+fn by_reason(
+    ports: &[PortStats],
+    of: fn(&PortStats) -> &BTreeMap<String, u64>,
+) -> impl Iterator<Item = ([Label<'_>; 2], u64)> {
+    ports.iter().flat_map(move |it| {
+        let labels = move |reason| [name(it), ("reason", Cow::from(reason))];
+        of(it).iter().map(move |(reason, count)| (labels(reason), *count))
+    })
+}
+
+/// When guests are called. No sum over interfaces: it would fall when one is removed.
+fn of_calls(ports: &[PortStats], text: &mut Text) {
+    let budget = ("weir_port_latency_budget_seconds", "The longest time that a frame may be held.");
+    let budgets = vifs(ports).map(|it| ([name(it)], seconds(it.latency_budget_ns)));
+    text.family(Kind::Gauge, budget, budgets);
+    let now =
+        ("weir_port_hold_now_seconds", "How long the policy would hold a frame that came now.");
+    let decided =
+        vifs(ports).filter_map(|it| Some(([name(it)], seconds(it.decision.as_ref()?.hold_ns))));
+    text.family(Kind::Gauge, now, decided);
+    let breaches =
+        ("weir_port_budget_breaches_total", "Guests notified later than their budget, by reason.");
+    text.family(Kind::Counter, breaches, by_reason(ports, |it| &it.budget_breaches));
+    let mut times = |named, of: fn(&PortStats) -> Times| {
+        let some = vifs(ports).map(|it| ([name(it)], of(it))).filter(|(_, it)| it.count > 0);
+        text.histograms(named, some);
     };
-    let drops = ("weir_port_dropped_frames_total", Counter, "Dropped frames, by reason.");
-    text.family(drops, by_reason(|it| &it.drops));
-    let breaches = (
-        "weir_port_budget_breaches_total",
-        Counter,
-        "Guests notified later than their budget, by reason.",
+    let hold = ("weir_port_hold_seconds", "How long notifications of the guest were held back.");
+    times(hold, |it| it.hold_ns);
+    let latency = (
+        "weir_port_latency_seconds",
+        "From a frame's arrival in its sender's ring, at the earliest, to the guest's notification.",
     );
-    text.family(breaches, by_reason(|it| &it.budget_breaches));
+    times(latency, |it| it.latency_ns);
 }
 
 fn of_queues(ports: &[PortStats], text: &mut Text) {
-    let mut family = |name, help, value: fn(&QueueStats) -> u64| {
+    let mut family = |name_and_help, value: fn(&QueueStats) -> u64| {
         let series = ports.iter().flat_map(|port| {
             port.queues.iter().zip(0_usize..).flat_map(move |(pair, queue)| {
                 [("rx", pair.rx), ("tx", pair.tx)].map(|(direction, stats)| {
-                    let labels = vec![
-                        ("port", port.name.to_string()),
-                        ("queue", queue.to_string()),
-                        ("direction", direction.to_owned()),
-                    ];
-                    (labels, value(&stats))
+                    let queue = ("queue", Cow::from(queue.to_string()));
+                    ([name(port), queue, ("direction", Cow::from(direction))], value(&stats))
                 })
             })
         });
-        text.family((name, Kind::Counter, help), series);
+        text.family(Kind::Counter, name_and_help, series);
     };
-    family("weir_queue_frames_total", "Frames into (rx) and out of (tx) the port.", |it| it.frames);
-    family("weir_queue_bytes_total", "Bytes of these frames.", |it| it.bytes);
-    family("weir_queue_calls_total", "Interrupts given to the guest.", |it| it.calls);
-    family("weir_queue_kicks_total", "Notifications received from the guest.", |it| it.kicks);
+    family(("weir_queue_frames_total", "Frames into (rx) and out of (tx) the port."), |it| {
+        it.frames
+    });
+    family(("weir_queue_bytes_total", "Bytes of these frames."), |it| it.bytes);
+    family(("weir_queue_calls_total", "Interrupts given to the guest."), |it| it.calls);
+    family(("weir_queue_kicks_total", "Notifications received from the guest."), |it| it.kicks);
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use weir_switch::stats::{Limit, PanickedThread, QueuePairStats, WorkerStats};
+    use weir_switch::stats::{Limit, PanickedThread, PortDecision, QueuePairStats, WorkerStats};
 
     use super::*;
 
@@ -210,7 +276,14 @@ mod tests {
         let mut port = PortStats::new("web0".parse().unwrap(), PortKind::Vif);
         port.state = PortState::Running;
         port.latency_budget_ns = 250_000;
-        port.hold_ns = HoldTimes { p50: 1_000, p99: 200_000, max: 250_000 };
+        port.hold_ns = Times {
+            count: 4,
+            sum: 400_000,
+            at_most: [1, 1, 1, 1, 2, 4, 4, 4, 4, 4],
+            ..Times::default()
+        };
+        port.latency_ns = port.hold_ns;
+        port.decision = Some(PortDecision { hold_ns: 2_000, reason: "a test".into() });
         port.drops.insert("rx_ring_full".into(), 7);
         port.budget_breaches.insert("no_cpu".into(), 1);
         let rx = QueueStats { frames: 3, bytes: 180, ..QueueStats::default() };
@@ -222,7 +295,7 @@ mod tests {
             workers: vec![WorkerStats { cpu_ns: 2_500_000_000, ..WorkerStats::default() }],
             panicked: vec![PanickedThread { name: "weir-manager".into(), panics: 1, ended: false }],
             limits: [("ports".to_owned(), Limit::new(2, 4096))].into(),
-            ports: vec![port, uplink],
+            ports: vec![port.clone(), uplink, PortStats { name: "db0".parse().unwrap(), ..port }],
             ..SwitchStats::default()
         }
     }
@@ -237,7 +310,14 @@ mod tests {
             "weir_port_up{port=\"web0\"} 1",
             "weir_port_up{port=\"lan\"} 0",
             "weir_port_dropped_frames_total{port=\"web0\",reason=\"rx_ring_full\"} 7",
-            "weir_port_hold_p99_seconds{port=\"web0\"} 0.0002",
+            "weir_port_hold_now_seconds{port=\"web0\"} 0.000002",
+            "# TYPE weir_port_hold_seconds histogram",
+            "weir_port_hold_seconds_bucket{port=\"web0\",le=\"0.000005\"} 1",
+            "weir_port_hold_seconds_bucket{port=\"web0\",le=\"0.00025\"} 4",
+            "weir_port_hold_seconds_bucket{port=\"web0\",le=\"+Inf\"} 4",
+            "weir_port_hold_seconds_sum{port=\"web0\"} 0.0004",
+            "weir_port_hold_seconds_count{port=\"web0\"} 4",
+            "weir_port_latency_seconds_bucket{port=\"db0\",le=\"0.0001\"} 2",
             "weir_queue_bytes_total{port=\"web0\",queue=\"1\",direction=\"rx\"} 180",
             "weir_limit_max{limit=\"ports\"} 4096",
         ] {
@@ -250,7 +330,7 @@ mod tests {
     fn every_metric_is_said_once_with_its_help_and_counters_alone_end_in_total() {
         let text = metrics(&switch());
         let mut known = BTreeSet::new();
-        let mut now = "";
+        let (mut now, mut suffixes) = ("", &[""][..]);
         let mut lines = text.lines();
         while let Some(line) = lines.next() {
             if let Some(help) = line.strip_prefix("# HELP ") {
@@ -260,9 +340,14 @@ mod tests {
                     lines.next().unwrap().strip_prefix("# TYPE ").unwrap().split_once(' ').unwrap();
                 assert_eq!((typed, kind == "counter"), (name, name.ends_with("_total")), "{line}");
                 now = name;
+                suffixes = match kind {
+                    "histogram" => &["_bucket", "_sum", "_count"],
+                    _ => &[""],
+                };
             } else {
                 let (name, value) = line.split_at(line.find(['{', ' ']).unwrap());
-                assert_eq!(name, now);
+                let suffix = name.strip_prefix(now);
+                assert!(suffix.is_some_and(|it| suffixes.contains(&it)), "{line} of {now}");
                 assert!(value.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
             }
         }

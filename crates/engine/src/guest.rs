@@ -10,7 +10,7 @@ mod received;
 mod ring;
 mod sent;
 
-pub use calls::{CallPolicy, QueueDecision};
+pub use calls::{CallPolicy, CallTimes, QueueDecision};
 pub use info::{PortInfo, Silence, SilentRing};
 pub use interface::{AnyInterface, Interface, QueuePair};
 pub use port::GuestPort;

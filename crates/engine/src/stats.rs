@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use hdrhistogram::Histogram;
-use weir_limits::{LATENCY_BUDGET_NS_MAX, QUEUE_PAIRS_MAX};
+use weir_limits::QUEUE_PAIRS_MAX;
 
 use crate::burst::Burst;
 use crate::capture::Looks;
 use crate::run_queue::Cost;
+
+mod times;
+
+pub use times::{TIME_BOUNDS_NS, Times, TimesSummary};
 
 /// Why a frame was dropped: one named counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -393,58 +396,6 @@ impl PortCounters {
     }
 }
 
-/// Times in ns, two significant digits, up to the largest latency budget. Its tens of KiB are allocated at the
-/// first sample.
-#[derive(Debug, Default)]
-pub struct Times(Option<Box<Histogram<u64>>>);
-
-/// What a [`Times`] says.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TimesSummary {
-    /// Samples.
-    pub count: u64,
-    /// Median, ns.
-    pub p50: u64,
-    /// 99th percentile, ns.
-    pub p99: u64,
-    /// Largest, ns.
-    pub max: u64,
-}
-
-impl Times {
-    /// Records one time.
-    #[inline]
-    pub fn record(&mut self, ns: u64) {
-        let histogram = self.0.get_or_insert_with(|| {
-            let made = Histogram::new_with_bounds(1, LATENCY_BUDGET_NS_MAX, 2);
-            Box::new(made.expect("the bounds are constants that hdrhistogram accepts"))
-        });
-        histogram.saturating_record(ns);
-    }
-
-    /// Adds another's samples.
-    pub fn merge(&mut self, other: &Self) {
-        match (&mut self.0, &other.0) {
-            (Some(mine), Some(theirs)) => {
-                // Same bounds: it cannot fail.
-                let _ = mine.add(&**theirs);
-            }
-            (mine @ None, Some(theirs)) => *mine = Some(theirs.clone()),
-            (_, None) => {}
-        }
-    }
-
-    /// Median, 99th percentile and maximum.
-    pub fn summary(&self) -> TimesSummary {
-        self.0.as_deref().map_or_else(TimesSummary::default, |histogram| TimesSummary {
-            count: histogram.len(),
-            p50: histogram.value_at_quantile(0.5),
-            p99: histogram.value_at_quantile(0.99),
-            max: histogram.max(),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -469,19 +420,5 @@ mod tests {
             counters.breached(reason);
             assert_eq!(counters.breaches().collect::<Vec<_>>(), [(reason.as_str(), 1)]);
         }
-    }
-
-    #[test]
-    fn times_give_quantiles_and_merge() {
-        let mut times = Times::default();
-        assert_eq!(times.summary(), TimesSummary::default());
-        (1..=100).for_each(|us| times.record(us * 1000));
-        let mut sum = Times::default();
-        sum.merge(&times);
-        sum.merge(&times);
-        let summary = sum.summary();
-        assert_eq!(summary.count, 200);
-        assert!((49_000..=51_500).contains(&summary.p50), "{summary:?}");
-        assert!((98_000..=101_000).contains(&summary.p99), "{summary:?}");
     }
 }

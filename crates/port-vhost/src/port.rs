@@ -326,7 +326,6 @@ impl GuestPort for VhostPort {
             memory_mapped: self.memory.mapped(),
             memory_max_bytes: self.memory.max_bytes(),
             session_queue_pairs: shown.queue_pairs,
-            hold: self.guest.hold_times(),
             silent,
         }
     }

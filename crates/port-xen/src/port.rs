@@ -177,7 +177,6 @@ impl GuestPort for XenPort {
             opened: shown.opened,
             closed: shown.closed,
             failed: shown.failed,
-            hold: self.guest.hold_times(),
             ..PortInfo::default()
         }
     }

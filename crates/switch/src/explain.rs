@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use weir_config::{Moderation, PortName};
 
 use crate::stats::{
-    CallSettings, GuardExplanation, HoldTimes, PortState, QueuePairNumbers, RuleStats, SilentRing,
+    CallSettings, GuardExplanation, PortState, QueuePairNumbers, RuleStats, SilentRing, Times,
 };
 
 mod dispatch;
@@ -124,7 +124,7 @@ pub struct QueueExplanation {
     /// Interrupts that the guest did not want: it was looking anyway.
     pub calls_suppressed: u64,
     /// How long calls were held, since the interface was added.
-    pub held_ns: HoldTimes,
+    pub held_ns: Times,
 }
 
 impl VifExplanation {

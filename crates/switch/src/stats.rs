@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use weir_config::{
     ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode,
 };
+pub use weir_engine::stats::TIME_BOUNDS_NS;
 use weir_engine::stats::TimesSummary;
 
 mod guard;
@@ -197,7 +198,14 @@ pub struct PortStats {
     /// Frames that were dropped, by the reason's name; reasons that never occurred may be absent.
     pub drops: BTreeMap<String, u64>,
     /// How long calls to the guest were held back.
-    pub hold_ns: HoldTimes,
+    pub hold_ns: Times,
+    /// From the earliest moment at which a frame can have been in its sender's ring to the guest's notification, without
+    /// frames that waited for buffers: what the budget bounds.
+    #[serde(default)]
+    pub latency_ns: Times,
+    /// What the policy does now, on the receive queue that it holds longest; none at an uplink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<PortDecision>,
     /// The longest time that a frame may be held in all, in nanoseconds.
     pub latency_budget_ns: u64,
     /// How often the guest was notified later than that, by reason; absent reasons never occurred.
@@ -219,6 +227,15 @@ pub struct PortStats {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Limit>)]
     pub limits: Limits,
+}
+
+/// How long a policy would hold a frame that came now, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PortDecision {
+    /// So long, in nanoseconds.
+    pub hold_ns: u64,
+    /// Why.
+    pub reason: String,
 }
 
 /// When a guest is called, as it is configured.
@@ -304,21 +321,30 @@ impl std::ops::AddAssign for QueueStats {
     }
 }
 
-/// A distribution of times in nanoseconds; all zero where nothing was held.
+/// A distribution of times in nanoseconds; all zero where there was none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct HoldTimes {
+pub struct Times {
+    /// How many.
+    #[serde(default)]
+    pub count: u64,
+    /// All of them together.
+    #[serde(default)]
+    pub sum: u64,
     /// The median.
     pub p50: u64,
     /// 99 of 100 are at most this.
     pub p99: u64,
     /// The longest.
     pub max: u64,
+    /// How many were at most 5, 10, 25, 50, 100, 250 and 500 us, 1, 5 and 50 ms ([`TIME_BOUNDS_NS`]).
+    #[serde(default)]
+    pub at_most: [u64; TIME_BOUNDS_NS.len()],
 }
 
-impl From<TimesSummary> for HoldTimes {
+impl From<TimesSummary> for Times {
     fn from(times: TimesSummary) -> Self {
-        let TimesSummary { p50, p99, max, .. } = times;
-        Self { p50, p99, max }
+        let TimesSummary { count, sum, p50, p99, max, at_most } = times;
+        Self { count, sum, p50, p99, max, at_most }
     }
 }
 
@@ -347,7 +373,9 @@ impl PortStats {
             kick_pauses: 0,
             window_violations: 0,
             drops: BTreeMap::new(),
-            hold_ns: HoldTimes::default(),
+            hold_ns: Times::default(),
+            latency_ns: Times::default(),
+            decision: None,
             latency_budget_ns: 0,
             budget_breaches: BTreeMap::new(),
             calls: None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_switch::stats::HoldTimes;
+use weir_switch::stats::Times;
 
 /// What was counted from the beginning of a phase to one moment of it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub(super) struct Sample {
     /// Calls (virtual interrupts) that the receiver got for them.
     pub(super) calls: u64,
     /// How long these were held.
-    pub(super) hold: HoldTimes,
+    pub(super) hold: Times,
     /// What the guests measured, if they have measured it.
     pub(super) latency: Option<Latency>,
     /// Frames that did not arrive.

@@ -2,7 +2,7 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use weir_switch::stats::HoldTimes;
+use weir_switch::stats::Times;
 
 use super::figures::{Latency, Trouble};
 use super::*;
@@ -15,7 +15,7 @@ fn sample(tenths: u32, frames: u64, bytes: u64) -> Sample {
         frames: frames * n / 10,
         bytes: bytes * n / 10,
         calls: frames * n / 40,
-        hold: HoldTimes { p50: 11_000, p99: 45_000, max: 300_000 },
+        hold: Times { p50: 11_000, p99: 45_000, max: 300_000, ..Times::default() },
         latency: Some(Latency { p50_ns: 152_000, p99_ns: 990_000 }),
         switch_cpu_ns: 95_000_000 * n,
         guests_cpu_ns: 104_000_000 * n,

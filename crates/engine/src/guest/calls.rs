@@ -71,6 +71,18 @@ pub struct QueueDecision {
     pub hold: TimesSummary,
 }
 
+/// How calls of an interface have gone since it was made, over all its receive queues.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallTimes {
+    /// From frames being ready to the guest being told of them.
+    pub hold: TimesSummary,
+    /// From the earliest moment at which a frame can have been in its sender's ring to the guest being told of it,
+    /// without frames that waited for buffers: what the latency budget bounds.
+    pub latency: TimesSummary,
+    /// What the policy does now on the queue that it holds longest.
+    pub decision: Option<Decision>,
+}
+
 #[cfg(test)]
 mod tests {
     use weir_policy::moderation::Verdict;

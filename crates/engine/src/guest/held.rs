@@ -25,6 +25,28 @@ struct Pending {
     chains: u32,
 }
 
+/// How long calls took.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HeldTimes {
+    /// From frames being ready to the guest being told of them.
+    pub(super) hold: Times,
+    /// From the arrival of the earliest frame, without frames that waited for buffers.
+    pub(super) latency: Times,
+}
+
+impl HeldTimes {
+    #[cold]
+    fn make() -> Box<Self> {
+        Box::default()
+    }
+
+    /// Adds another's.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.hold.merge(&other.hold);
+        self.latency.merge(&other.latency);
+    }
+}
+
 /// Frames of a receive queue that wait for their call.
 #[derive(Debug)]
 pub(super) struct HeldCall {
@@ -37,8 +59,8 @@ pub(super) struct HeldCall {
     budget_ns: u64,
     /// The part of it that holds may use (ns).
     pub(super) hold_ns_max: u64,
-    /// From frames being ready to the guest being told of them.
-    pub(super) times: Times,
+    /// Made when there is something to count.
+    pub(super) times: Option<Box<HeldTimes>>,
 }
 
 impl HeldCall {
@@ -50,7 +72,7 @@ impl HeldCall {
             withheld: 0,
             budget_ns: calls.latency_budget_ns,
             hold_ns_max: calls.hold_ns_max(),
-            times: Times::default(),
+            times: None,
         }
     }
 
@@ -99,16 +121,20 @@ impl HeldCall {
         let until_ns = self.deadline.until_ns();
         self.deadline.clear();
         let Some(pending) = self.pending.take() else { return };
-        // What a guest took by itself, it took at some time that weir does not know.
-        if how != Delivery::Polled {
-            self.times.record(now_ns.saturating_sub(pending.since_ns));
-        }
         let told_ns = match how {
             Delivery::Called => now_ns,
             Delivery::Suppressed if hidden => now_ns,
             // It was looking when they became visible, or has looked since.
             Delivery::Suppressed | Delivery::Polled => pending.since_ns,
         };
+        // What a guest took by itself, it took at some time that weir does not know.
+        if how != Delivery::Polled {
+            let times = self.times.get_or_insert_with(HeldTimes::make);
+            times.hold.record(now_ns.saturating_sub(pending.since_ns));
+            if !pending.parked {
+                times.latency.record(told_ns.saturating_sub(pending.arrived_ns));
+            }
+        }
         let latest_ns = pending.arrived_ns.saturating_add(self.budget_ns);
         // A frame that waited for buffers was not held: its sender's `parked` counts it.
         if told_ns > latest_ns && !pending.parked {
@@ -244,13 +270,33 @@ mod tests {
     }
 
     #[test]
+    fn a_hold_counts_from_when_frames_are_ready_and_latency_from_when_they_came() {
+        let mut held = hold();
+        let mut told = |parked, how| {
+            held.add(30_000, &batch(10_000), 1, parked);
+            held.told(90_000, how, false, &PortCounters::default());
+            held.times.as_ref().map(|it| (it.hold.summary(), it.latency.summary())).unwrap()
+        };
+        let (held_ns, latency_ns) = told(false, Delivery::Called);
+        assert_eq!((held_ns.max, latency_ns.max), (60_000, 80_000));
+        let (held_ns, latency_ns) = told(false, Delivery::Suppressed);
+        assert_eq!((held_ns.count, latency_ns.sum), (2, 100_000), "it was looking at 30 us");
+        let (held_ns, latency_ns) = told(true, Delivery::Called);
+        assert_eq!(
+            (held_ns.count, latency_ns.count),
+            (3, 2),
+            "what waits for buffers is late by itself"
+        );
+    }
+
+    #[test]
     fn what_the_guest_saw_by_itself_is_neither_a_hold_nor_a_breach() {
         let counters = PortCounters::default();
         let mut held = hold();
         held.add(1_000, &batch(0), 1, false);
         held.told(10 * BUDGET_NS, Delivery::Polled, false, &counters);
         assert_eq!(counters.breaches().count(), 0);
-        assert_eq!(held.times.summary().count, 0);
+        assert!(held.times.is_none());
         // Unless it could not see it.
         held.add(1_000, &batch(0), 1, false);
         held.told(10 * BUDGET_NS, Delivery::Suppressed, true, &counters);

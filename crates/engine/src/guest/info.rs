@@ -3,7 +3,6 @@
 use weir_guestmem::Mapped;
 
 use super::State;
-use crate::stats::TimesSummary;
 
 /// A snapshot of a guest's interface. What its kind of port does not have is 0, `None` or empty.
 #[derive(Debug, Clone, Default)]
@@ -36,8 +35,6 @@ pub struct PortInfo {
     pub memory_max_bytes: u64,
     /// Queue pairs that the front end was offered; `None` without one.
     pub session_queue_pairs: Option<usize>,
-    /// Hold times: from frames being ready to the guest being told of them.
-    pub hold: TimesSummary,
     /// Rings in service that serve nobody.
     pub silent: Vec<SilentRing>,
 }

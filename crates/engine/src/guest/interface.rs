@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use weir_limits::QUEUE_PAIRS_MAX;
-use weir_policy::moderation::{GuestPoll, Received, hold_ns_max};
+use weir_policy::moderation::{Decision, GuestPoll, Received, hold_ns_max};
 use weir_policy::steering::{Receiver, Steering};
 
-use super::{CallPolicy, QueueDecision, ReceiveRing, TransmitCalls, TransmitRing};
+use super::held::HeldTimes;
+use super::{CallPolicy, CallTimes, QueueDecision, ReceiveRing, TransmitCalls, TransmitRing};
 use crate::burst::Burst;
 use crate::flow::record_flows;
 use crate::lock::lock;
 use crate::port::Side;
 use crate::queue::{ReceiveQueue, TransmitQueue};
 use crate::ready::ReadyQueues;
-use crate::stats::{PortCounters, QueueCounters, Times, TimesSummary};
+use crate::stats::{PortCounters, QueueCounters};
 
 /// A pair of queues, with the port's part of each direction.
 #[derive(Debug)]
@@ -213,8 +214,8 @@ pub trait AnyInterface: Send + Sync {
     /// What the policy of each receive queue does now.
     fn decisions(&self) -> Vec<QueueDecision>;
 
-    /// Hold times: from frames being ready to the guest being told of them.
-    fn hold_times(&self) -> TimesSummary;
+    /// How calls of all its receive queues have gone.
+    fn call_times(&self) -> CallTimes;
 }
 
 impl<T: TransmitRing + Send, R: ReceiveRing + Send> AnyInterface for Interface<T, R> {
@@ -267,11 +268,19 @@ impl<T: TransmitRing + Send, R: ReceiveRing + Send> AnyInterface for Interface<T
         self.pairs().zip(&self.counters.rx).map(decision).collect()
     }
 
-    fn hold_times(&self) -> TimesSummary {
-        let mut hold = Times::default();
+    fn call_times(&self) -> CallTimes {
+        let mut times = HeldTimes::default();
+        let mut decision: Option<Decision> = None;
         for pair in self.pairs() {
-            hold.merge(lock(&pair.rx).calls.times());
+            let rx = lock(&pair.rx);
+            if let Some(of_pair) = rx.calls.times() {
+                times.merge(of_pair);
+            }
+            let decided = rx.calls.decided();
+            if decision.is_none_or(|longest| decided.hold_ns > longest.hold_ns) {
+                decision = Some(decided);
+            }
         }
-        hold.summary()
+        CallTimes { hold: times.hold.summary(), latency: times.latency.summary(), decision }
     }
 }

@@ -8,14 +8,14 @@ use std::mem::take;
 
 use weir_limits::PARKED_NS_MAX;
 use weir_policy::moderation::{
-    Answers, Batch, Delivery, GuestPoll, Moderation, Received, Total, Verdict,
+    Answers, Batch, Decision, Delivery, GuestPoll, Moderation, Received, Total, Verdict,
 };
 
-use super::held::HeldCall;
+use super::held::{HeldCall, HeldTimes};
 use super::{CallPolicy, QueueDecision, ReceiveRing};
 use crate::clock;
 use crate::stages::{self, Stage};
-use crate::stats::{PortCounters, QueueCounters, Times};
+use crate::stats::{PortCounters, QueueCounters};
 
 /// The calls of a receive queue. `index` is the queue's, everywhere.
 #[derive(Debug)]
@@ -267,9 +267,14 @@ impl ReceiveCalls {
         self.moderation.set_guest_poll(poll);
     }
 
-    /// From frames being ready to the guest being told of them.
-    pub fn times(&self) -> &Times {
-        &self.hold.times
+    /// How long calls took, if there was any.
+    pub(super) fn times(&self) -> Option<&HeldTimes> {
+        self.hold.times.as_deref()
+    }
+
+    /// How long the policy holds now, and why.
+    pub fn decided(&self) -> Decision {
+        self.moderation.decision()
     }
 
     /// What the policy does now, and what came of it: `counted` is the queue's.
@@ -281,7 +286,7 @@ impl ReceiveCalls {
             frames: counted.frames.get(),
             calls: counted.calls.get(),
             calls_suppressed: counted.calls_suppressed.get(),
-            hold: self.hold.times.summary(),
+            hold: self.times().map(|times| times.hold.summary()).unwrap_or_default(),
         }
     }
 }

@@ -249,7 +249,7 @@ fn a_held_call_is_given_at_its_deadline() {
             b.post(1);
             b.rx.enable_calls();
         }
-        assert!(b.port.info().hold.max > 0);
+        assert!(b.port.interface().call_times().hold.max > 0);
         assert_eq!(b.port.counters().breaches().find(|(reason, _)| *reason == "policy"), None);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, Weight};
-use weir_engine::guest::{PortInfo, QueueDecision, State};
+use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, clock, panicked, stages};
 use weir_fabric::{Claim, FdbEntry, PortId};
@@ -25,9 +25,9 @@ use crate::explain::{
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
-    CallSettings, GuardExplanation, Limit, Limits, PanickedThread, PortKind, PortState, PortStats,
-    QueuePairNumbers, QueuePairStats, QueueStats, RuleStats, SessionStats, StageStats, StillThread,
-    SwitchStats, WorkerStats, descriptors, limits,
+    CallSettings, GuardExplanation, Limit, Limits, PanickedThread, PortDecision, PortKind,
+    PortState, PortStats, QueuePairNumbers, QueuePairStats, QueueStats, RuleStats, SessionStats,
+    StageStats, StillThread, SwitchStats, WorkerStats, descriptors, limits,
 };
 use crate::watchdog::{Still, still};
 
@@ -330,10 +330,13 @@ impl Switch {
         stats.vlan = vif.config.vlan.clone();
         stats.latency_budget_ns = self.budget(&vif.config).ns();
         stats.limits = self.vif_limits(vif, &info);
-        let PortInfo { hold, state, stop_reason, silent, .. } = info;
+        let PortInfo { state, stop_reason, silent, .. } = info;
         stats.silent = silent.into_iter().map(Into::into).collect();
         stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
-        stats.hold_ns = hold.into();
+        let CallTimes { hold, latency, decision } = vif.port.interface().call_times();
+        (stats.hold_ns, stats.latency_ns) = (hold.into(), latency.into());
+        stats.decision =
+            decision.map(|it| PortDecision { hold_ns: it.hold_ns, reason: it.reason.to_owned() });
         stats.calls = Some(CallSettings::of(&vif.config));
         stats.filter = RuleStats::of(&vif.config.filter, &vif.rules);
         stats.guard = vif.guard_explanation(clock::now_ns());

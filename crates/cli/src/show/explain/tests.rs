@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use weir_config::GuardMode;
 use weir_switch::explain::{MoveExplanation, QueueExplanation, SteeringQueue};
-use weir_switch::stats::{HoldTimes, PortState, QueuePairNumbers, Silence, SilentRing};
+use weir_switch::stats::{PortState, QueuePairNumbers, Silence, SilentRing, Times};
 
 use super::super::text;
 use super::*;
@@ -17,7 +17,7 @@ fn sample(frames: u64, calls: u64) -> VifExplanation {
         frames,
         calls,
         calls_suppressed: 0,
-        held_ns: HoldTimes { p50: 150_000, p99: 201_000, max: 240_000 },
+        held_ns: Times { p50: 150_000, p99: 201_000, max: 240_000, ..Times::default() },
     };
     VifExplanation {
         name: "web0".parse().unwrap(),

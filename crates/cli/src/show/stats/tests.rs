@@ -1,6 +1,6 @@
 use weir_config::VlanMode;
 use weir_engine::stages::StageCosts;
-use weir_switch::stats::{HoldTimes, PortState, QueuePairStats, QueueStats, WorkerStats, limits};
+use weir_switch::stats::{PortState, QueuePairStats, QueueStats, Times, WorkerStats, limits};
 
 use super::super::text;
 use super::*;
@@ -22,7 +22,7 @@ fn sample() -> SwitchStats {
     };
     let tx = QueueStats { frames: 2_048, bytes: 131_072, calls: 0, calls_suppressed: 0, kicks: 40 };
     web0.set_queues(vec![QueuePairStats { rx, tx }, QueuePairStats { rx, tx }]);
-    web0.hold_ns = HoldTimes { p50: 0, p99: 812, max: 240_300 };
+    web0.hold_ns = Times { p50: 0, p99: 812, max: 240_300, ..Times::default() };
     web0.latency_budget_ns = 250_000;
     (web0.worker_ns, web0.rate_waits) = (1_500_000, 3);
     web0.drops = BTreeMap::from([("rx_full".into(), 7), ("source_mac".into(), 0)]);

@@ -1,0 +1,149 @@
+//! How long something took, as a distribution: cheap to add to under a queue's lock, and to read of a thousand queues.
+
+use weir_limits::LATENCY_BUDGET_NS_MAX;
+
+/// Each power of two is divided into so many steps (as a power of two): a time is known to 1.6 %.
+const STEP_BITS: u32 = 6;
+
+/// Steps up to the largest latency budget; the last one has all that is longer.
+const STEPS: usize = step(LATENCY_BUDGET_NS_MAX) + 1;
+
+/// The times (ns) up to which [`TimesSummary::at_most`] counts, as histograms of monitoring systems have them.
+pub const TIME_BOUNDS_NS: [u64; 10] =
+    [5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000, 50_000_000];
+
+/// The step that a time is in.
+#[inline]
+const fn step(ns: u64) -> usize {
+    // The first two powers of two that have all their steps have one for each ns.
+    let octave = (ns | 1 << STEP_BITS).ilog2() - STEP_BITS;
+    ((octave as usize) << STEP_BITS) + (ns >> octave) as usize
+}
+
+/// The longest time of a step.
+const fn longest(step: usize) -> u64 {
+    let octave = (step >> STEP_BITS).saturating_sub(1);
+    let first = (step - (octave << STEP_BITS)) as u64;
+    ((first + 1) << octave) - 1
+}
+
+/// Times in ns: 13 KiB of counts.
+#[derive(Debug, Clone)]
+pub struct Times {
+    steps: [u64; STEPS],
+    sum_ns: u64,
+    max_ns: u64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { steps: [0; STEPS], sum_ns: 0, max_ns: 0 }
+    }
+}
+
+/// What [`Times`] say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TimesSummary {
+    /// Samples.
+    pub count: u64,
+    /// All of them together, ns.
+    pub sum: u64,
+    /// Median, ns.
+    pub p50: u64,
+    /// 99th percentile, ns.
+    pub p99: u64,
+    /// Largest, ns.
+    pub max: u64,
+    /// How many were at most each of [`TIME_BOUNDS_NS`], to 1.6 % of it.
+    pub at_most: [u64; TIME_BOUNDS_NS.len()],
+}
+
+impl Times {
+    /// Records one time.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        if let Some(count) = self.steps.get_mut(step(ns.min(LATENCY_BUDGET_NS_MAX))) {
+            *count += 1;
+        }
+        // 584 years of it.
+        self.sum_ns = self.sum_ns.wrapping_add(ns);
+        // Rarely so: a branch is less than a store.
+        if ns > self.max_ns {
+            self.max_ns = ns;
+        }
+    }
+
+    /// Adds another's samples.
+    pub fn merge(&mut self, other: &Self) {
+        self.steps.iter_mut().zip(&other.steps).for_each(|(mine, theirs)| *mine += theirs);
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// What there is to know of them.
+    pub fn summary(&self) -> TimesSummary {
+        let count: u64 = self.steps.iter().sum();
+        let of_all = |percent: u64| (count * percent).div_ceil(100);
+        let at_most = TIME_BOUNDS_NS.map(|ns| self.steps.iter().take(step(ns) + 1).sum());
+        TimesSummary {
+            count,
+            sum: self.sum_ns,
+            p50: self.time_of(of_all(50)),
+            p99: self.time_of(of_all(99)),
+            max: self.max_ns,
+            at_most,
+        }
+    }
+
+    /// The time that `rank` of the samples do not exceed.
+    fn time_of(&self, rank: u64) -> u64 {
+        let mut seen = 0;
+        let within = self.steps.iter().position(|count| {
+            seen += count;
+            seen >= rank
+        });
+        within.map_or(self.max_ns, longest).min(self.max_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_give_quantiles_and_merge() {
+        let mut times = Times::default();
+        assert_eq!(times.summary(), TimesSummary::default());
+        (1..=100).for_each(|us| times.record(us * 1000));
+        let mut sum = Times::default();
+        sum.merge(&times);
+        sum.merge(&times);
+        let summary = sum.summary();
+        assert_eq!((summary.count, summary.sum, summary.max), (200, 10_100_000, 100_000));
+        assert!((50_000..=50_800).contains(&summary.p50), "{summary:?}");
+        assert!((99_000..=100_000).contains(&summary.p99), "{summary:?}");
+        assert_eq!(summary.at_most, [10, 20, 50, 100, 200, 200, 200, 200, 200, 200]);
+    }
+
+    #[test]
+    fn each_time_is_in_one_step_that_is_narrow() {
+        let mut before = None;
+        for ns in (0..100_000).chain((17..30).flat_map(|bits| (1 << bits) - 2..(1 << bits) + 2)) {
+            let (at, most) = (step(ns), longest(step(ns)));
+            assert!(ns <= most && most - ns <= ns / 64, "{ns}: {at}, {most}");
+            assert!(at == 0 || longest(at - 1) < ns, "{ns} is in two");
+            assert!(before <= Some(at), "{ns}");
+            before = Some(at);
+        }
+    }
+
+    #[test]
+    fn what_is_longer_than_any_budget_counts_and_keeps_its_length() {
+        let mut times = Times::default();
+        times.record(0);
+        times.record(10 * LATENCY_BUDGET_NS_MAX);
+        let TimesSummary { count, sum, p50, max, at_most, .. } = times.summary();
+        assert_eq!((count, p50, max), (2, 0, 10 * LATENCY_BUDGET_NS_MAX));
+        assert_eq!((sum, at_most), (max, [1; TIME_BOUNDS_NS.len()]));
+    }
+}
