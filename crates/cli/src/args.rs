@@ -13,7 +13,7 @@ use weir_workbench::args::LabCommand;
 
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
-pub use look::{CaptureArgs, DoctorArgs, TraceArgs};
+pub use look::{CaptureArgs, DoctorArgs, TopArgs, TraceArgs};
 pub use sandbox::{Sandbox, SandboxArgs};
 
 /// A switch for virtual machines that turns each interface's latency budget into saved CPU
@@ -52,7 +52,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench", "lab"]),
     ("Serve", &["run", "check", "diff", "reload", "upgrade"]),
     ("Plug in VMs", &["qemu-args", "vif", "filter"]),
-    ("Look inside", &["stats", "explain", "capture", "trace", "doctor"]),
+    ("Look inside", &["top", "stats", "explain", "capture", "trace", "doctor"]),
 ];
 
 /// The commands.
@@ -84,6 +84,8 @@ pub enum Command {
     /// Set, list or clear the packet filters of an interface or uplink
     #[command(subcommand)]
     Filter(FilterCommand),
+    /// Watch rates, holds, drops and reasons of all interfaces, live
+    Top(TopArgs),
     /// Show the counters of the running switch
     Stats(StatsArgs),
     /// Show the stations that the running switch knows, and where each is
@@ -446,6 +448,7 @@ mod tests {
           filter     Set, list or clear the packet filters of an interface or uplink
 
         Look inside:
+          top        Watch rates, holds, drops and reasons of all interfaces, live
           stats      Show the counters of the running switch
           explain    Show how long an interface's calls are held, or where workers run, and why
           capture    Show or record the frames of interfaces and uplinks, or what is dropped, as pcapng

@@ -4,6 +4,7 @@
 //! * [`run`]: `weir run` and `weir-vhost-user-net` around a switch.
 //! * [`vm_args`]: what plugs a VM into an interface.
 //! * `captured`: pcapng as it comes; `frame`: a frame in words; `doctor`: what is wrong.
+//! * [`top`]: `weir top`.
 //! * [`commands`]: the commands that need no switch in their own process; `show`: the tables that they print.
 
 #![forbid(unsafe_code)]
@@ -15,5 +16,6 @@ mod doctor;
 mod frame;
 pub mod run;
 mod show;
+pub mod top;
 pub mod vhost_user_net;
 pub mod vm_args;

@@ -43,6 +43,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
+        Command::Top(args) => weir::top::run(&args, &defaults, &mut out)?,
         Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,
         Command::Addresses(args) => commands::addresses(&args, &defaults, &mut plain())?,
         Command::Explain(args) => commands::explain(&args, &defaults, &mut plain())?,

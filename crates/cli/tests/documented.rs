@@ -24,6 +24,7 @@ const RUN: &[&[&str]] = &[
     &["qemu-args"],
     &["reload"],
     &["stats"],
+    &["top", "--once"],
     &["trace"],
     &["vif"],
 ];

@@ -67,6 +67,11 @@ pub fn bytes(number: u64) -> String {
     scaled(number, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
+/// A number in three digits: `1.2 M`.
+pub fn short(number: u64) -> String {
+    scaled(number, &["", "k", "M", "G", "T", "P", "E"]).trim_end().into()
+}
+
 /// Nanoseconds in the unit that fits: `250 us`.
 pub fn time(ns: u64) -> String {
     const NS_PER_S: u64 = 1_000_000_000;
@@ -137,6 +142,7 @@ mod tests {
             ]
         );
         assert_eq!([0, 999, 1_500, u64::MAX].map(bytes), ["0 B", "999 B", "1.5 kB", "18.4 EB"]);
+        assert_eq!([0, 999, 1_500, 12_345_678].map(short), ["0", "999", "1.5 k", "12.3 M"]);
         assert_eq!([0, 999, 1_000, 1_234_567].map(decimal), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([5.0, 65.0, 3_725.0, 90_000.0].map(uptime), ["5s", "1m05s", "1h02m", "1d01h"]);
         assert_eq!(uptime(f64::NAN), "0s");

@@ -26,6 +26,7 @@ pub mod report;
 pub mod switch;
 pub mod tally;
 pub mod testpmd;
+pub mod tmux;
 pub mod uplink;
 pub mod usage;
 pub mod weir;

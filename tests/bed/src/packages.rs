@@ -34,6 +34,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: VALGRIND, package: "valgrind" },
     Tool { program: "/usr/lib/frr/bgpd", package: "frr" },
+    Tool { program: "/usr/bin/tmux", package: "tmux" },
 ];
 
 /// What examples are checked with.

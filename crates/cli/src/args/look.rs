@@ -1,4 +1,4 @@
-//! `weir capture`, `weir trace`, `weir doctor`.
+//! `weir capture`, `weir trace`, `weir top`, `weir doctor`.
 
 use std::path::PathBuf;
 
@@ -9,6 +9,7 @@ use weir_switch::capture::CaptureRequest;
 use weir_switch::trace::FollowRequest;
 
 use super::explained;
+use crate::top::Column;
 
 /// `weir capture`
 #[derive(Debug, Args)]
@@ -123,6 +124,37 @@ Examples:
   weir trace web0 'arp.dst.proto_ipv4=10.0.0.1'
   weir trace lan --pcap web.pcapng --number 3
   weir trace web0 --live -f 'tcp port 80' -c 3";
+
+/// `weir top`
+#[derive(Debug, Args)]
+#[command(after_help = TOP_NOTES)]
+pub struct TopArgs {
+    /// Look every SECONDS
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub interval: u32,
+    /// Sort by this at first
+    #[arg(short, long, value_name = "COLUMN", value_enum, default_value = "cpu")]
+    pub sort: Column,
+    /// Only ports whose names contain this
+    #[arg(short, long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Print one table, and end
+    #[arg(long)]
+    pub once: bool,
+    /// As JSON, one object on each line; with --once over several lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+const TOP_NOTES: &str = "\
+`?` shows the keys. Without a terminal, or with TERM=dumb, a table is printed for each interval. weir that ends
+may come back: the screen says so and goes on.
+
+Examples:
+  weir top --sort drops
+  weir top --once --filter web
+  weir top --json --interval 10 >>rates.jsonl";
 
 /// `weir doctor`
 #[derive(Debug, Args)]

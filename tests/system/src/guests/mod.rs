@@ -9,6 +9,7 @@ mod page;
 mod queues;
 mod restart;
 mod testpmd;
+mod top;
 pub(crate) mod traffic;
 mod uplink;
 mod vlan;
@@ -92,6 +93,10 @@ pub const ALL: &[SystemTest] = &[
     },
     SystemTest { name: "two_queue_guest_uses_both", run: queues::two_queue_guest_uses_both },
     SystemTest { name: "vlans_are_separate", run: vlan::vlans_are_separate },
+    SystemTest {
+        name: "top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir",
+        run: top::top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir,
+    },
     SystemTest { name: "testpmd_forwards_with_one_queue", run: testpmd::forwards_with_one_queue },
     SystemTest { name: "testpmd_forwards_with_two_queues", run: testpmd::forwards_with_two_queues },
     SystemTest {

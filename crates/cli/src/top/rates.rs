@@ -1,0 +1,178 @@
+//! What happened between two looks at the switch.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use weir_config::PortName;
+use weir_switch::stats::{PortKind, PortState, PortStats, QueueStats, SwitchStats, Times};
+
+/// The switch, between two looks.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Rates {
+    /// weir's version.
+    pub(super) version: String,
+    /// Seconds since the switch started.
+    pub(super) uptime_s: f64,
+    /// Seconds between the two looks; 0 where there was only one, and rates are 0.
+    pub(super) interval_s: f64,
+    /// Worker threads.
+    pub(super) workers: usize,
+    /// Processor time of all workers, in percent of a core.
+    pub(super) workers_cpu_percent: f64,
+    /// Each port, in weir's order.
+    pub(super) ports: Vec<PortRates>,
+}
+
+/// One port, between two looks. Directions are the guest's: it receives rx and sends tx.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct PortRates {
+    /// Its name.
+    pub(super) name: PortName,
+    /// Interface or uplink.
+    pub(super) kind: PortKind,
+    /// How far it has come.
+    pub(super) state: PortState,
+    /// Into the port.
+    pub(super) rx: Flow,
+    /// Out of the port.
+    pub(super) tx: Flow,
+    /// Interrupts a second, both directions.
+    pub(super) calls_per_s: f64,
+    /// Worker time for what it sent, in percent of a core.
+    pub(super) cpu_percent: f64,
+    /// How long calls were held on average (ns); none where there was none.
+    pub(super) hold_ns: Option<u64>,
+    /// From a frame's arrival to the guest's notification on average (ns).
+    pub(super) latency_ns: Option<u64>,
+    /// The longest time that a frame may be held (ns); 0 at an uplink.
+    pub(super) latency_budget_ns: u64,
+    /// Notifications later than that, a second.
+    pub(super) breaches_per_s: f64,
+    /// Dropped frames a second, by reason; reasons of this time only.
+    pub(super) drops_per_s: BTreeMap<String, f64>,
+    /// Dropped frames since the port was added, by reason.
+    pub(super) dropped: BTreeMap<String, u64>,
+    /// Why its policy holds calls for so long now, or why it is stopped.
+    pub(super) why: String,
+}
+
+/// What flows one way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(super) struct Flow {
+    /// Frames a second.
+    pub(super) packets_per_s: f64,
+    /// Their bits.
+    pub(super) bits_per_s: f64,
+}
+
+impl Rates {
+    /// From `before` to `now`; of another weir, or of none, nothing is subtracted, and there are no rates.
+    pub(super) fn between(before: Option<&SwitchStats>, now: &SwitchStats) -> Self {
+        let before = before.filter(|before| before.uptime_s < now.uptime_s);
+        let over = Over { seconds: before.map_or(0.0, |before| now.uptime_s - before.uptime_s) };
+        let ports = before.map_or(&[][..], |before| &before.ports);
+        let known: HashMap<_, _> = ports.iter().map(|port| (port.name.as_str(), port)).collect();
+        let cpu_ns = |stats: &SwitchStats| stats.workers.iter().map(|it| it.cpu_ns).sum::<u64>();
+        let rates = |port: &PortStats| over.port(known.get(port.name.as_str()).copied(), port);
+        Self {
+            version: now.version.clone(),
+            uptime_s: now.uptime_s,
+            interval_s: over.seconds,
+            workers: now.workers.len(),
+            workers_cpu_percent: over.percent(before.map_or(0, cpu_ns), cpu_ns(now)),
+            ports: now.ports.iter().map(rates).collect(),
+        }
+    }
+
+    /// The sum over all ports of what `of` says.
+    pub(super) fn sum(&self, of: fn(&PortRates) -> f64) -> f64 {
+        self.ports.iter().map(of).sum()
+    }
+}
+
+impl PortRates {
+    /// Dropped frames a second, for any reason.
+    pub(super) fn all_drops_per_s(&self) -> f64 {
+        self.drops_per_s.values().sum()
+    }
+
+    /// The most frequent reason: of this time, or else `was` one of earlier.
+    pub(super) fn main_reason(&self) -> String {
+        let now = self.drops_per_s.iter().max_by(|a, b| a.1.total_cmp(b.1));
+        let before = || self.dropped.iter().filter(|(_, count)| **count > 0).max_by_key(|it| it.1);
+        match (now, before()) {
+            (Some((reason, _)), _) => reason.clone(),
+            (None, Some((reason, _))) => format!("was {reason}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// The time between two looks.
+#[derive(Clone, Copy)]
+struct Over {
+    /// 0 without a first one.
+    seconds: f64,
+}
+
+impl Over {
+    /// A counter's rate. A port that is removed and added again counts anew.
+    fn rate(self, before: u64, now: u64) -> f64 {
+        match self.seconds > 0.0 {
+            true => now.saturating_sub(before) as f64 / self.seconds,
+            false => 0.0,
+        }
+    }
+
+    /// Of nanoseconds, in percent of a core.
+    fn percent(self, before_ns: u64, now_ns: u64) -> f64 {
+        self.rate(before_ns, now_ns) / 1e7
+    }
+
+    fn flow(self, before: &QueueStats, now: &QueueStats) -> Flow {
+        Flow {
+            packets_per_s: self.rate(before.frames, now.frames),
+            bits_per_s: 8.0 * self.rate(before.bytes, now.bytes),
+        }
+    }
+
+    /// The mean of those times that came.
+    fn mean(self, before: &Times, now: &Times) -> Option<u64> {
+        let came = now.count.checked_sub(before.count).filter(|_| self.seconds > 0.0)?;
+        now.sum.checked_sub(before.sum)?.checked_div(came)
+    }
+
+    fn port(self, before: Option<&PortStats>, now: &PortStats) -> PortRates {
+        let nothing = PortStats::new(now.name.clone(), now.kind);
+        // A port that has just been added had nothing before.
+        let before = before.unwrap_or(&nothing);
+        let calls = |port: &PortStats| port.rx.calls + port.tx.calls;
+        let breaches = |port: &PortStats| port.budget_breaches.values().sum::<u64>();
+        let drops_per_s = now.drops.iter().filter_map(|(reason, count)| {
+            let rate = self.rate(before.drops.get(reason).copied().unwrap_or(0), *count);
+            (rate > 0.0).then(|| (reason.clone(), rate))
+        });
+        let decision = now.decision.as_ref().filter(|_| now.state == PortState::Running);
+        let why = match &now.stopped_reason {
+            Some(reason) => Some(reason),
+            None => decision.map(|it| &it.reason),
+        };
+        PortRates {
+            name: now.name.clone(),
+            kind: now.kind,
+            state: now.state,
+            rx: self.flow(&before.rx, &now.rx),
+            tx: self.flow(&before.tx, &now.tx),
+            calls_per_s: self.rate(calls(before), calls(now)),
+            cpu_percent: self.percent(before.worker_ns, now.worker_ns),
+            hold_ns: self.mean(&before.hold_ns, &now.hold_ns),
+            latency_ns: self.mean(&before.latency_ns, &now.latency_ns),
+            latency_budget_ns: now.latency_budget_ns,
+            breaches_per_s: self.rate(breaches(before), breaches(now)),
+            drops_per_s: drops_per_s.collect(),
+            dropped: now.drops.clone(),
+            // It may come from a front end.
+            why: weir_text::plain::plain_short(why.map_or("", String::as_str)),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The drawing. Whatever does not fit is cut.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Paragraph, Wrap};
+use weir_config::PortName;
+use weir_switch::stats::{PortKind, PortState};
+use weir_text::{count, uptime};
+
+use super::columns::{Column, fitting, number};
+use super::details::details;
+use super::rates::{PortRates, Rates};
+use super::state::{Page, State};
+
+/// What is lost: frames, promises, weir itself.
+const BAD: Color = Color::Red;
+const WARNING: Color = Color::Yellow;
+
+const HELP: &str = "\
+up, down, page up, page down, home, end   select a port (k, j, g, G)
+left, right                               sort by the column beside (<, >)
+r                                         reverse the order
+/                                         show names that contain a text; Esc shows all
+Enter                                     details of the selected port
+space                                     look now
+?, h                                      this page
+Esc                                       back
+q, Ctrl-C                                 quit
+
+Directions are the guest's: it receives RX and sends TX.
+
+CPU %         worker time for what a port sends, of one core
+HOLD          how long interrupts of the guest were held since the last look, on average
+BUDGET        its latency budget; sorting by HOLD sorts by HOLD / BUDGET
+LATE/S        interrupts later than the budget allows
+DROP REASON   the counter with the most frames; `was` where none was dropped since the last look
+HELD BECAUSE  the last decision of the interface's policy
+
+docs/guide/counters.md says what the names mean.";
+
+/// The whole screen.
+pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
+    let [head, body, foot] =
+        Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)])
+            .areas(frame.area());
+    draw_head(frame, head, state);
+    match state.page.clone() {
+        Page::List => draw_list(frame, body, state),
+        Page::Port(name) => draw_port(frame, body, state, &name),
+        Page::Help => draw_text(frame, body, state, HELP),
+    }
+    frame.render_widget(keys(state), foot);
+}
+
+fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let Rates { version, uptime_s, workers, workers_cpu_percent, ports, .. } = &state.rates;
+    let running = ports.iter().filter(|port| port.state == PortState::Running).count();
+    let title = Line::from(vec![
+        " weir top ".bold().reversed(),
+        format!(
+            " weir {version}, up {}, {}, {running} running, {} at {workers_cpu_percent:.0} %",
+            uptime(*uptime_s),
+            count(ports.len(), "port"),
+            count(*workers, "worker"),
+        )
+        .into(),
+    ]);
+    let rates = &state.rates;
+    let second = match &state.lost {
+        Some(error) => {
+            let text = format!("{error}; trying again. What follows is what it said last.");
+            Line::from(text).fg(BAD).bold()
+        }
+        None if rates.interval_s <= 0.0 => Line::from("rates come with the second look").dim(),
+        None => Line::from(format!(
+            "sent {} packets/s, {} bit/s; dropped {}/s; late interrupts {}/s",
+            number(rates.sum(|it| it.tx.packets_per_s)),
+            number(rates.sum(|it| it.tx.bits_per_s)),
+            number(rates.sum(PortRates::all_drops_per_s)),
+            number(rates.sum(|it| it.breaches_per_s)),
+        )),
+    };
+    frame.render_widget(Text::from(vec![title, second]), area);
+}
+
+fn keys(state: &State) -> Line<'static> {
+    if state.editing {
+        return Line::from(format!("names with: {}_", state.filter)).bold();
+    }
+    let filter = match state.filter.is_empty() {
+        true => String::new(),
+        false => format!("names with `{}`  ", state.filter),
+    };
+    let keys = match state.page {
+        Page::List => "q quit  Enter details  / filter  left, right sort  r reverse  ? help",
+        Page::Port(_) | Page::Help => "q quit  Esc back  up, down scroll  ? help",
+    };
+    Line::from(vec![filter.bold(), keys.dim()])
+}
+
+fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &mut State) {
+    let [header, body] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+    let lines = usize::from(body.height);
+    let listed = state.listed();
+    let longest = listed.iter().map(|port| port.name.as_str().len()).max().unwrap_or(0);
+    let columns = fitting(usize::from(area.width), longest);
+    frame.render_widget(headers(&columns, state.sort), header);
+    let place = state.place(&listed);
+    // The selected one is seen, and the list moves no more than that takes.
+    let first = state.first.min(place).max((place + 1).saturating_sub(lines));
+    let first = first.min(listed.len().saturating_sub(lines));
+    let stale = state.lost.is_some();
+    let rows = listed.iter().enumerate().skip(first).take(lines);
+    let rows: Vec<_> = rows.map(|(at, port)| row(&columns, port, at == place, stale)).collect();
+    let text = match (rows.is_empty(), state.filter.is_empty()) {
+        (false, _) => Text::from(rows),
+        (true, true) => Text::from("no ports; add one with `weir vif add NAME`"),
+        (true, false) => Text::from("no name has this text"),
+    };
+    frame.render_widget(text, body);
+    (state.first, state.page_lines) = (first, lines.max(1));
+    state.columns = columns.into_iter().map(|(column, _)| column).collect();
+}
+
+fn headers(columns: &[(Column, usize)], sort: Column) -> Line<'static> {
+    let mut spans = Vec::new();
+    for (column, width) in columns {
+        let style = match *column == sort {
+            true => Style::new().bold().reversed(),
+            false => Style::new().bold(),
+        };
+        spans.push(Span::styled(fit(column.header(), *width, column.is_text()), style));
+        spans.push(" ".into());
+    }
+    Line::from(spans)
+}
+
+fn row(
+    columns: &[(Column, usize)],
+    port: &PortRates,
+    selected: bool,
+    stale: bool,
+) -> Line<'static> {
+    let mut spans = Vec::new();
+    for (column, width) in columns {
+        let text = fit(&column.cell(port), *width, column.is_text());
+        spans.push(Span::styled(text, style(*column, port)));
+        spans.push(" ".into());
+    }
+    let modifiers = match (selected, stale) {
+        (true, _) => Modifier::REVERSED,
+        (false, true) => Modifier::DIM,
+        (false, false) => Modifier::empty(),
+    };
+    Line::from(spans).style(Style::new().add_modifier(modifiers))
+}
+
+fn style(column: Column, port: &PortRates) -> Style {
+    let near = |ns: u64| ns.saturating_mul(10) > port.latency_budget_ns.saturating_mul(9);
+    let is_vif = port.kind == PortKind::Vif;
+    match column {
+        Column::State if port.state == PortState::Stopped => Style::new().fg(BAD),
+        Column::State if port.state != PortState::Running => Style::new().dim(),
+        Column::Drops if !port.drops_per_s.is_empty() => Style::new().fg(BAD),
+        Column::Reason if port.drops_per_s.is_empty() => Style::new().dim(),
+        Column::Late if port.breaches_per_s > 0.0 => Style::new().fg(BAD),
+        Column::Hold if is_vif && port.hold_ns.is_some_and(near) => Style::new().fg(WARNING),
+        _ => Style::new(),
+    }
+}
+
+/// `text` in `width` characters, cut or filled.
+fn fit(text: &str, width: usize, left: bool) -> String {
+    let cut: String = match text.chars().count() > width {
+        true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        false => text.into(),
+    };
+    if left { format!("{cut:<width$}") } else { format!("{cut:>width$}") }
+}
+
+fn draw_port(frame: &mut Frame<'_>, area: Rect, state: &mut State, name: &PortName) {
+    let look = state.look.as_ref();
+    let stats = look.and_then(|look| look.stats.ports.iter().find(|port| port.name == *name));
+    let rates = state.rates.ports.iter().find(|port| port.name == *name);
+    let text = match (stats, rates) {
+        (Some(stats), Some(rates)) => {
+            let explained = look.and_then(|look| look.explained.as_ref());
+            let head = format!("{name}: {}, VLAN {}\n\n", stats.state, stats.vlan);
+            head + &details(stats, rates, explained)
+        }
+        _ => format!("{name} is no port of this switch any more"),
+    };
+    draw_text(frame, area, state, &text);
+}
+
+fn draw_text(frame: &mut Frame<'_>, area: Rect, state: &mut State, text: &str) {
+    let width = usize::from(area.width).max(1);
+    // Words that go over the end of a line make more of them than this; the last ones can be reached all the same.
+    let lines: usize = text.lines().map(|line| line.chars().count().div_ceil(width).max(1)).sum();
+    state.page_lines = usize::from(area.height).max(1);
+    state.scrolled = state.scrolled.min(lines.saturating_sub(1));
+    let scrolled = u16::try_from(state.scrolled).unwrap_or(u16::MAX);
+    let style = match state.lost {
+        Some(_) => Style::new().dim(),
+        None => Style::new(),
+    };
+    let page = Paragraph::new(text.to_owned()).style(style).wrap(Wrap { trim: false });
+    frame.render_widget(page.scroll((scrolled, 0)), area);
+}

@@ -1,0 +1,211 @@
+//! What is on the screen, and what keys change of it.
+
+use std::time::Duration;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use weir_api::ClientError;
+use weir_config::PortName;
+
+use super::asker::Look;
+use super::columns::Column;
+use super::rates::{PortRates, Rates};
+use crate::args::TopArgs;
+
+/// What is to be done after a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    Draw,
+    /// Ask weir at once.
+    Ask,
+    End,
+}
+
+/// What fills the screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Page {
+    List,
+    Port(PortName),
+    Help,
+}
+
+/// All that the screen shows.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) interval: Duration,
+    /// The last look that weir answered.
+    pub(super) look: Option<Look>,
+    pub(super) rates: Rates,
+    /// Why it does not answer now.
+    pub(super) lost: Option<String>,
+    pub(super) page: Page,
+    pub(super) sort: Column,
+    pub(super) reverse: bool,
+    /// A part of the names that are shown.
+    pub(super) filter: String,
+    /// Keys write the filter.
+    pub(super) editing: bool,
+    /// By name, so that it stays the same when others come and go.
+    pub(super) selected: Option<PortName>,
+    /// The first line that is seen: of the list, or of the other page.
+    pub(super) first: usize,
+    pub(super) scrolled: usize,
+    /// How many lines of the list, or of the page, are seen at a time: the screen says so.
+    pub(super) page_lines: usize,
+    /// The columns that are seen.
+    pub(super) columns: Vec<Column>,
+}
+
+impl State {
+    pub(super) fn new(args: &TopArgs) -> Self {
+        Self {
+            interval: Duration::from_secs(args.interval.into()),
+            look: None,
+            rates: Rates::default(),
+            lost: None,
+            page: Page::List,
+            sort: args.sort,
+            reverse: false,
+            filter: args.filter.clone().unwrap_or_default(),
+            editing: false,
+            selected: None,
+            first: 0,
+            scrolled: 0,
+            page_lines: 1,
+            columns: Column::ALL.to_vec(),
+        }
+    }
+
+    /// Takes an answer. While there is none, what was known stays.
+    pub(super) fn looked(&mut self, answer: Result<Look, ClientError>) {
+        match answer {
+            Ok(look) => {
+                let before = self.look.as_ref().map(|before| &before.stats);
+                self.rates = Rates::between(before, &look.stats);
+                (self.look, self.lost) = (Some(look), None);
+            }
+            Err(error) => self.lost = Some(error.to_string()),
+        }
+    }
+
+    /// The port whose policies are to be explained.
+    pub(super) fn explained(&self) -> Option<PortName> {
+        match &self.page {
+            Page::Port(name) => Some(name.clone()),
+            Page::List | Page::Help => None,
+        }
+    }
+
+    /// The ports of the list, in its order.
+    pub(super) fn listed(&self) -> Vec<&PortRates> {
+        listed(&self.rates, &self.filter, self.sort, self.reverse)
+    }
+
+    /// The place of the selected port in the list; the first where it is gone.
+    pub(super) fn place(&self, listed: &[&PortRates]) -> usize {
+        let name = self.selected.as_ref();
+        listed.iter().position(|port| Some(&port.name) == name).unwrap_or(0)
+    }
+
+    pub(super) fn key(&mut self, key: KeyEvent) -> Next {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if control && matches!(key.code, KeyCode::Char('c' | 'd')) {
+            return Next::End;
+        }
+        if self.editing {
+            self.edit(key.code);
+            return Next::Draw;
+        }
+        match key.code {
+            KeyCode::Char('q') => return Next::End,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.open(Page::Help),
+            KeyCode::Esc | KeyCode::Backspace if self.page != Page::List => self.open(Page::List),
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char(' ') => return Next::Ask,
+            code if self.page == Page::List => return self.list_key(code),
+            code => {
+                self.scrolled =
+                    moved(code, self.scrolled, self.page_lines).unwrap_or(self.scrolled);
+            }
+        }
+        Next::Draw
+    }
+
+    fn list_key(&mut self, code: KeyCode) -> Next {
+        match code {
+            KeyCode::Left | KeyCode::Char('<') => self.sort_beside(-1),
+            KeyCode::Right | KeyCode::Char('>') => self.sort_beside(1),
+            KeyCode::Char('r') => self.reverse = !self.reverse,
+            KeyCode::Char('/') => self.editing = true,
+            KeyCode::Enter => {
+                let listed = self.listed();
+                if let Some(port) = listed.get(self.place(&listed)) {
+                    let name = port.name.clone();
+                    self.selected = Some(name.clone());
+                    self.open(Page::Port(name));
+                    return Next::Ask;
+                }
+            }
+            code => {
+                let listed = self.listed();
+                if let Some(to) = moved(code, self.place(&listed), self.page_lines) {
+                    let to = to.min(listed.len().saturating_sub(1));
+                    self.selected = listed.get(to).map(|port| port.name.clone());
+                }
+            }
+        }
+        Next::Draw
+    }
+
+    fn edit(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.editing = false,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.editing = false;
+            }
+            KeyCode::Backspace => _ = self.filter.pop(),
+            // Names have no other characters.
+            KeyCode::Char(c) if c.is_ascii_graphic() => self.filter.push(c),
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, page: Page) {
+        (self.page, self.scrolled) = (page, 0);
+    }
+
+    /// Sorts by the column beside, of those that are seen.
+    fn sort_beside(&mut self, by: isize) {
+        let at = self.columns.iter().position(|column| *column == self.sort);
+        let last = self.columns.len().saturating_sub(1);
+        let to = at.map_or(0, |at| at.saturating_add_signed(by).min(last));
+        self.sort = self.columns.get(to).copied().unwrap_or(self.sort);
+        self.reverse = false;
+    }
+}
+
+/// The ports whose names contain `filter`, sorted.
+pub(super) fn listed<'r>(
+    rates: &'r Rates,
+    filter: &str,
+    sort: Column,
+    reverse: bool,
+) -> Vec<&'r PortRates> {
+    let ports = rates.ports.iter().filter(|port| port.name.as_str().contains(filter));
+    let mut ports: Vec<_> = ports.collect();
+    ports.sort_by(|a, b| sort.order(a, b, reverse));
+    ports
+}
+
+/// Where a key leads from line `at`, if it leads anywhere.
+fn moved(code: KeyCode, at: usize, page: usize) -> Option<usize> {
+    Some(match code {
+        KeyCode::Up | KeyCode::Char('k') => at.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => at.saturating_add(1),
+        KeyCode::PageUp => at.saturating_sub(page),
+        KeyCode::PageDown => at.saturating_add(page),
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => usize::MAX,
+        _ => return None,
+    })
+}

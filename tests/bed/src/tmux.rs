@@ -1,0 +1,88 @@
+//! A real terminal: tmux, with a server of its own.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{
+    error::{Error, Result},
+    process::{Placement, Process, run, wait_until},
+    workspace::socket_path,
+};
+
+/// How long the server may take to listen.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The only window.
+const WINDOW: &str = "top";
+
+/// A terminal in which one command runs. It ends with this.
+pub struct Terminal {
+    _server: Process,
+    socket: PathBuf,
+}
+
+impl Terminal {
+    /// `command`, as a shell takes it, in a terminal of `columns` and `lines`; files go into `dir`.
+    pub fn start(dir: &Path, [columns, lines]: [u16; 2], command: &str) -> Result<Self> {
+        let socket = socket_path(dir, "tmux.sock")?;
+        let at = socket.to_string_lossy();
+        // In the foreground, so that it ends when this process does; without anybody's settings.
+        let argv = ["tmux", "-S", &*at, "-f", "/dev/null", "-D"];
+        let mut server =
+            Process::start_logged(&argv, &Placement::default(), &dir.join("tmux.log"))?;
+        wait_until("tmux's socket", START_PATIENCE, || {
+            server.check_alive()?;
+            Ok(socket.exists())
+        })?;
+        let terminal = Self { _server: server, socket };
+        let (columns, lines) = (columns.to_string(), lines.to_string());
+        let size = ["-x", &*columns, "-y", &*lines];
+        terminal.tmux(&[&["new-session", "-d", "-s", WINDOW], &size[..], &[command]].concat())?;
+        Ok(terminal)
+    }
+
+    /// Presses keys, by tmux's names; a text is typed.
+    pub fn press(&self, keys: &[&str]) -> Result<()> {
+        self.tmux(&[&["send-keys", "-t", WINDOW], keys].concat()).map(drop)
+    }
+
+    /// Makes it larger or smaller.
+    pub fn resize(&self, [columns, lines]: [u16; 2]) -> Result<()> {
+        let (columns, lines) = (columns.to_string(), lines.to_string());
+        self.tmux(&["resize-window", "-t", WINDOW, "-x", &columns, "-y", &lines]).map(drop)
+    }
+
+    /// What can be read on it.
+    pub fn screen(&self) -> Result<String> {
+        self.tmux(&["capture-pane", "-p", "-t", WINDOW])
+    }
+
+    /// The process in it.
+    pub fn pid(&self) -> Result<u32> {
+        let said = self.tmux(&["display-message", "-p", "-t", WINDOW, "#{pane_pid}"])?;
+        said.trim().parse().map_err(|_| Error::parse("a process id", said))
+    }
+
+    /// Waits until the screen is as wanted; the screen then.
+    pub fn await_screen(
+        &self,
+        what: &str,
+        patience: Duration,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<String> {
+        let mut seen = String::new();
+        let waited = wait_until(what, patience, || {
+            seen = self.screen()?;
+            Ok(wanted(&seen))
+        });
+        waited.map_err(|error| Error::Check(format!("{error}; the screen:\n{seen}")))?;
+        Ok(seen)
+    }
+
+    fn tmux(&self, command: &[&str]) -> Result<String> {
+        let socket = self.socket.to_string_lossy();
+        run(&[&["tmux", "-S", &*socket], command].concat())
+    }
+}
