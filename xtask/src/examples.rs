@@ -29,6 +29,13 @@ pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     let playbook = "examples/ansible/site.yml";
     tally += tool(workspace, "ansible-playbook", &["--syntax-check", "-i", "host,", playbook])?;
     tally += template(workspace, selection)?;
+    let files = ["prometheus.yml", "weir-alerts.yml", "weir-alerts.test.yml"];
+    let [config, alerts, tests] = files.map(|name| format!("examples/prometheus/{name}"));
+    // The token's file is on no other host.
+    let config = ["check", "config", "--syntax-only", &config];
+    for args in [&config[..], &["check", "rules", &alerts], &["test", "rules", &tests]] {
+        tally += tool(workspace, "promtool", args)?;
+    }
     tally += workflow(workspace)?;
     Ok(tally)
 }

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod cpio;
 pub mod error;
 pub mod guest_image;
+pub mod http;
 pub mod hugepages;
 pub mod iperf;
 pub mod lab;

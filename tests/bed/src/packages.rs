@@ -35,6 +35,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: VALGRIND, package: "valgrind" },
     Tool { program: "/usr/lib/frr/bgpd", package: "frr" },
     Tool { program: "/usr/bin/tmux", package: "tmux" },
+    PROMETHEUS,
 ];
 
 /// What examples are checked with.
@@ -42,6 +43,7 @@ const EXAMPLES: &[Tool] = &[
     Tool { program: "/usr/bin/virt-xml-validate", package: "libvirt-clients" },
     Tool { program: "/usr/bin/xmllint", package: "libxml2-utils" },
     Tool { program: "/usr/bin/ansible", package: "ansible-core" },
+    PROMETHEUS,
 ];
 
 /// What weir's page is shown and looked at with.
@@ -55,6 +57,9 @@ const LIBVIRT: &[Tool] = &[
     Tool { program: "/usr/sbin/libvirtd", package: "libvirt-daemon-system" },
     Tool { program: "/usr/bin/virsh", package: "libvirt-clients" },
 ];
+
+/// What scrapes weir; `promtool` is beside it.
+const PROMETHEUS: Tool = Tool { program: "/usr/bin/prometheus", package: "prometheus" };
 
 /// What weir is linked with; the test bed is not.
 const LIBPCAP: Tool = Tool { program: "/usr/include/pcap.h", package: "libpcap-dev" };

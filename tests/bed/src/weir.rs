@@ -3,6 +3,7 @@
 use std::{
     fmt::Write as _,
     fs,
+    net::SocketAddrV4,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -25,6 +26,7 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
 const KEEPER_SOCKET: &str = "keeper.sock";
+const TOKEN: &str = "api.token";
 
 /// One interface in weir's configuration.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,8 @@ pub struct Setup {
     pub keeper: bool,
     /// Workers; one where nothing is said.
     pub workers: Option<u8>,
+    /// Where the API listens for TCP, if it does; the token is in `api.token`.
+    pub api: Option<SocketAddrV4>,
 }
 
 impl Setup {
@@ -76,6 +80,10 @@ impl Setup {
         let mut toml = format!("[switch]\nworkers = {workers}\ncontrol = {control:?}\n");
         if self.keeper {
             let _ = writeln!(toml, "keeper = {:?}", socket_path(dir, KEEPER_SOCKET)?);
+        }
+        if let Some(api) = self.api {
+            let _ =
+                writeln!(toml, "api_listen = \"{api}\"\napi_token_file = {:?}", dir.join(TOKEN));
         }
         if let Some(uplink) = self.uplink {
             let (kind, name) = (uplink.kind(), uplink.interface());
@@ -138,6 +146,11 @@ impl Weir {
         let config = dir.join("weir.toml");
         fs::write(&config, setup.to_toml(&dir)?).map_err(Error::io("write", &config))?;
 
+        if setup.api.is_some() {
+            let token = dir.join(TOKEN);
+            fs::write(&token, "0123456789abcdef0123456789abcdef\n")
+                .map_err(Error::io("write", &token))?;
+        }
         let uplink = setup.uplink.map(UplinkSite::new).transpose()?;
         let netns = uplink.as_ref().and_then(|site| site.placement().netns);
         let placement = Placement { netns, cpu: setup.cpu, clock: None };

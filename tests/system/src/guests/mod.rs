@@ -4,6 +4,7 @@ mod agent;
 mod backend_program;
 mod card;
 mod kill;
+mod metrics;
 pub mod moves;
 mod page;
 mod queues;
@@ -96,6 +97,10 @@ pub const ALL: &[SystemTest] = &[
     SystemTest {
         name: "top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir",
         run: top::top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir,
+    },
+    SystemTest {
+        name: "prometheus_scrapes_weir_and_every_query_of_the_dashboard_has_data",
+        run: metrics::prometheus_scrapes_weir_and_every_query_of_the_dashboard_has_data,
     },
     SystemTest { name: "testpmd_forwards_with_one_queue", run: testpmd::forwards_with_one_queue },
     SystemTest { name: "testpmd_forwards_with_two_queues", run: testpmd::forwards_with_two_queues },
