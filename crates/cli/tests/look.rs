@@ -289,3 +289,31 @@ fn a_live_trace_tells_each_stage_of_the_next_frames_that_match() {
     let refused = weir.command(&["trace", "nobody", "--live"]);
     assert!(text(&refused.stderr).contains("no interface or uplink called nobody"), "{refused:?}");
 }
+
+#[test]
+fn a_mirror_is_made_and_ended_by_a_command() {
+    let weir = Weir::start();
+    let ((_a, mut a), (_b, mut b)) = (weir.guest("a", A), weir.guest("b", B));
+    weir.does(&["vif", "set", "b", "mirror=a"]);
+    let mut copied = 0;
+    // Long enough for the thread that delivers to do all that it does.
+    for port in 1000..1200 {
+        send(&mut a, &udp(A, Mac::BROADCAST, port));
+        eventually("a copy comes", || b.recv(|_| ()));
+        copied += 1;
+    }
+    assert_eq!(copied, 200);
+    let listed = weir.does(&["vif", "list", "--json"]);
+    assert!(
+        listed.split_whitespace().collect::<String>().contains("\"mirror\":[\"a\"]"),
+        "{listed}"
+    );
+    let refused = weir.command(&["vif", "set", "a", "mirror=b"]);
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("which is a mirror"), "{said}");
+    weir.does(&["vif", "set", "b", "mirror=none"]);
+    send(&mut a, &udp(A, B, 9));
+    eventually("it is an interface as any other", || b.recv(|_| ()));
+    send(&mut b, &udp(B, A, 9));
+    eventually("which sends, too", || a.recv(|_| ()));
+}

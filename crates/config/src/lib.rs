@@ -47,6 +47,7 @@ mod api;
 pub mod error;
 pub mod filter;
 mod guard;
+mod mirror;
 mod moderation;
 mod overlay;
 mod parse;
@@ -68,6 +69,7 @@ pub use api::{Admins, ApiConfig, HostNames, ListenAddress};
 pub use error::{ConfigError, Problem};
 pub use filter::{Expression, FilterRule};
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
+pub use mirror::{MirrorError, check_mirrors};
 pub use moderation::{CallsError, Moderation};
 pub use overlay::{
     NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,
@@ -79,10 +81,10 @@ pub use storm::StormControl;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FdbEntries, FilePath,
     FilterAction, GroupName, GuardMode, HostAddress, HostName, InterfaceName, LateTurns,
-    LatencyBudget, MacAddress, MemoryMax, Mtu, NetworkName, PacketBurst, PacketRate, Period,
-    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode,
-    SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
-    Vni, Weight, WorkerCount, Workers,
+    LatencyBudget, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, PacketBurst, PacketRate,
+    Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule,
+    SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid,
+    VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use xen::XenConfig;
 

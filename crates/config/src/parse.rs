@@ -15,13 +15,14 @@ use super::api::ApiConfig;
 use super::error::Problem;
 use super::filter;
 use super::guard::Guarding;
+use super::mirror::check_mirrors;
 use super::overlay::{self, Networks, Said};
 use super::section::{Located, Section};
 use super::sharing::{self, Sharing};
 use super::storm::StormControl;
 use super::values::{
-    Execution, LatencyBudget, NetworkName, PlacementMode, PortName, QueuePairs, Schedule,
-    SocketPath, TrunkVids, Vid, VlanMode,
+    Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, QueuePairs,
+    Schedule, SocketPath, TrunkVids, Vid, VlanMode,
 };
 use super::{
     Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig,
@@ -323,6 +324,18 @@ pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vl
     let trunk = section.take::<TrunkVids>("trunk", problems);
     let native = section.take::<Vid>("native", problems);
     let network = section.take::<NetworkName>("network", problems);
+    if let Some(mirror) = section.take::<MirroredPorts>("mirror", problems) {
+        let others = ["vlan", "trunk", "native", "network"];
+        if let Some(other) = others.into_iter().find_map(|key| section.place(key)) {
+            problems.push(
+                Problem::new(format!("`{}` has `mirror` and takes part", section.title))
+                    .label(mirror.span, "gets copies only")
+                    .label(other, "takes part in the switch")
+                    .help("keep one: a mirror gets copies and nothing else, and may send nothing"),
+            );
+        }
+        return VlanMode::Mirror(mirror.value);
+    }
     if let Some(network) = &network
         && let Some(other) = ["vlan", "trunk"].into_iter().find_map(|key| section.place(key))
     {
@@ -393,6 +406,20 @@ fn check_across(
         .map(|placed| (placed.port.name.to_string(), placed.header.clone()))
         .chain(vifs.iter().map(|placed| (placed.port.name.to_string(), placed.header.clone())));
     report_repeated("port name", names, problems);
+
+    let ports = uplinks.iter().map(|it| (&it.port.name, &it.port.vlan, &it.header));
+    let ports: Vec<_> =
+        ports.chain(vifs.iter().map(|it| (&it.port.name, &it.port.vlan, &it.header))).collect();
+    let pairs: Vec<_> = ports.iter().map(|(name, vlan, _)| (*name, *vlan)).collect();
+    if let Err(error) = check_mirrors(&pairs) {
+        let header = ports.iter().find(|(name, ..)| *name == error.port());
+        let header = header.map_or(0..0, |(.., header)| (*header).clone());
+        problems.push(
+            Problem::new(error.to_string())
+                .label(header, "has `mirror`")
+                .help("have it mirror ports that are no mirrors"),
+        );
+    }
 
     let sockets =
         vifs.iter().map(|placed| (placed.port.socket.to_string(), placed.resource.clone()));

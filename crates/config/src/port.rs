@@ -45,6 +45,8 @@ impl VlanMode {
         };
         match self {
             Self::Unset => default,
+            // It gets copies beside the fabric, which takes nothing from it.
+            Self::Mirror(_) => nothing(),
             Self::Network(name) => {
                 networks.vid(name).map_or_else(nothing, weir_fabric::VlanMode::Access)
             }

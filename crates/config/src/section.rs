@@ -16,10 +16,10 @@ use super::suggest;
 use super::values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FdbEntries, FilePath,
     FilterAction, GroupName, GuardMode, HostAddress, HostName, InterfaceName, LateTurns,
-    LatencyBudget, MacAddress, MemoryMax, Mtu, NetworkName, PacketBurst, PacketRate, Period,
-    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode,
-    SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight,
-    WorkerCount, Workers,
+    LatencyBudget, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, PacketBurst, PacketRate,
+    Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule,
+    SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid,
+    Vni, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -366,6 +366,19 @@ impl FromToml for Workers {
                 ValueError::NotAChoice { value: word.into(), choices: &["auto"] },
             )),
             None => WorkerCount::from_toml(value).map(Self::Count),
+        }
+    }
+}
+
+impl FromToml for MirroredPorts {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        match value.get_ref() {
+            DeValue::String(names) => names.parse().map_err(|error| Fault::new(value, error)),
+            DeValue::Array(items) => {
+                let ports = items.iter().map(PortName::from_toml).collect::<Result<Vec<_>, _>>()?;
+                ports.try_into().map_err(|error| Fault::new(value, error))
+            }
+            _ => Err(Fault::wrong_type(value, "ports in brackets, such as [\"web0\", \"lan\"]")),
         }
     }
 }

@@ -263,8 +263,9 @@ impl VifChanges {
         let rss_rebalance = section.value("rss_rebalance", problems);
         let guarding = GuardChanges::from_section(&mut section, problems);
         let sharing = SharingChanges::read(&mut section, problems);
-        let no_vlan =
-            ["vlan", "trunk", "network"].into_iter().any(|key| section.is_word(key, NONE));
+        let no_vlan = ["vlan", "trunk", "network", "mirror"]
+            .into_iter()
+            .any(|key| section.is_word(key, NONE));
         let vlan = if no_vlan {
             Some(VlanMode::Unset)
         } else {

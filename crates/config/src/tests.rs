@@ -688,6 +688,9 @@ fn bad_values_are_refused() {
         "vlan = 0",
         "vlan = 4095",
         "trunk = []",
+        "mirror = []",
+        "mirror = [1]",
+        "mirror = [\"a b\"]",
         "trunk = \"some\"",
         "trunk = [1, \"2\"]",
         "trunk = 10",
@@ -698,6 +701,28 @@ fn bad_values_are_refused() {
         assert_eq!(error.problems().len(), 1, "{line}: {error:?}");
         assert!(error.problems()[0].message.starts_with("bad value for `vif.web0."), "{line}");
     }
+}
+
+#[test]
+fn a_mirror_takes_no_part_and_mirrors_no_mirror() {
+    let vif = vif_with("mirror = [\"lan\", \"db0\"]").unwrap();
+    assert_eq!(vif.vlan.to_string(), "mirror lan,db0");
+    assert_eq!(
+        vif.port_config(&Networks::default()).vlan,
+        weir_fabric::VlanMode::Trunk {
+            native: None,
+            allowed: weir_fabric::VlanSet::Only([].into_iter().collect()),
+        }
+    );
+    for other in ["vlan = 7", "trunk = [7]", "native = 1\ntrunk = \"all\""] {
+        let text = format!("[vif.web0]\nmirror = [\"a\"]\n{other}\n");
+        assert_eq!(messages(&text), ["`vif.web0` has `mirror` and takes part"], "{other}");
+    }
+    let uplink = "[uplink.ids]\nkind = \"tap\"\nname = \"w0\"\nmirror = [\"a\"]\n[vif.a]\n";
+    assert!(parse(uplink).is_ok());
+    let chain = format!("{uplink}[vif.b]\nmirror = [\"ids\"]\n");
+    assert_eq!(messages(&chain), ["b mirrors ids, which is a mirror"]);
+    assert_eq!(messages("[vif.a]\nmirror = [\"a\"]\n"), ["a mirrors itself"]);
 }
 
 #[test]

@@ -82,10 +82,12 @@ pub enum DropReason {
     OverPathMtu,
     /// There is no way to its remote.
     RemoteUnreachable,
+    /// A copy for a mirror found no room; counted at the mirror's port.
+    MirrorLost,
 }
 
 impl DropReason {
-    const OWN: [Self; 31] = [
+    const OWN: [Self; 32] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
@@ -117,6 +119,7 @@ impl DropReason {
         Self::OverPathMtu,
         Self::RemoteUnreachable,
         Self::CopyFailed,
+        Self::MirrorLost,
     ];
     const COUNT: usize = weir_fabric::DropReason::COUNT + Self::OWN.len();
 
@@ -150,6 +153,7 @@ impl DropReason {
                 | Self::NoRoomForTag
                 | Self::DeviceError
                 | Self::MulticastUnwanted
+                | Self::MirrorLost
         )
     }
 
@@ -188,6 +192,7 @@ impl DropReason {
             Self::OverPathMtu => "over_path_mtu",
             Self::RemoteUnreachable => "remote_unreachable",
             Self::CopyFailed => "copy_failed",
+            Self::MirrorLost => "mirror_lost",
         }
     }
 }

@@ -877,3 +877,4 @@ mod contexts;
 mod filter;
 mod followed;
 mod helper;
+mod mirrored;

@@ -275,6 +275,8 @@ pub const FILTER_WINDOW_LEN: usize = 2048;
 pub const CAPTURES_MAX: usize = 4;
 /// Ports of one capture.
 pub const CAPTURE_PORTS_MAX: usize = 16;
+/// Ports that get copies of others' frames.
+pub const MIRRORS_MAX: usize = 4;
 /// Frames that one live trace follows.
 pub const FOLLOWED_MAX: u32 = 1000;
 /// Ports whose part in the way of such a frame is told, for a frame that goes to everybody.

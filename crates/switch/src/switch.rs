@@ -8,7 +8,7 @@ use std::time::Instant;
 use miette::Diagnostic;
 use weir_config::{
     self as config, Change, FilterRule, LatencyBudget, Networks, PortName, SocketMode, SocketPath,
-    SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Workers, filter,
+    SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, VlanMode, Workers, filter,
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
@@ -21,21 +21,20 @@ use weir_port_tap::{FramePort, UplinkPort};
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_port_xdp::XdpPort;
 
-use crate::capture::{CaptureRefused, CaptureRequest, Recording};
-use crate::control::{ControlHandler, Request, Response, VifStatus};
-use crate::events::Glance;
+use crate::control::{Response, VifStatus};
 use crate::helper::Hands;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
-use crate::trace::{FollowRequest, LiveTrace};
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
 mod evpn;
 mod keeping;
 mod leaving;
+mod mirrors;
 mod noted;
 mod overlay;
 mod reload;
+mod requests;
 mod shown;
 mod starting;
 mod uplink_device;
@@ -45,6 +44,7 @@ pub use error::SwitchError;
 pub use keeping::Keeping;
 pub(crate) use keeping::Kept;
 use leaving::Upgrades;
+use mirrors::Mirrors;
 use noted::Noted;
 pub use overlay::Devices;
 use overlay::Overlay;
@@ -121,6 +121,8 @@ impl Ports {
 pub struct Switch {
     // Dropped in this order: the manager's settings, sessions, uplinks, workers. Xen guests' vifs are released
     // first.
+    // Mirrors are before all.
+    mirrors: Mutex<Mirrors>,
     manager: manager::Manager,
     sessions: Manager,
     ports: Mutex<Ports>,
@@ -194,6 +196,7 @@ impl Switch {
         let started = Instant::now();
         let ports = Mutex::default();
         Ok(Arc::new(Self {
+            mirrors: Mutex::default(),
             manager,
             sessions,
             ports,
@@ -236,7 +239,9 @@ impl Switch {
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_vif(&self, config: VifConfig, meeting: Meeting) -> Result<(), SwitchError> {
         let prepared = self.prepare(config, meeting, &[])?;
-        self.plug_prepared(prepared)
+        self.plug_prepared(prepared)?;
+        self.settle_mirrors();
+        Ok(())
     }
 
     /// Opens what an interface is met by; `others` are prepared already.
@@ -460,6 +465,7 @@ impl Switch {
         self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
         let uplink = Uplink { config: config.clone(), id, port, counters, rules, _kept: kept };
         self.ports().uplinks.push(uplink);
+        self.settle_mirrors();
         Ok(())
     }
 
@@ -507,6 +513,9 @@ impl Switch {
             {
                 return Response::error(conflict.to_string());
             }
+            if let Some(refusal) = ports.mirror_refusal(&config) {
+                return refusal;
+            }
         }
         if let Some(refusal) = self.refusal(&config) {
             return refusal;
@@ -522,8 +531,12 @@ impl Switch {
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
             return no_such_vif(name, ports.is_uplink(name));
         };
-        if matches!(ports.vifs[index].link, Link::Xen) && changes.mac != Change::Keep {
+        let is_xen = matches!(ports.vifs[index].link, Link::Xen);
+        if is_xen && changes.mac != Change::Keep {
             return xen::not_ours_to_address(name);
+        }
+        if is_xen && matches!(changes.vlan, Some(VlanMode::Mirror(_))) {
+            return xen::no_mirror(name);
         }
         let mut config = ports.vifs[index].config.clone();
         let sizes = changes.queues.is_some();
@@ -542,6 +555,9 @@ impl Switch {
             .find_map(|vif| config.conflict_with(&vif.config));
         if let Some(conflict) = conflict {
             return Response::error(conflict.to_string());
+        }
+        if let Some(refusal) = ports.mirror_refusal(&config) {
+            return refusal;
         }
         let vif = &mut ports.vifs[index];
         let before = vif.config.call_policy(self.budget(&vif.config));
@@ -640,6 +656,7 @@ impl Switch {
         }
         let vif = ports.vifs.remove(index);
         drop(ports);
+        self.end_mirror(name);
         self.manager.remove_vif(vif.port.id());
         if let Err(busy) = self.sessions.remove(vif.port.id()) {
             // Its thread may yet come back, and ask for things by the port's number.
@@ -734,62 +751,6 @@ fn failed(error: &SwitchError) -> Response {
         cause = next.source();
     }
     Response::refused(message, error.help().map(|help| help.to_string()))
-}
-
-impl Switch {
-    /// Requests that change the switch.
-    fn one_after_the_other(&self, change: impl FnOnce(&Self) -> Response) -> Response {
-        let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(refusal) = self.has_left() {
-            return refusal;
-        }
-        let response = change(self);
-        self.note();
-        response
-    }
-}
-
-impl ControlHandler for Switch {
-    fn handle(&self, request: Request) -> Response {
-        match request {
-            Request::VifAdd { config } => self.one_after_the_other(|it| it.vif_add(*config)),
-            Request::VifSet { name, changes } => {
-                self.one_after_the_other(|it| it.vif_set(&name, *changes))
-            }
-            Request::VifDel { name } => self.one_after_the_other(|it| it.vif_del(&name)),
-            Request::FilterSet { name, rules } => {
-                self.one_after_the_other(|it| it.filter_set(&name, rules))
-            }
-            Request::ConfigFile => Response::ConfigFile { path: self.config_file() },
-            Request::Diff { text } => self.diff(&text),
-            Request::Reload { text, partly } => {
-                self.one_after_the_other(|it| it.reload(&text, partly))
-            }
-            Request::Upgrade => self.upgrade(),
-            Request::VifList => self.vif_list(),
-            Request::VifExplain { name } => self.vif_explain(&name),
-            Request::Addresses => self.stations(),
-            Request::Trace { name, frame } => self.traced(&name, &frame),
-            Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
-            Request::Stages { on } => shown::measure_stages(on),
-        }
-    }
-
-    fn glance(&self) -> Glance {
-        self.look()
-    }
-
-    fn capture(&self, request: CaptureRequest) -> Result<Recording, CaptureRefused> {
-        Self::capture(self, request)
-    }
-
-    fn follow(
-        &self,
-        name: &PortName,
-        request: &FollowRequest,
-    ) -> Result<LiveTrace, CaptureRefused> {
-        Self::follow(self, name, request)
-    }
 }
 
 impl Drop for Switch {

@@ -73,14 +73,16 @@ function age(seconds) {
 
 /** Where a port is: the name of its line in the drawing. */
 function network(port) {
-  const { access, network: name, trunk } = port.vlan;
+  const { access, network: name, trunk, mirror } = port.vlan;
+  if (mirror) return "Mirrors";
   if (access) return `VLAN ${access}`;
   if (name) return `Network ${name}`;
   return trunk || port.kind === "uplink" ? "Several networks" : "VLAN 1";
 }
 
 function membership(port) {
-  const { trunk } = port.vlan;
+  const { trunk, mirror } = port.vlan;
+  if (mirror) return `no network; gets copies of ${mirror.join(", ")}`;
   if (!trunk) return network(port);
   const allowed = trunk.allowed === "all" ? "all VLANs" : `VLANs ${trunk.allowed.only.join(", ")}`;
   return trunk.native ? `${allowed}, ${trunk.native} untagged` : allowed;

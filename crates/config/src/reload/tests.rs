@@ -81,6 +81,7 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("rss_rebalance", "", "rss_rebalance = false", true),
     ("vlan", "", "vlan = 10", true),
     ("vlan", "", "trunk = [10, 20]\nnative = 1", true),
+    ("vlan", "", "mirror = [\"b\"]", true),
     ("mtu", "", "mtu = 9000", true),
     ("memory_max", "", "memory_max = \"1GiB\"", true),
     (

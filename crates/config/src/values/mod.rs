@@ -25,7 +25,7 @@ pub use numbers::{
     UdpPort, Vid, Vni, Weight, WorkerCount,
 };
 pub use quantities::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
-pub use vlan::{TrunkVids, VlanMode};
+pub use vlan::{MirroredPorts, TrunkVids, VlanMode};
 pub use words::{
     Direction, Execution, FilterAction, GuardMode, PlacementMode, Realization, SocketRole,
     UplinkKind,

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_limits::CAPTURE_PORTS_MAX;
 
-use super::{NetworkName, Vid};
+use super::{NetworkName, PortName, ValueError, Vid, schema_as};
 
 /// The VLANs a trunk carries with a tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -47,14 +49,73 @@ pub enum VlanMode {
         /// The VLAN of untagged frames; without it they are dropped.
         native: Option<Vid>,
     },
+    /// The port takes part in none: it gets copies of what these ports send and receive.
+    Mirror(MirroredPorts),
+}
+
+/// Ports whose frames another one gets copies of: 1 to [`CAPTURE_PORTS_MAX`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<PortName>", into = "Vec<PortName>")]
+pub struct MirroredPorts(Vec<PortName>);
+
+schema_as!(MirroredPorts, Vec<String>);
+
+impl MirroredPorts {
+    /// Their names.
+    pub fn as_slice(&self) -> &[PortName] {
+        &self.0
+    }
+}
+
+impl TryFrom<Vec<PortName>> for MirroredPorts {
+    type Error = ValueError;
+    fn try_from(ports: Vec<PortName>) -> Result<Self, ValueError> {
+        if !(1..=CAPTURE_PORTS_MAX).contains(&ports.len()) {
+            let (max, value) = (CAPTURE_PORTS_MAX as u64, format!("{} ports", ports.len()));
+            return Err(ValueError::OutOfRange { min: 1, max, value });
+        }
+        // Who is named twice is copied once.
+        let mut named = BTreeSet::new();
+        Ok(Self(ports.into_iter().filter(|port| named.insert(port.clone())).collect()))
+    }
+}
+
+impl From<MirroredPorts> for Vec<PortName> {
+    fn from(MirroredPorts(ports): MirroredPorts) -> Self {
+        ports
+    }
+}
+
+impl FromStr for MirroredPorts {
+    type Err = ValueError;
+    /// With commas between them.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let ports = text.split(',').map(|name| name.trim().parse());
+        ports.collect::<Result<Vec<_>, _>>()?.try_into()
+    }
+}
+
+impl fmt::Display for MirroredPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.0.iter().map(PortName::as_str).collect();
+        f.write_str(&names.join(","))
+    }
 }
 
 impl VlanMode {
+    /// The ports whose frames this one gets copies of; none for a port that takes part.
+    pub fn mirrored(&self) -> &[PortName] {
+        match self {
+            Self::Mirror(ports) => ports.as_slice(),
+            Self::Unset | Self::Access(_) | Self::Network(_) | Self::Trunk { .. } => &[],
+        }
+    }
+
     /// The network that the port is in: addresses may be the same in another one.
     pub fn network(&self) -> Option<&NetworkName> {
         match self {
             Self::Network(name) => Some(name),
-            Self::Unset | Self::Access(_) | Self::Trunk { .. } => None,
+            Self::Unset | Self::Access(_) | Self::Trunk { .. } | Self::Mirror(_) => None,
         }
     }
 }
@@ -65,6 +126,7 @@ impl fmt::Display for VlanMode {
             Self::Unset => "-".into(),
             Self::Access(vid) => vid.to_string(),
             Self::Network(name) => format!("network {name}"),
+            Self::Mirror(ports) => format!("mirror {ports}"),
             Self::Trunk { allowed, native: None } => format!("trunk {allowed}"),
             Self::Trunk { allowed, native: Some(vid) } => format!("trunk {allowed} native {vid}"),
         };

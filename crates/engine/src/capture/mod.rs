@@ -7,9 +7,10 @@
 //! Workers never wait for the reader. Each writes into a ring of its own; a frame that finds no room there is counted
 //! in place of being copied. Who sends a frame pays for its copies, as for its delivery.
 //!
-//! [`follow`] does the same with every port for some frames of one sender: `weir trace --live`.
+//! [`mirror`] delivers copies to another port. [`follow`] does the same with every port for some frames of one sender: `weir trace --live`.
 
 pub mod follow;
+pub mod mirror;
 mod record;
 mod tapped;
 
@@ -21,6 +22,7 @@ use weir_fabric::{EgressTag, PortId};
 use weir_filter::{Outcome, Program};
 use weir_limits::{
     CAPTURE_LANES_MAX, CAPTURE_PORTS_MAX, CAPTURE_RING_LEN, CAPTURES_MAX, FRAME_LEN_MAX,
+    MIRRORS_MAX,
 };
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Head, Tci};
@@ -73,6 +75,15 @@ pub enum CaptureError {
     /// A port has gone.
     #[error("{0} is not there")]
     NoSuchPort(PortId),
+    /// As many mirrors run as may.
+    #[error("{MIRRORS_MAX} mirrors run, and no more are allowed")]
+    TooManyMirrors,
+    /// It would copy its copies.
+    #[error("a port cannot mirror itself")]
+    Itself,
+    /// The system gives no thread.
+    #[error("there is no thread for a mirror")]
+    NoThread,
     /// Somebody follows frames already.
     #[error("a live trace runs, and no more are allowed")]
     Follows,
@@ -210,7 +221,12 @@ impl Tap {
                 continue;
             }
             matched += 1;
+            let offload = match len == frame.len {
+                true => frame.offload,
+                false => frame.offload.tag_inserted(),
+            };
             let header = Header {
+                vnet: offload.to_vnet(1).to_bytes(),
                 at_ns,
                 len,
                 kept: len.min(self.wanted.snap_len),
@@ -335,6 +351,7 @@ pub struct Capture {
     taps: Vec<(PortId, Arc<Tap>)>,
     drains: Vec<Drain>,
     bytes: Vec<u8>,
+    for_mirror: bool,
 }
 
 impl Engine {
@@ -343,6 +360,15 @@ impl Engine {
     /// # Errors
     /// [`CaptureError`]; then nothing has changed.
     pub fn capture(&self, ports: &[PortId], wanted: &Wanted) -> Result<Capture, CaptureError> {
+        self.begin(ports, wanted, false)
+    }
+
+    fn begin(
+        &self,
+        ports: &[PortId],
+        wanted: &Wanted,
+        for_mirror: bool,
+    ) -> Result<Capture, CaptureError> {
         if ports.is_empty() || ports.len() > CAPTURE_PORTS_MAX {
             return Err(CaptureError::Ports(ports.len()));
         }
@@ -351,10 +377,12 @@ impl Engine {
         if let Some(gone) = ports.iter().find(|port| slot(&table, **port).is_none()) {
             return Err(CaptureError::NoSuchPort(*gone));
         }
-        if captured.captures >= CAPTURES_MAX {
-            return Err(CaptureError::TooMany);
+        match for_mirror {
+            false if captured.captures >= CAPTURES_MAX => return Err(CaptureError::TooMany),
+            true if captured.mirrors >= MIRRORS_MAX => return Err(CaptureError::TooManyMirrors),
+            false => captured.captures += 1,
+            true => captured.mirrors += 1,
         }
-        captured.captures += 1;
         let lanes = self.shared.crew.iter().count().clamp(1, CAPTURE_LANES_MAX);
         let rings = (0..lanes).map(|_| RingBuffer::new(CAPTURE_RING_LEN));
         let (producers, consumers): (Vec<_>, Vec<_>) = rings.unzip();
@@ -376,7 +404,8 @@ impl Engine {
         }
         let drain = |ring| Drain { ring, next: None };
         let drains = consumers.into_iter().map(drain).collect();
-        Ok(Capture { shared: Arc::clone(&self.shared), taps, drains, bytes: Vec::new() })
+        let (shared, bytes) = (Arc::clone(&self.shared), Vec::new());
+        Ok(Capture { shared, taps, drains, bytes, for_mirror })
     }
 }
 
@@ -388,9 +417,17 @@ impl Capture {
     /// of time, but for frames of different workers that were copied during the call.
     pub fn read<E>(
         &mut self,
+        each: impl FnMut(&Header, &[u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        self.read_at_most(Self::READ_MAX, each)
+    }
+
+    fn read_at_most<E>(
+        &mut self,
+        frames: usize,
         mut each: impl FnMut(&Header, &[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
-        for read in 0..Self::READ_MAX {
+        for read in 0..frames {
             let timed = |(n, drain): (usize, &mut Drain)| drain.peek().map(|at_ns| (at_ns, n));
             let Some((_, first)) = self.drains.iter_mut().enumerate().filter_map(timed).min()
             else {
@@ -405,7 +442,7 @@ impl Capture {
                 }
             }
         }
-        Ok(Self::READ_MAX)
+        Ok(frames)
     }
 
     /// What was counted, by the ports' numbers.
@@ -427,7 +464,11 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         self.stop();
-        lock(&self.shared.captured).captures -= 1;
+        let mut captured = lock(&self.shared.captured);
+        match self.for_mirror {
+            false => captured.captures -= 1,
+            true => captured.mirrors -= 1,
+        }
     }
 }
 
@@ -435,6 +476,7 @@ impl Drop for Capture {
 #[derive(Default)]
 pub(crate) struct Captured {
     captures: usize,
+    mirrors: usize,
     ports: Vec<TappedPort>,
     live: Option<Arc<Live>>,
 }
@@ -525,6 +567,12 @@ impl Captured {
             ports
         });
         self.ports.retain(|port| port.follows || !port.taps.is_empty());
+    }
+
+    /// Whether a port is there that `tap` copies.
+    fn has(&self, id: PortId, tap: &Arc<Tap>) -> bool {
+        let port = self.ports.iter().find(|port| port.id == id);
+        port.is_some_and(|port| port.taps.iter().any(|other| Arc::ptr_eq(other, tap)))
     }
 
     /// A port leaves the table.

@@ -1,9 +1,12 @@
 //! A captured frame in a ring of bytes: a header of fixed length, then as many bytes as were kept.
 
+use weir_wire::VnetHdr;
+
 use crate::stats::DropReason;
 
 /// Bytes of a [`Header`] in a ring.
-pub(super) const HEADER_LEN: usize = 24;
+pub(super) const HEADER_LEN: usize = 24 + VNET_LEN;
+const VNET_LEN: usize = VnetHdr::LEN;
 
 const RX: u16 = 1;
 const CSUM_PENDING: u16 = 1 << 1;
@@ -38,6 +41,8 @@ pub struct Header {
     pub gso: bool,
     /// Why it was dropped, if it was.
     pub dropped: Option<DropReason>,
+    /// What is left to be done, as in front of the frame with its tag.
+    pub vnet: [u8; VNET_LEN],
 }
 
 impl Header {
@@ -58,6 +63,7 @@ impl Header {
         bytes[16..18].copy_from_slice(&self.port.to_ne_bytes());
         bytes[18..20].copy_from_slice(&flags.to_ne_bytes());
         bytes[20..22].copy_from_slice(&reason.to_ne_bytes());
+        bytes[24..].copy_from_slice(&self.vnet);
         bytes
     }
 
@@ -72,6 +78,7 @@ impl Header {
             csum_pending: flags & CSUM_PENDING != 0,
             gso: flags & GSO != 0,
             dropped: DropReason::all().nth(u16::from_ne_bytes(part(bytes, 20)).into()),
+            vnet: part(bytes, 24),
         }
     }
 }
@@ -97,9 +104,14 @@ mod tests {
             csum_pending: false,
             gso: false,
             dropped: None,
+            vnet: [7; VNET_LEN],
         };
         let marked = Header { direction: Direction::Rx, csum_pending: true, gso: true, ..plain };
-        let dropped = DropReason::all().map(|reason| Header { dropped: Some(reason), ..plain });
+        let dropped = DropReason::all().map(|reason| {
+            let mut header = plain;
+            header.dropped = Some(reason);
+            header
+        });
         for header in [plain, marked].into_iter().chain(dropped) {
             assert_eq!(Header::from_bytes(&header.to_bytes()), header);
         }

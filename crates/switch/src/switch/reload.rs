@@ -427,6 +427,7 @@ impl Switch {
         let index = ports.uplinks.iter().position(|uplink| uplink.config.name == *name);
         let Some(uplink) = index.map(|index| ports.uplinks.remove(index)) else { return };
         drop(ports);
+        self.end_mirror(name);
         self.manager.remove_uplink(name);
         uplink.port.stop(&self.engine, uplink.id);
         self.engine.remove_port(uplink.id);

@@ -10,9 +10,11 @@ use weir_vif::{Options as VifOptions, QueuePair, Vif as Guest};
 use weir_wire::{Mac, Offload};
 
 use super::*;
+use crate::control::{ControlHandler as _, Request};
 use crate::explain::VifExplanation;
 use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 
+mod mirrors;
 mod tenants;
 
 /// A switch with interfaces, `a`, `b` and `c` where nothing else is said.

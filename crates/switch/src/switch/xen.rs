@@ -206,6 +206,7 @@ impl Switch {
         let shown =
             Vif { config, port: Arc::clone(&port) as _, rules, guard, agent, link, from_file };
         self.ports().vifs.push(shown);
+        self.settle_mirrors();
         Ok(port)
     }
 }
@@ -243,6 +244,12 @@ pub(super) fn not_ours_to_address(name: &PortName) -> Response {
     let message = format!("{name} has the address that the guest's configuration gives it");
     let help = "`mac=` in its `vif=[...]`, and `xl network-detach` and `network-attach`";
     Response::refused(message, help.to_owned())
+}
+
+/// `weir vif set NAME mirror=...`.
+pub(super) fn no_mirror(name: &PortName) -> Response {
+    let message = format!("{name} is a Xen guest's interface, which cannot be a mirror");
+    Response::refused(message, "mirror to an uplink, such as a TAP of dom0".to_owned())
 }
 
 #[cfg(test)]

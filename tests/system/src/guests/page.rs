@@ -28,6 +28,7 @@ const PORTS: &[(&str, &str)] = &[
         "vlan = 20\n[[vif.mail0.filter]]\ndirection = \"tx\"\nmatch = \"udp\"\naction = \"drop\"\n",
     ),
     ("mail1", "vlan = 20\n"),
+    ("ids0", "mirror = [\"web0\"]\n"),
     ("a-guest-with-a-long-name", "trunk = [20, 30]\n"),
 ];
 
@@ -126,7 +127,9 @@ impl Visit<'_> {
         let networks =
             "[...document.querySelectorAll('.net h3 span')].map((it) => it.textContent).join()";
         let drawn = self.browser.value_of(networks)?;
-        check(drawn == json!("Several networks,VLAN 1,VLAN 20"), || format!("drawn: {drawn}"))?;
+        check(drawn == json!("Several networks,Mirrors,VLAN 1,VLAN 20"), || {
+            format!("drawn: {drawn}")
+        })?;
         self.browser.wait(
             "live rates",
             "page.ports.get('db0').rates.rx > 1000 && page.ports.get('web0').rates.tx > 1000",

@@ -122,6 +122,7 @@ const NOBODYS: &[&str] = &[
     "SOURCE_ADDRESSES_MAX",
     "CAPTURE",
     "FOLLOWED_",
+    "MIRRORS_MAX",
     "API_NAMES_MAX",
     "HOST_NAME_LEN_MAX",
     "HELPER_",

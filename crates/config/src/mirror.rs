@@ -1,0 +1,87 @@
+//! What mirrors of one switch have to keep to.
+
+use weir_limits::MIRRORS_MAX;
+
+use super::values::{PortName, VlanMode};
+
+/// Why ports cannot be mirrored so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MirrorError {
+    /// It would get copies of its copies.
+    #[error("{0} mirrors itself")]
+    Itself(PortName),
+    /// The same by way of another.
+    #[error("{0} mirrors {1}, which is a mirror")]
+    OfMirror(PortName, PortName),
+    /// There are more than may be.
+    #[error("{0} would be one mirror more than {MIRRORS_MAX}")]
+    TooMany(PortName),
+}
+
+impl MirrorError {
+    /// The port whose `mirror` is wrong.
+    #[must_use]
+    pub fn port(&self) -> &PortName {
+        let (Self::Itself(port) | Self::OfMirror(port, _) | Self::TooMany(port)) = self;
+        port
+    }
+}
+
+/// Looks whether the ports of a switch go together as mirrors.
+///
+/// # Errors
+/// The first that does not.
+pub fn check_mirrors(ports: &[(&PortName, &VlanMode)]) -> Result<(), MirrorError> {
+    let mirrors = ports.iter().filter(|(_, vlan)| !vlan.mirrored().is_empty());
+    for (nth, (port, vlan)) in mirrors.clone().enumerate() {
+        let port = (*port).clone();
+        if vlan.mirrored().contains(&port) {
+            return Err(MirrorError::Itself(port));
+        }
+        let other = mirrors.clone().find(|(other, _)| vlan.mirrored().contains(other));
+        if let Some((other, _)) = other {
+            return Err(MirrorError::OfMirror(port, (*other).clone()));
+        }
+        if nth >= MIRRORS_MAX {
+            return Err(MirrorError::TooMany(port));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(ports: &[(&str, &str)]) -> Result<(), String> {
+        let mode = |of: &str| match of {
+            "" => VlanMode::Unset,
+            of => VlanMode::Mirror(of.parse().unwrap()),
+        };
+        let ports: Vec<_> =
+            ports.iter().map(|(name, of)| (name.parse().unwrap(), mode(of))).collect();
+        let ports: Vec<(&PortName, &VlanMode)> = ports.iter().map(|(a, b)| (a, b)).collect();
+        check_mirrors(&ports).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn copies_are_not_copied_and_mirrors_are_few() {
+        assert_eq!(check(&[("a", ""), ("m", "a, b"), ("n", "a")]), Ok(()));
+        assert_eq!(check(&[("m", "a,m")]), Err("m mirrors itself".into()));
+        let chain = check(&[("n", "m"), ("m", "a")]);
+        assert_eq!(chain, Err("n mirrors m, which is a mirror".into()));
+        let many = [("m1", "a"), ("m2", "a"), ("m3", "a"), ("m4", "a"), ("m5", "a")];
+        assert_eq!(check(&many), Err("m5 would be one mirror more than 4".into()));
+        assert_eq!(check(&many[..MIRRORS_MAX]), Ok(()));
+    }
+
+    #[test]
+    fn ports_to_mirror_are_named_in_a_list() {
+        let ports = "web0, lan,web0".parse::<crate::MirroredPorts>().unwrap();
+        assert_eq!(ports.to_string(), "web0,lan");
+        let many = vec!["p"; 17].join(",");
+        for bad in ["", "a,,b", "a b", &many] {
+            assert!(bad.parse::<crate::MirroredPorts>().is_err(), "{bad:?}");
+        }
+    }
+}

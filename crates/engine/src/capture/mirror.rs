@@ -1,0 +1,259 @@
+//! A port that gets copies of other ports' frames: a mirror.
+//!
+//! Copies are made as for a capture. A thread of the mirror's own takes them out of the rings and delivers them to the
+//! mirror's port, so nobody else waits for that port. Copies that find no room in the rings (`mirror_lost`), or none at the
+//! port (`rx_ring_full`), are counted at the mirror's port.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use weir_fabric::{EgressTag, PortId};
+use weir_guestmem::HostBuffer;
+use weir_limits::FRAME_LEN_MAX;
+use weir_wire::VnetHdr;
+use weir_wire::vlan::TAG_LEN;
+
+use super::{Capture, CaptureError, Header, Tap, Wanted};
+use crate::beat;
+use crate::burst::{Scratch, TakenChain};
+use crate::clock;
+use crate::engine::Engine;
+use crate::lock::lock;
+use crate::port::{Delivered, Outgoing, PANICKED, Side};
+use crate::shared::Shared;
+use crate::stats::{DropReason, PortCounters};
+use crate::switch::{Ports, Slot, slot};
+
+const NAME: &str = "weir-mirror";
+/// Frames that are delivered at once.
+const FRAMES: usize = 32;
+/// Bytes that each of them may have.
+const ROOM: usize = VnetHdr::LEN + FRAME_LEN_MAX as usize + TAG_LEN;
+/// How long the thread sleeps where it found frames, and where it found none. Workers never wake it.
+const PAUSE_NS: u64 = 1_000_000;
+const PAUSE_IDLE_NS: u64 = 5_000_000;
+/// How often a port without buffers is tried again, and after how long.
+const TRIES: usize = 10;
+const TRY_NS: u64 = 500_000;
+
+/// A mirror, from when it was made until it is dropped.
+pub struct Mirror {
+    shared: Arc<Shared>,
+    to: Target,
+    taps: Vec<(PortId, Arc<Tap>)>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The port that gets copies. Another one may get its number.
+#[derive(Clone)]
+struct Target {
+    id: PortId,
+    counters: Arc<PortCounters>,
+}
+
+impl Target {
+    fn slot(&self, ports: &Ports) -> Option<Slot> {
+        let slot = slot(ports, self.id)?;
+        Arc::ptr_eq(&slot.counters, &self.counters).then(|| slot.clone())
+    }
+}
+
+impl Engine {
+    /// Has `to` get copies of all frames that `sources` send and receive. What `to` sends is none of this: whoever asks
+    /// takes care that the fabric takes nothing from it, and that it is no source of another mirror.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; then nothing has changed.
+    pub fn mirror(&self, sources: &[PortId], to: PortId) -> Result<Mirror, CaptureError> {
+        if sources.contains(&to) {
+            return Err(CaptureError::Itself);
+        }
+        let ports = self.shared.ports.load();
+        let counters = slot(&ports, to).map(|slot| Arc::clone(&slot.counters));
+        let counters = counters.ok_or(CaptureError::NoSuchPort(to))?;
+        let target = Target { id: to, counters };
+        let capture = self.begin(sources, &Wanted::ALL, true)?;
+        let (stop, taps) = (Arc::new(AtomicBool::new(false)), capture.taps.clone());
+        let shared = Arc::clone(&self.shared);
+        let mut deliveries =
+            Deliveries::new(Arc::clone(&shared), capture, target.clone(), Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
+            weir_sandbox::narrow(weir_sandbox::Thread::Worker);
+            // Not vital: the memory of its port's guest may keep it waiting.
+            beat::watch_this_thread(NAME, false);
+            if catch_unwind(AssertUnwindSafe(|| deliveries.run())).is_err() {
+                tracing::error!(port = %to, "a mirror panicked and has ended (please report it)");
+            }
+        });
+        let thread = Some(thread.map_err(|_| CaptureError::NoThread)?);
+        Ok(Mirror { shared, to: target, taps, stop, thread })
+    }
+}
+
+impl Mirror {
+    /// Whether its ports are those that it was made with, and it still works.
+    pub fn is_whole(&self) -> bool {
+        let captured = lock(&self.shared.captured);
+        let stands = |(id, tap): &(PortId, Arc<Tap>)| captured.has(*id, tap);
+        self.taps.iter().all(stands)
+            && self.to.slot(&self.shared.ports.load()).is_some()
+            && self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Deliveries {
+    shared: Arc<Shared>,
+    capture: Capture,
+    to: Target,
+    stop: Arc<AtomicBool>,
+    buffer: HostBuffer,
+    scratch: Scratch,
+    /// Bytes of each frame in the buffer, its virtio header included.
+    lens: Vec<u32>,
+    /// Copies that were lost, as far as they have been counted.
+    lost: u64,
+    /// When the guest's call is due, if it is held.
+    held_until: Option<u64>,
+    /// The port had no buffers for all frames of the last burst.
+    is_full: bool,
+}
+
+impl Deliveries {
+    fn new(shared: Arc<Shared>, capture: Capture, to: Target, stop: Arc<AtomicBool>) -> Self {
+        let (scratch, lens, lost, held_until, is_full) = Default::default();
+        let buffer = HostBuffer::new(FRAMES * ROOM);
+        Self { shared, capture, to, stop, buffer, scratch, lens, lost, held_until, is_full }
+    }
+
+    fn run(&mut self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let read = self.read();
+            // It may have gone: copies of that time are nobody's loss.
+            if let Some(slot) = self.to.slot(&self.shared.ports.load()) {
+                self.count_lost(&slot.counters);
+                if read > 0 {
+                    self.deliver(&slot);
+                }
+                self.call(&slot);
+            }
+            match read {
+                FRAMES => {}
+                0 => self.sleep(PAUSE_IDLE_NS),
+                _ => self.sleep(PAUSE_NS),
+            }
+        }
+        self.capture.stop();
+    }
+
+    /// Takes frames into the buffer; says how many.
+    fn read(&mut self) -> usize {
+        let Self { capture, buffer, lens, .. } = self;
+        lens.clear();
+        let read = capture.read_at_most(FRAMES, |header: &Header, bytes: &[u8]| {
+            let len = VnetHdr::LEN + bytes.len();
+            if let Some(room) = buffer.slice(lens.len() * ROOM, len) {
+                room.write(&header.vnet);
+                room.skip(VnetHdr::LEN).write(bytes);
+                lens.push(len as u32); // a frame's length
+            }
+            Ok::<_, std::convert::Infallible>(())
+        });
+        let Ok(_) = read;
+        lens.len()
+    }
+
+    fn count_lost(&mut self, counters: &PortCounters) {
+        let lost = self.capture.counted().iter().map(|counted| counted.lost).sum();
+        if lost > self.lost {
+            counters.dropped(DropReason::MirrorLost, lost - self.lost);
+            self.lost = lost;
+        }
+    }
+
+    fn deliver(&mut self, slot: &Slot) {
+        let Self { buffer, scratch, lens, is_full, .. } = &mut *self;
+        if slot.port.rx_queues() == 0 {
+            slot.counters.dropped(DropReason::RxNotReady, lens.len() as u64);
+            return;
+        }
+        let mut burst = scratch.lend();
+        // The senders' headers have been checked.
+        burst.from_device = true;
+        let now_ns = clock::now_ns();
+        for (place, len) in (0_u32..).zip(&*lens) {
+            let Some(whole) = buffer.slice(place as usize * ROOM, *len as usize) else { continue };
+            let piece = burst.pieces.len() as u32; // a burst is short
+            burst.pieces.push(whole);
+            let chain = TakenChain { token: place.into(), len: *len, pieces: (piece, piece + 1) };
+            burst.add_of_device(chain, VnetHdr::LEN, now_ns, &slot.counters);
+        }
+        let outgoing = (0_u16..).zip(burst.frames()).map(|(frame, it)| Outgoing {
+            frame,
+            tag: it.tag.map_or(EgressTag::Untagged, EgressTag::Tagged),
+        });
+        let mut left: Vec<Outgoing> = outgoing.collect();
+        let mut held = None;
+        // A port that has just had no buffers for all that time may not have the copies of others wait as well.
+        let tries = if *is_full { 0 } else { TRIES };
+        for tried in 0..=tries {
+            if left.is_empty() {
+                break;
+            }
+            if tried > 0 {
+                pause(TRY_NS);
+            }
+            let deliver = || slot.port.deliver(0, &burst, &left);
+            let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
+                slot.port.fail(PANICKED);
+                slot.counters.dropped(DropReason::RxNotReady, left.len() as u64);
+                Delivered { frames: left.len(), ..Delivered::default() }
+            });
+            held = done.hold_until.or(held);
+            let mut place = 0;
+            left.retain(|_| {
+                let is_done = place < done.frames || done.ahead >> place & 1 != 0;
+                place += 1;
+                !is_done
+            });
+            if !done.worth_waiting {
+                break;
+            }
+        }
+        slot.counters.dropped(DropReason::RxRingFull, left.len() as u64);
+        *is_full = !left.is_empty();
+        scratch.give_back(burst);
+        self.held_until = held.or(self.held_until);
+    }
+
+    /// Gives a call that was held, when it is due.
+    fn call(&mut self, slot: &Slot) {
+        let now_ns = clock::now_ns();
+        if self.held_until.is_some_and(|until_ns| until_ns <= now_ns) {
+            self.held_until = slot.port.expired(0, Side::Rx, now_ns);
+        }
+    }
+
+    /// Sleeps so long, or until a call is due.
+    fn sleep(&self, ns: u64) {
+        let due = self.held_until.map(|until_ns| until_ns.saturating_sub(clock::now_ns()));
+        pause(due.unwrap_or(ns).min(ns));
+    }
+}
+
+fn pause(ns: u64) {
+    beat::wait(|| std::thread::sleep(Duration::from_nanos(ns)));
+}

@@ -1,0 +1,66 @@
+//! What clients ask.
+
+use weir_config::PortName;
+
+use super::{Switch, shown};
+use crate::capture::{CaptureRefused, CaptureRequest, Recording};
+use crate::control::{ControlHandler, Request, Response};
+use crate::events::Glance;
+use crate::trace::{FollowRequest, LiveTrace};
+
+impl Switch {
+    /// Requests that change the switch.
+    pub(super) fn one_after_the_other(&self, change: impl FnOnce(&Self) -> Response) -> Response {
+        let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(refusal) = self.has_left() {
+            return refusal;
+        }
+        let response = change(self);
+        self.settle_mirrors();
+        self.note();
+        response
+    }
+}
+
+impl ControlHandler for Switch {
+    fn handle(&self, request: Request) -> Response {
+        match request {
+            Request::VifAdd { config } => self.one_after_the_other(|it| it.vif_add(*config)),
+            Request::VifSet { name, changes } => {
+                self.one_after_the_other(|it| it.vif_set(&name, *changes))
+            }
+            Request::VifDel { name } => self.one_after_the_other(|it| it.vif_del(&name)),
+            Request::FilterSet { name, rules } => {
+                self.one_after_the_other(|it| it.filter_set(&name, rules))
+            }
+            Request::ConfigFile => Response::ConfigFile { path: self.config_file() },
+            Request::Diff { text } => self.diff(&text),
+            Request::Reload { text, partly } => {
+                self.one_after_the_other(|it| it.reload(&text, partly))
+            }
+            Request::Upgrade => self.upgrade(),
+            Request::VifList => self.vif_list(),
+            Request::VifExplain { name } => self.vif_explain(&name),
+            Request::Addresses => self.stations(),
+            Request::Trace { name, frame } => self.traced(&name, &frame),
+            Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
+            Request::Stages { on } => shown::measure_stages(on),
+        }
+    }
+
+    fn glance(&self) -> Glance {
+        self.look()
+    }
+
+    fn capture(&self, request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        Self::capture(self, request)
+    }
+
+    fn follow(
+        &self,
+        name: &PortName,
+        request: &FollowRequest,
+    ) -> Result<LiveTrace, CaptureRefused> {
+        Self::follow(self, name, request)
+    }
+}
