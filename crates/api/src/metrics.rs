@@ -59,14 +59,15 @@ impl Text {
         (name, help): Named,
         series: impl IntoIterator<Item = (impl AsRef<[Label<'a>]>, Times)>,
     ) {
+        let bounds = TIME_BOUNDS_NS.map(|ns| seconds(ns).to_string());
         let mut head = Some("histogram");
         for (labels, times) in series {
             let labels = labels.as_ref();
             self.head(name, help, head.take());
-            for (bound, at_most) in TIME_BOUNDS_NS.iter().zip(times.at_most) {
-                self.line([name, "_bucket"], labels, Some(seconds(*bound)), at_most);
+            for (bound, at_most) in bounds.iter().zip(times.at_most) {
+                self.line([name, "_bucket"], labels, Some(bound), at_most);
             }
-            self.line([name, "_bucket"], labels, Some(f64::INFINITY), times.count);
+            self.line([name, "_bucket"], labels, Some("+Inf"), times.count);
             self.line([name, "_sum"], labels, None, seconds(times.sum));
             self.line([name, "_count"], labels, None, times.count);
         }
@@ -84,27 +85,18 @@ impl Text {
         &mut self,
         name: [&str; 2],
         labels: &[Label<'_>],
-        at_most: Option<f64>,
+        at_most: Option<&str>,
         value: impl Display,
     ) {
         self.0.extend(name);
         let mut before = '{';
-        for (key, text) in labels {
-            let _ = write!(self.0, "{before}{key}=\"");
+        let labels = labels.iter().map(|(key, text)| (*key, &**text));
+        for (key, text) in labels.chain(at_most.map(|bound| ("le", bound))) {
+            self.0.push(before);
+            self.0.extend([key, "=\""]);
             self.text(text);
             self.0.push('"');
             before = ',';
-        }
-        match at_most {
-            Some(f64::INFINITY) => {
-                let _ = write!(self.0, "{before}le=\"+Inf\"");
-                before = ',';
-            }
-            Some(bound) => {
-                let _ = write!(self.0, "{before}le=\"{bound}\"");
-                before = ',';
-            }
-            None => {}
         }
         if before == ',' {
             self.0.push('}');
@@ -114,6 +106,9 @@ impl Text {
 
     /// The text of a label, whatever it is.
     fn text(&mut self, text: &str) {
+        if !text.contains(['\\', '"', '\n']) {
+            return self.0.push_str(text);
+        }
         for char in text.chars() {
             match char {
                 '\\' | '"' => self.0.extend(['\\', char]),

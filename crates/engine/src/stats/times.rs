@@ -84,7 +84,14 @@ impl Times {
     pub fn summary(&self) -> TimesSummary {
         let count: u64 = self.steps.iter().sum();
         let of_all = |percent: u64| (count * percent).div_ceil(100);
-        let at_most = TIME_BOUNDS_NS.map(|ns| self.steps.iter().take(step(ns) + 1).sum());
+        let (mut left, mut counted) = (&self.steps[..], 0);
+        let mut first = 0;
+        let at_most = TIME_BOUNDS_NS.map(|ns| {
+            let (within, beyond) = left.split_at((step(ns) + 1 - first).min(left.len()));
+            (left, first) = (beyond, step(ns) + 1);
+            counted += within.iter().sum::<u64>();
+            counted
+        });
         TimesSummary {
             count,
             sum: self.sum_ns,
