@@ -34,7 +34,7 @@ const MANY_PORTS: u16 = 1000;
 
 /// Descriptors that weir, or the program with its guests, needs for so many ports, with room:
 /// a listener, a connection, and eventfds for calls, kicks and errors of two rings.
-const DESCRIPTORS_PER_PORT: u64 = 16;
+pub(super) const DESCRIPTORS_PER_PORT: u64 = 16;
 
 /// How often any of weir's threads ran, with two guests attached whose interfaces are up and silent
 /// (no IPv6, no neighbours to ask for).

@@ -19,6 +19,7 @@ mod uplink_rate;
 mod vif_programs;
 mod vm_coalescing;
 mod vm_traffic;
+mod watched;
 mod weir_bench;
 
 use std::cell::RefCell;
@@ -128,6 +129,10 @@ const ROWS: &[Row] = &[
     Row { name: "overlay_tcp_vs_kernel", measure: overlay::tcp },
     Row { name: "overlay_pps64_vs_kernel", measure: overlay::small_udp },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
+    Row { name: "metrics_scrape_ms", measure: watched::scrape },
+    Row { name: "pps_while_scraped", measure: watched::scraped_load },
+    Row { name: "top_cpu_percent", measure: watched::top },
+    Row { name: "capture_on_pps", measure: watched::capture },
 ];
 
 /// Keeps the calling thread on one CPU.

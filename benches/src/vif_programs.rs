@@ -91,7 +91,7 @@ impl VifPrograms {
 
     /// A silent guest at each of `sockets`, until what is returned is dropped.
     pub fn attach(&self, sockets: &[PathBuf]) -> Result<Process> {
-        let program = self.program("attach");
+        let program = self.example("attach");
         let (process, Dialogue { mut stdin, lines }) =
             Process::start_dialogue(&[&program], &Placement::default())?;
         for socket in sockets {
@@ -125,14 +125,15 @@ impl VifPrograms {
         arguments: Vec<String>,
         placement: &Placement,
     ) -> Result<EverySecond> {
-        let program = self.program(name);
+        let program = self.example(name);
         let arguments = arguments.iter().map(String::as_str);
         let argv: Vec<_> = std::iter::once(program.as_str()).chain(arguments).collect();
         let (process, dialogue) = Process::start_dialogue(&argv, placement)?;
         Ok(EverySecond { process, dialogue, name })
     }
 
-    fn program(&self, name: &str) -> String {
+    /// The path of an example's program.
+    pub fn example(&self, name: &str) -> String {
         self.built.example(name).to_string_lossy().into_owned()
     }
 }

@@ -2,7 +2,7 @@
 //! somebody who captures all that the first one sends, in turns.
 //!
 //! ```sh
-//! cargo run --release -p weir-switch --example captured -- ROUNDS SECONDS
+//! cargo run --release -p weir --example captured -- ROUNDS SECONDS
 //! ```
 
 use std::error::Error;

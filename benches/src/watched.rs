@@ -1,0 +1,228 @@
+//! What it costs to look at weir: scrapes, `weir top`, a capture.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use weir_bed::{
+    error::{Error, Result, check},
+    http::get_unix,
+    hugepages::HugePages,
+    process::{Process, allow_descriptors, run, wait_until},
+    report::{Figure, Goal, Report, Samples},
+    switch::Switch,
+    testpmd::{Testpmd, Traffic},
+    tmux::Terminal,
+    usage::Usage,
+    weir::{Setup, Vif, Weir},
+};
+
+use super::{Bench, CLIENT_CPU, SWITCH_CPU, idle::DESCRIPTORS_PER_PORT, vif_programs::MACS};
+
+/// Interfaces with a silent guest each.
+const SILENT: u16 = 1000;
+
+/// The first one. Before these are two for load, and two whose guests announce themselves to all others once, so that
+/// each interface has had a frame and an interrupt.
+const FIRST_SILENT: u16 = 4;
+
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What adaptive switches may take to notice the load.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// How often Prometheus scrapes, at most.
+const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Answers of each round.
+const SCRAPES: u32 = 5;
+
+/// How long packets are counted: some scrapes.
+const LOAD_TIME: Duration = Duration::from_secs(4);
+
+/// How long the CPU time of `weir top` is counted.
+const TOP_TIME: Duration = Duration::from_secs(15);
+
+/// How long each part of a round of captures is, in seconds.
+const CAPTURE_SECONDS: &str = "3";
+
+/// A weir with a thousand silent guests.
+struct Crowd {
+    weir: Weir,
+    _guests: Process,
+}
+
+impl Crowd {
+    fn start(bench: &Bench<'_>, cpu: Option<usize>) -> Result<Self> {
+        allow_descriptors(u64::from(FIRST_SILENT + SILENT) * DESCRIPTORS_PER_PORT)?;
+        let mut setup = Setup { cpu, ..Setup::vifs((FIRST_SILENT + SILENT).into()) };
+        for (vif, mac) in setup.vifs.iter_mut().skip(2).zip(MACS) {
+            *vif = Vif { mac: Some(mac), ..Vif::default() };
+        }
+        let weir = Weir::start(bench.lab, &setup)?;
+        let sockets: Vec<PathBuf> = (FIRST_SILENT..FIRST_SILENT + SILENT)
+            .map(|port| weir.socket(port))
+            .collect::<Result<_>>()?;
+        let guests = bench.programs.attach(&sockets)?;
+        let crowd = Self { weir, _guests: guests };
+        let two = [crowd.weir.socket(2_u8)?, crowd.weir.socket(3_u8)?];
+        bench.programs.paced(&two, 1_000, 64, 1, CLIENT_CPU)?.next()?;
+        wait_until("each interface's histogram", PATIENCE, || {
+            let series = crowd.metrics()?.matches("\nweir_port_hold_seconds_count{").count();
+            Ok(series >= SILENT.into())
+        })?;
+        Ok(crowd)
+    }
+
+    fn control(&self) -> PathBuf {
+        self.weir.dir().join("control.sock")
+    }
+
+    fn metrics(&self) -> Result<String> {
+        get_unix(&self.control(), "/metrics")
+    }
+}
+
+/// From the request to the end of the answer.
+pub(super) fn scrape(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    bench.note_other_load()?;
+    let crowd = Crowd::start(bench, None)?;
+    let (mut times, mut bytes) = (Samples::new(), 0);
+    for _ in 0..bench.rounds * SCRAPES {
+        let begin = Instant::now();
+        bytes = crowd.metrics()?.len();
+        let ms = 1_000.0 * begin.elapsed().as_secs_f64();
+        println!("{ms:.1} ms");
+        times.push(ms);
+        thread::sleep(SCRAPE_INTERVAL);
+    }
+    let what =
+        "GET /metrics on the control socket, 1,000 attached guests that have had a frame each";
+    let figure = Figure::new("metrics_scrape_ms", "ms", what, times);
+    report.add(figure.goal(Some(Goal::AtMost(50.0))));
+    let what = "the length of this answer";
+    report.add(Figure::new("metrics_scrape_bytes", "bytes", what, Samples::one(bytes as f64)));
+    Ok(())
+}
+
+/// Packets that pass while somebody scrapes, against those that pass while nobody does, in turns.
+pub(super) fn scraped_load(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    bench.note_other_load()?;
+    let _pages = HugePages::reserve()?;
+    let crowd = Crowd::start(bench, Some(SWITCH_CPU))?;
+    let links = [&crowd.weir.link(0)?, &crowd.weir.link(1)?];
+    let mut client = Testpmd::start(links, &Traffic::default(), CLIENT_CPU)?;
+    client.circulate()?;
+    thread::sleep(WARM_UP);
+    let [mut alone, mut scraped] = [Samples::new(), Samples::new()];
+    for round in 1..=bench.rounds {
+        let without = client.packets_per_second(LOAD_TIME)?;
+        let with = while_scraped(&crowd, || client.packets_per_second(LOAD_TIME))?;
+        println!("round {round}: alone {without:.0}, scraped {with:.0} packets/s");
+        alone.push(without);
+        scraped.push(with);
+    }
+    client.quit()?;
+    let what = "64 B through two ports while /metrics of 1,000 others is read each second, over the same without";
+    let figure = Figure::ratio("pps_while_scraped", what, scraped.ratio_to(&alone));
+    report.add(figure.goal(Some(Goal::AtLeast(0.98))));
+    Ok(())
+}
+
+/// What `measure` gives while a thread scrapes.
+fn while_scraped<T>(crowd: &Crowd, measure: impl FnOnce() -> Result<T>) -> Result<T> {
+    let goes_on = AtomicBool::new(true);
+    thread::scope(|scope| {
+        let scraping = scope.spawn(|| {
+            let mut due = Instant::now();
+            while goes_on.load(Ordering::Relaxed) {
+                crowd.metrics()?;
+                due += SCRAPE_INTERVAL;
+                while goes_on.load(Ordering::Relaxed) && Instant::now() < due {
+                    thread::sleep(SCRAPE_INTERVAL / 50);
+                }
+            }
+            Ok(())
+        });
+        let measured = measure();
+        goes_on.store(false, Ordering::Relaxed);
+        let panicked = |_| Error::Check("the thread that scrapes panicked".into());
+        scraping.join().map_err(panicked)??;
+        measured
+    })
+}
+
+/// CPU time of `weir top` on a terminal.
+pub(super) fn top(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let crowd = Crowd::start(bench, None)?;
+    let (program, control) = (bench.lab.weir.display(), crowd.control());
+    let command = format!("exec {program} top --control {}", control.display());
+    let terminal = Terminal::start(crowd.weir.dir(), [120, 40], &command)?;
+    terminal.await_screen("the list", PATIENCE, |screen| screen.contains("sent "))?;
+    let (top, weir) = (Usage::of(terminal.pid()?), crowd.weir.usage());
+    let [mut of_top, mut of_weir] = [Samples::new(), Samples::new()];
+    for round in 1..=bench.rounds {
+        bench.note_other_load()?;
+        let (begin, before) = (Instant::now(), [top.cpu_time()?, weir.cpu_time()?]);
+        thread::sleep(TOP_TIME);
+        let now = [top.cpu_time()?, weir.cpu_time()?];
+        let seconds = begin.elapsed().as_secs_f64();
+        let [by_top, by_weir] = [0, 1].map(|who: usize| {
+            let spent = now[who].saturating_sub(before[who]);
+            100.0 * spent.as_secs_f64() / seconds
+        });
+        println!("round {round}: weir top {by_top:.2} %, weir {by_weir:.2} %");
+        of_top.push(by_top);
+        of_weir.push(by_weir);
+    }
+    let what = "weir top on a terminal, 1,000 interfaces, each second";
+    let figure = Figure::new("top_cpu_percent", "% of a core", what, of_top);
+    report.add(figure.goal(Some(Goal::AtMost(3.0))));
+    let what = "all of weir meanwhile, which answers it and has nothing else to do";
+    report.add(Figure::new("top_weir_cpu_percent", "% of a core", what, of_weir));
+    Ok(())
+}
+
+/// Packets that arrive while all that the sender sends is captured, against those that arrive while nothing is.
+pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    bench.note_other_load()?;
+    let program = bench.programs.example("captured");
+    let rounds = bench.rounds.to_string();
+    let said = run(&[&*program, &rounds, CAPTURE_SECONDS])?;
+    print!("{said}");
+    let rounds: Vec<_> = said.lines().filter_map(captured).collect();
+    check(rounds.len() == bench.rounds as usize, || format!("rounds of a capture: {said}"))?;
+    let what =
+        "64 B, all frames that a guest sends, 128 B of each, over the same without a capture";
+    let of = |which: usize| rounds.iter().map(|round| round[which]).collect::<Samples>();
+    let figure = Figure::ratio("capture_on_pps", what, of(0));
+    report.add(figure.goal(Some(Goal::AtLeast(0.5))));
+    let what = "frames that the capture says it lost, of all";
+    report.add(Figure::new("capture_lost_share", "share", what, of(1)));
+    Ok(())
+}
+
+/// The ratio and the share of lost frames of ` 1  off 9/s  on 5/s  0.556  written 3, lost 1`.
+fn captured(line: &str) -> Option<[f64; 2]> {
+    let (before, counts) = line.split_once("  written ")?;
+    let ratio = before.rsplit("  ").next()?.parse().ok()?;
+    let (written, lost) = counts.split_once(", lost ")?;
+    let (written, lost): (f64, f64) = (written.parse().ok()?, lost.trim().parse().ok()?);
+    Some([ratio, lost / (written + lost).max(1.0)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_of_captures_is_read() {
+        let line = " 1  off   10000/s  on    6000/s  0.600  written 300, lost 100";
+        assert_eq!(captured(line), Some([0.6, 0.25]));
+        assert_eq!(captured("capture_on_pps 0.600"), None);
+    }
+}
