@@ -342,6 +342,53 @@ fn an_upgrade_loses_no_frame_and_repeats_none() {
     }
 }
 
+#[test]
+fn a_mirror_goes_on_after_an_upgrade_and_gets_no_copy_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = Weir::start(dir.path());
+    let connect = |name: &str, mac| {
+        let options = Options::new(mac);
+        eventually("weir serves", || Vif::connect(weir.socket(name), &options).ok())
+    };
+    let mut vifs = [connect("slow", SLOW), connect("fast", FAST), connect("sender", SENDER)];
+    let [mut mirror, mut fast, mut sender] = vifs.each_mut().map(|vif| vif.queue_pairs().remove(0));
+    // The next weir has it as a mirror; so each later one goes on with the mirror of the one before.
+    let file = dir.path().join("weir.toml");
+    let header = "[vif.slow]\n";
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace(header, &format!("{header}mirror = [\"fast\"]\n"))).unwrap();
+    weir.upgrade().unwrap();
+    let (copies, to_fast, stop) =
+        (Received::default(), Received::default(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| copies.receive(&mut mirror, FAST, &stop, Duration::ZERO));
+        scope.spawn(|| to_fast.receive(&mut fast, FAST, &stop, Duration::ZERO));
+        scope.spawn(|| {
+            for number in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let _ = sender.send(&frame(FAST, number), &Offload::NONE);
+                sender.flush();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        for _ in 0..2 {
+            copies.next();
+            weir.upgrade().unwrap();
+            to_fast.next();
+        }
+        copies.next();
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((copies.repeated(), to_fast.repeated()), (0, 0));
+    assert!(copies.distinct() > 100);
+    assert_eq!(mirror.stats().device_errors, 0, "chains came back that were not in flight");
+    for vif in &vifs {
+        assert_eq!(vif.health().unwrap(), Health::Connected, "{}", weir.log());
+    }
+}
+
 /// What `weir` says of the running one.
 fn asked(dir: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = quiet(env!("CARGO_BIN_EXE_weir"));

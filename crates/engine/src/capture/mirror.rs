@@ -109,6 +109,7 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
@@ -185,7 +186,7 @@ impl Deliveries {
     }
 
     fn deliver(&mut self, slot: &Slot) {
-        let Self { buffer, scratch, lens, is_full, .. } = &mut *self;
+        let Self { buffer, scratch, lens, is_full, stop, .. } = &mut *self;
         if slot.port.rx_queues() == 0 {
             slot.counters.dropped(DropReason::RxNotReady, lens.len() as u64);
             return;
@@ -210,7 +211,7 @@ impl Deliveries {
         // A port that has just had no buffers for all that time may not have the copies of others wait as well.
         let tries = if *is_full { 0 } else { TRIES };
         for tried in 0..=tries {
-            if left.is_empty() {
+            if left.is_empty() || tried > 0 && stop.load(Ordering::Relaxed) {
                 break;
             }
             if tried > 0 {
@@ -255,5 +256,6 @@ impl Deliveries {
 }
 
 fn pause(ns: u64) {
-    beat::wait(|| std::thread::sleep(Duration::from_nanos(ns)));
+    // Whoever ends the mirror ends the pause.
+    beat::wait(|| std::thread::park_timeout(Duration::from_nanos(ns)));
 }

@@ -48,6 +48,8 @@ impl Switch {
         *self.left.lock().unwrap_or_else(|e| e.into_inner()) = true;
         // Nobody keeps them: their guests are told in order.
         drop(self.xen.lock().unwrap_or_else(|e| e.into_inner()).take());
+        // Their threads write into rings that are another weir's from here on.
+        self.end_mirrors();
         let busy = self.sessions.leave();
         if busy > 0 {
             tracing::warn!(busy, "sessions are left in the middle of a request");

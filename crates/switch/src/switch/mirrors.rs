@@ -94,6 +94,11 @@ impl Switch {
         }
     }
 
+    /// Nothing is copied any more.
+    pub(super) fn end_mirrors(&self) {
+        self.mirrors.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// The port is about to go: another may get its number.
     pub(super) fn end_mirror(&self, name: &PortName) {
         self.mirrors.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
