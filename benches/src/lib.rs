@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod evpn;
 mod fdb;
 mod idle;
 pub mod instructions;
@@ -128,6 +129,8 @@ const ROWS: &[Row] = &[
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
     Row { name: "overlay_tcp_vs_kernel", measure: overlay::tcp },
     Row { name: "overlay_pps64_vs_kernel", measure: overlay::small_udp },
+    Row { name: "evpn_reachable_ms", measure: evpn::reachable },
+    Row { name: "host_failure_ms", measure: evpn::host_failure },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
     Row { name: "metrics_scrape_ms", measure: watched::scrape },
     Row { name: "pps_while_scraped", measure: watched::scraped_load },

@@ -239,7 +239,7 @@ pub const EVPN_PAUSE_NS: u64 = 5_000_000;
 /// Room in the kernel for changes that were not read yet (bytes).
 pub const EVPN_SOCKET_BUFFER_LEN: usize = 4 << 20;
 /// How long (ns) what FRR has withdrawn serves on: FRR may be about to end, and is then seen to be gone.
-pub const EVPN_WITHDRAWN_NS: u64 = 200_000_000;
+pub const EVPN_WITHDRAWN_NS: u64 = 100_000_000;
 /// How long (ns) what was known serves on while FRR is gone, as the restart time of BGP's graceful restart (RFC 4724,
 /// FRR's default).
 pub const EVPN_HOLD_NS: u64 = 120_000_000_000;
