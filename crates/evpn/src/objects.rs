@@ -77,7 +77,11 @@ impl Objects {
     /// # Errors
     /// [`EvpnError`]; then none is left but the TAP.
     pub fn make(&mut self, vni: u32, local: Ipv4Addr) -> Result<Devices, EvpnError> {
-        let made = self.try_make(vni, local);
+        let made = self.try_make(vni, local).or_else(|_| {
+            // The helper of a weir that has just died may have removed them meanwhile.
+            self.remove(vni);
+            self.try_make(vni, local)
+        });
         if made.is_err() {
             self.remove(vni);
         }

@@ -100,11 +100,12 @@ fn config(n: usize, networks: &[(&str, u32)], ports: &str) -> String {
 
 const NETWORKS: [(&str, u32); 2] = [("blue", 100), ("red", 200)];
 
-/// A weir with a guest in each network, whose address is configured.
+/// A weir with a guest in each network, whose address is configured, and one in blue that may have any.
 fn start_weir(underlay: &mut Underlay, n: usize) {
     let here = &underlay.hosts[n - 1];
     let vifs = NETWORKS.map(|(name, _)| vif(here, name, name, Some(mac(n as u8))));
-    let text = config(n, &NETWORKS, &vifs.concat());
+    let any = vif(here, "any", "blue", None) + "mac_check = false\n";
+    let text = config(n, &NETWORKS, &(vifs.concat() + &any));
     underlay.hosts[n - 1].start_weir(&text);
 }
 
@@ -209,6 +210,26 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
         assert_eq!(red1.must_hear(), (mac(2), words[1].clone()));
     }
     assert!([&mut blue1, &mut blue2].into_iter().all(Guest::hears_nothing));
+
+    // An address that has no host of its own is where it was used last.
+    let [mut here, mut there] = [one, two].map(|host| host.guest("any", mac(7)));
+    for _ in 0..2 {
+        there.say(Mac::BROADCAST, "I am at host 2");
+        eventually("the address is at host 2", || {
+            (behind(one, "blue", mac(7))? == "192.0.2.2").then_some(())
+        });
+        here.say(Mac::BROADCAST, "I am at host 1");
+        eventually("the address is at host 1", || {
+            (behind(two, "blue", mac(7))? == "192.0.2.1").then_some(())
+        });
+        eventually("the bridge knows it, too", || {
+            is_noted(three, "vx100", mac(7), 1).then_some(())
+        });
+    }
+    drop((here, there));
+    for guest in [&mut blue1, &mut blue2] {
+        while guest.hears(Duration::from_millis(100)).is_some() {}
+    }
 
     // With a station behind the bridge, both ways; the same addresses again in the other network.
     let at_blue = station(three, 100, mac(3), "10.0.0.3");
