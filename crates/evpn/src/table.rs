@@ -303,6 +303,17 @@ impl Table {
         }
     }
 
+    /// Every address that is away counts as changed.
+    pub fn all_changed(&mut self) {
+        let away = self.entries.iter().filter(|(_, entry)| entry.remote().is_some());
+        self.dirty.places.extend(away.map(|(place, _)| *place));
+    }
+
+    /// Whether any address counts as changed.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.places.is_empty()
+    }
+
     /// What has changed since this was called last.
     pub fn take_dirty(&mut self) -> Dirty {
         std::mem::take(&mut self.dirty)
@@ -367,6 +378,8 @@ mod tests {
             assert_eq!(remote(&table), Some(host(2)));
             let dirty = table.take_dirty();
             assert_eq!((dirty.places.len(), dirty.networks.len()), (1, 1));
+            table.all_changed();
+            assert!(table.take_dirty().places.contains(&(0, A)));
             assert_eq!(table.speakers(0), [host(2)]);
         }
     }

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weir_config::Networks;
 use weir_engine::{beat, clock, supervise};
 use weir_evpn::{Announced, Dirty, How, Objects, Place, Presence, Remote, Table, Watch, tap_name};
-use weir_fabric::{Claim, Fdb, FdbEntry, Learner, PortId, Vid};
+use weir_fabric::{Claim, Fdb, FdbEntry, Learned, Learner, PortId, Vid};
 use weir_limits::{EVPN_BATCH, EVPN_LOOK_NS, EVPN_PAUSE_NS, EVPN_WITHDRAWN_NS, FDB_AGE_SECS};
 use weir_port_tap::{Tap, TapOptions};
 use weir_port_vxlan::VxlanPort;
@@ -138,6 +138,7 @@ impl Switch {
             looked: (0, 0),
             look: true,
             fails: false,
+            is_short: false,
         };
         let taps = devices.taps;
         let run = move || {
@@ -176,6 +177,8 @@ struct Member {
     look: bool,
     /// The kernel refuses something, which was said.
     fails: bool,
+    /// The forwarding table has not taken all addresses of other hosts.
+    is_short: bool,
 }
 
 impl Member {
@@ -256,17 +259,19 @@ impl Member {
         let dirty = self.table.take_dirty();
         self.apply(&dirty, now_ns);
         let stale = self.table.stale_since().map(|_| EVPN_WITHDRAWN_NS);
-        [more, stale].into_iter().flatten().min()
+        let again = self.table.is_dirty().then_some(0);
+        [more, stale, again].into_iter().flatten().min()
     }
 
     fn apply(&mut self, dirty: &Dirty, now_ns: u64) {
+        let mut has_room = false;
         for &place in &dirty.places {
             match self.table.remote(place) {
                 // Another host has it.
                 Some(_) => self.announced.taken(place, now_ns),
                 None => {
                     if let Some(vid) = Vid::of_network(place.0) {
-                        self.fdb.forget(vid, place.1, self.id);
+                        has_room |= self.fdb.forget(vid, place.1, self.id);
                     }
                 }
             }
@@ -288,8 +293,15 @@ impl Member {
             if let (Some(vid), Some(remote)) =
                 (Vid::of_network(place.0), networks.member(place.0, host))
             {
-                self.fdb.tell(vid, place.1, teller, remote);
+                let told = self.fdb.tell(vid, place.1, teller, remote);
+                let is_full = |told| {
+                    matches!(told, Learned::PortLimit | Learned::NetworkLimit | Learned::BucketFull)
+                };
+                self.is_short |= is_full(told);
             }
+        }
+        if has_room && std::mem::take(&mut self.is_short) {
+            self.table.all_changed();
         }
         self.look |= !dirty.places.is_empty() || !dirty.again.is_empty();
     }
