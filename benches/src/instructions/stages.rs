@@ -107,6 +107,9 @@ const SHOWN: [Row; 10] = [
     Row::new("1500 x32", "packed", 1500, 32),
 ];
 
+/// callgrind's name of what runs before `main`.
+const START: &str = "(below main)";
+
 /// Instructions of each stage for a packet.
 type ByStage = BTreeMap<&'static str, f64>;
 
@@ -150,18 +153,22 @@ fn by_stage(row: &Row, program: &Path, dir: &Path) -> Result<ByStage> {
 /// Instructions at each address of `program`, with what other objects take for it.
 fn by_address(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
     let own = program.to_string_lossy();
-    let (mut object, mut callee) = (String::new(), String::new());
+    let (mut object, mut function, mut callee) = (String::new(), String::new(), String::new());
     let (mut counts, mut is_call) = (BTreeMap::new(), false);
     for line in profile.lines() {
         if let Some(name) = line.strip_prefix("ob=") {
             name.clone_into(&mut object);
+        } else if let Some(name) = line.strip_prefix("fn=") {
+            name.clone_into(&mut function);
         } else if let Some(name) = line.strip_prefix("cob=") {
             name.clone_into(&mut callee);
         } else if line.starts_with("calls=") {
             is_call = true;
         } else if let Some(line) = line.strip_prefix("0x") {
             let is_of_library = !callee.is_empty() && callee != own;
-            let is_own = object == own && (!is_call || is_of_library);
+            // It calls the C library, which calls `main`: all of the program would count twice.
+            let is_start = function == START;
+            let is_own = object == own && !is_start && (!is_call || is_of_library);
             let mut fields = line.split(' ');
             let address = fields.next().and_then(|field| u64::from_str_radix(field, 16).ok());
             let count = fields.next_back().and_then(|field| field.parse::<u64>().ok());
@@ -224,6 +231,7 @@ mod tests {
     fn a_count_is_of_its_address_and_a_librarys_of_its_caller() {
         let profile = "ob=/w/program\nfn=a\n0x10 3 5\n0x10 4 1\ncob=/lib/libc.so\ncfn=memcpy\n\
             calls=2 0x99 0\n0x14 4 40\ncfn=b\ncalls=1 0x20 0\n0x18 4 1000\n0x1c 5 2\n\
+            fn=(below main)\ncob=/lib/libc.so\ncfn=start\ncalls=1 0x98 0\n0x20 1 1088\n\
             ob=/lib/libc.so\nfn=memcpy\n0x99 0 40\n";
         let counts = by_address(profile, Path::new("/w/program"));
         assert_eq!(counts.into_iter().collect::<Vec<_>>(), [(0x10, 6), (0x14, 40), (0x1c, 2)]);
