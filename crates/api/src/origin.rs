@@ -1,15 +1,15 @@
 //! What a browser is not made to do: a page of another site cannot ask weir through the browser of whoever looks at it.
 //!
-//! A browser reaches weir over TCP, or over a forward to the control socket (`ssh -L`), where it has a user's rights. The
-//! name that it asked for (`Host`) must be weir's, since any name can be made to lead here (DNS rebinding). What names
-//! its origin must come from weir's own page.
+//! A browser reaches weir over TCP, or over a forward to the control socket (`ssh -L`), where it has a user's rights.
+//! There the name that it asked for (`Host`) must be no other site's, since any name can be made to lead here (DNS
+//! rebinding). Over TCP another site does not have the token. What names its origin must come from weir's own page.
 
 use axum::http::header::{HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{Method, Request, StatusCode, header};
 use std::net::IpAddr;
-use weir_config::HostNames;
 
+use crate::access::Caller;
 use crate::problem::Problem;
 
 /// How the page that asks is related to weir's (W3C, "Fetch Metadata Request Headers").
@@ -18,12 +18,13 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 /// Why a request is not looked at any further, if it is not.
-pub(crate) fn refusal<T>(request: &Request<T>, names: &HostNames) -> Option<Problem> {
+pub(crate) fn refusal<T>(request: &Request<T>, caller: Caller) -> Option<Problem> {
     let headers = request.headers();
     let hosts = headers.get_all(header::HOST).iter().map(parsed);
     let hosts: Vec<_> =
         request.uri().authority().cloned().map(Some).into_iter().chain(hosts).collect();
-    if let Some(host) = hosts.iter().find(|host| !host.as_ref().is_some_and(|it| is_own(it, names)))
+    if let Caller::User(_) = caller
+        && let Some(host) = hosts.iter().find(|host| !host.as_ref().is_some_and(is_own))
     {
         return Some(another_host(host.as_ref()));
     }
@@ -44,11 +45,10 @@ fn parsed(value: &HeaderValue) -> Option<Authority> {
 }
 
 /// Nobody else can have an address, or a name without dots, lead here.
-fn is_own(authority: &Authority, names: &HostNames) -> bool {
+fn is_own(authority: &Authority) -> bool {
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let is_named = || names.as_slice().iter().any(|name| name.as_str().eq_ignore_ascii_case(host));
-    address.parse::<IpAddr>().is_ok() || !host.contains('.') || is_named()
+    address.parse::<IpAddr>().is_ok() || !host.contains('.')
 }
 
 /// Whether an `Origin` is that of a page from `host`; `null` is no page's that weir knows.
@@ -68,9 +68,8 @@ fn says(headers: &HeaderMap, name: &HeaderName, values: &[&str]) -> bool {
 fn another_host(host: Option<&Authority>) -> Problem {
     let host = host.map_or("what `Host` says", |authority| authority.host());
     let detail = format!("weir is not known as {host}");
-    Problem::new(StatusCode::MISDIRECTED_REQUEST, detail).with_help(
-        "ask by address or by a name without dots, or have `api_names` of [switch] list the name",
-    )
+    Problem::new(StatusCode::MISDIRECTED_REQUEST, detail)
+        .with_help("ask by address or by a name without dots, such as `localhost`")
 }
 
 fn another_site() -> Problem {
@@ -82,20 +81,22 @@ fn another_site() -> Problem {
 mod tests {
     use super::*;
 
-    /// Whether a request passes: its method and target, then its headers.
+    /// Whether a user's request passes: its method and target, then its headers.
     fn passes(method: &str, target: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
-        let text = "[switch]\napi_names = [\"weir.example.org\"]\n";
-        let defaults = weir_config::Defaults {
-            control: "/run/weir/control.sock".parse().unwrap(),
-            control_named: true,
-            keeper: None,
-        };
-        let config = weir_config::Config::from_toml("a test", text, &defaults).unwrap();
+        passes_of(Caller::User(1000), method, target, headers)
+    }
+
+    fn passes_of(
+        caller: Caller,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<(), u16> {
         let mut request = Request::builder().method(method).uri(target);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        match refusal(&request.body(()).unwrap(), &config.switch.api.names) {
+        match refusal(&request.body(()).unwrap(), caller) {
             None => Ok(()),
             Some(problem) => Err(problem.status),
         }
@@ -111,21 +112,14 @@ mod tests {
         {
             assert_eq!(asked_for(host), Ok(()), "{host}");
         }
-        assert_eq!(asked_for("WEIR.example.org:443"), Ok(()));
-        for host in [
-            "evil.example",
-            "evil.example:9101",
-            "weir.example.org.evil.example",
-            "a@b",
-            "a.",
-            "10.0.0.1.x.org",
-            "",
-        ] {
+        for host in ["evil.example", "evil.example:9101", "a@b", "a.", "10.0.0.1.x.org", ""] {
             assert_eq!(asked_for(host), Err(421), "{host}");
         }
         assert_eq!(passes("GET", "/", &[]), Ok(()), "a client without names");
         assert_eq!(passes("GET", "/", &[("host", "weir"), ("host", "evil.example")]), Err(421));
         assert_eq!(passes("GET", "http://evil.example/", &[("host", "weir")]), Err(421));
+        let named = [("host", "weir.example.org:9101")];
+        assert_eq!(passes_of(Caller::Network, "GET", "/metrics", &named), Ok(()), "it has a token");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header, request::Parts};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -19,7 +19,7 @@ use utoipa::openapi::OpenApi as Document;
 use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use weir_config::{HostNames, PortName};
+use weir_config::PortName;
 use weir_limits::{CONTROL_CONNECTIONS_MAX, CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS};
 use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
 use weir_switch::stats::{Limit, PortStats, SwitchStats};
@@ -46,7 +46,6 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(CONTROL_TIMEOUT_SECS);
 pub(crate) struct Api {
     pub(crate) access: Access,
     pub(crate) token: Option<Token>,
-    pub(crate) names: HostNames,
     pub(crate) work: Work,
     pub(crate) places: Places,
     pub(crate) hub: Hub,
@@ -110,13 +109,13 @@ pub(crate) fn router(api: Api) -> Router {
         })
         .layer(from_fn_with_state(api.clone(), admit))
         .merge(page::routes())
-        .layer(from_fn_with_state(api.clone(), same_site))
+        .layer(from_fn(same_site))
         .with_state(api)
 }
 
 /// Refuses what another site has a browser ask, and tells browsers how to take an answer.
-async fn same_site(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let mut response = match origin::refusal(&request, &api.names) {
+async fn same_site(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
+    let mut response = match origin::refusal(&request, caller) {
         Some(problem) => problem.into_response(),
         None => next.run(request).await,
     };

@@ -140,7 +140,6 @@ impl Reactor {
         let service = router(Api {
             access: self.serving.access().clone(),
             token: self.serving.tcp().map(|(_, token)| token.clone()),
-            names: self.serving.names().clone(),
             work: work.clone(),
             places: self.places.clone(),
             hub: Hub::new(work.clone()),

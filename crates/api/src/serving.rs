@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use miette::Diagnostic;
 use thiserror::Error;
-use weir_config::{ApiConfig, ConfigError, FilePath, HostNames, ListenAddress};
+use weir_config::{ApiConfig, ConfigError, FilePath, ListenAddress};
 use weir_limits::CONTROL_TOKEN_LEN_MAX;
 use weir_sandbox::IdentityError;
 
@@ -17,7 +17,6 @@ pub struct Serving {
     group: Option<u32>,
     access: Access,
     tcp: Option<(TcpListener, Token)>,
-    names: HostNames,
 }
 
 /// Why the API cannot be served as configured.
@@ -64,12 +63,7 @@ pub enum ServingError {
 impl Default for Serving {
     /// For the user of this process, and root.
     fn default() -> Self {
-        Self {
-            group: None,
-            access: Access::of_this_user([]),
-            tcp: None,
-            names: HostNames::default(),
-        }
+        Self { group: None, access: Access::of_this_user([]), tcp: None }
     }
 }
 
@@ -90,7 +84,7 @@ impl Serving {
             _ => None,
         };
         let access = Access::of_this_user(admins);
-        Ok(Self { group, access, tcp, names: config.names.clone() })
+        Ok(Self { group, access, tcp })
     }
 
     /// The group that may open the control socket.
@@ -106,10 +100,6 @@ impl Serving {
 
     pub(crate) fn access(&self) -> &Access {
         &self.access
-    }
-
-    pub(crate) fn names(&self) -> &HostNames {
-        &self.names
     }
 
     pub(crate) fn tcp(&self) -> Option<&(TcpListener, Token)> {

@@ -7,11 +7,11 @@ use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::DeValue;
-use weir_limits::{ADMINS_MAX, API_NAMES_MAX};
+use weir_limits::ADMINS_MAX;
 
 use super::error::Problem;
 use super::section::{Fault, FromToml, Section};
-use super::values::{FilePath, GroupName, HostName, UserName, ValueError};
+use super::values::{FilePath, GroupName, UserName, ValueError};
 
 /// The keys of `[switch]` about the API.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,8 +24,6 @@ pub struct ApiConfig {
     pub listen: Option<ListenAddress>,
     /// The file with the token that those over TCP have to know.
     pub token_file: Option<FilePath>,
-    /// Names of this host in URLs of its clients.
-    pub names: HostNames,
 }
 
 /// Users who may write, beside root and the user who started weir.
@@ -35,17 +33,6 @@ pub struct Admins(Vec<UserName>);
 impl Admins {
     /// Their names.
     pub fn as_slice(&self) -> &[UserName] {
-        &self.0
-    }
-}
-
-/// Names with dots by which clients may ask for this host. Addresses and names without dots need not be named.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HostNames(Vec<HostName>);
-
-impl HostNames {
-    /// The names, in lower case.
-    pub fn as_slice(&self) -> &[HostName] {
         &self.0
     }
 }
@@ -78,33 +65,17 @@ impl fmt::Display for ListenAddress {
 impl FromToml for Admins {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
         const EXPECTED: &str = "users in brackets, such as [\"alice\"]";
-        list(value, EXPECTED, ADMINS_MAX, "users").map(Self)
+        let fault = |error| Fault { span: value.span(), error };
+        let DeValue::Array(users) = value.get_ref() else {
+            let found = value.get_ref().type_str();
+            return Err(fault(ValueError::WrongType { expected: EXPECTED, found }));
+        };
+        if users.len() > ADMINS_MAX {
+            let (max, value) = (ADMINS_MAX as u64, format!("{} users", users.len()));
+            return Err(fault(ValueError::OutOfRange { min: 0, max, value }));
+        }
+        users.iter().map(UserName::from_toml).collect::<Result<_, _>>().map(Self)
     }
-}
-
-impl FromToml for HostNames {
-    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        const EXPECTED: &str = "names in brackets, such as [\"weir.example.org\"]";
-        list(value, EXPECTED, API_NAMES_MAX, "names").map(Self)
-    }
-}
-
-/// At most `max` values in brackets, which are called `what`.
-fn list<T: FromToml>(
-    value: &Spanned<DeValue<'_>>,
-    expected: &'static str,
-    max: usize,
-    what: &str,
-) -> Result<Vec<T>, Fault> {
-    let fault = |error| Fault { span: value.span(), error };
-    let DeValue::Array(values) = value.get_ref() else {
-        return Err(fault(ValueError::WrongType { expected, found: value.get_ref().type_str() }));
-    };
-    if values.len() > max {
-        let (max, value) = (max as u64, format!("{} {what}", values.len()));
-        return Err(fault(ValueError::OutOfRange { min: 0, max, value }));
-    }
-    values.iter().map(T::from_toml).collect()
 }
 
 impl ApiConfig {
@@ -116,7 +87,6 @@ impl ApiConfig {
         let listen_at = section.place("api_listen");
         let listen = section.value("api_listen", problems);
         let token_file = section.take("api_token_file", problems);
-        let names = section.value("api_names", problems).unwrap_or_default();
         let mut needs = |what: &str, at: Range<usize>, other: &str, help: &str| {
             let problem = Problem::new(format!("`switch.{what}` needs `{other}`"));
             problems.push(problem.label(at, format!("means nothing without `{other}`")).help(help));
@@ -139,7 +109,7 @@ impl ApiConfig {
         }
         let admins = admins.map(|located| located.value).unwrap_or_default();
         let token_file = token_file.map(|located| located.value);
-        Self { group, admins, listen, token_file, names }
+        Self { group, admins, listen, token_file }
     }
 }
 
@@ -157,10 +127,9 @@ mod tests {
         assert_eq!(read(""), ApiConfig::default());
         let api = read(
             "group = \"kvm\"\nadmin = [\"alice\", \"1000\"]\n\
-             api_listen = \"[::1]:9101\"\napi_token_file = \"/etc/weir/token\"\n\
-             api_names = [\"Weir.example.org\"]",
+             api_listen = \"[::1]:9101\"\napi_token_file = \"/etc/weir/token\"",
         );
-        let ApiConfig { group, admins, listen, token_file, names } = api;
+        let ApiConfig { group, admins, listen, token_file } = api;
         assert_eq!(group.unwrap().as_str(), "kvm");
         assert_eq!(
             admins.as_slice().iter().map(UserName::as_str).collect::<Vec<_>>(),
@@ -168,7 +137,6 @@ mod tests {
         );
         assert_eq!(listen.unwrap().get(), "[::1]:9101".parse().unwrap());
         assert_eq!(token_file.unwrap().as_str(), "/etc/weir/token");
-        assert_eq!(names.as_slice(), ["weir.example.org".parse().unwrap()]);
     }
 
     #[test]
@@ -184,9 +152,6 @@ mod tests {
             ("api_listen = \"localhost:1\"\napi_token_file = \"/t\"", "not an address with a port"),
             ("api_listen = \"127.0.0.1:1\"\napi_token_file = \"t\"", "not the absolute path"),
             (&many, "must be 0 to 64"),
-            ("api_names = \"a.b\"", "names in brackets"),
-            ("api_names = [\"https://a.b\"]", "without `https://`"),
-            ("api_names = [\"a..b\"]", "cannot be the name of a host"),
         ] {
             let shown = refused(&format!(
                 "[switch]

@@ -65,7 +65,7 @@ mod xen;
 #[cfg(test)]
 mod tests;
 
-pub use api::{Admins, ApiConfig, HostNames, ListenAddress};
+pub use api::{Admins, ApiConfig, ListenAddress};
 pub use error::{ConfigError, Problem};
 pub use filter::{Expression, FilterRule};
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
@@ -80,11 +80,11 @@ pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges, SharingE
 pub use storm::StormControl;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FdbEntries, FilePath,
-    FilterAction, GroupName, GuardMode, HostAddress, HostName, InterfaceName, LateTurns,
-    LatencyBudget, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, PacketBurst, PacketRate,
-    Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule,
-    SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid,
-    VlanMode, Vni, Weight, WorkerCount, Workers,
+    FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget,
+    MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, PacketBurst, PacketRate, Period,
+    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode,
+    SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
+    Vni, Weight, WorkerCount, Workers,
 };
 pub use xen::XenConfig;
 

@@ -15,11 +15,11 @@ use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FdbEntries, FilePath,
-    FilterAction, GroupName, GuardMode, HostAddress, HostName, InterfaceName, LateTurns,
-    LatencyBudget, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, PacketBurst, PacketRate,
-    Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule,
-    SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid,
-    Vni, Weight, WorkerCount, Workers,
+    FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget,
+    MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, PacketBurst, PacketRate, Period,
+    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode,
+    SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight,
+    WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -281,7 +281,6 @@ from_toml_string! {
     UserName = "a user in quotes, such as \"weir\"";
     GroupName = "a group in quotes, such as \"weir\"";
     FilePath = "a path in quotes, such as \"/etc/weir/token\"";
-    HostName = "a name in quotes, such as \"weir.example.org\"";
     ListenAddress = "an address in quotes, such as \"127.0.0.1:9101\"";
     InterfaceName = "the name of an interface in quotes, such as \"weir0\"";
     SocketPath = "a path in quotes, such as \"/run/weir/web0.sock\"";

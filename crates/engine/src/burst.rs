@@ -396,7 +396,7 @@ impl<'m> Burst<'m> {
         added
     }
 
-    /// Adds a whole frame of weir's own, at most [`HEAD_LEN`](weir_limits::HEAD_LEN) bytes, that no ring knows of; `false`
+    /// Adds a whole frame of weir's own, at most [`HEAD_LEN`] bytes, that no ring knows of; `false`
     /// when there is no room. The port that adds it leaves it out when it completes its chains.
     pub fn add_own(&mut self, bytes: &[u8], now_ns: u64) -> bool {
         let head = Head::copy_of(bytes);

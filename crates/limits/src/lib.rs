@@ -452,10 +452,6 @@ pub const CONTROL_TOKEN_LEN_MIN: usize = 16;
 pub const CONTROL_TOKEN_LEN_MAX: usize = 1024;
 /// Most users that `admin` names.
 pub const ADMINS_MAX: usize = 64;
-/// Most names that `api_names` has, and the longest (bytes; RFC 1035).
-pub const API_NAMES_MAX: usize = 16;
-/// See [`API_NAMES_MAX`].
-pub const HOST_NAME_LEN_MAX: usize = 253;
 
 /// Events that wait for a slow reader; of more it is told the number.
 pub const EVENTS_WAITING_MAX: usize = 1024;

@@ -43,7 +43,7 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         placement: PlacementConfig { mode, pin_vcpus },
         user,
         keeper,
-        api: ApiConfig { group, admins, listen, token_file, names },
+        api: ApiConfig { group, admins, listen, token_file },
     } = switch;
     let workers = match workers {
         Workers::Auto => "auto".to_owned(),
@@ -65,7 +65,6 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         ("admin", list(admins.as_slice(), ", ")),
         ("api_listen", may(listen)),
         ("api_token_file", may(token_file)),
-        ("api_names", list(names.as_slice(), ", ")),
     ]
 }
 

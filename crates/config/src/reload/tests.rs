@@ -143,7 +143,6 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("admin", "group = \"kvm\"", "admin = [\"alice\", \"7\"]", false),
     ("api_listen", "api_token_file = \"/t\"", "api_listen = \"[::1]:1\"", false),
     ("api_token_file", "api_listen = \"[::1]:1\"", "api_token_file = \"/t\"", false),
-    ("api_names", "", "api_names = [\"weir.example.org\"]", false),
 ];
 
 /// The same of `[xen]`, beside the keys that an interface has as well.

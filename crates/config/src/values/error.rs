@@ -103,12 +103,6 @@ pub enum ValueError {
         /// The text.
         value: String,
     },
-    /// A name that no host can have in a URL.
-    #[error("`{value}` cannot be the name of a host")]
-    HostName {
-        /// The name.
-        value: String,
-    },
     /// A name that Linux does not accept for a network interface.
     #[error("`{value}` cannot be the name of a network interface")]
     InterfaceName {
@@ -213,10 +207,6 @@ impl ValueError {
             Self::FilePath { .. } => "write the path from / on".into(),
             Self::ListenAddress { .. } => {
                 "write numbers, for example \"127.0.0.1:9101\" or \"[::1]:9101\"".into()
-            }
-            Self::HostName { .. } => {
-                "write the name that clients use, without `https://` and without a port, such as \"weir.example.org\""
-                    .into()
             }
             Self::InterfaceName { .. } => format!(
                 "1 to {} characters, without spaces, `/`, `:` and `%`",

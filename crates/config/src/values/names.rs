@@ -103,25 +103,6 @@ impl fmt::Display for HostAddress {
 serde_as_text!(HostAddress);
 
 text! {
-    /// The name by which clients reach this host, as it stands in a URL: labels of `a-z0-9-` with dots between them.
-    HostName
-}
-
-impl FromStr for HostName {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let is_label = |label: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-            !label.is_empty() && label.bytes().all(plain) && !label.starts_with('-')
-        };
-        match text.len() <= limits::HOST_NAME_LEN_MAX && text.split('.').all(is_label) {
-            true => Ok(Self(text.to_ascii_lowercase())),
-            false => Err(ValueError::HostName { value: text.into() }),
-        }
-    }
-}
-
-text! {
     /// A user of this machine, by name or by number: at most 32 printable characters without `:` and `/`.
     UserName
 }

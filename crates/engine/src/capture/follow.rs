@@ -25,7 +25,7 @@ use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters};
 use crate::switch::slot;
 
-/// A frame's way. Times are ns of [`clock`](crate::clock).
+/// A frame's way. Times are ns of [`clock`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The sender's transmit queue.

@@ -123,8 +123,6 @@ const NOBODYS: &[&str] = &[
     "CAPTURE",
     "FOLLOWED_",
     "MIRRORS_MAX",
-    "API_NAMES_MAX",
-    "HOST_NAME_LEN_MAX",
     "HELPER_",
     "KEEPER_",
     "KEPT_",
