@@ -52,7 +52,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench", "lab"]),
     ("Serve", &["run", "check", "diff", "reload", "upgrade"]),
     ("Plug in VMs", &["qemu-args", "vif", "filter"]),
-    ("Look inside", &["top", "stats", "explain", "capture", "trace", "doctor"]),
+    ("Look inside", &["top", "stats", "addresses", "explain", "capture", "trace", "doctor"]),
 ];
 
 /// The commands.
@@ -450,6 +450,7 @@ mod tests {
         Look inside:
           top        Watch rates, holds, drops and reasons of all interfaces, live
           stats      Show the counters of the running switch
+          addresses  Show the stations that the running switch knows, and where each is
           explain    Show how long an interface's calls are held, or where workers run, and why
           capture    Show or record the frames of interfaces and uplinks, or what is dropped, as pcapng
           trace      Say what would become of a frame, stage by stage, and why; nothing is sent
