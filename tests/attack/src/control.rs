@@ -234,7 +234,8 @@ fn control_paths_that_are_not(field: &Field) -> Strike {
     let socket = open(field)?;
     let long = format!("GET /{}", "a/".repeat(4000));
     for line in [
-        "GET /",
+        "POST /",
+        "GET /page/",
         "GET /v1/../../etc/shadow",
         "GET /v1/ports/%2e%2e%2f%2e%2e",
         "DELETE /v1/switch",

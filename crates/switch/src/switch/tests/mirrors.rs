@@ -147,18 +147,21 @@ fn a_mirror_that_is_not_read_loses_copies_that_are_counted_and_nobody_elses_fram
     let bench = Bench::with("[vif.a]\n[vif.b]\n[vif.c]\nmirror = [\"a\"]\n");
     let [(_a, mut a), (_b, mut b), (_c, c)] =
         [("a", 1), ("b", 2), ("c", 3)].map(|(vif, number)| bench.guest(vif, number, 1));
+    // Frames that are b's alone wait for it, if it is slow.
+    send(&mut b[0], [0xff; 6], 2, &[0]);
+    numbers(&mut a[0], 1);
     let got = std::thread::scope(|scope| {
         let reading = scope.spawn(|| numbers(&mut b[0], FRAMES).len());
         for n in 0..FRAMES {
             // No faster than b reads.
             eventually("b has room", || bench_room(&bench, n));
-            send(&mut a[0], [0xff; 6], 1, &[n as u8]);
+            send(&mut a[0], mac(2), 1, &[n as u8]);
         }
         reading.join().unwrap()
     });
     assert_eq!(got, FRAMES);
     let copied = || bench.port("c").rx.frames + bench.port("c").dropped();
-    eventually("no copy is unsaid", || copied() == FRAMES as u64);
+    eventually("no copy is unsaid", || copied() == FRAMES as u64 + 1);
     assert!(bench.port("c").drops["rx_ring_full"] > 0);
     drop(c);
 }
