@@ -103,14 +103,16 @@ pub(crate) fn router(api: Api) -> Router {
             Problem::new(StatusCode::NOT_FOUND, "weir has no such path")
                 .with_help("GET /openapi.json lists them")
         })
-        .method_not_allowed_fallback(async || {
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
-                .with_help("GET /openapi.json lists them")
-        })
+        .method_not_allowed_fallback(no_such_method)
         .layer(from_fn_with_state(api.clone(), admit))
-        .merge(page::routes())
+        .merge(page::routes().method_not_allowed_fallback(no_such_method))
         .layer(from_fn(same_site))
         .with_state(api)
+}
+
+async fn no_such_method() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path has no such method")
+        .with_help("GET /openapi.json lists them")
 }
 
 /// Refuses what another site has a browser ask, and tells browsers how to take an answer.

@@ -107,6 +107,7 @@ fn what_another_site_has_a_browser_ask_does_not_reach_the_switch() {
     let served = Served::with(serving::configured(""));
     let change = "DELETE /v1/vifs/web0";
     for (status, line, headers) in [
+        ("405", "POST /", "host: localhost:9101\r\n"),
         ("421", "GET /v1/vifs", "host: evil.example:9101\r\n"),
         ("421", "GET /", "host: evil.example\r\n"),
         ("421", change, "host: evil.example\r\norigin: http://evil.example\r\n"),
