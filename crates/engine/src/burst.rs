@@ -425,8 +425,7 @@ impl<'m> Burst<'m> {
 
     /// A bit for each frame.
     pub(crate) fn all(&self) -> u64 {
-        let beyond = BURST_MAX - self.frames().len();
-        (u64::MAX >> (u64::BITS as usize - BURST_MAX)).checked_shr(beyond as u32).unwrap_or(0)
+        ones(self.count as u16) // a burst is short
     }
 
     /// By frame: the receiver that it was parked for.
@@ -457,6 +456,12 @@ impl<'m> Burst<'m> {
         self.parked.push(Parked { frame, port });
         true
     }
+}
+
+/// So many bits, as many as a burst has frames at most.
+#[inline(always)]
+pub(crate) fn ones(count: u16) -> u64 {
+    u64::MAX.checked_shr(u64::BITS - u32::from(count)).unwrap_or(0)
 }
 
 /// What says that a tag follows: 802.1Q's, and a provider's (802.1ad).

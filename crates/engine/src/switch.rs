@@ -10,7 +10,7 @@ use weir_policy::steering::Visit;
 use weir_wire::Ethernet;
 
 use crate::blocked;
-use crate::burst::{Burst, Frame};
+use crate::burst::{Burst, Frame, ones};
 use crate::clock;
 use crate::crew::Pairs;
 use crate::filter::{PortRules, Rules, Verdicts, Window};
@@ -107,12 +107,6 @@ struct List {
     frames: Vec<Outgoing>,
     /// Bit i: `frames[i]` goes to this receiver only, and may wait.
     unicast: u64,
-}
-
-/// So many bits.
-#[inline(always)]
-fn ones(count: u16) -> u64 {
-    u64::MAX.checked_shr(u64::BITS - u32::from(count)).unwrap_or(0)
 }
 
 impl List {

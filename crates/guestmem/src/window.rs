@@ -182,18 +182,6 @@ impl Window {
         unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr().add(at), N) };
     }
 
-    /// Asks the processor to fetch the cache line at `at`. Any position will do: nothing is read.
-    #[inline]
-    pub fn prefetch(&self, at: usize) {
-        prefetch_line(self.start.as_ptr().wrapping_add(at));
-    }
-
-    /// As [`prefetch`](Self::prefetch), for a line that is about to be written.
-    #[inline]
-    pub fn prefetch_write(&self, at: usize) {
-        prefetch_line_to_write(self.start.as_ptr().wrapping_add(at));
-    }
-
     /// The window starts at a multiple of `align`.
     pub fn is_aligned(&self, align: usize) -> bool {
         (self.start.as_ptr() as usize).is_multiple_of(align)
@@ -265,7 +253,7 @@ impl<const N: usize> Elements<N> {
         unsafe { std::ptr::copy(bytes.as_ptr(), self.at(index), N) };
     }
 
-    /// Asks the processor to fetch an element.
+    /// Asks the processor to fetch an element. Any index will do: nothing is read.
     #[inline(always)]
     pub fn prefetch(&self, index: usize) {
         prefetch_line(self.start.as_ptr().wrapping_add(index * N));

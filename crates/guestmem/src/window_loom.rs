@@ -159,12 +159,6 @@ impl Window {
         }
     }
 
-    /// A hint, that changes nothing.
-    pub fn prefetch(&self, _at: usize) {}
-
-    /// A hint, that changes nothing.
-    pub fn prefetch_write(&self, _at: usize) {}
-
     /// The window starts at a multiple of `align`.
     pub fn is_aligned(&self, align: usize) -> bool {
         self.start.is_multiple_of(align)
