@@ -12,6 +12,7 @@ pub mod browser;
 pub mod clock;
 pub mod cpio;
 pub mod error;
+pub mod fabric;
 pub mod guest_image;
 pub mod http;
 pub mod hugepages;

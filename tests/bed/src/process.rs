@@ -32,6 +32,8 @@ const TERM_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Placement {
     /// The network namespace; the caller's own where there is none.
     pub netns: Option<String>,
+    /// The process whose network and mounts it has ([`crate::fabric`]); the caller's own where there is none.
+    pub host: Option<u32>,
     /// The only CPU it may use; any where there is none.
     pub cpu: Option<usize>,
     /// The time namespace, by its file ([`crate::clock`]); the caller's own where there is none.
@@ -228,6 +230,9 @@ fn tied(argv: &[&str], placement: &Placement) -> Command {
     if let Some(netns) = &placement.netns {
         command.args(["ip", "netns", "exec", netns]);
     }
+    if let Some(pid) = placement.host {
+        command.args(["nsenter", "-t", &pid.to_string(), "--net", "--mount", "--"]);
+    }
     if let Some(clock) = &placement.clock {
         command.arg("nsenter").arg(format!("--time={}", clock.display()));
     }
@@ -246,6 +251,11 @@ pub fn run_in<S: AsRef<OsStr>>(argv: &[S], dir: &Path, env: &[(&str, &OsStr)]) -
         argv.split_first().ok_or_else(|| Error::parse("a command", String::new()))?;
     let mut command = Command::new(program);
     command.args(rest).current_dir(dir).stdin(Stdio::null()).envs(env.iter().copied());
+    output_of(command)
+}
+
+/// Runs a command to its end and returns its standard output; an error unless it succeeds.
+pub fn output_of(mut command: Command) -> Result<String> {
     let text = text_of(&command);
     let output =
         command.output().map_err(|source| Error::Io { what: format!("run `{text}`"), source })?;

@@ -153,7 +153,7 @@ impl Weir {
         }
         let uplink = setup.uplink.map(UplinkSite::new).transpose()?;
         let netns = uplink.as_ref().and_then(|site| site.placement().netns);
-        let placement = Placement { netns, cpu: setup.cpu, clock: None };
+        let placement = Placement { netns, cpu: setup.cpu, ..Placement::default() };
         let program = lab.weir.to_string_lossy().into_owned();
         let keeper = setup.keeper.then(|| launch_keeper(&program, &dir)).transpose()?;
         let process = launch(&program, &dir, &placement)?;

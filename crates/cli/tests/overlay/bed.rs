@@ -1,73 +1,49 @@
-//! Hosts as network namespaces, with a routed underlay, weirs and guests.
+//! Hosts of the test bed with weirs and guests.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use weir_bed::fabric;
+use weir_bed::process::{Process, output_of};
 use weir_testing::echo::answer;
 use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// A process that is killed when this is dropped.
-pub(crate) struct Running(pub(crate) Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A host of the test bed's, and its weir; what fails there fails the test.
+pub(crate) struct Host {
+    // Ends first.
+    pub(crate) weir: Option<Process>,
+    host: fabric::Host,
 }
 
-/// A host: a network namespace, with `/run` of its own.
-pub(crate) struct Host {
-    holder: Running,
-    pub(crate) dir: PathBuf,
-    pub(crate) weir: Option<Running>,
+impl Deref for Host {
+    type Target = fabric::Host;
+
+    fn deref(&self) -> &fabric::Host {
+        &self.host
+    }
 }
 
 impl Host {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        const SETUP: &str =
-            "mount -t tmpfs none /run && ip link set lo up && echo ready && exec sleep 600";
-        fs::create_dir(&dir).unwrap();
-        let mut command = Command::new("unshare");
-        command.args(["--net", "--mount", "sh", "-c", SETUP]).stdout(Stdio::piped());
-        let mut holder = Running(command.spawn().unwrap());
-        let mut line = String::new();
-        BufReader::new(holder.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        Self { holder, dir, weir: None }
+        Self { weir: None, host: fabric::Host::new(dir).unwrap() }
     }
 
-    pub(crate) fn pid(&self) -> String {
-        self.holder.0.id().to_string()
-    }
-
-    /// A command line there, in the host's directory.
+    /// A command line there, in the host's directory, with weir in its path.
     pub(crate) fn command(&self, line: &str) -> Command {
-        let weir = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &self.pid(), "--net", "--mount", "sh", "-c"]);
-        command.arg(format!("cd {} && exec {line}", self.dir.display()));
-        command.env("PATH", format!("{}:{path}", weir.display())).stdin(Stdio::null());
+        let mut command = self.host.command(line);
+        command.env("PATH", path());
         command
     }
 
     pub(crate) fn run(&self, line: &str) -> String {
-        let output = self.command(line).output().unwrap();
-        let (out, error) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{line}: {error}{}", String::from_utf8_lossy(out));
-        String::from_utf8_lossy(out).into_owned()
+        output_of(self.command(line)).unwrap()
     }
 
     pub(crate) fn start_weir(&mut self, config: &str) {
@@ -76,48 +52,21 @@ impl Host {
     }
 
     pub(crate) fn spawn_weir(&mut self, line: &str) {
-        let log = File::create(self.dir.join("weir.log")).unwrap();
-        let child = self.command(line).stderr(log).stdout(Stdio::null()).spawn().unwrap();
-        self.weir = Some(Running(child));
+        let line = format!("env PATH={} {line}", path());
+        self.weir = Some(self.host.start("weir", &line).unwrap());
         eventually("weir serves", || {
             self.command("weir stats --json").output().ok().filter(|it| it.status.success())
         });
     }
 
-    /// Whether an address answers a ping with so many bytes, without a program for it: not every machine has one.
+    /// Whether an address answers a ping with so many bytes.
     pub(crate) fn pings(&self, ip: Ipv4Addr, bytes: usize) -> bool {
-        self.within(|| {
-            let kind = SocketType::RAW;
-            let icmp = rustix::net::socket(AddressFamily::INET, kind, Some(ipproto::ICMP)).unwrap();
-            // An echo request (RFC 792), whose sum is right: one identifier, and payload of zeros.
-            let mut request = vec![0; 8 + bytes];
-            request[..8].copy_from_slice(&[8, 0, 0xb5, 0xfe, 0x42, 0x01, 0, 0]);
-            let to = SocketAddrV4::new(ip, 0);
-            rustix::net::sendto(&icmp, &request, SendFlags::empty(), &to).unwrap();
-            let wait = Duration::from_secs(2);
-            set_socket_timeout(&icmp, Timeout::Recv, Some(wait)).unwrap();
-            let mut answer = vec![0; 2048];
-            while let Ok((len, _)) = rustix::net::recv(&icmp, &mut answer, RecvFlags::empty()) {
-                // After IP's header of 20 bytes: an echo reply, as long as the request.
-                let is_answer = answer[12..16] == ip.octets() && answer[20..22] == [0, 0];
-                if is_answer && len == 20 + request.len() {
-                    return true;
-                }
-            }
-            false
-        })
+        self.host.pings(ip, bytes).unwrap()
     }
 
     /// Has a thread do something in the host's network.
     pub(crate) fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(format!("/proc/{}/ns/net", self.pid())).unwrap();
-        let in_thread = || {
-            use std::os::fd::AsFd as _;
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            body()
-        };
-        let ended = thread::scope(|scope| scope.spawn(in_thread).join());
-        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.host.within(body).unwrap()
     }
 
     /// What a port of its weir has dropped for a reason.
@@ -143,32 +92,24 @@ impl Host {
     }
 }
 
+/// The path of programs, with weir's in front.
+fn path() -> String {
+    let weir = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
+    format!("{}:{}", weir.display(), std::env::var("PATH").unwrap_or_default())
+}
+
 /// Hosts 1 to `count` at 192.0.2.1 and so on, each by a link of its own to a router.
 pub(crate) struct Underlay {
     pub(crate) hosts: Vec<Host>,
-    _router: Host,
+    _router: fabric::Host,
     _dir: tempfile::TempDir,
 }
 
 impl Underlay {
     pub(crate) fn new(count: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let router = Host::new(dir.path().join("router"));
-        router.run("sysctl -qw net.ipv4.ip_forward=1");
-        let host = |n: usize| {
-            let host = Host::new(dir.path().join(format!("host{n}")));
-            let there = host.pid();
-            router.run(&format!("ip link add r{n} type veth peer name u0 netns {there}"));
-            router.run(&format!("ip addr add 192.0.2.254/32 dev r{n}"));
-            router.run(&format!("ip link set r{n} up"));
-            router.run(&format!("ip route add 192.0.2.{n}/32 dev r{n}"));
-            host.run(&format!("ip addr add 192.0.2.{n}/32 dev u0"));
-            host.run("ip link set u0 up");
-            host.run("ip route add 192.0.2.254/32 dev u0");
-            host.run("ip route add default via 192.0.2.254");
-            host
-        };
-        let hosts = (1..=count).map(host).collect();
+        let fabric::Underlay { hosts, router } = fabric::Underlay::new(dir.path(), count).unwrap();
+        let hosts = hosts.into_iter().map(|host| Host { weir: None, host }).collect();
         Self { hosts, _router: router, _dir: dir }
     }
 

@@ -1,76 +1,32 @@
 //! Networks under BGP EVPN: FRR on each host says who is where. Debian's package `frr` has it.
 
-use std::fs::File;
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
+use weir_bed::fabric::Frr;
 use weir_limits::EVPN_WITHDRAWN_NS;
 use weir_testing::eventually;
 use weir_wire::Mac;
 
-use crate::bed::{Guest, Guide, Host, Running, Sets, Underlay, mac, vif};
-
-const DAEMONS: &str = "/usr/lib/frr";
+use crate::bed::{Guest, Guide, Host, Sets, Underlay, mac, vif};
 
 /// Whether the test can run: as root, and with FRR.
 fn has_frr() -> bool {
     if !weir_testing::is_root("network namespaces") {
         return false;
     }
-    let is_there = Path::new(DAEMONS).join("bgpd").exists();
+    let is_there = Frr::is_installed();
     if !is_there {
         weir_testing::skipped("FRR is not installed: apt-get install frr");
     }
     is_there
 }
 
-/// FRR on a host, unchanged: it ends when this is dropped.
-struct Frr {
-    daemons: Vec<Running>,
-}
-
-impl Frr {
-    /// On host `n`, with others as neighbours.
-    fn start(host: &Host, n: usize, others: &[usize]) -> Self {
-        let neighbours: String = others
-            .iter()
-            .map(|other| {
-                format!(
-                    " neighbor 192.0.2.{other} remote-as 65000\n neighbor 192.0.2.{other} timers connect 1\n"
-                )
-            })
-            .collect();
-        let activated: String =
-            others.iter().map(|other| format!("  neighbor 192.0.2.{other} activate\n")).collect();
-        let config = format!(
-            "router bgp 65000\n bgp router-id 192.0.2.{n}\n no bgp default ipv4-unicast\n{neighbours} !\n \
-             address-family l2vpn evpn\n{activated}  advertise-all-vni\n exit-address-family\n"
-        );
-        // BGP does not take a default route for a way to a neighbour.
-        host.run("ip route replace 192.0.2.0/24 via 192.0.2.254");
-        host.run("install -d -o frr -g frr /run/frr");
-        host.run(&format!("printf '{}' > /run/frr/frr.conf", config.replace('\n', "\\n")));
-        Self::with(host, "/run/frr/frr.conf")
-    }
-
-    fn with(host: &Host, config: &str) -> Self {
-        let daemons = ["zebra", "bgpd"].map(|name| Self::daemon(host, name, config));
-        Self { daemons: daemons.into() }
-    }
-
-    fn daemon(host: &Host, name: &str, config: &str) -> Running {
-        let log = File::create(host.dir.join(format!("{name}.log"))).unwrap();
-        let line = format!("{DAEMONS}/{name} -f {config} --log stdout");
-        let mut command = host.command(&line);
-        command.stdout(log.try_clone().unwrap()).stderr(log);
-        let daemon = Running(command.spawn().unwrap());
-        let socket = format!("test -S /run/frr/{name}.vty");
-        eventually(name, || host.command(&socket).status().unwrap().success().then_some(()));
-        daemon
-    }
+/// FRR on host `n`, with others as neighbours.
+fn start_frr(host: &Host, n: usize, others: &[usize]) -> Frr {
+    Frr::start(host, n, others, None).unwrap()
 }
 
 /// Says what each host knows, where a test fails.
@@ -175,7 +131,7 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     make_bridges(&underlay.hosts[2], 3);
     let mut frr = [1, 2, 3].map(|n| {
         let others: Vec<_> = (1..=3).filter(|other| *other != n).collect();
-        Frr::start(&underlay.hosts[n - 1], n, &others)
+        start_frr(&underlay.hosts[n - 1], n, &others)
     });
     for n in [1, 2] {
         start_weir(&mut underlay, n);
@@ -280,12 +236,12 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     });
     assert_eq!(received(three, "vx100"), at_three);
     frr[0].daemons.clear();
-    frr[0] = Frr::start(one, 1, &[2, 3]);
+    frr[0] = start_frr(one, 1, &[2, 3]);
     eventually("FRR is back", || is_noted(one, "weirv100", mac(2), 2).then_some(()));
 
     // A weir that dies is withdrawn with all that it had.
     drop((blue2, red2));
-    two.run(&format!("kill -KILL {}", two.weir.as_ref().unwrap().0.id()));
+    two.run(&format!("kill -KILL {}", two.weir.as_ref().unwrap().pid()));
     eventually("the bridge hears that the weir is gone", || {
         let is_gone = !is_noted(three, "vx100", mac(2), 2) && !is_member(three, "vx100", 2);
         is_gone.then_some(())
@@ -305,7 +261,6 @@ fn root_every_command_of_the_guide_for_a_fabric_works() {
         host.run("printf 'zebra=yes\\nbgpd=no\\n' > /etc/frr/daemons");
         host.run("touch /etc/frr/vtysh.conf");
         host.run("install -d -o frr -g frr /run/frr");
-        host.run("ip route replace 192.0.2.0/24 via 192.0.2.254");
     }
     underlay.hosts[2].run("ethtool -K u0 tx off");
     guide.write(&underlay, "toml", "weir.toml", 2);
@@ -316,7 +271,7 @@ fn root_every_command_of_the_guide_for_a_fabric_works() {
         let restarts = line == "systemctl restart frr";
         if restarts {
             host.run("grep -x bgpd=yes /etc/frr/daemons");
-            frr.push(Frr::with(host, "/etc/frr/frr.conf"));
+            frr.push(Frr::with(host, "/etc/frr/frr.conf", &["zebra", "bgpd"]).unwrap());
         }
         restarts
     });

@@ -1,0 +1,291 @@
+//! Hosts as network namespaces with a routed underlay between them, and FRR on each: a fabric.
+//!
+//! ```text
+//!  host 1, 192.0.2.1 --- u0 == r1 --- router, 192.0.2.254 --- r2 == u0 --- 192.0.2.2, host 2   ... and so on
+//! ```
+//!
+//! A namespace lasts as long as its holder, a shell that waits for the end of this process, however that ends. Then it
+//! kills whatever runs in the namespace, which takes the interfaces along.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketType, ipproto,
+        sockopt::{Timeout, set_socket_timeout},
+    },
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+
+use crate::{
+    error::{Error, Result, check},
+    process::{Placement, Process, output_of, wait_until},
+};
+
+/// The underlay's interface of each host.
+pub const INTERFACE: &str = "u0";
+/// Of the underlay: host `n` is 192.0.2.n.
+const ROUTER: &str = "192.0.2.254";
+/// Where Debian's package `frr` has them.
+const DAEMONS: &str = "/usr/lib/frr";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Says that the namespace is there, and ends all that runs in it as soon as nobody holds its standard input.
+const HOLDER: &str = "\
+    [ /proc/1/ns/net -ef /proc/$$/ns/net ] && exit 1
+    trap '' INT TERM HUP
+    mount -t tmpfs none /run && ip link set lo up && echo ready && cat >/dev/null
+    for it in /proc/[0-9]*; do
+        pid=${it#/proc/}
+        [ $it/ns/net -ef /proc/$$/ns/net ] && [ $pid != $$ ] && kill -KILL $pid
+    done 2>/dev/null";
+
+/// The address of host `n` in the underlay.
+pub fn address(n: usize) -> Ipv4Addr {
+    Ipv4Addr::new(192, 0, 2, n as u8)
+}
+
+/// A host: a network namespace with `/run` of its own. All that runs in it ends when this is dropped.
+pub struct Host {
+    holder: Child,
+    /// For its logs and sockets; the same outside.
+    pub dir: PathBuf,
+}
+
+impl Host {
+    /// Alone, with nothing but `lo`, in a new directory.
+    pub fn new(dir: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&dir).map_err(Error::io("make", &dir))?;
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "sh", "-c", HOLDER]);
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let holder =
+            piped.map_err(|source| Error::Io { what: "make a namespace".into(), source })?;
+        let mut host = Self { holder, dir };
+        let mut line = String::new();
+        if let Some(out) = host.holder.stdout.take() {
+            let read = BufReader::new(out).read_line(&mut line);
+            read.map_err(Error::io("hear of", &host.dir))?;
+        }
+        check(line == "ready\n", || String::from("no namespace is to be had (see above)"))?;
+        Ok(host)
+    }
+
+    /// The process that holds its namespaces.
+    pub fn pid(&self) -> u32 {
+        self.holder.id()
+    }
+
+    /// For processes that are to run there.
+    pub fn placement(&self) -> Placement {
+        Placement { host: Some(self.pid()), ..Placement::default() }
+    }
+
+    /// A command line there, in the host's directory.
+    pub fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.pid().to_string(), "--net", "--mount", "sh", "-c"]);
+        command.arg(self.in_dir(line)).stdin(Stdio::null());
+        command
+    }
+
+    fn in_dir(&self, line: &str) -> String {
+        format!("cd {} && exec {line}", self.dir.display())
+    }
+
+    /// Runs it to its end and returns its standard output; an error unless it succeeds.
+    pub fn run(&self, line: &str) -> Result<String> {
+        output_of(self.command(line))
+    }
+
+    /// Starts it, with what it prints in `NAME.log` of the host's directory.
+    pub fn start(&self, name: &str, line: &str) -> Result<Process> {
+        let (line, log) = (self.in_dir(line), self.dir.join(format!("{name}.log")));
+        Process::start_logged(&["sh", "-c", &line], &self.placement(), &log)
+    }
+
+    /// Has a thread do something in the host's network.
+    pub fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T> {
+        let path = PathBuf::from(format!("/proc/{}/ns/net", self.pid()));
+        let namespace = File::open(&path).map_err(Error::io("open", &path))?;
+        let in_thread = || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), kind).map(|()| body())
+        };
+        let ended = thread::scope(|scope| scope.spawn(in_thread).join());
+        let done = ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        done.map_err(|errno| Error::io("enter", &path)(errno.into()))
+    }
+
+    /// Whether an address answers a ping with so many bytes, without a program for it: not every machine has one.
+    pub fn pings(&self, ip: Ipv4Addr, bytes: usize) -> Result<bool> {
+        self.within(|| ping(ip, bytes))?.map_err(|errno| Error::Io {
+            what: format!("ping {ip} from {}", self.dir.display()),
+            source: errno.into(),
+        })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.wait();
+    }
+}
+
+fn ping(ip: Ipv4Addr, bytes: usize) -> rustix::io::Result<bool> {
+    let icmp = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP))?;
+    // An echo request (RFC 792), whose sum is right: one identifier, and payload of zeros.
+    let mut request = vec![0; 8 + bytes];
+    request[..8].copy_from_slice(&[8, 0, 0xb5, 0xfe, 0x42, 0x01, 0, 0]);
+    rustix::net::sendto(&icmp, &request, SendFlags::empty(), &SocketAddrV4::new(ip, 0))?;
+    set_socket_timeout(&icmp, Timeout::Recv, Some(Duration::from_secs(2)))?;
+    let mut answer = vec![0; 2048];
+    while let Ok((len, _)) = rustix::net::recv(&icmp, &mut answer, RecvFlags::empty()) {
+        // After IP's header of 20 bytes: an echo reply, as long as the request.
+        let is_answer = answer[12..16] == ip.octets() && answer[20..22] == [0, 0];
+        if is_answer && len == 20 + request.len() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Hosts 1 to `count`, each by a link of its own to a router.
+pub struct Underlay {
+    /// Host 1 first.
+    pub hosts: Vec<Host>,
+    /// Between them.
+    pub router: Host,
+}
+
+impl Underlay {
+    /// With a directory for each host below `dir`.
+    pub fn new(dir: &Path, count: usize) -> Result<Self> {
+        let router = Host::new(dir.join("router"))?;
+        router.run("sysctl -qw net.ipv4.ip_forward=1")?;
+        // It says nothing of hosts that are gone.
+        router.run("ip route add blackhole 192.0.2.0/24")?;
+        let hosts = (1..=count).map(|n| Self::host(dir, &router, n)).collect::<Result<_>>()?;
+        Ok(Self { hosts, router })
+    }
+
+    fn host(dir: &Path, router: &Host, n: usize) -> Result<Host> {
+        let host = Host::new(dir.join(format!("host{n}")))?;
+        let (there, address) = (host.pid(), address(n));
+        router.run(&format!("ip link add r{n} type veth peer name {INTERFACE} netns {there}"))?;
+        router.run(&format!("ip addr add {ROUTER}/32 dev r{n}"))?;
+        router.run(&format!("ip link set r{n} up"))?;
+        router.run(&format!("ip route add {address}/32 dev r{n}"))?;
+        host.run(&format!("ip addr add {address}/32 dev {INTERFACE}"))?;
+        host.run(&format!("ip link set {INTERFACE} up"))?;
+        host.run(&format!("ip route add {ROUTER}/32 dev {INTERFACE}"))?;
+        host.run(&format!("ip route add default via {ROUTER}"))?;
+        // BGP does not take a default route for a way to a neighbour.
+        host.run(&format!("ip route add 192.0.2.0/24 via {ROUTER}"))?;
+        Ok(host)
+    }
+
+    /// Cuts host `n` off, as if it had lost its power: nobody is told.
+    pub fn silence(&self, n: usize) -> Result<()> {
+        self.router.run(&format!("ip link set r{n} down")).map(drop)
+    }
+
+    /// Bytes that host `n` has sent.
+    pub fn sent_by(&self, n: usize) -> Result<u64> {
+        let text = self.router.run(&format!("ip -s -j link show dev r{n}"))?;
+        let link: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+        let bytes = link.and_then(|link| link[0]["stats64"]["rx"]["bytes"].as_u64());
+        bytes.ok_or_else(|| Error::parse("a link's statistics", text))
+    }
+}
+
+/// FRR on a host, unchanged. It ends when this is dropped.
+pub struct Frr {
+    /// `zebra`, what looks whether hosts live, and `bgpd` last.
+    pub daemons: Vec<Process>,
+}
+
+impl Frr {
+    /// On host `n`, which has `others` as neighbours. BFD, if there is to be one, sends every so many milliseconds, and
+    /// takes a host for dead that has missed three.
+    pub fn start(host: &Host, n: usize, others: &[usize], bfd_ms: Option<u32>) -> Result<Self> {
+        host.run("install -d -o frr -g frr /run/frr")?;
+        let path = host.dir.join("frr.conf");
+        fs::write(&path, config(n, others, bfd_ms)).map_err(Error::io("write", &path))?;
+        host.run("cp frr.conf /run/frr/frr.conf")?;
+        let all = ["zebra", "bfdd", "bgpd"];
+        let wanted = |name: &&str| *name != "bfdd" || bfd_ms.is_some();
+        Self::with(host, "/run/frr/frr.conf", &all.into_iter().filter(wanted).collect::<Vec<_>>())
+    }
+
+    /// These daemons with a configuration that the host has.
+    pub fn with(host: &Host, config: &str, daemons: &[&str]) -> Result<Self> {
+        let start = |name: &&str| {
+            let daemon =
+                host.start(name, &format!("{DAEMONS}/{name} -f {config} --log stdout"))?;
+            let socket = format!("test -S /run/frr/{name}.vty");
+            wait_until(name, PATIENCE, || Ok(host.run(&socket).is_ok()))?;
+            Ok(daemon)
+        };
+        Ok(Self { daemons: daemons.iter().map(start).collect::<Result<_>>()? })
+    }
+
+    /// Whether it is installed.
+    pub fn is_installed() -> bool {
+        Path::new(DAEMONS).join("bgpd").exists()
+    }
+}
+
+impl Drop for Frr {
+    fn drop(&mut self) {
+        // BGP before what it leans on.
+        while self.daemons.pop().is_some() {}
+    }
+}
+
+fn config(n: usize, others: &[usize], bfd_ms: Option<u32>) -> String {
+    let here = address(n);
+    let mut text =
+        format!("router bgp 65000\n bgp router-id {here}\n no bgp default ipv4-unicast\n");
+    for other in others.iter().map(|n| address(*n)) {
+        text += &format!(" neighbor {other} remote-as 65000\n neighbor {other} timers connect 1\n");
+        if bfd_ms.is_some() {
+            text += &format!(" neighbor {other} bfd profile fast\n");
+        }
+    }
+    text += " address-family l2vpn evpn\n";
+    for other in others.iter().map(|n| address(*n)) {
+        text += &format!("  neighbor {other} activate\n");
+    }
+    text += "  advertise-all-vni\n exit-address-family\n";
+    if let Some(ms) = bfd_ms {
+        text += &format!(
+            "bfd\n profile fast\n  transmit-interval {ms}\n  receive-interval {ms}\n  detect-multiplier 3\n"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_neighbour_is_named_activated_and_watched() {
+        let text = config(2, &[1, 3], Some(100));
+        let lines = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+        assert_eq!((lines("remote-as 65000"), lines("activate"), lines("bfd profile")), (2, 2, 2));
+        assert!(text.contains("router-id 192.0.2.2") && text.contains("transmit-interval 100"));
+        assert!(!config(1, &[2], None).contains("bfd"));
+    }
+}
