@@ -1,4 +1,4 @@
-//! A fabric under BGP EVPN: two hosts with weir and FRR, each a namespace, behind a bridge that stands for the underlay.
+//! A fabric under BGP EVPN: two hosts with weir and FRR, each a namespace, and a router between them.
 
 use std::{
     collections::HashMap,
@@ -9,8 +9,8 @@ use std::{
 
 use weir_bed::{
     error::{Error, Result},
+    fabric::{Frr, Underlay, address},
     lab::Lab,
-    netns::Netns,
     process::{Process, run, wait_until},
     report::{Figure, Goal, Report, Samples},
     workspace::socket_path,
@@ -20,7 +20,8 @@ use weir_wire::{Mac, Offload};
 
 use super::Bench;
 
-const DAEMONS: [&str; 3] = ["zebra", "bgpd", "bfdd"];
+/// How often hosts look whether others live (ms).
+const BFD_MS: u32 = 100;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Addresses that appear: as many as an interface may have, nearly.
 const ADDRESSES: u8 = 50;
@@ -28,85 +29,47 @@ const ADDRESSES: u8 = 50;
 const FRAME_LEN: usize = 60;
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// One host; what runs there ends before its namespace.
-struct Host {
+/// What runs on a host.
+struct Member {
     _vif: Vif,
     pair: QueuePair,
     mac: Mac,
     weir: String,
     control: PathBuf,
     log: PathBuf,
-    _processes: Vec<Process>,
-    _netns: Netns,
+    _processes: [Process; 2],
+    _frr: Frr,
 }
 
-impl Host {
-    /// Host `n` of two.
-    fn start(lab: &Lab, underlay: &Netns, n: u8) -> Result<Self> {
-        let netns = Netns::new()?;
-        let port = format!("p{n}");
-        netns.ip(&[
-            "link",
-            "add",
-            "u0",
-            "type",
-            "veth",
-            "peer",
-            &port,
-            "netns",
-            underlay.name(),
-        ])?;
-        underlay.ip(&["link", "set", &port, "master", "br0", "up"])?;
-        netns.configure("u0", &format!("192.0.2.{n}/24"))?;
-        let dir = lab.workspace.run_dir(&format!("evpn{n}"))?;
-        let run_dir = dir.join("frr");
-        fs::create_dir_all(&run_dir).map_err(Error::io("make", &run_dir))?;
-        let config = run_dir.join("frr.conf");
-        fs::write(&config, frr_config(n)).map_err(Error::io("write", &config))?;
-        run(&["chown", "-R", "frr:frr", &run_dir.to_string_lossy()])?;
-        let (control, socket) = (socket_path(&dir, "control.sock")?, socket_path(&dir, "a.sock")?);
-        let toml = dir.join("weir.toml");
+impl Member {
+    /// On host `n` of two.
+    fn start(lab: &Lab, underlay: &Underlay, n: usize) -> Result<Self> {
+        let host = &underlay.hosts[n - 1];
+        let frr = Frr::start(host, n, &[3 - n], Some(BFD_MS))?;
+        let (control, socket) =
+            (socket_path(&host.dir, "control.sock")?, socket_path(&host.dir, "a.sock")?);
+        let toml = host.dir.join("weir.toml");
         // Hardly a frame goes to who is not known.
         let text = format!(
-            "[switch]\nworkers = 1\ncontrol = {control:?}\n[overlay]\nlocal = \"192.0.2.{n}\"\nevpn = true\n\
+            "[switch]\nworkers = 1\ncontrol = {control:?}\n[overlay]\nlocal = \"{}\"\nevpn = true\n\
              [network.blue]\nvni = 100\nflood_per_second = 1\n\
-             [vif.a]\nsocket = {socket:?}\nnetwork = \"blue\"\nmac_check = false\n"
+             [vif.a]\nsocket = {socket:?}\nnetwork = \"blue\"\nmac_check = false\n",
+            address(n)
         );
         fs::write(&toml, text).map_err(Error::io("write", &toml))?;
         let program = lab.weir.to_string_lossy().into_owned();
-        // `ip netns exec` gives each program mounts of its own, so that each host has a /run/frr.
-        let start = |name: &str, line: &str| {
-            let run_dir = run_dir.display();
-            let line =
-                format!("mkdir -p /run/frr && mount --bind {run_dir} /run/frr && exec {line}");
-            let argv = ["ip", "netns", "exec", netns.name(), "sh", "-c", &line];
-            Process::start_logged(&argv, &weir_bed::process::Placement::default(), &dir.join(name))
-        };
-        let mut processes = Vec::new();
-        for daemon in DAEMONS {
-            let line = format!("/usr/lib/frr/{daemon} -f /run/frr/frr.conf --log stdout");
-            processes.push(start(daemon, &line)?);
-            let vty = run_dir.join(format!("{daemon}.vty"));
-            wait_until(daemon, PATIENCE, || Ok(vty.exists()))?;
-        }
-        processes.push(start("monitor", "bridge -timestamp monitor fdb")?);
-        processes.push(start("weir.log", &format!("{program} run {}", toml.display()))?);
+        let processes = [
+            host.start("monitor", "bridge -timestamp monitor fdb")?,
+            host.start("weir", &format!("{program} run weir.toml"))?,
+        ];
         wait_until("weir's sockets", PATIENCE, || Ok(control.exists() && socket.exists()))?;
-        let mac = Mac([0x52, 0x54, 0, 0, n, 0xff]);
+        let mac = Mac([0x52, 0x54, 0, 0, n as u8, 0xff]);
         let connect = Vif::connect(&socket, &Options::new(mac));
         let mut vif = connect.map_err(|error| Error::Check(format!("a guest: {error}")))?;
         let pair = vif.queue_pairs().remove(0);
-        let log = dir.join("monitor");
-        Ok(Self {
-            _vif: vif,
-            pair,
-            mac,
-            weir: program,
-            control,
-            log,
-            _processes: processes,
-            _netns: netns,
-        })
+        let log = host.dir.join("monitor.log");
+        let (_vif, _frr, _processes) = (vif, frr, processes);
+        Ok(Self { _vif, pair, mac, weir: program, control, log, _processes, _frr })
     }
 
     fn ask(&self, command: &str) -> Result<String> {
@@ -158,29 +121,17 @@ fn seconds(time: &str) -> Option<f64> {
     Some((hours * 60.0 + minutes) * 60.0 + seconds + usec / 1e6)
 }
 
-fn frr_config(n: u8) -> String {
-    let other = 3 - n;
-    format!(
-        "router bgp 65000\n bgp router-id 192.0.2.{n}\n no bgp default ipv4-unicast\n\
-         \x20neighbor 192.0.2.{other} remote-as 65000\n neighbor 192.0.2.{other} timers connect 1\n\
-         \x20neighbor 192.0.2.{other} bfd profile fast\n address-family l2vpn evpn\n\
-         \x20 neighbor 192.0.2.{other} activate\n  advertise-all-vni\n exit-address-family\n\
-         bfd\n profile fast\n  transmit-interval 100\n  receive-interval 100\n  detect-multiplier 3\n"
-    )
-}
-
 /// Two hosts that know each other, and the underlay.
-fn fabric(lab: &Lab) -> Result<([Host; 2], Netns)> {
-    let underlay = Netns::new()?;
-    underlay.add_bridge("br0")?;
-    let [mut one, mut two] = [Host::start(lab, &underlay, 1)?, Host::start(lab, &underlay, 2)?];
+fn fabric(lab: &Lab) -> Result<([Member; 2], Underlay)> {
+    let underlay = Underlay::new(&lab.workspace.run_dir("evpn")?, 2)?;
+    let [mut one, mut two] = [Member::start(lab, &underlay, 1)?, Member::start(lab, &underlay, 2)?];
     let (first, second) = (one.mac, two.mac);
     wait_until("the hosts know each other", PATIENCE, || {
         one.say(second, first);
         two.say(first, second);
         Ok([&one, &two]
             .iter()
-            .all(|host| host.ask("addresses").is_ok_and(|it| it.contains("evpn"))))
+            .all(|member| member.ask("addresses").is_ok_and(|it| it.contains("evpn"))))
     })?;
     Ok(([one, two], underlay))
 }
@@ -235,22 +186,15 @@ pub(super) fn host_failure(bench: &Bench<'_>, report: &mut Report) -> Result<()>
         // BFD begins slowly, and then agrees on 100 ms.
         std::thread::sleep(Duration::from_secs(4));
         let (gone, src) = (one.mac, two.mac);
-        let sent = |underlay: &Netns| -> Result<u64> {
-            // Bytes that come from host 2.
-            let stats = underlay.exec(&["ip", "-s", "-j", "link", "show", "dev", "p2"])?;
-            let stats: serde_json::Value =
-                serde_json::from_str(&stats).map_err(|error| Error::Check(error.to_string()))?;
-            Ok(stats[0]["stats64"]["rx"]["bytes"].as_u64().unwrap_or(0))
-        };
-        underlay.ip(&["link", "set", "p1", "down"])?;
+        underlay.silence(1)?;
         let start = Instant::now();
-        let (mut last, mut seen) = (start, sent(&underlay)?);
+        let (mut last, mut seen) = (start, underlay.sent_by(2)?);
         while start.elapsed() < Duration::from_secs(5) {
             for _ in 0..50 {
                 two.say(gone, src);
             }
             std::thread::sleep(Duration::from_millis(5));
-            let now = sent(&underlay)?;
+            let now = underlay.sent_by(2)?;
             // BFD and BGP say a little meanwhile.
             if now - seen >= 25 * FRAME_LEN as u64 {
                 last = Instant::now();
