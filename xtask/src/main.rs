@@ -119,7 +119,7 @@ enum Task {
     /// Kill, reload, upgrade and migrate under traffic and measure what guests notice; set the figures in
     /// target/bench/report.json. Needs root.
     Survive {
-        /// Only parts (`killed`, `reload`, `upgrade`, `dirty_log`, `migration`) whose name contains this.
+        /// Only parts (`killed`, `reload`, `upgrade`, `dirty_log`, `migration`, `fabric`) whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// How often each happens, over how often it does for a figure; with another number than 1 nothing is written.

@@ -11,14 +11,16 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
     net::{Ipv4Addr, SocketAddrV4},
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant, SystemTime},
 };
 
 use rustix::{
+    io::Errno,
     net::{
         AddressFamily, RecvFlags, SendFlags, SocketType, ipproto,
         sockopt::{Timeout, set_socket_timeout},
@@ -28,16 +30,22 @@ use rustix::{
 
 use crate::{
     error::{Error, Result, check},
+    lab::Lab,
     process::{Placement, Process, output_of, wait_until},
+    weir::{Overlay, Setup, Vif, Weir},
 };
 
 /// The underlay's interface of each host.
 pub const INTERFACE: &str = "u0";
+/// What VXLAN leaves of the underlay's 1500 bytes.
+pub const MTU: u32 = 1450;
 /// Of the underlay: host `n` is 192.0.2.n.
 const ROUTER: &str = "192.0.2.254";
 /// Where Debian's package `frr` has them.
 const DAEMONS: &str = "/usr/lib/frr";
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two echo requests to an address that is watched.
+const WATCH_INTERVAL: Duration = Duration::from_millis(4);
 
 /// Says that the namespace is there, and ends all that runs in it as soon as nobody holds its standard input.
 const HOLDER: &str = "\
@@ -52,6 +60,14 @@ const HOLDER: &str = "\
 /// The address of host `n` in the underlay.
 pub fn address(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, n as u8)
+}
+
+/// The TAP by which a host takes part in the first network of a [`Fabric`].
+const PROBE: &str = "probe0";
+
+/// The address of host `n` itself there.
+pub fn probe(n: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, 200 + n as u8)
 }
 
 /// A host: a network namespace with `/run` of its own. All that runs in it ends when this is dropped.
@@ -128,10 +144,34 @@ impl Host {
 
     /// Whether an address answers a ping with so many bytes, without a program for it: not every machine has one.
     pub fn pings(&self, ip: Ipv4Addr, bytes: usize) -> Result<bool> {
-        self.within(|| ping(ip, bytes))?.map_err(|errno| Error::Io {
-            what: format!("ping {ip} from {}", self.dir.display()),
-            source: errno.into(),
-        })
+        self.within(|| Echo::open(ip)?.answers(bytes))?.map_err(self.no_ping(ip))
+    }
+
+    /// Pings an address each few milliseconds until it is told to end; when answers came.
+    pub fn watches(&self, ip: Ipv4Addr, until: &AtomicBool) -> Result<Vec<SystemTime>> {
+        let watch = || {
+            let (mut echo, mut seen) = (Echo::open(ip)?, Vec::new());
+            set_socket_timeout(&echo.socket, Timeout::Recv, Some(WATCH_INTERVAL))?;
+            while !until.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                // One that cannot be sent is not answered.
+                let _ = echo.ask(56);
+                while start.elapsed() < WATCH_INTERVAL {
+                    match echo.hears(56) {
+                        Ok(true) => seen.push(SystemTime::now()),
+                        Ok(false) => {}
+                        Err(_) => break,
+                    }
+                }
+            }
+            Ok(seen)
+        };
+        self.within(watch)?.map_err(self.no_ping(ip))
+    }
+
+    fn no_ping(&self, ip: Ipv4Addr) -> impl Fn(Errno) -> Error {
+        let what = format!("ping {ip} from {}", self.dir.display());
+        move |errno| Error::Io { what: what.clone(), source: errno.into() }
     }
 }
 
@@ -142,22 +182,47 @@ impl Drop for Host {
     }
 }
 
-fn ping(ip: Ipv4Addr, bytes: usize) -> rustix::io::Result<bool> {
-    let icmp = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP))?;
-    // An echo request (RFC 792), whose sum is right: one identifier, and payload of zeros.
-    let mut request = vec![0; 8 + bytes];
-    request[..8].copy_from_slice(&[8, 0, 0xb5, 0xfe, 0x42, 0x01, 0, 0]);
-    rustix::net::sendto(&icmp, &request, SendFlags::empty(), &SocketAddrV4::new(ip, 0))?;
-    set_socket_timeout(&icmp, Timeout::Recv, Some(Duration::from_secs(2)))?;
-    let mut answer = vec![0; 2048];
-    while let Ok((len, _)) = rustix::net::recv(&icmp, &mut answer, RecvFlags::empty()) {
+/// Echo requests (RFC 792).
+struct Echo {
+    socket: OwnedFd,
+    ip: Ipv4Addr,
+}
+
+impl Echo {
+    fn open(ip: Ipv4Addr) -> rustix::io::Result<Self> {
+        let (family, kind) = (AddressFamily::INET, SocketType::RAW);
+        let socket = rustix::net::socket(family, kind, Some(ipproto::ICMP))?;
+        Ok(Self { socket, ip })
+    }
+
+    fn ask(&mut self, bytes: usize) -> rustix::io::Result<()> {
+        // The sum is right: one identifier, and payload of zeros.
+        let mut request = vec![0; 8 + bytes];
+        request[..8].copy_from_slice(&[8, 0, 0xb5, 0xfe, 0x42, 0x01, 0, 0]);
+        let to = SocketAddrV4::new(self.ip, 0);
+        rustix::net::sendto(&self.socket, &request, SendFlags::empty(), &to).map(drop)
+    }
+
+    /// Whether what comes next is an answer of this length; an error if nothing comes in time.
+    fn hears(&mut self, bytes: usize) -> rustix::io::Result<bool> {
+        let mut answer = vec![0; 2048];
+        let (len, _) = rustix::net::recv(&self.socket, &mut answer, RecvFlags::empty())?;
         // After IP's header of 20 bytes: an echo reply, as long as the request.
-        let is_answer = answer[12..16] == ip.octets() && answer[20..22] == [0, 0];
-        if is_answer && len == 20 + request.len() {
-            return Ok(true);
+        let is_reply = answer[12..16] == self.ip.octets() && answer[20..22] == [0, 0];
+        Ok(is_reply && len == 28 + bytes)
+    }
+
+    fn answers(&mut self, bytes: usize) -> rustix::io::Result<bool> {
+        self.ask(bytes)?;
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(Duration::from_secs(2)))?;
+        loop {
+            match self.hears(bytes) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(_) => return Ok(false),
+            }
         }
     }
-    Ok(false)
 }
 
 /// Hosts 1 to `count`, each by a link of its own to a router.
@@ -231,8 +296,7 @@ impl Frr {
     /// These daemons with a configuration that the host has.
     pub fn with(host: &Host, config: &str, daemons: &[&str]) -> Result<Self> {
         let start = |name: &&str| {
-            let daemon =
-                host.start(name, &format!("{DAEMONS}/{name} -f {config} --log stdout"))?;
+            let daemon = host.start(name, &format!("{DAEMONS}/{name} -f {config} --log stdout"))?;
             let socket = format!("test -S /run/frr/{name}.vty");
             wait_until(name, PATIENCE, || Ok(host.run(&socket).is_ok()))?;
             Ok(daemon)
@@ -274,6 +338,63 @@ fn config(n: usize, others: &[usize], bfd_ms: Option<u32>) -> String {
         );
     }
     text
+}
+
+/// A fabric: FRR and weir on each of its hosts.
+pub struct Fabric {
+    /// That of host 1 first; none on a host that is dead.
+    pub weirs: Vec<Option<Weir>>,
+    /// Likewise.
+    pub frr: Vec<Frr>,
+    /// Ends last.
+    pub underlay: Underlay,
+}
+
+impl Fabric {
+    /// With the same interfaces on each of `count` hosts, in `networks` (name and VNI).
+    pub fn start(
+        lab: &Lab,
+        count: usize,
+        networks: &[(&'static str, u32)],
+        vifs: &[Vif],
+        bfd_ms: Option<u32>,
+    ) -> Result<Self> {
+        let underlay = Underlay::new(&lab.workspace.run_dir("fabric")?, count)?;
+        let (mut frr, mut weirs) = (Vec::new(), Vec::new());
+        for (n, host) in (1..).zip(&underlay.hosts) {
+            let others: Vec<_> = (1..=count).filter(|other| *other != n).collect();
+            frr.push(Frr::start(host, n, &others, bfd_ms)?);
+        }
+        for (n, host) in (1..).zip(&underlay.hosts) {
+            let overlay = Overlay { local: address(n), networks: networks.to_vec(), probe: PROBE };
+            let vifs = vifs.to_vec();
+            let setup = Setup { vifs, overlay: Some(overlay), ..Setup::default() };
+            weirs.push(Some(Weir::start_on(host, lab, &setup)?));
+            host.run(&format!("ip addr add {}/24 dev {PROBE}", probe(n)))?;
+        }
+        Ok(Self { weirs, frr, underlay })
+    }
+
+    /// The weir of host `n`.
+    pub fn weir(&self, n: usize) -> Result<&Weir> {
+        let weir = self.weirs.get(n - 1).and_then(Option::as_ref);
+        weir.ok_or_else(|| Error::Check(format!("host {n} is dead")))
+    }
+
+    /// Behind which host the weir of host `n` has an address of a network; `None` where it is behind none.
+    pub fn behind(&self, n: usize, network: &str, mac: &str) -> Result<Option<Ipv4Addr>> {
+        let text = self.weir(n)?.control(&["addresses", "--json"])?;
+        let all: Vec<serde_json::Value> =
+            serde_json::from_str(&text).map_err(|_| Error::parse("addresses", text))?;
+        let entry = all.iter().find(|it| it["network"] == network && it["mac"] == mac);
+        Ok(entry.and_then(|entry| entry["host"].as_str()?.parse().ok()))
+    }
+
+    /// Waits until host `n` knows that an address of a network is at host `at`.
+    pub fn await_at(&self, n: usize, network: &str, mac: &str, at: usize) -> Result<()> {
+        let what = format!("host {n} to know {mac} of {network} at host {at}");
+        wait_until(&what, PATIENCE, || Ok(self.behind(n, network, mac)? == Some(address(at))))
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{
     fmt::Write as _,
     fs,
-    net::SocketAddrV4,
+    net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,6 +11,7 @@ use std::{
 use crate::{
     address,
     error::{Error, Result},
+    fabric::{self, Host},
     lab::Lab,
     process::{Placement, Process, run, wait_until},
     qemu::{MEMORY, Plug, Qemu},
@@ -35,6 +36,8 @@ pub struct Vif {
     pub queues: Option<u8>,
     /// The VLAN it is an access port of.
     pub vlan: Option<u16>,
+    /// The network of [`Overlay`] that it is in.
+    pub network: Option<&'static str>,
     /// Its Ethernet address; [`address::mac`] of its index where nothing is said.
     pub mac: Option<&'static str>,
     /// Its moderation policy; the default where nothing is said.
@@ -49,11 +52,24 @@ pub struct Vif {
     pub for_all_users: bool,
 }
 
+/// Networks that reach other hosts; FRR says who is where.
+#[derive(Clone, Debug)]
+pub struct Overlay {
+    /// This host's address in the underlay.
+    pub local: Ipv4Addr,
+    /// Names and VNIs.
+    pub networks: Vec<(&'static str, u32)>,
+    /// The TAP by which the host itself takes part in the first of them.
+    pub probe: &'static str,
+}
+
 /// What weir is started with. Interfaces are named `vif0`, `vif1`, ...
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// The interfaces, by index.
     pub vifs: Vec<Vif>,
+    /// Networks over hosts, if there are any.
+    pub overlay: Option<Overlay>,
     /// The uplink, if there is one.
     pub uplink: Option<Uplink>,
     /// The VLAN that the uplink is an access port of; a trunk of all of them where nothing is said.
@@ -85,6 +101,23 @@ impl Setup {
             let _ =
                 writeln!(toml, "api_listen = \"{api}\"\napi_token_file = {:?}", dir.join(TOKEN));
         }
+        if let Some(Overlay { local, networks, probe }) = &self.overlay {
+            let _ = writeln!(
+                toml,
+                "\n[overlay]\nlocal = \"{local}\"\ninterface = \"{}\"\nevpn = true",
+                fabric::INTERFACE
+            );
+            for (name, vni) in networks {
+                let _ = writeln!(toml, "\n[network.{name}]\nvni = {vni}");
+            }
+            if let Some((name, _)) = networks.first() {
+                let _ = write!(
+                    toml,
+                    "\n[uplink.probe]\nkind = \"tap\"\nname = \"{probe}\"\nnetwork = \"{name}\"\nmtu = {}\n",
+                    fabric::MTU
+                );
+            }
+        }
         if let Some(uplink) = self.uplink {
             let (kind, name) = (uplink.kind(), uplink.interface());
             let _ =
@@ -103,7 +136,11 @@ impl Setup {
             if let Some(vlan) = vif.vlan {
                 let _ = writeln!(toml, "vlan = {vlan}");
             }
-            let words = [("moderation", vif.moderation), ("latency_budget", vif.latency_budget)];
+            let words = [
+                ("network", vif.network),
+                ("moderation", vif.moderation),
+                ("latency_budget", vif.latency_budget),
+            ];
             for (key, value) in words {
                 if let Some(value) = value {
                     let _ = writeln!(toml, "{key} = \"{value}\"");
@@ -143,6 +180,15 @@ impl Weir {
 
     /// The same in `dir`, where another one may have been before.
     pub fn start_in(dir: PathBuf, lab: &Lab, setup: &Setup) -> Result<Self> {
+        Self::begin(dir, lab, setup, Placement::default())
+    }
+
+    /// The same on a host of a fabric, in its directory.
+    pub fn start_on(host: &Host, lab: &Lab, setup: &Setup) -> Result<Self> {
+        Self::begin(host.dir.clone(), lab, setup, host.placement())
+    }
+
+    fn begin(dir: PathBuf, lab: &Lab, setup: &Setup, placement: Placement) -> Result<Self> {
         let config = dir.join("weir.toml");
         fs::write(&config, setup.to_toml(&dir)?).map_err(Error::io("write", &config))?;
 
@@ -153,7 +199,7 @@ impl Weir {
         }
         let uplink = setup.uplink.map(UplinkSite::new).transpose()?;
         let netns = uplink.as_ref().and_then(|site| site.placement().netns);
-        let placement = Placement { netns, cpu: setup.cpu, ..Placement::default() };
+        let placement = Placement { netns, cpu: setup.cpu, ..placement };
         let program = lab.weir.to_string_lossy().into_owned();
         let keeper = setup.keeper.then(|| launch_keeper(&program, &dir)).transpose()?;
         let process = launch(&program, &dir, &placement)?;

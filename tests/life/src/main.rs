@@ -7,6 +7,7 @@
 
 mod account;
 mod bars;
+mod fabric;
 mod killed;
 mod log_cost;
 mod moves;
@@ -99,6 +100,7 @@ const PARTS: &[Part] = &[
     Part { name: "upgrade", times: 200, run: upgrade::run },
     Part { name: "dirty_log", times: 15, run: log_cost::run },
     Part { name: "migration", times: 40, run: moves::run },
+    Part { name: "fabric", times: 20, run: fabric::run },
 ];
 
 fn main() -> ExitCode {

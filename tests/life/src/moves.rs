@@ -8,8 +8,8 @@ use weir_bed::{
     address,
     error::{Error, Result},
     lab::Lab,
+    lines,
     netns::Netns,
-    process::wait_until,
     qemu::{Guest, GuestSpec, Qemu, moves::Mover},
     report::{Goal, Samples},
     uplink::Uplink,
@@ -17,11 +17,9 @@ use weir_bed::{
 };
 use weir_system_tests::{frontends::parts::Parts, guests::moves::join};
 
-use crate::{bars::Bars, real};
+use crate::bars::Bars;
 
 const PORT: u16 = 5000;
-/// How long a connection may take to go on.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two moves.
 const TRAFFIC: Duration = Duration::from_secs(1);
 /// How long a guest may stand still: QEMU's own default.
@@ -101,13 +99,14 @@ fn measure(lab: &Lab, cell: &Cell, moves: u32, found: &mut Found) -> Result<()> 
         let at = (nth % 2) as usize;
         thread::sleep(TRAFFIC);
         let spec = weirs.spec(cell, 1, at)?;
-        let weir_ms = on_weir.moves.move_to(&cell.program, &lab.image, &spec, &weirs.dirs()[at])?;
+        let moved = on_weir.moves.move_to(&cell.program, &lab.image, &spec, &weirs.dirs()[at])?;
+        let weir_ms = moved.downtime_ms;
         found.moves += 1;
         found.lost_connections += on_weir.lost_connections()?;
         thread::sleep(TRAFFIC);
         let spec = bridges.spec(&weirs, cell, 1, at)?;
-        let bridge_ms =
-            on_bridge.moves.move_to(&cell.program, &lab.image, &spec, &bridges.dirs[at])?;
+        let moved = on_bridge.moves.move_to(&cell.program, &lab.image, &spec, &bridges.dirs[at])?;
+        let bridge_ms = moved.downtime_ms;
         let lost = on_bridge.lost_connections()?;
         println!(
             "{}, move {nth}: stood still for {weir_ms} ms, on TAPs and bridges for {bridge_ms} ms{}",
@@ -139,8 +138,8 @@ impl Pair {
         let mut stays = Guest::boot_under(&cell.program, image, &spec(0, 0)?, dir)?;
         let mut moves = Mover::boot(&cell.program, image, &spec(1, 0)?, dir)?;
         moves.downtime_ms_max = DOWNTIME_MS_MAX;
-        real::begin_lines(&mut stays, &mut moves.guest, &address::ip(1), PORT)?;
-        real::begin_lines(&mut moves.guest, &mut stays, &address::ip(0), PORT)?;
+        lines::begin(&mut stays, &mut moves.guest, &address::ip(1), PORT)?;
+        lines::begin(&mut moves.guest, &mut stays, &address::ip(0), PORT)?;
         let mut this = Self { stays, moves, lines: [0; 2] };
         let lost = this.lost_connections()?;
         if lost > 0 {
@@ -151,19 +150,10 @@ impl Pair {
 
     /// How many of the two connections do not go on, or have carried wrong bytes.
     fn lost_connections(&mut self) -> Result<u32> {
-        let mut lost = 0;
         let guests = [&mut self.stays, &mut self.moves.guest];
+        let mut lost = 0;
         for (guest, before) in guests.into_iter().zip(&mut self.lines) {
-            let (mut now, start) = ([0; 2], real::lines(guest)?[0].max(*before));
-            let goes_on = wait_until("lines to come", PATIENCE, || {
-                now = real::lines(guest)?;
-                Ok(now[0] > start)
-            });
-            if goes_on.is_err() || now[1] > 0 {
-                println!("a connection has {} lines, of which {} are wrong", now[0], now[1]);
-                lost += 1;
-            }
-            *before = now[0];
+            lost += u32::from(!lines::go_on(guest, PORT, before)?);
         }
         Ok(lost)
     }

@@ -6,6 +6,7 @@ use weir_bed::{
     address,
     error::{Error, Result, check},
     lab::Lab,
+    lines,
     qemu::{Guest, GuestSpec},
     switch::Switch as _,
     weir::{self, Setup, Vif, Weir},
@@ -14,18 +15,13 @@ use weir_bed::{
 use crate::random::Random;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const PORT: u16 = 5000;
 const TRAFFIC: Duration = Duration::from_secs(1);
 /// Echo requests for each kill, and seconds between two.
 const ECHOES: u32 = 50;
 const ECHO_INTERVAL: f64 = 0.02;
 /// What Linux says when a chain comes back that it has not given away.
 const WRONG_CHAINS: &str = "dmesg | grep -c -e 'is not a head' -e 'out of range' || true";
-/// A thousand numbered lines a second.
-const LINES: &str = "i=0; while :; do j=0; while [ $j -lt 50 ]; do echo line $i; i=$((i+1)); j=$((j+1)); done; \
-                     usleep 50000; done";
-/// Counts them, and those that are not the next one. No checksum stands between two guests: wrong bytes are seen here.
-const COUNT: &str = "awk '$1!=\"line\"||$2!=NR-1{bad++} NR%100==0{print NR, bad+0 >\"/tmp/lines\"; close(\"/tmp/lines\")}'";
-
 /// What guests have seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
@@ -41,23 +37,6 @@ pub struct Seen {
     pub lines: u64,
     /// Of these, those that were not the next one.
     pub wrong_lines: u64,
-}
-
-/// Has `to` take numbered lines at `port`, and `from` send them without end.
-pub fn begin_lines(from: &mut Guest, to: &mut Guest, to_ip: &str, port: u16) -> Result<()> {
-    // Its input stays open, or it would end the connection.
-    to.run(&format!("(sleep 999999 | nc -l -p {port} | {COUNT}) >/dev/null 2>&1 &"), PATIENCE)?;
-    let listens = format!("cat /proc/net/tcp* | grep -q ':{port:04X} '");
-    to.run(&format!("until {listens}; do sleep 0.1; done"), PATIENCE)?;
-    from.run(&format!("({LINES} | nc {to_ip} {port}) >/dev/null 2>&1 &"), PATIENCE).map(drop)
-}
-
-/// How many lines have come to `guest`, and how many of them were wrong.
-pub fn lines(guest: &mut Guest) -> Result<[u64; 2]> {
-    let text = guest.run("cat /tmp/lines 2>/dev/null || true", PATIENCE)?;
-    let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
-    // Nothing yet, or it is written just now.
-    Ok([numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)])
 }
 
 /// Chains that came back to `guest` and were not given away.
@@ -107,8 +86,8 @@ pub fn killed(lab: &Lab, queues: u8, kills: u32, random: &mut Random) -> Result<
     let guests = Guest::boot_all(&lab.image, &specs, weir.dir())?;
     let [mut split, mut packed] = <[Guest; 2]>::try_from(guests)
         .map_err(|_| Error::Check("two guests were to boot".into()))?;
-    begin_lines(&mut split, &mut packed, &address::ip(1), 5000)?;
-    begin_lines(&mut packed, &mut split, &address::ip(0), 5000)?;
+    lines::begin(&mut split, &mut packed, &address::ip(1), PORT)?;
+    lines::begin(&mut packed, &mut split, &address::ip(0), PORT)?;
     let mut seen = Seen::default();
     let command = echo(&address::ip(1), ECHOES, ECHO_INTERVAL);
     for _ in 0..kills {
@@ -122,9 +101,9 @@ pub fn killed(lab: &Lab, queues: u8, kills: u32, random: &mut Random) -> Result<
         seen.repeated += repeated;
     }
     for guest in [&mut split, &mut packed] {
-        let before = lines(guest)?[0];
+        let before = lines::seen(guest, PORT)?[0];
         thread::sleep(2 * TRAFFIC);
-        let [now, wrong] = lines(guest)?;
+        let [now, wrong] = lines::seen(guest, PORT)?;
         check(now > before, || format!("a connection stands still after {now} lines"))?;
         seen.lines += now;
         seen.wrong_lines += wrong;

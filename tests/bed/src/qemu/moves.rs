@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use serde_json::{Value, json};
@@ -26,6 +26,15 @@ const BANDWIDTH_MAX: u64 = 1 << 32;
 /// How long a guest may stand still (ms). Without KVM, the last look at memory alone takes a while.
 const DOWNTIME_MS_MAX: u64 = 2000;
 
+/// A move.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    /// How long the guest stood still (ms), as the QEMU says that it left.
+    pub downtime_ms: u64,
+    /// When it went on in the other one.
+    pub resumed: SystemTime,
+}
+
 /// A guest that can move.
 pub struct Mover {
     /// It.
@@ -46,14 +55,14 @@ impl Mover {
 
     /// Moves to another QEMU, which is plugged in as `spec` says, and where postcopy is refused if its
     /// back end is weir. Whatever runs in the
-    /// guest goes on. How long it stood still (ms).
+    /// guest goes on.
     pub fn move_to(
         &mut self,
         program: &str,
         image: &GuestImage,
         spec: &GuestSpec,
         dir: &Path,
-    ) -> Result<u64> {
+    ) -> Result<Moved> {
         self.moves += 1;
         let (mut spec, monitor) = with_monitor(spec, dir, self.moves)?;
         let way = socket_path(dir, &format!("{}.{}.move", self.guest.name, self.moves))?;
@@ -66,7 +75,8 @@ impl Mover {
             Ok(way.exists())
         })?;
         let postcopy = json!({"capabilities": [{"capability": "postcopy-ram", "state": true}]});
-        let agreed = Monitor::connect(&monitor)?.ask("migrate-set-capabilities", postcopy).is_ok();
+        let mut there = Monitor::connect(&monitor)?;
+        let agreed = there.ask("migrate-set-capabilities", postcopy).is_ok();
         let outside = spec.plug.qemu_args.iter().any(|argument| argument.starts_with("vhost-user"));
         check(!agreed || !outside, || {
             String::from("QEMU takes its back end to be capable of postcopy")
@@ -84,12 +94,16 @@ impl Mover {
             check(status != "failed", || format!("the guest did not move: {told}"))?;
             Ok(status == "completed")
         })?;
+        let resumed = there.resumed()?;
         self.guest.process.end_now();
         self.guest.process = destination.process;
         self.guest.dialogue = destination.dialogue;
         self.guest.console = destination.console;
         self.monitor = monitor;
-        told["downtime"].as_u64().ok_or_else(|| Error::parse("a downtime", told.to_string()))
+        let downtime_ms = told["downtime"].as_u64();
+        let downtime_ms =
+            downtime_ms.ok_or_else(|| Error::parse("a downtime", told.to_string()))?;
+        Ok(Moved { downtime_ms, resumed })
     }
 }
 
@@ -114,6 +128,20 @@ impl Monitor {
         monitor.next()?;
         monitor.ask("qmp_capabilities", json!({}))?;
         Ok(monitor)
+    }
+
+    /// Waits until the guest runs here; since when.
+    fn resumed(&mut self) -> Result<SystemTime> {
+        loop {
+            let event = self.next()?;
+            let time = |part: &str| event["timestamp"][part].as_u64();
+            if event["event"] == "RESUME"
+                && let (Some(seconds), Some(microseconds)) = (time("seconds"), time("microseconds"))
+            {
+                let since = Duration::from_secs(seconds) + Duration::from_micros(microseconds);
+                return Ok(SystemTime::UNIX_EPOCH + since);
+            }
+        }
     }
 
     fn next(&mut self) -> Result<Value> {

@@ -11,6 +11,7 @@ use weir_bed::{
     address,
     error::{Error, Result, check},
     lab::Lab,
+    lines,
     process::{Placement, Process, wait_until},
     qemu::{Guest, QEMU, moves::Mover},
     uplink::Uplink,
@@ -151,8 +152,8 @@ impl Real {
         let spec = real::spec(here, MOVES, 1, ",packed=on")?;
         let mut moves = Mover::boot(QEMU, &lab.image, &spec, here.dir())?;
         let ip = address::ip;
-        real::begin_lines(&mut stays, &mut moves.guest, &ip(MOVES), PORT)?;
-        real::begin_lines(&mut moves.guest, &mut stays, &ip(STAYS), PORT)?;
+        lines::begin(&mut stays, &mut moves.guest, &ip(MOVES), PORT)?;
+        lines::begin(&mut moves.guest, &mut stays, &ip(STAYS), PORT)?;
         let weirs_dirs = [0, 1].map(|index: usize| weirs[index].dir().to_owned());
         let mut this =
             Self { stays, moves, at: 0, uml: None, uml_programs, lines: [0; 2], weirs_dirs };
@@ -176,7 +177,8 @@ impl Real {
     pub fn move_over(&mut self, lab: &Lab, weirs: &[Weir; 2]) -> Result<u64> {
         self.at = 1 - self.at;
         let spec = real::spec(&weirs[self.at], MOVES, 1, ",packed=on")?;
-        self.moves.move_to(QEMU, &lab.image, &spec, &self.weirs_dirs[self.at])
+        let moved = self.moves.move_to(QEMU, &lab.image, &spec, &self.weirs_dirs[self.at])?;
+        Ok(moved.downtime_ms)
     }
 
     /// What they have seen since the last time: everybody asks somebody.
@@ -198,7 +200,7 @@ impl Real {
         for (guest, before) in guests.into_iter().zip(&mut self.lines) {
             let mut now = [0; 2];
             wait_until("numbered lines to come", PATIENCE, || {
-                now = real::lines(guest)?;
+                now = lines::seen(guest, PORT)?;
                 Ok(now[0] > *before)
             })?;
             check(now[1] == 0, || format!("{} of {} lines are wrong", now[1], now[0]))?;

@@ -3,6 +3,7 @@
 mod agent;
 mod backend_program;
 mod card;
+pub mod fabric;
 mod kill;
 mod metrics;
 pub mod moves;
@@ -75,6 +76,10 @@ pub const ALL: &[SystemTest] = &[
     SystemTest {
         name: "guest_with_two_queues_and_packed_rings_moves",
         run: moves::guest_with_two_queues_and_packed_rings_moves,
+    },
+    SystemTest {
+        name: "guests_on_two_hosts_reach_each_other_and_one_moves",
+        run: fabric::guests_on_two_hosts_reach_each_other_and_one_moves,
     },
     SystemTest {
         name: "agent_sets_and_always_restores_the_guests_timer",

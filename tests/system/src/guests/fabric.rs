@@ -1,0 +1,185 @@
+//! Guests on two hosts of a fabric: user-mode Linux on each, and a QEMU that moves between them.
+//!
+//! ```text
+//!  host 1: stays, and the one that moves - weir - FRR ---- router ---- FRR - weir - far, host 2
+//! ```
+
+use std::{
+    net::Ipv4Addr,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use weir_bed::{
+    address,
+    error::{Error, Result, check},
+    fabric::{Fabric, MTU},
+    lab::Lab,
+    lines,
+    qemu::{Guest, GuestSpec, QEMU, moves::Mover},
+    switch::Switch,
+    weir::{self, Vif, Weir},
+};
+
+use super::traffic::{no_checksum_errors, ping};
+use crate::frontends::parts::{Parts, UserModeLinux, set_addresses};
+
+/// The network of all guests.
+pub const NETWORK: (&str, u32) = ("blue", 100);
+/// Guests by the numbers of their interfaces.
+const STAYS: u8 = 0;
+const FAR: u8 = 1;
+const MOVES: u8 = 2;
+/// Connections from the one that moves to the others, and back.
+const PORTS: [u16; 2] = [5000, 5001];
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After the host that a guest has left knows where it is.
+const SETTLED: Duration = Duration::from_millis(500);
+
+/// What was seen of a move.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    /// How long the guest stood still (ms), as QEMU says.
+    pub downtime_ms: u64,
+    /// From then on until the host that it left has an answer of it (ms).
+    pub reached_ms: f64,
+    /// The same for its new host: the guest itself takes so long.
+    pub answered_ms: f64,
+    /// Of four connections, those that do not go on, or carried wrong bytes.
+    pub lost_connections: u32,
+}
+
+/// Everybody, with traffic between all.
+pub struct Scene<'a> {
+    lab: &'a Lab,
+    stays: Guest,
+    far: Guest,
+    moves: Mover,
+    /// The host of the one that moves.
+    at: usize,
+    lines: [u64; 4],
+    fabric: Fabric,
+}
+
+/// Boots a user-mode Linux at an interface and tells it what its device cannot: its addresses, and the network's MTU.
+pub fn boot_uml(programs: &UserModeLinux, weir: &Weir, index: u8, dir: &Path) -> Result<Guest> {
+    let console = dir.join(format!("{}.console", weir::name(index)));
+    let mut guest = programs.boot(Some(&weir.socket(index)?), &console)?;
+    set_addresses(&mut guest, index)?;
+    guest.run(&format!("ip link set eth0 mtu {MTU}"), PATIENCE)?;
+    Ok(guest)
+}
+
+impl<'a> Scene<'a> {
+    /// All guests boot, and the connections carry something.
+    pub fn begin(lab: &'a Lab) -> Result<Self> {
+        let vif = Vif { network: Some(NETWORK.0), ..Vif::default() };
+        let fabric = Fabric::start(lab, 2, &[NETWORK], &vec![vif; 3], None)?;
+        let uml = Parts::new(&lab.workspace)?.user_mode_linux(&lab.image)?;
+        let [here, there] = [fabric.weir(1)?, fabric.weir(2)?];
+        let stays = boot_uml(&uml, here, STAYS, here.dir())?;
+        let far = boot_uml(&uml, there, FAR, there.dir())?;
+        let moves = Mover::boot(QEMU, &lab.image, &spec(here)?, here.dir())?;
+        for (n, index, at) in [(2, STAYS, 1), (2, MOVES, 1), (1, FAR, 2)] {
+            fabric.await_at(n, NETWORK.0, &address::mac(index), at)?;
+        }
+        let mut scene = Self { lab, stays, far, moves, at: 1, lines: [0; 4], fabric };
+        for (index, port) in [(STAYS, PORTS[0]), (FAR, PORTS[1])] {
+            let other = if index == STAYS { &mut scene.stays } else { &mut scene.far };
+            lines::begin(&mut scene.moves.guest, other, &address::ip(index), port)?;
+            lines::begin(other, &mut scene.moves.guest, &address::ip(MOVES), port)?;
+        }
+        let lost = scene.lost_connections()?;
+        check(lost == 0, || format!("{lost} connections carry nothing"))?;
+        Ok(scene)
+    }
+
+    /// The guest goes to the other host, while both ping it.
+    pub fn move_over(&mut self) -> Result<Moved> {
+        let (from, to) = (self.at, 3 - self.at);
+        let weir = self.fabric.weir(to)?;
+        let (spec, dir) = (spec(weir)?, weir.dir().to_owned());
+        let (hosts, end) = (&self.fabric.underlay.hosts, AtomicBool::new(false));
+        let (moved, answers) = thread::scope(|scope| {
+            let watches = [from, to].map(|n| {
+                let end = &end;
+                scope.spawn(move || hosts[n - 1].watches(ip(MOVES), end))
+            });
+            let moved = self.moves.move_to(QEMU, &self.lab.image, &spec, &dir).and_then(|moved| {
+                self.at = to;
+                self.fabric.await_at(from, NETWORK.0, &address::mac(MOVES), to)?;
+                thread::sleep(SETTLED);
+                Ok(moved)
+            });
+            end.store(true, Ordering::Relaxed);
+            let answers = watches
+                .map(|watch| watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            Ok::<_, Error>((moved?, answers))
+        })?;
+        let [reached, answered] = answers.map(|answers| {
+            let later = answers?.into_iter().find_map(|at| at.duration_since(moved.resumed).ok());
+            let later = later.ok_or_else(|| Error::Check("the guest is reached no more".into()))?;
+            Ok::<_, Error>(later.as_secs_f64() * 1e3)
+        });
+        Ok(Moved {
+            downtime_ms: moved.downtime_ms,
+            reached_ms: reached?,
+            answered_ms: answered?,
+            lost_connections: self.lost_connections()?,
+        })
+    }
+
+    fn lost_connections(&mut self) -> Result<u32> {
+        let mut lost = 0;
+        let [a, b] = PORTS;
+        let [first, second, third, fourth] = &mut self.lines;
+        for (guest, port, before) in [(&mut self.stays, a, first), (&mut self.far, b, second)] {
+            lost += u32::from(!lines::go_on(guest, port, before)?);
+        }
+        for (port, before) in [(a, third), (b, fourth)] {
+            lost += u32::from(!lines::go_on(&mut self.moves.guest, port, before)?);
+        }
+        Ok(lost)
+    }
+}
+
+fn spec(weir: &Weir) -> Result<GuestSpec> {
+    let (name, cidr) = (weir::name(MOVES), address::cidr(MOVES));
+    Ok(GuestSpec { name, cidr, vcpus: 1, plug: weir.plug(MOVES)? })
+}
+
+fn ip(index: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, index + 1)
+}
+
+/// Ping, TCP and the MTU between guests of two hosts, and a move of one of them from host to host.
+pub(super) fn guests_on_two_hosts_reach_each_other_and_one_moves(lab: &Lab) -> Result<()> {
+    let mut scene = Scene::begin(lab)?;
+    let mtu = scene.moves.guest.run("cat /sys/class/net/eth0/mtu", PATIENCE)?;
+    check(mtu.trim() == MTU.to_string(), || format!("the guest was told an MTU of {mtu}"))?;
+    for index in [STAYS, FAR] {
+        ping(&mut scene.moves.guest, &address::ip(index))?;
+    }
+    // One frame as long as the MTU, and one that needs two.
+    for payload in [MTU - 28, 2000] {
+        let command = format!("ping -c 2 -W 5 -s {payload} {}", address::ip(FAR));
+        for guest in [&mut scene.stays, &mut scene.moves.guest] {
+            guest.run(&command, PATIENCE)?;
+        }
+    }
+    let moved = scene.move_over()?;
+    check(moved.lost_connections == 0, || format!("{} connections lost", moved.lost_connections))?;
+    for guest in [&mut scene.stays, &mut scene.far, &mut scene.moves.guest] {
+        no_checksum_errors(guest)?;
+    }
+    for n in [1, 2] {
+        let stats = scene.fabric.weir(n)?.stats()?;
+        for ((port, reason), count) in stats.drops()? {
+            let too_long = ["over_mtu_tx", "over_mtu_rx", "over_path_mtu"];
+            check(!too_long.contains(&reason.as_str()), || format!("{count} {reason} at {port}"))?;
+        }
+    }
+    Ok(())
+}
