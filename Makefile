@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm build deb deb-test check test fresh frontends test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm demo-fabric build deb deb-test check test fresh frontends test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -22,6 +22,9 @@ demo: libpcap ## See weir at work: built-in guests, no VM, no root (20 s)
 
 demo-vm: ## The same with two real Linux guests under QEMU (needs root)
 	$(XTASK) demo-vm
+
+demo-fabric: ## Three hosts under BGP EVPN: a guest that moves, a host that dies (needs root)
+	$(XTASK) demo-fabric
 
 build: libpcap ## Build weir as it ships
 	$(CARGO) build --release -p weir

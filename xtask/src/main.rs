@@ -1,4 +1,4 @@
-//! What `make test`, `make bench` and `make demo-vm` run.
+//! What `make test`, `make bench` and the demos with machines run.
 //!
 //! Start with [`steps`], which is `make test`. Libraries hold what takes real machines: `tests/bed` is the test
 //! bed; `tests/system` tests real guests, front ends and Xen; `benches` compares weir with its peers.
@@ -9,6 +9,7 @@ mod attack;
 mod check;
 #[cfg(test)]
 mod claims;
+mod demo_fabric;
 mod demo_vm;
 mod deny;
 #[cfg(test)]
@@ -151,6 +152,13 @@ enum Task {
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
+    /// Show three hosts under BGP EVPN, with a guest that moves and a host that dies; write
+    /// target/demo-fabric/report.md. Needs root.
+    DemoFabric {
+        /// A built weir to show instead of this workspace's, with `examples/answer` beside it.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+    },
     /// Run weir on a real Xen, under QEMU, and compare it with the kernel's back end.
     Xen {
         /// Only scenarios whose name contains this; the comparison is called `figures`.
@@ -272,6 +280,10 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::DemoVm { weir } => {
             need_root()?;
             demo_vm::run(&Lab::prepare(workspace, weir)?)?;
+        }
+        Task::DemoFabric { weir } => {
+            need_root()?;
+            demo_fabric::run(&Lab::prepare_fabric(workspace, weir)?)?;
         }
         // All tasks begin with that.
         Task::Packages { to_build: true } => {}

@@ -370,6 +370,7 @@ impl Fabric {
             let vifs = vifs.to_vec();
             let setup = Setup { vifs, overlay: Some(overlay), ..Setup::default() };
             weirs.push(Some(Weir::start_on(host, lab, &setup)?));
+            host.run(&format!("ip link set {PROBE} address 52:54:00:77:01:{n:02x}"))?;
             host.run(&format!("ip addr add {}/24 dev {PROBE}", probe(n)))?;
         }
         Ok(Self { weirs, frr, underlay })

@@ -23,9 +23,19 @@ pub struct Lab {
 impl Lab {
     /// Installs what is missing, builds the image and, unless one is given, weir. Needs root.
     pub fn prepare(workspace: Workspace, weir: Option<PathBuf>) -> Result<Self> {
+        packages::ensure(&workspace)?;
+        Self::with_packages(workspace, weir)
+    }
+
+    /// The same for `make demo-fabric`, which takes less.
+    pub fn prepare_fabric(workspace: Workspace, weir: Option<PathBuf>) -> Result<Self> {
+        packages::ensure_fabric(&workspace)?;
+        Self::with_packages(workspace, weir)
+    }
+
+    fn with_packages(workspace: Workspace, weir: Option<PathBuf>) -> Result<Self> {
         netns::clear_stale();
         workspace.clear_runs()?;
-        packages::ensure(&workspace)?;
         let image = GuestImage::ensure(&workspace)?;
         let weir = match weir {
             Some(weir) => weir,

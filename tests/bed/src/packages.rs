@@ -33,7 +33,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: VSWITCHD, package: "openvswitch-switch-dpdk" },
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: VALGRIND, package: "valgrind" },
-    Tool { program: "/usr/lib/frr/bgpd", package: "frr" },
+    FRR,
     Tool { program: "/usr/bin/tmux", package: "tmux" },
     PROMETHEUS,
 ];
@@ -52,6 +52,15 @@ const BROWSER: &[Tool] = &[
     Tool { program: "/usr/bin/npm", package: "npm" },
 ];
 
+/// What `make demo-fabric` needs.
+const FABRIC: &[Tool] = &[
+    LIBPCAP,
+    Tool { program: QEMU, package: QEMU_PACKAGE },
+    Tool { program: "/usr/bin/iperf3", package: "iperf3" },
+    Tool { program: "/usr/sbin/ip", package: "iproute2" },
+    FRR,
+];
+
 /// What `make frontends` needs beside that.
 const LIBVIRT: &[Tool] = &[
     Tool { program: "/usr/sbin/libvirtd", package: "libvirt-daemon-system" },
@@ -60,6 +69,9 @@ const LIBVIRT: &[Tool] = &[
 
 /// What scrapes weir; `promtool` is beside it.
 const PROMETHEUS: Tool = Tool { program: "/usr/bin/prometheus", package: "prometheus" };
+
+/// What says who is where in a fabric.
+const FRR: Tool = Tool { program: "/usr/lib/frr/bgpd", package: "frr" };
 
 /// What weir is linked with; the test bed is not.
 const LIBPCAP: Tool = Tool { program: "/usr/include/pcap.h", package: "libpcap-dev" };
@@ -116,6 +128,11 @@ pub fn ensure_to_build() -> Result<()> {
     println!("installing {package}, with which weir is linked");
     refresh_lists()?;
     install(&[], &[package])
+}
+
+/// Installs what a fabric of hosts needs, if it is missing. Needs root unless it is there.
+pub fn ensure_fabric(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing_of(FABRIC))
 }
 
 /// Installs libvirt, if it is missing. Needs root unless it is there.

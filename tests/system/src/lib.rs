@@ -7,4 +7,5 @@
 
 pub mod frontends;
 pub mod guests;
+pub mod machines;
 pub mod xen;

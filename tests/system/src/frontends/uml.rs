@@ -64,14 +64,9 @@ fn prepare(bed: &Bed<'_>) -> std::result::Result<UserModeLinux, String> {
         .parts
         .user_mode_linux(&bed.lab.image)
         .map_err(|error| format!("no user-mode Linux: {error}"))?;
-    runs_here(&programs).map_err(|error| format!("user-mode Linux does not run here: {error}"))?;
+    let runs = programs.runs_here();
+    runs.map_err(|error| format!("user-mode Linux does not run here: {error}"))?;
     Ok(programs)
-}
-
-/// Some processors have more registers than it knows of: its first process dies then, network or not.
-fn runs_here(programs: &UserModeLinux) -> Result<()> {
-    let console = programs.initrd.with_extension("console");
-    programs.boot(None, &console).map(drop)
 }
 
 fn start(programs: &UserModeLinux, weir: &Weir) -> Result<Guest> {

@@ -6,7 +6,6 @@
 
 use std::{
     net::Ipv4Addr,
-    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -24,7 +23,7 @@ use weir_bed::{
 };
 
 use super::traffic::{no_checksum_errors, ping};
-use crate::frontends::parts::{Parts, UserModeLinux, set_addresses};
+use crate::machines::Machines;
 
 /// The network of all guests.
 pub const NETWORK: (&str, u32) = ("blue", 100);
@@ -63,24 +62,15 @@ pub struct Scene<'a> {
     fabric: Fabric,
 }
 
-/// Boots a user-mode Linux at an interface and tells it what its device cannot: its addresses, and the network's MTU.
-pub fn boot_uml(programs: &UserModeLinux, weir: &Weir, index: u8, dir: &Path) -> Result<Guest> {
-    let console = dir.join(format!("{}.console", weir::name(index)));
-    let mut guest = programs.boot(Some(&weir.socket(index)?), &console)?;
-    set_addresses(&mut guest, index)?;
-    guest.run(&format!("ip link set eth0 mtu {MTU}"), PATIENCE)?;
-    Ok(guest)
-}
-
 impl<'a> Scene<'a> {
     /// All guests boot, and the connections carry something.
     pub fn begin(lab: &'a Lab) -> Result<Self> {
         let vif = Vif { network: Some(NETWORK.0), ..Vif::default() };
         let fabric = Fabric::start(lab, 2, &[NETWORK], &vec![vif; 3], None)?;
-        let uml = Parts::new(&lab.workspace)?.user_mode_linux(&lab.image)?;
+        let machines = Machines::new(lab)?;
         let [here, there] = [fabric.weir(1)?, fabric.weir(2)?];
-        let stays = boot_uml(&uml, here, STAYS, here.dir())?;
-        let far = boot_uml(&uml, there, FAR, there.dir())?;
+        let stays = machines.boot(here, STAYS, STAYS)?;
+        let far = machines.boot(there, FAR, FAR)?;
         let moves = Mover::boot(QEMU, &lab.image, &spec(here)?, here.dir())?;
         for (n, index, at) in [(2, STAYS, 1), (2, MOVES, 1), (1, FAR, 2)] {
             fabric.await_at(n, NETWORK.0, &address::mac(index), at)?;
