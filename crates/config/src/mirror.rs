@@ -2,7 +2,13 @@
 
 use weir_limits::MIRRORS_MAX;
 
+use super::VifConfig;
+use super::sharing::Receiving;
 use super::values::{PortName, VlanMode};
+
+/// Keys of what a port receives, none of which holds for copies.
+pub(super) const NOT_OF_COPIES: [&str; 6] =
+    ["filter", "mtu", "rx_rate", "rx_burst", "rx_packets_per_second", "rx_packet_burst"];
 
 /// Why ports cannot be mirrored so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,14 +22,63 @@ pub enum MirrorError {
     /// There are more than may be.
     #[error("{0} would be one mirror more than {MIRRORS_MAX}")]
     TooMany(PortName),
+    /// It has one of the keys that hold for no copy.
+    #[error("{0} has `mirror` and `{1}`, which does not hold for copies")]
+    Ignores(PortName, &'static str),
 }
 
 impl MirrorError {
     /// The port whose `mirror` is wrong.
     #[must_use]
     pub fn port(&self) -> &PortName {
-        let (Self::Itself(port) | Self::OfMirror(port, _) | Self::TooMany(port)) = self;
-        port
+        match self {
+            Self::Itself(port)
+            | Self::OfMirror(port, _)
+            | Self::TooMany(port)
+            | Self::Ignores(port, _) => port,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn help(&self) -> String {
+        match self {
+            Self::Ignores(port, "filter") => {
+                format!("a mirror gets all frames: `weir filter clear {port}` comes first")
+            }
+            Self::Ignores(port, "mtu") => {
+                format!("a mirror gets frames of any length: add {port} without `mtu`")
+            }
+            Self::Ignores(_, key) => {
+                format!("a mirror gets all frames: `{key}=none` comes with `mirror`")
+            }
+            _ => "`weir vif list` shows what mirrors what".to_owned(),
+        }
+    }
+}
+
+impl VifConfig {
+    /// Looks whether the interface, if it is a mirror, has only what holds for copies.
+    ///
+    /// # Errors
+    /// [`MirrorError::Ignores`].
+    pub fn check_mirror(&self) -> Result<(), MirrorError> {
+        let Receiving { rate, burst, packets_per_second, packet_burst } = self.sharing.receive;
+        let has = [
+            !self.filter.is_empty(),
+            self.mtu.is_some(),
+            rate.is_some(),
+            burst.is_some(),
+            packets_per_second.is_some(),
+            packet_burst.is_some(),
+        ];
+        let ignored = NOT_OF_COPIES.iter().zip(has).find(|(_, has)| *has);
+        match ignored {
+            Some((key, _)) if !self.vlan.mirrored().is_empty() => {
+                Err(MirrorError::Ignores(self.name.clone(), key))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

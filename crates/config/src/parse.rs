@@ -15,9 +15,10 @@ use super::api::ApiConfig;
 use super::error::Problem;
 use super::filter;
 use super::guard::Guarding;
-use super::mirror::check_mirrors;
+use super::mirror::{NOT_OF_COPIES, check_mirrors};
 use super::overlay::{self, Networks, Said};
 use super::section::{Located, Section};
+use super::settings::NONE;
 use super::sharing::{self, Sharing};
 use super::storm::StormControl;
 use super::values::{
@@ -329,10 +330,24 @@ pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vl
         if let Some(other) = others.into_iter().find_map(|key| section.place(key)) {
             problems.push(
                 Problem::new(format!("`{}` has `mirror` and takes part", section.title))
-                    .label(mirror.span, "gets copies only")
+                    .label(mirror.span.clone(), "gets copies only")
                     .label(other, "takes part in the switch")
                     .help("keep one: a mirror gets copies and nothing else, and may send nothing"),
             );
+        }
+        for key in NOT_OF_COPIES {
+            // A setting that is taken back may come with `mirror`.
+            if !section.has(key) || section.is_word(key, NONE) {
+                continue;
+            }
+            if let Some(span) = section.refuse(key) {
+                problems.push(
+                    Problem::new(format!("`{}` has `mirror` and `{key}`", section.title))
+                        .label(mirror.span.clone(), "gets copies only")
+                        .label(span, "does not hold for copies")
+                        .help("keep one: a mirror gets copies of all frames, of any length"),
+                );
+            }
         }
         return VlanMode::Mirror(mirror.value);
     }

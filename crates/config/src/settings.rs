@@ -25,7 +25,7 @@ use super::values::{
 /// What diagnostics call text that came from the command line.
 const SOURCE_NAME: &str = "settings";
 /// The word that takes a setting back to its default.
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
 
 /// One `KEY=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -725,6 +725,29 @@ fn a_mirror_takes_no_part_and_mirrors_no_mirror() {
 }
 
 #[test]
+fn a_mirror_has_no_key_that_holds_for_no_copy() {
+    let filter = "[[vif.web0.filter]]\ndirection = \"rx\"\naction = \"drop\"";
+    let rates = "rx_rate = \"1Gbit\"\nrx_burst = \"1MiB\"";
+    let packets = "rx_packets_per_second = 9\nrx_packet_burst = 9";
+    let cases: [(&str, &[&str]); 4] = [
+        (filter, &["filter"]),
+        ("mtu = 9000", &["mtu"]),
+        (rates, &["rx_rate", "rx_burst"]),
+        (packets, &["rx_packets_per_second", "rx_packet_burst"]),
+    ];
+    for (text, keys) in cases {
+        let expected: Vec<_> =
+            keys.iter().map(|key| format!("`vif.web0` has `mirror` and `{key}`")).collect();
+        assert_eq!(messages(&format!("[vif.web0]\nmirror = [\"a\"]\n{text}\n")), expected);
+        assert!(vif_with(text).is_ok(), "{text}");
+    }
+    let uplink = "[uplink.ids]\nkind = \"tap\"\nname = \"w0\"\nmirror = [\"a\"]\nmtu = 9000\n";
+    assert_eq!(messages(uplink), ["`uplink.ids` has `mirror` and `mtu`"]);
+    // What a mirror sends costs time before it is dropped.
+    assert!(vif_with("mirror = [\"a\"]\nrate = \"1Gbit\"").is_ok());
+}
+
+#[test]
 fn socket_path_fits_sockaddr_un_exactly() {
     let path = |len: usize| format!("socket = \"/{}\"", "x".repeat(len - 1));
     assert!(vif_with(&path(limits::SOCKET_PATH_LEN_MAX)).is_ok());

@@ -630,17 +630,21 @@ impl Switch {
             Err(error) => return Response::error(error.to_string()),
         };
         let Ports { vifs, uplinks, .. } = &mut *self.ports();
-        let vifs = vifs
-            .iter_mut()
-            .map(|vif| (vif.port.id(), &vif.config.name, &mut vif.config.filter, &mut vif.rules));
-        let uplinks = uplinks
-            .iter_mut()
-            .map(|up| (up.id, &up.config.name, &mut up.config.filter, &mut up.rules));
-        let Some((id, _, old_filter, old_rules)) =
+        let vifs = vifs.iter_mut().map(|Vif { port, config, rules, .. }| {
+            (port.id(), &config.name, &config.vlan, &mut config.filter, rules)
+        });
+        let uplinks = uplinks.iter_mut().map(|Uplink { id, config, rules, .. }| {
+            (*id, &config.name, &config.vlan, &mut config.filter, rules)
+        });
+        let Some((id, _, vlan, old_filter, old_rules)) =
             vifs.chain(uplinks).find(|(_, port, ..)| *port == name)
         else {
             return shown::no_such_port(name);
         };
+        if !vlan.mirrored().is_empty() && !filter.is_empty() {
+            let error = config::MirrorError::Ignores(name.clone(), "filter");
+            return refused(&error, "a mirror gets all frames: take its `mirror` away first");
+        }
         self.engine.set_rules(id, &rules);
         (*old_filter, *old_rules) = (filter, rules);
         Response::Ok

@@ -36,11 +36,8 @@ impl Ports {
         let uplinks = self.uplinks.iter().map(|it| (&it.config.name, &it.config.vlan));
         let others = others.chain(uplinks).filter(|(name, _)| **name != config.name);
         let ports: Vec<_> = others.chain([(&config.name, &config.vlan)]).collect();
-        let error = check_mirrors(&ports).err()?;
-        Some(Response::refused(
-            error.to_string(),
-            "`weir vif list` shows what mirrors what".to_owned(),
-        ))
+        let error = check_mirrors(&ports).and_then(|()| config.check_mirror()).err()?;
+        Some(Response::refused(error.to_string(), error.help()))
     }
 
     /// What each mirror that can be is to copy. Those that the checks would refuse are left out.

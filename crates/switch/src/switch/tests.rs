@@ -82,8 +82,9 @@ impl Bench {
         self.port(vif).queue_pairs.unwrap()
     }
 
-    fn set(&self, vif: &str, setting: &str) -> Response {
-        let settings: [Setting; 1] = [setting.parse().unwrap()];
+    /// `settings` with spaces between them.
+    fn set(&self, vif: &str, settings: &str) -> Response {
+        let settings: Vec<Setting> = settings.split(' ').map(|it| it.parse().unwrap()).collect();
         let changes = VifChanges::from_settings(&name(vif), &settings).unwrap();
         self.switch.handle(Request::VifSet { name: name(vif), changes: changes.into() })
     }

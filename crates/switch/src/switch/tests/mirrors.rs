@@ -142,6 +142,42 @@ fn mirrors_follow_what_is_set_and_which_ports_are_there() {
 }
 
 #[test]
+fn a_mirror_has_nothing_that_holds_for_no_copy_whichever_came_first() {
+    let bench = Bench::with(
+        "[vif.a]\n[vif.b]\nrx_rate = \"1Gbit\"\n[vif.c]\nmirror = [\"a\"]\n[vif.d]\nmtu = 9000\n[vif.f]\n",
+    );
+    let why = |port: &str, key: &str| {
+        format!("{port} has `mirror` and `{key}`, which does not hold for copies")
+    };
+    assert_eq!(refusal(bench.set("b", "mirror=a")), why("b", "rx_rate"));
+    assert!(matches!(bench.set("b", "mirror=a rx_rate=none"), Response::Ok));
+    assert_eq!(refusal(bench.set("c", "rx_rate=1Mbit")), why("c", "rx_rate"));
+    assert_eq!(
+        refusal(bench.set("c", "rx_packets_per_second=9")),
+        why("c", "rx_packets_per_second")
+    );
+    assert_eq!(refusal(bench.set("d", "mirror=a")), why("d", "mtu"));
+
+    let filter = |port: &str, rules: &[&str]| {
+        let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        bench.switch.handle(Request::FilterSet { name: name(port), rules })
+    };
+    assert_eq!(refusal(filter("c", &["rx drop"])), why("c", "filter"));
+    assert!(matches!(filter("c", &[]), Response::Ok));
+    assert!(matches!(filter("f", &["rx drop udp port 9"]), Response::Ok));
+    assert!(matches!(bench.set("c", "mirror=b"), Response::Error { .. }), "b is a mirror");
+    assert_eq!(refusal(bench.set("f", "mirror=d")), why("f", "filter"));
+
+    // What a client of the API sends has passed no parser.
+    let socket = SocketPath::try_from(bench.dir.path().join("e.sock").as_path()).unwrap();
+    let mut config = VifConfig::new(name("e"), socket);
+    config.vlan = weir_config::VlanMode::Mirror("a".parse().unwrap());
+    config.mtu = Some(9000.try_into().unwrap());
+    let added = bench.switch.handle(Request::VifAdd { config: config.into() });
+    assert_eq!(refusal(added), why("e", "mtu"));
+}
+
+#[test]
 fn a_mirror_that_is_not_read_loses_copies_that_are_counted_and_nobody_elses_frames() {
     const FRAMES: usize = 3000;
     let bench = Bench::with("[vif.a]\n[vif.b]\n[vif.c]\nmirror = [\"a\"]\n");
