@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, Wrap};
 use weir_config::PortName;
 use weir_switch::stats::{PortKind, PortState};
-use weir_text::{count, uptime};
+use weir_text::{count, decimal, uptime};
 
 use super::columns::{Column, fitting, number};
 use super::details::details;
@@ -57,16 +57,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
 fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Rates { version, uptime_s, workers, workers_cpu_percent, ports, .. } = &state.rates;
     let running = ports.iter().filter(|port| port.state == PortState::Running).count();
-    let title = Line::from(vec![
-        " weir top ".bold().reversed(),
-        format!(
-            " weir {version}, up {}, {}, {running} running, {} at {workers_cpu_percent:.0} %",
-            uptime(*uptime_s),
-            count(ports.len(), "port"),
-            count(*workers, "worker"),
-        )
-        .into(),
-    ]);
+    let name = " weir top ";
+    let width = usize::from(area.width);
+    let up = format!(" weir {version}, up {}", uptime(*uptime_s));
+    let ports = format!("{}, {running} running", count(ports.len(), "port"));
+    let work = format!("{} at {workers_cpu_percent:.0} %", count(*workers, "worker"));
+    let all = [format!("{up}, {ports}, {work}"), format!(" {ports}, {work}"), format!(" {ports}")];
+    let title = first_that_fits(all, width.saturating_sub(name.len()));
+    let title = Line::from(vec![name.bold().reversed(), title.into()]);
     let rates = &state.rates;
     let second = match &state.lost {
         Some(error) => {
@@ -74,30 +72,47 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State) {
             Line::from(text).fg(BAD).bold()
         }
         None if rates.interval_s <= 0.0 => Line::from("rates come with the second look").dim(),
-        None => Line::from(format!(
-            "sent {} packets/s, {} bit/s; dropped {}/s; late interrupts {}/s",
-            number(rates.sum(|it| it.tx.packets_per_s)),
-            number(rates.sum(|it| it.tx.bits_per_s)),
-            number(rates.sum(PortRates::all_drops_per_s)),
-            number(rates.sum(|it| it.breaches_per_s)),
-        )),
+        None => {
+            let packets = number(rates.sum(|it| it.tx.packets_per_s));
+            let bits = number(rates.sum(|it| it.tx.bits_per_s));
+            let drops = number(rates.sum(PortRates::all_drops_per_s));
+            let late = number(rates.sum(|it| it.breaches_per_s));
+            let bad = format!("dropped {drops}/s, late {late}/s");
+            let all = [
+                format!(
+                    "sent {packets} packets/s, {bits} bit/s; dropped {drops}/s; late interrupts {late}/s"
+                ),
+                format!("{packets} packets/s, {bits} bit/s, {bad}"),
+                bad,
+            ];
+            Line::from(first_that_fits(all, width))
+        }
     };
     frame.render_widget(Text::from(vec![title, second]), area);
+}
+
+/// The first of several ways to say it that has room; the last, if none has.
+fn first_that_fits<const N: usize>(ways: [String; N], width: usize) -> String {
+    let fits = ways.iter().position(|way| way.chars().count() <= width).unwrap_or(N - 1);
+    ways.into_iter().nth(fits).unwrap_or_default()
 }
 
 fn keys(state: &State) -> Line<'static> {
     if state.editing {
         return Line::from(format!("names with: {}_", state.filter)).bold();
     }
-    let filter = match state.filter.is_empty() {
-        true => String::new(),
-        false => format!("names with `{}`  ", state.filter),
-    };
+    let said = |is: bool, what: String| if is { what } else { String::new() };
+    let filter = said(!state.filter.is_empty(), format!("names with `{}`  ", state.filter));
+    // Where all are seen, nobody asks which of them one is.
+    let listed = state.listed();
+    let [at, all] = [state.place(&listed) + 1, listed.len()].map(|number| decimal(number as u64));
+    let is_more = state.page == Page::List && listed.len() > state.page_lines;
+    let place = said(is_more, format!("{at} of {all}  "));
     let keys = match state.page {
-        Page::List => "q quit  Enter details  / filter  left, right sort  r reverse  ? help",
-        Page::Port(_) | Page::Help => "q quit  Esc back  up, down scroll  ? help",
+        Page::List => "q quit  ? help  Enter details  / filter  left, right sort  r reverse",
+        Page::Port(_) | Page::Help => "q quit  ? help  Esc back  up, down scroll",
     };
-    Line::from(vec![filter.bold(), keys.dim()])
+    Line::from(vec![place.bold(), filter.bold(), keys.dim()])
 }
 
 fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &mut State) {
@@ -202,10 +217,7 @@ fn draw_text(frame: &mut Frame<'_>, area: Rect, state: &mut State, text: &str) {
     state.page_lines = usize::from(area.height).max(1);
     state.scrolled = state.scrolled.min(lines.saturating_sub(1));
     let scrolled = u16::try_from(state.scrolled).unwrap_or(u16::MAX);
-    let style = match state.lost {
-        Some(_) => Style::new().dim(),
-        None => Style::new(),
-    };
+    let style = if state.lost.is_some() { Style::new().dim() } else { Style::new() };
     let page = Paragraph::new(text.to_owned()).style(style).wrap(Wrap { trim: false });
     frame.render_widget(page.scroll((scrolled, 0)), area);
 }

@@ -18,6 +18,7 @@ use super::rates::Rates;
 use super::state::{Next, Page, State};
 use super::*;
 use crate::args::{Cli, Command};
+use crate::testing::explanation;
 
 /// An interface that has had so many hundred thousands of frames.
 fn vif(name: &str, frames: u64) -> PortStats {
@@ -160,7 +161,7 @@ fn the_list_fits_80_by_12() {
     "                                                                                "
     "                                                                                "
     "                                                                                "
-    "q quit  Enter details  / filter  left, right sort  r reverse  ? help            "
+    "q quit  ? help  Enter details  / filter  left, right sort  r reverse            "
     "#);
 }
 
@@ -176,7 +177,7 @@ fn a_wide_terminal_shows_reasons() {
     "lan               running        0      0      0      0   0.0       -       -      -      0                                                           "
     "stopped-by-a-rule stopped        0      0      0      0   0.0       -  250 us      0      0                        TX queue 0: descriptor\u001b[2J lo…"
     "                                                                                                                                                      "
-    "q quit  Enter details  / filter  left, right sort  r reverse  ? help                                                                                  "
+    "q quit  ? help  Enter details  / filter  left, right sort  r reverse                                                                                  "
     "#);
 }
 
@@ -199,24 +200,8 @@ fn details_say_what_is_held_dropped_and_why() {
         held_ns: Times { p99: 230_000, ..Times::default() },
     };
     let explained = |name: &str| {
-        Explanation::Vif(Box::new(VifExplanation {
-            name: name.parse().unwrap(),
-            state: PortState::Running,
-            latency_budget_ns: 250_000,
-            calls: CallSettings::default(),
-            budget_breaches: Default::default(),
-            queue_pairs: Default::default(),
-            queues: vec![queue.clone()],
-            split: None,
-            agent: None,
-            filter: Vec::new(),
-            dispatch: Default::default(),
-            sharing: Default::default(),
-            receiving: Default::default(),
-            guard: None,
-            steering: None,
-            silent: Vec::new(),
-        }))
+        let queues = vec![queue.clone()];
+        Explanation::Vif(Box::new(VifExplanation { queues, ..explanation(name) }))
     };
     state.looked(Ok(Look { stats: stats(104), explained: Some(explained("web0")) }));
     assert!(!seen(&mut state, 80, 40).contains("BECAUSE"), "that is another one's");
@@ -257,7 +242,7 @@ fn details_say_what_is_held_dropped_and_why() {
     "                                                                                "
     "                                                                                "
     "                                                                                "
-    "names with `db0`  q quit  Esc back  up, down scroll  ? help                     "
+    "names with `db0`  q quit  ? help  Esc back  up, down scroll                     "
     "#);
     // The last line is within reach, and nothing is beyond it.
     press(&mut state, KeyCode::End);
@@ -395,6 +380,51 @@ fn the_screen_survives_any_size_and_any_names() {
         state.looked(lost());
         seen(&mut state, width, height);
     }
+}
+
+#[test]
+fn of_a_thousand_interfaces_each_is_found_by_keys_and_its_place_is_said() {
+    let crowd = |seconds: u64| {
+        let ports = (0..1000).map(|n| vif(&format!("vm{n:03}"), n + 1 + seconds * (n % 7 + 1)));
+        Ok(Look {
+            stats: SwitchStats { ports: ports.collect(), ..stats(seconds) },
+            explained: None,
+        })
+    };
+    let mut state = state();
+    for seconds in [110, 111] {
+        state.looked(crowd(seconds));
+    }
+    insta::assert_snapshot!(seen(&mut state, 60, 9), @r#"
+    " weir top  1000 ports, 1000 running, 2 workers at 80 %      "
+    "200 M packets/s, 102 G bit/s, dropped 0/s, late 0/s         "
+    "NAME  STATE     RX P/S TX P/S CPU %    HOLD  BUDGET DROP/S  "
+    "vm006 running    700 k  350 k  70.0  120 us  250 us      0  "
+    "vm013 running    700 k  350 k  70.0  120 us  250 us      0  "
+    "vm020 running    700 k  350 k  70.0  120 us  250 us      0  "
+    "vm027 running    700 k  350 k  70.0  120 us  250 us      0  "
+    "vm034 running    700 k  350 k  70.0  120 us  250 us      0  "
+    "1 of 1,000  q quit  ? help  Enter details  / filter  left, r"
+    "#);
+    press(&mut state, KeyCode::End);
+    let text = seen(&mut state, 60, 9);
+    assert!(text.contains("\"1,000 of 1,000  q quit") && text.contains("vm994 "), "{text}");
+    press(&mut state, KeyCode::PageUp);
+    assert!(seen(&mut state, 60, 9).contains("995 of 1,000"));
+    type_in(&mut state, "/vm50");
+    press(&mut state, KeyCode::Enter);
+    press(&mut state, KeyCode::Home);
+    let text = seen(&mut state, 60, 9);
+    assert!(text.contains("\"1 of 10  names with `vm50`") && text.contains("vm503 "), "{text}");
+    // The selected one stays selected while rates change the order.
+    press(&mut state, KeyCode::Esc);
+    let place = state.place(&state.listed());
+    assert!(seen(&mut state, 60, 9).contains(&format!("{} of 1,000", place + 1)));
+    // Where all fit, no place is said.
+    assert!(!seen(&mut state, 60, 1100).contains(" of 1,000"));
+    // On the narrowest terminal that is one, the names and the place are there.
+    let text = seen(&mut state, 20, 6);
+    assert!(text.contains(" of 1,000") && text.contains("vm50"), "{text}");
 }
 
 #[test]

@@ -2,10 +2,11 @@ use std::collections::BTreeMap;
 
 use weir_config::GuardMode;
 use weir_switch::explain::{MoveExplanation, QueueExplanation, SteeringQueue};
-use weir_switch::stats::{PortState, QueuePairNumbers, Silence, SilentRing, Times};
+use weir_switch::stats::{QueuePairNumbers, Silence, SilentRing, Times};
 
 use super::super::text;
 use super::*;
+use crate::testing::explanation;
 
 fn sample(frames: u64, calls: u64) -> VifExplanation {
     let queue = |queue| QueueExplanation {
@@ -20,8 +21,6 @@ fn sample(frames: u64, calls: u64) -> VifExplanation {
         held_ns: Times { p50: 150_000, p99: 201_000, max: 240_000, ..Times::default() },
     };
     VifExplanation {
-        name: "web0".parse().unwrap(),
-        state: PortState::Running,
         latency_budget_ns: 1_000_000,
         calls: CallSettings {
             moderation: "backend".parse().unwrap(),
@@ -32,9 +31,6 @@ fn sample(frames: u64, calls: u64) -> VifExplanation {
         budget_breaches: BTreeMap::from([("asked_late".into(), 2)]),
         queue_pairs: QueuePairNumbers { configured: 4, session: Some(2), in_use: 2 },
         queues: vec![queue(0), queue(1)],
-        split: None,
-        agent: None,
-        filter: Vec::new(),
         dispatch: DispatchExplanation {
             workers: vec![Some(1), None],
             moves: vec![MovedPair {
@@ -53,10 +49,8 @@ fn sample(frames: u64, calls: u64) -> VifExplanation {
             rate_waits: calls,
             ..SharingExplanation::default()
         },
-        receiving: ReceivingExplanation::default(),
-        guard: None,
-        steering: None,
         silent: vec![SilentRing { ring: 1, why: Silence::BuffersWithoutKick }],
+        ..explanation("web0")
     }
 }
 

@@ -1,0 +1,26 @@
+//! What tests begin with.
+
+use weir_switch::explain::VifExplanation;
+use weir_switch::stats::{CallSettings, PortState};
+
+/// Policies of an interface that runs by default settings and has done nothing yet.
+pub(crate) fn explanation(name: &str) -> VifExplanation {
+    VifExplanation {
+        name: name.parse().unwrap(),
+        state: PortState::Running,
+        latency_budget_ns: 250_000,
+        calls: CallSettings::default(),
+        budget_breaches: Default::default(),
+        queue_pairs: Default::default(),
+        queues: Vec::new(),
+        split: None,
+        agent: None,
+        filter: Vec::new(),
+        dispatch: Default::default(),
+        sharing: Default::default(),
+        receiving: Default::default(),
+        guard: None,
+        steering: None,
+        silent: Vec::new(),
+    }
+}
