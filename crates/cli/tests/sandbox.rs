@@ -219,6 +219,9 @@ fn guests_go_on_without_the_helper_and_the_administrator_is_told() {
     let refused = weir.command(&["vif", "add", "c"]);
     let says = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && says.contains("helper does not answer"), "{says}");
+    let doctor = weir.command(&["doctor", "--json"]);
+    let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(found.contains("the process weir-helper is a zombie"), "{found}");
     talk(&mut b, &mut a);
     weir.end();
 }

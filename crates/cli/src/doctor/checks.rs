@@ -8,11 +8,11 @@ use weir_switch::explain::{AgentState, Explanation};
 use weir_switch::stats::{Limits, PortKind, PortState, PortStats, Silence};
 
 use super::reasons::explained;
-use super::{Check, Facts, Finding};
+use super::{Check, Facts, Finding, Qemu};
 
 /// The oldest kernel that weir is tried on.
 const KERNEL_MIN: (u32, u32) = (5, 10);
-/// The oldest QEMU that weir is tried with.
+/// The oldest QEMU that weir is tried with, which ends with vectors where it emulates the processor.
 const QEMU_MIN: (u32, u32) = (7, 2);
 /// Clocks that are read without a system call.
 const FAST_CLOCKS: [&str; 4] =
@@ -45,6 +45,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "agent-absent", find: agent_absent },
     Check { name: "no-records", find: no_records },
     Check { name: "thread-still", find: thread_still },
+    Check { name: "helper-ended", find: helper_ended },
     Check { name: "seccomp", find: seccomp },
     Check { name: "limit-near", find: limit_near },
     Check { name: "kernel-old", find: kernel_old },
@@ -54,6 +55,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "irq-one-cpu", find: irq_one_cpu },
     Check { name: "hugepages-idle", find: hugepages_idle },
     Check { name: "qemu-old", find: qemu_old },
+    Check { name: "qemu-vectors", find: qemu_vectors },
 ];
 
 /// What is wrong, or worth knowing.
@@ -300,6 +302,10 @@ fn vlan(facts: &Facts, found: &mut Vec<Finding>) {
         let mend = format!("weir vif set {} vlan=N, or trunk=[...] native=N", port.name);
         (what.into(), mend)
     });
+    // What a mirror sends is dropped, and that is how it is meant.
+    for vif in facts.vifs.iter().filter(|vif| !vif.config.vlan.mirrored().is_empty()) {
+        found.retain(|it| it.check != "vlan" || it.subject != vif.config.name.as_str());
+    }
 }
 
 fn receiver_not_ready(facts: &Facts, found: &mut Vec<Finding>) {
@@ -310,9 +316,16 @@ fn receiver_not_ready(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 fn receiver_slow(facts: &Facts, found: &mut Vec<Finding>) {
-    dropped(facts, found, "receiver-slow", &["rx_ring_full", "rx_waited_too_long"], |_, _| {
-        let what = "a guest does not post receive buffers fast enough";
-        (what.into(), "rx_queue_size=1024 for its VM, more vCPUs, or queues=N".into())
+    let reasons = ["rx_ring_full", "rx_waited_too_long", "mirror_lost"];
+    dropped(facts, found, "receiver-slow", &reasons, |port, reason| match reason {
+        "mirror_lost" => (
+            "copies for this mirror come faster than they are delivered".into(),
+            format!("mirror fewer ports: weir vif set {} mirror=...", port.name),
+        ),
+        _ => (
+            "a guest does not post receive buffers fast enough".into(),
+            "rx_queue_size=1024 for its VM, more vCPUs, or queues=N".into(),
+        ),
     });
 }
 
@@ -335,7 +348,10 @@ fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
         let what = "frames are longer than the MTU of the interface";
         (
             what.into(),
-            format!("one MTU for all: weir vif set {} mtu=N, and in the guest", port.name),
+            format!(
+                "one MTU for all: mtu = N in [vif.{}], then weir reload; in the guest",
+                port.name
+            ),
         )
     });
     // An interface of the host that carries less than the guests think.
@@ -354,7 +370,7 @@ fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
                 ),
                 format!("mtu {mtu} of the interface, {host} of {}", uplink.interface),
                 format!(
-                    "weir vif set {} mtu={host}, or ip link set {} mtu {mtu}",
+                    "mtu = {host} in [vif.{}], then weir reload; or ip link set {} mtu {mtu}",
                     vif.config.name, uplink.interface
                 ),
             ));
@@ -499,6 +515,21 @@ fn thread_still(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
+fn helper_ended(facts: &Facts, found: &mut Vec<Finding>) {
+    for process in &facts.host.ended {
+        let what = match process.as_str() {
+            "weir-starter" => {
+                "weir cannot be upgraded: the process that starts the next one has ended"
+            }
+            _ => {
+                "weir cannot open files or make sockets: the process that does so for it has ended"
+            }
+        };
+        let known_by = format!("the process {process} is a zombie");
+        found.push(finding("helper-ended", "switch", what, known_by, "systemctl restart weir"));
+    }
+}
+
 fn seccomp(facts: &Facts, found: &mut Vec<Finding>) {
     if let Some(line) = facts.host.kernel_log.last() {
         found.push(finding(
@@ -516,7 +547,9 @@ fn limit_near(facts: &Facts, found: &mut Vec<Finding>) {
         for (name, limit) in limits.iter().filter(|(_, it)| it.percent() >= LIMIT_SHOWN_PERCENT) {
             let mend = match name.as_str() {
                 "descriptors" => "LimitNOFILE= in the unit".into(),
-                "memory" | "memory_mapped" => format!("weir vif set {subject} memory_max=SIZE"),
+                "memory" | "memory_mapped" => {
+                    format!("memory_max = \"SIZE\" in [vif.{subject}], then weir reload")
+                }
                 _ => "see counters.md for what the bound is".to_owned(),
             };
             found.push(finding(
@@ -638,5 +671,27 @@ fn qemu_old(facts: &Facts, found: &mut Vec<Finding>) {
             format!("qemu-system-x86_64 --version: {major}.{minor}"),
             "update QEMU",
         ));
+    }
+}
+
+/// QEMU 7.2 without KVM ends, sooner or later, if its interface has vectors.
+fn qemu_vectors(facts: &Facts, found: &mut Vec<Finding>) {
+    let has = |qemu: &Qemu, part: &str| qemu.args.iter().any(|arg| arg.contains(part));
+    let vectors = |qemu: &Qemu| -> Option<u32> {
+        let devices = qemu.args.iter().filter(|arg| arg.starts_with("virtio-net"));
+        let mut options = devices.flat_map(|arg| arg.split(','));
+        options.find_map(|option| option.strip_prefix("vectors=")?.parse().ok())
+    };
+    let emulates = facts.host.qemu_version == Some(QEMU_MIN);
+    for qemu in facts.host.qemus.iter().filter(|qemu| emulates && !has(qemu, "kvm")) {
+        let of_vif = facts.vifs.iter().find(|vif| has(qemu, &vif.config.socket.to_string()));
+        let Some((vif, vectors)) = of_vif.zip(vectors(qemu).filter(|number| *number > 0)) else {
+            continue;
+        };
+        let name = &vif.config.name;
+        let what = "QEMU 7.2 that emulates the processor ends with vectors";
+        let known_by = format!("QEMU (process {}) has vectors={vectors} and no KVM", qemu.pid);
+        let mend = format!("start the VM anew with $(weir qemu-args {name} --vectors 0)");
+        found.push(finding("qemu-vectors", name, what, known_by, mend));
     }
 }

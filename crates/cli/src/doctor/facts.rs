@@ -46,6 +46,8 @@ pub struct Host {
     pub sockets: BTreeMap<PathBuf, SocketFile>,
     /// Lines of the kernel's log about weir's threads.
     pub kernel_log: Vec<String>,
+    /// Processes beside weir that have ended before it.
+    pub ended: Vec<String>,
 }
 
 /// A QEMU that runs.

@@ -10,6 +10,8 @@ use weir_switch::control::VifStatus;
 
 use super::{Host, Qemu, SocketFile};
 
+/// Processes that weir has beside it.
+const HELPERS: [&str; 2] = ["weir-helper", "weir-starter"];
 /// What the program weir is called in the kernel's log.
 const PROGRAM: &str = "/weir\"";
 /// The kernel's audit record of a seccomp filter's verdict.
@@ -31,6 +33,7 @@ pub fn look_at_host(vifs: &[VifStatus]) -> Host {
         qemus: qemus(),
         sockets: vifs.iter().filter_map(|vif| socket(vif.config.socket.as_path())).collect(),
         kernel_log: kernel_log(),
+        ended: ended(),
     }
 }
 
@@ -100,6 +103,24 @@ fn qemu_version() -> Option<(u32, u32)> {
 fn output(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Processes of [`HELPERS`] that have ended, and whose weir goes on without them.
+fn ended() -> Vec<String> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = processes.filter_map(|entry| text(entry.path().join("stat")));
+    // Of a weir that has ended, too, somebody else is the parent.
+    let is_weirs = |parent| text(format!("/proc/{parent}/comm")).as_deref() == Some("weir");
+    let zombie = |stat: String| Some(zombie(&stat).filter(|it| is_weirs(it.1))?.0.to_owned());
+    stats.filter_map(zombie).collect()
+}
+
+/// The name of a process of [`HELPERS`] that nobody has waited for, and its parent: from its line of `stat`
+/// (proc_pid_stat(5)).
+pub(super) fn zombie(stat: &str) -> Option<(&str, u32)> {
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+    let parent = rest.strip_prefix("Z ")?.split(' ').next()?.parse().ok()?;
+    HELPERS.contains(&name).then_some((name, parent))
 }
 
 /// Every process whose program is called `qemu-system-...`.

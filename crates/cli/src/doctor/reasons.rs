@@ -22,7 +22,7 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
     (
         "of which memory_max of this interface allows",
         "the guest has more memory than memory_max",
-        "weir vif set NAME memory_max=SIZE",
+        "memory_max = \"SIZE\" in [vif.NAME], then weir reload",
     ),
     (
         "shared memory was truncated while in use",

@@ -13,6 +13,7 @@ use weir_switch::stats::{
 };
 
 use super::*;
+use crate::testing::explanation;
 
 const VIF: &str = "web0";
 const UPLINK: &str = "lan";
@@ -33,24 +34,7 @@ fn explained(agent: Option<AgentState>) -> Explanation {
         why: None,
         error: None,
     });
-    Explanation::Vif(Box::new(VifExplanation {
-        name: name(VIF),
-        state: PortState::Running,
-        latency_budget_ns: 250_000,
-        calls: Default::default(),
-        budget_breaches: Default::default(),
-        queue_pairs: Default::default(),
-        queues: Vec::new(),
-        split: None,
-        agent,
-        filter: Vec::new(),
-        dispatch: Default::default(),
-        sharing: Default::default(),
-        receiving: Default::default(),
-        guard: None,
-        steering: None,
-        silent: Vec::new(),
-    }))
+    Explanation::Vif(Box::new(VifExplanation { agent, ..explanation(VIF) }))
 }
 
 fn uplink(interface: &str) -> Explanation {
@@ -110,6 +94,7 @@ fn healthy() -> Facts {
             qemus: vec![qemu],
             sockets: [(SOCKET.into(), socket)].into(),
             kernel_log: Vec::new(),
+            ended: Vec::new(),
         },
         switch: Some(switch),
         vifs: vec![status],
@@ -178,6 +163,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
             let still = StillThread { name: "weir-worker-0".into(), ..StillThread::default() };
             it.switch.as_mut().unwrap().still = vec![still];
         }),
+        ("helper-ended", |it| it.host.ended = vec!["weir-helper".into()]),
         ("seccomp", |it| {
             it.host.kernel_log = vec!["audit: type=1326 comm=\"weir-worker-0\" syscall=41".into()];
         }),
@@ -191,6 +177,10 @@ fn faults() -> Vec<(&'static str, Seed)> {
         ("irq-one-cpu", |it| _ = it.host.irqs.insert("eth0".into(), vec!["3".into(); 4])),
         ("hugepages-idle", |it| it.host.hugepages = Some((512, 512))),
         ("qemu-old", |it| it.host.qemu_version = Some((6, 2))),
+        ("qemu-vectors", |it| {
+            it.host.qemu_version = Some((7, 2));
+            it.host.qemus[0].args.push("virtio-net-pci,netdev=weir-web0,vectors=4".into());
+        }),
     ]
 }
 
@@ -273,6 +263,109 @@ fn every_drop_of_the_guide_has_its_check() {
         drop_many(&mut facts, counter);
         assert!(!examine(&facts).is_empty(), "{counter}");
     }
+}
+
+/// The points of the guide's lists, by their first words; which check sees it, or who says it where there is none.
+const POINTS: &[(&str, Result<&str, &str>)] = &[
+    ("**Another user.**", Ok("waiting-socket-mode")),
+    ("**Another path.**", Ok("waiting-socket-missing")),
+    ("**The VM monitor has given up.**", Ok("waiting-monitor")),
+    ("**A second VM on one interface**", Ok("second-vm")),
+    ("A silent ring", Ok("silent-ring")),
+    ("For `src_mac_spoofed`", Ok("src-mac")),
+    ("A larger `rx_queue_size`", Ok("receiver-slow")),
+    ("**QEMU 7.2 under TCG", Ok("qemu-vectors")),
+    ("**`iommu_platform=on`**", Err("QEMU, which does not start")),
+    ("**`a confined weir may not listen on ...`**", Err("`weir vif add`")),
+    ("**`weir's starter does not answer`**", Ok("helper-ended")),
+    ("**`weir's helper does not answer`**", Ok("helper-ended")),
+    ("**`a thread stands still`**", Ok("thread-still")),
+    ("**`cannot confine weir`**", Ok("not-running")),
+    ("`CALLS/FRAME` near 1", Err("no fault: so it is for a guest that sleeps between frames")),
+    ("`parked` near the number of frames", Err("no fault: nothing is lost")),
+    ("Several pairs of busy guests", Ok("budget-late")),
+    ("`waited for its rate`", Ok("limits-of-port")),
+    ("More than one vCPU", Err("no fault: advice")),
+    ("`this guest may need a reset after a SIGKILL of weir`", Ok("no-records")),
+    ("`cannot keep a record of a ring`", Ok("no-records")),
+    ("Without a record", Ok("no-records")),
+    ("The files may be removed", Err("no fault")),
+];
+
+#[test]
+fn every_point_of_the_guide_has_its_check_or_is_said_by_somebody_else() {
+    let guide = guide();
+    let points: Vec<_> = guide.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+    let told: Vec<_> = POINTS.iter().map(|(words, _)| *words).collect();
+    let unknown = points.iter().find(|point| !told.iter().any(|words| point.starts_with(words)));
+    assert_eq!(unknown, None, "a point of the guide that no check sees: add it to `POINTS`");
+    for (words, seen) in POINTS {
+        assert!(points.iter().any(|point| point.starts_with(words)), "not in the guide: {words}");
+        if let Ok(check) = seen {
+            assert!(CHECKS.iter().any(|it| it.name == *check), "{words}: {check}");
+        }
+    }
+}
+
+#[test]
+fn every_section_of_the_guide_is_one_that_the_table_leads_to_or_says_itself() {
+    let guide = guide();
+    let sections: Vec<_> = guide.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    for section in &sections {
+        let anchor: String = section
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || [' ', '-'].contains(c))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect();
+        assert!(guide.contains(&format!("](#{anchor})")), "no check leads to {section:?}");
+    }
+    assert!(sections.len() >= 8, "{sections:?}");
+}
+
+#[test]
+fn what_mends_is_a_command_that_weir_takes() {
+    let mut mends: Vec<_> = reasons::REASONS.iter().map(|(.., mend)| (*mend).to_owned()).collect();
+    for (_, seed) in faults() {
+        let mut facts = healthy();
+        seed(&mut facts);
+        mends.extend(examine(&facts).into_iter().map(|found| found.mend.into_owned()));
+    }
+    let mut settings = BTreeSet::new();
+    for mend in mends.iter().filter(|mend| mend.contains("weir vif set")) {
+        settings
+            .extend(mend.split([' ', ',', ';']).filter_map(|word| Some(word.split_once('=')?.0)));
+    }
+    assert!(settings.len() > 5, "{settings:?}");
+    for key in settings {
+        let setting = format!("{key}=none").parse().unwrap();
+        let Err(error) = weir_config::VifChanges::from_settings(&name(VIF), &[setting]) else {
+            continue;
+        };
+        let said = error.lines().join(" ");
+        assert!(!said.contains("cannot change") && !said.contains("unknown key"), "{said}");
+    }
+}
+
+#[test]
+fn of_a_mirror_it_is_not_found_that_it_sends_into_no_vlan() {
+    let mut facts = healthy();
+    let mirror = weir_config::VlanMode::Mirror("db0".parse().unwrap());
+    facts.vifs[0].config.vlan = mirror;
+    drop_many(&mut facts, "vlan_untagged_on_trunk");
+    assert_eq!(examine(&facts), []);
+    drop_many(&mut facts, "mirror_lost");
+    let found = examine(&facts);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].mend.contains("mirror fewer ports"), "{found:?}");
+}
+
+#[test]
+fn processes_that_have_ended_beside_weir_are_seen() {
+    assert_eq!(host::zombie("7 (weir-helper) Z 12 7"), Some(("weir-helper", 12)));
+    assert_eq!(host::zombie("7 (weir-helper) S 1 7"), None);
+    assert_eq!(host::zombie("7 (a) Z (weir-helper) S 1"), None);
+    assert_eq!(host::zombie("7 (sh) Z 1"), None);
 }
 
 #[test]
