@@ -36,14 +36,14 @@ pub struct Trace {
 /// One stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceStep {
-    /// What decides.
+    /// What decides, or where the frame is.
     #[schema(value_type = String)]
     pub stage: Cow<'static, str>,
-    /// On whose account; a port that has just gone has its number for a name.
+    /// At which port, or on whose account; one that has just come or gone has its number for a name.
     pub port: String,
-    /// What it decides, and why.
+    /// What is decided, and why, or what happened.
     pub says: String,
-    /// The counter of [drops](crate::stats::PortStats::drops) that would count the frame.
+    /// The counter of [drops](crate::stats::PortStats::drops) that counts the frame.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub dropped: Option<Cow<'static, str>>,

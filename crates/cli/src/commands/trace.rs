@@ -13,7 +13,7 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use weir_api::{Client, ClientError};
 use weir_config::{Defaults, PortName};
 use weir_switch::stats::PortKind;
-use weir_switch::trace::{FollowedFrame, FollowedStep, Trace};
+use weir_switch::trace::{FollowedFrame, FollowedStep, Trace, TraceStep};
 use weir_wire::Mac;
 
 use super::capture::end_on_signals;
@@ -84,10 +84,10 @@ fn followed(frame: &FollowedFrame) -> String {
     let bytes = frame::hex(&frame.front).unwrap_or_default();
     let at = time_of_day(Duration::from_nanos(frame.at_ns));
     let mut text = format!("{at} {}, {} bytes\n", headers(&bytes), frame.length);
-    let port = frame.steps.iter().map(|step| step.port.len()).max().unwrap_or(0);
-    for step in &frame.steps {
-        let us = step.after_ns as f64 / 1000.0;
-        let FollowedStep { stage, port: name, says, .. } = step;
+    let port = frame.steps.iter().map(|it| it.step.port.len()).max().unwrap_or(0);
+    for FollowedStep { after_ns, step } in &frame.steps {
+        let us = *after_ns as f64 / 1000.0;
+        let TraceStep { stage, port: name, says, .. } = step;
         let _ = writeln!(text, "{us:9.1} us  {stage:9}  {name:port$}  {says}");
     }
     text
@@ -154,12 +154,9 @@ fn of_ethernet(link: Option<DataLink>, data: Vec<u8>) -> Option<Vec<u8>> {
 
 /// The steps as a table without lines.
 fn lines(trace: &Trace) -> String {
-    let width = |of: fn(&weir_switch::trace::TraceStep) -> usize| {
-        trace.steps.iter().map(of).max().unwrap_or(0)
-    };
+    let width = |of: fn(&TraceStep) -> usize| trace.steps.iter().map(of).max().unwrap_or(0);
     let (stage, port) = (width(|step| step.stage.len()), width(|step| step.port.len()));
-    let line = |step: &weir_switch::trace::TraceStep| {
-        format!("{:stage$}  {:port$}  {}\n", step.stage, step.port, step.says)
-    };
+    let line =
+        |step: &TraceStep| format!("{:stage$}  {:port$}  {}\n", step.stage, step.port, step.says);
     trace.steps.iter().map(line).collect()
 }

@@ -1,6 +1,5 @@
 //! `weir trace --live`: frames as they pass, with the time of each stage, in words.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use weir_engine::capture::follow::{Call, Did, Following, Part, Way};
 use weir_fabric::PortId;
 use weir_limits::FOLLOWED_MAX;
 
+use super::TraceStep;
 use crate::capture::{CaptureRefused, epoch_ns};
 use crate::switch::Switch;
 
@@ -45,22 +45,14 @@ pub struct FollowedFrame {
     pub steps: Vec<FollowedStep>,
 }
 
-/// One stage.
+/// One stage, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FollowedStep {
     /// When it was reached, in ns since `at_ns`.
     pub after_ns: u64,
-    /// Which stage.
-    #[schema(value_type = String)]
-    pub stage: Cow<'static, str>,
-    /// At which port; one that has just come or gone has its number for a name.
-    pub port: String,
     /// What happened.
-    pub says: String,
-    /// The counter of [drops](crate::stats::PortStats::drops) that counts the frame.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
-    pub dropped: Option<Cow<'static, str>>,
+    #[serde(flatten)]
+    pub step: TraceStep,
 }
 
 /// Frames that are being followed.
@@ -190,8 +182,9 @@ impl Words {
             Did::Dropped(reason) => {
                 let reason = reason.as_str();
                 let says = format!("the frame ends here, counted as {reason}");
-                let step = step(at_ns, "dropped", &port, says);
-                vec![FollowedStep { dropped: Some(reason.into()), ..step }]
+                let mut dropped = step(at_ns, "dropped", &port, says);
+                dropped.step.dropped = Some(reason.into());
+                vec![dropped]
             }
             Did::Waits => {
                 let says = "there are no buffers: the frame waits in its sender's memory".into();
@@ -202,7 +195,8 @@ impl Words {
 }
 
 fn step(after_ns: u64, stage: &'static str, port: &str, says: String) -> FollowedStep {
-    FollowedStep { after_ns, stage: stage.into(), port: port.to_owned(), says, dropped: None }
+    let step = TraceStep { stage: stage.into(), port: port.to_owned(), says, dropped: None };
+    FollowedStep { after_ns, step }
 }
 
 fn called(call: Call, done_ns: u64) -> String {
