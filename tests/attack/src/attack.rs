@@ -25,8 +25,19 @@ pub struct Attack {
     pub strike: fn(&Field) -> Strike,
     /// Why it only uses what is its own share of weir's time, if it does.
     pub own_share: Option<&'static str>,
-    /// It is another user's.
-    pub as_another_user: bool,
+    /// Whose it is.
+    pub user: User,
+}
+
+/// Who attacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// Who started weir.
+    Own,
+    /// Another one, who has no right.
+    Other,
+    /// Another one, who is of weir's `group` and may read.
+    Reader,
 }
 
 /// An entry of a class's table: the function, what it tries, and why it is its own share where it is.
@@ -38,14 +49,23 @@ macro_rules! attack {
             tries: $tries,
             strike: $strike,
             own_share: None,
-            as_another_user: false,
+            user: $crate::attack::User::Own,
         }
     };
     ($strike:ident, $tries:literal, own_share: $why:literal) => {
         $crate::attack::Attack { own_share: Some($why), ..$crate::attack!($strike, $tries) }
     };
     ($strike:ident, $tries:literal, as_another_user) => {
-        $crate::attack::Attack { as_another_user: true, ..$crate::attack!($strike, $tries) }
+        $crate::attack::Attack {
+            user: $crate::attack::User::Other,
+            ..$crate::attack!($strike, $tries)
+        }
+    };
+    ($strike:ident, $tries:literal, as_reader) => {
+        $crate::attack::Attack {
+            user: $crate::attack::User::Reader,
+            ..$crate::attack!($strike, $tries)
+        }
     };
 }
 
@@ -62,6 +82,8 @@ pub const CLASSES: &[(&str, &[Attack])] = &[
     ("storms", crate::storms::ALL),
     ("l2", crate::l2::ALL),
     ("control", crate::control::ALL),
+    ("looks", crate::looks::ALL),
+    ("mirrors", crate::mirrors::ALL),
     ("configuration", crate::configuration::ALL),
 ];
 
@@ -108,9 +130,14 @@ impl Field {
         self.dir.join(format!("{name}.sock"))
     }
 
-    /// The socket of one of the attacker's interfaces.
+    /// One of the attacker's interfaces.
+    pub fn evil_name(&self, number: usize) -> String {
+        format!("evil{}", (self.first + number) % EVILS)
+    }
+
+    /// Its socket.
     pub fn evil(&self, number: usize) -> PathBuf {
-        self.socket(&format!("evil{}", (self.first + number) % EVILS))
+        self.socket(&self.evil_name(number))
     }
 
     /// The control socket.

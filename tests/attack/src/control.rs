@@ -63,6 +63,26 @@ pub const ALL: &[Attack] = &[
         control_settings_without_pause,
         "changes filters, rates and VLANs of an interface without pause"
     ),
+    attack!(control_metrics_without_pause, "asks for metrics without pause and reads them",
+        own_share: "who may open the socket may have the whole switch; a thread of its own serves it"),
+    attack!(
+        control_pages_and_metrics_that_nobody_reads,
+        "asks for the page, its files and metrics without pause and reads none"
+    ),
+    attack!(
+        control_a_thousand_streams_of_events,
+        "opens a thousand streams of events, one after the other, and keeps them open"
+    ),
+    attack!(
+        reader_that_writes,
+        "asks for all that changes or copies, as a user who may read",
+        as_reader
+    ),
+    attack!(
+        reader_that_reads_nothing,
+        "opens streams of events, statistics and pages, and reads none, as a user who may read",
+        as_reader
+    ),
     attack!(control_by_another_user, "opens the control socket as another user", as_another_user),
     attack!(
         sockets_replaced_by_another_user,
@@ -71,7 +91,7 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-fn open(field: &Field) -> Strike<UnixStream> {
+pub fn open(field: &Field) -> Strike<UnixStream> {
     let socket = UnixStream::connect(field.control())?;
     for set in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
         set(&socket, Some(Duration::from_secs(2)))?;
@@ -80,7 +100,7 @@ fn open(field: &Field) -> Strike<UnixStream> {
 }
 
 /// A request with a body.
-fn request(line: &str, body: &str) -> String {
+pub fn request(line: &str, body: &str) -> String {
     let length = body.len();
     format!("{line} HTTP/1.1\r\nhost: weir\r\ncontent-length: {length}\r\n\r\n{body}")
 }
@@ -88,7 +108,7 @@ fn request(line: &str, body: &str) -> String {
 const STATISTICS: &str = "GET /v1/switch HTTP/1.1\r\nhost: weir\r\n\r\n";
 
 /// A request's answer: its status and its body.
-fn ask(socket: &UnixStream, request: &str) -> Strike<(u16, String)> {
+pub fn ask(socket: &UnixStream, request: &str) -> Strike<(u16, String)> {
     let mut writer = socket;
     // Refused before all of it is there, it may not be taken.
     let written = writer.write_all(request.as_bytes());
@@ -99,7 +119,7 @@ fn ask(socket: &UnixStream, request: &str) -> Strike<(u16, String)> {
 }
 
 /// A request that must not be done.
-fn refused(socket: &UnixStream, request: &str) -> Strike {
+pub fn refused(socket: &UnixStream, request: &str) -> Strike {
     let (status, answer) = ask(socket, request)?;
     if (400..500).contains(&status) && answer.contains("\"detail\"") {
         return Ok(());
@@ -213,6 +233,84 @@ fn control_statistics_without_pause(field: &Field) -> Strike {
         ask(&socket, STATISTICS)?;
         field.struck();
     }
+}
+
+fn control_metrics_without_pause(field: &Field) -> Strike {
+    let socket = open(field)?;
+    loop {
+        let (status, metrics) = ask(&socket, &request("GET /metrics", ""))?;
+        if status != 200 || !metrics.contains("weir_") {
+            return harm(format!("metrics are answered with {status}"));
+        }
+        field.struck();
+    }
+}
+
+/// What the page consists of, and what it asks for.
+const LOOKS: [&str; 6] =
+    ["/", "/page/script.js", "/metrics", "/v1/switch", "/openapi.json", "/v1/addresses"];
+
+fn control_pages_and_metrics_that_nobody_reads(field: &Field) -> Strike {
+    let mut socket = open(field)?;
+    for look in LOOKS.iter().cycle().take(200) {
+        if socket.write_all(request(&format!("GET {look}"), "").as_bytes()).is_err() {
+            break;
+        }
+        field.struck();
+    }
+    Ok(())
+}
+
+fn control_a_thousand_streams_of_events(field: &Field) -> Strike {
+    let mut sockets = Vec::new();
+    for _ in 0..1000 {
+        let mut socket = open(field)?;
+        let _ = socket.write_all(request("GET /v1/events", "").as_bytes());
+        sockets.push(socket);
+    }
+    // One more is served, in the place of one that has waited longest.
+    let (status, _) = ask(&open(field)?, STATISTICS)?;
+    if status == 200 { Ok(()) } else { harm(format!("statistics are answered with {status}")) }
+}
+
+fn reader_that_writes(field: &Field) -> Strike {
+    for line in [
+        "POST /v1/vifs",
+        "PATCH /v1/vifs/a",
+        "DELETE /v1/vifs/a",
+        "PUT /v1/ports/a/filter",
+        "PUT /v1/configuration",
+        "PUT /v1/stages",
+        "POST /v1/captures",
+        "POST /v1/ports/a/trace/live",
+        "POST /v1/upgrade",
+    ] {
+        // A body that is right, one that is not, and one that is announced and does not come.
+        let announced = format!("{line} HTTP/1.1\r\nhost: weir\r\ncontent-length: 9000\r\n\r\n");
+        let right = "{\"ports\":[\"a\"],\"frames\":1,\"on\":true}";
+        for whole in [request(line, right), request(line, "\u{1b}"), announced] {
+            let (status, answer) = ask(&open(field)?, &whole)?;
+            if status != 403 || !answer.contains("\"detail\"") {
+                return harm(format!("who may read is answered {status} {answer} to {line}"));
+            }
+        }
+    }
+    let (status, _) = ask(&open(field)?, STATISTICS)?;
+    if status == 200 { Ok(()) } else { harm(format!("who may read is answered {status}")) }
+}
+
+fn reader_that_reads_nothing(field: &Field) -> Strike {
+    let mut sockets = (0..100).map(|_| open(field)).collect::<Strike<Vec<_>>>()?;
+    for (socket, look) in
+        sockets.iter_mut().zip(LOOKS.iter().chain(["/v1/events"; 2].iter()).cycle())
+    {
+        for _ in 0..8 {
+            let _ = socket.write_all(request(&format!("GET {look}"), "").as_bytes());
+        }
+        field.struck();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    Ok(())
 }
 
 fn control_pipelined(field: &Field) -> Strike {

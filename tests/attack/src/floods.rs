@@ -166,7 +166,7 @@ fn rings_that_break_again_and_again(field: &Field) -> Strike {
 }
 
 /// A sender and a receiver of the attacker's, which know each other.
-fn couple(field: &Field, sender: Plan, receiver: Plan) -> Strike<(Guest, Guest)> {
+pub fn couple(field: &Field, sender: Plan, receiver: Plan) -> Strike<(Guest, Guest)> {
     let (from, to) =
         (Guest::attach(&field.evil(0), sender)?, Guest::attach(&field.evil(1), receiver)?);
     // Its first frame says where it is.
@@ -176,7 +176,7 @@ fn couple(field: &Field, sender: Plan, receiver: Plan) -> Strike<(Guest, Guest)>
 }
 
 /// Sends from `rings` without a pause, and gives the receiver's buffers back where it has one.
-fn pour(field: &Field, from: &Guest, to: Option<&Guest>) -> Strike {
+pub fn pour(field: &Field, from: &Guest, to: Option<&Guest>) -> Strike {
     loop {
         let mut sent = 0;
         for ring in (1..from.rings()).step_by(2) {
@@ -198,13 +198,15 @@ fn pour(field: &Field, from: &Guest, to: Option<&Guest>) -> Strike {
     }
 }
 
-fn loaded(guest: &Guest, make: impl Fn() -> (Header, Vec<u8>)) {
+/// Fills all transmit rings with what `make` makes.
+pub fn loaded(guest: &Guest, make: impl Fn() -> (Header, Vec<u8>)) {
     for ring in (1..guest.rings()).step_by(2) {
         guest.load(ring, |_| make());
     }
 }
 
-fn small(to: Mac) -> (Header, Vec<u8>) {
+/// A frame of 60 bytes.
+pub fn small(to: Mac) -> (Header, Vec<u8>) {
     (Header::default(), frame(to, Guest::mac(0), EXPERIMENTAL, 60))
 }
 
@@ -224,9 +226,15 @@ fn small_packets_by_eight_queues(field: &Field) -> Strike {
 fn large_packets_without_pause(field: &Field) -> Strike {
     let (from, to) =
         couple(field, Plan { memory: 32 << 20, size: 64, ..Plan::default() }, Plan::default())?;
+    load_large(&from, Guest::mac(1));
+    pour(field, &from, Some(&to))
+}
+
+/// Fills the transmit ring with packets of 60,000 bytes that are to be cut.
+pub fn load_large(from: &Guest, to: Mac) {
     let header = Header::tso(1460);
     // Buffers follow each other: one of 60,000 bytes is over many of them, all with the same bytes.
-    let packet = tcp(Guest::mac(1), Guest::mac(0), 60_000);
+    let packet = tcp(to, Guest::mac(0), 60_000);
     let at = from.buffer(1, 0);
     from.memory.set(at, &header.bytes());
     from.memory.set(at + header.bytes().len(), &packet);
@@ -235,7 +243,6 @@ fn large_packets_without_pause(field: &Field) -> Strike {
         ring.set(slot, from.buffer_address(1, 0), 12 + packet.len() as u32, 0, 0);
         ring.set_available(slot, slot);
     }
-    pour(field, &from, Some(&to))
 }
 
 fn packets_into_the_void(field: &Field) -> Strike {

@@ -11,8 +11,10 @@ mod floods;
 mod front;
 mod l2;
 mod logs;
+mod looks;
 mod measure;
 mod memory;
+mod mirrors;
 mod packed;
 mod protocol;
 mod random;
@@ -25,7 +27,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Parser, Subcommand};
 
 use crate::{
-    attack::{Attack, Field},
+    attack::{Attack, Field, User},
     measure::{
         attacker,
         report::{self, Result as Tried},
@@ -146,7 +148,7 @@ fn run(
         if only.is_some_and(|only| !format!("{class}::{}", attack.name).contains(only)) {
             continue;
         }
-        if attack.as_another_user && !rustix::process::geteuid().is_root() {
+        if attack.user != User::Own && !rustix::process::geteuid().is_root() {
             println!("skipped test: {class}::{}: needs root, to be another user", attack.name);
             continue;
         }

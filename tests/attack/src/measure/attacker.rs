@@ -23,7 +23,8 @@ use rustix::{
 };
 
 use super::stand_in::{Turn, Work};
-use crate::attack::{self, Attack, Field};
+use super::switch::readers;
+use crate::attack::{self, Attack, Field, User};
 
 /// The user that attacks as another one: neither root nor `nobody`, as whom weir runs where it was started as root.
 const SOMEBODY: u32 = 65_533;
@@ -74,7 +75,7 @@ impl Attacker {
         let (dir, weir) = (dir.to_string_lossy(), weir.to_string_lossy());
         let first = first.to_string();
         let args = ["strike", attack.name, "--dir", &dir, "--weir", &weir, "--first", &first];
-        Self::spawn(&args, attack.as_another_user)
+        Self::spawn(&args, attack.user)
     }
 
     /// Starts what does as much work, and nothing to weir.
@@ -85,15 +86,20 @@ impl Attacker {
         let program = program.map(|program| program.to_string_lossy().into_owned());
         args.extend(program.iter().flat_map(|program| ["--program", program]));
         args.extend((turn == Turn::Burst).then_some("--turn=burst"));
-        Self::spawn(&args, false)
+        Self::spawn(&args, User::Own)
     }
 
-    fn spawn(args: &[&str], as_another_user: bool) -> Result<Self, String> {
+    fn spawn(args: &[&str], user: User) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if as_another_user {
-            command.uid(SOMEBODY).gid(SOMEBODY);
+        match user {
+            User::Own => {}
+            User::Other => drop(command.uid(SOMEBODY).gid(SOMEBODY)),
+            User::Reader => {
+                let group = readers().ok_or("there is no group for who may read")?;
+                command.uid(SOMEBODY).gid(group);
+            }
         }
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let end = child.stdin.take();
@@ -171,7 +177,7 @@ pub fn strike(name: &str, field: Field) -> Result<(), String> {
     let hard = getrlimit(Resource::Nofile).maximum;
     let _ = setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard });
     // Many attacks need more than the name says where root attacks; the other user has nothing else to prove.
-    if attack.as_another_user && geteuid().is_root() {
+    if attack.user != User::Own && geteuid().is_root() {
         return Err("this attack is another user's".into());
     }
     // For the process's life: two threads use it.
