@@ -167,6 +167,13 @@ impl List {
     }
 }
 
+/// Where a frame went.
+struct Appended {
+    list: usize,
+    /// All frames for this receiver go there.
+    of_all: bool,
+}
+
 /// The lists of one burst, kept between bursts, so that only the widest flood so far allocates.
 pub struct Forwarder {
     lists: Vec<List>,
@@ -323,8 +330,9 @@ impl Forwarder {
                     }
                     return None;
                 }
-                let list = self.append(ingress, burst, port, outgoing, true)?;
-                return Some((list, tag));
+                let Appended { list, of_all } =
+                    self.append(ingress, burst, port, outgoing, true)?;
+                return of_all.then_some((list, tag));
             }
             Ok(Forward::Flood { vid }) => {
                 let storm =
@@ -337,10 +345,10 @@ impl Forwarder {
                 for port in ingress.view.flood_ports(ingress.port, vid, dst) {
                     if let Some(tag) = ingress.view.egress(port, vid, key.tag) {
                         let outgoing = Outgoing { frame, tag };
-                        if !is_still_tagged(ingress, burst, outgoing) {
-                            self.append(ingress, burst, port, outgoing, false);
-                        }
-                        goes_nowhere = false;
+                        let is_counted = is_still_tagged(ingress, burst, outgoing);
+                        let goes_there = is_counted
+                            || self.append(ingress, burst, port, outgoing, false).is_some();
+                        goes_nowhere &= !goes_there;
                     }
                 }
                 if goes_nowhere {
@@ -351,8 +359,7 @@ impl Forwarder {
         None
     }
 
-    /// Puts a frame into its receiver's list. Says which, if that does not depend on more than the
-    /// receiver.
+    /// Puts a frame into its receiver's list. Says which; `None` where nobody is there.
     fn append(
         &mut self,
         ingress: &Ingress<'_>,
@@ -360,12 +367,12 @@ impl Forwarder {
         port: PortId,
         outgoing: Outgoing,
         unicast: bool,
-    ) -> Option<usize> {
+    ) -> Option<Appended> {
         let slot = slot(ingress.ports, port)?;
         let queues = slot.port.rx_queues();
         let queue = match queues {
             0 => {
-                // A flood reaches whoever is there; only a frame meant for this port is lost.
+                // A flood reaches whoever is there; a frame meant for this port is lost.
                 if unicast {
                     slot.counters.dropped_of(DropReason::RxNotReady, burst, 1 << outgoing.frame);
                 }
@@ -379,7 +386,7 @@ impl Forwarder {
         };
         let list = self.list_for(port, queue);
         self.lists[list].push(outgoing, unicast);
-        (queues == 1).then_some(list)
+        Some(Appended { list, of_all: queues == 1 })
     }
 
     /// The receive queue at one of its receivers of a frame that begins with `head`.

@@ -336,6 +336,22 @@ fn broadcast_and_unicast_of_one_sender_stay_in_order() {
 }
 
 #[test]
+fn a_frame_for_one_station_that_is_flooded_to_nobody_who_receives_is_counted() {
+    let engine = Engine::start(1).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    // As long as its guest comes and goes.
+    b.rx_queues.store(0, Ordering::SeqCst);
+    send(&engine, &a, [frame(1, 2, 1), frame(1, 0xff, 2), frame(1, 2, 3)]);
+    let ports = engine.shared.ports.load();
+    let dropped = |port: &FakePort| {
+        let counters = &switch::slot(&ports, port.id).unwrap().counters;
+        counters.drops().collect::<Vec<_>>()
+    };
+    eventually("both are", || dropped(&a) == [("unknown_unicast", 2)]);
+    assert_eq!(dropped(&b), [], "a broadcast reaches whoever is there");
+}
+
+#[test]
 fn a_frame_reaches_who_came_before_it_was_sent_and_after_its_burst_began() {
     let engine = Engine::start(1).unwrap();
     let a = add(&engine, |port| port.meetings = Some(Barrier::new(2)));
