@@ -4,6 +4,7 @@
 //! It covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile: from one
 //! guest's ring to another's, without drivers, sleep and wake-ups.
 
+mod librte_vhost;
 mod stages;
 
 use std::{

@@ -5,9 +5,11 @@
 
 use std::{collections::BTreeMap, ffi::OsStr, fmt::Write as _, path::Path};
 
-use weir_bed::{error::Result, process::run_in, release::Programs, workspace::Workspace};
+use weir_bed::{
+    error::Result, packages::is_root, process::run_in, release::Programs, workspace::Workspace,
+};
 
-use super::{EXAMPLE, Row};
+use super::{EXAMPLE, Row, librte_vhost};
 
 /// Stages in the order of a packet's way; a rule is a part of a file's path, and how a function in it begins.
 const STAGES: [(&str, &[(&str, &str)]); 11] = [
@@ -114,7 +116,7 @@ const START: &str = "(below main)";
 type ByStage = BTreeMap<&'static str, f64>;
 
 /// A table: a line for each stage, a column for each kind of traffic. A stage's rest, what is in none of the others, is
-/// poll: locks, what a burst borrows, and what is said of it at its end.
+/// poll: locks, what a burst borrows, and what is said of it at its end. Below it: what DPDK's vhost library takes.
 pub fn table(workspace: &Workspace) -> Result<String> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
@@ -136,6 +138,12 @@ pub fn table(workspace: &Workspace) -> Result<String> {
         line(stage, &|column| column.get(stage).copied().unwrap_or(0.0));
     }
     line("all", &|column| column.values().sum());
+    text.push('\n');
+    if is_root() {
+        text += &librte_vhost::table(workspace, &program)?;
+    } else {
+        text += "skipped: needs root: the same for librte_vhost\n";
+    }
     Ok(text)
 }
 

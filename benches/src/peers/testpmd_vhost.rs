@@ -20,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A running testpmd with two ports, polling on one CPU.
 pub struct TestpmdVhost {
     // In the order they must go: the program, what it says, then what it uses.
-    _process: Process,
+    process: Process,
     _dialogue: Dialogue,
-    _pages: HugePages,
+    _pages: Option<HugePages>,
     dir: PathBuf,
 }
 
@@ -30,6 +30,29 @@ impl TestpmdVhost {
     /// Forwards `burst` packets at a time, all threads on CPU `cpu`.
     pub fn start(workspace: &Workspace, burst: u32, cpu: usize) -> Result<Self> {
         let pages = HugePages::reserve()?;
+        let memory = ["--single-file-segments", "--in-memory"];
+        Self::start_by(workspace, &["stdbuf", "-oL"], &memory, burst, cpu, Some(pages))
+    }
+
+    /// The same as the last words of the command `wrapper`, without huge pages, and with copies as callgrind knows them.
+    pub fn start_wrapped(
+        workspace: &Workspace,
+        wrapper: &[&str],
+        burst: u32,
+        cpu: usize,
+    ) -> Result<Self> {
+        let memory = ["--no-huge", "--force-max-simd-bitwidth=128"];
+        Self::start_by(workspace, wrapper, &memory, burst, cpu, None)
+    }
+
+    fn start_by(
+        workspace: &Workspace,
+        wrapper: &[&str],
+        memory: &[&str],
+        burst: u32,
+        cpu: usize,
+        pages: Option<HugePages>,
+    ) -> Result<Self> {
         let dir = workspace.run_dir("testpmd")?;
         let sockets = [socket_path(&dir, &socket_name(0))?, socket_path(&dir, &socket_name(1))?];
         let [vdev0, vdev1] = [0, 1].map(|number: usize| {
@@ -38,18 +61,17 @@ impl TestpmdVhost {
         let lcores = format!("--lcores=0@{cpu},1@{cpu}");
         let burst = format!("--burst={burst}");
         let argv = [
-            "stdbuf",
-            "-oL",
             "dpdk-testpmd",
             &lcores,
+            "--file-prefix=back-end",
             "--no-pci",
-            "--single-file-segments",
-            "--in-memory",
             "-m",
             "256",
             "--no-telemetry",
             &vdev0,
             &vdev1,
+        ];
+        let options = [
             "--",
             "--interactive",
             "--nb-cores=1",
@@ -57,6 +79,7 @@ impl TestpmdVhost {
             "--total-num-mbufs=16384",
             &burst,
         ];
+        let argv = [wrapper, &argv, memory, &options].concat();
         let placement = Placement { cpu: Some(cpu), ..Placement::default() };
         let (mut process, mut dialogue) = Process::start_dialogue(&argv, &placement)?;
         wait_until("testpmd's vhost-user sockets", PATIENCE, || {
@@ -65,7 +88,12 @@ impl TestpmdVhost {
         })?;
         writeln!(dialogue.stdin, "start")
             .map_err(|source| Error::Io { what: "tell testpmd `start`".into(), source })?;
-        Ok(Self { _process: process, _dialogue: dialogue, _pages: pages, dir })
+        Ok(Self { process, _dialogue: dialogue, _pages: pages, dir })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 }
 

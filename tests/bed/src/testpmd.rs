@@ -46,6 +46,8 @@ pub struct Traffic<'a> {
 pub enum Rings {
     /// Split, with buffers used in any order.
     Split,
+    /// Packed, with buffers used in any order.
+    Packed,
     /// Packed, with buffers used in the order in which they were made available.
     PackedInOrder,
 }
@@ -100,6 +102,7 @@ impl Testpmd {
         let [first, second] = links;
         let format = match rings {
             Rings::Split => "",
+            Rings::Packed => ",packed_vq=1",
             Rings::PackedInOrder => ",packed_vq=1,in_order=1",
         };
         let vdev = |number: u8, link: &Link| {
