@@ -58,7 +58,7 @@ pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};
 pub use slice::{CACHE_LINE_BYTES, Slice, recycle};
-pub use window::{Elements, Window, fence};
+pub use window::{Element, Elements, Window, fence};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};
 

@@ -168,6 +168,25 @@ fn removing_a_region_unmaps_only_that_one() {
 }
 
 #[test]
+fn a_run_of_elements_ends_at_the_last_one() {
+    let memory = Arc::new(GuestMemory::map(&[(spec(0, 0x1000), memfd(0x1000))]).unwrap());
+    let window = memory.window(spec(0, 0).user_address, 0x100).unwrap();
+    let elements = window.elements::<16>(0x20, 4).unwrap();
+    for (first, max, count) in [(0, 9, 4), (1, 2, 2), (3, 2, 1), (4, 1, 0), (900, 1, 0)] {
+        assert_eq!(elements.run(first, max).count(), count, "{first} {max}");
+    }
+    for (element, word) in elements.run(2, 2).zip([0x8000_0000_0000_0001, 2]) {
+        element.write_second(word);
+    }
+    assert_eq!(elements.read_words(3), [0, 2]);
+    assert_eq!(window.read::<8>(0x48), [1, 0, 0, 0, 0, 0, 0, 0x80], "the third's second half");
+    let third = elements.get(2);
+    assert_eq!(third.load_second_acquire(|flags| flags == 0x8000), Some(0x8000_0000_0000_0001));
+    assert_eq!(third.load_second_acquire(|flags| flags == 0), None);
+    assert_eq!(third.read_first(), 0);
+}
+
+#[test]
 fn a_window_keeps_its_memory_mapped() {
     let memory = Arc::new(GuestMemory::map(&[(spec(0, 0x1000), memfd(0x1000))]).unwrap());
     let user = spec(0, 0).user_address;

@@ -3,6 +3,7 @@
 //! A model checker runs the rings on `window_loom.rs` instead, which has the same items.
 
 use std::any::Any;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 pub use std::sync::atomic::fence;
@@ -229,10 +230,27 @@ impl<const N: usize> Elements<N> {
 
     /// Where an element is. An index beyond the last one is a programming error.
     #[inline(always)]
-    fn at(&self, index: usize) -> *mut u8 {
+    fn at(&self, index: usize) -> NonNull<u8> {
         assert!(index <= self.last, "element {index} of {}", self.last + 1);
         // SAFETY: `last + 1` elements of N bytes from `start` are in the window, and this one is among them.
-        unsafe { self.start.add(index * N).as_ptr() }
+        unsafe { self.start.add(index * N) }
+    }
+
+    /// An element. An index beyond the last one is a programming error.
+    #[inline(always)]
+    pub fn get(&self, index: usize) -> Element<'_, N> {
+        Element { start: self.at(index), _elements: PhantomData }
+    }
+
+    /// Up to `max` elements from an index on: fewer where the last one comes before.
+    #[inline(always)]
+    pub fn run(&self, first: usize, max: usize) -> impl Iterator<Item = Element<'_, N>> {
+        let count = max.min((self.last + 1).saturating_sub(first));
+        (first..first + count).map(|index| {
+            // SAFETY: `last + 1` elements of N bytes from `start` are in the window, and this one is among them.
+            let start = unsafe { self.start.add(index * N) };
+            Element { start, _elements: PhantomData }
+        })
     }
 
     /// Reads an element, each byte once.
@@ -240,7 +258,7 @@ impl<const N: usize> Elements<N> {
     pub fn read(&self, index: usize) -> [u8; N] {
         let mut bytes = [0; N];
         // SAFETY: an element has N bytes, mapped while self lives.
-        unsafe { std::ptr::copy(self.at(index), bytes.as_mut_ptr(), N) };
+        unsafe { std::ptr::copy(self.at(index).as_ptr(), bytes.as_mut_ptr(), N) };
         read_once();
         bytes
     }
@@ -250,7 +268,7 @@ impl<const N: usize> Elements<N> {
     pub fn write(&self, index: usize, bytes: [u8; N]) {
         about_to_write();
         // SAFETY: as in `read`.
-        unsafe { std::ptr::copy(bytes.as_ptr(), self.at(index), N) };
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.at(index).as_ptr(), N) };
     }
 
     /// Asks the processor to fetch an element. Any index will do: nothing is read.
@@ -272,28 +290,12 @@ impl Elements<2> {
     pub fn load(&self, index: usize) -> u16 {
         // SAFETY: in bounds (`at`), at a multiple of 2 (`Window::elements`), mapped while self lives. See
         // `Window::atomic`.
-        let element = unsafe { AtomicU16::from_ptr(self.at(index).cast()) };
+        let element = unsafe { AtomicU16::from_ptr(self.at(index).as_ptr().cast()) };
         u16::from_le(element.load(Ordering::Relaxed))
     }
 }
 
 impl Elements<16> {
-    /// Reads the second word of an element, all of it at once, if its last 16-bit field is `ready`; then later reads are
-    /// not moved before it.
-    #[inline(always)]
-    pub fn load_second_acquire(
-        &self,
-        index: usize,
-        ready: impl FnOnce(u16) -> bool,
-    ) -> Option<u64> {
-        // SAFETY: in bounds (`at`), at a multiple of 8 (`Window::elements`), mapped while self lives. Volatile and not
-        // atomic: the driver writes the word's fields one by one, and atomics of different sizes may not meet.
-        let word = unsafe { self.at(index).add(8).cast::<u64>().read_volatile() };
-        fence(Ordering::Acquire);
-        let word = u64::from_le(word);
-        ready((word >> 48) as u16).then_some(word)
-    }
-
     /// Reads the two words of an element, each once.
     #[inline(always)]
     pub fn read_words(&self, index: usize) -> [u64; 2] {
@@ -301,22 +303,43 @@ impl Elements<16> {
         // SAFETY: an element has two words, at a multiple of 8 (`Window::elements`), mapped while self lives.
         unsafe { [u64::from_le(words.read_volatile()), u64::from_le(words.add(1).read_volatile())] }
     }
+}
 
-    /// Reads the first word of an element.
+/// One of [`Elements`].
+pub struct Element<'e, const N: usize> {
+    /// N bytes of the window, aligned as [`Window::elements`] says.
+    start: NonNull<u8>,
+    _elements: PhantomData<&'e Elements<N>>,
+}
+
+impl Element<'_, 16> {
+    /// Reads the second word, all of it at once, if its last 16-bit field is `ready`; then later reads are not moved
+    /// before it.
     #[inline(always)]
-    pub fn read_first(&self, index: usize) -> u64 {
+    pub fn load_second_acquire(&self, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
+        // SAFETY: the second half of an element, at a multiple of 8, mapped while its elements live. Volatile and not
+        // atomic: the driver writes the word's fields one by one, and atomics of different sizes may not meet.
+        let word = unsafe { self.start.add(8).cast::<u64>().read_volatile() };
+        fence(Ordering::Acquire);
+        let word = u64::from_le(word);
+        ready((word >> 48) as u16).then_some(word)
+    }
+
+    /// Reads the first word.
+    #[inline(always)]
+    pub fn read_first(&self) -> u64 {
         // SAFETY: as in `Elements::read`, of half an element.
-        let bytes = unsafe { self.at(index).cast::<[u8; 8]>().read() };
+        let bytes = unsafe { self.start.cast::<[u8; 8]>().read() };
         read_once();
         u64::from_le_bytes(bytes)
     }
 
-    /// Writes the second word of an element.
+    /// Writes the second word.
     #[inline(always)]
-    pub fn write_second(&self, index: usize, word: u64) {
+    pub fn write_second(&self, word: u64) {
         about_to_write();
-        // SAFETY: as in `read`.
-        unsafe { self.at(index).add(8).cast::<[u8; 8]>().write(word.to_le_bytes()) };
+        // SAFETY: as in `Elements::read`, of half an element.
+        unsafe { self.start.add(8).cast::<[u8; 8]>().write(word.to_le_bytes()) };
     }
 }
 

@@ -192,6 +192,16 @@ impl<const N: usize> Elements<N> {
         self.at + index * N
     }
 
+    /// An element.
+    pub fn get(&self, index: usize) -> Element<'_, N> {
+        Element { window: &self.window, at: self.at(index) }
+    }
+
+    /// Up to `max` elements from an index on: fewer where the last one comes before.
+    pub fn run(&self, first: usize, max: usize) -> impl Iterator<Item = Element<'_, N>> {
+        (first..=self.last).take(max).map(|index| self.get(index))
+    }
+
     /// Reads an element.
     pub fn read(&self, index: usize) -> [u8; N] {
         self.window.read(self.at(index))
@@ -217,34 +227,38 @@ impl Elements<2> {
 }
 
 impl Elements<16> {
-    /// Reads the four fields of an element's second half, the last first: if that is `ready`, the others are as new. (In
+    /// Reads the two words of an element.
+    pub fn read_words(&self, index: usize) -> [u64; 2] {
+        let at = self.at(index);
+        [at, at + 8].map(|at| u64::from_le_bytes(self.window.read(at)))
+    }
+}
+
+/// One of [`Elements`].
+pub struct Element<'e, const N: usize> {
+    window: &'e Window,
+    at: usize,
+}
+
+impl Element<'_, 16> {
+    /// Reads the four fields of the second half, the last first: if that is `ready`, the others are as new. (In
     /// `window.rs` they are one word, read at once.)
-    pub fn load_second_acquire(
-        &self,
-        index: usize,
-        ready: impl FnOnce(u16) -> bool,
-    ) -> Option<u64> {
-        let at = self.at(index) + 8;
+    pub fn load_second_acquire(&self, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
+        let at = self.at + 8;
         let last = self.window.load_acquire(at + 6);
         let field = |at| u64::from(self.window.load(at));
         let others = || field(at) | field(at + 2) << 16 | field(at + 4) << 32;
         ready(last).then(|| others() | u64::from(last) << 48)
     }
 
-    /// Reads the two words of an element.
-    pub fn read_words(&self, index: usize) -> [u64; 2] {
-        let at = self.at(index);
-        [at, at + 8].map(|at| u64::from_le_bytes(self.window.read(at)))
+    /// Reads the first half.
+    pub fn read_first(&self) -> u64 {
+        u64::from_le_bytes(self.window.read(self.at))
     }
 
-    /// Reads the first half of an element.
-    pub fn read_first(&self, index: usize) -> u64 {
-        u64::from_le_bytes(self.window.read(self.at(index)))
-    }
-
-    /// Writes the second word of an element.
-    pub fn write_second(&self, index: usize, word: u64) {
-        self.window.write(self.at(index) + 8, word.to_le_bytes());
+    /// Writes the second word.
+    pub fn write_second(&self, word: u64) {
+        self.window.write(self.at + 8, word.to_le_bytes());
     }
 }
 

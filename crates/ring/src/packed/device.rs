@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{Elements, GuestMemory, Slice, Window, fence};
+use weir_guestmem::{Element, Elements, GuestMemory, Slice, Window, fence};
 use weir_limits::QUEUE_SIZE_MAX;
 
 use crate::buffers::{Chain, Descriptor, Direction, Taken, Token, plain_buffer};
@@ -37,11 +37,32 @@ struct Completed {
     written: u32,
 }
 
+impl Completed {
+    /// The second word of its used descriptor, in a lap of these flags.
+    #[inline(always)]
+    fn word(&self, flags: u16) -> u64 {
+        let &Self { id, written, .. } = self;
+        let has_written = if written > 0 { DESC_F_WRITE } else { 0 };
+        let id_flags = u64::from(id) | u64::from(flags | has_written) << 16;
+        u64::from(written) | id_flags << 32
+    }
+}
+
 /// The descriptors of a list whose slots may be written over.
 #[derive(Debug, Default)]
 struct Kept {
     token: Token,
     descriptors: Vec<[u8; DESC_BYTES]>,
+}
+
+/// A descriptor, if it has these marks.
+#[inline(always)]
+fn marked(descriptor: &Element<'_, DESC_BYTES>, marks: u16) -> Option<Descriptor> {
+    const _: () = assert!(PACKED_LEN == 8 && PACKED_FLAGS == PACKED_LEN + 6);
+    // Acquire: the address is read after the flags (§2.8.21).
+    let word = descriptor
+        .load_second_acquire(|flags| flags & (PACKED_F_AVAIL | PACKED_F_USED) == marks)?;
+    Some(Descriptor::packed(descriptor.read_first(), word))
 }
 
 /// A packed ring that weir serves.
@@ -269,7 +290,7 @@ impl PackedDevice {
     /// The descriptor at this slot, if the driver has made it available (§2.8.1).
     #[inline(always)]
     fn available_at(&self, place: u16) -> Option<Descriptor> {
-        self.marked(self.nth(place), self.marks(place))
+        marked(&self.descriptors.get(self.nth(place)), self.marks(place))
     }
 
     /// What marks a descriptor in the lap of a place as available.
@@ -278,23 +299,10 @@ impl PackedDevice {
         if wrap(place, self.config.size) { PACKED_F_AVAIL } else { PACKED_F_USED }
     }
 
-    /// Up to `max` slots from a place on, as far as the ring's end: which they are, and their places.
+    /// Up to `max` descriptors from a place on, as far as the ring's end.
     #[inline(always)]
-    fn run(&self, at: u16, max: u16) -> impl Iterator<Item = (usize, u16)> + use<> {
-        let first = slot(at, self.config.size);
-        let count = max.min(self.config.size - first);
-        (first..first + count).map(move |nth| (usize::from(nth), at.wrapping_add(nth - first)))
-    }
-
-    /// The nth descriptor, if it has these marks.
-    #[inline(always)]
-    fn marked(&self, nth: usize, marks: u16) -> Option<Descriptor> {
-        const _: () = assert!(PACKED_LEN == 8 && PACKED_FLAGS == PACKED_LEN + 6);
-        // Acquire: the address is read after the flags (§2.8.21).
-        let word = self
-            .descriptors
-            .load_second_acquire(nth, |flags| flags & (PACKED_F_AVAIL | PACKED_F_USED) == marks)?;
-        Some(Descriptor::packed(self.descriptors.read_first(nth), word))
+    fn run(&self, at: u16, max: u16) -> impl Iterator<Item = Element<'_, DESC_BYTES>> {
+        self.descriptors.run(self.nth(at), max.into())
     }
 
     #[inline(always)]
@@ -340,12 +348,13 @@ impl PackedDevice {
         // All in flight fit in the ring.
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
         while lists < max {
-            let (run, marks) = (self.run(at, (max - lists).min(room - taken)), self.marks(at));
+            let marks = self.marks(at);
             let mut plain = 0;
-            for (nth, place) in run {
-                let Some(only) = self.marked(nth, marks) else { break };
+            for descriptor in self.run(at, (max - lists).min(room - taken)) {
+                let Some(only) = marked(&descriptor, marks) else { break };
                 let Some(front) = plain_buffer(only, direction, memory) else { break };
-                each(Taken::plain(Token::packed(only.id(), 1, place), front, pieces));
+                let token = Token::packed(only.id(), 1, at.wrapping_add(plain));
+                each(Taken::plain(token, front, pieces));
                 plain += 1;
             }
             at = self.ahead(at, plain);
@@ -575,6 +584,9 @@ impl PackedDevice {
         let (slots, lists) = if single {
             self.completed.clear();
             (head.slots, head.lists)
+        } else if record.is_some() {
+            let lists = self.write_plain_behind_first(count);
+            (lists, lists)
         } else {
             self.write_behind_first(count)
         };
@@ -600,13 +612,12 @@ impl PackedDevice {
         let at = self.ahead(self.next_used, head.slots);
         let size = usize::from(self.config.size);
         let (mut nth, mut flags) = (self.nth(at), self.used_flags(at, 0));
-        for &Completed { id, slots, lists: more, written } in &self.completed[1..] {
+        for completed in &self.completed[1..] {
+            let &Completed { slots, lists: more, .. } = completed;
             if lists + more > count {
                 break;
             }
-            let has_written = if written > 0 { DESC_F_WRITE } else { 0 };
-            let id_flags = u64::from(id) | u64::from(flags | has_written) << 16;
-            self.descriptors.write_second(nth, u64::from(written) | id_flags << 32);
+            self.descriptors.get(nth).write_second(completed.word(flags));
             nth += usize::from(slots);
             if nth >= size {
                 nth -= size;
@@ -618,6 +629,25 @@ impl PackedDevice {
         }
         self.completed.drain(..shown);
         (taken, lists)
+    }
+
+    /// The same where all [are plain](Self::is_plain), several of them.
+    fn write_plain_behind_first(&mut self, count: u16) -> u16 {
+        let count = count.min(self.completed.len() as u16); // at most a ring's
+        let (mut left, mut at) = (&self.completed[1..count.into()], self.next_used);
+        at = self.ahead(at, 1);
+        while !left.is_empty() {
+            let flags = self.used_flags(at, 0);
+            let mut shown = 0;
+            for (descriptor, completed) in self.run(at, left.len() as u16).zip(left) {
+                descriptor.write_second(completed.word(flags));
+                shown += 1;
+            }
+            left = &left[shown..];
+            at = self.ahead(at, shown as u16);
+        }
+        self.completed.drain(..usize::from(count));
+        count
     }
 
     /// Flags of the used descriptor at `place`; `WRITE` says that its length counts (§2.8.3).
