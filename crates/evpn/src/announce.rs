@@ -119,6 +119,12 @@ impl Announced {
         self.again.insert(place);
     }
 
+    /// Zebra was told of it by another weir, whose place this one has taken.
+    pub fn adopt(&mut self, place: Place) {
+        // How, it is told anew.
+        self.told.entry(place).or_insert(How::Plain);
+    }
+
     /// Zebra does not know it: it is to be told again.
     pub fn untold(&mut self, place: Place) {
         self.told.remove(&place);
@@ -180,6 +186,14 @@ mod tests {
         announced.again((0, mac(1)));
         assert_eq!(announced.changes(&here, 0), (vec![((0, mac(1)), None)], false));
         assert_eq!(announced.changes(&here, 0), (vec![((0, mac(1)), Some(How::Sticky))], true));
+    }
+
+    #[test]
+    fn what_another_weir_has_told_is_withdrawn_where_it_holds_no_more() {
+        let (mut announced, here) = (Announced::default(), here(&[(1, How::Sticky)]));
+        announced.changes(&here, 0);
+        [1, 2].into_iter().for_each(|last| announced.adopt((0, mac(last))));
+        assert_eq!(announced.changes(&here, 0), (vec![((0, mac(2)), None)], true));
     }
 
     #[test]

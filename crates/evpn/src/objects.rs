@@ -134,11 +134,13 @@ impl Objects {
         }
     }
 
-    /// Removes a network's devices if no weir has its TAP open.
-    pub fn remove_left_over(&mut self, vni: u32) {
-        if let Ok(None) = self.find(&tap_name(vni)) {
+    /// Removes a network's devices if no weir has its TAP open; whether that is so.
+    pub fn remove_left_over(&mut self, vni: u32) -> bool {
+        let is_left = matches!(self.find(&tap_name(vni)), Ok(None));
+        if is_left {
             self.remove(vni);
         }
+        is_left
     }
 
     /// The number of a network's TAP.

@@ -123,6 +123,8 @@ pub struct Table {
     wants_all: bool,
     /// The earliest that something is stale.
     stale_since: Stale,
+    /// Addresses here that zebra was told of, until that is asked for: another weir may have told it.
+    left: Option<BTreeSet<Place>>,
 }
 
 impl Table {
@@ -137,6 +139,7 @@ impl Table {
             refused: 0,
             wants_all: false,
             stale_since: None,
+            left: Some(BTreeSet::new()),
         }
     }
 
@@ -166,6 +169,7 @@ impl Table {
                 })
             }
             Noted::Away { network, mac, sticky, is_there: true } => {
+                self.left.as_mut().map(|left| left.remove(&(network, mac)));
                 self.change((network, mac), |entry| {
                     *entry = Entry { away: true, sticky, stale: None, seen: true, ..*entry };
                 });
@@ -178,11 +182,17 @@ impl Table {
                 }
             }
             Noted::Here { network, mac, is_there: true } => {
+                let most = self.entries_max;
+                if let Some(left) = self.left.as_mut().filter(|left| left.len() < most) {
+                    left.insert((network, mac));
+                }
                 if self.entries.contains_key(&(network, mac)) {
                     self.change((network, mac), |entry| entry.away = false);
                 }
             }
-            Noted::Here { is_there: false, .. } => {}
+            Noted::Here { network, mac, is_there: false } => {
+                self.left.as_mut().map(|left| left.remove(&(network, mac)));
+            }
         }
     }
 
@@ -237,6 +247,11 @@ impl Table {
                 self.dirty.networks.insert(place.0);
             }
         }
+    }
+
+    /// Addresses that zebra knows to be here, and nothing when it is asked again.
+    pub fn take_left(&mut self) -> BTreeSet<Place> {
+        self.left.take().unwrap_or_default()
     }
 
     /// Removes what is stale since a time that `is_due` says is long ago.
@@ -395,6 +410,21 @@ mod tests {
         assert_eq!(remote(&table), Some(host(2)), "and away again");
         table.take(&at(3));
         assert_eq!((remote(&table), table.speakers(0)), (Some(host(3)), vec![host(3)]));
+    }
+
+    #[test]
+    fn what_another_weir_has_told_is_asked_for_once() {
+        let mut table = Table::new(3);
+        let mac = |last| Mac([2, 0, 0, 0, 0, last]);
+        let here = |last, is_there| Noted::Here { network: 0, mac: mac(last), is_there };
+        let away = Noted::Away { network: 0, mac: mac(3), sticky: false, is_there: true };
+        for noted in [here(1, true), here(2, true), here(3, true), here(4, true)] {
+            table.take(&noted);
+        }
+        [here(2, false), away].iter().for_each(|noted| table.take(noted));
+        assert_eq!(table.take_left(), BTreeSet::from([(0, mac(1))]));
+        table.take(&here(5, true));
+        assert!(table.take_left().is_empty());
     }
 
     #[test]

@@ -249,6 +249,9 @@ pub const EVPN_BACK_NS: u64 = 30_000_000_000;
 pub const EVPN_LOOK_NS: u64 = 500_000_000;
 /// How soon (ns) an address that another host has taken is announced again at the earliest.
 pub const EVPN_AGAIN_NS: u64 = 1_000_000_000;
+/// When a weir that goes on with another one's networks withdraws what that has announced and it has not: guests that a
+/// keeper has are back at once.
+pub const EVPN_ADOPT_NS: u64 = 2_000_000_000;
 /// Entries of a receive indirection table (`ethtool -x`; the usual size in NICs, Dong 2011's vRSS).
 pub const INDIRECTION_LEN: usize = 128;
 /// Flows of one interface whose receive queue follows their transmit queue.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use weir_limits::{
     OVERLAY_OVERHEAD_V4, OVERLAY_OVERHEAD_V6, OVERLAY_SOCKET_BUFFER_LEN, OVERLAY_SOURCE_PORTS,
 };
@@ -45,6 +45,14 @@ impl OverlaySockets {
     /// # Errors
     /// [`OverlayError`]
     pub fn open(options: &OverlayOptions) -> Result<Self, OverlayError> {
+        Self::go_on(options, Vec::new())
+    }
+
+    /// The same with queues that another process has left: it goes on with them if they are all that are wanted.
+    ///
+    /// # Errors
+    /// [`OverlayError`]
+    pub fn go_on(options: &OverlayOptions, left: Vec<OwnedFd>) -> Result<Self, OverlayError> {
         if let Some(name) = &options.interface {
             let link =
                 Link::new(InterfaceName::new(name)?).map_err(setup("ask for an interface"))?;
@@ -79,9 +87,20 @@ impl OverlaySockets {
             bind(&socket, SocketAddr::new(options.local, 0))?;
             Ok(socket.into())
         };
-        let queues = (0..options.queues).map(queue).collect::<Result<_, OverlayError>>()?;
+        let is_its = |queue: &OwnedFd| is_bound(queue, local, options.interface.as_deref());
+        let queues = if left.len() == options.queues && left.iter().all(is_its) {
+            left
+        } else {
+            drop(left);
+            (0..options.queues).map(queue).collect::<Result<_, OverlayError>>()?
+        };
         let senders = (0..OVERLAY_SOURCE_PORTS).map(sender).collect::<Result<_, OverlayError>>()?;
         Ok(Self { queues, senders, local })
+    }
+
+    /// Its queues, in their order.
+    pub fn queues(&self) -> &[OwnedFd] {
+        &self.queues
     }
 }
 
@@ -109,6 +128,14 @@ fn open(options: &OverlayOptions) -> Result<Socket, OverlayError> {
                 )
             });
     Ok(socket)
+}
+
+/// Whether a socket is that of this address and interface.
+fn is_bound(socket: &OwnedFd, local: SocketAddr, interface: Option<&str>) -> bool {
+    let socket = SockRef::from(socket);
+    let address = socket.local_addr().ok().and_then(|address| address.as_socket());
+    let device = socket.device().ok().flatten();
+    address == Some(local) && device.as_deref() == interface.map(str::as_bytes)
 }
 
 fn bind(socket: &Socket, local: SocketAddr) -> Result<(), OverlayError> {

@@ -13,7 +13,7 @@ use weir_wire::Mac;
 use crate::bed::{Guest, Guide, Host, Sets, Underlay, mac, vif};
 
 /// Whether the test can run: as root, and with FRR.
-fn has_frr() -> bool {
+pub(crate) fn has_frr() -> bool {
     if !weir_testing::is_root("network namespaces") {
         return false;
     }
@@ -25,12 +25,12 @@ fn has_frr() -> bool {
 }
 
 /// FRR on host `n`, with others as neighbours.
-fn start_frr(host: &Host, n: usize, others: &[usize]) -> Frr {
+pub(crate) fn start_frr(host: &Host, n: usize, others: &[usize]) -> Frr {
     Frr::start(host, n, others, None).unwrap()
 }
 
 /// Says what each host knows, where a test fails.
-struct Tells<'a>(&'a Underlay);
+pub(crate) struct Tells<'a>(pub(crate) &'a Underlay);
 
 impl Drop for Tells<'_> {
     fn drop(&mut self) {
@@ -48,7 +48,7 @@ impl Drop for Tells<'_> {
 }
 
 /// The configuration of host `n` in which FRR says who is where.
-fn config(n: usize, networks: &[(&str, u32)], ports: &str) -> String {
+pub(crate) fn config(n: usize, networks: &[(&str, u32)], ports: &str) -> String {
     let overlay = format!("[overlay]\nlocal = \"192.0.2.{n}\"\ninterface = \"u0\"\nevpn = true\n");
     let network = |(name, vni): &(&str, u32)| format!("[network.{name}]\nvni = {vni}\n");
     overlay + &networks.iter().map(network).collect::<String>() + ports
@@ -70,7 +70,7 @@ fn guests(host: &Host, n: usize) -> [Guest; 2] {
 }
 
 /// Host `n` as a Linux bridge for each network.
-fn make_bridges(host: &Host, n: usize) {
+pub(crate) fn make_bridges(host: &Host, n: usize) {
     host.run("ethtool -K u0 tx off");
     for (_, vni) in NETWORKS {
         host.run(&format!("ip link add br{vni} type bridge"));
@@ -96,19 +96,19 @@ fn station(host: &Host, vni: u32, mac: Mac, ip: &str) -> Host {
 }
 
 /// Whether FRR has noted on a host that an address is at host `at`.
-fn is_noted(host: &Host, device: &str, mac: Mac, at: usize) -> bool {
+pub(crate) fn is_noted(host: &Host, device: &str, mac: Mac, at: usize) -> bool {
     let all = host.run(&format!("bridge fdb show dev {device}"));
     let expected = format!("{mac} dst 192.0.2.{at} ");
     all.lines().any(|line| line.starts_with(&expected))
 }
 
 /// Whether the host takes host `at` for a member of the network.
-fn is_member(host: &Host, device: &str, at: usize) -> bool {
+pub(crate) fn is_member(host: &Host, device: &str, at: usize) -> bool {
     is_noted(host, device, Mac([0; 6]), at)
 }
 
 /// Behind which host its weir has an address of a network.
-fn behind(host: &Host, network: &str, mac: Mac) -> Option<String> {
+pub(crate) fn behind(host: &Host, network: &str, mac: Mac) -> Option<String> {
     let all: serde_json::Value = serde_json::from_str(&host.run("weir addresses --json")).unwrap();
     let of = |it: &&serde_json::Value| it["network"] == network && it["mac"] == mac.to_string();
     let entry = all.as_array().unwrap().iter().find(of)?;

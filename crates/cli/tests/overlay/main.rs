@@ -3,6 +3,7 @@
 
 mod bed;
 mod evpn;
+mod lives;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -10,6 +11,10 @@ use weir_evpn::{Herald, How, Objects};
 use weir_wire::Mac;
 
 use super::wire::{Announcement, FrrDaemon};
+
+/// How long a TAP may take to go.
+const CLOSING_TURNS: u32 = 15;
+const CLOSING_TURN: Duration = Duration::from_millis(20);
 
 /// Tells FRR of these networks, by their VNIs, and of no others.
 #[derive(Debug, Default)]
@@ -71,8 +76,15 @@ impl Fabric {
         if self.vnis.is_empty() {
             return;
         }
-        if let Ok((objects, _)) = open(&mut self.open) {
-            self.vnis.iter().for_each(|vni| objects.remove_left_over(*vni));
+        let Ok((objects, _)) = open(&mut self.open) else { return };
+        let mut left: Vec<_> = self.vnis.iter().copied().collect();
+        // A keeper closes what it need not keep a moment later than it is told to; or the next weir has the TAP.
+        for _ in 0..CLOSING_TURNS {
+            left.retain(|vni| !objects.remove_left_over(*vni));
+            if left.is_empty() {
+                return;
+            }
+            std::thread::sleep(CLOSING_TURN);
         }
     }
 }

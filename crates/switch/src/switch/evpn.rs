@@ -14,11 +14,13 @@ use weir_config::Networks;
 use weir_engine::{beat, clock, supervise};
 use weir_evpn::{Announced, Dirty, How, Objects, Place, Presence, Remote, Table, Watch, tap_name};
 use weir_fabric::{Claim, Fdb, FdbEntry, Learned, Learner, PortId, Vid};
-use weir_limits::{EVPN_BATCH, EVPN_LOOK_NS, EVPN_PAUSE_NS, EVPN_WITHDRAWN_NS, FDB_AGE_SECS};
+use weir_limits::{
+    EVPN_ADOPT_NS, EVPN_BATCH, EVPN_LOOK_NS, EVPN_PAUSE_NS, EVPN_WITHDRAWN_NS, FDB_AGE_SECS,
+};
 use weir_port_tap::{Tap, TapOptions};
 use weir_port_vxlan::VxlanPort;
 
-use super::{Switch, SwitchError};
+use super::{Keeping, Switch, SwitchError};
 use crate::helper::{Announcement, FrrDaemon, Teller};
 
 /// After an error of the kernel's (ns).
@@ -28,8 +30,8 @@ const LOOK_PART: u64 = 20;
 
 /// What FRR looks at, and how it is heard.
 pub struct EvpnDevices {
-    /// They go when weir dies.
-    taps: Vec<Tap>,
+    /// By their VNIs. They go when nobody has them any more: weir, nor its keeper.
+    taps: Vec<(u32, Tap)>,
     watch: Watch,
 }
 
@@ -38,7 +40,10 @@ impl EvpnDevices {
     ///
     /// # Errors
     /// [`SwitchError::Evpn`]
-    pub fn open(networks: &Networks) -> Result<Option<Self>, SwitchError> {
+    pub(super) fn open(
+        networks: &Networks,
+        keeping: &Keeping,
+    ) -> Result<Option<Self>, SwitchError> {
         let Some(overlay) = networks.overlay.as_ref().filter(|overlay| overlay.evpn) else {
             return Ok(None);
         };
@@ -51,9 +56,10 @@ impl EvpnDevices {
         let (mut taps, mut devices) = (Vec::new(), Vec::new());
         for (number, vni) in networks.by_evpn() {
             let options = TapOptions { name: tap_name(vni), queues: 1, mtu: None };
-            let tap = Tap::open(&options)
+            let left = keeping.evpn_tap(vni).into_iter().collect();
+            let tap = Tap::go_on(&options, left)
                 .map_err(|error| SwitchError::Evpn { help: error.help(), source: error.into() })?;
-            taps.push(tap);
+            taps.push((vni, tap));
             devices.push((number, objects.make(vni, local).map_err(refused)?));
         }
         let watch = Watch::open(devices).map_err(refused)?;
@@ -139,12 +145,15 @@ impl Switch {
             look: true,
             fails: false,
             is_short: false,
+            adopts_ns: clock::now_ns() + EVPN_ADOPT_NS,
         };
         let taps = devices.taps;
+        let keep = |(vni, tap): &(u32, Tap)| self.keeper.keep_evpn_tap(*vni, tap.queues().first()?);
+        let kept: Vec<_> = taps.iter().filter_map(keep).collect();
         let run = move || {
             supervise("weir-evpn", || member.run());
             // What is announced goes with the TAPs.
-            drop(taps);
+            drop((kept, taps));
             member.teller.leave();
         };
         let thread = std::thread::Builder::new().name("weir-evpn".into()).spawn(run);
@@ -179,6 +188,8 @@ struct Member {
     fails: bool,
     /// The forwarding table has not taken all addresses of other hosts.
     is_short: bool,
+    /// When what another weir has announced is this one's to withdraw: those who are here have come back by then (ns).
+    adopts_ns: u64,
 }
 
 impl Member {
@@ -194,7 +205,8 @@ impl Member {
             let looks = self.look_for_frr();
             let heard = self.hear();
             let told = self.tell();
-            wake_ns = [looks, heard, told].into_iter().flatten().min();
+            let adopts = self.adopt();
+            wake_ns = [looks, heard, told, adopts].into_iter().flatten().min();
             // Others have their turn, whatever there is to do.
             beat::wait(|| std::thread::sleep(Duration::from_nanos(EVPN_PAUSE_NS)));
         }
@@ -341,6 +353,18 @@ impl Member {
                 Some(RETRY_NS)
             }
         }
+    }
+
+    /// Takes over what another weir has announced, once it is time; after how long (ns) that is.
+    fn adopt(&mut self) -> Option<u64> {
+        let left_ns = self.adopts_ns.saturating_sub(clock::now_ns());
+        if left_ns > 0 {
+            return Some(left_ns);
+        }
+        let left = self.table.take_left();
+        self.look |= !left.is_empty();
+        left.into_iter().for_each(|place| self.announced.adopt(place));
+        self.look.then_some(0)
     }
 
     /// After how long (ns) to look who is silent, and so not here any more: without traffic nobody else does.

@@ -29,6 +29,9 @@ const NOTED: &str = "SWITCH/state";
 /// Whose the sockets of agents are: nor has one this.
 const AGENTS: &str = "AGENTS";
 
+/// Begins the name of the TAP that FRR looks at; the network's VNI follows. No interface has such a name.
+const EVPN: &str = "EVPN/tap.";
+
 /// The same of an uplink's queue, whose number follows.
 const QUEUE: &str = "queue.";
 
@@ -201,6 +204,21 @@ impl Keeping {
             }
         }
         Some(Kept { keeper, keys })
+    }
+
+    /// The TAP by which another weir told FRR who is here in a network.
+    pub(super) fn evpn_tap(&self, vni: u32) -> Option<OwnedFd> {
+        lock(&self.taken).remove(&format!("{EVPN}{vni}"))
+    }
+
+    /// Keeps it: FRR withdraws what is noted behind it as soon as nobody has it open.
+    pub(super) fn keep_evpn_tap(&self, vni: u32, tap: &OwnedFd) -> Option<Kept> {
+        let keeper = Arc::clone(self.keeper.as_ref()?);
+        let key = format!("{EVPN}{vni}");
+        // This one, if it was looked at before.
+        drop(lock(&self.taken).remove(&key));
+        keeper.store(&key, Arc::new(tap.try_clone().ok()?));
+        Some(Kept { keeper, keys: vec![key] })
     }
 
     /// What another weir has noted of the switch.

@@ -11,6 +11,7 @@ use weir_port_tap::UplinkPort;
 use weir_port_vxlan::{NetworkSpec, OverlayOptions, OverlaySockets, VxlanPort};
 
 use super::evpn::{Evpn, EvpnDevices};
+use super::keeping::Kept;
 use super::{Keeping, Switch, SwitchError, UplinkDevice, refused};
 use crate::control::Response;
 use crate::stats::{Limit, Limits, limits};
@@ -35,13 +36,13 @@ impl Devices {
         let overlay = config.networks.overlay.as_ref();
         Ok(Self {
             uplinks: UplinkDevice::open_all(&config.uplinks, keeping)?,
-            overlay: overlay.map(open).transpose()?,
-            evpn: EvpnDevices::open(&config.networks)?,
+            overlay: overlay.map(|overlay| open(overlay, keeping)).transpose()?,
+            evpn: EvpnDevices::open(&config.networks, keeping)?,
         })
     }
 }
 
-fn open(overlay: &OverlayConfig) -> Result<OverlaySockets, SwitchError> {
+fn open(overlay: &OverlayConfig, keeping: &Keeping) -> Result<OverlaySockets, SwitchError> {
     let options = OverlayOptions {
         local: overlay.local.get(),
         interface: overlay.interface.as_ref().map(ToString::to_string),
@@ -49,7 +50,7 @@ fn open(overlay: &OverlayConfig) -> Result<OverlaySockets, SwitchError> {
         queues: overlay.queues.get().into(),
         mtu: overlay.mtu.get(),
     };
-    OverlaySockets::open(&options)
+    OverlaySockets::go_on(&options, keeping.queues(&port_name()))
         .map_err(|source| SwitchError::Overlay { help: source.help(), source })
 }
 
@@ -61,6 +62,12 @@ pub(super) struct Overlay {
     pub(super) counters: Arc<PortCounters>,
     /// The thread that FRR is told and heard by.
     pub(super) evpn: Option<Evpn>,
+    /// Its sockets outlive this weir.
+    pub(super) kept: Option<Kept>,
+}
+
+fn port_name() -> PortName {
+    OverlayConfig::PORT_NAME.parse().expect("a constant that is a valid name")
 }
 
 fn specs(networks: &Networks) -> Vec<NetworkSpec> {
@@ -81,8 +88,8 @@ impl Switch {
         evpn: Option<EvpnDevices>,
     ) -> Result<(), SwitchError> {
         let Some(overlay) = &self.networks.overlay else { return Ok(()) };
-        let name: PortName =
-            OverlayConfig::PORT_NAME.parse().expect("a constant that is a valid name");
+        let name = port_name();
+        let kept = self.keeper.keep_queues(&name, sockets.queues());
         let networks = weir_port_vxlan::Networks::new(&specs(&self.networks), overlay.port.get());
         let fdb = Arc::clone(self.engine.fabric().fdb());
         let (mut made, fdb_entries) = (None, fdb.capacity());
@@ -107,7 +114,7 @@ impl Switch {
         tracing::info!(port = %id, %local, %udp_port, mtu = %overlay.mtu, "overlay added");
         let counters = made.unwrap_or_default();
         let evpn = evpn.map(|devices| self.join_fabric(devices, id, &port)).transpose()?;
-        self.ports().overlay = Some(Overlay { name, id, port, counters, evpn });
+        self.ports().overlay = Some(Overlay { name, id, port, counters, evpn, kept });
         Ok(())
     }
 
@@ -127,6 +134,7 @@ impl Switch {
         overlay.evpn.take();
         overlay.port.stop(&self.engine, overlay.id);
         self.engine.remove_port(overlay.id);
+        drop(overlay.kept);
     }
 
     /// Puts an interface into its network, or says why it cannot be there.
