@@ -349,12 +349,12 @@ pub fn addresses(
 fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
     let order = |entry: &AddressEntry| (entry.network.clone(), entry.vlan, entry.mac.clone());
     addresses.sort_by_cached_key(order);
-    let mut table = Table::new(&["<NETWORK", "<ADDRESS", "<PORT", "<HOST", "<ORIGIN", "AGE"]);
-    for AddressEntry { vlan, mac, port, network, host, origin, age_s, .. } in addresses {
-        let age = match origin {
-            AddressOrigin::Learned => time(u64::from(age_s) * 1_000_000_000),
-            AddressOrigin::Configured | AddressOrigin::Evpn => "-".into(),
-        };
+    let mut table =
+        Table::new(&["<NETWORK", "<ADDRESS", "<PORT", "<HOST", "<ORIGIN", "AGE", "<IP"]);
+    for AddressEntry { vlan, mac, port, network, host, ips, origin, age_s, .. } in addresses {
+        let ips: Vec<_> = ips.iter().map(ToString::to_string).collect();
+        let is_learned = origin == AddressOrigin::Learned;
+        let age = if is_learned { time(u64::from(age_s) * 1_000_000_000) } else { "-".into() };
         table.row(vec![
             network.unwrap_or_else(|| format!("VLAN {vlan}")),
             mac,
@@ -362,6 +362,7 @@ fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
             host.map_or("-".into(), |host| host.to_string()),
             origin.to_string(),
             age,
+            if ips.is_empty() { "-".into() } else { ips.join(" ") },
         ]);
     }
     table

@@ -169,6 +169,12 @@ impl GuardError {
 }
 
 impl Guarding {
+    /// Addresses that are this guest's and nobody else's: those that are configured one by one.
+    pub fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let asked = self.addresses.as_slice().iter().filter(|_| self.mode != GuardMode::Off);
+        asked.filter(|net| net.prefix_len() == net.max_prefix_len()).map(IpNet::addr)
+    }
+
     /// Whether the settings go together.
     pub fn check(&self, mac_check: bool) -> Result<(), GuardError> {
         let has_addresses = !self.addresses.0.is_empty();

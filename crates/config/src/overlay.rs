@@ -75,6 +75,9 @@ pub struct OverlayNetwork {
     pub peers: Vec<HostAddress>,
     /// Frames a second that may go to all of them.
     pub flood_per_second: PacketRate,
+    /// Guests' questions for stations behind other hosts are answered here, and others are told which IP addresses
+    /// guests here have; only where FRR says who is where.
+    pub neigh_suppress: bool,
 }
 
 impl OverlayNetwork {
@@ -154,14 +157,23 @@ impl Networks {
         told.map(|(number, _, network)| (number, network.vni.get()))
     }
 
+    /// Those of these in which questions for neighbours are answered here.
+    pub fn suppressed(&self) -> impl Iterator<Item = u16> {
+        let told = self.of_overlay().filter(|(.., it)| it.by_evpn() && it.neigh_suppress);
+        told.map(|(number, ..)| number)
+    }
+
+    /// The number in the fabric of a network of the overlay.
+    pub fn number(&self, name: &NetworkName) -> Option<u16> {
+        let of = self.of_overlay().find(|(_, network, _)| network.name == *name);
+        of.map(|(number, ..)| number)
+    }
+
     /// What the fabric calls a network.
     pub(super) fn vid(&self, name: &NetworkName) -> Option<FabricVid> {
         match &self.get(name)?.kind {
             NetworkKind::Vlan(vid) => Some((*vid).into()),
-            NetworkKind::Overlay(_) => {
-                let (number, ..) = self.of_overlay().find(|(_, it, _)| it.name == *name)?;
-                FabricVid::of_network(number)
-            }
+            NetworkKind::Overlay(_) => FabricVid::of_network(self.number(name)?),
         }
     }
 
@@ -221,7 +233,18 @@ pub(super) fn overlay(
     let interface = section.value("interface", problems);
     let port = section.take_or("port", UdpPort::VXLAN, problems);
     let mtu = section.value("mtu", problems);
-    let queues = section.take_or("queues", QueuePairs::default(), problems);
+    let queues = section.take::<QueuePairs>("queues", problems);
+    if let Some(queues) = &queues
+        && usize::from(queues.value.get()) > limits::OVERLAY_QUEUES_MAX
+    {
+        let max = limits::OVERLAY_QUEUES_MAX;
+        problems.push(
+            Problem::new(format!("`overlay` has at most {max} queues"))
+                .label(queues.span.clone(), "one more is for answers of weir's own")
+                .help(format!("leave it out, or choose 1 to {max}")),
+        );
+    }
+    let queues = queues.map_or(QueuePairs::default(), |queues| queues.value);
     let evpn = section.take::<bool>("evpn", problems);
     section.finish(problems);
     if let (Some(local), Some(evpn)) = (local, &evpn)
@@ -309,6 +332,7 @@ fn network(
     let vni = section.take::<Vni>("vni", problems);
     let peers = section.value::<Vec<Located<HostAddress>>>("peers", problems);
     let flood_per_second = section.take::<PacketRate>("flood_per_second", problems);
+    let neigh_suppress = section.take::<bool>("neigh_suppress", problems);
     let title = section.title.clone();
     let (has_vlan, has_vni) = (section.has("vlan"), section.has("vni"));
     match (section.place("vlan"), section.place("vni")) {
@@ -330,7 +354,7 @@ fn network(
         _ => {}
     }
     if has_vlan && !has_vni {
-        for key in ["peers", "flood_per_second"] {
+        for key in ["peers", "flood_per_second", "neigh_suppress"] {
             if let Some(span) = section.refuse(key) {
                 problems.push(
                     Problem::new(format!("`{title}` has `{key}` without `vni`"))
@@ -347,6 +371,18 @@ fn network(
                     `evpn = true` in [overlay]";
         problems.push(missing(&section, "peers", help));
     }
+    if let (true, Some(peers), Some(suppress)) =
+        (has_vni, section.place("peers"), section.place("neigh_suppress"))
+    {
+        problems.push(
+            Problem::new(format!("`{title}` has `neigh_suppress` and `peers`"))
+                .label(suppress, "takes FRR, which says who has which IP address")
+                .label(peers, "makes it a network without FRR")
+                .help(
+                    "leave `neigh_suppress` out, or leave `peers` out where [overlay] has `evpn`",
+                ),
+        );
+    }
     vnis.extend(vni.clone());
     let header = section.span.clone();
     section.finish(problems);
@@ -359,7 +395,13 @@ fn network(
             let peers = peers.into_iter().map(|peer| peer.value).collect();
             let flood_per_second =
                 flood_per_second.map_or(PacketRate::FLOODS_DEFAULT, |rate| rate.value);
-            NetworkKind::Overlay(OverlayNetwork { vni: vni.value, peers, flood_per_second })
+            let neigh_suppress = neigh_suppress.is_none_or(|it| it.value);
+            NetworkKind::Overlay(OverlayNetwork {
+                vni: vni.value,
+                peers,
+                flood_per_second,
+                neigh_suppress,
+            })
         }
         (None, Some(vlan)) => NetworkKind::Vlan(vlan.value),
         (None, None) => return None,

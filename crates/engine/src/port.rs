@@ -3,6 +3,7 @@
 use weir_fabric::{EgressTag, PortId};
 use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::steering::{Receiver, Steering};
+use weir_wire::Mac;
 
 use crate::burst::{Burst, Scratch};
 use crate::flow::symmetric_hash;
@@ -162,6 +163,12 @@ pub trait Port: Receiver + Send + Sync {
     /// that it [gave](Steering::is_given).
     fn flow_hash(&self, head: &[u8]) -> u32 {
         symmetric_hash(head)
+    }
+
+    /// Which station's address it would answer with in the station's place, if it got the frame that begins with
+    /// `head`, with this tag.
+    fn answers(&self, _head: &[u8], _tag: EgressTag) -> Option<Mac> {
+        None
     }
 
     /// Serving this port panicked, weir's fault: it must stop, with this reason, so that the other ports go on.

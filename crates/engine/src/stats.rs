@@ -82,12 +82,15 @@ pub enum DropReason {
     OverPathMtu,
     /// There is no way to its remote.
     RemoteUnreachable,
+    /// A guest asked what weir answers itself, or was to be told that its packet is too long, and there were too many such
+    /// answers.
+    AnswerBudget,
     /// A copy for a mirror found no room; counted at the mirror's port.
     MirrorLost,
 }
 
 impl DropReason {
-    const OWN: [Self; 32] = [
+    const OWN: [Self; 33] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
@@ -118,6 +121,7 @@ impl DropReason {
         Self::FloodBudget,
         Self::OverPathMtu,
         Self::RemoteUnreachable,
+        Self::AnswerBudget,
         Self::CopyFailed,
         Self::MirrorLost,
     ];
@@ -192,6 +196,7 @@ impl DropReason {
             Self::OverPathMtu => "over_path_mtu",
             Self::RemoteUnreachable => "remote_unreachable",
             Self::CopyFailed => "copy_failed",
+            Self::AnswerBudget => "answer_budget",
             Self::MirrorLost => "mirror_lost",
         }
     }

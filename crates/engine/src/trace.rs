@@ -6,7 +6,7 @@
 
 use weir_fabric::{DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, Thought};
 use weir_guestmem::HostBuffer;
-use weir_wire::{Ethernet, Tci, VnetHdr};
+use weir_wire::{Ethernet, Mac, Tci, VnetHdr};
 
 use crate::burst::{Burst, FrameError, Scratch, TakenChain};
 use crate::clock;
@@ -73,6 +73,13 @@ pub enum Step {
         tag: EgressTag,
         /// The receive queue, of how many; `None` while the port receives nothing.
         queue: Option<Queue>,
+    },
+    /// The receiver, an overlay, answers a question for a neighbour in place of who is asked for.
+    Answered {
+        /// The receiver.
+        port: PortId,
+        /// Whose address the answer gives.
+        mac: Mac,
     },
     /// The receiver's rate is held against it.
     Police {
@@ -221,6 +228,11 @@ impl Thinker<'_> {
             return if unicast { self.drop(port, DropReason::RxNotReady) } else { Err(Ends) };
         }
         self.mtu(port, &receiver, true)?;
+        let head = self.burst.frames()[0].head.as_slice();
+        if let Some(mac) = receiver.port.answers(head, tag) {
+            self.steps.push(Step::Answered { port, mac });
+            return Err(Ends);
+        }
         let tag = match tag {
             EgressTag::Untagged => None,
             EgressTag::Tagged(tag) => Some(tag),

@@ -1,11 +1,13 @@
-//! Who is here, as zebra is to know it: entries of the kernel's bridges behind the TAP of each network.
+//! Who is here, as zebra is to know it: entries of the kernel's bridges behind the TAP of each network, and neighbours
+//! behind the bridges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::neighbour::{
-    NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
@@ -26,6 +28,9 @@ pub enum How {
     /// It stays here, whatever other hosts say (RFC 7432 §15.2: "sticky").
     Sticky,
 }
+
+/// An IP address of a network, by the network's number in the switch.
+pub type Owned = (u16, IpAddr);
 
 /// Tells zebra, by entries of bridges. It takes `CAP_NET_ADMIN`.
 #[derive(Debug)]
@@ -58,35 +63,67 @@ impl Herald {
                 let flags = NLM_F_CREATE | NLM_F_REPLACE;
                 self.0.request(RouteNetlinkMessage::NewNeighbour(entry), flags)
             }
-            None => match self.0.request(RouteNetlinkMessage::DelNeighbour(entry), 0) {
-                // Another host has it.
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(()),
-                done => done,
-            },
+            None => self.withdraw(entry),
+        }
+    }
+
+    /// Announces that the station with this address has an IP address, or withdraws that: as a neighbour behind the
+    /// bridge of this number.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tell_owner(&mut self, bridge: u32, ip: IpAddr, mac: Option<Mac>) -> io::Result<()> {
+        let mut entry = NeighbourMessage::default();
+        entry.header.ifindex = bridge;
+        // It does not age, and does not count where the kernel bounds neighbours.
+        entry.header.state = NeighbourState::Permanent;
+        let (family, ip) = match ip {
+            IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
+            IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
+        };
+        entry.header.family = family;
+        entry.attributes.push(NeighbourAttribute::Destination(ip));
+        match mac {
+            Some(mac) => {
+                entry.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.into()));
+                let flags = NLM_F_CREATE | NLM_F_REPLACE;
+                self.0.request(RouteNetlinkMessage::NewNeighbour(entry), flags)
+            }
+            None => self.withdraw(entry),
+        }
+    }
+
+    fn withdraw(&mut self, entry: NeighbourMessage) -> io::Result<()> {
+        match self.0.request(RouteNetlinkMessage::DelNeighbour(entry), 0) {
+            // Another host has it.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(()),
+            done => done,
         }
     }
 }
 
-/// What zebra was told.
-#[derive(Debug, Default)]
-pub struct Announced {
-    told: BTreeMap<Place, How>,
+/// What zebra was told: of each `P` an `H`.
+#[derive(Debug)]
+pub struct Announced<P, H> {
+    told: BTreeMap<P, H>,
     /// Those that another host has taken, and when.
-    taken: BTreeMap<Place, u64>,
+    taken: BTreeMap<P, u64>,
     /// Those that are withdrawn first, since zebra has not taken them.
-    again: BTreeSet<Place>,
+    again: BTreeSet<P>,
 }
 
-impl Announced {
+impl<P, H> Default for Announced<P, H> {
+    fn default() -> Self {
+        Self { told: BTreeMap::new(), taken: BTreeMap::new(), again: BTreeSet::new() }
+    }
+}
+
+impl<P: Ord + Copy, H: PartialEq + Copy> Announced<P, H> {
     /// What zebra is to be told so that it knows `here`, a batch at most; whether that is all.
-    pub fn changes(
-        &mut self,
-        here: &BTreeMap<Place, How>,
-        now_ns: u64,
-    ) -> (Vec<(Place, Option<How>)>, bool) {
+    pub fn changes(&mut self, here: &BTreeMap<P, H>, now_ns: u64) -> (Vec<(P, Option<H>)>, bool) {
         self.taken.retain(|place, at| here.contains_key(place) && now_ns < *at + EVPN_AGAIN_NS);
         let again = std::mem::take(&mut self.again);
-        let is_gone = |place: &&Place| !here.contains_key(place) || again.contains(place);
+        let is_gone = |place: &&P| !here.contains_key(place) || again.contains(place);
         let gone = self.told.keys().filter(is_gone);
         let gone = gone.map(|place| (*place, None));
         let new = here.iter().filter(|(place, how)| {
@@ -108,29 +145,33 @@ impl Announced {
     }
 
     /// Another host has it, as zebra says: what zebra was told of it holds no more.
-    pub fn taken(&mut self, place: Place, now_ns: u64) {
+    pub fn taken(&mut self, place: P, now_ns: u64) {
         if self.told.remove(&place).is_some() {
             self.taken.insert(place, now_ns);
         }
     }
 
     /// Zebra was told, and has not taken it: it is withdrawn, and told anew.
-    pub fn again(&mut self, place: Place) {
+    pub fn again(&mut self, place: P) {
         self.again.insert(place);
     }
 
-    /// Zebra was told of it by another weir, whose place this one has taken.
-    pub fn adopt(&mut self, place: Place) {
-        // How, it is told anew.
-        self.told.entry(place).or_insert(How::Plain);
+    /// Zebra was told so by another weir, whose place this one has taken.
+    pub fn adopt(&mut self, place: P, how: H) {
+        self.told.entry(place).or_insert(how);
     }
 
     /// Zebra does not know it: it is to be told again.
-    pub fn untold(&mut self, place: Place) {
+    pub fn untold(&mut self, place: P) {
         self.told.remove(&place);
     }
 
-    /// How many addresses are announced.
+    /// Zebra was told so, perhaps by another weir before.
+    pub fn found(&mut self, place: P, how: H) {
+        self.told.insert(place, how);
+    }
+
+    /// How many are announced.
     pub fn len(&self) -> usize {
         self.told.len()
     }
@@ -192,7 +233,7 @@ mod tests {
     fn what_another_weir_has_told_is_withdrawn_where_it_holds_no_more() {
         let (mut announced, here) = (Announced::default(), here(&[(1, How::Sticky)]));
         announced.changes(&here, 0);
-        [1, 2].into_iter().for_each(|last| announced.adopt((0, mac(last))));
+        [1, 2].into_iter().for_each(|last| announced.adopt((0, mac(last)), How::Plain));
         assert_eq!(announced.changes(&here, 0), (vec![((0, mac(2)), None)], true));
     }
 

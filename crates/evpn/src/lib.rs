@@ -6,8 +6,10 @@
 //! |---|---|
 //! | `objects.rs` | [`Objects`]: the devices of each network that zebra looks at |
 //! | `announce.rs` | [`Herald`], [`Announced`]: who is here, for zebra |
+//! | `claims.rs` | [`Claims`]: which IP addresses those have who are here; pure |
 //! | `watch.rs` | [`Watch`]: what zebra notes, as the kernel tells it |
 //! | `table.rs` | [`Table`]: who is behind other hosts, from that; pure |
+//! | `neighbours.rs` | which IP addresses those have; pure |
 //! | `presence.rs` | [`Presence`]: whether FRR is there, and what is kept if not; pure |
 //! | `socket.rs` | rtnetlink |
 //! | `error.rs` | [`EvpnError`], with advice |
@@ -16,14 +18,17 @@
 #![forbid(unsafe_code)]
 
 mod announce;
+mod claims;
 mod error;
+mod neighbours;
 mod objects;
 mod presence;
 mod socket;
 mod table;
 mod watch;
 
-pub use announce::{Announced, Herald, How, Place};
+pub use announce::{Announced, Herald, How, Owned, Place};
+pub use claims::{Claims, Judged};
 pub use error::EvpnError;
 pub use objects::{Devices, Objects, bridge_name, tap_name, vxlan_name};
 pub use presence::Presence;

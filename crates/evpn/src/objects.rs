@@ -148,6 +148,11 @@ impl Objects {
         Ok(self.find(&tap_name(vni))?.map(|link| link.index()))
     }
 
+    /// The number of a network's bridge.
+    pub fn bridge(&mut self, vni: u32) -> io::Result<Option<u32>> {
+        Ok(self.find(&bridge_name(vni))?.map(|link| link.index()))
+    }
+
     fn find(&mut self, name: &str) -> io::Result<Option<Link>> {
         let mut question = LinkMessage::default();
         question.attributes.push(LinkAttribute::IfName(name.into()));

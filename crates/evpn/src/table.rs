@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use weir_limits::OVERLAY_PEERS_MAX;
-use weir_wire::Mac;
+use weir_limits::{EVPN_OWNED_PART, EVPN_OWNED_PER_ADDRESS, OVERLAY_PEERS_MAX};
+use weir_wire::{Mac, Owner};
 
-use crate::announce::Place;
+use crate::announce::{Owned, Place};
+use crate::neighbours::Neighbours;
 
 /// What zebra notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,25 @@ pub enum Noted {
         /// Or not any more.
         is_there: bool,
     },
+    /// A station behind another host has an IP address.
+    Owner {
+        /// The address.
+        of: Owned,
+        /// Who has it.
+        owner: Owner,
+    },
+    /// A station here has an IP address: zebra was told so.
+    OwnerHere {
+        /// The address.
+        of: Owned,
+        /// Who has it.
+        mac: Mac,
+    },
+    /// Nobody is known to have an IP address any more.
+    NoOwner {
+        /// The address.
+        of: Owned,
+    },
 }
 
 /// Where an address is.
@@ -67,7 +87,7 @@ pub struct Remote {
 }
 
 /// Since when something is to go (ns), if it is.
-type Stale = Option<u64>;
+pub(crate) type Stale = Option<u64>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
@@ -107,6 +127,10 @@ pub struct Dirty {
     pub networks: BTreeSet<u16>,
     /// Addresses here that zebra has not taken while another host held them as sticky, and that are free now.
     pub again: BTreeSet<Place>,
+    /// IP addresses that have another owner behind other hosts, or none.
+    pub owned: BTreeSet<Owned>,
+    /// Owners here that zebra was told of, or not any more.
+    pub owned_here: BTreeMap<Owned, Option<Mac>>,
 }
 
 /// Who is behind other hosts.
@@ -114,6 +138,7 @@ pub struct Dirty {
 pub struct Table {
     entries: HashMap<Place, Entry>,
     networks: BTreeMap<u16, Network>,
+    neighbours: Neighbours,
     dirty: Dirty,
     now_ns: u64,
     entries_max: usize,
@@ -128,11 +153,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// With room for so many addresses.
+    /// With room for so many addresses, and for some IP addresses of each.
     pub fn new(entries_max: usize) -> Self {
+        let owned_max = entries_max.saturating_mul(EVPN_OWNED_PER_ADDRESS);
         Self {
             entries: HashMap::new(),
             networks: BTreeMap::new(),
+            neighbours: Neighbours::new(owned_max, owned_max.div_ceil(EVPN_OWNED_PART)),
             dirty: Dirty::default(),
             now_ns: 0,
             entries_max,
@@ -192,6 +219,20 @@ impl Table {
             }
             Noted::Here { network, mac, is_there: false } => {
                 self.left.as_mut().map(|left| left.remove(&(network, mac)));
+            }
+            Noted::Owner { of, owner } => {
+                self.neighbours.note(of, owner);
+                self.dirty.owned_here.insert(of, None);
+            }
+            Noted::OwnerHere { of, mac } => {
+                self.neighbours.remove(of);
+                self.dirty.owned_here.insert(of, Some(mac));
+            }
+            Noted::NoOwner { of } => {
+                if self.neighbours.withdraw(of, self.now_ns) {
+                    self.stale_since.get_or_insert(self.now_ns);
+                }
+                self.dirty.owned_here.insert(of, None);
             }
         }
     }
@@ -259,6 +300,7 @@ impl Table {
         if self.stale_since.is_none() {
             return;
         }
+        let neighbours = self.neighbours.expire(&is_due);
         let is_due = |stale: Stale| stale.is_some_and(&is_due);
         let due = self.entries.iter().filter(|(_, entry)| is_due(entry.stale));
         for place in due.map(|(place, _)| *place).collect::<Vec<_>>() {
@@ -277,8 +319,10 @@ impl Table {
         }
         let stale = self.entries.values().filter_map(|entry| entry.stale);
         let members = self.networks.values().flat_map(|network| network.members.values());
-        self.stale_since = stale.chain(members.filter_map(|member| member.stale)).min();
-        self.wants_all |= self.refused > 0 && self.entries.len() < self.entries_max / 10 * 9;
+        let stale = stale.chain(members.filter_map(|member| member.stale)).chain(neighbours);
+        self.stale_since = stale.min();
+        let has_room = self.entries.len() < self.entries_max / 10 * 9;
+        self.wants_all |= self.refused > 0 && has_room;
     }
 
     /// Since when something is stale, if anything is.
@@ -294,6 +338,7 @@ impl Table {
     /// All that zebra has follows.
     pub fn begin_all(&mut self) {
         (self.refused, self.wants_all) = (0, false);
+        self.neighbours.begin_all();
         self.entries.values_mut().for_each(|entry| entry.seen = false);
         let members = self.networks.values_mut().flat_map(|network| network.members.values_mut());
         members.for_each(|member| member.seen = false);
@@ -303,7 +348,7 @@ impl Table {
     pub fn end_all(&mut self) {
         let now_ns = self.now_ns;
         let unseen = self.entries.values_mut().filter(|entry| !entry.seen);
-        let mut stale = false;
+        let mut stale = self.neighbours.end_all(now_ns);
         for entry in unseen {
             entry.stale.get_or_insert(now_ns);
             stale = true;
@@ -331,7 +376,18 @@ impl Table {
 
     /// What has changed since this was called last.
     pub fn take_dirty(&mut self) -> Dirty {
-        std::mem::take(&mut self.dirty)
+        let owned = std::mem::take(&mut self.neighbours.dirty);
+        Dirty { owned, ..std::mem::take(&mut self.dirty) }
+    }
+
+    /// Who has an IP address, if that is known to be a station behind another host.
+    pub fn owner(&self, of: Owned) -> Option<Owner> {
+        self.neighbours.owner(of)
+    }
+
+    /// IP addresses that are known, and what was refused for want of room.
+    pub fn owned_counts(&self) -> (usize, u64) {
+        (self.neighbours.len(), self.neighbours.refused)
     }
 
     /// Where an address is, if it is behind another host.

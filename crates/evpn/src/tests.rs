@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use weir_limits::EVPN_DEVICE_PORT;
-use weir_wire::Mac;
+use weir_wire::{Mac, Owner};
 
 use crate::{Devices, Herald, How, Objects, Table, Watch, bridge_name, tap_name, vxlan_name};
 
@@ -149,6 +149,56 @@ fn root_who_is_here_and_who_is_away_is_told_and_heard() {
         herald.tell(devices.tap, guest, None).unwrap();
     }
     assert!(!entry().contains("02:00:00:00:00:01"));
+}
+
+#[test]
+fn root_who_has_which_ip_address_is_told_and_heard() {
+    if !weir_testing::is_root("network namespaces") {
+        return;
+    }
+    let _namespace = Namespace::enter();
+    let devices = Objects::open().unwrap().make(100, LOCAL).unwrap();
+    // Nobody has the TAP open: as a bridge loses its carrier, its neighbours go.
+    weir_testing::eventually("the bridge has settled", || {
+        run("ip link show weirb100").contains("state DOWN").then_some(())
+    });
+    let mut herald = Herald::open().unwrap();
+    let mac = |last| Mac([2, 0, 0, 0, 0, last]);
+    for (here, away) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+        let (mut watch, mut table) = watch(devices);
+        let [here, away] = [here, away].map(|ip| (0, ip.parse::<IpAddr>().unwrap()));
+        herald.tell_owner(devices.bridge, here.1, Some(mac(1))).unwrap();
+        let noted = || run(&format!("ip neigh show {} dev weirb100", here.1));
+        assert!(noted().contains("lladdr 02:00:00:00:00:01 PERMANENT"), "{}", noted());
+        // As zebra does it; then it comes here, and goes.
+        let by_zebra = format!("{} dev weirb100 lladdr 02:00:00:00:00:02", away.1);
+        run(&format!("ip neigh replace {by_zebra} nud noarp router extern_learn"));
+        read(&mut watch, &mut table);
+        let owner = Owner { mac: mac(2), is_router: true };
+        assert_eq!((table.owner(here), table.owner(away)), (None, Some(owner)));
+        let dirty = table.take_dirty();
+        assert_eq!(
+            dirty.owned_here.get(&here),
+            Some(&Some(mac(1))),
+            "another weir may have told it"
+        );
+        assert!(dirty.owned.contains(&away));
+        herald.tell_owner(devices.bridge, away.1, Some(mac(1))).unwrap();
+        read(&mut watch, &mut table);
+        assert_eq!(table.owner(away), None);
+        run(&format!("ip neigh replace {by_zebra} nud noarp extern_learn"));
+        read(&mut watch, &mut table);
+        assert_eq!(table.owner(away), Some(Owner { is_router: false, ..owner }));
+        run(&format!("ip neigh del {} dev weirb100", away.1));
+        read(&mut watch, &mut table);
+        assert!(table.owner(away).is_some() && table.stale_since().is_some());
+        table.expire(|_| true);
+        assert_eq!(table.owner(away), None);
+        for _ in 0..2 {
+            herald.tell_owner(devices.bridge, here.1, None).unwrap();
+        }
+        assert_eq!(noted(), "");
+    }
 }
 
 #[test]

@@ -6,13 +6,15 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage,
+    NeighbourState,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use weir_limits::EVPN_SOCKET_BUFFER_LEN;
-use weir_wire::Mac;
+use weir_wire::{Mac, Owner};
 
+use crate::announce::Owned;
 use crate::error::EvpnError;
 use crate::objects::Devices;
 use crate::socket::Socket;
@@ -34,6 +36,7 @@ pub struct Watch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Device {
+    Bridge,
     Vxlan,
     Tap,
 }
@@ -47,8 +50,9 @@ impl Watch {
         let changes = Socket::open(GROUP_NEIGHBOURS).map_err(EvpnError::Socket)?;
         changes.make_room(EVPN_SOCKET_BUFFER_LEN);
         let questions = Socket::open(0).map_err(EvpnError::Socket)?;
-        let devices = networks.into_iter().flat_map(|(number, Devices { vxlan, tap, .. })| {
-            [(vxlan, (number, Device::Vxlan)), (tap, (number, Device::Tap))]
+        let devices = networks.into_iter().flat_map(|(number, Devices { bridge, vxlan, tap })| {
+            let devices = [(bridge, Device::Bridge), (vxlan, Device::Vxlan), (tap, Device::Tap)];
+            devices.map(|(index, device)| (index, (number, device)))
         });
         // What was noted before is to be read.
         Ok(Self { changes, questions, devices: devices.collect(), behind: true })
@@ -83,15 +87,17 @@ impl Watch {
     }
 
     fn read_all(&mut self, table: &mut Table) -> io::Result<()> {
-        let mut question = NeighbourMessage::default();
-        question.header.family = AddressFamily::Bridge;
         table.begin_all();
         let devices = &self.devices;
-        self.questions.dump(RouteNetlinkMessage::GetNeighbour(question), |message| {
-            if let Some(noted) = noted(message, devices) {
-                table.take(&noted);
-            }
-        })?;
+        for family in [AddressFamily::Bridge, AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut question = NeighbourMessage::default();
+            question.header.family = family;
+            self.questions.dump(RouteNetlinkMessage::GetNeighbour(question), |message| {
+                if let Some(noted) = noted(message, devices) {
+                    table.take(&noted);
+                }
+            })?;
+        }
         table.end_all();
         Ok(())
     }
@@ -112,10 +118,10 @@ fn noted(message: RouteNetlinkMessage, devices: &BTreeMap<u32, (u16, Device)>) -
         _ => return None,
     };
     let NeighbourMessage { header, attributes, .. } = entry;
-    if header.family != AddressFamily::Bridge {
+    let (network, device) = *devices.get(&header.ifindex)?;
+    if (header.family == AddressFamily::Bridge) == (device == Device::Bridge) {
         return None;
     }
-    let (network, device) = *devices.get(&header.ifindex)?;
     let (mut mac, mut host) = (None, None);
     for attribute in attributes {
         match attribute {
@@ -125,6 +131,9 @@ fn noted(message: RouteNetlinkMessage, devices: &BTreeMap<u32, (u16, Device)>) -
             NeighbourAttribute::Destination(address) => host = ip(&address),
             _ => {}
         }
+    }
+    if device == Device::Bridge {
+        return Some(owned((network, host?), mac.filter(|_| is_there), &header));
     }
     let mac = mac?;
     let sticky = header.flags.contains(NeighbourFlags::Sticky);
@@ -138,8 +147,29 @@ fn noted(message: RouteNetlinkMessage, devices: &BTreeMap<u32, (u16, Device)>) -
         // A device's own address.
         (_, false) if header.state == NeighbourState::Permanent => None,
         (Device::Vxlan, false) => Some(Noted::Away { network, mac, sticky, is_there }),
-        (Device::Tap, true) => None,
+        (Device::Tap | Device::Bridge, true) | (Device::Bridge, false) => None,
         (Device::Tap, false) => Some(Noted::Here { network, mac, is_there }),
+    }
+}
+
+/// What a neighbour behind a network's bridge says of an IP address.
+fn owned(of: Owned, mac: Option<Mac>, header: &NeighbourHeader) -> Noted {
+    let is_valid = matches!(
+        header.state,
+        NeighbourState::Permanent
+            | NeighbourState::Noarp
+            | NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+    );
+    match mac.filter(|_| is_valid) {
+        Some(mac) if header.flags.contains(NeighbourFlags::ExtLearned) => {
+            let is_router = header.flags.contains(NeighbourFlags::Router);
+            Noted::Owner { of, owner: Owner { mac, is_router } }
+        }
+        Some(mac) => Noted::OwnerHere { of, mac },
+        None => Noted::NoOwner { of },
     }
 }
 

@@ -252,6 +252,30 @@ pub const EVPN_AGAIN_NS: u64 = 1_000_000_000;
 /// When a weir that goes on with another one's networks withdraws what that has announced and it has not: guests that a
 /// keeper has are back at once.
 pub const EVPN_ADOPT_NS: u64 = 2_000_000_000;
+/// IP addresses of other hosts' stations that are known, for each address that may be: IPv4, IPv6, and of its link.
+pub const EVPN_OWNED_PER_ADDRESS: usize = 2;
+/// What part of them one network has at most.
+pub const EVPN_OWNED_PART: usize = 8;
+/// IP addresses that are learned of one station here: IPv6 has several, temporary ones too (RFC 8981).
+pub const EVPN_CLAIMS_PER_MAC: usize = 16;
+/// IP addresses that are learned of stations here in one network.
+pub const EVPN_CLAIMS_PER_NETWORK: usize = 1024;
+/// And in all.
+pub const EVPN_CLAIMS_MAX: usize = 16 * EVPN_CLAIMS_PER_NETWORK;
+/// How long (ns) a station here has an IP address that it does not say again.
+pub const EVPN_CLAIM_AGE_NS: u64 = 1_200_000_000_000;
+/// How long (ns) an IP address that two stations claim is announced of neither.
+pub const EVPN_CONTEST_NS: u64 = 60_000_000_000;
+/// Claims of one network that wait to be looked at, and how many a second are.
+pub const EVPN_SIGHTINGS_MAX: usize = 64;
+/// See [`EVPN_SIGHTINGS_MAX`].
+pub const EVPN_SIGHTINGS_PER_SEC: u64 = 200;
+/// Sockets of an overlay that share what comes: one queue more is for what weir answers itself.
+pub const OVERLAY_QUEUES_MAX: usize = QUEUE_PAIRS_MAX - 1;
+/// Answers of an overlay's own to guests that wait to be sent, and how many a second there are in one network.
+pub const OVERLAY_ANSWERS_MAX: usize = BURST_MAX;
+/// See [`OVERLAY_ANSWERS_MAX`].
+pub const OVERLAY_ANSWERS_PER_SEC: u64 = 10_000;
 /// Entries of a receive indirection table (`ethtool -x`; the usual size in NICs, Dong 2011's vRSS).
 pub const INDIRECTION_LEN: usize = 128;
 /// Flows of one interface whose receive queue follows their transmit queue.

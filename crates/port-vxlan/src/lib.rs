@@ -7,6 +7,8 @@
 //! | `sockets.rs` | [`OverlaySockets`]: open and bind |
 //! | `tx.rs` | frames from other hosts, and the buffers in which they lie |
 //! | `rx.rs` | frames to other hosts: to whom, and by which source port |
+//! | `suppress.rs` | questions for neighbours that are answered here; what guests say of their addresses |
+//! | `answers.rs` | frames of weir's own to guests |
 //! | `port.rs` | [`VxlanPort`]: what the engine asks of a port |
 //! | `error.rs` | [`OverlayError`], with advice |
 //! | `sys.rs` | socket options; the only file with `unsafe` |
@@ -19,20 +21,23 @@
 //! fragments together before a socket sees them. Datagrams have DF set, so that weir's own are not fragmented.
 #![deny(unsafe_code)]
 
+mod answers;
 mod error;
 mod header;
 mod networks;
 mod port;
 mod rx;
 mod sockets;
+mod suppress;
 #[allow(unsafe_code)]
 mod sys;
 mod tx;
 
 pub use error::OverlayError;
 pub use networks::{NetworkSpec, Networks};
-pub use port::VxlanPort;
+pub use port::{AnswerCounters, VxlanPort};
 pub use sockets::{OverlayOptions, OverlaySockets};
+pub use suppress::{Owned, Sighting};
 
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use weir_guestmem::PeerAddress;
-use weir_limits::BURST_MAX;
+use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_PER_SEC};
 use weir_policy::policing::Gcra;
+
+use crate::suppress::Sightings;
 
 /// A network as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub struct NetworkSpec {
     pub peers: Vec<IpAddr>,
     /// Frames a second that may go to all of them.
     pub floods_per_s: u32,
+    /// Guests' questions for neighbours are answered where the answer is known.
+    pub neigh_suppress: bool,
 }
 
 /// All networks of an overlay. A host has a number, its *remote*, the same in all networks.
@@ -55,6 +59,10 @@ pub(crate) struct Network {
     /// The sockets of those who get what is for all.
     pub(crate) peers: Arc<[PeerAddress]>,
     pub(crate) floods: Arc<Gcra>,
+    /// Frames of weir's own to its guests.
+    pub(crate) answers: Arc<Gcra>,
+    /// What guests say of their addresses, where that counts.
+    pub(crate) sightings: Option<Arc<[Sightings; 2]>>,
 }
 
 impl Network {
@@ -89,7 +97,10 @@ impl Networks {
             let floods = Arc::new(Gcra::new(spec.floods_per_s.into(), burst));
             all.by_vni.insert(spec.vni, spec.number);
             let (members, peers) = (Arc::new([]), Arc::new([]));
-            all.networks.insert(spec.number, Network { vni: spec.vni, members, peers, floods });
+            let answers = Arc::new(Gcra::new(OVERLAY_ANSWERS_PER_SEC, BURST_MAX as u64));
+            let sightings = spec.neigh_suppress.then(Arc::default);
+            let network = Network { vni: spec.vni, members, peers, floods, answers, sightings };
+            all.networks.insert(spec.number, network);
             all.set_members(spec.number, &spec.peers, &[]);
         }
         all
@@ -163,6 +174,10 @@ impl Networks {
         self.networks.get(&number)?.has_member(remote).then_some(remote)
     }
 
+    pub(crate) fn sightings(&self) -> impl Iterator<Item = &Sightings> {
+        self.networks.values().filter_map(|network| network.sightings.as_deref()).flatten()
+    }
+
     pub(crate) fn network(&self, number: u16) -> Option<&Network> {
         self.networks.get(&number)
     }
@@ -195,6 +210,7 @@ mod tests {
             vni,
             peers: peers.iter().map(|&last| ip(last)).collect(),
             floods_per_s: 1000,
+            neigh_suppress: false,
         };
         Networks::new(&[spec(0, 100, &[2, 3, 2]), spec(1, 200, &[3])], 4789)
     }

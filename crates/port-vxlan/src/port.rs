@@ -8,15 +8,31 @@ use arc_swap::{ArcSwap, Guard};
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::TransmitCalls;
 use weir_engine::queue::TransmitQueue;
+use weir_engine::stats::Counter;
 use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, PortCounters, Side, Take, Taken};
-use weir_fabric::{Fdb, PortId, Vid};
+use weir_fabric::{EgressTag, Fdb, PortId, Vid};
 use weir_policy::steering::Receiver;
 use weir_port_tap::{Service, Uncalled, UplinkPort};
-use weir_wire::Ethernet;
+use weir_wire::{Ethernet, Mac};
 
+use crate::answers::{AnswerQueue, Answers};
 use crate::networks::Networks;
 use crate::sockets::OverlaySockets;
+use crate::suppress::Suppress;
 use crate::tx::{Buffers, Places, Slots, SocketQueue, Token};
+
+impl AnswerCounters {
+    /// Each by its name.
+    pub fn all(&self) -> [(&'static str, u64); 4] {
+        let Self { arp_answered, nd_answered, too_big_answered, sightings_lost } = self;
+        [
+            ("arp_answered", arp_answered.get()),
+            ("nd_answered", nd_answered.get()),
+            ("too_big_answered", too_big_answered.get()),
+            ("sightings_lost", sightings_lost.get()),
+        ]
+    }
+}
 
 /// An overlay as a port of the switch.
 pub struct VxlanPort {
@@ -33,6 +49,25 @@ pub struct VxlanPort {
     tx: Vec<(TransmitQueue<Places>, Buffers)>,
     /// Several datagrams for one host may go as one message.
     pub(crate) gso: AtomicBool,
+    /// What weir answers itself, and the queue it is taken from: the one behind those of the sockets.
+    pub(crate) answers: Answers,
+    answering: TransmitQueue<Uncalled<()>>,
+    pub(crate) suppress: Suppress,
+    /// What it has answered.
+    pub counters: AnswerCounters,
+}
+
+/// What an overlay has answered in place of others, and what it could not look at.
+#[derive(Debug, Default)]
+pub struct AnswerCounters {
+    /// ARP requests for a station behind another host.
+    pub arp_answered: Counter,
+    /// The same of neighbour discovery.
+    pub nd_answered: Counter,
+    /// Packets that were too long, of which their sender was told.
+    pub too_big_answered: Counter,
+    /// Claims of addresses that were passed over, since there were too many.
+    pub sightings_lost: Counter,
 }
 
 impl VxlanPort {
@@ -58,6 +93,10 @@ impl VxlanPort {
             changing: Mutex::default(),
             fdb,
             gso: AtomicBool::new(true),
+            answers: Answers::default(),
+            answering: TransmitQueue::new(Uncalled(()), TransmitCalls::default()),
+            suppress: Suppress::default(),
+            counters: AnswerCounters::default(),
         }
     }
 
@@ -79,6 +118,12 @@ impl VxlanPort {
         let socket = self.sockets.queues.get(index)?.as_fd();
         let (service, networks) = (&self.service, self.networks());
         Some((tx, SocketQueue { service, index, socket, buffers, networks }))
+    }
+
+    /// The queue of what weir answers itself, if it has this number.
+    fn answer_queue(&self, index: usize) -> Option<AnswerQueue<'_>> {
+        let (service, answers) = (&self.service, &self.answers);
+        (index == self.sockets.queues.len()).then_some(AnswerQueue { service, index, answers })
     }
 
     /// Notes behind which hosts the senders of forwarded frames are, as far as the switch has learned them behind this
@@ -111,11 +156,15 @@ impl VxlanPort {
 
 impl Port for VxlanPort {
     fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        if let Some(source) = self.answer_queue(queue) {
+            return self.take_from((&self.answering, &source), ask, scratch, forward);
+        }
         let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
         let mut forward_and_note = |burst: &mut Burst<'_>| {
             forward(burst);
             if ask.what == Take::New {
                 self.note_remotes(burst, source.buffers);
+                self.overhear(burst);
             }
         };
         self.take_from((tx, &source), ask, scratch, &mut forward_and_note)
@@ -128,6 +177,9 @@ impl Port for VxlanPort {
     }
 
     fn arm_tx(&self, queue: usize) -> bool {
+        if let Some(source) = self.answer_queue(queue) {
+            return self.arm(&self.answering, &source);
+        }
         // Armed by having received all there was.
         self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
     }
@@ -152,6 +204,13 @@ impl Port for VxlanPort {
         usize::from(!self.service.has_failed())
     }
 
+    fn answers(&self, head: &[u8], tag: EgressTag) -> Option<Mac> {
+        match tag {
+            EgressTag::Tagged(number) => self.would_answer(head, number.bits()),
+            EgressTag::Untagged => None,
+        }
+    }
+
     fn fail(&self, reason: &str) {
         self.service.fail(reason);
     }
@@ -166,7 +225,12 @@ impl UplinkPort for VxlanPort {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.sockets.queues.iter().map(AsFd::as_fd).collect()
+        self.sockets.queues.iter().chain([&self.sockets.bell]).map(AsFd::as_fd).collect()
+    }
+
+    /// Those of the sockets.
+    fn queues(&self) -> usize {
+        self.sockets.queues.len()
     }
 }
 

@@ -12,7 +12,7 @@ use weir_engine::{DropReason, Outgoing, clock, symmetric_hash};
 use weir_fabric::{EgressTag, Vid};
 use weir_guestmem::{Batch, Outbox, PeerAddress};
 use weir_limits::{BURST_MAX, OVERLAY_SOURCE_PORTS};
-use weir_wire::{Ethernet, OffloadCaps};
+use weir_wire::{Ethernet, Neighbour, OffloadCaps};
 
 use crate::header;
 use crate::networks::{Network, Networks};
@@ -87,6 +87,11 @@ impl VxlanPort {
             return counters.dropped(DropReason::NetworkUnknown, 1);
         };
         let addresses = frame.head.addresses();
+        if Neighbour::may_be(frame.head.as_slice())
+            && self.suppresses((number, network), frame, *now_ns)
+        {
+            return;
+        }
         let receiver = match *last {
             Some((same, of, receiver)) if same == addresses && of == number => receiver,
             _ => self.receiver((number, network), networks, frame, *now_ns),

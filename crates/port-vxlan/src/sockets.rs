@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use weir_limits::{
@@ -23,7 +24,7 @@ pub struct OverlayOptions {
     pub interface: Option<String>,
     /// The UDP port of all hosts.
     pub port: u16,
-    /// Sockets that share what comes by flow, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
+    /// Sockets that share what comes by flow, 1 to [`weir_limits::OVERLAY_QUEUES_MAX`].
     pub queues: usize,
     /// The MTU that guests are told.
     pub mtu: u16,
@@ -37,6 +38,8 @@ pub struct OverlaySockets {
     /// Each with a port that the kernel chose.
     pub(crate) senders: Vec<OwnedFd>,
     pub(crate) local: SocketAddr,
+    /// Readable when weir has answered something itself.
+    pub(crate) bell: OwnedFd,
 }
 
 impl OverlaySockets {
@@ -95,7 +98,9 @@ impl OverlaySockets {
             (0..options.queues).map(queue).collect::<Result<_, OverlayError>>()?
         };
         let senders = (0..OVERLAY_SOURCE_PORTS).map(sender).collect::<Result<_, OverlayError>>()?;
-        Ok(Self { queues, senders, local })
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let bell = bell.map_err(|errno| setup("make an event counter")(errno.into()))?;
+        Ok(Self { queues, senders, local, bell })
     }
 
     /// Its queues, in their order.

@@ -8,16 +8,18 @@ use std::time::Duration;
 use proptest::prelude::*;
 use weir_engine::burst::{Burst, Scratch, TakenChain};
 use weir_engine::{Outgoing, Port, PortCounters, Take, Taken, clock};
-use weir_fabric::{EgressTag, Fabric, FrameKey, PortConfig, PortId, Vid};
+use weir_fabric::{Claim, EgressTag, Fabric, FrameKey, Learner, PortConfig, PortId, Vid};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, OVERLAY_BUFFERS};
 use weir_wire::{Layers, Mac, Tci, VnetHdr, ethertype, vnet};
 
 use crate::{
-    NetworkSpec, Networks, OverlayError, OverlayOptions, OverlaySockets, VxlanPort, header,
+    NetworkSpec, Networks, OverlayError, OverlayOptions, OverlaySockets, Sighting, VxlanPort,
+    header,
 };
 
 mod netns;
+mod suppress;
 
 const GUEST: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const FAR: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
@@ -61,6 +63,7 @@ impl Rig {
             vni: VNIS[usize::from(number)],
             peers: peers.map(|last| ip(test, last)).into(),
             floods_per_s,
+            neigh_suppress: number == BLUE,
         };
         let networks = Networks::new(&[spec(BLUE, [2, 3]), spec(RED, [3, 4])], 4789);
         let sockets = OverlaySockets::open(&options(ip(test, 1))).unwrap();

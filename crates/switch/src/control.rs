@@ -260,6 +260,10 @@ pub struct AddressEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub host: Option<IpAddr>,
+    /// IP addresses that the station has, as far as weir tells FRR or FRR tells weir.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub ips: Vec<IpAddr>,
     /// How that is known.
     pub origin: AddressOrigin,
     /// Whether the port holds the address because it is configured so.

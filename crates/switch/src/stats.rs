@@ -197,6 +197,9 @@ pub struct PortStats {
     pub window_violations: u64,
     /// Frames that were dropped, by the reason's name; reasons that never occurred may be absent.
     pub drops: BTreeMap<String, u64>,
+    /// What an overlay has answered in place of others, and claims of addresses that it passed over.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub answers: BTreeMap<String, u64>,
     /// How long calls to the guest were held back.
     pub hold_ns: Times,
     /// From the earliest moment at which a frame can have been in its sender's ring to the guest's notification, without
@@ -373,6 +376,7 @@ impl PortStats {
             kick_pauses: 0,
             window_violations: 0,
             drops: BTreeMap::new(),
+            answers: BTreeMap::new(),
             hold_ns: Times::default(),
             latency_ns: Times::default(),
             decision: None,

@@ -131,6 +131,8 @@ pub struct Switch {
     changing: Mutex<()>,
     engine: Arc<Engine>,
     networks: Networks,
+    /// IP addresses that are configured for one station.
+    owners: Arc<evpn::ConfiguredOwners>,
     latency_budget: Mutex<LatencyBudget>,
     source: Mutex<Option<Source>>,
     schedule: config::Schedule,
@@ -203,6 +205,7 @@ impl Switch {
             changing: Mutex::default(),
             engine,
             networks,
+            owners: Arc::default(),
             latency_budget: Mutex::new(latency_budget),
             source: Mutex::default(),
             schedule: config::Schedule(options.schedule),
@@ -290,6 +293,7 @@ impl Switch {
         let guard = self.set_up(id, &config, &rules);
         self.recall_leases(self.keeper.noted(), name.as_str(), guard.as_deref());
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
+            self.owners.remove(id);
             self.engine.remove_port(id);
             return Err(gone.into());
         }
@@ -320,6 +324,7 @@ impl Switch {
         self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
         let guard = config.guarding.guard(None);
         self.engine.set_source_guard(id, guard.clone(), config.guarding.router);
+        self.owners.set(id, config, &self.networks);
         guard
     }
 
@@ -619,6 +624,7 @@ impl Switch {
             vif.rules = rules;
         }
         vif.config = config;
+        self.owners.set(id, &vif.config, &self.networks);
         self.manager.change_vif(id, self.vif_settings(&vif.config));
         Ok(())
     }
@@ -662,6 +668,7 @@ impl Switch {
         drop(ports);
         self.end_mirror(name);
         self.manager.remove_vif(vif.port.id());
+        self.owners.remove(vif.port.id());
         if let Err(busy) = self.sessions.remove(vif.port.id()) {
             // Its thread may yet come back, and ask for things by the port's number.
             vif.port.retire(&busy.to_string());

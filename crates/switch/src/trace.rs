@@ -182,6 +182,14 @@ impl Words<'_> {
                 say("egress", port, format!("leaves {tag}"));
                 say("queue", port, receive_queue(queue));
             }
+            Step::Answered { port, mac } => {
+                let whose = format!("of {mac}, which is behind another host");
+                say(
+                    "answered",
+                    port,
+                    format!("weir answers in place {whose}: nobody else is asked there"),
+                );
+            }
             Step::Police { port, over } => {
                 let is = if over { "beyond" } else { "within" };
                 say(

@@ -15,6 +15,7 @@
 //! 5. [`Merge`] makes one packet of TCP segments, for a receiver that takes such packets.
 //! 6. [`container`] lays out several frames in one buffer, for a guest that unpacks them.
 //! 7. [`flow_hash`] is the RSS hash of a frame's flow.
+//! 8. [`Neighbour`] reads who asks for whom in ARP and neighbour discovery, and [`Answer`] answers.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -27,6 +28,7 @@ pub mod gso;
 pub mod head;
 pub mod layers;
 pub mod mac;
+pub mod neighbour;
 pub mod offload;
 #[cfg(test)]
 mod testing;
@@ -41,6 +43,7 @@ pub use gso::{GsoError, Segment, Segmenter};
 pub use head::{Head, TagError};
 pub use layers::{Ipv4, Ipv6, Layers, Network, Ports, Transport};
 pub use mac::{Mac, MacParseError};
+pub use neighbour::{Answer, Neighbour, Owner};
 pub use offload::{
     CsumPartial, Fit, Gso, GsoKind, Offload, OffloadCaps, OffloadError, transport_csum,
 };

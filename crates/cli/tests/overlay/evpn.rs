@@ -85,7 +85,7 @@ pub(crate) fn make_bridges(host: &Host, n: usize) {
 }
 
 /// A station behind the bridge of a network on a host: a namespace of its own.
-fn station(host: &Host, vni: u32, mac: Mac, ip: &str) -> Host {
+pub(crate) fn station(host: &Host, vni: u32, mac: Mac, ip: &str) -> Host {
     let station = Host::new(host.dir.join(format!("station{vni}")));
     let there = station.pid();
     host.run(&format!("ip link add s{vni} type veth peer name e0 netns {there}"));

@@ -4,6 +4,7 @@
 mod bed;
 mod evpn;
 mod lives;
+mod suppress;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};

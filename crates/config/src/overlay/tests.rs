@@ -64,10 +64,13 @@ fn every_key_is_read() {
 
 #[test]
 fn a_network_without_peers_is_frrs_where_there_is_evpn() {
-    let text = format!("{OVERLAY}evpn = true\n{BLUE}[network.red]\nvni = 7\n");
+    let text = format!(
+        "{OVERLAY}evpn = true\n{BLUE}[network.red]\nvni = 7\n[network.green]\nvni = 8\nneigh_suppress = false\n"
+    );
     let networks = parse(&text).unwrap().networks;
+    assert_eq!(networks.suppressed().collect::<Vec<_>>(), [1], "unless it is switched off");
     assert!(networks.overlay.as_ref().unwrap().evpn);
-    assert_eq!(networks.by_evpn().collect::<Vec<_>>(), [(1, 7)]);
+    assert_eq!(networks.by_evpn().collect::<Vec<_>>(), [(1, 7), (2, 8)]);
     assert_eq!(parse(&with_blue("")).unwrap().networks.by_evpn().count(), 0);
 }
 
@@ -159,6 +162,21 @@ fn each_mistake_is_said_with_its_place_and_what_to_do() {
             &with_blue("[network.red]\nvni = 2\n"),
             "`network.red` has no `peers`",
             "`evpn = true` in [overlay]",
+        ),
+        (
+            &with_blue("[network.red]\nvni = 2\npeers = [\"192.0.2.2\"]\nneigh_suppress = true\n"),
+            "`network.red` has `neigh_suppress` and `peers`",
+            "leave `neigh_suppress` out",
+        ),
+        (
+            "[network.green]\nvlan = 3\nneigh_suppress = true\n",
+            "`network.green` has `neigh_suppress` without `vni`",
+            "",
+        ),
+        (
+            &format!("{OVERLAY}queues = 8\n{BLUE}"),
+            "`overlay` has at most 7 queues",
+            "choose 1 to 7",
         ),
         (&format!("{OVERLAY}evpn = 1\n{BLUE}"), "bad value for `overlay.evpn`", ""),
         ("[network.Blue]\nvlan = 3\n", "bad name of a network", "out of a-z"),

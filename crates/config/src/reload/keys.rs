@@ -83,14 +83,22 @@ pub(super) fn overlay(overlay: &OverlayConfig) -> Keys {
 
 /// Those of `[network.NAME]`.
 pub(super) fn network(network: &NetworkConfig) -> Keys {
-    let (mut vlan, mut vni, mut listed, mut flood) = Default::default();
+    let (mut vlan, mut vni, mut listed, mut flood, mut suppress) = Default::default();
     match &network.kind {
         NetworkKind::Vlan(vid) => vlan = is(vid),
-        NetworkKind::Overlay(OverlayNetwork { vni: number, peers, flood_per_second }) => {
+        NetworkKind::Overlay(of) => {
+            let OverlayNetwork { vni: number, peers, flood_per_second, neigh_suppress } = of;
             (vni, listed, flood) = (is(number), list(peers, ", "), is(flood_per_second));
+            suppress = of.by_evpn().then(|| neigh_suppress.to_string());
         }
     }
-    vec![("vlan", vlan), ("vni", vni), ("peers", listed), ("flood_per_second", flood)]
+    vec![
+        ("vlan", vlan),
+        ("vni", vni),
+        ("peers", listed),
+        ("flood_per_second", flood),
+        ("neigh_suppress", suppress),
+    ]
 }
 
 /// Those of `[uplink.NAME]`.

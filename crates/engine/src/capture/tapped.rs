@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use weir_fabric::EgressTag;
 use weir_policy::steering::{Mark, Receiver, Steering};
+use weir_wire::Mac;
 
 use super::Taps;
 use super::follow::Followed;
@@ -118,6 +120,10 @@ impl Port for Tapped {
 
     fn flow_hash(&self, head: &[u8]) -> u32 {
         self.bare.flow_hash(head)
+    }
+
+    fn answers(&self, head: &[u8], tag: EgressTag) -> Option<Mac> {
+        self.bare.answers(head, tag)
     }
 
     fn fail(&self, reason: &str) {

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use weir_evpn::{Herald, How, Objects};
 use weir_wire::Mac;
 
-use super::wire::{Announcement, FrrDaemon};
+use super::wire::{Announcement, FrrDaemon, OwnerAnnouncement};
 
 /// How long a TAP may take to go.
 const CLOSING_TURNS: u32 = 15;
@@ -21,7 +21,9 @@ const CLOSING_TURN: Duration = Duration::from_millis(20);
 pub(crate) struct Fabric {
     vnis: BTreeSet<u32>,
     open: Option<(Objects, Herald)>,
+    /// The numbers of their TAPs and bridges.
     taps: BTreeMap<u32, u32>,
+    bridges: BTreeMap<u32, u32>,
 }
 
 impl Fabric {
@@ -58,6 +60,36 @@ impl Fabric {
         };
         let how = sticky.map(|sticky| if sticky { How::Sticky } else { How::Plain });
         herald.tell(tap, Mac(mac), how).map_err(|error| errno(&error))
+    }
+
+    /// Tells who has IP addresses; an error is of the first that failed, and the others were told nevertheless.
+    pub(super) fn announce_owners(&mut self, all: &[OwnerAnnouncement]) -> Result<(), Errno> {
+        let mut told = Ok(());
+        for one in all {
+            if let Err(errno) = self.announce_owner(*one) {
+                self.bridges.remove(&one.vni);
+                told = told.and(Err(errno));
+            }
+        }
+        told
+    }
+
+    fn announce_owner(&mut self, one: OwnerAnnouncement) -> Result<(), Errno> {
+        let OwnerAnnouncement { vni, ip, mac } = one;
+        if !self.vnis.contains(&vni) {
+            return Err(Errno::PERM);
+        }
+        let (objects, herald) = open(&mut self.open)?;
+        let bridge = match self.bridges.get(&vni) {
+            Some(bridge) => *bridge,
+            None => {
+                let bridge = objects.bridge(vni).map_err(|error| errno(&error))?;
+                let bridge = bridge.ok_or(Errno::NODEV)?;
+                self.bridges.insert(vni, bridge);
+                bridge
+            }
+        };
+        herald.tell_owner(bridge, ip, mac.map(Mac)).map_err(|error| errno(&error))
     }
 
     /// Connects to one of FRR's daemons.

@@ -30,7 +30,7 @@ mod tests;
 pub(crate) mod wire;
 
 use fabric::Fabric;
-pub(crate) use wire::{Announcement, FrrDaemon, Tasks};
+pub(crate) use wire::{Announcement, FrrDaemon, OwnerAnnouncement, Tasks};
 use wire::{Answer, Request};
 
 /// The first argument of a program that is to be the helper of another of its kind, which is on standard input.
@@ -82,11 +82,18 @@ impl Teller {
     pub(crate) fn announce(&mut self, all: Vec<Announcement>) -> Result<(), Errno> {
         match self {
             Self::Own(fabric) => fabric.announce(&all),
-            Self::Helper(helper) => match helper.ask(&Request::Announce { all }) {
-                Ok((Answer::Errno(code), _)) => Err(Errno::from_raw_os_error(code)),
-                Ok(_) => Ok(()),
-                Err(_) => Err(Errno::PIPE),
-            },
+            Self::Helper(helper) => told(helper, &Request::Announce { all }),
+        }
+    }
+
+    /// Tells who has IP addresses.
+    ///
+    /// # Errors
+    /// Of the first that could not be told.
+    pub(crate) fn announce_owners(&mut self, all: Vec<OwnerAnnouncement>) -> Result<(), Errno> {
+        match self {
+            Self::Own(fabric) => fabric.announce_owners(&all),
+            Self::Helper(helper) => told(helper, &Request::AnnounceOwners { all }),
         }
     }
 
@@ -104,6 +111,14 @@ impl Teller {
             Self::Own(fabric) => fabric.leave(),
             Self::Helper(helper) => drop(helper.ask(&Request::LeaveFabric)),
         }
+    }
+}
+
+fn told(helper: &Helper, request: &Request) -> Result<(), Errno> {
+    match helper.ask(request) {
+        Ok((Answer::Errno(code), _)) => Err(Errno::from_raw_os_error(code)),
+        Ok(_) => Ok(()),
+        Err(_) => Err(Errno::PIPE),
     }
 }
 

@@ -130,16 +130,8 @@ impl Serving {
                 self.interfaces.remove(&interface);
                 (Answer::Done, None)
             }
-            Request::Announce { all } => {
-                let told = self.fabric.announce(&all);
-                (
-                    told.map_or_else(
-                        |errno| Answer::Errno(errno.raw_os_error()),
-                        |()| Answer::Done,
-                    ),
-                    None,
-                )
-            }
+            Request::Announce { all } => (done(self.fabric.announce(&all)), None),
+            Request::AnnounceOwners { all } => (done(self.fabric.announce_owners(&all)), None),
             Request::ConnectFrr { daemon } => match self.fabric.connect(daemon) {
                 Ok(socket) => (Answer::Done, Some(socket)),
                 Err(error) => (refused(error.to_string(), None), None),
@@ -264,6 +256,10 @@ fn with_cause(error: &dyn std::error::Error) -> String {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
     }
+}
+
+fn done(told: Result<(), rustix::io::Errno>) -> Answer {
+    told.map_or_else(|errno| Answer::Errno(errno.raw_os_error()), |()| Answer::Done)
 }
 
 fn refused(message: String, help: Option<String>) -> Answer {

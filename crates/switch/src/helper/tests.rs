@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{SocketMode, SocketPath};
 
 use super::serve::Serving;
-use super::wire::{self, Announcement, Answer, FrrDaemon, Request, Tasks};
+use super::wire::{self, Announcement, Answer, FrrDaemon, OwnerAnnouncement, Request, Tasks};
 
 fn socket(dir: &Path, name: &str) -> SocketPath {
     SocketPath::try_from(dir.join(name).as_path()).unwrap()
@@ -186,6 +186,15 @@ fn frr_is_told_of_configured_networks_and_of_no_others() {
     };
     assert_eq!(announce(101), Errno::PERM);
     assert_eq!(announce(100), Errno::NODEV, "no weir has its TAP open");
+    let mut announce = |vni| {
+        let ip = std::net::IpAddr::from([10, 0, 0, 1]);
+        let all = vec![OwnerAnnouncement { vni, ip, mac: Some([2, 0, 0, 0, 0, 1]) }];
+        match helper.answer(Request::AnnounceOwners { all }) {
+            (Answer::Errno(code), None) => Errno::from_raw_os_error(code),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((announce(101), announce(100)), (Errno::PERM, Errno::NODEV));
     let mut none = Serving::new(Tasks::default());
     let daemon = FrrDaemon::Zebra;
     assert!(refusal(none.answer(Request::ConnectFrr { daemon })).contains("not permitted"));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -71,6 +72,15 @@ pub(crate) struct Announcement {
     pub(crate) sticky: Option<bool>,
 }
 
+/// Who has an IP address, as FRR is told, or nobody any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OwnerAnnouncement {
+    pub(crate) vni: u32,
+    pub(crate) ip: IpAddr,
+    pub(crate) mac: Option<[u8; 6]>,
+}
+
 /// What weir asks for.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,6 +115,8 @@ pub(super) enum Request {
     Leave { interface: InterfaceName },
     /// Tells FRR of addresses.
     Announce { all: Vec<Announcement> },
+    /// Tells FRR who has IP addresses.
+    AnnounceOwners { all: Vec<OwnerAnnouncement> },
     /// Connects to FRR's daemons, whose descriptor comes with the answer: it ends with the daemon.
     ConnectFrr { daemon: FrrDaemon },
     /// Removes the devices that FRR looks at, where no weir has them open.

@@ -4,24 +4,33 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 use weir_config::Networks;
 use weir_engine::{beat, clock, supervise};
-use weir_evpn::{Announced, Dirty, How, Objects, Place, Presence, Remote, Table, Watch, tap_name};
+use weir_evpn::{
+    Announced, Dirty, How, Objects, Owned, Place, Presence, Remote, Table, Watch, tap_name,
+};
 use weir_fabric::{Claim, Fdb, FdbEntry, Learned, Learner, PortId, Vid};
 use weir_limits::{
     EVPN_ADOPT_NS, EVPN_BATCH, EVPN_LOOK_NS, EVPN_PAUSE_NS, EVPN_WITHDRAWN_NS, FDB_AGE_SECS,
 };
 use weir_port_tap::{Tap, TapOptions};
 use weir_port_vxlan::VxlanPort;
+use weir_wire::Mac;
 
 use super::{Keeping, Switch, SwitchError};
-use crate::helper::{Announcement, FrrDaemon, Teller};
+use crate::helper::{Announcement, FrrDaemon, OwnerAnnouncement, Teller};
+
+mod owners;
+
+pub(super) use owners::ConfiguredOwners;
+use owners::Owners;
 
 /// After an error of the kernel's (ns).
 const RETRY_NS: u64 = 1_000_000_000;
@@ -72,12 +81,18 @@ struct Bell {
     event: OwnedFd,
     /// It rings already.
     rings: AtomicBool,
+    /// It was woken already, since a station has said something of its address.
+    said: AtomicBool,
     ends: AtomicBool,
 }
 
 impl Bell {
     fn ring(&self) {
-        if !self.rings.swap(true, Ordering::AcqRel) {
+        self.wake(&self.rings);
+    }
+
+    fn wake(&self, why: &AtomicBool) {
+        if !why.swap(true, Ordering::AcqRel) {
             // A full counter means that it rings already.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
@@ -93,6 +108,7 @@ impl Bell {
 /// The thread. Dropped, it ends, FRR is told so, and what FRR looks at goes.
 pub(super) struct Evpn {
     bell: Arc<Bell>,
+    shown: Arc<Mutex<Arc<Shown>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,6 +119,26 @@ impl Drop for Evpn {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// What it shows of IP addresses.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    /// Those that FRR is told stations here have.
+    pub(super) here: BTreeMap<Owned, Mac>,
+    /// Those that stations here have said they have.
+    pub(super) claims: usize,
+    /// How often two have claimed one.
+    pub(super) contested: u64,
+    /// Claims that found no room.
+    pub(super) refused: u64,
+}
+
+impl Evpn {
+    /// What it knows of IP addresses.
+    pub(super) fn shown(&self) -> Arc<Shown> {
+        Arc::clone(&self.shown.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -117,20 +153,26 @@ impl Switch {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let event = event.map_err(|errno| SwitchError::Start(errno.into()))?;
         // There may be addresses already.
-        let bell = Bell { event, rings: AtomicBool::new(true), ends: AtomicBool::new(false) };
-        let bell = Arc::new(bell);
+        let (rings, said, ends) =
+            (AtomicBool::new(true), AtomicBool::default(), AtomicBool::default());
+        let bell = Arc::new(Bell { event, rings, said, ends });
         let fabric = self.engine.fabric();
         let fdb = Arc::clone(fabric.fdb());
         let rung = Arc::clone(&bell);
         fdb.on_change(move || rung.ring());
+        let woken = Arc::clone(&bell);
+        port.on_sighting(move || woken.wake(&woken.said));
         let vnis: BTreeMap<_, _> = self.networks.by_evpn().collect();
         tracing::info!(networks = vnis.len(), "FRR says who is where (EVPN)");
         let teller = self.hands.teller(vnis.values().copied().collect());
         let learn_max = fabric.port_config(id).map_or(0, |config| config.learn_max);
+        let shown = Arc::default();
+        let owners = Owners::new(&self.networks, Arc::clone(&self.owners), Arc::clone(&shown));
         let mut member = Member {
             watch: devices.watch,
             table: Table::new(learn_max as usize),
             announced: Announced::default(),
+            owners,
             fdb,
             port: Arc::clone(port),
             id,
@@ -157,7 +199,7 @@ impl Switch {
             member.teller.leave();
         };
         let thread = std::thread::Builder::new().name("weir-evpn".into()).spawn(run);
-        Ok(Evpn { bell, thread: Some(thread.map_err(SwitchError::Start)?) })
+        Ok(Evpn { bell, shown, thread: Some(thread.map_err(SwitchError::Start)?) })
     }
 }
 
@@ -165,7 +207,8 @@ impl Switch {
 struct Member {
     watch: Watch,
     table: Table,
-    announced: Announced,
+    announced: Announced<Place, How>,
+    owners: Owners,
     fdb: Arc<Fdb>,
     port: Arc<VxlanPort>,
     id: PortId,
@@ -202,6 +245,9 @@ impl Member {
                 return;
             }
             self.look |= self.bell.heard();
+            if self.bell.said.swap(false, Ordering::AcqRel) {
+                self.look |= self.owners.saw(self.port.take_sightings());
+            }
             let looks = self.look_for_frr();
             let heard = self.hear();
             let told = self.tell();
@@ -315,7 +361,9 @@ impl Member {
         if has_room && std::mem::take(&mut self.is_short) {
             self.table.all_changed();
         }
-        self.look |= !dirty.places.is_empty() || !dirty.again.is_empty();
+        self.owners.hear(dirty, &self.table, &self.port, now_ns);
+        let owned = !dirty.owned.is_empty() || !dirty.owned_here.is_empty();
+        self.look |= owned || !dirty.places.is_empty() || !dirty.again.is_empty();
     }
 
     /// Tells FRR who is here, as far as that has changed. Returns after how long (ns) to do so again, if anything is
@@ -331,23 +379,18 @@ impl Member {
             return Some(due_ns - now_ns);
         }
         let here = self.here(now_ns);
+        let (changes, has_all) = self.announced.changes(&here, now_ns);
+        let (owned, has_all_owned) = self.owners.changes(&here, &self.table, now_ns);
         self.looked = (now_ns, clock::now_ns().saturating_sub(now_ns));
-        let (changes, is_all) = self.announced.changes(&here, now_ns);
+        let is_all = has_all && has_all_owned;
         self.look = !is_all;
-        if changes.is_empty() {
-            return if is_all { self.age_ns() } else { Some(RETRY_NS) };
-        }
-        let all = changes.iter().filter_map(|((network, mac), how)| {
-            let vni = *self.vnis.get(network)?;
-            Some(Announcement { vni, mac: mac.0, sticky: how.map(|how| how == How::Sticky) })
-        });
-        match self.teller.announce(all.collect()) {
-            Ok(()) => {
-                self.fails = false;
-                if is_all { self.age_ns() } else { Some(0) }
-            }
+        let none = changes.is_empty() && owned.is_empty();
+        match self.announce(&changes, &owned) {
+            Ok(()) if is_all => self.age_ns(),
+            Ok(()) => Some(if none { RETRY_NS } else { 0 }),
             Err(errno) => {
                 changes.iter().for_each(|(place, _)| self.announced.untold(*place));
+                self.owners.untold(&owned);
                 self.look = true;
                 self.failed(&io::Error::from(errno));
                 Some(RETRY_NS)
@@ -363,15 +406,46 @@ impl Member {
         }
         let left = self.table.take_left();
         self.look |= !left.is_empty();
-        left.into_iter().for_each(|place| self.announced.adopt(place));
+        // How, FRR is told anew.
+        left.into_iter().for_each(|place| self.announced.adopt(place, How::Plain));
         self.look.then_some(0)
     }
 
-    /// After how long (ns) to look who is silent, and so not here any more: without traffic nobody else does.
+    /// Tells FRR of addresses, and of who has IP addresses.
+    fn announce(
+        &mut self,
+        changes: &[(Place, Option<How>)],
+        owned: &[(Owned, Option<Mac>)],
+    ) -> Result<(), Errno> {
+        let vni = |network| self.vnis.get(network).copied();
+        let all = changes.iter().filter_map(|((network, mac), how)| {
+            let sticky = how.map(|how| how == How::Sticky);
+            Some(Announcement { vni: vni(network)?, mac: mac.0, sticky })
+        });
+        let all: Vec<_> = all.collect();
+        let owners = owned.iter().filter_map(|((network, ip), mac)| {
+            Some(OwnerAnnouncement { vni: vni(network)?, ip: *ip, mac: mac.map(|mac| mac.0) })
+        });
+        let owners: Vec<_> = owners.collect();
+        if !all.is_empty() {
+            self.teller.announce(all)?;
+        }
+        if !owners.is_empty() {
+            self.teller.announce_owners(owners)?;
+        }
+        if !changes.is_empty() || !owned.is_empty() {
+            self.fails = false;
+        }
+        Ok(())
+    }
+
+    /// After how long (ns) to look who is silent, and so not here any more, or has an address no more: without traffic
+    /// nobody else does.
     fn age_ns(&mut self) -> Option<u64> {
         let age_ns = u64::from(FDB_AGE_SECS) * 1_000_000_000;
         let (looked_ns, _) = self.looked;
         let left_ns = (looked_ns + age_ns).saturating_sub(clock::now_ns());
+        let left_ns = self.owners.due_ns().map_or(left_ns, |due_ns| left_ns.min(due_ns));
         self.look |= left_ns == 0;
         (!self.announced.is_empty()).then_some(left_ns)
     }

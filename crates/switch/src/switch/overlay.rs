@@ -1,5 +1,7 @@
 //! The port of the overlay, and interfaces in its networks.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_config::{
@@ -7,8 +9,10 @@ use weir_config::{
 };
 use weir_engine::PortCounters;
 use weir_fabric::{PortConfig, PortId, Vid};
+use weir_limits::EVPN_CLAIMS_MAX;
 use weir_port_tap::UplinkPort;
 use weir_port_vxlan::{NetworkSpec, OverlayOptions, OverlaySockets, VxlanPort};
+use weir_wire::Mac;
 
 use super::evpn::{Evpn, EvpnDevices};
 use super::keeping::Kept;
@@ -70,12 +74,35 @@ fn port_name() -> PortName {
     OverlayConfig::PORT_NAME.parse().expect("a constant that is a valid name")
 }
 
+impl Overlay {
+    /// The IP addresses of stations, here and behind other hosts, by the station's network and address.
+    pub(super) fn owned(&self) -> BTreeMap<(u16, Mac), Vec<IpAddr>> {
+        let mut all = BTreeMap::<_, Vec<_>>::new();
+        let shown = self.evpn.as_ref().map(Evpn::shown).unwrap_or_default();
+        let here = shown.here.iter().map(|(of, mac)| (*of, *mac));
+        for ((network, ip), mac) in here.chain(self.port.owners()) {
+            all.entry((network, mac)).or_default().push(ip);
+        }
+        all.values_mut().for_each(|ips| ips.sort_unstable());
+        all
+    }
+
+    /// What it has answered, and what became of claims of IP addresses.
+    pub(super) fn answers(&self) -> BTreeMap<String, u64> {
+        let shown = self.evpn.as_ref().map(Evpn::shown).unwrap_or_default();
+        let claims = [("claims_contested", shown.contested), ("claims_refused", shown.refused)];
+        let all = self.port.counters.all().into_iter().chain(claims);
+        all.map(|(name, n)| (name.to_owned(), n)).collect()
+    }
+}
+
 fn specs(networks: &Networks) -> Vec<NetworkSpec> {
     let spec = |(number, _, network): (u16, _, &OverlayNetwork)| NetworkSpec {
         number,
         vni: network.vni.get(),
         peers: network.peers.iter().map(|peer| peer.get()).collect(),
         floods_per_s: network.flood_per_second.get(),
+        neigh_suppress: network.by_evpn() && network.neigh_suppress,
     };
     networks.of_overlay().map(spec).collect()
 }
@@ -119,8 +146,13 @@ impl Switch {
     }
 
     /// How many addresses of other hosts are known, in all and in each network.
-    pub(super) fn overlay_limits(&self, id: PortId) -> Limits {
+    pub(super) fn overlay_limits(&self, overlay: &Overlay) -> Limits {
+        let id = overlay.id;
         let mut all = limits([("addresses", self.addresses(id))]);
+        if let Some(evpn) = &overlay.evpn {
+            let claims = Limit::new(evpn.shown().claims, EVPN_CLAIMS_MAX);
+            all.extend(limits([("claims", claims)]));
+        }
         all.extend(self.networks.of_overlay().filter_map(|(number, network, _)| {
             let known = self.engine.fabric().fdb().learned_in(Vid::of_network(number)?);
             let limit = Limit::new(known, self.engine.fabric().fdb().per_network_max());

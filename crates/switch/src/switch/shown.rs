@@ -165,7 +165,7 @@ impl Switch {
             ..uplink_stats(uplink)
         });
         let overlay = ports.overlay.iter().map(|overlay| PortStats {
-            limits: self.overlay_limits(overlay.id),
+            limits: self.overlay_limits(overlay),
             ..overlay_stats(overlay)
         });
         let vifs = ports.vifs.iter().map(|vif| self.vif_stats(vif));
@@ -250,6 +250,11 @@ impl Switch {
             let remote = fdb.remote(entry.vid, entry.mac, entry.port, now_secs)?;
             overlay.port.networks().host(remote)
         };
+        let mut owned = overlay.map(Overlay::owned).unwrap_or_default();
+        let mut ips = |entry: &FdbEntry| {
+            let network = entry.vid.network();
+            network.and_then(|network| owned.remove(&(network, entry.mac))).unwrap_or_default()
+        };
         let entries = fdb.entries(now_secs);
         // A port that is gone has no name any more.
         let shown = entries.into_iter().filter_map(|entry| {
@@ -259,6 +264,7 @@ impl Switch {
                 port: (*names.get(&entry.port)?).clone(),
                 network: entry.vid.network().and_then(|number| networks.get(&number).cloned()),
                 host: host(&entry),
+                ips: ips(&entry),
                 origin: match entry.claim {
                     Claim::Told | Claim::ToldSticky => AddressOrigin::Evpn,
                     Claim::Pinned => AddressOrigin::Configured,
@@ -410,7 +416,9 @@ fn outward_stats(name: &PortName, port: &dyn UplinkPort, counters: &PortCounters
 }
 
 fn overlay_stats(overlay: &Overlay) -> PortStats {
-    outward_stats(&overlay.name, &*overlay.port, &overlay.counters)
+    let mut stats = outward_stats(&overlay.name, &*overlay.port, &overlay.counters);
+    stats.answers = overlay.answers();
+    stats
 }
 
 fn uplink_stats(uplink: &Uplink) -> PortStats {

@@ -90,6 +90,7 @@ impl<S: Read + Write + Send> Board for Plug<S> {
         if let Some(switch) = self.switch.upgrade() {
             switch.ports().vifs.retain(|there| there.port.id() != port.id());
             switch.manager.remove_vif(port.id());
+            switch.owners.remove(port.id());
             switch.engine.remove_port(port.id());
             tracing::info!(%vif, "interface removed");
         }

@@ -19,7 +19,8 @@ enum Shows {
     Reason,
     /// `guard` of the interface lists what there is.
     Listed,
-    /// Whoever serves the switch shows it: `the_connections_of_the_api_are_shown_as_a_limit` of `weir-api`.
+    /// Whoever serves the switch shows it: `the_connections_of_the_api_are_shown_as_a_limit` of `weir-api`. Or the
+    /// overlay's port does, which is not here, by `answers` or `limits`: tests of `cli/tests/overlay`.
     Elsewhere,
 }
 
@@ -33,6 +34,9 @@ const TENANTS: &[(&str, Shows)] = &[
     ("PORTS_MAX", Whole("ports", Some(limits::PORTS_MAX as u64))),
     ("DESCRIPTORS_MAX", Whole("descriptors", None)),
     ("CONTROL_CONNECTIONS_MAX", Elsewhere),
+    ("EVPN_CLAIMS_MAX", Elsewhere),
+    ("EVPN_SIGHTINGS_MAX", Elsewhere),
+    ("EVPN_OWNED_PART", Elsewhere),
     ("MEMORY_MAX_MAX", Own("memory_bytes", Some(limits::MEMORY_MAX_DEFAULT))),
     ("MEM_SLOTS_MAX", Own("memory_regions", None)),
     ("MEM_TABLES_MAX", Own("memory_mapped_bytes", Some(2 * limits::MEMORY_MAX_DEFAULT))),

@@ -1,0 +1,116 @@
+//! Frames of weir's own to guests: a queue of the port's beside its sockets. Who answers pushes there, and a worker
+//! takes it from there as it takes what comes from other hosts. So an answer goes the way of any frame: into its network
+//! and no other, through the receiver's filters and rates, and never to another host.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard};
+
+use weir_engine::burst::Burst;
+use weir_engine::queue::Source;
+use weir_engine::{DropReason, PortCounters, Take};
+use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_MAX};
+use weir_port_tap::{Service, Uncalled};
+use weir_wire::Head;
+
+/// Answers on their way.
+#[derive(Default)]
+pub(crate) struct Answers {
+    waiting: Mutex<VecDeque<(u16, Head)>>,
+}
+
+impl Answers {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(u16, Head)>> {
+        self.waiting.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Has a frame sent in a network, and rings the bell if it is the first; `false` if too many wait.
+    pub(crate) fn push(&self, network: u16, frame: &[u8], bell: BorrowedFd<'_>) -> bool {
+        let mut waiting = self.waiting();
+        if waiting.len() >= OVERLAY_ANSWERS_MAX {
+            return false;
+        }
+        let is_first = waiting.is_empty();
+        waiting.push_back((network, Head::copy_of(frame)));
+        drop(waiting);
+        if is_first {
+            // Each write is an event, and it takes centuries to fill the counter.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+        true
+    }
+}
+
+/// The queue that they are taken from. It keeps none: one that finds no room at its receiver is lost.
+pub(crate) struct AnswerQueue<'p> {
+    pub(crate) service: &'p Service,
+    pub(crate) index: usize,
+    pub(crate) answers: &'p Answers,
+}
+
+impl Source for AnswerQueue<'_> {
+    type Ring = Uncalled<()>;
+    type Lent = ();
+    type Error = Infallible;
+
+    const PEEK: bool = false;
+
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn counters(&self) -> &PortCounters {
+        self.service.counters()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.service.has_failed()
+    }
+
+    fn parked_max(&self, _: &Self::Ring) -> usize {
+        0
+    }
+
+    fn lend(&self, _: &mut Self::Ring, what: Take) -> Option<()> {
+        (what == Take::New).then_some(())
+    }
+
+    fn fill<'m>(
+        &'m self,
+        _: &mut Self::Ring,
+        _: &'m (),
+        now_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<usize, Infallible> {
+        let mut waiting = self.answers.waiting();
+        let count = waiting.len().min(BURST_MAX);
+        for (network, frame) in waiting.drain(..count) {
+            if burst.add_own(frame.as_slice(), now_ns) {
+                burst.name_network(network);
+            }
+        }
+        Ok(count)
+    }
+
+    fn fill_again<'m>(
+        &'m self,
+        _: &mut Self::Ring,
+        _: &'m (),
+        _: u64,
+        _: u64,
+        _: &mut Burst<'m>,
+    ) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn settle(&self, _: &mut Self::Ring, _: &(), _: &Burst<'_>) -> u32 {
+        0
+    }
+
+    fn release(&self, _: &mut Self::Ring, _: u64, _: DropReason) {}
+
+    fn has_more(&self, _: &mut Self::Ring) -> Result<bool, Infallible> {
+        Ok(!self.answers.waiting().is_empty())
+    }
+}

@@ -1,0 +1,200 @@
+//! ARP and neighbour discovery, which go to everybody, and need not: where it is known who has an address behind another
+//! host, the guest that asks is answered here, and no other host hears of it. What guests say of their own addresses is
+//! noted for whoever tells other hosts.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+
+use weir_engine::burst::{Burst, Frame};
+use weir_engine::{DropReason, clock};
+use weir_fabric::Vid;
+use weir_limits::{EVPN_SIGHTINGS_MAX, EVPN_SIGHTINGS_PER_SEC};
+use weir_policy::policing::Gcra;
+use weir_wire::{Answer, Mac, Neighbour, Offload, Owner};
+
+use crate::networks::Network;
+use crate::port::VxlanPort;
+use crate::tx::Token;
+
+/// An IP address of a network, by the network's number in the switch.
+pub type Owned = (u16, IpAddr);
+
+/// Who said that an IP address is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// The network's number in the switch.
+    pub network: u16,
+    /// The address.
+    pub ip: IpAddr,
+    /// The station.
+    pub mac: Mac,
+    /// It is behind another host.
+    pub is_remote: bool,
+}
+
+/// Which of a network's sightings are those of stations here, and which those of others.
+const HERE: usize = 0;
+/// See [`HERE`].
+const AWAY: usize = 1;
+
+/// Who has which address behind other hosts, and whom to tell of sightings.
+#[derive(Default)]
+pub(crate) struct Suppress {
+    owners: RwLock<HashMap<Owned, Owner>>,
+    bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// What stations of one network have said, here or behind other hosts, until it is looked at. Each has its own room, so
+/// that a flood of claims in one hides none in another.
+#[derive(Debug)]
+pub(crate) struct Sightings {
+    waiting: Mutex<Vec<Sighting>>,
+    rate: Gcra,
+}
+
+impl Default for Sightings {
+    fn default() -> Self {
+        let rate = Gcra::new(EVPN_SIGHTINGS_PER_SEC, EVPN_SIGHTINGS_MAX as u64);
+        Self { waiting: Mutex::default(), rate }
+    }
+}
+
+impl Sightings {
+    /// Says whether there was room.
+    fn push(&self, sighting: Sighting, now_ns: u64) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is said twice counts once, and is not paid for.
+        if waiting.contains(&sighting) {
+            return true;
+        }
+        let has_room = waiting.len() < EVPN_SIGHTINGS_MAX;
+        if !has_room || self.rate.pass(now_ns, 1, [1].into_iter()).frames == 0 {
+            return false;
+        }
+        waiting.push(sighting);
+        true
+    }
+
+    pub(crate) fn take(&self, into: &mut Vec<Sighting>) {
+        into.append(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl VxlanPort {
+    /// From here on these have other owners behind other hosts, or none.
+    pub fn set_owners(&self, owners: impl IntoIterator<Item = (Owned, Option<Owner>)>) {
+        let mut all = self.suppress.owners.write().unwrap_or_else(PoisonError::into_inner);
+        for (of, owner) in owners {
+            match owner {
+                Some(owner) => all.insert(of, owner),
+                None => all.remove(&of),
+            };
+        }
+    }
+
+    /// IP addresses of stations behind other hosts, and who has each, in no order.
+    pub fn owners(&self) -> Vec<(Owned, Mac)> {
+        let all = self.suppress.owners.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(of, owner)| (*of, owner.mac)).collect()
+    }
+
+    /// Has `bell` called, on any thread, when a station has said that an address is its own. The first one stays.
+    pub fn on_sighting(&self, bell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.suppress.bell.set(Box::new(bell));
+    }
+
+    /// What was said since this was called last.
+    pub fn take_sightings(&self) -> Vec<Sighting> {
+        let mut all = Vec::new();
+        self.networks().sightings().for_each(|sightings| sightings.take(&mut all));
+        all
+    }
+
+    /// A frame of a guest is about to go to other hosts: notes what it says of the guest's address; `true` if it asks
+    /// for one that is known, and was answered.
+    #[cold]
+    pub(crate) fn suppresses(
+        &self,
+        (number, network): (u16, &Network),
+        frame: &Frame,
+        now_ns: u64,
+    ) -> bool {
+        let Some(sightings) = &network.sightings else { return false };
+        let head = frame.head.as_slice();
+        // What is still to be filled in would be another message.
+        let Some(said) = Neighbour::read(head).filter(|_| frame.offload == Offload::NONE) else {
+            return false;
+        };
+        if let Some(ip) = said.claims {
+            self.saw(
+                &sightings[HERE],
+                Sighting { network: number, ip, mac: said.mac, is_remote: false },
+            );
+        }
+        let Some(owner) = self.owner_of(number, &said, now_ns) else { return false };
+        let is_arp = said.asks.is_some_and(|ip| ip.is_ipv4());
+        let answer = Answer::to(head, owner);
+        if answer.is_some_and(|answer| self.answer((number, network), answer.as_slice(), now_ns)) {
+            let counters = &self.counters;
+            (if is_arp { &counters.arp_answered } else { &counters.nd_answered }).add(1);
+        }
+        true
+    }
+
+    /// Who has what is asked for, if it is a station behind another host and not the one that asks.
+    fn owner_of(&self, number: u16, said: &Neighbour, now_ns: u64) -> Option<Owner> {
+        let of = (number, said.asks?);
+        let owners = self.suppress.owners.read().unwrap_or_else(PoisonError::into_inner);
+        let owner = *owners.get(&of)?;
+        drop(owners);
+        let vid = Vid::of_network(number)?;
+        let is_away = || self.fdb.lookup(vid, owner.mac, clock::secs(now_ns)) == Some(self.id);
+        (owner.mac != said.mac && is_away()).then_some(owner)
+    }
+
+    /// Has a frame of weir's own sent in a network, or counts why not; says whether.
+    pub(crate) fn answer(
+        &self,
+        (number, network): (u16, &Network),
+        frame: &[u8],
+        now_ns: u64,
+    ) -> bool {
+        let may = network.answers.pass(now_ns, 1, [1].into_iter()).frames != 0;
+        let done = may && self.answers.push(number, frame, self.sockets.bell.as_fd());
+        if !done {
+            self.service.counters().dropped(DropReason::AnswerBudget, 1);
+        }
+        done
+    }
+
+    /// Notes what frames of other hosts say of addresses: one that a guest here claims as well is announced no more.
+    pub(crate) fn overhear(&self, burst: &Burst<'_>) {
+        let networks = self.networks();
+        for frame in burst.frames().iter().filter(|it| Neighbour::may_be(it.head.as_slice())) {
+            let network = Token::unpack(frame.token).network;
+            let of = networks.network(network).filter(|_| frame.offload == Offload::NONE);
+            let Some(sightings) = of.and_then(|of| of.sightings.as_ref()) else { continue };
+            let said = Neighbour::read(frame.head.as_slice());
+            if let Some(Neighbour { mac, claims: Some(ip), .. }) = said {
+                self.saw(&sightings[AWAY], Sighting { network, ip, mac, is_remote: true });
+            }
+        }
+    }
+
+    fn saw(&self, sightings: &Sightings, sighting: Sighting) {
+        if !sightings.push(sighting, clock::now_ns()) {
+            self.counters.sightings_lost.add(1);
+        } else if let Some(bell) = self.suppress.bell.get() {
+            bell();
+        }
+    }
+
+    /// Who would be answered for in place of the owner of the address that a frame asks for.
+    pub(crate) fn would_answer(&self, head: &[u8], number: u16) -> Option<Mac> {
+        let networks = self.networks();
+        networks.network(number)?.sightings.as_ref()?;
+        Some(self.owner_of(number, &Neighbour::read(head)?, clock::now_ns())?.mac)
+    }
+}

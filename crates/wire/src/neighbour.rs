@@ -1,0 +1,225 @@
+//! Who has an address: questions, claims and answers of ARP (RFC 826, RFC 5227) and of neighbour discovery (RFC 4861).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::bytes::{array_at, be16_at, u8_at};
+use crate::checksum::Sum;
+use crate::ethernet::{Ethernet, HEADER_LEN, ethertype};
+use crate::layers::{IPV6_HEADER_LEN, protocol};
+use crate::mac::Mac;
+
+/// Hardware and protocol of ARP, and how long the addresses of each are.
+const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+const REQUEST: u16 = 1;
+const REPLY: u16 = 2;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+/// Options with the link-layer address of the sender, and of the target (RFC 4861 §4.6.1).
+const SOURCE_ADDRESS: u8 = 1;
+const TARGET_ADDRESS: u8 = 2;
+/// "Not forwarded by a router" (RFC 4861 §7.1.1).
+const HOP_LIMIT: u8 = 255;
+/// Where the ICMPv6 message begins: without extension headers, since others may hide what counts (RFC 6980).
+const ICMP_AT: usize = HEADER_LEN + IPV6_HEADER_LEN as usize;
+/// Bytes of a solicitation or an advertisement before its options.
+const MESSAGE_LEN: usize = 24;
+const ADVERTISEMENT_LEN: usize = ICMP_AT + MESSAGE_LEN + 8;
+/// An Ethernet frame without its checksum has as many at least.
+const FRAME_LEN: usize = 60;
+
+/// What a message says of its sender, and whom it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The sender, in the Ethernet header and in the message.
+    pub mac: Mac,
+    /// The address that it says it has.
+    pub claims: Option<IpAddr>,
+    /// The address whose owner everybody is asked for.
+    pub asks: Option<IpAddr>,
+}
+
+impl Neighbour {
+    /// Reads a frame that begins with `head`, without a tag. A message that names another sender than the Ethernet
+    /// header says nothing, and nor does one that is not whole.
+    pub fn read(head: &[u8]) -> Option<Self> {
+        let ethernet = Ethernet::parse(head).ok()?;
+        if ethernet.tag.is_some() || ethernet.src.is_multicast() {
+            return None;
+        }
+        match ethernet.ethertype {
+            ethertype::ARP => Self::arp(head, &ethernet),
+            ethertype::IPV6 => Self::discovery(head, &ethernet),
+            _ => None,
+        }
+    }
+
+    /// Whether a frame that begins with `head` is worth a [look](Self::read).
+    #[inline]
+    pub fn may_be(head: &[u8]) -> bool {
+        match be16_at(head, HEADER_LEN - 2) {
+            Some(ethertype::ARP) => true,
+            Some(ethertype::IPV6) => u8_at(head, HEADER_LEN + 6) == Some(protocol::ICMPV6),
+            _ => false,
+        }
+    }
+
+    fn arp(head: &[u8], ethernet: &Ethernet) -> Option<Self> {
+        let at = HEADER_LEN;
+        let operation = be16_at(head, at + 6)?;
+        let mac = Mac(array_at(head, at + 8)?);
+        let is_known = matches!(operation, REQUEST | REPLY);
+        if array_at(head, at)? != ETHERNET_IPV4 || !is_known || mac != ethernet.src {
+            return None;
+        }
+        let address = |at| array_at(head, at).map(|ip: [u8; 4]| Ipv4Addr::from(ip));
+        let (sender, target) = (address(at + 14)?, address(at + 24)?);
+        // Who is asked directly answers itself: that is how a neighbour is known to be there.
+        let asks = operation == REQUEST && ethernet.dst.is_multicast() && sender != target;
+        Some(Self {
+            mac,
+            claims: Some(sender.into()).filter(is_station),
+            asks: Some(target.into()).filter(|target| asks && is_station(target)),
+        })
+    }
+
+    fn discovery(head: &[u8], ethernet: &Ethernet) -> Option<Self> {
+        let at = HEADER_LEN;
+        let (next, hops) = (u8_at(head, at + 6)?, u8_at(head, at + 7)?);
+        let address = |at| array_at(head, at).map(|ip: [u8; 16]| Ipv6Addr::from(ip));
+        let (src, kind, code) =
+            (address(at + 8)?, u8_at(head, ICMP_AT)?, u8_at(head, ICMP_AT + 1)?);
+        if (next, hops, code) != (protocol::ICMPV6, HOP_LIMIT, 0) {
+            return None;
+        }
+        let end = ICMP_AT + usize::from(be16_at(head, at + 4)?);
+        let options = head.get(ICMP_AT + MESSAGE_LEN..end)?;
+        let target = IpAddr::from(address(ICMP_AT + 8)?);
+        let says = |option| link_address(options, option) == Some(ethernet.src);
+        let (claims, asks) = match kind {
+            SOLICITATION if src.is_unspecified() => (None, Some(target)),
+            SOLICITATION => {
+                (says(SOURCE_ADDRESS).then_some(src.into()), Some(target).filter(|it| *it != src))
+            }
+            ADVERTISEMENT => (says(TARGET_ADDRESS).then_some(target), None),
+            _ => return None,
+        };
+        Some(Self {
+            mac: ethernet.src,
+            claims: claims.filter(is_station),
+            asks: asks.filter(|it| ethernet.dst.is_multicast() && is_station(it)),
+        })
+    }
+}
+
+/// Whether one station can have the address.
+fn is_station(ip: &IpAddr) -> bool {
+    let is_broadcast = *ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+    let of_no_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0);
+    !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast || of_no_network)
+}
+
+/// The link-layer address in the first option of this kind.
+fn link_address(mut options: &[u8], kind: u8) -> Option<Mac> {
+    while let [this, units, ..] = *options {
+        let len = usize::from(units) * 8;
+        // "Nodes MUST silently discard a packet that contains an option with length zero" (RFC 4861 §4.6).
+        if len == 0 {
+            return None;
+        }
+        if this == kind {
+            return (len == 8).then_some(Mac(array_at(options, 2)?));
+        }
+        options = options.get(len..)?;
+    }
+    None
+}
+
+/// The station that has an IP address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its address.
+    pub mac: Mac,
+    /// It is a router, as a host that speaks IPv6 has to know (RFC 4861 §4.4, RFC 9047).
+    pub is_router: bool,
+}
+
+/// A frame that answers a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    bytes: [u8; ADVERTISEMENT_LEN],
+    len: usize,
+}
+
+impl Answer {
+    /// To the question in the frame that begins with `head`: this is who has the address. `None` if nothing is asked.
+    pub fn to(head: &[u8], owner: Owner) -> Option<Self> {
+        let Owner { mac, is_router } = owner;
+        let asked = Neighbour::read(head)?;
+        let mut answer = Self { bytes: [0; ADVERTISEMENT_LEN], len: 0 };
+        answer.push(&asked.mac.0);
+        answer.push(&mac.0);
+        match asked.asks? {
+            IpAddr::V4(ip) => {
+                let sender: [u8; 4] = array_at(head, HEADER_LEN + 14)?;
+                answer.push(&ethertype::ARP.to_be_bytes());
+                answer.push(&ETHERNET_IPV4);
+                answer.push(&REPLY.to_be_bytes());
+                answer.push(&mac.0);
+                answer.push(&ip.octets());
+                answer.push(&asked.mac.0);
+                answer.push(&sender);
+                answer.len = FRAME_LEN;
+            }
+            IpAddr::V6(ip) => answer.advertise(ip, array_at(head, HEADER_LEN + 8)?, mac, is_router),
+        }
+        Some(answer)
+    }
+
+    fn advertise(&mut self, ip: Ipv6Addr, asker: [u8; 16], mac: Mac, is_router: bool) {
+        const LEN: u16 = (ADVERTISEMENT_LEN - ICMP_AT) as u16;
+        // Who asks whether an address is free has none: all nodes are told (RFC 4861 §7.2.4).
+        let is_solicited = asker != [0; 16];
+        let to = match is_solicited {
+            true => asker,
+            false => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets(),
+        };
+        self.push(&ethertype::IPV6.to_be_bytes());
+        self.push(&[0x60, 0, 0, 0]);
+        self.push(&LEN.to_be_bytes());
+        self.push(&[protocol::ICMPV6, HOP_LIMIT]);
+        self.push(&ip.octets());
+        self.push(&to);
+        // Router, solicited, override.
+        let flags = u8::from(is_router) << 7 | u8::from(is_solicited) << 6 | 1 << 5;
+        self.push(&[ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0]);
+        self.push(&ip.octets());
+        self.push(&[TARGET_ADDRESS, 1]);
+        self.push(&mac.0);
+        let mut sum = Sum::new();
+        sum.add(&ip.octets());
+        sum.add(&to);
+        sum.add_u32(LEN.into());
+        sum.add_u32(protocol::ICMPV6.into());
+        sum.add(self.bytes.get(ICMP_AT..).unwrap_or_default());
+        let sum = sum.finish().to_be_bytes();
+        if let Some(field) = self.bytes.get_mut(ICMP_AT + 2..ICMP_AT + 4) {
+            field.copy_from_slice(&sum);
+        }
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        let end = self.len + part.len();
+        if let Some(place) = self.bytes.get_mut(self.len..end) {
+            place.copy_from_slice(part);
+            self.len = end;
+        }
+    }
+
+    /// The frame.
+    pub fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
