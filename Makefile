@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm demo-fabric build deb deb-test check test fresh frontends test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm demo-fabric build deb deb-test check test fresh frontends guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -47,6 +47,9 @@ fresh: ## `make demo` and `make build` as first commands on a new Debian 12 (nee
 
 frontends: ## Every front end that is installed somewhere, against a running weir (needs root, 15 minutes)
 	$(XTASK) frontends
+
+guides: libpcap ## Every line of the guides for the lab and the benchmark, those that take minutes too (half an hour)
+	$(XTASK) guides
 
 test-xen: ## weir on a real Xen, against the kernel's back end (3 minutes)
 	$(XTASK) xen

@@ -5,9 +5,9 @@ export DEBIAN_FRONTEND=noninteractive
 
 . /etc/os-release
 apt-get update -q
-apt-get install -q -y --no-install-recommends apparmor bash-completion busybox-static dbus dosfstools fish iproute2 kmod \
-    libpcap0.8 libvirt-clients libvirt-daemon-system lintian linux-image-cloud-amd64 man-db mtools procps python3 qemu-utils \
-    syslinux systemd systemd-sysv udev zsh
+apt-get install -q -y --no-install-recommends apparmor bash-completion busybox-static curl dbus dosfstools fish iproute2 \
+    iputils-ping kmod libpcap0.8 libvirt-clients libvirt-daemon-system lintian linux-image-cloud-amd64 man-db mtools openssl procps \
+    prometheus python3 qemu-utils syslinux systemd systemd-sysv udev zsh
 # 7.2 ends when a guest uses MSI-X on a vhost-user device without KVM.
 apt-get install -q -y --no-install-recommends -t "$VERSION_CODENAME-backports" qemu-system-x86 seabios
 

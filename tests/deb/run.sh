@@ -1,6 +1,6 @@
 #!/bin/sh
 # The package of `make deb`, installed, upgraded, removed and purged on a Debian 12 whose systemd has booted, with the
-# commands of docs/install.md between; then, under a kernel that has AppArmor, its profile enforced.
+# commands of docs/install.md and of the guides that name tests/deb/steps.sh between; then, under a kernel that has AppArmor, its profile enforced.
 #
 # Needs root, debootstrap and systemd-nspawn. The container has a network of its own that leads nowhere.
 set -eu
@@ -37,7 +37,9 @@ if [ "$(cat "$work/made-with" 2>/dev/null)" != "$made_with" ]; then
     debootstrap --variant=minbase --include=ca-certificates bookworm "$root" "$mirror" >"$work/root.log" 2>&1 ||
         fail "debootstrap: see $work/root.log"
     printf 'deb %s bookworm main\ndeb %s bookworm-backports main\n' "$mirror" "$mirror" >"$root/etc/apt/sources.list"
-    cp -aL /etc/ssl/certs/. "$root/etc/ssl/certs/"
+    # The links that are there would lead to the host's.
+    rm -rf "$root/etc/ssl/certs"
+    cp -aL /etc/ssl/certs "$root/etc/ssl/certs"
     cp "$here/root.sh" "$here/guest.sh" "$root/root/"
     (contained --pipe sh /root/root.sh </dev/null >>"$work/root.log" 2>&1) || fail "root.sh: see $work/root.log"
     echo "$made_with" >"$work/made-with"
@@ -56,7 +58,10 @@ rm -r "$later/tree"
 given=$work/given
 rm -rf "$given"
 mkdir -p "$given/later"
-cp "$package" "$repository/docs/install.md" "$here/steps.sh" "$here/apparmor.sh" "$here/console.py" "$given/"
+cp "$package" "$here/steps.sh" "$here/apparmor.sh" "$here/console.py" "$given/"
+cd "$repository"
+grep -rlZ --include='*.md' '^<!-- tests/deb/steps.sh runs these lines' README.md docs | xargs -0 cp -t "$given"
+cd "$work"
 cp "$later"/weir_*.deb "$given/later/"
 
 say "booting a container"

@@ -1,10 +1,19 @@
 //! `examples/` and the workflow of a forge: each file is looked at by the tool that it is written for.
 
-use std::path::PathBuf;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use weir_bed::{
-    error::Result, packages, process::run_in, release::Programs, tally::Tally, workspace::Workspace,
+    error::{Error, Result},
+    packages,
+    process::run_in,
+    release::Programs,
+    tally::Tally,
+    workspace::Workspace,
 };
+use weir_testing::document::blocks;
 
 use crate::steps::{Selection, checked};
 
@@ -14,6 +23,9 @@ const ACTIONLINT: &str = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.7";
 /// What a role's template becomes with all that it can hold.
 const ROLE: &str = r#"{"weir_latency_budget": "250us", "weir_uplink": "weir0",
     "weir_vifs": {"web0": {"latency_budget": "1ms", "queues": 2}, "db0": {}}}"#;
+
+/// The comment of blocks of the guides that are checked here.
+const HERE: &str = "xtask/src/examples.rs";
 
 /// One check for each tool.
 pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
@@ -28,7 +40,9 @@ pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     }
     let playbook = "examples/ansible/site.yml";
     tally += tool(workspace, "ansible-playbook", &["--syntax-check", "-i", "host,", playbook])?;
+    tally += tool(workspace, "ansible-lint", &["--offline", "--strict", "-q", playbook])?;
     tally += template(workspace, selection)?;
+    tally += units(workspace)?;
     let files = ["prometheus.yml", "weir-alerts.yml", "weir-alerts.test.yml"];
     let [config, alerts, tests] = files.map(|name| format!("examples/prometheus/{name}"));
     // The token's file is on no other host.
@@ -38,6 +52,62 @@ pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     }
     tally += workflow(workspace)?;
     Ok(tally)
+}
+
+/// The units of `examples/systemd`, and those that the guides show.
+fn units(workspace: &Workspace) -> Result<Tally> {
+    let mut units = Vec::new();
+    let examples = workspace.root.join("examples/systemd");
+    for path in entries(&examples)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        units.push((name, read(&path)?));
+    }
+    for path in entries(&workspace.root.join("docs/guide"))? {
+        let document = read(&path)?;
+        let shown = blocks(&document).into_iter().filter(|block| block.run_by == Some(HERE));
+        for block in shown {
+            let page = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            units.push((format!("{page}-{}.service", block.first), block.lines.join("\n") + "\n"));
+        }
+    }
+    if !in_path("systemd-analyze") {
+        println!("skipped: systemd-analyze is not installed: {} units", units.len());
+        return Ok(Tally::skipped());
+    }
+    let mut tally = Tally::default();
+    let dir = workspace.target("examples")?;
+    for (name, unit) in units {
+        // Programs that they start are on no other host; a template needs a name.
+        let program = |line: &str| match line.split_once("=/") {
+            Some((key, rest)) if key.starts_with("Exec") => {
+                let arguments = rest.split_once(' ').map_or("", |(_, arguments)| arguments);
+                format!("{key}=/bin/true {arguments}")
+            }
+            _ => line.to_owned(),
+        };
+        let unit: Vec<_> = unit.lines().map(program).collect();
+        let path = dir.join(name.replace("@.", "@web0."));
+        fs::write(&path, unit.join("\n") + "\n").map_err(Error::io("write", &path))?;
+        // It says what is wrong, and ends well.
+        let verify = "! systemd-analyze verify --man=no \"$0\" 2>&1 | grep .";
+        let silent = run_in(&["sh", "-c", verify, &path.to_string_lossy()], &dir, &[]);
+        if let Err(error) = &silent {
+            println!("{error}");
+        }
+        tally += checked(&format!("systemd-analyze verify {name}"), silent.is_ok());
+    }
+    Ok(tally)
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).map_err(Error::io("list", dir))?;
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(Error::io("read", path))
 }
 
 /// Runs a tool of the system, or counts it as skipped where it is not installed.

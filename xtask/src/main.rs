@@ -17,6 +17,7 @@ mod documents;
 mod examples;
 mod figures;
 mod fuzz;
+mod guides;
 #[cfg(test)]
 mod law;
 mod life;
@@ -47,7 +48,7 @@ enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
         /// Only steps (`fmt`, `clippy`, `doc`, `deny`, `unit`, `model`, `lab-soak`, `soak`, `instructions`, `examples`,
-        /// `attack`, `frontends`, `xen`) and system tests whose name contains this.
+        /// `guides`, `attack`, `frontends`, `xen`) and system tests whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.
@@ -143,6 +144,12 @@ enum Task {
         #[arg(long)]
         seed: Option<u64>,
         /// A built weir to try instead of this workspace's.
+        #[arg(long, value_name = "PROGRAM")]
+        weir: Option<PathBuf>,
+    },
+    /// Run all lines of the guides for the lab and for the benchmark, those that take minutes as well.
+    Guides {
+        /// A built weir to run instead of this workspace's.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
@@ -276,6 +283,10 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Frontends { only, weir } => {
             need_root()?;
             return Ok(frontends::run(workspace, only, weir)?.report());
+        }
+        Task::Guides { weir } => {
+            let selection = Selection { only: None, weir };
+            return Ok(guides::check(&workspace, &selection, true)?.report());
         }
         Task::DemoVm { weir } => {
             need_root()?;

@@ -26,7 +26,7 @@ use weir_system_tests::{
     xen,
 };
 
-use crate::{attack, deny, examples, life};
+use crate::{attack, deny, examples, guides, life};
 
 /// What `xtask test` was asked to do.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +73,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     step("soak", &|| life::soak_short(workspace, selection));
     step("instructions", &|| count_instructions(workspace));
     step("examples", &|| examples::check(workspace, selection));
+    step("guides", &|| guides::check(workspace, selection, false));
     step("attack", &|| attack::survived(workspace, selection));
     let selected: Vec<_> =
         guests::ALL.iter().filter(|test| selection.includes(test.name)).collect();

@@ -1,8 +1,9 @@
 //! What tests and examples of several crates share: how a test says that it was skipped, so that `make test` counts
-//! it as that, how it waits for what others do, and how a guest answers ping.
+//! it as that, how it waits for what others do, how a guest answers ping, and what documents tell a reader to type.
 
 #![forbid(unsafe_code)]
 
+pub mod document;
 pub mod echo;
 
 use std::{

@@ -327,6 +327,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_agent_of_guests_is_built_as_the_guide_says() {
+        let guide = include_str!("../../../docs/guide/agent.md");
+        let blocks = weir_testing::document::blocks(guide);
+        let block = blocks.iter().find(|block| block.run_by.is_some_and(|by| by.contains("bed")));
+        let commands = block.expect("how it is built").commands();
+        let built = format!(
+            "RUSTFLAGS='{AGENT_RUSTFLAGS}' cargo build --release -p weir-agent --target {AGENT_TARGET}"
+        );
+        assert_eq!(commands.into_iter().map(|(_, line)| line).collect::<Vec<_>>(), [built]);
+    }
+
+    #[test]
     fn a_module_is_loaded_behind_everything_it_depends_on() {
         let dir = tempfile::tempdir().unwrap();
         let modules =

@@ -43,6 +43,8 @@ const EXAMPLES: &[Tool] = &[
     Tool { program: "/usr/bin/virt-xml-validate", package: "libvirt-clients" },
     Tool { program: "/usr/bin/xmllint", package: "libxml2-utils" },
     Tool { program: "/usr/bin/ansible", package: "ansible-core" },
+    Tool { program: "/usr/bin/ansible-lint", package: "ansible-lint" },
+    Tool { program: "/usr/bin/systemd-analyze", package: "systemd" },
     PROMETHEUS,
 ];
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use weir_bed::fabric;
 use weir_bed::process::{Process, output_of};
+use weir_testing::document::blocks;
 use weir_testing::echo::answer;
 use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, Vif, WaitFor};
@@ -216,24 +217,6 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// The blocks of a document with this language, each with the text line before it.
-fn blocks<'d>(document: &'d str, language: &str) -> Vec<(&'d str, Vec<&'d str>)> {
-    let (mut found, mut said, mut open) = (Vec::new(), "", None::<Vec<&str>>);
-    for line in document.lines() {
-        match &mut open {
-            Some(lines) if line == "```" => {
-                found.push((said, std::mem::take(lines)));
-                open = None;
-            }
-            Some(lines) => lines.push(line),
-            None if line == format!("```{language}") => open = Some(Vec::new()),
-            None if line.is_empty() || line.starts_with("```") => {}
-            None => said = line,
-        }
-    }
-    found
-}
-
 /// The hosts that a line names: "On hosts 1 and 2, ...".
 fn host_numbers(line: &str) -> Vec<usize> {
     let (_, after) = line.split_once("host").unwrap_or_else(|| panic!("no host: {line}"));
@@ -258,13 +241,14 @@ impl Guide {
 
     /// Writes each of its files in this language on the host that it is for.
     pub(crate) fn write(&self, underlay: &Underlay, language: &str, path: &str, count: usize) {
-        let files = blocks(&self.0, language);
+        let files = blocks(&self.0).into_iter().filter(|block| block.language == language);
+        let files: Vec<_> = files.collect();
         assert_eq!(files.len(), count);
-        for (said, lines) in files {
-            let n = host_numbers(said);
-            assert_eq!(n.len(), 1, "{said}");
+        for file in files {
+            let n = host_numbers(file.said);
+            assert_eq!(n.len(), 1, "{}", file.said);
             let host = &underlay.hosts[n[0] - 1];
-            fs::write(host.dir.join("file"), lines.join("\n") + "\n").unwrap();
+            fs::write(host.dir.join("file"), file.lines.join("\n") + "\n").unwrap();
             host.run(&format!("cp file {path}"));
         }
     }
@@ -276,9 +260,9 @@ impl Guide {
         mut knows: impl FnMut(&Host, &str) -> bool,
     ) -> usize {
         let mut commands = 0;
-        for (said, lines) in blocks(&self.0, "sh") {
-            for n in host_numbers(said) {
-                for line in &lines {
+        for block in blocks(&self.0).iter().filter(|block| block.language == "sh") {
+            for n in host_numbers(block.said) {
+                for (_, line) in &block.commands() {
                     commands += 1;
                     let host = &mut underlay.hosts[n - 1];
                     if knows(host, line) {

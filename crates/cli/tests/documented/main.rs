@@ -1,0 +1,318 @@
+//! What the documents tell a reader to type: each configuration is one that weir takes, each command line of weir one
+//! that it understands, and those that look at a running switch or change it are run. What else there is to type has a
+//! test elsewhere ([`run_by`]).
+
+mod run_by;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use clap::CommandFactory;
+use weir::args::Cli;
+use weir_testing::document::blocks;
+use weir_testing::eventually;
+
+/// Configurations that are no weir.toml: the lab's own, which its tests check.
+const LAB: &str = "docs/guide/lab.md";
+
+/// What follows the name of weir where it is no command: lines that weir prints.
+const PRINTED: &[&str] = &["may"];
+
+/// Commands that end by themselves, and need no file but weir.toml.
+const RUN: &[&[&str]] = &[
+    &["addresses"],
+    &["check"],
+    &["diff"],
+    &["explain"],
+    &["filter"],
+    &["qemu-args"],
+    &["reload"],
+    &["stats"],
+    &["top", "--once"],
+    &["trace"],
+    &["vif"],
+];
+
+/// Commands that go on until Ctrl-C where no frames come, and what makes one of those of any.
+const ENDLESS: &[&[&str]] = &[&["capture"], &["top"]];
+const UNTIL_CTRL_C: &[&str] = &["--live", "-N", "--watch"];
+
+/// How timeout(1) ends when it has ended a command.
+const TIMED_OUT: i32 = 124;
+
+/// The guide whose lines start the switch, and how these begin.
+const BY_HAND: &str = "docs/guide/keeper.md";
+const STARTS: &[&str] = &["weir-keeper ", "weir run --keeper "];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The documents for users, with their paths.
+fn documents() -> Vec<(String, String)> {
+    let guide = fs::read_dir(root().join("docs/guide")).unwrap();
+    let guide = guide.map(|entry| format!("docs/guide/{}", entry.unwrap().file_name().display()));
+    let mut paths: Vec<_> = guide.chain(["README.md".into(), "docs/install.md".into()]).collect();
+    paths.sort();
+    let read = |path: String| {
+        let text = fs::read_to_string(root().join(&path)).unwrap();
+        (path, text)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// Text between backticks outside of blocks, which may go over a line's end.
+fn spans(document: &str) -> Vec<String> {
+    let mut prose = String::new();
+    let mut inside = false;
+    for line in document.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if !inside {
+            prose += line.trim();
+            prose.push(' ');
+        }
+    }
+    let spans = prose.split('`').skip(1).step_by(2).map(str::to_owned);
+    spans.filter(|span| !span.is_empty()).collect()
+}
+
+/// The words of a command of weir's in a line of a shell, without `weir`; `None` if there is no such command, or it has
+/// words that stand for others.
+fn weir_words(line: &str) -> Option<Vec<String>> {
+    let line = line.strip_prefix("sudo ").unwrap_or(line);
+    let line = match line.split_once("$(weir ") {
+        Some((_, inner)) => inner.split(')').next()?,
+        None => line.strip_prefix("weir ")?,
+    };
+    let mut words = vec![String::new()];
+    let (mut quote, mut before) = (None, ' ');
+    for char in line.chars() {
+        match (quote, char) {
+            (Some(end), _) if char == end => quote = None,
+            (None, '\'' | '"') => quote = Some(char),
+            (Some(_), _) => words.last_mut()?.push(char),
+            (None, '#' | '&' | '|' | '>' | ';') => break,
+            // Columns of a table.
+            (None, ' ') if before == ' ' => break,
+            (None, ' ') => words.push(String::new()),
+            (None, _) => words.last_mut()?.push(char),
+        }
+        before = char;
+    }
+    words.retain(|word| !word.is_empty());
+    let stands_for_others = |word: &String| {
+        let name = word.split('=').next_back().unwrap_or(word);
+        word.contains("...")
+            || word.contains('|')
+            || word.contains('[')
+            || name.len() > 1 && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+    };
+    let printed = words.first().is_some_and(|word| PRINTED.contains(&word.as_str()));
+    (!words.is_empty() && !printed && !words.iter().any(stands_for_others)).then_some(words)
+}
+
+fn begins(words: &[String], with: &[&str]) -> bool {
+    words.len() >= with.len() && words.iter().zip(with).all(|(word, with)| word == with)
+}
+
+/// What a reader types: a line of a block of commands, or a span of the prose that may be one.
+struct Typed {
+    place: String,
+    line: String,
+    in_block: bool,
+    /// The comment before its block names another test.
+    elsewhere: bool,
+}
+
+impl Typed {
+    /// The words of each command of weir's in it.
+    fn commands(&self) -> Vec<Vec<String>> {
+        self.line.split("&& ").filter_map(weir_words).collect()
+    }
+
+    /// Whether it has all that a command needs; a span may only name one.
+    fn is_whole(&self) -> bool {
+        let understood = |words: &Vec<String>| {
+            let line = [&["weir".to_owned()], &words[..]].concat();
+            words.len() > 2 && Cli::command().try_get_matches_from(&line).is_ok()
+        };
+        self.in_block || self.commands().iter().any(understood)
+    }
+
+    fn starts_the_switch(&self) -> bool {
+        STARTS.iter().any(|start| self.line.starts_with(start))
+    }
+
+    /// Whether [`documented_commands_for_a_running_switch_work`] runs it.
+    fn runs_here(&self) -> bool {
+        let known = |words: &Vec<String>| RUN.iter().chain(ENDLESS).any(|with| begins(words, with));
+        let of_weir = self.line.starts_with("weir ") && self.commands().iter().any(known);
+        !self.elsewhere && (of_weir || self.line.starts_with("curl ") || self.starts_the_switch())
+    }
+
+    fn is_endless(&self) -> bool {
+        let until = |word: &&str| self.line.split_whitespace().any(|part| part == *word);
+        let any_begins = |with: &&[&str]| self.commands().iter().any(|words| begins(words, with));
+        UNTIL_CTRL_C.iter().any(until)
+            || ENDLESS.iter().any(any_begins) && !RUN.iter().any(any_begins)
+    }
+}
+
+/// All that is typed, each with the place where it stands.
+fn typed() -> Vec<Typed> {
+    let mut typed = Vec::new();
+    for (path, text) in documents() {
+        let mut add = |place: String, line, in_block, elsewhere| {
+            typed.push(Typed { place, line, in_block, elsewhere });
+        };
+        for block in blocks(&text) {
+            for (number, line) in block.commands() {
+                add(format!("{path}:{number}"), line, true, block.run_by.is_some());
+            }
+        }
+        spans(&text).into_iter().for_each(|line| add(path.clone(), line, false, false));
+    }
+    typed
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A directory with a switch that runs, and where lines are typed.
+struct Desk {
+    dir: tempfile::TempDir,
+    running: Vec<Running>,
+}
+
+impl Desk {
+    /// With the switch started as the guide says.
+    fn start() -> Self {
+        let mut desk = Self { dir: tempfile::tempdir().unwrap(), running: Vec::new() };
+        let here = desk.dir.path().to_owned();
+        let config = format!(
+            "[switch]\ncontrol = \"{0}/control.sock\"\n[vif.web0]\nsocket = \"{0}/web0.sock\"\n[vif.db0]\nsocket = \
+             \"{0}/db0.sock\"\n",
+            here.display()
+        );
+        fs::write(here.join("weir.toml"), config).unwrap();
+        // The control socket is not where the documents have it.
+        let program = here.join("bin/weir");
+        fs::create_dir(here.join("bin")).unwrap();
+        let weir = env!("CARGO_BIN_EXE_weir");
+        let control = here.join("control.sock");
+        let script = format!("#!/bin/sh\nexec {weir} --control {} \"$@\"\n", control.display());
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let lines: Vec<_> =
+            typed().into_iter().filter(|it| it.place.starts_with(BY_HAND)).collect();
+        for start in STARTS {
+            let typed = lines.iter().find(|it| it.line.starts_with(start)).expect(start);
+            let line = typed.line.split(" &").next().unwrap();
+            let mut command = desk.shell(&format!("exec {line}"));
+            let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+            desk.running.push(Running(quiet.spawn().unwrap()));
+        }
+        eventually("weir serves", || UnixStream::connect(&control).ok());
+        desk
+    }
+
+    /// A line as it is typed, but for places that are not this test's and a program that wants a screen.
+    fn shell(&self, line: &str) -> Command {
+        let here = format!("{}/", self.dir.path().display());
+        let line = line.replace("/tmp/", &here).replace("/run/weir/", &here);
+        let line = line.replace("wireshark -k -i -", "wc -c");
+        let built = Path::new(env!("CARGO_BIN_EXE_weir-keeper")).parent().unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let mut command = Command::new("bash");
+        command.args(["-o", "pipefail", "-c", &line]).current_dir(&here).stdin(Stdio::null());
+        command.env("PATH", format!("{here}bin:{}:{path}", built.display()));
+        command
+    }
+
+    /// Types a line, and Ctrl-C where it would not end.
+    fn types(&self, typed: &Typed) {
+        let endless = typed.is_endless();
+        let mut command = self.shell(&typed.line);
+        if endless {
+            let inner = command.get_args().map(ToOwned::to_owned).collect::<Vec<_>>();
+            let mut timed = Command::new("timeout");
+            timed.args(["--signal=INT", "--kill-after=60", "1", "bash"]).args(inner);
+            timed.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            timed.current_dir(self.dir.path()).stdin(Stdio::null());
+            command = timed;
+        }
+        let output = command.output().unwrap();
+        let says = String::from_utf8_lossy(&output.stderr);
+        let ended = endless && output.status.code() == Some(TIMED_OUT);
+        let (place, line, status) = (&typed.place, &typed.line, output.status);
+        assert!(status.success() || ended, "{place}: {line}: {status}: {says}");
+    }
+}
+
+#[test]
+fn each_documented_configuration_is_one_that_weir_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("weir.toml");
+    let mut checked = 0;
+    for (path, text) in documents().iter().filter(|(path, _)| path != LAB) {
+        for block in blocks(text).iter().filter(|block| block.language == "toml") {
+            fs::write(&file, block.lines.join("\n")).unwrap();
+            let check = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output();
+            let check = check.unwrap();
+            let says = String::from_utf8_lossy(&check.stderr);
+            assert!(check.status.success(), "{path}:{}: {says}", block.first);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 12, "{checked}");
+}
+
+#[test]
+fn each_documented_command_line_is_one_that_weir_understands() {
+    let mut understood = 0;
+    for typed in typed() {
+        for words in typed.commands() {
+            let line = [&["weir".to_owned()], &words[..]].concat();
+            if let Err(error) = Cli::command().try_get_matches_from(&line) {
+                use clap::error::ErrorKind as Kind;
+                let asks = matches!(
+                    error.kind(),
+                    Kind::DisplayHelp
+                        | Kind::DisplayVersion
+                        | Kind::MissingRequiredArgument
+                        | Kind::MissingSubcommand
+                        | Kind::DisplayHelpOnMissingArgumentOrSubcommand
+                );
+                // A line of a block names no command, it is one.
+                let names = asks && !typed.in_block;
+                assert!(names, "{}: {}: {error}", typed.place, line.join(" "));
+            }
+            understood += 1;
+        }
+    }
+    assert!(understood >= 50, "{understood}");
+}
+
+#[test]
+fn documented_commands_for_a_running_switch_work() {
+    let desk = Desk::start();
+    let mut ran = Vec::new();
+    for typed in typed() {
+        let wanted = typed.runs_here() && typed.is_whole() && !typed.starts_the_switch();
+        if wanted && !ran.contains(&typed.line) {
+            desk.types(&typed);
+            ran.push(typed.line);
+        }
+    }
+    assert!(ran.len() >= 30, "{ran:#?}");
+}
