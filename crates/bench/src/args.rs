@@ -12,6 +12,9 @@ pub struct DemoArgs {
     /// No live display, only lines of text (as where there is no terminal)
     #[arg(long)]
     pub plain: bool,
+    /// The figures at the end as JSON, and no live display
+    #[arg(long, conflicts_with = "plain")]
+    pub json: bool,
 }
 
 /// `weir bench`

@@ -207,12 +207,16 @@ fn wait_for(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(), B
     Ok(())
 }
 
-/// A bar on standard error; nothing where that is no terminal.
+/// A bar for all slices of so many measurements.
 fn progress(measurements: usize) -> ProgressBar {
-    let bar = ProgressBar::new(u64::from(SLICES) * measurements as u64);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
+    progress_of(u64::from(SLICES) * measurements as u64)
+}
+
+/// A bar on standard error, with the time that is left; nothing where that is no terminal.
+pub fn progress_of(parts: u64) -> ProgressBar {
+    let bar = ProgressBar::new(parts).with_finish(ProgressFinish::AndClear);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left: {msg}");
     bar.with_style(style.expect("a constant template that is valid"))
-        .with_finish(ProgressFinish::AndClear)
 }
 
 #[cfg(test)]

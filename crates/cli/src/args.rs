@@ -162,6 +162,9 @@ pub struct ReloadArgs {
     /// Change what can change while weir runs, and leave the rest until a restart
     #[arg(long)]
     pub partly: bool,
+    /// What has changed as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 const RELOAD_NOTES: &str = "\

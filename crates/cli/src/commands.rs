@@ -321,11 +321,7 @@ pub fn vif(
         }
         VifCommand::List { json } => {
             let vifs = connect()?.vifs()?;
-            if *json {
-                write_json(out, &vifs)?;
-            } else {
-                write!(out, "{}", vif_table(&vifs))?;
-            }
+            write_as(out, *json, &vifs, vif_table(&vifs))?;
         }
     }
     Ok(())
@@ -338,12 +334,10 @@ pub fn addresses(
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
     let addresses = Client::connect(defaults.control.as_path())?.addresses()?;
-    if args.json {
-        write_json(out, &addresses)?;
-    } else {
-        write!(out, "{}", address_table(addresses))?;
+    match args.json {
+        true => write_json(out, &addresses),
+        false => Ok(write!(out, "{}", address_table(addresses))?),
     }
-    Ok(())
 }
 
 fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
@@ -442,10 +436,17 @@ pub fn explain(
         thread::sleep(EXPLAINED_FOR);
         explanation = client.explain(&args.name)?.since(&explanation);
     }
-    match args.json {
-        true => write_json(out, &explanation),
-        false => Ok(write!(out, "{}", show::explanation(&explanation))?),
-    }
+    write_as(out, args.json, &explanation, show::explanation(&explanation))
+}
+
+/// For programs, or for people.
+fn write_as(
+    out: &mut dyn Write,
+    json: bool,
+    value: &impl serde::Serialize,
+    text: impl std::fmt::Display,
+) -> Result<(), CommandError> {
+    if json { write_json(out, value) } else { Ok(write!(out, "{text}")?) }
 }
 
 fn write_json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), CommandError> {

@@ -8,7 +8,11 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// List the experiments
-    List,
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Run experiments; for one seed the output is the same on every machine
     Run(LabRunArgs),
     /// Run experiments and write a page with their plots, verdicts and costs

@@ -30,7 +30,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use weir_lab::host::run_within;
 use weir_lab::scenario::Scenario;
@@ -75,7 +75,7 @@ const MEASURED_ROUNDS: usize = 5;
 /// `weir lab`
 pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
-        LabCommand::List => list(out),
+        LabCommand::List { json } => list(*json, out),
         LabCommand::Calibrate { quiet } => calibrate::run(quiet, out),
         LabCommand::Run(args) => run_experiments(args, out),
         LabCommand::Plan(args) => plan::run(args, out),
@@ -99,17 +99,34 @@ pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     }
 }
 
-fn list(out: &mut dyn Write) -> Result<(), LabError> {
-    let mut table = Table::new(&["<NAME", "POINTS", "CLAIMS", "<PAPER", "<TITLE"]);
-    for (name, text) in EXPERIMENTS {
+/// An experiment that comes with weir.
+#[derive(Serialize)]
+struct Listed {
+    name: &'static str,
+    points: usize,
+    claims: usize,
+    paper: Option<String>,
+    title: String,
+}
+
+fn list(json: bool, out: &mut dyn Write) -> Result<(), LabError> {
+    let listed = EXPERIMENTS.iter().map(|(name, text)| {
         let Experiment { file, points, .. } = parse(Source { name, text }, None, None)?;
-        table.row(vec![
-            (*name).to_owned(),
-            points.len().to_string(),
-            file.claims.len().to_string(),
-            file.paper.unwrap_or_default(),
-            file.title,
-        ]);
+        let (points, claims) = (points.len(), file.claims.len());
+        Ok(Listed { name, points, claims, paper: file.paper, title: file.title })
+    });
+    let listed = listed.collect::<Result<Vec<_>, LabError>>()?;
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &listed).map_err(io::Error::from)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    let mut table = Table::new(&["<NAME", "POINTS", "CLAIMS", "<PAPER", "<TITLE"]);
+    for it in listed {
+        let numbers = [it.points, it.claims].map(|number| number.to_string());
+        let [points, claims] = numbers;
+        let paper = it.paper.unwrap_or_default();
+        table.row(vec![it.name.to_owned(), points, claims, paper, it.title]);
     }
     write!(out, "{table}")?;
     Ok(())
@@ -187,9 +204,7 @@ fn selected(
 
 /// On standard error, and only where that is a terminal.
 fn progress(runs: usize) -> ProgressBar {
-    let bar = ProgressBar::new(runs as u64).with_finish(ProgressFinish::AndClear);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
-    bar.with_style(style.expect("a constant template that is valid"))
+    weir_bench::progress_of(runs as u64)
 }
 
 fn run_each(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Outcome>, LabError> {

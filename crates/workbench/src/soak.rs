@@ -38,7 +38,7 @@ fn soak(
     let start = Instant::now();
     // On standard error, and only where that is a terminal.
     let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{spinner} {elapsed} seed {msg}, {pos} have held");
+    let style = ProgressStyle::with_template("{spinner} {elapsed} {pos} have held, now seed {msg}");
     bar.set_style(style.expect("a constant template that is valid"));
     let (mut seeds, mut events, mut steps) = (0, 0, 0);
     let ends = |seeds| {
@@ -47,7 +47,9 @@ fn soak(
     };
     while !ends(seeds) {
         let seed = first.wrapping_add(seeds);
-        bar.set_message(seed.to_string());
+        let left = time.map(|time| time.saturating_sub(start.elapsed()).as_secs());
+        let left = left.map(|left| format!(", {left} s left")).unwrap_or_default();
+        bar.set_message(format!("{seed}{left}"));
         let played = play(seed).or_else(|failure| {
             bar.finish_and_clear();
             broken(&failure, out)

@@ -16,7 +16,7 @@ use weir_guestmem::monitor::Monitor;
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::report::median_and_spread;
-use super::super::{BenchError, SLICES};
+use super::super::{BenchError, SLICES, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, pin, two_cpus};
 
@@ -151,13 +151,17 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     let time = Duration::from_secs(args.seconds.into()) / SLICES;
     let monitor = Monitor::of_this_processor();
     let [mut polled, mut monitored, mut woken] = [const { Vec::new() }; 3];
+    let progress = progress(1);
+    progress.set_message("round trips");
     for _ in 0..SLICES {
         polled.extend(round_trip_ns(Waits::Polling, cpus, time, &stop)?);
         if let Some(monitor) = monitor {
             monitored.extend(round_trip_ns(Waits::Monitoring(monitor), cpus, time, &stop)?);
         }
         woken.extend(round_trip_ns(Waits::Asleep, cpus, time, &stop)?);
+        progress.inc(1);
     }
+    progress.finish_and_clear();
     let figures = [
         FigureRow::new("ping_pong_poll_poll", "ns", "there and back, both threads polling", polled),
         FigureRow::new(

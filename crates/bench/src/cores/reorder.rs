@@ -16,7 +16,7 @@ use weir_switch::Switch;
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::plan::WINDOW;
-use super::super::{BenchError, TIMEOUT};
+use super::super::{BenchError, TIMEOUT, progress_of};
 use super::crowd::{Crowd, Frame, Pair, Setup, receive};
 use crate::args::BenchArgs;
 use crate::rig;
@@ -32,6 +32,9 @@ const TRAIN: u64 = 64;
 const STEP: Duration = Duration::from_micros(200);
 /// Entries that are to move in a step: as many as may be on their way at once.
 const ENTRIES: usize = weir_limits::STEERING_CHANGES_MAX;
+
+/// Packets between two looks of who waits.
+const SHOWN: u64 = 1 << 16;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Found {
@@ -88,6 +91,8 @@ fn count(pair: &mut Pair, packets: u64, stop: &AtomicBool) -> Found {
     let mut given_up = 0;
     let start = Instant::now();
     let mut progress = start;
+    let bar = progress_of(packets);
+    bar.set_message("packets");
     while (found.sent < packets && !stop.load(Ordering::Relaxed))
         || found.sent > found.received + given_up
     {
@@ -115,6 +120,9 @@ fn count(pair: &mut Pair, packets: u64, stop: &AtomicBool) -> Found {
         }
         if found.received > before {
             progress = Instant::now();
+            if found.received / SHOWN > before / SHOWN {
+                bar.set_position(found.received);
+            }
         } else if progress.elapsed() > TIMEOUT {
             given_up = found.sent.saturating_sub(found.received);
         }

@@ -8,7 +8,7 @@
 //! | `counters.rs` | what is counted at a moment |
 //! | `figures.rs` | from counters to figures |
 //! | `screen.rs`, `plain.rs` | the live display, and lines of text |
-//! | `report.rs` | the table at the end |
+//! | `report.rs`, `json.rs` | the table at the end, and as JSON |
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -24,6 +24,7 @@ use crate::rig::{self, Rig, RigError};
 
 mod counters;
 mod figures;
+mod json;
 mod plain;
 mod report;
 mod screen;
@@ -129,8 +130,16 @@ trait View {
 pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), DemoError> {
     let stop = rig::catch_signals()?;
     let dir = rig::temp_dir()?;
-    let plan = plan(Duration::from_secs(args.seconds.into()));
+    let total = Duration::from_secs(args.seconds.into());
+    let plan = plan(total);
     let mut outcomes = Vec::new();
+    if args.json {
+        let result = drive(&plan, dir.path(), &stop, &mut json::Quiet::new(total), &mut outcomes);
+        let columns: Vec<_> = outcomes.iter().map(json::Column::from).collect();
+        serde_json::to_writer_pretty(&mut *out, &columns).map_err(io::Error::from)?;
+        writeln!(out)?;
+        return result;
+    }
     let result = if args.plain || !terminal || !screen::has_keyboard() {
         drive(&plan, dir.path(), &stop, &mut Plain::new(out), &mut outcomes)
     } else {

@@ -8,7 +8,7 @@ use weir_config::reload::{Difference, DifferenceKind};
 use weir_config::{Config, Defaults, open_file, read_text};
 use weir_switch::control::ReloadOutcome;
 
-use super::{CommandError, write_json};
+use super::{CommandError, write_as, write_json};
 use crate::args::{DiffArgs, ReloadArgs};
 use crate::show;
 
@@ -20,10 +20,7 @@ pub fn diff(args: &DiffArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
     let mut client = Client::connect(defaults.control.as_path())?;
     let text = text(args.file.as_deref(), &mut client, defaults)?;
     let difference = client.diff(text)?;
-    match args.json {
-        true => write_json(out, &difference),
-        false => Ok(write!(out, "{}", show::difference(&difference))?),
-    }
+    write_as(out, args.json, &difference, show::difference(&difference))
 }
 
 /// `weir reload`
@@ -37,7 +34,11 @@ pub fn reload(
 ) -> Result<(), CommandError> {
     let mut client = Client::connect(defaults.control.as_path())?;
     let text = text(args.file.as_deref(), &mut client, defaults)?;
-    let Reloaded { difference, outcome } = client.reload(text, args.partly)?;
+    let reloaded = client.reload(text, args.partly)?;
+    if args.json && matches!(reloaded.outcome, ReloadOutcome::Applied { .. }) {
+        return write_json(out, &reloaded);
+    }
+    let Reloaded { difference, outcome } = reloaded;
     match outcome {
         ReloadOutcome::Refused => Err(fixed(&difference)),
         ReloadOutcome::Undone { failure, help, notes } => {

@@ -17,7 +17,7 @@ use weir_switch::trace::{FollowedFrame, FollowedStep, Trace, TraceStep};
 use weir_wire::Mac;
 
 use super::capture::end_on_signals;
-use super::{CommandError, write_json};
+use super::{CommandError, write_as};
 use crate::args::TraceArgs;
 use crate::captured::{headers, time_of_day};
 use crate::frame;
@@ -49,10 +49,7 @@ pub fn trace(
         }
     };
     let trace = client.trace(&args.name, bytes)?;
-    match args.json {
-        true => write_json(out, &trace),
-        false => Ok(write!(out, "{}", lines(&trace))?),
-    }
+    write_as(out, args.json, &trace, lines(&trace))
 }
 
 /// `weir trace --live`

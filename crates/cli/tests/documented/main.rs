@@ -2,6 +2,7 @@
 //! that it understands, and those that look at a running switch or change it are run. What else there is to type has a
 //! test elsewhere ([`run_by`]).
 
+mod json;
 mod run_by;
 
 use std::fs;

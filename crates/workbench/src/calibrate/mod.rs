@@ -15,6 +15,7 @@ use std::io::{self, Write};
 use std::num::NonZeroU64;
 use std::thread;
 
+use indicatif::ProgressBar;
 use weir_lab::profile::Profile;
 
 use super::LabError;
@@ -30,6 +31,9 @@ mod stages;
 use played::Packet;
 
 const ROUNDS: usize = 9;
+
+/// What is measured one after another: costs without a switch, and three kinds of packets.
+const PARTS: u64 = 4;
 
 /// How late the kernel may make a timer on purpose (ns): as `weir_engine` asks of it for its workers.
 const TIMER_SLACK_NS: u64 = 1_000;
@@ -60,7 +64,9 @@ impl Cost {
 pub(super) fn run(args: &QuietArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let quiet = Quiet::unless(args);
     let mut calibration = Calibration::default();
-    calibration.measure(ROUNDS)?;
+    let bar = weir_bench::progress_of(PARTS);
+    calibration.measure(ROUNDS, &bar)?;
+    bar.finish_and_clear();
     let how = quiet.how();
     drop(quiet);
     write!(out, "{}", calibration.profile(&how)?)?;
@@ -76,13 +82,15 @@ pub(super) struct Calibration {
 }
 
 impl Calibration {
-    /// Measures everything `rounds` times more, on switches of its own.
+    /// Measures everything `rounds` times more, on switches of its own, in [`PARTS`].
     ///
     /// # Errors
     /// A switch or a thread cannot be had.
-    pub(super) fn measure(&mut self, rounds: usize) -> Result<(), LabError> {
+    pub(super) fn measure(&mut self, rounds: usize, bar: &ProgressBar) -> Result<(), LabError> {
+        bar.set_message("calls, sleeps, timers, copies");
         let (mut costs, sleeps) = machine::measure(rounds).map_err(LabError::Calibrate)?;
-        let (of_packets, alone) = stages::measure(rounds, &sleeps)?;
+        bar.inc(1);
+        let (of_packets, alone) = stages::measure(rounds, &sleeps, bar)?;
         costs.extend(of_packets);
         self.alone.extend(alone);
         for cost in costs {
@@ -218,7 +226,7 @@ mod tests {
     fn a_machine_can_be_measured_and_the_lab_reads_what_comes_of_it() {
         let (mut costs, sleeps) = machine::measure(1).unwrap();
         assert!(costs.iter().all(|cost| cost.rounds.iter().all(|it| *it >= 0.0)), "{costs:?}");
-        costs.extend(stages::measure(1, &sleeps).unwrap().0);
+        costs.extend(stages::measure(1, &sleeps, &ProgressBar::hidden()).unwrap().0);
         let mut fields: Vec<_> = costs.iter().map(|cost| cost.field).collect();
         fields.sort_unstable();
         fields.dedup();

@@ -6,6 +6,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
 use weir_bench::rig::{self, Load};
 use weir_config::{LatencyBudget, Moderation};
 use weir_engine::stages::{self, Stage, StageCosts};
@@ -69,8 +70,12 @@ struct Did {
 pub(super) fn measure(
     rounds: usize,
     sleeps: &Sleeps,
+    bar: &ProgressBar,
 ) -> Result<(Vec<Cost>, Vec<Packet>), LabError> {
-    let of = |bytes, rate| spent(rounds, bytes, rate);
+    let of = |bytes, rate| {
+        bar.set_message(format!("packets of {bytes} bytes"));
+        spent(rounds, bytes, rate).inspect(|_| bar.inc(1))
+    };
     let runs = Runs {
         together: of(SMALL_BYTES, small::Rate::Window(WINDOW))?,
         large: of(LARGE_BYTES, small::Rate::Window(WINDOW))?,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 
+use indicatif::ProgressBar;
 use serde::Serialize;
 use weir_bench::rig;
 use weir_lab::scenarios::REALITY;
@@ -86,7 +87,11 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     let mut calibration = Calibration::default();
     let (refused, disturbed) = measure_between(&mut measured, args.rounds, &bar, &stop, || {
         bar.set_message("what things cost");
-        if given.is_none() { calibration.measure(CALIBRATION_ROUNDS) } else { Ok(()) }
+        if given.is_none() {
+            calibration.measure(CALIBRATION_ROUNDS, &ProgressBar::hidden())
+        } else {
+            Ok(())
+        }
     })?;
     drop(quiet);
     let mut experiment = match &given {
