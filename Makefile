@@ -3,10 +3,10 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm demo-fabric build deb deb-test check test fresh frontends guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm demo-fabric build deb deb-test check test fresh frontends aarch64 guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
-	@sed -n "s/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
+	@sed -n "s/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
 
 # What weir is linked with; xtask, which is not, installs it.
 libpcap:
@@ -47,6 +47,9 @@ fresh: ## `make demo` and `make build` as first commands on a new Debian 12 (nee
 
 frontends: ## Every front end that is installed somewhere, against a running weir (needs root, 15 minutes)
 	$(XTASK) frontends
+
+aarch64: libpcap ## Check weir for aarch64, and run unit tests there under qemu-user (needs the target: rustup target add)
+	$(XTASK) aarch64
 
 guides: libpcap ## Every line of the guides for the lab and the benchmark, those that take minutes too (half an hour)
 	$(XTASK) guides

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod attack;
 mod check;
 #[cfg(test)]
@@ -147,6 +148,8 @@ enum Task {
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
+    /// Check all crates for aarch64, and run unit tests of some under qemu-user.
+    Aarch64,
     /// Run all lines of the guides for the lab and for the benchmark, those that take minutes as well.
     Guides {
         /// A built weir to run instead of this workspace's.
@@ -284,6 +287,7 @@ fn run(task: Task) -> Result<ExitCode> {
             need_root()?;
             return Ok(frontends::run(workspace, only, weir)?.report());
         }
+        Task::Aarch64 => return Ok(aarch64::run(&workspace)?.report()),
         Task::Guides { weir } => {
             let selection = Selection { only: None, weir };
             return Ok(guides::check(&workspace, &selection, true)?.report());

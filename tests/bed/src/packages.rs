@@ -48,6 +48,13 @@ const EXAMPLES: &[Tool] = &[
     PROMETHEUS,
 ];
 
+/// What links and runs tests for the other architecture.
+const AARCH64: &[Tool] = &[
+    Tool { program: "/usr/bin/aarch64-linux-gnu-gcc", package: "gcc-aarch64-linux-gnu" },
+    Tool { program: "/usr/aarch64-linux-gnu/lib/libc.so.6", package: "libc6-dev-arm64-cross" },
+    Tool { program: "/usr/bin/qemu-aarch64", package: "qemu-user" },
+];
+
 /// What weir's page is shown and looked at with.
 const BROWSER: &[Tool] = &[
     Tool { program: CHROMIUM, package: "chromium" },
@@ -145,6 +152,11 @@ pub fn ensure_libvirt(workspace: &Workspace) -> Result<()> {
 /// Installs what examples are checked with, if it is missing. Needs root unless it is there.
 pub fn ensure_for_examples(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(EXAMPLES))
+}
+
+/// Installs what links and runs tests for the other architecture, if it is missing. Needs root unless it is there.
+pub fn ensure_for_aarch64(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing_of(AARCH64))
 }
 
 /// Installs a browser and what looks at pages in it, if it is missing. Needs root unless it is there.

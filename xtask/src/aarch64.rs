@@ -1,0 +1,52 @@
+//! `make aarch64`: weir on the other architecture that servers have. All of it is checked by the compiler; unit tests run
+//! under QEMU's user-mode emulation where that knows what they need.
+
+use std::path::Path;
+
+use weir_bed::{error::Result, packages, tally::Tally, workspace::Workspace};
+
+use crate::steps::{check, tests};
+
+const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+
+/// Crates whose tests need neither libpcap of that architecture nor a kernel's answer that QEMU leaves out.
+const TESTED: &[&str] = &[
+    "weir-agent",
+    "weir-evpn",
+    "weir-fabric",
+    "weir-guestmem",
+    "weir-limits",
+    "weir-netif",
+    "weir-policy",
+    "weir-ring",
+    "weir-text",
+    "weir-topology",
+    "weir-wire",
+];
+
+/// What links for it, and what runs it; Debian's packages and where their libraries are.
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const RUNNER: &str = "qemu-aarch64 -L /usr/aarch64-linux-gnu";
+
+/// Checks all crates, and runs tests of some.
+pub fn run(workspace: &Workspace) -> Result<Tally> {
+    let all = ["check", "--workspace", "--all-targets", "--target", TRIPLE];
+    let mut tally = check(workspace, "cargo check", &all)?;
+    if let Err(error) = packages::ensure_for_aarch64(workspace) {
+        println!("{error}");
+    }
+    let is_installed = |program: &&str| Path::new("/usr/bin").join(program).exists();
+    if ![LINKER, "qemu-aarch64"].iter().all(is_installed) {
+        println!("skipped: {LINKER} and qemu-aarch64 are not installed: unit tests of {TRIPLE}");
+        tally += Tally::skipped();
+        return Ok(tally);
+    }
+    let mut args = vec!["--lib", "--bins", "--target", TRIPLE];
+    args.extend(TESTED.iter().flat_map(|name| ["-p", *name]));
+    let environment = [
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", RUNNER),
+    ];
+    tally += tests(workspace, &args, &environment)?;
+    Ok(tally)
+}
