@@ -15,6 +15,7 @@ mod other_load;
 mod overlay;
 mod packet_rate;
 mod peers;
+mod routes;
 mod sleeps;
 mod uplink_rate;
 mod vif_programs;
@@ -131,6 +132,7 @@ const ROWS: &[Row] = &[
     Row { name: "overlay_pps64_vs_kernel", measure: overlay::small_udp },
     Row { name: "evpn_reachable_ms", measure: evpn::reachable },
     Row { name: "host_failure_ms", measure: evpn::host_failure },
+    Row { name: "evpn_route", measure: routes::cost },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
     Row { name: "metrics_scrape_ms", measure: watched::scrape },
     Row { name: "pps_while_scraped", measure: watched::scraped_load },
