@@ -51,6 +51,7 @@
 pub mod calendar;
 pub mod cpus;
 pub mod estimate;
+pub mod fabric;
 pub mod faults;
 mod frame;
 pub mod host;
