@@ -215,7 +215,14 @@ impl Tap {
                 continue;
             };
             let frame = &burst.frames()[usize::from(number)];
-            let (head, len) = on_port(frame, tag);
+            let tagged;
+            let (head, len) = match tag {
+                None => (&frame.head, frame.len),
+                Some(_) => {
+                    tagged = on_port(frame, tag);
+                    (&tagged.0, tagged.1)
+                }
+            };
             let program = self.wanted.filter.as_deref();
             if !matches(program, head.as_slice(), len, &mut lane.window, number, burst) {
                 continue;
@@ -302,25 +309,28 @@ impl Lane {
         burst: &Burst<'_>,
     ) -> bool {
         let kept = header.kept as usize;
+        self.record.clear();
+        self.record.extend_from_slice(&header.to_bytes());
+        if let Some(front) = head.get(..kept) {
+            // So are nearly all. Where there was room enough before, the reader's place is not looked at.
+            self.record.extend_from_slice(front);
+            return self.ring.push_entire_slice(&self.record).is_ok();
+        }
+        // Nothing is fetched that finds no room.
         if self.ring.slots() < HEADER_LEN + kept {
             return false;
         }
-        let front = &head[..head.len().min(kept)];
-        self.record.clear();
-        self.record.extend_from_slice(&[0; HEADER_LEN]);
-        self.record.extend_from_slice(front);
-        if front.len() < kept {
-            burst.fetch(1 << number);
-            let is_lost = burst.lost() >> number & 1 != 0;
-            for piece in burst.payload(frame) {
-                let filled = self.record.len();
-                let wanted = piece.len().min(HEADER_LEN + kept - filled);
-                if wanted == 0 || is_lost {
-                    break;
-                }
-                self.record.resize(filled + wanted, 0);
-                piece.read(&mut self.record[filled..]);
+        self.record.extend_from_slice(head);
+        burst.fetch(1 << number);
+        let is_lost = burst.lost() >> number & 1 != 0;
+        for piece in burst.payload(frame) {
+            let filled = self.record.len();
+            let wanted = piece.len().min(HEADER_LEN + kept - filled);
+            if wanted == 0 || is_lost {
+                break;
             }
+            self.record.resize(filled + wanted, 0);
+            piece.read(&mut self.record[filled..]);
         }
         header.kept = (self.record.len() - HEADER_LEN) as u32; // a frame's length at most
         self.record[..HEADER_LEN].copy_from_slice(&header.to_bytes());
