@@ -187,7 +187,7 @@ pub(super) fn top(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Packets that arrive while all that the sender sends is captured, against those that arrive while nothing is.
+/// Packets that a worker moves while all of them are captured, against those that it moves while none is.
 pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
     let program = bench.programs.example("captured");
@@ -196,8 +196,7 @@ pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     print!("{said}");
     let rounds: Vec<_> = said.lines().filter_map(captured).collect();
     check(rounds.len() == bench.rounds as usize, || format!("rounds of a capture: {said}"))?;
-    let what =
-        "64 B, all frames that a guest sends, 128 B of each, over the same without a capture";
+    let what = "64 B for a second of a worker's time, all captured, 128 B of each, over the same without a capture";
     let of = |which: usize| rounds.iter().map(|round| round[which]).collect::<Samples>();
     let figure = Figure::ratio("capture_on_pps", what, of(0));
     report.add(figure.goal(Some(Goal::AtLeast(0.5))));

@@ -1,5 +1,9 @@
-//! What a capture costs: frames of 64 bytes a second from one guest to another, with nobody who captures and with
-//! somebody who captures all that the first one sends, in turns.
+//! What a capture costs: frames of 64 bytes from one guest to another, with nobody who captures and with somebody who
+//! captures all that the first one sends, in turns.
+//!
+//! A rate is frames per second of the worker's time that they take, as weir charges it to the sender. What arrives in
+//! a second is no measure where guests, worker and the capture's thread share processors: it says who of them had one.
+//! So that none is dropped, the sender has no more frames under way than the receiver has buffers.
 //!
 //! ```sh
 //! cargo run --release -p weir --example captured -- ROUNDS SECONDS
@@ -21,7 +25,13 @@ const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0,
 const FRAME_BYTES: usize = 64;
 const SNAP_LEN: u32 = 128;
 /// Frames that are sent with one kick.
-const BURST: usize = 32;
+const BURST: u64 = 32;
+/// Frames that may be under way.
+const WINDOW: u64 = 4 * BURST;
+/// How long they may be, before those that have not come count as lost.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Until a burst has ended that had begun before.
+const SETTLE: Duration = Duration::from_millis(10);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
@@ -59,35 +69,56 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         scope.spawn(|| {
             let frame = frame(MACS[0], MACS[1]);
+            let (mut sent, mut moved) = (0, Instant::now());
             while !stop.load(Ordering::Relaxed) {
-                let sent = (0..BURST).filter(|_| tx.send(&frame, &Offload::NONE).is_ok()).count();
-                tx.flush();
-                if sent == 0 {
+                let arrived = got.load(Ordering::Relaxed);
+                if sent + BURST <= arrived + WINDOW {
+                    sent += (0..BURST).filter(|_| tx.send(&frame, &Offload::NONE).is_ok()).count()
+                        as u64;
+                    tx.flush();
+                    moved = Instant::now();
+                } else if moved.elapsed() > PATIENCE {
+                    sent = arrived;
+                } else {
                     thread::yield_now();
                 }
             }
         });
-        let measured = measure(&switch, &got, rounds, Duration::from_secs(seconds));
+        let measured = measure(&switch, rounds, Duration::from_secs(seconds));
         stop.store(true, Ordering::Relaxed);
         measured
     })
 }
 
-fn measure(
-    switch: &Switch,
-    got: &AtomicU64,
-    rounds: u32,
-    time: Duration,
-) -> Result<(), Box<dyn Error>> {
+/// What the first guest has sent, and the worker's time that it took.
+#[derive(Clone, Copy)]
+struct Sent {
+    frames: u64,
+    worker_ns: u64,
+}
+
+impl Sent {
+    fn of(switch: &Switch) -> Result<Self, Box<dyn Error>> {
+        let stats = switch.stats();
+        let port = stats.ports.iter().find(|port| port.name.as_str() == "a").ok_or("no port")?;
+        Ok(Self { frames: port.tx.frames, worker_ns: port.worker_ns })
+    }
+
+    /// Frames since `before`, for a second of the worker's time.
+    fn rate(self, before: Self) -> f64 {
+        let ns = self.worker_ns.saturating_sub(before.worker_ns).max(1);
+        1e9 * self.frames.saturating_sub(before.frames) as f64 / ns as f64
+    }
+}
+
+fn measure(switch: &Switch, rounds: u32, time: Duration) -> Result<(), Box<dyn Error>> {
     thread::sleep(Duration::from_secs(1));
-    let pps = || {
-        let (begin, before) = (Instant::now(), got.load(Ordering::Relaxed));
-        thread::sleep(time);
-        (got.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64()
-    };
     let mut ratios = Vec::new();
     for round in 1..=rounds {
-        let off = pps();
+        let before = Sent::of(switch)?;
+        thread::sleep(time);
+        let outer = Sent::of(switch)?;
+        let off = outer.rate(before);
         let recording = switch.capture(CaptureRequest {
             ports: vec!["a".parse()?],
             direction: Some("tx".parse()?),
@@ -97,17 +128,27 @@ fn measure(
             frames_max: None,
         })?;
         let goes_on = AtomicBool::new(true);
-        let (on, recorded): (f64, Recorded) = thread::scope(|scope| {
+        let (inner, on, recorded) = thread::scope(|scope| {
             let writing = scope.spawn(|| {
                 let out = File::create("/dev/null")?;
                 recording.write_to(out, || goes_on.load(Ordering::Relaxed))
             });
-            let on = pps();
+            thread::sleep(SETTLE);
+            let before = Sent::of(switch)?;
+            thread::sleep(time);
+            let after = Sent::of(switch)?;
+            thread::sleep(SETTLE);
             goes_on.store(false, Ordering::Relaxed);
             let recorded = writing.join().map_err(|_| "the writer panicked")??;
-            Ok::<_, Box<dyn Error>>((on, recorded))
+            Ok::<_, Box<dyn Error>>((after.frames - before.frames, after.rate(before), recorded))
         })?;
+        thread::sleep(SETTLE);
+        let outer = Sent::of(switch)?.frames - outer.frames;
         let Recorded { written, lost } = recorded;
+        if !(inner..=outer).contains(&(written + lost)) {
+            let told = written + lost;
+            return Err(format!("of {inner} to {outer} frames the capture tells of {told}").into());
+        }
         println!(
             "{round:2}  off {off:10.0}/s  on {on:10.0}/s  {:.3}  written {written}, lost {lost}",
             on / off

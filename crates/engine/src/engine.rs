@@ -139,6 +139,11 @@ impl Engine {
         Ok((id, port))
     }
 
+    /// The ports as workers see them now, by number.
+    pub fn ports(&self) -> Arc<Ports> {
+        self.shared.ports.load_full()
+    }
+
     /// Takes a port out. Bursts under way may still reach it until they end.
     pub fn remove_port(&self, id: PortId) {
         let mut gone = None;

@@ -15,15 +15,17 @@
 //! ignores their kicks, and rings are served from here.
 #![forbid(unsafe_code)]
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::hint::black_box;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use weir_engine::burst::Burst;
 use weir_engine::burst::Scratch;
+use weir_engine::capture::Wanted;
 use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{
@@ -38,7 +40,8 @@ use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload, VnetHdr, vnet};
 
-const USAGE: &str = "usage: instructions split|split-filtered|split-gso|packed|packed-in-order FRAME_BYTES BURST BURSTS";
+const USAGE: &str = "usage: instructions split|split-filtered|split-gso|split-never-captured|split-once-captured|\
+    packed|packed-in-order FRAME_BYTES BURST BURSTS";
 /// Ten terms; a frame is passed when all are judged.
 const FILTER: &str = "ip and udp and src net 10.0.0.0/8 \
     and not (dst port 53 or 67 or 68 or 123 or 161 or 514 or 1900)";
@@ -81,7 +84,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [format, frame_bytes, burst, bursts] = args.as_slice() else { return Err(USAGE.into()) };
     let base = Features::ALL - Features::RING_PACKED - Features::IN_ORDER;
     let features = match format.as_str() {
-        "split" | "split-filtered" | "split-gso" => base,
+        "split"
+        | "split-filtered"
+        | "split-gso"
+        | "split-never-captured"
+        | "split-once-captured" => base,
         "packed" => base | Features::RING_PACKED,
         "packed-in-order" => base | Features::RING_PACKED | Features::IN_ORDER,
         _ => return Err(USAGE.into()),
@@ -109,6 +116,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         ])?;
         rig.filter(SENDER, rules);
     }
+    let mut capture = None;
+    if format.ends_with("-captured") {
+        rig.serve_from_the_engines_table()?;
+    }
+    if format == "split-once-captured" {
+        capture = Some(rig.engine.capture(&rig.ids, &Wanted::ALL)?);
+        rig.look_up();
+    }
     let mut arrived = 0;
     for number in 0..WARM_UP + bursts {
         for _ in 0..burst {
@@ -121,6 +136,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         while receiver.pair.recv(|frame| frame.len).is_some() {
             arrived += usize::from(number >= WARM_UP);
+        }
+        if number == WARM_UP - 1
+            && let Some(mut capture) = capture.take()
+        {
+            let Ok(copied) = capture.read(|_, _| Ok::<_, Infallible>(()));
+            if copied != 2 * burst * WARM_UP {
+                return Err(format!("{copied} frames were captured").into());
+            }
+            drop(capture);
+            rig.look_up();
         }
     }
     if arrived != burst * bursts {
@@ -143,8 +168,45 @@ struct Rig {
     forwarder: Forwarder,
     manager: Manager,
     engine: Arc<Engine>,
+    ids: Vec<PortId>,
     vhost: Vec<Arc<VhostPort>>,
     features: Features,
+}
+
+/// A guest's port in the engine's table, which only the thread that made it serves.
+struct Own(Arc<VhostPort>, ThreadId);
+
+impl Own {
+    fn is_served(&self) -> bool {
+        thread::current().id() == self.1
+    }
+}
+
+impl Receiver for Own {}
+
+impl Port for Own {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        match self.is_served() {
+            true => self.0.take(queue, ask, scratch, forward),
+            false => Taken::default(),
+        }
+    }
+
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
+        self.0.deliver(queue, burst, frames)
+    }
+
+    fn arm_tx(&self, _queue: usize) -> bool {
+        false
+    }
+
+    fn rx_queues(&self) -> usize {
+        self.0.rx_queues()
+    }
+
+    fn fail(&self, reason: &str) {
+        self.0.fail(reason);
+    }
 }
 
 /// What the engine's own worker serves in place of a port: nothing.
@@ -202,6 +264,7 @@ impl Rig {
             forwarder: Forwarder::default(),
             manager,
             engine,
+            ids: Vec::new(),
             vhost,
             features,
         })
@@ -247,6 +310,24 @@ impl Rig {
         if let Some(slot) = &mut self.ports[index] {
             slot.rules = PortRules { tx: Some(Arc::new(rules)), rx: None };
         }
+    }
+
+    /// Has the guests' ports stand in the engine's table, where they can be captured, and serves them from there.
+    fn serve_from_the_engines_table(&mut self) -> Result<(), Box<dyn Error>> {
+        self.ids.clear();
+        for port in &self.vhost {
+            let own = Own(Arc::clone(port), thread::current().id());
+            let (id, _) = self.engine.add_port(PortConfig::vif(), |_, _| Arc::new(own))?;
+            self.ids.push(id);
+        }
+        self.look_up();
+        Ok(())
+    }
+
+    /// Takes the guests' ports from the engine's table as they stand there now.
+    fn look_up(&mut self) {
+        let table = self.engine.ports();
+        self.ports = self.ids.iter().map(|id| table.get(id.index()).cloned().flatten()).collect();
     }
 
     /// What a worker does for one burst of guest `index`.
