@@ -68,6 +68,8 @@ fn busy(field: &Field) -> Strike<(Guest, OwnedFd)> {
     for ring in 0..guest.rings() {
         guest.log_ring(ring, GUEST)?;
     }
+    // Else frames may go before it is heard of.
+    guest.link.ask(request::GET_FEATURES)?;
     let sent = frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60);
     guest.load(1, |_| (Header::default(), sent.clone()));
     guest.pump(1);
