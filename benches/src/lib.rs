@@ -10,6 +10,7 @@ mod fdb;
 mod idle;
 pub mod instructions;
 mod load_cost;
+mod machine;
 mod memcpy;
 mod other_load;
 mod overlay;
@@ -39,6 +40,7 @@ use weir_bed::{
 };
 
 use self::{
+    machine::{Looks, Machine, Speed},
     overlay::{KernelPair, WeirPair},
     peers::{ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
     vif_programs::VifPrograms,
@@ -70,36 +72,48 @@ struct Bench<'a> {
     rounds: u32,
     /// What else the machine did before each measurement.
     other_load: RefCell<Samples>,
+    machine: Machine,
 }
 
 impl Bench<'_> {
-    /// To be called when nothing that was started here runs: notes what the machine does all the
-    /// same.
+    /// To be called when nothing that was started here runs: notes what the machine does all the same, and how fast
+    /// it is.
     fn note_other_load(&self) -> Result<()> {
         let percent = other_load::percent()?;
         if percent >= other_load::DISTURBING_PERCENT {
             println!("disturbed: others use {percent:.0} % of this machine");
         }
         self.other_load.borrow_mut().push(percent);
-        Ok(())
+        self.machine.look()
     }
 
-    /// `measure` of every contender in turn, in all rounds: A B C A B C ...
-    fn interleaved<const N: usize>(
+    /// What `measure` finds in each round; those in which the machine's speed changed do not count.
+    fn rounds<T>(&self, measure: impl FnMut(u32) -> Result<T>) -> Result<Vec<T>> {
+        self.machine.rounds(self.rounds, measure)
+    }
+
+    /// `measure` of every contender in turn, in all rounds: A B C A B C ... `rate` is what is printed of it.
+    fn interleaved<T, const N: usize>(
         &self,
         unit: &str,
         contenders: [Contender; N],
-        mut measure: impl FnMut(Contender) -> Result<f64>,
-    ) -> Result<[Samples; N]> {
-        let mut all = [const { Samples::new() }; N];
-        for round in 1..=self.rounds {
-            for (samples, contender) in all.iter_mut().zip(contenders) {
+        measure: impl Fn(Contender) -> Result<T>,
+        rate: impl Fn(&T) -> f64,
+    ) -> Result<[Vec<T>; N]> {
+        let rounds = self.rounds(|round| {
+            let mut found = Vec::new();
+            for contender in contenders {
                 self.note_other_load()?;
                 let value = measure(contender)?;
                 let (rounds, name) = (self.rounds, contender.name());
-                println!("round {round}/{rounds}: {name:<12}{value:>14.3} {unit}");
-                samples.push(value);
+                println!("round {round}/{rounds}: {name:<12}{:>14.3} {unit}", rate(&value));
+                found.push(value);
             }
+            Ok(found)
+        })?;
+        let mut all = [const { Vec::new() }; N];
+        for round in rounds {
+            all.iter_mut().zip(round).for_each(|(of_contender, value)| of_contender.push(value));
         }
         Ok(all)
     }
@@ -147,6 +161,23 @@ fn pin(cpu: usize) -> Result<()> {
     let failed =
         |errno: Errno| Error::Io { what: format!("move to CPU {cpu}"), source: errno.into() };
     sched_setaffinity(None, &cpus).map_err(failed)
+}
+
+/// Adds what the machine was like while the row `name` was measured; ratios among the figures from the `first`th on
+/// for each speed.
+fn add_looks(name: &'static str, looks: Looks, first: usize, report: &mut Report) {
+    let Looks { speeds, bounces, dropped, .. } = looks;
+    let has_rounds = dropped > 0 || !speeds.is_empty();
+    report.split_ratios(first, &speeds.into_iter().map(Speed::name).collect::<Vec<_>>());
+    if !bounces.is_empty() {
+        let what = "a cache line's way from one of the two CPUs to the other, in these rounds";
+        report.add(Figure::new(format!("{name}_bounce_ns"), "ns", what, bounces));
+    }
+    if has_rounds {
+        let what = "rounds in which that changed between near and far, which do not count";
+        let dropped = Samples::one(dropped.into());
+        report.add(Figure::new(format!("{name}_rounds_dropped"), "rounds", what, dropped));
+    }
 }
 
 /// What weir executes for a packet, whatever the machine does beside.
@@ -213,15 +244,23 @@ pub fn run(lab: &Lab, rounds: u32, only: Option<&str>) -> Result<Report> {
     })?;
     println!("{PINNING}");
     let programs = VifPrograms::build(&lab.workspace)?;
-    let bench = Bench { lab, programs, rounds, other_load: RefCell::default() };
+    let bench = Bench {
+        lab,
+        programs,
+        rounds,
+        other_load: RefCell::default(),
+        machine: Machine::new(machine::bounce_ns),
+    };
     let mut report = Report::default();
     let mut row = |name, measure: &dyn Fn(&Bench<'_>, &mut Report) -> Result<()>| {
         if wanted(name) {
             println!("\n{name}");
+            let first = report.len();
             if let Err(error) = measure(&bench, &mut report) {
                 println!("{error}");
                 report.fail(name, &error);
             }
+            add_looks(name, bench.machine.seen(), first, &mut report);
         }
     };
     ROWS.iter().for_each(|it| row(it.name, &it.measure));

@@ -30,41 +30,16 @@ const LARGE_BUFFER_BYTES: u32 = 32 << 10;
 /// CPU of all of weir's threads while 1 Gbit/s crosses it, with the default latency budget and with one that
 /// is four times as long.
 pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let budgets = [None, Some(super::vm_coalescing::BUDGET)];
-    let mut cores = budgets.map(|_| Samples::new());
-    let (mut wakeups, mut limit, mut share) = (Samples::new(), Samples::new(), Samples::new());
-    for round in 1..=bench.rounds {
-        for (cores, budget) in cores.iter_mut().zip(budgets) {
-            let (weir, sockets) = start(bench, budget)?;
-            let seconds = 1 + SECONDS;
-            let load = bench.programs.paced(
-                &sockets,
-                FRAMES_PER_SECOND,
-                FRAME_BYTES,
-                seconds,
-                CLIENT_CPU,
-            )?;
-            let run = measure(&weir, load)?;
-            let (frames, used) = (run.figure, run.cores);
-            check(frames >= ARRIVED_MIN * f64::from(FRAMES_PER_SECOND), || {
-                format!("only {frames:.0} of {FRAMES_PER_SECOND} frames a second arrived")
-            })?;
-            println!(
-                "round {round}/{}: budget {}: {frames:.0} frames/s, {used:.3} of a core",
-                bench.rounds,
-                budget.unwrap_or("as it comes"),
-            );
-            cores.push(used);
-            if budget.is_none() {
-                drop(weir);
-                let sleeping = sleeps::cores(SWITCH_CPU, CLIENT_CPU, run.wakeups, run.calls)?;
-                wakeups.push(run.wakeups);
-                limit.push(sleeping);
-                share.push(used / sleeping);
-            }
-        }
-    }
-    let [default, long] = cores;
+    let rounds = bench.rounds(|_| {
+        let (weir, default) = paced_run(bench, None)?;
+        drop(weir);
+        let sleeping = sleeps::cores(SWITCH_CPU, CLIENT_CPU, default.wakeups, default.calls)?;
+        let (_, long) = paced_run(bench, Some(super::vm_coalescing::BUDGET))?;
+        Ok([default.cores, long.cores, default.wakeups, sleeping])
+    })?;
+    let of = |which: usize| rounds.iter().map(|round| round[which]).collect::<Samples>();
+    let [default, long, wakeups, limit] = [0, 1, 2, 3].map(of);
+    let share = default.ratio_to(&limit);
     let what = "1 Gbit/s of UDP in 1518 B frames, vif to vif, evenly paced: CPU of all \
                 threads";
     let figure = Figure::new("cpu_at_1gbps_1500B", "cores", what, default);
@@ -79,10 +54,23 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// 1 Gbit/s under one latency budget.
+fn paced_run(bench: &Bench<'_>, latency_budget: Option<&'static str>) -> Result<(Weir, Measured)> {
+    let (weir, sockets) = start(bench, latency_budget)?;
+    let load =
+        bench.programs.paced(&sockets, FRAMES_PER_SECOND, FRAME_BYTES, 1 + SECONDS, CLIENT_CPU)?;
+    let run = measure(&weir, load)?;
+    let (frames, used) = (run.figure, run.cores);
+    check(frames >= ARRIVED_MIN * f64::from(FRAMES_PER_SECOND), || {
+        format!("only {frames:.0} of {FRAMES_PER_SECOND} frames a second arrived")
+    })?;
+    let budget = latency_budget.unwrap_or("as it comes");
+    println!("budget {budget}: {frames:.0} frames/s, {used:.3} of a core");
+    Ok((weir, run))
+}
+
 /// Large segments against a plain copy of as many bytes, in turn.
 pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let [mut plain, mut per_core, mut large, mut copies, mut pieces] =
-        [const { Samples::new() }; 5];
     let stream = |buffer_bytes| {
         let (weir, sockets) = start(bench, None)?;
         let load = bench.programs.stream(&sockets, 1 + SECONDS, buffer_bytes, CLIENT_CPU)?;
@@ -90,7 +78,7 @@ pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<(
         check(gbit > 0.0, || String::from("nothing arrived"))?;
         Ok::<_, Error>((gbit, cores))
     };
-    for round in 1..=bench.rounds {
+    let rounds = bench.rounds(|round| {
         let (gbit, cores) = stream(memcpy::BUFFER_BYTES as u32)?; // 2 KiB
         let (gbit_large, cores_large) = stream(LARGE_BUFFER_BYTES)?;
         let copied = memcpy::gbit_per_second(SWITCH_CPU, memcpy::SEGMENT_BYTES)?;
@@ -100,12 +88,10 @@ pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<(
              {cores_large:.3} in large buffers; memcpy {copied:.1} Gbit/s, in buffers {in_buffers:.1}",
             bench.rounds
         );
-        plain.push(gbit);
-        per_core.push(gbit / cores);
-        large.push(gbit_large / cores_large);
-        copies.push(copied);
-        pieces.push(in_buffers);
-    }
+        Ok([gbit, gbit / cores, gbit_large / cores_large, copied, in_buffers])
+    })?;
+    let of = |which: usize| rounds.iter().map(|round| round[which]).collect::<Samples>();
+    let [plain, per_core, large, copies, pieces] = [0, 1, 2, 3, 4].map(of);
     let what = "TCP in 64 KiB segments, vif to vif, by weir's share of its core";
     let (ratio, in_buffers) = (per_core.ratio_to(&copies), per_core.ratio_to(&pieces));
     let ratio_large = large.ratio_to(&copies);

@@ -144,24 +144,21 @@ pub(super) fn large_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result
 impl Comparison {
     fn measure(&self, bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         let contenders = [Contender::Weir, self.peer];
-        let mut limits = Samples::new();
-        let mut busy = [Samples::new(), Samples::new()];
-        let [weir, peer] = bench.interleaved("packets/s", contenders, |contender| {
-            let rate = packets_per_second(bench, contender, &self.traffic)?;
-            let is_weir = contender == Contender::Weir;
-            if is_weir {
-                limits.push(rate.limit);
-            }
-            busy[usize::from(!is_weir)].extend(rate.per_busy_second);
-            Ok(rate.packets_per_second)
-        })?;
+        let measure = |contender| packets_per_second(bench, contender, &self.traffic);
+        let found =
+            bench.interleaved("packets/s", contenders, measure, |rate| rate.packets_per_second)?;
+        let rates = |rates: &Vec<Rate>| rates.iter().map(|rate| rate.packets_per_second).collect();
+        let [weir, peer]: [Samples; 2] = [rates(&found[0]), rates(&found[1])];
+        let busy =
+            |rates: &Vec<Rate>| rates.iter().filter_map(|rate| rate.per_busy_second).collect();
+        let [weir_busy, peer_busy]: [Samples; 2] = [busy(&found[0]), busy(&found[1])];
+        let limits = found[0].iter().map(|rate| rate.limit).collect();
         let [ratio, weir_name, peer_name, limit_name] = self.names;
         report.add(Figure::ratio(ratio, self.what, weir.ratio_to(&peer)).goal(self.goal));
         report.add(Figure::new(weir_name, "packets/s", "both ports together", weir));
         report.add(Figure::new(peer_name, "packets/s", "both ports together", peer));
         let limit = "the client's core if it never waited for weir, by its own count of cycles";
         report.add(Figure::new(limit_name, "packets/s", limit, limits));
-        let [weir_busy, peer_busy] = busy;
         if let Some(name) = self.busy {
             let what =
                 "the same for each second that the switches spend on packets, by their own counts";

@@ -23,25 +23,24 @@ const FRAME_BYTES: u32 = 64;
 const SECONDS: u32 = 3;
 
 pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let [mut xdp, mut tap, mut xdp_limit, mut tap_limit] = [const { Samples::new() }; 4];
-    for round in 1..=bench.rounds {
-        let measured = [
-            (&mut xdp, through_weir as Measure, Uplink::AfXdp, "weir"),
-            (&mut tap, through_weir, Uplink::Tap, "weir"),
-            (&mut xdp_limit, port_alone, Uplink::AfXdp, "port alone"),
-            (&mut tap_limit, port_alone, Uplink::Tap, "port alone"),
-        ];
-        for (samples, measure, uplink, what) in measured {
+    let rounds = bench.rounds(|round| {
+        let mut rates = [0.0; 4];
+        for (rate, (measure, uplink, what)) in rates.iter_mut().zip([
+            (through_weir as Measure, Uplink::AfXdp, "weir"),
+            (through_weir, Uplink::Tap, "weir"),
+            (port_alone, Uplink::AfXdp, "port alone"),
+            (port_alone, Uplink::Tap, "port alone"),
+        ]) {
             bench.note_other_load()?;
-            let rate = measure(bench, uplink)?;
-            check(rate > 0.0, || format!("{uplink}: nothing arrived"))?;
-            println!(
-                "round {round}/{}: {what}, {uplink}: {rate:.0} packets/s per core",
-                bench.rounds
-            );
-            samples.push(rate);
+            *rate = measure(bench, uplink)?;
+            check(*rate > 0.0, || format!("{uplink}: nothing arrived"))?;
+            let rounds = bench.rounds;
+            println!("round {round}/{rounds}: {what}, {uplink}: {rate:.0} packets/s per core");
         }
-    }
+        Ok(rates)
+    })?;
+    let [xdp, tap, xdp_limit, tap_limit] =
+        [0, 1, 2, 3].map(|at: usize| rounds.iter().map(|rates| rates[at]).collect::<Samples>());
     let what = "64 B without offloads, polling vif guest to uplink, per core: AF_XDP (copy mode) on a veth \
                 against TAP";
     let figure = Figure::ratio("xdp_pps_vs_tap", what, xdp.ratio_to(&tap));

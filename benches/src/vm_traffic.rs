@@ -202,24 +202,15 @@ pub(super) fn rates(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|transfer| transfer.rate).collect()
 }
 
-/// [`Bench::interleaved`] of all that is known of a transfer.
+/// [`Bench::interleaved`] of transfers.
 pub(super) fn interleaved<const N: usize>(
     bench: &Bench<'_>,
     unit: &str,
     contenders: [Contender; N],
     measure: fn(&Lab, Contender) -> Result<Transfer>,
 ) -> Result<[Vec<Transfer>; N]> {
-    let mut all = contenders.map(|_| Vec::new());
-    bench.interleaved(unit, contenders, |contender| {
-        let transfer = measure(bench.lab, contender)?;
-        let rate = transfer.rate;
-        let of_contender = all.iter_mut().zip(contenders).find(|(_, other)| *other == contender);
-        if let Some((transfers, _)) = of_contender {
-            transfers.push(transfer);
-        }
-        Ok(rate)
-    })?;
-    Ok(all)
+    let measure = |contender| measure(bench.lab, contender);
+    bench.interleaved(unit, contenders, measure, |transfer| transfer.rate)
 }
 
 /// What arrives at the second guest when the first sends by one connection.

@@ -118,17 +118,15 @@ pub(super) fn scraped_load(bench: &Bench<'_>, report: &mut Report) -> Result<()>
     let mut client = Testpmd::start(links, &Traffic::default(), CLIENT_CPU)?;
     client.circulate()?;
     thread::sleep(WARM_UP);
-    let [mut alone, mut scraped] = [Samples::new(), Samples::new()];
-    for round in 1..=bench.rounds {
-        let without = client.packets_per_second(LOAD_TIME)?;
-        let with = while_scraped(&crowd, || client.packets_per_second(LOAD_TIME))?;
-        println!("round {round}: alone {without:.0}, scraped {with:.0} packets/s");
-        alone.push(without);
-        scraped.push(with);
-    }
+    let rounds = bench.rounds(|round| {
+        let alone = client.packets_per_second(LOAD_TIME)?;
+        let scraped = while_scraped(&crowd, || client.packets_per_second(LOAD_TIME))?;
+        println!("round {round}: alone {alone:.0}, scraped {scraped:.0} packets/s");
+        Ok(scraped / alone)
+    })?;
     client.quit()?;
     let what = "64 B through two ports while /metrics of 1,000 others is read each second, over the same without";
-    let figure = Figure::ratio("pps_while_scraped", what, scraped.ratio_to(&alone));
+    let figure = Figure::ratio("pps_while_scraped", what, rounds.into_iter().collect());
     report.add(figure.goal(Some(Goal::AtLeast(0.98))));
     Ok(())
 }

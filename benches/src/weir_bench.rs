@@ -131,6 +131,7 @@ impl WeirBench {
         let mut argv = [&[&*weir, "bench", "--json"], self.args].concat();
         argv.extend(seconds.iter().flat_map(|seconds| ["--seconds", seconds]));
         let json = run(&argv)?;
+        bench.machine.look()?;
         let found =
             figures(&json).ok_or_else(|| Error::parse("the figures of weir bench", &*json))?;
         for (name, _) in self.goals {

@@ -43,6 +43,11 @@ impl Samples {
         self.values.extend(value);
     }
 
+    /// Round by round.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
     /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -208,6 +213,35 @@ impl Report {
         self.figures.push(figure);
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.figures.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.figures.is_empty()
+    }
+
+    /// Adds a figure `NAME_KIND` for each ratio `NAME` from the `first`th figure on, and for each kind of rounds:
+    /// `kinds` has that of each round.
+    pub fn split_ratios(&mut self, first: usize, kinds: &[&'static str]) {
+        let mut known: Vec<_> = kinds.to_vec();
+        known.sort_unstable();
+        known.dedup();
+        let ratios: Vec<_> = self.figures.iter().skip(first).cloned().collect();
+        let complete = |it: &&Figure| it.unit == RATIO && it.samples.values.len() == kinds.len();
+        for figure in ratios.iter().filter(complete) {
+            for kind in &known {
+                let rounds = figure.samples.values.iter().zip(kinds);
+                let samples = rounds.filter(|(_, of)| *of == kind).map(|(value, _)| *value);
+                let Figure { name, unit, what, goal, .. } = figure.clone();
+                let (name, what) = (format!("{name}_{kind}"), format!("{what}; CPUs {kind}"));
+                self.add(Figure::new(name, unit, what, samples.collect()).goal(goal));
+            }
+        }
+    }
+
     /// Says why there are no figures for the row `name`, where that is as it should be.
     pub fn leave_out(&mut self, name: &'static str, why: String) {
         self.missing.push((name, why));
@@ -365,6 +399,18 @@ mod tests {
         assert_eq!(json["fast_min"], 1.5);
         assert_eq!(json["idle_max"], 2.0);
         assert_eq!(json.as_object().unwrap().len(), 6);
+    }
+
+    #[test]
+    fn ratios_are_split_by_the_kind_of_their_rounds() {
+        let mut report = report();
+        report.add(Figure::ratio("other", "one round", samples(&[1.0])));
+        report.split_ratios(0, &["near", "far", "near"]);
+        let numbers = report.numbers();
+        assert_eq!((&numbers["fast_near"], &numbers["fast_far"]), (&1.75.into(), &2.5.into()));
+        assert_eq!(report.len(), 5);
+        report.split_ratios(3, &["near", "near", "near"]);
+        assert_eq!(report.len(), 5);
     }
 
     #[test]

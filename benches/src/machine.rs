@@ -1,0 +1,275 @@
+//! How fast a cache line travels between the two CPUs that switch and client have.
+//!
+//! The host of a virtual machine moves its CPUs: for hours they share a core or a cache, and for hours they do not. A
+//! rate between two cores depends on it more than on the program. So each round is measured between two looks, and one
+//! during which the speed has changed is dropped.
+
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use weir_bed::{
+    error::{Error, Result, check},
+    report::Samples,
+};
+
+use super::{CLIENT_CPU, SWITCH_CPU, pin};
+
+/// From so many nanoseconds for one way on, CPUs are far apart. Measured on the EPYC: 44 to 57 near, 250 to 290 far;
+/// nothing was ever between, and this is the geometric mean of the two ends.
+const FAR_FROM_NS: f64 = 120.0;
+
+/// How long is looked, and for how long at most where other load keeps a thread from its CPU.
+const TIME: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Ways there and back that are timed together: fewer than fill the time between two interruptions.
+const BATCH: u32 = 50;
+const BATCHES_MIN: usize = 20;
+
+/// What CPUs are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speed {
+    Near,
+    Far,
+}
+
+impl Speed {
+    /// By the time of one way.
+    fn of(bounce_ns: f64) -> Self {
+        if bounce_ns < FAR_FROM_NS { Self::Near } else { Self::Far }
+    }
+
+    /// As figures are named.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        }
+    }
+}
+
+/// What the machine was like while a row was measured.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    /// In each round that counts.
+    pub(super) speeds: Vec<Speed>,
+    /// ns for one way: before, in and after each of these.
+    pub(super) bounces: Samples,
+    /// Rounds in which the speed changed.
+    pub(super) dropped: u32,
+    /// ns since the round began that is measured.
+    current: Vec<f64>,
+}
+
+impl Looks {
+    /// Ends a round; whether it counts: all looks found the same speed.
+    fn end_round(&mut self) -> bool {
+        let bounces = std::mem::take(&mut self.current);
+        let mut speeds = bounces.iter().map(|ns| Speed::of(*ns));
+        let first = speeds.next();
+        let steady = speeds.all(|speed| Some(speed) == first);
+        let all: Vec<_> = bounces.iter().map(|ns| format!("{ns:.0}")).collect();
+        println!("cache line: {} ns{}", all.join(", "), if steady { "" } else { ": dropped" });
+        if steady {
+            self.speeds.extend(first);
+            bounces.into_iter().for_each(|ns| self.bounces.push(ns));
+        } else {
+            self.dropped += 1;
+        }
+        steady
+    }
+}
+
+/// The machine, which is looked at.
+pub(super) struct Machine<L = fn() -> Result<f64>> {
+    look: L,
+    looks: RefCell<Looks>,
+}
+
+impl<L: Fn() -> Result<f64>> Machine<L> {
+    pub(super) fn new(look: L) -> Self {
+        Self { look, looks: RefCell::default() }
+    }
+
+    /// Notes how long a cache line takes now.
+    pub(super) fn look(&self) -> Result<()> {
+        let ns = (self.look)()?;
+        self.looks.borrow_mut().current.push(ns);
+        Ok(())
+    }
+
+    /// What `measure` finds in `rounds` rounds of one speed each, given their numbers. Rounds that are dropped are made
+    /// up for, `rounds` of them at most.
+    pub(super) fn rounds<T>(
+        &self,
+        rounds: u32,
+        mut measure: impl FnMut(u32) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut found = Vec::new();
+        let mut round = 1;
+        for _ in 0..2 * rounds {
+            if round > rounds {
+                break;
+            }
+            self.looks.borrow_mut().current.clear();
+            self.look()?;
+            let value = measure(round)?;
+            self.look()?;
+            if self.looks.borrow_mut().end_round() {
+                found.push(value);
+                round += 1;
+            }
+        }
+        check(!found.is_empty(), || {
+            format!("the machine's speed changed in {} rounds", 2 * rounds)
+        })?;
+        Ok(found)
+    }
+
+    /// What was seen since it was asked last.
+    pub(super) fn seen(&self) -> Looks {
+        let mut looks = self.looks.take();
+        // Of a row without rounds.
+        if looks.speeds.is_empty() && looks.dropped == 0 {
+            looks.bounces = looks.current.drain(..).collect();
+        }
+        looks
+    }
+}
+
+/// A cache line of its own, and its neighbour that is fetched with it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// ns for one way between the CPUs, now.
+pub(super) fn bounce_ns() -> Result<f64> {
+    let [there, back] = [const { Line(AtomicU64::new(0)) }; 2];
+    let ended = AtomicBool::new(false);
+    let answer = || {
+        let (pinned, mut last) = (pin(SWITCH_CPU), 0);
+        while pinned.is_ok() && !ended.load(Ordering::Relaxed) {
+            let number = there.0.load(Ordering::Acquire);
+            // Stores that say nothing new would take the line away from the one who looks at it.
+            if number != last {
+                back.0.store(number, Ordering::Release);
+                last = number;
+            }
+            std::hint::spin_loop();
+        }
+        ended.store(true, Ordering::Relaxed);
+        pinned
+    };
+    let ask = || {
+        let batches = pin(CLIENT_CPU).map(|()| ask(&there, &back, &ended));
+        ended.store(true, Ordering::Relaxed);
+        batches
+    };
+    let (answered, batches) = thread::scope(|scope| {
+        let (answering, asking) = (scope.spawn(answer), scope.spawn(ask));
+        (answering.join(), asking.join())
+    });
+    let panicked = |_| Error::Check("a thread that bounces a cache line panicked".into());
+    answered.map_err(panicked)??;
+    undisturbed(batches.map_err(panicked)??)
+        .ok_or_else(|| Error::Check(format!("no cache line bounced for {PATIENCE:?}")))
+}
+
+/// ns for one way, of each batch.
+fn ask(there: &Line, back: &Line, ended: &AtomicBool) -> Vec<f64> {
+    let (start, mut number, mut batches) = (Instant::now(), 0, Vec::new());
+    let goes_on = |batches: &Vec<f64>| {
+        let time = if batches.len() < BATCHES_MIN { PATIENCE } else { TIME };
+        start.elapsed() < time
+    };
+    while goes_on(&batches) {
+        let begin = Instant::now();
+        for _ in 0..BATCH {
+            number += 1;
+            there.0.store(number, Ordering::Release);
+            while back.0.load(Ordering::Acquire) != number {
+                if ended.load(Ordering::Relaxed) {
+                    return batches;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        batches.push(begin.elapsed().as_nanos() as f64 / f64::from(2 * BATCH));
+    }
+    batches
+}
+
+/// The lower quartile: interruptions make batches longer, by a hundred times and more, and never shorter.
+fn undisturbed(mut batches: Vec<f64>) -> Option<f64> {
+    batches.sort_by(f64::total_cmp);
+    let enough = batches.len() >= BATCHES_MIN;
+    batches.get(batches.len() / 4).copied().filter(|_| enough)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measured_bounces_are_of_two_speeds() {
+        assert!([43.6, 48.2, 57.1].map(Speed::of).iter().all(|it| *it == Speed::Near));
+        assert!([250.1, 275.0, 290.0].map(Speed::of).iter().all(|it| *it == Speed::Far));
+    }
+
+    fn machine<const N: usize>(ns: [f64; N]) -> Machine<impl Fn() -> Result<f64>> {
+        let ns = RefCell::new(ns.into_iter());
+        Machine::new(move || Ok(ns.borrow_mut().next().unwrap()))
+    }
+
+    #[test]
+    fn a_round_in_which_the_speed_changes_is_dropped_counted_and_made_up_for() {
+        let machine = machine([24.0, 25.0, 50.0, 24.0, 280.0, 24.0, 281.0, 282.0, 283.0]);
+        let mut value = 0;
+        let found = machine.rounds(2, |round| {
+            value += 1;
+            machine.look()?;
+            Ok((round, value))
+        });
+        assert_eq!(found.unwrap(), [(1, 1), (2, 3)]);
+        let looks = machine.seen();
+        assert_eq!((looks.speeds, looks.dropped), (vec![Speed::Near, Speed::Far], 1));
+        assert_eq!(looks.bounces.values(), [24.0, 25.0, 50.0, 281.0, 282.0, 283.0]);
+        assert_eq!(machine.seen().dropped, 0);
+    }
+
+    #[test]
+    fn rounds_that_are_left_after_as_many_again_are_enough_but_none_are_not() {
+        let [near, far] = [24.0, 280.0];
+        let one_of_four = machine([near, far, near, near, far, near, far, near]);
+        assert_eq!(one_of_four.rounds(2, Ok).unwrap(), [1]);
+        let never = machine([near, far, near, far]);
+        never.rounds(1, Ok).unwrap_err();
+        assert_eq!(never.seen().dropped, 2);
+    }
+
+    #[test]
+    fn a_row_without_rounds_has_its_looks() {
+        let machine = machine([24.0]);
+        machine.look().unwrap();
+        assert_eq!(machine.seen().bounces.values(), [24.0]);
+    }
+
+    #[test]
+    fn interruptions_do_not_count() {
+        let mut batches = vec![280.0; 10];
+        batches.extend([90_000.0; 20]);
+        assert_eq!(undisturbed(batches), Some(280.0));
+        assert_eq!(undisturbed(vec![280.0; BATCHES_MIN - 1]), None);
+    }
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        if thread::available_parallelism().is_ok_and(|cpus| cpus.get() > SWITCH_CPU) {
+            assert!(bounce_ns().unwrap() > 0.0);
+        }
+    }
+}
