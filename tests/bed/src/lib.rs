@@ -30,6 +30,7 @@ pub mod switch;
 pub mod tally;
 pub mod testpmd;
 pub mod tmux;
+pub mod uml;
 pub mod uplink;
 pub mod usage;
 pub mod weir;

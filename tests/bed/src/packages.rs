@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     error::{Error, Result, check},
-    guest_image::unpack_archive,
+    guest_image::{unpack, unpack_archive},
     process::run_in,
     workspace::Workspace,
 };
@@ -32,6 +32,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/sbin/ethtool", package: "ethtool" },
     Tool { program: VSWITCHD, package: "openvswitch-switch-dpdk" },
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
+    Tool { program: "/usr/bin/passt", package: "passt" },
     Tool { program: VALGRIND, package: "valgrind" },
     FRR,
     Tool { program: "/usr/bin/tmux", package: "tmux" },
@@ -201,6 +202,16 @@ pub fn ensure_lists(package: &str) -> Result<()> {
 /// Fetches the package lists: those that apt has may name versions that are no longer served.
 pub fn refresh_lists() -> Result<()> {
     apt(&["update", "-q"])
+}
+
+/// Downloads `package` (or `package/RELEASE`) and unpacks it below `root`; nothing is installed.
+pub fn fetch(package: &str, root: &Path) -> Result<()> {
+    fs::create_dir_all(root).map_err(Error::io("make", root))?;
+    ensure_lists(package.split('/').next().unwrap_or(package))?;
+    unpack(package, root).or_else(|_| {
+        refresh_lists()?;
+        unpack(package, root)
+    })
 }
 
 /// Unpacks `packages` of the release's backports below `root`; nothing is installed.

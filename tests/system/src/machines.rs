@@ -9,10 +9,9 @@ use weir_bed::{
     lab::Lab,
     qemu::{Guest, GuestSpec},
     switch::Switch,
+    uml::{self, UserModeLinux, Wire},
     weir::{self, Weir},
 };
-
-use crate::frontends::parts::{Parts, UserModeLinux, set_addresses};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -26,7 +25,7 @@ pub struct Machines<'a> {
 impl<'a> Machines<'a> {
     /// Looks whether user-mode Linux runs here.
     pub fn new(lab: &'a Lab) -> Result<Self> {
-        let uml = Parts::new(&lab.workspace)?.user_mode_linux(&lab.image)?;
+        let uml = UserModeLinux::prepare(&lab.workspace, &lab.image, &[])?;
         let runs = uml.runs_here();
         if let Err(error) = &runs {
             println!("QEMU in place of user-mode Linux, which does not run here: {error}");
@@ -41,15 +40,15 @@ impl<'a> Machines<'a> {
 
     /// Boots a guest with the address of number `number` at an interface that is in a network over hosts.
     pub fn boot(&self, weir: &Weir, index: u8, number: u8) -> Result<Guest> {
-        let Some(uml) = &self.uml else {
+        let Some(programs) = &self.uml else {
             let (name, cidr) = (weir::name(index), address::cidr(number));
             let spec = GuestSpec { name, cidr, vcpus: 1, plug: weir.plug(index)? };
             return Guest::boot(&self.lab.image, &spec, weir.dir());
         };
         let console = weir.dir().join(format!("{}.console", weir::name(index)));
-        let mut guest = uml.boot(Some(&weir.socket(index)?), &console)?;
+        let mut guest = programs.boot(&Wire::VhostUser(&weir.socket(index)?), &console)?;
         // Its device tells it neither its address nor the network's MTU.
-        set_addresses(&mut guest, number)?;
+        uml::set_addresses(&mut guest, number)?;
         guest.run(&format!("ip link set eth0 mtu {MTU}"), PATIENCE)?;
         Ok(guest)
     }

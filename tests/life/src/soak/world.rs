@@ -14,11 +14,11 @@ use weir_bed::{
     lines,
     process::{Placement, Process, wait_until},
     qemu::{Guest, QEMU, moves::Mover},
+    uml::{self, UserModeLinux, Wire},
     uplink::Uplink,
     weir::{self, Setup, Vif, Weir},
     weir_stats::{Stats, Way as Side},
 };
-use weir_system_tests::frontends::parts::{self, Parts, UserModeLinux};
 use weir_vif::Features;
 
 use super::growth::Lives;
@@ -147,7 +147,7 @@ fn traffic(weir: &Weir) -> Result<Traffic> {
 impl Real {
     fn boot(lab: &Lab, weirs: &[Weir; 2]) -> Result<Self> {
         let [here, _] = weirs;
-        let uml_programs = Parts::new(&lab.workspace)?.user_mode_linux(&lab.image)?;
+        let uml_programs = UserModeLinux::prepare(&lab.workspace, &lab.image, &[])?;
         let mut stays = Guest::boot(&lab.image, &real::spec(here, STAYS, 1, "")?, here.dir())?;
         let spec = real::spec(here, MOVES, 1, ",packed=on")?;
         let mut moves = Mover::boot(QEMU, &lab.image, &spec, here.dir())?;
@@ -167,8 +167,8 @@ impl Real {
             old.kill();
         }
         let console = here.dir().join("uml.console");
-        let mut guest = self.uml_programs.boot(Some(&here.socket(UML)?), &console)?;
-        parts::set_addresses(&mut guest, UML)?;
+        let mut guest = self.uml_programs.boot(&Wire::VhostUser(&here.socket(UML)?), &console)?;
+        uml::set_addresses(&mut guest, UML)?;
         self.uml = Some(guest);
         Ok(())
     }

@@ -3,13 +3,13 @@
 use weir_bed::{
     error::{Error, Result, check},
     qemu::Guest,
+    uml::{self, UserModeLinux, Wire},
     weir::{self, Vif, Weir},
 };
 
 use super::{
     bed::{Bed, RETURN_PATIENCE, TESTED},
     linux::{Expected, Feature, Return, try_out},
-    parts::{self, UserModeLinux},
     qemu_cells::stop,
     record::{Record, Verdict},
 };
@@ -60,9 +60,7 @@ pub fn is_refused_with_two_queues(bed: &mut Bed<'_>, _: &mut Record) -> Result<V
 
 /// The program and its first root file system; why there are none.
 fn prepare(bed: &Bed<'_>) -> std::result::Result<UserModeLinux, String> {
-    let programs = bed
-        .parts
-        .user_mode_linux(&bed.lab.image)
+    let programs = UserModeLinux::prepare(&bed.lab.workspace, &bed.lab.image, &[])
         .map_err(|error| format!("no user-mode Linux: {error}"))?;
     let runs = programs.runs_here();
     runs.map_err(|error| format!("user-mode Linux does not run here: {error}"))?;
@@ -71,10 +69,10 @@ fn prepare(bed: &Bed<'_>) -> std::result::Result<UserModeLinux, String> {
 
 fn start(programs: &UserModeLinux, weir: &Weir) -> Result<Guest> {
     let mut guest = boot(programs, weir)?;
-    parts::set_addresses(&mut guest, TESTED)?;
+    uml::set_addresses(&mut guest, TESTED)?;
     Ok(guest)
 }
 
 fn boot(programs: &UserModeLinux, weir: &Weir) -> Result<Guest> {
-    programs.boot(Some(&weir.socket(TESTED)?), &weir.dir().join("uml.console"))
+    programs.boot(&Wire::VhostUser(&weir.socket(TESTED)?), &weir.dir().join("uml.console"))
 }

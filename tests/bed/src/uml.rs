@@ -1,0 +1,116 @@
+//! User-mode Linux out of Debian's package, unpacked in `target/frontends`: a kernel that is a program, and runs natively
+//! where there is no KVM.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{
+    address,
+    error::{Error, Result},
+    guest_image::{GuestImage, IPERF3, copy, in_load_order, module_files, only_entry},
+    packages,
+    process::{Placement, Process, run},
+    qemu::Guest,
+    workspace::Workspace,
+};
+
+const PACKAGE: &str = "user-mode-linux";
+
+/// What it needs to drive a virtio-net device.
+const MODULES: &[&str] = &["virtio_net"];
+
+/// How long a command in it may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program, and a first root file system.
+#[derive(Clone, Debug)]
+pub struct UserModeLinux {
+    /// It.
+    pub program: PathBuf,
+    /// Its first root file system.
+    pub initrd: PathBuf,
+}
+
+/// What its interface is.
+#[derive(Clone, Debug)]
+pub enum Wire<'a> {
+    /// There is none.
+    None,
+    /// A virtio-net device at a vhost-user socket.
+    VhostUser(&'a Path),
+    /// The vector driver on a TAP, as the kernel's guide (`user_mode_linux_howto_v2`) has it.
+    Tap {
+        /// The TAP.
+        name: &'a str,
+        /// Where it is.
+        placement: Placement,
+    },
+}
+
+impl UserModeLinux {
+    /// Unpacks what is missing. `programs` are in its file system, beside iperf3.
+    pub fn prepare(workspace: &Workspace, image: &GuestImage, programs: &[&Path]) -> Result<Self> {
+        let dir = workspace.target("frontends")?;
+        let root = dir.join("uml");
+        let (program, initrd) = (root.join("usr/bin/linux.uml"), dir.join("uml.initrd"));
+        if !program.exists() {
+            println!("fetching user-mode Linux");
+            packages::fetch(PACKAGE, &root)?;
+        }
+        let modules = dir.join("uml.modules");
+        fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
+        let files = module_files(&only_entry(&root.join("usr/lib/uml/modules"), "")?)?;
+        for (number, path) in in_load_order(MODULES, &files)?.iter().enumerate() {
+            copy(path, &modules.join(format!("{number:02}.ko")))?;
+        }
+        image.write_initrd(&modules, &[&[Path::new(IPERF3)], programs].concat(), &initrd)?;
+        Ok(Self { program, initrd })
+    }
+
+    /// Some processors have more registers than it knows of: its first process dies then, network or not.
+    pub fn runs_here(&self) -> Result<()> {
+        self.boot(&Wire::None, &self.initrd.with_extension("console")).map(drop)
+    }
+
+    /// Boots one and waits for its shell. Its interface is `eth0`, without addresses.
+    pub fn boot(&self, wire: &Wire<'_>, console: &Path) -> Result<Guest> {
+        let program = self.program.to_string_lossy();
+        let initrd = format!("initrd={}", self.initrd.display());
+        // Its processes are many, and end with it in a namespace of their own.
+        let mut argv = vec!["unshare", "--pid", "--kill-child", "--fork", "--mount-proc", &program];
+        argv.extend(["mem=256M", &initrd, "quiet", "ipv6.disable=1"]);
+        // Its consoles go nowhere, but for one serial line.
+        argv.extend(["con=null", "con0=null", "ssl=null", "ssl0=fd:0,fd:1", "weir.shell=ttyS0"]);
+        let (device, placement) = match wire {
+            Wire::None => (None, Placement::default()),
+            Wire::VhostUser(socket) => {
+                let device = format!("virtio_uml.device={}:1", socket.display());
+                (Some(device), Placement::default())
+            }
+            Wire::Tap { name, placement } => {
+                let device = format!("vec0:transport=tap,ifname={name},depth=128,gro=1");
+                (Some(device), placement.clone())
+            }
+        };
+        argv.extend(device.as_deref());
+        let (process, dialogue) = Process::start_dialogue(&argv, &placement)?;
+        run(&["touch".as_ref(), console.as_os_str()])?;
+        let mut guest = Guest::over("uml", process, dialogue, console.to_path_buf())?;
+        if matches!(wire, Wire::Tap { .. }) {
+            guest.run("ip link set vec0 name eth0", PATIENCE)?;
+        }
+        Ok(guest)
+    }
+}
+
+/// Gives it the addresses of machine `index`: it has no configuration space to read its own from.
+pub fn set_addresses(guest: &mut Guest, index: u8) -> Result<()> {
+    let (mac, cidr) = (address::mac(index), address::cidr(index));
+    let command = format!(
+        "ip link set eth0 address {mac} && ip link set eth0 up && ip address add {cidr} dev eth0"
+    );
+    guest.run(&command, PATIENCE).map(drop)
+}
