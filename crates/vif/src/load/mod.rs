@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`bulk`] | a TCP-like stream, sliding window, go-back-N | throughput |
 //! | [`small`] | small UDP packets at a rate, or within a window | packets per second, one-way latency |
-//! | [`pingpong`] | one UDP request and its response at a time | round-trip time |
+//! | [`pingpong`] | UDP requests and their responses, one at a time or at a rate | round-trip time |
 //! | [`mixed`] | a stream and small packets on the same queues | the effect of one on the other |
 //!
 //! Each endpoint is a function over an [`End`]. It runs in a thread of its own until a flag stops it, and sleeps in

@@ -1,8 +1,9 @@
-//! One request and its response at a time: round-trip time.
+//! Requests and their responses, one at a time or at a rate: round-trip time.
 
 use std::time::{Duration, Instant};
 
 use super::frames::{Flow, PROBE_FRAME_MIN, Probe, probe};
+use super::schedule::{Gaps, Schedule};
 use super::small::probe_frame;
 use super::{BURST, End, LoadError, LoadStats, STOP_POLL, now_ns, sent, stopped};
 use crate::pair::{QueuePair, WaitFor};
@@ -65,6 +66,41 @@ pub fn request(end: End<'_>, options: &Options) -> Result<(), LoadError> {
         if !options.pause.is_zero() {
             std::thread::sleep(options.pause);
         }
+    }
+    Ok(())
+}
+
+/// Sends `rate` requests a second until `stop`, evenly, whatever became of those before, and records the round-trip time
+/// of each that is answered.
+pub fn request_at(end: End<'_>, options: &Options, rate: u64) -> Result<(), LoadError> {
+    let End { pair, flow, stats, stop } = end.announce()?;
+    let mut frame = probe_frame(pair, flow, options.frame_bytes, true)?;
+    let mut schedule = Schedule::new(rate, Gaps::Even);
+    let (start, mut scratch, mut seq) = (Instant::now(), Vec::new(), 0);
+    while !stopped(stop) {
+        let due = schedule.due(start.elapsed());
+        while seq < due {
+            let (bytes, offload) = frame.with(Probe { seq, time_ns: now_ns() });
+            seq += 1;
+            // A request that finds the ring full is lost, as the counters say.
+            if sent(pair.send(bytes, offload))? {
+                stats.counters.tx_frames.add(1);
+                stats.counters.tx_bytes.add(frame.payload_len());
+            }
+        }
+        pair.flush();
+        while let Some(seen) = pair.recv(|frame| probe(frame, flow, &mut scratch)) {
+            match seen {
+                Ok((request, payload_len)) => {
+                    stats.latencies().saturating_record(now_ns().saturating_sub(request.time_ns));
+                    stats.counters.rx_frames.add(1);
+                    stats.counters.rx_bytes.add(payload_len);
+                }
+                Err(rejected) => stats.reject(rejected),
+            }
+        }
+        let left = schedule.next_at().saturating_sub(start.elapsed());
+        pair.wait(WaitFor::Receive, left.min(STOP_POLL))?;
     }
     Ok(())
 }

@@ -293,6 +293,23 @@ fn requests_are_answered_and_timed() {
 }
 
 #[test]
+fn requests_at_a_rate_are_sent_whether_or_not_others_were_answered() {
+    let config = Config { lose: |number| number.is_multiple_of(100), ..Config::default() };
+    let mut bench = Bench::new(&config);
+    let server = bench.start(pingpong::respond);
+    let options = pingpong::Options::default();
+    let client = bench.start(move |end| pingpong::request_at(end, &options, 5_000));
+    let mut both = vec![client, server];
+    bench.finish(&mut both, |all| all[0].stats.snapshot().tx_frames >= 2000);
+    let client = both[0].stats.snapshot();
+    assert_eq!(both[0].stats.latency().len(), client.rx_frames);
+    // Of a request and its answer one in fifty is lost, and some are under way.
+    let lost = client.tx_frames - client.rx_frames;
+    assert!((client.tx_frames / 100..=client.tx_frames / 20).contains(&lost), "{client:?}");
+    assert_eq!(client.invalid, 0);
+}
+
+#[test]
 fn sizes_that_are_no_packet_are_refused() {
     let options = small::Options { frame_bytes: 57, ..small::Options::default() };
     let mut bench = Bench::new(&Config::default());
