@@ -75,7 +75,7 @@ attack: ## Attack a running weir in 180 ways; what its other guests notice (12 m
 instructions: ## Where the instructions of a packet go, by stage (needs valgrind)
 	$(XTASK) instructions --stages
 
-bench: ## Measure weir against its peers (needs root, some 25 minutes)
+bench: ## Measure weir against its peers (needs root, some 40 minutes)
 	$(XTASK) bench
 
 lab-report: libpcap ## Run the lab's experiments; write docs/lab and target/lab-report.html

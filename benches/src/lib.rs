@@ -7,6 +7,7 @@
 
 mod evpn;
 mod fdb;
+mod host_traffic;
 mod idle;
 pub mod instructions;
 mod load_cost;
@@ -16,8 +17,10 @@ mod other_load;
 mod overlay;
 mod packet_rate;
 mod peers;
+mod request_response;
 mod routes;
 mod sleeps;
+mod uml_traffic;
 mod uplink_rate;
 mod vif_programs;
 mod vm_coalescing;
@@ -42,7 +45,7 @@ use weir_bed::{
 use self::{
     machine::{Looks, Machine, Speed},
     overlay::{KernelPair, WeirPair},
-    peers::{ovs_dpdk::OvsDpdk, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
+    peers::{ovs_dpdk::OvsDpdk, passt::Passt, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
     vif_programs::VifPrograms,
 };
 
@@ -131,17 +134,25 @@ const ROWS: &[Row] = &[
     Row { name: "pps64_vs_testpmd", measure: packet_rate::small_vs_testpmd },
     Row { name: "pps64_burst32_vs_testpmd", measure: packet_rate::small_32_vs_testpmd },
     Row { name: "pps64_packed_vs_testpmd", measure: packet_rate::small_packed_vs_testpmd },
+    Row { name: "pps64_two_cores_vs_testpmd", measure: packet_rate::small_on_two_cores },
     Row { name: "pps1500_vs_testpmd", measure: packet_rate::large_vs_testpmd },
+    Row { name: "pps1500_vs_ovs_dpdk", measure: packet_rate::large_vs_ovs_dpdk },
+    Row { name: "imix_vs_testpmd", measure: packet_rate::mix_vs_testpmd },
+    Row { name: "imix_vs_ovs_dpdk", measure: packet_rate::mix_vs_ovs_dpdk },
+    Row { name: "rr_p99_vs_ovs", measure: request_response::measure },
     Row { name: "gbps_tso_per_core", measure: load_cost::large_segments },
     Row { name: "cpu_at_1gbps_1500B", measure: load_cost::paced },
     Row { name: "cpu_idle", measure: idle::cpu },
     Row { name: "idle_wakeups_per_s", measure: idle::wakeups },
     Row { name: "bytes_per_idle_port", measure: idle::memory },
     Row { name: "xdp_pps_vs_tap", measure: uplink_rate::outward },
+    Row { name: "uplink_pps_vs_ovs_dpdk", measure: uplink_rate::vs_ovs_dpdk },
     Row { name: "instructions_per_packet", measure: instructions_per_packet },
     Row { name: "fdb_lookup_100k_vs_100", measure: fdb::lookups },
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
+    Row { name: "uml_tcp_vs_bridge", measure: uml_traffic::measure },
+    Row { name: "vm_to_host_tcp_vs_passt", measure: host_traffic::measure },
     Row { name: "overlay_tcp_vs_kernel", measure: overlay::tcp },
     Row { name: "overlay_pps64_vs_kernel", measure: overlay::small_udp },
     Row { name: "evpn_reachable_ms", measure: evpn::reachable },
@@ -149,6 +160,7 @@ const ROWS: &[Row] = &[
     Row { name: "evpn_route", measure: routes::cost },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
     Row { name: "metrics_scrape_ms", measure: watched::scrape },
+    Row { name: "ports_1000_time_vs_2", measure: watched::crowded_load },
     Row { name: "pps_while_scraped", measure: watched::scraped_load },
     Row { name: "top_cpu_percent", measure: watched::top },
     Row { name: "capture_on_pps", measure: watched::capture },
@@ -193,15 +205,20 @@ fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contender {
     Weir,
+    /// With two workers, anywhere.
+    WeirOnTwoCores,
     TapBridge,
     OvsDpdk,
+    /// A guest's way to the host, and no switch.
+    Passt,
     /// Two of them, on two hosts.
     WeirOverlay,
     /// A bridge and the kernel's VXLAN device on each of two hosts.
     KernelOverlay,
-    /// Two vhost-user ports and nothing between them, `burst` packets at a time.
+    /// Two vhost-user ports and nothing between them, `burst` packets at a time, on one core or two.
     TestpmdVhost {
         burst: u32,
+        cores: usize,
     },
 }
 
@@ -209,8 +226,10 @@ impl Contender {
     fn name(self) -> &'static str {
         match self {
             Self::Weir => "weir",
+            Self::WeirOnTwoCores => "weir, 2 workers",
             Self::TapBridge => "tap+bridge",
             Self::OvsDpdk => "ovs-dpdk",
+            Self::Passt => "passt",
             Self::WeirOverlay => "weir overlay",
             Self::KernelOverlay => "kernel vxlan",
             Self::TestpmdVhost { .. } => "testpmd",
@@ -219,14 +238,27 @@ impl Contender {
 
     /// Starts it with two ports; `cpu` is where weir is held, if anywhere.
     fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
+        let started = self.start_anew(lab, cpu);
+        if matches!(self, Self::Weir | Self::WeirOnTwoCores | Self::WeirOverlay) {
+            return started;
+        }
+        started.map_err(Error::absent(self.name()))
+    }
+
+    fn start_anew(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         Ok(match self {
             Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
+            Self::WeirOnTwoCores => {
+                Box::new(Weir::start(lab, &Setup { workers: Some(2), ..Setup::vifs(2) })?)
+            }
+            Self::WeirOverlay => Box::new(WeirPair::start(lab)?),
             Self::TapBridge => Box::new(TapBridge::start(2)?),
             Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
-            Self::WeirOverlay => Box::new(WeirPair::start(lab)?),
+            Self::Passt => Box::new(Passt::start(&lab.workspace)?),
             Self::KernelOverlay => Box::new(KernelPair::start()?),
-            Self::TestpmdVhost { burst } => {
-                Box::new(TestpmdVhost::start(&lab.workspace, burst, SWITCH_CPU)?)
+            Self::TestpmdVhost { burst, cores } => {
+                let cpus = [SWITCH_CPU, SWITCH_CPU + 1];
+                Box::new(TestpmdVhost::start(&lab.workspace, burst, &cpus[..cores])?)
             }
         })
     }

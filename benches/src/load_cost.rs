@@ -115,7 +115,11 @@ pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<(
     Ok(())
 }
 
-fn start(bench: &Bench<'_>, latency_budget: Option<&'static str>) -> Result<(Weir, [PathBuf; 2])> {
+/// A weir that takes frames from the guests of the examples.
+pub(super) fn start(
+    bench: &Bench<'_>,
+    latency_budget: Option<&'static str>,
+) -> Result<(Weir, [PathBuf; 2])> {
     bench.note_other_load()?;
     let vifs = MACS.map(|mac| Vif { mac: Some(mac), latency_budget, ..Vif::default() }).to_vec();
     let setup = Setup { vifs, cpu: Some(SWITCH_CPU), ..Setup::default() };

@@ -1,19 +1,21 @@
-//! Small packets from a `vif` guest out of an uplink: AF_XDP on a veth against a TAP.
+//! Small packets from a `vif` guest out of an uplink: AF_XDP on a veth against a TAP, and weir against OVS-DPDK.
 //!
 //! The host's interface counts both: the veth's far end, or the TAP. The host drops the packets at once, being for
 //! another MAC address, in both cases on the switch's core. A further run feeds an uplink's port one burst over and
 //! over without a switch: no switch can be faster than this kernel limit.
 
+use std::time::{Duration, Instant};
+
 use weir_bed::{
-    error::{Result, check},
+    error::{Error, Result, check},
     process::Placement,
     report::{Figure, Goal, Report, Samples},
+    switch::Switch as _,
     uplink::{Uplink, UplinkSite},
-    usage::Usage,
     weir::{Setup, Vif, Weir},
 };
 
-use super::{Bench, CLIENT_CPU, SWITCH_CPU};
+use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU, peers::ovs_dpdk::OvsDpdk};
 use crate::vif_programs::{EverySecond, MACS};
 
 const FRAME_BYTES: u32 = 64;
@@ -32,7 +34,7 @@ pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
             (port_alone, Uplink::Tap, "port alone"),
         ]) {
             bench.note_other_load()?;
-            *rate = measure(bench, uplink)?;
+            *rate = measure(bench, uplink)?.per_core;
             check(*rate > 0.0, || format!("{uplink}: nothing arrived"))?;
             let rounds = bench.rounds;
             println!("round {round}/{rounds}: {what}, {uplink}: {rate:.0} packets/s per core");
@@ -58,10 +60,40 @@ pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Packets that the host gets per second of CPU time of the program that sends them.
-type Measure = fn(&Bench<'_>, Uplink) -> Result<f64>;
+/// By a TAP, against a switch that polls, each on a core. Packets that arrive a second.
+pub(super) fn vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let contenders = [Contender::Weir, Contender::OvsDpdk];
+    let measure = |contender| match contender {
+        Contender::OvsDpdk => through_ovs(bench),
+        _ => through_weir(bench, Uplink::Tap).map(|rate| rate.packets_per_second),
+    };
+    let found = bench.interleaved("packets/s", contenders, measure, |rate| *rate)?;
+    let [weir, ovs] = found.map(|rates| rates.into_iter().collect::<Samples>());
+    let what = "64 B from a polling vif guest to a TAP, a core for the switch";
+    let figure = Figure::ratio("uplink_pps_vs_ovs_dpdk", what, weir.ratio_to(&ovs));
+    report.add(figure.goal(Some(Goal::AtLeast(1.5))));
+    report.add(Figure::new("uplink_pps_weir", "packets/s", "counted by the host", weir));
+    report.add(Figure::new("uplink_pps_ovs_dpdk", "packets/s", "counted by the host", ovs));
+    Ok(())
+}
 
-fn through_weir(bench: &Bench<'_>, uplink: Uplink) -> Result<f64> {
+fn through_ovs(bench: &Bench<'_>) -> Result<f64> {
+    let [_, outside] = MACS;
+    let ovs = OvsDpdk::with_tap(&bench.lab.workspace, bench.lab.qemu)
+        .map_err(Error::absent("ovs-dpdk with a TAP"))?;
+    let site = ovs.uplink()?;
+    site.announce(outside)?;
+    let socket = ovs.link(0)?.socket;
+    let load = bench.programs.outward(&socket, FRAME_BYTES, 2 + SECONDS, CLIENT_CPU)?;
+    let rate = Rate::measure(site, || ovs.cpu_time(), load)?.packets_per_second;
+    check(rate > 0.0, || "nothing arrived from Open vSwitch".into())?;
+    Ok(rate)
+}
+
+/// What the host gets of a program that sends.
+type Measure = fn(&Bench<'_>, Uplink) -> Result<Rate>;
+
+fn through_weir(bench: &Bench<'_>, uplink: Uplink) -> Result<Rate> {
     let [guest, outside] = MACS;
     let vifs = vec![Vif { mac: Some(guest), ..Vif::default() }];
     let setup = Setup { vifs, uplink: Some(uplink), cpu: Some(SWITCH_CPU), ..Setup::default() };
@@ -70,23 +102,38 @@ fn through_weir(bench: &Bench<'_>, uplink: Uplink) -> Result<f64> {
     site.announce(outside)?;
     let socket = weir.socket(0_u8)?;
     let load = bench.programs.outward(&socket, FRAME_BYTES, 2 + SECONDS, CLIENT_CPU)?;
-    per_core(site, weir.usage(), load)
+    Rate::measure(site, || weir.usage().cpu_time(), load)
 }
 
-fn port_alone(bench: &Bench<'_>, uplink: Uplink) -> Result<f64> {
+fn port_alone(bench: &Bench<'_>, uplink: Uplink) -> Result<Rate> {
     let site = UplinkSite::new(uplink)?;
     let placement = Placement { cpu: Some(SWITCH_CPU), ..site.placement() };
     let load = bench.programs.uplink_limit(uplink, FRAME_BYTES, 2 + SECONDS, &placement)?;
-    per_core(&site, load.usage(), load)
+    let sender = load.usage();
+    Rate::measure(&site, || sender.cpu_time(), load)
 }
 
-fn per_core(site: &UplinkSite, sender: Usage, mut load: EverySecond) -> Result<f64> {
-    load.next()?;
-    let (packets, cpu) = (site.received()?, sender.cpu_time()?);
-    for _ in 0..SECONDS {
+struct Rate {
+    packets_per_second: f64,
+    /// For each second of CPU time of the program that sends.
+    per_core: f64,
+}
+
+impl Rate {
+    fn measure(
+        site: &UplinkSite,
+        cpu_time: impl Fn() -> Result<Duration>,
+        mut load: EverySecond,
+    ) -> Result<Self> {
         load.next()?;
+        let (begin, packets, cpu) = (Instant::now(), site.received()?, cpu_time()?);
+        for _ in 0..SECONDS {
+            load.next()?;
+        }
+        let time = begin.elapsed();
+        let packets = site.received()?.saturating_sub(packets) as f64;
+        let cpu = cpu_time()?.saturating_sub(cpu);
+        let packets_per_second = packets / time.as_secs_f64();
+        Ok(Self { packets_per_second, per_core: packets / cpu.as_secs_f64() })
     }
-    let packets = site.received()?.saturating_sub(packets);
-    let cpu = sender.cpu_time()?.saturating_sub(cpu);
-    Ok(packets as f64 / cpu.as_secs_f64())
 }

@@ -89,6 +89,18 @@ impl VifPrograms {
         self.run("uplink_limit", names.into_iter().chain(numbers).collect(), placement)
     }
 
+    /// `rate` requests a second from the guest at the first socket to that at the second, which answers, for `seconds`
+    /// after one to warm up. Says a line when it is warm, and one in the end.
+    pub fn ask(
+        &self,
+        sockets: &[PathBuf; 2],
+        rate: u32,
+        seconds: u32,
+        cpu: usize,
+    ) -> Result<EverySecond> {
+        self.every_second("ask", sockets, &[rate, seconds], cpu)
+    }
+
     /// A silent guest at each of `sockets`, until what is returned is dropped.
     pub fn attach(&self, sockets: &[PathBuf]) -> Result<Process> {
         let program = self.example("attach");
@@ -151,9 +163,14 @@ impl EverySecond {
         Usage::of(self.process.pid())
     }
 
+    /// Awaits what it says next.
+    pub fn line(&mut self) -> Result<String> {
+        next_line(&self.dialogue.lines, self.name)
+    }
+
     /// Awaits the end of the current second: its figure.
     pub fn next(&mut self) -> Result<f64> {
-        let line = next_line(&self.dialogue.lines, self.name)?;
+        let line = self.line()?;
         figure(&line).ok_or_else(|| Error::parse("a second's figure", line))
     }
 }

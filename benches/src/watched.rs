@@ -1,4 +1,4 @@
-//! What it costs to look at weir: scrapes, `weir top`, a capture.
+//! What it costs to have a thousand ports, and to look at weir: scrapes, `weir top`, a capture.
 
 use std::{
     path::PathBuf,
@@ -20,7 +20,9 @@ use weir_bed::{
     weir::{Setup, Vif, Weir},
 };
 
-use super::{Bench, CLIENT_CPU, SWITCH_CPU, idle::DESCRIPTORS_PER_PORT, vif_programs::MACS};
+use super::{
+    Bench, CLIENT_CPU, SWITCH_CPU, idle::DESCRIPTORS_PER_PORT, packet_rate, vif_programs::MACS,
+};
 
 /// Interfaces with a silent guest each.
 const SILENT: u16 = 1000;
@@ -106,6 +108,33 @@ pub(super) fn scrape(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     report.add(figure.goal(Some(Goal::AtMost(50.0))));
     let what = "the length of this answer";
     report.add(Figure::new("metrics_scrape_bytes", "bytes", what, Samples::one(bytes as f64)));
+    Ok(())
+}
+
+/// What a packet takes a worker that serves a thousand silent ports as well, against one that does not.
+pub(super) fn crowded_load(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let _pages = HugePages::reserve()?;
+    let crowd = Crowd::start(bench, Some(SWITCH_CPU))?;
+    let alone = Weir::start(bench.lab, &Setup { cpu: Some(SWITCH_CPU), ..Setup::vifs(2) })?;
+    let rounds = bench.rounds(|round| {
+        bench.note_other_load()?;
+        let time = |weir: &Weir| {
+            let rate = packet_rate::through(weir, &Traffic::default())?.per_busy_second;
+            let rate =
+                rate.ok_or_else(|| Error::Check("weir does not say how busy it was".into()))?;
+            Ok::<_, Error>(1e9 / rate)
+        };
+        let (few, many) = (time(&alone)?, time(&crowd.weir)?);
+        println!("round {round}: {few:.1} ns a packet with 2 ports, {many:.1} with 1,000");
+        Ok([few, many])
+    })?;
+    let of = |which: usize| rounds.iter().map(|round| round[which]).collect::<Samples>();
+    let (few, many) = (of(0), of(1));
+    let what = "64 B through two ports: the worker's time for a packet beside 1,000 silent ones, over that without";
+    let figure = Figure::ratio("ports_1000_time_vs_2", what, many.ratio_to(&few));
+    report.add(figure.goal(Some(Goal::AtMost(1.15))));
+    report.add(Figure::new("packet_ns_of_1000_ports", "ns", "by weir's own count", many));
+    report.add(Figure::new("packet_ns_of_2_ports", "ns", "by weir's own count", few));
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use weir_bed::{
     address,
-    error::{Error, Result},
+    error::{Error, Result, check},
     hugepages::HugePages,
     netns::Netns,
     packages::VSWITCHD,
@@ -19,10 +19,15 @@ use weir_bed::{
     qemu::{MEMORY, Plug, Qemu},
     switch::{Switch, Work},
     testpmd::Link,
+    uplink::{Uplink, UplinkSite},
+    usage::Usage,
     workspace::{Workspace, socket_path},
 };
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// The socket of its database.
+const DATABASE: &str = "db.sock";
 
 /// The socket on which the switch takes commands.
 const CONTROL: &str = "vswitchd.ctl";
@@ -36,23 +41,61 @@ pub const POLLING_CPU: usize = 1;
 /// A running Open vSwitch with one bridge.
 pub struct OvsDpdk {
     // In the order they must go: the switch, its database, then what they use.
-    _vswitchd: Process,
+    vswitchd: Process,
     _database: Process,
-    _netns: Netns,
+    home: Home,
     _pages: HugePages,
     dir: PathBuf,
     qemu: Qemu,
 }
 
+/// Where it runs.
+enum Home {
+    Own(Netns),
+    /// With an uplink.
+    Site(UplinkSite),
+}
+
 impl OvsDpdk {
     /// A bridge with `ports` vhost-user ports.
     pub fn start(workspace: &Workspace, qemu: Qemu, ports: u8) -> Result<Self> {
+        Self::start_at(Home::Own(Netns::new()?), workspace, qemu, ports)
+    }
+
+    /// A bridge with one vhost-user port and a TAP as uplink, by DPDK's driver.
+    pub fn with_tap(workspace: &Workspace, qemu: Qemu) -> Result<Self> {
+        let site = UplinkSite::new(Uplink::Tap)?;
+        let switch = Self::start_at(Home::Site(site), workspace, qemu, 1)?;
+        let env = [("OVS_RUNDIR", switch.dir.as_os_str())];
+        let server = format!("unix:{}", switch.dir.join(DATABASE).display());
+        let vsctl = Vsctl { server: &server, dir: &switch.dir, env: &env };
+        let interface = Uplink::Tap.interface();
+        let devargs = format!("options:dpdk-devargs=\"net_tap0,iface={interface}\"");
+        let add = ["add-port", "br0", "tap0", "--", "set", "Interface", "tap0", "type=dpdk"];
+        // The driver needs as many queues each way, and there is one to send for each thread.
+        vsctl.run(&[&add[..], &["options:n_rxq=2", &devargs]].concat())?;
+        let error = vsctl.ask(&["get", "Interface", "tap0", "error"])?;
+        check(error.trim() == "[]", || format!("Open vSwitch has no TAP: {error}"))?;
+        Ok(switch)
+    }
+
+    /// Where the uplink leads.
+    pub fn uplink(&self) -> Result<&UplinkSite> {
+        match &self.home {
+            Home::Site(site) => Ok(site),
+            Home::Own(_) => Err(Error::Check("this Open vSwitch has no uplink".into())),
+        }
+    }
+
+    fn start_at(home: Home, workspace: &Workspace, qemu: Qemu, ports: u8) -> Result<Self> {
         let pages = HugePages::reserve()?;
-        let netns = Netns::new()?;
         let dir = workspace.run_dir("ovs")?;
         let log = dir.join("ovs.log");
         let env = [("OVS_RUNDIR", dir.as_os_str())];
-        let placement = netns.placement();
+        let placement = match &home {
+            Home::Own(netns) => netns.placement(),
+            Home::Site(site) => site.placement(),
+        };
         // The daemons take their directories from the environment.
         let with_dirs = |argv: &[&str]| -> Result<Process> {
             let dir = dir.to_string_lossy();
@@ -64,7 +107,7 @@ impl OvsDpdk {
         };
 
         let conf = dir.join("conf.db").to_string_lossy().into_owned();
-        let db_socket = socket_path(&dir, "db.sock")?;
+        let db_socket = socket_path(&dir, DATABASE)?;
         let remote = format!("punix:{}", db_socket.display());
         let server = format!("unix:{}", db_socket.display());
         run_in(&["ovsdb-tool", "create", &conf, SCHEMA], &dir, &env)?;
@@ -104,14 +147,7 @@ impl OvsDpdk {
             let socket = socket_path(&dir, &port)?;
             wait_until("Open vSwitch's vhost-user socket", PATIENCE, || Ok(socket.exists()))?;
         }
-        Ok(Self {
-            _vswitchd: vswitchd,
-            _database: database,
-            _netns: netns,
-            _pages: pages,
-            dir,
-            qemu,
-        })
+        Ok(Self { vswitchd, _database: database, home, _pages: pages, dir, qemu })
     }
 }
 
@@ -145,6 +181,10 @@ impl Switch for OvsDpdk {
         Ok(Link { socket: socket_path(&self.dir, &port(index))?, mac: address::mac(index) })
     }
 
+    fn cpu_time(&self) -> Result<Duration> {
+        Usage::of(self.vswitchd.pid()).cpu_time()
+    }
+
     fn work(&self) -> Result<Option<Work>> {
         let target = self.dir.join(CONTROL).display().to_string();
         let argv = ["ovs-appctl", "--target", &target, "dpif-netdev/pmd-stats-show"];
@@ -173,10 +213,14 @@ struct Vsctl<'a> {
 
 impl Vsctl<'_> {
     fn run(&self, args: &[&str]) -> Result<()> {
+        self.ask(args).map(drop)
+    }
+
+    fn ask(&self, args: &[&str]) -> Result<String> {
         let timeout = format!("--timeout={}", PATIENCE.as_secs());
         let mut argv = vec!["ovs-vsctl", "--db", self.server, &timeout];
         argv.extend(args);
-        run_in(&argv, self.dir, self.env).map(drop)
+        run_in(&argv, self.dir, self.env)
     }
 }
 

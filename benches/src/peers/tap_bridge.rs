@@ -2,7 +2,9 @@
 //!
 //! QEMU itself moves packets between the guest and its TAP (no vhost-net), with all offloads of virtio-net.
 
-use weir_bed::{address, error::Result, netns::Netns, qemu::Plug, switch::Switch};
+use weir_bed::{
+    address, error::Result, netns::Netns, process::Placement, qemu::Plug, switch::Switch,
+};
 
 const BRIDGE: &str = "br0";
 
@@ -21,6 +23,11 @@ impl TapBridge {
         }
         Ok(Self { netns })
     }
+
+    /// Where its TAPs are.
+    pub fn placement(&self) -> Placement {
+        self.netns.placement()
+    }
 }
 
 impl Switch for TapBridge {
@@ -34,6 +41,7 @@ impl Switch for TapBridge {
     }
 }
 
-fn tap(index: u8) -> String {
+/// The name of TAP `index`.
+pub fn tap(index: u8) -> String {
     format!("tap{index}")
 }

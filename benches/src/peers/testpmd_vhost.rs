@@ -27,11 +27,11 @@ pub struct TestpmdVhost {
 }
 
 impl TestpmdVhost {
-    /// Forwards `burst` packets at a time, all threads on CPU `cpu`.
-    pub fn start(workspace: &Workspace, burst: u32, cpu: usize) -> Result<Self> {
+    /// Forwards `burst` packets at a time, with one thread for each of `cpus`; the others are on the first of these.
+    pub fn start(workspace: &Workspace, burst: u32, cpus: &[usize]) -> Result<Self> {
         let pages = HugePages::reserve()?;
         let memory = ["--single-file-segments", "--in-memory"];
-        Self::start_by(workspace, &["stdbuf", "-oL"], &memory, burst, cpu, Some(pages))
+        Self::start_by(workspace, &["stdbuf", "-oL"], &memory, burst, cpus, Some(pages))
     }
 
     /// The same as the last words of the command `wrapper`, without huge pages, and with copies as callgrind knows them.
@@ -42,7 +42,7 @@ impl TestpmdVhost {
         cpu: usize,
     ) -> Result<Self> {
         let memory = ["--no-huge", "--force-max-simd-bitwidth=128"];
-        Self::start_by(workspace, wrapper, &memory, burst, cpu, None)
+        Self::start_by(workspace, wrapper, &memory, burst, &[cpu], None)
     }
 
     fn start_by(
@@ -50,15 +50,20 @@ impl TestpmdVhost {
         wrapper: &[&str],
         memory: &[&str],
         burst: u32,
-        cpu: usize,
+        cpus: &[usize],
         pages: Option<HugePages>,
     ) -> Result<Self> {
+        let [first, ..] = *cpus else {
+            return Err(Error::Check("testpmd needs a CPU".into()));
+        };
         let dir = workspace.run_dir("testpmd")?;
         let sockets = [socket_path(&dir, &socket_name(0))?, socket_path(&dir, &socket_name(1))?];
         let [vdev0, vdev1] = [0, 1].map(|number: usize| {
             format!("--vdev=net_vhost{number},iface={},queues=1", sockets[number].display())
         });
-        let lcores = format!("--lcores=0@{cpu},1@{cpu}");
+        let forwarding = (1..).zip(cpus).map(|(lcore, cpu)| format!(",{lcore}@{cpu}"));
+        let lcores = format!("--lcores=0@{first}{}", forwarding.collect::<String>());
+        let cores = format!("--nb-cores={}", cpus.len());
         let burst = format!("--burst={burst}");
         let argv = [
             "dpdk-testpmd",
@@ -71,16 +76,11 @@ impl TestpmdVhost {
             &vdev0,
             &vdev1,
         ];
-        let options = [
-            "--",
-            "--interactive",
-            "--nb-cores=1",
-            "--forward-mode=io",
-            "--total-num-mbufs=16384",
-            &burst,
-        ];
+        let options =
+            ["--", "--interactive", &cores, "--forward-mode=io", "--total-num-mbufs=16384", &burst];
         let argv = [wrapper, &argv, memory, &options].concat();
-        let placement = Placement { cpu: Some(cpu), ..Placement::default() };
+        let cpu = (cpus.len() == 1).then_some(first);
+        let placement = Placement { cpu, ..Placement::default() };
         let (mut process, mut dialogue) = Process::start_dialogue(&argv, &placement)?;
         wait_until("testpmd's vhost-user sockets", PATIENCE, || {
             process.check_alive()?;

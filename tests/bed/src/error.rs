@@ -42,6 +42,14 @@ pub enum Error {
         /// What was there instead.
         text: String,
     },
+    /// What weir is to be compared with does not run on this machine.
+    #[error("{peer} does not run here: {why}")]
+    Absent {
+        /// What it is.
+        peer: &'static str,
+        /// What went wrong.
+        why: String,
+    },
     /// A check of a test did not hold.
     #[error("{0}")]
     Check(String),
@@ -51,6 +59,11 @@ impl Error {
     /// An I/O error with the operation and the path it concerned, for `map_err`.
     pub fn io<'a>(operation: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { what: format!("{operation} {}", path.display()), source }
+    }
+
+    /// For `map_err` where `peer` is started, which need not be there.
+    pub fn absent(peer: &'static str) -> impl FnOnce(Self) -> Self {
+        move |error| Self::Absent { peer, why: error.to_string() }
     }
 
     /// `what` was expected; `text` is what a program printed.

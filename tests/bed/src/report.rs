@@ -247,10 +247,13 @@ impl Report {
         self.missing.push((name, why));
     }
 
-    /// The same where it is not.
+    /// The same where it is not, unless a peer does not run here: no failure of weir's.
     pub fn fail(&mut self, name: &'static str, error: &Error) {
         let text = error.to_string();
         let first_line = text.lines().next().unwrap_or_default();
+        if matches!(error, Error::Absent { .. }) {
+            return self.leave_out(name, format!("left out: {first_line}"));
+        }
         self.missing.push((name, format!("could not be measured: {first_line}")));
         self.failures += 1;
     }
@@ -399,6 +402,18 @@ mod tests {
         assert_eq!(json["fast_min"], 1.5);
         assert_eq!(json["idle_max"], 2.0);
         assert_eq!(json.as_object().unwrap().len(), 6);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_run_is_left_out_and_no_failure() {
+        let mut report = Report::default();
+        let error = Error::absent("a peer")(Error::Check("no such program\nlog".into()));
+        report.fail("row", &error);
+        report.fail("other", &Error::Check("broken".into()));
+        assert_eq!(report.failures(), 1);
+        assert!(report.numbers().is_empty());
+        let table = report.table();
+        assert!(table.contains("left out: a peer does not run here: no such program\n"), "{table}");
     }
 
     #[test]

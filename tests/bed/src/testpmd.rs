@@ -19,6 +19,13 @@ use crate::{
 /// How long testpmd may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The simple Internet mix: lengths without checksum, and how many of twelve packets have each.
+pub const IMIX: [(u32, u32); 3] = [(64, 7), (570, 4), (1500, 1)];
+
+/// A run of packets of one length is so many times its share: 192 packets are in flight in all.
+const IMIX_RUN: u32 = 4;
+const IMIX_RUNS: u32 = 4;
+
 /// The packets that go round, and the rings they go through.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic<'a> {
@@ -33,6 +40,9 @@ pub struct Traffic<'a> {
     pub first_bursts: u32,
     /// Entries of each ring.
     pub queue_size: u16,
+    /// Whether packets are of three lengths ([`IMIX`]); [`Traffic::packet_bytes`] and [`Traffic::first_bursts`] say nothing
+    /// then.
+    pub imix: bool,
     /// The rings' format.
     pub rings: Rings,
     /// Whether it is to do without huge pages, more slowly.
@@ -61,6 +71,7 @@ impl Default for Traffic<'_> {
             packet_bytes: 64,
             burst: 32,
             first_bursts: 4,
+            imix: false,
             queue_size: 256,
             rings: Rings::Split,
             small_pages: false,
@@ -83,7 +94,9 @@ pub struct Testpmd {
     process: Process,
     dialogue: crate::process::Dialogue,
     transcript: String,
+    burst: u32,
     first_bursts: u32,
+    imix: bool,
 }
 
 impl Testpmd {
@@ -94,6 +107,7 @@ impl Testpmd {
             packet_bytes,
             burst,
             first_bursts,
+            imix,
             queue_size,
             rings,
             small_pages,
@@ -114,7 +128,7 @@ impl Testpmd {
             )
         };
         let length = format!("--txpkts={packet_bytes}");
-        let burst = format!("--burst={burst}");
+        let burst_option = format!("--burst={burst}");
         let (rxd, txd) = (format!("--rxd={queue_size}"), format!("--txd={queue_size}"));
         let lcores = format!("--lcores=0@{cpu},1@{cpu}");
         let (vdev0, vdev1) = (vdev(0, first), vdev(1, second));
@@ -148,7 +162,7 @@ impl Testpmd {
             "--total-num-mbufs=16384",
             "--txonly-multi-flow",
             &length,
-            &burst,
+            &burst_option,
             &rxd,
             &txd,
             &rxq,
@@ -156,18 +170,39 @@ impl Testpmd {
             &peer0,
             &peer1,
         ];
+        // What waits in the rings when forwarding starts again is to go on.
+        let keeps: &[_] = if imix { &["--no-flush-rx"] } else { &[] };
         // Behind the program's name.
         let (program, options) = argv.split_at(3);
-        let argv = [program, pages, options].concat();
+        let argv = [program, pages, options, keeps].concat();
         let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
-        let mut testpmd = Self { process, dialogue, transcript: String::new(), first_bursts };
+        let transcript = String::new();
+        let mut testpmd = Self { process, dialogue, transcript, burst, first_bursts, imix };
         testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;
         Ok(testpmd)
     }
 
     /// Sends the first packets and forwards from then on.
     pub fn circulate(&mut self) -> Result<()> {
-        self.command(&format!("start tx_first {}", self.first_bursts))?;
+        if !self.imix {
+            return self.send_first(self.first_bursts);
+        }
+        // Those that were sent before wait in the rings meanwhile.
+        self.command(&format!("set burst {IMIX_RUN}"))?;
+        for _ in 0..IMIX_RUNS {
+            for (bytes, share) in IMIX {
+                self.command(&format!("set txpkts {bytes}"))?;
+                self.send_first(share)?;
+                self.pause()?;
+            }
+        }
+        self.command(&format!("set burst {}", self.burst))?;
+        self.command("start")?;
+        self.await_line("forwarding to start", |line| line.contains("packet forwarding"))
+    }
+
+    fn send_first(&mut self, bursts: u32) -> Result<()> {
+        self.command(&format!("start tx_first {bursts}"))?;
         self.await_line("forwarding to start", |line| line.contains("packet forwarding"))
     }
 
@@ -284,6 +319,14 @@ fn core_limit(line: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mix_has_the_mean_length_that_it_is_known_for_and_fits_a_ring() {
+        let packets: u32 = IMIX.iter().map(|(_, share)| share).sum();
+        let bytes: u32 = IMIX.iter().map(|(bytes, share)| bytes * share).sum();
+        assert_eq!((packets, bytes / packets), (12, 352));
+        assert!(IMIX_RUNS * IMIX_RUN * packets <= 256);
+    }
 
     #[test]
     fn a_cores_limit_is_read_from_its_cycles() {

@@ -1,0 +1,89 @@
+//! passt: a VM's user-mode network. What a guest sends by TCP goes through sockets of the host, without privileges.
+//!
+//! A namespace with an interface and a default route is the host: without these passt does not start. Its address is
+//! the guest's as well, and the guest reaches the host at its gateway's (passt(1)).
+
+use std::{path::PathBuf, time::Duration};
+
+use weir_bed::{
+    address,
+    error::{Error, Result},
+    netns::Netns,
+    process::{Process, wait_until},
+    qemu::Plug,
+    switch::Switch,
+    usage::Usage,
+    workspace::{Workspace, socket_path},
+};
+
+/// The program.
+pub const PROGRAM: &str = "/usr/bin/passt";
+
+/// Where the guest finds the host.
+pub const HOST: &str = "10.77.0.254";
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running passt for one guest.
+pub struct Passt {
+    process: Process,
+    socket: PathBuf,
+    host: Netns,
+}
+
+impl Passt {
+    /// Starts it with the options that passt(1) shows, in the foreground.
+    pub fn start(workspace: &Workspace) -> Result<Self> {
+        let host = Netns::new()?;
+        host.ip(&["link", "add", "u0", "type", "veth", "peer", "name", "u1"])?;
+        host.ip(&["link", "set", "u1", "up"])?;
+        host.configure("u0", "192.0.2.1/24")?;
+        host.ip(&["route", "add", "default", "via", "192.0.2.254"])?;
+        let dir = workspace.run_dir("passt")?;
+        let socket = socket_path(&dir, "passt.sock")?;
+        let (path, ip) = (socket.to_string_lossy(), address::ip(0));
+        let argv = [
+            PROGRAM,
+            "--foreground",
+            "--socket",
+            &path,
+            "--address",
+            &ip,
+            "--netmask",
+            "24",
+            "--gateway",
+            HOST,
+            "--runas",
+            "0:0",
+        ];
+        let log = dir.join("passt.log");
+        let mut process = Process::start_logged(&argv, &host.placement(), &log)?;
+        wait_until("passt's socket", PATIENCE, || {
+            process.check_alive()?;
+            Ok(socket.exists())
+        })?;
+        Ok(Self { process, socket, host })
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Netns {
+        &self.host
+    }
+}
+
+impl Switch for Passt {
+    fn plug(&self, index: u8) -> Result<Plug> {
+        if index > 0 {
+            return Err(Error::Check("passt has one guest".into()));
+        }
+        let path = self.socket.display();
+        let netdev = format!("stream,id=net0,server=off,addr.type=unix,addr.path={path}");
+        let device = format!("virtio-net-pci,netdev=net0,mac={}", address::mac(index));
+        let qemu_args = vec![String::from("-netdev"), netdev, String::from("-device"), device];
+        Ok(Plug { qemu_args, placement: self.host.placement() })
+    }
+
+    fn cpu_time(&self) -> Result<Duration> {
+        Usage::of(self.process.pid()).cpu_time()
+    }
+}
