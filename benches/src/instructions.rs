@@ -66,10 +66,11 @@ impl Row {
     }
 }
 
-const ROWS: [Row; 8] = [
+const ROWS: [Row; 9] = [
     Row::new("instructions_per_packet_64_split_burst32", "split", 64, 32),
     Row::new("instructions_per_packet_64_split_burst1", "split", 64, 1),
     Row::new("instructions_per_packet_64_split_filtered_burst32", "split-filtered", 64, 32),
+    Row::new("instructions_per_packet_64_split_1000_ports_burst32", "split-1000", 64, 32),
     Row::new("instructions_per_packet_64_packed_burst32", "packed", 64, 32),
     Row::new("instructions_per_packet_64_packed_burst1", "packed", 64, 1),
     Row::new("instructions_per_packet_64_packed_in_order_burst32", "packed-in-order", 64, 32),

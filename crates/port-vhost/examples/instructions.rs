@@ -32,7 +32,7 @@ use weir_engine::{
     Ask, Delivered, Engine, Forward, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side,
     Slot, Take, Taken, clock,
 };
-use weir_fabric::{PortConfig, PortId};
+use weir_fabric::{FrameKey, PortConfig, PortId};
 use weir_filter::Program;
 use weir_policy::moderation::Kind;
 use weir_policy::steering::Receiver;
@@ -40,8 +40,10 @@ use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload, VnetHdr, vnet};
 
-const USAGE: &str = "usage: instructions split|split-filtered|split-gso|split-never-captured|split-once-captured|\
-    packed|packed-in-order FRAME_BYTES BURST BURSTS";
+const USAGE: &str = "usage: instructions split|split-filtered|split-gso|split-1000|split-never-captured|\
+    split-once-captured|packed|packed-in-order FRAME_BYTES BURST BURSTS";
+/// Ports of `split-1000`.
+const MANY: usize = 1000;
 /// Ten terms; a frame is passed when all are judged.
 const FILTER: &str = "ip and udp and src net 10.0.0.0/8 \
     and not (dst port 53 or 67 or 68 or 123 or 161 or 514 or 1900)";
@@ -85,6 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let base = Features::ALL - Features::RING_PACKED - Features::IN_ORDER;
     let features = match format.as_str() {
         "split"
+        | "split-1000"
         | "split-filtered"
         | "split-gso"
         | "split-never-captured"
@@ -100,6 +103,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [mut sender, mut receiver] = [rig.guest(SENDER)?, rig.guest(RECEIVER)?];
     rig.learn(&mut sender, SENDER)?;
     rig.learn(&mut receiver, RECEIVER)?;
+    if format == "split-1000" {
+        rig.crowd(MANY - MACS.len())?;
+    }
 
     let mut frame = frame(MACS[SENDER], MACS[RECEIVER], frame_bytes);
     let mut offload = Offload::NONE;
@@ -302,6 +308,21 @@ impl Rig {
         guest.pair.send(&frame(MACS[index], Mac::BROADCAST, 64), &Offload::NONE)?;
         guest.pair.flush();
         self.serve(index);
+        Ok(())
+    }
+
+    /// Others, whose guests are known and silent.
+    fn crowd(&mut self, others: usize) -> Result<(), Box<dyn Error>> {
+        for _ in 0..others {
+            let (id, port) = self.engine.add_port(PortConfig::vif(), |_, _| Arc::new(Stand))?;
+            self.engine.fabric().set_active(id, true)?;
+            let [high, low] = id.get().to_be_bytes();
+            let src = Mac([0x52, 0x54, 0, 1, high, low]);
+            let key = FrameKey { src, dst: MACS[SENDER], tag: None };
+            let known = self.engine.fabric().view().forward(id, &key, clock::secs(clock::now_ns()));
+            known.map_err(|reason| format!("a silent guest is refused: {reason:?}"))?;
+            self.ports.push(Some(Slot::new(port, Arc::new(PortCounters::default()))));
+        }
         Ok(())
     }
 
