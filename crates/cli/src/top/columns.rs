@@ -172,9 +172,9 @@ pub(super) fn number(rate: f64) -> String {
 }
 
 /// The columns that fit into `width`, each with its own width: the last one takes what is left. A name has a third of the
-/// screen at most.
+/// screen at most, or 16 characters: their ends tell them apart.
 pub(super) fn fitting(width: usize, longest_name: usize) -> Vec<(Column, usize)> {
-    let name = longest_name.clamp(4, (width / 3).max(8)).min(width.max(1));
+    let name = longest_name.clamp(4, (width / 3).max(16)).min(width.max(1));
     let mut left = width;
     let mut shown = Vec::new();
     for column in Column::BY_WORTH {

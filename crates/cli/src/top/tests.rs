@@ -353,6 +353,9 @@ fn columns_give_way_by_their_worth_and_never_exceed_the_width() {
     let shown = |width| fitting(width, 8).into_iter().map(|(it, _)| it).collect::<Vec<_>>();
     assert_eq!(shown(30), [Column::Name, Column::Rx, Column::Tx, Column::Hold]);
     assert_eq!(shown(160), Column::ALL);
+    // Names of some length are whole even on a narrow terminal.
+    assert_eq!(fitting(30, 15)[0], (Column::Name, 15));
+    assert_eq!(fitting(30, 63)[0], (Column::Name, 16));
 }
 
 #[test]
