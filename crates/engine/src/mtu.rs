@@ -24,6 +24,11 @@ impl FrameLenMax {
         (self != Self::NONE).then_some(self.0)
     }
 
+    /// Bytes behind the Ethernet header; `None` without a limit.
+    pub(crate) fn mtu(self) -> Option<u16> {
+        u16::try_from(self.get()? - HEADER_LEN as u32).ok()
+    }
+
     /// Those of a burst's frames, by their index, that are longer.
     pub(crate) fn exceeded_by(self, burst: &Burst<'_>) -> u64 {
         let bits = burst.frames().iter().zip(0_u32..);

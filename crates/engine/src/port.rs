@@ -171,6 +171,12 @@ pub trait Port: Receiver + Send + Sync {
         None
     }
 
+    /// A frame that begins with `head`, of the network of that number, was too long, and was dropped: tells its sender that
+    /// packets have `mtu` bytes at most. `false` from a port that tells nobody anything.
+    fn tell_too_long(&self, _head: &[u8], _network: u16, _mtu: u16) -> bool {
+        false
+    }
+
     /// Serving this port panicked, weir's fault: it must stop, with this reason, so that the other ports go on.
     fn fail(&self, reason: &str);
 

@@ -444,6 +444,7 @@ impl Forwarder {
             let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
             if over != 0 {
                 slot.counters.dropped_of(DropReason::OverMtuRx, burst, over);
+                tell_too_long_for(slot, list, burst, over);
                 list.leave_out(over);
             }
             if list.frames.is_empty() {
@@ -532,7 +533,11 @@ fn refuse(
         drop(&mut refused, burst.still_tagged, reason);
     }
     if sender.frame_len_max != FrameLenMax::NONE {
-        drop(&mut refused, sender.frame_len_max.exceeded_by(burst), DropReason::OverMtuTx);
+        let over = sender.frame_len_max.exceeded_by(burst) & !refused;
+        drop(&mut refused, over, DropReason::OverMtuTx);
+        if over != 0 {
+            tell_too_long(sender, ingress, burst, over);
+        }
     }
     if let Some(guard) = sender.guard.as_deref() {
         let now_secs = clock::secs(ingress.now_ns);
@@ -550,6 +555,41 @@ fn refuse(
         }
     }
     refused
+}
+
+/// Has an overlay tell a guest of one of its networks that these of its frames are too long: those that the guest may
+/// send, since who forges a sender would have another one told.
+#[cold]
+fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: u64) {
+    let (Some(network), Some(mtu)) =
+        (ingress.view.network_of(ingress.port), sender.frame_len_max.mtu())
+    else {
+        return;
+    };
+    let now_secs = clock::secs(ingress.now_ns);
+    for (_, frame) in (0..).zip(burst.frames()).filter(|(index, _)| over >> index & 1 != 0) {
+        let head = frame.head.as_slice();
+        let csum_at = frame.offload.csum().map(|csum| csum.field());
+        let guard = sender.guard.as_deref();
+        let may = guard.is_none_or(|it| it.check(head, frame.len, csum_at, now_secs).is_ok());
+        if may && goes_on(ingress, frame, now_secs) {
+            let mut ports = ingress.ports.iter().flatten();
+            ports.any(|slot| slot.port.tell_too_long(head, network, mtu));
+        }
+    }
+}
+
+/// Has an overlay tell the senders of these frames that they are too long for it.
+#[cold]
+fn tell_too_long_for(receiver: &Slot, list: &List, burst: &Burst<'_>, over: u64) {
+    let Some(mtu) = receiver.frame_len_max.mtu() else { return };
+    for outgoing in list.frames.iter().filter(|it| over >> it.frame & 1 != 0) {
+        if let (Some(frame), EgressTag::Tagged(network)) =
+            (burst.frames().get(usize::from(outgoing.frame)), outgoing.tag)
+        {
+            receiver.port.tell_too_long(frame.head.as_slice(), network.bits(), mtu);
+        }
+    }
 }
 
 /// Whether the fabric takes a frame, by its source address too. It is asked again when the frame is forwarded.

@@ -163,6 +163,14 @@ impl<'a> View<'a> {
         port.is_some_and(|port| !matches!(port.config.vlan, VlanMode::Access(_)))
     }
 
+    /// The number of the network that a port is in, if it is in one of an overlay.
+    pub fn network_of(&self, port: PortId) -> Option<u16> {
+        match self.ports.port(port)?.config.vlan {
+            VlanMode::Access(vid) => vid.network(),
+            _ => None,
+        }
+    }
+
     /// The ports that a flooded frame for `dst` goes to: active, in the VLAN, not `ingress`; in ascending order. What is
     /// for one station goes to no guest that may have one address only, and has another.
     pub fn flood_ports(&self, ingress: PortId, vid: Vid, dst: Mac) -> impl Iterator<Item = PortId> {

@@ -9,10 +9,13 @@ use std::sync::{Mutex, MutexGuard};
 
 use weir_engine::burst::Burst;
 use weir_engine::queue::Source;
-use weir_engine::{DropReason, PortCounters, Take};
+use weir_engine::{DropReason, PortCounters, Take, clock};
+use weir_fabric::Vid;
 use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_MAX};
 use weir_port_tap::{Service, Uncalled};
-use weir_wire::Head;
+use weir_wire::{Ethernet, Head, Mac, TooBig};
+
+use crate::port::VxlanPort;
 
 /// Answers on their way.
 #[derive(Default)]
@@ -39,6 +42,30 @@ impl Answers {
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
         true
+    }
+}
+
+/// Who tells guests that a packet is too long, where nobody is known to whom it would have gone by the overlay. No
+/// station's: it is of those that anybody may use, and names nobody.
+const NOBODY: Mac = Mac([0x02, b'w', b'e', b'i', b'r', 0]);
+
+impl VxlanPort {
+    /// Tells the sender of the frame that begins with `head` that a packet may have `mtu` bytes.
+    pub(crate) fn tell_mtu(&self, head: &[u8], number: u16, mtu: u16) {
+        let now_ns = clock::now_ns();
+        let networks = self.networks();
+        let (Some(network), Some(vid), Ok(Ethernet { dst, .. })) =
+            (networks.network(number), Vid::of_network(number), Ethernet::parse(head))
+        else {
+            return;
+        };
+        let is_away = self.fdb.lookup(vid, dst, clock::secs(now_ns)) == Some(self.id);
+        let from = if is_away { dst } else { NOBODY };
+        if let Some(told) = TooBig::to(head, mtu, from)
+            && self.answer((number, network), told.as_slice(), now_ns)
+        {
+            self.counters.too_big_answered.add(1);
+        }
     }
 }
 

@@ -211,6 +211,11 @@ impl Port for VxlanPort {
         }
     }
 
+    fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16) -> bool {
+        self.tell_mtu(head, network, mtu);
+        true
+    }
+
     fn fail(&self, reason: &str) {
         self.service.fail(reason);
     }

@@ -16,6 +16,7 @@
 //! 6. [`container`] lays out several frames in one buffer, for a guest that unpacks them.
 //! 7. [`flow_hash`] is the RSS hash of a frame's flow.
 //! 8. [`Neighbour`] reads who asks for whom in ARP and neighbour discovery, and [`Answer`] answers.
+//! 9. [`TooBig`] tells the sender of a packet that it is too long.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -32,6 +33,7 @@ pub mod neighbour;
 pub mod offload;
 #[cfg(test)]
 mod testing;
+pub mod too_big;
 pub mod vlan;
 pub mod vnet;
 
@@ -47,5 +49,6 @@ pub use neighbour::{Answer, Neighbour, Owner};
 pub use offload::{
     CsumPartial, Fit, Gso, GsoKind, Offload, OffloadCaps, OffloadError, transport_csum,
 };
+pub use too_big::TooBig;
 pub use vlan::Tci;
 pub use vnet::VnetHdr;

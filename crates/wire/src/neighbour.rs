@@ -112,7 +112,7 @@ impl Neighbour {
 }
 
 /// Whether one station can have the address.
-fn is_station(ip: &IpAddr) -> bool {
+pub(crate) fn is_station(ip: &IpAddr) -> bool {
     let is_broadcast = *ip == IpAddr::V4(Ipv4Addr::BROADCAST);
     let of_no_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0);
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast || of_no_network)

@@ -4,6 +4,7 @@
 mod bed;
 mod evpn;
 mod lives;
+mod mtu;
 mod suppress;
 
 use std::io::{Read, Write};
@@ -175,7 +176,7 @@ fn root_tcp_flows_between_weirs_and_a_linux_bridge_with_the_kernels_vxlan() {
 }
 
 /// Sends some megabytes over TCP, which arrive unchanged.
-fn transfer(from: &Host, to: &Host, address: u8) {
+pub(crate) fn transfer(from: &Host, to: &Host, address: u8) {
     const LEN: usize = 8 << 20;
     let sent: Vec<u8> = (0..LEN).map(|at| ((at * 131) >> 3) as u8).collect();
     let listener =

@@ -126,6 +126,10 @@ impl Port for Tapped {
         self.bare.answers(head, tag)
     }
 
+    fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16) -> bool {
+        self.bare.tell_too_long(head, network, mtu)
+    }
+
     fn fail(&self, reason: &str) {
         self.bare.fail(reason);
     }
