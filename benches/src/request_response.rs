@@ -1,6 +1,6 @@
 //! Requests and answers at a rate that leaves a switch idle most of the time: how long they take, and what they cost.
 
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
 use weir_bed::{
     error::{Error, Result, check},
@@ -8,10 +8,13 @@ use weir_bed::{
     switch::Switch,
 };
 
-use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU, load_cost};
+use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU, load_cost, vif_programs::EverySecond};
 
 const REQUESTS_PER_SECOND: u32 = 10_000;
 const SECONDS: u32 = 4;
+
+/// How often guests try to come.
+const ATTEMPTS: u32 = 3;
 
 /// Of what was asked for, what has to be asked and answered.
 const SHARE_MIN: f64 = 0.98;
@@ -83,9 +86,7 @@ fn run(bench: &Bench<'_>, contender: Contender) -> Result<Run> {
         other => other.start(bench.lab, Some(SWITCH_CPU))?,
     };
     let sockets = [switch.link(0)?.socket, switch.link(1)?.socket];
-    let mut load = bench.programs.ask(&sockets, REQUESTS_PER_SECOND, SECONDS, CLIENT_CPU)?;
-    let said = load.line()?;
-    check(said == "warm", || format!("{}: {said}", contender.name()))?;
+    let mut load = warm_load(bench, contender, &sockets)?;
     let (begin, before) = (Instant::now(), switch.cpu_time()?);
     let line = load.line()?;
     let spent = switch.cpu_time()?.saturating_sub(before);
@@ -95,6 +96,26 @@ fn run(bench: &Bench<'_>, contender: Contender) -> Result<Run> {
     let wanted = SHARE_MIN * f64::from(REQUESTS_PER_SECOND * SECONDS);
     check(times.asked >= wanted && times.answered >= wanted, || line)?;
     Ok(Run { times, cores })
+}
+
+/// The load, warmed up.
+///
+/// Open vSwitch makes the buffers of a port when its first guest comes, and answers the next one after that: on a busy
+/// machine later than a vif guest waits. Then they are there.
+fn warm_load(
+    bench: &Bench<'_>,
+    contender: Contender,
+    sockets: &[PathBuf; 2],
+) -> Result<EverySecond> {
+    let mut said = String::new();
+    for _ in 0..ATTEMPTS {
+        let mut load = bench.programs.ask(sockets, REQUESTS_PER_SECOND, SECONDS, CLIENT_CPU)?;
+        said = load.line()?;
+        if said == "warm" {
+            return Ok(load);
+        }
+    }
+    Err(Error::Check(format!("{}: {said}", contender.name())))
 }
 
 #[cfg(test)]
