@@ -366,6 +366,8 @@ impl Fabric {
             frr.push(Frr::start(host, n, &others, bfd_ms)?);
         }
         for (n, host) in (1..).zip(&underlay.hosts) {
+            // A TAP would say that it is there by an address that it has for a moment. Not every kernel has IPv6.
+            let _ = host.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
             let overlay = Overlay { local: address(n), networks: networks.to_vec(), probe: PROBE };
             let vifs = vifs.to_vec();
             let setup = Setup { vifs, overlay: Some(overlay), ..Setup::default() };

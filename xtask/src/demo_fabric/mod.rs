@@ -35,14 +35,14 @@ use weir_system_tests::machines::Machines;
 use self::shown::{Shown, Step};
 
 const STEPS: &[Step] = &[
-    Step { title: "Three hosts, a router between them, FRR and weir on each", seconds: 6 },
+    Step { title: "Three hosts, a router between them, FRR and weir on each", seconds: 2 },
     Step { title: "Guests boot", seconds: 12 },
-    Step { title: "Who is where", seconds: 2 },
-    Step { title: "Traffic between hosts", seconds: 6 },
-    Step { title: "Two tenants, the same addresses", seconds: 4 },
-    Step { title: "A guest moves to another host, with TCP going on", seconds: 10 },
-    Step { title: "A host dies", seconds: 4 },
-    Step { title: "Its guest starts again on another host", seconds: 5 },
+    Step { title: "Who is where", seconds: 1 },
+    Step { title: "Traffic between hosts", seconds: 5 },
+    Step { title: "Two tenants, the same addresses", seconds: 1 },
+    Step { title: "A guest moves to another host, with TCP going on", seconds: 4 },
+    Step { title: "A host dies", seconds: 2 },
+    Step { title: "Its guest starts again on another host", seconds: 3 },
 ];
 
 const NETWORKS: [(&str, u32); 2] = [("blue", 100), ("red", 200)];
@@ -111,7 +111,8 @@ pub fn run(lab: &Lab) -> Result<()> {
         |place: Place| Vif { network: Some(place.network), mac: Some(place.mac), ..Vif::default() };
     let fabric = Fabric::start(lab, 3, &NETWORKS, &PLACES.map(vif), Some(BFD_MS))?;
     shown.say(&format!(
-        "Hosts are network namespaces at 192.0.2.1, .2 and .3, each behind a link of its own. Logs are in {}. It took {:.1} s.",
+        "Hosts are network namespaces at 192.0.2.1, .2 and .3, each behind a link of its own. Logs are in {}. It \
+         took {:.1} s.",
         fabric.weir(1)?.dir().display(),
         begun.elapsed().as_secs_f64()
     ));
@@ -225,7 +226,8 @@ impl<'a> Demo<'a> {
         let [red, blue] = [received(self, STORE)? - before[0], received(self, DB)? - before[1]];
         check(red >= 20, || format!("red's {} got {red} frames only", STORE.ip()))?;
         self.shown.say(&format!(
-            "shop of red pings {ip}: {times}. red's {ip} (store, host 3) got {red} frames meanwhile, and blue's (db, host 2) {blue}.",
+            "shop of red pings {ip}: {times}. red's {ip} (store, host 3) got {red} frames \
+             meanwhile, and blue's (db, host 2) {blue}.",
             ip = STORE.ip(),
         ));
         Ok(())
@@ -256,8 +258,8 @@ impl<'a> Demo<'a> {
             lost += u32::from(!lines::go_on(guest, port, before)?);
         }
         self.shown.say(&format!(
-            "web has moved from host 1 to host {TO}. It stood still for {} ms, and answered host 1 {:.0} ms later. Of its TCP \
-             connections to cache (host 1) and db (host 2), {lost} were lost.",
+            "web has moved from host 1 to host {TO}. It stood still for {} ms, and answered host 1 (52:54:00:77:01:01, a \
+             TAP in blue) {:.0} ms later. Of its TCP connections to cache (host 1) and db (host 2), {lost} were lost.",
             moved.downtime_ms,
             reached.unwrap_or_default().as_secs_f64() * 1e3
         ));
@@ -278,7 +280,8 @@ impl<'a> Demo<'a> {
             })?;
         }
         self.shown.say(&format!(
-            "Host 2 is cut off. {:.0} ms later no weir has its guests any more, and nobody sends there (BFD: three times {BFD_MS} ms).",
+            "Host 2 is cut off. {:.0} ms later no weir has its guests any more, and nobody sends there (BFD: three \
+             times {BFD_MS} ms).",
             start.elapsed().as_secs_f64() * 1e3
         ));
         self.show_addresses()?;
