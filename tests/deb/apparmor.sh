@@ -22,6 +22,13 @@ name = "weir0"
 [vif.web0]
 socket_mode = "0660"
 T
+cat >/tmp/switch.toml <<'T'
+group = "kvm"
+api_listen = "127.0.0.1:9101"
+api_token_file = "/etc/weir/api.token"
+T
+sed -i '/^\[switch\]/r /tmp/switch.toml' /etc/weir/weir.toml
+echo a-token-of-this-test-and-of-no-other | install -o weir -m 0400 /dev/stdin /etc/weir/api.token
 modprobe tun
 ready() {
     for _ in $(seq 60); do
@@ -32,6 +39,11 @@ ready() {
 }
 systemctl restart weir || fail "restart"
 ready
+[ "$(stat -c '%G %a' /run/weir/control.sock)" = 'kvm 660' ] || fail "$(stat /run/weir/control.sock)"
+ip link set lo up
+curl -sf -H "Authorization: Bearer $(cat /etc/weir/api.token)" http://127.0.0.1:9101/metrics | grep -q weir_uptime_seconds ||
+    fail "the API over TCP"
+say "a group, and the API over TCP"
 weir vif add db0 socket_mode=0660 || fail "weir vif add"
 weir filter set db0 'tx drop tcp dst port http' || fail "weir filter set"
 ip link show weir0 >/dev/null || fail "no TAP"

@@ -183,6 +183,7 @@ say "a machine of libvirt's, as the guide has it"
 # One that has neither shared memory nor an interface.
 sed '/<memoryBacking>/,/<\/memoryBacking>/d; /<interface/,/<\/interface>/d' /usr/share/doc/weir/examples/libvirt/web0.xml \
     >/tmp/web0.xml
+[ -e /dev/kvm ] || sed -i "s/type='kvm'/type='qemu'/" /tmp/web0.xml
 virsh --quiet define /tmp/web0.xml
 # What a person does in the editor.
 cat >/tmp/editor <<'P'
