@@ -51,9 +51,9 @@ use self::{
 
 /// Where contenders run. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to the rest.
 const PINNING: &str = "\
-QEMU guests: nothing is pinned, the scheduler places guests and switches; OVS-DPDK pins its
-  polling thread itself (CPU 1).
-Packet rate and CPU under load: the switch's packet thread is pinned to CPU 1 (weir, testpmd: the
+QEMU guests and user-mode Linux: nothing is pinned, the scheduler places guests and switches;
+  OVS-DPDK pins its polling thread itself (CPU 1).
+Packet rate, requests, uplinks and CPU under load: the switch's packet thread is pinned to CPU 1 (weir, testpmd: the
   whole process; OVS-DPDK: its polling thread, its other threads on CPU 0), the client with all
   its threads to CPU 0.
 Policies, filters, TSO, 1 to 32 interfaces, and two cores that answer each other: the worker, or the

@@ -3,7 +3,10 @@
 //! On weir they have virtio-net by vhost-user; on the kernel's bridge the vector driver on a TAP, with the settings of
 //! the kernel's own guide. All loads of a contender run between the same two guests.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use weir_bed::{
     address,
@@ -50,6 +53,8 @@ struct Run {
     /// Gbit/s of one connection, and of many.
     tcp: f64,
     flows: f64,
+    /// CPU time of the switch per time, during the first.
+    cores: f64,
     cache: Talked,
     pages: Talked,
 }
@@ -96,6 +101,8 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     add(names, "/s", what, None, |run| run.pages.rate);
     let names = ["uml_pages_p99_vs_bridge", "uml_pages_p99_weir", "uml_pages_p99_bridge"];
     add(names, "us", "the same: 99th percentile", None, |run| run.pages.p99_us);
+    let what = "weir itself, while one connection is measured";
+    report.add(Figure::new("uml_tcp_cores_weir", "cores", what, of(&found[0], |run| run.cores)));
     Ok(())
 }
 
@@ -111,7 +118,7 @@ fn run(bench: &Bench<'_>, programs: &UserModeLinux, contender: Contender) -> Res
         Contender::Weir => {
             let weir = Weir::start(bench.lab, &Setup::vifs(2))?;
             let guest = |index: u8| boot(index, &Wire::VhostUser(&weir.link(index)?.socket));
-            loads([guest(0)?, guest(1)?])
+            loads(&weir, [guest(0)?, guest(1)?])
         }
         _ => {
             let bridge = TapBridge::start(2)?;
@@ -119,18 +126,22 @@ fn run(bench: &Bench<'_>, programs: &UserModeLinux, contender: Contender) -> Res
                 let (name, placement) = (&*tap_bridge::tap(index), bridge.placement());
                 boot(index, &Wire::Tap { name, placement })
             };
-            loads([guest(0)?, guest(1)?])
+            loads(&bridge, [guest(0)?, guest(1)?])
         }
     }
 }
 
 /// From the first guest to the second.
-fn loads([mut client, mut server]: [Guest; 2]) -> Result<Run> {
+fn loads(switch: &dyn Switch, [mut client, mut server]: [Guest; 2]) -> Result<Run> {
     iperf::serve(&mut server, iperf::PORT)?;
     let tcp = Tcp { omit_seconds: 1, ..Tcp::to(address::ip(1), TCP_SECONDS) };
     let flows = Tcp { streams: FLOWS, ..tcp.clone() };
+    let (begin, before) = (Instant::now(), switch.cpu_time()?);
+    let gbit = tcp.run(&mut client)?.gbit_per_second();
+    let spent = switch.cpu_time()?.saturating_sub(before);
     Ok(Run {
-        tcp: tcp.run(&mut client)?.gbit_per_second(),
+        tcp: gbit,
+        cores: spent.as_secs_f64() / begin.elapsed().as_secs_f64(),
         flows: flows.run(&mut client)?.gbit_per_second(),
         cache: CACHE.run(&mut client, &mut server)?,
         pages: PAGES.run(&mut client, &mut server)?,
