@@ -33,6 +33,18 @@ impl ConfiguredOwners {
         self.all().insert(id, owned.collect());
     }
 
+    /// Who has which. An address that several may have, such as a virtual router's, is nobody's until one says so.
+    fn of_one(&self) -> BTreeMap<Owned, Mac> {
+        let (mut one, mut several) = (BTreeMap::new(), BTreeSet::new());
+        for (of, mac) in self.all().values().flatten() {
+            if one.insert(*of, *mac).is_some_and(|other| other != *mac) {
+                several.insert(*of);
+            }
+        }
+        one.retain(|of, _| !several.contains(of));
+        one
+    }
+
     /// It has gone.
     pub(in crate::switch) fn remove(&self, id: PortId) {
         self.all().remove(&id);
@@ -102,8 +114,7 @@ impl Owners {
         table: &Table,
         now_ns: u64,
     ) -> (Vec<(Owned, Option<Mac>)>, bool) {
-        let configured = self.configured.all().values().flatten().copied().collect();
-        self.claims.configure(configured);
+        self.claims.configure(self.configured.of_one());
         // As long as FRR says where that station is.
         let elsewhere = |of: Owned| {
             let owner = table.owner(of)?.mac;
@@ -127,5 +138,29 @@ impl Owners {
     /// After how long (ns) something is to be announced, or not any more, by itself.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.ends_ns.map(|at| at.saturating_sub(clock::now_ns()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_two_interfaces_may_have_is_configured_for_neither() {
+        let of = |network, last| (network, IpAddr::from([10, 0, 0, last]));
+        let mac = |last| Mac([2, 0, 0, 0, 0, last]);
+        let owners = ConfiguredOwners::default();
+        let set = |id: u16, owned: &[(Owned, Mac)]| {
+            owners.all().insert(PortId::new(id).unwrap(), owned.to_vec());
+        };
+        set(1, &[(of(0, 1), mac(1)), (of(0, 9), mac(1))]);
+        set(2, &[(of(0, 2), mac(2)), (of(0, 9), mac(2))]);
+        set(3, &[(of(1, 9), mac(2))]);
+        let expected = [(of(0, 1), mac(1)), (of(0, 2), mac(2)), (of(1, 9), mac(2))];
+        assert_eq!(owners.of_one(), expected.into());
+        owners.remove(PortId::new(2).unwrap());
+        assert_eq!(owners.of_one().get(&of(0, 9)), Some(&mac(1)));
     }
 }
