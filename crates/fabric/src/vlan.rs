@@ -52,8 +52,8 @@ impl Vid {
         self.0.checked_sub(FIRST_NETWORK)
     }
 
-    /// The id of a VLAN or a network.
-    pub(crate) const fn from_bits(bits: u16) -> Option<Self> {
+    /// That of which [`Vid::get`] is this: a VLAN or a network.
+    pub const fn from_bits(bits: u16) -> Option<Self> {
         match bits {
             1..=VLAN_ID_MAX => Some(Self(bits)),
             _ => match bits.checked_sub(FIRST_NETWORK) {

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use weir_bed::process::Process;
+use weir_limits::EVPN_ADOPT_NS;
 use weir_testing::eventually;
 use weir_wire::Mac;
 
@@ -90,6 +93,8 @@ fn root_no_other_host_hears_of_a_weir_that_takes_anothers_place() {
     goes_on(one, two, &mut any, 9);
     let process = upgrade(one);
     goes_on(one, two, &mut any, 10);
+    // Those who are silent were learned by the weir before.
+    thread::sleep(Duration::from_nanos(2 * EVPN_ADOPT_NS));
     assert_eq!(withdrawn(two), [""; 0]);
 
     // SIGKILL, and the next one: it withdraws what is no more.

@@ -81,7 +81,7 @@ impl Noted {
     pub(super) fn known(&self, port: &str) -> Vec<Known> {
         let known = |&(vid, mac, seen_secs): &(u16, u64, u32)| {
             let [0, 0, mac @ ..] = mac.to_be_bytes() else { return None };
-            Some(Known { vid: Vid::new(vid).ok()?, mac: Mac(mac), seen_secs })
+            Some(Known { vid: Vid::from_bits(vid)?, mac: Mac(mac), seen_secs })
         };
         self.addresses.get(port).into_iter().flatten().filter_map(known).collect()
     }
@@ -211,6 +211,15 @@ mod tests {
         let mac = Mac([0x52, 0x54, 0, 0, 0, 7]);
         let known = Known { vid: Vid::DEFAULT, mac, seen_secs: 4711 };
         assert_eq!((noted.known("web7"), noted.known("lan")), (vec![known], vec![]));
+    }
+
+    #[test]
+    fn what_was_learned_in_a_network_is_known_there() {
+        let vid = Vid::of_network(3).unwrap();
+        let mac = Mac([0x52, 0x54, 0, 0, 0, 7]);
+        let all = [("web7".to_owned(), vec![(vid.get(), mac.to_u64(), 7)])];
+        let noted = Noted { addresses: all.into(), ..Noted::default() };
+        assert_eq!(noted.known("web7"), [Known { vid, mac, seen_secs: 7 }]);
     }
 
     #[test]
