@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::bytes::{array_at, be16_at, u8_at};
-use crate::checksum::Sum;
 use crate::ethernet::{Ethernet, HEADER_LEN, ethertype};
 use crate::layers::{IPV6_HEADER_LEN, protocol};
 use crate::mac::Mac;
+use crate::own::Own;
 
 /// Hardware and protocol of ARP, and how long the addresses of each are.
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
@@ -145,17 +145,14 @@ pub struct Owner {
 
 /// A frame that answers a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    bytes: [u8; ADVERTISEMENT_LEN],
-    len: usize,
-}
+pub struct Answer(Own<ADVERTISEMENT_LEN>);
 
 impl Answer {
     /// To the question in the frame that begins with `head`: this is who has the address. `None` if nothing is asked.
     pub fn to(head: &[u8], owner: Owner) -> Option<Self> {
-        let Owner { mac, is_router } = owner;
+        let mac = owner.mac;
         let asked = Neighbour::read(head)?;
-        let mut answer = Self { bytes: [0; ADVERTISEMENT_LEN], len: 0 };
+        let mut answer = Own::new();
         answer.push(&asked.mac.0);
         answer.push(&mac.0);
         match asked.asks? {
@@ -168,57 +165,42 @@ impl Answer {
                 answer.push(&ip.octets());
                 answer.push(&asked.mac.0);
                 answer.push(&sender);
-                answer.len = FRAME_LEN;
+                answer.pad(FRAME_LEN);
             }
-            IpAddr::V6(ip) => answer.advertise(ip, array_at(head, HEADER_LEN + 8)?, mac, is_router),
+            IpAddr::V6(ip) => {
+                advertise(&mut answer, ip, array_at(head, HEADER_LEN + 8)?, owner);
+            }
         }
-        Some(answer)
-    }
-
-    fn advertise(&mut self, ip: Ipv6Addr, asker: [u8; 16], mac: Mac, is_router: bool) {
-        const LEN: u16 = (ADVERTISEMENT_LEN - ICMP_AT) as u16;
-        // Who asks whether an address is free has none: all nodes are told (RFC 4861 §7.2.4).
-        let is_solicited = asker != [0; 16];
-        let to = match is_solicited {
-            true => asker,
-            false => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets(),
-        };
-        self.push(&ethertype::IPV6.to_be_bytes());
-        self.push(&[0x60, 0, 0, 0]);
-        self.push(&LEN.to_be_bytes());
-        self.push(&[protocol::ICMPV6, HOP_LIMIT]);
-        self.push(&ip.octets());
-        self.push(&to);
-        // Router, solicited, override.
-        let flags = u8::from(is_router) << 7 | u8::from(is_solicited) << 6 | 1 << 5;
-        self.push(&[ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0]);
-        self.push(&ip.octets());
-        self.push(&[TARGET_ADDRESS, 1]);
-        self.push(&mac.0);
-        let mut sum = Sum::new();
-        sum.add(&ip.octets());
-        sum.add(&to);
-        sum.add_u32(LEN.into());
-        sum.add_u32(protocol::ICMPV6.into());
-        sum.add(self.bytes.get(ICMP_AT..).unwrap_or_default());
-        let sum = sum.finish().to_be_bytes();
-        if let Some(field) = self.bytes.get_mut(ICMP_AT + 2..ICMP_AT + 4) {
-            field.copy_from_slice(&sum);
-        }
-    }
-
-    fn push(&mut self, part: &[u8]) {
-        let end = self.len + part.len();
-        if let Some(place) = self.bytes.get_mut(self.len..end) {
-            place.copy_from_slice(part);
-            self.len = end;
-        }
+        Some(Self(answer))
     }
 
     /// The frame.
     pub fn as_slice(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        self.0.as_slice()
     }
+}
+
+fn advertise(
+    answer: &mut Own<ADVERTISEMENT_LEN>,
+    ip: Ipv6Addr,
+    asker: [u8; 16],
+    Owner { mac, is_router }: Owner,
+) {
+    const LEN: u16 = (ADVERTISEMENT_LEN - ICMP_AT) as u16;
+    // Who asks whether an address is free has none: all nodes are told (RFC 4861 §7.2.4).
+    let is_solicited = asker != [0; 16];
+    let to = match is_solicited {
+        true => asker,
+        false => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets(),
+    };
+    let sum = answer.ipv6_of_icmp(LEN, HOP_LIMIT, (ip.octets(), to));
+    // Router, solicited, override.
+    let flags = u8::from(is_router) << 7 | u8::from(is_solicited) << 6 | 1 << 5;
+    answer.push(&[ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0]);
+    answer.push(&ip.octets());
+    answer.push(&[TARGET_ADDRESS, 1]);
+    answer.push(&mac.0);
+    answer.fill_sum(ICMP_AT, ICMP_AT + 2, sum);
 }
 
 #[cfg(test)]

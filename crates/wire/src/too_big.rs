@@ -11,6 +11,7 @@ use crate::ethernet::{Ethernet, HEADER_LEN, ethertype};
 use crate::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, Layers, Network, protocol};
 use crate::mac::Mac;
 use crate::neighbour::is_station;
+use crate::own::Own;
 
 const ICMP: u8 = 1;
 /// Echo and its reply, of which an error may be told (RFC 1122 §3.2.2: of an error never).
@@ -24,10 +25,7 @@ const REPEATED: usize = 8;
 
 /// A frame that tells a station that its packet is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooBig {
-    bytes: [u8; HEAD_LEN],
-    len: usize,
-}
+pub struct TooBig(Own<HEAD_LEN>);
 
 impl TooBig {
     /// To who has sent the packet in the frame that begins with `head`, in the name of who was to get it: `mtu` bytes would
@@ -39,7 +37,7 @@ impl TooBig {
         if src.is_multicast() || dst.is_multicast() || tag.is_some() {
             return None;
         }
-        let mut answer = Self { bytes: [0; HEAD_LEN], len: 0 };
+        let mut answer = Own::new();
         answer.push(&src.0);
         answer.push(&mac.0);
         match network {
@@ -52,7 +50,7 @@ impl TooBig {
                     return None;
                 }
                 let packet = head.get(HEADER_LEN..end + REPEATED)?;
-                answer.four(packet, (ip.dst.octets(), ip.src.octets()), mtu);
+                four(&mut answer, packet, (ip.dst.octets(), ip.src.octets()), mtu);
             }
             Network::Ipv6(ip) => {
                 let at = HEADER_LEN + usize::from(ip.header_len);
@@ -62,72 +60,46 @@ impl TooBig {
                 if is_error || is_hidden || !parties.iter().all(is_station) {
                     return None;
                 }
-                answer.six(head.get(HEADER_LEN..)?, (ip.dst.octets(), ip.src.octets()), mtu);
+                six(&mut answer, head.get(HEADER_LEN..)?, (ip.dst.octets(), ip.src.octets()), mtu);
             }
             Network::Other => return None,
         }
-        Some(answer)
-    }
-
-    fn four(&mut self, packet: &[u8], (from, to): ([u8; 4], [u8; 4]), mtu: u16) {
-        self.push(&ethertype::IPV4.to_be_bytes());
-        let at = self.len;
-        let len = usize::from(IPV4_HEADER_LEN_MIN) + ICMP_LEN + packet.len();
-        self.push(&[0x45, 0]);
-        self.push(&(len as u16).to_be_bytes()); // below 128
-        self.push(&[0, 0, 0, 0, 64, ICMP, 0, 0]);
-        self.push(&from);
-        self.push(&to);
-        self.fill_sum(at, at + 10, Sum::new());
-        let at = self.len;
-        self.push(&[3, 4, 0, 0, 0, 0]);
-        self.push(&mtu.to_be_bytes());
-        self.push(packet);
-        self.fill_sum(at, at + 2, Sum::new());
-    }
-
-    fn six(&mut self, packet: &[u8], (from, to): ([u8; 16], [u8; 16]), mtu: u16) {
-        self.push(&ethertype::IPV6.to_be_bytes());
-        let room = HEAD_LEN - HEADER_LEN - usize::from(IPV6_HEADER_LEN) - ICMP_LEN;
-        let packet = packet.get(..room).unwrap_or(packet);
-        let len = (ICMP_LEN + packet.len()) as u16; // below 128
-        self.push(&[0x60, 0, 0, 0]);
-        self.push(&len.to_be_bytes());
-        self.push(&[protocol::ICMPV6, 64]);
-        self.push(&from);
-        self.push(&to);
-        let at = self.len;
-        self.push(&[2, 0, 0, 0]);
-        self.push(&u32::from(mtu).to_be_bytes());
-        self.push(packet);
-        let mut sum = Sum::new();
-        sum.add(&from);
-        sum.add(&to);
-        sum.add_u32(len.into());
-        sum.add_u32(protocol::ICMPV6.into());
-        self.fill_sum(at, at + 2, sum);
-    }
-
-    /// Fills in the checksum of what begins at `at`.
-    fn fill_sum(&mut self, at: usize, field: usize, mut sum: Sum) {
-        sum.add(self.bytes.get(at..self.len).unwrap_or_default());
-        if let Some(place) = self.bytes.get_mut(field..field + 2) {
-            place.copy_from_slice(&sum.finish().to_be_bytes());
-        }
-    }
-
-    fn push(&mut self, part: &[u8]) {
-        let end = self.len + part.len();
-        if let Some(place) = self.bytes.get_mut(self.len..end) {
-            place.copy_from_slice(part);
-            self.len = end;
-        }
+        Some(Self(answer))
     }
 
     /// The frame.
     pub fn as_slice(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        self.0.as_slice()
     }
+}
+
+fn four(answer: &mut Own<HEAD_LEN>, packet: &[u8], (from, to): ([u8; 4], [u8; 4]), mtu: u16) {
+    answer.push(&ethertype::IPV4.to_be_bytes());
+    let at = answer.len();
+    let len = usize::from(IPV4_HEADER_LEN_MIN) + ICMP_LEN + packet.len();
+    answer.push(&[0x45, 0]);
+    answer.push(&(len as u16).to_be_bytes()); // below 128
+    answer.push(&[0, 0, 0, 0, 64, ICMP, 0, 0]);
+    answer.push(&from);
+    answer.push(&to);
+    answer.fill_sum(at, at + 10, Sum::new());
+    let at = answer.len();
+    answer.push(&[3, 4, 0, 0, 0, 0]);
+    answer.push(&mtu.to_be_bytes());
+    answer.push(packet);
+    answer.fill_sum(at, at + 2, Sum::new());
+}
+
+fn six(answer: &mut Own<HEAD_LEN>, packet: &[u8], ends: ([u8; 16], [u8; 16]), mtu: u16) {
+    let room = HEAD_LEN - HEADER_LEN - usize::from(IPV6_HEADER_LEN) - ICMP_LEN;
+    let packet = packet.get(..room).unwrap_or(packet);
+    let len = (ICMP_LEN + packet.len()) as u16; // below 128
+    let sum = answer.ipv6_of_icmp(len, 64, ends);
+    let at = answer.len();
+    answer.push(&[2, 0, 0, 0]);
+    answer.push(&u32::from(mtu).to_be_bytes());
+    answer.push(packet);
+    answer.fill_sum(at, at + 2, sum);
 }
 
 #[cfg(test)]

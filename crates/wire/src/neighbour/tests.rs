@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::checksum::Sum;
 
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
