@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use weir_fabric::{MacCheck, PortConfig, PortId};
+use weir_fabric::{MacCheck, PortConfig, PortId, Vid, VlanMode};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_DEFAULT};
 use weir_policy::steering::{Receiver, Steering};
@@ -75,6 +75,9 @@ pub(crate) struct FakePort {
     /// It says that several workers may take from it.
     shares: bool,
     uplink: bool,
+    /// It is an overlay, which tells guests of packets that are too long; how often it was asked to.
+    overlay: bool,
+    asked_to_tell: AtomicUsize,
     /// The kick of its transmit queue is that of its receive queue, too.
     one_kick: bool,
     /// Two meetings in each burst, before it takes its frames.
@@ -112,6 +115,8 @@ impl FakePort {
             looks: Mutex::default(),
             shares: false,
             uplink: false,
+            overlay: false,
+            asked_to_tell: AtomicUsize::new(0),
             one_kick: false,
             meetings: None,
         }
@@ -257,6 +262,11 @@ impl Port for FakePort {
         self.uplink
     }
 
+    fn tell_too_long(&self, _head: &[u8], _network: u16, _mtu: u16) -> bool {
+        self.asked_to_tell.fetch_add(1, Ordering::SeqCst);
+        self.overlay
+    }
+
     fn kicked(&self, _queue: usize, _side: Side) {
         assert_ne!(self.panics_at, "kicked");
         self.kicks.fetch_add(1, Ordering::SeqCst);
@@ -349,6 +359,21 @@ fn a_frame_for_one_station_that_is_flooded_to_nobody_who_receives_is_counted() {
     };
     eventually("both are", || dropped(&a) == [("unknown_unicast", 2)]);
     assert_eq!(dropped(&b), [], "a broadcast reaches whoever is there");
+}
+
+#[test]
+fn a_flood_of_frames_that_are_too_long_looks_for_the_overlay_once_a_burst() {
+    let engine = Engine::start(1).unwrap();
+    let [a, b] = [(); 2].map(|()| add(&engine, |_| {}));
+    let overlay = add(&engine, |port| port.overlay = true);
+    let vlan = VlanMode::Access(Vid::of_network(3).unwrap());
+    let config = PortConfig { mac_check: MacCheck::Off, vlan, ..PortConfig::vif() };
+    engine.fabric().update_port(a.id, config).unwrap();
+    engine.set_mtu(a.id, Some(100));
+    let asked = |port: &FakePort| port.asked_to_tell.load(Ordering::SeqCst);
+    send(&engine, &a, (0..BURST_MAX as u8).map(|number| frame(1, 2, number)));
+    eventually("each is told of", || asked(&overlay) == BURST_MAX);
+    assert!(asked(&b) <= 2, "in two bursts at most: {}", asked(&b));
 }
 
 #[test]
