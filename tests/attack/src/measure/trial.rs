@@ -32,8 +32,9 @@ pub struct Trial {
 
 /// After the attacker has come or gone.
 const SETTLE: Duration = Duration::from_millis(60);
-/// How long weir may take to be as it was: longer than it waits for who is gone.
-const RECOVERY: Duration = Duration::from_secs(8);
+/// How long weir may take to be as it was. A reader of events who left requests unread is found gone by the next comment
+/// (`EVENTS_KEEP_ALIVE_SECS`, 15 s); everyone else sooner.
+const RECOVERY: Duration = Duration::from_secs(20);
 /// How long it may take to answer when all is over.
 const ANSWER: Duration = Duration::from_secs(2);
 /// How the threads are named that carry frames: what they do is for the guests, too.
