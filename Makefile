@@ -57,7 +57,7 @@ guides: libpcap ## Every line of the guides for the lab and the benchmark, those
 test-xen: ## weir on a real Xen, against the kernel's back end (3 minutes)
 	$(XTASK) xen
 
-survive: ## Kill, reload, upgrade and migrate under traffic; what guests notice of it (needs root, some 40 minutes)
+survive: ## Kill, reload, upgrade and migrate under traffic; what guests notice of it (needs root, some 20 minutes)
 	$(XTASK) survive
 
 soak: ## All of that and more by chance, with real guests, for HOURS (2; needs root)

@@ -207,16 +207,23 @@ pub fn write(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Takes `target/bench/report.json` into the record `name` as its newest run. Older runs keep what it lacks.
-pub fn record(workspace: &Workspace, name: &str) -> Result<()> {
+/// What a run is called whose figures are all of the report.
+const WHOLE: &str = "make bench";
+
+/// Takes `target/bench/report.json` into the record `name` as its newest run, by the command `by` or [`WHOLE`]. Older
+/// runs keep what it lacks. Of `only`, where there are any, each is how names begin that are taken.
+pub fn record(workspace: &Workspace, name: &str, by: Option<&str>, only: &[String]) -> Result<()> {
     let report = workspace.target("bench")?.join("report.json");
     let path = workspace.root.join("docs/figures").join(name).with_extension("json");
     // Where nothing was measured a figure has no value.
     let found: BTreeMap<String, Option<f64>> = serde_json::from_str(&read(&report)?)
         .map_err(|error| Error::parse("a report", error.to_string()))?;
-    let is_ours = |name: &String| !OTHERS.iter().any(|other| name.starts_with(other));
-    let ours = found.into_iter().filter(|(name, _)| is_ours(name));
-    let figures = ours.filter_map(|(name, value)| Some((name, value?))).collect();
+    let begins = |name: &str, with: &[&str]| with.iter().any(|it| name.starts_with(it));
+    let only: Vec<_> = only.iter().map(String::as_str).collect();
+    let is_taken =
+        |name: &str| if only.is_empty() { !begins(name, &OTHERS) } else { begins(name, &only) };
+    let taken = found.into_iter().filter(|(name, _)| is_taken(name));
+    let figures = taken.filter_map(|(name, value)| Some((name, value?))).collect();
     let mut record = match records(workspace)?.remove(name) {
         Some(record) => record,
         None => Record { machine: processor(), runs: Vec::new() },
@@ -224,7 +231,8 @@ pub fn record(workspace: &Workspace, name: &str) -> Result<()> {
     let commit =
         run_in(&["git", "rev-parse", "--short=7", "HEAD"], &workspace.root, &[])?.trim().into();
     let date = run(&["date", "-r", &report.to_string_lossy(), "+%F"])?.trim().into();
-    add(&mut record, Run { commit, date, by: "`make bench`".into(), figures });
+    let by = format!("`{}`", by.unwrap_or(WHOLE));
+    add(&mut record, Run { commit, date, by, figures });
     fs::write(&path, format!("{:#}\n", serde_json::json!(record)))
         .map_err(Error::io("write", &path))
 }

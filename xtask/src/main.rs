@@ -76,6 +76,12 @@ enum Task {
         /// First take target/bench/report.json into docs/figures/NAME.json.
         #[arg(long, value_name = "NAME")]
         record: Option<String>,
+        /// The command that has measured them.
+        #[arg(long, value_name = "COMMAND", requires = "record")]
+        by: Option<String>,
+        /// Only figures whose names begin so.
+        #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "record")]
+        only: Vec<String>,
     },
     /// Run every attack against a running weir and measure the effect on its other guests; write
     /// target/bench/report.json and target/attack/report.md.
@@ -239,9 +245,9 @@ fn run(task: Task) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Task::Figures { record } => {
+        Task::Figures { record, by, only } => {
             if let Some(name) = record {
-                figures::record(&workspace, &name)?;
+                figures::record(&workspace, &name, by.as_deref(), &only)?;
             }
             figures::write(&workspace)?;
         }

@@ -143,8 +143,17 @@ impl Figure {
 }
 
 /// What figures of other tasks begin with: `make attack`, `make frontends`, `make survive`, `make soak`.
-pub const OTHERS: [&str; 8] =
-    ["attack", "frontends", "killed", "reload", "upgrade", "dirty_log", "migration", "soak"];
+pub const OTHERS: [&str; 9] = [
+    "attack",
+    "frontends",
+    "killed",
+    "reload",
+    "upgrade",
+    "dirty_log",
+    "migration",
+    "fabric_migration",
+    "soak",
+];
 
 const RATIO: &str = "x";
 
