@@ -164,9 +164,20 @@ fn a_capture_shows_lines_and_reasons_of_drops() {
     let mut said = String::new();
     capture.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(said, "2 frames, none lost\n");
-    let refused = weir.command(&["capture", "z"]);
+    let kept = weir.dir.path().join("kept.pcapng");
+    fs::write(&kept, "kept").unwrap();
+    let refused = weir.command(&["capture", "z", "-w", kept.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "kept", "what is refused writes nothing");
     assert!(text(&refused.stderr).contains("there is no interface or uplink called z"));
+}
+
+#[test]
+fn a_file_that_cannot_be_made_is_named() {
+    let weir = Weir::start();
+    let refused = weir.command(&["capture", "a", "-w", "/nowhere/a.pcapng"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("/nowhere/a.pcapng"), "{}", text(&refused.stderr));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -37,7 +37,7 @@ pub fn capture(
         Some(path) => {
             file = match path == standard {
                 true => Box::new(io::stdout()),
-                false => Box::new(File::create(path)?),
+                false => Box::new(Later { path: path.to_owned(), file: None }),
             };
             Form::Pcapng(&mut *file)
         }
@@ -58,6 +58,29 @@ pub fn capture(
     }
     eprintln!("{}", captured.summary());
     Ok(())
+}
+
+/// A file that is made with its first bytes: a capture that is refused leaves what is there.
+struct Later {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Write for Later {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+        };
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(File::create(&self.path).map_err(named)?),
+        };
+        file.write(bytes).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A signal ends the connection. What has come until then is in the file, whole blocks of it.
