@@ -230,21 +230,31 @@ fn a_doctor_finds_nothing_in_health_and_what_was_done_to_it_otherwise() {
     assert!(text(&healthy.stdout).ends_with(" checks: 0 faults\n"));
 
     // A guest that lies, and a socket that somebody has removed.
-    for _ in 0..20 {
-        send(&mut a, &udp(B, Mac::BROADCAST, 1));
-    }
     fs::remove_file(weir.dir.path().join("b.sock")).unwrap();
-    let found = eventually("it is found", || {
+    let look = || {
         let output = weir.command(&["doctor", "--json"]);
+        assert_eq!(output.status.code(), Some(5));
         let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let by = |check: &str, port: &str| {
-            let findings = found["findings"].as_array().unwrap().iter();
-            findings.filter(|it| it["check"] == check && it["subject"] == port).count() == 1
+        let findings = found["findings"].as_array().unwrap().iter();
+        let of = |it: &serde_json::Value| {
+            let [check, port] =
+                ["check", "subject"].map(|key| it[key].as_str().unwrap().to_owned());
+            (check, port, it["wrong"].as_bool().unwrap())
         };
-        let all = by("src-mac", "a") && by("waiting-socket-missing", "b");
-        all.then_some(output.status.code())
+        findings.map(of).collect::<Vec<_>>()
+    };
+    let missing = ("waiting-socket-missing".to_owned(), "b".to_owned(), true);
+    let lies = |now| ("src-mac".to_owned(), "a".to_owned(), now);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(look);
+        while !looking.is_finished() {
+            send(&mut a, &udp(B, Mac::BROADCAST, 1));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_eq!(looking.join().unwrap(), [missing.clone(), lies(true)]);
     });
-    assert_eq!(found, Some(5));
+    // It has stopped to.
+    assert_eq!(look(), [missing, lies(false)]);
 
     let nowhere = weir.dir.path().join("nobody.sock");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));

@@ -1,14 +1,23 @@
 //! `weir doctor`: asks the switch, looks at the host, and says what is wrong.
 
 use std::io::Write;
+use std::thread;
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use serde::Serialize;
 use weir_api::{Client, ClientError};
 use weir_config::Defaults;
+use weir_doctor::{CHECKS, Facts, Finding, examine, lines, look_at_host};
+use weir_switch::explain::Explanation;
 
 use super::{CommandError, write_json};
 use crate::args::DoctorArgs;
-use crate::doctor::{CHECKS, Facts, Finding, examine, lines, look_at_host};
+
+/// Where workers run, among what can be explained.
+const PLACEMENT: &str = "placement";
+/// How long it looks what goes on: a VM that is turned away tries again meanwhile.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -28,12 +37,20 @@ pub fn doctor(
     defaults: &Defaults,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let mut facts = match Client::connect(defaults.control.as_path()) {
-        Ok(mut client) => of_switch(&mut client)?,
-        Err(ClientError::NotRunning { .. }) => Facts::default(),
+    let connect = || Client::connect(defaults.control.as_path());
+    let facts = match connect() {
+        Ok(mut client) => {
+            let before = client.stats()?;
+            // weir closes a connection that waits where others have need of one.
+            drop(client);
+            thread::sleep(LOOK);
+            Facts { before: Some(before), ..of_switch(&mut connect()?)? }
+        }
+        Err(ClientError::NotRunning { .. }) => {
+            Facts { host: look_at_host(&[], None), ..Facts::default() }
+        }
         Err(error) => return Err(error.into()),
     };
-    facts.host = look_at_host(&facts.vifs);
     let findings = examine(&facts);
     let wrong = findings.iter().filter(|finding| finding.wrong).count();
     match args.json {
@@ -51,11 +68,16 @@ pub fn doctor(
 }
 
 fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {
-    let stats = client.stats()?;
-    let mut facts = Facts { vifs: client.vifs()?, ..Facts::default() };
-    for port in &stats.ports {
-        match client.explain(&port.name) {
-            Ok(explanation) => _ = facts.explained.insert(port.name.clone(), explanation),
+    // The process that serves the socket.
+    let peer = client.socket().ok().and_then(|socket| sockopt::socket_peercred(socket).ok());
+    let weir = peer.and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
+    let (stats, vifs) = (client.stats()?, client.vifs()?);
+    let mut facts = Facts { host: look_at_host(&vifs, weir), vifs, ..Facts::default() };
+    let placement = PLACEMENT.parse().ok();
+    for name in stats.ports.iter().map(|port| &port.name).chain(&placement) {
+        match client.explain(name) {
+            Ok(Explanation::Placement(placement)) => facts.placement = Some(*placement),
+            Ok(explanation) => _ = facts.explained.insert(name.clone(), explanation),
             // It has just gone.
             Err(ClientError::Refused { .. }) => {}
             Err(error) => return Err(error),

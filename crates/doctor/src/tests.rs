@@ -2,22 +2,25 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use weir_config::{Config, Defaults, PortName, SocketPath};
+use weir_config::{Config, Defaults, PlacementMode, PortName, SocketPath};
 use weir_switch::control::VifStatus;
-use weir_switch::explain::{AgentExplanation, AgentState, Explanation, VifExplanation};
+use weir_switch::explain::{
+    AgentExplanation, AgentState, Explanation, MachineSummary, PlacementExplanation, VifExplanation,
+};
 use weir_switch::stats::{
-    Limit, PortKind, PortState, PortStats, QueuePairNumbers, Silence, SilentRing, StillThread,
-    SwitchStats, WorkerStats,
+    CallSettings, Limit, PortKind, PortState, PortStats, QueuePairNumbers, Silence, SilentRing,
+    StillThread, SwitchStats, WorkerStats,
 };
 
 use super::*;
-use crate::testing::explanation;
 
 const VIF: &str = "web0";
 const UPLINK: &str = "lan";
 const SOCKET: &str = "/run/weir/web0.sock";
+const NOW_S: u64 = 1_800_000_000;
 
 fn name(text: &str) -> PortName {
     text.parse().unwrap()
@@ -34,7 +37,49 @@ fn explained(agent: Option<AgentState>) -> Explanation {
         why: None,
         error: None,
     });
-    Explanation::Vif(Box::new(VifExplanation { agent, ..explanation(VIF) }))
+    Explanation::Vif(Box::new(VifExplanation {
+        name: name(VIF),
+        state: PortState::Running,
+        latency_budget_ns: 250_000,
+        calls: CallSettings::default(),
+        budget_breaches: Default::default(),
+        queue_pairs: Default::default(),
+        queues: Vec::new(),
+        split: None,
+        agent,
+        filter: Vec::new(),
+        dispatch: Default::default(),
+        sharing: Default::default(),
+        receiving: Default::default(),
+        guard: None,
+        steering: None,
+        silent: Vec::new(),
+    }))
+}
+
+/// A machine with one cache.
+fn placement() -> PlacementExplanation {
+    PlacementExplanation {
+        mode: PlacementMode::Off,
+        pin_vcpus: false,
+        machine: Some(MachineSummary {
+            cpus: 4,
+            cores: 4,
+            caches: vec!["0-3".into()],
+            caches_known: true,
+            nodes: 1,
+            nodes_known: true,
+            efficiency: String::new(),
+            allowed: "0-3".into(),
+        }),
+        problem: None,
+        workers: Vec::new(),
+        guests: Vec::new(),
+        settling: None,
+        moves: 0,
+        vcpu_moves: 0,
+        refused: 0,
+    }
 }
 
 fn uplink(interface: &str) -> Explanation {
@@ -63,11 +108,15 @@ fn healthy() -> Facts {
     let mut lan = PortStats::new(name(UPLINK), PortKind::Uplink);
     lan.state = PortState::Running;
     let switch = SwitchStats {
+        uptime_s: 3600.0,
         workers: vec![WorkerStats::default(); 2],
         ports: vec![vif, lan],
         ..SwitchStats::default()
     };
-    let socket = SocketFile { mode: 0o140_660, user: 900, group: 64_055, has_records: true };
+    let permissions = |mode, group| Permissions { mode, user: 900, group };
+    let above = vec![("/run/weir".into(), permissions(0o40_750, 64_055))];
+    let socket = SocketFile { file: permissions(0o140_660, 64_055), above, has_records: true };
+    let link = Link { mtu: 1500, is_up: true, has_carrier: true };
     let qemu = Qemu {
         pid: 77,
         user: 64_055,
@@ -79,8 +128,10 @@ fn healthy() -> Facts {
     };
     Facts {
         host: Host {
+            now_s: Some(NOW_S),
             kernel: Some((6, 12)),
             clocksource: Some("tsc".into()),
+            cpus_online: Some(4),
             cpus: Some(4),
             cpu_quota: Some(2.0),
             hugepages: Some((0, 0)),
@@ -89,14 +140,17 @@ fn healthy() -> Facts {
                 ("eth1".into(), vec!["0".into()]),
             ]
             .into(),
-            mtus: [("eth0".into(), 1500)].into(),
+            links: [("eth0".into(), link)].into(),
             qemu_version: Some((10, 0)),
             qemus: vec![qemu],
             sockets: [(SOCKET.into(), socket)].into(),
-            kernel_log: Vec::new(),
+            seccomp: Vec::new(),
+            denied: Vec::new(),
             ended: Vec::new(),
         },
+        before: Some(switch.clone()),
         switch: Some(switch),
+        placement: Some(placement()),
         vifs: vec![status],
         explained: [
             (name(VIF), explained(Some(AgentState::Connected))),
@@ -114,6 +168,15 @@ fn drop_many(facts: &mut Facts, reason: &str) {
     vif(facts).drops.insert(reason.into(), 50_000);
 }
 
+fn socket(facts: &mut Facts) -> &mut SocketFile {
+    facts.host.sockets.values_mut().next().unwrap()
+}
+
+/// A line of the kernel's audit, of so many seconds ago.
+fn audited(ago_s: u64, said: &str) -> Vec<String> {
+    vec![format!("[ 12.3] audit: type=1400 audit({}.678:9): {said}", NOW_S - ago_s)]
+}
+
 /// Makes a machine ill.
 type Seed = fn(&mut Facts);
 
@@ -123,9 +186,13 @@ fn faults() -> Vec<(&'static str, Seed)> {
         ("not-running", |it| *it = Facts { host: it.host.clone(), ..Facts::default() }),
         ("waiting-socket-mode", |it| {
             it.vifs[0].state = PortState::Waiting;
-            it.host.sockets.values_mut().next().unwrap().mode = 0o140_600;
+            socket(it).file.mode = 0o140_600;
         }),
         ("waiting-socket-missing", |it| it.host.sockets.clear()),
+        ("waiting-other-path", |it| {
+            it.vifs[0].state = PortState::Waiting;
+            it.host.qemus[0].args[1] = "socket,id=c,path=/var/run/vms/web0.sock,reconnect=1".into();
+        }),
         ("waiting-monitor", |it| {
             it.vifs[0].state = PortState::Waiting;
             it.host.qemus[0].args[1] = format!("socket,id=weir-web0,path={SOCKET}");
@@ -138,6 +205,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
                 Some("ring 1: the descriptor area at 0x1000 is not in shared memory".into());
         }),
         ("uplink-stopped", |it| it.switch.as_mut().unwrap().ports[1].state = PortState::Stopped),
+        ("uplink-down", |it| it.host.links.get_mut("eth0").unwrap().is_up = false),
         ("queues-differ", |it| {
             vif(it).queue_pairs =
                 Some(QueuePairNumbers { configured: 2, session: Some(1), in_use: 1 });
@@ -151,21 +219,26 @@ fn faults() -> Vec<(&'static str, Seed)> {
         ("receiver-slow", |it| drop_many(it, "rx_waited_too_long")),
         ("offloads", |it| drop_many(it, "rx_buffer_too_small")),
         ("tx-disabled", |it| drop_many(it, "tx_disabled")),
-        ("mtu", |it| _ = it.host.mtus.insert("eth0".into(), 1400)),
+        ("mtu", |it| it.host.links.get_mut("eth0").unwrap().mtu = 1400),
         ("limits-of-port", |it| drop_many(it, "policed_rx")),
+        ("drops", |it| drop_many(it, "source_guard_ip")),
         ("budget-no-cpu", |it| _ = vif(it).budget_breaches.insert("no_cpu".into(), 5000)),
         ("budget-late", |it| _ = vif(it).budget_breaches.insert("asked_late".into(), 5000)),
         ("agent-absent", |it| {
             it.explained.insert(name(VIF), explained(Some(AgentState::Silent)));
         }),
-        ("no-records", |it| it.host.sockets.values_mut().next().unwrap().has_records = false),
+        ("no-records", |it| socket(it).has_records = false),
         ("thread-still", |it| {
             let still = StillThread { name: "weir-worker-0".into(), ..StillThread::default() };
             it.switch.as_mut().unwrap().still = vec![still];
         }),
         ("helper-ended", |it| it.host.ended = vec!["weir-helper".into()]),
         ("seccomp", |it| {
-            it.host.kernel_log = vec!["audit: type=1326 comm=\"weir-worker-0\" syscall=41".into()];
+            it.host.seccomp = audited(60, "comm=\"weir-worker-0\" syscall=41");
+        }),
+        ("access-denied", |it| {
+            it.vifs[0].state = PortState::Waiting;
+            it.host.denied = audited(60, &format!("apparmor=\"DENIED\" name=\"{SOCKET}\""));
         }),
         ("limit-near", |it| {
             _ = vif(it).limits.insert("memory".into(), Limit { used: 250, max: 256 })
@@ -174,6 +247,10 @@ fn faults() -> Vec<(&'static str, Seed)> {
         ("clocksource", |it| it.host.clocksource = Some("hpet".into())),
         ("cpus-few", |it| it.host.cpus = Some(1)),
         ("cpu-quota", |it| it.host.cpu_quota = Some(0.5)),
+        ("caches-many", |it| {
+            let machine = it.placement.as_mut().unwrap().machine.as_mut().unwrap();
+            machine.caches = vec!["0-1".into(), "2-3".into()];
+        }),
         ("irq-one-cpu", |it| _ = it.host.irqs.insert("eth0".into(), vec!["3".into(); 4])),
         ("hugepages-idle", |it| it.host.hugepages = Some((512, 512))),
         ("qemu-old", |it| it.host.qemu_version = Some((6, 2))),
@@ -250,25 +327,55 @@ fn every_reason_of_the_guide_for_a_stopped_port_is_known() {
 }
 
 #[test]
-fn every_drop_of_the_guide_has_its_check() {
-    let guide = guide();
-    let rows = first_cells(&guide, "you see");
-    for counter in rows.iter().flat_map(|row| row.split('`').skip(1).step_by(2)) {
-        let counter = match counter {
-            "vlan_*" => "vlan_not_allowed",
-            other if other.contains(' ') => continue,
-            other => other,
-        };
+fn every_drop_that_is_counted_is_found_or_is_usual() {
+    let counters = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/counters.md");
+    let counters = fs::read_to_string(counters).unwrap();
+    let section = counters.split_once("\n## Drops").unwrap().1;
+    let names = first_cells(section, "name | the frame");
+    let names: Vec<_> = names.iter().flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() > 40, "{names:?}");
+    let mut unfound = Vec::new();
+    for name in names {
         let mut facts = healthy();
-        drop_many(&mut facts, counter);
-        assert!(!examine(&facts).is_empty(), "{counter}");
+        drop_many(&mut facts, name);
+        let found = examine(&facts);
+        assert!(found.len() < 2, "{name} is told twice: {found:#?}");
+        unfound.extend(found.is_empty().then_some(name));
+    }
+    unfound.sort_unstable();
+    let usual = "hairpin multicast_unwanted port_inactive port_unknown reserved_group_address \
+                 tx_stopped unknown_unicast";
+    assert_eq!(unfound.join(" "), usual);
+}
+
+/// Rows of what one sees that no counter is in, and their checks.
+const SEEN: &[(&str, &str)] =
+    &[("`ring N ...", "silent-ring"), ("nothing is counted", "uplink-down")];
+
+#[test]
+fn every_row_of_what_one_sees_has_its_check() {
+    let guide = guide();
+    for row in first_cells(&guide, "you see") {
+        let counters = row.split('`').skip(1).step_by(2).filter(|quoted| !quoted.contains(' '));
+        let seeded = counters.map(|counter| counter.replace("vlan_*", "vlan_not_allowed"));
+        let seeded: Vec<_> = seeded.collect();
+        if seeded.is_empty() {
+            let (_, check) = SEEN.iter().find(|(words, _)| row.starts_with(words)).expect(row);
+            assert!(CHECKS.iter().any(|it| it.name == *check), "{row}: {check}");
+        }
+        for counter in seeded {
+            let mut facts = healthy();
+            drop_many(&mut facts, &counter);
+            assert!(!examine(&facts).is_empty(), "{counter}");
+        }
     }
 }
 
 /// The points of the guide's lists, by their first words; which check sees it, or who says it where there is none.
 const POINTS: &[(&str, Result<&str, &str>)] = &[
     ("**Another user.**", Ok("waiting-socket-mode")),
-    ("**Another path.**", Ok("waiting-socket-missing")),
+    ("**Another path.**", Ok("waiting-other-path")),
+    ("**SELinux or AppArmor.**", Ok("access-denied")),
     ("**The VM monitor has given up.**", Ok("waiting-monitor")),
     ("**A second VM on one interface**", Ok("second-vm")),
     ("A silent ring", Ok("silent-ring")),
@@ -348,6 +455,79 @@ fn what_mends_is_a_command_that_weir_takes() {
 }
 
 #[test]
+fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
+    let before = |it: &mut Facts, ports: fn(&mut PortStats)| {
+        ports(&mut it.before.as_mut().unwrap().ports[0]);
+    };
+    let mut facts = healthy();
+    drop_many(&mut facts, "src_mac_spoofed");
+    assert!(examine(&facts)[0].wrong);
+    before(&mut facts, |it| _ = it.drops.insert("src_mac_spoofed".into(), 50_000));
+    vif(&mut facts).sessions.turned_away = 2;
+    before(&mut facts, |it| it.sessions.turned_away = 2);
+    vif(&mut facts).budget_breaches.insert("asked_late".into(), 5000);
+    before(&mut facts, |it| _ = it.budget_breaches.insert("asked_late".into(), 5000));
+    let found = examine(&facts);
+    assert_eq!(
+        found.iter().map(|it| (it.check, it.wrong)).collect::<Vec<_>>(),
+        [("second-vm", false), ("src-mac", false), ("budget-late", false),]
+    );
+    assert!(found[1].known_by.contains("0 just now") && found[1].known_by.contains("50000"));
+
+    // Long ago much has gone well; now nothing does.
+    let mut facts = healthy();
+    vif(&mut facts).tx.frames = 1_000_000_000;
+    before(&mut facts, |it| it.tx.frames = 1_000_000_000);
+    vif(&mut facts).drops.insert("rx_ring_full".into(), 12);
+    assert!(examine(&facts).iter().any(|it| it.check == "receiver-slow" && it.wrong));
+
+    // A guest that boots.
+    let mut facts = healthy();
+    (vif(&mut facts).tx.frames, vif(&mut facts).rx.frames) = (20, 20);
+    vif(&mut facts).drops = [("rx_not_ready".to_owned(), 8)].into();
+    facts.before = Some(SwitchStats::default());
+    assert_eq!(examine(&facts), []);
+}
+
+#[test]
+fn a_vm_that_may_not_enter_the_directory_is_found_and_one_of_root_is_not() {
+    let mut facts = healthy();
+    facts.vifs[0].state = PortState::Waiting;
+    assert_eq!(examine(&facts), []);
+    socket(&mut facts).above[0].1.mode = 0o40_700;
+    let found = examine(&facts);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].known_by.starts_with("/run/weir has mode 0700, user 900"), "{found:?}");
+    facts.host.qemus[0].user = 0;
+    assert_eq!(examine(&facts), []);
+    facts.host.qemus[0].user = 900;
+    assert_eq!(examine(&facts), []);
+}
+
+#[test]
+fn what_the_kernels_log_has_of_long_ago_is_of_another_weir() {
+    let mut facts = healthy();
+    facts.host.denied = audited(7200, "apparmor=\"DENIED\" profile=\"weir\"");
+    assert_eq!(examine(&facts), []);
+    facts.host.denied = audited(60, "apparmor=\"DENIED\" profile=\"weir\"");
+    assert_eq!(examine(&facts)[0].subject, "switch");
+    // Of a guest that is served nothing was denied.
+    facts.host.denied = audited(60, &format!("apparmor=\"DENIED\" name=\"{SOCKET}\""));
+    assert_eq!(examine(&facts), []);
+    facts.host.seccomp = audited(100 * 3600, "comm=\"weir\"");
+    assert!(!examine(&facts)[0].wrong);
+}
+
+#[test]
+fn one_processor_gets_all_interrupts_and_that_is_no_fault() {
+    let mut facts = healthy();
+    facts.host.irqs.insert("eth0".into(), vec!["0".into(); 3]);
+    assert_eq!(examine(&facts).len(), 1);
+    facts.host.cpus_online = Some(1);
+    assert_eq!(examine(&facts), []);
+}
+
+#[test]
 fn of_a_mirror_it_is_not_found_that_it_sends_into_no_vlan() {
     let mut facts = healthy();
     let mirror = weir_config::VlanMode::Mirror("db0".parse().unwrap());
@@ -368,12 +548,93 @@ fn processes_that_have_ended_beside_weir_are_seen() {
     assert_eq!(host::zombie("7 (sh) Z 1"), None);
 }
 
+/// Files of the kernel's, below a directory.
+fn kernel(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn each_fact_is_read_where_the_kernel_has_it() {
+    let dir = kernel(&[
+        ("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n"),
+        ("sys/devices/system/cpu/online", "0-7\n"),
+        ("proc/meminfo", "MemTotal: 4 kB\nHugePages_Total:     512\nHugePages_Free:      500\n"),
+        ("sys/class/net/eth0/mtu", "1400\n"),
+        ("sys/class/net/eth0/flags", "0x1003\n"),
+        ("sys/class/net/eth0/carrier", "0\n"),
+        ("sys/class/net/eth0/device/msi_irqs/24", "msix\n"),
+        ("proc/irq/24/effective_affinity_list", "3\n"),
+        ("sys/class/net/weir0/mtu", "1500\n"),
+        ("sys/class/net/weir0/flags", "0x1002\n"),
+        ("proc/9/comm", "weir\n"),
+        ("proc/9/status", "Name:\tweir\nCpus_allowed_list:\t0-1,4\n"),
+        ("proc/9/cgroup", "0::/system.slice/weir.service\n"),
+        ("sys/fs/cgroup/system.slice/weir.service/cpu.max", "max 100000\n"),
+        ("sys/fs/cgroup/system.slice/cpu.max", "150000 100000\n"),
+        ("proc/9/stat", "9 (weir) S 1 9 9\n"),
+        ("proc/10/stat", "10 (weir-helper) Z 9 9 9\n"),
+        ("proc/11/stat", "11 (weir-starter) Z 1 9 9\n"),
+        ("proc/12/cmdline", "/usr/bin/qemu-system-x86_64\0-chardev\0socket,path=/a\0"),
+        ("proc/12/status", "Uid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t5 6 \n"),
+        ("proc/13/cmdline", "less\0qemu-system-x86_64\0"),
+    ]);
+    let host = host::below(dir.path(), Some(9));
+    assert_eq!(host.clocksource.as_deref(), Some("hpet"));
+    assert_eq!((host.cpus_online, host.cpus), (Some(8), Some(3)));
+    assert_eq!((host.cpu_quota, host.hugepages), (Some(1.5), Some((512, 500))));
+    let link = |mtu, is_up, has_carrier| Link { mtu, is_up, has_carrier };
+    let links = [
+        ("eth0".to_owned(), link(1400, true, false)),
+        ("weir0".to_owned(), link(1500, false, true)),
+    ];
+    assert_eq!(host.links, links.into());
+    assert_eq!(host.irqs, [("eth0".to_owned(), vec!["3".to_owned()])].into());
+    assert_eq!(host.ended, ["weir-helper"]);
+    let [qemu] = host.qemus.as_slice() else { panic!("{:?}", host.qemus) };
+    assert_eq!((qemu.pid, qemu.user, qemu.groups.as_slice()), (12, 7, &[5, 6, 8][..]));
+    assert_eq!(qemu.args[2], "socket,path=/a");
+    // Another process has its number now.
+    assert_eq!(host::below(dir.path(), Some(13)).cpu_quota, None);
+}
+
+#[test]
+fn a_socket_is_seen_with_what_is_above_it() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o750)).unwrap();
+    let path = dir.path().join("a.sock");
+    assert_eq!(host::socket(&path), None);
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let (at, file) = host::socket(&path).unwrap();
+    assert!(at == path && !file.has_records && file.file.mode & 0o170_000 == 0o140_000);
+    assert_eq!((file.above[0].0.as_path(), file.above[0].1.mode), (dir.path(), 0o40_750));
+    fs::write(dir.path().join("a.sock.rings"), "").unwrap();
+    assert!(host::socket(&path).unwrap().1.has_records);
+}
+
+#[test]
+fn a_line_of_the_log_is_wanted_if_weir_or_a_socket_is_meant() {
+    let is_denied = |line: &str| host::is_denied(line, &[Path::new(SOCKET)]);
+    assert!(is_denied(
+        "apparmor=\"DENIED\" operation=\"open\" profile=\"weir\" name=\"/etc/shadow\""
+    ));
+    assert!(is_denied("apparmor=\"DENIED\" profile=\"libvirt-7\" name=\"/run/weir/web0.sock\""));
+    assert!(is_denied("avc:  denied  { read } for  pid=1 comm=\"weir-helper\""));
+    assert!(!is_denied("apparmor=\"ALLOWED\" profile=\"weir\""));
+    assert!(!is_denied("apparmor=\"DENIED\" profile=\"other\" name=\"/run/weir/web0.sock2\""));
+}
+
 #[test]
 fn this_machine_can_be_looked_at() {
-    let host = look_at_host(&[]);
-    assert!(host.kernel.is_some_and(|kernel| kernel > (4, 0)));
+    let host = look_at_host(&[], None);
+    assert!(host.kernel.is_some_and(|kernel| kernel > (4, 0)) && host.now_s > Some(NOW_S / 2));
     assert!(host.cpus.is_some_and(|cpus| cpus > 0) && host.hugepages.is_some());
-    assert!(host.mtus.contains_key("lo"));
+    assert!(host.links["lo"].mtu > 1500);
 }
 
 #[test]

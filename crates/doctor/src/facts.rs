@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use weir_config::PortName;
 use weir_switch::control::VifStatus;
-use weir_switch::explain::Explanation;
+use weir_switch::explain::{Explanation, PlacementExplanation};
 use weir_switch::stats::{PortKind, PortStats, SwitchStats};
 
 /// All of it, at one moment.
@@ -15,39 +15,60 @@ pub struct Facts {
     pub host: Host,
     /// The counters of the running switch; `None` where none runs.
     pub switch: Option<SwitchStats>,
+    /// The same a while before: what has grown since goes on.
+    pub before: Option<SwitchStats>,
     /// Its interfaces.
     pub vifs: Vec<VifStatus>,
     /// What policies do, of the ports that say.
     pub explained: BTreeMap<PortName, Explanation>,
+    /// Where workers run.
+    pub placement: Option<PlacementExplanation>,
 }
 
 /// The machine; what could not be read is absent, and nothing is found of it.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
+    /// The time of day (s since the epoch).
+    pub now_s: Option<u64>,
     /// The kernel's release, as major and minor number.
     pub kernel: Option<(u32, u32)>,
     /// What the kernel tells time by.
     pub clocksource: Option<String>,
     /// Processors in service.
+    pub cpus_online: Option<usize>,
+    /// Those of them on which weir may run.
     pub cpus: Option<usize>,
-    /// How much processor time the control group of weir may have, in processors.
+    /// How much processor time the control groups of weir may have, in processors.
     pub cpu_quota: Option<f64>,
     /// Huge pages of the default size: all, and free ones.
     pub hugepages: Option<(u64, u64)>,
     /// By interface of the host: the processors that may get each of its interrupts.
     pub irqs: BTreeMap<String, Vec<String>>,
-    /// MTUs of the host's interfaces.
-    pub mtus: BTreeMap<String, u32>,
+    /// The host's interfaces.
+    pub links: BTreeMap<String, Link>,
     /// The installed QEMU's version.
     pub qemu_version: Option<(u32, u32)>,
     /// The QEMUs that run.
     pub qemus: Vec<Qemu>,
     /// Sockets of interfaces.
     pub sockets: BTreeMap<PathBuf, SocketFile>,
-    /// Lines of the kernel's log about weir's threads.
-    pub kernel_log: Vec<String>,
+    /// Lines of the kernel's log about system calls of weir's threads.
+    pub seccomp: Vec<String>,
+    /// Lines of it about what AppArmor or SELinux has denied.
+    pub denied: Vec<String>,
     /// Processes beside weir that have ended before it.
     pub ended: Vec<String>,
+}
+
+/// An interface of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its MTU.
+    pub mtu: u32,
+    /// Whether it was brought up.
+    pub is_up: bool,
+    /// Whether there is somebody at its other end.
+    pub has_carrier: bool,
 }
 
 /// A QEMU that runs.
@@ -64,16 +85,43 @@ pub struct Qemu {
 }
 
 /// A socket on which weir listens, as a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketFile {
+    /// Who may open it.
+    pub file: Permissions,
+    /// Who may pass through the directories above it.
+    pub above: Vec<(PathBuf, Permissions)>,
+    /// The file of records is beside it.
+    pub has_records: bool,
+}
+
+/// What a file says of who may use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
     /// Permission bits.
     pub mode: u32,
     /// The owner.
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// The file of records is beside it.
-    pub has_records: bool,
+}
+
+impl Permissions {
+    /// To write, which connecting to a socket takes.
+    pub(super) const WRITE: u32 = 2;
+    /// To pass through a directory.
+    pub(super) const PASS: u32 = 1;
+
+    /// Whether `qemu` may do that.
+    pub(super) fn allow(self, qemu: &Qemu, what: u32) -> bool {
+        let bits = match () {
+            () if qemu.user == 0 => return true,
+            () if qemu.user == self.user => self.mode >> 6,
+            () if qemu.groups.contains(&self.group) => self.mode >> 3,
+            () => self.mode,
+        };
+        bits & what != 0
+    }
 }
 
 impl Facts {
@@ -85,5 +133,11 @@ impl Facts {
     /// All ports.
     pub(super) fn ports(&self) -> impl Iterator<Item = &PortStats> {
         self.switch.iter().flat_map(|switch| &switch.ports)
+    }
+
+    /// What a counter of a port was a while before; 0 where the port was not there.
+    pub(super) fn before(&self, port: &PortStats, counter: impl Fn(&PortStats) -> u64) -> u64 {
+        let mut ports = self.before.iter().flat_map(|switch| &switch.ports);
+        ports.find(|before| before.name == port.name).map_or(0, counter)
     }
 }

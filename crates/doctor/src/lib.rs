@@ -2,10 +2,12 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `facts.rs` | all that is looked at, as data |
-//! | `host.rs` | looks at the host |
-//! | `checks.rs` | one function for each fault, from facts to findings |
-//! | `reasons.rs` | why an interface stopped, in words that help |
+//! | [`Facts`] | all that is looked at, as data |
+//! | `host` | looks at the host |
+//! | `checks` | one function for each fault, from facts to findings |
+//! | `reasons` | why an interface stopped, in words that help |
+
+#![forbid(unsafe_code)]
 
 mod checks;
 mod facts;
@@ -19,7 +21,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 pub use checks::CHECKS;
-pub use facts::{Facts, Host, Qemu, SocketFile};
+pub use facts::{Facts, Host, Link, Permissions, Qemu, SocketFile};
 pub use host::look_at_host;
 
 /// Something that one check has found.

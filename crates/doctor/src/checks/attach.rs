@@ -1,0 +1,243 @@
+//! What keeps a guest from being served: its socket, its VM, its driver, its agent.
+
+use weir_config::SocketRole;
+use weir_switch::control::VifStatus;
+use weir_switch::explain::{AgentState, Explanation};
+use weir_switch::stats::{PortState, Silence};
+
+use super::{Facts, Finding, finding, note};
+use crate::facts::{Permissions, Qemu};
+use crate::reasons::explained;
+
+/// Interfaces that wait for a VM.
+fn waiting_vifs(facts: &Facts) -> impl Iterator<Item = &VifStatus> {
+    facts.vifs.iter().filter(|vif| vif.state == PortState::Waiting && !vif.xen)
+}
+
+pub(super) fn not_running(facts: &Facts, found: &mut Vec<Finding>) {
+    if facts.switch.is_none() {
+        found.push(finding(
+            "not-running",
+            "switch",
+            "no weir answers on the control socket, so only the host was looked at",
+            "connecting to the control socket",
+            "systemctl start weir, or weir run; weir doctor --control PATH for another socket",
+        ));
+    }
+}
+
+pub(super) fn socket_mode(facts: &Facts, found: &mut Vec<Finding>) {
+    for vif in waiting_vifs(facts) {
+        let path = vif.config.socket.as_path();
+        let Some(socket) = facts.host.sockets.get(path) else { continue };
+        let name = &vif.config.name;
+        let named = path.display().to_string();
+        let names_it = |qemu: &&Qemu| qemu.args.iter().any(|arg| arg.contains(&named));
+        for qemu in facts.host.qemus.iter().filter(names_it) {
+            let closed = |(_, dir): &&(_, Permissions)| !dir.allow(qemu, Permissions::PASS);
+            let (at, permissions, mend) = match socket.above.iter().find(closed) {
+                Some((dir, permissions)) => {
+                    let mend = format!(
+                        "a directory that QEMU may enter: chmod o+x {0}, or chgrp",
+                        dir.display()
+                    );
+                    (dir.display().to_string(), *permissions, mend)
+                }
+                None if socket.file.allow(qemu, Permissions::WRITE) => continue,
+                None => {
+                    let mend = format!(
+                        "socket_mode = \"0660\" in [vif.{name}] and a group that weir and QEMU share, or \"0666\""
+                    );
+                    (named.clone(), socket.file, mend)
+                }
+            };
+            let known_by = format!(
+                "{at} has mode {:04o}, user {} and group {}, and QEMU (process {}) runs as user {}",
+                permissions.mode & 0o7777,
+                permissions.user,
+                permissions.group,
+                qemu.pid,
+                qemu.user
+            );
+            let what = "its VM may not open the socket";
+            found.push(finding("waiting-socket-mode", name, what, known_by, mend));
+            break;
+        }
+    }
+}
+
+pub(super) fn socket_missing(facts: &Facts, found: &mut Vec<Finding>) {
+    for vif in facts.vifs.iter().filter(|vif| vif.config.mode == SocketRole::Server && !vif.xen) {
+        let (name, path) = (&vif.config.name, vif.config.socket.as_path());
+        if !facts.host.sockets.contains_key(path) {
+            found.push(finding(
+                "waiting-socket-missing",
+                name,
+                "the file of its socket has gone: no VM can connect",
+                format!("{} is not there", path.display()),
+                format!("weir vif del {name}; weir reload"),
+            ));
+        }
+    }
+}
+
+/// A VM that names a socket of the same name elsewhere.
+pub(super) fn other_path(facts: &Facts, found: &mut Vec<Finding>) {
+    for vif in waiting_vifs(facts) {
+        let (name, path) = (&vif.config.name, vif.config.socket.as_path());
+        let elsewhere = |option: &&str| {
+            let named = option.strip_prefix("path=").map(std::path::Path::new);
+            named.is_some_and(|it| it != path && it.file_name() == path.file_name())
+        };
+        let seen = facts.host.qemus.iter().find_map(|qemu| {
+            let mut options = qemu.args.iter().flat_map(|arg| arg.split(','));
+            options.find(elsewhere).map(|option| (qemu.pid, option))
+        });
+        if let Some((pid, option)) = seen {
+            found.push(finding(
+                "waiting-other-path",
+                name,
+                "a VM looks for its socket in another place",
+                format!("QEMU (process {pid}) has {option}, and weir has {}", path.display()),
+                format!("start the VM anew with $(weir qemu-args {name})"),
+            ));
+        }
+    }
+}
+
+/// A VM that has named the socket and is not there has given up.
+pub(super) fn waiting(facts: &Facts, found: &mut Vec<Finding>) {
+    for vif in waiting_vifs(facts) {
+        let (name, path) = (&vif.config.name, vif.config.socket.as_path().display().to_string());
+        let runs = facts.host.qemus.iter().find(|qemu| {
+            let mut chardevs = qemu.args.iter().filter(|arg| arg.contains(&path)).peekable();
+            chardevs.peek().is_some() && chardevs.all(|arg| !arg.contains("reconnect"))
+        });
+        if let Some(qemu) = runs {
+            found.push(finding(
+                "waiting-monitor",
+                name,
+                "its VM runs, is not connected, and does not try again",
+                format!("QEMU (process {}) names {path} without reconnect", qemu.pid),
+                format!("start the VM anew with $(weir qemu-args {name})"),
+            ));
+        }
+    }
+}
+
+/// One that was turned away and has given up since is worth a note.
+pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
+    for port in facts.guests().filter(|port| port.sessions.turned_away > 0) {
+        let before = facts.before(port, |before| before.sessions.turned_away);
+        let now = port.sessions.turned_away.saturating_sub(before);
+        let of_two = finding(
+            "second-vm",
+            &port.name,
+            "a second VM wants this interface, which belongs to one",
+            format!(
+                "{now} front ends were turned away just now, {} in all",
+                port.sessions.turned_away
+            ),
+            "weir vif add NAME, and weir qemu-args NAME for the other VM",
+        );
+        found.push(if now > 0 { of_two } else { note(of_two) });
+    }
+}
+
+pub(super) fn driver_absent(facts: &Facts, found: &mut Vec<Finding>) {
+    for port in facts.guests().filter(|port| port.state == PortState::Connected) {
+        found.push(finding(
+            "driver-absent",
+            &port.name,
+            "its VM is there, and the guest's driver has not started a receive ring: does it boot still?",
+            "the state `connected` of weir stats",
+            "in the guest: ip link set eth0 up; a kernel with virtio-net",
+        ));
+    }
+}
+
+pub(super) fn stopped(facts: &Facts, found: &mut Vec<Finding>) {
+    for port in facts.guests().filter(|port| port.state == PortState::Stopped) {
+        let reason = port.stopped_reason.as_deref().unwrap_or("no reason is known");
+        let (what, mend) = explained(reason);
+        let mend = mend.replace("NAME", port.name.as_str());
+        found.push(finding(
+            "stopped",
+            &port.name,
+            format!("it serves nobody: {what}"),
+            reason,
+            mend,
+        ));
+    }
+}
+
+pub(super) fn queues_differ(facts: &Facts, found: &mut Vec<Finding>) {
+    for port in facts.guests() {
+        if let Some(what) = port.queue_pairs.and_then(|pairs| pairs.note()) {
+            let mend = "start the VM anew with as many queues as weir qemu-args prints";
+            found.push(note(finding("queues-differ", &port.name, what, "its session", mend)));
+        }
+    }
+}
+
+pub(super) fn silent_ring(facts: &Facts, found: &mut Vec<Finding>) {
+    for port in facts.guests() {
+        for ring in &port.silent {
+            let known_by = match ring.why {
+                Silence::KicksWithoutBuffers { kicks } => {
+                    format!("ring {}: {kicks} kicks, and no buffer where weir looks", ring.ring)
+                }
+                Silence::BuffersWithoutKick => {
+                    format!("ring {}: buffers are there, and a kick never came", ring.ring)
+                }
+                Silence::NoCallDescriptor => {
+                    format!("ring {}: the driver cannot be told of frames", ring.ring)
+                }
+            };
+            let what = "front end and driver use different rings, kicks or calls";
+            let mend =
+                format!("weir explain {}; start the VM anew, or update its monitor", port.name);
+            found.push(finding("silent-ring", &port.name, what, known_by, mend));
+        }
+    }
+}
+
+pub(super) fn agent_absent(facts: &Facts, found: &mut Vec<Finding>) {
+    for (name, explained) in &facts.explained {
+        let Explanation::Vif(vif) = explained else { continue };
+        let Some(agent) = &vif.agent else { continue };
+        let (what, mend) = match agent.state {
+            AgentState::Connected => continue,
+            _ if vif.state != PortState::Running => continue,
+            AgentState::Waiting => (
+                "an agent is configured, and the VM has no channel for it",
+                format!("start the VM with the channel of $(weir qemu-args {name})"),
+            ),
+            AgentState::Silent => (
+                "an agent is configured, and none speaks in the guest",
+                "in the guest: systemctl enable --now weir-agent".into(),
+            ),
+            AgentState::Elsewhere => (
+                "the agent in the guest knows nothing of this interface",
+                format!("the same `mac` in the guest and in [vif.{name}]"),
+            ),
+        };
+        let known_by = format!("the socket {}", agent.socket);
+        found.push(finding("agent-absent", name, what, known_by, mend));
+    }
+}
+
+pub(super) fn no_records(facts: &Facts, found: &mut Vec<Finding>) {
+    for vif in facts.vifs.iter().filter(|vif| vif.state == PortState::Running && !vif.xen) {
+        let path = vif.config.socket.as_path();
+        if facts.host.sockets.get(path).is_some_and(|file| !file.has_records) {
+            found.push(finding(
+                "no-records",
+                &vif.config.name,
+                "the guest may need a reset after a SIGKILL of weir",
+                format!("{}.rings is not there", path.display()),
+                "journalctl -u weir says why; a directory where weir may make files",
+            ));
+        }
+    }
+}

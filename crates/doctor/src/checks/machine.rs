@@ -1,0 +1,309 @@
+//! What is wrong with the machine, with its control groups, with QEMU, and with weir's own threads.
+
+use weir_config::values::PlacementMode;
+use weir_limits::LIMIT_SHOWN_PERCENT;
+use weir_switch::explain::Explanation;
+use weir_switch::stats::{Limits, PortKind, PortState};
+
+use super::{Facts, Finding, finding, note};
+use crate::facts::Qemu;
+
+/// The oldest kernel that weir is tried on.
+const KERNEL_MIN: (u32, u32) = (5, 10);
+/// The oldest QEMU that weir is tried with, which ends with vectors where it emulates the processor.
+const QEMU_MIN: (u32, u32) = (7, 2);
+/// Clocks that are read without a system call.
+const FAST_CLOCKS: [&str; 4] =
+    ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"];
+/// What the kernel's log has of longer ago may have been mended.
+const DAY_S: u64 = 24 * 3600;
+
+/// The interfaces of the host that uplinks are on.
+fn uplinks(facts: &Facts) -> impl Iterator<Item = (&weir_config::PortName, &str)> {
+    facts.explained.iter().filter_map(|(name, explained)| match explained {
+        Explanation::Uplink(uplink) => Some((name, uplink.interface.as_str())),
+        _ => None,
+    })
+}
+
+/// How long ago the kernel's audit wrote a line (s): `audit(1732606789.123:45)`.
+fn age_s(facts: &Facts, line: &str) -> Option<u64> {
+    let seconds = line.split_once("audit(")?.1.split('.').next()?;
+    facts.host.now_s?.checked_sub(seconds.parse().ok()?)
+}
+
+pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
+    let uplinks = facts.ports().filter(|port| port.kind == PortKind::Uplink);
+    for port in uplinks.filter(|port| port.state == PortState::Stopped) {
+        found.push(finding(
+            "uplink-stopped",
+            &port.name,
+            "the way to the host is closed; guests reach each other only",
+            port.stopped_reason.as_deref().unwrap_or("its state"),
+            "bring the interface back, then systemctl restart weir",
+        ));
+    }
+}
+
+pub(super) fn uplink_down(facts: &Facts, found: &mut Vec<Finding>) {
+    for (name, interface) in uplinks(facts) {
+        let Some(link) = facts.host.links.get(interface) else { continue };
+        let (known_by, mend) = match (link.is_up, link.has_carrier) {
+            (true, true) => continue,
+            (false, _) => {
+                (format!("{interface} was brought down"), format!("ip link set {interface} up"))
+            }
+            (true, false) => {
+                let known_by = format!("/sys/class/net/{interface}/carrier: 0");
+                (known_by, "plug the cable in, or bring the other end up".to_owned())
+            }
+        };
+        let what = "nothing passes to the host: its interface is down";
+        found.push(finding("uplink-down", name, what, known_by, mend));
+    }
+}
+
+pub(super) fn thread_still(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(switch) = &facts.switch else { return };
+    for thread in &switch.still {
+        found.push(finding(
+            "thread-still",
+            "switch",
+            format!("the thread {} stands still", thread.name),
+            format!(
+                "no turn for {:.0} s while it {}; {}",
+                thread.seconds, thread.does, thread.kernel
+            ),
+            "state D: look at disk, swap and the guest's memory file; else report it",
+        ));
+    }
+    for thread in &switch.panicked {
+        let ended = if thread.ended { ", and has ended" } else { "" };
+        found.push(finding(
+            "thread-still",
+            "switch",
+            format!("the thread {} panicked{ended}: a bug in weir", thread.name),
+            format!("{} panics", thread.panics),
+            "report it with the log: journalctl -u weir",
+        ));
+    }
+}
+
+pub(super) fn helper_ended(facts: &Facts, found: &mut Vec<Finding>) {
+    for process in &facts.host.ended {
+        let what = match process.as_str() {
+            "weir-starter" => {
+                "weir cannot be upgraded: the process that starts the next one has ended"
+            }
+            _ => {
+                "weir cannot open files or make sockets: the process that does so for it has ended"
+            }
+        };
+        let known_by = format!("the process {process} is a zombie");
+        found.push(finding("helper-ended", "switch", what, known_by, "systemctl restart weir"));
+    }
+}
+
+pub(super) fn seccomp(facts: &Facts, found: &mut Vec<Finding>) {
+    if let Some(line) = facts.host.seccomp.last() {
+        let of_weir = finding(
+            "seccomp",
+            "switch",
+            "a thread of weir made a system call outside its list, and weir ended or was refused",
+            line,
+            "report the line; until then weir run --sandbox=log",
+        );
+        let is_old = age_s(facts, line).is_some_and(|age| age > DAY_S);
+        found.push(if is_old { note(of_weir) } else { of_weir });
+    }
+}
+
+/// What was denied before weir was started is of another one; what a guest has that is served was not denied to it.
+pub(super) fn access_denied(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(switch) = &facts.switch else { return };
+    let is_new =
+        |line: &&String| age_s(facts, line).is_none_or(|age| age as f64 <= switch.uptime_s);
+    for line in facts.host.denied.iter().filter(is_new) {
+        let of_socket = facts.vifs.iter().find(|vif| line.contains(&vif.config.socket.to_string()));
+        let (subject, what, mend) = match of_socket {
+            Some(vif) if vif.state != PortState::Waiting => continue,
+            Some(vif) => (
+                vif.config.name.to_string(),
+                "AppArmor or SELinux keeps its VM from the socket",
+                "a rule for the VM's program: aa-logprof, or ausearch -m AVC | audit2allow",
+            ),
+            None => (
+                "switch".to_owned(),
+                "AppArmor or SELinux denies something to weir",
+                "a rule in /etc/apparmor.d/local/weir, then apparmor_parser -r /etc/apparmor.d/weir",
+            ),
+        };
+        if !found.iter().any(|known| known.check == "access-denied" && known.subject == subject) {
+            found.push(finding("access-denied", subject, what, line, mend));
+        }
+    }
+}
+
+pub(super) fn limit_near(facts: &Facts, found: &mut Vec<Finding>) {
+    let mut look = |subject: &str, limits: &Limits| {
+        for (name, limit) in limits.iter().filter(|(_, it)| it.percent() >= LIMIT_SHOWN_PERCENT) {
+            let mend = match name.as_str() {
+                "descriptors" => "LimitNOFILE= in the unit".into(),
+                "memory" | "memory_mapped" => {
+                    format!("memory_max = \"SIZE\" in [vif.{subject}], then weir reload")
+                }
+                _ => "see counters.md for what the bound is".to_owned(),
+            };
+            found.push(finding(
+                "limit-near",
+                subject,
+                format!("{name} is nearly used up"),
+                format!("{} of {}", limit.used, limit.max),
+                mend,
+            ));
+        }
+    };
+    if let Some(switch) = &facts.switch {
+        look("switch", &switch.limits);
+        switch.ports.iter().for_each(|port| look(port.name.as_str(), &port.limits));
+    }
+}
+
+pub(super) fn kernel_old(facts: &Facts, found: &mut Vec<Finding>) {
+    if let Some((major, minor)) = facts.host.kernel.filter(|kernel| *kernel < KERNEL_MIN) {
+        let (least_major, least_minor) = KERNEL_MIN;
+        found.push(finding(
+            "kernel-old",
+            "host",
+            format!("the kernel is older than any weir is tried on ({least_major}.{least_minor})"),
+            format!("uname -r: {major}.{minor}"),
+            "update the kernel",
+        ));
+    }
+}
+
+pub(super) fn clocksource(facts: &Facts, found: &mut Vec<Finding>) {
+    let clock = facts.host.clocksource.as_deref();
+    if let Some(clock) = clock.filter(|clock| !FAST_CLOCKS.contains(clock)) {
+        found.push(finding(
+            "clocksource",
+            "host",
+            "each look at the clock is a system call, and weir looks often",
+            format!("/sys/devices/system/clocksource/clocksource0/current_clocksource: {clock}"),
+            "clocksource=tsc on the kernel's command line, if the hardware's counter is stable",
+        ));
+    }
+}
+
+fn workers(facts: &Facts) -> Option<usize> {
+    facts.switch.as_ref().map(|switch| switch.workers.len())
+}
+
+pub(super) fn cpus_few(facts: &Facts, found: &mut Vec<Finding>) {
+    if let Some((workers, cpus)) = workers(facts).zip(facts.host.cpus).filter(|(w, c)| w > c) {
+        found.push(finding(
+            "cpus-few",
+            "switch",
+            "there are more workers than processors: workers wait for each other",
+            format!("{workers} workers, {cpus} processors"),
+            "workers = \"auto\" in [switch], then systemctl restart weir",
+        ));
+    }
+}
+
+pub(super) fn cpu_quota(facts: &Facts, found: &mut Vec<Finding>) {
+    let quota = workers(facts).zip(facts.host.cpu_quota);
+    if let Some((workers, quota)) = quota.filter(|(workers, quota)| *quota < *workers as f64) {
+        found.push(finding(
+            "cpu-quota",
+            "switch",
+            "the control group stops weir's workers for part of the time",
+            format!("cpu.max allows {quota:.2} processors for {workers} workers"),
+            "CPUQuota= in the unit: none, or 100% for each worker",
+        ));
+    }
+}
+
+/// Where one cache is all there is, it does not matter where anybody runs.
+pub(super) fn caches_many(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(placement) = &facts.placement else { return };
+    let Some(machine) = placement.machine.as_ref().filter(|machine| machine.caches_known) else {
+        return;
+    };
+    if placement.mode == PlacementMode::Off && machine.caches.len() > 1 {
+        found.push(note(finding(
+            "caches-many",
+            "switch",
+            "workers may run far from their guests: the machine has several last-level caches",
+            format!("processors that share a cache: {}", machine.caches.join("; ")),
+            "placement = \"dynamic\" in [switch], then weir reload",
+        )));
+    }
+}
+
+pub(super) fn irq_one_cpu(facts: &Facts, found: &mut Vec<Finding>) {
+    for (name, interface) in uplinks(facts) {
+        let irqs = facts.host.irqs.get(interface).map_or(&[][..], Vec::as_slice);
+        if let [first, others @ ..] = irqs
+            && !others.is_empty()
+            && others.iter().all(|cpus| cpus == first)
+            && !first.contains([',', '-'])
+            && facts.host.cpus_online != Some(1)
+        {
+            found.push(finding(
+                "irq-one-cpu",
+                name,
+                format!("all interrupts of {interface} go to one processor"),
+                format!("/proc/irq/*/effective_affinity_list: {first}, {} times", irqs.len()),
+                "systemctl start irqbalance, or one processor for each in /proc/irq/N/smp_affinity_list",
+            ));
+        }
+    }
+}
+
+pub(super) fn hugepages_idle(facts: &Facts, found: &mut Vec<Finding>) {
+    if let Some((all, free)) = facts.host.hugepages.filter(|(all, free)| *all > 0 && all == free) {
+        found.push(note(finding(
+            "hugepages-idle",
+            "host",
+            "memory is reserved as huge pages that nobody uses; weir needs none",
+            format!("/proc/meminfo: HugePages_Total {all}, HugePages_Free {free}"),
+            "sysctl vm.nr_hugepages=0, unless a VM will use them",
+        )));
+    }
+}
+
+pub(super) fn qemu_old(facts: &Facts, found: &mut Vec<Finding>) {
+    if let Some((major, minor)) = facts.host.qemu_version.filter(|version| *version < QEMU_MIN) {
+        let (least_major, least_minor) = QEMU_MIN;
+        found.push(finding(
+            "qemu-old",
+            "host",
+            format!("QEMU is older than any weir is tried with ({least_major}.{least_minor})"),
+            format!("qemu-system-x86_64 --version: {major}.{minor}"),
+            "update QEMU",
+        ));
+    }
+}
+
+/// QEMU 7.2 without KVM ends, sooner or later, if its interface has vectors.
+pub(super) fn qemu_vectors(facts: &Facts, found: &mut Vec<Finding>) {
+    let has = |qemu: &Qemu, part: &str| qemu.args.iter().any(|arg| arg.contains(part));
+    let vectors = |qemu: &Qemu| -> Option<u32> {
+        let devices = qemu.args.iter().filter(|arg| arg.starts_with("virtio-net"));
+        let mut options = devices.flat_map(|arg| arg.split(','));
+        options.find_map(|option| option.strip_prefix("vectors=")?.parse().ok())
+    };
+    let emulates = facts.host.qemu_version == Some(QEMU_MIN);
+    for qemu in facts.host.qemus.iter().filter(|qemu| emulates && !has(qemu, "kvm")) {
+        let of_vif = facts.vifs.iter().find(|vif| has(qemu, &vif.config.socket.to_string()));
+        let Some((vif, vectors)) = of_vif.zip(vectors(qemu).filter(|number| *number > 0)) else {
+            continue;
+        };
+        let name = &vif.config.name;
+        let what = "QEMU 7.2 that emulates the processor ends with vectors";
+        let known_by = format!("QEMU (process {}) has vectors={vectors} and no KVM", qemu.pid);
+        let mend = format!("start the VM anew with $(weir qemu-args {name} --vectors 0)");
+        found.push(finding("qemu-vectors", name, what, known_by, mend));
+    }
+}

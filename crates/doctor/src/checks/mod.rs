@@ -1,0 +1,72 @@
+//! One function for each fault. None looks anywhere but at the facts.
+
+mod attach;
+mod machine;
+mod traffic;
+
+use super::{Check, Facts, Finding};
+
+/// All checks, in the order of the guide's table.
+pub const CHECKS: &[Check] = &[
+    Check { name: "not-running", find: attach::not_running },
+    Check { name: "waiting-socket-mode", find: attach::socket_mode },
+    Check { name: "waiting-socket-missing", find: attach::socket_missing },
+    Check { name: "waiting-other-path", find: attach::other_path },
+    Check { name: "waiting-monitor", find: attach::waiting },
+    Check { name: "second-vm", find: attach::second_vm },
+    Check { name: "driver-absent", find: attach::driver_absent },
+    Check { name: "stopped", find: attach::stopped },
+    Check { name: "uplink-stopped", find: machine::uplink_stopped },
+    Check { name: "uplink-down", find: machine::uplink_down },
+    Check { name: "queues-differ", find: attach::queues_differ },
+    Check { name: "silent-ring", find: attach::silent_ring },
+    Check { name: "src-mac", find: traffic::src_mac },
+    Check { name: "vlan", find: traffic::vlan },
+    Check { name: "receiver-not-ready", find: traffic::receiver_not_ready },
+    Check { name: "receiver-slow", find: traffic::receiver_slow },
+    Check { name: "offloads", find: traffic::offloads },
+    Check { name: "tx-disabled", find: traffic::tx_disabled },
+    Check { name: "mtu", find: traffic::mtu },
+    Check { name: "limits-of-port", find: traffic::limits_of_port },
+    Check { name: "drops", find: traffic::other_drops },
+    Check { name: "budget-no-cpu", find: traffic::budget_no_cpu },
+    Check { name: "budget-late", find: traffic::budget_late },
+    Check { name: "agent-absent", find: attach::agent_absent },
+    Check { name: "no-records", find: attach::no_records },
+    Check { name: "thread-still", find: machine::thread_still },
+    Check { name: "helper-ended", find: machine::helper_ended },
+    Check { name: "seccomp", find: machine::seccomp },
+    Check { name: "access-denied", find: machine::access_denied },
+    Check { name: "limit-near", find: machine::limit_near },
+    Check { name: "kernel-old", find: machine::kernel_old },
+    Check { name: "clocksource", find: machine::clocksource },
+    Check { name: "cpus-few", find: machine::cpus_few },
+    Check { name: "cpu-quota", find: machine::cpu_quota },
+    Check { name: "caches-many", find: machine::caches_many },
+    Check { name: "irq-one-cpu", find: machine::irq_one_cpu },
+    Check { name: "hugepages-idle", find: machine::hugepages_idle },
+    Check { name: "qemu-old", find: machine::qemu_old },
+    Check { name: "qemu-vectors", find: machine::qemu_vectors },
+];
+
+/// What is wrong, or worth knowing.
+fn finding(
+    check: &'static str,
+    subject: impl ToString,
+    what: impl Into<String>,
+    known_by: impl Into<String>,
+    mend: impl Into<String>,
+) -> Finding {
+    Finding {
+        check,
+        wrong: true,
+        subject: subject.to_string(),
+        what: what.into(),
+        known_by: known_by.into(),
+        mend: mend.into().into(),
+    }
+}
+
+fn note(found: Finding) -> Finding {
+    Finding { wrong: false, ..found }
+}

@@ -1,0 +1,306 @@
+//! What becomes of frames: drops that are too many, and calls that are too late.
+
+use std::collections::BTreeSet;
+
+use weir_switch::explain::Explanation;
+use weir_switch::stats::PortStats;
+
+use super::{Facts, Finding, finding, note};
+
+/// From one of so many frames, or calls, on, drops and late calls are wrong.
+const ONE_OF: u64 = 100;
+/// Fewer of them happen to everybody: while a guest boots, or once.
+const FEW: u64 = 10;
+
+/// Some of all.
+#[derive(Clone, Copy)]
+struct Share {
+    some: u64,
+    all: u64,
+}
+
+impl Share {
+    fn is_much(self) -> bool {
+        self.some > 0 && self.some.saturating_mul(ONE_OF) >= self.all
+    }
+}
+
+/// What a port has counted: since it was added, and just now.
+struct Counted {
+    ever: Share,
+    now: Share,
+}
+
+impl Counted {
+    fn of(
+        facts: &Facts,
+        port: &PortStats,
+        some: impl Fn(&PortStats) -> u64,
+        all: impl Fn(&PortStats) -> u64,
+    ) -> Self {
+        let ever = Share { some: some(port), all: all(port) };
+        let since = |now: u64, counter: &dyn Fn(&PortStats) -> u64| {
+            now.saturating_sub(facts.before(port, counter))
+        };
+        Self { ever, now: Share { some: since(ever.some, &some), all: since(ever.all, &all) } }
+    }
+
+    /// What they come to: wrong if it goes on, and a note if it was so.
+    fn judged(
+        &self,
+        as_wrong: impl FnOnce(String) -> Finding,
+        what: &str,
+        of: &str,
+    ) -> Option<Finding> {
+        let Self { ever, now } = self;
+        if ever.some < FEW || !(now.is_much() || ever.is_much()) {
+            return None;
+        }
+        let known_by = format!(
+            "{what}: {} just now beside {} {of}, {} beside {} since the port was added",
+            now.some, now.all, ever.some, ever.all
+        );
+        let found = as_wrong(known_by);
+        Some(if now.is_much() { found } else { note(found) })
+    }
+}
+
+/// Of what a port sends, or receives, too many frames are dropped for one of `reasons`: says so.
+fn dropped(
+    facts: &Facts,
+    found: &mut Vec<Finding>,
+    check: &'static str,
+    reasons: &[&str],
+    tell: impl Fn(&PortStats, &str) -> (String, String),
+) {
+    for port in facts.ports() {
+        for reason in reasons {
+            let drops = |port: &PortStats| port.drops.get(*reason).copied().unwrap_or(0);
+            // Whatever was dropped on its own account was not received, and was sent.
+            let moved = |port: &PortStats| port.rx.frames.max(port.tx.frames);
+            let as_wrong = |known_by| {
+                let (what, mend) = tell(port, reason);
+                finding(check, &port.name, what, known_by, mend)
+            };
+            let counted = Counted::of(facts, port, drops, moved);
+            found.extend(counted.judged(as_wrong, reason, "frames that were moved"));
+        }
+    }
+}
+
+pub(super) fn src_mac(facts: &Facts, found: &mut Vec<Finding>) {
+    dropped(facts, found, "src-mac", &["src_mac_spoofed", "src_mac_owned"], |port, reason| {
+        let name = &port.name;
+        match reason {
+            "src_mac_owned" => (
+                "the guest sends from an address that another interface has".into(),
+                format!("give one of the guests another address: weir vif set {name} mac=..."),
+            ),
+            _ => (
+                "the guest sends from another address than the one it is held to".into(),
+                format!("weir vif set {name} mac=..., or mac_check=false for a guest that bridges"),
+            ),
+        }
+    });
+}
+
+pub(super) fn vlan(facts: &Facts, found: &mut Vec<Finding>) {
+    let reasons = [
+        "vlan_tagged_on_access",
+        "vlan_untagged_on_trunk",
+        "vlan_not_allowed",
+        "vlan_still_tagged",
+    ];
+    dropped(facts, found, "vlan", &reasons, |port, _| {
+        let what = "frames come in with a VLAN tag, or without one, that the port does not take";
+        let mend = format!("weir vif set {} vlan=N, or trunk=[...] native=N", port.name);
+        (what.into(), mend)
+    });
+    found.retain(|it| it.check != "vlan" || !is_of_mirror(facts, it));
+}
+
+/// What a mirror sends is dropped, and that is how it is meant.
+fn is_of_mirror(facts: &Facts, finding: &Finding) -> bool {
+    let mut mirrors = facts.vifs.iter().filter(|vif| !vif.config.vlan.mirrored().is_empty());
+    finding.known_by.starts_with("vlan_")
+        && mirrors.any(|vif| finding.subject == vif.config.name.as_str())
+}
+
+pub(super) fn receiver_not_ready(facts: &Facts, found: &mut Vec<Finding>) {
+    dropped(facts, found, "receiver-not-ready", &["rx_not_ready"], |_, _| {
+        let what = "frames come for a guest whose receive ring does not run";
+        (what.into(), "in the guest: ip link set eth0 up".into())
+    });
+}
+
+pub(super) fn receiver_slow(facts: &Facts, found: &mut Vec<Finding>) {
+    let reasons = ["rx_ring_full", "rx_waited_too_long", "mirror_lost"];
+    dropped(facts, found, "receiver-slow", &reasons, |port, reason| match reason {
+        "mirror_lost" => (
+            "copies for this mirror come faster than they are delivered".into(),
+            format!("mirror fewer ports: weir vif set {} mirror=...", port.name),
+        ),
+        _ => (
+            "a guest does not post receive buffers fast enough".into(),
+            "rx_queue_size=1024 for its VM, more vCPUs, or queues=N".into(),
+        ),
+    });
+}
+
+pub(super) fn offloads(facts: &Facts, found: &mut Vec<Finding>) {
+    dropped(facts, found, "offloads", &["rx_buffer_too_small", "offload_unsupported"], |_, _| {
+        let what = "the guest's driver cannot take large frames: it has no mergeable buffers";
+        (what.into(), "mrg_rxbuf=on for the VM's device, or update the guest's driver".into())
+    });
+}
+
+pub(super) fn tx_disabled(facts: &Facts, found: &mut Vec<Finding>) {
+    dropped(facts, found, "tx-disabled", &["tx_disabled"], |_, _| {
+        let what = "the driver sends on a queue that it has not enabled";
+        (what.into(), "in the guest: ethtool -L eth0 combined N; update its driver".into())
+    });
+}
+
+pub(super) fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
+    dropped(facts, found, "mtu", &["over_mtu_tx", "over_mtu_rx"], |port, _| {
+        let what = "frames are longer than the MTU of the interface";
+        (
+            what.into(),
+            format!(
+                "one MTU for all: mtu = N in [vif.{}], then weir reload; in the guest",
+                port.name
+            ),
+        )
+    });
+    // An interface of the host that carries less than the guests think.
+    for (name, explained) in &facts.explained {
+        let Explanation::Uplink(uplink) = explained else { continue };
+        let Some(host) = facts.host.links.get(&uplink.interface) else { continue };
+        let host = &host.mtu;
+        let guests =
+            facts.vifs.iter().filter_map(|vif| Some((vif, u32::from(vif.config.mtu?.get()))));
+        for (vif, mtu) in guests.filter(|(_, mtu)| mtu > host) {
+            found.push(finding(
+                "mtu",
+                name,
+                format!(
+                    "{} may send longer frames than the way to the host carries",
+                    vif.config.name
+                ),
+                format!("mtu {mtu} of the interface, {host} of {}", uplink.interface),
+                format!(
+                    "mtu = {host} in [vif.{}], then weir reload; or ip link set {} mtu {mtu}",
+                    vif.config.name, uplink.interface
+                ),
+            ));
+        }
+    }
+}
+
+/// Drops that every network has, or that say nothing of a fault.
+const USUAL: [&str; 7] = [
+    "hairpin",
+    "multicast_unwanted",
+    "port_inactive",
+    "port_unknown",
+    "reserved_group_address",
+    "tx_stopped",
+    "unknown_unicast",
+];
+
+/// Whatever else is dropped, and no other check has told of.
+pub(super) fn other_drops(facts: &Facts, found: &mut Vec<Finding>) {
+    let mut others = Vec::new();
+    let reasons: BTreeSet<_> = facts.ports().flat_map(|port| port.drops.keys()).collect();
+    let reasons = reasons.into_iter().map(String::as_str).filter(|it| !USUAL.contains(it));
+    dropped(facts, &mut others, "drops", &reasons.collect::<Vec<_>>(), |port, reason| {
+        let what = match reason {
+            reason if reason.starts_with("source_guard") => {
+                "the guest sends from addresses that it does not have (source_guard)"
+            }
+            "device_error" => "the host's interface refuses frames",
+            _ => "frames are dropped",
+        };
+        let mend =
+            format!("weir capture {} --drops; counters.md says what {reason} means", port.name);
+        (what.into(), mend)
+    });
+    let is_told = |other: &Finding| {
+        let reason = other.known_by.split(':').next();
+        found
+            .iter()
+            .any(|it| it.subject == other.subject && it.known_by.split(':').next() == reason)
+    };
+    others.retain(|other| !is_told(other) && !is_of_mirror(facts, other));
+    found.extend(others);
+}
+
+/// What was asked for: worth knowing where a VM is slow.
+pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
+    let mut dropped_by = Vec::new();
+    let reasons = [
+        "policed_rx",
+        "filtered_tx",
+        "filtered_rx",
+        "storm_broadcast",
+        "storm_multicast",
+        "storm_unknown",
+    ];
+    dropped(facts, &mut dropped_by, "limits-of-port", &reasons, |port, reason| {
+        let name = &port.name;
+        match reason {
+            "policed_rx" => (
+                "more comes for the guest than it may receive".into(),
+                format!("weir vif set {name} rx_rate=..., rx_packets_per_second=..."),
+            ),
+            "filtered_tx" | "filtered_rx" => {
+                ("a packet filter drops frames".into(), format!("weir filter list {name}"))
+            }
+            _ => ("storm control drops frames".into(), format!("weir explain {name}")),
+        }
+    });
+    found.extend(dropped_by.into_iter().map(note));
+    for port in facts.guests() {
+        let as_wrong = |known_by| {
+            let mend = format!("weir vif set {} rate=... or packets_per_second=...", port.name);
+            let what = "the guest sends as much as its rate allows";
+            finding("limits-of-port", &port.name, what, known_by, mend)
+        };
+        let counted = Counted::of(facts, port, |port| port.rate_waits, |port| port.tx.frames);
+        found.extend(counted.judged(as_wrong, "waits for its rate", "frames").map(note));
+    }
+}
+
+/// Calls that came too late for one of `reasons`, if they are many.
+fn late(
+    facts: &Facts,
+    found: &mut Vec<Finding>,
+    check: &'static str,
+    reasons: &[&str],
+    [what, mend]: [&str; 2],
+) {
+    for port in facts.guests() {
+        let late = |port: &PortStats| {
+            let of = |reason: &&str| port.budget_breaches.get(*reason).copied().unwrap_or(0);
+            reasons.iter().map(of).sum()
+        };
+        let as_wrong = |known_by| finding(check, &port.name, what, known_by, mend);
+        let counted = Counted::of(facts, port, late, |port| port.rx.calls);
+        let what = format!("calls after the latency budget ({})", reasons.join(", "));
+        found.extend(counted.judged(as_wrong, &what, "calls"));
+    }
+}
+
+pub(super) fn budget_no_cpu(facts: &Facts, found: &mut Vec<Finding>) {
+    let what = "the guest is told of frames too late, since weir's worker has no processor";
+    let mend = "keep other load off weir's processors: placement, CPUAffinity= or execution \"rt-threads\"";
+    late(facts, found, "budget-no-cpu", &["no_cpu"], [what, mend]);
+}
+
+pub(super) fn budget_late(facts: &Facts, found: &mut Vec<Finding>) {
+    let what = "the guest is told of frames too late, since weir's worker has too much to do";
+    let mend = "more workers in [switch], or a larger latency_budget";
+    late(facts, found, "budget-late", &["forwarded_late", "asked_late"], [what, mend]);
+    let what = "the guest is told of frames later than its policy may hold them: a bug in weir";
+    late(facts, found, "budget-late", &["policy"], [what, "report it with weir explain"]);
+}

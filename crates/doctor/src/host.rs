@@ -1,0 +1,232 @@
+//! Looks at the host: `/proc`, `/sys`, the installed QEMU. What cannot be read is left out.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirEntry};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use weir_switch::control::VifStatus;
+use weir_topology::parse_cpu_list;
+
+use super::{Host, Link, Permissions, Qemu, SocketFile};
+
+/// weir, as the kernel calls its process.
+const WEIR: &str = "weir";
+/// Processes that weir has beside it.
+const HELPERS: [&str; 2] = ["weir-helper", "weir-starter"];
+/// What the program weir is called in the kernel's log.
+const PROGRAM: &str = "/weir\"";
+/// The kernel's audit record of a seccomp filter's verdict.
+const SECCOMP: &str = "type=1326";
+/// How AppArmor and SELinux say that they have denied something, and how that it was to weir.
+const DENIED: [&str; 2] = ["apparmor=\"DENIED\"", "avc:  denied"];
+const TO_WEIR: [&str; 2] = ["profile=\"weir\"", "comm=\"weir"];
+/// The interface was brought up (`IFF_UP`).
+const UP: u32 = 1;
+
+/// What there is to see of the machine, of the process `weir`, and of the sockets of `vifs`.
+pub fn look_at_host(vifs: &[VifStatus], weir: Option<u32>) -> Host {
+    let log = output(&mut Command::new("dmesg")).unwrap_or_default();
+    let sockets: Vec<_> = vifs.iter().map(|vif| vif.config.socket.as_path()).collect();
+    Host {
+        now_s: SystemTime::UNIX_EPOCH.elapsed().ok().map(|since| since.as_secs()),
+        kernel: rustix::system::uname().release().to_str().ok().and_then(version),
+        qemu_version: qemu_version(),
+        sockets: sockets.iter().filter_map(|path| socket(path)).collect(),
+        seccomp: lines(&log, |line| line.contains(SECCOMP) && line.contains(PROGRAM)),
+        denied: lines(&log, |line| is_denied(line, &sockets)),
+        ..below(Path::new("/"), weir)
+    }
+}
+
+/// What is in the files below `root` that are the kernel's.
+pub(super) fn below(root: &Path, weir: Option<u32>) -> Host {
+    let root = Root(root);
+    let weir = weir.filter(|pid| root.is_weir(*pid));
+    let clock = "sys/devices/system/clocksource/clocksource0/current_clocksource";
+    Host {
+        clocksource: root.text(clock),
+        cpus_online: root.text("sys/devices/system/cpu/online").and_then(|list| cpus(&list)),
+        cpus: root.cpus(weir),
+        cpu_quota: root.cpu_quota(weir),
+        hugepages: root.hugepages(),
+        irqs: root.irqs(),
+        links: root.links(),
+        qemus: root.qemus(),
+        ended: root.ended(),
+        ..Host::default()
+    }
+}
+
+/// Where the files of the kernel are: `/`, or a test's.
+struct Root<'r>(&'r Path);
+
+impl Root<'_> {
+    fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        Some(fs::read_to_string(self.0.join(path)).ok()?.trim().to_owned())
+    }
+
+    fn entries(&self, path: &str) -> impl Iterator<Item = DirEntry> + use<> {
+        fs::read_dir(self.0.join(path)).into_iter().flatten().flatten()
+    }
+
+    fn is_weir(&self, pid: u32) -> bool {
+        self.text(format!("proc/{pid}/comm")).as_deref() == Some(WEIR)
+    }
+
+    /// On which `weir` may run, or else this process.
+    fn cpus(&self, weir: Option<u32>) -> Option<usize> {
+        let process = weir.map_or_else(|| "self".into(), |pid| pid.to_string());
+        let status = self.text(format!("proc/{process}/status"))?;
+        cpus(field(&status, "Cpus_allowed_list:")?)
+    }
+
+    /// What the control group of `weir`, and those around it, may use: the least of them.
+    fn cpu_quota(&self, weir: Option<u32>) -> Option<f64> {
+        let groups = self.text(format!("proc/{}/cgroup", weir?))?;
+        let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let of = |group: &Path| {
+            quota(&self.text(Path::new("sys/fs/cgroup").join(group).join("cpu.max"))?)
+        };
+        Path::new(group).ancestors().filter_map(of).min_by(f64::total_cmp)
+    }
+
+    fn hugepages(&self) -> Option<(u64, u64)> {
+        let meminfo = self.text("proc/meminfo")?;
+        let pages = |name: &str| field(&meminfo, name)?.parse().ok();
+        Some((pages("HugePages_Total:")?, pages("HugePages_Free:")?))
+    }
+
+    fn irqs(&self) -> BTreeMap<String, Vec<String>> {
+        let mut irqs = BTreeMap::<_, Vec<_>>::new();
+        for name in self.links().into_keys() {
+            let numbers = self.entries(&format!("sys/class/net/{name}/device/msi_irqs"));
+            for number in numbers.filter_map(|entry| entry.file_name().into_string().ok()) {
+                let cpus = self.text(format!("proc/irq/{number}/effective_affinity_list"));
+                irqs.entry(name.clone()).or_default().extend(cpus.filter(|cpus| !cpus.is_empty()));
+            }
+        }
+        irqs
+    }
+
+    fn links(&self) -> BTreeMap<String, Link> {
+        let link = |entry: DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            let of = |file: &str| self.text(entry.path().join(file));
+            let flags = of("flags")?;
+            let is_up = u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok()? & UP != 0;
+            // Of one that is down the kernel does not say it.
+            let has_carrier = of("carrier").is_none_or(|carrier| carrier == "1");
+            Some((name, Link { mtu: of("mtu")?.parse().ok()?, is_up, has_carrier }))
+        };
+        self.entries("sys/class/net").filter_map(link).collect()
+    }
+
+    /// Every process whose program is called `qemu-system-...`.
+    fn qemus(&self) -> Vec<Qemu> {
+        let qemu = |entry: DirEntry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let args: Vec<_> = line
+                .split(|byte| *byte == 0)
+                .map(|arg| String::from_utf8_lossy(arg).into_owned())
+                .collect();
+            let program = Path::new(args.first()?).file_name()?.to_str()?;
+            if !program.starts_with("qemu-system-") {
+                return None;
+            }
+            let status = self.text(entry.path().join("status"))?;
+            let numbers = |name: &str| -> Vec<u32> {
+                let ids = field(&status, name).unwrap_or_default().split_whitespace();
+                ids.filter_map(|id| id.parse().ok()).collect()
+            };
+            // Real, effective, saved, of the file system.
+            let user = *numbers("Uid:").get(1)?;
+            let mut groups = numbers("Groups:");
+            groups.extend(numbers("Gid:").get(1));
+            Some(Qemu { pid, user, groups, args })
+        };
+        self.entries("proc").filter_map(qemu).collect()
+    }
+
+    /// Processes of [`HELPERS`] that have ended, and whose weir goes on without them.
+    fn ended(&self) -> Vec<String> {
+        let stats = self.entries("proc").filter_map(|entry| self.text(entry.path().join("stat")));
+        // Of a weir that has ended, too, somebody else is the parent.
+        let name = |stat: String| {
+            let (name, _) = zombie(&stat).filter(|(_, parent)| self.is_weir(*parent))?;
+            Some(name.to_owned())
+        };
+        stats.filter_map(name).collect()
+    }
+}
+
+/// How many processors are in a list of the kernel's.
+fn cpus(list: &str) -> Option<usize> {
+    Some(parse_cpu_list(list).ok()?.len()).filter(|cpus| *cpus > 0)
+}
+
+/// What stands behind `name` in a line of its own.
+fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// The first two numbers of `6.12.0-13-amd64`, or of what stands behind `version` in a line.
+pub(super) fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Processors of a line of `cpu.max`; `None` without a limit.
+pub(super) fn quota(max: &str) -> Option<f64> {
+    let (quota, period) = max.split_once(' ')?;
+    Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok().filter(|period| *period > 0.0)?)
+}
+
+fn qemu_version() -> Option<(u32, u32)> {
+    let said = output(Command::new("qemu-system-x86_64").arg("--version"))?;
+    version(said.split_once("version ")?.1)
+}
+
+fn output(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The name of a process of [`HELPERS`] that nobody has waited for, and its parent: from its line of `stat`
+/// (proc_pid_stat(5)).
+pub(super) fn zombie(stat: &str) -> Option<(&str, u32)> {
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+    let parent = rest.strip_prefix("Z ")?.split(' ').next()?.parse().ok()?;
+    HELPERS.contains(&name).then_some((name, parent))
+}
+
+pub(super) fn socket(path: &Path) -> Option<(PathBuf, SocketFile)> {
+    let permissions = |path: &Path| {
+        let file = fs::metadata(path).ok()?;
+        Some(Permissions { mode: file.mode(), user: file.uid(), group: file.gid() })
+    };
+    fs::metadata(path).ok().filter(|file| file.file_type().is_socket())?;
+    let mut records = path.as_os_str().to_owned();
+    records.push(".rings");
+    let above = path.ancestors().skip(1);
+    let file = SocketFile {
+        file: permissions(path)?,
+        above: above.filter_map(|dir| Some((dir.to_owned(), permissions(dir)?))).collect(),
+        has_records: Path::new(&records).exists(),
+    };
+    Some((path.into(), file))
+}
+
+fn lines(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    log.lines().filter(|line| is_wanted(line)).map(str::to_owned).collect()
+}
+
+/// Whether a line of the kernel's log says that something was denied to weir, or at one of its sockets to others.
+pub(super) fn is_denied(line: &str, sockets: &[&Path]) -> bool {
+    let has = |parts: &[&str]| parts.iter().any(|part| line.contains(part));
+    let named = |path: &&Path| line.contains(&format!("=\"{}\"", path.display()));
+    has(&DENIED) && (has(&TO_WEIR) || sockets.iter().any(named))
+}
