@@ -59,10 +59,11 @@ fn write_all(directory: &Path) -> io::Result<()> {
         let name = command.get_name().to_owned();
         for (shell, own) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
             let path = generate_to(shell, &mut command.clone(), &name, subdirectory(own)?)?;
+            let text = without_hidden(&command, fs::read_to_string(&path)?);
+            fs::remove_file(&path)?;
             // bash-completion looks for a file with the name of the command.
-            if shell == Shell::Bash {
-                fs::rename(&path, path.with_file_name(&name))?;
-            }
+            let named = if shell == Shell::Bash { path.with_file_name(&name) } else { path };
+            fs::write(named, text)?;
         }
         // The shells complete `weir help`; a page for each of its commands would say nothing.
         let mut command = command.disable_help_subcommand(true);
@@ -70,6 +71,19 @@ fn write_all(directory: &Path) -> io::Result<()> {
         write_pages(command, section, &man)?;
     }
     Ok(())
+}
+
+/// A shell's file without the options that are weir's own: clap_complete names hidden ones, each on a line of its own,
+/// or for bash in a list.
+fn without_hidden(command: &Command, mut text: String) -> String {
+    for hidden in command.get_arguments().filter(|it| it.is_hide_set()) {
+        let Some(long) = hidden.get_long() else { continue };
+        let own = [format!("\'--{long}["), format!(" -l {long} ")];
+        let shown = text.lines().filter(|line| !own.iter().any(|own| line.contains(own)));
+        let shown: String = shown.map(|line| format!("{line}\n")).collect();
+        text = shown.replace(&format!(" --{long}"), "");
+    }
+    command.get_subcommands().fold(text, |text, sub| without_hidden(sub, text))
 }
 
 /// The page of `command` and those of its commands, each with the program's name before it: `weir-vif-add.1`.
@@ -83,6 +97,56 @@ fn write_pages(command: Command, section: &str, directory: &Path) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each command with its page's name, and its options that a reader may know.
+    fn commands(command: &Command, page: &str, found: &mut Vec<(String, String, Vec<String>)>) {
+        let shown = command.get_arguments().filter(|it| !it.is_hide_set());
+        let options = shown.filter_map(|it| it.get_long().map(str::to_owned)).collect();
+        found.push((page.into(), command.get_name().into(), options));
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            commands(sub, &format!("{page}-{}", sub.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn pages_and_completions_name_every_command_and_every_option_that_is_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        write_all(directory.path()).unwrap();
+        let read = |file: String| {
+            fs::read_to_string(directory.path().join(&file)).unwrap_or_else(|_| panic!("{file}"))
+        };
+        let mut options_seen = 0;
+        for (command, section) in programs() {
+            let program = command.get_name().to_owned();
+            let shells = [
+                read(format!("bash/{program}")),
+                read(format!("zsh/_{program}")),
+                read(format!("fish/{program}.fish")),
+            ];
+            let mut found = Vec::new();
+            let mut command = command.disable_help_subcommand(true);
+            command.build();
+            commands(&command, &program, &mut found);
+            for (page, name, options) in found {
+                let text = read(format!("man/{page}.{section}"));
+                assert!(shells.iter().all(|shell| shell.contains(&name)), "{name}");
+                for option in options {
+                    let in_roff = format!("\\-\\-{}", option.replace('-', "\\-"));
+                    assert!(text.contains(&in_roff), "{page}: {option}: {text}");
+                    let forms =
+                        [format!("--{option}"), format!("--{option}"), format!("-l {option}")];
+                    for (shell, form) in shells.iter().zip(forms) {
+                        assert!(shell.contains(&form), "{page}: {form}");
+                    }
+                    options_seen += 1;
+                }
+            }
+            for text in shells {
+                assert!(!text.contains("take-over"), "what is hidden is completed");
+            }
+        }
+        assert!(options_seen > 100, "{options_seen}");
+    }
 
     #[test]
     fn each_program_and_each_command_has_its_page_and_each_shell_its_file() {
