@@ -290,7 +290,8 @@ function tile({ port, rates }) {
   set(item.firstElementChild, "aria-current", String(port.name === page.chosen));
   say(sign, SIGNS[port.state] ?? "");
   say(said, `, ${port.kind === "uplink" ? "uplink, " : ""}${port.state}`);
-  say(flow, port.state === "running" ? `↓ ${rate(rates.rx)} ↑ ${rate(rates.tx)} /s` : port.state);
+  const [received, sent] = [rates.rx, rates.tx].map((it) => rate(it).replace(" ", "\u00a0"));
+  say(flow, port.state === "running" ? `↓\u00a0${received} ↑\u00a0${sent}\u00a0/s` : port.state);
   say(drops, rates.drops ? `${rate(rates.drops)} dropped/s` : "");
   return item;
 }
@@ -303,7 +304,7 @@ const COLUMNS = [
   ["tx", "Sent/s", (it) => it.rates.tx, "number"],
   ["bits", "Bit/s", (it) => it.rates.rxBits + it.rates.txBits, "number optional"],
   ["calls", "Calls/s", (it) => it.rates.calls, "number optional"],
-  ["held", "Held, 99 of 100", (it) => it.port.hold_ns.p99, "number"],
+  ["held", "Held, 99 of 100", (it) => it.port.hold_ns.p99, "number spare"],
   ["budget", "Of budget", (it) => used(it.port), "number optional"],
   ["cpu", "CPU", (it) => it.rates.cpu, "number optional"],
   ["drops", "Dropped/s", (it) => it.rates.drops, "number"],
@@ -405,8 +406,8 @@ function open() {
   by("charts").replaceChildren(...charts);
   by("decided").hidden = port.kind !== "vif";
   const decided = page.decisions.map(({ since, queue, hold_ns, hold_ns_max, reason }) => make("tr", {},
-    make("td", {}, since), make("td", { class: "number" }, String(queue)), make("td", { class: "number" }, time(hold_ns)),
-    make("td", { class: "number" }, time(hold_ns_max)), make("td", {}, reason)));
+    make("td", {}, since), make("td", { class: "number spare" }, String(queue)), make("td", { class: "number" }, time(hold_ns)),
+    make("td", { class: "number spare" }, time(hold_ns_max)), make("td", {}, reason)));
   by("decisions").replaceChildren(...(decided.length ? decided : [empty(5, "Nothing has been decided yet.")]));
 }
 

@@ -9,7 +9,7 @@ use weir_bed::{
     lab::Lab,
     netns::Netns,
     packages,
-    process::{Placement, Process, wait_until},
+    process::{Placement, Process, allow_descriptors, wait_until},
     release::Programs,
     report,
     workspace::socket_path,
@@ -33,31 +33,63 @@ const PORTS: &[(&str, &str)] = &[
 ];
 
 const LIGHT: Screen = Screen { width: 1280, height: 900, dark: false };
+const TABLET: Screen = Screen { width: 768, height: 1024, dark: false };
+const NARROW: Screen = Screen { width: 360, height: 740, dark: false };
 const SCREENS: &[(&str, Screen)] = &[
     ("light", LIGHT),
     ("dark", Screen { dark: true, ..LIGHT }),
-    ("narrow", Screen { width: 360, height: 740, dark: false }),
-    ("narrow-dark", Screen { width: 360, height: 740, dark: true }),
+    ("tablet", TABLET),
+    ("tablet-dark", Screen { dark: true, ..TABLET }),
+    ("narrow", NARROW),
+    ("narrow-dark", Screen { dark: true, ..NARROW }),
 ];
+
+/// Interfaces beside those, of a switch that is nearly full.
+const CROWD: usize = 1_000;
+/// Rows of the table at first.
+const ROWS: usize = 50;
+const CROWDED_SCREENS: &[(&str, Screen)] =
+    &[("light", LIGHT), ("tablet-dark", Screen { dark: true, ..TABLET }), ("narrow", NARROW)];
 
 pub(super) fn page_shows_the_switch_in_a_browser(lab: &Lab) -> Result<()> {
     packages::ensure_browser(&lab.workspace)?;
-    let dir = lab.workspace.run_dir("page")?;
+    let mut found = Found::default();
+    visit(lab, "page", 0, &mut found, |visit| {
+        visit.look_around()?;
+        visit.use_keys()?;
+        SCREENS.iter().try_for_each(|(name, screen)| visit.look_as(name, *screen))
+    })?;
+    visit(lab, "page-crowd", CROWD, &mut found, |visit| {
+        visit.find_one_of_many()?;
+        CROWDED_SCREENS.iter().try_for_each(|(name, screen)| visit.look_as(name, *screen))
+    })?;
+    found.judge(lab)
+}
+
+/// The page of a switch with `crowd` more interfaces.
+fn visit(
+    lab: &Lab,
+    dir: &str,
+    crowd: usize,
+    found: &mut Found,
+    look: impl FnOnce(&mut Visit<'_>) -> Result<()>,
+) -> Result<()> {
+    let dir = lab.workspace.run_dir(dir)?;
     let netns = Netns::new()?;
-    let _running = start(lab, &dir, &netns.placement())?;
+    let _running = start(lab, &dir, &netns.placement(), crowd)?;
     let browser = Browser::start(&dir, &netns.placement())?;
-    let mut visit = Visit { lab, dir: &dir, browser, errors: Vec::new(), findings: Vec::new() };
+    let mut visit = Visit { lab, dir: &dir, browser, found };
     visit.log_in()?;
-    visit.look_around()?;
-    visit.use_keys()?;
-    for (name, screen) in SCREENS {
-        visit.look_as(name, *screen)?;
-    }
-    visit.judge()
+    look(&mut visit)?;
+    let complaints = visit.browser.complaints();
+    visit.found.errors.extend(complaints);
+    Ok(())
 }
 
 /// weir, and guests with datagrams for each other.
-fn start(lab: &Lab, dir: &Path, placement: &Placement) -> Result<[Process; 3]> {
+fn start(lab: &Lab, dir: &Path, placement: &Placement, crowd: usize) -> Result<[Process; 3]> {
+    // A socket each, and what there is beside.
+    allow_descriptors(4 * crowd as u64 + 1024)?;
     let control = socket_path(dir, "control.sock")?;
     let token = dir.join("token");
     fs::write(&token, TOKEN).map_err(Error::io("write", &token))?;
@@ -68,6 +100,11 @@ fn start(lab: &Lab, dir: &Path, placement: &Placement) -> Result<[Process; 3]> {
     for (name, more) in PORTS {
         let socket = socket_path(dir, &format!("{name}.sock"))?;
         let _ = write!(config, "[vif.{name}]\nsocket = {socket:?}\n{more}");
+    }
+    for number in 0..crowd {
+        let name = format!("tenant-{:02}-{number:03}", number / 50);
+        let socket = socket_path(dir, &format!("{name}.sock"))?;
+        let _ = write!(config, "[vif.{name}]\nsocket = {socket:?}\nvlan = {}\n", 100 + number / 50);
     }
     let file = dir.join("weir.toml");
     fs::write(&file, config).map_err(Error::io("write", &file))?;
@@ -91,6 +128,12 @@ struct Visit<'l> {
     lab: &'l Lab,
     dir: &'l Path,
     browser: Browser,
+    found: &'l mut Found,
+}
+
+/// What there is to complain of.
+#[derive(Default)]
+struct Found {
     errors: Vec<String>,
     findings: Vec<String>,
 }
@@ -139,6 +182,24 @@ impl Visit<'_> {
         self.browser.wait("drops with their reason", drops)
     }
 
+    /// Of a thousand ports a part is listed, all are drawn, and each is found.
+    fn find_one_of_many(&mut self) -> Result<()> {
+        let ports = PORTS.len() + 1 + CROWD;
+        let tiles = |number| format!("document.querySelectorAll('.tile').length === {number}");
+        self.browser.wait("every port drawn", &tiles(ports))?;
+        let listed = format!("by('rows').children.length === {ROWS} && !by('more').hidden");
+        self.browser.wait("a part of the list", &listed)?;
+        let window = "by('drawing').clientHeight < by('drawing').scrollHeight";
+        self.browser.wait("a drawing that scrolls", window)?;
+        let find = |text: &str| {
+            format!("by('find').value = '{text}'; by('find').dispatchEvent(new Event('input')); 0")
+        };
+        self.browser.value_of(&find("tenant-19-999"))?;
+        self.browser.wait("one of them", &tiles(1))?;
+        self.browser.value_of(&find(""))?;
+        self.browser.wait("all of them again", &tiles(ports))
+    }
+
     /// What a mouse does can be done without.
     fn use_keys(&mut self) -> Result<()> {
         self.browser.press("/")?;
@@ -181,6 +242,11 @@ impl Visit<'_> {
         check(beyond.as_i64().is_some_and(|it| it <= 0), || {
             format!("{name}: {beyond} pixels too wide")
         })?;
+        // Tables scroll where they must, and here they need not.
+        let cut = "[...document.querySelectorAll('.wide')].filter((it) => it.scrollWidth > it.clientWidth + 1)\
+                   .map((it) => it.getAttribute('aria-label')).join()";
+        let cut = self.browser.value_of(cut)?;
+        check(cut == json!(""), || format!("{name}: cut off: {cut}"))?;
         self.note(name)
     }
 
@@ -188,13 +254,14 @@ impl Visit<'_> {
     fn note(&mut self, name: &str) -> Result<()> {
         self.browser.picture(&self.dir.join(format!("{name}.png")))?;
         let found = self.browser.axe(&self.lab.workspace)?;
-        self.findings.extend(found.into_iter().map(|it| format!("{name}: {it}")));
-        self.errors.extend(self.browser.complaints());
+        self.found.findings.extend(found.into_iter().map(|it| format!("{name}: {it}")));
+        self.found.errors.extend(self.browser.complaints());
         Ok(())
     }
+}
 
-    fn judge(mut self) -> Result<()> {
-        self.errors.extend(self.browser.complaints());
+impl Found {
+    fn judge(self, lab: &Lab) -> Result<()> {
         let count = |of: &[String]| of.len() as f64;
         let figures = [
             ("web_console_errors", count(&self.errors)),
@@ -203,7 +270,7 @@ impl Visit<'_> {
         for (name, value) in figures {
             println!("figure {name} {value}");
         }
-        report::merge(&self.lab.workspace, &figures)?;
+        report::merge(&lab.workspace, &figures)?;
         check(self.errors.is_empty(), || format!("the console: {}", self.errors.join("\n")))?;
         check(self.findings.is_empty(), || format!("axe: {}", self.findings.join("\n")))
     }
