@@ -349,6 +349,56 @@ mod tests {
         assert!(known.len() > 20, "{known:?}");
     }
 
+    /// What stands in a file of the repository.
+    fn document(path: &str) -> String {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        std::fs::read_to_string(root.join(path)).expect(path)
+    }
+
+    /// Each metric with its kind.
+    fn families(text: &str) -> BTreeSet<(String, String)> {
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        types.map(|(name, kind)| (name.into(), kind.into())).collect()
+    }
+
+    #[test]
+    fn the_guide_names_every_metric_with_its_kind() {
+        let guide = document("docs/guide/monitoring.md");
+        let table = guide.split("| metric | type | labels |").nth(1).expect("the table");
+        let mut named = BTreeSet::new();
+        for row in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+            let mut cells = row.split('|').skip(1).map(str::trim);
+            let (names, kind) = (cells.next().unwrap(), cells.next().unwrap());
+            let names: Vec<_> = names.split('`').skip(1).step_by(2).collect();
+            // `..._wakeups_total` behind `weir_worker_cpu_seconds_total`.
+            let stem = names[0].splitn(3, '_').take(2).collect::<Vec<_>>().join("_");
+            named.extend(names.iter().map(|it| (it.replace("...", &stem), kind.to_owned())));
+        }
+        assert_eq!(named, families(&metrics(&switch())));
+    }
+
+    #[test]
+    fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
+        let known = families(&metrics(&switch()));
+        let series = |name: &str| {
+            known.iter().any(|(family, kind)| match kind.as_str() {
+                "histogram" => ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .any(|suffix| name.strip_suffix(suffix) == Some(family.as_str())),
+                _ => name == family,
+            })
+        };
+        for file in ["weir-alerts.yml", "weir-alerts.test.yml", "grafana-weir.json"] {
+            let text = document(&format!("examples/prometheus/{file}"));
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let asked: BTreeSet<_> = words.filter(|word| word.starts_with("weir_")).collect();
+            assert!(asked.len() > 5, "{file}: {asked:?}");
+            for name in asked {
+                assert!(series(name), "{file} asks for {name}");
+            }
+        }
+    }
+
     #[test]
     fn what_there_is_nothing_of_is_no_metric() {
         let text = metrics(&SwitchStats::default());
