@@ -92,10 +92,13 @@ for process in $(pgrep -x weir) $(pgrep -x weir-helper || true); do
     grep -q '^NoNewPrivs:.*1$' "/proc/$process/status" || fail "process $process may have new privileges"
 done
 grep -q '^CapEff:.*0000000000000000$' "/proc/$(main_pid)/status" || fail "weir has capabilities"
-for page in weir.1 weir-run.1 weir-vif-add.1 weir-lab-run.1 weir-vhost-user-net.8 weir-keeper.8 weir-agent.8; do
-    MANROFFOPT=-wall man --warnings "$(man --where "${page#*.}" "${page%.*}")" 2>&1 >/dev/null | tee /tmp/man.log
+for page in $(dpkg --listfiles weir | grep '/man/man[18]/.'); do
+    MANROFFOPT=-wall man --warnings "$page" 2>&1 >/dev/null | tee /tmp/man.log
     [ ! -s /tmp/man.log ] || fail "man page $page"
+    name=$(basename "$page" .gz)
+    [ "$(man --where "${name##*.}" "${name%.*}")" = "$page" ] || fail "man does not find $name"
 done
+[ "$(dpkg --listfiles weir | grep -c '/man/man[18]/.')" -ge 35 ] || fail "not a page for each command"
 bash -c 'for f in /usr/share/bash-completion/completions/weir*; do . "$f" || exit 1; done
     complete -p weir weir-agent weir-keeper weir-vhost-user-net' >/dev/null || fail "bash does not know weir"
 zsh -c 'autoload -U compinit && compinit -u && [[ ${_comps[weir]} = _weir ]]' || fail "zsh does not know weir"

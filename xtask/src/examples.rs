@@ -20,6 +20,10 @@ use crate::steps::{Selection, checked};
 /// The workflow's checker. With Go it is built once, in this version.
 const ACTIONLINT: &str = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.7";
 
+/// The package's units, and how exposed systemd may call them (0 to 100).
+const EXPOSURE: &[(&str, u32)] =
+    &[("debian/weir.service", 45), ("debian/weir.weir-keeper.service", 25)];
+
 /// What a role's template becomes with all that it can hold.
 const ROLE: &str = r#"{"weir_latency_budget": "250us", "weir_uplink": "weir0",
     "weir_vifs": {"web0": {"latency_budget": "1ms", "queues": 2}, "db0": {}}}"#;
@@ -43,6 +47,11 @@ pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     tally += tool(workspace, "ansible-lint", &["--offline", "--strict", "-q", playbook])?;
     tally += template(workspace, selection)?;
     tally += units(workspace)?;
+    for (unit, most) in EXPOSURE {
+        let most = format!("--threshold={most}");
+        let args = ["security", "--offline=true", "--no-pager", &most, unit];
+        tally += tool(workspace, "systemd-analyze", &args)?;
+    }
     let files = ["prometheus.yml", "weir-alerts.yml", "weir-alerts.test.yml"];
     let [config, alerts, tests] = files.map(|name| format!("examples/prometheus/{name}"));
     // The token's file is on no other host.
@@ -166,4 +175,24 @@ fn workflow(workspace: &Workspace) -> Result<Tally> {
         return Ok(Tally::skipped());
     }
     tool(workspace, &program.to_string_lossy(), &[file])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_alert_is_tried_on_a_healthy_host_and_on_an_ill_one() {
+        let dir = Workspace::find().unwrap().root.join("examples/prometheus");
+        let [alerts, tests] =
+            ["weir-alerts.yml", "weir-alerts.test.yml"].map(|name| read(&dir.join(name)).unwrap());
+        let names = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+        let names: Vec<_> = names.collect();
+        assert!(names.len() > 5, "{names:?}");
+        for name in names {
+            let tried = tests.matches(&format!("alertname: {name}\n")).count();
+            let fires = tests.matches(&format!("alertname: {name}\n        exp_alerts:")).count();
+            assert_eq!((tried, fires), (2, 1), "{name}");
+        }
+    }
 }
