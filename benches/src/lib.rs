@@ -28,7 +28,10 @@ mod vm_traffic;
 mod watched;
 mod weir_bench;
 
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    time::{Duration, Instant},
+};
 
 use rustix::{
     io::Errno,
@@ -264,6 +267,17 @@ impl Contender {
     }
 }
 
+/// Which row comes now, and how long the others may take if they are as those before.
+fn progress(done: usize, rows: usize, elapsed: Duration) -> String {
+    let text = format!("row {} of {rows}", done + 1);
+    let Some(each) = elapsed.checked_div(u32::try_from(done).unwrap_or(u32::MAX)) else {
+        return text;
+    };
+    let left = each * u32::try_from(rows - done).unwrap_or(u32::MAX);
+    let minutes = |time: Duration| time.as_secs().div_ceil(60);
+    format!("{text}, {} min gone, about {} min left", minutes(elapsed), minutes(left))
+}
+
 /// Measures every row, or those whose name contains `only`, and prints as it goes; what was found.
 ///
 /// A row that can't be measured is told in the report and does not keep the others from being.
@@ -284,9 +298,12 @@ pub fn run(lab: &Lab, rounds: u32, only: Option<&str>) -> Result<Report> {
         machine: Machine::new(machine::bounce_ns),
     };
     let mut report = Report::default();
+    let (begun, rows) = (Instant::now(), names().filter(|name| wanted(name)).count());
+    let mut done = 0;
     let mut row = |name, measure: &dyn Fn(&Bench<'_>, &mut Report) -> Result<()>| {
         if wanted(name) {
-            println!("\n{name}");
+            println!("\n{name} ({})", progress(done, rows, begun.elapsed()));
+            done += 1;
             let first = report.len();
             if let Err(error) = measure(&bench, &mut report) {
                 println!("{error}");
@@ -304,4 +321,16 @@ pub fn run(lab: &Lab, rounds: u32, only: Option<&str>) -> Result<Report> {
     }
     println!("\n{}", report.table());
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_told_once_a_row_is_done() {
+        assert_eq!(progress(0, 4, Duration::ZERO), "row 1 of 4");
+        let said = progress(2, 4, Duration::from_secs(250));
+        assert_eq!(said, "row 3 of 4, 5 min gone, about 5 min left");
+    }
 }

@@ -12,39 +12,48 @@ use weir_bed::{
     weir::{self, Setup, Weir},
 };
 
+use crate::shown::{Shown, Step};
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long iperf3 sends, each way.
 const SECONDS: u64 = 5;
 
+const STEPS: &[Step] = &[
+    Step { title: "weir starts with two interfaces", seconds: 1 },
+    Step { title: "Two guests boot Debian's kernel, under QEMU without KVM", seconds: 4 },
+    Step { title: "One pings the other", seconds: 4 },
+    Step { title: "TCP each way", seconds: 2 * SECONDS + 2 },
+];
+
 /// Boots two guests, pings, runs iperf3 both ways and prints what came of it.
 pub fn run(lab: &Lab) -> Result<()> {
-    println!("weir: starting with two interfaces");
+    let mut shown = Shown::new(STEPS);
+    shown.step();
     let weir = Weir::start(lab, &Setup::vifs(2))?;
     let mut specs = Vec::new();
     for index in 0..2 {
         let plug = weir.plug(index)?;
-        println!("\nguest {}: qemu-system-x86_64 ... {}", index + 1, plug.qemu_args.join(" "));
+        let command = format!("qemu-system-x86_64 ... {}", plug.qemu_args.join(" "));
+        shown.show(&command, "");
         let name = weir::name(index);
         specs.push(GuestSpec { name, cidr: address::cidr(index), vcpus: 1, plug });
     }
-    println!("\nbooting two guests with Debian's kernel (QEMU without KVM: seconds, not less)");
+    shown.step();
     let mut guests = Guest::boot_all(&lab.image, &specs, weir.dir())?;
     let [first, second] = guests.as_mut_slice() else { unreachable!("two specs, two guests") };
-    print!("\n{}", indented("guest 1", &first.run("uname -sr", PATIENCE)?));
+    shown.show("uname -sr   # guest 1", &first.run("uname -sr", PATIENCE)?);
+    shown.step();
     let ping = format!("ping -c 4 {}", address::ip(1));
-    print!("\n{}", indented("guest 1", &first.run(&ping, PATIENCE)?));
+    shown.show(&format!("{ping}   # guest 1"), &first.run(&ping, PATIENCE)?);
 
+    shown.step();
     iperf::serve(first, iperf::PORT)?;
     iperf::serve(second, iperf::PORT)?;
-    println!();
     let forth = Tcp::to(address::ip(1), SECONDS).run(first)?;
-    println!("iperf3, guest 1 to guest 2: {:6.2} Gbit/s", forth.gbit_per_second());
+    shown.say(&format!("iperf3, guest 1 to guest 2: {:6.2} Gbit/s", forth.gbit_per_second()));
     let back = Tcp::to(address::ip(0), SECONDS).run(second)?;
-    println!("iperf3, guest 2 to guest 1: {:6.2} Gbit/s", back.gbit_per_second());
+    shown.say(&format!("iperf3, guest 2 to guest 1: {:6.2} Gbit/s", back.gbit_per_second()));
+    shown.end();
     weir.stop()
-}
-
-fn indented(who: &str, text: &str) -> String {
-    text.lines().filter(|line| !line.is_empty()).map(|line| format!("{who} | {line}\n")).collect()
 }

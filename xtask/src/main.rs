@@ -25,6 +25,7 @@ mod life;
 mod lines;
 #[cfg(test)]
 mod package;
+mod shown;
 mod steps;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};

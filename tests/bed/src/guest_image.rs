@@ -47,6 +47,9 @@ const CARD_MODULES: &[&str] = &["e1000e"];
 /// What a guest loads when it is told to, from `/modules/on-demand`; depends on nothing.
 const MODULES_ON_DEMAND: &[&str] = &["pktgen"];
 
+/// What fetching and unpacking a kernel takes.
+const IMAGE_SECONDS: u64 = 20;
+
 /// What guests boot from, and the busybox of the same package for the host's side of a test.
 #[derive(Clone, Debug)]
 pub struct GuestImage {
@@ -73,7 +76,9 @@ impl GuestImage {
         if fs::read_to_string(&stamp).is_ok_and(|made_from| made_from == ingredients) {
             return Ok(image);
         }
-        println!("building the guest image");
+        println!(
+            "building the guest image: a kernel, its modules, a root file system (about {IMAGE_SECONDS} s)"
+        );
         image.build(&dir, &agent)?;
         fs::write(&stamp, ingredients).map_err(Error::io("write", &stamp))?;
         Ok(image)
@@ -86,7 +91,7 @@ impl GuestImage {
         let (modules, stamp) = (dir.join("modules"), dir.join("stamp"));
         let wanted = format!("{CARD_MODULES:?}");
         if !fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == wanted) {
-            println!("fetching a kernel with drivers of network cards");
+            println!("fetching a kernel with drivers of network cards (about {IMAGE_SECONDS} s)");
             let unpacked =
                 tempfile::tempdir_in(&dir).map_err(Error::io("make a directory in", &dir))?;
             unpack_kernel(CARD_KERNEL_METAPACKAGE, unpacked.path())?;

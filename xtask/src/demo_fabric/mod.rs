@@ -7,8 +7,6 @@
 //!  red     shop            till          store       the same addresses as web, cache and db
 //! ```
 
-mod shown;
-
 use std::{
     net::Ipv4Addr,
     sync::atomic::{AtomicBool, Ordering},
@@ -32,7 +30,7 @@ use weir_bed::{
 };
 use weir_system_tests::machines::Machines;
 
-use self::shown::{Shown, Step};
+use crate::shown::{Shown, Step};
 
 const STEPS: &[Step] = &[
     Step { title: "Three hosts, a router between them, FRR and weir on each", seconds: 2 },

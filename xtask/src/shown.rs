@@ -1,4 +1,4 @@
-//! What the demo prints: beneath it, on a terminal, how long it still takes; and the same as a report.
+//! What a demo with machines prints: beneath it, on a terminal, how long it still takes; and the same as a report.
 
 use std::{
     fmt::Write as _,
@@ -81,11 +81,16 @@ impl Shown {
         }
     }
 
-    /// Adds files to the report and writes it; where.
-    pub fn write(mut self, workspace: &Workspace, files: &[PathBuf]) -> Result<PathBuf> {
+    /// Nothing more comes.
+    pub fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
+    }
+
+    /// Adds files to the report and writes it; where.
+    pub fn write(mut self, workspace: &Workspace, files: &[PathBuf]) -> Result<PathBuf> {
+        self.end();
         self.report.push_str("\n## Files\n\n");
         for file in files {
             let text = fs::read_to_string(file).map_err(Error::io("read", file))?;
