@@ -227,18 +227,27 @@ pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let of = |which: usize| rounds.iter().map(|round| round[which]).collect::<Samples>();
     let figure = Figure::ratio("capture_on_pps", what, of(0));
     report.add(figure.goal(Some(Goal::AtLeast(0.5))));
-    let what = "frames that the capture says it lost, of all";
+    let what =
+        "frames that the capture says it lost, of all; a round where it says less is no round";
     report.add(Figure::new("capture_lost_share", "share", what, of(1)));
+    let what = "the same frames by the clock: guests, worker and the thread that writes share this machine";
+    report.add(Figure::ratio("capture_on_by_the_clock", what, of(2)));
+    let what = "CPU time of the thread that writes, for each frame written";
+    report.add(Figure::new("capture_writer_ns", "ns", what, of(3)));
     Ok(())
 }
 
-/// The ratio and the share of lost frames of ` 1  off 9/s  on 5/s  0.556  written 3, lost 1`.
-fn captured(line: &str) -> Option<[f64; 2]> {
+/// The ratio, the share of lost frames, the ratio by the clock and the writer's time of
+/// ` 1  off 9/s  on 5/s  by the clock 0.9  writer 80 ns  0.556  written 3, lost 1`.
+fn captured(line: &str) -> Option<[f64; 4]> {
     let (before, counts) = line.split_once("  written ")?;
-    let ratio = before.rsplit("  ").next()?.parse().ok()?;
+    let mut parts = before.rsplit("  ");
+    let ratio = parts.next()?.parse().ok()?;
+    let writer = parts.next()?.strip_prefix("writer ")?.strip_suffix(" ns")?.parse().ok()?;
+    let by_clock = parts.next()?.strip_prefix("by the clock ")?.parse().ok()?;
     let (written, lost) = counts.split_once(", lost ")?;
     let (written, lost): (f64, f64) = (written.parse().ok()?, lost.trim().parse().ok()?);
-    Some([ratio, lost / (written + lost).max(1.0)])
+    Some([ratio, lost / (written + lost).max(1.0), by_clock, writer])
 }
 
 #[cfg(test)]
@@ -247,8 +256,8 @@ mod tests {
 
     #[test]
     fn a_round_of_captures_is_read() {
-        let line = " 1  off   10000/s  on    6000/s  0.600  written 300, lost 100";
-        assert_eq!(captured(line), Some([0.6, 0.25]));
+        let line = " 1  off   10000/s  on    6000/s  by the clock 0.900  writer 80 ns  0.600  written 300, lost 100";
+        assert_eq!(captured(line), Some([0.6, 0.25, 0.9, 80.0]));
         assert_eq!(captured("capture_on_pps 0.600"), None);
     }
 }

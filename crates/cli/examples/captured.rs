@@ -1,9 +1,11 @@
 //! What a capture costs: frames of 64 bytes from one guest to another, with nobody who captures and with somebody who
 //! captures all that the first one sends, in turns.
 //!
-//! A rate is frames per second of the worker's time that they take, as weir charges it to the sender. What arrives in
-//! a second is no measure where guests, worker and the capture's thread share processors: it says who of them had one.
-//! So that none is dropped, the sender has no more frames under way than the receiver has buffers.
+//! A rate is frames per second of the worker's time that they take, as weir charges it to the sender: what passes in a
+//! second where the worker has a processor of its own and is what sets the pace. Frames by the clock are printed beside.
+//! Where guests, worker and the capture's thread share processors these say who of them had one. What the thread that
+//! writes takes for a frame is in no rate, and is printed too. So that none is dropped, the sender has no more frames
+//! under way than the receiver has buffers.
 //!
 //! ```sh
 //! cargo run --release -p weir --example captured -- ROUNDS SECONDS
@@ -15,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use weir_config::{Config, Defaults, SocketPath};
 use weir_switch::Switch;
 use weir_switch::capture::{CaptureRequest, Recorded};
@@ -90,9 +93,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// What the first guest has sent, and the worker's time that it took.
+/// What the first guest has sent, and the worker's time that it took, at a moment.
 #[derive(Clone, Copy)]
 struct Sent {
+    at: Instant,
     frames: u64,
     worker_ns: u64,
 }
@@ -101,7 +105,12 @@ impl Sent {
     fn of(switch: &Switch) -> Result<Self, Box<dyn Error>> {
         let stats = switch.stats();
         let port = stats.ports.iter().find(|port| port.name.as_str() == "a").ok_or("no port")?;
-        Ok(Self { frames: port.tx.frames, worker_ns: port.worker_ns })
+        Ok(Self { at: Instant::now(), frames: port.tx.frames, worker_ns: port.worker_ns })
+    }
+
+    /// Frames since `before`, for a second by the clock.
+    fn by_the_clock(self, before: Self) -> f64 {
+        self.frames.saturating_sub(before.frames) as f64 / (self.at - before.at).as_secs_f64()
     }
 
     /// Frames since `before`, for a second of the worker's time.
@@ -118,7 +127,7 @@ fn measure(switch: &Switch, rounds: u32, time: Duration) -> Result<(), Box<dyn E
         let before = Sent::of(switch)?;
         thread::sleep(time);
         let outer = Sent::of(switch)?;
-        let off = outer.rate(before);
+        let (off, off_by_clock) = (outer.rate(before), outer.by_the_clock(before));
         let recording = switch.capture(CaptureRequest {
             ports: vec!["a".parse()?],
             direction: Some("tx".parse()?),
@@ -128,10 +137,12 @@ fn measure(switch: &Switch, rounds: u32, time: Duration) -> Result<(), Box<dyn E
             frames_max: None,
         })?;
         let goes_on = AtomicBool::new(true);
-        let (inner, on, recorded) = thread::scope(|scope| {
+        let (inner, [on, on_by_clock], (recorded, writer)) = thread::scope(|scope| {
             let writing = scope.spawn(|| {
                 let out = File::create("/dev/null")?;
-                recording.write_to(out, || goes_on.load(Ordering::Relaxed))
+                let recorded = recording.write_to(out, || goes_on.load(Ordering::Relaxed))?;
+                let time = clock_gettime(ClockId::ThreadCPUTime);
+                Ok::<_, std::io::Error>((recorded, time.tv_sec * 1_000_000_000 + time.tv_nsec))
             });
             thread::sleep(SETTLE);
             let before = Sent::of(switch)?;
@@ -140,7 +151,8 @@ fn measure(switch: &Switch, rounds: u32, time: Duration) -> Result<(), Box<dyn E
             thread::sleep(SETTLE);
             goes_on.store(false, Ordering::Relaxed);
             let recorded = writing.join().map_err(|_| "the writer panicked")??;
-            Ok::<_, Box<dyn Error>>((after.frames - before.frames, after.rate(before), recorded))
+            let rates = [after.rate(before), after.by_the_clock(before)];
+            Ok::<_, Box<dyn Error>>((after.frames - before.frames, rates, recorded))
         })?;
         thread::sleep(SETTLE);
         let outer = Sent::of(switch)?.frames - outer.frames;
@@ -150,7 +162,10 @@ fn measure(switch: &Switch, rounds: u32, time: Duration) -> Result<(), Box<dyn E
             return Err(format!("of {inner} to {outer} frames the capture tells of {told}").into());
         }
         println!(
-            "{round:2}  off {off:10.0}/s  on {on:10.0}/s  {:.3}  written {written}, lost {lost}",
+            "{round:2}  off {off:10.0}/s  on {on:10.0}/s  by the clock {:.3}  writer {:.0} ns  {:.3}  \
+             written {written}, lost {lost}",
+            on_by_clock / off_by_clock,
+            writer as f64 / written.max(1) as f64,
             on / off
         );
         ratios.push(on / off);
