@@ -36,6 +36,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: VALGRIND, package: "valgrind" },
     FRR,
     Tool { program: "/usr/bin/tmux", package: "tmux" },
+    Tool { program: "/usr/bin/tshark", package: "tshark" },
     PROMETHEUS,
 ];
 

@@ -1,6 +1,7 @@
 //! A real terminal: tmux, with a server of its own.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -27,6 +28,8 @@ impl Terminal {
     /// `command`, as a shell takes it, in a terminal of `columns` and `lines`; files go into `dir`.
     pub fn start(dir: &Path, [columns, lines]: [u16; 2], command: &str) -> Result<Self> {
         let socket = socket_path(dir, "tmux.sock")?;
+        // Of one before: a client would take its server for one that has to be started.
+        let _ = fs::remove_file(&socket);
         let at = socket.to_string_lossy();
         // In the foreground, so that it ends when this process does; without anybody's settings.
         let argv = ["tmux", "-S", &*at, "-f", "/dev/null", "-D"];

@@ -5,6 +5,7 @@ mod backend_program;
 mod card;
 pub mod fabric;
 mod kill;
+mod looks;
 mod metrics;
 pub mod moves;
 mod page;
@@ -106,6 +107,14 @@ pub const ALL: &[SystemTest] = &[
     SystemTest {
         name: "prometheus_scrapes_weir_and_every_query_of_the_dashboard_has_data",
         run: metrics::prometheus_scrapes_weir_and_every_query_of_the_dashboard_has_data,
+    },
+    SystemTest {
+        name: "tshark_reads_a_capture_from_a_pipe_with_directions_and_reasons",
+        run: looks::tshark_reads_a_capture_from_a_pipe_with_directions_and_reasons,
+    },
+    SystemTest {
+        name: "doctor_finds_faults_of_a_real_host_and_nothing_in_health",
+        run: looks::doctor_finds_faults_of_a_real_host_and_nothing_in_health,
     },
     SystemTest { name: "testpmd_forwards_with_one_queue", run: testpmd::forwards_with_one_queue },
     SystemTest { name: "testpmd_forwards_with_two_queues", run: testpmd::forwards_with_two_queues },
