@@ -114,6 +114,9 @@ pub enum CommandError {
     #[error("{0}")]
     #[diagnostic(help("write it as in `weir trace --help`"))]
     Frame(String),
+    /// A file of frames has not what was asked for.
+    #[error("{0}")]
+    Frames(String),
     /// Bytes of a capture are nothing for a terminal.
     #[error("a terminal cannot show pcapng")]
     #[diagnostic(help("`weir capture PORT -w - | wireshark -k -i -`, or without -w for lines"))]

@@ -169,7 +169,9 @@ fn a_capture_shows_lines_and_reasons_of_drops() {
     let refused = weir.command(&["capture", "z", "-w", kept.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(1));
     assert_eq!(fs::read_to_string(&kept).unwrap(), "kept", "what is refused writes nothing");
-    assert!(text(&refused.stderr).contains("there is no interface or uplink called z"));
+    let said = text(&refused.stderr);
+    assert!(said.contains("there is no interface or uplink called z"), "{said}");
+    assert!(said.contains("`weir stats` shows those there are"), "{said}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::thread;
 
 use hyper::body::{self as http_body, Frame};
+use miette::Diagnostic;
 use tokio::sync::mpsc;
 use weir_switch::capture::{CaptureRefused, CaptureRequest};
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
@@ -101,7 +102,8 @@ fn refused(refused: CaptureRefused) -> Problem {
         CaptureRefused::Frames(_) => StatusCode::BAD_REQUEST,
         CaptureRefused::NoSwitch | CaptureRefused::Engine(_) => StatusCode::CONFLICT,
     };
-    Problem::new(status, refused.to_string())
+    let help = refused.help().map(|help| help.to_string());
+    Problem { help, ..Problem::new(status, refused.to_string()) }
 }
 
 /// What a thread of its own writes, as a body.

@@ -106,8 +106,9 @@ fn source(client: &mut Client, name: &PortName) -> Result<Mac, ClientError> {
 
 /// Frame number `number`, from 1, of a file.
 fn frame_of(path: &Path, number: u64) -> Result<Vec<u8>, CommandError> {
-    let unreadable =
-        |error: &dyn ToString| bad(format!("{}: {}", path.display(), error.to_string()));
+    let unreadable = |error: &dyn ToString| {
+        CommandError::Frames(format!("{}: {}", path.display(), error.to_string()))
+    };
     let open = || File::open(path).map(BufReader::new).map_err(|error| unreadable(&error));
     let mut magic = [0; 4];
     open()?.read_exact(&mut magic).map_err(|error| unreadable(&error))?;
