@@ -13,7 +13,7 @@ use weir_limits::{BURST_MAX, FILTER_INSTRUCTIONS_MAX, FILTER_RULES_MAX, FILTER_W
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Head, Tci};
 
-use crate::burst::Burst;
+use crate::burst::{Burst, Frame};
 use crate::port::Outgoing;
 use crate::stats::{Counter, DropReason, PortCounters};
 
@@ -99,7 +99,7 @@ impl Rules {
         window: &mut Window,
         counters: &PortCounters,
     ) -> u64 {
-        let sent = (0..).zip(burst.frames()).map(|(n, frame)| (n, frame.tag));
+        let sent = burst.frames().iter().zip(0..).map(|(frame, n)| (n, frame, frame.tag));
         self.judge(sent, burst, verdicts, window);
         counters.dropped_of(DropReason::FilteredTx, burst, verdicts.refused);
         verdicts.refused
@@ -115,40 +115,44 @@ impl Rules {
         window: &mut Window,
         counters: &PortCounters,
     ) -> u64 {
-        let received = list.iter().map(|outgoing| match outgoing.tag {
-            EgressTag::Untagged => (outgoing.frame, None),
-            EgressTag::Tagged(tag) => (outgoing.frame, Some(tag)),
+        let received = list.iter().map(|&Outgoing { frame, tag }| match tag {
+            EgressTag::Untagged => (frame, &burst.frames()[usize::from(frame)], None),
+            EgressTag::Tagged(tag) => (frame, &burst.frames()[usize::from(frame)], Some(tag)),
         });
         self.judge(received, burst, verdicts, window);
         counters.dropped_of(DropReason::FilteredRx, burst, verdicts.refused);
         verdicts.refused
     }
 
-    fn judge(
+    fn judge<'b>(
         &self,
-        frames: impl Iterator<Item = (u16, Option<Tci>)>,
+        frames: impl Iterator<Item = (u16, &'b Frame, Option<Tci>)>,
         burst: &Burst<'_>,
         verdicts: &mut Verdicts,
         window: &mut Window,
     ) {
         *verdicts = Verdicts::default();
         let mut last: Option<Decided<'_>> = None;
-        for (number, tag) in frames {
-            let frame = &burst.frames()[usize::from(number)];
-            let deciding = match &last {
-                Some(last) if tag.is_none() && last.is_of(&frame.head) => last.deciding,
+        let (mut judged, mut changes) = (0, 0);
+        for (number, frame, tag) in frames {
+            let (deciding, refuses) = match &last {
+                Some(last) if tag.is_none() && last.is_of(&frame.head) => last.decision,
                 _ => {
                     let mut looked = Looked::default();
                     let deciding = self.deciding(number, tag, burst, window, &mut looked);
-                    last = Some(Decided { head: &frame.head, looked, deciding });
-                    deciding
+                    let rule = self.0.get(usize::from(deciding));
+                    let refuses = rule.is_some_and(|rule| rule.action == Action::Drop);
+                    let decision = (deciding, u64::from(refuses));
+                    last = Some(Decided { head: &frame.head, looked, decision });
+                    changes += 1;
+                    decision
                 }
             };
             verdicts.deciding[usize::from(number)] = deciding;
-            if self.0.get(usize::from(deciding)).is_some_and(|rule| rule.action == Action::Drop) {
-                verdicts.refused |= 1 << number;
-            }
+            verdicts.refused |= refuses << number;
+            judged += 1;
         }
+        verdicts.is_one = changes == 1 && judged == burst.frames().len();
         self.count(burst, verdicts, verdicts.refused);
     }
 
@@ -216,8 +220,11 @@ impl Rules {
     /// Counts the frames of a burst in `which` (by bit). Runs of one rule are added up first: an atomic addition
     /// costs as much as judging.
     fn count(&self, burst: &Burst<'_>, verdicts: &Verdicts, which: u64) {
-        if which == 0 {
+        if which & burst.all() == 0 {
             return;
+        }
+        if verdicts.is_one && which & burst.all() == burst.all() {
+            return self.add(verdicts.deciding[0], burst.frames().len() as u64, burst.bytes());
         }
         let (mut last, mut packets, mut bytes) = (NO_RULE, 0, 0);
         for (number, (frame, deciding)) in burst.frames().iter().zip(verdicts.deciding).enumerate()
@@ -247,14 +254,15 @@ impl Rules {
 struct Decided<'b> {
     head: &'b Head,
     looked: Looked,
-    deciding: u8,
+    /// The rule, and whether it refuses: 1 or 0.
+    decision: (u8, u64),
 }
 
 impl Decided<'_> {
     /// Holds for any frame with this head, too.
     #[inline(always)]
     fn is_of(&self, head: &Head) -> bool {
-        self.looked.is_same(head.len(), |n| head.word(n) ^ self.head.word(n))
+        self.looked.is_same(self.head.front(), head.front(), head.len())
     }
 }
 
@@ -267,11 +275,13 @@ pub(crate) struct Verdicts {
     deciding: [u8; BURST_MAX],
     /// Bit i: frame i goes nowhere.
     refused: u64,
+    /// One rule, or none, has decided about every frame of the burst.
+    is_one: bool,
 }
 
 impl Default for Verdicts {
     fn default() -> Self {
-        Self { deciding: [NO_RULE; BURST_MAX], refused: 0 }
+        Self { deciding: [NO_RULE; BURST_MAX], refused: 0, is_one: false }
     }
 }
 

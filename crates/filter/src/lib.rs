@@ -19,7 +19,7 @@ mod run;
 
 pub use instruction::Instruction;
 pub use program::{CompileError, Fault, InvalidProgram, Program};
-pub use run::{Looked, Outcome};
+pub use run::{Front, Looked, Outcome};
 
 #[cfg(test)]
 mod tests;

@@ -17,21 +17,23 @@ pub enum Outcome {
 }
 
 /// 64-bit words of a front that [`Looked`] knows of.
-const WORDS: usize = HEAD_LEN.div_ceil(8);
+const WORDS: usize = HEAD_LEN / 8;
+/// Those that nearly all programs do not look beyond.
+const NEAR: usize = 8;
 
-const _: () = assert!(WORDS <= u16::BITS as usize);
+const _: () = assert!(HEAD_LEN.is_multiple_of(8) && NEAR < WORDS);
+
+/// As many bytes as a packet's front has at most; of a shorter one, anything behind it.
+pub type Front = [u8; HEAD_LEN];
 
 /// What of a packet programs have looked at: all packets with these bytes have their outcomes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Looked {
     /// Bytes that were read, all ones, in words whose first byte is the lowest.
     masks: [u64; WORDS],
-    /// Bit n: there are some in word n.
-    used: u16,
-    /// How many bytes a front has at least that has them all.
+    /// How many bytes a front has at least that has them all; no front has as many where programs looked at its length,
+    /// at bytes that it has not, or beyond what is known here.
     end: u64,
-    /// And at its length, at bytes that it has not, or beyond what is known here.
-    further: bool,
 }
 
 impl Looked {
@@ -42,11 +44,8 @@ impl Looked {
         for (word, mask) in [(word, mask as u64), (word + 1, (mask >> 64) as u64)] {
             match self.masks.get_mut(word) {
                 _ if mask == 0 => {}
-                Some(known) => {
-                    *known |= mask;
-                    self.used |= 1 << word;
-                }
-                None => self.further = true,
+                Some(known) => *known |= mask,
+                None => self.further(),
             }
         }
         self.end = self.end.max(at + bytes);
@@ -54,20 +53,20 @@ impl Looked {
 
     /// And at something else.
     pub fn further(&mut self) {
-        self.further = true;
+        self.end = u64::MAX;
     }
 
-    /// Whether the outcomes are the same for a packet whose front has `len` bytes: `differ(n)` are the bits in which its
-    /// word n, of the bytes from 8 * n on with the first the lowest, differs from that of the packet that was looked at.
+    /// Whether the outcomes for the packet that begins with `front` and was looked at hold for one that begins with
+    /// `other`, of which `len` bytes are its front.
     #[inline(always)]
-    pub fn is_same(&self, len: usize, differ: impl Fn(usize) -> u64) -> bool {
-        let (mut used, mut different) = (self.used, 0);
-        while used != 0 {
-            let word = used.trailing_zeros() as usize;
-            different |= differ(word) & self.masks[word % WORDS];
-            used &= used - 1;
+    pub fn is_same(&self, front: &Front, other: &Front, len: usize) -> bool {
+        let word = |front: &Front, n: usize| u64::from_le_bytes(front.as_chunks().0[n]);
+        let differ = |n| (word(front, n) ^ word(other, n)) & self.masks[n];
+        let mut different = (0..NEAR).fold(0, |all, n| all | differ(n));
+        if self.end > 8 * NEAR as u64 {
+            different |= (NEAR..WORDS).fold(0, |all, n| all | differ(n));
         }
-        different == 0 && !self.further && self.end <= len as u64
+        different == 0 && self.end <= len as u64
     }
 }
 

@@ -90,12 +90,10 @@ impl Head {
         (u64::from_ne_bytes(low), u32::from_ne_bytes(high))
     }
 
-    /// The eight bytes from 8 * `n` on, the first the lowest; as the addresses, whatever was there before where the head
-    /// is shorter, and 0 beyond all heads.
+    /// As many bytes as a front has at most; as the addresses, whatever was there before where the head is shorter.
     #[inline]
-    pub fn word(&self, n: usize) -> u64 {
-        let bytes = self.bytes.get(8 * n..).and_then(|bytes| bytes.first_chunk());
-        u64::from_le_bytes(bytes.copied().unwrap_or_default())
+    pub fn front(&self) -> &[u8; HEAD_LEN] {
+        self.bytes.first_chunk().unwrap_or(&[0; HEAD_LEN])
     }
 
     /// The type of the frame, or of its outer tag, behind the addresses; as they, whatever was there
