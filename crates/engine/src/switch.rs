@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use weir_fabric::source_guard::Origin;
-use weir_fabric::{EgressTag, Forward, FrameKey, PortId, SourceGuard, View};
+use weir_fabric::{EgressTag, FrameKey, PortId, Route, Routed, Routes, SourceGuard, Vid, View};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
-use weir_wire::Ethernet;
+use weir_wire::{Ethernet, Head, Tci};
 
 use crate::blocked;
 use crate::burst::{Burst, Frame, ones};
@@ -184,6 +184,8 @@ pub struct Forwarder {
     sent: Verdicts,
     received: Verdicts,
     window: Window,
+    /// Where frames went.
+    routes: Routes,
     /// Receivers whose queues were looked up for this burst.
     visits: Vec<(PortId, Visit)>,
     /// Deadlines that came up; the worker takes them.
@@ -206,6 +208,7 @@ impl Default for Forwarder {
             sent: Verdicts::default(),
             received: Verdicts::default(),
             window: Window::default(),
+            routes: Routes::default(),
             visits: Vec::new(),
             holds: Vec::new(),
             refilled: Vec::new(),
@@ -286,7 +289,9 @@ impl Forwarder {
         while left != 0 {
             let first = left.trailing_zeros() as u16; // a burst is short
             left &= left - 1;
-            if let Some((list, tag)) = self.classify(&ingress, burst, first) {
+            if let Some((list, tag)) = self.classify(&ingress, burst, first)
+                && left != 0
+            {
                 left = self.lists[list].follow(burst, first, tag, left);
             }
         }
@@ -310,19 +315,23 @@ impl Forwarder {
         frame: u16,
     ) -> Option<(usize, EgressTag)> {
         let Frame { head, tag, .. } = &burst.frames()[usize::from(frame)];
-        // Every frame of a burst has an Ethernet header.
-        let Ethernet { src, dst, .. } = Ethernet::parse(head.as_slice()).ok()?;
-        let key = FrameKey { src, dst, tag: *tag };
         let now_secs = clock::secs(ingress.now_ns);
-        match ingress.view.forward(ingress.port, &key, now_secs) {
+        let (view, addresses) = (ingress.view, head.addresses());
+        let found = self.routes.find(view, ingress.port, addresses, now_secs);
+        let routed = match found.filter(|_| tag.is_none()) {
+            Some(route) => Ok(Routed::Unicast { route, known: true }),
+            None => self.look_up(ingress, head, *tag, now_secs)?,
+        };
+        match routed {
             Err(reason) => ingress.counters.dropped_of(reason, burst, 1 << frame),
-            Ok(Forward::Unicast { port, .. }) if burst.blocked.contains(&port) => {
+            Ok(Routed::Unicast { route: Route { port, .. }, .. })
+                if burst.blocked.contains(&port) =>
+            {
                 if !burst.park(frame, port) {
                     count_drop(ingress, port, DropReason::RxRingFull, burst, frame);
                 }
             }
-            Ok(Forward::Unicast { port, vid }) => {
-                let tag = ingress.view.egress(port, vid, key.tag)?;
+            Ok(Routed::Unicast { route: Route { port, tag }, .. }) => {
                 let outgoing = Outgoing { frame, tag };
                 if burst.still_tagged != 0 {
                     if !is_still_tagged(ingress, burst, outgoing) {
@@ -334,32 +343,56 @@ impl Forwarder {
                     self.append(ingress, burst, port, outgoing, true)?;
                 return of_all.then_some((list, tag));
             }
-            Ok(Forward::Flood { vid }) => {
-                let storm =
-                    slot(ingress.ports, ingress.port).and_then(|slot| slot.storm.as_deref());
-                if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, ingress.now_ns)) {
-                    ingress.counters.dropped_of(reason, burst, 1 << frame);
-                    return None;
-                }
-                let mut goes_nowhere = !dst.is_multicast();
-                for port in ingress.view.flood_ports(ingress.port, vid, dst) {
-                    if let Some(tag) = ingress.view.egress(port, vid, key.tag) {
-                        let outgoing = Outgoing { frame, tag };
-                        let is_counted = is_still_tagged(ingress, burst, outgoing);
-                        let goes_there = is_counted
-                            || self.append(ingress, burst, port, outgoing, false).is_some();
-                        goes_nowhere &= !goes_there;
-                    }
-                }
-                if goes_nowhere {
-                    ingress.counters.dropped_of(DropReason::UnknownUnicast, burst, 1 << frame);
-                }
-            }
+            Ok(Routed::Flood { vid }) => self.flood(ingress, burst, frame, vid),
         }
         None
     }
 
+    /// Where the fabric has a frame go whose way is not noted; notes it if others like it go the same way.
+    #[inline(never)]
+    fn look_up(
+        &mut self,
+        ingress: &Ingress<'_>,
+        head: &Head,
+        tag: Option<Tci>,
+        now_secs: u32,
+    ) -> Option<Result<Routed, weir_fabric::DropReason>> {
+        // Every frame of a burst has an Ethernet header.
+        let Ethernet { src, dst, .. } = Ethernet::parse(head.as_slice()).ok()?;
+        let routed = ingress.view.route(ingress.port, &FrameKey { src, dst, tag }, now_secs);
+        if let (Ok(Routed::Unicast { route, known: true }), None) = (routed, tag) {
+            self.routes.note(ingress.view, ingress.port, head.addresses(), now_secs, route);
+        }
+        Some(routed)
+    }
+
+    /// Takes a frame to every port of its VLAN.
+    #[inline(never)]
+    fn flood(&mut self, ingress: &Ingress<'_>, burst: &Burst<'_>, frame: u16, vid: Vid) {
+        let Frame { head, tag: came_with, .. } = &burst.frames()[usize::from(frame)];
+        let Ok(Ethernet { dst, .. }) = Ethernet::parse(head.as_slice()) else { return };
+        let storm = slot(ingress.ports, ingress.port).and_then(|slot| slot.storm.as_deref());
+        if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, ingress.now_ns)) {
+            ingress.counters.dropped_of(reason, burst, 1 << frame);
+            return;
+        }
+        let mut goes_nowhere = !dst.is_multicast();
+        for port in ingress.view.flood_ports(ingress.port, vid, dst) {
+            if let Some(tag) = ingress.view.egress(port, vid, *came_with) {
+                let outgoing = Outgoing { frame, tag };
+                let is_counted = is_still_tagged(ingress, burst, outgoing);
+                let goes_there =
+                    is_counted || self.append(ingress, burst, port, outgoing, false).is_some();
+                goes_nowhere &= !goes_there;
+            }
+        }
+        if goes_nowhere {
+            ingress.counters.dropped_of(DropReason::UnknownUnicast, burst, 1 << frame);
+        }
+    }
+
     /// Puts a frame into its receiver's list. Says which; `None` where nobody is there.
+    #[inline(always)]
     fn append(
         &mut self,
         ingress: &Ingress<'_>,
@@ -489,7 +522,8 @@ impl Forwarder {
             self.holds.push(Hold { until_ns, port, queue, side: Side::Rx });
         }
         let (mut waiting, mut undelivered) = (0, 0);
-        for (i, outgoing) in list.frames.iter().enumerate().skip(done.frames) {
+        let left = list.frames.get(done.frames..).unwrap_or_default();
+        for (i, outgoing) in (done.frames..).zip(left) {
             if done.ahead & 1 << i != 0 {
                 continue;
             }

@@ -8,7 +8,8 @@
 //!    so must the source MAC address.
 //! 3. [`fdb`]: the source is learned, the destination is looked up; a hit is [`Forward::Unicast`], everything else
 //!    [`Forward::Flood`].
-//! 4. For each receiver, [`View::egress`] says how the frame is tagged there.
+//! 4. [`routes`]: a worker notes where a frame went, and the next one like it is not looked up.
+//! 5. For each receiver, [`View::egress`] says how the frame is tagged there.
 //!
 //! A worker takes one [`View`] per burst with [`Fabric::view`]. The port table behind it is an immutable snapshot,
 //! exchanged whole by the control calls of [`Fabric`], so the datapath takes a lock only when an address is new or
@@ -20,6 +21,7 @@ mod fabric;
 pub mod fdb;
 pub mod mac_check;
 mod port;
+pub mod routes;
 pub mod source_guard;
 mod view;
 pub mod vlan;
@@ -29,6 +31,7 @@ pub use fabric::{Fabric, Known, PortError};
 pub use fdb::{Capacity, Claim, Fdb, FdbEntry, FdbStats, Learned, Learner};
 pub use mac_check::MacCheck;
 pub use port::{PortConfig, PortId};
+pub use routes::Routes;
 pub use source_guard::SourceGuard;
-pub use view::{Forward, FrameKey, Thought, View};
+pub use view::{Forward, FrameKey, Route, Routed, Thought, View};
 pub use vlan::{EgressTag, Vid, VidError, VidSet, VlanMode, VlanSet};

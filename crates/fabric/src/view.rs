@@ -40,6 +40,32 @@ pub enum Forward {
     },
 }
 
+/// What [`View::route`] says of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routed {
+    /// It goes to one port.
+    Unicast {
+        /// To which one.
+        route: Route,
+        /// Its source was known behind its port: nothing has changed by this frame.
+        known: bool,
+    },
+    /// It goes to every other port in the VLAN.
+    Flood {
+        /// The frame's VLAN.
+        vid: Vid,
+    },
+}
+
+/// The way to one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The port.
+    pub port: PortId,
+    /// How the frame leaves there.
+    pub tag: EgressTag,
+}
+
 /// What [`View::would_forward`] says of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thought {
@@ -55,11 +81,25 @@ pub struct Thought {
 pub struct View<'a> {
     fdb: &'a Fdb,
     ports: Guard<Arc<PortTable>>,
+    /// [`Fdb::changes`] before `ports` was loaded.
+    changes: u64,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(fdb: &'a Fdb, ports: Guard<Arc<PortTable>>) -> Self {
-        Self { fdb, ports }
+    pub(crate) fn new(fdb: &'a Fdb, ports: Guard<Arc<PortTable>>, changes: u64) -> Self {
+        Self { fdb, ports, changes }
+    }
+
+    /// Which state of ports and forwarding table it is of: a number that grows.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Nothing has changed since it was taken.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        self.fdb.changes() == self.changes
     }
 
     /// Decides where a frame that came in by `ingress` goes, and learns its source address.
@@ -75,6 +115,37 @@ impl<'a> View<'a> {
         frame: &FrameKey,
         now_secs: u32,
     ) -> Result<Forward, DropReason> {
+        let (vid, _) = self.admit(ingress, frame, now_secs)?;
+        self.look_up(ingress, vid, frame.dst, now_secs)
+    }
+
+    /// The same, with how a frame for one port leaves there, and whether another one like it changes anything.
+    ///
+    /// # Errors
+    /// Those of [`forward`](Self::forward).
+    pub fn route(
+        &self,
+        ingress: PortId,
+        frame: &FrameKey,
+        now_secs: u32,
+    ) -> Result<Routed, DropReason> {
+        let (vid, known) = self.admit(ingress, frame, now_secs)?;
+        let forward = self.look_up(ingress, vid, frame.dst, now_secs)?;
+        if let Forward::Unicast { port, vid } = forward
+            && let Some(tag) = self.egress(port, vid, frame.tag)
+        {
+            return Ok(Routed::Unicast { route: Route { port, tag }, known });
+        }
+        Ok(Routed::Flood { vid })
+    }
+
+    /// The VLAN of a frame that may come in; learns its source address, and says whether that was known.
+    fn admit(
+        &self,
+        ingress: PortId,
+        frame: &FrameKey,
+        now_secs: u32,
+    ) -> Result<(Vid, bool), DropReason> {
         let port = self.ports.port(ingress).ok_or(DropReason::PortUnknown)?;
         if !port.active {
             return Err(DropReason::PortInactive);
@@ -89,8 +160,7 @@ impl<'a> View<'a> {
             return Err(DropReason::ReservedGroupAddress);
         }
         let learner = Learner { port: ingress, claim, learn_max: config.learn_max };
-        self.learn(vid, frame.src, learner, now_secs)?;
-        self.look_up(ingress, vid, frame.dst, now_secs)
+        Ok((vid, self.learn(vid, frame.src, learner, now_secs)?))
     }
 
     /// Where a frame for `dst` goes.
@@ -193,16 +263,24 @@ impl<'a> View<'a> {
         self.ports.active_port(port).is_some_and(|port| port.config.vlan.is_member(vid))
     }
 
-    fn learn(&self, vid: Vid, src: Mac, learner: Learner, now_secs: u32) -> Result<(), DropReason> {
+    /// Says whether the address was known behind the port.
+    fn learn(
+        &self,
+        vid: Vid,
+        src: Mac,
+        learner: Learner,
+        now_secs: u32,
+    ) -> Result<bool, DropReason> {
         match self.fdb.learn(vid, src, learner, now_secs) {
+            Learned::Known => Ok(true),
             Learned::Owned { by } if self.is_member(by, vid) => Err(DropReason::SrcMacOwned),
             Learned::Owned { by } => {
                 // Left behind by a burst that was under way when `by` changed.
                 self.fdb.forget(vid, src, by);
                 self.fdb.learn(vid, src, learner, now_secs);
-                Ok(())
+                Ok(false)
             }
-            _ => Ok(()),
+            _ => Ok(false),
         }
     }
 }

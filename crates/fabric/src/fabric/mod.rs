@@ -147,7 +147,9 @@ impl Fabric {
 
     /// The ports as they are now, for one burst. Cheap and lock-free.
     pub fn view(&self) -> View<'_> {
-        View::new(&self.fdb, self.table.load())
+        // Before the ports: what is true of this number is true of them.
+        let changes = self.fdb.changes();
+        View::new(&self.fdb, self.table.load(), changes)
     }
 
     /// The forwarding table, for [`Fdb::age`] and statistics.
@@ -167,7 +169,7 @@ impl Fabric {
         control.next = (id.index() + 1) % PORTS_MAX;
         self.fdb.flush_port(id);
         table.set(id, Some(Port { config, active: false, first_mac: Arc::new(FirstMac::new()) }));
-        self.table.store(Arc::new(table));
+        self.replace(table);
         Ok(id)
     }
 
@@ -257,7 +259,7 @@ impl Fabric {
         let changed = change(port);
         let known = changed.as_ref().and_then(Port::configured);
         table.set(id, changed);
-        self.table.store(Arc::new(table));
+        self.replace(table);
         self.fdb.flush_port(id);
         if let Some((mac, vids, learner)) = known.map(|(mac, vids, max)| {
             (mac, vids, Learner { port: id, claim: Claim::Pinned, learn_max: max })
@@ -268,6 +270,11 @@ impl Fabric {
             }
         }
         Ok(())
+    }
+
+    fn replace(&self, table: PortTable) {
+        self.table.store(Arc::new(table));
+        self.fdb.changed();
     }
 
     /// The control state is valid after each single store, so poison means nothing.

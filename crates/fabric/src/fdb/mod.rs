@@ -293,6 +293,8 @@ pub struct Fdb {
     /// Rung when an address of a network is new, has moved, or is gone.
     bell: OnceLock<Bell>,
     writer: Mutex<Writer>,
+    /// See [`changes`](Self::changes).
+    changes: AtomicU64,
     counters: Counters,
 }
 
@@ -307,8 +309,21 @@ impl Fdb {
             told_behind: iter::repeat_with(AtomicU16::default).take(NETWORKS_MAX).collect(),
             bell: OnceLock::new(),
             writer: Mutex::new(Writer { sweep_bucket: 0 }),
+            changes: AtomicU64::new(1),
             counters: Counters::default(),
         }
+    }
+
+    /// Grows behind each change of which address is where, and of a port. What was found since a number was read holds
+    /// while that number stands, but for what ages.
+    #[inline]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Something has changed that [`changes`](Self::changes) counts.
+    pub(crate) fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// How many entries it has.
@@ -530,6 +545,7 @@ impl Fdb {
         // The second before the word: whoever sees the new word sees no second older than its own.
         bucket.seen_secs[way].store(now_secs, Ordering::Relaxed);
         bucket.words[way].store(entry.pack(), Ordering::Release);
+        self.changed();
         self.learned[learner.port.index()].fetch_add(1, Ordering::Relaxed);
         if let Some(count) = self.network_count(slot.bucket, entry) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -646,6 +662,7 @@ impl Fdb {
 
     fn remove(&self, bucket: usize, way: usize, entry: Entry) {
         self.buckets[bucket].words[way].store(0, Ordering::Release);
+        self.changed();
         self.uncount(bucket, entry);
     }
 
