@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
-use weir_engine::burst::{Burst, Scratch, TakenChain};
+use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::filter::{Action, PortRules, Rules};
 use weir_engine::gro::EgressList;
@@ -257,7 +257,7 @@ fn add<'m>(
             from = cut;
         }
     }
-    let pieces = (first, burst.pieces.len() as u32);
+    let pieces = Pieces::Among(first, burst.pieces.len() as u32);
     let chain = TakenChain { token: u64::from(first), len: whole as u32, pieces };
     // One that is refused is not in the burst.
     let _ = burst.add(chain, vnet.len(), 1);
@@ -320,14 +320,14 @@ fuzz_target!(|input: &[u8]| {
             let view = fabric.view();
             let ingress = Ingress { view: &view, ports: &ports, port: *id, counters, now_ns: now };
             forwarder.forward(ingress, &mut burst);
-            assert!(burst.parked.len() <= room);
-            let mut parked: Vec<_> = burst.parked.iter().map(|parked| parked.frame).collect();
+            assert!(burst.room.parked.len() <= room);
+            let mut parked: Vec<_> = burst.room.parked.iter().map(|parked| parked.frame).collect();
             parked.sort_unstable();
             parked.dedup();
-            assert_eq!(parked.len(), burst.parked.len(), "a frame waits once");
+            assert_eq!(parked.len(), burst.room.parked.len(), "a frame waits once");
             assert!(parked.iter().all(|frame| usize::from(*frame) < burst.frames().len()));
             assert!(forwarder.holds.is_empty());
-            scratch.give_back(burst);
+            burst.give_back();
         }
     });
 });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use weir_engine::burst::{Scratch, TakenChain};
+use weir_engine::burst::{Pieces, Scratch, TakenChain};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_ring::{Addresses, DeviceRing, Direction, RingConfig, Token};
 
@@ -56,7 +56,7 @@ fuzz_target!(|input: &[u8]| {
             match device.take(direction, &memory, &mut burst.pieces) {
                 Ok(Some(chain)) => {
                     // What a transmit queue does with it: the header is read and checked.
-                    let pieces = (first, burst.pieces.len() as u32);
+                    let pieces = Pieces::Among(first, burst.pieces.len() as u32);
                     let chain = TakenChain { token: chain.token.into(), len: chain.len, pieces };
                     let _ = burst.add(chain, 12, 0);
                     // Some wait, as frames for a full receiver do.
@@ -81,7 +81,7 @@ fuzz_target!(|input: &[u8]| {
                 device.complete(token, 0);
             }
         }
-        scratch.give_back(burst);
+        burst.give_back();
         device.publish();
         device.needs_call();
         if device.enable_kicks().is_err() {

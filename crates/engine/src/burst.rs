@@ -113,18 +113,14 @@ pub struct Parked {
 /// Frames of one queue on their way through the switch.
 #[derive(Debug)]
 pub struct Burst<'m> {
-    /// Room for frames; the first `count` are the burst. Never shrinks: a frame of 200 bytes is too large to build
-    /// and move.
-    slots: Vec<Frame>,
+    /// What it is in, and what it does not borrow.
+    pub room: &'m mut Scratch,
+    /// Its frames are so many, the first of the room.
     count: usize,
     /// Chains that the port has taken, all before the first is read: the CPU has fetched them by then.
-    pub chains: Vec<TakenChain>,
-    /// Payload of all frames, and while frames are being added their whole chains.
+    pub chains: Vec<TakenChain<'m>>,
+    /// Payload of all frames, and while frames are being added whole chains of several pieces.
     pub pieces: Vec<Slice<'m>>,
-    /// Receivers that older frames of this queue wait for: newer ones must not overtake them.
-    pub blocked: Vec<PortId>,
-    /// Frames that the switch could not deliver yet, in the sender's order per receiver.
-    pub parked: Vec<Parked>,
     /// Most frames that the port is to put in; fewer than [`BURST_MAX`] where its rate is limited.
     pub frames_max: usize,
     /// How many more frames the sending queue lets wait; 0 for a port that cannot.
@@ -135,8 +131,6 @@ pub struct Burst<'m> {
     pub waited: bool,
     /// Bytes of all frames.
     bytes: u64,
-    /// Frames, by their index, with an offload or a tag. Those behind the last one have neither.
-    special: u64,
     /// Where several workers serve its queue: given back when all frames have their places.
     pub turn: Option<&'m RefCell<Option<Turn>>>,
     /// Frames, by their index, with a tag more than the one that was taken off, or with one of a provider's.
@@ -145,21 +139,26 @@ pub struct Burst<'m> {
     pub(crate) away: Option<Away<'m>>,
     /// The receive queue that is served now is the last one.
     pub(crate) at_last: bool,
-    /// Room for the fronts of frames that are merged.
-    pub(crate) fronts: Fronts,
 }
 
-/// The vectors of a burst between two bursts: the loop allocates once.
+/// Room for one burst after the other: the loop allocates once, and moves nothing.
 #[derive(Debug)]
 pub struct Scratch {
     /// [`Burst::frames_max`] of the next burst.
     pub(crate) frames_max: usize,
+    /// Room for frames. Never shrinks: a frame of 200 bytes is too large to build and move.
     slots: Vec<Frame>,
-    chains: Vec<TakenChain>,
+    /// Frames, by their index, with an offload or a tag. Those behind the burst's last one have neither.
+    special: u64,
+    /// [`Burst::chains`] and [`Burst::pieces`] between two bursts.
+    chains: Vec<TakenChain<'static>>,
     pieces: Vec<Slice<'static>>,
-    blocked: Vec<PortId>,
-    parked: Vec<Parked>,
-    fronts: Fronts,
+    /// Receivers that older frames of this queue wait for: newer ones must not overtake them.
+    pub blocked: Vec<PortId>,
+    /// Frames that the switch could not deliver yet, in the sender's order per receiver.
+    pub parked: Vec<Parked>,
+    /// The fronts of frames that are merged.
+    pub(crate) fronts: Fronts,
 }
 
 impl Default for Scratch {
@@ -167,6 +166,7 @@ impl Default for Scratch {
         Self {
             frames_max: BURST_MAX,
             slots: Vec::new(),
+            special: 0,
             chains: Vec::new(),
             pieces: Vec::new(),
             blocked: Vec::new(),
@@ -177,64 +177,70 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// An empty burst with this scratch's room.
+    /// An empty burst in this room.
     #[inline(always)]
-    pub fn lend<'m>(&mut self) -> Burst<'m> {
-        if self.slots.is_empty() {
-            self.slots = vec![Frame::EMPTY; BURST_MAX];
+    pub fn lend(&mut self) -> Burst<'_> {
+        if self.slots.is_empty() || self.special != 0 {
+            self.prepare();
         }
+        self.blocked.clear();
+        self.parked.clear();
         Burst {
-            slots: std::mem::take(&mut self.slots),
             count: 0,
-            chains: std::mem::take(&mut self.chains),
+            chains: recycle(std::mem::take(&mut self.chains)),
             pieces: recycle(std::mem::take(&mut self.pieces)),
-            blocked: std::mem::take(&mut self.blocked),
-            parked: std::mem::take(&mut self.parked),
             frames_max: self.frames_max,
             park_room: 0,
             from_device: false,
             waited: false,
             bytes: 0,
-            special: 0,
             turn: None,
             still_tagged: 0,
             away: None,
             at_last: false,
-            fronts: std::mem::take(&mut self.fronts),
+            room: self,
         }
     }
 
-    /// Takes the room back.
-    #[inline(always)]
-    pub fn give_back(&mut self, mut burst: Burst<'_>) {
-        while burst.special != 0 {
-            burst.slots[burst.special.trailing_zeros() as usize].make_plain();
-            burst.special &= burst.special - 1;
+    /// Makes slots for frames, or those plain again that a burst has left otherwise.
+    #[inline(never)]
+    fn prepare(&mut self) {
+        self.slots.resize(BURST_MAX, Frame::EMPTY);
+        while self.special != 0 {
+            self.slots[self.special.trailing_zeros() as usize].make_plain();
+            self.special &= self.special - 1;
         }
-        burst.chains.clear();
-        burst.blocked.clear();
-        burst.parked.clear();
-        self.slots = burst.slots;
-        self.chains = burst.chains;
-        self.pieces = recycle(burst.pieces);
-        self.blocked = burst.blocked;
-        self.parked = burst.parked;
-        self.fronts = burst.fronts;
     }
 }
 
-/// A chain that a port took from a queue, as pieces of a burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenChain {
+/// A chain that a port took from a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct TakenChain<'m> {
     /// The port's name for it.
     pub token: u64,
     /// Bytes, the virtio-net header included.
     pub len: u32,
-    /// Its first piece, and the one after its last.
-    pub pieces: (u32, u32),
+    /// Where they are.
+    pub pieces: Pieces<'m>,
+}
+
+/// The bytes of a chain.
+#[derive(Clone, Copy, Debug)]
+pub enum Pieces<'m> {
+    /// One piece, which is not among those of the burst.
+    Only(Slice<'m>),
+    /// Of the burst's pieces those from this one on, up to that one.
+    Among(u32, u32),
 }
 
 impl<'m> Burst<'m> {
+    /// Gives its room back. One that is dropped takes some of it along.
+    #[inline(always)]
+    pub fn give_back(self) {
+        let Self { room, chains, pieces, .. } = self;
+        (room.chains, room.pieces) = (recycle(chains), recycle(pieces));
+    }
+
     /// No room for another frame.
     #[inline]
     pub fn is_full(&self) -> bool {
@@ -244,7 +250,7 @@ impl<'m> Burst<'m> {
     /// The frames, in the sender's order.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
-        &self.slots[..self.count]
+        &self.room.slots[..self.count]
     }
 
     /// Bytes of all frames.
@@ -256,7 +262,7 @@ impl<'m> Burst<'m> {
     /// Frames, by their index, with an offload or a tag.
     #[inline(always)]
     pub(crate) fn special(&self) -> u64 {
-        self.special
+        self.room.special
     }
 
     /// Payload of `frame`, behind its head. Some of it may need a [fetch](Self::fetch) first.
@@ -273,7 +279,7 @@ impl<'m> Burst<'m> {
     #[inline(never)]
     pub fn add(
         &mut self,
-        chain: TakenChain,
+        chain: TakenChain<'m>,
         vnet_len: usize,
         arrived_ns: u64,
     ) -> Result<(), FrameError> {
@@ -281,14 +287,17 @@ impl<'m> Burst<'m> {
         if !(FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&len) {
             return Err(wrong_len(chain.len.saturating_sub(vnet_len as u32)));
         }
-        let Some(frame) = self.slots.get_mut(self.count) else {
+        let Some(frame) = self.room.slots.get_mut(self.count) else {
             unreachable!("the caller asks `is_full` first")
         };
-        let (first, end) = chain.pieces;
+        let (first, end) = match chain.pieces {
+            Pieces::Among(first, end) => (first, end),
+            Pieces::Only(piece) => push(&mut self.pieces, piece),
+        };
         let head = frame.head.refill(len as usize);
         let (vnet, rest) = match take_front(&mut self.pieces, first, vnet_len, head) {
             Some(front) => front,
-            None => take_front_of_several(&mut self.pieces, chain.pieces, vnet_len, head),
+            None => take_front_of_several(&mut self.pieces, (first, end), vnet_len, head),
         };
         frame.first_piece = if len as usize > HEAD_LEN { rest } else { end };
         frame.end_piece = end;
@@ -298,7 +307,7 @@ impl<'m> Burst<'m> {
         if !vnet.is_plain() || is_tag(frame.head.ethertype()) {
             let looked_at = frame.look_closer(&vnet.parse(), self.from_device);
             looked_at.inspect_err(|_| frame.make_plain())?;
-            self.special |= 1 << self.count;
+            self.room.special |= 1 << self.count;
             self.still_tagged |= u64::from(is_tag(frame.head.ethertype())) << self.count;
         }
         self.bytes += u64::from(frame.len);
@@ -309,9 +318,9 @@ impl<'m> Burst<'m> {
     /// The frame that was added last is of the network of that number, as its port's other frames have a tag
     /// ([`VlanMode::Networks`](weir_fabric::VlanMode::Networks)).
     pub fn name_network(&mut self, number: u16) {
-        if let Some(frame) = self.slots[..self.count].last_mut() {
+        if let Some(frame) = self.room.slots[..self.count].last_mut() {
             frame.tag = Some(Tci::from_bits(number));
-            self.special |= 1 << (self.count - 1);
+            self.room.special |= 1 << (self.count - 1);
         }
     }
 
@@ -320,7 +329,7 @@ impl<'m> Burst<'m> {
     #[inline]
     pub fn add_of_device(
         &mut self,
-        chain: TakenChain,
+        chain: TakenChain<'m>,
         vnet_len: usize,
         arrived_ns: u64,
         counters: &PortCounters,
@@ -359,18 +368,17 @@ impl<'m> Burst<'m> {
     /// Adds the frames of the first `chains`, up to one that is not as nearly all are: one piece, and neither an offload
     /// nor a tag. Of that one it says nothing, and adds nothing. Returns how many it has added.
     #[inline(always)]
-    fn add_plain(&mut self, chains: &[TakenChain], vnet_len: usize, arrived_ns: u64) -> usize {
+    fn add_plain(&mut self, chains: &[TakenChain<'m>], vnet_len: usize, arrived_ns: u64) -> usize {
         if vnet_len != VnetHdr::LEN {
             return 0;
         }
-        let Self { slots, pieces, .. } = self;
-        let room = slots.get_mut(self.count..).unwrap_or_default();
+        let Self { room, pieces, .. } = self;
+        let room = room.slots.get_mut(self.count..).unwrap_or_default();
         let (mut added, mut bytes) = (0, 0);
         for (frame, chain) in room.iter_mut().zip(chains) {
             let len = chain.len.wrapping_sub(VnetHdr::LEN as u32);
-            let (first, end) = chain.pieces;
-            let Some(piece) = pieces.get_mut(first as usize) else { break };
-            let is_wanted = (FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&len) && end - first == 1;
+            let Pieces::Only(piece) = chain.pieces else { break };
+            let is_wanted = (FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&len);
             if !is_wanted || !piece.read_at(VnetHdr::LEN, frame.head.refill(len as usize)) {
                 break;
             }
@@ -378,13 +386,10 @@ impl<'m> Burst<'m> {
             if !vnet.is_plain() || is_tag(frame.head.ethertype()) {
                 break;
             }
-            if len as usize > HEAD_LEN {
-                *piece = piece.skip(VnetHdr::LEN + HEAD_LEN);
-                frame.first_piece = first;
-            } else {
-                frame.first_piece = end;
-            }
-            frame.end_piece = end;
+            (frame.first_piece, frame.end_piece) = match len as usize > HEAD_LEN {
+                true => push(pieces, piece.skip(VnetHdr::LEN + HEAD_LEN)),
+                false => (0, 0),
+            };
             frame.len = len;
             frame.token = chain.token;
             frame.arrived_ns = arrived_ns;
@@ -404,7 +409,7 @@ impl<'m> Burst<'m> {
             return false;
         }
         let len = head.len() as u32;
-        let Some(frame) = self.slots.get_mut(self.count) else { return false };
+        let Some(frame) = self.room.slots.get_mut(self.count) else { return false };
         *frame = Frame { head, len, arrived_ns: now_ns, ..Frame::EMPTY };
         self.bytes += u64::from(len);
         self.count += 1;
@@ -417,7 +422,7 @@ impl<'m> Burst<'m> {
     pub fn placed(&self) {
         if let Some(turn) = self.turn
             && self.at_last
-            && self.parked.is_empty()
+            && self.room.parked.is_empty()
         {
             turn.take();
         }
@@ -431,14 +436,14 @@ impl<'m> Burst<'m> {
     /// By frame: the receiver that it was parked for.
     pub(crate) fn waits_for(&self) -> [Option<PortId>; BURST_MAX] {
         let mut waits_for = [None; BURST_MAX];
-        for parked in &self.parked {
+        for parked in &self.room.parked {
             waits_for[usize::from(parked.frame)] = Some(parked.port);
         }
         waits_for
     }
 
     /// The chains, in the order in which they were taken, and whether their frames were parked.
-    pub fn chains_and_stay(&self) -> impl Iterator<Item = (&TakenChain, bool)> {
+    pub fn chains_and_stay(&self) -> impl Iterator<Item = (&TakenChain<'m>, bool)> {
         // Chains that were refused have no frame; the others have theirs in the same order.
         let mut frames = self.frames().iter().zip(self.waits_for()).peekable();
         self.chains.iter().map(move |chain| {
@@ -453,7 +458,7 @@ impl<'m> Burst<'m> {
             return false;
         }
         self.park_room -= 1;
-        self.parked.push(Parked { frame, port });
+        self.room.parked.push(Parked { frame, port });
         true
     }
 }
@@ -473,6 +478,14 @@ fn is_tag(ethertype: u16) -> bool {
 #[cold]
 fn wrong_len(len: u32) -> FrameError {
     if len < FRAME_LEN_MIN { FrameError::TooShort(len) } else { FrameError::TooLong(len) }
+}
+
+/// Adds a piece: its place, and the one after it.
+#[inline(always)]
+fn push<'m>(pieces: &mut Vec<Slice<'m>>, piece: Slice<'m>) -> (u32, u32) {
+    let first = pieces.len() as u32; // of a burst
+    pieces.push(piece);
+    (first, first + 1)
 }
 
 /// A virtio-net header as it came, in two words: taken apart only where it says something.

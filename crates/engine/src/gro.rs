@@ -56,7 +56,7 @@ impl<'b> Plain<'b> {
 }
 
 /// See [`EgressList::plain`].
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct PlainFrames<'b> {
     burst: &'b Burst<'b>,
     slots: &'b [Frame],
@@ -113,46 +113,20 @@ impl<'b> EgressList<'b> {
     pub fn new(burst: &'b Burst<'b>, frames: &'b [Outgoing], caps: OffloadCaps) -> Self {
         let frames = &frames[..frames.len().min(BURST_MAX)];
         let slots = burst.frames();
-        let mut list = Self {
-            burst,
-            slots,
-            frames,
-            caps,
-            next: 0,
-            ahead: 0,
-            merges: false,
-            lone: 0,
-            merged: 0,
-        };
         let tso = caps.contains(OffloadCaps::TSO4) || caps.contains(OffloadCaps::TSO6);
-        if let (true, [_, .., _]) = (tso, frames) {
+        let merges = match frames {
             // Three frames speak for all: a list without TCP is not looked at frame by frame.
-            list.merges = [0, frames.len() / 2, frames.len() - 1]
-                .iter()
-                .map(|index| list.frame(*index))
-                .any(|frame| TcpSegment::is_likely(&frame.head, frame.len));
-        }
-        if burst.remote().is_some() {
-            list.fetch();
-        }
-        list
-    }
-
-    /// Fetches the payload that this receiver's way reads: for a checksum, segments, or merging. Frames whose
-    /// payload is gone are dealt with.
-    #[cold]
-    fn fetch(&mut self) {
-        let is_read = |frame: &Frame| {
-            let unverified = frame.offload.csum().is_none() && !frame.offload.data_valid();
-            self.caps.accepts(&frame.offload) != Fit::AsIs
-                || (self.merges && unverified && TcpSegment::is_likely(&frame.head, frame.len))
+            [first, .., last] if tso => {
+                [first, &frames[frames.len() / 2], last].iter().any(|outgoing| {
+                    let frame = &slots[usize::from(outgoing.frame)];
+                    TcpSegment::is_likely(&frame.head, frame.len)
+                })
+            }
+            _ => false,
         };
-        let read = self.frames.iter().filter(|to| is_read(&self.slots[usize::from(to.frame)]));
-        self.burst.fetch(read.fold(0, |bits, to| bits | 1 << to.frame));
-        let lost = self.burst.lost();
-        for (place, to) in self.frames.iter().enumerate() {
-            self.ahead |= (lost >> to.frame & 1) << place;
-        }
+        let is_away = burst.remote().is_some();
+        let ahead = if is_away { fetch(burst, frames, caps, merges) } else { 0 };
+        Self { burst, slots, frames, caps, next: 0, ahead, merges, lone: 0, merged: 0 }
     }
 
     /// The frames from the next one on that go as they are: no merging, no tag, no offload. Nearly all frames thus need
@@ -168,6 +142,12 @@ impl<'b> EgressList<'b> {
     #[inline(always)]
     pub fn plain_done(&mut self, count: usize) {
         self.next += count;
+    }
+
+    /// No frame is left.
+    #[inline(always)]
+    pub fn is_done(&self) -> bool {
+        self.ahead == 0 && self.next >= self.frames.len()
     }
 
     /// Gives the next packet to `put` in the receiver's form, as [`emit`] does; `None` when all frames are done. A
@@ -333,12 +313,29 @@ impl<'b> EgressList<'b> {
             let frame = &self.slots[usize::from(outgoing.frame)];
             if place > 0 {
                 let front = frame.head.as_slice().get(run.merge.first().hdr_len()..)?;
-                pieces.push(self.burst.fronts.copy_of(outgoing.frame, front)?);
+                pieces.push(self.burst.room.fronts.copy_of(outgoing.frame, front)?);
             }
             pieces.extend_from_slice(self.burst.payload(frame));
         }
         Some(())
     }
+}
+
+/// Fetches the payload that the way of a receiver with `caps` reads: for a checksum, segments, or merging. Says which of
+/// its `frames` (by bit) are dealt with, since their payload is gone.
+#[cold]
+fn fetch(burst: &Burst<'_>, frames: &[Outgoing], caps: OffloadCaps, merges: bool) -> u64 {
+    let is_read = |frame: &Frame| {
+        let unverified = frame.offload.csum().is_none() && !frame.offload.data_valid();
+        caps.accepts(&frame.offload) != Fit::AsIs
+            || (merges && unverified && TcpSegment::is_likely(&frame.head, frame.len))
+    };
+    let slots = burst.frames();
+    let read = frames.iter().filter(|to| is_read(&slots[usize::from(to.frame)]));
+    burst.fetch(read.fold(0, |bits, to| bits | 1 << to.frame));
+    let lost = burst.lost();
+    let gone = frames.iter().enumerate().map(|(place, to)| (lost >> to.frame & 1) << place);
+    gone.fold(0, |all, one| all | one)
 }
 
 /// Frames that become one packet.

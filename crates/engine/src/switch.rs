@@ -245,7 +245,7 @@ impl Forwarder {
         *self = Self { holds, ..Self::of(self.worker) };
     }
 
-    /// Takes every frame of `burst` to receivers' rings, into `burst.parked`, or into a drop counter.
+    /// Takes every frame of `burst` to receivers' rings, into `burst.room.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         match slot(ingress.ports, ingress.port) {
             Some(sender) if burst.still_tagged != 0 || !sender.sends_freely() => {
@@ -278,7 +278,7 @@ impl Forwarder {
         let refused = rules.judge_sent(burst, verdicts, window, ingress.counters);
         let refused = refuse(sender, &ingress, burst, &mut self.window, refused);
         self.forward_but(refused, ingress, burst);
-        let waiting = burst.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
+        let waiting = burst.room.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
         rules.settle(burst, &self.sent, waiting);
     }
 
@@ -325,7 +325,7 @@ impl Forwarder {
         match routed {
             Err(reason) => ingress.counters.dropped_of(reason, burst, 1 << frame),
             Ok(Routed::Unicast { route: Route { port, .. }, .. })
-                if burst.blocked.contains(&port) =>
+                if burst.room.blocked.contains(&port) =>
             {
                 if !burst.park(frame, port) {
                     count_drop(ingress, port, DropReason::RxRingFull, burst, frame);

@@ -13,7 +13,7 @@ use weir_policy::steering::{Receiver, Steering};
 
 use weir_wire::OffloadCaps;
 
-use crate::burst::{Burst, Scratch, TakenChain};
+use crate::burst::{Burst, Pieces, Scratch, TakenChain};
 use crate::crew::Options;
 use crate::egress::{Emitted, Packet, Put};
 use crate::gro::EgressList;
@@ -167,16 +167,17 @@ impl Port for FakePort {
             slice.write(&[0; 12]);
             slice.skip(12).write(frame);
             at += slice.len();
-            let first = burst.pieces.len() as u32;
-            burst.pieces.push(slice);
             let (token, len) = (token as u64, slice.len() as u32);
-            burst.add(TakenChain { token, len, pieces: (first, first + 1) }, 12, now_ns).unwrap();
+            let chain = TakenChain { token, len, pieces: Pieces::Only(slice) };
+            burst.add(chain, 12, now_ns).unwrap();
         }
         burst.park_room = 100;
-        burst.blocked.extend(waiting.iter().map(|(port, _)| *port));
+        burst.room.blocked.extend(waiting.iter().map(|(port, _)| *port));
         forward(&mut burst);
-        waiting.extend(burst.parked.iter().map(|p| (p.port, frames[usize::from(p.frame)].clone())));
-        let none_went = burst.parked.len() == frames.len();
+        waiting.extend(
+            burst.room.parked.iter().map(|p| (p.port, frames[usize::from(p.frame)].clone())),
+        );
+        let none_went = burst.room.parked.len() == frames.len();
         let (more, kept) = (!later.is_empty(), waiting.len());
         waiting.append(&mut later);
         let parked_more = match what {
@@ -203,7 +204,7 @@ impl Port for FakePort {
             parked_until: (!waiting.is_empty()).then_some(now_ns + 60 * SECOND_NS),
             hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
         };
-        scratch.give_back(burst);
+        burst.give_back();
         taken
     }
 

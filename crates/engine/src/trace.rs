@@ -8,7 +8,7 @@ use weir_fabric::{DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId
 use weir_guestmem::HostBuffer;
 use weir_wire::{Ethernet, Mac, Tci, VnetHdr};
 
-use crate::burst::{Burst, FrameError, Scratch, TakenChain};
+use crate::burst::{Burst, FrameError, Pieces, Scratch, TakenChain};
 use crate::clock;
 use crate::engine::Engine;
 use crate::filter::{Action, Rules, Window};
@@ -138,9 +138,9 @@ impl Engine {
         };
         whole.write(&[0; VnetHdr::LEN]);
         whole.skip(VnetHdr::LEN).write(bytes);
-        burst.pieces.push(whole);
         let len = u32::try_from(whole.len()).unwrap_or(u32::MAX);
-        let (now_ns, chain) = (clock::now_ns(), TakenChain { token: 0, len, pieces: (0, 1) });
+        let chain = TakenChain { token: 0, len, pieces: Pieces::Only(whole) };
+        let now_ns = clock::now_ns();
         if let Err(error) = burst.add(chain, VnetHdr::LEN, now_ns) {
             let ends = error.drop_reason().map(|reason| Step::Dropped { port, reason });
             return [Step::Refused(error)].into_iter().chain(ends).collect();

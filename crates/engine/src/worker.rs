@@ -148,13 +148,13 @@ impl Worker {
         let taken = catch_unwind(AssertUnwindSafe(|| {
             let mut forward = |burst: &mut Burst<'_>| {
                 blocked::bring_in(burst);
-                sent_bytes = burst.frames().iter().map(|frame| u64::from(frame.len)).sum();
+                sent_bytes = burst.bytes();
                 // After the frames were taken: whoever was there when they were sent gets them.
                 let view = shared.fabric.view();
                 let (port, counters) = (queue.port, &slot.counters);
                 forwarder.forward(Ingress { view: &view, ports, port, counters, now_ns }, burst);
-                parked = burst.parked.len();
-                for parked in &burst.parked {
+                parked = burst.room.parked.len();
+                for parked in &burst.room.parked {
                     stalls.waits(queue, parked.port);
                 }
             };

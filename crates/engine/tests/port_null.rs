@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weir_engine::burst::{Burst, Scratch, TakenChain};
+use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
 use weir_engine::egress::{Packet, Put};
 use weir_engine::gro::EgressList;
 use weir_engine::{
@@ -88,14 +88,14 @@ impl Port for Sender {
     fn take(&self, _queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         let mut burst = scratch.lend();
         let frames = self.left.load(Ordering::Relaxed).min(burst.frames_max);
-        for piece in 0..frames as u32 {
-            burst.pieces.extend(self.memory.slice(0, VNET_LEN + FRAME_LEN));
+        for _ in 0..frames {
+            let whole = self.memory.slice(0, VNET_LEN + FRAME_LEN).expect("as long as the memory");
             let len = (VNET_LEN + FRAME_LEN) as u32;
-            let chain = TakenChain { token: 0, len, pieces: (piece, piece + 1) };
+            let chain = TakenChain { token: 0, len, pieces: Pieces::Only(whole) };
             burst.add(chain, VNET_LEN, ask.now_ns).expect("a whole frame");
         }
         forward(&mut burst);
-        scratch.give_back(burst);
+        burst.give_back();
         let more = self.left.fetch_sub(frames, Ordering::Relaxed) > frames;
         Taken { frames, more, ..Taken::default() }
     }

@@ -246,9 +246,12 @@ impl<const N: usize> Elements<N> {
     #[inline(always)]
     pub fn run(&self, first: usize, max: usize) -> impl Iterator<Item = Element<'_, N>> {
         let count = max.min((self.last + 1).saturating_sub(first));
-        (first..first + count).map(|index| {
-            // SAFETY: `last + 1` elements of N bytes from `start` are in the window, and this one is among them.
-            let start = unsafe { self.start.add(index * N) };
+        // SAFETY: `last + 1` elements of N bytes from `start` are in the window; `first` is among them, or what is behind
+        // them all.
+        let start = unsafe { self.start.add(first.min(self.last + 1) * N) };
+        (0..count).map(move |nth| {
+            // SAFETY: `count` elements from there are in the window.
+            let start = unsafe { start.add(nth * N) };
             Element { start, _elements: PhantomData }
         })
     }

@@ -192,7 +192,7 @@ fn waiting_frames_keep_their_bytes_and_their_order() {
     for n in 0..2 * TAP_SLOTS as u16 {
         rig.send(&frame(100 + n, 700));
         let taken = rig.take(Take::New, 2000, |burst| {
-            assert_eq!(burst.blocked, [full], "newer frames must not overtake");
+            assert_eq!(burst.room.blocked, [full], "newer frames must not overtake");
             assert_eq!(contents(burst), [frame(100 + n, 700)]);
         });
         assert_eq!(taken.parked, 2);
@@ -439,7 +439,7 @@ proptest! {
             let taken = rig.take(what, 0, |burst| {
                 for (index, frame) in contents(burst).iter().enumerate() {
                     let to = number(frame) % 3;
-                    let waits = full & 1 << to != 0 || burst.blocked.contains(&port_id(to));
+                    let waits = full & 1 << to != 0 || burst.room.blocked.contains(&port_id(to));
                     if !waits {
                         arrived[usize::from(to)].push(number(frame));
                     } else if !burst.park(index as u16, port_id(to)) {

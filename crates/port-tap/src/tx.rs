@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
-use weir_engine::burst::{Burst, TakenChain};
+use weir_engine::burst::{Burst, Pieces, TakenChain};
 use weir_engine::queue::Source;
 use weir_engine::{DropReason, PortCounters, Side, Take};
 use weir_guestmem::HostBuffer;
@@ -83,7 +83,7 @@ impl DeviceQueue<'_> {
         let first = burst.pieces.len() as u32;
         let len = place.len();
         burst.pieces.extend(buffer.slice(place.start, len));
-        let pieces = (first, burst.pieces.len() as u32);
+        let pieces = Pieces::Among(first, burst.pieces.len() as u32);
         let chain = TakenChain { token, len: len as u32, pieces }; // at most SLOT_LEN
         burst.chains.push(chain);
         burst.add_of_device(chain, self.device.vnet_len(), arrived_ns, self.counters());

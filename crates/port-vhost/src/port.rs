@@ -369,12 +369,15 @@ impl Port for VhostPort {
             forward(burst);
         };
         let source = Sending { port: self, index: queue };
-        pair.tx.take(&source, ask, scratch, &mut follow_and_forward).unwrap_or_else(|reason| {
-            // Nothing was taken that counts.
-            pair.tx.lock().queue.signal_error();
-            self.stop(&reason);
-            Taken::default()
-        })
+        match pair.tx.take(&source, ask, scratch, &mut follow_and_forward) {
+            Ok(taken) => taken,
+            Err(reason) => {
+                // Nothing was taken that counts.
+                pair.tx.lock().queue.signal_error();
+                self.stop(&reason);
+                Taken::default()
+            }
+        }
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
@@ -497,14 +500,16 @@ impl VhostPort {
         };
         let Placed { mut delivered, rest } =
             rx::place(&mut rx, queue, &memory, burst, frames, self.counters())?;
-        drop(rx);
-        if let Some(copies) = rest {
+        let Some(copies) = rest else { return Ok(delivered) };
+        if !copies.is_empty() {
+            drop(rx);
             if delivered.frames == frames.len() {
                 burst.placed();
             }
             copies.copy();
-            delivered.hold_until = rx::finish(&mut lock(&pair.rx), queue, copies, self.counters())?;
+            rx = lock(&pair.rx);
         }
+        delivered.hold_until = rx::finish(&mut rx, queue, copies, self.counters())?;
         Ok(delivered)
     }
 }

@@ -8,6 +8,7 @@ use weir_engine::clock;
 use weir_engine::guest::{GuestRing, ReceiveRing, TransmitRing};
 use weir_guestmem::{GuestMemory, fault_count};
 use weir_ring::{DeviceRing, Token};
+use weir_wire::OffloadCaps;
 
 use crate::error::StopReason;
 use crate::features::Features;
@@ -35,6 +36,8 @@ pub(crate) struct Ring {
     pub(crate) device: DeviceRing,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) features: Features,
+    /// What the driver takes unfinished.
+    pub(crate) caps: OffloadCaps,
     /// The guest takes containers (`VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS`).
     pub(crate) containers: bool,
     /// A kick has come. Until then the ring is not touched (vhost-user: "The back-end must start
@@ -70,6 +73,7 @@ impl Ring {
             device,
             memory,
             features,
+            caps: features.receive_caps(),
             containers,
             started,
             resumed: false,

@@ -13,12 +13,11 @@ mod container;
 mod logged;
 
 use std::mem::take;
-use std::ops::Range;
 use std::sync::Arc;
 
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Packet, Put};
-use weir_engine::gro::{EgressList, Plain, PlainFrames};
+use weir_engine::gro::{EgressList, Plain};
 use weir_engine::guest::ReceiveRing;
 use weir_engine::queue::{ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
@@ -40,7 +39,7 @@ pub(crate) type RxQueue = ReceiveQueue<Queue>;
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     buffers: Vec<Slice<'static>>,
-    chains: Vec<Reserved>,
+    chains: Vec<Reserved<'static>>,
     copies: Vec<Slice<'static>>,
 }
 
@@ -52,11 +51,11 @@ const FETCHED_AHEAD: usize = 2048;
 #[must_use]
 pub(crate) struct Placed<'m> {
     pub(crate) delivered: Delivered,
-    /// What is left to do.
+    /// What is left to do; `None` where there was no ring.
     pub(crate) rest: Option<Copies<'m>>,
 }
 
-/// Copies to be done without the queue's lock, then to be [finished](finish).
+/// Copies to be done without the queue's lock, if there are any, then to be [finished](finish).
 pub(crate) struct Copies<'m> {
     /// From, to, from, to.
     slices: Vec<Slice<'m>>,
@@ -64,6 +63,11 @@ pub(crate) struct Copies<'m> {
 }
 
 impl Copies<'_> {
+    /// There are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slices.is_empty()
+    }
+
     /// The copy from senders' memory into the receiver's.
     pub(crate) fn copy(&self) {
         let mut next = self.slices.chunks_exact(2).skip(1);
@@ -111,7 +115,7 @@ pub(crate) fn place<'m>(
     let Queue { ring: Some(ring), room, armed, .. } = &mut rx.queue else {
         return Ok(Placed { delivered: Delivered::default(), rest: None });
     };
-    let caps = ring.features.receive_caps();
+    let caps = ring.caps;
     // A burst of one frame has nothing to be packed with.
     let packs = ring.containers && rx.calls.withholds() && frames.len() > 1;
     let mut writer = Writer {
@@ -120,7 +124,7 @@ pub(crate) fn place<'m>(
         vnet_len: ring.features.vnet_len(),
         mergeable: ring.features.mergeable(),
         buffers: recycle(take(&mut room.buffers)),
-        chains: take(&mut room.chains),
+        chains: recycle(take(&mut room.chains)),
         copies: recycle(take(&mut room.copies)),
         next: 0,
         packs,
@@ -137,44 +141,32 @@ pub(crate) fn place<'m>(
     }
     writer.reserve(if packs { 1 } else { frames.len() });
     let mut list = EgressList::new(burst, frames, caps);
-    let mut delivered_frames = 0;
-    let mut arrived_ns = u64::MAX;
+    let mut run = Run { frames: 0, arrived_ns: u64::MAX };
     loop {
-        let plain = list.plain();
-        let run = if packs { writer.pack_plain(plain) } else { writer.place_plain(plain) };
-        list.plain_done(run.frames as usize);
-        delivered_frames += run.frames;
-        arrived_ns = arrived_ns.min(run.arrived_ns);
-        let before = writer.packets;
-        let Some(sent) = list.emit_next(|packet| writer.put(&packet)) else { break };
-        if !sent.settle(counters) {
+        let plain = if packs { writer.pack_plain(list.plain()) } else { writer.place_plain(&list) };
+        list.plain_done(plain.frames as usize);
+        run.add(plain.frames, plain.arrived_ns);
+        if list.is_done() || !writer.emit_next(&mut list, &mut run) {
             break;
-        }
-        if writer.packets > before {
-            delivered_frames += sent.frames;
-            arrived_ns = arrived_ns.min(sent.arrived_ns);
         }
     }
     let dealt_with = list.delivered();
-    let Finished { buffers, chains, copies: slices, completed, broken, bytes } = writer.finish();
-    (room.buffers, room.chains) = (buffers, chains);
+    writer.finish();
+    let Writer { buffers, chains, copies: slices, completed, broken, bytes, .. } = writer;
+    (room.buffers, room.chains) = (recycle(buffers), recycle(chains));
     if let Some(error) = broken {
         return Err(StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory));
     }
     let written = Written {
         dealt_with,
         full: dealt_with.frames < frames.len(),
-        batch: Batch { frames: delivered_frames, bytes, arrived_ns },
+        batch: Batch { frames: run.frames, bytes, arrived_ns: run.arrived_ns },
         chains: completed,
         merged: list.merged(),
         waited: burst.waited,
     };
-    let (mut delivered, place) = rx.place(index, written, counters)?;
-    if !slices.is_empty() {
-        return Ok(Placed { delivered, rest: Some(Copies { slices, place }) });
-    }
-    delivered.hold_until = finish(rx, index, Copies { slices, place }, counters)?;
-    Ok(Placed { delivered, rest: None })
+    let (delivered, place) = rx.place(index, written, counters)?;
+    Ok(Placed { delivered, rest: Some(Copies { slices, place }) })
 }
 
 /// What was placed is copied: see [`ReceiveQueue::finish`].
@@ -198,16 +190,22 @@ pub(crate) fn finish(
 
 /// A chain that is taken and not written to yet.
 #[derive(Debug, Clone, Copy)]
-struct Reserved {
+struct Reserved<'m> {
     /// Its length is what was put into it, once it is used.
     chain: Chain,
-    /// Its pieces in the writer's buffers: the first, and the one after the last.
+    /// Its first piece.
+    front: Slice<'m>,
+    /// All of them among the writer's buffers, unless `front` is all: the first, and the one after the last.
     pieces: (u32, u32),
 }
 
-impl Reserved {
-    fn pieces(&self) -> Range<usize> {
-        self.pieces.0 as usize..self.pieces.1 as usize
+impl<'m> Reserved<'m> {
+    /// Its pieces.
+    fn pieces<'r>(&'r self, buffers: &'r [Slice<'m>]) -> &'r [Slice<'m>] {
+        match self.pieces {
+            (first, end) if first == end => std::slice::from_ref(&self.front),
+            (first, end) => &buffers[first as usize..end as usize],
+        }
     }
 }
 
@@ -218,6 +216,13 @@ struct Run {
     arrived_ns: u64,
 }
 
+impl Run {
+    fn add(&mut self, frames: u32, arrived_ns: u64) {
+        self.frames += frames;
+        self.arrived_ns = self.arrived_ns.min(arrived_ns);
+    }
+}
+
 /// Writes packets into a ring, one after the other.
 struct Writer<'r, 'm> {
     device: &'r mut DeviceRing,
@@ -226,7 +231,7 @@ struct Writer<'r, 'm> {
     mergeable: bool,
     buffers: Vec<Slice<'m>>,
     /// Chains taken ahead; those from `next` on are free.
-    chains: Vec<Reserved>,
+    chains: Vec<Reserved<'m>>,
     next: usize,
     /// Frames are packed into containers.
     packs: bool,
@@ -243,21 +248,10 @@ struct Writer<'r, 'm> {
 
 /// A chain that was taken ahead; its front is fetched to be written.
 #[inline(always)]
-fn reserved(taken: &Taken<'_>) -> Reserved {
-    let Taken { chain, front, pieces } = taken;
+fn reserved<'m>(taken: &Taken<'m>) -> Reserved<'m> {
+    let Taken { chain, front, pieces } = *taken;
     front.prefetch_front_write();
-    Reserved { chain: *chain, pieces: *pieces }
-}
-
-/// What is left of a [`Writer`].
-struct Finished<'m> {
-    buffers: Vec<Slice<'static>>,
-    chains: Vec<Reserved>,
-    copies: Vec<Slice<'m>>,
-    /// Chains.
-    completed: u16,
-    broken: Option<RingError>,
-    bytes: u64,
+    Reserved { chain, front, pieces }
 }
 
 impl<'m> Writer<'_, 'm> {
@@ -287,6 +281,19 @@ impl<'m> Writer<'_, 'm> {
         Ok(chains.len() > before)
     }
 
+    /// Writes the next packet of `list`, whatever it is, and adds its frames to `run`. `false` where there is none, or no
+    /// room for it.
+    #[inline(never)]
+    fn emit_next(&mut self, list: &mut EgressList<'m>, run: &mut Run) -> bool {
+        let before = self.packets;
+        let sent = list.emit_next(|packet| self.put(&packet));
+        let Some(sent) = sent.filter(|sent| sent.settle(self.counters)) else { return false };
+        if self.packets > before {
+            run.add(sent.frames, sent.arrived_ns);
+        }
+        true
+    }
+
     #[inline(never)]
     fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
         let packed = self.packs && self.pack_packet(packet);
@@ -310,27 +317,28 @@ impl<'m> Writer<'_, 'm> {
         }
     }
 
-    /// The usual case: frames without changes, each into a next chain whose first buffer has room for it. It ends at the
-    /// first that is not so, of which nothing is written.
+    /// The usual case: next frames of `list` without changes, each into a next chain whose first buffer has room for it. It
+    /// ends at the first that is not so, of which nothing is written.
     // By itself: its loop has all registers.
     #[inline(never)]
-    fn place_plain(&mut self, frames: PlainFrames<'m>) -> Run {
+    fn place_plain(&mut self, list: &EgressList<'m>) -> Run {
         let mut run = Run { frames: 0, arrived_ns: u64::MAX };
         if self.vnet_len != VnetHdr::LEN {
             return run;
         }
-        let Self { buffers, chains, next, copies, device, .. } = self;
+        let Self { chains, next, copies, device, .. } = self;
         let free = chains.get_mut(*next..).unwrap_or_default();
         let (mut bytes, mut bodies) = (0, 0);
-        for (Reserved { chain, pieces }, Plain { frame, .. }) in free.iter_mut().zip(frames.clone())
+        for (Reserved { chain, front, .. }, Plain { frame, .. }) in
+            free.iter_mut().zip(list.plain())
         {
+            let front = *front;
             let need = VnetHdr::LEN + frame.len as usize;
             let head = frame.head.as_slice();
-            let Some(&buffer) = buffers.get(pieces.0 as usize) else { break };
-            if buffer.len() < need || !buffer.write_at(VnetHdr::LEN, head) {
+            if front.len() < need || !front.write_at(VnetHdr::LEN, head) {
                 break;
             }
-            buffer.write_array(PLAIN_VNET);
+            front.write_array(PLAIN_VNET);
             chain.len = need as u32; // a frame is shorter than 2^17
             bytes += u64::from(frame.len);
             bodies += frame.len as usize - head.len();
@@ -339,8 +347,8 @@ impl<'m> Writer<'_, 'm> {
         }
         let used = free.get(..run.frames as usize).unwrap_or_default();
         if bodies > 0 {
-            for (Reserved { pieces, .. }, plain) in used.iter().zip(frames) {
-                let mut to = buffers[pieces.0 as usize].skip(VnetHdr::LEN + plain.frame.head.len());
+            for (Reserved { front, .. }, plain) in used.iter().zip(list.plain()) {
+                let mut to = front.skip(VnetHdr::LEN + plain.frame.head.len());
                 for from in plain.body() {
                     copies.extend([*from, to.first(from.len())]);
                     to = to.skip(from.len());
@@ -380,8 +388,7 @@ impl<'m> Writer<'_, 'm> {
         self.next = end;
 
         let chains = &self.chains[first..end];
-        let (from, to) = (chains[0].pieces().start, chains[end - 1 - first].pieces().end);
-        let mut cursor = Cursor { pieces: &self.buffers[from..to], skip: 0 };
+        let mut cursor = Cursor::new(chains.iter().flat_map(|it| it.pieces(&self.buffers)));
         // virtio 1.2 §5.1.6.4: num_buffers is the number of chains.
         cursor.write(&packet.offload.to_vnet(chains.len() as u16).to_bytes()[..self.vnet_len]);
         cursor.write(packet.head.as_slice());
@@ -402,7 +409,7 @@ impl<'m> Writer<'_, 'm> {
     }
 
     /// Gives back what was taken ahead and not used.
-    fn finish(mut self) -> Finished<'m> {
+    fn finish(&mut self) {
         if self.packs {
             self.close_container();
         }
@@ -411,9 +418,6 @@ impl<'m> Writer<'_, 'm> {
         }
         let unused = &self.chains[self.next..];
         self.device.give_back(unused.iter().map(|reserved| reserved.chain.token));
-        self.chains.clear();
-        let Self { buffers, chains, copies, completed, broken, bytes, .. } = self;
-        Finished { buffers: recycle(buffers), chains, copies, completed, broken, bytes }
     }
 }
 
@@ -423,39 +427,41 @@ impl<'m> Writer<'_, 'm> {
 const PLAIN_VNET: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// A position in a list of slices.
-struct Cursor<'p, 'm> {
-    pieces: &'p [Slice<'m>],
-    skip: usize,
+struct Cursor<'m, I> {
+    /// What is left of the one that it is in.
+    left: Option<Slice<'m>>,
+    behind: I,
 }
 
-impl<'m> Cursor<'_, 'm> {
+impl<'p, 'm: 'p, I: Iterator<Item = &'p Slice<'m>>> Cursor<'m, I> {
+    fn new(mut pieces: I) -> Self {
+        Self { left: pieces.next().copied(), behind: pieces }
+    }
+
+    /// Goes on behind the first `by` bytes of `piece`, what is left.
     #[inline]
-    fn advance(&mut self, by: usize) {
-        self.skip += by;
-        if self.pieces.first().is_some_and(|piece| piece.len() == self.skip) {
-            self.pieces = &self.pieces[1..];
-            self.skip = 0;
-        }
+    fn advance(&mut self, piece: Slice<'m>, by: usize) {
+        let left = piece.skip(by);
+        self.left = if left.is_empty() { self.behind.next().copied() } else { Some(left) };
     }
 
     #[inline]
     fn write(&mut self, mut bytes: &[u8]) {
-        while let (Some(piece), false) = (self.pieces.first(), bytes.is_empty()) {
-            let written = piece.skip(self.skip).write(bytes);
+        while let (Some(piece), false) = (self.left, bytes.is_empty()) {
+            let written = piece.write(bytes);
             bytes = &bytes[written..];
-            self.advance(written);
+            self.advance(piece, written);
         }
     }
 
     /// Notes the copy from the sender's memory into the receiver's.
     #[inline]
     fn put_off(&mut self, mut from: Slice<'m>, copies: &mut Vec<Slice<'m>>) {
-        while let (Some(piece), false) = (self.pieces.first(), from.is_empty()) {
-            let to = piece.skip(self.skip);
+        while let (Some(to), false) = (self.left, from.is_empty()) {
             let len = from.len().min(to.len());
             copies.extend([from.first(len), to]);
             from = from.skip(len);
-            self.advance(len);
+            self.advance(to, len);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use weir_engine::burst::{Burst, FrameError, TakenChain};
+use weir_engine::burst::{Burst, FrameError, Pieces, TakenChain};
 use weir_engine::queue::Source;
 use weir_engine::{DropReason, PortCounters, Take};
 use weir_guestmem::GuestMemory;
@@ -119,7 +119,7 @@ impl Source for Sending<'_> {
     #[inline(always)]
     fn settle(&self, queue: &mut Queue, lent: &Lent, burst: &Burst<'_>) -> u32 {
         let Some(ring) = queue.ring.as_mut() else { return 0 };
-        if burst.parked.is_empty() && !lent.stayed {
+        if burst.room.parked.is_empty() && !lent.stayed {
             let chains = burst.chains.iter().map(|chain| (chain.token.into(), 0));
             ring.device.complete_all(chains);
         } else {
@@ -233,7 +233,7 @@ fn fill_new<'m>(
 
 /// Leaves for the next burst what would make this one too long.
 #[cold]
-fn give_back_rest(device: &mut DeviceRing, chains: &mut Vec<TakenChain>) {
+fn give_back_rest(device: &mut DeviceRing, chains: &mut Vec<TakenChain<'_>>) {
     let mut bytes = 0;
     let within = chains.iter().take_while(|chain| {
         let room = bytes < BURST_BYTES_MAX;
@@ -279,8 +279,9 @@ fn retake<'m>(
 
 /// A chain as the burst knows it.
 #[inline(always)]
-fn note(taken: &Taken<'_>) -> TakenChain {
-    let Taken { chain, pieces, .. } = *taken;
+fn note<'m>(taken: &Taken<'m>) -> TakenChain<'m> {
+    let Taken { chain, front, pieces: (first, end) } = *taken;
+    let pieces = if taken.is_plain() { Pieces::Only(front) } else { Pieces::Among(first, end) };
     TakenChain { token: chain.token.into(), len: chain.len, pieces }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use weir_engine::burst::{Burst, Scratch, TakenChain};
+use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
 use weir_engine::{Outgoing, Port, PortCounters, Take, Taken, clock};
 use weir_fabric::{Claim, EgressTag, Fabric, FrameKey, Learner, PortConfig, PortId, Vid};
 use weir_guestmem::HostBuffer;
@@ -136,10 +136,9 @@ impl Rig {
             .collect();
         let mut scratch = Scratch::default();
         let mut burst = scratch.lend();
-        for (piece, buffer) in (0..).zip(&memory) {
-            burst.pieces.extend(buffer.slice(0, buffer.len()));
-            let chain =
-                TakenChain { token: 0, len: buffer.len() as u32, pieces: (piece, piece + 1) };
+        for buffer in &memory {
+            let pieces = Pieces::Only(buffer.slice(0, buffer.len()).unwrap());
+            let chain = TakenChain { token: 0, len: buffer.len() as u32, pieces };
             burst.add(chain, VnetHdr::LEN, 0).unwrap();
         }
         let tag = EgressTag::Tagged(Tci::from_bits(network));
@@ -147,7 +146,7 @@ impl Rig {
         let outgoing: Vec<_> = (0..frames.len() as u16).map(outgoing).collect();
         let delivered = self.port.deliver(0, &burst, &outgoing);
         assert_eq!(delivered.frames, frames.len());
-        scratch.give_back(burst);
+        burst.give_back();
     }
 
     fn deliver_plain(&mut self, network: u16, frames: &[Vec<u8>]) {

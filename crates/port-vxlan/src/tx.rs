@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::Guard;
-use weir_engine::burst::{Burst, TakenChain};
+use weir_engine::burst::{Burst, Pieces, TakenChain};
 use weir_engine::queue::Source;
 use weir_engine::{DropReason, PortCounters, Take};
 use weir_guestmem::{Arrival, HostBuffer, Slice, receive_datagrams};
@@ -229,7 +229,7 @@ impl SocketQueue<'_> {
         burst.pieces.extend(self.buffers.plain.slice(0, VnetHdr::LEN));
         burst.pieces.extend(frame);
         let len = (VnetHdr::LEN + usize::from(token.len)) as u32;
-        let pieces = (first, burst.pieces.len() as u32);
+        let pieces = Pieces::Among(first, burst.pieces.len() as u32);
         let chain = TakenChain { token: token.pack(), len, pieces };
         burst.chains.push(chain);
         if burst.add_of_device(chain, VnetHdr::LEN, arrived_ns, self.counters()) {

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_engine::burst::{Scratch, TakenChain};
+use weir_engine::burst::{Pieces, Scratch, TakenChain};
 use weir_engine::{Outgoing, Port, PortCounters};
 use weir_guestmem::HostBuffer;
 use weir_limits::BURST_MAX;
@@ -33,9 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut scratch = Scratch::default();
     let mut burst = scratch.lend();
     for buffer in &buffers {
-        let first = burst.pieces.len() as u32;
-        burst.pieces.extend(buffer.slice(0, buffer.len()));
-        let chain = TakenChain { token: 0, len: buffer.len() as u32, pieces: (first, first + 1) };
+        let Some(whole) = buffer.slice(0, buffer.len()) else { continue };
+        let pieces = Pieces::Only(whole);
+        let chain = TakenChain { token: 0, len: buffer.len() as u32, pieces };
         burst.add(chain, VnetHdr::LEN, 0)?;
     }
     let frames: Vec<_> = (0..BURST_MAX as u16).map(Outgoing::untagged).collect();

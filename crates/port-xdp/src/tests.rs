@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_engine::burst::{Burst, Frame, Scratch, TakenChain};
+use weir_engine::burst::{Burst, Frame, Pieces, Scratch, TakenChain};
 use weir_engine::{Delivered, Engine, Outgoing, Port, PortCounters, Side, Take, Taken, clock};
 use weir_fabric::{PortConfig, PortId};
 use weir_guestmem::HostBuffer;
@@ -211,10 +211,8 @@ impl Rig {
         let mut scratch = Scratch::default();
         let mut burst = scratch.lend();
         for buffer in &buffers {
-            let first = burst.pieces.len() as u32;
-            burst.pieces.extend(buffer.slice(0, buffer.len()));
-            let chain =
-                TakenChain { token: 0, len: buffer.len() as u32, pieces: (first, first + 1) };
+            let pieces = Pieces::Only(buffer.slice(0, buffer.len()).unwrap());
+            let chain = TakenChain { token: 0, len: buffer.len() as u32, pieces };
             burst.add(chain, VnetHdr::LEN, now_ns).unwrap();
         }
         let frames: Vec<_> = (0..frames.len() as u16).map(Outgoing::untagged).collect();

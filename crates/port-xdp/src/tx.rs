@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use rustix::net::xdp::XdpDesc;
-use weir_engine::burst::{Burst, TakenChain};
+use weir_engine::burst::{Burst, Pieces, TakenChain};
 use weir_engine::queue::Source;
 use weir_engine::{DropReason, PortCounters, Take};
 use weir_limits::{BURST_MAX, XDP_PARKED_MAX};
@@ -74,11 +74,9 @@ impl SocketQueue<'_> {
     fn note<'m>(&'m self, burst: &mut Burst<'m>, address: u64, len: u32) -> bool {
         let Some(slice) = self.socket.umem.frame(address, len) else { return false };
         slice.skip(VnetHdr::LEN).prefetch();
-        let first = burst.pieces.len() as u32;
-        burst.pieces.push(slice);
         let token = token(address, len);
         let len = slice.len() as u32; // a chunk's at most
-        burst.chains.push(TakenChain { token, len, pieces: (first, first + 1) });
+        burst.chains.push(TakenChain { token, len, pieces: Pieces::Only(slice) });
         true
     }
 }

@@ -79,18 +79,23 @@ pub struct Taken<'m> {
     pub chain: Chain,
     /// Its first piece.
     pub front: Slice<'m>,
-    /// Places of its first piece and of what is behind its last, among all pieces.
+    /// Places of its first piece and of what is behind its last, among all pieces; twice the same where `front` is all
+    /// of it, which is then not among them.
     pub pieces: (u32, u32),
 }
 
 impl<'m> Taken<'m> {
-    /// A chain of one buffer, which is put behind `pieces`.
+    /// A chain of one buffer.
     #[inline(always)]
-    pub(crate) fn plain(token: Token, front: Slice<'m>, pieces: &mut Vec<Slice<'m>>) -> Self {
-        let first = pieces.len() as u32; // of a burst
-        pieces.push(front);
+    pub(crate) fn plain(token: Token, front: Slice<'m>) -> Self {
         let chain = Chain { token, len: front.len() as u32 }; // a descriptor's
-        Self { chain, front, pieces: (first, first + 1) }
+        Self { chain, front, pieces: (0, 0) }
+    }
+
+    /// Its bytes are `front`, and in no piece.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        self.pieces.0 == self.pieces.1
     }
 
     /// A chain whose buffers, at least one, are the pieces behind the first `before`.
@@ -173,6 +178,15 @@ impl Descriptor {
     }
 }
 
+/// Flags that say whether a descriptor is a chain of one buffer, and which way it goes.
+pub(crate) const PLAIN_FLAGS: u16 = DESC_F_NEXT | DESC_F_INDIRECT | DESC_F_WRITE;
+
+/// What [`PLAIN_FLAGS`] are of a chain of one buffer.
+#[inline(always)]
+pub(crate) fn plain_flags(direction: Direction) -> u16 {
+    if direction == Direction::Writable { DESC_F_WRITE } else { 0 }
+}
+
 /// The buffer of a chain of `only` this descriptor, if that is as it should be and in the largest region: nearly all
 /// are. Of any other nothing is said.
 #[inline(always)]
@@ -181,9 +195,7 @@ pub(crate) fn plain_buffer<'m>(
     direction: Direction,
     memory: &'m GuestMemory,
 ) -> Option<Slice<'m>> {
-    let flags = only.flags() & (DESC_F_NEXT | DESC_F_INDIRECT | DESC_F_WRITE);
-    let wanted = if direction == Direction::Writable { DESC_F_WRITE } else { 0 };
-    if flags != wanted {
+    if only.flags() & PLAIN_FLAGS != plain_flags(direction) {
         return None;
     }
     memory.main_slice(only.address(), only.len())

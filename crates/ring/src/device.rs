@@ -307,7 +307,7 @@ impl DeviceRing {
         }
     }
 
-    /// Takes the next chain, if there is one.
+    /// Takes the next chain, if there is one. All of its buffers are among the `pieces` then.
     ///
     /// # Errors
     /// The chain is wrong, or the driver has too many in flight.
@@ -319,8 +319,9 @@ impl DeviceRing {
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
         let mut taken = None;
-        self.take_burst(direction, 1, memory, pieces, |it| taken = Some(it.chain))?;
-        Ok(taken)
+        self.take_burst(direction, 1, memory, pieces, |it| taken = Some(it))?;
+        pieces.extend(taken.filter(Taken::is_plain).map(|it| it.front));
+        Ok(taken.map(|it| it.chain))
     }
 
     /// Takes up to `max` chains, a burst at most: `each` is given every one.

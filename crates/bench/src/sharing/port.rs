@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use weir_engine::burst::{Burst, Scratch, TakenChain};
+use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
 use weir_engine::egress::{Packet, Put};
 use weir_engine::gro::EgressList;
 use weir_engine::stats::Times;
@@ -127,16 +127,15 @@ impl Port for PlayedPort {
         let frames = frames.min(self.left.load(Ordering::SeqCst));
         self.left.fetch_sub(frames, Ordering::SeqCst);
         for token in 0..frames {
-            let first = burst.pieces.len() as u32;
-            burst.pieces.push(slice);
-            let chain = TakenChain { token, len: slice.len() as u32, pieces: (first, first + 1) };
+            let pieces = Pieces::Only(slice);
+            let chain = TakenChain { token, len: slice.len() as u32, pieces };
             // It is a frame, and there is room for a burst.
             let _ = burst.add(chain, VNET_LEN, now_ns);
         }
         if frames > 0 {
             forward(&mut burst);
         }
-        scratch.give_back(burst);
+        burst.give_back();
         let tx = &self.counters.tx[queue];
         tx.frames.add(frames);
         tx.bytes.add(frames * (slice.len() - VNET_LEN) as u64);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::burst::{Scratch, TakenChain};
+use crate::burst::{Pieces, Scratch, TakenChain};
 
 fn port(number: u16) -> PortId {
     PortId::new(number).unwrap()
@@ -106,7 +106,7 @@ fn payload_is_brought_in_while_a_worker_takes_care() {
     let mut burst = scratch.lend();
     burst.pieces.push(guest.slice(0, 600).unwrap());
     burst.pieces.push(guest.slice(600, 400).unwrap());
-    let chain = TakenChain { token: 0, len: 1000, pieces: (0, 2) };
+    let chain = TakenChain { token: 0, len: 1000, pieces: Pieces::Among(0, 2) };
     burst.add(chain, 12, 0).unwrap();
     bring_in(&mut burst);
     let starts = |burst: &Burst<'_>| burst.pieces[1].address();

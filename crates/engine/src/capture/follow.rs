@@ -219,7 +219,7 @@ impl OnTheWay<'_> {
         let at_ns = clock::now_ns();
         UNDER_WAY.with_borrow_mut(|ways| {
             for (number, way) in ways {
-                for parked in burst.parked.iter().filter(|parked| parked.frame == *number) {
+                for parked in burst.room.parked.iter().filter(|parked| parked.frame == *number) {
                     way.note(Part { port: parked.port, at_ns, did: Did::Waits });
                 }
             }

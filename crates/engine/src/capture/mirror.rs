@@ -18,7 +18,7 @@ use weir_wire::vlan::TAG_LEN;
 
 use super::{Capture, CaptureError, Header, Tap, Wanted};
 use crate::beat;
-use crate::burst::{Scratch, TakenChain};
+use crate::burst::{Pieces, Scratch, TakenChain};
 use crate::clock;
 use crate::engine::Engine;
 use crate::lock::lock;
@@ -197,9 +197,8 @@ impl Deliveries {
         let now_ns = clock::now_ns();
         for (place, len) in (0_u32..).zip(&*lens) {
             let Some(whole) = buffer.slice(place as usize * ROOM, *len as usize) else { continue };
-            let piece = burst.pieces.len() as u32; // a burst is short
-            burst.pieces.push(whole);
-            let chain = TakenChain { token: place.into(), len: *len, pieces: (piece, piece + 1) };
+            let pieces = Pieces::Only(whole);
+            let chain = TakenChain { token: place.into(), len: *len, pieces };
             burst.add_of_device(chain, VnetHdr::LEN, now_ns, &slot.counters);
         }
         let outgoing = (0_u16..).zip(burst.frames()).map(|(frame, it)| Outgoing {
@@ -236,7 +235,7 @@ impl Deliveries {
         }
         slot.counters.dropped(DropReason::RxRingFull, left.len() as u64);
         *is_full = !left.is_empty();
-        scratch.give_back(burst);
+        burst.give_back();
         self.held_until = held.or(self.held_until);
     }
 

@@ -7,7 +7,7 @@ use weir_guestmem::HostBuffer;
 use weir_wire::{Head, Offload, Segmenter, Sum, Tci, VnetHdr, fill_checksum, vnet};
 
 use super::*;
-use crate::burst::{Scratch, TakenChain};
+use crate::burst::{Pieces, Scratch, TakenChain};
 
 const TSO: OffloadCaps = OffloadCaps::CSUM.union(OffloadCaps::TSO4).union(OffloadCaps::TSO6);
 
@@ -123,7 +123,7 @@ fn with_burst<T>(
             at += piece.len();
             burst.pieces.push(slice);
         }
-        let pieces = (first, burst.pieces.len() as u32);
+        let pieces = Pieces::Among(first, burst.pieces.len() as u32);
         let chain = TakenChain { token: token as u64, len: bytes.len() as u32, pieces };
         burst.add(chain, VnetHdr::LEN, token as u64 + 100).unwrap();
     }

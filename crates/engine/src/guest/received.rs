@@ -104,7 +104,7 @@ impl ReceiveCalls {
             self.look_at_answers(index, counters);
         }
         let verdict = self.moderation.published(now_ns, batch);
-        self.act(index, ring, verdict, now_ns, counters)
+        self.act(index, ring, verdict, now_ns, Some(now_ns), counters)
     }
 
     #[cold]
@@ -124,6 +124,7 @@ impl ReceiveCalls {
         self.full_since.is_some() || self.hold.chains() >= ring.size() / 2
     }
 
+    /// `looked_ns`: see [`announce`](Self::announce).
     #[inline(always)]
     fn act(
         &mut self,
@@ -131,6 +132,7 @@ impl ReceiveCalls {
         ring: &mut impl ReceiveRing,
         verdict: Verdict,
         now_ns: u64,
+        looked_ns: Option<u64>,
         counters: &PortCounters,
     ) -> Option<u64> {
         match verdict {
@@ -138,7 +140,7 @@ impl ReceiveCalls {
                 self.hold.deadline.set(until_ns, now_ns)
             }
             _ => {
-                self.announce(index, ring, counters);
+                self.announce(index, ring, looked_ns, counters);
                 None
             }
         }
@@ -150,15 +152,23 @@ impl ReceiveCalls {
     /// past them (virtio 1.2 §2.7.7, §2.8.10; `rsp_event` of Xen's rings), and a guest that wants no calls looks at
     /// the ring again before it waits. So a call left out after a hold is not missed, and only this counts as a
     /// sign of polling.
+    ///
+    /// `looked_ns` is what the clock said just now, where the caller has looked: without a call, no time has passed since.
     #[inline]
-    fn announce(&mut self, index: usize, ring: &mut impl ReceiveRing, counters: &PortCounters) {
+    fn announce(
+        &mut self,
+        index: usize,
+        ring: &mut impl ReceiveRing,
+        looked_ns: Option<u64>,
+        counters: &PortCounters,
+    ) {
         let withheld = take(&mut self.hold.withheld);
         if withheld > 0 {
             ring.show(withheld);
         }
         let called = ring.call_if_wanted();
         stages::lap(Stage::Call);
-        let now_ns = clock::now_ns();
+        let now_ns = looked_ns.filter(|_| called != Some(true)).unwrap_or_else(clock::now_ns);
         let visible_hold = withheld == 0 && self.hold.deadline.until_ns().is_some();
         let how = if called == Some(true) {
             counters.rx[index].calls.add(1);
@@ -184,7 +194,7 @@ impl ReceiveCalls {
             return ask_at;
         }
         let verdict = self.moderation.expired(by_ns);
-        self.act(index, ring, verdict, by_ns, counters)
+        self.act(index, ring, verdict, by_ns, None, counters)
     }
 
     /// Ends a hold of frames that a polling guest, which asks for calls all the same, took by itself: newer frames
@@ -222,7 +232,7 @@ impl ReceiveCalls {
     /// Gives a held call now, before the ring stops or the policy changes.
     pub fn flush(&mut self, index: usize, ring: &mut impl ReceiveRing, counters: &PortCounters) {
         if self.hold.is_pending() {
-            self.announce(index, ring, counters);
+            self.announce(index, ring, None, counters);
         }
     }
 

@@ -30,33 +30,43 @@ pub struct Place(u32);
 /// batch.
 #[derive(Debug)]
 pub struct FillOrder<T> {
-    /// Oldest first.
-    batches: VecDeque<Batch<T>>,
+    /// The oldest: the only one where one worker fills the ring.
+    first: Option<Batch<T>>,
+    /// Those behind it, oldest first; none without it.
+    behind: VecDeque<Batch<T>>,
     /// Free-running number of the oldest.
     oldest: u32,
 }
 
 impl<T> Default for FillOrder<T> {
     fn default() -> Self {
-        Self { batches: VecDeque::new(), oldest: 0 }
+        Self { first: None, behind: VecDeque::new(), oldest: 0 }
     }
 }
 
 impl<T> FillOrder<T> {
     /// No worker is copying.
     pub fn is_idle(&self) -> bool {
-        self.batches.is_empty()
+        self.first.is_none()
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.behind.len()
     }
 
     /// A batch with this place is not published, and its ring has not stopped.
     pub fn has(&self, place: &Place) -> bool {
-        (place.0.wrapping_sub(self.oldest) as usize) < self.batches.len()
+        (place.0.wrapping_sub(self.oldest) as usize) < self.len()
     }
 
     /// A worker has completed `chains` chains, which are the last ones, and is about to copy.
     pub fn begin(&mut self, chains: u16, note: T) -> Place {
-        let place = self.oldest.wrapping_add(self.batches.len() as u32); // at most one per worker
-        self.batches.push_back(Batch { chains, note, copied: false });
+        let place = self.oldest.wrapping_add(self.len() as u32); // at most one per worker
+        let batch = Batch { chains, note, copied: false };
+        match self.first {
+            None => self.first = Some(batch),
+            Some(_) => self.behind.push_back(batch),
+        }
         Place(place)
     }
 
@@ -64,13 +74,22 @@ impl<T> FillOrder<T> {
     /// `publish_first`.
     pub fn finish(&mut self, place: Place, mut published: impl FnMut(T)) -> u16 {
         let nth = place.0.wrapping_sub(self.oldest) as usize;
-        if let Some(batch) = self.batches.get_mut(nth) {
+        if nth == 0 && self.behind.is_empty() {
+            let Some(only) = self.first.take() else { return 0 };
+            self.oldest = self.oldest.wrapping_add(1);
+            published(only.note);
+            return only.chains;
+        }
+        let batch = match nth.checked_sub(1) {
+            None => self.first.as_mut(),
+            Some(nth) => self.behind.get_mut(nth),
+        };
+        if let Some(batch) = batch {
             batch.copied = true;
         }
         let mut chains = 0;
-        while self.batches.front().is_some_and(|batch| batch.copied)
-            && let Some(batch) = self.batches.pop_front()
-        {
+        while let Some(batch) = self.first.take_if(|batch| batch.copied) {
+            self.first = self.behind.pop_front();
             self.oldest = self.oldest.wrapping_add(1);
             chains += batch.chains;
             published(batch.note);
@@ -80,8 +99,9 @@ impl<T> FillOrder<T> {
 
     /// The ring has stopped.
     pub fn clear(&mut self) {
-        self.oldest = self.oldest.wrapping_add(self.batches.len() as u32);
-        self.batches.clear();
+        self.oldest = self.oldest.wrapping_add(self.len() as u32);
+        self.first = None;
+        self.behind.clear();
     }
 }
 

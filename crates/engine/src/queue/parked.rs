@@ -114,8 +114,8 @@ impl ParkedFrames {
             // None that is older is left out.
             Take::Parked(Some(_)) => 0,
         };
-        burst.blocked.extend(self.frames.iter().take(before).map(|frame| frame.port));
-        burst.blocked.dedup();
+        burst.room.blocked.extend(self.frames.iter().take(before).map(|frame| frame.port));
+        burst.room.blocked.dedup();
         let keep = self.frames.len() - self.trying;
         burst.park_room = burst.park_room.saturating_sub(keep);
     }
@@ -127,7 +127,7 @@ impl ParkedFrames {
     pub(super) fn settle(&mut self, what: Take, in_order: bool, burst: &Burst<'_>) -> bool {
         match what {
             Take::New => {
-                if !burst.parked.is_empty() {
+                if !burst.room.parked.is_empty() {
                     self.add(in_order, burst);
                 }
                 false
@@ -154,7 +154,7 @@ impl ParkedFrames {
     fn put_back(&mut self, receiver: Option<PortId>, burst: &Burst<'_>) -> bool {
         let tried = std::mem::take(&mut self.trying);
         let behind = self.frames.len() - tried > self.try_from;
-        let none_went = burst.parked.len() == tried;
+        let none_went = burst.room.parked.len() == tried;
         let mut frames = burst.frames().iter().zip(burst.waits_for()).peekable();
         self.frames.retain_mut(|waiting| {
             if !std::mem::take(&mut waiting.tried) {

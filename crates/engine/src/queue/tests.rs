@@ -15,7 +15,7 @@ use weir_limits::{BURST_MAX, PARKED_NS_MAX};
 
 use super::parked::ParkedFrames;
 use super::{Source, TransmitQueue};
-use crate::burst::{Burst, Scratch, TakenChain};
+use crate::burst::{Burst, Pieces, Scratch, TakenChain};
 use crate::clock;
 use crate::guest::{GuestRing, TransmitCalls, TransmitRing};
 use crate::port::{Take, Taken};
@@ -76,9 +76,8 @@ impl<const IN_ORDER: bool> Numbers<IN_ORDER> {
     }
 
     fn add<'m>(&'m self, token: u64, arrived_ns: u64, burst: &mut Burst<'m>) {
-        let first = burst.pieces.len() as u32;
-        burst.pieces.extend(self.buffers[token as usize].slice(0, VNET_LEN + LEN));
-        let chain = TakenChain { token, len: (VNET_LEN + LEN) as u32, pieces: (first, first + 1) };
+        let pieces = Pieces::Only(self.buffers[token as usize].slice(0, VNET_LEN + LEN).unwrap());
+        let chain = TakenChain { token, len: (VNET_LEN + LEN) as u32, pieces };
         burst.chains.push(chain);
         burst.add(chain, VNET_LEN, arrived_ns).unwrap();
     }
@@ -174,7 +173,7 @@ impl Receivers {
             let head = burst.frames()[frame].head.as_slice();
             let number = u16::from_be_bytes([head[14], head[15]]);
             let to = receiver(number);
-            if self.full & 1 << to.index() == 0 && !burst.blocked.contains(&to) {
+            if self.full & 1 << to.index() == 0 && !burst.room.blocked.contains(&to) {
                 self.arrived[to.index()].push(number);
             } else if !burst.park(frame as u16, to) {
                 self.dropped += 1;
@@ -288,7 +287,7 @@ fn several_workers<const IN_ORDER: bool>() {
                         together.store(true, Ordering::Relaxed);
                     }
                     receivers.lock().unwrap().place(burst);
-                    if let (true, Some(turn)) = (burst.parked.is_empty(), burst.turn) {
+                    if let (true, Some(turn)) = (burst.room.parked.is_empty(), burst.turn) {
                         // As where only copies are left, which may take long.
                         turn.take();
                         std::thread::sleep(Duration::from_micros(burst.frames()[0].token % 5 * 30));

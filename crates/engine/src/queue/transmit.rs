@@ -221,10 +221,10 @@ impl<R: TransmitRing> TransmitQueue<R> {
             }
         };
         if what == Take::New {
-            source.counters().parked.add(burst.parked.len() as u64);
+            source.counters().parked.add(burst.room.parked.len() as u64);
         }
         let (hold_until, parked_more) = state.settle(source, &lent, what, now_ns, &burst);
-        scratch.give_back(burst);
+        burst.give_back();
         source.take_back(&mut state.queue, lent);
         state.taken::<S>(source, consumed, parked_more, hold_until)
     }
@@ -247,9 +247,9 @@ impl<R: TransmitRing> TransmitQueue<R> {
         source.bring(lent, burst);
         stages::lap(Stage::Take);
         mine.wait();
-        mine.blocked(&mut burst.blocked);
-        burst.park_room = parked_max.saturating_sub(burst.blocked.len());
-        burst.blocked.dedup();
+        mine.blocked(&mut burst.room.blocked);
+        burst.park_room = parked_max.saturating_sub(burst.room.blocked.len());
+        burst.room.blocked.dedup();
         turn.replace(Some(mine));
         burst.turn = Some(turn);
         if !burst.frames().is_empty() {
@@ -257,7 +257,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
             forward(burst);
         }
         if let Some(mine) = turn.take() {
-            mine.park(burst.parked.iter().map(|parked| parked.port));
+            mine.park(burst.room.parked.iter().map(|parked| parked.port));
         }
 
         let may_settle = |state: &Transmit<R>| match state.bursts.may_settle(number) {

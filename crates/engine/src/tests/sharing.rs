@@ -34,14 +34,13 @@ impl Port for BusyPort {
         let frames = (burst.frames_max as u64).min(self.left.load(Ordering::Relaxed));
         if self.forwards.load(Ordering::Relaxed) {
             for token in 0..frames {
-                let pieces = (burst.pieces.len() as u32, burst.pieces.len() as u32 + 1);
-                burst.pieces.push(whole);
+                let pieces = Pieces::Only(whole);
                 let chain = TakenChain { token, len: whole.len() as u32, pieces };
                 burst.add(chain, 12, 0).unwrap();
             }
             forward(&mut burst);
         }
-        scratch.give_back(burst);
+        burst.give_back();
         self.left.fetch_sub(frames, Ordering::Relaxed);
         let kind = if frames > 0 { &self.bursts } else { &self.empty_takes };
         kind.fetch_add(1, Ordering::Relaxed);

@@ -26,7 +26,7 @@ impl Receivers {
             burst.frames().iter().map(|frame| number(frame.head.as_slice())).collect();
         for (index, number) in (0..).zip(numbers) {
             let to = number % 3;
-            if self.full & 1 << to == 0 && !burst.blocked.contains(&port_id(to)) {
+            if self.full & 1 << to == 0 && !burst.room.blocked.contains(&port_id(to)) {
                 self.arrived[usize::from(to)].push(number);
             } else if !burst.park(index, port_id(to)) {
                 self.dropped += 1;
@@ -50,7 +50,7 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
                     together
                         .fetch_max(taking.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                     receivers.lock().unwrap().place(burst);
-                    if let (true, Some(turn)) = (burst.parked.is_empty(), burst.turn) {
+                    if let (true, Some(turn)) = (burst.room.parked.is_empty(), burst.turn) {
                         turn.take();
                         // What is copied after the turn is still there.
                         std::thread::sleep(Duration::from_micros(200));
@@ -124,7 +124,7 @@ fn a_burst_that_waits_for_its_turn_learns_whom_the_one_before_parked_frames_for(
             move || {
                 port.take(0, Take::New.at(0), &mut Scratch::default(), &mut |burst| {
                     let first = number(burst.frames()[0].head.as_slice());
-                    told.send((first, burst.blocked.clone())).unwrap();
+                    told.send((first, burst.room.blocked.clone())).unwrap();
                     go_on.recv().unwrap();
                     assert!(!parks || burst.park(0, port_id(7)));
                 })

@@ -100,11 +100,11 @@ impl<'m> Writer<'_, 'm> {
             }
         }
         let reserved @ Reserved { chain, .. } = *self.chains.get(self.next)?;
-        let [buffer] = self.buffers.get(reserved.pieces())? else { return None };
+        let &[buffer] = reserved.pieces(&self.buffers) else { return None };
         // No header but its own: a guest that knows containers has `num_buffers` in it.
         (self.vnet_len == VnetHdr::LEN).then(|| {
             buffer.prefetch_write(FETCHED_AHEAD);
-            Open { token: chain.token, buffer: *buffer, builder: Builder::new(buffer.len()) }
+            Open { token: chain.token, buffer, builder: Builder::new(buffer.len()) }
         })
     }
 

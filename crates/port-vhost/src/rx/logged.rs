@@ -16,7 +16,7 @@ impl Writer<'_, '_> {
         let marks = log.after_writes();
         for reserved in &self.chains[..self.next] {
             let mut left = FRONT_MAX;
-            for piece in &self.buffers[reserved.pieces()] {
+            for piece in reserved.pieces(&self.buffers) {
                 let front = piece.first(left);
                 marks.slice(&front);
                 left -= front.len();

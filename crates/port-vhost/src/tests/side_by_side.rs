@@ -143,7 +143,8 @@ fn while_one_worker_places_its_frames_the_next_takes_and_waits_for_its_turn() {
         let (told, port) = (told.clone(), &port);
         move || {
             port.take(0, what.at(clock::now_ns()), &mut Scratch::default(), &mut |burst| {
-                told.send((burst.frames()[0].head.as_slice()[14], burst.blocked.clone())).unwrap();
+                told.send((burst.frames()[0].head.as_slice()[14], burst.room.blocked.clone()))
+                    .unwrap();
                 go_on.recv().unwrap();
                 assert!(!parks || burst.park(0, receiver));
             })

@@ -3,7 +3,7 @@
 use super::*;
 use crate::rx;
 use weir_engine::Outgoing;
-use weir_engine::burst::{Scratch, TakenChain};
+use weir_engine::burst::{Pieces, Scratch, TakenChain};
 use weir_engine::guest::GuestPort;
 use weir_guestmem::HostBuffer;
 
@@ -36,8 +36,8 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
         let mut bursts = scratches.each_mut().map(Scratch::lend);
         for (burst, buffer) in bursts.iter_mut().zip(&buffers) {
             let whole = buffer.slice(0, VnetHdr::LEN + LEN).unwrap();
-            burst.pieces.push(whole);
-            let chain = TakenChain { token: 0, len: whole.len() as u32, pieces: (0, 1) };
+            let pieces = Pieces::Only(whole);
+            let chain = TakenChain { token: 0, len: whole.len() as u32, pieces };
             burst.add(chain, VnetHdr::LEN, 0).unwrap();
         }
         let out = [Outgoing::untagged(0)];

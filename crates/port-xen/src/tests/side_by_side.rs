@@ -184,7 +184,7 @@ fn taken(
     then: impl Fn(&mut weir_engine::burst::Burst<'_>),
 ) -> weir_engine::Taken {
     port.take(0, what.at(clock::now_ns()), &mut Scratch::default(), &mut |burst| {
-        told.send((burst.frames()[0].head.as_slice()[14], burst.blocked.len())).unwrap();
+        told.send((burst.frames()[0].head.as_slice()[14], burst.room.blocked.len())).unwrap();
         go_on.recv().unwrap();
         then(burst);
     })

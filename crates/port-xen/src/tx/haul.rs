@@ -8,7 +8,7 @@ use std::fmt;
 use std::mem::take;
 use std::sync::Arc;
 
-use weir_engine::burst::{Burst, FrameError, TakenChain};
+use weir_engine::burst::{Burst, FrameError, Pieces, TakenChain};
 use weir_engine::remote::Remote;
 use weir_engine::{DropReason, PortCounters};
 use weir_guestmem::Slice;
@@ -229,7 +229,7 @@ impl Haul {
         let chain = TakenChain {
             token: packet.token,
             len: packet.packet.len + VnetHdr::LEN as u32,
-            pieces: (first as u32, burst.pieces.len() as u32),
+            pieces: Pieces::Among(first as u32, burst.pieces.len() as u32),
         };
         // What is wrong with a header was said by the guest, but put into words by weir: never fatal.
         let refused = |error: FrameError| error.drop_reason().unwrap_or(DropReason::GsoHeaders);

@@ -167,7 +167,7 @@ impl TxRing {
         counters: &PortCounters,
     ) -> u32 {
         haul.each(|packet, _| self.set(packet.token, State::Done(packet.status.get())));
-        for parked in &burst.parked {
+        for parked in &burst.room.parked {
             if let Some(frame) = burst.frames().get(usize::from(parked.frame)) {
                 self.set(frame.token, State::UnderWay);
             }

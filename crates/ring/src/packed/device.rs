@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use weir_guestmem::{Element, Elements, GuestMemory, Slice, Window, fence};
 use weir_limits::QUEUE_SIZE_MAX;
 
-use crate::buffers::{Chain, Descriptor, Direction, Taken, Token, plain_buffer};
+use crate::buffers::{Chain, Descriptor, Direction, PLAIN_FLAGS, Taken, Token, plain_flags};
 use crate::error::{RingError, SetupError};
 use crate::index::*;
 use crate::layout::*;
@@ -30,21 +30,35 @@ use crate::record::{Logged, Publication, Record};
 /// to share one, that of the last of them (§2.8.8).
 #[derive(Debug, Clone, Copy)]
 struct Completed {
-    id: u16,
+    /// The second word of its used descriptor without the flags of its lap: from the lowest bit, length, id, and `WRITE`
+    /// where something was written.
+    word: u64,
     /// Slots of all its lists.
     slots: u16,
     lists: u16,
-    written: u32,
 }
 
 impl Completed {
+    /// Of one list.
+    #[inline(always)]
+    fn new(id: u16, slots: u16, written: u32) -> Self {
+        let flags = if written > 0 { DESC_F_WRITE } else { 0 };
+        let word = u64::from(written) | u64::from(id) << 32 | u64::from(flags) << 48;
+        Self { word, slots, lists: 1 }
+    }
+
+    fn id(&self) -> u16 {
+        (self.word >> 32) as u16
+    }
+
+    fn written(&self) -> u32 {
+        self.word as u32
+    }
+
     /// The second word of its used descriptor, in a lap of these flags.
     #[inline(always)]
     fn word(&self, flags: u16) -> u64 {
-        let &Self { id, written, .. } = self;
-        let has_written = if written > 0 { DESC_F_WRITE } else { 0 };
-        let id_flags = u64::from(id) | u64::from(flags | has_written) << 16;
-        u64::from(written) | id_flags << 32
+        self.word | u64::from(flags) << 48
     }
 }
 
@@ -55,13 +69,15 @@ struct Kept {
     descriptors: Vec<[u8; DESC_BYTES]>,
 }
 
+/// What marks a descriptor.
+const PACKED_MARKS: u16 = PACKED_F_AVAIL | PACKED_F_USED;
+
 /// A descriptor, if it has these marks.
 #[inline(always)]
 fn marked(descriptor: &Element<'_, DESC_BYTES>, marks: u16) -> Option<Descriptor> {
     const _: () = assert!(PACKED_LEN == 8 && PACKED_FLAGS == PACKED_LEN + 6);
     // Acquire: the address is read after the flags (§2.8.21).
-    let word = descriptor
-        .load_second_acquire(|flags| flags & (PACKED_F_AVAIL | PACKED_F_USED) == marks)?;
+    let word = descriptor.load_second_acquire(|flags| flags & PACKED_MARKS == marks)?;
     Some(Descriptor::packed(descriptor.read_first(), word))
 }
 
@@ -215,7 +231,7 @@ impl PackedDevice {
         let Publication { before, after, id, written, .. } = *publication;
         let slots = self.distance(before, after);
         if slots > 0 && self.is_available(before) {
-            self.completed.push(Completed { id, slots, lists: 1, written });
+            self.completed.push(Completed::new(id, slots, written));
             self.publish_first(u16::MAX, None);
         }
         self.stands_at(after);
@@ -230,13 +246,8 @@ impl PackedDevice {
         }
         let after = self.ahead(self.next_used, slots as u16);
         if slots > 0 && self.is_available(self.next_used) {
-            let completed = |&Logged { id, slots, written }: &Logged| Completed {
-                id,
-                slots,
-                lists: 1,
-                written,
-            };
-            self.completed.extend(log.iter().map(completed));
+            let completed = log.iter().map(|it| Completed::new(it.id, it.slots, it.written));
+            self.completed.extend(completed);
             self.publish_first(u16::MAX, None);
         }
         self.stands_at(after);
@@ -251,7 +262,7 @@ impl PackedDevice {
 
     /// Whether a device has marked this slot as used, the last time that it went around.
     fn is_marked_used(&self, index: u16) -> bool {
-        let marks = PACKED_F_AVAIL | PACKED_F_USED;
+        let marks = PACKED_MARKS;
         let flags = self.ring.load_acquire(self.slot(index) + PACKED_FLAGS) & marks;
         flags == self.used_flags(index, 0)
     }
@@ -348,14 +359,16 @@ impl PackedDevice {
         // All in flight fit in the ring.
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
         while lists < max {
-            let marks = self.marks(at);
+            let flags = self.marks(at) | plain_flags(direction);
             let mut plain = 0;
-            for descriptor in self.run(at, (max - lists).min(room - taken)) {
-                let Some(only) = marked(&descriptor, marks) else { break };
-                let Some(front) = plain_buffer(only, direction, memory) else { break };
-                let token = Token::packed(only.id(), 1, at.wrapping_add(plain));
-                each(Taken::plain(token, front, pieces));
-                plain += 1;
+            for (nth, descriptor) in (0..).zip(self.run(at, (max - lists).min(room - taken))) {
+                let is_plain = |found| found & (PACKED_MARKS | PLAIN_FLAGS) == flags;
+                let Some(word) = descriptor.load_second_acquire(is_plain) else { break };
+                let (address, len) = (descriptor.read_first(), word as u32);
+                let Some(front) = memory.main_slice(address, len) else { break };
+                let id = (word >> 32) as u16;
+                each(Taken::plain(Token::packed(id, 1, at.wrapping_add(nth)), front));
+                plain = nth + 1;
             }
             at = self.ahead(at, plain);
             lists += plain;
@@ -483,16 +496,13 @@ impl PackedDevice {
     pub(crate) fn complete(&mut self, token: Token, written: u32) {
         let joins = self.config.in_order && written == 0;
         match self.completed.last_mut() {
-            Some(last) if joins && last.written == 0 => {
-                last.id = token.id();
+            Some(last) if joins && last.written() == 0 => {
+                last.word = u64::from(token.id()) << 32;
                 last.slots = last.slots.wrapping_add(token.slots());
                 last.lists += 1;
                 self.joined = true;
             }
-            _ => {
-                let (id, slots) = (token.id(), token.slots());
-                self.completed.push(Completed { id, slots, lists: 1, written });
-            }
+            _ => self.completed.push(Completed::new(token.id(), token.slots(), written)),
         }
     }
 
@@ -502,10 +512,9 @@ impl PackedDevice {
         if self.config.in_order {
             return chains.for_each(|(token, written)| self.complete(token, written));
         }
-        self.completed.extend(chains.map(|(token, written)| {
-            let (id, slots) = (token.id(), token.slots());
-            Completed { id, slots, lists: 1, written }
-        }));
+        let completed =
+            chains.map(|(token, written)| Completed::new(token.id(), token.slots(), written));
+        self.completed.extend(completed);
     }
 
     /// What was [kept](Self::keep) of a list is not needed any more.
@@ -557,7 +566,7 @@ impl PackedDevice {
             *lists = lists.saturating_add(completed.lists);
             (*lists <= count).then_some(completed)
         });
-        within.map(|&Completed { id, slots, written, .. }| Logged { id, slots, written })
+        within.map(|it| Logged { id: it.id(), slots: it.slots, written: it.written() })
     }
 
     /// Shows the guest the first `count` completed lists at once: the first used descriptor's flags are written
@@ -573,14 +582,14 @@ impl PackedDevice {
                 before: self.next_used,
                 after: self.ahead(self.next_used, slots),
                 single,
-                id: head.id,
-                written: head.written,
+                id: head.id(),
+                written: head.written(),
             });
         }
         let first = self.slot(self.next_used);
-        let first_flags = self.used_flags(self.next_used, head.written);
-        self.ring.write(first + PACKED_LEN, head.written.to_le_bytes());
-        self.ring.store(first + PACKED_ID, head.id);
+        let first_flags = self.used_flags(self.next_used, head.written());
+        self.ring.write(first + PACKED_LEN, head.written().to_le_bytes());
+        self.ring.store(first + PACKED_ID, head.id());
         let (slots, lists) = if single {
             self.completed.clear();
             (head.slots, head.lists)
@@ -621,7 +630,7 @@ impl PackedDevice {
             nth += usize::from(slots);
             if nth >= size {
                 nth -= size;
-                flags ^= PACKED_F_AVAIL | PACKED_F_USED;
+                flags ^= PACKED_MARKS;
             }
             taken += slots; // at most a ring's
             lists += more;
@@ -653,7 +662,7 @@ impl PackedDevice {
     /// Flags of the used descriptor at `place`; `WRITE` says that its length counts (§2.8.3).
     #[inline(always)]
     fn used_flags(&self, place: u16, written: u32) -> u16 {
-        let wrap = if wrap(place, self.config.size) { PACKED_F_AVAIL | PACKED_F_USED } else { 0 };
+        let wrap = if wrap(place, self.config.size) { PACKED_MARKS } else { 0 };
         if written > 0 { wrap | DESC_F_WRITE } else { wrap }
     }
 

@@ -47,8 +47,8 @@ pub(crate) struct SplitDevice {
     batch: Option<(u16, u16)>,
 }
 
-const DESCRIPTORS_PER_LINE: usize = CACHE_LINE_BYTES / DESC_BYTES;
-const ELEMENTS_PER_LINE: usize = CACHE_LINE_BYTES / USED_ELEM_BYTES;
+const DESCRIPTORS_PER_LINE: u16 = (CACHE_LINE_BYTES / DESC_BYTES) as u16;
+const ELEMENTS_PER_LINE: u16 = (CACHE_LINE_BYTES / USED_ELEM_BYTES) as u16;
 
 /// The used index, and the meaning of `base`.
 ///
@@ -168,7 +168,7 @@ impl SplitDevice {
         for _ in 0..count {
             let head = self.heads.load(self.heads.around(next_avail));
             match plain(&self.descriptors, direction, head, memory) {
-                Some(front) => each(Taken::plain(Token::split(head), front, pieces)),
+                Some(front) => each(Taken::plain(Token::split(head), front)),
                 None => {
                     match walk(&self.descriptors, &self.config, direction, head, memory, pieces) {
                         Ok(taken) => each(taken),
@@ -190,12 +190,16 @@ impl SplitDevice {
     /// chains, where the driver takes them in a row.
     #[inline(always)]
     fn fetch(&self, count: u16) {
-        for nth in (0..count).step_by(DESCRIPTORS_PER_LINE) {
+        let mut nth = 0;
+        while nth < count {
             let head = self.heads.load(self.heads.around(self.next_avail.wrapping_add(nth)));
             self.descriptors.prefetch(self.descriptors.around(head));
+            nth += DESCRIPTORS_PER_LINE;
         }
-        for nth in (0..count).step_by(ELEMENTS_PER_LINE) {
+        nth = 0;
+        while nth < count {
             self.elements.prefetch_write(self.elements.around(self.next_used.wrapping_add(nth)));
+            nth += ELEMENTS_PER_LINE;
         }
     }
 
