@@ -1,6 +1,9 @@
 //! What a program has of the machine.
 
-use procfs::process::Process;
+use procfs::{
+    Current, Uptime,
+    process::{Process, Stat},
+};
 use weir_bed::error::{Error, Result};
 
 /// What must not grow.
@@ -10,22 +13,44 @@ pub struct Observed {
     pub own_kib: u64,
     /// Descriptors.
     pub fds: u64,
-    /// Threads.
+    /// Threads that stay, see [`STAYS_S`].
     pub threads: u64,
 }
+
+/// A thread that is as old (s) stays. The keeper's closers end after a second with nothing to close.
+const STAYS_S: f64 = 3.0;
 
 impl Observed {
     /// What process `pid` has now.
     pub fn of(pid: u32) -> Result<Self> {
         let look = || {
             let process = Process::new(pid.cast_signed())?;
-            let status = process.status()?;
-            Ok(Self {
-                own_kib: status.rssanon.unwrap_or(0),
-                fds: process.fd_count()? as u64,
-                threads: status.threads,
-            })
+            let own_kib = process.status()?.rssanon.unwrap_or(0);
+            let (now, ticks) = (Uptime::current()?.uptime, procfs::ticks_per_second() as f64);
+            let age = |stat: Stat| now - stat.starttime as f64 / ticks;
+            let own = age(process.stat()?);
+            // One that has ended meanwhile has no status any more.
+            let tasks = process.tasks()?.flatten().filter_map(|task| task.stat().ok());
+            let threads = staying(own, &tasks.map(age).collect::<Vec<_>>()) as u64;
+            Ok(Self { own_kib, fds: process.fd_count()? as u64, threads })
         };
         look().map_err(|error: procfs::ProcError| Error::Check(format!("/proc/{pid}: {error}")))
+    }
+}
+
+/// How many of the threads of a program stay; all of one that has just begun them.
+fn staying(program_s: f64, threads_s: &[f64]) -> usize {
+    let is_young = program_s < 2.0 * STAYS_S;
+    threads_s.iter().filter(|age| is_young || **age >= STAYS_S).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_comes_and_goes_does_not_count() {
+        assert_eq!(staying(100.0, &[100.0, 99.9, 3.0, 0.9, 0.0]), 3);
+        assert_eq!(staying(1.0, &[1.0, 1.0, 0.9]), 3);
     }
 }
