@@ -37,24 +37,16 @@ fn explained(agent: Option<AgentState>) -> Explanation {
         why: None,
         error: None,
     });
-    Explanation::Vif(Box::new(VifExplanation {
-        name: name(VIF),
-        state: PortState::Running,
-        latency_budget_ns: 250_000,
-        calls: CallSettings::default(),
-        budget_breaches: Default::default(),
-        queue_pairs: Default::default(),
-        queues: Vec::new(),
-        split: None,
-        agent,
-        filter: Vec::new(),
-        dispatch: Default::default(),
-        sharing: Default::default(),
-        receiving: Default::default(),
-        guard: None,
-        steering: None,
-        silent: Vec::new(),
-    }))
+    let shortest = serde_json::json!({
+        "name": VIF,
+        "state": PortState::Running,
+        "latency_budget_ns": 250_000,
+        "calls": CallSettings::default(),
+        "budget_breaches": {},
+        "queues": [],
+    });
+    let vif: VifExplanation = serde_json::from_value(shortest).unwrap();
+    Explanation::Vif(Box::new(VifExplanation { agent, ..vif }))
 }
 
 /// A machine with one cache.

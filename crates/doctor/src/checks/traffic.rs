@@ -32,17 +32,22 @@ struct Counted {
 }
 
 impl Counted {
+    /// None where they are few: nearly everywhere, and nothing more is looked up there.
     fn of(
         facts: &Facts,
         port: &PortStats,
         some: impl Fn(&PortStats) -> u64,
         all: impl Fn(&PortStats) -> u64,
-    ) -> Self {
+    ) -> Option<Self> {
         let ever = Share { some: some(port), all: all(port) };
+        if ever.some < FEW {
+            return None;
+        }
         let since = |now: u64, counter: &dyn Fn(&PortStats) -> u64| {
             now.saturating_sub(facts.before(port, counter))
         };
-        Self { ever, now: Share { some: since(ever.some, &some), all: since(ever.all, &all) } }
+        let now = Share { some: since(ever.some, &some), all: since(ever.all, &all) };
+        Some(Self { ever, now })
     }
 
     /// What they come to: wrong if it goes on, and a note if it was so.
@@ -53,7 +58,7 @@ impl Counted {
         of: &str,
     ) -> Option<Finding> {
         let Self { ever, now } = self;
-        if ever.some < FEW || !(now.is_much() || ever.is_much()) {
+        if !(now.is_much() || ever.is_much()) {
             return None;
         }
         let known_by = format!(
@@ -83,7 +88,9 @@ fn dropped(
                 finding(check, &port.name, what, known_by, mend)
             };
             let counted = Counted::of(facts, port, drops, moved);
-            found.extend(counted.judged(as_wrong, reason, "frames that were moved"));
+            let judged =
+                counted.and_then(|it| it.judged(as_wrong, reason, "frames that were moved"));
+            found.extend(judged);
         }
     }
 }
@@ -267,7 +274,8 @@ pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
             finding("limits-of-port", &port.name, what, known_by, mend)
         };
         let counted = Counted::of(facts, port, |port| port.rate_waits, |port| port.tx.frames);
-        found.extend(counted.judged(as_wrong, "waits for its rate", "frames").map(note));
+        let judged = counted.and_then(|it| it.judged(as_wrong, "waits for its rate", "frames"));
+        found.extend(judged.map(note));
     }
 }
 
@@ -287,7 +295,7 @@ fn late(
         let as_wrong = |known_by| finding(check, &port.name, what, known_by, mend);
         let counted = Counted::of(facts, port, late, |port| port.rx.calls);
         let what = format!("calls after the latency budget ({})", reasons.join(", "));
-        found.extend(counted.judged(as_wrong, &what, "calls"));
+        found.extend(counted.and_then(|it| it.judged(as_wrong, &what, "calls")));
     }
 }
 
