@@ -255,7 +255,7 @@ fn a_doctor_finds_nothing_in_health_and_what_was_done_to_it_otherwise() {
         }
         assert_eq!(looking.join().unwrap(), [missing.clone(), lies(true)]);
     });
-    // It has stopped to.
+    // The guest does not lie any more: a note.
     assert_eq!(look(), [missing, lies(false)]);
 
     let nowhere = weir.dir.path().join("nobody.sock");

@@ -78,7 +78,7 @@ fn write_all(directory: &Path) -> io::Result<()> {
 fn without_hidden(command: &Command, mut text: String) -> String {
     for hidden in command.get_arguments().filter(|it| it.is_hide_set()) {
         let Some(long) = hidden.get_long() else { continue };
-        let own = [format!("\'--{long}["), format!(" -l {long} ")];
+        let own = [format!("'--{long}["), format!(" -l {long} ")];
         let shown = text.lines().filter(|line| !own.iter().any(|own| line.contains(own)));
         let shown: String = shown.map(|line| format!("{line}\n")).collect();
         text = shown.replace(&format!(" --{long}"), "");
