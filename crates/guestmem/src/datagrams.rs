@@ -1,5 +1,5 @@
-//! Many datagrams in one system call, each gathered from foreign memory: `sendmmsg` with UDP GSO, `recvmmsg` with UDP
-//! GRO (udp(7), `UDP_SEGMENT` and `UDP_GRO` in `linux/udp.h`).
+//! Many datagrams or frames in one system call, each gathered from foreign memory: `sendmmsg` with UDP GSO, `recvmmsg`
+//! with UDP GRO (udp(7), `UDP_SEGMENT` and `UDP_GRO` in `linux/udp.h`).
 //!
 //! GSO: the kernel takes up to 64 datagrams of one length (the last may be shorter) for one receiver as one message,
 //! and cuts it where the way needs that, in the network card if it can. GRO is the reverse.
@@ -8,6 +8,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -47,6 +48,8 @@ const V6_LEN: u32 = 28;
 
 impl PeerAddress {
     const EMPTY: Self = Self { bytes: [0; 32], len: 32 };
+    /// Where a bound packet socket sends.
+    pub const NONE: Self = Self { bytes: [0; 32], len: 0 };
 
     /// Of a socket there.
     pub fn new(address: SocketAddr) -> Self {
@@ -194,34 +197,53 @@ impl<'m> Batch<'_, 'm> {
         self.outbox.messages.is_empty()
     }
 
-    /// Sends all by the non-blocking `socket` and empties the batch. `lost` hears of datagrams that were not sent: how
-    /// many, and why.
-    pub fn send(&mut self, socket: BorrowedFd<'_>, mut lost: impl FnMut(u64, io::Error)) -> Sent {
+    /// Sends all by the non-blocking `socket` and empties the batch. `lost` hears of datagrams that were not sent:
+    /// which, in the order in which they were pushed, and why.
+    pub fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        mut lost: impl FnMut(Range<usize>, &io::Error),
+    ) -> Sent {
         let mut sent = Sent::default();
         let mut next = 0;
         while let Some(message) = self.outbox.messages.get(next) {
-            let datagrams = (message.end - message.first) as u64;
+            let datagrams = message.first..message.end;
             match self.outbox.call(socket, next) {
                 Ok(messages) => next += messages,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // The socket's buffer is full, and stays so for the others.
-                    let left = &self.outbox.messages[next..];
-                    lost(left.iter().map(|left| (left.end - left.first) as u64).sum(), error);
+                    for left in &self.outbox.messages[next..] {
+                        lost(left.first..left.end, &error);
+                    }
                     break;
                 }
-                Err(_) if datagrams > 1 => {
+                Err(_) if datagrams.len() > 1 => {
                     sent.refuses_gso |= self.outbox.send_each(socket, next, &mut lost);
                     next += 1;
                 }
                 Err(error) => {
-                    lost(datagrams, error);
+                    lost(datagrams, &error);
                     next += 1;
                 }
             }
         }
         self.clear();
         sent
+    }
+
+    /// The same with a file that takes one at a time, as a TAP does: `writev` for each.
+    pub fn write(&mut self, file: BorrowedFd<'_>, mut lost: impl FnMut(Range<usize>, &io::Error)) {
+        for (index, datagram) in self.outbox.datagrams.iter().enumerate() {
+            let pieces = &self.outbox.iovecs[datagram.first..datagram.end];
+            // SAFETY: the pieces are readable memory during the call, as in `Outbox::call`.
+            let written =
+                unsafe { libc::writev(file.as_raw_fd(), pieces.as_ptr(), pieces.len() as c_int) };
+            if written < 0 {
+                lost(index..index + 1, &io::Error::last_os_error());
+            }
+        }
+        self.clear();
     }
 
     fn clear(&mut self) {
@@ -287,17 +309,18 @@ impl Outbox {
         &mut self,
         socket: BorrowedFd<'_>,
         index: usize,
-        lost: &mut dyn FnMut(u64, io::Error),
+        lost: &mut dyn FnMut(Range<usize>, &io::Error),
     ) -> bool {
         let Message { to, first, end, .. } = self.messages[index];
         let mut all = true;
-        for datagram in &self.datagrams[first..end] {
+        for index in first..end {
+            let datagram = self.datagrams[index];
             let header = header_for(&to, &mut self.iovecs[datagram.first..datagram.end]);
             // SAFETY: as in `call`, of one message.
             let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) };
             if sent < 0 {
                 all = false;
-                lost(1, io::Error::last_os_error());
+                lost(index..index + 1, &io::Error::last_os_error());
             }
         }
         all
@@ -323,13 +346,13 @@ const CMSG_HEADER_LEN: usize = size_of::<usize>() + 8;
 /// `CMSG_SPACE` of a `u16`.
 const CONTROL_SEGMENT_LEN: usize = CMSG_HEADER_LEN + 8;
 
-/// Room for a control message of a few bytes.
+/// Room for a control message of a few bytes: `struct tpacket_auxdata` has 20.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; CMSG_HEADER_LEN + 16]);
+struct Control([u8; CMSG_HEADER_LEN + 24]);
 
 impl Control {
-    const EMPTY: Self = Self([0; CMSG_HEADER_LEN + 16]);
+    const EMPTY: Self = Self([0; CMSG_HEADER_LEN + 24]);
 
     /// `UDP_SEGMENT`.
     fn segment(len: u16) -> Self {
@@ -342,17 +365,16 @@ impl Control {
         bytes[CMSG_HEADER_LEN..CMSG_HEADER_LEN + 2].copy_from_slice(&len.to_ne_bytes());
         control
     }
+}
 
-    /// What `UDP_GRO` says, if it is what the first `len` bytes are.
-    fn gro(&self, len: usize) -> Option<usize> {
-        const WORD: usize = size_of::<usize>();
-        let bytes = self.0.get(..len)?;
-        let level = c_int::from_ne_bytes(*bytes.get(WORD..)?.first_chunk()?);
-        let kind = c_int::from_ne_bytes(*bytes.get(WORD + 4..)?.first_chunk()?);
-        let value = c_int::from_ne_bytes(*bytes.get(CMSG_HEADER_LEN..)?.first_chunk()?);
-        let is_gro = (level, kind) == (libc::SOL_UDP, UDP_GRO) && value > 0;
-        usize::try_from(value).ok().filter(|_| is_gro)
-    }
+/// What `UDP_GRO` says, if the control message is that.
+fn gro(control: &[u8]) -> Option<usize> {
+    const WORD: usize = size_of::<usize>();
+    let level = c_int::from_ne_bytes(*control.get(WORD..)?.first_chunk()?);
+    let kind = c_int::from_ne_bytes(*control.get(WORD + 4..)?.first_chunk()?);
+    let value = c_int::from_ne_bytes(*control.get(CMSG_HEADER_LEN..)?.first_chunk()?);
+    let is_gro = (level, kind) == (libc::SOL_UDP, UDP_GRO) && value > 0;
+    usize::try_from(value).ok().filter(|_| is_gro)
 }
 
 /// A message that was received.
@@ -368,8 +390,7 @@ pub struct Arrival {
     pub truncated: bool,
 }
 
-/// Receives a message into each of `buffers`, at most [`DATAGRAMS_RECEIVED_MAX`], as far as the non-blocking `socket` has
-/// some: `arrivals` says what. It is empty after an error. Returns how many it might have received.
+/// Receives datagrams as [`receive_messages`] does: `arrivals` says what. It is empty after an error.
 ///
 /// # Errors
 /// `WouldBlock`: there is none.
@@ -378,8 +399,36 @@ pub fn receive_datagrams<'b>(
     buffers: impl Iterator<Item = Slice<'b>>,
     arrivals: &mut Vec<Arrival>,
 ) -> io::Result<usize> {
-    const MAX: usize = DATAGRAMS_RECEIVED_MAX;
     arrivals.clear();
+    receive_messages(socket, buffers, |Received { len, control, truncated, from }| {
+        let segment_len = gro(control).unwrap_or(len);
+        arrivals.push(Arrival { len, from: from.ip(), segment_len, truncated });
+    })
+}
+
+/// A message as [`receive_messages`] received it.
+#[derive(Debug)]
+pub struct Received<'r> {
+    /// Its bytes in the buffer.
+    pub len: usize,
+    /// The control messages (`struct cmsghdr` and what follows it, cmsg(3)).
+    pub control: &'r [u8],
+    /// There was more of it than the buffer took.
+    pub truncated: bool,
+    from: &'r PeerAddress,
+}
+
+/// Receives a message into each of `buffers`, at most [`DATAGRAMS_RECEIVED_MAX`], as far as the non-blocking `socket` has
+/// some, by one call: `got` hears of each. Returns how many it might have received.
+///
+/// # Errors
+/// `WouldBlock`: there is none.
+pub fn receive_messages<'b>(
+    socket: BorrowedFd<'_>,
+    buffers: impl Iterator<Item = Slice<'b>>,
+    mut got: impl FnMut(Received<'_>),
+) -> io::Result<usize> {
+    const MAX: usize = DATAGRAMS_RECEIVED_MAX;
     let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; MAX];
     let mut iovecs = [const { MaybeUninit::<iovec>::uninit() }; MAX];
     let mut names = [PeerAddress::EMPTY; MAX];
@@ -409,12 +458,11 @@ pub fn receive_datagrams<'b>(
     for ((header, name), control) in headers.iter().zip(&names).zip(&controls).take(received) {
         // SAFETY: the kernel says that it received as many messages as headers were filled in, at most.
         let header = unsafe { header.assume_init_ref() };
-        let len = header.msg_len as usize;
-        arrivals.push(Arrival {
-            len,
-            from: name.ip(),
-            segment_len: control.gro(header.msg_hdr.msg_controllen as _).unwrap_or(len),
+        got(Received {
+            len: header.msg_len as usize,
+            control: &control.0[..control.0.len().min(header.msg_hdr.msg_controllen as _)],
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            from: name,
         });
     }
     Ok(count as usize)

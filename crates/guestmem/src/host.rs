@@ -15,9 +15,11 @@ pub struct HostBuffer {
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
-    /// A zeroed buffer of `len` bytes.
+    /// A zeroed buffer of `len` bytes. Of a large one the kernel gives memory as it is used.
     pub fn new(len: usize) -> Self {
-        Self { bytes: (0..len).map(|_| UnsafeCell::new(0)).collect() }
+        let zeroed = Box::into_raw(vec![0_u8; len].into_boxed_slice());
+        // SAFETY: it comes from a box, and `UnsafeCell<u8>` has the layout of `u8`.
+        Self { bytes: unsafe { Box::from_raw(zeroed as *mut [UnsafeCell<u8>]) } }
     }
 
     /// `len` bytes at `at`, if they are in the buffer.

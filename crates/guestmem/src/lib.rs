@@ -16,8 +16,8 @@
 //! | `log.rs` | [`DirtyLog`], [`WriteLog`]: which pages were written, for a guest that moves |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`], [`Elements`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
-//! | `io.rs` | `readv`, `writev` and `recvmsg` between a file descriptor and slices |
-//! | `datagrams.rs` | [`Outbox`], [`receive_datagrams`]: the same for many datagrams at once, with UDP GSO and GRO |
+//! | `io.rs` | `read` from a file descriptor into a slice |
+//! | `datagrams.rs` | [`Outbox`], [`receive_messages`]: many messages at once to and from slices, with UDP GSO and GRO |
 //! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
 //! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
@@ -48,10 +48,12 @@ pub mod watch;
 mod window;
 
 pub use account::{Account, Bound, Mapped, total_mapped};
-pub use datagrams::{Arrival, Batch, Outbox, PeerAddress, Sent, receive_datagrams};
+pub use datagrams::{
+    Arrival, Batch, Outbox, PeerAddress, Received, Sent, receive_datagrams, receive_messages,
+};
 pub use fault::fault_count;
 pub use host::HostBuffer;
-pub use io::{Message, readv, recvmsg, writev};
+pub use io::read;
 pub use log::{DirtyLog, LOG_PAGE_BYTES, LogError, Marks, WriteLog, WriteMarks};
 pub use mapping::{MapError, RegionSpec};
 pub use pages::MappedPages;

@@ -214,21 +214,6 @@ fn recycling_keeps_the_allocation() {
     assert_eq!(again.as_ptr(), place);
 }
 
-#[test]
-fn scatter_gather_io_moves_the_bytes_in_order() {
-    let (reader, writer) = rustix::pipe::pipe().unwrap();
-    let buffer = HostBuffer::new(8);
-    buffer.slice(0, 8).unwrap().write(b"bodypart");
-    let body = [buffer.slice(4, 4).unwrap(), buffer.slice(0, 4).unwrap()];
-    assert_eq!(writev(writer.as_fd(), &[b"he", b"ad"], &body).unwrap(), 12);
-    let target = HostBuffer::new(8);
-    let mut head = [0; 4];
-    assert_eq!(readv(reader.as_fd(), &mut head, &[target.slice(0, 8).unwrap()]).unwrap(), 12);
-    let mut back = [0; 8];
-    target.slice(0, 8).unwrap().read(&mut back);
-    assert_eq!((&head, &back), (b"head", b"partbody"));
-}
-
 proptest! {
     /// Whatever is asked, a piece lies in a region or is refused, and lengths add up.
     #[test]

@@ -16,8 +16,6 @@ const FRONT_LEN: usize = VNET_LEN + ADDRESSES_LEN;
 const CMSG_HEADER_LEN: usize = size_of::<usize>() + 8;
 /// `struct tpacket_auxdata` has 20 bytes; its TCI and its TPID are the last.
 const AUXDATA_LEN: usize = 20;
-/// Room for that control message, which is aligned to a word.
-pub(crate) const CONTROL_LEN: usize = CMSG_HEADER_LEN + AUXDATA_LEN.next_multiple_of(8);
 
 /// The tag, TPID and TCI, that the control messages of a received frame say it had. Of this socket
 /// they are one: that of `PACKET_AUXDATA`.

@@ -8,10 +8,9 @@
 //! | `error.rs` | [`PacketError`], with advice |
 //! | `sys.rs` | bind(2), getsockname(2) and the socket options; the only file with `unsafe` |
 //!
-//! The port itself is [`weir_port_tap::FramePort`], as for a TAP: a frame toward the interface is one `writev`
-//! straight from the sending guest's memory, a frame from it one `recvmsg` into a buffer of weir's. With
-//! `PACKET_VNET_HDR` both carry a `virtio_net_hdr`: Linux segments and fills in checksums where the interface does
-//! not.
+//! The port itself is [`weir_port_tap::FramePort`], as for a TAP: a burst toward the interface is one `sendmmsg`
+//! straight from the sending guest's memory, a burst from it one `recvmmsg` into buffers of weir's. With
+//! `PACKET_VNET_HDR` frames carry a `virtio_net_hdr`: Linux segments and fills in checksums where the interface does not.
 //!
 //! The host keeps using the interface: its stack receives incoming frames too, and its own frames do not reach the
 //! switch (`PACKET_IGNORE_OUTGOING`). An interface for weir alone should have no addresses.

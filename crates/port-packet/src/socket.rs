@@ -11,14 +11,14 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use weir_engine::Side;
-use weir_guestmem::{HostBuffer, recvmsg};
-use weir_limits::PACKET_SOCKET_BUFFER_LEN;
+use weir_guestmem::{Batch, HostBuffer, receive_messages};
+use weir_limits::{DATAGRAMS_RECEIVED_MAX, PACKET_SOCKET_BUFFER_LEN};
 use weir_policy::steering::Steering;
 use weir_port_tap::{FrameDevice, InterfaceName, Link, LinkError, SLOT_LEN};
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Mac, OffloadCaps};
 
-use crate::auxdata::{self, CONTROL_LEN, VNET_LEN};
+use crate::auxdata::{self, VNET_LEN};
 use crate::error::PacketError;
 use crate::sys;
 
@@ -197,25 +197,43 @@ impl FrameDevice for PacketSocket {
         VNET_LEN
     }
 
-    fn receive(&self, queue: BorrowedFd<'_>, buffer: &HostBuffer) -> io::Result<Range<usize>> {
-        let slot = buffer.slice(0, SLOT_LEN).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut control = [0; CONTROL_LEN];
-        let message = match recvmsg(queue, &[slot.skip(TAG_LEN)], &mut control) {
+    fn receive(
+        &self,
+        queue: BorrowedFd<'_>,
+        buffers: &mut dyn Iterator<Item = &HostBuffer>,
+        places: &mut Vec<Range<usize>>,
+    ) -> io::Result<usize> {
+        let mut slots = [None; DATAGRAMS_RECEIVED_MAX];
+        for (slot, buffer) in slots.iter_mut().zip(buffers) {
+            *slot = buffer.slice(0, SLOT_LEN);
+        }
+        let slots = || slots.iter().flatten();
+        let mut filled = slots();
+        let received = receive_messages(queue, slots().map(|slot| slot.skip(TAG_LEN)), |message| {
+            let end = TAG_LEN + message.len;
+            let tag = filled.next().zip(auxdata::tag(message.control));
+            let tagged = tag.is_some_and(|(slot, tag)| auxdata::put_back(&slot.first(end), tag));
+            places.push(if tagged { 0..end } else { TAG_LEN..end });
+        });
+        match received {
             // The link went down, which is said once, and no frame is lost by it: ask again.
             Err(error)
                 if Errno::from_io_error(&error) == Some(Errno::NETDOWN)
                     && sys::bound_to(queue).is_ok_and(|index| index.is_some()) =>
             {
-                return Err(io::ErrorKind::Interrupted.into());
+                Err(io::ErrorKind::Interrupted.into())
             }
-            result => result?,
-        };
-        let end = TAG_LEN + message.len;
-        let tag = control.get(..message.control_len).and_then(auxdata::tag);
-        match tag {
-            Some(tag) if auxdata::put_back(&slot.first(end), tag) => Ok(0..end),
-            _ => Ok(TAG_LEN..end),
+            result => result,
         }
+    }
+
+    fn send(
+        &self,
+        queue: BorrowedFd<'_>,
+        batch: &mut Batch<'_, '_>,
+        lost: &mut dyn FnMut(Range<usize>, &io::Error),
+    ) {
+        batch.send(queue, lost);
     }
 
     fn is_gone(&self, queue: BorrowedFd<'_>, _side: Side, _error: &io::Error) -> bool {

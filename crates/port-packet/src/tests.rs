@@ -15,7 +15,7 @@ use weir_guestmem::HostBuffer;
 use weir_port_tap::{FrameDevice, FramePort, LinkError, SLOT_LEN, UplinkPort};
 use weir_wire::{VnetHdr, vnet};
 
-use crate::auxdata::{self, CONTROL_LEN, VNET_LEN};
+use crate::auxdata::{self, VNET_LEN};
 use crate::{PacketError, PacketOptions, PacketSocket};
 
 /// How long anything may take before a test gives up.
@@ -30,7 +30,7 @@ fn control(level: i32, kind: i32, status: u32, tci: u16, tpid: u16) -> Vec<u8> {
     bytes.extend([0; 12]);
     bytes.extend(tci.to_ne_bytes());
     bytes.extend(tpid.to_ne_bytes());
-    bytes.resize(CONTROL_LEN, 0);
+    bytes.resize(size_of::<usize>() + 8 + 24, 0);
     bytes
 }
 
@@ -287,7 +287,10 @@ fn root_a_tagged_frame_leaves_the_switch_as_it_came() {
     let buffer = HostBuffer::new(SLOT_LEN);
     let mut got = Vec::new();
     soon("the frame arrives", || {
-        let Ok(place) = to.receive(to.queues()[0].as_fd(), &buffer) else { return false };
+        let mut places = Vec::new();
+        let queue = to.queues()[0].as_fd();
+        let _ = to.receive(queue, &mut std::iter::once(&buffer), &mut places);
+        let Some(place) = places.pop() else { return false };
         got.resize(place.len(), 0);
         buffer.slice(place.start, place.len()).unwrap().read(&mut got);
         true

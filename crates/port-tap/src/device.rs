@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libc::c_int;
 use rustix::fs::{Mode, OFlags};
 use weir_engine::Side;
-use weir_guestmem::{HostBuffer, readv};
+use weir_guestmem::{Batch, HostBuffer, read};
 use weir_policy::steering::Steering;
 use weir_wire::{Mac, OffloadCaps, VnetHdr};
 
@@ -216,13 +216,29 @@ impl FrameDevice for Tap {
         VnetHdr::LEN
     }
 
-    fn receive(&self, queue: BorrowedFd<'_>, buffer: &HostBuffer) -> io::Result<Range<usize>> {
-        let slice = buffer.slice(0, SLOT_LEN).ok_or(io::ErrorKind::InvalidInput)?;
-        match readv(queue, &mut [], &[slice])? {
+    /// One frame: a TAP gives no more by a call, and takes no more.
+    fn receive(
+        &self,
+        queue: BorrowedFd<'_>,
+        buffers: &mut dyn Iterator<Item = &HostBuffer>,
+        places: &mut Vec<Range<usize>>,
+    ) -> io::Result<usize> {
+        let buffer = buffers.next().and_then(|buffer| buffer.slice(0, SLOT_LEN));
+        match read(queue, &buffer.ok_or(io::ErrorKind::InvalidInput)?)? {
             // A TAP has no frame without bytes: this is a descriptor's other side that has closed.
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            len => Ok(0..len),
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            len => places.push(0..len),
         }
+        Ok(1)
+    }
+
+    fn send(
+        &self,
+        queue: BorrowedFd<'_>,
+        batch: &mut Batch<'_, '_>,
+        lost: &mut dyn FnMut(Range<usize>, &io::Error),
+    ) {
+        batch.write(queue, lost);
     }
 
     fn is_gone(&self, _queue: BorrowedFd<'_>, side: Side, error: &io::Error) -> bool {

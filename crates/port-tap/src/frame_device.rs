@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use weir_engine::Side;
-use weir_guestmem::HostBuffer;
+use weir_guestmem::{Batch, HostBuffer};
 use weir_limits::FRAME_LEN_MAX;
 use weir_policy::steering::Steering;
 use weir_wire::vlan::TAG_LEN;
@@ -17,8 +17,7 @@ use weir_wire::{OffloadCaps, VnetHdr};
 /// the frame too long.
 pub const SLOT_LEN: usize = TAG_LEN + VnetHdr::LEN + FRAME_LEN_MAX as usize + 1;
 
-/// A device that a [`FramePort`](crate::FramePort) serves. A frame toward it is one `writev` of the
-/// header and the frame.
+/// A device that a [`FramePort`](crate::FramePort) serves.
 pub trait FrameDevice: Send + Sync {
     /// The interface's name.
     fn name(&self) -> &str;
@@ -35,12 +34,27 @@ pub trait FrameDevice: Send + Sync {
     /// Bytes of the `virtio_net_hdr`: 12, or 10 without `num_buffers`.
     fn vnet_len(&self) -> usize;
 
-    /// Reads the next frame into `buffer`, of [`SLOT_LEN`] bytes: where in it header and frame are.
+    /// Reads frames by one system call, one into each of `buffers`, in their order, which have [`SLOT_LEN`] bytes:
+    /// `places` has where in them header and frame are. Says how many it might have read: with fewer in `places`
+    /// there are no more.
     ///
     /// # Errors
     /// `WouldBlock`: there is none. `Interrupted`: it is worth asking again. Any other means a lost
     /// frame, if not a lost device: see [`is_gone`](Self::is_gone).
-    fn receive(&self, queue: BorrowedFd<'_>, buffer: &HostBuffer) -> io::Result<Range<usize>>;
+    fn receive(
+        &self,
+        queue: BorrowedFd<'_>,
+        buffers: &mut dyn Iterator<Item = &HostBuffer>,
+        places: &mut Vec<Range<usize>>,
+    ) -> io::Result<usize>;
+
+    /// Sends all frames of `batch`, each behind its header. `lost` hears which were not sent, and why.
+    fn send(
+        &self,
+        queue: BorrowedFd<'_>,
+        batch: &mut Batch<'_, '_>,
+        lost: &mut dyn FnMut(Range<usize>, &io::Error),
+    );
 
     /// Whether `error`, of reading ([`Side::Tx`]) or writing ([`Side::Rx`]), says that the device is
     /// lost; otherwise one frame is.

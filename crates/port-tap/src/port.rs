@@ -1,6 +1,6 @@
 //! A frame device as the engine sees it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use weir_engine::gro::EgressList;
 use weir_engine::guest::TransmitCalls;
 use weir_engine::queue::TransmitQueue;
 use weir_engine::{Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken};
-use weir_guestmem::{Slice, recycle, writev};
+use weir_guestmem::{Batch, Outbox, PeerAddress};
 use weir_policy::steering::{Receiver, Steering};
 
 use crate::frame_device::FrameDevice;
@@ -28,8 +28,68 @@ pub struct FramePort {
 }
 
 thread_local! {
-    /// Room for one packet's pieces, so that a worker allocates it once.
-    static PIECES: Cell<Vec<Slice<'static>>> = const { Cell::new(Vec::new()) };
+    /// Room for a burst on its way out, so that a worker allocates it once.
+    static OUTBOX: RefCell<(Outbox, Vec<Counted>)> = RefCell::default();
+}
+
+/// A packet that is to be sent.
+struct Counted {
+    /// Frames that it stands for, and bytes of it in all.
+    frames: u32,
+    bytes: usize,
+}
+
+/// A burst on its way out.
+struct Sending<'p, 'm> {
+    port: &'p FramePort,
+    queue: usize,
+    fd: BorrowedFd<'p>,
+    batch: Batch<'p, 'm>,
+    /// Of each packet in the batch.
+    counted: &'p mut Vec<Counted>,
+}
+
+impl<'m> Sending<'_, 'm> {
+    /// Adds one packet: header and front from weir, the rest from where its sender put it.
+    fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
+        let device = &self.port.device;
+        let header = packet.offload.to_vnet(0).to_bytes();
+        let front = [&header[..device.vnet_len().min(header.len())], packet.head.as_slice()];
+        let to = [PeerAddress::NONE];
+        if !self.batch.push(&front, packet.body(), &to, false) {
+            self.send();
+            if !self.batch.push(&front, packet.body(), &to, false) {
+                self.port.counters().dropped(DropReason::DeviceError, packet.frames.into());
+                return Put::Refused;
+            }
+        }
+        self.counted.push(Counted { frames: packet.frames, bytes: packet.frames_len() });
+        Put::Done
+    }
+
+    /// Sends what was added, and counts it.
+    fn send(&mut self) {
+        let Self { port, queue, fd, batch, counted } = self;
+        port.device.send(*fd, batch, &mut |which, error| {
+            for lost in counted.get_mut(which).into_iter().flatten() {
+                let reason = match error.kind() {
+                    io::ErrorKind::WouldBlock => DropReason::RxRingFull,
+                    _ => DropReason::DeviceError,
+                };
+                port.counters().dropped(reason, lost.frames.into());
+                (lost.frames, lost.bytes) = (0, 0);
+            }
+            let would_block = error.kind() == io::ErrorKind::WouldBlock;
+            if !would_block && port.device.is_gone(*fd, Side::Rx, error) {
+                port.service.gone(error);
+            }
+        });
+        if let Some(rx) = port.counters().rx.get(*queue) {
+            rx.frames.add(counted.iter().map(|sent| u64::from(sent.frames)).sum());
+            rx.bytes.add(counted.iter().map(|sent| sent.bytes as u64).sum());
+        }
+        counted.clear();
+    }
 }
 
 impl FramePort {
@@ -63,35 +123,8 @@ impl FramePort {
         Some((tx, DeviceQueue { service, index, device, queue, buffers, lost }))
     }
 
-    /// Writes one packet: header and front from weir, the rest from where its sender put it.
-    fn put<'m>(
-        &self,
-        queue: usize,
-        fd: BorrowedFd<'_>,
-        packet: &Packet<'_, 'm>,
-        pieces: &mut Vec<Slice<'m>>,
-    ) -> Put {
-        pieces.clear();
-        pieces.extend(packet.body());
-        let header = packet.offload.to_vnet(0).to_bytes();
-        let header = &header[..self.device.vnet_len().min(header.len())];
-        match writev(fd, &[header, packet.head.as_slice()], pieces) {
-            Ok(_) => {
-                if let Some(rx) = self.service.counters().rx.get(queue) {
-                    rx.frames.add(packet.frames.into());
-                    rx.bytes.add(packet.frames_len() as u64);
-                }
-                Put::Done
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Put::Full,
-            Err(error) => {
-                self.service.counters().dropped(DropReason::DeviceError, packet.frames.into());
-                if self.device.is_gone(fd, Side::Rx, &error) {
-                    self.service.gone(&error);
-                }
-                Put::Refused
-            }
-        }
+    fn counters(&self) -> &PortCounters {
+        self.service.counters()
     }
 }
 
@@ -107,24 +140,23 @@ impl Port for FramePort {
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let Some(fd) = self.device.queues().get(queue) else {
-            self.service.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
+            self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Delivered { frames: frames.len(), ..Delivered::default() };
         };
-        let mut pieces = recycle(PIECES.take());
-        let mut list = EgressList::new(burst, frames, self.device.offloads());
-        while let Some(sent) =
-            list.emit_next(|packet| self.put(queue, fd.as_fd(), &packet, &mut pieces))
-        {
-            if !sent.settle(self.service.counters()) {
-                break;
+        OUTBOX.with_borrow_mut(|(outbox, counted)| {
+            counted.clear();
+            let (fd, batch) = (fd.as_fd(), outbox.batch());
+            let mut sending = Sending { port: self, queue, fd, batch, counted };
+            let mut list = EgressList::new(burst, frames, self.device.offloads());
+            while let Some(sent) = list.emit_next(|packet| sending.put(&packet)) {
+                sent.settle(self.counters());
             }
-        }
-        self.service.counters().merged(list.merged());
-        let dealt_with = list.delivered();
-        PIECES.set(recycle(pieces));
-        // The receive side is the host's backlog or the interface's queue, which is never full for
-        // long and says nothing when it has room again: there is nothing to wait for.
-        Delivered { worth_waiting: false, hold_until: None, ..dealt_with }
+            sending.send();
+            self.counters().merged(list.merged());
+            // The receive side is the host's backlog or the interface's queue, which is never full for
+            // long and says nothing when it has room again: there is nothing to wait for.
+            Delivered { worth_waiting: false, hold_until: None, ..list.delivered() }
+        })
     }
 
     fn arm_tx(&self, queue: usize) -> bool {

@@ -26,6 +26,10 @@ impl Buffers {
     pub(crate) fn new() -> Self {
         Self((0..TAP_SLOTS).map(|_| OnceLock::new()).collect())
     }
+
+    fn get(&self, slot: u16) -> &HostBuffer {
+        self.0[usize::from(slot)].get_or_init(|| HostBuffer::new(SLOT_LEN)) // one of ours
+    }
 }
 
 /// Which buffers hold a frame, and where in them.
@@ -34,6 +38,8 @@ pub(crate) struct Slots {
     places: Box<[Range<usize>]>,
     /// The last one freed is used first: its memory is still in the CPU's cache.
     free: Vec<u16>,
+    /// Room for the places of what one call has read.
+    read: Vec<Range<usize>>,
     /// The last read found nothing more. The descriptor is edge-triggered: from then on, and only
     /// then, the next frame gives a kick.
     drained: bool,
@@ -44,6 +50,7 @@ impl Slots {
         Self {
             places: vec![0..0; TAP_SLOTS].into(),
             free: (0..TAP_SLOTS as u16).rev().collect(),
+            read: Vec::with_capacity(TAP_BURST_MAX),
             drained: false,
         }
     }
@@ -130,35 +137,34 @@ impl Source for DeviceQueue<'_> {
         slots.drained = false;
         // A slot is free for each frame of a burst, however many wait (asserted in weir_limits), unless
         // several bursts are under way.
-        while frames < TAP_BURST_MAX
-            && let Some(slot) = slots.free.pop()
-        {
-            let index = usize::from(slot);
-            let buffer = self.buffers.0[index].get_or_init(|| HostBuffer::new(SLOT_LEN));
-            match self.device.receive(self.queue, buffer) {
-                Ok(place) => {
-                    frames += 1;
-                    slots.places[index] = place.clone();
-                    self.add(burst, buffer, place, slot.into(), now_ns);
-                }
-                Err(error) => {
-                    slots.free.push(slot);
-                    match error.kind() {
-                        io::ErrorKind::Interrupted => {}
-                        io::ErrorKind::WouldBlock => {
-                            slots.drained = true;
-                            break;
-                        }
-                        _ if self.device.is_gone(self.queue, Side::Tx, &error) => {
-                            self.lost.set(Some(error));
-                            break;
-                        }
-                        _ => {
-                            frames += 1;
-                            self.counters().dropped(DropReason::DeviceError, 1);
-                        }
+        while frames < TAP_BURST_MAX && !slots.drained && !slots.free.is_empty() {
+            let Slots { free, read, .. } = slots;
+            read.clear();
+            let last_freed = free.iter().rev().take(TAP_BURST_MAX - frames);
+            let mut into = last_freed.map(|slot| self.buffers.get(*slot));
+            match self.device.receive(self.queue, &mut into, read) {
+                Ok(asked) => {
+                    slots.drained = slots.read.len() < asked;
+                    frames += slots.read.len();
+                    for index in 0..slots.read.len() {
+                        let Some(slot) = slots.free.pop() else { break };
+                        let place = slots.read[index].clone();
+                        slots.places[usize::from(slot)] = place.clone();
+                        self.add(burst, self.buffers.get(slot), place, slot.into(), now_ns);
                     }
                 }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock => slots.drained = true,
+                    _ if self.device.is_gone(self.queue, Side::Tx, &error) => {
+                        self.lost.set(Some(error));
+                        break;
+                    }
+                    _ => {
+                        frames += 1;
+                        self.counters().dropped(DropReason::DeviceError, 1);
+                    }
+                },
             }
         }
         Ok(frames)

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
@@ -155,7 +156,9 @@ impl VxlanPort {
     fn flush(&self, sender: usize, batch: &mut Batch<'_, '_>) {
         let Some(socket) = self.sockets.senders.get(sender) else { return };
         let counters = self.service.counters();
-        let lost = |datagrams, error: io::Error| counters.dropped(why(&error), datagrams);
+        let lost = |datagrams: Range<usize>, error: &io::Error| {
+            counters.dropped(why(error), datagrams.len() as u64);
+        };
         if batch.send(socket.as_fd(), lost).refuses_gso {
             // The way's interface has no checksum offload.
             self.gso.store(false, Ordering::Relaxed);

@@ -111,7 +111,10 @@ impl Host {
 
     /// The next frame, if there is one.
     fn receive(&self) -> Option<Vec<u8>> {
-        let place = self.socket.receive(self.socket.queues()[0].as_fd(), &self.buffer).ok()?;
+        let mut places = Vec::new();
+        let queue = self.socket.queues()[0].as_fd();
+        self.socket.receive(queue, &mut std::iter::once(&self.buffer), &mut places).ok()?;
+        let place = places.pop()?;
         let mut bytes = vec![0; place.len()];
         self.buffer.slice(place.start, place.len()).unwrap().read(&mut bytes);
         Some(bytes.split_off(self.socket.vnet_len()))

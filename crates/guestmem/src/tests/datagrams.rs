@@ -41,7 +41,7 @@ fn datagrams_are_gathered_and_keep_their_bounds_with_gso_and_without() {
                 [payload.slice(0, len / 2).unwrap(), payload.slice(0, len - len / 2).unwrap()];
             assert!(batch.push(&[&[number], b"head"], body.into_iter(), &address, gso));
         }
-        let sent = batch.send(from.as_fd(), |count, error| panic!("{count} lost: {error}"));
+        let sent = batch.send(from.as_fd(), |which, error| panic!("{which:?} lost: {error}"));
         assert_eq!(sent, Sent::default());
         assert!(batch.is_empty());
         for (number, len) in [(1, 500), (2, 500), (3, 20), (4, 500)] {
@@ -60,7 +60,7 @@ fn one_datagram_goes_to_each_of_several() {
     let mut batch = outbox.batch();
     assert!(batch.push(&[b"for all"], std::iter::empty(), &addresses, true));
     assert!(batch.push(&[b"for one"], std::iter::empty(), &addresses[1..], true));
-    batch.send(from.as_fd(), |count, error| panic!("{count} lost: {error}"));
+    batch.send(from.as_fd(), |which, error| panic!("{which:?} lost: {error}"));
     assert_eq!(received(&to), b"for all");
     assert_eq!((received(&other), received(&other)), (b"for all".into(), b"for one".into()));
 }
@@ -78,9 +78,30 @@ fn what_the_kernel_refuses_is_said_and_the_rest_goes() {
     assert!(batch.push(&[b"b"], body.into_iter(), &here, true));
     assert!(batch.push(&[b"c"], std::iter::empty(), &here, true));
     let mut lost = Vec::new();
-    batch.send(from.as_fd(), |count, error| lost.push((count, error.raw_os_error())));
-    assert_eq!(lost, [(1, Some(libc::EMSGSIZE))]);
+    batch.send(from.as_fd(), |which, error| lost.push((which, error.raw_os_error())));
+    assert_eq!(lost, [(1..2, Some(libc::EMSGSIZE))]);
     assert_eq!((received(&to), received(&to)), (b"a".into(), b"c".into()));
+}
+
+#[test]
+fn a_file_gets_them_one_by_one_and_says_which_it_does_not_take() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+    let page = filled(&[7; 4090]);
+    let mut outbox = Outbox::default();
+    let mut batch = outbox.batch();
+    for body in [page.slice(0, 3), page.slice(0, 4090), page.slice(4, 1)] {
+        assert!(batch.push(&[b"a", b"b"], body.into_iter(), &[PeerAddress::NONE], false));
+    }
+    let mut lost = Vec::new();
+    batch.write(writer.as_fd(), |which, error| lost.push((which, error.kind())));
+    assert!(batch.is_empty());
+    assert_eq!(lost, [(1..2, std::io::ErrorKind::WouldBlock)]);
+    let target = HostBuffer::new(16);
+    let into = target.slice(0, 16).unwrap();
+    assert_eq!(read(reader.as_fd(), &into).unwrap(), 8);
+    assert_eq!(into.read_array(), Some(*b"ab\x07\x07\x07ab\x07"));
 }
 
 #[test]
@@ -108,7 +129,7 @@ fn messages_are_received_with_their_senders_and_where_they_are_cut() {
     for part in [&b"aaaa"[..], b"bbbb", b"c"] {
         assert!(batch.push(&[part], std::iter::empty(), &here, true));
     }
-    batch.send(from.as_fd(), |count, error| panic!("{count} lost: {error}"));
+    batch.send(from.as_fd(), |which, error| panic!("{which:?} lost: {error}"));
     let buffers = [HostBuffer::new(64), HostBuffer::new(64)];
     let slices = [0, 1].map(|index: usize| buffers[index].slice(0, 64).unwrap());
     let mut arrivals = Vec::new();
