@@ -153,8 +153,13 @@ fn of_switch(stats: &SwitchStats, text: &mut Text) {
     };
     let cpu = ("weir_worker_cpu_seconds_total", "Processor time of workers.");
     text.family(Counter, cpu, worker(|it| seconds(it.cpu_ns)));
-    let wakeups = ("weir_worker_wakeups_total", "How often workers woke from sleep.");
-    text.family(Counter, wakeups, worker(|it| it.wakeups as f64));
+    let wakeups = ("weir_worker_wakeups_total", "How often workers woke from sleep, and what for.");
+    let woken_for = stats.workers.iter().flat_map(|it| {
+        let worker = Cow::from(it.id.to_string());
+        let labels = move |what| [("worker", worker.clone()), ("reason", Cow::from(what))];
+        it.wakeups_for.iter().map(move |(what, times)| (labels(what), *times))
+    });
+    text.family(Counter, wakeups, woken_for);
     let late = ("weir_worker_late_timers_total", "Timers that were later than workers allow for.");
     text.family(Counter, late, worker(|it| it.late_timers as f64));
     let limits = || stats.limits.iter().map(|(name, limit)| ([("limit", Cow::from(name))], *limit));

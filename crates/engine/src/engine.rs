@@ -18,7 +18,7 @@ use weir_policy::schedule::Share;
 use crate::crew::{Crew, Execution, Options, Roster};
 use crate::dispatcher::{Dispatcher, Moved, set_helper};
 use crate::filter::PortRules;
-use crate::handle::WorkerHandle;
+use crate::handle::{WokenFor, WorkerHandle};
 use crate::lock::lock;
 use crate::mtu::FrameLenMax;
 use crate::police::Police;
@@ -26,7 +26,7 @@ use crate::poller::{QueueRef, Watch};
 use crate::port::{Port, Side};
 use crate::share::RateLimit;
 use crate::shared::Shared;
-use crate::stats::PortCounters;
+use crate::stats::{Counter, PortCounters};
 use crate::storm::{Storm, StormLimit};
 use crate::switch::{Ports, Slot, slot};
 use crate::worker::Worker;
@@ -43,6 +43,8 @@ pub struct Engine {
 pub struct WorkerStats {
     /// Times it woke from sleep.
     pub wakeups: u64,
+    /// And what for, in the order of [`WokenFor::ALL`].
+    pub woken_for: [u64; WokenFor::ALL.len()],
     /// Bursts it forwarded.
     pub bursts: u64,
     /// Times it was told to look at a queue, between two bursts, though no kick had come.
@@ -298,6 +300,7 @@ impl Engine {
     pub fn workers(&self) -> Vec<WorkerStats> {
         let stats = |worker: &Arc<WorkerHandle>| WorkerStats {
             wakeups: worker.wakeups.get(),
+            woken_for: worker.woken_for.each_ref().map(Counter::get),
             bursts: worker.bursts.get(),
             nudges: worker.nudges.get(),
             cpu_ns: thread_cpu_ns(worker.thread_id.load(Ordering::Relaxed)),

@@ -8,6 +8,59 @@ use crate::poller::Poller;
 use crate::stalls::Retry;
 use crate::stats::Counter;
 
+/// What ended a worker's sleep. Where several things came at once it is the first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WokenFor {
+    /// A guest has sent frames.
+    Kick,
+    /// An uplink has frames.
+    Uplink,
+    /// A receiver has buffers, which frames may wait for.
+    Buffers,
+    /// weir itself: a queue is to be looked at, frames are to be tried again, a signal.
+    Told,
+    /// A nap was over.
+    Nap,
+    /// A held call for received frames was due.
+    ReceivedHold,
+    /// A held call for sent frames was due.
+    SentHold,
+    /// Frames have waited long enough for their receiver or their rate, or kicks were ignored long enough.
+    Waited,
+    /// The timer was for what was dealt with before.
+    Nothing,
+}
+
+impl WokenFor {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::Kick,
+        Self::Uplink,
+        Self::Buffers,
+        Self::Told,
+        Self::Nap,
+        Self::ReceivedHold,
+        Self::SentHold,
+        Self::Waited,
+        Self::Nothing,
+    ];
+
+    /// Its name in statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kick => "kick",
+            Self::Uplink => "uplink",
+            Self::Buffers => "buffers",
+            Self::Told => "told",
+            Self::Nap => "nap",
+            Self::ReceivedHold => "hold_rx",
+            Self::SentHold => "hold_tx",
+            Self::Waited => "waited",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
 /// What others may see of a worker, and how they reach it. Each worker writes its own with every burst: on
 /// lines of cache, which processors fetch in pairs, that no other worker writes.
 #[repr(align(128))]
@@ -22,6 +75,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) thread_id: AtomicU32,
     /// Times it woke from sleep.
     pub(crate) wakeups: Counter,
+    /// And what for.
+    pub(crate) woken_for: [Counter; WokenFor::ALL.len()],
     /// Bursts it forwarded.
     pub(crate) bursts: Counter,
     /// Times it was told to look at a queue.
@@ -41,6 +96,7 @@ impl WorkerHandle {
             told: AtomicBool::new(false),
             thread_id: AtomicU32::new(0),
             wakeups: Counter::default(),
+            woken_for: Default::default(),
             bursts: Counter::default(),
             nudges: Counter::default(),
             timer_lead_ns: AtomicU64::new(0),

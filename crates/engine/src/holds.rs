@@ -34,6 +34,15 @@ impl Holds {
         received.into_iter().chain(until_ns(&self.transmitted)).min()
     }
 
+    /// Of which side's a call is due at `now_ns`, those for received frames `lead_ns` sooner.
+    pub(crate) fn due(&self, now_ns: u64, lead_ns: u64) -> Option<Side> {
+        let by = |heap, by_ns| until_ns(heap).is_some_and(|until_ns| until_ns <= by_ns);
+        if by(&self.received, now_ns.saturating_add(lead_ns)) {
+            return Some(Side::Rx);
+        }
+        by(&self.transmitted, now_ns).then_some(Side::Tx)
+    }
+
     /// Removes an entry that has ended at `now_ns`, with its deadline. Calls for received frames end `lead_ns`
     /// sooner.
     #[inline]

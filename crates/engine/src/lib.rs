@@ -93,6 +93,7 @@ pub use crew::{Execution, Options, Pair, Pairs, Realization};
 pub use dispatcher::Moved;
 pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thread_cpu_ns};
 pub use flow::{record_flows, symmetric_hash};
+pub use handle::WokenFor;
 pub use lock::lock;
 pub use meter::{ns_of_ticks, ticks_of_ns};
 pub use poller::{QueueRef, Watch};

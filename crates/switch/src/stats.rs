@@ -97,6 +97,9 @@ pub struct WorkerStats {
     pub id: u32,
     /// How often it woke from sleep.
     pub wakeups: u64,
+    /// And what for, by name.
+    #[serde(default)]
+    pub wakeups_for: BTreeMap<String, u64>,
     /// How many bursts of frames it forwarded.
     pub bursts: u64,
     /// Processor time it used, in nanoseconds.

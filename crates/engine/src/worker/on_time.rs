@@ -90,8 +90,13 @@ impl Worker {
     /// When to be back from a sleep at the latest (ns); `None` where nothing says so.
     pub(super) fn wake_ns(&self) -> Option<u64> {
         let hold = self.holds.wake_ns(self.lateness.lead_ns());
-        let others = [self.stalls.wake_ns(), self.ready.next_release_ns(), self.kicks.wake_ns()];
-        others.into_iter().chain([hold]).flatten().min()
+        hold.into_iter().chain(self.waits_ns()).min()
+    }
+
+    /// The same without held calls: until when frames wait for their receiver or their rate, and kicks are ignored.
+    pub(super) fn waits_ns(&self) -> Option<u64> {
+        let all = [self.stalls.wake_ns(), self.ready.next_release_ns(), self.kicks.wake_ns()];
+        all.into_iter().flatten().min()
     }
 
     /// A sleep has ended that was to end at `until_ns`. Something else may have ended it, and the worker

@@ -12,9 +12,11 @@ use crate::blocked;
 use crate::clock;
 use crate::cpu_loss;
 use crate::crew::Realization;
-use crate::poller::{Wait, Woken};
+use crate::handle::WokenFor;
+use crate::poller::{Event, QueueRef, Wait, Woken};
+use crate::port::Side;
 use crate::run_queue::Ready;
-use crate::switch::slot;
+use crate::switch::{Slot, slot};
 
 /// How often it is looked up how long frames may wait (ns): there may be a thousand ports.
 const WAITS_NS: u64 = 1_000_000;
@@ -196,18 +198,46 @@ impl Worker {
         self.take_up_kicks(None);
     }
 
-    fn wait(&mut self, start_ns: u64, how_long: Wait) -> Woken {
+    pub(super) fn wait(&mut self, start_ns: u64, how_long: Wait) -> Woken {
         let handle = &self.handle;
         self.beats.beat(Place::Asleep, None);
         let woken = handle.poller.wait(&mut self.events, how_long, &mut self.kicked);
         self.beats.beat(Place::Looks, None);
-        self.lateness.took(self.burst_ns);
         self.woken_ns = clock::now_ns();
+        let woken_for = self.woken_for(woken);
+        self.lateness.took(self.burst_ns);
         self.fresh_ns = Some(self.woken_ns);
         cpu_loss::slept(start_ns, self.woken_ns);
         handle.wakeups.add(1);
+        handle.woken_for[woken_for as usize].add(1);
         self.shared.activity.worker_woke();
         self.take_up_kicks(self.fresh_ns);
         woken
+    }
+    /// What has ended a sleep just now.
+    fn woken_for(&self, woken: Woken) -> WokenFor {
+        match (self.kicked.first(), woken) {
+            (Some(Event::Nudge(_)), _) | (None, Woken::Event | Woken::Interrupted) => {
+                WokenFor::Told
+            }
+            (Some(Event::Kick(QueueRef { side: Side::Rx, .. })), _) => WokenFor::Buffers,
+            (Some(Event::Kick(queue)), _) => {
+                let ports = self.shared.ports.load();
+                let is_uplink = |slot: &Slot| slot.port.is_uplink();
+                match slot(&ports, queue.port).is_some_and(is_uplink) {
+                    true => WokenFor::Uplink,
+                    false => WokenFor::Kick,
+                }
+            }
+            (None, Woken::TimeOver) => WokenFor::Nap,
+            (None, Woken::Timer) => match self.holds.due(self.woken_ns, self.lateness.lead_ns()) {
+                Some(Side::Rx) => WokenFor::ReceivedHold,
+                Some(Side::Tx) => WokenFor::SentHold,
+                None if self.waits_ns().is_some_and(|until_ns| until_ns <= self.woken_ns) => {
+                    WokenFor::Waited
+                }
+                None => WokenFor::Nothing,
+            },
+        }
     }
 }

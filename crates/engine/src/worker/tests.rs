@@ -1,8 +1,10 @@
+use rustix::event::{EventfdFlags, eventfd};
 use weir_policy::law::LAW;
 
 use super::*;
 use crate::crew::Options;
-use crate::poller::Woken;
+use crate::handle::WokenFor;
+use crate::poller::{Wait, Woken};
 
 fn worker() -> Worker {
     let handle = Arc::new(WorkerHandle::new().unwrap());
@@ -120,6 +122,40 @@ fn worker_of(ports: u16, its: bool) -> Worker {
 
 fn queue(port: u16) -> QueueRef {
     QueueRef { port: PortId::new(port).unwrap(), queue: 0, side: Side::Tx }
+}
+
+#[test]
+fn each_wake_up_says_what_it_was_for() {
+    let mut worker = worker_of(1, true);
+    let poller = Arc::clone(&worker.handle.poller);
+    let mut expected = [0; WokenFor::ALL.len()];
+    let mut wakes = |worker: &mut Worker, how_long, what: WokenFor| {
+        worker.wait(clock::now_ns(), how_long);
+        expected[what as usize] += 1;
+        assert_eq!(worker.handle.woken_for.each_ref().map(|it| it.get()), expected, "{what:?}");
+    };
+    for (side, what) in [(Side::Tx, WokenFor::Kick), (Side::Rx, WokenFor::Buffers)] {
+        let kick = eventfd(1, EventfdFlags::NONBLOCK).unwrap();
+        let _watch = poller.watch(kick, QueueRef { side, ..queue(0) }).unwrap();
+        wakes(&mut worker, Wait::ForEvents, what);
+    }
+    poller.nudge(queue(0));
+    wakes(&mut worker, Wait::ForEvents, WokenFor::Told);
+    wakes(&mut worker, Wait::For(std::time::Duration::from_micros(1)), WokenFor::Nap);
+    poller.set_timer(1).unwrap();
+    wakes(&mut worker, Wait::ForEvents, WokenFor::Nothing);
+    for (side, what) in [(Side::Tx, WokenFor::SentHold), (Side::Rx, WokenFor::ReceivedHold)] {
+        let QueueRef { port, queue, .. } = queue(0);
+        worker.holds.push(Hold { until_ns: clock::now_ns(), port, queue, side });
+        poller.set_timer(1).unwrap();
+        wakes(&mut worker, Wait::ForEvents, what);
+    }
+    let ready = Ready { queue: queue(0), since_ns: 0 };
+    let mut worker = worker_of(1, true);
+    worker.ready.wait(ready, clock::now_ns());
+    worker.handle.poller.set_timer(1).unwrap();
+    worker.wait(clock::now_ns(), Wait::ForEvents);
+    assert_eq!(worker.handle.woken_for[WokenFor::Waited as usize].get(), 1);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, Weight};
 use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
-use weir_engine::{DropReason, Panics, PortCounters, clock, panicked, stages};
+use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, panicked, stages};
 use weir_fabric::{Claim, FdbEntry, PortId};
 use weir_guestmem::total_mapped;
 use weir_limits::{
@@ -178,6 +178,11 @@ impl Switch {
                 .map(|(worker, id)| WorkerStats {
                     id,
                     wakeups: worker.wakeups,
+                    wakeups_for: WokenFor::ALL
+                        .iter()
+                        .zip(worker.woken_for)
+                        .map(|(what, times)| (what.name().into(), times))
+                        .collect(),
                     bursts: worker.bursts,
                     cpu_ns: worker.cpu_ns.unwrap_or(0),
                     timer_lead_ns: worker.timer_lead_ns,
