@@ -4,7 +4,9 @@
 //! It covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile: from one
 //! guest's ring to another's, without drivers, sleep and wake-ups.
 
+mod calls;
 mod librte_vhost;
+mod lines;
 mod stages;
 
 use std::{
@@ -19,13 +21,19 @@ use std::{
 use serde::Deserialize;
 use weir_bed::{
     error::{Error, Result, check},
-    packages::VALGRIND,
+    packages::{VALGRIND, is_root},
     process::run_in,
     release::Programs,
     workspace::Workspace,
 };
 
-pub use self::stages::table as by_stage;
+/// Prints where instructions and lines of shared memory go, and what bursts cost in system calls.
+pub fn show(workspace: &Workspace) -> Result<()> {
+    print!("{}", stages::table(workspace)?);
+    print!("\n{}", lines::table(workspace)?);
+    system_calls(workspace)?;
+    Ok(())
+}
 
 const EXAMPLE: &str = "instructions";
 
@@ -243,7 +251,19 @@ pub fn compare(workspace: &Workspace) -> Result<Outcome> {
         println!("if that is as it should be: {RECORD_COMMAND}");
     }
     let left = !capture_off(workspace)?;
-    Ok(if grew || left { Outcome::Grew } else { Outcome::Held })
+    let called = system_calls(workspace)?;
+    Ok(if grew || left || called { Outcome::Grew } else { Outcome::Held })
+}
+
+/// Counts and prints system calls; whether a burst takes more than it did.
+fn system_calls(workspace: &Workspace) -> Result<bool> {
+    if !is_root() {
+        println!("skipped: needs root: system calls");
+        return Ok(false);
+    }
+    let (table, grew) = calls::table(workspace)?;
+    print!("\n{table}");
+    Ok(grew)
 }
 
 /// Counts and writes what is found to `docs/instructions.toml`; its path.

@@ -99,7 +99,7 @@ enum Task {
         /// Write the counts to that file instead.
         #[arg(long)]
         record: bool,
-        /// Show where they go instead: instructions by stage of a packet's way.
+        /// Show where they go instead: instructions by stage of a packet's way, and system calls of a burst.
         #[arg(long, conflicts_with = "record")]
         stages: bool,
     },
@@ -272,9 +272,7 @@ fn run(task: Task) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Task::Instructions { stages: true, .. } => {
-            print!("{}", instructions::by_stage(&workspace)?)
-        }
+        Task::Instructions { stages: true, .. } => instructions::show(&workspace)?,
         Task::Instructions { record: true, .. } => {
             println!("written: {}", instructions::record(&workspace)?.display());
         }

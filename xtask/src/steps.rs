@@ -244,9 +244,9 @@ fn count_instructions(workspace: &Workspace) -> Result<Tally> {
         println!("skipped: instructions: {why}");
         Tally::skipped()
     };
-    if !Path::new(packages::VALGRIND).exists() {
+    if ![packages::VALGRIND, packages::STRACE].iter().all(|it| Path::new(it).exists()) {
         if !packages::is_root() {
-            return Ok(skipped("needs valgrind"));
+            return Ok(skipped("needs valgrind and strace"));
         }
         packages::ensure(workspace)?;
     }

@@ -12,7 +12,7 @@ use weir_bed::{
 use super::{EXAMPLE, Row, librte_vhost};
 
 /// Stages in the order of a packet's way; a rule is a part of a file's path, and how a function in it begins.
-const STAGES: [(&str, &[(&str, &str)]); 11] = [
+pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
     ("poll", &[]),
     (
         "chain",
@@ -193,7 +193,7 @@ fn by_address(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
 }
 
 /// For each address the functions that it belongs to, from the innermost inlined one outwards, each with its file.
-fn functions_at<'a>(
+pub(super) fn functions_at<'a>(
     program: &Path,
     addresses: impl Iterator<Item = &'a u64>,
 ) -> Result<Vec<Vec<(String, String)>>> {
@@ -213,7 +213,7 @@ fn functions_at<'a>(
     Ok(all)
 }
 
-fn stage_of(functions: &[(String, String)]) -> &'static str {
+pub(super) fn stage_of(functions: &[(String, String)]) -> &'static str {
     let meets = |rules: &[(&str, &str)]| {
         functions.iter().any(|(function, file)| {
             let name = own_name(function);

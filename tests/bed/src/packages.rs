@@ -34,6 +34,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: "/usr/bin/passt", package: "passt" },
     Tool { program: VALGRIND, package: "valgrind" },
+    Tool { program: STRACE, package: "strace" },
     FRR,
     Tool { program: "/usr/bin/tmux", package: "tmux" },
     Tool { program: "/usr/bin/tshark", package: "tshark" },
@@ -99,6 +100,9 @@ pub const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// What counts instructions, where its package puts it.
 pub const VALGRIND: &str = "/usr/bin/valgrind";
+
+/// What counts system calls.
+pub const STRACE: &str = "/usr/bin/strace";
 
 /// Present wherever the system's services must not be started by a package's installation.
 const POLICY_RC_D: &str = "/usr/sbin/policy-rc.d";

@@ -11,9 +11,13 @@
 //! index and the decision whether to call. It excludes drivers, sleep, wake-ups and kicks. The number of counted
 //! frames is printed at the end.
 //!
+//! `instructions calls UPLINK ...` is another program: see `calls.rs`.
+//!
 //! No worker or driver runs beside it: idle ports stand in the engine's table in place of these, so that its worker
 //! ignores their kicks, and rings are served from here.
 #![forbid(unsafe_code)]
+
+mod calls;
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -32,7 +36,7 @@ use weir_engine::{
     Ask, Delivered, Engine, Forward, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side,
     Slot, Take, Taken, clock,
 };
-use weir_fabric::{FrameKey, PortConfig, PortId};
+use weir_fabric::{FrameKey, PortConfig, PortId, Vid, VlanMode};
 use weir_filter::Program;
 use weir_policy::moderation::Kind;
 use weir_policy::steering::Receiver;
@@ -41,7 +45,7 @@ use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload, VnetHdr, vnet};
 
 const USAGE: &str = "usage: instructions split|split-filtered|split-gso|split-1000|split-never-captured|\
-    split-once-captured|packed|packed-in-order FRAME_BYTES BURST BURSTS";
+    split-once-captured|packed|packed-in-order FRAME_BYTES BURST BURSTS [places]";
 /// Ports of `split-1000`.
 const MANY: usize = 1000;
 /// Ten terms; a frame is passed when all are judged.
@@ -83,7 +87,14 @@ const RECEIVER: usize = 1;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
-    let [format, frame_bytes, burst, bursts] = args.as_slice() else { return Err(USAGE.into()) };
+    if let [first, rest @ ..] = args.as_slice()
+        && first == "calls"
+    {
+        return calls::run(rest);
+    }
+    let [format, frame_bytes, burst, bursts, places @ ..] = args.as_slice() else {
+        return Err(USAGE.into());
+    };
     let base = Features::ALL - Features::RING_PACKED - Features::IN_ORDER;
     let features = match format.as_str() {
         "split"
@@ -100,19 +111,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (frame_bytes, burst, bursts) = (frame_bytes?, burst?, bursts?);
 
     let mut rig = Rig::new(features)?;
-    let [mut sender, mut receiver] = [rig.guest(SENDER)?, rig.guest(RECEIVER)?];
+    let vid = Vid::DEFAULT;
+    let [mut sender, mut receiver] = [rig.guest(SENDER, vid)?, rig.guest(RECEIVER, vid)?];
     rig.learn(&mut sender, SENDER)?;
     rig.learn(&mut receiver, RECEIVER)?;
     if format == "split-1000" {
         rig.crowd(MANY - MACS.len())?;
     }
 
-    let mut frame = frame(MACS[SENDER], MACS[RECEIVER], frame_bytes);
-    let mut offload = Offload::NONE;
-    if format == "split-gso" {
-        frame.get_mut(ETHERTYPE_OFFSET..).ok_or(USAGE)?[..TCP.len()].copy_from_slice(&TCP);
-        offload = Offload::from_vnet(&GSO, &frame, frame.len() as u32)?;
-    }
+    let (mut frame, offload) = match format.as_str() {
+        "split-gso" => gso_frame(frame_bytes)?,
+        _ => (frame(MACS[SENDER], MACS[RECEIVER], frame_bytes), Offload::NONE),
+    };
     if format == "split-filtered" {
         frame.get_mut(ETHERTYPE_OFFSET..).ok_or(USAGE)?[..UDP.len()].copy_from_slice(&UDP);
         let program = Arc::new(Program::compile(FILTER)?);
@@ -136,7 +146,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             sender.pair.send(&frame, &offload)?;
         }
         sender.pair.flush();
+        if number == WARM_UP && places == ["places"] {
+            print!("{}", std::fs::read_to_string("/proc/self/maps")?);
+            println!(
+                "turns {:#x} {:#x}",
+                measured as fn(&mut Rig) -> Taken as usize, drivers as fn() as usize
+            );
+        }
         let taken = if number < WARM_UP { rig.serve(SENDER) } else { measured(&mut rig) };
+        drivers();
         if taken.frames != burst {
             return Err(format!("{} of {burst} frames were taken at once", taken.frames).into());
         }
@@ -165,6 +183,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 #[inline(never)]
 fn measured(rig: &mut Rig) -> Taken {
     black_box(rig).serve(SENDER)
+}
+
+/// Where the drivers' turn begins.
+#[inline(never)]
+fn drivers() {
+    black_box(());
 }
 
 /// A switch of two ports that only moves when told to.
@@ -250,20 +274,6 @@ impl Rig {
     fn new(features: Features) -> Result<Self, Box<dyn Error>> {
         let engine = Engine::start(1)?;
         let manager = Manager::start(Arc::clone(&engine))?;
-        let options = VhostOptions {
-            name: "guest".into(),
-            queue_pairs: 1,
-            calls: CallPolicy::within(Kind::Immediate, weir_limits::LATENCY_BUDGET_NS_DEFAULT),
-        };
-        // As in the program, rings are recorded.
-        let dir = tempfile::tempdir()?;
-        let mut vhost = Vec::new();
-        for (nth, _) in MACS.iter().enumerate() {
-            let (id, _) = engine.add_port(PortConfig::vif(), |_, _| Arc::new(Stand))?;
-            let counters = Arc::new(PortCounters::default());
-            let records = Records::open(&dir.path().join(format!("{nth}.rings")))?;
-            vhost.push(Arc::new(VhostPort::new(id, counters, &options).with_records(records)));
-        }
         Ok(Self {
             ports: Ports::new(),
             scratch: Scratch::default(),
@@ -271,14 +281,26 @@ impl Rig {
             manager,
             engine,
             ids: Vec::new(),
-            vhost,
+            vhost: Vec::new(),
             features,
         })
     }
 
-    /// Connects a guest to port `index`, the next one, and starts its rings.
-    fn guest(&mut self, index: usize) -> Result<Guest, Box<dyn Error>> {
-        let port = Arc::clone(&self.vhost[index]);
+    /// Adds a port of a VLAN with the next number, connects a guest with address `index` to it, and starts its rings.
+    fn guest(&mut self, index: usize, vid: Vid) -> Result<Guest, Box<dyn Error>> {
+        let options = VhostOptions {
+            name: "guest".into(),
+            queue_pairs: 1,
+            calls: CallPolicy::within(Kind::Immediate, weir_limits::LATENCY_BUDGET_NS_DEFAULT),
+        };
+        let config = PortConfig { vlan: VlanMode::Access(vid), ..PortConfig::vif() };
+        let (id, _) = self.engine.add_port(config, |_, _| Arc::new(Stand))?;
+        // As in the program, rings are recorded.
+        let dir = tempfile::tempdir()?;
+        let records = Records::open(&dir.path().join("rings"))?;
+        let counters = Arc::new(PortCounters::default());
+        let port = Arc::new(VhostPort::new(id, counters, &options).with_records(records));
+        self.vhost.push(Arc::clone(&port));
         let (ours, theirs) = UnixStream::pair()?;
         self.manager.add(Arc::clone(&port), Endpoint::Connected(ours))?;
         let options = Options {
@@ -366,6 +388,14 @@ impl Rig {
             forwarder.forward(ingress, burst);
         })
     }
+}
+
+/// A TCP packet that is to be cut into segments, and what is to be done to it.
+fn gso_frame(len: usize) -> Result<(Vec<u8>, Offload), Box<dyn Error>> {
+    let mut frame = frame(MACS[SENDER], MACS[RECEIVER], len);
+    frame.get_mut(ETHERTYPE_OFFSET..).ok_or(USAGE)?[..TCP.len()].copy_from_slice(&TCP);
+    let offload = Offload::from_vnet(&GSO, &frame, frame.len() as u32)?;
+    Ok((frame, offload))
 }
 
 fn frame(from: Mac, to: Mac, len: usize) -> Vec<u8> {
