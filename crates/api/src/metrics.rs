@@ -292,7 +292,11 @@ mod tests {
         SwitchStats {
             version: "9\"\\\n".into(),
             uptime_s: 1.5,
-            workers: vec![WorkerStats { cpu_ns: 2_500_000_000, ..WorkerStats::default() }],
+            workers: vec![WorkerStats {
+                cpu_ns: 2_500_000_000,
+                wakeups_for: [("kick".into(), 3)].into(),
+                ..WorkerStats::default()
+            }],
             panicked: vec![PanickedThread { name: "weir-manager".into(), panics: 1, ended: false }],
             limits: [("ports".to_owned(), Limit::new(2, 4096))].into(),
             ports: vec![port.clone(), uplink, PortStats { name: "db0".parse().unwrap(), ..port }],
