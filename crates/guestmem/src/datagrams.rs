@@ -240,7 +240,13 @@ impl<'m> Batch<'_, 'm> {
             let written =
                 unsafe { libc::writev(file.as_raw_fd(), pieces.as_ptr(), pieces.len() as c_int) };
             if written < 0 {
-                lost(index..index + 1, &io::Error::last_os_error());
+                let error = io::Error::last_os_error();
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    // The file is full, and stays so for the others.
+                    lost(index..self.outbox.datagrams.len(), &error);
+                    break;
+                }
+                lost(index..index + 1, &error);
             }
         }
         self.clear();

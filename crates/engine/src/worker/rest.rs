@@ -214,6 +214,7 @@ impl Worker {
         self.take_up_kicks(self.fresh_ns);
         woken
     }
+
     /// What has ended a sleep just now.
     fn woken_for(&self, woken: Woken) -> WokenFor {
         match (self.kicked.first(), woken) {

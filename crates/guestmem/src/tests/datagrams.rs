@@ -1,6 +1,7 @@
 //! Datagrams over loopback.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 
 use weir_limits::DATAGRAMS_MAX;
 
@@ -85,23 +86,40 @@ fn what_the_kernel_refuses_is_said_and_the_rest_goes() {
 
 #[test]
 fn a_file_gets_them_one_by_one_and_says_which_it_does_not_take() {
-    let (reader, writer) = rustix::pipe::pipe().unwrap();
-    rustix::io::ioctl_fionbio(&writer, true).unwrap();
-    rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
-    let page = filled(&[7; 4090]);
+    let (from, to) = UnixDatagram::pair().unwrap();
+    let body = filled(&[7; 1 << 20]);
     let mut outbox = Outbox::default();
     let mut batch = outbox.batch();
-    for body in [page.slice(0, 3), page.slice(0, 4090), page.slice(4, 1)] {
+    for body in [body.slice(0, 3), body.slice(0, 1 << 20), body.slice(4, 1)] {
         assert!(batch.push(&[b"a", b"b"], body.into_iter(), &[PeerAddress::NONE], false));
     }
     let mut lost = Vec::new();
-    batch.write(writer.as_fd(), |which, error| lost.push((which, error.kind())));
+    batch.write(from.as_fd(), |which, error| lost.push((which, error.raw_os_error())));
     assert!(batch.is_empty());
-    assert_eq!(lost, [(1..2, std::io::ErrorKind::WouldBlock)]);
+    assert_eq!(lost, [(1..2, Some(libc::EMSGSIZE))]);
     let target = HostBuffer::new(16);
     let into = target.slice(0, 16).unwrap();
-    assert_eq!(read(reader.as_fd(), &into).unwrap(), 8);
-    assert_eq!(into.read_array(), Some(*b"ab\x07\x07\x07ab\x07"));
+    assert_eq!(read(to.as_fd(), &into).unwrap(), 5);
+    assert_eq!(into.read_array(), Some(*b"ab\x07\x07\x07"));
+    assert_eq!(read(to.as_fd(), &into).unwrap(), 3);
+}
+
+#[test]
+fn a_full_file_is_not_asked_again_for_the_rest_of_a_batch() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+    let body = filled(&[7; 4090]);
+    let mut outbox = Outbox::default();
+    let mut batch = outbox.batch();
+    for body in [body.slice(0, 3), body.slice(0, 4090), body.slice(4, 1)] {
+        assert!(batch.push(&[b"ab"], body.into_iter(), &[PeerAddress::NONE], false));
+    }
+    let mut lost = Vec::new();
+    batch.write(writer.as_fd(), |which, error| lost.push((which, error.kind())));
+    assert_eq!(lost, [(1..3, std::io::ErrorKind::WouldBlock)]);
+    let target = HostBuffer::new(16);
+    assert_eq!(read(reader.as_fd(), &target.slice(0, 16).unwrap()).unwrap(), 5);
 }
 
 #[test]
