@@ -22,5 +22,6 @@ pub(crate) fn explanation(name: &str) -> VifExplanation {
         guard: None,
         steering: None,
         silent: Vec::new(),
+        hosts: Vec::new(),
     }
 }

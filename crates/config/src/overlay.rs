@@ -169,6 +169,14 @@ impl Networks {
         of.map(|(number, ..)| number)
     }
 
+    /// The same of the network that a port is in, if it is in one of the overlay.
+    pub fn number_of(&self, vlan: &VlanMode) -> Option<u16> {
+        match vlan {
+            VlanMode::Network(name) => self.number(name),
+            _ => None,
+        }
+    }
+
     /// What the fabric calls a network.
     pub(super) fn vid(&self, name: &NetworkName) -> Option<FabricVid> {
         match &self.get(name)?.kind {

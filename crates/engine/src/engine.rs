@@ -15,7 +15,7 @@ use weir_fabric::{Fabric, PortConfig, PortError, PortId, SourceGuard};
 use weir_limits::WORKERS_MAX;
 use weir_policy::schedule::Share;
 
-use crate::crew::{Crew, Execution, Options, Roster};
+use crate::crew::{Crew, Execution, Options, Realization, Roster};
 use crate::dispatcher::{Dispatcher, Moved, set_helper};
 use crate::filter::PortRules;
 use crate::handle::{WokenFor, WorkerHandle};
@@ -308,6 +308,11 @@ impl Engine {
             late_timers: worker.late_timers.get(),
         };
         self.shared.crew.iter().map(stats).collect()
+    }
+
+    /// Whether workers let frames wait for others: with cores of their own they look all the time.
+    pub fn naps(&self) -> bool {
+        self.shared.crew.options.realization != Realization::Dedicated
     }
 
     /// Wake-ups of all workers together. It stands still without traffic, or with so much that no worker sleeps.

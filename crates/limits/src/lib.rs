@@ -219,6 +219,12 @@ pub const OVERLAY_BUFFERS: usize = OVERLAY_PARKED_MAX + DATAGRAMS_RECEIVED_MAX;
 pub const OVERLAY_FLOODS_PER_SEC_DEFAULT: u32 = 10_000;
 /// Errors in a row of an overlay's socket, without a datagram, after which its port stops.
 pub const OVERLAY_ERRORS_MAX: u32 = 64;
+/// How often a host that gets frames is asked for its share of latency budgets (ns).
+pub const OVERLAY_ASK_NS: u64 = 1_000_000_000;
+/// One that says nothing is asked at twice the distance each time, so often: in the end each 16 s.
+pub const OVERLAY_ASKS_DOUBLED: u32 = 4;
+/// How long a share counts after it was given (ns).
+pub const OVERLAY_SHARE_NS: u64 = 60_000_000_000;
 /// Most messages that one call receives.
 pub const DATAGRAMS_RECEIVED_MAX: usize = 32;
 /// Most datagrams, and messages, that are gathered before they are sent.

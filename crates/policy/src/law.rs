@@ -252,4 +252,9 @@ impl Law {
     pub const fn traffic_ns(&self) -> u64 {
         self.look_ns.saturating_mul(self.in_a_row as u64)
     }
+
+    /// A frame waits no longer for a worker that naps (ns), however long it may.
+    pub const fn wait_ns_max(&self) -> u64 {
+        self.nap_ns_max + self.margin_ns + self.lead_ns_max
+    }
 }

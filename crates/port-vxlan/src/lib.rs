@@ -7,6 +7,7 @@
 //! | `sockets.rs` | [`OverlaySockets`]: open and bind |
 //! | `tx.rs` | frames from other hosts, and the buffers in which they lie |
 //! | `rx.rs` | frames to other hosts: to whom, and by which source port |
+//! | `across.rs` | what hosts ask and tell each other of latency budgets |
 //! | `suppress.rs` | questions for neighbours that are answered here; what guests say of their addresses |
 //! | `answers.rs` | frames of weir's own to guests |
 //! | `port.rs` | [`VxlanPort`]: what the engine asks of a port |
@@ -21,6 +22,7 @@
 //! fragments together before a socket sees them. Datagrams have DF set, so that weir's own are not fragmented.
 #![deny(unsafe_code)]
 
+mod across;
 mod answers;
 mod error;
 mod header;
@@ -33,6 +35,7 @@ mod suppress;
 mod sys;
 mod tx;
 
+pub use across::{Between, Here};
 pub use error::OverlayError;
 pub use networks::{NetworkSpec, Networks};
 pub use port::{AnswerCounters, VxlanPort};

@@ -8,6 +8,7 @@ use weir_guestmem::PeerAddress;
 use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_PER_SEC};
 use weir_policy::policing::Gcra;
 
+use crate::across::Pair;
 use crate::suppress::Sightings;
 
 /// A network as it is configured.
@@ -43,11 +44,12 @@ pub struct Networks {
 }
 
 /// A host, and of how many networks it is a member.
-#[derive(Clone, Copy, Debug)]
-struct Host {
-    ip: IpAddr,
-    socket: PeerAddress,
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) ip: IpAddr,
+    pub(crate) socket: PeerAddress,
     networks: u32,
+    pub(crate) pair: Arc<Pair>,
 }
 
 /// One network.
@@ -142,7 +144,7 @@ impl Networks {
             return remote;
         }
         let socket = PeerAddress::new(SocketAddr::new(ip, self.port));
-        let host = Host { ip, socket, networks: 0 };
+        let host = Host { ip, socket, networks: 0, pair: Arc::default() };
         let remote = match self.free.pop() {
             Some(remote) => {
                 self.addresses[remote as usize] = host;
@@ -182,8 +184,22 @@ impl Networks {
         self.networks.get(&number)
     }
 
-    pub(crate) fn address(&self, remote: u32) -> Option<PeerAddress> {
-        Some(self.addresses.get(remote as usize)?.socket)
+    fn address(&self, remote: u32) -> Option<PeerAddress> {
+        Some(self.peer(remote)?.socket)
+    }
+
+    pub(crate) fn peer(&self, remote: u32) -> Option<&Host> {
+        self.addresses.get(remote as usize)
+    }
+
+    /// The hosts that are members of a network.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &Host> {
+        self.addresses.iter().filter(|host| host.networks > 0)
+    }
+
+    /// The one with an address.
+    pub(crate) fn peer_at(&self, ip: IpAddr) -> Option<&Host> {
+        self.peer(*self.remotes.get(&ip)?)
     }
 
     /// The network that a datagram from `from` is of, and the sender's number.

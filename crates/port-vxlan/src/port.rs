@@ -1,7 +1,7 @@
 //! An overlay as the engine sees it.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
@@ -11,6 +11,7 @@ use weir_engine::queue::TransmitQueue;
 use weir_engine::stats::Counter;
 use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, PortCounters, Side, Take, Taken};
 use weir_fabric::{EgressTag, Fdb, PortId, Vid};
+use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::steering::Receiver;
 use weir_port_tap::{Service, Uncalled, UplinkPort};
 use weir_wire::{Ethernet, Mac};
@@ -49,6 +50,8 @@ pub struct VxlanPort {
     tx: Vec<(TransmitQueue<Places>, Buffers)>,
     /// Several datagrams for one host may go as one message.
     pub(crate) gso: AtomicBool,
+    /// How long frames for other hosts may wait here (ns).
+    pub(crate) wait_ns: AtomicU64,
     /// What weir answers itself, and the queue it is taken from: the one behind those of the sockets.
     pub(crate) answers: Answers,
     answering: TransmitQueue<Uncalled<()>>,
@@ -93,6 +96,7 @@ impl VxlanPort {
             changing: Mutex::default(),
             fdb,
             gso: AtomicBool::new(true),
+            wait_ns: AtomicU64::new(LATENCY_BUDGET_NS_DEFAULT),
             answers: Answers::default(),
             answering: TransmitQueue::new(Uncalled(()), TransmitCalls::default()),
             suppress: Suppress::default(),
@@ -193,6 +197,10 @@ impl Port for VxlanPort {
 
     fn is_uplink(&self) -> bool {
         true
+    }
+
+    fn wait_ns_max(&self) -> u64 {
+        self.wait_ns.load(Ordering::Relaxed)
     }
 
     fn kicked(&self, queue: usize, side: Side) {

@@ -11,12 +11,12 @@ use weir_engine::burst::{Burst, Frame};
 use weir_engine::egress::{Emitted, Put, emit};
 use weir_engine::{DropReason, Outgoing, clock, symmetric_hash};
 use weir_fabric::{EgressTag, Vid};
-use weir_guestmem::{Batch, Outbox, PeerAddress};
+use weir_guestmem::{Batch, Outbox};
 use weir_limits::{BURST_MAX, OVERLAY_SOURCE_PORTS};
 use weir_wire::{Ethernet, Neighbour, OffloadCaps};
 
 use crate::header;
-use crate::networks::{Network, Networks};
+use crate::networks::{Host, Network, Networks};
 use crate::port::VxlanPort;
 
 thread_local! {
@@ -33,7 +33,7 @@ struct Sending<'o, 'm> {
     sender: usize,
     batch: Batch<'o, 'm>,
     /// The host that frames like the last one go to.
-    last: Option<((u64, u32), u16, Option<PeerAddress>)>,
+    last: Option<((u64, u32), u16, Option<&'o Host>)>,
     /// What has gone.
     frames: u64,
     bytes: u64,
@@ -100,8 +100,9 @@ impl VxlanPort {
         *last = Some((addresses, number, receiver));
         let one;
         let to = match receiver {
-            Some(address) => {
-                one = [address];
+            Some(host) => {
+                host.pair.leaves(frame.arrived_ns, *now_ns, counters);
+                one = [host.socket];
                 &one[..]
             }
             None if network.peers.is_empty() => {
@@ -135,13 +136,13 @@ impl VxlanPort {
     }
 
     /// The host behind which a frame's receiver is; `None` if it goes to all.
-    fn receiver(
+    fn receiver<'n>(
         &self,
         (number, network): (u16, &Network),
-        networks: &Networks,
+        networks: &'n Networks,
         frame: &Frame,
         now_ns: u64,
-    ) -> Option<PeerAddress> {
+    ) -> Option<&'n Host> {
         let dst = Ethernet::parse(frame.head.as_slice()).ok()?.dst;
         if dst.is_multicast() {
             return None;
@@ -149,7 +150,7 @@ impl VxlanPort {
         let vid = Vid::of_network(number)?;
         let remote = self.fdb.remote(vid, dst, self.id, clock::secs(now_ns))?;
         // A host that was a member when the address was learned.
-        networks.address(remote).filter(|_| network.has_member(remote))
+        networks.peer(remote).filter(|_| network.has_member(remote))
     }
 
     /// Sends what is in the batch.

@@ -18,6 +18,7 @@ use crate::{
     header,
 };
 
+mod across;
 mod netns;
 mod suppress;
 

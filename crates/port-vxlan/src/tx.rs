@@ -21,6 +21,7 @@ use weir_limits::{
 use weir_port_tap::{Service, Uncalled};
 use weir_wire::{VnetHdr, ethertype};
 
+use crate::across::{self, Word};
 use crate::header;
 use crate::networks::{Networks, Stranger};
 
@@ -221,6 +222,17 @@ impl SocketQueue<'_> {
         Ok(origin)
     }
 
+    /// Whether a datagram that is no frame is a word of a member's, which is taken up.
+    #[cold]
+    fn hear(&self, place: Option<Slice<'_>>, from: Option<IpAddr>, now_ns: u64) -> bool {
+        let word = place.filter(|place| place.len() == across::LEN);
+        let word = word.and_then(|place| Word::parse(place.read_array()?));
+        let peer = from.and_then(|ip| self.networks.peer_at(ip));
+        let (Some(word), Some(peer)) = (word, peer) else { return false };
+        peer.pair.hear(word, now_ns);
+        true
+    }
+
     /// Adds the frame that is at a place to the burst, or counts why not.
     fn add<'m>(&'m self, burst: &mut Burst<'m>, token: Token, arrived_ns: u64) {
         let place = self.buffers.all_of(token.buffer);
@@ -285,6 +297,7 @@ impl Source for SocketQueue<'_> {
             let is_last = slots.waiting.front().is_none_or(|waiting| waiting.buffer != buffer);
             let place = self.buffers.all_of(buffer).map(|all| all.skip(at).first(len));
             match place.ok_or(DropReason::DeviceError).and_then(|place| self.open(place, from)) {
+                Err(DropReason::BadEncapsulation) if self.hear(place, from, now_ns) => {}
                 Ok((network, remote)) => {
                     if let Some(sender) = self.buffers.remotes.get(usize::from(buffer)) {
                         sender.store(remote, Ordering::Relaxed);
@@ -292,7 +305,9 @@ impl Source for SocketQueue<'_> {
                     slots.hold(buffer);
                     // Both are below 64 KiB.
                     let (at, len) = ((at + header::LEN) as u16, (len - header::LEN) as u16);
-                    self.add(burst, Token { buffer, network, at, len }, now_ns);
+                    let waited_ns = self.networks.peer(remote).map_or(0, |it| it.pair.waited_ns());
+                    let arrived_ns = now_ns.saturating_sub(waited_ns);
+                    self.add(burst, Token { buffer, network, at, len }, arrived_ns);
                 }
                 Err(reason) => self.counters().dropped(reason, 1),
             }

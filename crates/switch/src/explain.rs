@@ -12,6 +12,7 @@ use crate::stats::{
 };
 
 mod dispatch;
+mod hosts;
 mod manager;
 mod placement;
 mod receiving;
@@ -19,6 +20,7 @@ mod sharing;
 mod steering;
 
 pub use dispatch::{DispatchExplanation, MovedPair};
+pub use hosts::HostExplanation;
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
     UplinkExplanation, UplinkLayer,
@@ -99,6 +101,9 @@ pub struct VifExplanation {
     /// How flows are spread over several receive queues; none where one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
+    /// How budgets are split with other hosts of its network that have a weir.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostExplanation>,
     /// Rings in service that serve nobody.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentRing>,

@@ -400,9 +400,12 @@ impl Switch {
     }
 
     fn vif_settings(&self, config: &VifConfig) -> VifSettings {
+        let calls = config.call_policy(self.budget(config));
+        let network = self.networks.number_of(&config.vlan);
         VifSettings {
             kind: config.moderation.0,
-            hold_ns_max: config.call_policy(self.budget(config)).hold_ns_max(),
+            hold_ns_max: calls.hold_ns_max(),
+            overlay_budget_ns: network.map(|_| calls.latency_budget_ns),
             mac: config.mac_or_derived().into(),
             rss_rebalance: config.rss_rebalance,
         }

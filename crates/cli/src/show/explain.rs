@@ -4,8 +4,8 @@ use std::fmt::{self, Write as _};
 
 use weir_config::Receiving;
 use weir_switch::explain::{
-    DispatchExplanation, MovedPair, PortShare, ReceivingExplanation, SharingExplanation,
-    SteeringExplanation, UplinkExplanation, UplinkLayer, VifExplanation,
+    DispatchExplanation, HostExplanation, MovedPair, PortShare, ReceivingExplanation,
+    SharingExplanation, SteeringExplanation, UplinkExplanation, UplinkLayer, VifExplanation,
 };
 use weir_switch::stats::{CallSettings, GuardExplanation, LeaseExplanation};
 use weir_text::{Table, decimal, ratio, time};
@@ -21,15 +21,12 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
     let CallSettings { moderation, rx_usecs, rx_frames, container_bytes } = it.calls;
     let budget = time(it.latency_budget_ns);
     write!(f, "{}: {}, moderation {moderation}, budget {budget}", it.name, it.state)?;
-    if let Some(rx_usecs) = rx_usecs {
-        write!(f, ", rx_usecs {rx_usecs}")?;
-    }
-    if let Some(rx_frames) = rx_frames {
-        write!(f, ", rx_frames {rx_frames}")?;
-    }
-    if let Some(container_bytes) = container_bytes {
-        write!(f, ", container_bytes {container_bytes}")?;
-    }
+    let set = [
+        rx_usecs.map(|it| format!(", rx_usecs {it}")),
+        rx_frames.map(|it| format!(", rx_frames {it}")),
+        container_bytes.map(|it| format!(", container_bytes {it}")),
+    ];
+    f.extend(set.into_iter().flatten());
     let mut table = Table::new(&[
         "QUEUE",
         "HOLDS",
@@ -74,6 +71,9 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
     }
     if let Some(it) = &it.split {
         split(f, it)?;
+    }
+    for host in &it.hosts {
+        other_host(f, host)?;
     }
     match &it.agent {
         Some(it) => agent(f, it)?,
@@ -121,6 +121,20 @@ fn dispatch(f: &mut String, it: &DispatchExplanation) -> fmt::Result {
     Ok(())
 }
 
+/// How budgets are split with another host, and what was late on either.
+fn other_host(f: &mut String, it: &HostExplanation) -> fmt::Result {
+    let [from, budget] = [it.from_ns, it.budget_there_ns].map(time);
+    let to = it.to_ns.map_or("as long as before".into(), time);
+    let late = [it.left_late_there, it.left_late_here, it.told_late_there].map(decimal);
+    let [left_there, left_here, told_there] = late;
+    writeln!(
+        f,
+        "host {}: frames from it may wait {from} there (later: {left_there}); frames to it may wait {to} here, \
+         of {budget} (later: {left_here}; told too late there: {told_there})",
+        it.host,
+    )
+}
+
 /// From which addresses a guest may send, and what was dropped for it.
 fn guard(f: &mut String, it: &GuardExplanation) -> fmt::Result {
     write!(f, "source guard: {}", it.mode)?;
@@ -150,13 +164,8 @@ fn receiving(f: &mut String, it: &ReceivingExplanation) -> fmt::Result {
     if limits.is_empty() {
         return Ok(());
     }
-    writeln!(
-        f,
-        "receives at most {}: {} frames beyond that dropped in {}",
-        limits.join(" and "),
-        decimal(it.policed),
-        time(it.elapsed_ns),
-    )
+    let (most, policed, elapsed) = (limits.join(" and "), decimal(it.policed), time(it.elapsed_ns));
+    writeln!(f, "receives at most {most}: {policed} frames beyond that dropped in {elapsed}")
 }
 
 /// What it had of the workers' time, what it is entitled to, and what kept it from more.
@@ -195,17 +204,10 @@ fn steering(f: &mut String, it: &SteeringExplanation) -> fmt::Result {
     }
     write!(f, "{table}")?;
     for made in &it.moves {
-        writeln!(
-            f,
-            "{} ago: entry {} with {} frames/s from queue {} ({}) to {} ({})",
-            time(made.ago_ns),
-            made.entry,
-            decimal(made.frames_per_s),
-            made.from,
-            decimal(made.from_frames_per_s),
-            made.to,
-            decimal(made.to_frames_per_s),
-        )?;
+        let rates = [made.frames_per_s, made.from_frames_per_s, made.to_frames_per_s].map(decimal);
+        let ([all, of_from, of_to], ago) = (rates, time(made.ago_ns));
+        write!(f, "{ago} ago: entry {} with {all} frames/s from queue ", made.entry)?;
+        writeln!(f, "{} ({of_from}) to {} ({of_to})", made.from, made.to)?;
     }
     Ok(())
 }
@@ -217,23 +219,17 @@ fn senders(it: &SharingExplanation) -> impl Iterator<Item = &PortShare> {
 
 /// What kept it from sending more.
 fn kept_by(it: &SharingExplanation) -> Vec<String> {
-    let SharingExplanation { rate_waits, window_violations, parked, .. } = it;
-    let mut limits = Vec::new();
-    if *rate_waits > 0 {
-        limits.push(format!("its rate (waits: {})", decimal(*rate_waits)));
-    }
-    if *parked > 0 {
-        limits.push(format!("full receivers (frames that waited: {})", decimal(*parked)));
-    }
+    let counted = |what: &str, n: u64| (n > 0).then(|| format!("{what}: {})", decimal(n)));
     let busy_ns: u64 = senders(it).map(|share| share.worker_ns).sum();
     let there_was_ns = it.elapsed_ns.saturating_mul(it.workers);
-    if busy_ns / FULL_PERCENT >= there_was_ns / 100 && busy_ns > 0 {
-        limits.push("the schedule (the workers had no time left)".into());
-    }
-    if *window_violations > 0 {
-        limits.push(format!("the schedule (turns too late: {})", decimal(*window_violations)));
-    }
-    limits
+    let full = busy_ns / FULL_PERCENT >= there_was_ns / 100 && busy_ns > 0;
+    let limits = [
+        counted("its rate (waits", it.rate_waits),
+        counted("full receivers (frames that waited", it.parked),
+        full.then(|| "the schedule (the workers had no time left)".into()),
+        counted("the schedule (turns too late", it.window_violations),
+    ];
+    limits.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod attack;
 mod bed;
+mod budget;
 mod evpn;
 mod lives;
 mod mtu;

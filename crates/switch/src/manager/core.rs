@@ -248,7 +248,8 @@ impl Core {
         self.vifs.get(&id).map(Vif::call_cost)
     }
 
-    fn learn(&mut self, look: &Look) {
+    /// Takes up what the counters say.
+    pub(super) fn learn(&mut self, look: &Look) {
         let frames = look.vifs.iter().map(|vif| vif.frames).sum();
         let now = [look.now_ns, look.workers_cpu_ns, look.uplink_wakeups, frames];
         self.elapsed_ns = look.now_ns.saturating_sub(self.before.map_or(look.now_ns, |it| it[0]));
@@ -301,7 +302,7 @@ impl Core {
     }
 
     /// n: interfaces with traffic.
-    fn busy(&self, now_ns: u64) -> u32 {
+    pub(super) fn busy(&self, now_ns: u64) -> u32 {
         let busy = self.vifs.values().filter(|vif| now_ns < vif.busy_until_ns).count();
         u32::try_from(busy).unwrap_or(u32::MAX)
     }
@@ -309,7 +310,7 @@ impl Core {
     /// The C_v, common to all, from which the uplink's share is decided. A guest's words and deeds must move only
     /// its own share. So this is the median, which one liar among three or more can't choose; or that of the only
     /// interface; otherwise none.
-    fn common_call_cost_ns(&self, now_ns: u64) -> f64 {
+    pub(super) fn common_call_cost_ns(&self, now_ns: u64) -> f64 {
         let busy = self.vifs.values().filter(|vif| now_ns < vif.busy_until_ns);
         let mut costs: Vec<f64> = busy.map(|vif| vif.call_cost().ns).collect();
         costs.sort_by(f64::total_cmp);

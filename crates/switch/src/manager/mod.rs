@@ -27,6 +27,7 @@ use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, Port, PortCounters, supervise};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
+use weir_port_vxlan::VxlanPort;
 use weir_wire::Mac;
 
 use crate::explain::{
@@ -64,6 +65,8 @@ pub(crate) struct VifSettings {
     pub(crate) kind: Kind,
     /// What its latency budget leaves for holding (ns).
     pub(crate) hold_ns_max: u64,
+    /// All of that budget (ns), if it is in a network of the overlay.
+    pub(crate) overlay_budget_ns: Option<u64>,
     /// The guest's address.
     pub(crate) mac: Mac,
     /// Entries of its indirection table move by load.
@@ -82,6 +85,7 @@ enum Command {
     AddVif(Box<ManagedVif>),
     ChangeVif(PortId, VifSettings),
     RemoveVif(PortId, mpsc::Sender<()>),
+    SetOverlay(Arc<VxlanPort>),
     AddUplink(Box<ManagedUplink>),
     ChangeUplink(PortName, bool),
     RemoveUplink(PortName, mpsc::Sender<()>),
@@ -134,6 +138,11 @@ impl Manager {
     pub(crate) fn remove_vif(&self, id: PortId) {
         // Without an answer the thread has ended, and has forgotten all of them.
         let _ = self.ask(|done| Command::RemoveVif(id, done));
+    }
+
+    /// Other hosts are asked and answered by this overlay from now on.
+    pub(crate) fn set_overlay(&self, overlay: Arc<VxlanPort>) {
+        self.send(Command::SetOverlay(overlay));
     }
 
     /// Takes an uplink in, whose interface gathers frames.

@@ -9,9 +9,12 @@ use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::{GuestPort, QueueDecision};
 use weir_engine::{Engine, Port, PortCounters, beat, clock};
 use weir_fabric::PortId;
+use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::attempt::Why;
 use weir_policy::law::LAW;
 use weir_policy::moderation::Kind;
+use weir_port_tap::UplinkPort;
+use weir_port_vxlan::{Here, VxlanPort};
 
 use super::agents::{Agent, AgentSocket};
 use super::core::{
@@ -175,10 +178,6 @@ impl ManagedUplink {
         let Self { name, id, queues, counters, .. } = self;
         PortLook { name, id: *id, process: None, queues: *queues, counters }
     }
-
-    fn wakeups(&self) -> u64 {
-        self.counters.tx.iter().map(|queue| queue.kicks.get()).sum()
-    }
 }
 
 /// What it does regularly while there is traffic, each in its own time.
@@ -192,10 +191,13 @@ enum Task {
     Rebalance,
     /// Places workers on processors.
     Place,
+    /// Asks and answers other hosts of latency budgets, with what the splits know.
+    Across,
 }
 
 impl Task {
-    const ALL: [Self; 4] = [Self::Dispatch, Self::Split, Self::Rebalance, Self::Place];
+    const ALL: [Self; 5] =
+        [Self::Dispatch, Self::Split, Self::Rebalance, Self::Place, Self::Across];
 }
 
 /// When it looks at the counters.
@@ -216,6 +218,7 @@ pub(super) struct Run {
     vifs: BTreeMap<PortId, ManagedVif>,
     agents: Vec<Agent>,
     uplinks: Vec<ManagedUplink>,
+    overlay: Option<Arc<VxlanPort>>,
     decision: Option<Decision>,
     placement: Placement,
     rhythm: Rhythm,
@@ -240,6 +243,7 @@ impl Run {
             vifs: BTreeMap::new(),
             agents: Vec::new(),
             uplinks: Vec::new(),
+            overlay: None,
             decision: None,
             placement: Placement::new(
                 PlacementConfig::default(),
@@ -341,6 +345,7 @@ impl Run {
                 }
                 let _ = done.send(());
             }
+            Command::SetOverlay(overlay) => self.overlay = Some(overlay),
             Command::AddUplink(uplink) => self.uplinks.push(*uplink),
             Command::ChangeUplink(name, rss_rebalance) => {
                 if let Some(uplink) = self.uplinks.iter_mut().find(|it| it.name == name) {
@@ -434,6 +439,7 @@ impl Run {
             Task::Split => self.splits().then_some(LAW.look_ns),
             Task::Rebalance => self.steers().then_some(REBALANCE_NS),
             Task::Place => self.placement.is_on().then_some(placement::LOOK_NS),
+            Task::Across => self.overlay.as_ref().map(|_| LAW.look_ns),
         }
     }
 
@@ -471,6 +477,7 @@ impl Run {
                 self.apply(decision, now_ns);
             }
             Task::Rebalance => self.rebalance(now_ns),
+            Task::Across => self.exchange(now_ns),
             Task::Place => {
                 let vifs = self.vifs.values().map(ManagedVif::placement_look);
                 let uplinks = self.uplinks.iter().map(ManagedUplink::placement_look);
@@ -478,6 +485,32 @@ impl Run {
                 self.placement.look(now_ns, &self.engine, &ports);
             }
         }
+    }
+
+    /// Asks and answers other hosts of latency budgets.
+    fn exchange(&mut self, now_ns: u64) {
+        if !self.splits() {
+            let look = self.take_look(now_ns);
+            self.core.learn(&look);
+        }
+        let Some(overlay) = &self.overlay else { return };
+        let receive = || self.vifs.values().filter(|vif| vif.port.rx_queues() > 0);
+        let vifs = receive().map(|vif| vif.port.wait_ns_max());
+        let uplinks = self.uplinks.iter().map(|uplink| uplink.port.wait_ns_max());
+        let waits_ns = vifs.chain(uplinks).chain([LAW.wait_ns_max()]);
+        let reached = || receive().filter(|vif| vif.settings.overlay_budget_ns.is_some());
+        let budgets = reached().filter_map(|vif| vif.settings.overlay_budget_ns);
+        let late = reached().flat_map(|vif| vif.port.interface().counters().breaches());
+        let here = Here {
+            wait_ns: waits_ns.min().filter(|_| self.engine.naps()).unwrap_or(0),
+            wakeup_cost_ns: self.core.uplink_cost().ns,
+            call_cost_ns: self.core.common_call_cost_ns(now_ns),
+            receivers: self.core.busy(now_ns),
+            budget_ns: budgets.min().unwrap_or(LATENCY_BUDGET_NS_DEFAULT),
+            wait_ns_there: reached().map(|vif| vif.port.wait_ns_max()).min().unwrap_or(u64::MAX),
+            told_late: late.map(|(_, n)| n).sum(),
+        };
+        overlay.exchange(&here, now_ns);
     }
 
     fn rebalance(&mut self, now_ns: u64) {
@@ -503,7 +536,10 @@ impl Run {
             now_ns,
             vifs: vifs.collect(),
             workers_cpu_ns: self.engine.workers().iter().filter_map(|worker| worker.cpu_ns).sum(),
-            uplink_wakeups: self.uplinks.iter().map(ManagedUplink::wakeups).sum(),
+            uplink_wakeups: {
+                let overlay = self.overlay.iter().map(|it| wakeups(it.service().counters()));
+                self.uplinks.iter().map(|it| wakeups(&it.counters)).chain(overlay).sum()
+            },
             uplink_settable: settable().next().is_some(),
             uplink_found_ns: settable().map(|interface| interface.found_ns()).min().unwrap_or(0),
         }
@@ -635,6 +671,11 @@ fn why_polls(why: Why) -> String {
     why.into()
 }
 
+/// How often frames from outside woke a worker.
+fn wakeups(counters: &PortCounters) -> u64 {
+    counters.tx.iter().map(|queue| queue.kicks.get()).sum()
+}
+
 fn agent_of<'a>(agents: &'a mut [Agent], socket: Option<&AgentSocket>) -> Option<&'a mut Agent> {
     let socket = socket?;
     agents.iter_mut().find(|agent| *agent.path() == socket.path)
@@ -660,120 +701,4 @@ fn in_ns(at_ns: u64, now_ns: u64) -> Timespec {
 }
 
 #[cfg(test)]
-mod tests {
-    use rustix::event::{EventfdFlags, eventfd};
-    use weir_engine::guest::CallPolicy;
-    use weir_engine::{QueueRef, Side};
-    use weir_fabric::PortConfig;
-    use weir_port_vhost::{VhostOptions, VhostPort};
-
-    use super::*;
-    use weir_config::PlacementMode;
-
-    fn run(kind: Kind) -> Run {
-        run_with(kind, 1)
-    }
-
-    fn run_with(kind: Kind, workers: usize) -> Run {
-        let engine = Engine::start(workers).unwrap();
-        let calls = CallPolicy::within(kind, 1_000_000);
-        let options = VhostOptions { name: "web0".into(), queue_pairs: 1, calls };
-        let make = |id, counters| Arc::new(VhostPort::new(id, counters, &options));
-        let (_, port) = engine.add_port(PortConfig::vif(), make).unwrap();
-        let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        let mut run = Run::new(engine, wake, mpsc::channel().1);
-        run.add_vif(ManagedVif::new(NewVif {
-            name: "web0".parse().unwrap(),
-            port,
-            agent: None,
-            settings: VifSettings {
-                kind,
-                hold_ns_max: calls.hold_ns_max(),
-                mac: weir_wire::Mac([2, 0, 0, 0, 0, 1]),
-                rss_rebalance: true,
-            },
-        }));
-        run
-    }
-
-    #[test]
-    fn it_looks_while_there_is_traffic_and_sleeps_until_there_is_some() {
-        let mut run = run(Kind::TwoLayer);
-        let mut now_ns = 0;
-        while !matches!(run.rhythm, Rhythm::AtTraffic) {
-            run.look(now_ns);
-            now_ns += LAW.look_ns;
-            assert!(now_ns < 2 * QUIET_NS);
-        }
-        assert!(now_ns >= QUIET_NS);
-        // As a frame does: a worker wakes up. The sleep ends, which has no timeout.
-        run.engine.nudge(QueueRef { port: PortId::new(0).unwrap(), queue: 0, side: Side::Tx });
-        run.sleep();
-        assert!(matches!(run.rhythm, Rhythm::At(_)));
-        run.look(now_ns);
-        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + LAW.look_ns));
-    }
-
-    #[test]
-    fn it_looks_twice_as_often_where_queues_may_move_and_sleeps_as_well() {
-        let mut run = run_with(Kind::Auto, 2);
-        run.look(1);
-        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + DISPATCH_NS));
-        run.look(QUIET_NS);
-        assert!(matches!(run.rhythm, Rhythm::AtTraffic));
-    }
-
-    #[test]
-    fn nobody_looks_where_nothing_depends_on_it() {
-        for kind in [Kind::Auto, Kind::Immediate] {
-            let mut run = run(kind);
-            run.look(1);
-            assert!(matches!(run.rhythm, Rhythm::Off), "{kind}");
-            assert!(run.explain_vif(PortId::new(0).unwrap(), 2).split.is_none());
-        }
-    }
-
-    #[test]
-    fn it_looks_each_second_for_placement_and_sleeps_without_traffic() {
-        let mut run = run(Kind::Auto);
-        let config = PlacementConfig { mode: PlacementMode::Dynamic, pin_vcpus: false };
-        run.obey(Command::Place(config, Host::default()), 1);
-        assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + placement::LOOK_NS));
-        // Too early for another look: what is new has its look later, traffic or not.
-        for now_ns in 2..5 {
-            let id = PortId::new(0).unwrap();
-            let settings = run.vifs[&id].settings;
-            run.obey(Command::ChangeVif(id, settings), now_ns);
-            assert!(
-                matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == now_ns + placement::LOOK_NS)
-            );
-        }
-        let mut looks = 0;
-        while let Rhythm::At(at_ns) = run.rhythm {
-            run.look(at_ns);
-            looks += 1;
-            assert!(looks <= 3);
-        }
-        assert!(matches!(run.rhythm, Rhythm::AtTraffic));
-        run.obey(Command::Place(PlacementConfig::default(), Host::default()), 2);
-        assert!(matches!(run.rhythm, Rhythm::Off));
-    }
-
-    #[test]
-    fn a_share_reaches_the_queues_again_after_the_policy_is_made_anew() {
-        let mut run = run(Kind::TwoLayer);
-        let id = PortId::new(0).unwrap();
-        let port = Arc::clone(&run.vifs[&id].port);
-        let limit = || port.interface().decisions()[0].hold_ns_max;
-        run.look(1);
-        let whole_ns = limit();
-        let settings = run.vifs[&id].settings;
-        let smaller = VifSettings { hold_ns_max: whole_ns / 2, ..settings };
-        run.obey(Command::ChangeVif(id, smaller), 2);
-        assert_eq!(limit(), whole_ns / 2);
-        port.interface().set_moderation(&CallPolicy::within(Kind::TwoLayer, 1_000_000));
-        assert_eq!(limit(), whole_ns);
-        run.obey(Command::ChangeVif(id, smaller), 3);
-        assert_eq!(limit(), whole_ns / 2);
-    }
-}
+mod tests;

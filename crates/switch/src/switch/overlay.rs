@@ -139,6 +139,7 @@ impl Switch {
         }
         let (local, udp_port) = (overlay.local, overlay.port);
         tracing::info!(port = %id, %local, %udp_port, mtu = %overlay.mtu, "overlay added");
+        self.manager.set_overlay(Arc::clone(&port));
         let counters = made.unwrap_or_default();
         let evpn = evpn.map(|devices| self.join_fabric(devices, id, &port)).transpose()?;
         self.ports().overlay = Some(Overlay { name, id, port, counters, evpn, kept });

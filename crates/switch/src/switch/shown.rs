@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, Weight};
+use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, VlanMode, Weight};
 use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, panicked, stages};
@@ -20,8 +20,8 @@ use crate::GuestPort;
 use crate::control::{AddressEntry, AddressOrigin, Response};
 use crate::events::{Glance, PortGlance, told};
 use crate::explain::{
-    DispatchExplanation, MovedPair, PortShare, QueueExplanation, ReceivingExplanation,
-    SharingExplanation, UplinkExplanation, VifExplanation,
+    DispatchExplanation, HostExplanation, MovedPair, PortShare, QueueExplanation,
+    ReceivingExplanation, SharingExplanation, UplinkExplanation, VifExplanation,
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
@@ -81,8 +81,16 @@ impl Switch {
             },
             guard: vif.guard_explanation(now_ns),
             steering,
+            hosts: self.hosts_of(&ports, &vif.config.vlan),
         };
         Response::Explained { explanation: Box::new(explanation) }
+    }
+
+    /// How budgets are split with the other hosts of a network.
+    fn hosts_of(&self, ports: &Ports, vlan: &VlanMode) -> Vec<HostExplanation> {
+        let of = ports.overlay.as_ref().zip(self.networks.number_of(vlan));
+        let all = of.map(|(overlay, network)| overlay.port.between(network));
+        all.unwrap_or_default().into_iter().map(HostExplanation::from).collect()
     }
 
     /// Which workers serve the queues of an uplink.
@@ -423,6 +431,7 @@ fn outward_stats(name: &PortName, port: &dyn UplinkPort, counters: &PortCounters
 fn overlay_stats(overlay: &Overlay) -> PortStats {
     let mut stats = outward_stats(&overlay.name, &*overlay.port, &overlay.counters);
     stats.answers = overlay.answers();
+    stats.budget_breaches = breaches(&overlay.counters);
     stats
 }
 

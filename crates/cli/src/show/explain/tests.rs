@@ -190,3 +190,21 @@ fn steering_for_people() {
     300 ms ago: entry 17 with 4,000 frames/s from queue 0 (120,000) to 1 (40,000)
     ");
 }
+
+#[test]
+fn both_sides_of_a_budget_over_two_hosts_for_people() {
+    let it = HostExplanation {
+        host: [192, 0, 2, 2].into(),
+        from_ns: 125_000,
+        left_late_there: 3,
+        to_ns: Some(20_000),
+        budget_there_ns: 100_000,
+        left_late_here: 1_200,
+        told_late_there: 4,
+    };
+    insta::assert_snapshot!(text(|f| other_host(f, &it)), @"host 192.0.2.2: frames from it may wait 125 us there (later: 3); frames to it may wait 20 us here, of 100 us (later: 1,200; told too late there: 4)");
+    let silent = HostExplanation { to_ns: None, ..it };
+    assert!(
+        text(|f| other_host(f, &silent)).contains("may wait as long as before here, of 100 us")
+    );
+}

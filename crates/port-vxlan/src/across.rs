@@ -1,0 +1,305 @@
+//! Latency budgets of guests on two hosts: what weirs ask and tell each other, and what comes of that.
+//!
+//! A frame may wait twice: in its sender's ring while a worker of that host naps, and here until its receiver is called.
+//! The sending host asks for its share of the budget. The receiving host splits, and counts each frame from there as one
+//! that has used the share up. So no clocks are compared, and hosts without frames for each other say nothing.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use weir_engine::stats::{BreachReason, Counter};
+use weir_engine::{PortCounters, lock};
+use weir_guestmem::Outbox;
+use weir_limits::{
+    LATENCY_BUDGET_NS_DEFAULT, LATENCY_BUDGET_NS_MAX, OVERLAY_ASK_NS, OVERLAY_ASKS_DOUBLED,
+    OVERLAY_SHARE_NS,
+};
+use weir_policy::budget::{Load, Split};
+use weir_policy::law::LAW;
+
+use crate::port::VxlanPort;
+
+/// Bytes of a word.
+pub(crate) const LEN: usize = 80;
+/// What stands in place of a VXLAN header. "The I flag MUST be set to 1 for a valid VXLAN Network ID" (RFC 7348 §5): it
+/// is not set, and a kernel drops it. The last byte is the version.
+const MARK: u64 = u64::from_be_bytes([0, b'w', b'e', b'i', b'r', 0, 0, 1]);
+/// In place of a share that is not given.
+const NOT_GIVEN: u64 = u64::MAX;
+
+/// What one host tells another one. Times are in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Word {
+    /// The number of a question for a share; 0 in one that asks nothing.
+    asks: u64,
+    /// The number of the other one's question that this answers; 0 in one that answers none.
+    answers: u64,
+    /// However large the share is, frames wait no longer here.
+    wait_ns: u64,
+    /// What a wake-up of its workers costs.
+    wakeup_cost_ns: u64,
+    /// The share that it uses until there is an answer.
+    using_ns: u64,
+    /// The answer: so long frames for its guests may wait at the other one.
+    share_ns: u64,
+    /// The smallest budget of its guests.
+    budget_ns: u64,
+    /// Frames that left it for the other one later than their share.
+    left_late: u64,
+    /// How often its guests were notified later than their budget allows.
+    told_late: u64,
+}
+
+impl Word {
+    pub(crate) fn to_bytes(self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        let fields = [
+            MARK,
+            self.asks,
+            self.answers,
+            self.wait_ns,
+            self.wakeup_cost_ns,
+            self.using_ns,
+            self.share_ns,
+            self.budget_ns,
+            self.left_late,
+            self.told_late,
+        ];
+        for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
+            place.copy_from_slice(&field.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// The inverse; `None` of anything else.
+    pub(crate) fn parse(bytes: [u8; LEN]) -> Option<Self> {
+        let mut fields = bytes.as_chunks().0.iter().map(|field| u64::from_be_bytes(*field));
+        let mut next = || fields.next();
+        if next() != Some(MARK) {
+            return None;
+        }
+        Some(Self {
+            asks: next()?,
+            answers: next()?,
+            wait_ns: next()?,
+            wakeup_cost_ns: next()?,
+            using_ns: next()?,
+            share_ns: next()?,
+            budget_ns: next()?,
+            left_late: next()?,
+            told_late: next()?,
+        })
+    }
+}
+
+/// What this host says of itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Here {
+    /// However large a share is, frames wait no longer here for a worker (ns).
+    pub wait_ns: u64,
+    /// What a wake-up of a worker costs (ns of CPU).
+    pub wakeup_cost_ns: f64,
+    /// What a call costs (ns of CPU).
+    pub call_cost_ns: f64,
+    /// Guests with traffic.
+    pub receivers: u32,
+    /// The smallest budget of guests in networks of the overlay (ns).
+    pub budget_ns: u64,
+    /// However large that is, their frames may wait no longer for a worker of another host (ns).
+    pub wait_ns_there: u64,
+    /// How often one of these was notified later than its budget allows.
+    pub told_late: u64,
+}
+
+/// What holds between this host and another one that has a weir. Times are in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Between {
+    /// The other host.
+    pub host: IpAddr,
+    /// So long frames from there count as having waited there.
+    pub waited_ns: u64,
+    /// So long frames to there may wait here; `None` if it has given no share.
+    pub share_ns: Option<u64>,
+    /// The smallest budget of its guests.
+    pub budget_ns: u64,
+    /// Frames that left here for it later than their share.
+    pub left_late_here: u64,
+    /// Frames that left it for here later than their share, as it says.
+    pub left_late_there: u64,
+    /// How often its guests were notified later than their budget allows, as it says.
+    pub told_late_there: u64,
+}
+
+/// This host and another one.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    /// So long frames from there count as having waited there (ns).
+    waited_ns: AtomicU64,
+    /// So long frames to there may wait here (ns), or [`NOT_GIVEN`].
+    share_ns: AtomicU64,
+    /// Frames went there since it was asked.
+    sends: AtomicBool,
+    left_late: Counter,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What it said last.
+    heard: Option<Word>,
+    /// The number of its question that has no answer yet, or 0.
+    to_answer: u64,
+    /// When it was given a share last (ns).
+    given_ns: u64,
+    /// The number of the question that it has not answered, or 0.
+    asked: u64,
+    /// When to ask it again (ns), and how often it was asked since it said anything.
+    ask_ns: u64,
+    unheard: u32,
+    /// When it gave a share last (ns).
+    answered_ns: u64,
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        let (waited_ns, sends, left_late, state) = Default::default();
+        Self { waited_ns, share_ns: AtomicU64::new(NOT_GIVEN), sends, left_late, state }
+    }
+}
+
+impl Pair {
+    /// How much of its budget a frame from there has used up (ns).
+    pub(crate) fn waited_ns(&self) -> u64 {
+        self.waited_ns.load(Ordering::Relaxed)
+    }
+
+    fn share_ns(&self) -> Option<u64> {
+        Some(self.share_ns.load(Ordering::Relaxed)).filter(|ns| *ns != NOT_GIVEN)
+    }
+
+    /// A frame that came at `arrived_ns` leaves for there; counts it if that is too late.
+    pub(crate) fn leaves(&self, arrived_ns: u64, now_ns: u64, counters: &PortCounters) {
+        if !self.sends.load(Ordering::Relaxed) {
+            self.sends.store(true, Ordering::Relaxed);
+        }
+        if now_ns > arrived_ns.saturating_add(self.share_ns.load(Ordering::Relaxed)) {
+            self.left_late.add(1);
+            counters.breached(BreachReason::ForwardedLate);
+        }
+    }
+
+    /// A word has come. One that is lost is asked for again, so a worker does not wait for whoever is at it.
+    pub(crate) fn hear(&self, word: Word, now_ns: u64) {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let is_answer = word.answers != 0 && word.answers == state.asked;
+        if is_answer {
+            (state.asked, state.answered_ns) = (0, now_ns);
+            self.share_ns.store(word.share_ns.min(LATENCY_BUDGET_NS_MAX), Ordering::Relaxed);
+        }
+        if word.asks != 0 {
+            state.to_answer = word.asks;
+        }
+        if is_answer || word.asks != 0 {
+            (state.heard, state.unheard) = (Some(word), 0);
+            state.ask_ns = state.ask_ns.min(now_ns.saturating_add(OVERLAY_ASK_NS));
+        }
+    }
+
+    /// What to tell the other host now, if anything.
+    fn say(&self, here: &Here, now_ns: u64) -> Option<Word> {
+        let state = &mut *lock(&self.state);
+        // Who has given a share remembers it for longer than whoever uses it.
+        if now_ns.saturating_sub(state.answered_ns) >= OVERLAY_SHARE_NS {
+            self.share_ns.store(NOT_GIVEN, Ordering::Relaxed);
+        }
+        if now_ns.saturating_sub(state.given_ns) >= OVERLAY_SHARE_NS + 2 * OVERLAY_ASK_NS {
+            self.waited_ns.store(0, Ordering::Relaxed);
+        }
+        let answers = std::mem::take(&mut state.to_answer);
+        let mut share_ns = 0;
+        if let Some(heard) = state.heard.filter(|_| answers != 0) {
+            share_ns = share_of(here, &heard);
+            // It uses what it says, which this host has given it, or what it is told now.
+            let using_ns = heard.using_ns.min(self.waited_ns());
+            self.waited_ns.store(share_ns.max(using_ns), Ordering::Relaxed);
+            state.given_ns = now_ns;
+        }
+        let mut asks = 0;
+        if now_ns >= state.ask_ns && self.sends.swap(false, Ordering::Relaxed) {
+            // Whoever does not see the question does not know its number.
+            asks = now_ns | 1;
+            (state.asked, state.ask_ns) = (asks, now_ns + (OVERLAY_ASK_NS << state.unheard));
+            state.unheard = (state.unheard + 1).min(OVERLAY_ASKS_DOUBLED);
+        }
+        (asks != 0 || answers != 0).then(|| Word {
+            asks,
+            answers,
+            wait_ns: here.wait_ns,
+            // What is out of bounds is brought within them by the other one.
+            wakeup_cost_ns: here.wakeup_cost_ns as u64,
+            using_ns: self.share_ns().unwrap_or(0),
+            share_ns,
+            budget_ns: here.budget_ns,
+            left_late: self.left_late.get(),
+            told_late: here.told_late,
+        })
+    }
+
+    fn between(&self, host: IpAddr) -> Option<Between> {
+        let word = lock(&self.state).heard?;
+        Some(Between {
+            host,
+            waited_ns: self.waited_ns(),
+            share_ns: self.share_ns(),
+            budget_ns: word.budget_ns,
+            left_late_here: self.left_late.get(),
+            left_late_there: word.left_late,
+            told_late_there: word.told_late,
+        })
+    }
+}
+
+/// The share of a host that says `word` of the budget here (ns): by Eq. 4, no more than either host lets frames wait,
+/// and the margin at least, which is for the burst under way.
+fn share_of(here: &Here, word: &Word) -> u64 {
+    let split = Split::of(Load {
+        budget_ns: here.budget_ns,
+        uplink_cost_ns: word.wakeup_cost_ns as f64,
+        call_cost_ns: here.call_cost_ns,
+        vifs: here.receivers.max(1),
+    });
+    let wait_ns = word.wait_ns.min(here.wait_ns_there);
+    split.uplink_ns.min(wait_ns).max(LAW.margin_ns).min(here.budget_ns)
+}
+
+impl VxlanPort {
+    /// Asks and answers other hosts what there is to ask and to answer.
+    pub fn exchange(&self, here: &Here, now_ns: u64) {
+        let (mut outbox, socket) = (Outbox::default(), self.sockets.senders.first());
+        let mut wait_ns = None;
+        for peer in self.networks().peers() {
+            if let (Some(word), Some(socket)) = (peer.pair.say(here, now_ns), socket) {
+                let bytes = word.to_bytes();
+                let mut batch = outbox.batch();
+                let _ = batch.push(&[&bytes], std::iter::empty(), &[peer.socket], false);
+                // A host that cannot be reached gets no frames either.
+                let _ = batch.send(socket.as_fd(), |_, _| ());
+            }
+            let share_ns = peer.pair.share_ns().unwrap_or(LATENCY_BUDGET_NS_DEFAULT);
+            wait_ns = Some(wait_ns.map_or(share_ns, |ns: u64| ns.min(share_ns)));
+        }
+        self.wait_ns.store(wait_ns.unwrap_or(LATENCY_BUDGET_NS_DEFAULT), Ordering::Relaxed);
+    }
+
+    /// What holds between this host and others with a weir that are members of a network.
+    pub fn between(&self, network: u16) -> Vec<Between> {
+        let networks = self.networks();
+        let members = networks.peers().filter(|host| networks.member(network, host.ip).is_some());
+        members.filter_map(|host| host.pair.between(host.ip)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
