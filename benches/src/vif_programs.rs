@@ -34,7 +34,7 @@ pub struct VifPrograms {
 impl VifPrograms {
     /// Builds them, with optimisation.
     pub fn build(workspace: &Workspace) -> Result<Self> {
-        Ok(Self { built: Programs::build(workspace)? })
+        Ok(Self { built: Programs::build_to_measure(workspace)? })
     }
 
     /// A stream of 64 KiB segments from the guest at the first socket to that at the second, which has receive

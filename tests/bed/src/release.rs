@@ -6,7 +6,10 @@ use crate::{error::Result, process::run_in, workspace::Workspace};
 
 /// All in one call. For a package by itself cargo chooses other features of what it depends on, and would compile the
 /// data path anew for each.
-const BUILD: &str = "build --release --bins --examples -p weir -p weir-attack -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
+const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
+
+/// The examples that tests run. Those that only measure are as many again, and each is linked as weir is.
+const EXAMPLES: &str = "--example answer --example attach --example instructions --example paced --example vhost_crate --example xen_control --example xen_vifs";
 
 /// What was built.
 #[derive(Clone, Debug)]
@@ -15,10 +18,20 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds what is not up to date.
+    /// Builds what is not up to date of what tests run.
     pub fn build(workspace: &Workspace) -> Result<Self> {
+        Self::build_with(workspace, EXAMPLES)
+    }
+
+    /// The same, with all examples.
+    pub fn build_to_measure(workspace: &Workspace) -> Result<Self> {
+        Self::build_with(workspace, "--examples")
+    }
+
+    fn build_with(workspace: &Workspace, examples: &str) -> Result<Self> {
         let cargo = Workspace::cargo();
-        let argv: Vec<_> = std::iter::once(cargo.as_str()).chain(BUILD.split(' ')).collect();
+        let words = BUILD.split(' ').chain(examples.split(' '));
+        let argv: Vec<_> = std::iter::once(cargo.as_str()).chain(words).collect();
         run_in(&argv, &workspace.root, &[])?;
         Ok(Self { dir: workspace.build_dir()?.join("release") })
     }

@@ -8,6 +8,9 @@ const STEP_BITS: u32 = 6;
 /// Steps up to the largest latency budget; the last one has all that is longer.
 const STEPS: usize = step(LATENCY_BUDGET_NS_MAX) + 1;
 
+/// Steps that are added up together, for whoever looks for a rank.
+const BLOCK: usize = 1 << STEP_BITS;
+
 /// The times (ns) up to which [`TimesSummary::at_most`] counts, as histograms of monitoring systems have them.
 pub const TIME_BOUNDS_NS: [u64; 10] =
     [5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000, 50_000_000];
@@ -75,46 +78,56 @@ impl Times {
 
     /// Adds another's samples.
     pub fn merge(&mut self, other: &Self) {
-        self.steps.iter_mut().zip(&other.steps).for_each(|(mine, theirs)| *mine += theirs);
+        self.steps.iter_mut().zip(other.used()).for_each(|(mine, theirs)| *mine += theirs);
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
+    /// The steps up to the longest time: the others have none.
+    fn used(&self) -> &[u64] {
+        &self.steps[..=step(self.max_ns.min(LATENCY_BUDGET_NS_MAX))]
+    }
+
     /// What there is to know of them.
     pub fn summary(&self) -> TimesSummary {
-        let count: u64 = self.steps.iter().sum();
-        let of_all = |percent: u64| (count * percent).div_ceil(100);
-        let (mut left, mut counted) = (&self.steps[..], 0);
-        let mut first = 0;
-        let at_most = TIME_BOUNDS_NS.map(|ns| {
-            let (within, beyond) = left.split_at((step(ns) + 1 - first).min(left.len()));
-            (left, first) = (beyond, step(ns) + 1);
-            counted += within.iter().sum::<u64>();
-            counted
-        });
+        let steps = self.used();
+        let (mut before, mut count) = ([0; STEPS.div_ceil(BLOCK)], 0);
+        for (before, block) in before.iter_mut().zip(steps.chunks(BLOCK)) {
+            *before = count;
+            count += block.iter().sum::<u64>();
+        }
+        let before = &before[..steps.len().div_ceil(BLOCK)];
+        let up_to = |step: usize| match steps.get(step / BLOCK * BLOCK..=step) {
+            Some(block) => before[step / BLOCK] + block.iter().sum::<u64>(),
+            None => count,
+        };
+        // The time that so many percent of the samples do not exceed.
+        let time_of = |percent: u64| {
+            let rank = (count * percent).div_ceil(100);
+            let block = before.partition_point(|before| *before < rank).saturating_sub(1);
+            let mut seen = before[block];
+            let within = steps[block * BLOCK..].iter().position(|count| {
+                seen += count;
+                seen >= rank
+            });
+            within.map_or(self.max_ns, |at| longest(block * BLOCK + at)).min(self.max_ns)
+        };
         TimesSummary {
             count,
             sum: self.sum_ns,
-            p50: self.time_of(of_all(50)),
-            p99: self.time_of(of_all(99)),
+            p50: time_of(50),
+            p99: time_of(99),
             max: self.max_ns,
-            at_most,
+            at_most: TIME_BOUNDS_NS.map(|ns| up_to(step(ns))),
         }
-    }
-
-    /// The time that `rank` of the samples do not exceed.
-    fn time_of(&self, rank: u64) -> u64 {
-        let mut seen = 0;
-        let within = self.steps.iter().position(|count| {
-            seen += count;
-            seen >= rank
-        });
-        within.map_or(self.max_ns, longest).min(self.max_ns)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -130,6 +143,25 @@ mod tests {
         assert!((50_000..=50_800).contains(&summary.p50), "{summary:?}");
         assert!((99_000..=100_000).contains(&summary.p99), "{summary:?}");
         assert_eq!(summary.at_most, [10, 20, 50, 100, 200, 200, 200, 200, 200, 200]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_summary_is_what_sorting_gives(shifted in vec((any::<u64>(), 24_u32..64), 1..300)) {
+            let mut all: Vec<u64> = shifted.into_iter().map(|(ns, by)| ns >> by).collect();
+            let mut times = Times::default();
+            all.iter().for_each(|ns| times.record(*ns));
+            all.sort_unstable();
+            let max = all[all.len() - 1];
+            let as_known = |ns: u64| longest(step(ns.min(LATENCY_BUDGET_NS_MAX))).min(max);
+            let of = |percent: usize| as_known(all[(all.len() * percent).div_ceil(100) - 1]);
+            let at_most = TIME_BOUNDS_NS.map(|bound| {
+                all.iter().filter(|ns| step(**ns) <= step(bound)).count() as u64
+            });
+            let summary = times.summary();
+            prop_assert_eq!((summary.p50, summary.p99, summary.max), (of(50), of(99), max));
+            prop_assert_eq!((summary.count, summary.at_most), (all.len() as u64, at_most));
+        }
     }
 
     #[test]

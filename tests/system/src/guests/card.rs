@@ -8,6 +8,7 @@ use weir_bed::{
     lab::Lab,
     process::{Placement, wait_until},
     qemu::{Guest, GuestSpec, Plug},
+    release::Programs,
 };
 
 const ETHTOOL: &str = "/usr/sbin/ethtool";
@@ -32,7 +33,7 @@ const UPLINK: &str = "[uplink.lan]\\nkind = \\\"af_packet\\\"\\nname = \\\"eth0\
 
 pub(super) fn network_card_gathers_and_is_always_left_as_it_was_found(lab: &Lab) -> Result<()> {
     // What is built with it.
-    let attach = lab.weir.with_file_name("examples").join("attach");
+    let attach = Programs::beside(&lab.weir).example("attach");
     let programs = [lab.weir.as_path(), &attach, Path::new(ETHTOOL)];
     let image = lab.image.with_card(&lab.workspace, &programs)?;
     let qemu_args = ["-m", "512M", "-netdev", "user,id=net", "-device", "e1000e,netdev=net"];
