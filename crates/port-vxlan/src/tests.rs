@@ -10,7 +10,7 @@ use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
 use weir_engine::{Outgoing, Port, PortCounters, Take, Taken, clock};
 use weir_fabric::{Claim, EgressTag, Fabric, FrameKey, Learner, PortConfig, PortId, Vid};
 use weir_guestmem::HostBuffer;
-use weir_limits::{BURST_MAX, OVERLAY_BUFFERS};
+use weir_limits::{BURST_MAX, OVERLAY_BUFFERS, OVERLAY_PARKED_MAX};
 use weir_wire::{Layers, Mac, Tci, VnetHdr, ethertype, vnet};
 
 use crate::{
@@ -449,6 +449,28 @@ fn waiting_frames_keep_their_bytes_and_their_buffers() {
     }
     let waited = [0, 2].map(|number| (BLUE, frame(GUEST, FAR, number, 700)));
     assert_eq!(rig.take_all(Take::Parked(None)), waited);
+    assert_eq!(rig.port.free_buffers(0), OVERLAY_BUFFERS);
+}
+
+#[test]
+fn a_burst_ends_where_waiting_frames_leave_no_buffer() {
+    let mut rig = Rig::new();
+    let full = PortId::new(9).unwrap();
+    let sent = frame(GUEST, FAR, 7, 700);
+    let send = |rig: &Rig, frames| (0..frames).for_each(|_| rig.send(2, VNIS[0], &sent));
+    let mut parked = 0;
+    while parked < OVERLAY_PARKED_MAX {
+        send(&rig, OVERLAY_PARKED_MAX - parked);
+        let taken = rig.take(Take::New, |burst| {
+            (0..burst.frames().len() as u16).for_each(|frame| assert!(burst.park(frame, full)));
+        });
+        parked += taken.parked as usize;
+    }
+    let free = OVERLAY_BUFFERS - parked;
+    send(&rig, free + 1);
+    assert_eq!(rig.take_all(Take::New).len(), free);
+    assert_eq!(rig.take_all(Take::New).len(), 1);
+    assert_eq!(rig.take_all(Take::Parked(None)).len(), parked);
     assert_eq!(rig.port.free_buffers(0), OVERLAY_BUFFERS);
 }
 

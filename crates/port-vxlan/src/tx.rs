@@ -171,6 +171,9 @@ impl SocketQueue<'_> {
     /// Receives messages; `false` when there are none, or no buffer is free.
     fn receive(&self, slots: &mut Slots) -> bool {
         let Slots { free, arrivals, .. } = slots;
+        if free.is_empty() {
+            return false;
+        }
         let into = free.iter().rev().map_while(|&buffer| self.buffers.all_of(buffer));
         let asked = match receive_datagrams(self.socket, into, arrivals) {
             Ok(asked) => asked,
