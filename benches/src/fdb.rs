@@ -41,15 +41,28 @@ fn table(hosts: u32) -> Result<Fdb> {
     Ok(fdb)
 }
 
+/// Which host is next: Numerical Recipes' generator, whose high bits choose.
+fn next(state: &mut u32, hosts: u32) -> u32 {
+    *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    ((u64::from(*state) * u64::from(hosts)) >> 32) as u32
+}
+
+/// Nanoseconds for one read of memory for each of `hosts`, as a table would take that finds each at once.
+fn read_ns(memory: &[u8], hosts: u32) -> f64 {
+    let (mut state, begin) = (1_u32, Instant::now());
+    let apart = memory.len() / hosts as usize;
+    for _ in 0..LOOKUPS {
+        black_box(memory.get(next(&mut state, hosts) as usize * apart).copied());
+    }
+    begin.elapsed().as_secs_f64() * 1e9 / f64::from(LOOKUPS)
+}
+
 /// Nanoseconds for a lookup among `hosts` known addresses, each as likely as any other.
 fn lookup_ns(fdb: &Fdb, hosts: u32) -> f64 {
     let mut state = 1_u32;
     let begin = Instant::now();
     for _ in 0..LOOKUPS {
-        // Numerical Recipes' generator: its high bits choose.
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let host = (u64::from(state) * u64::from(hosts)) >> 32;
-        black_box(fdb.lookup(Vid::DEFAULT, mac(host as u32), 0));
+        black_box(fdb.lookup(Vid::DEFAULT, mac(next(&mut state, hosts)), 0));
     }
     begin.elapsed().as_secs_f64() * 1e9 / f64::from(LOOKUPS)
 }
@@ -62,17 +75,24 @@ pub(super) fn lookups(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         let (few, many) = (table(FEW)?, table(MANY)?);
         lookup_ns(&few, FEW);
         lookup_ns(&many, MANY);
-        let round = |_| (lookup_ns(&few, FEW), lookup_ns(&many, MANY));
-        let (few, many_ns): (Vec<f64>, Vec<f64>) = (0..rounds).map(round).unzip();
-        Ok((few, many_ns, (many.capacity() * ENTRY_BYTES) as f64 / many.len() as f64))
+        let memory = vec![1; many.capacity() * ENTRY_BYTES];
+        let round = |_| {
+            let [few, many] = [(&few, FEW), (&many, MANY)].map(|(table, n)| lookup_ns(table, n));
+            [few, many, read_ns(&memory, FEW), read_ns(&memory, MANY)]
+        };
+        let rounds: Vec<[f64; 4]> = (0..rounds).map(round).collect();
+        Ok((rounds, memory.len() as f64 / many.len() as f64))
     });
     let panicked = |_| Error::Check("the measuring thread panicked".into());
-    let (few, many, bytes): (Vec<f64>, Vec<f64>, f64) = measuring.join().map_err(panicked)??;
-    let (few, many) = (Samples::from_iter(few), Samples::from_iter(many));
+    let (rounds, bytes): (Vec<[f64; 4]>, f64) = measuring.join().map_err(panicked)??;
+    let of = |which: usize| rounds.iter().map(|round| round[which]).collect::<Samples>();
+    let [few, many, few_reads, many_reads] = [0, 1, 2, 3].map(of);
     let what = "a lookup in the forwarding table with 100,000 addresses, over one with 100";
     let ratio = many.ratio_to(&few);
     report.add(Figure::ratio("fdb_lookup_100k_vs_100", what, ratio).goal(Some(Goal::AtMost(1.5))));
     report.add(Figure::new("fdb_lookup_100k_ns", "ns", "the same: the lookup itself", many));
+    let what = "one read for each address of memory as large as the table, 100,000 over 100";
+    report.add(Figure::ratio("fdb_lookup_limit", what, many_reads.ratio_to(&few_reads)));
     let what = "a forwarding table of 262,144 entries, for each of 100,000 addresses in it";
     let figure = Figure::new("fdb_100k_bytes_per_entry", "B", what, Samples::one(bytes));
     report.add(figure.goal(Some(Goal::AtMost(128.0))));
