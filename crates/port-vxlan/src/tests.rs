@@ -464,7 +464,7 @@ fn a_burst_ends_where_waiting_frames_leave_no_buffer() {
         let taken = rig.take(Take::New, |burst| {
             (0..burst.frames().len() as u16).for_each(|frame| assert!(burst.park(frame, full)));
         });
-        parked += taken.parked as usize;
+        parked += taken.parked;
     }
     let free = OVERLAY_BUFFERS - parked;
     send(&rig, free + 1);
