@@ -74,12 +74,18 @@ fn write_all(directory: &Path) -> io::Result<()> {
 }
 
 /// A shell's file without the options that are weir's own: clap_complete names hidden ones, each on a line of its own,
-/// or for bash in a list.
+/// or for bash in a list and, where they have a value, in a case.
 fn without_hidden(command: &Command, mut text: String) -> String {
     for hidden in command.get_arguments().filter(|it| it.is_hide_set()) {
         let Some(long) = hidden.get_long() else { continue };
         let own = [format!("'--{long}["), format!(" -l {long} ")];
-        let shown = text.lines().filter(|line| !own.iter().any(|own| line.contains(own)));
+        let (case, mut in_case) = (format!("--{long})"), false);
+        let shown = text.lines().filter(|line| {
+            in_case |= line.trim() == case;
+            let is_own = in_case || own.iter().any(|own| line.contains(own));
+            in_case &= line.trim() != ";;";
+            !is_own
+        });
         let shown: String = shown.map(|line| format!("{line}\n")).collect();
         text = shown.replace(&format!(" --{long}"), "");
     }
@@ -146,6 +152,17 @@ mod tests {
             }
         }
         assert!(options_seen > 100, "{options_seen}");
+    }
+
+    #[test]
+    fn bash_reads_its_files() {
+        let directory = tempfile::tempdir().unwrap();
+        write_all(directory.path()).unwrap();
+        for (command, _) in programs() {
+            let file = directory.path().join("bash").join(command.get_name());
+            let read = std::process::Command::new("bash").arg("-n").arg(&file).output().unwrap();
+            assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+        }
     }
 
     #[test]
