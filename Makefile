@@ -31,7 +31,7 @@ build: libpcap ## Build weir as it ships
 
 deb: libpcap ## The Debian package, target/deb/weir_*.deb (needs debhelper, dh-apparmor)
 	@command -v dh_apparmor >/dev/null || { echo "as root: apt-get install -y debhelper dh-apparmor" >&2; exit 1; }
-	CARGO="$(CARGO)" debian/rules binary
+	CARGO="$(CARGO)" debian/rules clean binary
 
 deb-test: ## Install, use, upgrade, remove and purge that package on Debian (needs root, debootstrap, systemd-nspawn)
 	tests/deb/run.sh
