@@ -299,7 +299,7 @@ impl Engine {
     /// What each worker has done.
     pub fn workers(&self) -> Vec<WorkerStats> {
         let stats = |worker: &Arc<WorkerHandle>| WorkerStats {
-            wakeups: worker.wakeups.get(),
+            wakeups: worker.wakeups(),
             woken_for: worker.woken_for.each_ref().map(Counter::get),
             bursts: worker.bursts.get(),
             nudges: worker.nudges.get(),
@@ -317,7 +317,7 @@ impl Engine {
 
     /// Wake-ups of all workers together. It stands still without traffic, or with so much that no worker sleeps.
     pub fn wakeups(&self) -> u64 {
-        self.shared.crew.iter().map(|worker| worker.wakeups.get()).sum()
+        self.shared.crew.iter().map(|worker| worker.wakeups()).sum()
     }
 
     /// Makes the next worker that wakes from sleep ring [`Engine::bell`], once. For one thread at a time, which saw

@@ -73,9 +73,7 @@ pub(crate) struct WorkerHandle {
     told: AtomicBool,
     /// Its thread, once it runs.
     pub(crate) thread_id: AtomicU32,
-    /// Times it woke from sleep.
-    pub(crate) wakeups: Counter,
-    /// And what for.
+    /// Times it woke from sleep, by what for.
     pub(crate) woken_for: [Counter; WokenFor::ALL.len()],
     /// Bursts it forwarded.
     pub(crate) bursts: Counter,
@@ -89,13 +87,17 @@ pub(crate) struct WorkerHandle {
 }
 
 impl WorkerHandle {
+    /// Times it woke from sleep.
+    pub(crate) fn wakeups(&self) -> u64 {
+        self.woken_for.iter().map(Counter::get).sum()
+    }
+
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             poller: Arc::new(Poller::new()?),
             retries: Mutex::default(),
             told: AtomicBool::new(false),
             thread_id: AtomicU32::new(0),
-            wakeups: Counter::default(),
             woken_for: Default::default(),
             bursts: Counter::default(),
             nudges: Counter::default(),

@@ -71,16 +71,13 @@ impl<'m> Sending<'_, 'm> {
     fn send(&mut self) {
         let Self { port, queue, fd, batch, counted } = self;
         port.device.send(*fd, batch, &mut |which, error| {
+            let is_full = error.kind() == io::ErrorKind::WouldBlock;
+            let reason = if is_full { DropReason::RxRingFull } else { DropReason::DeviceError };
             for lost in counted.get_mut(which).into_iter().flatten() {
-                let reason = match error.kind() {
-                    io::ErrorKind::WouldBlock => DropReason::RxRingFull,
-                    _ => DropReason::DeviceError,
-                };
                 port.counters().dropped(reason, lost.frames.into());
                 (lost.frames, lost.bytes) = (0, 0);
             }
-            let would_block = error.kind() == io::ErrorKind::WouldBlock;
-            if !would_block && port.device.is_gone(*fd, Side::Rx, error) {
+            if !is_full && port.device.is_gone(*fd, Side::Rx, error) {
                 port.service.gone(error);
             }
         });

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weir_engine::stats::{BreachReason, Counter};
 use weir_engine::{PortCounters, lock};
-use weir_guestmem::Outbox;
 use weir_limits::{
     LATENCY_BUDGET_NS_DEFAULT, LATENCY_BUDGET_NS_MAX, OVERLAY_ASK_NS, OVERLAY_ASKS_DOUBLED,
     OVERLAY_SHARE_NS,
@@ -20,6 +19,7 @@ use weir_policy::budget::{Load, Split};
 use weir_policy::law::LAW;
 
 use crate::port::VxlanPort;
+use crate::rx::OUTBOX;
 
 /// Bytes of a word.
 pub(crate) const LEN: usize = 80;
@@ -277,15 +277,17 @@ fn share_of(here: &Here, word: &Word) -> u64 {
 impl VxlanPort {
     /// Asks and answers other hosts what there is to ask and to answer.
     pub fn exchange(&self, here: &Here, now_ns: u64) {
-        let (mut outbox, socket) = (Outbox::default(), self.sockets.senders.first());
+        let socket = self.sockets.senders.first();
         let mut wait_ns = None;
         for peer in self.networks().peers() {
             if let (Some(word), Some(socket)) = (peer.pair.say(here, now_ns), socket) {
-                let bytes = word.to_bytes();
-                let mut batch = outbox.batch();
-                let _ = batch.push(&[&bytes], std::iter::empty(), &[peer.socket], false);
-                // A host that cannot be reached gets no frames either.
-                let _ = batch.send(socket.as_fd(), |_, _| ());
+                OUTBOX.with_borrow_mut(|outbox| {
+                    let mut batch = outbox.batch();
+                    let bytes = word.to_bytes();
+                    let _ = batch.push(&[&bytes], std::iter::empty(), &[peer.socket], false);
+                    // A host that cannot be reached gets no frames either.
+                    let _ = batch.send(socket.as_fd(), |_, _| ());
+                });
             }
             let share_ns = peer.pair.share_ns().unwrap_or(LATENCY_BUDGET_NS_DEFAULT);
             wait_ns = Some(wait_ns.map_or(share_ns, |ns: u64| ns.min(share_ns)));

@@ -20,8 +20,8 @@ use crate::networks::{Host, Network, Networks};
 use crate::port::VxlanPort;
 
 thread_local! {
-    /// Room for one burst's datagrams, so that a worker allocates it once.
-    static OUTBOX: RefCell<Outbox> = RefCell::default();
+    /// Room for one burst's datagrams, so that a thread allocates it once.
+    pub(crate) static OUTBOX: RefCell<Outbox> = RefCell::default();
 }
 
 /// One burst on its way out.

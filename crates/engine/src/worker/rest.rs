@@ -208,7 +208,6 @@ impl Worker {
         self.lateness.took(self.burst_ns);
         self.fresh_ns = Some(self.woken_ns);
         cpu_loss::slept(start_ns, self.woken_ns);
-        handle.wakeups.add(1);
         handle.woken_for[woken_for as usize].add(1);
         self.shared.activity.worker_woke();
         self.take_up_kicks(self.fresh_ns);
