@@ -573,6 +573,9 @@ fn descriptors(process: &Running) -> usize {
     fs::read_dir(format!("/proc/{}/fd", process.0.id())).unwrap().count()
 }
 
+/// More than a keeper has of two sessions, the program's own included.
+const KEPT_MAX: u32 = 64;
+
 #[test]
 fn a_front_end_that_never_pauses_fills_no_keeper_and_takes_nobodys_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -581,9 +584,8 @@ fn a_front_end_that_never_pauses_fills_no_keeper_and_takes_nobodys_room() {
         eventually("weir serves", || Vif::connect(weir.socket("fast"), &Options::new(FAST)).ok());
     let stream = UnixStream::connect(weir.socket("slow")).unwrap();
     let mut greedy = FrontEnd::new(stream);
-    let before = descriptors(&weir.keeper);
     let (mut sent, start) = (0, Instant::now());
-    while start.elapsed() < Duration::from_millis(500) {
+    while start.elapsed() < Duration::from_millis(500) || sent < 4 * KEPT_MAX {
         let call = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         greedy.set_vring_call(sent % 4, Some(call.as_fd())).unwrap();
         sent += 1;
@@ -591,9 +593,8 @@ fn a_front_end_that_never_pauses_fills_no_keeper_and_takes_nobodys_room() {
     // All of it has been handled.
     greedy.set_timeout(Duration::from_secs(60));
     greedy.get_features().unwrap();
-    assert!(sent > 100, "{sent}");
     eventually("one call a ring is kept", || {
-        (descriptors(&weir.keeper) <= before + 8).then_some(())
+        (descriptors(&weir.keeper) <= KEPT_MAX as usize).then_some(())
     });
     weir.kill();
     eventually("both go on", || (weir.log().matches("taken over").count() == 2).then_some(()));
