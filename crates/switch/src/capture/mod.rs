@@ -4,6 +4,7 @@ mod pcapng;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ const PAUSE_IDLE: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {
-    /// Interfaces and uplinks.
+    /// Interfaces and uplinks; one that is named twice counts once.
     pub ports: Vec<PortName>,
     /// What they send, or what they receive; `None` for both.
     #[serde(default)]
@@ -86,7 +87,9 @@ impl Switch {
     ///
     /// # Errors
     /// [`CaptureRefused`]
-    pub fn capture(&self, request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+    pub fn capture(&self, mut request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        let mut seen = BTreeSet::new();
+        request.ports.retain(|name| seen.insert(name.clone()));
         let number = |name: &PortName| {
             self.port_id(name).ok_or_else(|| CaptureRefused::NoSuchPort(name.clone()))
         };

@@ -142,7 +142,7 @@ fn tshark_reads_ports_directions_and_bytes() {
     let ((_a, mut a), (_b, mut b)) = (rig.guest("a", A), rig.guest("b", B));
     let fields =
         ["frame.interface_name", "frame.packet_flags_direction", "eth.src", "udp.dstport", "data"];
-    let (frames, recorded) = rig.captured(request(&["a", "b"]), 3, &fields, || {
+    let (frames, recorded) = rig.captured(request(&["a", "b", "a"]), 3, &fields, || {
         send(&mut b, [0xff; 6], &udp(4001));
         send(&mut a, B, &udp(4002));
     });
