@@ -124,13 +124,16 @@ fn dispatch(f: &mut String, it: &DispatchExplanation) -> fmt::Result {
 /// How budgets are split with another host, and what was late on either.
 fn other_host(f: &mut String, it: &HostExplanation) -> fmt::Result {
     let [from, budget] = [it.from_ns, it.budget_there_ns].map(time);
-    let to = it.to_ns.map_or("as long as before".into(), time);
+    let to = match it.to_ns.map(time) {
+        Some(to) => format!("frames to it may wait {to} here, of {budget}"),
+        None => "frames to it wait here as local budgets allow, since it has given no share".into(),
+    };
     let late = [it.left_late_there, it.left_late_here, it.told_late_there].map(decimal);
     let [left_there, left_here, told_there] = late;
     writeln!(
         f,
-        "host {}: frames from it may wait {from} there (later: {left_there}); frames to it may wait {to} here, \
-         of {budget} (later: {left_here}; told too late there: {told_there})",
+        "host {}: frames from it may wait {from} there (later: {left_there}); {to} (later: {left_here}; told too late \
+         there: {told_there})",
         it.host,
     )
 }
