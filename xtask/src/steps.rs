@@ -63,7 +63,10 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
         Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
     });
     step("deny", &|| deny::check(workspace));
-    step("unit", &|| tests(workspace, &["--workspace"], &[]));
+    step("unit", &|| {
+        install_what_tests_run(workspace);
+        tests(workspace, &["--workspace"], &[])
+    });
     step("model", &|| tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
     step("lab-soak", &|| {
         let weir = Programs::build(workspace)?.weir();
@@ -88,6 +91,16 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     }
     println!("all of it took {:.0} s", start.elapsed().as_secs_f32());
     tally
+}
+
+/// Tests that find a program missing are skipped: as root none has to be.
+fn install_what_tests_run(workspace: &Workspace) {
+    if !packages::is_root() {
+        return;
+    }
+    if let Err(error) = packages::ensure(workspace) {
+        println!("{error}\nwhat needs these packages is skipped");
+    }
 }
 
 /// Runs a step and prints how long it took; one that could not go on has failed.

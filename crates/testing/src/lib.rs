@@ -7,6 +7,7 @@ pub mod document;
 pub mod echo;
 
 use std::{
+    env,
     io::{self, Write},
     thread,
     time::{Duration, Instant},
@@ -22,6 +23,17 @@ pub fn is_root(why: &str) -> bool {
         skipped(&format!("needs root: {why}"));
     }
     root
+}
+
+/// Whether `program`, of Debian's `package`, is in `PATH`. Otherwise the test that asks, which then returns, is counted
+/// as skipped.
+pub fn has(program: &str, package: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).any(|dir| dir.join(program).exists());
+    if !found {
+        skipped(&format!("{program} is not installed: apt-get install {package}"));
+    }
+    found
 }
 
 /// Says that this test, which then returns, was skipped, and why.

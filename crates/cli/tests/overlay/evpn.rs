@@ -21,7 +21,7 @@ pub(crate) fn has_frr() -> bool {
     if !is_there {
         weir_testing::skipped("FRR is not installed: apt-get install frr");
     }
-    is_there
+    is_there && weir_testing::has("ethtool", "ethtool")
 }
 
 /// FRR on host `n`, with others as neighbours.

@@ -117,7 +117,7 @@ fn root_tenants_with_the_same_addresses_on_two_hosts_hear_their_own_only() {
 
 #[test]
 fn root_tcp_flows_between_weirs_and_a_linux_bridge_with_the_kernels_vxlan() {
-    if !weir_testing::is_root("network namespaces") {
+    if !weir_testing::is_root("network namespaces") || !weir_testing::has("ethtool", "ethtool") {
         return;
     }
     let mut underlay = Underlay::new(3);
@@ -201,7 +201,7 @@ pub(crate) fn transfer(from: &Host, to: &Host, address: u8) {
 
 #[test]
 fn root_every_command_of_the_guide_for_two_hosts_works() {
-    if !weir_testing::is_root("network namespaces") {
+    if !weir_testing::is_root("network namespaces") || !weir_testing::has("ethtool", "ethtool") {
         return;
     }
     let guide = Guide::read("two-hosts.md");

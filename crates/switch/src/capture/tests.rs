@@ -126,11 +126,7 @@ fn tshark(bytes: &[u8], fields: &[&str]) -> Vec<String> {
 }
 
 fn has_tshark() -> bool {
-    let found = Command::new("tshark").arg("--version").output().is_ok();
-    if !found {
-        eprintln!("skipped: tshark is not installed");
-    }
-    found
+    weir_testing::has("tshark", "tshark")
 }
 
 #[test]
