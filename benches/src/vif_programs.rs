@@ -1,5 +1,5 @@
-//! Examples of the `vif` crate, user-space guests that load a switch or just sit there, and of the
-//! uplinks.
+//! Examples of the `vif` crate, user-space guests that load a switch or just sit there, of the uplinks and of the
+//! forwarding table.
 
 use std::{
     io::Write,
@@ -99,6 +99,11 @@ impl VifPrograms {
         cpu: usize,
     ) -> Result<EverySecond> {
         self.every_second("ask", sockets, &[rate, seconds], cpu)
+    }
+
+    /// What lookups in a forwarding table take: a line for few addresses, and one for many.
+    pub fn lookup(&self, cpu: usize) -> Result<EverySecond> {
+        self.run("lookup", Vec::new(), &on(cpu))
     }
 
     /// A silent guest at each of `sockets`, until what is returned is dropped.

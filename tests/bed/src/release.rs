@@ -6,7 +6,7 @@ use crate::{error::Result, process::run_in, workspace::Workspace};
 
 /// All in one call. For a package by itself cargo chooses other features of what it depends on, and would compile the
 /// data path anew for each.
-const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
+const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-fabric -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
 
 /// The examples that tests run. Those that only measure are as many again, and each is linked as weir is.
 const EXAMPLES: &str = "--example answer --example attach --example instructions --example paced --example vhost_crate --example xen_control --example xen_vifs";
