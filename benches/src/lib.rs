@@ -17,6 +17,7 @@ mod other_load;
 mod overlay;
 mod packet_rate;
 mod peers;
+mod relay;
 mod request_response;
 mod routes;
 mod sleeps;

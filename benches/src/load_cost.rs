@@ -120,9 +120,18 @@ pub(super) fn start(
     bench: &Bench<'_>,
     latency_budget: Option<&'static str>,
 ) -> Result<(Weir, [PathBuf; 2])> {
+    start_with(bench, &Vif { latency_budget, ..Vif::default() }, false)
+}
+
+/// The same with both interfaces like `vif`; its worker may poll for good.
+pub(super) fn start_with(
+    bench: &Bench<'_>,
+    vif: &Vif,
+    dedicated: bool,
+) -> Result<(Weir, [PathBuf; 2])> {
     bench.note_other_load()?;
-    let vifs = MACS.map(|mac| Vif { mac: Some(mac), latency_budget, ..Vif::default() }).to_vec();
-    let setup = Setup { vifs, cpu: Some(SWITCH_CPU), ..Setup::default() };
+    let vifs = MACS.map(|mac| Vif { mac: Some(mac), ..vif.clone() }).to_vec();
+    let setup = Setup { vifs, cpu: Some(SWITCH_CPU), dedicated, ..Setup::default() };
     let weir = Weir::start(bench.lab, &setup)?;
     let sockets = [weir.socket(0_u8)?, weir.socket(1_u8)?];
     Ok((weir, sockets))

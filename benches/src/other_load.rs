@@ -20,13 +20,13 @@ pub(super) fn percent() -> Result<f64> {
 
 /// Clock ticks of all CPUs together since the machine started.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct CpuTime {
+pub(super) struct CpuTime {
     total: f64,
     idle: f64,
 }
 
 impl CpuTime {
-    fn read() -> Result<Self> {
+    pub(super) fn read() -> Result<Self> {
         let path = Path::new("/proc/stat");
         let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
         Self::parse(&text).ok_or_else(|| Error::parse("/proc/stat", text))
@@ -42,7 +42,7 @@ impl CpuTime {
         Some(Self { total: ticks.iter().sum(), idle })
     }
 
-    fn busy_percent_since(self, before: Self) -> f64 {
+    pub(super) fn busy_percent_since(self, before: Self) -> f64 {
         let total = self.total - before.total;
         let idle = self.idle - before.idle;
         if total > 0.0 { (100.0 * (total - idle) / total).max(0.0) } else { 0.0 }

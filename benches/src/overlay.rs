@@ -134,6 +134,8 @@ pub(super) fn tcp(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let ratio = rates(&weir).ratio_to(&rates(&kernel));
     let goal = Some(Goal::AtLeast(1.3));
     report.add(Figure::ratio("overlay_tcp_vs_kernel", what, ratio).goal(goal));
+    let limit = vm_traffic::limits(&weir).ratio_to(&rates(&kernel));
+    report.add(Figure::ratio("overlay_tcp_vs_kernel_limit", vm_traffic::LIMIT, limit));
     report.add(Figure::new("overlay_tcp_gbit_weir", "Gbit/s", what, rates(&weir)));
     report.add(Figure::new("overlay_tcp_gbit_kernel", "Gbit/s", what, rates(&kernel)));
     let what = "the same: CPU time of switches and guests for a Gbit";
@@ -141,6 +143,12 @@ pub(super) fn tcp(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let ratio = costs(&weir).ratio_to(&costs(&kernel));
     let goal = Some(Goal::AtMost(0.8));
     report.add(Figure::ratio("overlay_cpu_per_gbit_vs_kernel", what, ratio).goal(goal));
+    let limit = vm_traffic::guests_costs(&weir).ratio_to(&costs(&kernel));
+    let what = "the same were weir's CPU time nothing";
+    report.add(Figure::ratio("overlay_cpu_per_gbit_vs_kernel_limit", what, limit));
+    let what = "both weirs, in those runs";
+    let cores = vm_traffic::switch_cores(&weir);
+    report.add(Figure::new("overlay_tcp_cores_weir", "cores", what, cores));
     Ok(())
 }
 
@@ -154,6 +162,8 @@ pub(super) fn small_udp(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let ratio = rates(&weir).ratio_to(&rates(&kernel));
     let goal = Some(Goal::AtLeast(2.0));
     report.add(Figure::ratio("overlay_pps64_vs_kernel", what, ratio).goal(goal));
+    let limit = vm_traffic::limits(&weir).ratio_to(&rates(&kernel));
+    report.add(Figure::ratio("overlay_pps64_vs_kernel_limit", vm_traffic::LIMIT, limit));
     report.add(Figure::new("overlay_pps64_weir", "packets/s", what, rates(&weir)));
     report.add(Figure::new("overlay_pps64_kernel", "packets/s", what, rates(&kernel)));
     Ok(())

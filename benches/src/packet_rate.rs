@@ -233,9 +233,13 @@ impl Comparison {
         let busy =
             |rates: &Vec<Rate>| rates.iter().filter_map(|rate| rate.per_busy_second).collect();
         let [weir_busy, peer_busy]: [Samples; 2] = [busy(&found[0]), busy(&found[1])];
-        let limits = found[0].iter().map(|rate| rate.limit).collect();
+        let limits = found[0].iter().map(|rate| rate.limit).collect::<Samples>();
         let [ratio, weir_name, peer_name, limit_name] = self.names;
         report.add(Figure::ratio(ratio, self.what, weir.ratio_to(&peer)).goal(self.goal));
+        let what =
+            "the same were the switch's time nothing: the client's core, which then never waits";
+        let limit = Figure::ratio(format!("{ratio}_limit"), what, limits.ratio_to(&peer));
+        report.add(limit);
         report.add(Figure::new(weir_name, "packets/s", "both ports together", weir));
         report.add(Figure::new(peer_name, "packets/s", "both ports together", peer));
         let limit = "the client's core if it never waited for weir, by its own count of cycles";

@@ -6,9 +6,12 @@ use weir_bed::{
     error::{Error, Result, check},
     report::{Figure, Goal, Report, Samples},
     switch::Switch,
+    weir::Vif,
 };
 
-use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU, load_cost, vif_programs::EverySecond};
+use super::{
+    Bench, CLIENT_CPU, Contender, SWITCH_CPU, load_cost, relay, vif_programs::EverySecond,
+};
 
 const REQUESTS_PER_SECOND: u32 = 10_000;
 const SECONDS: u32 = 4;
@@ -51,62 +54,153 @@ impl RoundTrips {
     }
 }
 
+/// What passes requests and answers on.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// As it comes: budgets of 250 us.
+    Weir,
+    WeirWithBudget(&'static str),
+    /// Calls without a hold.
+    WeirImmediate,
+    /// Polls, as Open vSwitch does.
+    WeirDedicated,
+    Ovs,
+    /// A thread that wakes up and wakes others up, and no switch.
+    Relay,
+}
+
+/// With the ends of their figures' names.
+const WAYS: [(Way, &str); 6] = [
+    (Way::Ovs, "ovs"),
+    (Way::Weir, ""),
+    (Way::WeirWithBudget("50us"), "_50us"),
+    (Way::WeirImmediate, "_immediate"),
+    (Way::WeirDedicated, "_dedicated"),
+    (Way::Relay, "_limit"),
+];
+
+/// What is compared of all ways.
+struct Value {
+    name: &'static str,
+    what: &'static str,
+    read: fn(&Run) -> f64,
+    /// At most, over Open vSwitch, of a weir as it comes.
+    goal: Option<f64>,
+}
+
+const VALUES: [Value; 4] = [
+    Value {
+        name: "p99",
+        what: "round trips, 99th percentile",
+        read: |run| run.times.us[1],
+        goal: Some(1.0),
+    },
+    Value { name: "p50", what: "round trips, median", read: |run| run.times.us[0], goal: None },
+    Value {
+        name: "p999",
+        what: "round trips, 99.9th percentile",
+        read: |run| run.times.us[2],
+        goal: None,
+    },
+    Value { name: "cpu", what: "CPU time of the switch", read: |run| run.cores, goal: Some(0.3) },
+];
+
 pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let contenders = [Contender::Weir, Contender::OvsDpdk];
-    let found =
-        bench.interleaved("us (p99)", contenders, |it| run(bench, it), |it| it.times.us[1])?;
-    let of = |runs: &Vec<Run>, value: fn(&Run) -> f64| runs.iter().map(value).collect::<Samples>();
-    let mut ratio = |name, what, value: fn(&Run) -> f64, bound: Option<f64>| {
-        let [weir, ovs] = [of(&found[0], value), of(&found[1], value)];
-        let figure = Figure::ratio(name, what, weir.ratio_to(&ovs));
-        report.add(figure.goal(bound.map(Goal::AtMost)));
+    let rounds = bench.rounds(|round| {
+        let mut runs = Vec::new();
+        for (way, name) in WAYS {
+            let found = run(bench, way)?;
+            let RoundTrips { us: [p50, p99, p999], .. } = found.times;
+            let name = name.trim_start_matches('_');
+            println!(
+                "round {round}/{}: {name:<10} p50 {p50:.1} us  p99 {p99:.1} us  p99.9 {p999:.1} us, {:.3} of a core",
+                bench.rounds, found.cores
+            );
+            runs.push(found);
+        }
+        Ok(runs)
+    })?;
+    let of = |way: usize, value: fn(&Run) -> f64| {
+        rounds.iter().map(|runs| value(&runs[way])).collect::<Samples>()
     };
-    let what = "10,000 requests of 64 B a second between vif guests that sleep: round trips, 99th percentile";
-    ratio("rr_p99_vs_ovs", what, |run| run.times.us[1], Some(1.0));
-    ratio("rr_p50_vs_ovs", "the same: median", |run| run.times.us[0], None);
-    ratio("rr_p999_vs_ovs", "the same: 99.9th percentile", |run| run.times.us[2], None);
-    ratio("rr_cpu_vs_ovs", "the same: CPU time of the switch", |run| run.cores, Some(0.3));
-    let names = [
-        ["rr_p50_weir", "rr_p99_weir", "rr_p999_weir", "rr_cpu_weir"],
-        ["rr_p50_ovs", "rr_p99_ovs", "rr_p999_ovs", "rr_cpu_ovs"],
-    ];
-    for (runs, [p50, p99, p999, cpu]) in found.iter().zip(names) {
-        report.add(Figure::new(p50, "us", "round trips, median", of(runs, |run| run.times.us[0])));
-        report.add(Figure::new(p99, "us", "99th percentile", of(runs, |run| run.times.us[1])));
-        report.add(Figure::new(p999, "us", "99.9th percentile", of(runs, |run| run.times.us[2])));
-        report.add(Figure::new(cpu, "cores", "of the switch", of(runs, |run| run.cores)));
+    for Value { name: value, what, read, goal } in VALUES {
+        let ovs = of(0, read);
+        for (way, (kind, name)) in WAYS.into_iter().enumerate().skip(1) {
+            let what = format!(
+                "10,000 requests of 64 B a second between vif guests that sleep: {what}; {}",
+                kind.says()
+            );
+            let goal = goal.filter(|_| name.is_empty()).map(Goal::AtMost);
+            let ratio = of(way, read).ratio_to(&ovs);
+            report.add(Figure::ratio(format!("rr_{value}_vs_ovs{name}"), what, ratio).goal(goal));
+        }
+        let unit = if value == "cpu" { "cores" } else { "us" };
+        report.add(Figure::new(format!("rr_{value}_weir"), unit, what, of(1, read)));
+        report.add(Figure::new(format!("rr_{value}_ovs"), unit, what, ovs));
     }
     Ok(())
 }
 
-fn run(bench: &Bench<'_>, contender: Contender) -> Result<Run> {
+impl Way {
+    fn says(self) -> String {
+        match self {
+            Self::Weir => "weir as it comes".into(),
+            Self::WeirWithBudget(budget) => format!("weir with budgets of {budget}"),
+            Self::WeirImmediate => "weir under `immediate`".into(),
+            Self::WeirDedicated => "weir with a worker that polls".into(),
+            Self::Ovs => "OVS-DPDK".into(),
+            Self::Relay => "a thread that passes wake-ups on and does nothing else".into(),
+        }
+    }
+}
+
+fn run(bench: &Bench<'_>, way: Way) -> Result<Run> {
+    let vif = Vif::default();
     // weir takes frames from these guests' own addresses only.
-    let switch: Box<dyn Switch> = match contender {
-        Contender::Weir => Box::new(load_cost::start(bench, None)?.0),
-        other => other.start(bench.lab, Some(SWITCH_CPU))?,
+    let weir = |vif: &Vif, dedicated| Ok(load_cost::start_with(bench, vif, dedicated)?.0);
+    let switch: Box<dyn Switch> = match way {
+        Way::Weir => Box::new(weir(&vif, false)?),
+        Way::WeirWithBudget(budget) => {
+            Box::new(weir(&Vif { latency_budget: Some(budget), ..vif }, false)?)
+        }
+        Way::WeirImmediate => Box::new(weir(&Vif { moderation: Some("immediate"), ..vif }, false)?),
+        Way::WeirDedicated => Box::new(weir(&vif, true)?),
+        Way::Ovs => {
+            bench.note_other_load()?;
+            Contender::OvsDpdk.start(bench.lab, Some(SWITCH_CPU))?
+        }
+        Way::Relay => {
+            bench.note_other_load()?;
+            let (times, cores) =
+                relay::round_trips(SWITCH_CPU, CLIENT_CPU, REQUESTS_PER_SECOND, SECONDS)?;
+            return checked(Run { times, cores });
+        }
     };
     let sockets = [switch.link(0)?.socket, switch.link(1)?.socket];
-    let mut load = warm_load(bench, contender, &sockets)?;
+    let mut load = warm_load(bench, way, &sockets)?;
     let (begin, before) = (Instant::now(), switch.cpu_time()?);
     let line = load.line()?;
     let spent = switch.cpu_time()?.saturating_sub(before);
     let cores = spent.as_secs_f64() / begin.elapsed().as_secs_f64();
     let times = RoundTrips::parse(&line).ok_or_else(|| Error::parse("round trips", &*line))?;
-    println!("{}: {line}, {cores:.3} of a core", contender.name());
+    checked(Run { times, cores })
+}
+
+/// Unless too few were asked and answered.
+fn checked(run: Run) -> Result<Run> {
     let wanted = SHARE_MIN * f64::from(REQUESTS_PER_SECOND * SECONDS);
-    check(times.asked >= wanted && times.answered >= wanted, || line)?;
-    Ok(Run { times, cores })
+    let RoundTrips { asked, answered, .. } = run.times;
+    check(asked >= wanted && answered >= wanted, || {
+        format!("{asked} asked, {answered} answered; {wanted} of each are wanted")
+    })?;
+    Ok(run)
 }
 
 /// The load, warmed up.
 ///
 /// Open vSwitch makes the buffers of a port when its first guest comes, and answers the next one after that: on a busy
 /// machine later than a vif guest waits. Then they are there.
-fn warm_load(
-    bench: &Bench<'_>,
-    contender: Contender,
-    sockets: &[PathBuf; 2],
-) -> Result<EverySecond> {
+fn warm_load(bench: &Bench<'_>, way: Way, sockets: &[PathBuf; 2]) -> Result<EverySecond> {
     let mut said = String::new();
     for _ in 0..ATTEMPTS {
         let mut load = bench.programs.ask(sockets, REQUESTS_PER_SECOND, SECONDS, CLIENT_CPU)?;
@@ -115,7 +209,7 @@ fn warm_load(
             return Ok(load);
         }
     }
-    Err(Error::Check(format!("{}: {said}", contender.name())))
+    Err(Error::Check(format!("{}: {said}", way.says())))
 }
 
 #[cfg(test)]

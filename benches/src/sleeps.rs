@@ -78,7 +78,8 @@ fn sleep_and_call(call: &OwnedFd, sleeps: f64, calls: f64) -> Result<f64> {
     Ok(cpu.as_secs_f64() / start.elapsed().as_secs_f64() * share)
 }
 
-fn cpu_time() -> Duration {
+/// Of the calling thread.
+pub(super) fn cpu_time() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(tv_sec.unsigned_abs(), u32::try_from(tv_nsec).unwrap_or_default())
 }

@@ -5,6 +5,7 @@
 
 use std::{
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,9 +22,13 @@ use weir_bed::{
 
 use super::{
     Bench, Contender,
+    other_load::CpuTime,
     peers::tap_bridge::{self, TapBridge},
     request_response::RoundTrips,
 };
+
+/// How many there are, of one virtual CPU each.
+const GUESTS: f64 = 2.0;
 
 const TCP_SECONDS: u64 = 3;
 const FLOWS: u8 = 16;
@@ -55,6 +60,8 @@ struct Run {
     flows: f64,
     /// CPU time of the switch per time, during the first.
     cores: f64,
+    /// That of the machine.
+    busy_cores: f64,
     cache: Talked,
     pages: Talked,
 }
@@ -101,9 +108,27 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     add(names, "/s", what, None, |run| run.pages.rate);
     let names = ["uml_pages_p99_vs_bridge", "uml_pages_p99_weir", "uml_pages_p99_bridge"];
     add(names, "us", "the same: 99th percentile", None, |run| run.pages.p99_us);
+    let limit = of(&found[0], Run::limit).ratio_to(&of(&found[1], |run| run.tcp));
+    let what = "one TCP connection, were weir's CPU time nothing and its guests' instead, a core each at most";
+    report.add(Figure::ratio("uml_tcp_vs_bridge_limit", what, limit));
     let what = "weir itself, while one connection is measured";
     report.add(Figure::new("uml_tcp_cores_weir", "cores", what, of(&found[0], |run| run.cores)));
     Ok(())
+}
+
+impl Run {
+    /// The rate of one connection with a switch that takes no CPU and leaves it to the guests, at the same cost for
+    /// each byte. A guest has one core at most.
+    fn limit(&self) -> f64 {
+        let guests = (self.busy_cores - self.cores).max(f64::MIN_POSITIVE);
+        self.tcp * (self.busy_cores.min(GUESTS) / guests).max(1.0)
+    }
+}
+
+fn cpus() -> Result<usize> {
+    thread::available_parallelism()
+        .map(usize::from)
+        .map_err(|source| Error::Io { what: "count CPUs".into(), source })
 }
 
 fn run(bench: &Bench<'_>, programs: &UserModeLinux, contender: Contender) -> Result<Run> {
@@ -136,12 +161,15 @@ fn loads(switch: &dyn Switch, [mut client, mut server]: [Guest; 2]) -> Result<Ru
     iperf::serve(&mut server, iperf::PORT)?;
     let tcp = Tcp { omit_seconds: 1, ..Tcp::to(address::ip(1), TCP_SECONDS) };
     let flows = Tcp { streams: FLOWS, ..tcp.clone() };
-    let (begin, before) = (Instant::now(), switch.cpu_time()?);
+    let (begin, before, machine) = (Instant::now(), switch.cpu_time()?, CpuTime::read()?);
     let gbit = tcp.run(&mut client)?.gbit_per_second();
     let spent = switch.cpu_time()?.saturating_sub(before);
+    let cores = spent.as_secs_f64() / begin.elapsed().as_secs_f64();
+    let busy_cores = CpuTime::read()?.busy_percent_since(machine) / 100.0 * cpus()? as f64;
     Ok(Run {
         tcp: gbit,
-        cores: spent.as_secs_f64() / begin.elapsed().as_secs_f64(),
+        cores,
+        busy_cores,
         flows: flows.run(&mut client)?.gbit_per_second(),
         cache: CACHE.run(&mut client, &mut server)?,
         pages: PAGES.run(&mut client, &mut server)?,
@@ -173,6 +201,17 @@ fn talked(line: &str) -> Option<Talked> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_switch_guests_have_its_time_but_no_more_than_a_core_each() {
+        let nothing = Talked { rate: 0.0, p99_us: 0.0 };
+        let run = |cores, busy_cores| {
+            Run { tcp: 6.0, flows: 0.0, cores, busy_cores, cache: nothing, pages: nothing }.limit()
+        };
+        assert_eq!(run(0.5, 2.0), 8.0);
+        assert_eq!(run(0.5, 2.5), 6.0);
+        assert_eq!(run(1.0, 4.0), 6.0);
+    }
 
     #[test]
     fn answers_a_second_and_their_times_are_read() {

@@ -15,7 +15,7 @@ use weir_bed::{
     weir::{Setup, Vif, Weir},
 };
 
-use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU, peers::ovs_dpdk::OvsDpdk};
+use super::{Bench, CLIENT_CPU, SWITCH_CPU, peers::ovs_dpdk::OvsDpdk};
 use crate::vif_programs::{EverySecond, MACS};
 
 const FRAME_BYTES: u32 = 64;
@@ -62,16 +62,28 @@ pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 
 /// By a TAP, against a switch that polls, each on a core. Packets that arrive a second.
 pub(super) fn vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let contenders = [Contender::Weir, Contender::OvsDpdk];
-    let measure = |contender| match contender {
-        Contender::OvsDpdk => through_ovs(bench),
-        _ => through_weir(bench, Uplink::Tap).map(|rate| rate.packets_per_second),
-    };
-    let found = bench.interleaved("packets/s", contenders, measure, |rate| *rate)?;
-    let [weir, ovs] = found.map(|rates| rates.into_iter().collect::<Samples>());
+    let rounds = bench.rounds(|round| {
+        let ways: [(&str, &dyn Fn() -> Result<f64>); 3] = [
+            ("weir", &|| Ok(through_weir(bench, Uplink::Tap)?.packets_per_second)),
+            ("ovs-dpdk", &|| through_ovs(bench)),
+            ("port alone", &|| Ok(port_alone(bench, Uplink::Tap)?.packets_per_second)),
+        ];
+        let mut rates = [0.0; 3];
+        for (rate, (name, measure)) in rates.iter_mut().zip(ways) {
+            bench.note_other_load()?;
+            *rate = measure()?;
+            println!("round {round}/{}: {name}: {rate:.0} packets/s", bench.rounds);
+        }
+        Ok(rates)
+    })?;
+    let [weir, ovs, alone] =
+        [0, 1, 2].map(|at: usize| rounds.iter().map(|rates| rates[at]).collect::<Samples>());
     let what = "64 B from a polling vif guest to a TAP, a core for the switch";
     let figure = Figure::ratio("uplink_pps_vs_ovs_dpdk", what, weir.ratio_to(&ovs));
     report.add(figure.goal(Some(Goal::AtLeast(1.5))));
+    let what = "the same without a switch: what the kernel takes";
+    let figure = Figure::ratio("uplink_pps_vs_ovs_dpdk_limit", what, alone.ratio_to(&ovs));
+    report.add(figure);
     report.add(Figure::new("uplink_pps_weir", "packets/s", "counted by the host", weir));
     report.add(Figure::new("uplink_pps_ovs_dpdk", "packets/s", "counted by the host", ovs));
     Ok(())

@@ -27,6 +27,11 @@ pub(super) const UDP_SECONDS: u64 = 3;
 /// With check sequence.
 pub(super) const UDP_FRAME_BYTES: u32 = 64;
 
+/// What [`limits`] are.
+pub(super) const LIMIT: &str = "\
+    the same were weir's CPU time nothing and its guests' instead, where a packet costs them what it did, a virtual \
+    CPU has one core at most, and a pktgen sender, which never rests, needs no more";
+
 /// The names of a row's figures.
 struct Names {
     ratio: &'static str,
@@ -87,11 +92,7 @@ impl Names {
         let bridge_rates = rates(bridge);
         let ratio = Figure::ratio(self.ratio, what, rates(weir).ratio_to(&bridge_rates));
         report.add(ratio.goal(goal));
-        let limit = weir.iter().map(Transfer::limit).collect::<Samples>();
-        let says = "the same were weir's CPU time nothing and its guests' instead, where a packet costs \
-                    them what it did, a virtual CPU has one core at most, and a pktgen sender, which \
-                    never rests, needs no more";
-        report.add(Figure::ratio(self.limit, says, limit.ratio_to(&bridge_rates)));
+        report.add(Figure::ratio(self.limit, LIMIT, limits(weir).ratio_to(&bridge_rates)));
         report.add(Figure::new(self.rates[0], unit, what, rates(weir)));
         report.add(Figure::new(self.rates[1], unit, what, bridge_rates));
         let mut cores = |name, says: &'static str, of: fn(&Transfer) -> f64, all: &[Transfer]| {
@@ -175,6 +176,14 @@ impl Transfer {
         cpu.as_secs_f64() / self.time.as_secs_f64()
     }
 
+    fn cost(&self, cpu: Duration) -> f64 {
+        cpu.as_secs_f64() / self.amount
+    }
+
+    fn guests(&self) -> Duration {
+        self.sender.all + self.receiver.all
+    }
+
     /// The rate of these guests with a switch that takes no CPU and leaves them its own, at the same cost for each
     /// packet. A vCPU has one core at most, and a sender that spins needs no more.
     fn limit(&self) -> f64 {
@@ -185,17 +194,28 @@ impl Transfer {
         if self.sender_spins {
             return receiver.min(scaled(self.receiver.all));
         }
-        let both = scaled(self.sender.all + self.receiver.all);
+        let both = scaled(self.guests());
         both.min(receiver).min(on_a_core(self.sender.vcpu))
     }
 }
 
 /// CPU time (s) of all that has a part in it, for each Gbit or packet.
 pub(super) fn costs(transfers: &[Transfer]) -> Samples {
-    let cost = |run: &Transfer| {
-        (run.switch + run.sender.all + run.receiver.all).as_secs_f64() / run.amount
-    };
-    transfers.iter().map(cost).collect()
+    transfers.iter().map(|run| run.cost(run.switch + run.guests())).collect()
+}
+
+/// That of the guests.
+pub(super) fn guests_costs(transfers: &[Transfer]) -> Samples {
+    transfers.iter().map(|run| run.cost(run.guests())).collect()
+}
+
+pub(super) fn switch_cores(transfers: &[Transfer]) -> Samples {
+    transfers.iter().map(|run| run.cores(run.switch)).collect()
+}
+
+/// [`Transfer::limit`] of each.
+pub(super) fn limits(transfers: &[Transfer]) -> Samples {
+    transfers.iter().map(Transfer::limit).collect()
 }
 
 pub(super) fn rates(transfers: &[Transfer]) -> Samples {

@@ -80,6 +80,8 @@ pub struct Setup {
     pub keeper: bool,
     /// Workers; one where nothing is said.
     pub workers: Option<u8>,
+    /// Whether workers poll for good.
+    pub dedicated: bool,
     /// Where the API listens for TCP, if it does; the token is in `api.token`.
     pub api: Option<SocketAddrV4>,
 }
@@ -94,6 +96,9 @@ impl Setup {
         let control = socket_path(dir, "control.sock")?;
         let workers = self.workers.unwrap_or(1);
         let mut toml = format!("[switch]\nworkers = {workers}\ncontrol = {control:?}\n");
+        if self.dedicated {
+            toml.push_str("realization = \"dedicated\"\n");
+        }
         if self.keeper {
             let _ = writeln!(toml, "keeper = {:?}", socket_path(dir, KEEPER_SOCKET)?);
         }

@@ -1,0 +1,199 @@
+//! What waking up costs by itself: the limit of a switch that sleeps until a guest kicks it, and calls guests that
+//! sleep.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    buffer::spare_capacity,
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll},
+    io::{Errno, read, write},
+};
+use weir_bed::error::{Error, Result};
+
+use super::{pin, sleeps};
+use crate::request_response::RoundTrips;
+
+/// A thread that sleeps until it is woken, and how much it was given.
+#[derive(Debug)]
+struct Place {
+    wake: OwnedFd,
+    /// Requests, or answers, so far.
+    given: AtomicU64,
+}
+
+impl Place {
+    fn new() -> Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Self { wake: wake.map_err(failed("make an eventfd"))?, given: AtomicU64::new(0) })
+    }
+
+    fn give(&self, so_far: u64) -> Result<()> {
+        self.given.store(so_far, Ordering::Release);
+        write(&self.wake, &1_u64.to_ne_bytes()).map_err(failed("write to an eventfd"))?;
+        Ok(())
+    }
+
+    fn given(&self) -> u64 {
+        self.given.load(Ordering::Acquire)
+    }
+
+    /// Until it is woken, or for as long as `timeout`.
+    fn sleep(&self, timeout: Duration) -> Result<()> {
+        let (tv_sec, tv_nsec) = (timeout.as_secs().cast_signed(), timeout.subsec_nanos().into());
+        match poll(
+            &mut [PollFd::new(&self.wake, PollFlags::IN)],
+            Some(&Timespec { tv_sec, tv_nsec }),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(failed("sleep")(errno)),
+        }
+        match read(&self.wake, &mut [0; 8]) {
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(failed("read an eventfd")(errno)),
+        }
+    }
+}
+
+/// Who asks, who answers, and what the one in between has from each.
+#[derive(Debug)]
+struct Places {
+    asking: Place,
+    answering: Place,
+    asked: Place,
+    answered: Place,
+    stop: AtomicBool,
+}
+
+/// How long one waits at most before it looks whether to stop.
+const STOP_POLL: Duration = Duration::from_millis(100);
+
+/// Round trips of `rate` requests a second for `seconds`, evenly, between two threads on `client_cpu` that sleep until
+/// they are woken, by a third one on `cpu` that does nothing but to pass wake-ups on; and its CPU time per time.
+pub(super) fn round_trips(
+    cpu: usize,
+    client_cpu: usize,
+    rate: u32,
+    seconds: u32,
+) -> Result<(RoundTrips, f64)> {
+    let place = Place::new;
+    let (asking, answering, asked, answered) = (place()?, place()?, place()?, place()?);
+    let stop = AtomicBool::new(false);
+    let places = Arc::new(Places { asking, answering, asked, answered, stop });
+    let start = |cpu, run: fn(&Places) -> Result<f64>| {
+        let places = Arc::clone(&places);
+        thread::spawn(move || {
+            pin(cpu)?;
+            run(&places)
+        })
+    };
+    let (passing, answering) = (start(cpu, pass), start(client_cpu, answer));
+    let asking = {
+        let places = Arc::clone(&places);
+        thread::spawn(move || {
+            pin(client_cpu)?;
+            let times = ask(&places, rate, seconds);
+            places.stop.store(true, Ordering::Release);
+            times
+        })
+    };
+    let times = joined(asking);
+    let (cores, _) = (joined(passing)?, joined(answering)?);
+    Ok((times?, cores))
+}
+
+fn joined<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    thread.join().map_err(|_| Error::Check("a thread that passes wake-ups on panicked".into()))?
+}
+
+fn ask(places: &Places, rate: u32, seconds: u32) -> Result<RoundTrips> {
+    let (gap, all) = (Duration::from_secs(1) / rate, u64::from(rate * seconds));
+    let (start, mut asked_at, mut times) = (Instant::now(), Vec::new(), Vec::new());
+    let end = Duration::from_secs(seconds.into()) + STOP_POLL;
+    while (times.len() as u64) < all && start.elapsed() < end {
+        let now = start.elapsed();
+        let due = ((now.as_secs_f64() / gap.as_secs_f64()) as u64).min(all);
+        if due > asked_at.len() as u64 {
+            asked_at.resize(due as usize, now);
+            places.asked.give(due)?;
+        }
+        let now = start.elapsed();
+        let back = asked_at.iter().take(places.asking.given() as usize).skip(times.len());
+        let new: Vec<_> = back.map(|at| (now - *at).as_secs_f64() * 1e6).collect();
+        times.extend(new);
+        let next = gap * (asked_at.len() as u32 + 1);
+        places.asking.sleep(next.saturating_sub(start.elapsed()).min(STOP_POLL))?;
+    }
+    let (asked, answered) = (asked_at.len() as f64, times.len() as f64);
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times.get((answered * share) as usize).copied().unwrap_or(f64::NAN);
+    Ok(RoundTrips { asked, answered, us: [at(0.5), at(0.99), at(0.999)] })
+}
+
+fn answer(places: &Places) -> Result<f64> {
+    let mut before = 0;
+    while !places.stop.load(Ordering::Acquire) {
+        let given = places.answering.given();
+        if given > before {
+            places.answered.give(given)?;
+            before = given;
+        }
+        places.answering.sleep(STOP_POLL)?;
+    }
+    Ok(0.0)
+}
+
+/// As a worker of weir sleeps: one set of descriptors, each write an event, none read. Says its CPU time per time.
+fn pass(places: &Places) -> Result<f64> {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
+    for from in [&places.asked, &places.answered] {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&set, from.wake.as_fd(), data, flags).map_err(failed("watch an eventfd"))?;
+    }
+    let timeout = Timespec { tv_sec: 0, tv_nsec: STOP_POLL.subsec_nanos().into() };
+    let (start, cpu_before) = (Instant::now(), sleeps::cpu_time());
+    let mut events = Vec::with_capacity(4);
+    let mut passed = [0; 2];
+    while !places.stop.load(Ordering::Acquire) {
+        events.clear();
+        match epoll::wait(&set, spare_capacity(&mut events), Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(failed("wait for events")(errno)),
+        }
+        let ways = [(&places.asked, &places.answering), (&places.answered, &places.asking)];
+        for ((from, to), passed) in ways.into_iter().zip(&mut passed) {
+            let given = from.given();
+            if given > *passed {
+                to.give(given)?;
+                *passed = given;
+            }
+        }
+    }
+    let cpu = sleeps::cpu_time().saturating_sub(cpu_before);
+    Ok(cpu.as_secs_f64() / start.elapsed().as_secs_f64())
+}
+
+fn failed(what: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::Io { what: what.into(), source: errno.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_is_answered_and_none_before_it_was_asked() {
+        let (times, cores) = round_trips(0, 0, 100, 1).unwrap();
+        assert_eq!((times.asked, times.answered), (100.0, 100.0));
+        assert!(times.us[0] > 0.0 && times.us[0] <= times.us[1] && times.us[1] <= times.us[2]);
+        assert!(cores > 0.0 && cores < 1.0);
+    }
+}
