@@ -76,10 +76,11 @@ fn no_kick_is_missed_while_frames_for_others_wait_among_those_for_its_receiver()
         // And a kick of the other in between is for nothing.
         kick_receiver(&engine, &y);
         for n in 0..kick_at {
-            // Each is a try at least, which the hook counts.
+            // Each is a try at least, which the hook counts, unless there is nothing left to try.
             let before = a.tried_for.lock().unwrap().len();
             kick_receiver(&engine, if n % 2 == 0 { &y } else { &x });
-            eventually("a try", || a.tried_for.lock().unwrap().len() > before);
+            let tried = || a.tried_for.lock().unwrap().len() > before;
+            eventually("a try", || tried() || (n % 2 == 1 && numbers(&x).len() == 21));
         }
         eventually("all arrive", || numbers(&x).len() == 21);
         assert_eq!(numbers(&x), (0..=40).filter(|n| n % 2 == 0).collect::<Vec<_>>());
