@@ -47,7 +47,7 @@ pub const MEMORY: &str = "256M";
 const MSIX_WORKS_FROM: u32 = 10;
 
 /// How long a guest may take to boot: 3 s on an idle machine.
-const BOOT_PATIENCE: Duration = Duration::from_secs(90);
+pub const BOOT_PATIENCE: Duration = Duration::from_secs(90);
 
 /// Of a longer wait, how much is one.
 const WAIT: Duration = Duration::from_millis(100);
@@ -138,7 +138,7 @@ impl Guest {
             guests.push(Self::launch(image, spec, log_dir)?);
         }
         for guest in &mut guests {
-            guest.await_ready()?;
+            guest.await_ready(BOOT_PATIENCE)?;
         }
         Ok(guests)
     }
@@ -146,7 +146,7 @@ impl Guest {
     /// Boots one guest and waits for its shell.
     pub fn boot(image: &GuestImage, spec: &GuestSpec, log_dir: &std::path::Path) -> Result<Self> {
         let mut guest = Self::launch(image, spec, log_dir)?;
-        guest.await_ready()?;
+        guest.await_ready(BOOT_PATIENCE)?;
         Ok(guest)
     }
 
@@ -158,7 +158,7 @@ impl Guest {
         log_dir: &std::path::Path,
     ) -> Result<Self> {
         let mut guest = Self::launch_under(program, image, spec, log_dir)?;
-        guest.await_ready()?;
+        guest.await_ready(BOOT_PATIENCE)?;
         Ok(guest)
     }
 
@@ -220,19 +220,21 @@ impl Guest {
     /// the file `console`.
     pub fn boot_machine(name: &str, argv: &[&str], console: PathBuf) -> Result<Self> {
         let mut guest = Self::start_machine(name, argv, &Placement::default(), console)?;
-        guest.await_ready()?;
+        guest.await_ready(BOOT_PATIENCE)?;
         Ok(guest)
     }
 
-    /// A machine that is there already, whose shell's serial port is `dialogue`; it ends with `process`.
+    /// A machine that is there already, whose shell's serial port is `dialogue`; it ends with `process`. It may take
+    /// `patience` to boot.
     pub fn over(
         name: &str,
         process: Process,
         dialogue: Dialogue,
         console: PathBuf,
+        patience: Duration,
     ) -> Result<Self> {
         let mut guest = Self { name: name.to_owned(), process, dialogue, next_id: 0, console };
-        guest.await_ready()?;
+        guest.await_ready(patience)?;
         Ok(guest)
     }
 
@@ -246,8 +248,7 @@ impl Guest {
         Ok(Self { name: name.to_owned(), process, dialogue, next_id: 0, console })
     }
 
-    fn await_ready(&mut self) -> Result<()> {
-        let mut patience = BOOT_PATIENCE;
+    fn await_ready(&mut self, mut patience: Duration) -> Result<()> {
         // Before the guest's shell is there, what comes is QEMU's own words.
         let mut printed = String::new();
         loop {

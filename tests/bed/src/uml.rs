@@ -13,7 +13,7 @@ use crate::{
     guest_image::{GuestImage, IPERF3, copy, in_load_order, module_files, only_entry},
     packages,
     process::{Placement, Process, run},
-    qemu::Guest,
+    qemu::{BOOT_PATIENCE, Guest},
     workspace::Workspace,
 };
 
@@ -24,6 +24,9 @@ const MODULES: &[&str] = &["virtio_net"];
 
 /// How long a command in it may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long it may take to boot where it is not known whether it does: ten times what it takes alone.
+const TRIAL_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program, and a first root file system.
 #[derive(Clone, Debug)]
@@ -70,13 +73,18 @@ impl UserModeLinux {
         Ok(Self { program, initrd })
     }
 
-    /// Some processors have more registers than it knows of: its first process dies then, network or not.
+    /// Some processors have more registers than it knows of: its first process dies then, network or not, or it spins.
     pub fn runs_here(&self) -> Result<()> {
-        self.boot(&Wire::None, &self.initrd.with_extension("console")).map(drop)
+        let console = self.initrd.with_extension("console");
+        self.boot_within(&Wire::None, &console, TRIAL_PATIENCE).map(drop)
     }
 
     /// Boots one and waits for its shell. Its interface is `eth0`, without addresses.
     pub fn boot(&self, wire: &Wire<'_>, console: &Path) -> Result<Guest> {
+        self.boot_within(wire, console, BOOT_PATIENCE)
+    }
+
+    fn boot_within(&self, wire: &Wire<'_>, console: &Path, patience: Duration) -> Result<Guest> {
         let program = self.program.to_string_lossy();
         let initrd = format!("initrd={}", self.initrd.display());
         // Its processes are many, and end with it in a namespace of their own.
@@ -98,7 +106,7 @@ impl UserModeLinux {
         argv.extend(device.as_deref());
         let (process, dialogue) = Process::start_dialogue(&argv, &placement)?;
         run(&["touch".as_ref(), console.as_os_str()])?;
-        let mut guest = Guest::over("uml", process, dialogue, console.to_path_buf())?;
+        let mut guest = Guest::over("uml", process, dialogue, console.to_path_buf(), patience)?;
         if matches!(wire, Wire::Tap { .. }) {
             guest.run("ip link set vec0 name eth0", PATIENCE)?;
         }

@@ -57,7 +57,8 @@ pub struct Real {
     /// Which weir it is at.
     pub at: usize,
     pub uml: Option<Guest>,
-    uml_programs: UserModeLinux,
+    /// If it runs here.
+    uml_programs: Option<UserModeLinux>,
     lines: [u64; 2],
     weirs_dirs: [PathBuf; 2],
 }
@@ -148,6 +149,11 @@ impl Real {
     fn boot(lab: &Lab, weirs: &[Weir; 2]) -> Result<Self> {
         let [here, _] = weirs;
         let uml_programs = UserModeLinux::prepare(&lab.workspace, &lab.image, &[])?;
+        let runs = uml_programs.runs_here();
+        if let Err(error) = &runs {
+            println!("without user-mode Linux, which does not run here: {error}");
+        }
+        let uml_programs = runs.is_ok().then_some(uml_programs);
         let mut stays = Guest::boot(&lab.image, &real::spec(here, STAYS, 1, "")?, here.dir())?;
         let spec = real::spec(here, MOVES, 1, ",packed=on")?;
         let mut moves = Mover::boot(QEMU, &lab.image, &spec, here.dir())?;
@@ -161,13 +167,14 @@ impl Real {
         Ok(this)
     }
 
-    /// Kills the user-mode Linux, if there is one, and boots another one.
+    /// Kills the user-mode Linux, if there is one, and boots another one, if it runs here.
     pub fn boot_uml(&mut self, here: &Weir) -> Result<()> {
+        let Some(programs) = &self.uml_programs else { return Ok(()) };
         if let Some(old) = self.uml.take() {
             old.kill();
         }
         let console = here.dir().join("uml.console");
-        let mut guest = self.uml_programs.boot(&Wire::VhostUser(&here.socket(UML)?), &console)?;
+        let mut guest = programs.boot(&Wire::VhostUser(&here.socket(UML)?), &console)?;
         uml::set_addresses(&mut guest, UML)?;
         self.uml = Some(guest);
         Ok(())

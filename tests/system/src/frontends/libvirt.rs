@@ -14,7 +14,7 @@ use weir_bed::{
     netns::Netns,
     packages,
     process::{Dialogue, Process, run, wait_until},
-    qemu::Guest,
+    qemu::{BOOT_PATIENCE, Guest},
     weir::{Vif, Weir},
 };
 
@@ -158,6 +158,7 @@ impl Domain {
         })?;
         let stream = UnixStream::connect(&serial).map_err(Error::io("connect to", &serial))?;
         let reader = stream.try_clone().map_err(Error::io("connect to", &serial))?;
-        Guest::over("libvirt", process, Dialogue::over(reader, stream), self.file("console"))
+        let dialogue = Dialogue::over(reader, stream);
+        Guest::over("libvirt", process, dialogue, self.file("console"), BOOT_PATIENCE)
     }
 }
