@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{Direction, Expression, PortName};
 use weir_engine::capture::{Capture, CaptureError, Counted, Header, Wanted};
-use weir_limits::FOLLOWED_MAX;
+use weir_limits::{CAPTURE_PORTS_MAX, FOLLOWED_MAX};
 
 use crate::switch::Switch;
 use pcapng::Writer;
@@ -88,6 +88,9 @@ impl Switch {
     /// # Errors
     /// [`CaptureRefused`]
     pub fn capture(&self, mut request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        if request.ports.len() > CAPTURE_PORTS_MAX {
+            return Err(CaptureError::Ports(request.ports.len()).into());
+        }
         let mut seen = BTreeSet::new();
         request.ports.retain(|name| seen.insert(name.clone()));
         let number = |name: &PortName| {

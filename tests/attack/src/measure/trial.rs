@@ -39,8 +39,9 @@ const RECOVERY: Duration = Duration::from_secs(20);
 const ANSWER: Duration = Duration::from_secs(2);
 /// How the threads are named that carry frames: what they do is for the guests, too.
 const WORKER: &str = "weir-worker";
-/// How long an attacker may need for its first strike.
-const FIRST_STRIKE: Duration = Duration::from_secs(6);
+/// How long an attacker may need for its first strike: 20 sessions with all queues take 6 s, since weir holds each to a
+/// twentieth of a processor.
+const FIRST_STRIKE: Duration = Duration::from_secs(20);
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
