@@ -23,7 +23,7 @@ pub(super) fn lookups(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     report.add(Figure::ratio("fdb_lookup_100k_vs_100", what, ratio).goal(Some(Goal::AtMost(1.5))));
     report.add(Figure::new("fdb_lookup_100_ns", "ns", "the same: the lookup among 100", few));
     report.add(Figure::new("fdb_lookup_100k_ns", "ns", "and among 100,000", many));
-    let what = "the same if a lookup among 100,000 took one among 100, and a read of memory as large as the table more";
+    let what = "the same if a lookup among 100,000 took one among 100, and one read of memory as large as the table more";
     report.add(Figure::ratio("fdb_lookup_100k_vs_100_limit", what, limit));
     let what = "a forwarding table of 262,144 entries, for each of 100,000 addresses in it";
     let figure = Figure::new("fdb_100k_bytes_per_entry", "B", what, bytes);
