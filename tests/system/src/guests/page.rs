@@ -147,13 +147,13 @@ impl Visit<'_> {
         self.note("login")?;
         self.submit("another-token-than-weirs")?;
         self.browser.wait("a refusal", "by('refused').textContent.includes('not weir')")?;
+        self.submit(TOKEN)?;
+        self.browser.wait("the switch", "by('login').hidden && !by('view').hidden")?;
+        // A browser says of each request that is refused that it is: of the second one when it likes.
         let refused = self.browser.complaints();
-        // A browser says of each request that is refused that it is.
         check(!refused.is_empty() && refused.iter().all(|it| it.contains("401")), || {
             format!("{refused:?}")
-        })?;
-        self.submit(TOKEN)?;
-        self.browser.wait("the switch", "by('login').hidden && !by('view').hidden")
+        })
     }
 
     fn submit(&mut self, token: &str) -> Result<()> {
