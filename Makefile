@@ -75,7 +75,7 @@ attack: ## Attack a running weir in more than 200 ways; what its other guests no
 instructions: ## Where the instructions of a packet go, by stage (needs valgrind)
 	$(XTASK) instructions --stages
 
-bench: ## Measure weir against its peers (needs root, some 40 minutes)
+bench: ## Measure weir against its peers (needs root, over an hour)
 	$(XTASK) bench
 
 lab-report: libpcap ## Run the lab's experiments; write docs/lab and target/lab-report.html

@@ -18,8 +18,11 @@ use rustix::{
 };
 use weir_bed::error::{Error, Result};
 
-use super::{pin, sleeps};
-use crate::request_response::RoundTrips;
+use super::{
+    pin,
+    request_response::RoundTrips,
+    sleeps::{self, failed},
+};
 
 /// A thread that sleeps until it is woken, and how much it was given.
 #[derive(Debug)]
@@ -87,26 +90,26 @@ pub(super) fn round_trips(
     let (asking, answering, asked, answered) = (place()?, place()?, place()?, place()?);
     let stop = AtomicBool::new(false);
     let places = Arc::new(Places { asking, answering, asked, answered, stop });
-    let start = |cpu, run: fn(&Places) -> Result<f64>| {
-        let places = Arc::clone(&places);
-        thread::spawn(move || {
-            pin(cpu)?;
-            run(&places)
-        })
-    };
-    let (passing, answering) = (start(cpu, pass), start(client_cpu, answer));
-    let asking = {
-        let places = Arc::clone(&places);
-        thread::spawn(move || {
-            pin(client_cpu)?;
-            let times = ask(&places, rate, seconds);
-            places.stop.store(true, Ordering::Release);
-            times
-        })
-    };
+    let passing = on(cpu, &places, pass);
+    let answering = on(client_cpu, &places, answer);
+    let asking = on(client_cpu, &places, move |places| ask(places, rate, seconds));
     let times = joined(asking);
-    let (cores, _) = (joined(passing)?, joined(answering)?);
+    places.stop.store(true, Ordering::Release);
+    let (cores, ()) = (joined(passing)?, joined(answering)?);
     Ok((times?, cores))
+}
+
+/// Runs on a thread of its own, on CPU `cpu`.
+fn on<T: Send + 'static>(
+    cpu: usize,
+    places: &Arc<Places>,
+    run: impl FnOnce(&Places) -> Result<T> + Send + 'static,
+) -> JoinHandle<Result<T>> {
+    let places = Arc::clone(places);
+    thread::spawn(move || {
+        pin(cpu)?;
+        run(&places)
+    })
 }
 
 fn joined<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
@@ -137,7 +140,7 @@ fn ask(places: &Places, rate: u32, seconds: u32) -> Result<RoundTrips> {
     Ok(RoundTrips { asked, answered, us: [at(0.5), at(0.99), at(0.999)] })
 }
 
-fn answer(places: &Places) -> Result<f64> {
+fn answer(places: &Places) -> Result<()> {
     let mut before = 0;
     while !places.stop.load(Ordering::Acquire) {
         let given = places.answering.given();
@@ -147,7 +150,7 @@ fn answer(places: &Places) -> Result<f64> {
         }
         places.answering.sleep(STOP_POLL)?;
     }
-    Ok(0.0)
+    Ok(())
 }
 
 /// As a worker of weir sleeps: one set of descriptors, each write an event, none read. Says its CPU time per time.
@@ -179,10 +182,6 @@ fn pass(places: &Places) -> Result<f64> {
     }
     let cpu = sleeps::cpu_time().saturating_sub(cpu_before);
     Ok(cpu.as_secs_f64() / start.elapsed().as_secs_f64())
-}
-
-fn failed(what: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| Error::Io { what: what.into(), source: errno.into() }
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ enum Way {
     Relay,
 }
 
-/// With the ends of their figures' names.
+/// With the ends of their figures' names. The first is what the others are compared with.
 const WAYS: [(Way, &str); 6] = [
     (Way::Ovs, "ovs"),
     (Way::Weir, ""),

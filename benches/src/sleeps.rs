@@ -90,6 +90,7 @@ fn count(eventfd: &OwnedFd) -> Result<u64> {
     Ok(u64::from_ne_bytes(count))
 }
 
-fn failed(what: &'static str) -> impl Fn(Errno) -> Error {
+/// What a system call did not do.
+pub(super) fn failed(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Io { what: what.into(), source: errno.into() }
 }
