@@ -73,6 +73,16 @@ impl UserModeLinux {
         Ok(Self { program, initrd })
     }
 
+    /// The same where it runs; otherwise it is said that it does not, and why.
+    pub fn prepare_if_it_runs(workspace: &Workspace, image: &GuestImage) -> Result<Option<Self>> {
+        let programs = Self::prepare(workspace, image, &[])?;
+        let runs = programs.runs_here();
+        if let Err(error) = &runs {
+            println!("user-mode Linux does not run here: {error}");
+        }
+        Ok(runs.is_ok().then_some(programs))
+    }
+
     /// Some processors have more registers than it knows of: its first process dies then, network or not, or it spins.
     pub fn runs_here(&self) -> Result<()> {
         let console = self.initrd.with_extension("console");

@@ -25,12 +25,11 @@ pub struct Machines<'a> {
 impl<'a> Machines<'a> {
     /// Looks whether user-mode Linux runs here.
     pub fn new(lab: &'a Lab) -> Result<Self> {
-        let uml = UserModeLinux::prepare(&lab.workspace, &lab.image, &[])?;
-        let runs = uml.runs_here();
-        if let Err(error) = &runs {
-            println!("QEMU in place of user-mode Linux, which does not run here: {error}");
+        let uml = UserModeLinux::prepare_if_it_runs(&lab.workspace, &lab.image)?;
+        if uml.is_none() {
+            println!("QEMU is taken in its place");
         }
-        Ok(Self { lab, uml: runs.is_ok().then_some(uml) })
+        Ok(Self { lab, uml })
     }
 
     /// What they are.

@@ -181,13 +181,11 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
             Response::Ok
         }
     }
-    /// Those who wait for it would keep a test that fails from its end.
-    struct OpensAtPanic(Arc<Barrier>);
-    impl Drop for OpensAtPanic {
+    /// Opens the gate when it goes, in a test that fails, too: the server's end waits for those behind it.
+    struct Opens(Arc<Barrier>);
+    impl Drop for Opens {
         fn drop(&mut self) {
-            if std::thread::panicking() {
-                self.0.wait();
-            }
+            self.0.wait();
         }
     }
     let barrier = || Arc::new(Barrier::new(limits::CONTROL_WORKERS + 1));
@@ -210,7 +208,7 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
             taken.wait();
         }
     }
-    let _opens = OpensAtPanic(Arc::clone(&gate));
+    let opens = Opens(gate);
     // Until each of the others has been read, its place can be had. Whoever has it keeps it.
     let (end, mut more) = (Instant::now() + PATIENCE, Vec::new());
     let refused = loop {
@@ -224,7 +222,7 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
         }
     };
     assert!(refused.contains("takes no more"), "{refused}");
-    gate.wait();
+    drop(opens);
     // No request that weir has begun was lost.
     for stream in &places[..limits::CONTROL_WORKERS] {
         assert_eq!(answer(&mut BufReader::new(stream)).unwrap().0, 200);

@@ -12,7 +12,7 @@ use weir_wire::Mac;
 
 use crate::bed::{Guest, Guide, Host, Sets, Underlay, mac, vif};
 
-/// Whether the test can run: as root, and with FRR.
+/// Whether the test can run: as root, with FRR and ethtool.
 pub(crate) fn has_frr() -> bool {
     if !weir_testing::is_root("network namespaces") {
         return false;

@@ -88,6 +88,7 @@ impl Switch {
     /// # Errors
     /// [`CaptureRefused`]
     pub fn capture(&self, mut request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        // Before any is left out: a list of thousands is no person's.
         if request.ports.len() > CAPTURE_PORTS_MAX {
             return Err(CaptureError::Ports(request.ports.len()).into());
         }

@@ -148,12 +148,7 @@ fn traffic(weir: &Weir) -> Result<Traffic> {
 impl Real {
     fn boot(lab: &Lab, weirs: &[Weir; 2]) -> Result<Self> {
         let [here, _] = weirs;
-        let uml_programs = UserModeLinux::prepare(&lab.workspace, &lab.image, &[])?;
-        let runs = uml_programs.runs_here();
-        if let Err(error) = &runs {
-            println!("without user-mode Linux, which does not run here: {error}");
-        }
-        let uml_programs = runs.is_ok().then_some(uml_programs);
+        let uml_programs = UserModeLinux::prepare_if_it_runs(&lab.workspace, &lab.image)?;
         let mut stays = Guest::boot(&lab.image, &real::spec(here, STAYS, 1, "")?, here.dir())?;
         let spec = real::spec(here, MOVES, 1, ",packed=on")?;
         let mut moves = Mover::boot(QEMU, &lab.image, &spec, here.dir())?;
