@@ -27,6 +27,8 @@ pub struct Attack {
     pub own_share: Option<&'static str>,
     /// Whose it is.
     pub user: User,
+    /// weir may keep its interface stopped for seconds after its end: the next attack has a weir of its own.
+    pub outlasts: bool,
 }
 
 /// Who attacks.
@@ -50,7 +52,11 @@ macro_rules! attack {
             strike: $strike,
             own_share: None,
             user: $crate::attack::User::Own,
+            outlasts: false,
         }
+    };
+    ($strike:ident, $tries:literal, outlasts) => {
+        $crate::attack::Attack { outlasts: true, ..$crate::attack!($strike, $tries) }
     };
     ($strike:ident, $tries:literal, own_share: $why:literal) => {
         $crate::attack::Attack { own_share: Some($why), ..$crate::attack!($strike, $tries) }

@@ -63,7 +63,8 @@ pub const ALL: &[Attack] = &[
     attack!(memory_punched_while_rings_run, "punches holes into the file while weir reads it"),
     attack!(
         a_hole_of_a_gigabyte,
-        "punches a hole of 1 GiB while rings run: who touches it waits until it is made"
+        "punches a hole of 1 GiB while rings run: who touches it waits until it is made",
+        outlasts
     ),
 ];
 

@@ -43,7 +43,8 @@ pub const ALL: &[Attack] = &[
     attack!(mirror_whose_memory_goes, "cuts a mirror's memory to nothing while copies come"),
     attack!(
         mirror_with_a_hole_of_a_gigabyte,
-        "punches holes of 1 GiB into a mirror's memory while copies come"
+        "punches holes of 1 GiB into a mirror's memory while copies come",
+        outlasts
     ),
     attack!(mirror_that_comes_and_goes, "attaches a mirror's guest and hangs up, under copies"),
     attack!(mirror_that_sends, "sends from a mirror, untagged, tagged and as somebody else"),

@@ -190,7 +190,7 @@ impl Trial {
             row.failures.push("no frame arrived meanwhile".into());
         }
         judge(&mut scene, &mut row);
-        if row.failures.is_empty() {
+        if row.failures.is_empty() && !attack.outlasts {
             *kept = Some(scene);
         } else {
             row.failures.extend(scene.end().err());
