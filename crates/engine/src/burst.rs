@@ -343,7 +343,7 @@ impl<'m> Burst<'m> {
 
     /// Adds the frames of all `chains`, as [`add`](Self::add) does; `refused` decides whether a refused frame ends
     /// it.
-    #[inline]
+    #[inline(always)]
     pub fn add_chains<E>(
         &mut self,
         vnet_len: usize,
@@ -367,7 +367,8 @@ impl<'m> Burst<'m> {
 
     /// Adds the frames of the first `chains`, up to one that is not as nearly all are: one piece, and neither an offload
     /// nor a tag. Of that one it says nothing, and adds nothing. Returns how many it has added.
-    #[inline(always)]
+    // By itself: its loop has all registers.
+    #[inline(never)]
     fn add_plain(&mut self, chains: &[TakenChain<'m>], vnet_len: usize, arrived_ns: u64) -> usize {
         if vnet_len != VnetHdr::LEN {
             return 0;

@@ -44,6 +44,7 @@ static INSTALL: std::sync::Once = std::sync::Once::new();
 
 /// How many times shared memory turned out to be gone. A port compares this with the value it saw
 /// last, and looks at its own regions only when it moved.
+#[inline]
 pub fn fault_count() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_limits::{
     CONTAINER_BYTES_DEFAULT, FRAME_LEN_MAX, QUEUE_PAIRS_MAX, QUEUE_SIZE_MAX, RX_MERGE_MAX,
+    VHOST_USER_REPLY_NS_MAX,
 };
 use weir_wire::container::RECORD_LEN;
 use weir_wire::{Mac, VnetHdr};
@@ -57,6 +58,8 @@ pub struct Options {
     /// [`QueuePair::wait`](crate::QueuePair::wait) then sleeps until the next poll. Without traffic it uses calls
     /// again.
     pub poll_interval: Option<Duration>,
+    /// How long the back end may take to read a request or to answer one. Else there is no session.
+    pub timeout: Duration,
 }
 
 /// Options that make no interface.
@@ -90,6 +93,7 @@ impl Options {
             containers: false,
             lro: false,
             poll_interval: None,
+            timeout: Duration::from_nanos(VHOST_USER_REPLY_NS_MAX),
         }
     }
 

@@ -134,6 +134,12 @@ impl Served {
     }
 }
 
+fn front_end(stream: UnixStream, options: &Options) -> FrontEnd {
+    let mut front = FrontEnd::new(stream);
+    front.set_timeout(options.timeout);
+    front
+}
+
 fn again(event: &Event) -> Result<Event, VifError> {
     event.again().map_err(|source| VifError::Os { call: "dup", source })
 }
@@ -163,7 +169,7 @@ impl Vif {
     /// Sets the session up over a connected socket.
     pub fn over(stream: UnixStream, options: &Options) -> Result<Self, VifError> {
         options.check()?;
-        let mut handshake = Handshake::negotiate(FrontEnd::new(stream), options)?;
+        let mut handshake = Handshake::negotiate(front_end(stream, options), options)?;
         let (features, containers) = (handshake.features, handshake.containers());
 
         let mut plan = Plan::default();
@@ -210,7 +216,7 @@ impl Vif {
     /// # Errors
     /// As [`connect`](Self::connect); the next back end may be tried.
     pub fn reconnect(&mut self, stream: UnixStream) -> Result<(), VifError> {
-        let mut handshake = Handshake::negotiate(FrontEnd::new(stream), &self.options)?;
+        let mut handshake = Handshake::negotiate(front_end(stream, &self.options), &self.options)?;
         let missing = self.features - handshake.features;
         if missing != Features::NONE {
             return Err(VifError::Required { missing });

@@ -307,6 +307,8 @@ impl Rig {
             queue_size: QUEUE_SIZE,
             features: self.features,
             required: self.features & (Features::VERSION_1 | Features::RING_PACKED),
+            // weir holds a session to a twentieth of a processor, and valgrind makes all of it a hundred times as dear.
+            timeout: START_TIMEOUT,
             ..Options::new(MACS[index])
         };
         let mut vif = Vif::over(theirs, &options)?;
