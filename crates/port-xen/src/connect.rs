@@ -119,7 +119,7 @@ impl XenPort {
             .collect::<Result<_, _>>()?;
         let queues = front.queues.len();
         let control = front.ctrl.map(|keys| take_control(self, keys, queues)).transpose()?;
-        self.guest.clear_failure();
+        self.begin_anew();
         *lock(&self.control) = control;
         self.groups.reset(front.multicast_control);
         let mut kicks = Vec::new();

@@ -88,3 +88,7 @@ impl StopReason {
         move |error| Self::Ring { ring: Ring::Receive(queue), error }
     }
 }
+
+/// The port was stopped, which has said why.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stopped;

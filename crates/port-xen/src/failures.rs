@@ -28,6 +28,11 @@ impl Failures {
         self.wake();
     }
 
+    /// Its front end has begun anew: what was reported before is over.
+    pub(crate) fn forget(&self, vif: VifId) {
+        lock(&self.reports).retain(|(of, _)| *of != vif);
+    }
+
     pub(crate) fn wake(&self) {
         // A full counter means that the thread will wake anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());

@@ -19,8 +19,9 @@ use weir_xen::vif::VifId;
 use weir_xen::{EventChannel, Hypervisor};
 
 use crate::control::{self, Control, GuestHash};
-use crate::error::StopReason;
+use crate::error::{StopReason, Stopped};
 use crate::failures::Failures;
+use crate::link::Link;
 use crate::multicast::Groups;
 use crate::rx::{RxRing, has_taken};
 use crate::tx::{Context, Sending, TxRing};
@@ -104,13 +105,16 @@ impl XenPort {
         self.guest.has_failed()
     }
 
-    /// The guest loses its vif: the thread that follows xenstore tells it.
-    fn stop(&self, reason: &StopReason) {
-        let reason = reason.to_string();
-        tracing::warn!(vif = self.name, reason, "interface stopped");
-        self.guest.fail();
-        lock(&self.shown).stop_reason = Some(reason.clone());
-        self.failures.report(self.vif, reason);
+    /// The guest loses its vif: the thread that follows xenstore tells it. What a ring is to blame for is said under
+    /// its queue's lock: later, the front end might have begun anew, and would lose that.
+    pub(crate) fn stop(&self, reason: &StopReason) -> Stopped {
+        if self.guest.fail() {
+            let reason = reason.to_string();
+            tracing::warn!(vif = self.name, reason, "interface stopped");
+            lock(&self.shown).stop_reason = Some(reason.clone());
+            self.failures.report(self.vif, reason);
+        }
+        Stopped
     }
 
     /// What tells of requests in the control ring, and whether there may be some that it does not tell of;
@@ -134,6 +138,12 @@ impl XenPort {
     /// weir's own steering again.
     pub(crate) fn reset_hash(&self) {
         control::reset(&self.hash, self.guest.steering());
+    }
+
+    /// Another connection begins; nothing of the one before is in service.
+    pub(crate) fn begin_anew(&self) {
+        self.failures.forget(self.vif);
+        self.guest.clear_failure();
     }
 
     fn context(&self, index: usize) -> Context<'_> {
@@ -200,10 +210,7 @@ impl Port for XenPort {
         };
         let source = Sending { port: self, index: queue };
         let taken = pair.tx.take(&source, ask, scratch, &mut follow_and_forward);
-        taken.unwrap_or_else(|reason| {
-            self.stop(&reason);
-            Taken::default()
-        })
+        taken.unwrap_or_else(|Stopped| Taken::default())
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
@@ -212,10 +219,7 @@ impl Port for XenPort {
             self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return all;
         };
-        self.fill(pair, self.context(queue), burst, frames).unwrap_or_else(|reason| {
-            self.stop(&reason);
-            all
-        })
+        self.fill(pair, self.context(queue), burst, frames).unwrap_or(all)
     }
 
     fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64> {
@@ -246,29 +250,31 @@ impl Port for XenPort {
 
     fn arm_tx(&self, queue: usize) -> bool {
         let Some(pair) = self.guest.served(queue) else { return false };
-        match pair.tx.lock().queue.as_mut().map_or(Ok(false), TxRing::arm) {
-            Ok(more) => more,
-            Err(error) => {
-                self.stop(&StopReason::tx(queue)(error));
-                false
-            }
-        }
+        let mut tx = pair.tx.lock();
+        let armed = tx.queue.as_mut().map_or(Ok(false), TxRing::arm);
+        armed.map_err(|error| self.stop(&StopReason::tx(queue)(error))).unwrap_or(false)
     }
 
     fn kicked(&self, queue: usize, side: Side) {
         let Some(pair) = self.guest.pair(queue) else { return };
-        let acknowledged = match side {
+        let acknowledge = |link: &Link| {
+            if let Err(error) = link.acknowledge() {
+                self.stop(&StopReason::Internal(format!("queue {queue}: event channel: {error}")));
+            }
+        };
+        match side {
             Side::Tx => {
                 self.counters().tx[queue].kicks.add(1);
-                pair.tx.lock().queue.as_ref().map(|ring| ring.link.acknowledge())
+                if let Some(ring) = &pair.tx.lock().queue {
+                    acknowledge(&ring.link);
+                }
             }
             Side::Rx => {
                 self.counters().rx[queue].kicks.add(1);
-                lock(&pair.rx).queue.as_ref().map(|ring| ring.link.acknowledge())
+                if let Some(ring) = &lock(&pair.rx).queue {
+                    acknowledge(&ring.link);
+                }
             }
-        };
-        if let Some(Err(error)) = acknowledged {
-            self.stop(&StopReason::Internal(format!("queue {queue}: event channel: {error}")));
         }
     }
 

@@ -28,7 +28,7 @@ use weir_xen::{CopySegment, CopyStatus, Hypervisor};
 
 pub(crate) use self::writer::Takes;
 use self::writer::{Owner, Writer, fronts_len, to_be_summed};
-use crate::error::StopReason;
+use crate::error::{StopReason, Stopped};
 use crate::link::Link;
 use crate::port::{Pair, XenPort};
 pub(crate) use crate::tx::Context;
@@ -289,26 +289,29 @@ impl XenPort {
         context: Context<'_>,
         burst: &Burst<'_>,
         frames: &[Outgoing],
-    ) -> Result<Delivered, StopReason> {
+    ) -> Result<Delivered, Stopped> {
+        let stop = |reason: StopReason| self.stop(&reason);
         let Context { index, counters, .. } = context;
         // Of another kind than this port's, if there is one.
         let is_known = burst.remote().is_some_and(|remote| (remote as &dyn Any).is::<Haul>());
         burst.fetch(if is_known { to_be_summed(burst, frames) } else { u64::MAX });
         let mut rx = lock(&pair.rx);
         // Kept while this worker copies without the lock.
-        let Some(room) = room(&mut rx)? else {
+        let Some(room) = room(&mut rx).map_err(stop)? else {
             counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
         };
         let fronts = room.fronts();
-        let (mut delivered, copies) = place(&mut rx, context, room, &fronts, burst, frames)?;
+        let placed = place(&mut rx, context, room, &fronts, burst, frames);
+        let (mut delivered, copies) = placed.map_err(stop)?;
         drop(rx);
         if let Some(mut copies) = copies {
             if delivered.frames == frames.len() {
                 burst.placed();
             }
             copies.copy(self.hypervisor.as_ref());
-            delivered.hold_until = finish(&mut lock(&pair.rx), index, copies, counters)?;
+            let mut rx = lock(&pair.rx);
+            delivered.hold_until = finish(&mut rx, index, copies, counters).map_err(stop)?;
         }
         Ok(delivered)
     }

@@ -21,7 +21,7 @@ use weir_netif::Status;
 pub(crate) use self::haul::{Haul, emptied};
 pub(crate) use self::ring::TxRing;
 use crate::control::GuestHash;
-use crate::error::StopReason;
+use crate::error::{StopReason, Stopped};
 use crate::multicast::Groups;
 use crate::port::XenPort;
 
@@ -45,7 +45,7 @@ pub(crate) struct Sending<'p> {
 impl Source for Sending<'_> {
     type Ring = Option<TxRing>;
     type Lent = Haul;
-    type Error = StopReason;
+    type Error = Stopped;
 
     const IN_ORDER: bool = false;
 
@@ -75,10 +75,10 @@ impl Source for Sending<'_> {
         haul: &'m Haul,
         now_ns: u64,
         burst: &mut Burst<'m>,
-    ) -> Result<usize, StopReason> {
+    ) -> Result<usize, Stopped> {
         let Some(ring) = ring else { return Ok(0) };
         ring.take_new(haul, &self.port.groups, burst.frames_max, now_ns, self.port.counters())
-            .map_err(StopReason::tx(self.index))
+            .map_err(|error| self.port.stop(&StopReason::tx(self.index)(error)))
     }
 
     fn fill_again<'m>(
@@ -88,7 +88,7 @@ impl Source for Sending<'_> {
         token: u64,
         arrived_ns: u64,
         _: &mut Burst<'m>,
-    ) -> Result<(), StopReason> {
+    ) -> Result<(), Stopped> {
         if let Some(ring) = ring {
             ring.take_again(haul, token, arrived_ns);
         }
@@ -124,7 +124,7 @@ impl Source for Sending<'_> {
         ring.as_mut().map_or(0, |ring| ring.back.ring().available() + ring.back.ring().unanswered())
     }
 
-    fn has_more(&self, ring: &mut Option<TxRing>) -> Result<bool, StopReason> {
+    fn has_more(&self, ring: &mut Option<TxRing>) -> Result<bool, Stopped> {
         Ok(ring.as_mut().is_some_and(TxRing::peek))
     }
 }

@@ -118,10 +118,11 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         &self.steering
     }
 
-    /// Nothing is served any more, until service begins [afresh](Self::clear_failure).
-    pub fn fail(&self) {
-        self.failed.store(true, Ordering::SeqCst);
+    /// Nothing is served any more, until service begins [afresh](Self::clear_failure). Says whether anything was.
+    pub fn fail(&self) -> bool {
+        let had_failed = self.failed.swap(true, Ordering::SeqCst);
         self.rx_ready.none();
+        !had_failed
     }
 
     /// Service may begin again.
