@@ -93,9 +93,16 @@ fn signal(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
+impl End {
+    fn is_of(&self, port: &Port) -> bool {
+        Arc::ptr_eq(&self.own, if self.back { &port.back } else { &port.guest })
+    }
+}
+
 impl EventChannel for End {
     fn notify(&self) -> io::Result<()> {
-        let bound = self.channels.lock().get(&self.key).is_some_and(|port| port.bound);
+        let bound = |port: &Port| port.bound && self.is_of(port);
+        let bound = self.channels.lock().get(&self.key).is_some_and(bound);
         // Xen reports success for an end that nobody is at.
         if bound { signal(&self.other) } else { Ok(()) }
     }
@@ -116,11 +123,11 @@ impl EventChannel for End {
 impl Drop for End {
     fn drop(&mut self) {
         let mut ports = self.channels.lock();
+        // The guest may have gone, and its next port have the number.
+        let Some(port) = ports.get_mut(&self.key).filter(|port| self.is_of(port)) else { return };
         if self.back {
             // Unbound, the port waits for its domain to be bound again.
-            if let Some(port) = ports.get_mut(&self.key) {
-                port.bound = false;
-            }
+            port.bound = false;
         } else {
             ports.remove(&self.key);
         }

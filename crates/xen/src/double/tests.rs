@@ -166,6 +166,21 @@ fn a_port_is_bound_once_by_the_domain_it_was_made_for() {
 }
 
 #[test]
+fn an_end_whose_guests_port_is_gone_leaves_the_next_one_of_that_number_alone() {
+    let (host, guest) = host();
+    let (port, end) = guest.allocate(DOM0).unwrap();
+    let before = host.bind(GUEST, port).unwrap();
+    drop(end);
+    let (next, end) = guest.allocate(DOM0).unwrap();
+    assert_eq!(next, port);
+    let channel = host.bind(GUEST, next).unwrap();
+    assert!(channel.acknowledge().unwrap());
+    drop(before);
+    end.notify().unwrap();
+    assert!(channel.acknowledge().unwrap(), "it is bound as before");
+}
+
+#[test]
 fn a_guest_writes_and_reads_what_it_may() {
     let (host, guest) = host();
     host.attach(GUEST, 0, "00:16:3e:00:00:01", "br0");
