@@ -532,7 +532,8 @@ fn a_session_that_is_being_set_up_goes_on_under_the_next_weir() {
     let dir = tempfile::tempdir().unwrap();
     let mut weir = Weir::start(dir.path());
     let socket = weir.socket("fast");
-    eventually("weir serves", || fs::metadata(&socket).ok());
+    // A socket is there a moment before it can be connected to.
+    drop(eventually("weir serves", || Vif::connect(&socket, &Options::new(FAST)).ok()));
     let (stop, sessions) = (AtomicBool::new(false), AtomicU64::new(0));
     let failed = std::thread::scope(|scope| {
         let connecting = scope.spawn(|| {

@@ -300,12 +300,23 @@ fn requests_at_a_rate_are_sent_whether_or_not_others_were_answered() {
     let options = pingpong::Options::default();
     let client = bench.start(move |end| pingpong::request_at(end, &options, 5_000));
     let mut both = vec![client, server];
-    bench.finish(&mut both, |all| all[0].stats.snapshot().tx_frames >= 2000);
+    // Of a request and its answer one in fifty is lost, and some are under way: more for a moment, where the machine
+    // stood still.
+    let lost = |all: &[Endpoint]| {
+        let client = all[0].stats.snapshot();
+        (client.tx_frames - client.rx_frames) * 1000 / client.tx_frames.max(1)
+    };
+    let sent = |all: &[Endpoint]| all[0].stats.snapshot().tx_frames;
+    let least = std::cell::Cell::new(1000);
+    bench.finish(&mut both, |all| {
+        if sent(all) >= 2000 {
+            least.set(least.get().min(lost(all)));
+        }
+        least.get() <= 50 || sent(all) >= 100_000
+    });
+    assert!((10..=50).contains(&least.get()), "{} of a thousand", least.get());
     let client = both[0].stats.snapshot();
     assert_eq!(both[0].stats.latency().len(), client.rx_frames);
-    // Of a request and its answer one in fifty is lost, and some are under way.
-    let lost = client.tx_frames - client.rx_frames;
-    assert!((client.tx_frames / 100..=client.tx_frames / 20).contains(&lost), "{client:?}");
     assert_eq!(client.invalid, 0);
 }
 
