@@ -202,7 +202,10 @@ fn frames_that_speak_to_terminals(field: &Field) -> Strike {
         let output = child.wait_with_output()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
-        match text.chars().find(|c| c.is_control() && *c != '\n' || *c == '\u{fffd}' || *c == '<') {
+        // A rate of less than one a second is weir's own word.
+        let words = text.replace(" <1 ", " 1 ");
+        match words.chars().find(|c| c.is_control() && *c != '\n' || *c == '\u{fffd}' || *c == '<')
+        {
             Some(c) => harm(format!("`weir {}` shows {c:?}: {text:?}", args.join(" "))),
             None if !output.status.success() => harm(format!("`weir {}`: {text}", args.join(" "))),
             None => Ok(()),
