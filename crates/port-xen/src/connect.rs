@@ -119,7 +119,7 @@ impl XenPort {
             .collect::<Result<_, _>>()?;
         let queues = front.queues.len();
         let control = front.ctrl.map(|keys| take_control(self, keys, queues)).transpose()?;
-        self.begin_anew();
+        self.guest.clear_failure();
         *lock(&self.control) = control;
         self.groups.reset(front.multicast_control);
         let mut kicks = Vec::new();
@@ -180,6 +180,7 @@ impl XenPort {
             // Unmapped here, outside the locks.
             drop((tx, rx));
         }
+        self.forget_failures();
         self.guest.count_ready();
         let _ = engine.fabric().set_active(self.id(), false);
         // Who comes next need not have this guest's address.

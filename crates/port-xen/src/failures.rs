@@ -28,7 +28,7 @@ impl Failures {
         self.wake();
     }
 
-    /// Its front end has begun anew: what was reported before is over.
+    /// What was reported of it and not dealt with is over.
     pub(crate) fn forget(&self, vif: VifId) {
         lock(&self.reports).retain(|(of, _)| *of != vif);
     }

@@ -140,10 +140,9 @@ impl XenPort {
         control::reset(&self.hash, self.guest.steering());
     }
 
-    /// Another connection begins; nothing of the one before is in service.
-    pub(crate) fn begin_anew(&self) {
+    /// Nothing of its connection is in service any more: what was reported of it is over.
+    pub(crate) fn forget_failures(&self) {
         self.failures.forget(self.vif);
-        self.guest.clear_failure();
     }
 
     fn context(&self, index: usize) -> Context<'_> {
