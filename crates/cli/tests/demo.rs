@@ -74,8 +74,9 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
         assert_eq!(cells.len(), phases, "{label}\n{text}");
         assert!(!cells.contains(&"-"), "{text}");
         // A guest that has much to do polls, and most of its frames are held for no time: the first two phases, and the
-        // third where others have the CPUs.
-        let held = if label == "hold time p50" { &cells[3..] } else { &cells[..] };
+        // third, of 10,000 packets/s, where others have the CPUs and it falls behind.
+        let much = if numbers(&text, "packets/s")[2] < 9_990.0 { 3 } else { 2 };
+        let held = if label == "hold time p50" { &cells[much..] } else { &cells[..] };
         assert!(!held.contains(&"0"), "{text}");
     }
     assert!(text.contains("weir run weir.toml") && text.contains("weir qemu-args"));
