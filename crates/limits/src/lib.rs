@@ -207,6 +207,8 @@ pub const OVERLAY_OVERHEAD_V4: u16 = 20 + 8 + 8 + 14;
 pub const OVERLAY_OVERHEAD_V6: u16 = 40 + 8 + 8 + 14;
 /// Most hosts that one network's frames are flooded to.
 pub const OVERLAY_PEERS_MAX: usize = 256;
+/// Most hosts of all networks together, a power of two: members and others that speak.
+pub const OVERLAY_HOSTS_MAX: usize = 1 << 21;
 /// Sockets by which an overlay sends, each with a port of its own: flows are told apart by it outside (ECMP, RSS).
 pub const OVERLAY_SOURCE_PORTS: usize = 16;
 /// Frames of an overlay's queue that may wait, in weir's memory, for receivers that are full: all are tried again in one
@@ -689,6 +691,9 @@ const _: () = {
     assert!(FILTER_RULES_MAX * (FILTER_EXPRESSION_LEN_MAX + 256) < CONTROL_REQUEST_BYTES_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
     assert!(TAP_SLOTS <= u16::MAX as usize);
+    assert!(OVERLAY_HOSTS_MAX >= NETWORKS_MAX * 2 * OVERLAY_PEERS_MAX);
+    // A number that has been a host's is another one's after 2,000 others at the earliest.
+    assert!(OVERLAY_HOSTS_MAX.is_power_of_two() && OVERLAY_HOSTS_MAX <= 1 << 21);
     assert!(OVERLAY_PEERS_MAX <= DATAGRAMS_MAX && OVERLAY_PARKED_MAX <= BURST_MAX);
     assert!(OVERLAY_SOURCE_PORTS <= u16::BITS as usize && OVERLAY_BUFFERS <= u8::MAX as usize);
     assert!(XDP_FRAMES.is_power_of_two() && XDP_FRAMES <= u16::MAX as u32);

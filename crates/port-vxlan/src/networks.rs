@@ -1,11 +1,11 @@
 //! The networks of an overlay and the hosts that are members of each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use weir_guestmem::PeerAddress;
-use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_PER_SEC};
+use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_PER_SEC, OVERLAY_HOSTS_MAX};
 use weir_policy::policing::Gcra;
 
 use crate::across::Pair;
@@ -26,6 +26,21 @@ pub struct NetworkSpec {
     pub neigh_suppress: bool,
 }
 
+/// A host's number has its place in the low bits. The others count the hosts that have had that place: what still names
+/// one of them (an address in the forwarding table, a frame under way) names nobody, and never the next one.
+const TURN: u32 = OVERLAY_HOSTS_MAX as u32;
+/// The forwarding table keeps a number plus one.
+const TURNS: u32 = u32::MAX / TURN;
+
+fn place(remote: u32) -> usize {
+    (remote % TURN) as usize
+}
+
+/// The number of the next host in the place that `remote` had.
+fn next(remote: u32) -> u32 {
+    remote % TURN + (remote / TURN + 1) % TURNS * TURN
+}
+
 /// All networks of an overlay. A host has a number, its *remote*, the same in all networks.
 #[derive(Clone, Debug)]
 pub struct Networks {
@@ -37,15 +52,16 @@ pub struct Networks {
     by_vni: HashMap<u32, u16>,
     /// A host's number, by its address.
     remotes: HashMap<IpAddr, u32>,
-    /// A host's socket, by its number.
-    addresses: Vec<Host>,
-    /// Numbers of hosts that are members of no network any more.
-    free: Vec<u32>,
+    /// Hosts, each in its place; `None` where one has left and nobody has come since.
+    hosts: Vec<Option<Host>>,
+    /// Numbers for those who come, one for each free place: the place that is free for longest first.
+    free: VecDeque<u32>,
 }
 
 /// A host, and of how many networks it is a member.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
+    remote: u32,
     pub(crate) ip: IpAddr,
     pub(crate) socket: PeerAddress,
     networks: u32,
@@ -90,8 +106,8 @@ impl Networks {
             networks: HashMap::new(),
             by_vni: HashMap::new(),
             remotes: HashMap::new(),
-            addresses: Vec::new(),
-            free: Vec::new(),
+            hosts: Vec::new(),
+            free: VecDeque::new(),
         };
         for spec in specs {
             // At once what comes in a tenth of a second, and a burst in any case.
@@ -109,65 +125,71 @@ impl Networks {
     }
 
     /// `members` get what is for all of a network and speak in it, `speakers` only speak. A host that is in no network
-    /// any more has no number: another one may get it, so nobody names it from here on.
+    /// any more has no number, and has another one when it comes back.
     pub fn set_members(&mut self, number: u16, members: &[IpAddr], speakers: &[IpAddr]) {
         let Some(before) = self.networks.get(&number).map(|network| Arc::clone(&network.members))
         else {
             return;
         };
-        let mut all: Vec<_> = members.iter().chain(speakers).map(|&ip| self.join(ip)).collect();
-        let mut peers = all[..members.len()].to_vec();
-        for list in [&mut all, &mut peers] {
-            list.sort_unstable();
-            list.dedup();
-        }
+        let mut join = |ips: &[IpAddr]| {
+            let mut remotes: Vec<_> = ips.iter().filter_map(|&ip| self.join(ip)).collect();
+            remotes.sort_unstable();
+            remotes.dedup();
+            remotes
+        };
+        let peers = join(members);
+        let all = join(&[members, speakers].concat());
         for &remote in &all {
             self.count(remote, |networks| networks.saturating_add(1));
         }
         for &remote in before.iter() {
             self.count(remote, |networks| networks.saturating_sub(1));
+            self.leave(remote);
         }
         let peers = peers.into_iter().filter_map(|remote| self.address(remote)).collect();
         if let Some(network) = self.networks.get_mut(&number) {
             (network.members, network.peers) = (all.into(), peers);
         }
-        for (remote, host) in (0..).zip(&self.addresses) {
-            if host.networks == 0 && self.remotes.remove(&host.ip).is_some() {
-                self.free.push(remote);
-            }
-        }
     }
 
-    /// The number of a host, which may have none yet.
-    fn join(&mut self, ip: IpAddr) -> u32 {
+    /// The number of a host, which may have none yet; `None` if there is none left.
+    fn join(&mut self, ip: IpAddr) -> Option<u32> {
         if let Some(&remote) = self.remotes.get(&ip) {
-            return remote;
+            return Some(remote);
         }
-        let socket = PeerAddress::new(SocketAddr::new(ip, self.port));
-        let host = Host { ip, socket, networks: 0, pair: Arc::default() };
-        let remote = match self.free.pop() {
-            Some(remote) => {
-                self.addresses[remote as usize] = host;
+        let remote = match self.free.pop_front() {
+            Some(remote) => remote,
+            None => {
+                let remote = u32::try_from(self.hosts.len()).ok().filter(|&place| place < TURN)?;
+                self.hosts.push(None);
                 remote
             }
-            None => {
-                self.addresses.push(host);
-                self.addresses.len() as u32 - 1 // as many as are members
-            }
         };
+        let socket = PeerAddress::new(SocketAddr::new(ip, self.port));
+        *self.hosts.get_mut(place(remote))? =
+            Some(Host { remote, ip, socket, networks: 0, pair: Arc::default() });
         self.remotes.insert(ip, remote);
-        remote
+        Some(remote)
+    }
+
+    /// A host that is in no network any more gives up its place.
+    fn leave(&mut self, remote: u32) {
+        let Some(slot) = self.hosts.get_mut(place(remote)) else { return };
+        if let Some(host) = slot.take_if(|host| host.remote == remote && host.networks == 0) {
+            self.remotes.remove(&host.ip);
+            self.free.push_back(next(remote));
+        }
     }
 
     fn count(&mut self, remote: u32, change: impl FnOnce(u32) -> u32) {
-        if let Some(host) = self.addresses.get_mut(remote as usize) {
+        if let Some(Some(host)) = self.hosts.get_mut(place(remote)) {
             host.networks = change(host.networks);
         }
     }
 
     /// The host with a number.
     pub fn host(&self, remote: u32) -> Option<IpAddr> {
-        Some(self.addresses.get(remote as usize)?.ip)
+        Some(self.peer(remote)?.ip)
     }
 
     /// The number of a host that is a member of a network.
@@ -189,12 +211,12 @@ impl Networks {
     }
 
     pub(crate) fn peer(&self, remote: u32) -> Option<&Host> {
-        self.addresses.get(remote as usize)
+        self.hosts.get(place(remote))?.as_ref().filter(|host| host.remote == remote)
     }
 
     /// The hosts that are members of a network.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &Host> {
-        self.addresses.iter().filter(|host| host.networks > 0)
+        self.hosts.iter().flatten()
     }
 
     /// The one with an address.
@@ -214,6 +236,11 @@ impl Networks {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn ip(last: u8) -> IpAddr {
@@ -258,7 +285,7 @@ mod tests {
         for round in 0..200 {
             networks.set_members(1, &[ip(10 + round), ip(11 + round)], &[]);
         }
-        assert!(networks.addresses.len() <= 8, "{}", networks.addresses.len());
+        assert!(networks.hosts.len() <= 8, "{}", networks.hosts.len());
         networks.set_members(7, &[ip(4)], &[]);
         assert!(networks.network(7).is_none());
     }
@@ -268,5 +295,95 @@ mod tests {
         let networks = two();
         assert_eq!(networks.network(0).unwrap().peers.len(), 2);
         assert!(networks.network(2).is_none());
+    }
+
+    #[test]
+    fn three_hosts_that_leave_and_come_back_are_known_again() {
+        let mut networks = two();
+        networks.set_members(1, &[], &[]);
+        for round in 0..3 {
+            networks.set_members(0, &[], &[]);
+            for members in [&[ip(5)][..], &[ip(5), ip(6)], &[ip(5), ip(6), ip(7)]] {
+                networks.set_members(0, members, &[]);
+            }
+            for last in [5, 6, 7] {
+                let remote = networks.member(0, ip(last)).expect("a member");
+                assert_eq!(networks.host(remote), Some(ip(last)), "round {round}");
+            }
+            assert_eq!(networks.network(0).unwrap().peers.len(), 3, "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_host_that_has_left_is_nobodys_for_long() {
+        let mut networks = two();
+        let third = networks.member(1, ip(3)).unwrap();
+        networks.set_members(0, &[], &[]);
+        networks.set_members(1, &[], &[]);
+        for round in 0..TURNS - 1 {
+            networks.set_members(1, &[ip(10 + (round % 9) as u8)], &[]);
+            networks.set_members(1, &[], &[]);
+            assert_eq!(networks.host(third), None, "round {round}");
+        }
+    }
+
+    /// Who is what in a network, as a list says it.
+    type Lists = BTreeMap<u16, (Vec<u8>, Vec<u8>)>;
+
+    fn agree(networks: &Networks, lists: &Lists) -> Result<(), TestCaseError> {
+        let mut numbers = BTreeMap::new();
+        for (&number, (members, speakers)) in lists {
+            let vni = 100 * (u32::from(number) + 1);
+            for last in 0..16 {
+                let speaks = members.contains(&last) || speakers.contains(&last);
+                let remote = networks.member(number, ip(last));
+                prop_assert_eq!(remote.is_some(), speaks, "host {} in network {}", last, number);
+                let origin = networks.origin(vni, Some(ip(last)));
+                prop_assert_eq!(origin, remote.map(|it| (number, it)).ok_or(Stranger::Remote));
+                let Some(remote) = remote else { continue };
+                prop_assert_eq!(networks.host(remote), Some(ip(last)));
+                prop_assert_eq!(networks.peer_at(ip(last)).map(|host| host.ip), Some(ip(last)));
+                prop_assert_eq!(*numbers.entry(remote).or_insert(last), last, "one number for two");
+            }
+            let flooded: BTreeSet<_> = members.iter().collect();
+            prop_assert_eq!(networks.network(number).unwrap().peers.len(), flooded.len());
+        }
+        let known: BTreeSet<_> = networks.peers().map(|host| host.ip).collect();
+        let meant = lists.values().flat_map(|(members, speakers)| members.iter().chain(speakers));
+        prop_assert_eq!(known, meant.map(|&last| ip(last)).collect::<BTreeSet<_>>());
+        prop_assert_eq!(networks.remotes.len(), numbers.len(), "nobody else has a number");
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn hosts_that_join_and_leave_in_any_order_are_known_as_the_lists_say(
+            changes in vec((0..3u16, vec(0..16u8, 0..6), vec(0..16u8, 0..3)), 1..60),
+        ) {
+            let spec = |number: u16| NetworkSpec {
+                number,
+                vni: 100 * (u32::from(number) + 1),
+                peers: Vec::new(),
+                floods_per_s: 1000,
+                neigh_suppress: false,
+            };
+            let mut networks = Networks::new(&[spec(0), spec(1), spec(2)], 4789);
+            let mut lists: Lists = (0..3).map(|number| (number, Default::default())).collect();
+            // Whom each number has named.
+            let mut named = HashMap::new();
+            for (number, members, speakers) in changes {
+                let ips = |list: &[u8]| list.iter().map(|&last| ip(last)).collect::<Vec<_>>();
+                networks.set_members(number, &ips(&members), &ips(&speakers));
+                lists.insert(number, (members, speakers));
+                agree(&networks, &lists)?;
+                for host in networks.peers() {
+                    prop_assert_eq!(*named.entry(host.remote).or_insert(host.ip), host.ip);
+                }
+                for (&remote, &ip) in &named {
+                    prop_assert!(networks.host(remote).is_none_or(|now| now == ip));
+                }
+                prop_assert!(networks.hosts.len() <= 16 + 9, "{} places", networks.hosts.len());
+            }
+        }
     }
 }
