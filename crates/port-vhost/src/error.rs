@@ -97,7 +97,11 @@ pub enum Refusal {
     #[error("features {0:#x} were not offered")]
     NotOffered(u64),
     /// No such ring.
-    #[error("ring {index} does not exist, this interface has {rings}")]
+    #[error(
+        "ring {index} does not exist, this interface has {rings}: the front end uses more queues than `queues = {}` \
+         gives it; give the VM as many, or set `queues` of this interface",
+        rings / 2
+    )]
     NoSuchRing {
         /// What was asked for.
         index: u32,

@@ -205,9 +205,8 @@ impl Session {
             FrontMessage::ResetDevice => self.reset(),
             FrontMessage::SetStatus(status) => self.set_status(status)?,
             FrontMessage::GetStatus => return Ok(Answer::Number(self.status.into())),
-            FrontMessage::GetQueueNum => {
-                return Ok(Answer::Number((self.vrings.len() / 2) as u64));
-            }
+            // Rings, not pairs: docs/design/0048-number-of-queues.md.
+            FrontMessage::GetQueueNum => return Ok(Answer::Number(self.vrings.len() as u64)),
             FrontMessage::GetMaxMemSlots => return Ok(Answer::Number(MEM_SLOTS_MAX as u64)),
             FrontMessage::SetMemTable(regions) => self.set_mem_table(regions)?,
             FrontMessage::AddMemReg { region, fd } => self.add_region(spec(&region), fd)?,

@@ -101,7 +101,7 @@ impl FrontEnd {
         self.command(Request::ResetDevice, &[], &[])
     }
 
-    /// Most queue pairs the back end has.
+    /// Most queues the back end has: some back ends count virtqueues, as weir does, and others pairs of them.
     pub fn get_queue_num(&mut self) -> Result<u64, FrontEndError> {
         self.query(Request::GetQueueNum, &[])
     }

@@ -93,7 +93,8 @@ impl Handshake {
         at(Request::SetProtocolFeatures, None, self.front.set_protocol_features(self.protocol))
     }
 
-    /// A back end without `MQ` has one pair.
+    /// A back end without `MQ` has one pair. Others count pairs or virtqueues: one that counts virtqueues refuses the
+    /// first ring that is too many.
     fn check_queue_pairs(&mut self, options: &Options) -> Result<(), VifError> {
         let offered = if self.negotiated(VHOST_USER_PROTOCOL_F_MQ) {
             at(Request::GetQueueNum, None, self.front.get_queue_num())?

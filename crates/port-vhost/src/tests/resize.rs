@@ -25,14 +25,14 @@ fn connect(switch: &Switch, port: &Arc<VhostPort>, queues: usize) -> Vif {
 fn a_session_keeps_the_number_of_queue_pairs_that_it_was_told() {
     let switch = Switch::new();
     let mut guest = switch.guest(1, modern());
-    assert_eq!(guest.front.get_queue_num().unwrap(), 2);
+    assert_eq!(guest.front.get_queue_num().unwrap(), 4);
     for (set, made) in [(8, 8), (1, 8), (3, 8)] {
         guest.port.set_queue_pairs(set, &calls());
         assert_eq!(
             (guest.port.offered_queue_pairs(), guest.port.interface().queue_pairs()),
             (set, made)
         );
-        assert_eq!(guest.front.get_queue_num().unwrap(), 2);
+        assert_eq!(guest.front.get_queue_num().unwrap(), 4);
         assert_eq!(guest.port.info().session_queue_pairs, Some(2));
     }
     // Not even a ring that there is now can be had in this session.

@@ -136,7 +136,7 @@ fn numbers_of_queues_and_memory_slots_are_answered() {
     let (_port, stream) = switch.port();
     let mut front = FrontEnd::new(stream);
     assert_eq!(front.get_features().unwrap(), OFFERED);
-    assert_eq!(front.get_queue_num().unwrap(), 2);
+    assert_eq!(front.get_queue_num().unwrap(), 4);
     assert_eq!(front.get_max_mem_slots().unwrap(), 509);
 }
 
