@@ -16,27 +16,25 @@ use super::{Host, Link, Permissions, Qemu, SocketFile};
 const WEIR: &str = "weir";
 /// Processes that weir has beside it.
 const HELPERS: [&str; 2] = ["weir-helper", "weir-starter"];
-/// What the program weir is called in the kernel's log.
-const PROGRAM: &str = "/weir\"";
 /// The kernel's audit record of a seccomp filter's verdict.
 const SECCOMP: &str = "type=1326";
-/// How AppArmor and SELinux say that they have denied something, and how that it was to weir.
+/// How AppArmor and SELinux say that they have denied something.
 const DENIED: [&str; 2] = ["apparmor=\"DENIED\"", "avc:  denied"];
-const TO_WEIR: [&str; 2] = ["profile=\"weir\"", "comm=\"weir"];
 /// The interface was brought up (`IFF_UP`).
 const UP: u32 = 1;
 
 /// What there is to see of the machine, of the process `weir`, and of the sockets of `vifs`.
 pub fn look_at_host(vifs: &[VifStatus], weir: Option<u32>) -> Host {
     let log = output(&mut Command::new("dmesg")).unwrap_or_default();
+    let own = own(Path::new("/"), weir);
     let sockets: Vec<_> = vifs.iter().map(|vif| vif.config.socket.as_path()).collect();
     Host {
         now_s: SystemTime::UNIX_EPOCH.elapsed().ok().map(|since| since.as_secs()),
         kernel: rustix::system::uname().release().to_str().ok().and_then(version),
         qemu_version: qemu_version(),
         sockets: sockets.iter().filter_map(|path| socket(path)).collect(),
-        seccomp: lines(&log, |line| line.contains(SECCOMP) && line.contains(PROGRAM)),
-        denied: lines(&log, |line| is_denied(line, &sockets)),
+        seccomp: lines(&log, |line| line.contains(SECCOMP) && is_of(line, &own)),
+        denied: lines(&log, |line| is_denied(line, &own, &sockets)),
         ..below(Path::new("/"), weir)
     }
 }
@@ -55,9 +53,21 @@ pub(super) fn below(root: &Path, weir: Option<u32>) -> Host {
         irqs: root.irqs(),
         links: root.links(),
         qemus: root.qemus(),
-        ended: root.ended(),
+        ended: root.ended(weir),
         ..Host::default()
     }
+}
+
+/// The process `weir` and those that it has made, each with the time of day at which it began (s since the epoch).
+pub(super) fn own(root: &Path, weir: Option<u32>) -> BTreeMap<u32, u64> {
+    let root = Root(root);
+    let boot = root.text("proc/stat").and_then(|stat| field(&stat, "btime ")?.parse::<u64>().ok());
+    let (Some(boot_s), Some(weir)) = (boot, weir.filter(|pid| root.is_weir(*pid))) else {
+        return BTreeMap::new();
+    };
+    let ticks_per_s = rustix::param::clock_ticks_per_second().max(1);
+    let own = root.processes().into_iter().filter(|it| it.pid == weir || it.parent == weir);
+    own.map(|it| (it.pid, boot_s + it.began_ticks / ticks_per_s)).collect()
 }
 
 /// Where the files of the kernel are: `/`, or a test's.
@@ -152,15 +162,43 @@ impl Root<'_> {
     }
 
     /// Processes of [`HELPERS`] that have ended, and whose weir goes on without them.
-    fn ended(&self) -> Vec<String> {
-        let stats = self.entries("proc").filter_map(|entry| self.text(entry.path().join("stat")));
-        // Of a weir that has ended, too, somebody else is the parent.
-        let name = |stat: String| {
-            let (name, _) = zombie(&stat).filter(|(_, parent)| self.is_weir(*parent))?;
-            Some(name.to_owned())
-        };
-        stats.filter_map(name).collect()
+    fn ended(&self, weir: Option<u32>) -> Vec<String> {
+        let ended = |it: &Process| it.is_zombie && Some(it.parent) == weir;
+        let ended = self.processes().into_iter().filter(ended).map(|it| it.name);
+        ended.filter(|name| HELPERS.contains(&name.as_str())).collect()
     }
+
+    fn processes(&self) -> Vec<Process> {
+        let stats = self.entries("proc").filter_map(|entry| self.text(entry.path().join("stat")));
+        stats.filter_map(|stat| process(&stat)).collect()
+    }
+}
+
+/// A process, as its line of `stat` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    pub(super) parent: u32,
+    /// It has ended, and nobody has waited for it.
+    pub(super) is_zombie: bool,
+    /// When it began, since the machine did (ticks).
+    pub(super) began_ticks: u64,
+}
+
+/// Reads a line of `stat` (proc_pid_stat(5)). A name may have any characters.
+pub(super) fn process(stat: &str) -> Option<Process> {
+    let (pid, rest) = stat.split_once(" (")?;
+    let (name, rest) = rest.rsplit_once(") ")?;
+    // From the third on.
+    let fields: Vec<_> = rest.split(' ').collect();
+    Some(Process {
+        pid: pid.parse().ok()?,
+        name: name.into(),
+        parent: fields.get(1)?.parse().ok()?,
+        is_zombie: *fields.first()? == "Z",
+        began_ticks: fields.get(19)?.parse().ok()?,
+    })
 }
 
 /// How many processors are in a list of the kernel's.
@@ -195,14 +233,6 @@ fn output(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The name of a process of [`HELPERS`] that nobody has waited for, and its parent: from its line of `stat`
-/// (proc_pid_stat(5)).
-pub(super) fn zombie(stat: &str) -> Option<(&str, u32)> {
-    let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
-    let parent = rest.strip_prefix("Z ")?.split(' ').next()?.parse().ok()?;
-    HELPERS.contains(&name).then_some((name, parent))
-}
-
 pub(super) fn socket(path: &Path) -> Option<(PathBuf, SocketFile)> {
     let permissions = |path: &Path| {
         let file = fs::metadata(path).ok()?;
@@ -224,9 +254,22 @@ fn lines(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     log.lines().filter(|line| is_wanted(line)).map(str::to_owned).collect()
 }
 
+/// Whether a line of the kernel's audit is about one of these processes: a number may have been another one's before, so
+/// the line is not from before that one began.
+pub(super) fn is_of(line: &str, own: &BTreeMap<u32, u64>) -> bool {
+    let pid = line.split(' ').find_map(|word| word.strip_prefix("pid=")?.parse().ok());
+    let began_s = pid.and_then(|pid: u32| own.get(&pid));
+    began_s.is_some_and(|began_s| audited_s(line).is_some_and(|at_s| at_s >= *began_s))
+}
+
+/// When the kernel's audit wrote a line (s since the epoch): `audit(1732606789.123:45)`.
+pub(super) fn audited_s(line: &str) -> Option<u64> {
+    line.split_once("audit(")?.1.split('.').next()?.parse().ok()
+}
+
 /// Whether a line of the kernel's log says that something was denied to weir, or at one of its sockets to others.
-pub(super) fn is_denied(line: &str, sockets: &[&Path]) -> bool {
-    let has = |parts: &[&str]| parts.iter().any(|part| line.contains(part));
+pub(super) fn is_denied(line: &str, own: &BTreeMap<u32, u64>, sockets: &[&Path]) -> bool {
     let named = |path: &&Path| line.contains(&format!("=\"{}\"", path.display()));
-    has(&DENIED) && (has(&TO_WEIR) || sockets.iter().any(named))
+    let denied = DENIED.iter().any(|part| line.contains(part));
+    denied && (is_of(line, own) || sockets.iter().any(named))
 }

@@ -15,6 +15,7 @@ use weir_switch::stats::{
     StillThread, SwitchStats, WorkerStats,
 };
 
+use super::host::Process;
 use super::*;
 
 const VIF: &str = "web0";
@@ -534,10 +535,20 @@ fn of_a_mirror_it_is_not_found_that_it_sends_into_no_vlan() {
 
 #[test]
 fn processes_that_have_ended_beside_weir_are_seen() {
-    assert_eq!(host::zombie("7 (weir-helper) Z 12 7"), Some(("weir-helper", 12)));
-    assert_eq!(host::zombie("7 (weir-helper) S 1 7"), None);
-    assert_eq!(host::zombie("7 (a) Z (weir-helper) S 1"), None);
-    assert_eq!(host::zombie("7 (sh) Z 1"), None);
+    let zeros = "0 ".repeat(17);
+    let read = |line: &str| host::process(&format!("{line} {zeros}4711 0"));
+    let helper = Process {
+        pid: 7,
+        name: "weir-helper".into(),
+        parent: 12,
+        is_zombie: true,
+        began_ticks: 4711,
+    };
+    assert_eq!(read("7 (weir-helper) Z 12"), Some(helper));
+    assert!(!read("7 (weir-helper) S 1").unwrap().is_zombie);
+    let odd = read("7 (a) Z (weir-helper) S 1").unwrap();
+    assert_eq!((odd.name.as_str(), odd.is_zombie), ("a) Z (weir-helper", false));
+    assert_eq!(host::process("7 (weir-helper) Z 12"), None);
 }
 
 /// Files of the kernel's, below a directory.
@@ -569,9 +580,10 @@ fn each_fact_is_read_where_the_kernel_has_it() {
         ("proc/9/cgroup", "0::/system.slice/weir.service\n"),
         ("sys/fs/cgroup/system.slice/weir.service/cpu.max", "max 100000\n"),
         ("sys/fs/cgroup/system.slice/cpu.max", "150000 100000\n"),
-        ("proc/9/stat", "9 (weir) S 1 9 9\n"),
-        ("proc/10/stat", "10 (weir-helper) Z 9 9 9\n"),
-        ("proc/11/stat", "11 (weir-starter) Z 1 9 9\n"),
+        ("proc/stat", "cpu  1 2\nbtime 1000\nprocesses 9\n"),
+        ("proc/9/stat", "9 (weir) S 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 500 0\n"),
+        ("proc/10/stat", "10 (weir-helper) Z 9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 700 0\n"),
+        ("proc/11/stat", "11 (weir-starter) Z 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 800 0\n"),
         ("proc/12/cmdline", "/usr/bin/qemu-system-x86_64\0-chardev\0socket,path=/a\0"),
         ("proc/12/status", "Uid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t5 6 \n"),
         ("proc/13/cmdline", "less\0qemu-system-x86_64\0"),
@@ -588,6 +600,10 @@ fn each_fact_is_read_where_the_kernel_has_it() {
     assert_eq!(host.links, links.into());
     assert_eq!(host.irqs, [("eth0".to_owned(), vec!["3".to_owned()])].into());
     assert_eq!(host.ended, ["weir-helper"]);
+    let ticks = rustix::param::clock_ticks_per_second();
+    let own = [(9, 1000 + 500 / ticks), (10, 1000 + 700 / ticks)];
+    assert_eq!(host::own(dir.path(), Some(9)), own.into());
+    assert_eq!(host::own(dir.path(), Some(10)), Default::default(), "that is no weir");
     let [qemu] = host.qemus.as_slice() else { panic!("{:?}", host.qemus) };
     assert_eq!((qemu.pid, qemu.user, qemu.groups.as_slice()), (12, 7, &[5, 6, 8][..]));
     assert_eq!(qemu.args[2], "socket,path=/a");
@@ -610,15 +626,36 @@ fn a_socket_is_seen_with_what_is_above_it() {
 }
 
 #[test]
-fn a_line_of_the_log_is_wanted_if_weir_or_a_socket_is_meant() {
-    let is_denied = |line: &str| host::is_denied(line, &[Path::new(SOCKET)]);
+fn a_line_of_the_log_is_wanted_if_this_weir_or_a_socket_is_meant() {
+    let own = [(12, NOW_S), (13, NOW_S + 1)].into();
+    let at = |s: u64, said: &str| format!("[ 1.2] audit: type=1400 audit({s}.5:9): {said}");
+    let is_denied = |said: &str| host::is_denied(&at(NOW_S + 2, said), &own, &[Path::new(SOCKET)]);
     assert!(is_denied(
-        "apparmor=\"DENIED\" operation=\"open\" profile=\"weir\" name=\"/etc/shadow\""
+        "apparmor=\"DENIED\" profile=\"weir\" name=\"/etc/shadow\" pid=12 comm=\"x\""
     ));
     assert!(is_denied("apparmor=\"DENIED\" profile=\"libvirt-7\" name=\"/run/weir/web0.sock\""));
-    assert!(is_denied("avc:  denied  { read } for  pid=1 comm=\"weir-helper\""));
-    assert!(!is_denied("apparmor=\"ALLOWED\" profile=\"weir\""));
+    assert!(is_denied("avc:  denied  { read } for  pid=13 comm=\"weir-helper\""));
+    assert!(!is_denied("apparmor=\"ALLOWED\" profile=\"weir\" pid=12"));
     assert!(!is_denied("apparmor=\"DENIED\" profile=\"other\" name=\"/run/weir/web0.sock2\""));
+    assert!(!is_denied("avc:  denied  { read } for  pid=14 comm=\"weir-helper\""), "another weir");
+}
+
+#[test]
+fn weir_is_blamed_for_what_its_own_processes_did() {
+    let own = [(12, NOW_S)].into();
+    let line = |s: u64, pid: u32, exe: &str| {
+        format!(
+            "[ 9.1] audit: type=1326 audit({s}.123:45): auid=4294967295 uid=64773 ses=1 pid={pid} \
+             comm=\"weir-worker-0\" exe=\"{exe}\" sig=31 arch=c000003e syscall=16 compat=0"
+        )
+    };
+    assert!(host::is_of(&line(NOW_S, 12, "/usr/bin/weir"), &own));
+    assert!(!host::is_of(&line(NOW_S, 13, "/usr/bin/weir"), &own), "another weir of this program");
+    assert!(!host::is_of(&line(NOW_S - 1, 12, "/usr/bin/weir"), &own), "who had the number before");
+    assert!(!host::is_of(&line(NOW_S, 1, "/opt/12/weir"), &own));
+    assert!(!host::is_of("pid=12", &own) && !host::is_of("", &own));
+    // Nobody knows which weir is meant.
+    assert!(!host::is_of(&line(NOW_S, 12, "/usr/bin/weir"), &Default::default()));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use weir_switch::stats::{Limits, PortKind, PortState};
 
 use super::{Facts, Finding, finding, note};
 use crate::facts::Qemu;
+use crate::host::audited_s;
 
 /// The oldest kernel that weir is tried on.
 const KERNEL_MIN: (u32, u32) = (5, 10);
@@ -26,10 +27,9 @@ fn uplinks(facts: &Facts) -> impl Iterator<Item = (&weir_config::PortName, &str)
     })
 }
 
-/// How long ago the kernel's audit wrote a line (s): `audit(1732606789.123:45)`.
+/// How long ago the kernel's audit wrote a line (s).
 fn age_s(facts: &Facts, line: &str) -> Option<u64> {
-    let seconds = line.split_once("audit(")?.1.split('.').next()?;
-    facts.host.now_s?.checked_sub(seconds.parse().ok()?)
+    facts.host.now_s?.checked_sub(audited_s(line)?)
 }
 
 pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
