@@ -23,8 +23,10 @@ const DENIED: [&str; 2] = ["apparmor=\"DENIED\"", "avc:  denied"];
 /// The interface was brought up (`IFF_UP`).
 const UP: u32 = 1;
 
-/// What there is to see of the machine, of the process `weir`, and of the sockets of `vifs`.
-pub fn look_at_host(vifs: &[VifStatus], weir: Option<u32>) -> Host {
+/// What there is to see of the machine, of a weir, and of the sockets of `vifs`. `server` is the process that listens on
+/// its control socket: the weir, or its helper.
+pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
+    let weir = server.and_then(|pid| Root(Path::new("/")).weir_of(pid));
     let log = output(&mut Command::new("dmesg")).unwrap_or_default();
     let own = own(Path::new("/"), weir);
     let sockets: Vec<_> = vifs.iter().map(|vif| vif.config.socket.as_path()).collect();
@@ -71,7 +73,7 @@ pub(super) fn own(root: &Path, weir: Option<u32>) -> BTreeMap<u32, u64> {
 }
 
 /// Where the files of the kernel are: `/`, or a test's.
-struct Root<'r>(&'r Path);
+pub(super) struct Root<'r>(pub(super) &'r Path);
 
 impl Root<'_> {
     fn text(&self, path: impl AsRef<Path>) -> Option<String> {
@@ -84,6 +86,16 @@ impl Root<'_> {
 
     fn is_weir(&self, pid: u32) -> bool {
         self.text(format!("proc/{pid}/comm")).as_deref() == Some(WEIR)
+    }
+
+    /// The weir that a process is, or is a helper of.
+    pub(super) fn weir_of(&self, pid: u32) -> Option<u32> {
+        if self.is_weir(pid) {
+            return Some(pid);
+        }
+        let helper = process(&self.text(format!("proc/{pid}/stat"))?)?;
+        let is_helper = HELPERS.contains(&helper.name.as_str()) && self.is_weir(helper.parent);
+        is_helper.then_some(helper.parent)
     }
 
     /// On which `weir` may run, or else this process.

@@ -603,6 +603,8 @@ fn each_fact_is_read_where_the_kernel_has_it() {
     let ticks = rustix::param::clock_ticks_per_second();
     let own = [(9, 1000 + 500 / ticks), (10, 1000 + 700 / ticks)];
     assert_eq!(host::own(dir.path(), Some(9)), own.into());
+    let root = host::Root(dir.path());
+    assert_eq!([9, 10, 11, 12].map(|pid| root.weir_of(pid)), [Some(9), Some(9), None, None]);
     assert_eq!(host::own(dir.path(), Some(10)), Default::default(), "that is no weir");
     let [qemu] = host.qemus.as_slice() else { panic!("{:?}", host.qemus) };
     assert_eq!((qemu.pid, qemu.user, qemu.groups.as_slice()), (12, 7, &[5, 6, 8][..]));

@@ -68,11 +68,11 @@ pub fn doctor(
 }
 
 fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {
-    // The process that serves the socket.
+    // The process that listens on the socket.
     let peer = client.socket().ok().and_then(|socket| sockopt::socket_peercred(socket).ok());
-    let weir = peer.and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
+    let server = peer.and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
     let (stats, vifs) = (client.stats()?, client.vifs()?);
-    let mut facts = Facts { host: look_at_host(&vifs, weir), vifs, ..Facts::default() };
+    let mut facts = Facts { host: look_at_host(&vifs, server), vifs, ..Facts::default() };
     let placement = PLACEMENT.parse().ok();
     for name in stats.ports.iter().map(|port| &port.name).chain(&placement) {
         match client.explain(name) {
