@@ -76,9 +76,19 @@ impl Programs {
                 helper,
             ],
         };
-        let ioctl = if profile == Profile::Xen { vec![] } else { known_ioctls()? };
+        let worker: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::WORKER];
+        // With a thread for each queue pair it makes workers, which have what it has.
+        let session: &[&[c_long]] =
+            &[lists::ANY, lists::FILES, lists::SESSION, lists::WORKER, lists::HIRE];
+        let caller: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::CALLER];
+        let control: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::CONTROL];
+        // A library that asks what another one did not ask gets an error and not the end.
+        let asks = enforcement == Enforcement::Log && profile != Profile::Xen;
+        let ioctl = if asks { known_ioctls()? } else { vec![] };
         let allow = |lists: &[&[c_long]]| -> Result<BpfProgram, BackendError> {
-            let unconditional = lists.iter().copied().flatten().map(|call| (*call, Vec::new()));
+            let listed = lists.iter().copied().flatten().chain(lists::ASK).copied();
+            let newer = lists::NEWER.filter(|_| enforcement == Enforcement::Kill);
+            let unconditional = listed.chain(newer).map(|call| (call, Vec::new()));
             let calls = unconditional.chain([
                 // A thread, and no process.
                 (libc::SYS_clone, vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?]),
@@ -96,19 +106,29 @@ impl Programs {
         };
         let mut programs = Self {
             process: vec![allow(process)?],
-            worker: vec![allow(&[lists::ANY, lists::FILES, lists::WORKER])?],
-            // With a thread for each queue pair it makes workers, which have what it has.
-            session: vec![allow(&[
-                lists::ANY,
-                lists::FILES,
-                lists::SESSION,
-                lists::WORKER,
-                lists::HIRE,
-            ])?],
-            caller: vec![allow(&[lists::ANY, lists::FILES, lists::CALLER])?],
-            control: vec![allow(&[lists::ANY, lists::FILES, lists::CONTROL])?],
+            worker: vec![allow(worker)?],
+            session: vec![allow(session)?],
+            caller: vec![allow(caller)?],
+            control: vec![allow(control)?],
         };
         if enforcement == Enforcement::Kill {
+            if profile != Profile::Xen {
+                let unknown = vec![(libc::SYS_ioctl, unknown_ioctls()?)];
+                programs.process.push(refuse(unknown, libc::ENOTTY)?);
+            }
+            let sets: [(&mut Vec<BpfProgram>, &[&[c_long]]); 5] = [
+                (&mut programs.process, process),
+                (&mut programs.worker, worker),
+                (&mut programs.session, session),
+                (&mut programs.caller, caller),
+                (&mut programs.control, control),
+            ];
+            for (programs, lists) in sets {
+                let is_listed = |call: &c_long| lists.iter().any(|list| list.contains(call));
+                let newer = lists::NEWER.filter(|call| !is_listed(call));
+                let newer = newer.map(|call| (call, Vec::new())).collect();
+                programs.push(refuse(newer, libc::ENOSYS)?);
+            }
             // libc then makes threads by `clone`, whose flags can be looked at.
             programs.process.push(refuse(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)?);
             programs.process.push(refuse(refused(profile)?, libc::EACCES)?);
@@ -170,6 +190,15 @@ fn writing(index: u8) -> Result<Vec<SeccompRule>, BackendError> {
         (libc::O_TRUNC, libc::O_TRUNC),
     ];
     flags.into_iter().map(|(mask, flags)| masked(index, mask, flags)).collect()
+}
+
+/// Requests that are none of [`lists::IOCTLS`].
+fn unknown_ioctls() -> Result<Vec<SeccompRule>, BackendError> {
+    let differs = |request: &u64| {
+        SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *request)
+    };
+    let all: Result<Vec<_>, _> = lists::IOCTLS.iter().map(differs).collect();
+    Ok(vec![SeccompRule::new(all?)?])
 }
 
 fn known_ioctls() -> Result<Vec<SeccompRule>, BackendError> {

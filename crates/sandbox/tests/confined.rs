@@ -1,7 +1,7 @@
 //! Processes that confine themselves, and what they can do then: `weir-sandbox-probe`, once for each case.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use weir_sandbox::{Identity, IdentityError};
@@ -9,7 +9,7 @@ use weir_sandbox::{Identity, IdentityError};
 /// Another process, which does `what`.
 fn probe(what: &str) -> Output {
     let mut probe = Command::new(env!("CARGO_BIN_EXE_weir-sandbox-probe"));
-    probe.arg(what).output().unwrap()
+    probe.arg(what).stdin(Stdio::null()).output().unwrap()
 }
 
 fn says(output: &Output) -> String {
@@ -55,6 +55,12 @@ fn the_keeper_opens_nothing() {
 fn a_system_call_that_is_on_no_list_is_the_end() {
     is_ended("directory");
     is_ended("process");
+}
+
+#[test]
+fn a_c_library_that_asks_something_new_is_answered_and_not_ended() {
+    goes_on("asks");
+    goes_on("a keeper asks");
 }
 
 #[test]

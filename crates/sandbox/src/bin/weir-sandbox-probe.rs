@@ -44,6 +44,33 @@ fn make_a_directory() {
     assert_eq!(rustix::fs::mkdir("/", Mode::RWXU), Err(rustix::io::Errno::EXIST));
 }
 
+/// What C libraries of today and tomorrow ask: each has an answer, or an error that an old kernel or a file gives.
+fn ask() {
+    use rustix::{io::Errno, process, system, termios, thread};
+    let file = std::io::stdin();
+    // By TCGETS, or by TCGETS2 where the library is newer.
+    assert!(!termios::isatty(&file));
+    assert_eq!(termios::tcgetwinsize(&file).map(drop), Err(Errno::NOTTY));
+    // On no list.
+    assert_eq!(termios::tcgetpgrp(&file), Err(Errno::NOTTY));
+    assert_eq!(termios::tcflush(&file, termios::QueueSelector::IFlush), Err(Errno::NOTTY));
+    assert_eq!(
+        process::pidfd_open(process::getpid(), process::PidfdFlags::empty()).map(drop),
+        Err(Errno::NOSYS)
+    );
+    let futexes = thread::futex::waitv(
+        &[],
+        thread::futex::WaitvFlags::empty(),
+        None,
+        rustix::thread::ClockId::Monotonic,
+    );
+    assert_eq!(futexes.map(drop), Err(Errno::NOSYS));
+    // Of the process and the machine.
+    let _ = (process::getuid(), process::geteuid(), process::getgid(), process::getppid());
+    let _ = (system::uname(), system::sysinfo(), thread::sched_getcpu());
+    println!("{}", std::thread::available_parallelism().is_ok());
+}
+
 fn start_a_process() {
     Command::new("/bin/true").status().unwrap();
 }
@@ -149,6 +176,19 @@ fn main() {
             std::fs::remove_file(temporary.join("weir-probe")).unwrap();
             confine(Enforcement::Kill);
             narrowed(Thread::Session, move || drop(listener.accept()));
+        }
+        "asks" => {
+            confine(Enforcement::Kill);
+            ask();
+            for thread in [Thread::Worker, Thread::Session, Thread::Caller, Thread::Control] {
+                narrowed(thread, ask);
+            }
+        }
+        "a keeper asks" => {
+            let plan = Plan { profile: Profile::Keeper, ..plan(Enforcement::Kill) };
+            weir_sandbox::confine(&plan).unwrap();
+            println!("confined");
+            ask();
         }
         "threads" => {
             let (_keeps, waits) = std::sync::mpsc::channel::<()>();

@@ -17,6 +17,18 @@ pub(super) const ANY: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_poll,
 ];
 
+/// What only asks, and about the process and its machine only. A C library may ask any of it anywhere.
+#[rustfmt::skip]
+pub(super) const ASK: &[c_long] = &[
+    SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getppid, SYS_uname, SYS_sysinfo, SYS_times,
+    SYS_getrusage, SYS_getcpu, SYS_gettimeofday, SYS_clock_getres, SYS_getpriority, SYS_mincore,
+    #[cfg(target_arch = "x86_64")] SYS_time, #[cfg(target_arch = "x86_64")] SYS_getrlimit,
+];
+
+/// Numbers of system calls that came with Linux 5.1 and later, the same on every architecture. What is on no list is
+/// answered as a kernel answers that does not have it: a C library of tomorrow then does what it does today.
+pub(super) const NEWER: std::ops::Range<c_long> = 424..512;
+
 /// What takes a name, as a panic does that looks for the program for its backtrace: a thread that has no business with
 /// files is refused it, and goes on.
 #[rustfmt::skip]
@@ -33,7 +45,7 @@ pub(super) const WORKER: &[c_long] = &[
     SYS_io_setup, SYS_io_submit, SYS_io_getevents, SYS_io_destroy,
     SYS_recvmsg, SYS_recvmmsg, SYS_recvfrom, SYS_sendmsg, SYS_sendmmsg, SYS_sendto,
     SYS_getsockname, SYS_getsockopt,
-    SYS_getcpu, SYS_sched_getscheduler, SYS_sched_getparam,
+    SYS_sched_getscheduler, SYS_sched_getparam,
 ];
 
 /// Messages with descriptors, memory that is mapped and judged, a thread that calls.
@@ -72,8 +84,7 @@ pub(super) const PROCESS: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_access,
     SYS_faccessat, SYS_faccessat2,
     SYS_sched_setaffinity, SYS_sched_setattr, SYS_sched_getattr,
-    SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_uname, SYS_sysinfo, SYS_prlimit64, SYS_getrusage,
-    SYS_wait4, SYS_waitid,
+    SYS_prlimit64, SYS_wait4, SYS_waitid,
     #[cfg(target_arch = "x86_64")] SYS_open,
 ];
 
@@ -88,9 +99,8 @@ pub(super) const HELPER: &[c_long] = &[
 ];
 
 /// Packets with descriptors, from a socket that is listening.
-pub(super) const KEEPER: &[c_long] =
-    &[SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_getsockopt, SYS_geteuid];
+pub(super) const KEEPER: &[c_long] = &[SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_getsockopt];
 
 /// What is asked of descriptors: not to block, not to be inherited, how much is to be read, whether it is a terminal, and
-/// how wide.
-pub(super) const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, FIONREAD, TCGETS, TIOCGWINSZ];
+/// how wide. Any other question has the answer of a descriptor that does not know it.
+pub(super) const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, FIONREAD, TCGETS, TCGETS2, TIOCGWINSZ];
