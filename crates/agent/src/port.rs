@@ -26,7 +26,7 @@ pub enum PortError {
     /// The virtual machine has no such port.
     #[error(
         "no port {}: the virtual machine needs one, with QEMU -device virtio-serial \
-         -chardev socket,id=agent,path=SOCKET,server=off,reconnect=1 \
+         -chardev socket,id=agent,path=SOCKET,server=off,reconnect-ms=1000 \
          -device virtserialport,chardev=agent,name=org.weir.agent.0, \
          or with xl channel=['name=weir.agent,connection=socket,path=SOCKET'] and here --port /dev/hvc1",
         path.display()

@@ -203,11 +203,15 @@ pub struct QemuArgs {
     /// Memory of the VM
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: MemorySize,
-    /// MSI-X vectors of each device, by default 2 for each queue pair and 2 more; 0 turns MSI-X off
-    /// (QEMU before 10 needs 0 under TCG)
+    /// MSI-X vectors of each device; 0 turns MSI-X off
+    ///
+    /// The default is 2 for each queue pair and 2 more, and 0 for a QEMU before 10 where there is no /dev/kvm.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=2048))]
     pub vectors: Option<u32>,
-    /// QEMU's version, such as 9.2; from 9.2 on `reconnect-ms` replaces `reconnect`
+    /// QEMU's version, such as 9.2
+    ///
+    /// The default is to ask the installed QEMU; without one, 9.2 and later. From 9.2 on QEMU has `reconnect-ms`, and from
+    /// 10.2 on no `reconnect`.
     #[arg(long, value_name = "VERSION")]
     pub qemu_version: Option<QemuVersion>,
 }

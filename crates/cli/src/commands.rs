@@ -21,7 +21,7 @@ use weir_workbench::LabError;
 use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::run::RunError;
 use crate::show;
-use crate::vm_args::{VmArgsError, VmOptions};
+use crate::vm_args::{Monitor, VmArgsError, VmOptions};
 
 mod capture;
 mod doctor;
@@ -232,8 +232,14 @@ pub fn qemu_args(
         .iter()
         .map(|name| find_vif(name, &known, &source_name))
         .collect::<Result<_, _>>()?;
-    let options =
-        VmOptions { memory: args.memory, vectors: args.vectors, qemu_version: args.qemu_version };
+    let asks = args.monitor == Monitor::Qemu && args.qemu_version.is_none();
+    let installed = asks.then(weir_doctor::qemu::installed_version).flatten().map(Into::into);
+    let options = VmOptions {
+        memory: args.memory,
+        vectors: args.vectors,
+        qemu_version: args.qemu_version.or(installed),
+        has_kvm: std::path::Path::new("/dev/kvm").exists(),
+    };
     let vm_args = args.monitor.args(&vifs, &options)?;
     // A person copies several lines; `$(weir qemu-args ...)` would take the backslashes for words.
     let separator = match (args.monitor.is_command_line(), multi_line) {

@@ -13,8 +13,11 @@ use weir_limits::QUEUE_SIZE_SUGGESTED as QUEUE_SIZE;
 const RECONNECT_SECS: u32 = 1;
 /// The virtio-serial port that `weir-agent` opens in the guest.
 const AGENT_PORT: &str = "org.weir.agent.0";
-/// From here on QEMU has `reconnect-ms` and calls `reconnect` deprecated.
+/// From here on QEMU has `reconnect-ms`; 10.2 has no `reconnect` any more.
 const QEMU_RECONNECT_MS: QemuVersion = QemuVersion { major: 9, minor: 2 };
+
+/// An older QEMU that emulates the processor ends when a guest uses vectors of a vhost-user device.
+const QEMU_VECTORS_BY_TCG: QemuVersion = QemuVersion { major: 10, minor: 0 };
 
 /// A program that runs VMs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -37,19 +40,26 @@ pub struct VmOptions {
     pub memory: MemorySize,
     /// MSI-X vectors of each device, instead of two for each queue pair and two more.
     pub vectors: Option<u32>,
-    /// The QEMU to write for; without it what works with 7.2 as with 10.0.
+    /// The QEMU to write for; without it, today's.
     pub qemu_version: Option<QemuVersion>,
+    /// The host has `/dev/kvm`.
+    pub has_kvm: bool,
 }
 
 impl VmOptions {
     /// QEMU's option that makes a client's socket connect again.
     fn reconnect(&self) -> String {
         match self.qemu_version {
-            Some(version) if version >= QEMU_RECONNECT_MS => {
-                format!("reconnect-ms={}", RECONNECT_SECS * 1000)
-            }
-            _ => format!("reconnect={RECONNECT_SECS}"),
+            Some(version) if version < QEMU_RECONNECT_MS => format!("reconnect={RECONNECT_SECS}"),
+            _ => format!("reconnect-ms={}", RECONNECT_SECS * 1000),
         }
+    }
+
+    /// MSI-X vectors of a device with so many queue pairs.
+    fn vectors(&self, pairs: u32) -> u32 {
+        let ends = !self.has_kvm && self.qemu_version.is_some_and(|it| it < QEMU_VECTORS_BY_TCG);
+        // One vector for each virtqueue, one for the control queue, one for configuration changes.
+        self.vectors.unwrap_or(if ends { 0 } else { 2 * pairs + 2 })
     }
 }
 
@@ -123,8 +133,7 @@ fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         let queues = vif.queues;
         let pairs = u32::from(queues.get());
         let mq = if pairs > 1 { ",mq=on" } else { "" };
-        // One vector for each virtqueue, one for the control queue, one for configuration changes.
-        let vectors = options.vectors.unwrap_or(2 * pairs + 2);
+        let vectors = options.vectors(pairs);
         let mtu = vif.mtu.map(|mtu| format!(",host_mtu={mtu}")).unwrap_or_default();
         lines.push(format!("-chardev socket,id=weir-{name},path={path},{link}"));
         lines
@@ -136,6 +145,12 @@ fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         ));
     }
     let mut notes = Vec::new();
+    if options.qemu_version.is_none() {
+        notes.push(format!(
+            "no QEMU is found here that says its version: this is for {QEMU_RECONNECT_MS} and later; for an older one, \
+             --qemu-version"
+        ));
+    }
     if let Some(agent) = agent_socket(vifs, &mut notes) {
         let (path, reconnect) = (qemu_path(agent), options.reconnect());
         lines.push(format!("-chardev socket,id=weir-agent,path={path},{reconnect}"));
@@ -328,6 +343,18 @@ impl fmt::Display for MemorySize {
 pub struct QemuVersion {
     major: u32,
     minor: u32,
+}
+
+impl From<(u32, u32)> for QemuVersion {
+    fn from((major, minor): (u32, u32)) -> Self {
+        Self { major, minor }
+    }
+}
+
+impl fmt::Display for QemuVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 /// Text that is no [`QemuVersion`].

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use weir_switch::control::VifStatus;
 use weir_topology::parse_cpu_list;
 
-use super::{Host, Link, Permissions, Qemu, SocketFile};
+use super::{Host, Link, Permissions, Qemu, SocketFile, qemu};
 
 /// weir, as the kernel calls its process.
 const WEIR: &str = "weir";
@@ -33,7 +33,7 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
     Host {
         now_s: SystemTime::UNIX_EPOCH.elapsed().ok().map(|since| since.as_secs()),
         kernel: rustix::system::uname().release().to_str().ok().and_then(version),
-        qemu_version: qemu_version(),
+        qemu_version: qemu::installed_version(),
         sockets: sockets.iter().filter_map(|path| socket(path)).collect(),
         seccomp: lines(&log, |line| line.contains(SECCOMP) && is_of(line, &own)),
         denied: lines(&log, |line| is_denied(line, &own, &sockets)),
@@ -233,11 +233,6 @@ pub(super) fn version(text: &str) -> Option<(u32, u32)> {
 pub(super) fn quota(max: &str) -> Option<f64> {
     let (quota, period) = max.split_once(' ')?;
     Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok().filter(|period| *period > 0.0)?)
-}
-
-fn qemu_version() -> Option<(u32, u32)> {
-    let said = output(Command::new("qemu-system-x86_64").arg("--version"))?;
-    version(said.split_once("version ")?.1)
 }
 
 fn output(command: &mut Command) -> Option<String> {

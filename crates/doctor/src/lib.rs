@@ -12,6 +12,7 @@
 mod checks;
 mod facts;
 mod host;
+pub mod qemu;
 mod reasons;
 #[cfg(test)]
 mod tests;

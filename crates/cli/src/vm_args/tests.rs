@@ -8,7 +8,7 @@ fn vif(name: &str) -> VifConfig {
 }
 
 fn options() -> VmOptions {
-    VmOptions { memory: "1G".parse().unwrap(), vectors: None, qemu_version: None }
+    VmOptions { memory: "1G".parse().unwrap(), vectors: None, qemu_version: None, has_kvm: true }
 }
 
 fn lines(monitor: Monitor, vifs: &[VifConfig]) -> String {
@@ -29,7 +29,7 @@ fn qemu_waits_for_a_listening_weir() {
     -m 1G
     -object memory-backend-memfd,id=weir-mem,size=1G,share=on
     -machine memory-backend=weir-mem
-    -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect=1
+    -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect-ms=1000
     -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=1
     -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:c3:f1:73,vectors=4,rx_queue_size=1024,tx_queue_size=1024
     "#);
@@ -41,7 +41,7 @@ fn qemu_with_queues_mac_and_mtu() {
     -m 1G
     -object memory-backend-memfd,id=weir-mem,size=1G,share=on
     -machine memory-backend=weir-mem
-    -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect=1
+    -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect-ms=1000
     -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=2
     -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:12:34:56,mq=on,vectors=6,rx_queue_size=1024,tx_queue_size=1024,host_mtu=9000
     "#);
@@ -64,15 +64,33 @@ fn qemu_gets_one_memory_for_many_interfaces() {
 }
 
 #[test]
-fn qemu_reconnect_option_follows_its_version() {
-    let with = |version: &str| {
-        let options = VmOptions { qemu_version: Some(version.parse().unwrap()), ..options() };
-        Monitor::Qemu.args(&[vif("a")], &options).unwrap().lines.join("\n")
+fn qemu_has_the_options_of_its_version() {
+    let with = |version: Option<&str>, has_kvm, vectors| {
+        let qemu_version = version.map(|version| version.parse().unwrap());
+        let options = VmOptions { qemu_version, has_kvm, vectors, ..options() };
+        let text = Monitor::Qemu.args(&[vif("a")], &options).unwrap().lines.join("\n");
+        let option = |name: &str| {
+            let of = text.split(['\n', ',']).find_map(|part| part.strip_prefix(name));
+            of.map(str::to_owned).unwrap_or_default()
+        };
+        [option("reconnect=") + &option("reconnect-ms="), option("vectors=")]
     };
-    assert!(with("7.2").contains(",reconnect=1\n"));
-    assert!(with("9.1.3").contains(",reconnect=1\n"));
-    assert!(with("9.2").contains(",reconnect-ms=1000\n"));
-    assert!(with("10.0").contains(",reconnect-ms=1000\n"));
+    for (version, has_kvm, reconnect, vectors) in [
+        (Some("7.2"), true, "1", "4"),
+        (Some("7.2"), false, "1", "0"),
+        (Some("9.1.3"), false, "1", "0"),
+        (Some("9.2"), false, "1000", "0"),
+        (Some("10.0.2"), false, "1000", "4"),
+        (Some("11.1"), true, "1000", "4"),
+        (None, true, "1000", "4"),
+        (None, false, "1000", "4"),
+    ] {
+        let got = with(version, has_kvm, None);
+        assert_eq!(got, [reconnect, vectors], "{version:?}, KVM: {has_kvm}");
+        assert_eq!(with(version, has_kvm, Some(3))[1], "3");
+    }
+    let notes = Monitor::Qemu.args(&[vif("a")], &options()).unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("9.2 and later")), "{notes:?}");
 }
 
 #[test]
@@ -116,11 +134,12 @@ fn a_guest_has_one_port_for_its_agent() {
     let vifs = [with_agent("web0", "/run/weir/web.agent"), with_agent("web1", "/run/a,b")];
     let args = Monitor::Qemu.args(&vifs, &options()).unwrap();
     insta::assert_snapshot!(args.lines[args.lines.len() - 3..].join("\n"), @r"
-    -chardev socket,id=weir-agent,path=/run/weir/web.agent,reconnect=1
+    -chardev socket,id=weir-agent,path=/run/weir/web.agent,reconnect-ms=1000
     -device virtio-serial-pci,id=weir-serial
     -device virtserialport,bus=weir-serial.0,chardev=weir-agent,name=org.weir.agent.0
     ");
-    assert!(args.notes[0].contains("give web1 the same `agent` as web0"), "{:?}", args.notes);
+    let wants = |note: &String| note.contains("give web1 the same `agent` as web0");
+    assert!(args.notes.iter().any(wants), "{:?}", args.notes);
     let text = lines(Monitor::Libvirt, &vifs[..1]);
     let (_, channel) = text.split_once("</interface>\n").unwrap();
     insta::assert_snapshot!(channel, @r"

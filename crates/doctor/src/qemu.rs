@@ -1,0 +1,107 @@
+//! The QEMU that is installed.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::host::version;
+
+/// What distributions call the QEMU for guests of this machine's kind.
+const PROGRAMS: [&str; 4] = [of_this_machine(), "qemu-kvm", "/usr/libexec/qemu-kvm", "kvm"];
+/// How long a QEMU has for its version: it takes some 30 ms.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// More than a version takes.
+const ANSWER_BYTES_MAX: u64 = 4096;
+
+/// QEMU's name of this machine's architecture is not always Rust's.
+const fn of_this_machine() -> &'static str {
+    if cfg!(target_arch = "x86_64") {
+        "qemu-system-x86_64"
+    } else if cfg!(target_arch = "aarch64") {
+        "qemu-system-aarch64"
+    } else if cfg!(target_arch = "s390x") {
+        "qemu-system-s390x"
+    } else if cfg!(target_arch = "riscv64") {
+        "qemu-system-riscv64"
+    } else {
+        "qemu-system-ppc64"
+    }
+}
+
+/// The version of the QEMU in `PATH`, as major and minor number; `None` where none says one.
+pub fn installed_version() -> Option<(u32, u32)> {
+    PROGRAMS.iter().find_map(|program| version_of(Path::new(program)))
+}
+
+/// The version that a QEMU says; `None` if the program cannot be run, takes too long, or says none.
+pub fn version_of(program: &Path) -> Option<(u32, u32)> {
+    let mut qemu = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let output = qemu.stdout.take()?;
+    let (sender, answer) = mpsc::channel();
+    // On a thread of its own: who holds the pipe's other end need not be this child.
+    std::thread::spawn(move || {
+        let mut said = Vec::new();
+        let read = output.take(ANSWER_BYTES_MAX).read_to_end(&mut said);
+        let _ = sender.send(read.map(|_| said));
+    });
+    let said = answer.recv_timeout(PATIENCE);
+    let _ = qemu.kill();
+    let _ = qemu.wait();
+    let said = String::from_utf8_lossy(&said.ok()?.ok()?).into_owned();
+    version(said.split_once("QEMU emulator version ")?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn said_by(script: &str) -> Option<(u32, u32)> {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("qemu");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        version_of(&program)
+    }
+
+    #[test]
+    fn a_qemu_says_its_version() {
+        for (said, version) in [
+            ("7.2.19 (Debian 1:7.2+dfsg-7+deb12u13)", (7, 2)),
+            ("10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)", (10, 0)),
+            ("11.1.3", (11, 1)),
+            ("11.0.0-rc2 (v11.0.0-rc2)", (11, 0)),
+        ] {
+            assert_eq!(said_by(&format!("echo 'QEMU emulator version {said}'")), Some(version));
+        }
+    }
+
+    #[test]
+    fn a_program_that_says_no_version_is_none() {
+        for script in ["exit 1", "echo 'Xen 4.17'", "echo 'QEMU emulator version'", ":"] {
+            assert_eq!(said_by(script), None, "{script}");
+        }
+        assert_eq!(version_of(Path::new("/no/such/qemu")), None);
+        assert_eq!(version_of(Path::new("/")), None);
+    }
+
+    #[test]
+    fn a_program_that_hangs_or_never_stops_talking_is_given_up() {
+        let start = Instant::now();
+        assert_eq!(said_by("exec sleep 100"), None);
+        assert_eq!(said_by("sleep 100 & exit"), None, "its child has the pipe");
+        assert_eq!(said_by("exec yes"), None);
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+}
