@@ -21,11 +21,12 @@ pub(crate) fn gather(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_UDP, UDP_GRO, 1)
 }
 
-/// Sets DF, and refuses what is longer than the path's MTU (`IP_PMTUDISC_DO`).
+/// Sets DF, and refuses what is longer than the interface's MTU. Nobody outside changes that: with `IP_PMTUDISC_DO` any
+/// host that guesses a port could say by ICMP that the way takes 552 bytes.
 pub(crate) fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     match v6 {
-        false => set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
-        true => set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        false => set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+        true => set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
     }
 }
 

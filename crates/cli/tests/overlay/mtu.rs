@@ -1,12 +1,16 @@
 //! Packets that are too long for the overlay: their sender is told.
 
-use std::net::Ipv4Addr;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
+
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 
 use weir_testing::eventually;
 use weir_wire::{Mac, Offload};
 
-use crate::bed::{Guest, Host, Underlay, mac, vif};
+use crate::bed::{Guest, Host, Underlay, experimental, mac, vif};
 use crate::transfer;
 
 fn told(host: &Host) -> u64 {
@@ -95,4 +99,84 @@ fn root_who_sends_packets_that_are_too_long_is_told_and_recovers() {
     }
     guest.pair.flush();
     assert!(one.pings(Ipv4Addr::new(10, 0, 0, 2), 56));
+}
+
+/// Ports by which the weir of a host sends (proc_net(5)).
+fn sending_ports(host: &Host) -> Vec<u16> {
+    let table = host.within(|| fs::read_to_string("/proc/thread-self/net/udp").unwrap());
+    let of_line = |line: &str| {
+        let local = line.split_whitespace().nth(1)?;
+        let port = local.strip_prefix("010200C0:")?;
+        u16::from_str_radix(port, 16).ok().filter(|port| *port != 4789)
+    };
+    table.lines().filter_map(of_line).collect()
+}
+
+fn checksum(words: &[u8]) -> [u8; 2] {
+    let sum: u32 = words.chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]]))).sum();
+    (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
+}
+
+/// "Fragmentation needed" for what 192.0.2.1 sends to 192.0.2.2 by this port, said in the name of `from`.
+fn fragmentation_needed(from: [u8; 4], port: u16) -> Vec<u8> {
+    let quoted_ip = [0x45, 0, 5, 220, 0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2];
+    let quoted_udp = [&port.to_be_bytes()[..], &4789_u16.to_be_bytes(), &[5, 200, 0, 0]].concat();
+    let mut icmp = [&[3, 4, 0, 0, 0, 0, 2, 40][..], &quoted_ip, &quoted_udp].concat();
+    let sum = checksum(&icmp);
+    icmp[2..4].copy_from_slice(&sum);
+    // The kernel fills in the rest.
+    let header = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0];
+    [&header[..], &from, &[192, 0, 2, 1], &icmp].concat()
+}
+
+#[test]
+fn root_nobody_outside_says_how_long_frames_may_be() {
+    if !weir_testing::is_root("network namespaces") {
+        return;
+    }
+    let mut underlay = Underlay::new(3);
+    for (n, other) in [(1, 2), (2, 1)] {
+        let here = &underlay.hosts[n - 1];
+        let ports = vif(here, "web0", "blue", Some(mac(n as u8)));
+        let config = Underlay::config(n, &[("blue", 100, &[other][..])], &ports);
+        underlay.hosts[n - 1].start_weir(&config);
+    }
+    let [one, two, three] = &underlay.hosts[..] else { panic!("three hosts") };
+    let [mut web1, mut web2] = [(one, 1), (two, 2)].map(|(host, n)| host.guest("web0", mac(n)));
+    web1.say(Mac::BROADCAST, "hello");
+    assert_eq!(web2.must_hear().1, "hello");
+
+    let ports = sending_ports(one);
+    assert!(!ports.is_empty());
+    let raw = |host: &Host| -> OwnedFd {
+        let protocol = Some(ipproto::RAW);
+        host.within(|| socket(AddressFamily::INET, SocketType::RAW, protocol).unwrap())
+    };
+    let said = |from: &Host, name: [u8; 4]| {
+        let socket = raw(from);
+        for port in &ports {
+            let to = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 0);
+            let packet = fragmentation_needed(name, *port);
+            sendto(&socket, &packet, SendFlags::empty(), &to).unwrap();
+        }
+    };
+    // A host that is nobody's peer, in its own name and another's; and a peer.
+    said(three, [192, 0, 2, 3]);
+    said(three, [192, 0, 2, 2]);
+    said(two, [192, 0, 2, 2]);
+    // The kernel has heard them: what is counted there is not weir's.
+    eventually("the host hears ICMP", || {
+        let table = one.within(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+        let line = table.lines().filter(|line| line.starts_with("Icmp:")).nth(1)?;
+        let heard: usize = line.split_whitespace().nth(1)?.parse().ok()?;
+        (heard >= 2 * ports.len()).then_some(())
+    });
+    for round in 0..50 {
+        let words = format!("round {round}");
+        let mut long = experimental(mac(2), mac(1), &words);
+        long.resize(1464, 0);
+        web1.send(&long);
+        assert_eq!(web2.must_hear().1, words);
+    }
+    assert_eq!(one.dropped("overlay", "over_path_mtu"), 0);
 }
