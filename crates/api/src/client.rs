@@ -26,7 +26,7 @@ use weir_switch::stats::SwitchStats;
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
 use crate::problem::Problem;
-use crate::routes::{ConfigurationSource, Done, Reloaded, Stages};
+use crate::routes::{ConfigurationSource, ConfigurationText, Done, Reloaded, Stages};
 
 const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(limits::UPGRADE_TIMEOUT_SECS);
@@ -244,6 +244,12 @@ impl Client {
     /// What a configuration of this text would change.
     pub fn diff(&mut self, text: String) -> Result<Difference, ClientError> {
         self.ask(Method::POST, "/v1/configuration/difference", toml(text))
+    }
+
+    /// A configuration of this text with what runs in it.
+    pub fn saved(&mut self, text: String) -> Result<String, ClientError> {
+        let saved = self.ask(Method::POST, "/v1/configuration/saved", toml(text));
+        saved.map(|saved: ConfigurationText| saved.text)
     }
 
     /// Changes the switch to what a configuration of this text says; `partly`, where not all of it can be done.

@@ -40,6 +40,6 @@ mod tests;
 pub use access::{Access, Token, TokenError};
 pub use client::{Client, ClientError};
 pub use problem::Problem;
-pub use routes::{ConfigurationSource, Done, Reloaded, Stages, openapi};
+pub use routes::{ConfigurationSource, ConfigurationText, Done, Reloaded, Stages, openapi};
 pub use server::ApiServer;
 pub use serving::{Serving, ServingError};

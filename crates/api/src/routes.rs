@@ -37,7 +37,7 @@ mod look;
 mod read;
 mod write;
 
-pub use write::{ConfigurationSource, Done, Reloaded, Stages};
+pub use write::{ConfigurationSource, ConfigurationText, Done, Reloaded, Stages};
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(CONTROL_TIMEOUT_SECS);
 
@@ -85,6 +85,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(write::change_vif, write::remove_vif))
         .routes(routes!(read::configuration, write::reload))
         .routes(routes!(read::difference))
+        .routes(routes!(read::saved))
         .routes(routes!(write::stages))
         .routes(routes!(write::upgrade))
 }

@@ -62,6 +62,7 @@ impl ControlHandler for Recorder {
                 Response::ConfigFile { path: Some("/etc/weir/weir.toml".into()) }
             }
             Request::Diff { .. } => Response::Difference { difference: Box::default() },
+            Request::Saved { text } => Response::Text { text: format!("{text}# saved\n") },
             Request::Reload { .. } => Response::Reloaded {
                 difference: Box::default(),
                 outcome: ReloadOutcome::Applied { notes: vec!["a note".into()] },

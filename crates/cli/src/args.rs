@@ -50,7 +50,7 @@ Exit codes:
 /// The commands by purpose, in the order of the help. [`Cli::parse_grouped`] prints them so.
 const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench", "lab"]),
-    ("Serve", &["run", "check", "diff", "reload", "upgrade"]),
+    ("Serve", &["run", "check", "diff", "reload", "save", "upgrade"]),
     ("Plug in VMs", &["qemu-args", "vif", "filter"]),
     ("Look inside", &["top", "stats", "addresses", "explain", "capture", "trace", "doctor"]),
 ];
@@ -73,6 +73,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Apply the changed configuration file to the running switch, under traffic
     Reload(ReloadArgs),
+    /// Write what runs into the configuration file, whose comments and order stay
+    Save(SaveArgs),
     /// Replace the running weir by the program that lies there now, under traffic
     #[command(after_help = UPGRADE_NOTES)]
     Upgrade,
@@ -151,6 +153,22 @@ Marks:
   +  added          -  removed, which disconnects its guest
   ~  changed        !  cannot change while weir runs
   =  not in the file: added by `weir vif add`, and stays";
+
+/// `weir save`
+#[derive(Debug, Args)]
+#[command(after_help = SAVE_NOTES)]
+pub struct SaveArgs {
+    /// The configuration; without it the file that weir was started with
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+}
+
+const SAVE_NOTES: &str = "\
+Comments and order stay. The file is replaced at once, with its owner and mode, by the rights of
+whoever runs the command.";
 
 /// `weir reload`
 #[derive(Debug, Args)]
@@ -447,6 +465,7 @@ mod tests {
           check      Check a configuration file and show every problem with its line
           diff       Show how a configuration file differs from the running switch
           reload     Apply the changed configuration file to the running switch, under traffic
+          save       Write what runs into the configuration file, whose comments and order stay
           upgrade    Replace the running weir by the program that lies there now, under traffic
 
         Plug in VMs:

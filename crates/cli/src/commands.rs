@@ -27,6 +27,7 @@ mod capture;
 mod doctor;
 mod filter;
 mod reload;
+mod save;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -35,6 +36,7 @@ pub use capture::capture;
 pub use doctor::doctor;
 pub use filter::filter;
 pub use reload::{diff, reload, upgrade};
+pub use save::save;
 pub use trace::trace;
 
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
@@ -82,6 +84,18 @@ pub enum CommandError {
         #[help]
         help: Option<String>,
     },
+    /// The file is as it was.
+    #[error("{} is not saved: {why}", path.display())]
+    NotSaved {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Nobody sits at a terminal.
+    #[error("nothing is saved: there is no terminal to ask at")]
+    #[diagnostic(help("`weir save --yes` does not ask"))]
+    NobodyToAsk,
     /// The VM monitor has no way to say it.
     #[error(transparent)]
     #[diagnostic(transparent)]

@@ -39,6 +39,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Check(args) => commands::check(&args, &defaults, &mut plain())?,
         Command::Diff(args) => commands::diff(&args, &defaults, &mut plain())?,
         Command::Reload(args) => commands::reload(&args, &defaults, &mut plain())?,
+        Command::Save(args) => commands::save(&args, &defaults, &mut plain())?,
         Command::Upgrade => commands::upgrade(&defaults, &mut plain())?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,

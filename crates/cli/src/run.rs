@@ -176,6 +176,10 @@ fn run_beside(
         }
         tracing::warn!("there is no keeper to leave anything with: front ends are disconnected");
     }
+    let unsaved = switch.unsaved();
+    if !unsaved.is_empty() {
+        tracing::warn!(unsaved = unsaved.join(", "), "ends with weir: the file does not say so");
+    }
     drop(switch);
     Ok(())
 }

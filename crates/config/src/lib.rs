@@ -151,7 +151,8 @@ impl SwitchConfig {
 }
 
 /// `[uplink.NAME]`: a port to the host or the outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UplinkConfig {
     /// The port's name.
     pub name: PortName,
@@ -166,6 +167,7 @@ pub struct UplinkConfig {
     /// The configured MTU; see [`UplinkConfig::mtu`] for the one in use.
     pub mtu: Option<Mtu>,
     /// Which frames it may send and receive.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<FilterRule>,
     /// Whether entries of the indirection table move between the interface's queues by load.
     pub rss_rebalance: bool,

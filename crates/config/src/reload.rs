@@ -15,6 +15,7 @@ use super::{
 };
 
 mod keys;
+mod save;
 #[cfg(test)]
 mod tests;
 

@@ -93,8 +93,8 @@ pub const KEPT_NAME_LEN_MAX: usize = 255;
 pub const KEPT_PER_OWNER_MAX: usize = 2 * MEM_SLOTS_MAX + 2 * 3 * VRINGS_MAX + 16;
 /// Bytes of the state of one session: its rings, and a whole table of memory, as text.
 pub const KEPT_STATE_BYTES_MAX: usize = 128 << 10;
-/// Most bytes of what weir notes for the next one of its switch: all learned addresses, and interfaces that were added.
-pub const KEPT_NOTED_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes of what weir notes for the next one of its switch: all learned addresses, and all that was set.
+pub const KEPT_NOTED_BYTES_MAX: u64 = 128 << 20;
 /// How often the same message of a front end may have been weir's last before its session is not taken up again.
 pub const KEPT_TRIES_MAX: u32 = 3;
 /// How long (ns) a keeper may take to take a packet, or to give the next one, before it counts as gone.
@@ -708,7 +708,13 @@ const _: () = {
     );
     assert!(FDB_PER_VIF_MAX <= FDB_PER_PORT_MAX);
     // An address is noted as three numbers in brackets, of up to 4, 15 and 10 digits.
-    assert!(FDB_ENTRIES_MAX as u64 * 40 < KEPT_NOTED_BYTES_MAX);
+    // Beside what was learned there is room for all that can be set: of each port all rules, whose characters may be
+    // written as two, and 8 KiB for its other keys.
+    assert!(
+        FDB_ENTRIES_MAX * 40
+            + PORTS_MAX * (FILTER_RULES_MAX * (2 * FILTER_EXPRESSION_LEN_MAX + 64) + (8 << 10))
+            < KEPT_NOTED_BYTES_MAX as usize
+    );
     assert!(FDB_NETWORK_PART > FDB_OVERLAY_PART && NETWORKS_MAX <= 4096);
     assert!(INDIRECTION_LEN.is_power_of_two() && INDIRECTION_LEN >= QUEUE_PAIRS_MAX);
     assert!(STEERING_FLOWS_MAX.is_power_of_two());

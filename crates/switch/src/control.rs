@@ -59,6 +59,11 @@ pub enum Request {
         /// Its text.
         text: String,
     },
+    /// The text of a configuration with what runs in it. Answer: [`Response::Text`].
+    Saved {
+        /// Its text.
+        text: String,
+    },
     /// Changes the switch to what a configuration says. Answer: [`Response::Reloaded`].
     Reload {
         /// Its text.
@@ -125,6 +130,11 @@ pub enum Response {
     Difference {
         /// From the running switch.
         difference: Box<Difference>,
+    },
+    /// A configuration.
+    Text {
+        /// Its text.
+        text: String,
     },
     /// What has become of a reload.
     Reloaded {

@@ -35,6 +35,7 @@ mod noted;
 mod overlay;
 mod reload;
 mod requests;
+mod settings;
 mod shown;
 mod starting;
 mod uplink_device;

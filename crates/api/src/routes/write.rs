@@ -22,6 +22,13 @@ pub struct ConfigurationSource {
     pub path: Option<PathBuf>,
 }
 
+/// A configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConfigurationText {
+    /// As TOML.
+    pub text: String,
+}
+
 /// What has become of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reloaded {

@@ -1,7 +1,7 @@
 //! `weir diff` and `weir reload`. The file is read by the rights of whoever runs the command, and its text is sent.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use weir_api::{Client, Reloaded};
 use weir_config::reload::{Difference, DifferenceKind};
@@ -76,11 +76,19 @@ fn text(
     client: &mut Client,
     defaults: &Defaults,
 ) -> Result<String, CommandError> {
-    let of_weir = match file {
-        Some(_) => None,
-        None => client.config_file()?,
-    };
-    let path = file.or(of_weir.as_deref()).ok_or(CommandError::NoFile)?;
+    good_text(&path_of(file, client)?, defaults)
+}
+
+/// The file, or the one that weir was started with.
+pub(super) fn path_of(file: Option<&Path>, client: &mut Client) -> Result<PathBuf, CommandError> {
+    match file {
+        Some(file) => Ok(file.into()),
+        None => client.config_file()?.ok_or(CommandError::NoFile),
+    }
+}
+
+/// The text of a file that has no mistakes.
+pub(super) fn good_text(path: &Path, defaults: &Defaults) -> Result<String, CommandError> {
     let text = read_text(open_file(path)?, path)?;
     // Whoever looks at the file is shown its lines; the running weir parses it itself.
     let defaults = Defaults { control_named: true, ..defaults.clone() };

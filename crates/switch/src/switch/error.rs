@@ -45,6 +45,38 @@ pub enum SwitchError {
         /// The last one that is known.
         known: u32,
     },
+    /// What was set at run time cannot be known.
+    #[error("what was set while the last weir ran cannot be read")]
+    #[diagnostic(help(
+        "weir does not start without its rules: put them into the configuration, and start the keeper anew, which \
+         forgets them and disconnects all front ends"
+    ))]
+    Noted {
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The same: a later release has written it.
+    #[error(
+        "what was set while the last weir ran has version {version}, and this weir knows versions up to {known}"
+    )]
+    #[diagnostic(help("start the release that ran last, or a later one"))]
+    NewerSettings {
+        /// The version.
+        version: u32,
+        /// The last one that is known.
+        known: u32,
+    },
+    /// A port's settings cannot be applied.
+    #[error("what was set of {port} while weir ran cannot be applied: {why}")]
+    #[diagnostic(help(
+        "`weir diff` shows what was set; set it otherwise, or `weir reload` makes it what the file says"
+    ))]
+    Settings {
+        /// The port.
+        port: String,
+        /// What is wrong.
+        why: String,
+    },
     /// The socket of an interface.
     #[error("interface {name}")]
     #[diagnostic(forward(source))]

@@ -14,6 +14,7 @@ use weir_port_vhost::{Keep, Settled};
 
 use super::SwitchError;
 use super::noted::Noted;
+use super::settings::Wanted;
 use crate::helper::Hands;
 use crate::unix_socket::{BoundListener, FileId};
 
@@ -83,6 +84,12 @@ impl Keeping {
                     });
                 }
                 _ => {}
+            }
+        }
+        if let Some(file) = seen.get(NOTED) {
+            let noted = Noted::read(file.try_clone().map_err(SwitchError::Start)?)?;
+            if let Some(held) = Wanted::of(config, &noted).held.into_iter().next() {
+                return Err(SwitchError::Settings { port: held.port, why: held.why });
             }
         }
         Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(seen), ..Self::default() })
@@ -221,17 +228,27 @@ impl Keeping {
         Some(Kept { keeper, keys: vec![key] })
     }
 
-    /// What another weir has noted of the switch.
-    pub(super) fn noted(&self) -> &Noted {
-        self.noted.get_or_init(|| {
-            let (Some(file), Some(keeper)) = (lock(&self.taken).remove(NOTED), &self.keeper) else {
-                return Noted::default();
-            };
-            let read = file.try_clone().map(Noted::read).unwrap_or_default();
+    /// Reads what another weir has noted of the switch.
+    ///
+    /// # Errors
+    /// It cannot be read. It stays where it is.
+    pub(super) fn read_noted(&self) -> Result<&Noted, SwitchError> {
+        let mut taken = lock(&self.taken);
+        if let (Some(file), Some(keeper)) = (taken.get(NOTED), &self.keeper) {
+            let noted = Noted::read(file.try_clone().map_err(SwitchError::Start)?)?;
+            let _ = self.noted.set(noted);
             // Until this weir has something to note itself.
-            keeper.adopt(NOTED, Arc::new(file));
-            read
-        })
+            if let Some(file) = taken.remove(NOTED) {
+                keeper.adopt(NOTED, Arc::new(file));
+            }
+        }
+        drop(taken);
+        Ok(self.noted())
+    }
+
+    /// What it has [read](Self::read_noted).
+    pub(super) fn noted(&self) -> &Noted {
+        self.noted.get_or_init(Noted::default)
     }
 
     /// What it has learned behind a port.
@@ -244,6 +261,11 @@ impl Keeping {
         if let Some(keeper) = &self.keeper {
             keeper.store(NOTED, Arc::new(file));
         }
+    }
+
+    /// Whether there is to be a keeper.
+    pub(super) fn is_configured(&self) -> bool {
+        self.keeper.is_some()
     }
 
     /// Whether there is a keeper now.

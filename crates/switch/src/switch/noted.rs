@@ -1,6 +1,7 @@
-//! What of the switch itself lies with the keeper: interfaces that no file has, and what was learned behind ports.
+//! What of the switch itself lies with the keeper: what was set while weir ran, interfaces that no file has, and what
+//! was learned behind ports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::net::IpAddr;
@@ -9,33 +10,39 @@ use std::sync::PoisonError;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use weir_config::VifConfig;
+use weir_config::{PortName, VifConfig};
 use weir_engine::clock;
 use weir_fabric::source_guard::{Lease, Origin};
 use weir_fabric::{Known, PortId, SourceGuard, Vid};
 use weir_limits::KEPT_NOTED_BYTES_MAX;
 use weir_wire::Mac;
 
-use super::{Link, Meeting, Switch};
+use super::settings::Settings;
+use super::{Link, Meeting, Switch, SwitchError};
 
-/// Of what the fields of [`Noted`] mean; new ones have defaults.
-const VERSION: u32 = 1;
+/// Of what the fields of [`Noted`] mean; new ones have defaults. A weir that does not know one does not start: it might
+/// leave out a rule. Since 2 there are settings.
+const VERSION: u32 = 2;
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Noted {
-    version: u32,
+    pub(super) version: u32,
     /// Interfaces of `weir vif add`, as they are now. Each is read by itself: a later release may know more keys.
-    added: Vec<serde_json::Value>,
+    pub(super) added: Vec<serde_json::Value>,
+    /// What was set of ports that the file names, by port.
+    pub(super) settings: BTreeMap<String, Settings>,
+    /// Ports that the file names, and that were removed.
+    pub(super) deleted: BTreeSet<String>,
     /// By port: VLAN, address, and the second in which it was seen last, on the machine's monotonic clock.
-    addresses: BTreeMap<String, Vec<(u16, u64, u32)>>,
+    pub(super) addresses: BTreeMap<String, Vec<(u16, u64, u32)>>,
     /// By interface: what it was given by DHCP.
-    leases: BTreeMap<String, Vec<NotedLease>>,
+    pub(super) leases: BTreeMap<String, Vec<NotedLease>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct NotedLease {
+pub(super) struct NotedLease {
     address: IpAddr,
     /// On the same clock.
     until_secs: u32,
@@ -44,8 +51,11 @@ struct NotedLease {
 }
 
 impl Noted {
-    /// What another weir has noted; nothing where that cannot be read.
-    pub(super) fn read(file: OwnedFd) -> Self {
+    /// What another weir has noted.
+    ///
+    /// # Errors
+    /// [`SwitchError::Noted`]: it cannot be read, or a later release has written it.
+    pub(super) fn read(file: OwnedFd) -> Result<Self, SwitchError> {
         let read = || -> io::Result<Self> {
             let mut file = File::from(file);
             file.rewind()?;
@@ -53,20 +63,12 @@ impl Noted {
             file.take(KEPT_NOTED_BYTES_MAX).read_to_end(&mut text)?;
             Ok(serde_json::from_slice(&text)?)
         };
-        match read() {
-            Ok(noted) if noted.version == VERSION => noted,
-            Ok(noted) => {
-                tracing::error!(
-                    version = noted.version,
-                    known = VERSION,
-                    "interfaces that were added and addresses that were learned are not taken up: their state is of \
-                     another release"
-                );
-                Self::default()
-            }
-            Err(error) => {
-                tracing::error!(%error, "what the last weir has noted cannot be read");
-                Self::default()
+        let noted = read().map_err(|source| SwitchError::Noted { source })?;
+        match noted.version <= VERSION {
+            true => Ok(noted),
+            false => {
+                let (version, known) = (noted.version, VERSION);
+                Err(SwitchError::NewerSettings { version, known })
             }
         }
     }
@@ -107,25 +109,26 @@ impl Noted {
 
 impl Switch {
     /// Has the keeper keep what a next weir is to know. For a thread that may take its time: it looks at all addresses.
+    /// Without a keeper it is what the next one is given.
     pub fn note(&self) {
-        if !self.keeper.is_there() {
+        // A switch that has not all of its ports yet has nothing that is truer than what the last one has noted.
+        if !self.keeper.is_configured() || self.source().is_none() {
             return;
         }
-        let noted = self.to_note();
         let mut last = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last == noted {
-            return;
-        }
-        match noted.to_file() {
-            Ok(file) => {
-                self.keeper.keep_noted(file);
+        let kept = self.to_note().map_err(io::Error::from).and_then(|noted| {
+            if *last != noted {
+                self.keeper.keep_noted(noted.to_file()?);
                 *last = noted;
             }
-            Err(error) => tracing::warn!(%error, "what was learned is not kept"),
+            Ok(())
+        });
+        if let Err(error) = kept {
+            tracing::error!(%error, "what was set and learned since is not kept");
         }
     }
 
-    fn to_note(&self) -> Noted {
+    fn to_note(&self) -> serde_json::Result<Noted> {
         let now_secs = clock::secs(clock::now_ns());
         let ports = self.ports();
         let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
@@ -150,10 +153,59 @@ impl Switch {
             (name.to_string(), guard.leases(now_secs).filter_map(lease).collect::<Vec<_>>())
         });
         let leases = leases.filter(|(_, leases)| !leases.is_empty()).collect();
-        let is_added = |vif: &&super::Vif| !vif.from_file && !matches!(vif.link, Link::Xen);
-        let added = ports.vifs.iter().filter(is_added);
-        let added = added.filter_map(|vif| serde_json::to_value(&vif.config).ok()).collect();
-        Noted { version: VERSION, added, addresses, leases }
+        drop(ports);
+        Ok(Noted { addresses, leases, ..self.set_since()? })
+    }
+
+    /// What was set of ports since the file was read, without what was learned.
+    fn set_since(&self) -> serde_json::Result<Noted> {
+        let mut noted = Noted { version: VERSION, ..Noted::default() };
+        let source = self.source();
+        let Some(listed) = source.as_ref().map(|source| &source.listed) else { return Ok(noted) };
+        let ports = self.ports();
+        for vif in ports.vifs.iter().filter(|vif| !matches!(vif.link, Link::Xen)) {
+            let now = &vif.config;
+            let file = listed.vifs.iter().find(|it| it.name == now.name && vif.from_file);
+            match file.map(|file| Settings::between(file, now)).transpose()? {
+                Some(settings) if settings.is_empty() => {}
+                Some(settings) => drop(noted.settings.insert(now.name.to_string(), settings)),
+                None => noted.added.push(serde_json::to_value(now)?),
+            }
+        }
+        for uplink in &ports.uplinks {
+            let now = &uplink.config;
+            let Some(file) = listed.uplinks.iter().find(|it| it.name == now.name) else { continue };
+            let settings = Settings::between(file, now)?;
+            if !settings.is_empty() {
+                noted.settings.insert(now.name.to_string(), settings);
+            }
+        }
+        let vifs = listed.vifs.iter().map(|vif| &vif.name);
+        let names = vifs.chain(listed.uplinks.iter().map(|uplink| &uplink.name));
+        let is_there = |name: &PortName| {
+            ports.is_uplink(name) || ports.vifs.iter().any(|vif| vif.config.name == *name)
+        };
+        noted.deleted = names.filter(|name| !is_there(name)).map(ToString::to_string).collect();
+        Ok(noted)
+    }
+
+    /// What the file that weir was started with does not say of the switch, each as `vif.web0.mac`: it ends with an orderly
+    /// end of weir.
+    pub fn unsaved(&self) -> Vec<String> {
+        let noted = self.set_since().unwrap_or_default();
+        let ports = self.ports();
+        let table = |name: &str| {
+            let uplink = ports.uplinks.iter().any(|it| it.config.name.as_str() == name);
+            format!("{}.{name}", if uplink { "uplink" } else { "vif" })
+        };
+        let keys = noted.settings.iter().flat_map(|(name, settings)| {
+            let table = table(name);
+            settings.keys().map(move |key| format!("{table}.{key}")).collect::<Vec<_>>()
+        });
+        let added = noted.added.iter().filter_map(|vif| vif["name"].as_str());
+        let added = added.map(|name| format!("{} (added)", table(name)));
+        let deleted = noted.deleted.iter().map(|name| format!("{} (removed)", table(name)));
+        keys.chain(added).chain(deleted).collect()
     }
 
     /// What interfaces were given by DHCP. Those whose servers were not there yet may come a second time.
@@ -168,19 +220,9 @@ impl Switch {
         noted.recall(vif, guard, port);
     }
 
-    /// Adds the interfaces that were added under another weir, and that the file does not have.
-    pub(super) fn add_noted(&self, noted: &Noted) {
-        for value in &noted.added {
-            let config: VifConfig = match serde_json::from_value(value.clone()) {
-                Ok(config) => config,
-                Err(error) => {
-                    tracing::error!(%error, %value, "an interface that was added is not taken up");
-                    continue;
-                }
-            };
-            if self.vif(&config.name).is_some() {
-                continue;
-            }
+    /// Adds the interfaces that were added under another weir. One that cannot be is left out: it passes no frames.
+    pub(super) fn add_noted(&self, noted: &Noted, added: Vec<VifConfig>) {
+        for config in added {
             let name = config.name.clone();
             if let Err(error) = self.add_vif(config, Meeting::Configured) {
                 tracing::error!(vif = %name, %error, "an interface that was added is not taken up");
@@ -204,7 +246,7 @@ mod tests {
     #[test]
     fn what_this_release_notes_is_read() {
         let recorded: Noted = serde_json::from_str(include_str!("noted/state-0.1.0.json")).unwrap();
-        let noted = Noted::read(recorded.to_file().unwrap());
+        let noted = Noted::read(recorded.to_file().unwrap()).unwrap();
         assert_eq!(noted, recorded);
         let config: VifConfig = serde_json::from_value(noted.added[0].clone()).unwrap();
         assert_eq!(config.name.as_str(), "web7");
@@ -223,11 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn what_another_release_or_nobody_has_written_is_nothing() {
+    fn what_a_later_release_or_nobody_has_written_is_refused() {
         let later = Noted { version: VERSION + 1, ..Noted::default() };
-        assert_eq!(Noted::read(later.to_file().unwrap()), Noted::default());
+        let refusal = Noted::read(later.to_file().unwrap()).unwrap_err();
+        assert!(matches!(refusal, SwitchError::NewerSettings { .. }), "{refusal}");
         let mut file = File::from(memfd_create("weir-switch", MemfdFlags::CLOEXEC).unwrap());
         file.write_all(b"{\"version\":1,\"added\":7}").unwrap();
-        assert_eq!(Noted::read(file.into()), Noted::default());
+        let refusal = Noted::read(file.into()).unwrap_err();
+        assert!(matches!(refusal, SwitchError::Noted { .. }), "{refusal}");
     }
 }

@@ -32,6 +32,14 @@ pub(super) struct Source {
     switch: SwitchConfig,
     xen: Option<XenConfig>,
     may_pin: bool,
+    /// Ports as the file of weir says they are, when weir read it last: what differs was set since.
+    pub(super) listed: Listed,
+}
+
+/// See [`Source::listed`].
+pub(super) struct Listed {
+    pub(super) vifs: Vec<VifConfig>,
+    pub(super) uplinks: Vec<UplinkConfig>,
 }
 
 /// A configuration beside the running switch.
@@ -63,8 +71,9 @@ impl Switch {
         }
     }
 
-    /// Remembers the configuration that it was started with.
-    pub(super) fn comes_from(&self, config: &Config) {
+    /// Remembers the configuration that it was started with. Interfaces that were `added` while another weir ran are not
+    /// its, even if it names them.
+    pub(super) fn comes_from(&self, config: &Config, added: &[PortName]) {
         let confined = matches!(self.hands, Hands::Helper(_));
         *self.source() = Some(Source {
             file: None,
@@ -76,8 +85,31 @@ impl Switch {
             switch: config.switch.clone(),
             xen: config.xen.clone(),
             may_pin: !confined || config.switch.placement.pin_vcpus,
+            listed: Listed { vifs: config.vifs.clone(), uplinks: config.uplinks.clone() },
         });
         self.mark(config);
+        for vif in &mut self.ports().vifs {
+            vif.from_file &= !added.contains(&vif.config.name);
+        }
+    }
+
+    /// The switch is what its own file says, as far as that can change.
+    fn is_as_listed(&self) {
+        let ports = self.ports();
+        let vifs = ports.vifs.iter().filter(|vif| vif.from_file).map(|vif| vif.config.clone());
+        let uplinks = ports.uplinks.iter().map(|uplink| uplink.config.clone());
+        let listed = Listed { vifs: vifs.collect(), uplinks: uplinks.collect() };
+        drop(ports);
+        if let Some(source) = &mut *self.source() {
+            source.listed = listed;
+        }
+    }
+
+    /// Whether the file that weir was started with says just this; without a file there is nothing else.
+    fn is_own_file(&self, text: &str) -> bool {
+        let Some(file) = self.config_file() else { return true };
+        let own = self.hands.open_config(&file).and_then(|open| read_text(open, &file));
+        own.is_ok_and(|own| own == text)
     }
 
     /// Interfaces that the file names are the file's from now on.
@@ -87,7 +119,7 @@ impl Switch {
         }
     }
 
-    fn source(&self) -> MutexGuard<'_, Option<Source>> {
+    pub(super) fn source(&self) -> MutexGuard<'_, Option<Source>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,7 +175,8 @@ impl Switch {
             tracing::error!(problem, "not reloaded, nothing changed");
             return Response::error(problem);
         } else {
-            self.carry_out(&config, steps, &difference)
+            let own = self.is_own_file(text);
+            self.carry_out(&config, steps, &difference, own)
         };
         let news = match &outcome {
             ReloadOutcome::Applied { .. } => ReloadNews::Applied,
@@ -154,7 +187,30 @@ impl Switch {
         Response::Reloaded { difference: difference.into(), outcome }
     }
 
+    /// The text with what runs in it.
+    pub(super) fn saved(&self, text: &str) -> Response {
+        let saved = self.beside(text, |running, config| running.saved(text, config));
+        match saved {
+            Ok(Ok(text)) => Response::Text { text },
+            Ok(Err(error)) => Response::error(error.to_string()),
+            Err(refusal) => *refusal,
+        }
+    }
+
     fn compare(&self, text: &str) -> Result<Compared, Box<Response>> {
+        self.beside(text, |running, config| {
+            let (difference, steps) = running.compare(config);
+            let check = running.check(&steps);
+            Compared { config: config.clone(), difference, steps, check }
+        })
+    }
+
+    /// What runs, beside what `text` says.
+    fn beside<T>(
+        &self,
+        text: &str,
+        look: impl FnOnce(&Running<'_>, &Config) -> T,
+    ) -> Result<T, Box<Response>> {
         let source = self.source();
         let Some(source) = &*source else {
             let refusal = Response::error("this switch was not set up by a configuration");
@@ -180,12 +236,16 @@ impl Switch {
                 pin_vcpus: source.may_pin,
             },
         };
-        let (difference, steps) = running.compare(&config);
-        let check = running.check(&steps);
-        Ok(Compared { config, difference, steps, check })
+        Ok(look(&running, &config))
     }
 
-    fn carry_out(&self, config: &Config, steps: Steps, difference: &Difference) -> ReloadOutcome {
+    fn carry_out(
+        &self,
+        config: &Config,
+        steps: Steps,
+        difference: &Difference,
+        own: bool,
+    ) -> ReloadOutcome {
         let (mut undo, mut notes) = (Vec::new(), Vec::new());
         let (budget, placement) = (steps.latency_budget, steps.placement);
         if let Err(error) = self.take_steps(steps, &mut undo, &mut notes) {
@@ -205,6 +265,13 @@ impl Switch {
             source.switch.placement = placement.unwrap_or(source.switch.placement);
         }
         self.mark(config);
+        match (own, self.config_file()) {
+            (false, Some(file)) => notes.push(format!(
+                "weir starts with {}, which says otherwise; the next start without a keeper is by that file",
+                file.display()
+            )),
+            _ => self.is_as_listed(),
+        }
         let [added, removed, changed] =
             [DifferenceKind::Added, DifferenceKind::Removed, DifferenceKind::Changed]
                 .map(|kind| difference.count(kind));

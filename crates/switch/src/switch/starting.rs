@@ -6,6 +6,7 @@ use std::sync::Arc;
 use weir_config::Config;
 use weir_engine::Options;
 
+use super::settings::{Held, Wanted};
 use super::{Devices, Keeping, Meeting, Switch, SwitchError, engine_options};
 use crate::helper::Hands;
 use crate::manager;
@@ -80,20 +81,36 @@ impl Switch {
     }
 
     fn fill(self: &Arc<Self>, config: &Config, devices: Devices) -> Result<(), SwitchError> {
+        let noted = self.keeper.read_noted()?;
+        let wanted = Wanted::of(config, noted);
         self.keeper.start()?;
-        for (uplink, device) in config.uplinks.iter().zip(devices.uplinks) {
+        for (uplink, device) in wanted.uplinks.iter().zip(devices.uplinks) {
             self.plug_in(uplink, device)?;
         }
         if let Some(sockets) = devices.overlay {
             self.plug_in_overlay(sockets, devices.evpn)?;
         }
-        for vif in &config.vifs {
-            self.add_vif(vif.clone(), Meeting::Configured)?;
+        for vif in wanted.vifs {
+            self.add_vif(vif, Meeting::Configured)?;
         }
-        self.add_noted(self.keeper.noted());
+        let added: Vec<_> = wanted.added.iter().map(|vif| vif.name.clone()).collect();
+        self.add_noted(noted, wanted.added);
         self.keeper.end_taking();
         self.engine.open();
-        self.comes_from(config);
+        self.comes_from(config, &added);
+        for Held { port, why } in wanted.held {
+            tracing::error!(
+                port,
+                why,
+                "passes no frames, since what was set of it while weir ran cannot be applied: `weir vif set` and `weir \
+                 filter set` say anew what holds, or `weir reload` makes it what the file says"
+            );
+        }
+        let unsaved = self.unsaved();
+        if !unsaved.is_empty() {
+            tracing::info!(unsaved = unsaved.join(", "), "holds beside what the file says");
+        }
+        self.note();
         match &config.xen {
             Some(xen) => self.start_xen(xen),
             None => Ok(()),

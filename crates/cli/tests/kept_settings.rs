@@ -1,0 +1,496 @@
+//! What is set while weir runs holds over every end of weir, and no frame passes meanwhile that it keeps out
+//! (`docs/design/0049-settings-outlive-weir.md`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use weir_testing::eventually;
+use weir_vif::{Options, QueuePair, SendError, Vif, WaitFor};
+use weir_wire::{Mac, Offload};
+
+/// weir and its keeper, both killed when this is dropped.
+struct Weir {
+    dir: TempDir,
+    keeper: Child,
+    process: Child,
+    /// One that has taken its place.
+    later: Option<Pid>,
+}
+
+impl Weir {
+    fn start(switch: &str, ports: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("keeper.sock");
+        write(dir.path(), switch, ports);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir-keeper"));
+        let keeper = command.arg(&socket).stdin(Stdio::null()).spawn().unwrap();
+        eventually("the keeper listens", || weir_keeper::connect(&socket).ok());
+        let process = run(dir.path());
+        let weir = Self { dir, keeper, process, later: None };
+        weir.serves();
+        weir
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        let control = self.path("control.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.env("COLUMNS", "500").arg("--control").arg(control).args(args).output().unwrap()
+    }
+
+    /// What a command that succeeds prints.
+    fn does(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        assert!(output.status.success(), "{args:?}: {}\n{}", text(&output), self.log());
+        text(&output)
+    }
+
+    fn serves(&self) {
+        eventually("weir serves", || self.output(&["vif", "list"]).status.success().then_some(()));
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        match self.later.take() {
+            None => {
+                kill_process(Pid::from_child(&self.process), signal).unwrap();
+                self.process.wait().unwrap();
+            }
+            Some(later) => {
+                kill_process(later, signal).unwrap();
+                eventually("it ends", || {
+                    rustix::process::test_kill_process(later).is_err().then_some(())
+                });
+            }
+        }
+    }
+
+    /// By SIGKILL; then the next one starts.
+    fn killed(&mut self) {
+        self.signal(Signal::KILL);
+        self.process = run(self.dir.path());
+        self.serves();
+    }
+
+    fn upgraded(&mut self) {
+        let said = self.does(&["upgrade"]);
+        let (_, rest) = said.split_once("process ").unwrap();
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        if self.later.replace(Pid::from_raw(digits.parse().unwrap()).unwrap()).is_none() {
+            self.process.wait().unwrap();
+        }
+        self.serves();
+    }
+
+    fn configs(&self) -> BTreeMap<String, Value> {
+        let vifs: Value = serde_json::from_str(&self.does(&["vif", "list", "--json"])).unwrap();
+        let config = |vif: &Value| {
+            let config = vif["config"].clone();
+            (config["name"].as_str().unwrap().to_owned(), config)
+        };
+        vifs.as_array().unwrap().iter().map(config).collect()
+    }
+
+    fn guest(&self, name: &str, mac: Mac) -> (Vif, QueuePair) {
+        let socket = self.path(&format!("{name}.sock"));
+        let options = Options::new(mac);
+        let mut vif = eventually("it is served", || Vif::connect(&socket, &options).ok());
+        let pair = vif.queue_pairs().remove(0);
+        (vif, pair)
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        if let Some(later) = self.later {
+            let _ = kill_process(later, Signal::KILL);
+        }
+        for process in [&mut self.process, &mut self.keeper] {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn write(dir: &Path, switch: &str, ports: &str) {
+    let (control, keeper) = (dir.join("control.sock"), dir.join("keeper.sock"));
+    let text = format!(
+        "[switch]\ncontrol = {control:?}\nkeeper = {keeper:?}\nworkers = 2\n{switch}\n{ports}"
+    );
+    fs::write(dir.join("weir.toml"), text).unwrap();
+}
+
+fn run(dir: &Path) -> Child {
+    let log = fs::File::options().append(true).create(true).open(dir.join("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("run").arg(dir.join("weir.toml"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8([&output.stdout[..], &output.stderr[..]].concat()).unwrap()
+}
+
+/// Each key of an interface by its path, with its value.
+fn keys(config: &Value) -> BTreeMap<String, Value> {
+    fn add(path: &str, value: &Value, to: &mut BTreeMap<String, Value>) {
+        match value {
+            // One of several words is a value.
+            Value::Object(fields) if !path.starts_with("vlan") => {
+                let dot = if path.is_empty() { "" } else { "." };
+                fields.iter().for_each(|(key, value)| add(&format!("{path}{dot}{key}"), value, to));
+            }
+            value => drop(to.insert(path.to_owned(), value.clone())),
+        }
+    }
+    let mut all = BTreeMap::new();
+    add("", config, &mut all);
+    all.entry("filter".into()).or_insert(Value::Null);
+    all
+}
+
+/// What an interface is added with.
+const ADDED: [&str; 9] = [
+    "mode=client",
+    "socket_mode=0660",
+    "mtu=9000",
+    "memory_max=1GiB",
+    "broadcasts_per_second=100",
+    "multicasts_per_second=100",
+    "unknown_per_second=100",
+    "queues=3",
+    "mac=02:00:00:00:00:77",
+];
+
+/// What is set of interfaces of the file, so that no key is as by default.
+const SET: [(&str, &[&str]); 3] = [
+    (
+        "a",
+        &[
+            "queues=2",
+            "latency_budget=2ms",
+            "moderation=aggregate",
+            "rx_usecs=50",
+            "rx_frames=7",
+            "container_bytes=4096",
+            "mac=02:00:00:00:00:0a",
+            "rss_rebalance=false",
+            "vlan=7",
+            "source_guard=configured",
+            "addresses=10.0.0.5,fd00::5",
+            "router=true",
+            "rate=100Mbit",
+            "burst=64KiB",
+            "packets_per_second=1000",
+            "packet_burst=100",
+            "rx_rate=200Mbit",
+            "rx_burst=128KiB",
+            "rx_packets_per_second=2000",
+            "rx_packet_burst=200",
+        ],
+    ),
+    ("b", &["mac_check=false", "trunk=[10, 20]", "native=1"]),
+    ("c", &["mirror=a"]),
+];
+
+/// A key that is new has to be set here as well, or the last lines fail.
+#[test]
+fn each_key_that_is_set_while_weir_runs_outlives_it() {
+    let mut changed = BTreeMap::new();
+    for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
+        let ports = "[vif.a]\n[vif.b]\n[vif.c]\n[vif.gone]\n";
+        let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), ports);
+        let defaults = keys(&weir.configs()["b"]);
+        for (name, settings) in SET {
+            weir.does(&[&["vif", "set", name], settings].concat());
+        }
+        weir.does(&[&["vif", "set", "b"], extra].concat());
+        weir.does(&["filter", "set", "a", "tx drop tcp dst port 25", "rx drop ip6"]);
+        let agent = format!("agent={}", weir.path("agent.sock").display());
+        let socket = format!("socket={}", weir.path("other.sock").display());
+        weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket]].concat());
+        weir.does(&["vif", "del", "gone"]);
+        let before = weir.configs();
+        type End = fn(&mut Weir);
+        let ends: [End; 4] = [Weir::killed, Weir::upgraded, Weir::killed, Weir::upgraded];
+        for end in ends {
+            end(&mut weir);
+            assert_eq!(weir.configs(), before, "{}", weir.log());
+        }
+        let difference = weir.does(&["diff"]);
+        for shown in ["vif.gone", "vif.late", "filter", "container_bytes", "rx_packet_burst"] {
+            assert!(difference.contains(shown), "{shown}: {difference}");
+        }
+        for config in before.values() {
+            let all = keys(config);
+            for (key, default) in &defaults {
+                let differs = all.get(key) != Some(default);
+                *changed.entry(key.clone()).or_insert(false) |= differs;
+            }
+        }
+        // The file decides when it is read anew, and nothing of before comes back.
+        weir.does(&["reload"]);
+        weir.killed();
+        let after = weir.configs();
+        assert_eq!(keys(&after["b"]), defaults);
+        assert!(after.contains_key("gone") && after.contains_key("late"));
+    }
+    let as_by_default: Vec<_> = changed.iter().filter(|(_, differs)| !**differs).collect();
+    assert!(as_by_default.is_empty(), "not tried: {as_by_default:?}");
+}
+
+/// The other keys of the port are as the file says now.
+#[test]
+fn a_setting_holds_against_the_file_until_that_is_reloaded() {
+    let mut weir = Weir::start("", "[vif.a]\nqueues = 2\n[vif.b]\n");
+    weir.does(&["vif", "set", "a", "rate=10Mbit"]);
+    weir.does(&["filter", "set", "b", "tx drop"]);
+    write(weir.dir.path(), "", "[vif.a]\nqueues = 4\nrate = \"20Mbit\"\n");
+    weir.upgraded();
+    let configs = weir.configs();
+    assert_eq!(configs.len(), 1, "the file names one");
+    assert_eq!(configs["a"]["queues"], 4);
+    assert_eq!(configs["a"]["sharing"]["rate"], "10Mbit");
+    let difference = weir.does(&["diff"]);
+    assert!(difference.contains("10Mbit") && difference.contains("20Mbit"), "{difference}");
+    weir.does(&["reload"]);
+    weir.killed();
+    assert_eq!(weir.configs()["a"]["sharing"]["rate"], "20Mbit");
+}
+
+#[test]
+fn a_port_whose_settings_can_hold_no_more_stops_an_upgrade_and_is_closed_after_a_kill() {
+    let mut weir = Weir::start("schedule = \"drr\"", "[vif.a]\n[vif.b]\n");
+    weir.does(&["vif", "set", "a", "weight=3"]);
+    weir.does(&["filter", "set", "a", "tx drop tcp dst port 25"]);
+    write(weir.dir.path(), "schedule = \"dwcs\"", "[vif.a]\n[vif.b]\n");
+    let refused = weir.output(&["upgrade"]);
+    assert!(!refused.status.success(), "{}", text(&refused));
+    let said: Vec<_> = refused.stderr.split(|byte| byte.is_ascii_whitespace()).collect();
+    let words = said.into_iter().filter(|word| !word.is_empty() && *word != "│".as_bytes());
+    let said = String::from_utf8(words.collect::<Vec<_>>().join(&b' ')).unwrap();
+    assert!(said.contains("what was set of a while weir ran cannot be applied"), "{said}");
+    weir.killed();
+    let listed = &weir.configs()["a"]["filter"];
+    let rules: Vec<_> = listed.as_array().unwrap().iter().map(|it| &it["action"]).collect();
+    assert_eq!(rules, ["drop", "drop"], "{}", weir.log());
+    assert!(weir.log().contains("passes no frames"), "{}", weir.log());
+    // It stays closed until somebody decides.
+    weir.upgraded();
+    assert_eq!(&weir.configs()["a"]["filter"], listed);
+    weir.does(&["reload"]);
+    assert!(weir.configs()["a"].get("filter").is_none());
+}
+
+/// It is by that file that the next weir starts, with a keeper or without.
+#[test]
+fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
+    for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
+        let ports =
+            "# Tenants\n[vif.b] # the first\n[vif.gone]\n[vif.a]\nqueues = 4 # many\n[vif.c]\n";
+        let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), ports);
+        for (name, settings) in SET {
+            weir.does(&[&["vif", "set", name], settings].concat());
+        }
+        weir.does(&[&["vif", "set", "b"], extra].concat());
+        weir.does(&["filter", "set", "a", "tx drop tcp dst port 25", "rx accept"]);
+        let agent = format!("agent={}", weir.path("agent.sock").display());
+        let socket = format!("socket={}", weir.path("other.sock").display());
+        weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket]].concat());
+        weir.does(&["filter", "set", "late", "tx drop"]);
+        weir.does(&["vif", "del", "gone"]);
+        let before = weir.configs();
+        let refused = weir.output(&["save"]);
+        assert!(!refused.status.success() && text(&refused).contains("--yes"), "nobody was asked");
+        weir.does(&["save", "--yes"]);
+        let saved = fs::read_to_string(weir.path("weir.toml")).unwrap();
+        for kept in ["# Tenants\n[vif.b] # the first\n", "\nqueues = 2 # many\n"] {
+            assert!(saved.contains(kept), "{kept}: {saved}");
+        }
+        assert!(saved.find("[vif.b]") < saved.find("[vif.a]"), "{saved}");
+        let difference = weir.does(&["diff"]);
+        assert!(difference.contains("weir runs as the file says"), "{difference}{saved}");
+        // An orderly end, after which nothing is with the keeper.
+        weir.signal(Signal::TERM);
+        assert!(!weir.log().contains("unsaved"), "{}", weir.log());
+        weir.process = run(weir.dir.path());
+        weir.serves();
+        assert_eq!(weir.configs(), before, "{saved}");
+        weir.does(&["filter", "set", "b", "tx drop"]);
+        weir.signal(Signal::TERM);
+        assert!(weir.log().contains("unsaved=\"vif.b.filter\""), "{}", weir.log());
+    }
+}
+
+const RECEIVER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
+const FILTERED: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
+const GUARDED: Mac = Mac([0x52, 0x54, 0, 0, 0, 3]);
+const LIMITED: Mac = Mac([0x52, 0x54, 0, 0, 0, 4]);
+/// Frames at once of who sends one a second.
+const PACKET_BURST: u64 = 5;
+
+/// What has come to the receiver.
+#[derive(Default)]
+struct Came {
+    /// Frames that every rule lets through.
+    allowed: AtomicU64,
+    failed_open: AtomicU64,
+    limited: AtomicU64,
+}
+
+impl Came {
+    fn receive(&self, pair: &mut QueuePair, stop: &AtomicBool) {
+        let mut frame = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            while pair.recv_into(&mut frame).is_some() {
+                let count = match frame[12..14] {
+                    [0x88, 0xb5] if frame[6..12] == LIMITED.0 => &self.limited,
+                    [0x88, 0xb5] => &self.allowed,
+                    _ => &self.failed_open,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            pair.wait(WaitFor::Receive, Duration::from_millis(2)).unwrap();
+        }
+    }
+}
+
+fn frame(from: Mac, kind: u16) -> Vec<u8> {
+    [&RECEIVER.0[..], &from.0, &kind.to_be_bytes(), &[0; 46]].concat()
+}
+
+/// IPv4 from an address that is not the guest's.
+fn spoofed() -> Vec<u8> {
+    let mut packet = [0; 46];
+    packet[..20]
+        .copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 99, 10, 0, 0, 1]);
+    [&RECEIVER.0[..], &GUARDED.0, &0x0800u16.to_be_bytes(), &packet].concat()
+}
+
+fn flood(pair: &mut QueuePair, frames: &[Vec<u8>], stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        for frame in frames.iter().cycle().take(32) {
+            match pair.send(frame, &Offload::NONE) {
+                Ok(()) => {}
+                Err(SendError::Full) => {
+                    pair.wait(WaitFor::Transmit, Duration::from_millis(2)).unwrap();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        pair.flush();
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Floods by who is filtered, guarded and limited, while `end` is done to weir so many times.
+fn floods(weir: &mut Weir, ends: u64, end: impl Fn(&mut Weir)) {
+    let came = Came::default();
+    let stop = AtomicBool::new(false);
+    let begun = std::time::Instant::now();
+    let mut guests = [
+        weir.guest("receiver", RECEIVER),
+        weir.guest("filtered", FILTERED),
+        weir.guest("guarded", GUARDED),
+        weir.guest("limited", LIMITED),
+    ];
+    let [receiver, filtered, guarded, limited] = guests.each_mut().map(|(_, pair)| pair);
+    std::thread::scope(|scope| {
+        scope.spawn(|| came.receive(receiver, &stop));
+        let kinds = [0x88b5, 0x88b6, 0x88b7].map(|kind| frame(FILTERED, kind));
+        scope.spawn(|| {
+            let kinds = kinds;
+            flood(filtered, &kinds, &stop);
+        });
+        scope.spawn(|| flood(guarded, &[spoofed()], &stop));
+        scope.spawn(|| flood(limited, &[frame(LIMITED, 0x88b5)], &stop));
+        let flows = || {
+            let before = came.allowed.load(Ordering::Relaxed);
+            eventually("frames flow", || {
+                (came.allowed.load(Ordering::Relaxed) > before + 100).then_some(())
+            });
+        };
+        flows();
+        for _ in 0..ends {
+            end(weir);
+            flows();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let failed_open = came.failed_open.load(Ordering::Relaxed);
+    println!("failed_open_frames {failed_open} in {ends} ends of weir");
+    assert_eq!(failed_open, 0, "{}", weir.log());
+    // Each weir's bucket begins full.
+    let most = (ends + 1) * PACKET_BURST + begun.elapsed().as_secs() + 1;
+    let limited = came.limited.load(Ordering::Relaxed);
+    assert!((1..=most).contains(&limited), "{limited} of at most {most}");
+}
+
+/// What keeps frames out, as commands.
+fn set_rules(weir: &Weir) {
+    weir.does(&["filter", "set", "filtered", "tx drop ether proto 0x88b6"]);
+    weir.does(&["filter", "set", "receiver", "rx drop ether proto 0x88b7"]);
+    let guarded = ["vif", "set", "guarded", "source_guard=configured", "addresses=10.0.0.5"];
+    weir.does(&guarded);
+    let burst = format!("packet_burst={PACKET_BURST}");
+    weir.does(&["vif", "set", "limited", "packets_per_second=1", &burst]);
+}
+
+const PORTS: &str = "[vif.receiver]\n[vif.filtered]\n[vif.guarded]\n[vif.limited]\n";
+
+#[test]
+fn failed_open_frames_are_none_when_weir_is_killed() {
+    let mut weir = Weir::start("", PORTS);
+    set_rules(&weir);
+    floods(&mut weir, 8, Weir::killed);
+}
+
+#[test]
+fn failed_open_frames_are_none_in_an_upgrade() {
+    let mut weir = Weir::start("", PORTS);
+    set_rules(&weir);
+    floods(&mut weir, 8, Weir::upgraded);
+}
+
+/// `weir reload` puts each rule of the file in the place of the same one that was set.
+#[test]
+fn failed_open_frames_are_none_in_a_reload() {
+    let mut weir = Weir::start("", PORTS);
+    set_rules(&weir);
+    weir.does(&["save", "--yes"]);
+    let saved = fs::read_to_string(weir.path("weir.toml")).unwrap();
+    let other = saved.replace("0x88b6", "0x88b6 or ether proto 0x88b8");
+    assert_ne!(other, saved);
+    let file = weir.path("weir.toml");
+    floods(&mut weir, 8, |weir| {
+        let now = fs::read_to_string(&file).unwrap();
+        fs::write(&file, if now == saved { &other } else { &saved }).unwrap();
+        weir.does(&["reload"]);
+    });
+}
+
+/// Guests connect again to each weir, and flood from their first moment on.
+#[test]
+fn failed_open_frames_are_none_after_a_start_with_saved_rules() {
+    let mut weir = Weir::start("", PORTS);
+    set_rules(&weir);
+    weir.does(&["save", "--yes"]);
+    for _ in 0..4 {
+        weir.signal(Signal::TERM);
+        weir.process = run(weir.dir.path());
+        floods(&mut weir, 0, |_| {});
+    }
+}

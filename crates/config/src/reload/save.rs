@@ -1,0 +1,249 @@
+//! The file with what runs in it. Comments, order and everything that is so already stay as they are.
+
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, TomlError, Value};
+
+use super::super::{
+    Config, FilterRule, SwitchConfig, TrunkVids, UplinkConfig, VifConfig, VlanMode,
+};
+use super::keys::{self, Keys};
+use super::{Running, SWITCH_ALIVE};
+use crate::Setting;
+
+/// The keys of which one says how a port takes part in VLANs.
+const VLANS: [&str; 5] = ["vlan", "trunk", "native", "network", "mirror"];
+
+/// A port, as a table of the file.
+struct Port<'a> {
+    keys: Keys,
+    vlan: &'a VlanMode,
+    filter: &'a [FilterRule],
+}
+
+impl<'a> Port<'a> {
+    fn vif(vif: &'a VifConfig) -> Self {
+        Self { keys: keys::vif(vif), vlan: &vif.vlan, filter: &vif.filter }
+    }
+
+    fn uplink(uplink: &'a UplinkConfig) -> Self {
+        Self { keys: keys::uplink(uplink), vlan: &uplink.vlan, filter: &uplink.filter }
+    }
+
+    /// Makes `table`, which says `before`, say this. What is as by default is not said.
+    fn save(&self, table: &mut dyn TableLike, before: &Port<'_>, defaults: &Keys) {
+        save_keys(table, &before.keys, &self.keys, defaults, |key| {
+            !matches!(key, "vlan" | "filter")
+        });
+        if self.vlan != before.vlan {
+            VLANS.iter().for_each(|key| drop(table.remove(key)));
+            for (key, value) in vlans(self.vlan) {
+                table.insert(key, Item::Value(value));
+            }
+        }
+        if self.filter != before.filter {
+            table.remove("filter");
+            if !self.filter.is_empty() {
+                table.insert("filter", rules(self.filter));
+            }
+        }
+    }
+}
+
+impl Running<'_> {
+    /// The text of `file` with what runs in it, but for what takes a restart of the whole switch.
+    ///
+    /// # Errors
+    /// It is no TOML.
+    pub fn saved(&self, text: &str, file: &Config) -> Result<String, TomlError> {
+        let mut document: DocumentMut = text.parse()?;
+        self.save_switch(&mut document, &file.switch);
+        for uplink in &file.uplinks {
+            if !self.uplinks.iter().any(|it| it.name == uplink.name) {
+                remove(&mut document, "uplink", uplink.name.as_str());
+            }
+        }
+        for uplink in &self.uplinks {
+            let (now, name) = (Port::uplink(uplink), uplink.name.as_str());
+            let defaults = UplinkConfig {
+                queues: Default::default(),
+                vlan: VlanMode::Unset,
+                mtu: None,
+                filter: Vec::new(),
+                rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
+                weight: None,
+                ..(*uplink).clone()
+            };
+            let defaults = Port::uplink(&defaults);
+            match file.uplinks.iter().find(|it| it.name == uplink.name) {
+                Some(before) if before == *uplink => {}
+                Some(before) => {
+                    let table = table(&mut document, "uplink", Some(name));
+                    now.save(table, &Port::uplink(before), &defaults.keys);
+                }
+                None => {
+                    let table = table(&mut document, "uplink", Some(name));
+                    let nothing: Keys = now.keys.iter().map(|(key, _)| (*key, None)).collect();
+                    let before = Port { keys: nothing, vlan: &VlanMode::Unset, filter: &[] };
+                    let none = before.keys.clone();
+                    now.save(table, &before, &none);
+                }
+            }
+        }
+        let vifs: Vec<_> = self.vifs.iter().filter(|vif| !vif.xen).map(|vif| vif.config).collect();
+        for vif in &file.vifs {
+            if !vifs.iter().any(|it| it.name == vif.name) {
+                remove(&mut document, "vif", vif.name.as_str());
+            }
+        }
+        for vif in vifs {
+            let name = vif.name.as_str();
+            let defaults = VifConfig::new(vif.name.clone(), vif.socket.clone());
+            let defaults = keys::vif(&defaults);
+            match file.vifs.iter().find(|it| it.name == vif.name) {
+                Some(before) if before == vif => {}
+                Some(before) => {
+                    let table = table(&mut document, "vif", Some(name));
+                    // A socket is never as by default in the eyes of who reads the difference.
+                    let said = defaults.into_iter().filter(|(key, _)| *key != "socket").collect();
+                    Port::vif(vif).save(table, &Port::vif(before), &said);
+                }
+                None => {
+                    let table = table(&mut document, "vif", Some(name));
+                    let mut before = Port::vif(vif);
+                    before.keys = defaults.clone();
+                    (before.vlan, before.filter) = (&VlanMode::Unset, &[]);
+                    before.keys.retain(|(key, _)| *key != "socket");
+                    Port::vif(vif).save(table, &before, &before.keys.clone());
+                }
+            }
+        }
+        Ok(document.to_string())
+    }
+
+    fn save_switch(&self, document: &mut DocumentMut, file: &SwitchConfig) {
+        let (before, now) = (keys::switch(file), keys::switch(self.switch));
+        let differs = before
+            .iter()
+            .zip(&now)
+            .any(|(before, now)| SWITCH_ALIVE.contains(&before.0) && before.1 != now.1);
+        if differs {
+            let defaults = keys::switch(&SwitchConfig::new(file.control.clone()));
+            let table = table(document, "switch", None);
+            save_keys(table, &before, &now, &defaults, |key| SWITCH_ALIVE.contains(&key));
+        }
+    }
+}
+
+/// Writes what differs between `before` and `now` into `table`.
+fn save_keys(
+    table: &mut dyn TableLike,
+    before: &Keys,
+    now: &Keys,
+    defaults: &Keys,
+    which: impl Fn(&str) -> bool,
+) {
+    let value_in = |keys: &Keys, key: &str| -> Option<Option<String>> {
+        keys.iter().find(|(it, _)| *it == key).map(|(_, value)| value.clone())
+    };
+    for (key, value) in now.iter().filter(|(key, _)| which(key)) {
+        if value_in(before, key).as_ref() == Some(value) {
+            continue;
+        }
+        match value {
+            Some(text) if value_in(defaults, key).as_ref() != Some(value) => {
+                let mut new = value_of(key, text);
+                // A comment behind the value stays.
+                if let Some(old) = table.get(key).and_then(Item::as_value) {
+                    *new.decor_mut() = old.decor().clone();
+                }
+                table.insert(key, Item::Value(new));
+            }
+            _ => drop(table.remove(key)),
+        }
+    }
+}
+
+/// As the command line would have it, so that the parser of the file reads it.
+fn value_of(key: &str, text: &str) -> Value {
+    if key == "addresses" {
+        return texts(text.split(", "));
+    }
+    let setting = format!("{key}={text}").parse::<Setting>().map(|setting| setting.to_string());
+    let line = setting.ok().and_then(|line| line.parse::<DocumentMut>().ok());
+    let value = line.and_then(|mut line| line.remove(key)).and_then(|item| item.into_value().ok());
+    let mut value = value.unwrap_or_else(|| text.into());
+    *value.decor_mut() = Default::default();
+    value
+}
+
+fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> Value {
+    Value::Array(texts.into_iter().collect::<Array>())
+}
+
+fn vlans(vlan: &VlanMode) -> Vec<(&'static str, Value)> {
+    match vlan {
+        VlanMode::Unset => Vec::new(),
+        VlanMode::Access(vid) => vec![("vlan", i64::from(vid.get()).into())],
+        VlanMode::Network(name) => vec![("network", name.as_str().into())],
+        VlanMode::Mirror(ports) => {
+            vec![("mirror", texts(ports.as_slice().iter().map(|port| port.as_str())))]
+        }
+        VlanMode::Trunk { allowed, native } => {
+            let allowed = match allowed {
+                TrunkVids::All => "all".into(),
+                TrunkVids::Only(vids) => {
+                    let vids = vids.iter().map(|vid| i64::from(vid.get()));
+                    Value::Array(vids.collect::<Array>())
+                }
+            };
+            let native = native.map(|vid| ("native", i64::from(vid.get()).into()));
+            [("trunk", allowed)].into_iter().chain(native).collect()
+        }
+    }
+}
+
+/// A rule a line, as one value: such a value may stand in every kind of table.
+fn rules(filter: &[FilterRule]) -> Item {
+    let mut array = Array::new();
+    for FilterRule { direction, expression, action } in filter {
+        let mut rule = InlineTable::new();
+        rule.insert("direction", direction.to_string().into());
+        if !expression.is_empty() {
+            rule.insert("match", expression.to_string().into());
+        }
+        rule.insert("action", action.to_string().into());
+        let mut rule = Value::InlineTable(rule);
+        rule.decor_mut().set_prefix("\n    ");
+        array.push_formatted(rule);
+    }
+    array.set_trailing("\n");
+    array.set_trailing_comma(true);
+    Item::Value(Value::Array(array))
+}
+
+/// The table of this name, which is made where there is none.
+fn table<'a>(
+    document: &'a mut DocumentMut,
+    name: &str,
+    inner: Option<&str>,
+) -> &'a mut dyn TableLike {
+    let new = |implicit| {
+        let mut table = Table::new();
+        table.set_implicit(implicit);
+        Item::Table(table)
+    };
+    let outer = document.entry(name).or_insert_with(|| new(inner.is_some()));
+    let item = match inner {
+        None => outer,
+        Some(inner) => {
+            let outer = outer.as_table_like_mut().expect("the parser of the file found a table");
+            outer.entry(inner).or_insert_with(|| new(false))
+        }
+    };
+    item.as_table_like_mut().expect("the parser of the file found a table")
+}
+
+fn remove(document: &mut DocumentMut, name: &str, inner: &str) {
+    if let Some(outer) = document.get_mut(name).and_then(Item::as_table_like_mut) {
+        outer.remove(inner);
+    }
+}

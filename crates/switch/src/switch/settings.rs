@@ -1,0 +1,234 @@
+//! What was set while weir ran, beside what its file says: it holds until somebody reloads the file, and no end of weir
+//! opens a port.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use weir_config::{Config, FilterRule, PortName, UplinkConfig, VifConfig, VlanMode, filter};
+
+use super::Noted;
+
+/// Fields that are groups of keys: each of their keys is set by itself.
+const GROUPS: [&str; 4] = ["storm", "guarding", "sharing", "receive"];
+
+/// Keys of one port that differ from what the file says, as paths, with their values; `null` is no value.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Settings(BTreeMap<String, Value>);
+
+impl Settings {
+    /// What was set of a port that is `file` in the file and `now` in the switch: whatever keys it has.
+    pub(super) fn between<T: Serialize>(file: &T, now: &T) -> serde_json::Result<Self> {
+        let mut settings = Self::default();
+        settings.add("", &fields(file)?, &fields(now)?);
+        Ok(settings)
+    }
+
+    fn add(&mut self, path: &str, file: &Map<String, Value>, now: &Map<String, Value>) {
+        let keys: BTreeSet<_> = file.keys().chain(now.keys()).collect();
+        for key in keys {
+            match (file.get(key), now.get(key)) {
+                (Some(Value::Object(file)), Some(Value::Object(now)))
+                    if GROUPS.contains(&key.as_str()) =>
+                {
+                    self.add(&format!("{path}{key}."), file, now);
+                }
+                (file, now) if file != now => {
+                    self.0.insert(format!("{path}{key}"), now.cloned().unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The port of the file with what was set of it.
+    ///
+    /// # Errors
+    /// This weir does not know a key or a value.
+    pub(super) fn onto<T: Serialize + DeserializeOwned>(&self, file: &T) -> serde_json::Result<T> {
+        let mut all = fields(file)?;
+        self.0.iter().for_each(|(path, value)| put(&mut all, path, value));
+        serde_json::from_value(all.into())
+    }
+}
+
+/// Gives the key at `path` this value. A group that is none any more is refused when the whole is read.
+fn put(fields: &mut Map<String, Value>, path: &str, value: &Value) {
+    match (path.split_once('.'), value) {
+        (Some((group, rest)), _) => {
+            match fields.entry(group).or_insert_with(|| Map::new().into()) {
+                Value::Object(inner) => put(inner, rest, value),
+                other => *other = value.clone(),
+            }
+        }
+        (None, Value::Null) => drop(fields.remove(path)),
+        (None, value) => drop(fields.insert(path.into(), value.clone())),
+    }
+}
+
+fn fields<T: Serialize>(port: &T) -> serde_json::Result<Map<String, Value>> {
+    match serde_json::to_value(port)? {
+        Value::Object(fields) => Ok(fields),
+        _ => Ok(Map::new()),
+    }
+}
+
+/// A port whose settings cannot be applied.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) port: String,
+    pub(super) why: String,
+}
+
+/// The ports of a switch that goes on after another weir.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Those of the file, in its order.
+    pub(super) uplinks: Vec<UplinkConfig>,
+    /// Those of the file, as they are to be.
+    pub(super) vifs: Vec<VifConfig>,
+    /// Those that were added while weir ran, some of which a file may name meanwhile.
+    pub(super) added: Vec<VifConfig>,
+    /// Those that pass no frames until somebody decides.
+    pub(super) held: Vec<Held>,
+}
+
+impl Wanted {
+    /// What was set holds against the file. A port of which that is impossible drops all frames.
+    pub(super) fn of(config: &Config, noted: &Noted) -> Self {
+        let mut wanted = Self::default();
+        for uplink in &config.uplinks {
+            let port = wanted.uplink(config, noted, uplink);
+            wanted.uplinks.push(port);
+        }
+        let mut unreadable = BTreeMap::new();
+        for value in &noted.added {
+            match serde_json::from_value::<VifConfig>(value.clone()) {
+                Ok(vif) => wanted.added.push(vif),
+                Err(error) => {
+                    let name = value["name"].as_str().unwrap_or_default().to_owned();
+                    unreadable.insert(name, error.to_string());
+                }
+            }
+        }
+        let mut set = Vec::new();
+        for vif in &config.vifs {
+            let name = vif.name.as_str();
+            if noted.deleted.contains(name) || wanted.added.iter().any(|it| it.name == vif.name) {
+                continue;
+            }
+            if unreadable.contains_key(name) {
+                wanted.vifs.push(closed(vif));
+                continue;
+            }
+            let Some(settings) = noted.settings.get(name) else {
+                wanted.vifs.push(vif.clone());
+                continue;
+            };
+            match settings.onto(vif) {
+                Ok(vif) => {
+                    set.push(vif.name.clone());
+                    wanted.vifs.push(vif);
+                }
+                Err(error) => wanted.hold(name, error),
+            }
+            if wanted.vifs.last().is_none_or(|last| last.name != vif.name) {
+                wanted.vifs.push(closed(vif));
+            }
+        }
+        wanted.held.extend(unreadable.into_iter().map(|(port, why)| Held { port, why }));
+        for name in set {
+            wanted.check_set(config, &name);
+        }
+        wanted.check_added(config);
+        wanted
+    }
+
+    fn hold(&mut self, port: &str, why: impl ToString) {
+        self.held.push(Held { port: port.into(), why: why.to_string() });
+    }
+
+    fn uplink(&mut self, config: &Config, noted: &Noted, file: &UplinkConfig) -> UplinkConfig {
+        let name = file.name.as_str();
+        let settings = noted.settings.get(name).cloned().unwrap_or_default();
+        let set = settings.onto(file).map_err(|error| error.to_string()).and_then(|uplink| {
+            filter::port_rules(&uplink.filter).map_err(|error| error.to_string())?;
+            config.networks.check_uplink(&uplink).map_err(|error| error.to_string())?;
+            Ok(uplink)
+        });
+        match set {
+            _ if noted.deleted.contains(name) => self.hold(name, "it was taken out at run time"),
+            Ok(uplink) => return uplink,
+            Err(why) => self.hold(name, why),
+        }
+        UplinkConfig { filter: nothing(), ..file.clone() }
+    }
+
+    /// Whether a port of the file with what was set of it goes together with the others.
+    fn check_set(&mut self, config: &Config, name: &PortName) {
+        let Some(at) = self.vifs.iter().position(|vif| vif.name == *name) else { return };
+        let result = goes_together(config, &mut self.vifs[at]).and_then(|()| {
+            let vif = &self.vifs[at];
+            let mut others = self.vifs.iter().filter(|it| it.name != *name);
+            let conflict = others.find_map(|other| vif.conflict_with(other));
+            conflict.map_or(Ok(()), |conflict| Err(conflict.to_string()))
+        });
+        if let Err(why) = result {
+            let file = config.vifs.iter().find(|vif| vif.name == *name);
+            self.vifs[at] = closed(file.unwrap_or(&self.vifs[at]));
+            self.hold(name.as_str(), why);
+        }
+    }
+
+    /// The same of those that were added. Who does not go together with the file's is left out.
+    fn check_added(&mut self, config: &Config) {
+        for mut vif in std::mem::take(&mut self.added) {
+            let others = self.vifs.iter().chain(&self.added);
+            let conflict = others.filter_map(|other| vif.conflict_with(other)).next();
+            let result = match conflict {
+                Some(conflict) => Err(conflict.to_string()),
+                None => goes_together(config, &mut vif),
+            };
+            match result {
+                Ok(()) => self.added.push(vif),
+                Err(why) => self.hold(vif.name.as_str(), why),
+            }
+        }
+    }
+}
+
+fn goes_together(config: &Config, vif: &mut VifConfig) -> Result<(), String> {
+    fn text(error: impl ToString) -> String {
+        error.to_string()
+    }
+    config.networks.settle(vif).map_err(text)?;
+    vif.check_calls(config.latency_budget(vif)).map_err(text)?;
+    vif.sharing.check(Some(config.switch.schedule)).map_err(text)?;
+    vif.guarding.check(vif.mac_check).map_err(text)?;
+    vif.check_mirror().map_err(text)?;
+    filter::port_rules(&vif.filter).map_err(text)?;
+    Ok(())
+}
+
+/// An interface that stays connected and passes no frames.
+fn closed(vif: &VifConfig) -> VifConfig {
+    VifConfig { mac: None, vlan: VlanMode::Unset, filter: nothing(), ..vif.clone() }
+}
+
+/// Rules that let nothing through.
+fn nothing() -> Vec<FilterRule> {
+    ["tx drop", "rx drop"].map(|rule| rule.parse().expect("a constant that is a valid rule")).into()
+}
+
+#[cfg(test)]
+mod tests;
