@@ -47,6 +47,15 @@ impl Frame {
 }
 
 impl Frame {
+    /// What it is on a wire.
+    #[inline]
+    pub fn on_wire(&self) -> OnWire {
+        let Some(gso) = self.offload.gso() else { return OnWire { packets: 1, bytes: self.len } };
+        let packets = gso.segments(self.len);
+        // At most as many bytes of headers as of payload, each for a segment: no overflow.
+        OnWire { packets, bytes: self.len + (packets - 1) * u32::from(gso.hdr_len) }
+    }
+
     fn make_plain(&mut self) {
         (self.tag, self.offload) = (None, Offload::NONE);
     }
@@ -69,6 +78,19 @@ impl Frame {
         Ok(())
     }
 }
+
+/// A frame as limits count it: a GSO frame as its segments, each with headers of its own, whether its receiver has
+/// them cut or not. Without its VLAN tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnWire {
+    /// Packets, at least 1.
+    pub packets: u32,
+    /// Bytes of all of them, Ethernet header to the end of the payload.
+    pub bytes: u32,
+}
+
+// Each segment has a byte of payload at least, and headers that lie in the frame's head.
+const _: () = assert!(FRAME_LEN_MAX as u64 * (1 + HEAD_LEN as u64) * 8 < u32::MAX as u64);
 
 /// Why a frame was refused. The first two are dropped with a counter; a header that contradicts
 /// its own frame stops the port.
@@ -131,6 +153,8 @@ pub struct Burst<'m> {
     pub waited: bool,
     /// Bytes of all frames.
     bytes: u64,
+    /// What all frames are on a wire beyond one packet each and `bytes`.
+    segments: Segments,
     /// Where several workers serve its queue: given back when all frames have their places.
     pub turn: Option<&'m RefCell<Option<Turn>>>,
     /// Frames, by their index, with a tag more than the one that was taken off, or with one of a provider's.
@@ -139,6 +163,13 @@ pub struct Burst<'m> {
     pub(crate) away: Option<Away<'m>>,
     /// The receive queue that is served now is the last one.
     pub(crate) at_last: bool,
+}
+
+/// What segments of GSO frames add to a burst.
+#[derive(Clone, Copy, Debug, Default)]
+struct Segments {
+    packets: u64,
+    bytes: u64,
 }
 
 /// Room for one burst after the other: the loop allocates once, and moves nothing.
@@ -194,6 +225,7 @@ impl Scratch {
             from_device: false,
             waited: false,
             bytes: 0,
+            segments: Segments::default(),
             turn: None,
             still_tagged: 0,
             away: None,
@@ -259,6 +291,12 @@ impl<'m> Burst<'m> {
         self.bytes
     }
 
+    /// Bytes of all frames as they are [on a wire](Frame::on_wire), and packets beyond one for each.
+    #[inline]
+    pub(crate) fn on_wire(&self) -> (u64, u64) {
+        (self.bytes + self.segments.bytes, self.segments.packets)
+    }
+
     /// Frames, by their index, with an offload or a tag.
     #[inline(always)]
     pub(crate) fn special(&self) -> u64 {
@@ -309,6 +347,9 @@ impl<'m> Burst<'m> {
             looked_at.inspect_err(|_| frame.make_plain())?;
             self.room.special |= 1 << self.count;
             self.still_tagged |= u64::from(is_tag(frame.head.ethertype())) << self.count;
+            let OnWire { packets, bytes } = frame.on_wire();
+            self.segments.packets += u64::from(packets - 1);
+            self.segments.bytes += u64::from(bytes - frame.len);
         }
         self.bytes += u64::from(frame.len);
         self.count += 1;

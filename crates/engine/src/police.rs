@@ -2,7 +2,7 @@
 
 use weir_policy::policing::{Gcra, Passed};
 
-use crate::burst::Burst;
+use crate::burst::{Burst, Frame, OnWire};
 use crate::port::Outgoing;
 use crate::share::{Rate, RateLimit};
 use crate::stats::{DropReason, PortCounters};
@@ -31,12 +31,13 @@ impl Police {
         limited.then(|| Self { bits: limit.bits.map(bucket), packets: limit.packets.map(bucket) })
     }
 
-    /// Whether a frame of `len` bytes would exceed the rate now; nothing is paid.
-    pub(crate) fn would_refuse(&self, len: u32, now_ns: u64) -> bool {
+    /// Whether a frame would exceed the rate now; nothing is paid.
+    pub(crate) fn would_refuse(&self, frame: &Frame, now_ns: u64) -> bool {
         let exceeds = |bucket: &Option<Gcra>, tokens| {
             bucket.as_ref().is_some_and(|bucket| !bucket.would_pass(now_ns, tokens))
         };
-        exceeds(&self.bits, 8 * len) || exceeds(&self.packets, 1)
+        let OnWire { packets, bytes } = frame.on_wire();
+        exceeds(&self.bits, 8 * bytes) || exceeds(&self.packets, packets)
     }
 
     /// Charges for those frames of `list` that keep to the rate, and counts the others.
@@ -56,7 +57,8 @@ impl Police {
             passed
         });
         let packets = self.packets.as_ref().map(|bucket| {
-            let passed = bucket.pass(now_ns, passing, list.iter().map(|_| 1));
+            let packets_of = |outgoing: &Outgoing| packets(burst, outgoing.frame);
+            let passed = bucket.pass(now_ns, passing, list.iter().map(packets_of));
             if let (Some(bucket), Some(bits)) = (&self.bits, &bits) {
                 let refused = passing & !passed.frames;
                 let places = list.iter().enumerate();
@@ -88,13 +90,17 @@ impl Police {
             bucket.give_back(now_ns, passed, frames.clone().map(|frame| bits(burst, frame)));
         }
         if let (Some(bucket), Some(passed)) = (&self.packets, &charge.packets) {
-            bucket.give_back(now_ns, passed, frames.map(|_| 1));
+            bucket.give_back(now_ns, passed, frames.map(|frame| packets(burst, frame)));
         }
     }
 }
 
-/// Bits of a frame, Ethernet header to the end of the payload, as its sender's rate counts them.
+/// Bits of a frame on a wire, as its sender's rate counts them.
 fn bits(burst: &Burst<'_>, frame: u16) -> u32 {
-    // A frame has FRAME_LEN_MAX bytes at most.
-    8 * burst.frames()[usize::from(frame)].len
+    8 * burst.frames()[usize::from(frame)].on_wire().bytes
+}
+
+/// Packets of a frame on a wire.
+fn packets(burst: &Burst<'_>, frame: u16) -> u32 {
+    burst.frames()[usize::from(frame)].on_wire().packets
 }

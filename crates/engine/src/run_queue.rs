@@ -159,10 +159,11 @@ impl RunQueue {
         self.queues.at(queue).less = (BURST_MAX - half) as u8;
     }
 
-    /// `turn` brought so many frames of so many bytes.
-    pub(crate) fn settle(&self, port: PortId, turn: Turn, frames: usize, bytes: u64) {
+    /// `turn` brought so many frames, which are so many bytes and so many more packets on a wire.
+    pub(crate) fn settle(&self, port: PortId, turn: Turn, frames: usize, on_wire: (u64, u64)) {
         if let (Turn::Granted(grant), Some(limiter)) = (turn, self.limiter(port)) {
-            limiter.settle(grant, frames as u64, bytes);
+            let (frames, (bytes, more)) = (frames as u64, on_wire);
+            limiter.settle(grant, frames, frames + more, bytes);
         }
     }
 

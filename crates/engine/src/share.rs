@@ -21,9 +21,10 @@ pub struct Rate {
 /// How fast a port may send or receive, over all its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Bits of frames, Ethernet header to the end of the payload.
+    /// Bits of packets, Ethernet header to the end of the payload: each segment of a GSO frame has its headers, as Linux's
+    /// `tc` counts them.
     pub bits: Option<Rate>,
-    /// Frames; a GSO frame counts once.
+    /// Packets: a GSO frame counts as its segments.
     pub packets: Option<Rate>,
 }
 
@@ -45,6 +46,8 @@ struct Buckets {
     packets: Option<TokenBucket>,
     /// Of a frame, mean of the last bursts (bits).
     frame_bits: u64,
+    /// The same in packets.
+    frame_packets: u64,
 }
 
 /// Frames that a port may send now.
@@ -52,6 +55,7 @@ struct Buckets {
 pub(crate) struct Grant {
     pub(crate) frames: usize,
     bits: u64,
+    packets: u64,
 }
 
 impl Limiter {
@@ -62,6 +66,7 @@ impl Limiter {
             packets: limit.packets.map(bucket),
             // Nothing is known: as if it were the longest.
             frame_bits: 8 * u64::from(FRAME_LEN_MAX),
+            frame_packets: 1,
         });
         Self { limit, buckets }
     }
@@ -74,12 +79,12 @@ impl Limiter {
     /// So many frames may be taken, which are paid for at once; or none before a time (ns).
     pub(crate) fn grant(&self, now_ns: u64) -> Result<Grant, u64> {
         let mut buckets = self.lock();
-        let Buckets { bits, packets, frame_bits } = &mut *buckets;
-        let frame_bits = *frame_bits;
+        let Buckets { bits, packets, frame_bits, frame_packets } = &mut *buckets;
+        let (frame_bits, frame_packets) = (*frame_bits, *frame_packets);
         let mut frames = BURST_MAX as u64;
         let mut until_ns = None;
         for (bucket, rate, frame) in
-            [(bits, self.limit.bits, frame_bits), (packets, self.limit.packets, 1)]
+            [(bits, self.limit.bits, frame_bits), (packets, self.limit.packets, frame_packets)]
         {
             let (Some(bucket), Some(rate)) = (bucket, rate) else { continue };
             let fit = bucket.available(now_ns) / frame;
@@ -94,23 +99,28 @@ impl Limiter {
         if let Some(until_ns) = until_ns {
             return Err(until_ns.max(now_ns + 1));
         }
-        let grant = Grant { frames: frames as usize, bits: frames * frame_bits };
-        buckets.pay(grant.frames as u64, grant.bits);
+        let (bits, packets) = (frames * frame_bits, frames * frame_packets);
+        let grant = Grant { frames: frames as usize, bits, packets };
+        buckets.pay(packets, bits);
         Ok(grant)
     }
 
-    pub(crate) fn settle(&self, grant: Grant, frames: u64, bytes: u64) {
+    /// So many frames were taken, which are so many packets and bytes on a wire. What they are beyond the grant is owed.
+    pub(crate) fn settle(&self, grant: Grant, frames: u64, packets: u64, bytes: u64) {
         let mut buckets = self.lock();
         let bits = bytes.saturating_mul(8);
-        buckets.pay(frames, bits);
+        buckets.pay(packets, bits);
         if let Some(bucket) = &mut buckets.bits {
             bucket.give_back(grant.bits);
         }
         if let Some(bucket) = &mut buckets.packets {
-            bucket.give_back(grant.frames as u64);
+            bucket.give_back(grant.packets);
         }
         if let Some(mean) = bits.checked_div(frames) {
             buckets.frame_bits = ((buckets.frame_bits + mean) / 2).max(1);
+        }
+        if let Some(mean) = packets.checked_div(frames) {
+            buckets.frame_packets = ((buckets.frame_packets + mean) / 2).max(1);
         }
     }
 }
@@ -192,7 +202,8 @@ mod tests {
                     let taken = (frames..).take(grant.frames);
                     let length = |n: u64| lengths[n as usize % lengths.len()];
                     let burst_bytes = taken.map(length).sum();
-                    limiter.settle(grant, grant.frames as u64, burst_bytes);
+                    let granted = grant.frames as u64;
+                    limiter.settle(grant, granted, granted, burst_bytes);
                     bytes += burst_bytes;
                     frames += grant.frames as u64;
                     now_ns += 1_000;
@@ -248,13 +259,51 @@ mod tests {
     }
 
     #[test]
+    fn a_sender_of_gso_frames_gets_its_packets_and_owes_what_one_turn_was_beyond() {
+        const SEGMENTS: u64 = 45;
+        for segments in [SEGMENTS, 65_000] {
+            let packets = Some(Rate { per_s: 10_000, burst: 100 });
+            let limiter = Limiter::new(RateLimit { bits: None, packets }, 0);
+            let (mut now_ns, mut sent, mut plain) = (0, 0, true);
+            while now_ns < 1_000 * SECOND_NS {
+                match limiter.grant(now_ns) {
+                    Ok(grant) => {
+                        let frames = grant.frames as u64;
+                        // Plain frames make it look cheap before each turn that is dear.
+                        let packets = frames * if plain { 1 } else { segments };
+                        plain = !plain;
+                        limiter.settle(grant, frames, packets, frames);
+                        sent += packets;
+                        now_ns += 1_000;
+                    }
+                    Err(until_ns) => now_ns = until_ns,
+                }
+            }
+            let turn = BURST_MAX as u64 * segments;
+            assert!((9_000_000..=10_000_100 + turn).contains(&sent), "{sent} of {segments}");
+        }
+    }
+
+    #[test]
+    fn a_sender_that_goes_on_with_gso_frames_is_granted_what_they_are() {
+        let packets = Some(Rate { per_s: 100_000, burst: 100 });
+        let limiter = Limiter::new(RateLimit { bits: None, packets }, 0);
+        for second in 0..10 {
+            let grant = limiter.grant(second * SECOND_NS).unwrap();
+            let frames = grant.frames as u64;
+            limiter.settle(grant, frames, 45 * frames, frames);
+        }
+        assert_eq!(limiter.grant(11 * SECOND_NS).unwrap().frames, 2, "2 of 45 in 100");
+    }
+
+    #[test]
     fn what_is_not_taken_of_a_grant_is_given_back() {
         let packets = Some(Rate { per_s: 1, burst: 10 });
         let limiter = Limiter::new(RateLimit { bits: None, packets }, 0);
         for _ in 0..100 {
             let grant = limiter.grant(0).unwrap();
             assert_eq!(grant.frames, 10);
-            limiter.settle(grant, 0, 0);
+            limiter.settle(grant, 0, 0, 0);
         }
     }
 

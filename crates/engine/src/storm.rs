@@ -1,13 +1,15 @@
-//! Storm control: how many frames a second a sender may flood, each of which costs a copy for every port of the
+//! Storm control: how many packets a second a sender may flood, each of which costs a copy for every port of the
 //! VLAN.
 
 use weir_policy::policing::Gcra;
 use weir_wire::Mac;
 
+use crate::burst::Frame;
 use crate::share::Rate;
 use crate::stats::DropReason;
 
-/// Frames that a port may have flooded, by why they are.
+/// Packets that a port may have flooded, by why they are: a GSO frame counts as its segments. One of more segments than
+/// the burst is never flooded: it alone would exceed what a second may bring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StormLimit {
     /// For everybody.
@@ -51,16 +53,18 @@ impl Storm {
     }
 
     /// What [`refuses`](Self::refuses) would say; nothing is paid.
-    pub(crate) fn would_refuse(&self, dst: Mac, now_ns: u64) -> Option<DropReason> {
+    pub(crate) fn would_refuse(&self, dst: Mac, frame: &Frame, now_ns: u64) -> Option<DropReason> {
         let (bucket, reason) = self.bucket(dst);
-        bucket.as_ref().is_some_and(|bucket| !bucket.would_pass(now_ns, 1)).then_some(reason)
+        let packets = frame.on_wire().packets;
+        let passes = bucket.as_ref()?.would_pass_within_burst(now_ns, packets);
+        (!passes).then_some(reason)
     }
 
     /// Why a frame for `dst` is not flooded now, if so; else it is paid for.
     #[cold]
-    pub(crate) fn refuses(&self, dst: Mac, now_ns: u64) -> Option<DropReason> {
+    pub(crate) fn refuses(&self, dst: Mac, frame: &Frame, now_ns: u64) -> Option<DropReason> {
         let (bucket, reason) = self.bucket(dst);
-        let passed = bucket.as_ref()?.pass(now_ns, 1, [1].into_iter());
-        (passed.frames == 0).then_some(reason)
+        let passes = bucket.as_ref()?.pass_within_burst(now_ns, frame.on_wire().packets);
+        (!passes).then_some(reason)
     }
 }

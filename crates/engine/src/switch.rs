@@ -369,10 +369,11 @@ impl Forwarder {
     /// Takes a frame to every port of its VLAN.
     #[inline(never)]
     fn flood(&mut self, ingress: &Ingress<'_>, burst: &Burst<'_>, frame: u16, vid: Vid) {
-        let Frame { head, tag: came_with, .. } = &burst.frames()[usize::from(frame)];
+        let flooded = &burst.frames()[usize::from(frame)];
+        let Frame { head, tag: came_with, .. } = flooded;
         let Ok(Ethernet { dst, .. }) = Ethernet::parse(head.as_slice()) else { return };
         let storm = slot(ingress.ports, ingress.port).and_then(|slot| slot.storm.as_deref());
-        if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, ingress.now_ns)) {
+        if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, flooded, ingress.now_ns)) {
             ingress.counters.dropped_of(reason, burst, 1 << frame);
             return;
         }

@@ -11,7 +11,7 @@ use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_DEFAULT};
 use weir_policy::steering::{Receiver, Steering};
 
-use weir_wire::OffloadCaps;
+use weir_wire::{OffloadCaps, VnetHdr};
 
 use crate::burst::{Burst, Pieces, Scratch, TakenChain};
 use crate::crew::Options;
@@ -36,6 +36,8 @@ pub(crate) struct FakePort {
     id: PortId,
     /// Frames that it will send.
     to_send: Mutex<VecDeque<Vec<u8>>>,
+    /// The virtio-net header before each of them.
+    vnet: Mutex<VnetHdr>,
     /// With whom they wait for.
     waiting: Mutex<VecDeque<(PortId, Vec<u8>)>>,
     /// So many of those that wait are tried at once; the next time those behind the ones of which none went.
@@ -89,6 +91,7 @@ impl FakePort {
         Self {
             id,
             to_send: Mutex::default(),
+            vnet: Mutex::default(),
             waiting: Mutex::default(),
             tries: usize::MAX,
             try_from: AtomicUsize::new(0),
@@ -159,12 +162,14 @@ impl Port for FakePort {
                 tried
             }
         };
-        let buffer = HostBuffer::new(1 << 16);
+        let room = frames.iter().map(|frame| 12 + frame.len()).sum::<usize>();
+        let buffer = HostBuffer::new(room.max(1));
+        let vnet = self.vnet.lock().unwrap().to_bytes();
         let mut burst = scratch.lend();
         let mut at = 0;
         for (token, frame) in frames.iter().enumerate() {
             let slice = buffer.slice(at, 12 + frame.len()).unwrap();
-            slice.write(&[0; 12]);
+            slice.write(&vnet);
             slice.skip(12).write(frame);
             at += slice.len();
             let (token, len) = (token as u64, slice.len() as u32);

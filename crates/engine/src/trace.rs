@@ -239,7 +239,7 @@ impl Thinker<'_> {
         };
         self.filter(port, receiver.rules.rx.as_deref(), tag, true)?;
         if let Some(police) = receiver.police.as_deref() {
-            let over = police.would_refuse(self.burst.frames()[0].len, self.now_ns);
+            let over = police.would_refuse(&self.burst.frames()[0], self.now_ns);
             self.steps.push(Step::Police { port, over });
             if over {
                 return self.drop(port, DropReason::PolicedRx);
@@ -276,7 +276,8 @@ impl Thinker<'_> {
 
     fn storm(&mut self, sender: &Slot, dst: weir_wire::Mac) -> Result<(), Ends> {
         let storm = sender.storm.as_deref();
-        let dropped = storm.and_then(|storm| storm.would_refuse(dst, self.now_ns));
+        let dropped =
+            storm.and_then(|storm| storm.would_refuse(dst, &self.burst.frames()[0], self.now_ns));
         self.steps.push(Step::Storm { limited: storm.is_some(), dropped });
         dropped.map_or(Ok(()), |reason| self.drop(self.sender, reason))
     }

@@ -118,8 +118,8 @@ impl Worker {
         self.note(queue, what, &burst);
         self.age(now_ns);
 
-        let Forwarded { taken, sent_bytes, .. } = burst;
-        self.ready.settle(queue.port, turn, taken.frames, sent_bytes);
+        let Forwarded { taken, on_wire, .. } = burst;
+        self.ready.settle(queue.port, turn, taken.frames, on_wire);
         let others_ns = if dear::any() { charge_calls(&mut self.ready, &ports) } else { 0 };
         let cost = self.ready.charge(queue.port, begun, others_ns);
         self.ready.took(queue, cost.worker_ns);
@@ -143,12 +143,13 @@ impl Worker {
         since_ns: u64,
         now_ns: u64,
     ) -> Forwarded {
-        let (mut sent_bytes, mut parked) = (0, 0);
+        let (mut sent_bytes, mut on_wire, mut parked) = (0, (0, 0), 0);
         let Self { scratch, forwarder, stalls, shared, .. } = self;
         let taken = catch_unwind(AssertUnwindSafe(|| {
             let mut forward = |burst: &mut Burst<'_>| {
                 blocked::bring_in(burst);
                 sent_bytes = burst.bytes();
+                on_wire = burst.on_wire();
                 // After the frames were taken: whoever was there when they were sent gets them.
                 let view = shared.fabric.view();
                 let (port, counters) = (queue.port, &slot.counters);
@@ -168,7 +169,7 @@ impl Worker {
             forwarder.start_over(ports);
             Taken::default()
         });
-        Forwarded { taken, sent_bytes, parked }
+        Forwarded { taken, sent_bytes, on_wire, parked }
     }
 
     /// After its burst a queue is in turn again, waits for its rate, is looked at from time to time, or gives a kick.
@@ -198,7 +199,7 @@ impl Worker {
     /// A queue is another worker's, or nobody's.
     #[cold]
     fn let_go(&mut self, queue: TxQueue, turn: Turn) {
-        self.ready.settle(queue.port, turn, 0, 0);
+        self.ready.settle(queue.port, turn, 0, (0, 0));
         let ports = self.shared.ports.load();
         if let Some(slot) = slot(&ports, queue.port) {
             hand_over(&self.shared, slot, queue);
@@ -208,7 +209,7 @@ impl Worker {
     /// What a burst leaves to be done later: calls that are held, and frames that wait.
     #[inline]
     fn note(&mut self, queue: TxQueue, what: Take, burst: &Forwarded) {
-        let &Forwarded { taken, sent_bytes, parked } = burst;
+        let &Forwarded { taken, sent_bytes, parked, .. } = burst;
         stages::end(taken.frames);
         self.handle.bursts.add(u64::from(taken.frames > 0));
         self.pace.served(taken.frames, sent_bytes);
@@ -262,6 +263,8 @@ impl Worker {
 struct Forwarded {
     taken: Taken,
     sent_bytes: u64,
+    /// See [`Burst::on_wire`].
+    on_wire: (u64, u64),
     /// Frames of it that wait for receivers.
     parked: usize,
 }

@@ -9,14 +9,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_limits::{BURST_MAX, FRAME_LEN_MAX};
+use weir_limits::{BURST_MAX, FRAME_LEN_MAX, HEAD_LEN};
 
 /// Parts of a nanosecond, in which times are counted here: a short frame at a high rate takes less than one.
 /// A `u64` of them lasts for nine years of the clock.
 const PARTS_PER_NS: u64 = 64;
 const PARTS_PER_S: u64 = PARTS_PER_NS * 1_000_000_000;
 
-const _: () = assert!(FRAME_LEN_MAX as u64 * 8 < u64::MAX / PARTS_PER_S);
+// The bits of a frame whose segments have a byte of payload each, and the longest headers.
+const _: () = assert!(FRAME_LEN_MAX as u64 * (1 + HEAD_LEN as u64) * 8 < u64::MAX / PARTS_PER_S);
 const _: () = assert!(BURST_MAX <= u64::BITS as usize);
 
 /// A rate with a burst. What a token is (a bit, a packet) is the caller's.
@@ -26,6 +27,7 @@ const _: () = assert!(BURST_MAX <= u64::BITS as usize);
 #[derive(Debug)]
 pub struct Gcra {
     per_s: u64,
+    burst: u64,
     /// How long before that time a frame may come: what the burst takes at the rate.
     tolerance: u64,
     /// When the bucket is full again.
@@ -45,9 +47,10 @@ impl Gcra {
     /// A full bucket; neither may be 0, which counts as 1.
     pub fn new(per_s: u64, burst: u64) -> Self {
         let per_s = per_s.max(1);
-        let tolerance = u128::from(burst.max(1)) * u128::from(PARTS_PER_S) / u128::from(per_s);
+        let burst = burst.max(1);
+        let tolerance = u128::from(burst) * u128::from(PARTS_PER_S) / u128::from(per_s);
         let tolerance = u64::try_from(tolerance).unwrap_or(u64::MAX);
-        Self { per_s, tolerance, full_at: AtomicU64::new(0) }
+        Self { per_s, burst, tolerance, full_at: AtomicU64::new(0) }
     }
 
     /// Which of the first 64 frames may pass now; they are paid for. `frames` says what each costs (tokens).
@@ -87,6 +90,17 @@ impl Gcra {
     pub fn would_pass(&self, now_ns: u64, tokens: u32) -> bool {
         let owed = self.full_at.load(Ordering::Relaxed).saturating_sub(parts(now_ns));
         owed <= self.tolerance.saturating_sub(self.cost(tokens))
+    }
+
+    /// Whether one frame may pass now, which is paid for. Unlike with [`pass`](Self::pass), one of more `tokens` than the
+    /// burst never passes.
+    pub fn pass_within_burst(&self, now_ns: u64, tokens: u32) -> bool {
+        u64::from(tokens) <= self.burst && self.pass(now_ns, 1, [tokens].into_iter()).frames != 0
+    }
+
+    /// What [`pass_within_burst`](Self::pass_within_burst) would say. Nobody pays.
+    pub fn would_pass_within_burst(&self, now_ns: u64, tokens: u32) -> bool {
+        u64::from(tokens) <= self.burst && self.would_pass(now_ns, tokens)
     }
 
     /// Some of the frames that `passed` went nowhere after all: takes back what they have cost (tokens each).
@@ -196,6 +210,21 @@ mod tests {
         assert_eq!(pass(&bucket, 0, &[100_000, 100_000, 1]).0.frames, 0b001);
         assert_eq!(pass(&bucket, SECOND_NS / 10 - 1, &[100_000]).0.frames, 0);
         assert_eq!(pass(&bucket, SECOND_NS / 10, &[100_000]).0.frames, 1);
+    }
+
+    #[test]
+    fn within_the_burst_a_frame_of_more_never_passes_and_one_of_all_of_it_does() {
+        for (rate, burst) in [(3, 10), (1, 1), (7, 64)] {
+            let bucket = Gcra::new(rate, burst);
+            for now_ns in [0, 1000 * SECOND_NS] {
+                let beyond = burst as u32 + 1;
+                assert!(!bucket.would_pass_within_burst(now_ns, beyond));
+                assert!(!bucket.pass_within_burst(now_ns, beyond));
+                assert!(bucket.would_pass_within_burst(now_ns, burst as u32));
+                assert!(bucket.pass_within_burst(now_ns, burst as u32));
+                assert!(!bucket.pass_within_burst(now_ns, 1), "all was paid for");
+            }
+        }
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl VxlanPort {
             None if network.peers.is_empty() => {
                 return counters.dropped(DropReason::UnknownUnicast, 1);
             }
-            None if network.floods.pass(*now_ns, 1, [1].into_iter()).frames == 0 => {
+            None if !network.floods.pass_within_burst(*now_ns, frame.on_wire().packets) => {
                 return counters.dropped(DropReason::FloodBudget, 1);
             }
             None => &network.peers[..],

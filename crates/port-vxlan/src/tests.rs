@@ -342,6 +342,34 @@ fn the_overlay_takes_no_address_of_a_guest_here() {
 }
 
 #[test]
+fn a_gso_frame_for_all_peers_counts_as_its_segments() {
+    let mut rig = Rig::with(1);
+    let gso = |segments: usize| {
+        let mut frame = Vec::new();
+        etherparse::PacketBuilder::ethernet2(GUEST.0, [0xff; 6])
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 255], 64)
+            .udp(1000, 2000)
+            .write(&mut frame, &vec![0; 100 * segments])
+            .unwrap();
+        let header = VnetHdr {
+            flags: vnet::F_NEEDS_CSUM,
+            gso_type: vnet::GSO_UDP_L4,
+            hdr_len: 42,
+            gso_size: 100,
+            csum_start: 34,
+            csum_offset: 6,
+            num_buffers: 0,
+        };
+        (header, frame)
+    };
+    // More than a burst of 64: nothing of it goes, and nothing is paid.
+    rig.deliver(BLUE, &[gso(65)]);
+    assert_eq!(rig.drops(), [("flood_budget", 1)]);
+    rig.deliver(BLUE, &[gso(31), gso(31), gso(31)]);
+    assert_eq!(rig.drops(), [("flood_budget", 2)]);
+}
+
+#[test]
 fn broadcasts_go_to_every_peer_of_their_network_within_a_budget() {
     let mut rig = Rig::with(10);
     let sent = frame(Mac::BROADCAST, GUEST, 1, 60);

@@ -145,7 +145,7 @@ impl Segmenter {
             .filter(|len| *len > 0)
             .ok_or(GsoError::NoPayload { hdr_len, frame_len })?;
         let mss = u32::from(gso.size.max(1));
-        let segments = payload_len.div_ceil(mss);
+        let segments = gso.segments(frame_len);
         if segments > GSO_SEGMENTS_MAX {
             return Err(GsoError::TooManySegments { segments });
         }

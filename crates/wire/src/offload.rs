@@ -198,6 +198,12 @@ impl GsoKind {
 }
 
 impl Gso {
+    /// Packets that a frame of `frame_len` bytes is on a wire, at least 1.
+    pub fn segments(&self, frame_len: u32) -> u32 {
+        let payload = frame_len.saturating_sub(self.hdr_len.into());
+        payload.div_ceil(u32::from(self.size).max(1)).max(1)
+    }
+
     fn checked(
         hdr: &VnetHdr,
         csum: Option<CsumPartial>,

@@ -1,6 +1,9 @@
 //! What a port may receive in a second, while frames go through the switch. Rates are so low that what passes
 //! is the burst, and a frame for each second that a test takes on a machine with much else to do.
 
+use etherparse::PacketBuilder;
+use weir_wire::vnet;
+
 use super::*;
 use crate::share::{Rate, RateLimit};
 use crate::storm::StormLimit;
@@ -173,5 +176,161 @@ fn what_exceeds_a_storm_budget_is_dropped_and_counted_at_its_sender() {
     let late = started.elapsed().as_secs();
     for (dropped, expected) in drops.into_iter().zip([7, 8, 9]) {
         assert!((expected - late.min(expected)..=expected).contains(&dropped), "{drops:?}");
+    }
+}
+
+/// What a GSO frame's segments are.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Tcp4,
+    Tcp6,
+    Udp4,
+    Udp6,
+}
+
+const KINDS: [Kind; 4] = [Kind::Tcp4, Kind::Tcp6, Kind::Udp4, Kind::Udp6];
+const ALL_CAPS: [OffloadCaps; 2] = [OffloadCaps::NONE, every_cap()];
+
+const fn every_cap() -> OffloadCaps {
+    let tcp = OffloadCaps::CSUM.union(OffloadCaps::TSO4).union(OffloadCaps::TSO6);
+    tcp.union(OffloadCaps::USO)
+}
+
+/// A GSO frame to `to` (0xff: everybody), and the header that its guest gives it.
+fn gso(kind: Kind, to: u8, payload: usize, gso_size: u16) -> (Vec<u8>, VnetHdr) {
+    let dst = if to == 0xff { [0xff; 6] } else { [2, 0, 0, 0, 0, to] };
+    let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], dst);
+    let ip = match kind {
+        Kind::Tcp4 | Kind::Udp4 => ethernet.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64),
+        Kind::Tcp6 | Kind::Udp6 => ethernet.ipv6([1; 16], [2; 16], 64),
+    };
+    let payload = vec![0; payload];
+    let mut frame = Vec::new();
+    let is_tcp = matches!(kind, Kind::Tcp4 | Kind::Tcp6);
+    match is_tcp {
+        true => ip.tcp(1, 2, 3, 4).write(&mut frame, &payload).unwrap(),
+        false => ip.udp(1, 2).write(&mut frame, &payload).unwrap(),
+    }
+    let transport = if is_tcp { 20 } else { 8 };
+    let vnet = VnetHdr {
+        flags: vnet::F_NEEDS_CSUM,
+        gso_type: match kind {
+            Kind::Tcp4 => vnet::GSO_TCPV4,
+            Kind::Tcp6 => vnet::GSO_TCPV6,
+            Kind::Udp4 | Kind::Udp6 => vnet::GSO_UDP_L4,
+        },
+        hdr_len: 0,
+        gso_size,
+        csum_start: (frame.len() - payload.len() - transport) as u16,
+        csum_offset: if is_tcp { 16 } else { 6 },
+        num_buffers: 0,
+    };
+    (frame, vnet)
+}
+
+/// A sender and a receiver that has these capabilities, and their counters.
+struct Pair {
+    engine: Arc<Engine>,
+    ports: [(Arc<FakePort>, Arc<PortCounters>); 2],
+}
+
+impl Pair {
+    fn new(caps: OffloadCaps) -> Self {
+        let engine = Engine::start(1).unwrap();
+        let config = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
+        let ports = [OffloadCaps::NONE, caps].map(|caps| {
+            let mut made = None;
+            let make = |id, counters| {
+                made = Some(counters);
+                Arc::new(FakePort { caps, ..FakePort::new(id) })
+            };
+            let (id, port) = engine.add_port(config.clone(), make).unwrap();
+            engine.fabric().set_active(id, true).unwrap();
+            (port, made.unwrap())
+        });
+        Self { engine, ports }
+    }
+
+    fn receiver(&self) -> PortId {
+        self.ports[1].0.id
+    }
+
+    /// The sender sends `count` such frames, which have their ends when this returns: how many went through, as
+    /// segments of a frame of `segments`.
+    fn send(&self, (frame, vnet): &(Vec<u8>, VnetHdr), count: usize, segments: usize) -> usize {
+        let [(sender, _), (receiver, _)] = &self.ports;
+        receiver.got.lock().unwrap().clear();
+        let dropped = || -> u64 {
+            let counters = self.ports.iter().flat_map(|(_, counters)| counters.drops());
+            counters.map(|(_, frames)| frames).sum()
+        };
+        let before = dropped();
+        *sender.vnet.lock().unwrap() = *vnet;
+        send(&self.engine, sender, std::iter::repeat_n(frame.clone(), count));
+        let whole = receiver.caps != OffloadCaps::NONE;
+        let each = if whole { 1 } else { segments };
+        eventually("each frame has its end", || {
+            let arrived = receiver.got.lock().unwrap().len();
+            arrived % each == 0 && arrived / each + (dropped() - before) as usize == count
+        });
+        receiver.got.lock().unwrap().len() / each
+    }
+}
+
+#[test]
+fn a_gso_frame_costs_its_receiver_a_packet_for_each_segment_whether_it_is_cut_or_not() {
+    for caps in ALL_CAPS {
+        for kind in KINDS {
+            let pair = Pair::new(caps);
+            pair.engine.set_receive_limit(pair.receiver(), packets(1_050));
+            // 64 frames at once as far as frames go; 10 as far as packets do.
+            let passed = pair.send(&gso(kind, 0xff, 10_000, 100), 64, 100);
+            assert_eq!(passed, 10, "{kind:?} {caps}");
+        }
+    }
+}
+
+#[test]
+fn the_headers_of_each_segment_count_as_bits() {
+    for (kind, headers) in KINDS.into_iter().zip([54, 74, 42, 62]) {
+        let pair = Pair::new(every_cap());
+        let frame = 8 * (10 * headers + 1_000);
+        pair.engine.set_receive_limit(pair.receiver(), bits(7 * frame + frame / 2));
+        assert_eq!(pair.send(&gso(kind, 0xff, 1_000, 100), 20, 10), 7, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_gso_frame_beyond_the_packet_burst_passes_where_nothing_is_owed_and_is_owed_whole() {
+    let pair = Pair::new(every_cap());
+    pair.engine.set_receive_limit(pair.receiver(), packets(10));
+    assert_eq!(pair.send(&gso(Kind::Tcp4, 0xff, 60_000, 1), 20, 60_000), 1);
+    // 60,000 seconds' worth is owed: not one frame of a single segment passes while a test runs.
+    assert_eq!(pair.send(&gso(Kind::Tcp4, 0xff, 100, 100), 20, 1), 0);
+}
+
+#[test]
+fn a_flooded_gso_frame_counts_as_its_segments_and_one_beyond_the_burst_is_never_flooded() {
+    let rate = |burst| Some(Rate { per_s: 1, burst });
+    for caps in ALL_CAPS {
+        for kind in KINDS {
+            for dst in [[0xff; 6], [0x01, 0, 0x5e, 0, 0, 1], [2, 0, 0, 0, 0, 77]] {
+                let pair = Pair::new(caps);
+                let limit = StormLimit {
+                    broadcast: rate(1_050),
+                    multicast: rate(1_050),
+                    unknown: rate(1_050),
+                };
+                pair.engine.set_storm_limit(pair.ports[0].0.id, limit);
+                let to = |(mut frame, vnet): (Vec<u8>, VnetHdr)| {
+                    frame[..6].copy_from_slice(&dst);
+                    (frame, vnet)
+                };
+                let beyond = to(gso(kind, 0xff, 1_100, 1));
+                assert_eq!(pair.send(&beyond, 5, 1_100), 0, "{kind:?} {caps} {dst:x?}");
+                let hundred = to(gso(kind, 0xff, 10_000, 100));
+                assert_eq!(pair.send(&hundred, 64, 100), 10, "{kind:?} {caps} {dst:x?}");
+            }
+        }
     }
 }
