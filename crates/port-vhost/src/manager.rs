@@ -11,7 +11,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, beat, lock, supervise};
 use weir_fabric::PortId;
@@ -49,7 +48,7 @@ pub enum Endpoint {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Who connects: [`connect`], or another process for one that may not.
+        /// Who connects: [`crate::connect`], or another process for one that may not.
         dial: Dial,
     },
     /// A session on a connected socket, once.
@@ -201,19 +200,6 @@ impl From<Endpoint> for Source {
             Endpoint::Connected(stream) => Self::Once(Some(stream)),
         }
     }
-}
-
-/// Connects without waiting: a front end that listens but does not accept must not keep this
-/// thread from the others.
-///
-/// # Errors
-/// Nobody listens there, or who does has connections enough waiting.
-pub fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // EAGAIN, the listener's queue is full, is an error as any other: it is tried again.
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
 }
 
 /// How many front ends a socket may still have, of those that come one after the other.

@@ -1,12 +1,14 @@
 //! Listening on a Unix socket: never beside another server, never over somebody's file, never open too widely for a
 //! moment.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use miette::Diagnostic;
 use rustix::fs::{
@@ -125,7 +127,7 @@ impl BoundListener {
         remove_stale(path)?;
         let listener = bind(path, mode, group).map_err(io_error("listen on", path))?;
         let file = file_id(path).map_err(io_error("look at", path))?;
-        let made = Made::Here(BoundFile { path: path.into(), file });
+        let made = Made::Here(BoundFile::new(path, file));
         Ok(Self { listener, path: path.into(), file, made })
     }
 
@@ -176,14 +178,34 @@ impl BoundListener {
     }
 }
 
+/// Files of this process's own sockets.
+static OWN: Mutex<BTreeSet<FileId>> = Mutex::new(BTreeSet::new());
+
+fn own() -> MutexGuard<'static, BTreeSet<FileId>> {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connects to a front end that listens, and never to a socket of weir's own.
+///
+/// # Errors
+/// As of [`weir_port_vhost::connect`].
+pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
+    weir_port_vhost::connect(path, |file| own().contains(&file))
+}
+
 impl BoundFile {
+    fn new(path: &Path, file: FileId) -> Self {
+        own().insert(file);
+        Self { path: path.into(), file }
+    }
+
     /// The file that a weir which is gone has made, if it is there still.
     pub(crate) fn adopt(path: &Path, file: FileId, mode: SocketMode) -> Option<Self> {
         if !file_id(path).is_ok_and(|found| found == file) {
             return None;
         }
         set_mode(path, mode).ok()?;
-        Some(Self { path: path.into(), file })
+        Some(Self::new(path, file))
     }
 }
 
@@ -235,6 +257,7 @@ impl Drop for Lock {
 
 impl Drop for BoundFile {
     fn drop(&mut self) {
+        own().remove(&self.file);
         let _lock = self.path.parent().map(Lock::take);
         if file_id(&self.path).is_ok_and(|file| file == self.file) {
             // Nothing is left to do if it fails: the next start replaces a stale socket.
@@ -268,7 +291,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
         Err(error) => return Err(io_error("look at")(error)),
     }
     // Without waiting: who listens there and accepts nobody would keep whoever asks.
-    match weir_port_vhost::connect(path) {
+    match weir_port_vhost::look_for_listener(path) {
         Ok(_) => Err(ListenError::InUse { path: path.into() }),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(ListenError::InUse { path: path.into() })
@@ -325,12 +348,26 @@ fn set_mode(path: &Path, mode: SocketMode) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
-
     use super::*;
 
     fn mode(text: &str) -> SocketMode {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn weir_does_not_connect_to_itself_by_any_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let bound = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
+        fs::hard_link(&path, dir.path().join("b.sock")).unwrap();
+        std::os::unix::fs::symlink("a.sock", dir.path().join("c.sock")).unwrap();
+        for name in ["a.sock", "b.sock", "c.sock"] {
+            let error = dial(&dir.path().join(name)).unwrap_err();
+            assert!(error.to_string().contains("weir itself listens"), "{name}: {error}");
+        }
+        drop(bound);
+        let _other = UnixListener::bind(&path).unwrap();
+        dial(&path).unwrap();
     }
 
     #[test]
@@ -400,7 +437,7 @@ mod tests {
         let listener = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
-        let waiting: Vec<_> = std::iter::repeat_with(|| weir_port_vhost::connect(&path))
+        let waiting: Vec<_> = std::iter::repeat_with(|| weir_port_vhost::look_for_listener(&path))
             .take_while(Result::is_ok)
             .collect();
         assert!(!waiting.is_empty());

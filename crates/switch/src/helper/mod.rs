@@ -21,7 +21,7 @@ use weir_port_vhost::Records;
 
 use crate::explain::UplinkLayer;
 use crate::manager::{self, Gathering};
-use crate::unix_socket::{BoundListener, FileId, ListenError};
+use crate::unix_socket::{self, BoundListener, FileId, ListenError};
 
 mod fabric;
 mod serve;
@@ -215,7 +215,7 @@ impl Hands {
     /// How interfaces connect to front ends that listen.
     pub(crate) fn dial(&self) -> weir_port_vhost::Dial {
         match self {
-            Self::Own => Box::new(weir_port_vhost::connect),
+            Self::Own => Box::new(unix_socket::dial),
             Self::Helper(helper) => {
                 let helper = Arc::clone(helper);
                 Box::new(move |path| helper.connect(path))

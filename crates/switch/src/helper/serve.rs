@@ -16,7 +16,7 @@ use super::fabric::Fabric;
 use super::wire::{self, Answer, Request, Tasks};
 use super::{may_use, records_path, take_place};
 use crate::manager::{self, Gathering, UplinkInterface};
-use crate::unix_socket::{BoundFile, BoundListener, FileId};
+use crate::unix_socket::{self, BoundFile, BoundListener, FileId};
 
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
                            with; or start weir with --no-sandbox";
@@ -111,7 +111,7 @@ impl Serving {
             Request::OpenRecords { path } => self.open_records(&path),
             Request::RemoveRecords { path } => (self.remove_records(&path), None),
             Request::Connect { path } => {
-                self.connect(&path, || weir_port_vhost::connect(path.as_path()).map(Into::into))
+                self.connect(&path, || unix_socket::dial(path.as_path()).map(Into::into))
             }
             Request::ConnectKeeper { path } => {
                 self.connect(&path, || weir_keeper::connect(path.as_path()))

@@ -15,7 +15,7 @@ use weir_wire::Mac;
 use crate::events;
 use crate::explain::{AgentExplanation, AgentState};
 use crate::switch::Kept;
-use crate::unix_socket::BoundListener;
+use crate::unix_socket::{self, BoundListener};
 
 /// After an error of a virtual machine's agent, the next one is heard so much later (ns).
 const REST_NS: u64 = 1_000_000_000;
@@ -194,7 +194,7 @@ impl Agent {
     fn meet(&mut self, now_ns: u64) {
         let stream = match &self.listener {
             Some(listener) => listener.accept().map(|(stream, _)| stream),
-            None => weir_port_vhost::connect(self.path().as_path()),
+            None => unix_socket::dial(self.path().as_path()),
         };
         let macs = self.vifs.values().map(|vif| vif.mac).collect();
         match stream.and_then(|stream| AgentLink::new(stream, macs)) {

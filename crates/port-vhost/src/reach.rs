@@ -1,0 +1,224 @@
+//! Connects to a socket in a directory that somebody else may change.
+//!
+//! Who can write a directory can put a link there, or another socket, at any moment. So the way to a socket is walked
+//! with descriptors, and what was looked at is what is connected to. A link counts only where nobody but root and weir's
+//! own user could have put it.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::process::geteuid;
+
+/// As many as the kernel follows.
+const LINKS_MAX: usize = 40;
+
+/// Why a socket is not connected to, though somebody may listen there.
+#[derive(Debug, thiserror::Error)]
+enum Unreachable {
+    #[error(
+        "{} is a link in a directory that user {owner} can change: weir follows links only where nobody but root and its \
+         own user can make one; name the socket itself",
+        path.display()
+    )]
+    Link { path: PathBuf, owner: u32 },
+    #[error("{} is not a socket", .0.display())]
+    NotASocket(PathBuf),
+    #[error(
+        "{} belongs to user {socket}, in a directory that user {dir} can change: it must be that user's, root's or weir's",
+        path.display()
+    )]
+    Foreign { path: PathBuf, socket: u32, dir: u32 },
+    #[error("user {peer} listens on {}, which belongs to user {socket}", path.display())]
+    Peer { path: PathBuf, peer: u32, socket: u32 },
+    #[error("weir itself listens on {}", .0.display())]
+    Own(PathBuf),
+}
+
+impl From<Unreachable> for io::Error {
+    fn from(error: Unreachable) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, error)
+    }
+}
+
+/// Connects without waiting: a front end that listens but does not accept must not keep who connects from the others.
+/// `is_own` says of a file, by device and inode, whether weir itself listens there.
+///
+/// # Errors
+/// Nobody listens there, or who does has connections enough waiting. Of [`io::ErrorKind::PermissionDenied`] where the way
+/// leads by a link that somebody else could have put there, to a socket that is not the directory's owner's, or to weir.
+pub fn connect(path: &Path, is_own: impl FnOnce((u64, u64)) -> bool) -> io::Result<UnixStream> {
+    let socket = find(path)?;
+    let found = fstat(&socket)?;
+    if is_own((found.st_dev, found.st_ino)) {
+        return Err(Unreachable::Own(path.into()).into());
+    }
+    let stream = connect_to(&socket)?;
+    let (peer, owner) = (sockopt::socket_peercred(&stream)?.uid.as_raw(), found.st_uid);
+    if !is_ours(peer) && peer != owner {
+        return Err(Unreachable::Peer { path: path.into(), peer, socket: owner }.into());
+    }
+    Ok(stream)
+}
+
+/// Connects to whoever listens there, to see whether somebody does.
+///
+/// # Errors
+/// As of [`connect`], whoever is at the other end.
+pub fn look_for_listener(path: &Path) -> io::Result<UnixStream> {
+    connect_to(&find(path)?)
+}
+
+fn connect_to(socket: &OwnedFd) -> io::Result<UnixStream> {
+    // What was found, and not what has that name by now.
+    let this = format!("/proc/self/fd/{}", socket.as_raw_fd());
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // EAGAIN, the listener's queue is full, is an error as any other: it is tried again.
+    rustix::net::connect(&stream, &SocketAddrUnix::new(this)?)?;
+    Ok(stream.into())
+}
+
+fn is_ours(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
+}
+
+/// Whether nobody but root and this user can put something into a directory.
+fn is_safe(dir: &Stat) -> bool {
+    is_ours(dir.st_uid) && dir.st_mode & 0o022 == 0
+}
+
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
+    let named = |part: &Component<'_>| !matches!(part, Component::RootDir | Component::CurDir);
+    path.components().filter(named).map(|part| part.as_os_str().to_owned())
+}
+
+fn open_dir(path: &str) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A descriptor of the socket, by which nothing is done but to name it.
+fn find(path: &Path) -> io::Result<OwnedFd> {
+    let start = if path.is_absolute() { "/" } else { "." };
+    let (mut dir, mut walked) = (open_dir(start)?, PathBuf::from(start));
+    let mut left: VecDeque<_> = parts(path).collect();
+    let mut links = 0;
+    while let Some(name) = left.pop_front() {
+        let here = fstat(&dir)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let next = openat(&dir, &name, flags, Mode::empty())?;
+        let found = fstat(&next)?;
+        let named = walked.join(&name);
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::Symlink => {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(rustix::io::Errno::LOOP.into());
+                }
+                if !is_safe(&here) {
+                    return Err(Unreachable::Link { path: named, owner: here.st_uid }.into());
+                }
+                let target = readlinkat(&next, "", Vec::new())?.into_bytes();
+                let target = PathBuf::from(OsString::from_vec(target));
+                if target.is_absolute() {
+                    (dir, walked) = (open_dir("/")?, PathBuf::from("/"));
+                }
+                parts(&target).rev().for_each(|part| left.push_front(part));
+            }
+            FileType::Socket if left.is_empty() => {
+                let is_expected = found.st_uid == here.st_uid || is_ours(found.st_uid);
+                if !is_safe(&here) && !is_expected {
+                    let (socket, dir) = (found.st_uid, here.st_uid);
+                    return Err(Unreachable::Foreign { path: named, socket, dir }.into());
+                }
+                return Ok(next);
+            }
+            FileType::Directory if !left.is_empty() => (dir, walked) = (next, named),
+            _ => return Err(Unreachable::NotASocket(named).into()),
+        }
+    }
+    Err(Unreachable::NotASocket(walked).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn why(path: &Path) -> String {
+        connect(path, |_| true).unwrap_err().to_string()
+    }
+
+    /// A directory that anybody can change, as a tenant's is to root.
+    fn open_to_all() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_link_counts_where_nobody_else_can_make_one() {
+        let (own, theirs) = (tempfile::tempdir().unwrap(), open_to_all());
+        let target = own.path().join("target.sock");
+        let _listener = UnixListener::bind(&target).unwrap();
+        for dir in [&own, &theirs] {
+            symlink(&target, dir.path().join("last")).unwrap();
+            symlink(own.path(), dir.path().join("middle")).unwrap();
+            // One that leads to a link that counts.
+            symlink("last", dir.path().join("chain")).unwrap();
+        }
+        for name in ["last", "middle/target.sock", "chain"] {
+            // The way is good; that weir listens there is another reason.
+            assert!(why(&own.path().join(name)).contains("weir itself listens"), "{name}");
+            let refused = why(&theirs.path().join(name));
+            assert!(refused.contains("is a link in a directory"), "{name}: {refused}");
+        }
+        symlink("round", own.path().join("round")).unwrap();
+        let error = look_for_listener(&own.path().join("round")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::LOOP.raw_os_error()));
+    }
+
+    #[test]
+    fn what_is_no_socket_is_not_opened() {
+        let dir = open_to_all();
+        let at = |name: &str| dir.path().join(name);
+        rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        fs::write(at("file"), "").unwrap();
+        fs::create_dir(at("dir")).unwrap();
+        for name in ["fifo", "file", "dir", "file/x"] {
+            assert!(why(&at(name)).contains("is not a socket"), "{name}");
+        }
+        assert_eq!(look_for_listener(&at("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        drop(UnixListener::bind(at("stale")).unwrap());
+        let stale = look_for_listener(&at("stale")).unwrap_err();
+        assert_eq!(stale.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn root_another_users_socket_is_not_connected_to_in_a_tenants_directory() {
+        if !weir_testing::is_root("sockets of other users") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("a.sock");
+        let _listener = UnixListener::bind(&at).unwrap();
+        let give = |path: &Path, user| {
+            rustix::fs::chown(path, Some(rustix::fs::Uid::from_raw(user)), None).unwrap();
+        };
+        give(dir.path(), 1001);
+        give(&at, 1002);
+        assert!(why(&at).contains("belongs to user 1002, in a directory that user 1001"));
+        give(&at, 1001);
+        assert!(why(&at).contains("weir itself listens"));
+        assert!(connect(&at, |_| false).is_ok(), "root listens, and may anywhere");
+    }
+}
