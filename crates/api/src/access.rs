@@ -45,6 +45,15 @@ pub(crate) enum Caller {
     Network,
 }
 
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(user) => write!(f, "user {user}"),
+            Self::Network => f.write_str("a client over TCP"),
+        }
+    }
+}
+
 /// What a client over TCP has to know.
 #[derive(Clone)]
 pub struct Token(String);

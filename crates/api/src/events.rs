@@ -69,7 +69,7 @@ impl Hub {
             }
             let hub = self.clone();
             // A look that fails says so in the log.
-            let _ = self.work.ask(None, move |handler| hub.look(handler.glance())).await;
+            let _ = self.work.ask(None, None, move |handler| hub.look(handler.glance())).await;
         }
     }
 

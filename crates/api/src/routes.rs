@@ -20,7 +20,9 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use weir_config::PortName;
-use weir_limits::{CONTROL_CONNECTIONS_MAX, CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS};
+use weir_limits::{
+    CONTROL_CONNECTIONS_MAX, CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS, FRAME_LEN_MAX,
+};
 use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
 use weir_switch::stats::{Limit, PortStats, SwitchStats};
 
@@ -31,7 +33,7 @@ use crate::origin;
 use crate::page;
 use crate::places::{Places, Ticket};
 use crate::problem::Problem;
-use crate::work::Work;
+use crate::work::{Kind, Work};
 
 mod look;
 mod read;
@@ -84,8 +86,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(read::vifs, write::add_vif))
         .routes(routes!(write::change_vif, write::remove_vif))
         .routes(routes!(read::configuration, write::reload))
-        .routes(routes!(read::difference))
-        .routes(routes!(read::saved))
+        .routes(routes!(write::difference))
+        .routes(routes!(write::saved))
         .routes(routes!(write::stages))
         .routes(routes!(write::upgrade))
 }
@@ -152,27 +154,46 @@ async fn admit(
 enum For {
     Reader,
     Writer,
+    /// A writer whose request has expressions.
+    Compiler,
 }
 
-/// Whoever asks: those who may write have a thread that others cannot keep busy.
+/// Whoever asks: those who may write have threads that others cannot keep busy.
 pub(crate) struct Asker {
     whose: For,
+    caller: Caller,
     ticket: Arc<Ticket>,
 }
 
 impl Asker {
     fn of(parts: &Parts, api: &Api) -> Result<Self, Problem> {
-        let whose = match api.access.may_write(caller(parts)) {
+        let caller = caller(parts);
+        let whose = match api.access.may_write(caller) {
             true => For::Writer,
             false => For::Reader,
         };
         let ticket = parts.extensions.get().cloned().ok_or_else(Problem::unexpected)?;
-        Ok(Self { whose, ticket })
+        Ok(Self { whose, caller, ticket })
+    }
+
+    /// The most that a request of it has: of a reader's, a frame.
+    fn body_len_max(&self) -> usize {
+        match self.whose {
+            For::Reader => FRAME_LEN_MAX as usize,
+            For::Writer | For::Compiler => CONTROL_REQUEST_BYTES_MAX,
+        }
     }
 }
 
 /// Whoever asks, with the right to write.
 struct Writer(Asker);
+
+impl Writer {
+    /// For a request that has expressions: its thread waits for libpcap.
+    fn compiles(self) -> Asker {
+        Asker { whose: For::Compiler, ..self.0 }
+    }
+}
 
 impl FromRequestParts<Api> for Writer {
     type Rejection = Problem;
@@ -229,16 +250,17 @@ impl FromRequestParts<Api> for Named {
 
 /// The body of a request, which is there in time and is not too long.
 async fn body(asker: &Asker, request: Request) -> Result<Bytes, Problem> {
+    let most = asker.body_len_max();
     let too_long = || {
-        let detail = format!("a request has at most {CONTROL_REQUEST_BYTES_MAX} bytes");
+        let detail = format!("this request has at most {most} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     };
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > CONTROL_REQUEST_BYTES_MAX as u64) {
+    if announced.is_some_and(|length| length > most as u64) {
         return Err(too_long());
     }
-    let limited = Limited::new(request.into_body(), CONTROL_REQUEST_BYTES_MAX);
+    let limited = Limited::new(request.into_body(), most);
     asker.ticket.queues();
     let collected = timeout(BODY_TIMEOUT, limited.collect()).await;
     asker.ticket.works();
@@ -288,16 +310,21 @@ impl Api {
         asker: &Asker,
         job: impl FnOnce(&dyn ControlHandler) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let turn = match asker.whose {
+        let kind = match asker.whose {
             For::Writer => None,
-            For::Reader => {
+            For::Reader => Some(Kind::Read),
+            For::Compiler => Some(Kind::Compile),
+        };
+        let turn = match kind {
+            None => None,
+            Some(kind) => {
                 asker.ticket.queues();
-                let turn = self.work.reader().await;
+                let turn = self.work.turn(kind, asker.caller).await;
                 asker.ticket.works();
                 turn
             }
         };
-        self.work.ask(turn, job).await
+        self.work.ask(turn, Some(asker.caller), job).await
     }
 
     /// Has `job` answer a request.

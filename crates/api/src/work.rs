@@ -1,16 +1,18 @@
 //! The threads that ask the switch. A request may take its time, and the thread that reads sockets does not wait for it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 
 use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use weir_engine::beat;
-use weir_limits::CONTROL_WORKERS;
+use weir_limits::{CONTROL_COMPILES, CONTROL_READERS, CONTROL_WORKERS};
 use weir_switch::control::ControlHandler;
 
+use crate::access::Caller;
 use crate::problem::Problem;
 
 /// Name of each thread.
@@ -23,15 +25,70 @@ type Job = Box<dyn FnOnce(&dyn ControlHandler) + Send>;
 pub(crate) struct Workers {
     jobs: Option<mpsc::Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
-    readers: Arc<Semaphore>,
+    turns: Arc<Turns>,
 }
 
 /// Gives them something to do.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     jobs: mpsc::Sender<Job>,
-    /// One thread is left for those who may write.
-    readers: Arc<Semaphore>,
+    turns: Arc<Turns>,
+}
+
+/// What a request is of which only a few are done at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// It comes from somebody who may only read.
+    Read,
+    /// It has expressions, which take as long as libpcap does.
+    Compile,
+}
+
+/// Who may have a thread: of each kind so many, and of each caller one. Threads are left for all other requests, and
+/// whoever asks most waits for its own.
+#[derive(Debug)]
+struct Turns {
+    reads: Arc<Semaphore>,
+    compiles: Arc<Semaphore>,
+    of_callers: Mutex<BTreeMap<(Kind, Caller), Weak<Semaphore>>>,
+}
+
+/// A turn. Dropped, it is another's.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    // The thread is free first, then the caller's next request may come.
+    _thread: OwnedSemaphorePermit,
+    _caller: OwnedSemaphorePermit,
+}
+
+impl Turns {
+    fn new() -> Self {
+        let semaphore = |places| Arc::new(Semaphore::new(places));
+        let (reads, compiles) = (semaphore(CONTROL_READERS), semaphore(CONTROL_COMPILES));
+        Self { reads, compiles, of_callers: Mutex::default() }
+    }
+
+    fn of_caller(&self, kind: Kind, caller: Caller) -> Arc<Semaphore> {
+        let mut all = self.of_callers.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = all.get(&(kind, caller)).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(Semaphore::new(1));
+        all.insert((kind, caller), Arc::downgrade(&turn));
+        turn
+    }
+
+    /// Waits for the caller's own requests before it waits for others.
+    async fn next(&self, kind: Kind, caller: Caller) -> Option<Turn> {
+        let caller = self.of_caller(kind, caller).acquire_owned().await.ok()?;
+        let threads = match kind {
+            Kind::Read => &self.reads,
+            Kind::Compile => &self.compiles,
+        };
+        let thread = Arc::clone(threads).acquire_owned().await.ok()?;
+        Some(Turn { _thread: thread, _caller: caller })
+    }
 }
 
 impl Workers {
@@ -43,12 +100,11 @@ impl Workers {
             thread::Builder::new().name(NAME.into()).spawn(move || work(&*handler, &queue))
         };
         let threads = (0..CONTROL_WORKERS).map(spawn).collect::<io::Result<_>>()?;
-        let readers = Arc::new(Semaphore::new(CONTROL_WORKERS - 1));
-        Ok(Self { jobs: Some(jobs), threads, readers })
+        Ok(Self { jobs: Some(jobs), threads, turns: Arc::new(Turns::new()) })
     }
 
     pub(crate) fn work(&self) -> Option<Work> {
-        Some(Work { jobs: self.jobs.clone()?, readers: Arc::clone(&self.readers) })
+        Some(Work { jobs: self.jobs.clone()?, turns: Arc::clone(&self.turns) })
     }
 }
 
@@ -63,7 +119,7 @@ impl Drop for Workers {
 
 fn work(handler: &dyn ControlHandler, queue: &Mutex<mpsc::Receiver<Job>>) {
     // Whom it keeps waiting is its client.
-    beat::watch_this_thread(NAME, false);
+    beat::watch_this_thread(NAME, beat::Role::Own);
     loop {
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = beat::wait(next) else { return };
@@ -74,18 +130,19 @@ fn work(handler: &dyn ControlHandler, queue: &Mutex<mpsc::Receiver<Job>>) {
 }
 
 impl Work {
-    /// The turn of somebody who may only read.
-    pub(crate) async fn reader(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.readers).acquire_owned().await.ok()
+    /// The caller's turn for a request of this kind.
+    pub(crate) async fn turn(&self, kind: Kind, caller: Caller) -> Option<Turn> {
+        self.turns.next(kind, caller).await
     }
 
-    /// Has `job` done, in this turn if it is a reader's.
+    /// Has `job` done, in this turn if it needs one.
     ///
     /// # Errors
     /// It panicked, or weir is ending.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
-        turn: Option<OwnedSemaphorePermit>,
+        turn: Option<Turn>,
+        caller: Option<Caller>,
         job: impl FnOnce(&dyn ControlHandler) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let failed = |help: &str| {
@@ -96,9 +153,55 @@ impl Work {
         let job = move |handler: &dyn ControlHandler| {
             let _turn = turn;
             // The client may have gone.
-            let _ = answer.send(job(handler));
+            let done = match caller {
+                Some(caller) => beat::serving(|| caller.to_string(), || job(handler)),
+                None => job(handler),
+            };
+            let _ = answer.send(done);
         };
         self.jobs.send(Box::new(job)).map_err(|_| failed("weir is ending"))?;
         wait.await.map_err(|_| failed("weir's log says more; please report it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        let mut future = std::pin::pin!(future);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(ready) => Some(ready),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_caller_has_one_turn_of_each_kind_and_keeps_no_other_caller_waiting() {
+        let turns = Turns::new();
+        let [a, b] = [1, 2].map(Caller::User);
+        for kind in [Kind::Read, Kind::Compile] {
+            let first = now(turns.next(kind, a)).unwrap();
+            assert!(now(turns.next(kind, a)).is_none(), "{kind:?}");
+            assert!(now(turns.next(kind, b)).is_some(), "{kind:?}");
+            drop(first);
+            assert!(now(turns.next(kind, a)).is_some(), "{kind:?}");
+        }
+        assert!(
+            turns.of_callers.lock().unwrap().len() <= 1,
+            "callers without a turn are forgotten"
+        );
+    }
+
+    #[test]
+    fn all_turns_together_leave_a_thread_for_requests_that_need_none() {
+        let turns = Turns::new();
+        let mut taken = Vec::new();
+        for kind in [Kind::Read, Kind::Compile] {
+            taken.extend((0..64).map_while(|user| now(turns.next(kind, Caller::User(user)))));
+        }
+        assert_eq!(taken.len(), CONTROL_READERS + CONTROL_COMPILES);
+        assert!(taken.len() < CONTROL_WORKERS);
     }
 }

@@ -45,7 +45,8 @@ Exit codes:
   2  wrong command line
   3  the configuration has problems
   4  no weir is running on the control socket
-  5  `weir doctor` has found something wrong";
+  5  `weir doctor` has found something wrong
+  6  `weir run` was told to end and could not end in order: its log says who kept it";
 
 /// The commands by purpose, in the order of the help. [`Cli::parse_grouped`] prints them so.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -501,6 +502,7 @@ mod tests {
           3  the configuration has problems
           4  no weir is running on the control socket
           5  `weir doctor` has found something wrong
+          6  `weir run` was told to end and could not end in order: its log says who kept it
 
         `weir COMMAND --help` says more about a command.
         "#);

@@ -3,6 +3,7 @@
 //! * [`args`]: the command line of `weir`; [`vhost_user_net`]: that of `weir-vhost-user-net`.
 //! * [`run`]: `weir run` and `weir-vhost-user-net` around a switch.
 //! * [`vm_args`]: what plugs a VM into an interface.
+//! * `ending`: signals, and an end that takes no longer than it may.
 //! * `captured`: pcapng as it comes; `frame`: a frame in words.
 //! * [`top`]: `weir top`.
 //! * [`commands`]: the commands that need no switch in their own process; `show`: the tables that they print.
@@ -12,6 +13,7 @@
 pub mod args;
 mod captured;
 pub mod commands;
+mod ending;
 mod frame;
 pub mod run;
 mod show;

@@ -17,6 +17,9 @@ fn main() -> ExitCode {
     if let Some(ended) = weir_switch::upgrade::run_if_asked() {
         return ended;
     }
+    if let Some(ended) = weir_switch::compiler::run_if_asked() {
+        return ended;
+    }
     commands::exit_code(run(Cli::parse_grouped()))
 }
 

@@ -15,6 +15,7 @@ use weir_api::{ApiServer, Serving, ServingError};
 use weir_config::{Config, ConfigError, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
 use weir_limits::DESCRIPTORS_MAX;
+use weir_switch::compiler::Compiler;
 use weir_switch::control::ControlHandler;
 use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::ListenError;
@@ -24,6 +25,7 @@ use weir_switch::{Devices, Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 use weir_text::plain::{Obeyed, Plain};
 
 use crate::args::RunArgs;
+use crate::ending::{self, Asked, Asks, Left};
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
 
 /// How long a weir that has been replaced is there yet, for the answer to `weir upgrade`.
@@ -69,6 +71,9 @@ pub enum RunError {
     #[error("no weir is at the other end of standard input")]
     #[diagnostic(help("`weir upgrade` has the running weir start the new one"))]
     TakeOver(#[source] io::Error),
+    /// Nobody could compile expressions.
+    #[error("cannot start the process that compiles filter expressions")]
+    Compiler(#[source] io::Error),
     /// Signals cannot be caught.
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
@@ -103,6 +108,9 @@ fn run_beside(
     beside: Option<&Beside>,
 ) -> Result<(), RunError> {
     let defaults = &Defaults { keeper: args.keeper.clone(), ..defaults.clone() };
+    let mode = args.sandbox.mode();
+    // All expressions of this process, from those of its file on.
+    let compiler = Compiler::serve_this_process(mode).map_err(RunError::Compiler)?;
     let config = Config::load(&args.file, defaults)?;
     log_to_stderr();
     raise_descriptor_limit();
@@ -111,7 +119,6 @@ fn run_beside(
     let serving = Serving::of(&config.switch.api)?;
     let needs = Needs::of(&config).with_file(&file).with_group(serving.group());
     let needs = needs.beside(beside.is_some());
-    let mode = args.sandbox.mode();
     let service = Service::of_this_process();
     let starter = config.switch.keeper.is_some().then(Starter::start).transpose();
     let starter = starter.map_err(RunError::Starter)?;
@@ -122,6 +129,10 @@ fn run_beside(
     };
     let devices = Devices::open(&config, &keeping)?;
     sandbox::confine(mode, &needs)?;
+    let control = Some(config.switch.control.clone());
+    let left = Left { hands: hands.clone(), control, compiler: Some(compiler) };
+    let gone = signals.handle();
+    let asks = Asks::start(signals, left).map_err(RunError::Signals)?;
     let own = hands.clone();
     let switch = match beside {
         Some(old) => Switch::start_beside(&config, devices, own, keeping, || old.prepared())?,
@@ -129,10 +140,10 @@ fn run_beside(
     };
     switch.started_from(&file, defaults);
     if let Some(starter) = starter {
-        let (service, signals) = (service.clone(), signals.handle());
+        let service = service.clone();
         switch.upgrades_by(starter, move |process| {
             service.goes_on_as(process);
-            signals.close();
+            gone.close();
         });
     }
     let handler = Arc::clone(&switch) as Arc<dyn ControlHandler>;
@@ -156,20 +167,32 @@ fn run_beside(
     let watchdog = Watchdog::start(service.clone(), notes_of(&switch));
     let watchdog = watchdog.map_err(RunError::Watchdog)?;
     service.is_ready();
-    let end = wait_for_end(signals, || {
-        service.is_reloading();
-        switch.reload_file();
-        service.is_ready();
-    });
-    if end == End::Replaced {
+    let end = loop {
+        match asks.next() {
+            Some(Asked::Reload) => {
+                service.is_reloading();
+                switch.reload_file();
+                service.is_ready();
+            }
+            Some(Asked::Leave) => match switch.may_leave() {
+                Ok(()) => break Some(Asked::Leave),
+                Err(why) => tracing::error!(why, "not left to the next weir: this one goes on"),
+            },
+            end => break end,
+        }
+    };
+    let Some(end) = end else {
         // The answer to whoever has asked for it goes out.
         std::thread::sleep(ANSWER_GOES_OUT);
         std::process::exit(0);
-    }
+    };
     service.is_stopping();
+    if end == Asked::Leave {
+        ending::leaves_in_time().map_err(RunError::Signals)?;
+    }
     drop(watchdog);
     drop(control);
-    if end == End::ForTheNext {
+    if end == Asked::Leave {
         if switch.leave() {
             tracing::info!("front ends, rings and TAPs are left to the next weir");
             std::process::exit(0);
@@ -211,6 +234,9 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     let device = UplinkDevice::open(&uplink, &Keeping::default())?;
     sandbox::confine(mode, &needs)?;
     let nowhere: SocketPath = "/".parse().expect("a constant that is a valid path");
+    let end = signals.handle();
+    let left = Left { hands: hands.clone(), control: None, compiler: None };
+    let asks = Asks::start(signals, left).map_err(RunError::Signals)?;
     let switch = Switch::empty_with(
         Options { workers: 1, ..Options::default() },
         LatencyBudget::DEFAULT,
@@ -222,7 +248,6 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     vif.queues = args.queues;
     // As with any TAP back end: whatever the guest sends reaches the TAP.
     vif.mac_check = false;
-    let end = signals.handle();
     let _bound = match socket {
         BackendSocket::Listening(bound) => {
             let listener = bound.listener().try_clone().map_err(RunError::Socket)?;
@@ -244,7 +269,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
             None
         }
     };
-    if wait_for_end(signals, || ()) == End::Replaced {
+    if asks.next().is_none() {
         tracing::info!("stopping: the front end is gone");
     }
     Ok(())
@@ -262,36 +287,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// From here on these signals wait for [`wait_for_end`].
+/// From here on these signals wait for [`Asks`].
 fn catch_signals(signals: &[i32]) -> Result<Signals, RunError> {
     Signals::new(signals).map_err(RunError::Signals)
-}
-
-/// What a weir that ends leaves behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// Nothing.
-    ForGood,
-    /// All that it keeps.
-    ForTheNext,
-    /// Another process has it, or who asked for this one is gone.
-    Replaced,
-}
-
-/// Sleeps until SIGINT, SIGTERM or SIGUSR2, and calls `reload` for each SIGHUP, of those that `signals` has.
-fn wait_for_end(mut signals: Signals, reload: impl Fn()) -> End {
-    for signal in signals.forever() {
-        match signal {
-            SIGHUP => reload(),
-            SIGUSR2 => {
-                tracing::info!(signal, "stopping, for the next weir to go on");
-                return End::ForTheNext;
-            }
-            _ => {
-                tracing::info!(signal, "stopping");
-                return End::ForGood;
-            }
-        }
-    }
-    End::Replaced
 }

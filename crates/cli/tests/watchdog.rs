@@ -56,10 +56,15 @@ impl Weir {
 
     /// The thread of this name.
     fn thread(&self, name: &str) -> i32 {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
-        let mut tasks = tasks.map(|task| task.unwrap().path());
-        let is = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap().trim() == name;
-        tasks.find(is).unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap()
+        let is = |task: &PathBuf| {
+            fs::read_to_string(task.join("comm")).is_ok_and(|found| found.trim() == name)
+        };
+        // A thread names itself when it begins.
+        eventually(name, || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id())).ok()?;
+            let task = tasks.flatten().map(|task| task.path()).find(is)?;
+            task.file_name()?.to_str()?.parse().ok()
+        })
     }
 
     /// `None` if it does not answer.
@@ -152,4 +157,59 @@ fn a_worker_that_stands_still_is_named_and_the_service_manager_hears_nothing_unt
     assert_eq!(weir.news(), "WATCHDOG=1");
     assert!(weir.stats().unwrap().get("still").is_none());
     assert!(weir.log().contains("goes on"), "{}", weir.log());
+}
+
+#[test]
+fn a_thread_that_waits_is_named_with_its_party_and_the_service_manager_goes_on_hearing() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), "workers = 2\n[vif.a]\n", &["--no-sandbox"]);
+    assert_eq!(weir.other_news(), "READY=1");
+    let socket = dir.path().join("a.sock");
+    eventually("weir listens", || socket.exists().then_some(()));
+    for name in ["weir-sessions", "weir-manager", "weir-worker-1"] {
+        // Stopped where it sleeps it is not to be told from one that sleeps, so something comes for it.
+        let stopped = Stopped::at_once(weir.thread(name));
+        let _guest = UnixStream::connect(&socket);
+        for _ in 0..10 {
+            weir.news.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            assert_eq!(weir.news(), "WATCHDOG=1", "{name}");
+        }
+        assert!(weir.stats().is_some(), "{name}");
+        drop(stopped);
+    }
+}
+
+/// A weir whose orderly end waits for a thread that does not go on.
+#[test]
+fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left() {
+    for name in ["weir-worker-0", "weir-sessions", "weir-manager", "weir-control"] {
+        for options in [&["--no-sandbox"][..], &[]] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut weir = Weir::start(dir.path(), "workers = 1\n[vif.a]\n", options);
+            assert_eq!(weir.other_news(), "READY=1");
+            let socket = dir.path().join("a.sock");
+            assert!(socket.exists());
+            // A confined weir is not to be traced by whoever is not root.
+            if options.is_empty() && !rustix::process::geteuid().is_root() {
+                continue;
+            }
+            let stopped = Stopped::at_once(weir.thread(name));
+            let since = Instant::now();
+            weir.signal(Signal::TERM);
+            let status = eventually("it ends", || {
+                // A thread that is traced has ended when its tracer has heard of it.
+                let _ = waitpid(stopped.0, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG));
+                weir.process.try_wait().unwrap()
+            });
+            let log = weir.log();
+            drop(stopped);
+            assert!(since.elapsed() < Duration::from_secs(60), "{name}: {log}");
+            assert_eq!(status.code(), Some(6), "{name} {options:?}: {status}: {log}");
+            assert!(log.contains("ended out of order"), "{name}: {log}");
+            eventually("nothing is left", || {
+                let left = ["a.sock", "control.sock"].map(|name| dir.path().join(name).exists());
+                (left == [false, false]).then_some(())
+            });
+        }
+    }
 }

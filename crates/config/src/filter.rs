@@ -47,7 +47,7 @@ impl Eq for Expression {}
 impl Default for Expression {
     /// The empty one, which every frame matches.
     fn default() -> Self {
-        "".parse().expect("libpcap knows the empty expression")
+        Self { text: String::new(), program: Arc::new(Program::all()) }
     }
 }
 

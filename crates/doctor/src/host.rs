@@ -15,7 +15,7 @@ use super::{Host, Link, Permissions, Qemu, SocketFile, qemu};
 /// weir, as the kernel calls its process.
 const WEIR: &str = "weir";
 /// Processes that weir has beside it.
-const HELPERS: [&str; 2] = ["weir-helper", "weir-starter"];
+const HELPERS: [&str; 3] = ["weir-helper", "weir-starter", "weir-compiler"];
 /// The kernel's audit record of a seccomp filter's verdict.
 const SECCOMP: &str = "type=1326";
 /// How AppArmor and SELinux say that they have denied something.

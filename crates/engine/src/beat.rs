@@ -5,12 +5,17 @@
 //! so a beat costs a store.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use weir_fabric::PortId;
 
 use crate::lock::lock;
+
+/// How often a thread is looked at that is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +73,26 @@ impl Said {
     }
 }
 
+/// Who waits when a thread stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Guests: it moves packets.
+    Worker,
+    /// Whoever wants something new of it; packets go on.
+    Shared,
+    /// Only the client that it does something for.
+    Own,
+}
+
 /// A thread that beats.
 #[derive(Debug)]
 struct Thread {
     name: String,
     id: u32,
-    /// weir is to be started anew if it stands still.
-    is_vital: bool,
+    role: Role,
     said: AtomicU64,
+    /// Whom it serves, where that is no port.
+    party: Mutex<Option<String>>,
 }
 
 /// A thread as a watchdog sees it.
@@ -85,10 +102,24 @@ pub struct Seen {
     pub name: String,
     /// Its number at the kernel.
     pub id: u32,
-    /// Whether others depend on it, and not only who waits for it.
-    pub is_vital: bool,
+    /// Who waits when it stands still.
+    pub role: Role,
     /// What it has said last.
     pub said: Said,
+    /// Whom it serves or waits for.
+    pub party: Option<String>,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, said, party, .. } = self;
+        write!(f, "{name} {}", said.place().as_str())?;
+        match (party, said.port()) {
+            (Some(party), _) => write!(f, " for {party}"),
+            (None, Some(port)) => write!(f, " for port {port}"),
+            (None, None) => Ok(()),
+        }
+    }
 }
 
 static THREADS: Mutex<Vec<Arc<Thread>>> = Mutex::new(Vec::new());
@@ -98,8 +129,9 @@ pub fn seen() -> Vec<Seen> {
     let see = |thread: &Arc<Thread>| Seen {
         name: thread.name.clone(),
         id: thread.id,
-        is_vital: thread.is_vital,
+        role: thread.role,
         said: Said(thread.said.load(Ordering::Relaxed)),
+        party: lock(&thread.party).clone(),
     };
     lock(&THREADS).iter().map(see).collect()
 }
@@ -113,10 +145,11 @@ pub struct Beats {
 
 impl Beats {
     /// This thread is watched from now on.
-    pub fn begin(name: impl Into<String>, is_vital: bool) -> Self {
+    pub fn begin(name: impl Into<String>, role: Role) -> Self {
         let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let said = AtomicU64::new(Said::new(0, Place::Awake, None).0);
-        let thread = Arc::new(Thread { name: name.into(), id, is_vital, said });
+        let party = Mutex::default();
+        let thread = Arc::new(Thread { name: name.into(), id, role, said, party });
         lock(&THREADS).push(Arc::clone(&thread));
         Self { thread, turn: 0 }
     }
@@ -140,8 +173,8 @@ thread_local! {
 }
 
 /// Watches this thread for as long as it runs; [`asleep`] and [`awake`] are its beats.
-pub fn watch_this_thread(name: &str, is_vital: bool) {
-    THIS.with_borrow_mut(|this| *this = Some(Beats::begin(name, is_vital)));
+pub fn watch_this_thread(name: &str, role: Role) {
+    THIS.with_borrow_mut(|this| *this = Some(Beats::begin(name, role)));
 }
 
 /// This thread waits for something to do.
@@ -160,6 +193,51 @@ pub fn wait<T>(wait: impl FnOnce() -> T) -> T {
     let got = wait();
     awake();
     got
+}
+
+/// Does `work` for a party outside, which is named while it may keep this thread waiting.
+pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T {
+    let name = |party: Option<String>| {
+        THIS.with_borrow(|this| {
+            let thread = this.as_ref().map(|beats| Arc::clone(&beats.thread));
+            thread.and_then(|thread| std::mem::replace(&mut *lock(&thread.party), party))
+        })
+    };
+    /// Also where `work` panics.
+    struct Back<F: FnMut(Option<String>) -> Option<String>>(F, Option<String>);
+    impl<F: FnMut(Option<String>) -> Option<String>> Drop for Back<F> {
+        fn drop(&mut self) {
+            let before = self.1.take();
+            let _ = (self.0)(before);
+        }
+    }
+    let before = name(Some(party()));
+    let _back = Back(name, before);
+    awake();
+    work()
+}
+
+/// Waits until each thread that others depend on sleeps or has begun something else, and no longer than `patience`.
+///
+/// # Errors
+/// A thread that has done the same thing all the time, with what that is.
+pub fn all_go_on_within(patience: Duration) -> Result<(), String> {
+    let end = Instant::now() + patience;
+    let mut left = seen();
+    loop {
+        let now = seen();
+        left.retain(|before| {
+            let is_same = |thread: &&Seen| thread.id == before.id && thread.said == before.said;
+            before.role != Role::Own
+                && before.said.place() != Place::Asleep
+                && now.iter().any(|thread| is_same(&thread))
+        });
+        let Some(first) = left.first() else { return Ok(()) };
+        if Instant::now() >= end {
+            return Err(first.to_string());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 fn beat(place: Place) {
@@ -195,7 +273,7 @@ mod tests {
         let (told, wait_for) = std::sync::mpsc::channel();
         let (go, gone) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            watch_this_thread("beats-here", true);
+            watch_this_thread("beats-here", Role::Worker);
             wait(|| {
                 told.send(()).unwrap();
                 let _ = gone.recv();
@@ -203,9 +281,57 @@ mod tests {
         });
         wait_for.recv().unwrap();
         let seen = of("beats-here").unwrap();
-        assert_eq!((seen.said.place(), seen.is_vital), (Place::Asleep, true));
+        assert_eq!((seen.said.place(), seen.role), (Place::Asleep, Role::Worker));
         drop(go);
         thread.join().unwrap();
         assert_eq!(of("beats-here"), None);
+    }
+
+    #[test]
+    fn a_thread_names_the_party_that_it_serves_until_it_has_done_so_or_panicked() {
+        std::thread::spawn(|| {
+            watch_this_thread("serves-here", Role::Shared);
+            let party = || of("serves-here").unwrap().party;
+            serving(
+                || "user 7".into(),
+                || {
+                    assert_eq!(party().as_deref(), Some("user 7"));
+                    serving(|| "web0".into(), || assert_eq!(party().as_deref(), Some("web0")));
+                    assert_eq!(party().as_deref(), Some("user 7"));
+                    let said = of("serves-here").unwrap().to_string();
+                    assert_eq!(said, "serves-here works for user 7");
+                },
+            );
+            assert_eq!(party(), None);
+            let panics = || serving(|| "db0".into(), || panic!("as it may"));
+            assert!(std::panic::catch_unwind(panics).is_err());
+            assert_eq!(party(), None);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn whoever_leaves_waits_for_a_thread_that_works_and_not_for_one_that_stands_still() {
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            watch_this_thread("stays-here", Role::Shared);
+            serving(
+                || "web0".into(),
+                || {
+                    let _ = gone.recv();
+                },
+            );
+            asleep();
+        });
+        let found = || of("stays-here").and_then(|it| it.party);
+        while found().is_none() {
+            std::thread::yield_now();
+        }
+        let still = all_go_on_within(Duration::from_millis(50)).unwrap_err();
+        assert_eq!(still, "stays-here works for web0");
+        drop(go);
+        thread.join().unwrap();
+        assert_eq!(all_go_on_within(Duration::from_secs(60)), Ok(()));
     }
 }

@@ -29,7 +29,7 @@ pub fn panicked() -> BTreeMap<&'static str, Panics> {
 /// Runs `work` on the thread `name` until it returns. One that panics begins anew, with what it had, after a pause; too
 /// often, and it ends. Says whether it has returned.
 pub fn supervise(name: &'static str, mut work: impl FnMut()) -> bool {
-    beat::watch_this_thread(name, true);
+    beat::watch_this_thread(name, beat::Role::Shared);
     for panics in 1..=THREAD_PANICS_MAX {
         if catch_unwind(AssertUnwindSafe(&mut work)).is_ok() {
             return true;

@@ -34,7 +34,7 @@ use weir_limits::{LATENCY_BUDGET_NS_MAX, WORKER_PANICS_MAX};
 use weir_policy::lateness::Lateness;
 use weir_policy::pace::Pace;
 
-use crate::beat::{Beats, Place};
+use crate::beat::{Beats, Place, Role};
 use crate::blocked;
 use crate::burst::{Burst, Scratch};
 use crate::capture;
@@ -345,7 +345,7 @@ impl Worker {
             aged_secs: 0,
             touched: None,
             panics: 0,
-            beats: Beats::begin(format!("weir-worker-{index}"), true),
+            beats: Beats::begin(format!("weir-worker-{index}"), Role::Worker),
         }
     }
 

@@ -14,6 +14,23 @@ pub struct Instruction {
 }
 
 impl Instruction {
+    /// Bytes of an instruction between processes.
+    pub const LEN: usize = 8;
+
+    /// The instruction as bytes.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let [a, b] = self.code.to_le_bytes();
+        let [c, d, e, f] = self.k.to_le_bytes();
+        [a, b, self.jt, self.jf, c, d, e, f]
+    }
+
+    /// The instruction of these bytes.
+    #[must_use]
+    pub fn from_bytes([a, b, jt, jf, c, d, e, f]: [u8; Self::LEN]) -> Self {
+        Self { code: u16::from_le_bytes([a, b]), jt, jf, k: u32::from_le_bytes([c, d, e, f]) }
+    }
+
     /// Reads four decimal numbers, as `tcpdump -ddd` prints them and the crate `pcap` shows them.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use pcap::{Capture, Linktype};
 use weir_limits::{FILTER_EXPRESSION_LEN_MAX, FILTER_INSTRUCTIONS_MAX};
 
-use crate::instruction::Instruction;
+use crate::compile::{self, CAPTURED_LEN_MAX};
+
+use crate::instruction::{Instruction, RET};
 use crate::op::Op;
 
 /// A filter, checked: it ends whatever the packet is.
@@ -26,6 +27,23 @@ pub enum CompileError {
     /// libpcap does not understand it.
     #[error("{0}")]
     Expression(String),
+    /// It is dear: libpcap would have gone on.
+    #[error("libpcap was not done with it within {seconds} s")]
+    TooDear {
+        /// How long libpcap was given.
+        seconds: u64,
+    },
+    /// The process that libpcap runs in has ended over it.
+    #[error(
+        "libpcap ended over it: it takes more than {mib} MiB of memory, or is a fault of libpcap's"
+    )]
+    Ended {
+        /// How much memory that process may have.
+        mib: u64,
+    },
+    /// Nobody compiles.
+    #[error("it cannot be compiled: {0}")]
+    NoCompiler(String),
     /// libpcap made of it what weir does not run.
     #[error("libpcap compiled it to a program that weir does not run: {0}")]
     Program(#[from] InvalidProgram),
@@ -84,29 +102,26 @@ impl fmt::Display for Fault {
 }
 
 impl Program {
-    /// Compiles an expression of `pcap-filter(7)` for Ethernet frames, optimized. The empty expression matches all.
-    /// Host names are resolved now, which may block as long as the resolver does.
+    /// Compiles an expression of `pcap-filter(7)` for Ethernet frames, optimized. The empty expression matches all, and
+    /// needs no compiler. Who compiles is said in `compile.rs`.
     ///
     /// # Errors
     /// [`CompileError`], with libpcap's own words where it has some.
     pub fn compile(expression: &str) -> Result<Self, CompileError> {
+        if expression.is_empty() {
+            return Ok(Self::all());
+        }
         if expression.len() > FILTER_EXPRESSION_LEN_MAX {
             return Err(CompileError::TooLong { len: expression.len() });
         }
-        let refused = |error: pcap::Error| {
-            CompileError::Expression(match error {
-                pcap::Error::PcapError(words) => words,
-                other => other.to_string(),
-            })
-        };
-        let capture = Capture::dead(Linktype::ETHERNET).map_err(refused)?;
-        let compiled = capture.compile(expression, true).map_err(refused)?;
-        // Its text is all that the crate shows of an instruction.
-        let shown = compiled.get_instructions().iter().map(ToString::to_string);
-        let instructions: Option<Vec<_>> = shown.map(|text| Instruction::read(&text)).collect();
-        let unreadable = || CompileError::Expression("its program cannot be read".into());
-        let instructions = instructions.ok_or_else(unreadable)?;
-        Ok(Self::new(&instructions)?)
+        Ok(Self::new(&compile::instructions(expression)?)?)
+    }
+
+    /// The program that every frame matches, as libpcap writes it.
+    #[must_use]
+    pub fn all() -> Self {
+        let all = Instruction { code: RET, jt: 0, jf: 0, k: CAPTURED_LEN_MAX };
+        Self::new(&[all]).expect("a program that only returns")
     }
 
     /// Checks instructions: each is known, jumps forward and within, names memory that is there,

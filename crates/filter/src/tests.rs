@@ -439,3 +439,16 @@ fn what_libpcap_says_of_a_bad_expression_is_passed_on() {
     assert_eq!(Program::compile(&" ".repeat(len)), Err(CompileError::TooLong { len }));
     assert!(Program::compile(&" ".repeat(len - 1)).is_ok());
 }
+
+#[test]
+fn the_program_that_all_frames_match_is_the_one_that_libpcap_writes() {
+    assert_eq!(Program::new(&crate::compile_here("").unwrap()), Ok(Program::all()));
+    assert_eq!(Program::compile(""), Ok(Program::all()));
+}
+
+#[test]
+fn an_instruction_is_the_same_after_a_way_as_bytes() {
+    for instruction in crate::compile_here("tcp port 80 and ip[6] & 0x20 != 0").unwrap() {
+        assert_eq!(Instruction::from_bytes(instruction.to_bytes()), instruction);
+    }
+}

@@ -298,6 +298,12 @@ pub const STEERING_FLOW_IDLE_SECS: u32 = 3;
 pub const FILTER_RULES_MAX: usize = 32;
 /// Longest filter expression (bytes).
 pub const FILTER_EXPRESSION_LEN_MAX: usize = 1024;
+/// How long libpcap may take for one expression (s). A usual one takes a millisecond.
+pub const FILTER_COMPILE_SECS: u64 = 2;
+/// Address space of the process that libpcap runs in (MiB): the program and its libraries have 50 of it.
+pub const FILTER_COMPILER_MIB: u64 = 256;
+/// Answer of that process (bytes): a program, or libpcap's words.
+pub const FILTER_ANSWER_LEN_MAX: usize = 1 + 8 * FILTER_INSTRUCTIONS_MAX;
 /// Most instructions of one filter program (Linux and libpcap: `BPF_MAXINSNS`), and of all those of one
 /// port and direction: a packet costs at most so many.
 pub const FILTER_INSTRUCTIONS_MAX: usize = 4096;
@@ -475,8 +481,12 @@ pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most connections to the control socket at one time. One more takes the place of the one that has said nothing
 /// for longest, of the user who has most of them.
 pub const CONTROL_CONNECTIONS_MAX: usize = 32;
-/// Threads that do what requests ask for. Those who may only read have one less.
-pub const CONTROL_WORKERS: usize = 4;
+/// Threads that do what requests ask for.
+pub const CONTROL_WORKERS: usize = 6;
+/// How many of them do what readers ask; a user has one.
+pub const CONTROL_READERS: usize = 3;
+/// How many of them wait for expressions to be compiled; a user has one.
+pub const CONTROL_COMPILES: usize = 2;
 /// How long a control connection may take to send a head, to send a body, and to take an answer.
 pub const CONTROL_TIMEOUT_SECS: u64 = 5;
 /// How long `weir reload` waits for its answer: interfaces whose guests are stuck take their time to go.
@@ -570,6 +580,12 @@ pub const WORKER_PANICS_MAX: u32 = 16;
 pub const THREAD_PANICS_MAX: u32 = 16;
 /// Pause of a thread that has panicked before it begins anew (ns).
 pub const THREAD_PAUSE_NS: u64 = 100_000_000;
+/// How long an orderly end may take (ns): then weir ends as it is. With [`END_UNDOES_NS`] two seconds are kept.
+pub const END_IN_ORDER_NS: u64 = 1_300_000_000;
+/// How long the end of a weir that waits for nobody may take to restore and to say so (ns).
+pub const END_UNDOES_NS: u64 = 400_000_000;
+/// For how long a thread may do the same thing when this weir is to leave its guests to the next (ns).
+pub const LEAVES_WITHIN_NS: u64 = 1_000_000_000;
 /// A thread that has had no turn for so long, and does not sleep, stands still (ns).
 pub const STANDS_STILL_NS: u64 = 5_000_000_000;
 /// How often the watchdog looks (ns), or more often where the service manager wants to hear more often.
@@ -687,6 +703,10 @@ const _: () = {
     assert!(CONTAINER_BYTES_DEFAULT as usize <= CONTAINER_LEN_MAX / 2);
     assert!(PARKED_MAX >= BURST_MAX);
     assert!(CAPTURE_RING_LEN > BURST_MAX * FRAME_LEN_MAX as usize);
+    assert!(END_IN_ORDER_NS + END_UNDOES_NS < 2_000_000_000);
+    // libpcap's words quote the expression at most once.
+    assert!(FILTER_ANSWER_LEN_MAX > 2 * FILTER_EXPRESSION_LEN_MAX);
+    assert!(FILTER_COMPILE_SECS < CONTROL_TIMEOUT_SECS);
     assert!(FILTER_WINDOW_LEN > HEAD_LEN && FILTER_RULES_MAX < u8::MAX as usize);
     assert!(FILTER_RULES_MAX * (FILTER_EXPRESSION_LEN_MAX + 256) < CONTROL_REQUEST_BYTES_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
@@ -726,7 +746,8 @@ const _: () = {
     assert!(RATE_WAIT_NS < RATE_BURST_NS_DEFAULT && RATE_BURST_PACKETS_MAX > BURST_MAX as u32);
     assert!(RATE_BURST_BYTES_MIN < RATE_BURST_BYTES_MAX && RATE_BURST_BYTES_MAX < u64::MAX / 8);
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
-    assert!(CONTROL_WORKERS > 1 && CONTROL_WORKERS < CONTROL_CONNECTIONS_MAX);
+    assert!(CONTROL_WORKERS > CONTROL_READERS + CONTROL_COMPILES);
+    assert!(CONTROL_WORKERS < CONTROL_CONNECTIONS_MAX);
     assert!(CONTROL_TOKEN_LEN_MIN < CONTROL_TOKEN_LEN_MAX);
     assert!(CONTROL_TOKEN_LEN_MAX < CONTROL_HEAD_BYTES_MAX);
     assert!(EVENTS_LOOK_NS < BREACHES_TOLD_NS && BREACHES_TOLD_NS < DROPS_QUIET_NS);

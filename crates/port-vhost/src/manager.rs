@@ -291,7 +291,8 @@ impl Sessions {
             }
             for event in &events {
                 if let Some(id) = u16::try_from(event.data.u64()).ok().and_then(PortId::new) {
-                    self.accept(id);
+                    let party = self.entries.get(&id).map(|it| it.port.name().to_string());
+                    beat::serving(|| party.unwrap_or_default(), || self.accept(id));
                 }
             }
             self.do_due();

@@ -31,6 +31,9 @@ pub enum Profile {
     Helper,
     /// Descriptors that are held for another process, and nothing done with them.
     Keeper,
+    /// Expressions that are compiled for another process, over one socket. What is not on its list is refused and not
+    /// its end: libc looks for names in many ways, and does without.
+    Compiler,
 }
 
 /// What a thread reads that others may have made up.
@@ -63,6 +66,9 @@ type Call = (c_long, Vec<SeccompRule>);
 
 impl Programs {
     pub(crate) fn new(profile: Profile, enforcement: Enforcement) -> Result<Self, BackendError> {
+        if profile == Profile::Compiler {
+            return Self::of_compiler(enforcement);
+        }
         let helper = if profile == Profile::Helper { lists::HELPER } else { &[] };
         let process: &[&[c_long]] = match profile {
             Profile::Keeper => &[lists::ANY, lists::FILES, lists::KEEPER],
@@ -143,6 +149,23 @@ impl Programs {
         Ok(programs)
     }
 
+    fn of_compiler(enforcement: Enforcement) -> Result<Self, BackendError> {
+        let other = match enforcement {
+            Enforcement::Kill => SeccompAction::Errno(libc::EACCES.unsigned_abs()),
+            Enforcement::Log => SeccompAction::Log,
+        };
+        let mut process = Vec::new();
+        if enforcement == Enforcement::Kill {
+            let refusal = SeccompAction::Errno(libc::EACCES.unsigned_abs());
+            process.push(program(refused(Profile::Compiler)?, SeccompAction::Allow, refusal)?);
+        }
+        // The last one: it refuses what filters are installed with.
+        let calls = lists::COMPILER.iter().map(|call| (*call, Vec::new())).collect();
+        process.push(program(calls, other, SeccompAction::Allow)?);
+        let (worker, session, caller, control) = (vec![], vec![], vec![], vec![]);
+        Ok(Self { process, worker, session, caller, control })
+    }
+
     /// Filters this thread, and all that it makes from now on.
     pub(crate) fn install(self) -> Result<(), seccompiler::Error> {
         let programs = INSTALLED.get_or_init(|| self);
@@ -174,6 +197,8 @@ fn refused(profile: Profile) -> Result<Vec<Call>, BackendError> {
     if profile == Profile::Switch {
         calls.push((libc::SYS_socket, Vec::new()));
         calls.push((libc::SYS_connect, Vec::new()));
+    }
+    if matches!(profile, Profile::Switch | Profile::Compiler) {
         calls.push((libc::SYS_openat, writing(2)?));
         #[cfg(target_arch = "x86_64")]
         calls.push((libc::SYS_open, writing(1)?));

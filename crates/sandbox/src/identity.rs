@@ -4,7 +4,9 @@ use std::io;
 
 use nix::unistd::{Gid, Group, Uid, User};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::process::{
+    DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal,
+};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
@@ -162,6 +164,13 @@ pub(crate) fn give_up(
     set_capabilities(None, sets).map_err(cannot("give up capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(cannot("forbid tracing"))?;
     set_no_new_privs(true).map_err(cannot("refuse new privileges"))
+}
+
+/// This process is killed when the one that has started it ends.
+pub(crate) fn end_with_parent() -> Result<(), SandboxError> {
+    let step = "end with the process that started it";
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|errno| SandboxError::Identity { step, source: errno.into() })
 }
 
 #[cfg(test)]

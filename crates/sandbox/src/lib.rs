@@ -83,6 +83,10 @@ pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
     }
     let programs = calls::Programs::new(plan.profile, plan.enforcement)?;
     identity::give_up(plan.identity.as_ref(), identity::NONE)?;
+    if plan.profile == Profile::Compiler {
+        // A change of user undoes it, and a filter refuses it.
+        identity::end_with_parent()?;
+    }
     let files = match plan.enforcement {
         Enforcement::Kill => files::restrict(plan.readable, plan.writable)?,
         Enforcement::Log => Landlocked::No,

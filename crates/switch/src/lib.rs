@@ -10,6 +10,7 @@
 //! | [`capture`] | frames as they pass, as pcapng |
 //! | [`trace`] | what would become of a frame |
 //! | [`sandbox`] | what a program gives up before it serves anybody |
+//! | [`compiler`] | filter expressions are compiled by another process |
 //! | `helper` | who does for a confined program what it cannot do any more |
 //! | [`watchdog`] | threads that stand still; news for the service manager |
 //! | [`upgrade`] | a new weir takes the place of one that runs |
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod compiler;
 pub mod control;
 pub mod events;
 pub mod explain;

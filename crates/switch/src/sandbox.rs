@@ -14,17 +14,8 @@ use crate::helper::{Hands, Helper, Tasks};
 
 /// Who weir becomes where nobody says: this user, if there is one.
 const USER: &str = "weir";
-/// Files read while weir runs: threads and their CPU time, the machine's CPUs, and libpcap's names of services and
-/// protocols.
-const READABLE: [&str; 7] = [
-    "/proc",
-    "/sys/devices/system",
-    "/etc/services",
-    "/etc/protocols",
-    "/etc/nsswitch.conf",
-    "/etc/ethers",
-    "/etc/localtime",
-];
+/// Files read while weir runs: threads and their CPU time, the machine's CPUs, and libc's names of time zones.
+const READABLE: [&str; 3] = ["/proc", "/sys/devices/system", "/etc/localtime"];
 /// And what of Xen.
 const XEN_DEVICES: &str = "/dev/xen";
 const XEN_READABLE: &str = "/sys/bus";
@@ -39,6 +30,21 @@ pub enum SandboxMode {
     Log,
     /// weir keeps every privilege that it is started with.
     Off,
+}
+
+impl SandboxMode {
+    /// Its name between weir's processes.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Log => "log",
+            Self::Off => "off",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::On, Self::Log, Self::Off].into_iter().find(|mode| mode.as_str() == name)
+    }
 }
 
 /// Why weir does not serve anybody.

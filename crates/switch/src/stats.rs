@@ -84,6 +84,9 @@ pub struct StillThread {
     pub does: String,
     /// For which port.
     pub port: Option<PortName>,
+    /// Or for which other party: an agent, a client, an interface's front end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub party: Option<String>,
     /// For how long (s).
     pub seconds: f64,
     /// Where it is, as the kernel says.

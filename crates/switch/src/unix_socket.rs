@@ -1,14 +1,13 @@
 //! Listening on a Unix socket: never beside another server, never over somebody's file, never open too widely for a
 //! moment.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use miette::Diagnostic;
 use rustix::fs::{
@@ -87,6 +86,19 @@ pub(crate) type FileId = (u64, u64);
 enum Made {
     Here(BoundFile),
     Elsewhere { _removes: Remover },
+}
+
+/// The files of sockets of this process, for an end that waits for nobody.
+static FILES: Mutex<Vec<(PathBuf, FileId)>> = Mutex::new(Vec::new());
+
+/// Removes the files of all sockets that this process has made.
+pub(crate) fn remove_all() {
+    let files = std::mem::take(&mut *FILES.lock().unwrap_or_else(PoisonError::into_inner));
+    for (path, file) in files {
+        if file_id(&path).is_ok_and(|found| found == file) {
+            let _ = fs::remove_file(&path);
+        }
+    }
 }
 
 /// A socket's file. Dropping it removes it, unless another program has put its own there.
@@ -178,24 +190,21 @@ impl BoundListener {
     }
 }
 
-/// Files of this process's own sockets.
-static OWN: Mutex<BTreeSet<FileId>> = Mutex::new(BTreeSet::new());
-
-fn own() -> MutexGuard<'static, BTreeSet<FileId>> {
-    OWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Connects to a front end that listens, and never to a socket of weir's own.
 ///
 /// # Errors
 /// As of [`weir_port_vhost::connect`].
 pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
-    weir_port_vhost::connect(path, |file| own().contains(&file))
+    weir_port_vhost::connect(path, |file| {
+        let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        files.iter().any(|(_, own)| *own == file)
+    })
 }
 
 impl BoundFile {
     fn new(path: &Path, file: FileId) -> Self {
-        own().insert(file);
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        files.push((path.into(), file));
         Self { path: path.into(), file }
     }
 
@@ -257,7 +266,9 @@ impl Drop for Lock {
 
 impl Drop for BoundFile {
     fn drop(&mut self) {
-        own().remove(&self.file);
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|it| (&it.0, it.1) != (&self.path, self.file));
+        drop(files);
         let _lock = self.path.parent().map(Lock::take);
         if file_id(&self.path).is_ok_and(|file| file == self.file) {
             // Nothing is left to do if it fails: the next start replaces a stale socket.

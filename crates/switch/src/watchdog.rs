@@ -2,7 +2,7 @@
 //!
 //! Each thread says what it does by its beats ([`weir_engine::beat`]). One that says the same for too long, and does not
 //! sleep, stands still: the log and `weir stats` say which, where, and what the kernel knows. The service manager is told
-//! that weir is alive only while every vital thread beats, and then starts weir anew (`WatchdogSec=` of systemd).
+//! that weir is alive while any worker moves packets, and starts weir anew when none does (`WatchdogSec=` of systemd).
 //!
 //! | file | what |
 //! |---|---|
@@ -60,7 +60,7 @@ impl Watchdog {
             while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
                 let verdict = judge.look(clock::now_ns(), &beat::seen());
                 let ended = panicked().values().any(|thread| thread.ended);
-                if verdict.vital_beat && !ended {
+                if verdict.packets_move && !ended {
                     service.is_alive();
                 }
                 report(verdict);
@@ -96,6 +96,7 @@ fn report(verdict: Verdict) {
                 seconds = thread.ns / 1_000_000_000,
                 does = thread.place.as_str(),
                 port = thread.port.map(|port| port.to_string()),
+                waits_for = thread.party,
                 kernel = thread.kernel,
                 "a thread stands still"
             );

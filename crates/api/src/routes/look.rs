@@ -52,11 +52,12 @@ pub(super) async fn trace(
 )]
 pub(super) async fn trace_live(
     State(api): State<Api>,
-    Writer(asker): Writer,
+    writer: Writer,
     Named(name): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     const EXAMPLE: &str = "{\"filter\":\"tcp port 80\",\"frames\":10}";
+    let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
     let begun = api.ask(&asker, move |handler| {
         let trace = handler.follow(&name, &parsed(&bytes, EXAMPLE)?).map_err(refused)?;
@@ -80,10 +81,11 @@ pub(super) async fn trace_live(
 )]
 pub(super) async fn capture(
     State(api): State<Api>,
-    Writer(asker): Writer,
+    writer: Writer,
     request: Request,
 ) -> Result<Response, Problem> {
     const EXAMPLE: &str = "{\"ports\":[\"web0\"]}";
+    let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
     let begun = api.ask(&asker, move |handler| {
         let recording = handler.capture(parsed(&bytes, EXAMPLE)?).map_err(refused)?;

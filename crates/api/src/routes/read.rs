@@ -138,54 +138,6 @@ pub(super) async fn configuration(State(api): State<Api>, Reader(asker): Reader)
     api.answer(&asker, job).await
 }
 
-/// What a configuration would change. Nothing is changed.
-#[utoipa::path(
-    post, path = "/v1/configuration/difference",
-    request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
-    responses(
-        (status = 200, body = weir_config::reload::Difference),
-        (status = 409, body = Problem)
-    )
-)]
-pub(super) async fn difference(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    request: Request,
-) -> Result<Response, Problem> {
-    let bytes = body(&asker, request).await?;
-    let job = move |handler: &dyn ControlHandler| match handler
-        .handle(Ask::Diff { text: text(&bytes)? })
-    {
-        Answer::Difference { difference } => Ok(json(&difference)),
-        other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
-}
-
-/// A configuration with what runs in it: its comments and its order stay. Nothing is changed.
-#[utoipa::path(
-    post, path = "/v1/configuration/saved",
-    request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
-    responses(
-        (status = 200, body = ConfigurationText),
-        (status = 409, body = Problem)
-    )
-)]
-pub(super) async fn saved(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    request: Request,
-) -> Result<Response, Problem> {
-    let bytes = body(&asker, request).await?;
-    let job = move |handler: &dyn ControlHandler| match handler
-        .handle(Ask::Saved { text: text(&bytes)? })
-    {
-        Answer::Text { text } => Ok(json(&ConfigurationText { text })),
-        other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
-}
-
 /// What happens from now on, as server-sent events. A reader that is too slow loses events, and is told how many.
 #[utoipa::path(
     get, path = "/v1/events",

@@ -82,10 +82,11 @@ impl Api {
 )]
 pub(super) async fn add_vif(
     State(api): State<Api>,
-    Writer(asker): Writer,
+    writer: Writer,
     request: Request,
 ) -> Result<Response, Problem> {
     const EXAMPLE: &str = "a `config` of GET /v1/vifs";
+    let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
     let ask = move || Ok(Ask::VifAdd { config: parsed(&bytes, EXAMPLE)? });
     Ok(api.change(&asker, ask).await)
@@ -138,14 +139,67 @@ pub(super) async fn remove_vif(
 )]
 pub(super) async fn set_filter(
     State(api): State<Api>,
-    Writer(asker): Writer,
+    writer: Writer,
     Named(name): Named,
     request: Request,
 ) -> Result<Response, Problem> {
     const EXAMPLE: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
+    let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
     let ask = move || Ok(Ask::FilterSet { name, rules: parsed(&bytes, EXAMPLE)? });
     Ok(api.change(&asker, ask).await)
+}
+
+/// What a configuration would change. Nothing is changed. For those who may write: reading a configuration costs as much
+/// as its text asks for.
+#[utoipa::path(
+    post, path = "/v1/configuration/difference",
+    request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
+    responses(
+        (status = 200, body = weir_config::reload::Difference), (status = 403, body = Problem),
+        (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn difference(
+    State(api): State<Api>,
+    writer: Writer,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asker = writer.compiles();
+    let bytes = body(&asker, request).await?;
+    let job = move |handler: &dyn ControlHandler| match handler
+        .handle(Ask::Diff { text: text(&bytes)? })
+    {
+        Answer::Difference { difference } => Ok(json(&difference)),
+        other => Err(Problem::of(other)),
+    };
+    Ok(api.answer(&asker, job).await)
+}
+
+/// A configuration with what runs in it: its comments and its order stay. Nothing is changed. For those who may write, as
+/// the difference.
+#[utoipa::path(
+    post, path = "/v1/configuration/saved",
+    request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
+    responses(
+        (status = 200, body = ConfigurationText), (status = 403, body = Problem),
+        (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn saved(
+    State(api): State<Api>,
+    writer: Writer,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asker = writer.compiles();
+    let bytes = body(&asker, request).await?;
+    let job = move |handler: &dyn ControlHandler| match handler
+        .handle(Ask::Saved { text: text(&bytes)? })
+    {
+        Answer::Text { text } => Ok(json(&ConfigurationText { text })),
+        other => Err(Problem::of(other)),
+    };
+    Ok(api.answer(&asker, job).await)
 }
 
 /// Changes the switch to what a configuration says. `outcome` says whether it did.
@@ -159,11 +213,12 @@ pub(super) async fn set_filter(
 )]
 pub(super) async fn reload(
     State(api): State<Api>,
-    Writer(asker): Writer,
+    writer: Writer,
     how_much: Result<Query<HowMuch>, axum::extract::rejection::QueryRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
     let Query(HowMuch { partly }) = how_much.map_err(|error| Problem::bad(error.body_text()))?;
+    let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
     let job = move |handler: &dyn ControlHandler| match handler
         .handle(Ask::Reload { text: text(&bytes)?, partly })

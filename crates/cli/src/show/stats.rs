@@ -32,9 +32,10 @@ pub(super) fn stats(f: &mut String, it: &SwitchStats) -> fmt::Result {
         let end = if *ended { "and does nothing any more" } else { "and began anew" };
         writeln!(f, "{name} panicked {panics} times {end}: see the log, and report it")?;
     }
-    for StillThread { name, does, port, seconds, kernel } in &it.still {
+    for StillThread { name, does, port, party, seconds, kernel } in &it.still {
         let port = port.as_ref().map_or(String::new(), |port| format!(" of {port}"));
-        writeln!(f, "{name} stands still for {seconds:.0} s: it {does}{port}; {kernel}")?;
+        let party = party.as_ref().map_or(String::new(), |party| format!(" for {party}"));
+        writeln!(f, "{name} stands still for {seconds:.0} s: it {does}{port}{party}; {kernel}")?;
     }
     if it.ports.is_empty() {
         return writeln!(f, "no ports; add one with `weir vif add NAME`");

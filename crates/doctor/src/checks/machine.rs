@@ -95,6 +95,9 @@ pub(super) fn helper_ended(facts: &Facts, found: &mut Vec<Finding>) {
             "weir-starter" => {
                 "weir cannot be upgraded: the process that starts the next one has ended"
             }
+            "weir-compiler" => {
+                "weir takes no filter expressions: the process that has them compiled has ended"
+            }
             _ => {
                 "weir cannot open files or make sockets: the process that does so for it has ended"
             }

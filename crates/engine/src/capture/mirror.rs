@@ -84,7 +84,7 @@ impl Engine {
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             weir_sandbox::narrow(weir_sandbox::Thread::Worker);
             // Not vital: the memory of its port's guest may keep it waiting.
-            beat::watch_this_thread(NAME, false);
+            beat::watch_this_thread(NAME, beat::Role::Own);
             if catch_unwind(AssertUnwindSafe(|| deliveries.run())).is_err() {
                 tracing::error!(port = %to, "a mirror panicked and has ended (please report it)");
             }

@@ -101,6 +101,14 @@ pub(super) const HELPER: &[c_long] = &[
 /// Packets with descriptors, from a socket that is listening.
 pub(super) const KEEPER: &[c_long] = &[SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_getsockopt];
 
+/// Memory, the socket that is there, and files of names. No thread, no process, no signal, no other socket.
+#[rustfmt::skip]
+pub(super) const COMPILER: &[c_long] = &[
+    SYS_brk, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap, SYS_madvise, SYS_futex, SYS_restart_syscall,
+    SYS_openat, SYS_newfstatat, SYS_fstat, SYS_read, SYS_lseek, SYS_close,
+    SYS_recvfrom, SYS_sendto, SYS_write, SYS_getrandom, SYS_rt_sigreturn, SYS_sigaltstack, SYS_exit_group,
+];
+
 /// What is asked of descriptors: not to block, not to be inherited, how much is to be read, whether it is a terminal, and
 /// how wide. Any other question has the answer of a descriptor that does not know it.
 pub(super) const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, FIONREAD, TCGETS, TCGETS2, TIOCGWINSZ];

@@ -238,6 +238,20 @@ impl Hands {
         }
     }
 
+    /// Restores and removes all that this weir has changed and made, while its threads may have any lock. A helper does so
+    /// even when weir has ended.
+    pub fn let_go(&self, control: Option<&SocketPath>) {
+        match self {
+            Self::Own => {
+                control.into_iter().for_each(manager::restore_left_over);
+                unix_socket::remove_all();
+            }
+            Self::Helper(helper) => {
+                drop(wire::send(helper.last_word.as_fd(), &Request::End, None));
+            }
+        }
+    }
+
     /// Restores what a killed weir with this control socket has left changed; a helper did so at its start.
     pub(crate) fn restore_left_over(&self, control: &SocketPath) {
         if let Self::Own = self {
@@ -294,6 +308,8 @@ impl Hands {
 #[derive(Debug)]
 pub struct Helper {
     socket: Mutex<Option<OwnedFd>>,
+    /// The same, for a word that waits for no answer.
+    last_word: OwnedFd,
     process: Child,
     /// Where sockets may be: beside the control socket, and these.
     control: Option<SocketPath>,
@@ -357,8 +373,9 @@ impl Helper {
             .stdout(Stdio::null())
             .spawn()?;
         let (control, sockets) = (tasks.control.clone(), sockets.into_iter().collect());
+        let last_word = ours.try_clone()?;
         let socket = Mutex::new(Some(ours));
-        let helper = Self { socket, process, control, sockets, gone: Once::new() };
+        let helper = Self { socket, last_word, process, control, sockets, gone: Once::new() };
         helper.ask(&Request::Begin(tasks))?;
         for path in &helper.sockets {
             helper.ask(&Request::Allow { path: path.clone() })?;
@@ -441,7 +458,7 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         // It ends when nobody is at the other end.
-        self.socket.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        let _ = rustix::net::shutdown(&self.last_word, rustix::net::Shutdown::Both);
         let _ = self.process.wait();
     }
 }

@@ -23,8 +23,8 @@ const HELP_SOCKET: &str = "put the socket beside the control socket, or into the
 
 /// Serves the weir at the other end of `socket` until it closes.
 ///
-/// Sockets and interfaces stay as they are then: a weir that ends has restored them, and after a SIGKILL the next
-/// weir does.
+/// Sockets and interfaces stay as they are then: a weir that ends has restored them or has said [`Request::End`], and
+/// after a SIGKILL the next weir does.
 pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-helper");
     log();
@@ -39,12 +39,15 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     let mut answer = (Answer::Done, None);
     loop {
         let lent = answer.1.as_ref().map(AsFd::as_fd);
-        if wire::send(socket.as_fd(), &answer.0, lent).is_err() {
-            break;
-        }
+        // A weir that does not wait for an answer may have said that it ends.
+        let _ = wire::send(socket.as_fd(), &answer.0, lent);
         // It is weir's alone from here on.
         drop(answer);
         answer = match wire::receive(socket.as_fd()) {
+            Ok(Some((Request::End, _))) => {
+                helper.undo();
+                break;
+            }
             Ok(Some((request, _))) => helper.answer(request),
             Ok(None) => break,
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
@@ -83,6 +86,12 @@ impl Serving {
         Self { tasks, sockets, confined: false, bound, interfaces, fabric }
     }
 
+    /// Restores and removes all, as a weir that ends in order has it done.
+    pub(super) fn undo(&mut self) {
+        self.interfaces.clear();
+        self.bound.clear();
+    }
+
     pub(super) fn answer(&mut self, request: Request) -> (Answer, Option<Given>) {
         match request {
             Request::Allow { path } if !self.confined => {
@@ -98,7 +107,7 @@ impl Serving {
                     Err(error) => (refused(format!("cannot be confined: {error}"), None), None),
                 }
             }
-            Request::Begin(_) | Request::Allow { .. } | Request::Confine => {
+            Request::Begin(_) | Request::Allow { .. } | Request::Confine | Request::End => {
                 (refused("it has begun".into(), None), None)
             }
             Request::Bind { path, mode } => self.bind(path, mode),

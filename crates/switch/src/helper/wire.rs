@@ -123,6 +123,8 @@ pub(super) enum Request {
     LeaveFabric,
     /// Lets a virtual processor's thread run on these processors only.
     Pin { thread: u32, cpus: BTreeSet<u16> },
+    /// weir ends and waits for nobody: restores and removes all that was changed and made. There is no answer.
+    End,
 }
 
 /// What the helper says.

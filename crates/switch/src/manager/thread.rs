@@ -268,7 +268,8 @@ impl Run {
             let ready = self.sleep();
             let now_ns = clock::now_ns();
             for (agent, ready) in self.agents.iter_mut().zip(ready) {
-                agent.serve(ready, now_ns);
+                let party = format!("the agent at {}", agent.path());
+                beat::serving(|| party, || agent.serve(ready, now_ns));
             }
             self.note_polls();
             while let Ok(command) = self.commands.try_recv() {

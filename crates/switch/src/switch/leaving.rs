@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use weir_config::UplinkKind;
 use weir_engine::beat;
+use weir_limits::LEAVES_WITHIN_NS;
 
 use super::Switch;
 use crate::control::{Refusal, Response};
@@ -58,6 +59,19 @@ impl Switch {
         self.note();
         self.keeper.leave();
         true
+    }
+
+    /// Whether it can leave in time: a thread that stands still would not end, and its guests would have neither weir.
+    ///
+    /// # Errors
+    /// Who keeps it, and what to do.
+    pub fn may_leave(&self) -> Result<(), String> {
+        if !self.keeper.is_there() {
+            return Ok(());
+        }
+        beat::all_go_on_within(Duration::from_nanos(LEAVES_WITHIN_NS)).map_err(|still| {
+            format!("{still}, and does not go on: ask again when it does; `weir stats` names it")
+        })
     }
 
     /// [Leaves](Self::leave), and stays in memory: its end would be that of its guests' connections. Without a keeper it
@@ -131,6 +145,9 @@ impl Switch {
         }
         if self.xen.lock().unwrap_or_else(|e| e.into_inner()).is_some() {
             return Err(Failed::new("guests of Xen cannot be taken over", restart));
+        }
+        if let Err(why) = self.may_leave() {
+            return Err(Failed { message: why, help: Some(restart.into()) });
         }
         let ports = self.ports();
         let mut others = ports.uplinks.iter().filter(|it| it.config.kind == UplinkKind::AfXdp);

@@ -136,7 +136,7 @@ impl Switch {
         let text = self.hands.open_config(&file).and_then(|open| read_text(open, &file));
         match text {
             Ok(text) => {
-                self.one_after_the_other(|it| it.reload(&text, false));
+                self.reload(&text, false);
             }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -146,7 +146,7 @@ impl Switch {
     }
 
     pub(super) fn diff(&self, text: &str) -> Response {
-        match self.compare(text) {
+        match self.parsed(text).and_then(|config| self.compare(config)) {
             Ok(Compared { difference, .. }) => {
                 Response::Difference { difference: difference.into() }
             }
@@ -154,8 +154,20 @@ impl Switch {
         }
     }
 
+    /// A configuration is read before anybody waits: its expressions may take their time.
     pub(super) fn reload(&self, text: &str, partly: bool) -> Response {
-        let Compared { config, difference, steps, check } = match self.compare(text) {
+        let (config, own) = (self.parsed(text), self.is_own_file(text));
+        self.one_after_the_other(|it| it.change_to(config, partly, own))
+    }
+
+    fn change_to(
+        &self,
+        config: Result<Config, Box<Response>>,
+        partly: bool,
+        own: bool,
+    ) -> Response {
+        let compared = config.and_then(|config| self.compare(config));
+        let Compared { config, difference, steps, check } = match compared {
             Ok(compared) => compared,
             Err(refusal) => {
                 if let Response::Error { message, .. } = &*refusal {
@@ -175,7 +187,6 @@ impl Switch {
             tracing::error!(problem, "not reloaded, nothing changed");
             return Response::error(problem);
         } else {
-            let own = self.is_own_file(text);
             self.carry_out(&config, steps, &difference, own)
         };
         let news = match &outcome {
@@ -189,7 +200,8 @@ impl Switch {
 
     /// The text with what runs in it.
     pub(super) fn saved(&self, text: &str) -> Response {
-        let saved = self.beside(text, |running, config| running.saved(text, config));
+        let config = self.parsed(text);
+        let saved = config.and_then(|config| self.beside(|running| running.saved(text, &config)));
         match saved {
             Ok(Ok(text)) => Response::Text { text },
             Ok(Err(error)) => Response::error(error.to_string()),
@@ -197,27 +209,26 @@ impl Switch {
         }
     }
 
-    fn compare(&self, text: &str) -> Result<Compared, Box<Response>> {
-        self.beside(text, |running, config| {
-            let (difference, steps) = running.compare(config);
-            let check = running.check(&steps);
-            Compared { config: config.clone(), difference, steps, check }
-        })
+    fn parsed(&self, text: &str) -> Result<Config, Box<Response>> {
+        let defaults = self.source().as_ref().map(|source| source.defaults.clone());
+        let defaults = defaults.ok_or_else(no_source)?;
+        let config = Config::from_toml("the configuration", text, &defaults);
+        config.map_err(|error| refusal(&error).into())
     }
 
-    /// What runs, beside what `text` says.
-    fn beside<T>(
-        &self,
-        text: &str,
-        look: impl FnOnce(&Running<'_>, &Config) -> T,
-    ) -> Result<T, Box<Response>> {
+    fn compare(&self, config: Config) -> Result<Compared, Box<Response>> {
+        let (difference, steps, check) = self.beside(|running| {
+            let (difference, steps) = running.compare(&config);
+            let check = running.check(&steps);
+            (difference, steps, check)
+        })?;
+        Ok(Compared { config, difference, steps, check })
+    }
+
+    /// What runs.
+    fn beside<T>(&self, look: impl FnOnce(&Running<'_>) -> T) -> Result<T, Box<Response>> {
         let source = self.source();
-        let Some(source) = &*source else {
-            let refusal = Response::error("this switch was not set up by a configuration");
-            return Err(refusal.into());
-        };
-        let config = Config::from_toml("the configuration", text, &source.defaults);
-        let config = config.map_err(|error| Box::new(refusal(&error)))?;
+        let source = source.as_ref().ok_or_else(no_source)?;
         let ports = self.ports();
         let vifs = ports.vifs.iter().map(|vif| RunningVif {
             config: &vif.config,
@@ -236,7 +247,7 @@ impl Switch {
                 pin_vcpus: source.may_pin,
             },
         };
-        Ok(look(&running, &config))
+        Ok(look(&running))
     }
 
     fn carry_out(
@@ -500,6 +511,10 @@ impl Switch {
         self.engine.remove_port(uplink.id);
         tracing::info!(uplink = %name, "uplink removed");
     }
+}
+
+fn no_source() -> Box<Response> {
+    Response::error("this switch was not set up by a configuration").into()
 }
 
 /// What is wrong with a configuration, on one line each.

@@ -36,9 +36,7 @@ impl ControlHandler for Switch {
             Request::ConfigFile => Response::ConfigFile { path: self.config_file() },
             Request::Diff { text } => self.diff(&text),
             Request::Saved { text } => self.saved(&text),
-            Request::Reload { text, partly } => {
-                self.one_after_the_other(|it| it.reload(&text, partly))
-            }
+            Request::Reload { text, partly } => self.reload(&text, partly),
             Request::Upgrade => self.upgrade(),
             Request::VifList => self.vif_list(),
             Request::VifExplain { name } => self.vif_explain(&name),

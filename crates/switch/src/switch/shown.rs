@@ -382,6 +382,7 @@ fn still_thread(ports: &Ports, thread: Still) -> StillThread {
         name: thread.name,
         does: thread.place.as_str().into(),
         port: port.map(|(_, name)| name.clone()),
+        party: thread.party,
         seconds: Duration::from_nanos(thread.ns).as_secs_f64(),
         kernel: thread.kernel,
     }

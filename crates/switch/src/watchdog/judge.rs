@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_engine::beat::{Place, Said, Seen};
+use weir_engine::beat::{Place, Role, Said, Seen};
 use weir_fabric::PortId;
 
 /// A thread that stands still.
@@ -15,6 +15,8 @@ pub(crate) struct Still {
     pub(crate) place: Place,
     /// For which port.
     pub(crate) port: Option<PortId>,
+    /// Or for which other party.
+    pub(crate) party: Option<String>,
     /// For how long (ns).
     pub(crate) ns: u64,
     /// What the kernel said of it when that was found.
@@ -28,8 +30,8 @@ pub(super) struct Verdict {
     pub(super) still: Vec<Still>,
     /// Those that did at the look before, and do not any more.
     pub(super) went_on: Vec<String>,
-    /// No thread stands still that others depend on.
-    pub(super) vital_beat: bool,
+    /// Not all workers stand still.
+    pub(super) packets_move: bool,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl Judge {
         let passed_ns = passed_ns.min(self.every_ns.saturating_mul(2));
         self.threads.retain(|id, _| seen.iter().any(|thread| thread.id == *id));
         let mut still = Vec::new();
-        for Seen { name, id, said, .. } in seen {
+        for Seen { name, id, said, party, .. } in seen {
             let known = self.threads.entry(*id).or_insert(Known { said: *said, ns: 0 });
             known.ns = match known.said == *said && said.place() != Place::Asleep {
                 true => known.ns.saturating_add(passed_ns),
@@ -73,15 +75,17 @@ impl Judge {
             if known.ns >= self.bound_ns {
                 let (place, port, ns) = (said.place(), said.port(), known.ns);
                 let (name, kernel) = (name.clone(), String::new());
-                still.push(Still { id: *id, name, place, port, ns, kernel });
+                let party = party.clone();
+                still.push(Still { id: *id, name, place, port, party, ns, kernel });
             }
         }
         let now: BTreeMap<_, _> = still.iter().map(|it| (it.id, it.name.clone())).collect();
         let before = std::mem::replace(&mut self.still, now);
         let went_on = before.into_iter().filter(|(id, _)| !self.still.contains_key(id));
         let went_on = went_on.map(|(_, name)| name).collect();
-        let is_still = |thread: &Seen| self.still.contains_key(&thread.id);
-        let vital_beat = !seen.iter().any(|thread| thread.is_vital && is_still(thread));
-        Verdict { still, went_on, vital_beat }
+        let mut workers = seen.iter().filter(|thread| thread.role == Role::Worker).peekable();
+        let packets_move =
+            workers.peek().is_none() || workers.any(|worker| !self.still.contains_key(&worker.id));
+        Verdict { still, went_on, packets_move }
     }
 }

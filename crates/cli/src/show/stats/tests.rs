@@ -56,6 +56,7 @@ fn sample() -> SwitchStats {
             name: "weir-worker-0".into(),
             does: "serves a queue".into(),
             port: Some("web0".parse().unwrap()),
+            party: None,
             seconds: 12.3,
             kernel: "state D (disk sleep), in folio_wait_bit".into(),
         }],

@@ -1,0 +1,272 @@
+//! Expressions are compiled outside this process: `docs/design/0048-compiler.md`.
+//!
+//! ```text
+//!  weir                      weir-compiler (starts)        weir-compile (libpcap)
+//!    | start, or kill ------------->| ----------------------->|
+//!    |<------------- its socket ----|                         | limits, sandbox
+//!    | expression ------------------------------------------->|
+//!    |<------------------------------ program, or words ------|
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `serve.rs` | both processes |
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use serde::{Deserialize, Serialize};
+use weir_filter::{CompileError, Instruction};
+use weir_limits::{FILTER_ANSWER_LEN_MAX, FILTER_COMPILE_SECS, FILTER_COMPILER_MIB};
+
+use crate::helper::wire;
+use crate::sandbox::SandboxMode;
+
+mod serve;
+
+pub use serve::run_if_asked;
+
+/// The first argument of the process that starts others for weir, which is on standard input.
+const STARTER: &str = "starter-of-compilers";
+/// That of a process that compiles. The sandbox's mode follows.
+const COMPILER: &str = "compiler-of-expressions";
+/// First bytes of its answers: it is ready, a program follows, or words do.
+const READY: u8 = b'r';
+const PROGRAM: u8 = b'p';
+const WORDS: u8 = b'w';
+/// How long a process may take to be ready: this machine may be busy.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What weir asks of the starter.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    /// Starts a compiler, in the place of the one that there is. Its socket comes with the answer.
+    Start,
+    /// Kills it.
+    Kill,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Failed { message: String },
+}
+
+/// The processes that compile for this one. Dropping it ends them.
+#[derive(Debug)]
+pub struct Compiler {
+    /// Whoever compiles next waits here, so that those who compile much let others in.
+    next: Mutex<()>,
+    processes: Mutex<Processes>,
+    /// The socket of the one that compiles now, for who ends that.
+    waits_for: Arc<Mutex<WaitsFor>>,
+}
+
+/// Whom weir waits for, unless it ends.
+#[derive(Debug, Default)]
+struct WaitsFor {
+    socket: Option<Arc<OwnedFd>>,
+    ends: bool,
+}
+
+/// Ends what a process's expressions wait for.
+#[derive(Debug, Clone)]
+pub struct Ending(Arc<Mutex<WaitsFor>>);
+
+impl Ending {
+    /// No expression is compiled from now on: whoever waits for one is refused at once.
+    pub fn begin(&self) {
+        let mut waits_for = lock(&self.0);
+        waits_for.ends = true;
+        if let Some(socket) = waits_for.socket.take() {
+            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug)]
+struct Processes {
+    starter: OwnedFd,
+    _starter: Child,
+    /// The socket of the one that compiles, when there is one.
+    compiler: Option<Arc<OwnedFd>>,
+    waits_for: Arc<Mutex<WaitsFor>>,
+}
+
+/// Why there is no program.
+enum Failed {
+    /// The process has ended.
+    Gone,
+    /// The process was killed.
+    Late,
+}
+
+impl Compiler {
+    /// Starts it, with the rights that this process has now; what reads expressions gives them up.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(mode: SandboxMode) -> io::Result<Self> {
+        let (ours, theirs) = pair()?;
+        let process = Command::new("/proc/self/exe")
+            .arg0("weir-compiler")
+            .args([STARTER, mode.as_str()])
+            // A terminal's Ctrl-C is for weir.
+            .process_group(0)
+            .current_dir("/")
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let waits_for = Arc::default();
+        let processes = Processes {
+            starter: ours,
+            _starter: process,
+            compiler: None,
+            waits_for: Arc::clone(&waits_for),
+        };
+        Ok(Self { next: Mutex::default(), processes: Mutex::new(processes), waits_for })
+    }
+
+    /// Starts it, and has it compile all expressions of this process.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn serve_this_process(mode: SandboxMode) -> io::Result<Ending> {
+        let compiler = Self::start(mode)?;
+        let ending = Ending(Arc::clone(&compiler.waits_for));
+        weir_filter::compile_by(compiler);
+        Ok(ending)
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Processes> {
+        let _next = lock(&self.next);
+        lock(&self.processes)
+    }
+}
+
+impl weir_filter::Compiler for Compiler {
+    fn instructions(&self, expression: &str) -> Result<Vec<Instruction>, CompileError> {
+        let mut processes = self.processes();
+        // One that was ended between two expressions, by the administrator or the kernel, is replaced once.
+        let was_there = processes.compiler.is_some();
+        match processes.compile(expression)? {
+            Err(Failed::Gone) if was_there => processes.compile(expression)?,
+            compiled => compiled,
+        }
+        .map_err(|failed| match failed {
+            Failed::Gone => CompileError::Ended { mib: FILTER_COMPILER_MIB },
+            Failed::Late => CompileError::TooDear { seconds: FILTER_COMPILE_SECS },
+        })
+    }
+}
+
+impl Processes {
+    /// After a failure there is no process that compiles.
+    fn compile(&mut self, text: &str) -> Result<Result<Vec<Instruction>, Failed>, CompileError> {
+        let socket = match self.compiler.take() {
+            Some(socket) => socket,
+            None => Arc::new(self.start().map_err(CompileError::NoCompiler)?),
+        };
+        self.wait_for(Some(Arc::clone(&socket)))?;
+        let patience = Duration::from_secs(FILTER_COMPILE_SECS);
+        let answer = tell(&socket, text.as_bytes()).and_then(|()| hear(&socket, patience));
+        self.wait_for(None)?;
+        let (kind, body) = match answer.as_deref().map(<[u8]>::split_first) {
+            Ok(Some((kind, body))) => (*kind, body),
+            ended => {
+                let _ = self.ask(&Request::Kill);
+                let is_late = ended.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+                return Ok(Err(if is_late { Failed::Late } else { Failed::Gone }));
+            }
+        };
+        self.compiler = Some(socket);
+        match (kind, body.as_chunks()) {
+            (PROGRAM, (instructions, [])) => {
+                Ok(Ok(instructions.iter().copied().map(Instruction::from_bytes).collect()))
+            }
+            (WORDS, _) => Err(CompileError::Expression(String::from_utf8_lossy(body).into_owned())),
+            _ => Err(CompileError::NoCompiler("weir's compiler says what is no program".into())),
+        }
+    }
+
+    fn wait_for(&self, socket: Option<Arc<OwnedFd>>) -> Result<(), CompileError> {
+        let mut waits_for = lock(&self.waits_for);
+        if waits_for.ends {
+            return Err(CompileError::NoCompiler("weir is ending".into()));
+        }
+        waits_for.socket = socket;
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<OwnedFd, String> {
+        let socket = self.ask(&Request::Start)?.ok_or("weir's compiler has no socket")?;
+        let hear = hear(&socket, START_PATIENCE);
+        let heard = hear.map_err(|error| format!("weir's compiler does not answer: {error}"))?;
+        match heard.split_first() {
+            Some((&READY, _)) => Ok(socket),
+            Some((_, words)) => Err(String::from_utf8_lossy(words).into_owned()),
+            None => Err("weir's compiler ended as it began".into()),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Option<OwnedFd>, String> {
+        let asked = wire::send(self.starter.as_fd(), request, None).and_then(|()| {
+            await_readable(self.starter.as_fd(), START_PATIENCE)?;
+            wire::receive(self.starter.as_fd())
+        });
+        match asked {
+            Ok(Some((Answer::Done, socket))) => Ok(socket),
+            Ok(Some((Answer::Failed { message }, _))) => Err(message),
+            Ok(None) => Err("weir-compiler has ended; start weir again".into()),
+            Err(error) => Err(format!("weir-compiler does not answer: {error}; start weir again")),
+        }
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
+}
+
+/// Sends one packet. No reader is no signal.
+fn tell(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    rustix::io::retry_on_intr(|| send(socket, bytes, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// One packet, empty at the end of the other side.
+fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Vec<u8>> {
+    await_readable(socket.as_fd(), patience)?;
+    let mut bytes = vec![0; FILTER_ANSWER_LEN_MAX];
+    let (len, _) = rustix::io::retry_on_intr(|| recv(socket, &mut bytes[..], RecvFlags::empty()))?;
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+fn await_readable(socket: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
