@@ -24,6 +24,14 @@ pub const ADDRESS_SPACE_LEN: u64 = 1 << 47;
 /// Regions that all front ends together may have mapped: half of what a process may have of mappings
 /// (`vm.max_map_count`, 65530). The other half is weir's own, and for the repair of regions that were truncated.
 pub const MEM_REGIONS_TOTAL_MAX: usize = 32_000;
+/// Memory (bytes) and regions that each interface may map whatever all others have mapped, as many interfaces as there may
+/// be: the regions of a memory table, and of the one that replaces it.
+pub const MEMORY_FLOOR: u64 = 8 << 30;
+/// See [`MEMORY_FLOOR`].
+pub const MEM_REGIONS_FLOOR: usize = MEM_TABLES_MAX * MEM_TABLE_REGIONS_MAX;
+/// Of the memory and the regions that are for the interfaces there are, one part in so many is split evenly among them:
+/// nobody else gets an interface's share. The rest is for who comes first.
+pub const MEMORY_SHARED_PART: u64 = 2;
 /// Most file systems in `memory_filesystems`.
 pub const MEMORY_FILE_SYSTEMS_MAX: usize = 16;
 /// Largest `/proc/self/mountinfo` that is read (bytes): thousands of mounts.
@@ -664,7 +672,13 @@ const _: () = {
             && MEM_TABLES_MAX * MEM_SLOTS_MAX < MEM_REGIONS_TOTAL_MAX
     );
     // Each port has room for a whole memory table, and for the one that replaces it.
-    assert!(PORTS_MAX * MEM_TABLES_MAX * MEM_TABLE_REGIONS_MAX <= MEM_REGIONS_TOTAL_MAX);
+    assert!(PORTS_MAX * MEM_REGIONS_FLOOR <= MEM_REGIONS_TOTAL_MAX);
+    // A share is more than the floor, and one interface alone may have the largest `memory_max`.
+    assert!(PORTS_MAX as u64 * MEMORY_FLOOR <= MEMORY_TOTAL_MAX / MEMORY_SHARED_PART);
+    assert!(
+        MEM_TABLES_MAX as u64 * MEMORY_MAX_MAX
+            <= MEMORY_TOTAL_MAX - (PORTS_MAX as u64 - 1) * MEMORY_FLOOR
+    );
     assert!(VHOST_USER_FDS_MAX >= MEM_TABLE_REGIONS_MAX);
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);

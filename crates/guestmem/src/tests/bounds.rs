@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use weir_limits::{MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_MAX_DEFAULT, MEMORY_MAX_MIN};
+use weir_limits::{
+    MEM_REGIONS_FLOOR, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_FLOOR,
+    MEMORY_MAX_DEFAULT, MEMORY_MAX_MAX, MEMORY_MAX_MIN, MEMORY_TOTAL_MAX, PORTS_MAX,
+};
 
 use super::*;
-use crate::account::Total;
+use crate::account::{Charge, Total};
 
 /// A switch of its own, as others in this process are busy.
 fn total(bytes: u64, regions: usize) -> &'static Total {
-    Box::leak(Box::new(Total::new(bytes, regions)))
+    Box::leak(Box::new(Total::with_floors((bytes, 0), (regions as u64, 0))))
 }
 
 fn bound_of(result: Result<impl Sized, MemoryError>) -> Bound {
@@ -132,14 +135,95 @@ fn all_front_ends_together_have_a_bound() {
     greedy.add(spec(0, 2 * MEMORY_MAX_MIN), &memfd(2 * MEMORY_MAX_MIN)).unwrap();
     let mut other = GuestMemory::new(Arc::clone(&second));
     let too_much = other.add(spec(0, MEMORY_MAX_MIN + 1), &memfd(2 * MEMORY_MAX_MIN));
-    assert_eq!(bound_of(too_much), Bound::TotalMemory { max: 3 * MEMORY_MAX_MIN });
+    assert_eq!(bound_of(too_much), Bound::TotalMemory { share: 3 * MEMORY_MAX_MIN / 4 });
     assert_eq!(second.mapped(), Mapped::default());
     other.add(spec(0, 0x1000), &memfd(0x1000)).unwrap();
     other.add(spec(0x1000, 0x1000), &memfd(0x1000)).unwrap();
     let too_many = other.add(spec(0x2000, 0x1000), &memfd(0x1000));
-    assert_eq!(bound_of(too_many), Bound::TotalRegions { max: 3 });
+    assert_eq!(bound_of(too_many), Bound::TotalRegions { share: 0 });
     drop(greedy);
     other.add(spec(0x2000, 0x1000), &memfd(0x1000)).unwrap();
+}
+
+/// A switch with the real bounds.
+fn real_total() -> &'static Total {
+    Box::leak(Box::new(Total::new(MEMORY_TOTAL_MAX, MEM_REGIONS_TOTAL_MAX)))
+}
+
+/// Has each of `accounts` charge for regions of `len` bytes in turns until nobody gets one more.
+fn grab(accounts: &[Arc<Account>], len: u64) -> Vec<Charge> {
+    let mut charges = Vec::new();
+    for account in accounts {
+        while let Ok(charge) = account.charge(len, 0) {
+            charges.push(charge);
+        }
+    }
+    charges
+}
+
+#[test]
+fn interfaces_that_take_all_they_get_leave_each_other_one_its_share() {
+    let total = real_total();
+    let accounts = |count| -> Vec<_> {
+        let account = || Arc::new(Account::within(MEMORY_MAX_DEFAULT, total));
+        std::iter::repeat_with(account).take(count).collect()
+    };
+    let (greedy, last) = (accounts(99), accounts(1));
+    let _charges = grab(&greedy, 1 << 30);
+    // Half of what is for a hundred, in a hundred parts.
+    let for_all = MEMORY_TOTAL_MAX - (PORTS_MAX as u64 - 100) * MEMORY_FLOOR;
+    let share = for_all / 2 / 100;
+    assert!(share > 80 << 30);
+    let got: Vec<_> = grab(&last, 1 << 30);
+    assert!(got.len() as u64 >= share >> 30, "{} GiB of {share}", got.len());
+    // And whoever is added later has the floor.
+    let later = accounts(PORTS_MAX - 100);
+    let _later: Vec<_> =
+        later.iter().map(|account| account.charge(MEMORY_FLOOR, 0).unwrap()).collect();
+}
+
+#[test]
+fn regions_are_shared_as_memory_is() {
+    let total = real_total();
+    let account = || Arc::new(Account::within(MEMORY_MAX_DEFAULT, total));
+    let greedy: Vec<_> = std::iter::repeat_with(account).take(99).collect();
+    let last = [account()];
+    let _charges = grab(&greedy, 0x1000);
+    let got = grab(&last, 0x1000);
+    assert!(got.len() >= 86, "{}", got.len());
+    let mut later = Vec::new();
+    for _ in 100..PORTS_MAX {
+        let account = account();
+        let charges = (0..MEM_REGIONS_FLOOR).map(|_| account.charge(0x1000, 0).unwrap());
+        later.extend(charges.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_interface_alone_may_have_the_largest_table_twice() {
+    let account = Arc::new(Account::within(MEMORY_MAX_MAX, real_total()));
+    let _tables = [(); MEM_TABLES_MAX].map(|()| account.charge(MEMORY_MAX_MAX, 0).unwrap());
+    assert_eq!(bound_of_charge(account.charge(1, 0)), Bound::Tables { max: MEMORY_MAX_MAX });
+}
+
+#[test]
+fn what_an_interface_gave_back_and_one_that_is_gone_are_for_the_others() {
+    let total = real_total();
+    let account = || Arc::new(Account::within(MEMORY_MAX_MAX, total));
+    let (first, second) = (account(), account());
+    let most = grab(std::slice::from_ref(&first), 1 << 40);
+    let share = total.share().bytes;
+    let refused = bound_of_charge(first.charge(1 << 40, 0));
+    assert_eq!(refused, Bound::TotalMemory { share });
+    drop(second);
+    let more = first.charge(1 << 40, 0).unwrap();
+    drop((most, more));
+    assert_eq!(first.mapped(), Mapped::default());
+    assert_eq!(total.share().bytes, (MEMORY_TOTAL_MAX - (PORTS_MAX as u64 - 1) * MEMORY_FLOOR) / 2);
+}
+
+fn bound_of_charge(result: Result<Charge, Bound>) -> Bound {
+    result.map(drop).unwrap_err()
 }
 
 #[test]
