@@ -25,6 +25,11 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
         "memory_max = \"SIZE\" in [vif.NAME], then weir reload",
     ),
     (
+        "all guests together have mapped",
+        "the other guests have mapped all memory that is not kept for guests below their share",
+        "memory_max = \"SIZE\" in [vif.NAME] of those that map much (weir stats), then weir reload",
+    ),
+    (
         "shared memory was truncated while in use",
         "somebody shrank the memory file",
         "leave the memory file alone while its VM runs; start the VM anew",
