@@ -21,6 +21,9 @@ use crate::unix_socket::{self, BoundFile, BoundListener, FileId};
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
                            with; or start weir with --no-sandbox";
 
+const HELP_ON_THE_WAY: &str = "front ends of the same user have more descriptors on their way than weir's limit: try \
+                               again, or raise LimitNOFILE= in weir's unit";
+
 /// Serves the weir at the other end of `socket` until it closes.
 ///
 /// Sockets and interfaces stay as they are then: a weir that ends has restored them or has said [`Request::End`], and
@@ -37,18 +40,37 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
         _ => return ExitCode::FAILURE,
     };
     let mut answer = (Answer::Done, None);
+    let mut bound = None;
     loop {
         let lent = answer.1.as_ref().map(AsFd::as_fd);
-        // A weir that does not wait for an answer may have said that it ends.
-        let _ = wire::send(socket.as_fd(), &answer.0, lent);
+        match wire::send(socket.as_fd(), &answer.0, lent) {
+            Ok(()) => {}
+            // The kernel bounds how many descriptors of a user are on their way, and others can use that up.
+            Err(error) if lent.is_some() => {
+                if let Some(path) = bound {
+                    helper.bound.remove(&path);
+                }
+                let message = format!("a socket or file cannot be handed over: {error}");
+                (answer, bound) = ((refused(message, Some(HELP_ON_THE_WAY.into())), None), None);
+                continue;
+            }
+            // A weir that does not wait for an answer may have said that it ends.
+            Err(_) => {}
+        }
         // It is weir's alone from here on.
         drop(answer);
+        bound = None;
         answer = match wire::receive(socket.as_fd()) {
             Ok(Some((Request::End, _))) => {
                 helper.undo();
                 break;
             }
-            Ok(Some((request, _))) => helper.answer(request),
+            Ok(Some((request, _))) => {
+                if let Request::Bind { path, .. } = &request {
+                    bound = Some(path.clone());
+                }
+                helper.answer(request)
+            }
             Ok(None) => break,
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                 (refused(format!("not a request: {error}"), None), None)
@@ -171,7 +193,7 @@ impl Serving {
                 if let Some(made) = made {
                     self.bound.insert(path, made);
                 }
-                (Answer::Bound { file }, Some(listener.into()))
+                (Answer::Bound { file }, Arc::into_inner(listener).map(OwnedFd::from))
             }
             Err(error) => {
                 let help = error.help().map(|help| help.to_string());
