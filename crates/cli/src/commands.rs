@@ -14,6 +14,7 @@ use weir_config::{
     Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
 };
 use weir_switch::control::{AddressEntry, AddressOrigin, VifStatus};
+use weir_switch::descriptors::Carried;
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
 use weir_workbench::LabError;
@@ -223,6 +224,10 @@ pub fn check(
             }
         };
         writeln!(out, "Xen: {which}, where /dev/xen/xenbus is")?;
+    }
+    let descriptors = Carried::of(&config).note();
+    if let Some(note) = descriptors {
+        writeln!(out, "note: {note}")?;
     }
     for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
         writeln!(out, "note: {note}")?;

@@ -14,9 +14,9 @@ use tracing_subscriber::EnvFilter;
 use weir_api::{ApiServer, Serving, ServingError};
 use weir_config::{Config, ConfigError, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
-use weir_limits::DESCRIPTORS_MAX;
 use weir_switch::compiler::Compiler;
 use weir_switch::control::ControlHandler;
+use weir_switch::descriptors;
 use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::ListenError;
 use weir_switch::upgrade::{Beside, Starter};
@@ -114,6 +114,10 @@ fn run_beside(
     let config = Config::load(&args.file, defaults)?;
     log_to_stderr();
     raise_descriptor_limit();
+    descriptors::reserve();
+    if let Some(note) = descriptors::Carried::of(&config).note() {
+        tracing::warn!("{note}");
+    }
     let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
     let file = std::path::absolute(&args.file).unwrap_or_else(|_| args.file.clone());
     let serving = Serving::of(&config.switch.api)?;
@@ -278,7 +282,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
 /// A port with eight queues has some fifty descriptors; the usual soft limit is 1,024, and the hard one far more.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
-    let raised = limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX);
+    let raised = descriptors::limit_of_run();
     if limit.current.is_some_and(|current| current < raised) {
         let raised = Rlimit { current: Some(raised), ..limit };
         if let Err(error) = setrlimit(Resource::Nofile, raised) {

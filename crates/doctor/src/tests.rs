@@ -233,6 +233,10 @@ fn faults() -> Vec<(&'static str, Seed)> {
             it.vifs[0].state = PortState::Waiting;
             it.host.denied = audited(60, &format!("apparmor=\"DENIED\" name=\"{SOCKET}\""));
         }),
+        ("descriptors-few", |it| {
+            let limits = &mut it.switch.as_mut().unwrap().limits;
+            _ = limits.insert("descriptors".into(), Limit { used: 20, max: 64 });
+        }),
         ("limit-near", |it| {
             _ = vif(it).limits.insert("memory".into(), Limit { used: 250, max: 256 })
         }),

@@ -81,6 +81,17 @@ pub const LOG_LINES_PER_SEC_MAX: u64 = 4;
 pub const LOG_LINES_AT_ONCE_MAX: u64 = 8;
 /// Descriptors that the switch is to have: it raises its limit as far as that, or as it may.
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
+/// Descriptors that no guest may have, of a limit that has four times as many: connections of the control socket, those
+/// that are told that there is no place, and what a request opens.
+pub const DESCRIPTORS_RESERVED: u64 = 96;
+/// Descriptors that a switch takes without interfaces, about: sockets, timers and events of its threads.
+pub const DESCRIPTORS_OF_SWITCH: u64 = 32;
+/// Descriptors of a front end beside those of its rings: its connection, and the event that ends it.
+pub const DESCRIPTORS_OF_GUEST: u64 = 2;
+/// Regions of memory that a guest has, usually, of which a keeper has descriptors.
+pub const KEPT_REGIONS_USUAL: u64 = 4;
+/// Descriptors that are to be left before a front end is let in, or an interface is added: as many as a message brings.
+pub const DESCRIPTORS_BEFORE_GUEST: u64 = VHOST_USER_FDS_MAX as u64;
 /// From so many percent on a bound is named in the table of `weir stats`.
 pub const LIMIT_SHOWN_PERCENT: u64 = 80;
 /// How long (ns) a ring has been in service before it is said to serve nobody: its first kick may be under way.
@@ -762,6 +773,9 @@ const _: () = {
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
     assert!(CONTROL_WORKERS > CONTROL_READERS + CONTROL_COMPILES);
     assert!(CONTROL_WORKERS < CONTROL_CONNECTIONS_MAX);
+    // As many are served, as many turned away.
+    assert!(DESCRIPTORS_RESERVED as usize >= 2 * CONTROL_CONNECTIONS_MAX + 4 * CONTROL_WORKERS);
+    assert!(4 * DESCRIPTORS_RESERVED < DESCRIPTORS_MAX);
     assert!(CONTROL_TOKEN_LEN_MIN < CONTROL_TOKEN_LEN_MAX);
     assert!(CONTROL_TOKEN_LEN_MAX < CONTROL_HEAD_BYTES_MAX);
     assert!(EVENTS_LOOK_NS < BREACHES_TOLD_NS && BREACHES_TOLD_NS < DROPS_QUIET_NS);

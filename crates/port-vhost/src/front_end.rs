@@ -15,6 +15,7 @@ use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, dear};
 use weir_fabric::PortId;
 use weir_limits::{SESSION_STALL_NS, SESSION_TURN_NS};
+use weir_sandbox::descriptors;
 use weir_vhost_user::{Connection, ConnectionError};
 
 use crate::error::{Refusal, StopReason};
@@ -86,6 +87,9 @@ pub(crate) fn start(
     ended: impl FnOnce(PortId) + Send + 'static,
 ) -> io::Result<Arc<End>> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    // A session that goes on has had its descriptors before.
+    let goes_on = port.keep().is_some_and(|keep| keep.connection().is_some());
+    let wake = if goes_on { wake } else { descriptors::for_guest(wake)? };
     let end = Arc::new(End { asked: AtomicBool::default(), leaves: AtomicBool::default(), wake });
     let asked = Arc::clone(&end);
     let thread = move || {
@@ -136,6 +140,11 @@ fn run(
     }
 }
 
+/// None of the descriptors that come over it may lie in the reserve.
+pub(crate) fn connection(stream: UnixStream) -> Connection {
+    Connection::new(stream).taking(|fd| descriptors::for_guest(fd).is_ok())
+}
+
 /// A session that begins, or one that goes on where another weir has left it.
 fn begin(
     port: &Arc<VhostPort>,
@@ -153,7 +162,7 @@ fn begin(
     port.log(Said::Connected, |unsaid| {
         tracing::info!(vif = port.name(), unsaid, "front end connected");
     });
-    Ok(Session::new(Connection::new(stream), Arc::clone(port), engine).kept(place))
+    Ok(Session::new(connection(stream), Arc::clone(port), engine).kept(place))
 }
 
 /// Until the session is over, and why; `None` if weir ends it. It is gone then, with all it had.

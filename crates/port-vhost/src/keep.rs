@@ -30,6 +30,7 @@ use weir_fabric::Known;
 use weir_guestmem::MappedPages;
 use weir_keeper::{Keeper, Taken};
 use weir_limits::{KEPT_STATE_BYTES_MAX, KEPT_TRIES_MAX};
+use weir_sandbox::descriptors;
 
 /// Of what the fields of [`State`] mean. New ones have defaults, and are read as these from what an older weir wrote.
 const VERSION: u32 = 1;
@@ -314,7 +315,8 @@ impl Keep {
 
     /// Here he is.
     pub(crate) fn met(&self, connection: u32, stream: &UnixStream) {
-        if let Ok(stream) = stream.try_clone() {
+        if let Some(stream) = stream.try_clone().ok().and_then(|it| descriptors::for_guest(it).ok())
+        {
             self.keeper.store(&self.name_of(connection), Arc::new(stream.into()));
         }
     }

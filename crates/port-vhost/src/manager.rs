@@ -19,6 +19,8 @@ use weir_limits::{
     SESSIONS_PER_SEC_MAX,
 };
 
+use weir_sandbox::descriptors;
+
 use crate::front_end::{self, End};
 use crate::keep::Keep;
 use crate::logs::Said;
@@ -43,7 +45,7 @@ pub type Dial = Box<dyn Fn(&Path) -> io::Result<UnixStream> + Send>;
 /// Where an interface meets its front end.
 pub enum Endpoint {
     /// weir listens; the front end connects, one at a time. Whoever bound the socket removes it.
-    Listener(UnixListener),
+    Listener(Arc<UnixListener>),
     /// The front end listens; weir connects, and reconnects when the session ends.
     Connect {
         /// The socket.
@@ -185,7 +187,7 @@ impl Drop for Manager {
 
 /// Where sessions of one interface come from.
 pub(crate) enum Source {
-    Listener(UnixListener),
+    Listener(Arc<UnixListener>),
     Connect { path: PathBuf, dial: Dial, retry_at: Option<Instant>, delay: Duration },
     Once(Option<UnixStream>),
 }
@@ -382,14 +384,17 @@ impl Sessions {
             entry.turn_away_at = Some(now + GRACE);
             return self.look_no_more(id);
         }
+        // Whoever finds no room waits in the socket's queue.
+        let room = descriptors::room_for_guest();
         // Nothing lies between the two: a connection that only weir has is lost with it.
         let place = entry.port.keep().map(|keep| keep.expect(entry.port.offered_queue_pairs()));
-        let accepted = listener.accept();
-        if let (Some(place), Ok((stream, _)), Some(keep)) = (place, &accepted, entry.port.keep()) {
+        let accepted = room.and_then(|()| listener.accept());
+        let accepted = accepted.and_then(|(stream, _)| Ok(descriptors::for_guest(stream)?));
+        if let (Some(place), Ok(stream), Some(keep)) = (place, &accepted, entry.port.keep()) {
             keep.met(place, stream);
         }
         let stream = match accepted {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 if let Some(keep) = entry.port.keep() {
                     keep.expect_no_more();
@@ -483,7 +488,7 @@ impl Sessions {
             if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {
                 continue;
             }
-            match dial(path) {
+            match descriptors::room_for_guest().and_then(|()| dial(path)) {
                 Ok(stream) => {
                     *retry_at = None;
                     opened.push((*id, stream));

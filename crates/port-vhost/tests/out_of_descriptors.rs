@@ -32,7 +32,7 @@ fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("test.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    manager.add(Arc::clone(&port), Endpoint::Listener(listener)).unwrap();
+    manager.add(Arc::clone(&port), Endpoint::Listener(Arc::new(listener))).unwrap();
 
     let limit = getrlimit(Resource::Nofile);
     let front = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

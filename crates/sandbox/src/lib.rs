@@ -5,6 +5,7 @@
 //! | `identity.rs` | whose it is: a user of its own, no capability |
 //! | `files.rs` | what it may open: Landlock |
 //! | `calls.rs`, `calls/lists.rs` | which system calls it makes: seccomp, by the kind of thread |
+//! | `descriptors.rs` | which of its descriptors guests may have |
 //!
 //! [`confine`] takes it away, in the only thread that there is then; every thread inherits that. Threads that read
 //! what guests and front ends write give up more as they begin, by [`narrow`]. See docs/design/0027-sandbox.md.
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+pub mod descriptors;
 mod files;
 mod identity;
 

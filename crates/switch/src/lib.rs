@@ -13,6 +13,7 @@
 //! | [`compiler`] | filter expressions are compiled by another process |
 //! | `helper` | who does for a confined program what it cannot do any more |
 //! | [`watchdog`] | threads that stand still; news for the service manager |
+//! | [`descriptors`] | how many interfaces and guests the limit of descriptors carries |
 //! | [`upgrade`] | a new weir takes the place of one that runs |
 //! | [`unix_socket`] | listening on a Unix socket with care |
 //!
@@ -23,6 +24,7 @@
 pub mod capture;
 pub mod compiler;
 pub mod control;
+pub mod descriptors;
 pub mod events;
 pub mod explain;
 mod helper;

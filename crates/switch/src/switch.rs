@@ -20,6 +20,7 @@ use weir_policy::schedule::Share;
 use weir_port_tap::{FramePort, UplinkPort};
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_port_xdp::XdpPort;
+use weir_sandbox::descriptors;
 
 use crate::control::{Response, VifStatus};
 use crate::helper::Hands;
@@ -258,6 +259,8 @@ impl Switch {
         let name = config.name.clone();
         let rules = port_rules(&name, &config.filter)?;
         let not_listening = |source| SwitchError::Socket { name: name.clone(), source };
+        let no_descriptor = |source| SwitchError::Descriptors { name: name.clone(), source };
+        descriptors::room_for_guest().map_err(no_descriptor)?;
         let in_place = matches!(meeting, Meeting::Configured);
         let (endpoint, listens) = self.meet(&config, meeting).map_err(not_listening)?;
         let agent = self.agent_socket(&config, others).map_err(not_listening)?;
@@ -335,7 +338,7 @@ impl Switch {
         meeting: Meeting,
     ) -> Result<(Endpoint, Option<Listens>), ListenError> {
         Ok(match (meeting, config.mode) {
-            (Meeting::Listener(listener), _) => (Endpoint::Listener(listener), None),
+            (Meeting::Listener(listener), _) => (Endpoint::Listener(Arc::new(listener)), None),
             (Meeting::Connected(stream), _) => (Endpoint::Connected(stream), None),
             (Meeting::Configured, SocketRole::Client) => {
                 let (path, dial) = (config.socket.as_path().into(), self.hands.dial());
@@ -351,11 +354,7 @@ impl Switch {
                     Some(bound) => bound,
                     None => self.hands.bind(path, mode)?,
                 };
-                let listener = bound.listener().try_clone().map_err(|source| ListenError::Io {
-                    step: "duplicate",
-                    path: path.into(),
-                    source,
-                })?;
+                let listener = Arc::clone(bound.listener());
                 let kept = self.keeper.keep_listener(&config.name, &bound);
                 (Endpoint::Listener(listener), Some(Listens { _kept: kept, _bound: bound }))
             }

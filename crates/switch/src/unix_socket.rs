@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use miette::Diagnostic;
 use rustix::fs::{
@@ -72,7 +72,7 @@ pub enum ListenError {
 /// A listening socket. Dropping it removes its file, unless another program has replaced it.
 #[derive(Debug)]
 pub struct BoundListener {
-    listener: UnixListener,
+    listener: Arc<UnixListener>,
     path: PathBuf,
     file: FileId,
     made: Made,
@@ -140,7 +140,7 @@ impl BoundListener {
         let listener = bind(path, mode, group).map_err(io_error("listen on", path))?;
         let file = file_id(path).map_err(io_error("look at", path))?;
         let made = Made::Here(BoundFile::new(path, file));
-        Ok(Self { listener, path: path.into(), file, made })
+        Ok(Self { listener: Arc::new(listener), path: path.into(), file, made })
     }
 
     /// One that another process has made, which `remove` has remove it.
@@ -151,7 +151,7 @@ impl BoundListener {
         remove: Box<dyn Fn(&Path) + Send + Sync>,
     ) -> Self {
         let made = Made::Elsewhere { _removes: Remover { path: path.into(), remove } };
-        Self { listener, path: path.into(), file, made }
+        Self { listener: Arc::new(listener), path: path.into(), file, made }
     }
 
     /// One that a weir which is gone has left, if its file is there still.
@@ -162,7 +162,7 @@ impl BoundListener {
         mode: SocketMode,
     ) -> Option<Self> {
         let made = Made::Here(BoundFile::adopt(path, file, mode)?);
-        Some(Self { listener, path: path.into(), file, made })
+        Some(Self { listener: Arc::new(listener), path: path.into(), file, made })
     }
 
     /// Its file.
@@ -171,7 +171,7 @@ impl BoundListener {
     }
 
     /// The socket and its file, apart: the one may be for another process. Nothing of one that is another's.
-    pub(crate) fn into_parts(self) -> (UnixListener, Option<BoundFile>) {
+    pub(crate) fn into_parts(self) -> (Arc<UnixListener>, Option<BoundFile>) {
         let file = match self.made {
             Made::Here(file) => Some(file),
             Made::Elsewhere { .. } => None,
@@ -180,7 +180,7 @@ impl BoundListener {
     }
 
     /// The socket, for `accept`.
-    pub fn listener(&self) -> &UnixListener {
+    pub fn listener(&self) -> &Arc<UnixListener> {
         &self.listener
     }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use weir_limits::VHOST_USER_OUTBOUND_BYTES_MAX;
 
 use crate::error::{ConnectionError, ProtocolError};
-use crate::frame::{self, FrameReader, Peeked, send_some};
+use crate::frame::{self, FrameReader, Peeked, Takes, send_some};
 use crate::header::{Header, REPLY_FLAG};
 use crate::message::FrontMessage;
 use crate::payload::{Payload, VringState};
@@ -71,6 +71,7 @@ pub enum Peek {
 pub struct Connection {
     socket: OwnedFd,
     reader: FrameReader,
+    takes: Takes,
     outbound: VecDeque<Outbound>,
     /// Bytes in `outbound` that are not sent yet.
     outbound_bytes: usize,
@@ -91,9 +92,16 @@ impl Connection {
         Self {
             socket: stream.into(),
             reader: FrameReader::new(),
+            takes: |_| true,
             outbound: VecDeque::new(),
             outbound_bytes: 0,
         }
+    }
+
+    /// The same, which takes descriptors of which `takes` says so; a message with others is an error.
+    #[must_use]
+    pub fn taking(self, takes: fn(BorrowedFd<'_>) -> bool) -> Self {
+        Self { takes, ..self }
     }
 
     /// The next request. `None`: nothing, or only a part of one, has arrived. Requests may have
@@ -104,7 +112,7 @@ impl Connection {
     /// [`ConnectionError::Protocol`], [`ConnectionError::Socket`]. File descriptors that came
     /// with a message that isn't returned are closed.
     pub fn receive(&mut self) -> Result<Option<Incoming>, ConnectionError> {
-        let Some(frame) = self.reader.receive(&self.socket)? else {
+        let Some(frame) = self.reader.receive(&self.socket, self.takes)? else {
             return Ok(None);
         };
         let message = FrontMessage::decode(&frame.header, &frame.body, frame.fds)?;
@@ -121,7 +129,7 @@ impl Connection {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn peek(&mut self) -> Result<Peek, ConnectionError> {
-        let frame = match frame::peek(&self.socket, FrontMessage::descriptors)? {
+        let frame = match frame::peek(&self.socket, self.takes, FrontMessage::descriptors)? {
             Peeked::Nothing => return Ok(Peek::Nothing),
             Peeked::Part => return Ok(Peek::Part),
             Peeked::Whole(frame) => frame,
@@ -153,7 +161,7 @@ impl Connection {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn begins_with(&mut self, bytes: &[u8]) -> Result<bool, ConnectionError> {
-        Ok(match frame::peek(&self.socket, |_, _| 0)? {
+        Ok(match frame::peek(&self.socket, |_| true, |_, _| 0)? {
             Peeked::Whole(frame) => [&frame.header.encode(), &frame.body[..]].concat() == bytes,
             Peeked::Nothing | Peeked::Part => false,
         })

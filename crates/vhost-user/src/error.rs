@@ -107,6 +107,11 @@ pub enum ProtocolError {
         /// File descriptors of the message that did arrive.
         received: usize,
     },
+    /// The receiver has no room for descriptors of a message.
+    #[error(
+        "weir has no descriptor left for guests: raise LimitNOFILE= in its unit, or `ulimit -n`"
+    )]
+    FdsRefused,
     /// A memory table with more regions than the spec allows.
     #[error("{request}: {regions} memory regions, the limit is {MEM_TABLE_REGIONS_MAX}")]
     RegionCount {

@@ -15,6 +15,9 @@ use weir_limits::VHOST_USER_FDS_MAX;
 use crate::error::{ConnectionError, ProtocolError};
 use crate::header::{HEADER_LEN, Header};
 
+/// Whether a descriptor that has come may be kept.
+pub(crate) type Takes = fn(BorrowedFd<'_>) -> bool;
+
 /// One message, whole, its body not looked at.
 pub(crate) struct Frame {
     pub(crate) header: Header,
@@ -42,13 +45,17 @@ impl FrameReader {
     }
 
     /// Takes what the socket has, without waiting. `None`: the message is not complete yet.
-    pub(crate) fn receive(&mut self, socket: impl AsFd) -> Result<Option<Frame>, ConnectionError> {
+    pub(crate) fn receive(
+        &mut self,
+        socket: impl AsFd,
+        takes: Takes,
+    ) -> Result<Option<Frame>, ConnectionError> {
         loop {
             if let Some(frame) = self.complete()? {
                 return Ok(Some(frame));
             }
             let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
-            match receive_some(socket.as_fd(), room, &mut self.fds) {
+            match receive_some(socket.as_fd(), room, &mut self.fds, takes) {
                 Ok(0) => return Err(self.closed()),
                 Ok(received) => self.filled += received,
                 Err(ConnectionError::Socket(Errno::AGAIN)) => return Ok(None),
@@ -115,6 +122,7 @@ pub(crate) enum Peeked {
 /// such a message: a look at one without any brings those of the next message along.
 pub(crate) fn peek(
     socket: impl AsFd,
+    takes: Takes,
     fds_max: impl FnOnce(&Header, &[u8]) -> usize,
 ) -> Result<Peeked, ConnectionError> {
     let mut head = [0; HEADER_LEN];
@@ -135,6 +143,7 @@ pub(crate) fn peek(
     }
     let body = bytes.split_off(HEADER_LEN);
     fds.truncate(fds_max(&header, &body));
+    all_taken(&fds, takes)?;
     Ok(Peeked::Whole(Frame { header, body, fds }))
 }
 
@@ -149,7 +158,7 @@ pub(crate) fn consume(
 ) -> Result<(), ConnectionError> {
     let (mut left, mut received) = (vec![0; len], Vec::new());
     while !left.is_empty() {
-        match receive_some(socket.as_fd(), &mut left, &mut received)? {
+        match receive_some(socket.as_fd(), &mut left, &mut received, |_| true)? {
             0 => return Err(ConnectionError::Closed),
             taken => drop(left.drain(..taken)),
         }
@@ -178,11 +187,17 @@ fn peek_some(
     Ok((received.bytes, fds))
 }
 
+fn all_taken(fds: &[OwnedFd], takes: Takes) -> Result<(), ProtocolError> {
+    let taken = fds.iter().all(|fd| takes(fd.as_fd()));
+    if taken { Ok(()) } else { Err(ProtocolError::FdsRefused) }
+}
+
 /// Receives up to `room.len()` bytes, and adds their file descriptors to `fds`.
 fn receive_some(
     socket: BorrowedFd<'_>,
     room: &mut [u8],
     fds: &mut Vec<OwnedFd>,
+    takes: Takes,
 ) -> Result<usize, ConnectionError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(VHOST_USER_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -204,6 +219,7 @@ fn receive_some(
         let received = fds.len();
         return Err(ProtocolError::TooManyFds { received }.into());
     }
+    all_taken(fds, takes)?;
     Ok(received.bytes)
 }
 

@@ -363,7 +363,7 @@ impl FrontEnd {
         deadline: Option<Instant>,
     ) -> Result<Reply, FrontEndError> {
         let frame = loop {
-            match self.reader.receive(&self.socket)? {
+            match self.reader.receive(&self.socket, |_| true)? {
                 Some(frame) => break frame,
                 None => self.wait(request, PollFlags::IN, deadline)?,
             }

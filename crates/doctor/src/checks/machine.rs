@@ -2,6 +2,7 @@
 
 use weir_config::values::PlacementMode;
 use weir_limits::LIMIT_SHOWN_PERCENT;
+use weir_switch::descriptors::Carried;
 use weir_switch::explain::Explanation;
 use weir_switch::stats::{Limits, PortKind, PortState};
 
@@ -169,6 +170,18 @@ pub(super) fn limit_near(facts: &Facts, found: &mut Vec<Finding>) {
     if let Some(switch) = &facts.switch {
         look("switch", &switch.limits);
         switch.ports.iter().for_each(|port| look(port.name.as_str(), &port.limits));
+    }
+}
+
+/// Before the first guest that finds no room: how many the limit carries.
+pub(super) fn descriptors_few(facts: &Facts, found: &mut Vec<Finding>) {
+    let limits = facts.switch.as_ref().map(|switch| &switch.limits);
+    let Some(limit) = limits.and_then(|limits| limits.get("descriptors")) else { return };
+    // Whether there is a keeper is not told: with one it carries fewer.
+    let carried = Carried::by(limit.max, facts.vifs.iter().map(|vif| &vif.config), false);
+    if let Some(note) = carried.shortage() {
+        let known_by = format!("{} of {} are in use", limit.used, limit.max);
+        found.push(finding("descriptors-few", "switch", note, known_by, Carried::MEND));
     }
 }
 

@@ -37,6 +37,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "helper-ended", find: machine::helper_ended },
     Check { name: "seccomp", find: machine::seccomp },
     Check { name: "access-denied", find: machine::access_denied },
+    Check { name: "descriptors-few", find: machine::descriptors_few },
     Check { name: "limit-near", find: machine::limit_near },
     Check { name: "kernel-old", find: machine::kernel_old },
     Check { name: "clocksource", find: machine::clocksource },

@@ -15,14 +15,16 @@ use weir_engine::{Engine, lock};
 use weir_guestmem::RegionSpec;
 use weir_limits::KEPT_DOUBT_NS;
 use weir_ring::{Addresses, ring_size};
+use weir_sandbox::descriptors;
 use weir_vhost_user::{
-    Connection, DirtyLog, FrontMessage, Glimpse, HEADER_LEN, Header, Inflight, LogBase, Payload,
-    Peek, Receipt, Request, reply_bytes,
+    DirtyLog, FrontMessage, Glimpse, HEADER_LEN, Header, Inflight, LogBase, Payload, Peek, Receipt,
+    Request, reply_bytes,
 };
 
 use super::{PROTOCOL_OFFERED, Reply, Session, Vring, refuse_unoffered, spec};
 use crate::error::{Refusal, StopReason};
 use crate::features::Features;
+use crate::front_end::connection;
 use crate::keep::{
     InflightState, Keep, LeftBehind, LogState, RegionState, State, UnderWay, VringState,
 };
@@ -89,7 +91,7 @@ enum Brought {
 impl Brought {
     /// `None` if the request brings what is not kept: what could take as long to close as its front end likes.
     fn by(message: &FrontMessage) -> Option<Self> {
-        let copy = |fd: &OwnedFd| fd.try_clone().ok();
+        let copy = |fd: &OwnedFd| descriptors::for_guest(fd.try_clone().ok()?).ok();
         let of_kind = |fd: &OwnedFd, kind: Kind| {
             Kind::of(fd.as_fd()).is_ok_and(|found| found == kind).then(|| copy(fd)).flatten()
         };
@@ -183,7 +185,7 @@ impl Session {
         engine: Arc<Engine>,
     ) -> Result<Self, Refusal> {
         let LeftBehind { state, mut files, under_way } = left;
-        let mut session = Self::new(Connection::new(stream), port, engine);
+        let mut session = Self::new(connection(stream), port, engine);
         let port = Arc::clone(&session.port);
         let Some(keep) = port.keep() else { return Err(Refusal::NotKept("its place")) };
         let mut kept = Kept::new(state.connection, state.vrings.len());

@@ -14,7 +14,7 @@ fn listening(switch: &Switch, dir: &std::path::Path) -> (Arc<VhostPort>, std::pa
     switch.manager.remove(port.id()).unwrap();
     let path = dir.join(format!("{}.sock", port.id()));
     let listener = UnixListener::bind(&path).unwrap();
-    switch.manager.add(Arc::clone(&port), Endpoint::Listener(listener)).unwrap();
+    switch.manager.add(Arc::clone(&port), Endpoint::Listener(Arc::new(listener))).unwrap();
     (port, path)
 }
 

@@ -10,6 +10,7 @@ use weir_agent::host::{AgentLink, Event, LinkError, SetError};
 use weir_agent::{Applied, Hello, Report};
 use weir_config::SocketPath;
 use weir_fabric::PortId;
+use weir_sandbox::descriptors;
 use weir_wire::Mac;
 
 use crate::events;
@@ -35,7 +36,7 @@ pub(crate) struct AgentSocket {
 #[derive(Debug)]
 pub(super) struct Agent {
     socket: AgentSocket,
-    listener: Option<UnixListener>,
+    listener: Option<Arc<UnixListener>>,
     link: Option<AgentLink>,
     /// An agent has spoken on this link: each is logged once, however often it greets.
     has_greeted: bool,
@@ -73,11 +74,11 @@ impl AgentVif {
 
 impl Agent {
     /// # Errors
-    /// The socket can't be duplicated.
+    /// What the system said of the socket.
     pub(super) fn new(socket: AgentSocket) -> io::Result<Self> {
         let listener = match &socket.bound {
             Some(bound) => {
-                let listener = bound.listener().try_clone()?;
+                let listener = Arc::clone(bound.listener());
                 listener.set_nonblocking(true)?;
                 Some(listener)
             }
@@ -193,9 +194,13 @@ impl Agent {
 
     fn meet(&mut self, now_ns: u64) {
         let stream = match &self.listener {
-            Some(listener) => listener.accept().map(|(stream, _)| stream),
+            Some(listener) => {
+                let room = descriptors::room_for_guest();
+                room.and_then(|()| listener.accept()).map(|(stream, _)| stream)
+            }
             None => unix_socket::dial(self.path().as_path()),
         };
+        let stream = stream.and_then(|stream| Ok(descriptors::for_guest(stream)?));
         let macs = self.vifs.values().map(|vif| vif.mac).collect();
         match stream.and_then(|stream| AgentLink::new(stream, macs)) {
             Ok(link) => (self.link, self.has_greeted) = (Some(link), false),

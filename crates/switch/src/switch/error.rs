@@ -86,6 +86,14 @@ pub enum SwitchError {
         /// What is wrong.
         source: ListenError,
     },
+    /// It would take descriptors that are in reserve.
+    #[error("interface {name}")]
+    Descriptors {
+        /// The interface.
+        name: PortName,
+        /// How many there are.
+        source: io::Error,
+    },
     /// The interface of an uplink.
     #[error("uplink {name}")]
     Uplink {
