@@ -43,6 +43,7 @@ impl ControlHandler for Recorder {
                     state: PortState::Running,
                     stopped_reason: None,
                     xen: false,
+                    unsaved: Vec::new(),
                 }],
             },
             Request::Stats => {

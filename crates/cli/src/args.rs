@@ -255,6 +255,9 @@ pub enum VifCommand {
         /// Settings, as in the [vif.NAME] table of the configuration
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<Setting>,
+        /// Write what runs into the configuration file then, as `weir save --yes`
+        #[arg(long)]
+        save: bool,
     },
     /// Change an interface while it is in use
     #[command(after_help = VIF_SET_EXAMPLES)]
@@ -265,12 +268,18 @@ pub enum VifCommand {
         /// Settings to change; `none` takes one back to its default
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<Setting>,
+        /// Write what runs into the configuration file then, as `weir save --yes`
+        #[arg(long)]
+        save: bool,
     },
     /// Remove an interface and disconnect its guest
     Del {
         /// Its name
         #[arg(value_parser = explained::<PortName>)]
         name: PortName,
+        /// Write what runs into the configuration file then, as `weir save --yes`
+        #[arg(long)]
+        save: bool,
     },
     /// List the interfaces
     List {
@@ -321,6 +330,9 @@ pub enum FilterCommand {
         /// DIRECTION ACTION EXPRESSION, each rule in quotes
         #[arg(value_name = "RULE", required = true, value_parser = explained::<FilterRule>)]
         rules: Vec<FilterRule>,
+        /// Write what runs into the configuration file then, as `weir save --yes`
+        #[arg(long)]
+        save: bool,
     },
     /// List rules with the packets and bytes that each decided about
     List {
@@ -336,6 +348,9 @@ pub enum FilterCommand {
         /// The interface or uplink
         #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
         name: PortName,
+        /// Write what runs into the configuration file then, as `weir save --yes`
+        #[arg(long)]
+        save: bool,
     },
 }
 
@@ -349,7 +364,7 @@ Examples:
   weir filter set web0 'tx accept arp or src net 10.0.0.0/8' 'tx drop' 'rx drop udp port 1900'
   weir filter set web0 'rx drop tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420'
 
-These rules last until weir ends. Rules in [[vif.NAME.filter]] of the configuration are permanent.";
+Rules outlive a weir with a keeper. --save, or `weir save`, writes them into the configuration.";
 
 /// `weir stats`
 #[derive(Debug, Args)]

@@ -329,27 +329,30 @@ pub fn vif(
 ) -> Result<(), CommandError> {
     let connect = || Client::connect(defaults.control.as_path());
     match command {
-        VifCommand::Add { name, settings } => {
+        VifCommand::Add { name, settings, save: also_save } => {
             let config = VifConfig::from_settings(name, settings, &defaults.control)?;
             let socket = config.socket.clone();
             connect()?.add_vif(&config)?;
             writeln!(out, "{name}: added, socket {socket}")?;
+            save::also(*also_save, defaults, out)?;
         }
-        VifCommand::Set { name, settings } => {
+        VifCommand::Set { name, settings, save: also_save } => {
             let changes = VifChanges::from_settings(name, settings)?;
             let note = connect()?.change_vif(name, &changes)?;
             writeln!(out, "{name}: changed")?;
             if let Some(note) = note {
                 writeln!(out, "note: {note}")?;
             }
+            save::also(*also_save, defaults, out)?;
         }
-        VifCommand::Del { name } => {
+        VifCommand::Del { name, save: also_save } => {
             connect()?.remove_vif(name)?;
             writeln!(out, "{name}: removed")?;
+            save::also(*also_save, defaults, out)?;
         }
         VifCommand::List { json } => {
             let vifs = connect()?.vifs()?;
-            write_as(out, *json, &vifs, vif_table(&vifs))?;
+            write_as(out, *json, &vifs, format!("{}{}", vif_table(&vifs), unsaved(&vifs)))?;
         }
     }
     Ok(())
@@ -388,6 +391,17 @@ fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
         ]);
     }
     table
+}
+
+/// What the file does not say.
+fn unsaved(vifs: &[VifStatus]) -> String {
+    let unsaved = vifs.iter().filter(|vif| !vif.unsaved.is_empty());
+    let lines: String =
+        unsaved.map(|vif| format!("  {}: {}\n", vif.config.name, vif.unsaved.join(", "))).collect();
+    match lines.is_empty() {
+        true => lines,
+        false => format!("\nnot in the file, until `weir save`:\n{lines}"),
+    }
 }
 
 fn vif_table(vifs: &[VifStatus]) -> Table {

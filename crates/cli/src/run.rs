@@ -204,8 +204,20 @@ fn run_beside(
         tracing::warn!("there is no keeper to leave anything with: front ends are disconnected");
     }
     let unsaved = switch.unsaved();
-    if !unsaved.is_empty() {
-        tracing::warn!(unsaved = unsaved.join(", "), "ends with weir: the file does not say so");
+    match (unsaved.is_empty(), switch.is_kept()) {
+        (true, _) => {}
+        (false, true) => {
+            tracing::info!(
+                unsaved = unsaved.join(", "),
+                "lies with the keeper, and not in the file"
+            );
+        }
+        (false, false) => {
+            tracing::warn!(
+                unsaved = unsaved.join(", "),
+                "ends with weir: the file does not say so"
+            );
+        }
     }
     drop(switch);
     Ok(())

@@ -95,6 +95,12 @@ impl Weir {
         self.serves();
     }
 
+    fn configs_of_the_next(&mut self) -> BTreeMap<String, Value> {
+        self.process = run(self.dir.path());
+        self.serves();
+        self.configs()
+    }
+
     fn configs(&self) -> BTreeMap<String, Value> {
         let vifs: Value = serde_json::from_str(&self.does(&["vif", "list", "--json"])).unwrap();
         let config = |vif: &Value| {
@@ -230,6 +236,10 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
             end(&mut weir);
             assert_eq!(weir.configs(), before, "{}", weir.log());
         }
+        let listed = weir.does(&["vif", "list"]);
+        for shown in ["late: added", "filter", "sharing.receive.packet_burst"] {
+            assert!(listed.contains(shown), "{shown}: {listed}");
+        }
         let difference = weir.does(&["diff"]);
         for shown in ["vif.gone", "vif.late", "filter", "container_bytes", "rx_packet_burst"] {
             assert!(difference.contains(shown), "{shown}: {difference}");
@@ -295,6 +305,24 @@ fn a_port_whose_settings_can_hold_no_more_stops_an_upgrade_and_is_closed_after_a
     assert!(weir.configs()["a"].get("filter").is_none());
 }
 
+#[test]
+fn a_weir_that_does_not_come_up_forgets_nothing() {
+    let mut weir = Weir::start("", "[vif.a]\n");
+    weir.does(&["filter", "set", "a", "tx drop tcp dst port 25"]);
+    let socket = format!("socket={}", weir.path("late.sock").display());
+    weir.does(&["vif", "add", "late", &socket]);
+    let before = weir.configs();
+    weir.signal(Signal::KILL);
+    let taken = std::os::unix::net::UnixListener::bind(weir.path("b.sock")).unwrap();
+    write(weir.dir.path(), "", "[vif.a]\n[vif.b]\n");
+    let mut next = run(weir.dir.path());
+    let ended = eventually("it ends", || next.try_wait().unwrap());
+    assert!(!ended.success(), "another program serves the socket");
+    drop(taken);
+    write(weir.dir.path(), "", "[vif.a]\n");
+    assert_eq!(weir.configs_of_the_next(), before, "{}", weir.log());
+}
+
 /// It is by that file that the next weir starts, with a keeper or without.
 #[test]
 fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
@@ -326,12 +354,14 @@ fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
         // An orderly end, after which nothing is with the keeper.
         weir.signal(Signal::TERM);
         assert!(!weir.log().contains("unsaved"), "{}", weir.log());
-        weir.process = run(weir.dir.path());
-        weir.serves();
-        assert_eq!(weir.configs(), before, "{saved}");
+        assert_eq!(weir.configs_of_the_next(), before, "{saved}");
+        weir.does(&["filter", "set", "b", "--save", "rx accept"]);
         weir.does(&["filter", "set", "b", "tx drop"]);
         weir.signal(Signal::TERM);
         assert!(weir.log().contains("unsaved=\"vif.b.filter\""), "{}", weir.log());
+        // An orderly end opens nothing either, while the keeper is there.
+        let set = weir.configs_of_the_next();
+        assert_eq!(set["b"]["filter"][0]["action"], "drop");
     }
 }
 

@@ -89,7 +89,13 @@ fn healthy() -> Facts {
     let defaults = Defaults { control, control_named: true, keeper: None };
     let text = "[vif.web0]\nmtu = 1500\n";
     let config = Config::from_toml("weir.toml", text, &defaults).unwrap().vifs.remove(0);
-    let status = VifStatus { config, state: PortState::Running, stopped_reason: None, xen: false };
+    let status = VifStatus {
+        config,
+        state: PortState::Running,
+        stopped_reason: None,
+        xen: false,
+        unsaved: Vec::new(),
+    };
     let mut vif = PortStats::new(name(VIF), PortKind::Vif);
     vif.state = PortState::Running;
     vif.queue_pairs = Some(QueuePairNumbers { configured: 1, session: Some(1), in_use: 1 });

@@ -230,6 +230,10 @@ pub struct VifStatus {
     /// It is a Xen guest's: the toolstack has attached it.
     #[serde(default)]
     pub xen: bool,
+    /// Keys that were set while weir ran, as paths, and that its file does not say; `added` and nothing else for one that
+    /// the file does not name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsaved: Vec<String>,
 }
 
 /// How it is known where a station is.

@@ -691,9 +691,11 @@ impl Switch {
     }
 
     fn vif_list(&self) -> Response {
+        let noted = self.set_since().unwrap_or_default();
         let status = |vif: &Vif| {
             let info = vif.port.info();
             VifStatus {
+                unsaved: noted.unsaved_of(vif.config.name.as_str()),
                 config: vif.config.clone(),
                 state: port_state(info.state),
                 stopped_reason: info.stop_reason.filter(|_| info.state == State::Stopped),

@@ -6,6 +6,7 @@ use weir_api::{Client, ClientError};
 use weir_config::Defaults;
 use weir_text::count;
 
+use super::save::also;
 use super::{CommandError, write_json};
 use crate::args::FilterCommand;
 use crate::show;
@@ -21,13 +22,15 @@ pub fn filter(
 ) -> Result<(), CommandError> {
     let mut client = Client::connect(defaults.control.as_path())?;
     match command {
-        FilterCommand::Set { name, rules } => {
+        FilterCommand::Set { name, rules, save } => {
             client.set_filter(name, rules)?;
             writeln!(out, "{name}: {} set", count(rules.len(), "rule"))?;
+            also(*save, defaults, out)?;
         }
-        FilterCommand::Clear { name } => {
+        FilterCommand::Clear { name, save } => {
             client.set_filter(name, &[])?;
             writeln!(out, "{name}: no rules, everything passes")?;
+            also(*save, defaults, out)?;
         }
         FilterCommand::List { name, json } => {
             let mut ports = client.stats()?.ports;

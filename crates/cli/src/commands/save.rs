@@ -49,6 +49,18 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
     Ok(writeln!(out, "saved: {} says what runs", path.display())?)
 }
 
+/// The same after another command, where it is asked for.
+pub(super) fn also(
+    wanted: bool,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    match wanted {
+        true => save(&SaveArgs { file: None, yes: true }, defaults, out),
+        false => Ok(()),
+    }
+}
+
 fn not_saved(path: &Path, why: impl ToString) -> CommandError {
     CommandError::NotSaved { path: path.into(), why: why.to_string() }
 }

@@ -37,6 +37,11 @@ impl Switch {
         let _ = self.upgrades.set(Upgrades { starter, then: Box::new(then) });
     }
 
+    /// Whether a keeper has what was set, so that the next weir does as well.
+    pub fn is_kept(&self) -> bool {
+        self.keeper.is_there()
+    }
+
     /// Stops as if this process was killed, at a moment when no packet is under way: every session is between two
     /// requests, every worker between two bursts. Guests, front ends and TAPs stay as they are, with the keeper. The
     /// process has to end then without dropping this: its end is not for them.

@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use weir_config::{PortName, VifConfig};
+use weir_config::{Config, PortName, VifConfig};
 use weir_engine::clock;
 use weir_fabric::source_guard::{Lease, Origin};
 use weir_fabric::{Known, PortId, SourceGuard, Vid};
@@ -90,6 +90,29 @@ impl Noted {
 }
 
 impl Noted {
+    /// Keys of an interface that the file does not say, or `added`.
+    pub(super) fn unsaved_of(&self, vif: &str) -> Vec<String> {
+        let keys = self.settings.get(vif).into_iter().flat_map(Settings::keys);
+        let added = self.added.iter().filter(|added| added["name"] == vif).map(|_| "added");
+        keys.chain(added).map(str::to_owned).collect()
+    }
+
+    /// What was set of vifs of Xen guests.
+    pub(super) fn of_xen(&self, config: &Config) -> BTreeMap<String, Settings> {
+        if config.xen.is_none() {
+            return BTreeMap::new();
+        }
+        // Such as vif3.0, and no name of the file's.
+        let is_vif = |name: &str| {
+            let numbers = name.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
+            let is_number = |text: &str| text.parse::<u32>().is_ok();
+            let listed = config.vifs.iter().any(|vif| vif.name.as_str() == name);
+            !listed && numbers.is_some_and(|(domain, vif)| is_number(domain) && is_number(vif))
+        };
+        let of_xen = self.settings.iter().filter(|(name, _)| is_vif(name));
+        of_xen.map(|(name, settings)| (name.clone(), settings.clone())).collect()
+    }
+
     /// Has `guard` know what the interface was given, as far as the port is there that gave it.
     pub(super) fn recall(
         &self,
@@ -158,26 +181,33 @@ impl Switch {
     }
 
     /// What was set of ports since the file was read, without what was learned.
-    fn set_since(&self) -> serde_json::Result<Noted> {
+    pub(super) fn set_since(&self) -> serde_json::Result<Noted> {
         let mut noted = Noted { version: VERSION, ..Noted::default() };
         let source = self.source();
         let Some(listed) = source.as_ref().map(|source| &source.listed) else { return Ok(noted) };
         let ports = self.ports();
-        for vif in ports.vifs.iter().filter(|vif| !matches!(vif.link, Link::Xen)) {
+        noted.settings.clone_from(&listed.left);
+        for vif in &ports.vifs {
             let now = &vif.config;
-            let file = listed.vifs.iter().find(|it| it.name == now.name && vif.from_file);
-            match file.map(|file| Settings::between(file, now)).transpose()? {
-                Some(settings) if settings.is_empty() => {}
-                Some(settings) => drop(noted.settings.insert(now.name.to_string(), settings)),
+            let is_xen = matches!(vif.link, Link::Xen);
+            let file = match is_xen {
+                true => listed.xen.iter().find(|it| it.name == now.name),
+                false => listed.vifs.iter().find(|it| it.name == now.name && vif.from_file),
+            };
+            match file {
+                None if is_xen => {}
+                Some(file) if file == now => {}
+                Some(file) => {
+                    noted.settings.insert(now.name.to_string(), Settings::between(file, now)?);
+                }
                 None => noted.added.push(serde_json::to_value(now)?),
             }
         }
         for uplink in &ports.uplinks {
             let now = &uplink.config;
             let Some(file) = listed.uplinks.iter().find(|it| it.name == now.name) else { continue };
-            let settings = Settings::between(file, now)?;
-            if !settings.is_empty() {
-                noted.settings.insert(now.name.to_string(), settings);
+            if file != now {
+                noted.settings.insert(now.name.to_string(), Settings::between(file, now)?);
             }
         }
         let vifs = listed.vifs.iter().map(|vif| &vif.name);

@@ -3,6 +3,7 @@
 //! Whatever can fail comes first: sockets and devices are opened before anything is touched. A step that fails later has
 //! those before it undone.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
@@ -15,6 +16,7 @@ use weir_engine::RateLimit;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
 
+use super::settings::Settings;
 use super::{
     Link, Meeting, Prepared, Switch, SwitchError, Uplink, UplinkDevice, Vif, failed, port_rules,
 };
@@ -37,9 +39,14 @@ pub(super) struct Source {
 }
 
 /// See [`Source::listed`].
+#[derive(Default)]
 pub(super) struct Listed {
     pub(super) vifs: Vec<VifConfig>,
     pub(super) uplinks: Vec<UplinkConfig>,
+    /// Vifs of Xen guests, as `[xen]` and the toolstack say.
+    pub(super) xen: Vec<VifConfig>,
+    /// What was set, under another weir, of vifs of Xen guests that are not there yet.
+    pub(super) left: BTreeMap<String, Settings>,
 }
 
 /// A configuration beside the running switch.
@@ -85,7 +92,12 @@ impl Switch {
             switch: config.switch.clone(),
             xen: config.xen.clone(),
             may_pin: !confined || config.switch.placement.pin_vcpus,
-            listed: Listed { vifs: config.vifs.clone(), uplinks: config.uplinks.clone() },
+            listed: Listed {
+                vifs: config.vifs.clone(),
+                uplinks: config.uplinks.clone(),
+                xen: Vec::new(),
+                left: self.keeper.noted().of_xen(config),
+            },
         });
         self.mark(config);
         for vif in &mut self.ports().vifs {
@@ -98,10 +110,10 @@ impl Switch {
         let ports = self.ports();
         let vifs = ports.vifs.iter().filter(|vif| vif.from_file).map(|vif| vif.config.clone());
         let uplinks = ports.uplinks.iter().map(|uplink| uplink.config.clone());
-        let listed = Listed { vifs: vifs.collect(), uplinks: uplinks.collect() };
+        let (vifs, uplinks) = (vifs.collect(), uplinks.collect());
         drop(ports);
         if let Some(source) = &mut *self.source() {
-            source.listed = listed;
+            source.listed = Listed { vifs, uplinks, ..std::mem::take(&mut source.listed) };
         }
     }
 

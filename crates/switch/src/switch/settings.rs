@@ -43,10 +43,6 @@ impl Settings {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -186,6 +182,8 @@ impl Wanted {
         if let Err(why) = result {
             let file = config.vifs.iter().find(|vif| vif.name == *name);
             self.vifs[at] = closed(file.unwrap_or(&self.vifs[at]));
+            // Whoever has that address now keeps it.
+            self.vifs[at].mac = None;
             self.hold(name.as_str(), why);
         }
     }
@@ -220,9 +218,19 @@ fn goes_together(config: &Config, vif: &mut VifConfig) -> Result<(), String> {
     Ok(())
 }
 
+/// Says that a port is [closed].
+pub(super) fn passes_nothing(port: &str, why: &str) {
+    tracing::error!(
+        port,
+        why,
+        "passes no frames, since what was set of it while weir ran cannot be applied: `weir vif set` and `weir filter \
+         set` say anew what holds, or `weir reload` makes it what the file says"
+    );
+}
+
 /// An interface that stays connected and passes no frames.
-fn closed(vif: &VifConfig) -> VifConfig {
-    VifConfig { mac: None, vlan: VlanMode::Unset, filter: nothing(), ..vif.clone() }
+pub(super) fn closed(vif: &VifConfig) -> VifConfig {
+    VifConfig { vlan: VlanMode::Unset, filter: nothing(), ..vif.clone() }
 }
 
 /// Rules that let nothing through.

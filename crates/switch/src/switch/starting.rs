@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_config::Config;
 use weir_engine::Options;
 
-use super::settings::{Held, Wanted};
+use super::settings::{Wanted, passes_nothing};
 use super::{Devices, Keeping, Meeting, Switch, SwitchError, engine_options};
 use crate::helper::Hands;
 use crate::manager;
@@ -65,13 +65,26 @@ impl Switch {
         Ok(switch)
     }
 
+    /// The same where somebody plays Xen.
+    #[cfg(test)]
+    pub(super) fn start_without_xen(
+        config: &Config,
+        devices: Devices,
+        keeping: Keeping,
+    ) -> Result<Arc<Self>, SwitchError> {
+        let switch = Self::without_ports(config, Hands::Own, keeping)?;
+        switch.fill(config, devices)?;
+        Ok(switch)
+    }
+
     /// With all of its ports; one that cannot have them leaves what is kept as it is.
     fn filled(
         self: Arc<Self>,
         config: &Config,
         devices: Devices,
     ) -> Result<Arc<Self>, SwitchError> {
-        match self.fill(config, devices) {
+        let xen = || config.xen.as_ref().map_or(Ok(()), |xen| self.start_xen(xen));
+        match self.fill(config, devices).and_then(|()| xen()) {
             Ok(()) => Ok(self),
             Err(error) => {
                 self.leave_for_good();
@@ -98,22 +111,12 @@ impl Switch {
         self.keeper.end_taking();
         self.engine.open();
         self.comes_from(config, &added);
-        for Held { port, why } in wanted.held {
-            tracing::error!(
-                port,
-                why,
-                "passes no frames, since what was set of it while weir ran cannot be applied: `weir vif set` and `weir \
-                 filter set` say anew what holds, or `weir reload` makes it what the file says"
-            );
-        }
+        wanted.held.iter().for_each(|held| passes_nothing(&held.port, &held.why));
         let unsaved = self.unsaved();
         if !unsaved.is_empty() {
             tracing::info!(unsaved = unsaved.join(", "), "holds beside what the file says");
         }
         self.note();
-        match &config.xen {
-            Some(xen) => self.start_xen(xen),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }

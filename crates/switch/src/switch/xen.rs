@@ -15,6 +15,7 @@ use weir_xen::store::Client;
 use weir_xen::vif::{VifId, VifKeys, channel_socket};
 use weir_xen::{Hypervisor, Xen};
 
+use super::settings::{closed, passes_nothing};
 use super::{Link, Switch, SwitchError, Vif, port_rules};
 use crate::control::Response;
 use crate::manager::{AgentSocket, NewVif};
@@ -89,6 +90,9 @@ impl<S: Read + Write + Send> Board for Plug<S> {
     fn detach(&mut self, vif: VifId, port: &XenPort) {
         if let Some(switch) = self.switch.upgrade() {
             switch.ports().vifs.retain(|there| there.port.id() != port.id());
+            if let Some(source) = &mut *switch.source() {
+                source.listed.xen.retain(|it| it.name.as_str() != vif.to_string());
+            }
             switch.manager.remove_vif(port.id());
             switch.owners.remove(port.id());
             switch.engine.remove_port(port.id());
@@ -172,7 +176,28 @@ impl Switch {
                 return Err(AttachError::Name(vif));
             }
         }
+        let config = self.with_settings(config);
         Ok(self.plug_vif(vif, config, agent, services)?)
+    }
+
+    /// A vif with what was set of it under another weir. One of which that is impossible passes no frames.
+    fn with_settings(&self, config: VifConfig) -> VifConfig {
+        let left = {
+            let mut source = self.source();
+            let Some(source) = &mut *source else { return config };
+            source.listed.xen.push(config.clone());
+            source.listed.left.remove(config.name.as_str())
+        };
+        let Some(settings) = left else { return config };
+        let refused = match settings.onto(&config) {
+            Err(error) => error.to_string(),
+            Ok(mut set) => match self.settle(&mut set).or_else(|| self.refusal(&set)) {
+                Some(Response::Error { message, .. }) => message,
+                _ => return set,
+            },
+        };
+        passes_nothing(config.name.as_str(), &refused);
+        closed(&config)
     }
 
     fn plug_vif(

@@ -16,7 +16,9 @@ use weir_xen::vif::XenbusState;
 use super::*;
 use crate::control::{ControlHandler, Request};
 use crate::explain::{AgentState, VifExplanation};
+use crate::helper::Hands;
 use crate::stats::{PortState, PortStats};
+use crate::switch::{Devices, Keeping};
 
 /// A switch with the interface `web0`, in dom0 of a played Xen.
 struct Bench {
@@ -37,13 +39,20 @@ fn vif(domain: u16) -> VifId {
 }
 
 fn start(dir: &Path, host: &Host, xen: &str) -> Arc<Switch> {
+    start_with(dir, host, xen, None)
+}
+
+fn start_with(dir: &Path, host: &Host, xen: &str, keeper: Option<SocketPath>) -> Arc<Switch> {
     let control = dir.join("control.sock");
     let control = SocketPath::try_from(control.as_path()).unwrap();
-    let defaults = Defaults { control, control_named: true, keeper: None };
+    let defaults = Defaults { control, control_named: true, keeper };
     let text = format!("[switch]\nworkers = 2\n[vif.web0]\n[xen]\n{xen}");
-    let mut config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
-    let xen = config.xen.take().unwrap();
-    let switch = Switch::start(&config).unwrap();
+    let config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
+    let xen = config.xen.clone().unwrap();
+    let keeping = Keeping::take(&config, &Hands::Own).unwrap();
+    let devices = Devices::open(&config, &keeping).unwrap();
+    // Xen is played from here on.
+    let switch = Switch::start_without_xen(&config, devices, keeping).unwrap();
     let follows = host.clone();
     let connect = move || Ok(follows.client());
     switch.start_xen_on(&xen, Arc::new(host.clone()), connect, host.client()).unwrap();
@@ -321,6 +330,33 @@ fn a_switch_that_starts_again_serves_a_guest_that_noticed_nothing() {
     });
     let (_vif, mut pair) = bench.vhost();
     exchange(&mut front, &mut pair, 3);
+}
+
+/// No other guest has a vif of this name while the machine runs.
+#[test]
+fn what_was_set_of_a_vif_holds_under_the_next_switch() {
+    let host = Host::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keeper.sock");
+    let server = weir_keeper::Server::listen(&path).unwrap();
+    std::thread::spawn(move || server.run());
+    let keeper = Some(SocketPath::try_from(path.as_path()).unwrap());
+    let switch = start_with(dir.path(), &host, "", keeper.clone());
+    let bench = Bench { host, switch, dir };
+    let _front = bench.guest(3);
+    let rules = vec!["tx drop tcp dst port 25".parse().unwrap()];
+    let set = Request::FilterSet { name: name("vif3.0"), rules };
+    assert_eq!(bench.switch.handle(set), Response::Ok);
+    let filter = |switch: &Switch| {
+        let Response::Vifs { vifs } = switch.handle(Request::VifList) else { panic!("no vifs") };
+        let vif = vifs.into_iter().find(|vif| vif.config.name == name("vif3.0"))?;
+        Some(vif.config.filter.len())
+    };
+    let Bench { host, switch, dir } = bench;
+    drop(switch);
+    let switch = start_with(dir.path(), &host, "", keeper);
+    eventually("it is served again", || filter(&switch).is_some());
+    assert_eq!(filter(&switch), Some(1));
 }
 
 #[test]
