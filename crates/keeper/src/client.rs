@@ -15,6 +15,9 @@ use rustix::net::{
 };
 use weir_limits::{KEEPER_PATIENCE_NS, KEEPER_PAUSE_NS_MAX, KEEPER_PAUSE_NS_MIN, KEEPER_START_NS};
 
+use weir_foreign::Party;
+
+use crate::shelf::owner_of;
 use crate::wire::{Received, Word, is_name, receive, send};
 
 const PATIENCE: Duration = Duration::from_nanos(KEEPER_PATIENCE_NS);
@@ -65,6 +68,16 @@ struct State {
     /// There while the keeper is.
     link: Option<Arc<OwnedFd>>,
     held: BTreeMap<String, Arc<OwnedFd>>,
+    /// At whose expense each owner's descriptors are closed.
+    parties: BTreeMap<String, Party>,
+}
+
+impl State {
+    fn party(&mut self, name: &str) -> &Party {
+        self.parties.retain(|_, party| !party.is_forgotten());
+        let owner = owner_of(name);
+        self.parties.entry(owner.to_owned()).or_insert_with(|| Party::new(owner))
+    }
 }
 
 impl Keeper {
@@ -81,7 +94,7 @@ impl Keeper {
                 (None, Taken::new())
             }
         };
-        let state = Mutex::new(State { link, held: BTreeMap::new() });
+        let state = Mutex::new(State { link, ..State::default() });
         let shared = Shared { dial, state, stop: AtomicBool::new(false), bell };
         Ok((Self { shared: Arc::new(shared), thread: Mutex::default() }, taken))
     }
@@ -129,7 +142,9 @@ impl Keeper {
     pub fn store(&self, name: &str, descriptor: Arc<OwnedFd>) {
         debug_assert!(is_name(name), "{name:?}");
         let mut state = lock(&self.shared.state);
-        state.held.insert(name.to_owned(), Arc::clone(&descriptor));
+        if let Some(replaced) = state.held.insert(name.to_owned(), Arc::clone(&descriptor)) {
+            state.party(name).close(replaced);
+        }
         self.shared.say(&mut state, &Word::Store(name.to_owned()), Some(&descriptor));
     }
 
@@ -148,9 +163,9 @@ impl Keeper {
         let mut state = lock(&self.shared.state);
         let removed = state.held.remove(name);
         self.shared.say(&mut state, &Word::Remove(name.to_owned()), None);
-        drop(state);
-        // Closed without the lock: nobody knows how long that takes.
-        drop(removed);
+        if let Some(removed) = removed {
+            state.party(name).close(removed);
+        }
     }
 }
 

@@ -4,14 +4,12 @@
 //! |---|---|
 //! | `wire.rs` | packets between weir and the keeper: sd_notify's words |
 //! | `shelf.rs` | what the keeper holds, with its bounds |
-//! | `closer.rs` | closing, which may take as long as whoever made the descriptor likes |
 //! | `serve.rs` | the keeper's loop |
 //! | `program.rs` | the program `weir-keeper` |
 //! | `client.rs` | weir's side: what is there at the start, then each change |
 #![forbid(unsafe_code)]
 
 mod client;
-mod closer;
 pub mod program;
 mod serve;
 mod shelf;

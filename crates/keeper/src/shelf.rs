@@ -6,9 +6,8 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use weir_foreign::Party;
 use weir_limits::KEPT_PER_OWNER_MAX;
-
-use crate::closer::Closer;
 
 /// Why a descriptor is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,10 +27,10 @@ impl fmt::Display for Full {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Owner {
     held: usize,
-    closer: Closer,
+    party: Party,
 }
 
 /// Descriptors by name.
@@ -42,7 +41,7 @@ pub(crate) struct Shelf {
     max: usize,
 }
 
-fn owner_of(name: &str) -> &str {
+pub(crate) fn owner_of(name: &str) -> &str {
     name.split_once('/').map_or(name, |(owner, _)| owner)
 }
 
@@ -54,17 +53,20 @@ impl Shelf {
 
     /// Keeps a descriptor, in place of one that has this name.
     pub(crate) fn store(&mut self, name: String, descriptor: OwnedFd) -> Result<(), Full> {
-        let open: usize = self.owners.values().map(|owner| owner.closer.open()).sum();
+        let open: usize = self.owners.values().map(|owner| owner.party.open()).sum();
         let shelf_is_full = self.held.len() + open >= self.max;
-        let owner = self.owners.entry(owner_of(&name).to_owned()).or_default();
+        let owner = owner_of(&name).to_owned();
+
+        let new = Owner { held: 0, party: Party::new(&owner) };
+        let owner = self.owners.entry(owner).or_insert(new);
         match self.held.entry(name) {
-            Entry::Occupied(mut held) => owner.closer.close(held.insert(descriptor)),
-            Entry::Vacant(_) if owner.held + owner.closer.open() >= KEPT_PER_OWNER_MAX => {
-                owner.closer.close(descriptor);
+            Entry::Occupied(mut held) => owner.party.close(held.insert(descriptor)),
+            Entry::Vacant(_) if owner.held + owner.party.open() >= KEPT_PER_OWNER_MAX => {
+                owner.party.close(descriptor);
                 return Err(Full::Owner);
             }
             Entry::Vacant(_) if shelf_is_full => {
-                owner.closer.close(descriptor);
+                owner.party.close(descriptor);
                 return Err(Full::Shelf);
             }
             Entry::Vacant(place) => {
@@ -80,9 +82,9 @@ impl Shelf {
         let Some(descriptor) = self.held.remove(name) else { return };
         if let Some(owner) = self.owners.get_mut(owner_of(name)) {
             owner.held -= 1;
-            owner.closer.close(descriptor);
+            owner.party.close(descriptor);
         }
-        self.owners.retain(|_, owner| owner.held > 0 || owner.closer.open() > 0);
+        self.owners.retain(|_, owner| owner.held > 0 || owner.party.open() > 0);
     }
 
     /// All names.

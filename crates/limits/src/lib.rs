@@ -64,6 +64,11 @@ pub const SESSION_GRACE_NS: u64 = 500_000_000;
 /// How long (ns) is waited for a session to end. Longer is as if it never ended: its thread is in the hands of a
 /// descriptor.
 pub const SESSION_END_NS: u64 = 5_000_000_000;
+/// How long (ns) the close of a descriptor that somebody has sent may take before a signal cuts it short.
+pub const FOREIGN_CLOSE_NS_MAX: u64 = 100_000_000;
+/// Most descriptors of one party that are handed over and not closed yet; with more, nothing is taken from that party.
+/// A message has 253 at most.
+pub const FOREIGN_CLOSES_MAX: usize = 64;
 /// How long (ns) a front end may leave a message half sent, or a reply unread that its socket has no room for. A descriptor in
 /// flight meanwhile can be the front end's end of this very connection, which then never closes.
 pub const SESSION_STALL_NS: u64 = 5_000_000_000;
@@ -701,6 +706,7 @@ const _: () = {
     assert!(HELPER_MESSAGE_BYTES_MAX > CPUS_MAX * 5 + 1024);
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
     assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);
+    assert!(FOREIGN_CLOSE_NS_MAX < SESSION_GRACE_NS && FOREIGN_CLOSES_MAX > 0);
     assert!(SESSION_GRACE_NS < SESSION_END_NS && ACCEPT_PAUSE_NS < SESSION_GRACE_NS);
     // What all ports with all their queues may have, and as much again for the switch itself.
     assert!(DESCRIPTORS_MAX as usize > 2 * PORTS_MAX * (3 * VRINGS_MAX + 4));

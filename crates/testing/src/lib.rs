@@ -5,6 +5,7 @@
 
 pub mod document;
 pub mod echo;
+pub mod slow;
 
 use std::{
     env,

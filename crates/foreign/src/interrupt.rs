@@ -1,0 +1,106 @@
+//! Closes that are cut short. A signal to its thread ends the wait of a socket that lingers; a close that no signal ends
+//! (a server of a file system that has taken the request) keeps its thread.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weir_limits::FOREIGN_CLOSE_NS_MAX;
+
+const CLOSE_MAX: Duration = Duration::from_nanos(FOREIGN_CLOSE_NS_MAX);
+
+/// Threads that close.
+static CLOSING: Mutex<Closers> = Mutex::new(Closers { threads: Vec::new(), is_watched: false });
+
+struct Closers {
+    threads: Vec<Arc<At>>,
+    is_watched: bool,
+}
+
+#[derive(Debug)]
+struct At {
+    tid: i32,
+    since: Mutex<Option<Instant>>,
+    was_interrupted: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This thread, which closes.
+pub(crate) struct Closing(Arc<At>);
+
+impl Closing {
+    pub(crate) fn new() -> Self {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        let at =
+            Arc::new(At { tid, since: Mutex::new(None), was_interrupted: AtomicBool::new(false) });
+        let mut closers = lock(&CLOSING);
+        closers.threads.push(Arc::clone(&at));
+        if !closers.is_watched {
+            let thread = thread::Builder::new().name("weir-closings".into());
+            closers.is_watched = thread.stack_size(64 << 10).spawn(watch).is_ok();
+        }
+        Self(at)
+    }
+
+    /// Whether it was interrupted.
+    pub(crate) fn close(&self, descriptor: Box<dyn Send>) -> bool {
+        self.0.was_interrupted.store(false, Ordering::Relaxed);
+        *lock(&self.0.since) = Some(Instant::now());
+        drop(descriptor);
+        *lock(&self.0.since) = None;
+        self.0.was_interrupted.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        lock(&CLOSING).threads.retain(|at| !Arc::ptr_eq(at, &self.0));
+    }
+}
+
+/// Interrupts what takes too long, while there is anybody to close.
+fn watch() {
+    handle_signal();
+    loop {
+        thread::sleep(CLOSE_MAX);
+        // Under this lock none of these threads ends.
+        let mut closers = lock(&CLOSING);
+        if closers.threads.is_empty() {
+            closers.is_watched = false;
+            return;
+        }
+        for at in &closers.threads {
+            if lock(&at.since).is_some_and(|since| since.elapsed() >= CLOSE_MAX) {
+                at.was_interrupted.store(true, Ordering::Relaxed);
+                interrupt(at.tid);
+            }
+        }
+    }
+}
+
+extern "C" fn on_signal(_: libc::c_int) {}
+
+/// A signal that is ignored interrupts nothing.
+#[allow(unsafe_code)]
+fn handle_signal() {
+    static HANDLED: Once = Once::new();
+    HANDLED.call_once(|| {
+        // SAFETY: all zeros is a `sigaction` without flags and with an empty mask. The handler does nothing.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_signal as *const () as libc::sighandler_t;
+            libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut());
+        }
+    });
+}
+
+#[allow(unsafe_code)]
+fn interrupt(tid: i32) {
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: tgkill reads no memory. The thread is one of this process, which has a handler.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGURG) };
+}

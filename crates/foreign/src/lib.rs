@@ -1,0 +1,139 @@
+//! Descriptors that others have made, and who closes them.
+//!
+//! Whoever closes a descriptor waits as long as its maker likes, and whoever drops a socket closes the descriptors that
+//! lie in it unread. A thread that serves several parties therefore closes none of them: it holds them as [`Foreign`],
+//! whose end hands them to a thread that serves their [`Party`] alone.
+
+#![deny(unsafe_code)]
+
+mod interrupt;
+mod party;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+pub use party::Party;
+
+/// Descriptors of one message: the most that the kernel takes (`SCM_MAX_FD`).
+const MESSAGE_MAX: usize = 253;
+
+/// A descriptor of another party's, or a socket that such descriptors may lie in. Its end is that party's closer's.
+pub struct Foreign<T: Into<OwnedFd>> {
+    it: ManuallyDrop<T>,
+    /// `None` once `it` has been taken out.
+    party: Option<Party>,
+}
+
+impl<T: Into<OwnedFd>> Foreign<T> {
+    /// `it` is closed at the expense of `party`.
+    pub fn new(it: T, party: &Party) -> Self {
+        Self { it: ManuallyDrop::new(it), party: Some(party.clone()) }
+    }
+
+    /// Takes it out, for a thread that serves its party alone.
+    #[must_use]
+    #[allow(unsafe_code)]
+    pub fn release(mut self) -> T {
+        self.party = None;
+        // SAFETY: without a party `drop` leaves it alone, and `self` ends here.
+        unsafe { ManuallyDrop::take(&mut self.it) }
+    }
+}
+
+impl<T: Into<OwnedFd>> Drop for Foreign<T> {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        if let Some(party) = self.party.take() {
+            // SAFETY: nobody uses it after `drop`, and `release` has not taken it out.
+            let descriptor: OwnedFd = unsafe { ManuallyDrop::take(&mut self.it) }.into();
+            party.close(descriptor);
+        }
+    }
+}
+
+impl<T: Into<OwnedFd>> Deref for Foreign<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.it
+    }
+}
+
+impl<T: Into<OwnedFd> + fmt::Debug> fmt::Debug for Foreign<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.it.fmt(f)
+    }
+}
+
+impl<T: Into<OwnedFd> + AsFd> AsFd for Foreign<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.it.as_fd()
+    }
+}
+
+impl<T: Into<OwnedFd> + AsFd> AsRawFd for Foreign<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.it.as_fd().as_raw_fd()
+    }
+}
+
+impl Foreign<UnixListener> {
+    /// Another descriptor of the same listener: whichever is closed last ends what waits there.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { it: ManuallyDrop::new(self.it.try_clone()?), party: self.party.clone() })
+    }
+}
+
+impl Foreign<UnixStream> {
+    /// Reads bytes as `read` does. The kernel would have the reader close what came with them; the party's closer does.
+    ///
+    /// # Errors
+    /// As of recvmsg(2).
+    pub fn receive(&self, room: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut room = [IoSliceMut::new(room)];
+        let received = recvmsg(&*self.it, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let party = self.party.as_ref();
+        for message in control.drain() {
+            if let (RecvAncillaryMessage::ScmRights(rights), Some(party)) = (message, party) {
+                rights.for_each(|descriptor| party.close(descriptor));
+            }
+        }
+        Ok(received.bytes)
+    }
+}
+
+impl Read for Foreign<UnixStream> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.receive(room)
+    }
+}
+
+impl Write for Foreign<UnixStream> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self.it).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Of a party that has nothing else.
+impl From<UnixStream> for Foreign<UnixStream> {
+    fn from(stream: UnixStream) -> Self {
+        Self::new(stream, &Party::new("a peer"))
+    }
+}

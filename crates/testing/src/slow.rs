@@ -1,0 +1,48 @@
+//! Descriptors that take long to close, and how they are sent.
+
+use std::io::{self, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+/// How long the close of a [`lingering`] socket takes, if nobody cuts it short.
+const LINGER: Duration = Duration::from_secs(600);
+
+/// A socket whose close waits ten minutes for a reader that does not read, and that reader.
+///
+/// # Panics
+/// Where loopback does not work.
+#[must_use]
+pub fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
+    let address = listener.local_addr().expect("its address");
+    let mut socket = TcpStream::connect(address).expect("a connection by loopback");
+    let (reader, _) = listener.accept().expect("its other end");
+    socket.set_nonblocking(true).expect("a flag");
+    // Once it is full, some of it moves on to the reader's buffer.
+    let mut refused = 0;
+    while refused < 5 {
+        refused = if socket.write(&[0; 65536]).is_ok() { 0 } else { refused + 1 };
+        std::thread::sleep(Duration::from_millis(if refused > 0 { 20 } else { 0 }));
+    }
+    socket.set_nonblocking(false).expect("a flag");
+    set_socket_linger(&socket, Some(LINGER)).expect("an option");
+    (socket, reader)
+}
+
+/// Sends `bytes`, and with them a descriptor, which then only the receiver has.
+///
+/// # Errors
+/// As of sendmsg(2).
+pub fn send_with(stream: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors: [BorrowedFd<'_>; 1] = [descriptor.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
