@@ -17,6 +17,8 @@ mod deny;
 mod documents;
 mod examples;
 mod figures;
+#[cfg(test)]
+mod foreign;
 mod fuzz;
 mod guides;
 #[cfg(test)]

@@ -23,6 +23,7 @@
 
 pub mod access;
 pub mod client;
+mod client_socket;
 mod events;
 mod metrics;
 mod origin;

@@ -1,11 +1,12 @@
 //! The sockets: one thread reads and writes all of them, and sleeps when there is nothing to do.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,12 +21,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
 use weir_engine::{beat, supervise};
+use weir_foreign::{Foreign, Party};
 use weir_limits::{CONTROL_CONNECTIONS_MAX, CONTROL_HEAD_BYTES_MAX, CONTROL_HEADERS_MAX};
 use weir_switch::Hands;
 use weir_switch::control::ControlHandler;
 use weir_switch::unix_socket::{BoundListener, ListenError};
 
 use crate::access::Caller;
+use crate::client_socket::ClientSocket;
 use crate::events::Hub;
 use crate::places::{Places, Ticket};
 use crate::problem::{PROBLEM_JSON, Problem};
@@ -75,7 +78,8 @@ impl ApiServer {
         let workers = Workers::start(&handler).map_err(threads)?;
         let (stop, stopped) = watch::channel(false);
         let turned_away = Arc::new(Semaphore::new(CONTROL_CONNECTIONS_MAX));
-        let reactor = Reactor { unix, serving, places: Places::default(), turned_away, stopped };
+        let (places, parties) = (Places::default(), Mutex::default());
+        let reactor = Reactor { unix, parties, serving, places, turned_away, stopped };
         let reactor = workers.work().map(|work| {
             thread::Builder::new().name(NAME.into()).spawn(move || {
                 weir_sandbox::narrow(weir_sandbox::Thread::Control);
@@ -104,7 +108,9 @@ impl Drop for ApiServer {
 
 /// What the thread has.
 struct Reactor {
-    unix: UnixListener,
+    unix: Foreign<UnixListener>,
+    /// At whose expense the descriptors of each user are closed.
+    parties: Mutex<BTreeMap<Caller, Party>>,
     serving: Serving,
     places: Places,
     turned_away: Arc<Semaphore>,
@@ -128,7 +134,7 @@ impl Reactor {
     async fn serve(&self, work: &Work) -> io::Result<()> {
         let unix = self.unix.try_clone()?;
         unix.set_nonblocking(true)?;
-        let unix = tokio::net::UnixListener::from_std(unix)?;
+        let unix = tokio::net::UnixListener::from_std(unix.release())?;
         let tcp = match self.serving.tcp() {
             None => None,
             Some((listener, _)) => {
@@ -154,7 +160,7 @@ impl Reactor {
             };
             let admitted = tokio::select! {
                 accepted = unix.accept() => accepted.and_then(|(stream, _)| {
-                    let caller = Caller::User(stream.peer_cred()?.uid());
+                    let (caller, stream) = self.meet(stream)?;
                     self.admit(stream, caller, &service);
                     Ok(())
                 }),
@@ -167,6 +173,22 @@ impl Reactor {
                 sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+
+    /// Who has connected.
+    fn meet(&self, stream: tokio::net::UnixStream) -> io::Result<(Caller, ClientSocket)> {
+        let peer = stream.peer_cred();
+        // Only where the kernel does not say it.
+        let caller = peer.as_ref().map_or(Caller::Network, |it| Caller::User(it.uid()));
+        let mut parties = self.parties.lock().unwrap_or_else(PoisonError::into_inner);
+        parties.retain(|_, party| !party.is_forgotten());
+        let party = parties.entry(caller).or_insert_with(|| match caller {
+            Caller::User(user) => Party::new(format!("user {user} of the control socket")),
+            Caller::Network => Party::new("the control socket"),
+        });
+        let stream = ClientSocket::new(stream, party.clone());
+        peer?;
+        Ok((caller, stream))
     }
 
     fn admit<S>(&self, stream: S, caller: Caller, service: &axum::Router)

@@ -16,6 +16,7 @@ use weir_switch::control::{ControlHandler, ReloadOutcome, Request, Response, Vif
 use weir_switch::events::Glance;
 use weir_switch::stats::{PortKind, PortState, PortStats, SwitchStats};
 use weir_switch::unix_socket::ListenError;
+use weir_testing::slow::{lingering, send_with};
 
 use crate::access::Access;
 use crate::*;
@@ -327,4 +328,36 @@ fn the_guide_names_every_path_with_its_methods() {
             assert!(row.contains(&method.to_uppercase()), "{method} {path}: {row}");
         }
     }
+}
+
+#[test]
+fn slow_descriptors_in_requests_keep_no_other_client_waiting_nor_the_end() {
+    let served = Served::new();
+    let get = b"GET /v1/stats HTTP/1.1\r\nhost: weir\r\n\r\n";
+    let mut readers = Vec::new();
+    let mut clients = Vec::new();
+    let twice = get.repeat(2);
+    let body = b"POST /v1/vifs HTTP/1.1\r\nhost: weir\r\ncontent-length: 9\r\n\r\n{";
+    // In the request, half of it, behind it, and in a body that is not whole.
+    for (with, after) in [(&get[..], &b""[..]), (&get[..9], &get[9..]), (&twice, b""), (body, b"")]
+    {
+        let (slow, reader) = lingering();
+        let stream = served.stream();
+        send_with(&stream, with, slow).unwrap();
+        (&stream).write_all(after).unwrap();
+        readers.push(reader);
+        clients.push(stream);
+    }
+    let began = Instant::now();
+    assert!(served.client().stats().is_ok());
+    drop(clients);
+    assert!(served.client().stats().is_ok());
+    // Unread at the end.
+    let (slow, reader) = lingering();
+    let stream = served.stream();
+    send_with(&stream, b"G", slow).unwrap();
+    drop(stream);
+    drop(served);
+    assert!(began.elapsed() < PATIENCE, "a close takes ten minutes");
+    drop((reader, readers));
 }

@@ -267,7 +267,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     let _bound = match socket {
         BackendSocket::Listening(bound) => {
             let listener = bound.listener().try_clone().map_err(RunError::Socket)?;
-            switch.add_vif(vif, Meeting::Listener(listener))?;
+            switch.add_vif(vif, Meeting::Listener(listener.release()))?;
             Some(bound)
         }
         BackendSocket::ListeningFd(listener) => {

@@ -101,18 +101,26 @@ impl Foreign<UnixStream> {
     /// # Errors
     /// As of recvmsg(2).
     pub fn receive(&self, room: &mut [u8]) -> io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut room = [IoSliceMut::new(room)];
-        let received = recvmsg(&*self.it, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        let party = self.party.as_ref();
-        for message in control.drain() {
-            if let (RecvAncillaryMessage::ScmRights(rights), Some(party)) = (message, party) {
-                rights.for_each(|descriptor| party.close(descriptor));
-            }
-        }
-        Ok(received.bytes)
+        let party = self.party.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        receive(&*self.it, room, party)
     }
+}
+
+/// Reads bytes of a party's socket as `read` does, and has its closer close what came with them.
+///
+/// # Errors
+/// As of recvmsg(2).
+pub fn receive(socket: impl AsFd, room: &mut [u8], party: &Party) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut room = [IoSliceMut::new(room)];
+    let received = recvmsg(socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            rights.for_each(|descriptor| party.close(descriptor));
+        }
+    }
+    Ok(received.bytes)
 }
 
 impl Read for Foreign<UnixStream> {

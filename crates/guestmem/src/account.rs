@@ -4,7 +4,7 @@
 //! is free for its owner: without bounds, one front end could fill the switch's address space.
 //!
 //! Who belongs to whom weir does not know: all interfaces are alike. Each has a share that no other one gets, however
-//! many others belong to one tenant, and a floor that even shares of those that come later leave (docs/design/0049-shares.md).
+//! many others belong to one tenant, and a floor that even shares of those that come later leave (docs/design/0052-shares.md).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

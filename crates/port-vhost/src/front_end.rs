@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, dear};
 use weir_fabric::PortId;
+use weir_foreign::Foreign;
 use weir_limits::{SESSION_STALL_NS, SESSION_TURN_NS};
 use weir_sandbox::descriptors;
 use weir_vhost_user::{Connection, ConnectionError};
@@ -82,7 +83,7 @@ impl Drop for HeldBack {
 pub(crate) fn start(
     port: Arc<VhostPort>,
     engine: Arc<Engine>,
-    stream: UnixStream,
+    stream: Foreign<UnixStream>,
     place: Option<u32>,
     ended: impl FnOnce(PortId) + Send + 'static,
 ) -> io::Result<Arc<End>> {
@@ -94,6 +95,8 @@ pub(crate) fn start(
     let asked = Arc::clone(&end);
     let thread = move || {
         weir_sandbox::narrow(weir_sandbox::Thread::Session);
+        // This thread serves nobody else.
+        let stream = stream.release();
         let failed = Arc::clone(&port);
         // A session that unwinds stops its rings as any other.
         let run = AssertUnwindSafe(|| run(port, engine, stream, place, &asked));

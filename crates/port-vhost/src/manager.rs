@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, beat, lock, supervise};
 use weir_fabric::PortId;
+use weir_foreign::{Foreign, Party};
 use weir_limits::{
     ACCEPT_PAUSE_NS, SESSION_END_NS, SESSION_GRACE_NS, SESSION_LEAVE_NS, SESSIONS_AT_ONCE_MAX,
     SESSIONS_PER_SEC_MAX,
@@ -45,7 +46,7 @@ pub type Dial = Box<dyn Fn(&Path) -> io::Result<UnixStream> + Send>;
 /// Where an interface meets its front end.
 pub enum Endpoint {
     /// weir listens; the front end connects, one at a time. Whoever bound the socket removes it.
-    Listener(Arc<UnixListener>),
+    Listener(Arc<Foreign<UnixListener>>),
     /// The front end listens; weir connects, and reconnects when the session ends.
     Connect {
         /// The socket.
@@ -68,7 +69,7 @@ pub struct ManagerGone;
 pub struct StillBusy;
 
 pub(crate) enum Command {
-    Add(Arc<VhostPort>, Source),
+    Add(Arc<VhostPort>, Source, Party),
     Remove(PortId, mpsc::Sender<()>),
     /// The thread of a front end is about to end.
     Ended(PortId, u64),
@@ -145,7 +146,9 @@ impl Manager {
 
     /// Puts an interface into service.
     pub fn add(&self, port: Arc<VhostPort>, endpoint: Endpoint) -> Result<(), ManagerGone> {
-        lock(&self.commands).send(Command::Add(port, Source::from(endpoint)))
+        let party = Party::new(port.name());
+        let source = Source::of(endpoint, &party);
+        lock(&self.commands).send(Command::Add(port, source, party))
     }
 
     /// Ends an interface's session and forgets it. Returns when nobody uses the port any more.
@@ -187,19 +190,19 @@ impl Drop for Manager {
 
 /// Where sessions of one interface come from.
 pub(crate) enum Source {
-    Listener(Arc<UnixListener>),
+    Listener(Arc<Foreign<UnixListener>>),
     Connect { path: PathBuf, dial: Dial, retry_at: Option<Instant>, delay: Duration },
-    Once(Option<UnixStream>),
+    Once(Option<Foreign<UnixStream>>),
 }
 
-impl From<Endpoint> for Source {
-    fn from(endpoint: Endpoint) -> Self {
+impl Source {
+    fn of(endpoint: Endpoint, party: &Party) -> Self {
         match endpoint {
             Endpoint::Listener(listener) => Self::Listener(listener),
             Endpoint::Connect { path, dial } => {
                 Self::Connect { path, dial, retry_at: Some(Instant::now()), delay: RETRY_MIN }
             }
-            Endpoint::Connected(stream) => Self::Once(Some(stream)),
+            Endpoint::Connected(stream) => Self::Once(Some(Foreign::new(stream, party))),
         }
     }
 }
@@ -230,6 +233,8 @@ impl Turns {
 
 struct Entry {
     port: Arc<VhostPort>,
+    /// At whose expense everything is closed that comes by its socket.
+    party: Party,
     source: Source,
     session: Option<(u64, Arc<End>)>,
     /// Somebody came while a session was there, which may be at its end. Until then he waits in the socket's queue,
@@ -275,7 +280,7 @@ impl Sessions {
             // First: a session that is over makes room for who comes next.
             while let Ok(command) = self.received.try_recv() {
                 match command {
-                    Command::Add(port, source) => self.add(port, source),
+                    Command::Add(port, source, party) => self.add(port, source, party),
                     Command::Remove(port, done) => self.remove(port, done),
                     Command::Ended(port, session) => self.ended(port, session),
                     Command::Stop => {
@@ -301,7 +306,7 @@ impl Sessions {
         }
     }
 
-    fn add(&mut self, port: Arc<VhostPort>, mut source: Source) {
+    fn add(&mut self, port: Arc<VhostPort>, mut source: Source, party: Party) {
         let id = port.id();
         let mut start = None;
         match &mut source {
@@ -309,7 +314,7 @@ impl Sessions {
                 let flags = epoll::EventFlags::IN;
                 let watched = listener
                     .set_nonblocking(true)
-                    .and_then(|()| Ok(epoll::add(&self.epoll, &*listener, token(id), flags)?));
+                    .and_then(|()| Ok(epoll::add(&self.epoll, &***listener, token(id), flags)?));
                 if let Err(error) = watched {
                     tracing::error!(vif = port.name(), %error, "cannot watch the socket");
                 }
@@ -317,10 +322,12 @@ impl Sessions {
             Source::Connect { .. } => {}
             Source::Once(stream) => start = stream.take(),
         }
-        let start = port.keep().and_then(Keep::connection).or(start);
+        let kept = port.keep().and_then(Keep::connection);
+        let start = kept.map(|stream| Foreign::new(stream, &party)).or(start);
         let turns = Turns::new(Instant::now());
         let (turn_away_at, pause_until) = (None, None);
-        let entry = Entry { port, source, session: None, turn_away_at, turns, pause_until };
+        let session = None;
+        let entry = Entry { port, party, source, session, turn_away_at, turns, pause_until };
         self.entries.insert(id, entry);
         if let Some(stream) = start {
             self.open(id, stream, None);
@@ -328,7 +335,12 @@ impl Sessions {
     }
 
     fn remove(&mut self, id: PortId, done: mpsc::Sender<()>) {
-        match self.entries.remove(&id).and_then(|entry| entry.session) {
+        let entry = self.entries.remove(&id);
+        if let Some(Entry { source: Source::Listener(listener), .. }) = &entry {
+            // It may be open for long yet, and others have it.
+            let _ = epoll::delete(&self.epoll, listener);
+        }
+        match entry.and_then(|entry| entry.session) {
             Some((session, end)) => {
                 end.ask();
                 self.leaving.insert(session, done);
@@ -384,6 +396,11 @@ impl Sessions {
             entry.turn_away_at = Some(now + GRACE);
             return self.look_no_more(id);
         }
+        if entry.party.is_full() {
+            entry.port.note_throttled();
+            entry.pause_until = Some(now + ACCEPT_PAUSE);
+            return self.look_no_more(id);
+        }
         // Whoever finds no room waits in the socket's queue.
         let room = descriptors::room_for_guest();
         // Nothing lies between the two: a connection that only weir has is lost with it.
@@ -394,7 +411,7 @@ impl Sessions {
             keep.met(place, stream);
         }
         let stream = match accepted {
-            Ok(stream) => stream,
+            Ok(stream) => Foreign::new(stream, &entry.party),
             Err(error) => {
                 if let Some(keep) = entry.port.keep() {
                     keep.expect_no_more();
@@ -437,7 +454,7 @@ impl Sessions {
     }
 
     /// `place` is where its connection is kept already.
-    fn open(&mut self, id: PortId, stream: UnixStream, place: Option<u32>) {
+    fn open(&mut self, id: PortId, stream: Foreign<UnixStream>, place: Option<u32>) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         self.sessions += 1;
         let session = self.sessions;
@@ -488,10 +505,14 @@ impl Sessions {
             if entry.session.is_some() || retry_at.is_none_or(|at| at > now) {
                 continue;
             }
+            if entry.party.is_full() {
+                *retry_at = Some(now + *delay);
+                continue;
+            }
             match descriptors::room_for_guest().and_then(|()| dial(path)) {
                 Ok(stream) => {
                     *retry_at = None;
-                    opened.push((*id, stream));
+                    opened.push((*id, Foreign::new(stream, &entry.party)));
                 }
                 Err(error) => {
                     tracing::debug!(vif = entry.port.name(), path = %path.display(), %error, "cannot connect yet");
@@ -507,10 +528,15 @@ impl Sessions {
     }
 }
 
-/// All that wait by now.
+/// All that wait by now. Where closes of the same interface are stuck, they wait on.
 fn turn_away(entry: &Entry) {
     let Source::Listener(listener) = &entry.source else { return };
-    for _ in std::iter::repeat_with(|| listener.accept()).map_while(Result::ok).take(AT_ONCE) {
+    for _ in 0..AT_ONCE {
+        if entry.party.is_full() {
+            return;
+        }
+        let Ok((stream, _)) = listener.accept() else { return };
+        drop(Foreign::new(stream, &entry.party));
         say_turned_away(&entry.port);
     }
 }

@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_engine::Engine;
 use weir_engine::guest::{CallPolicy, GuestPort};
 use weir_fabric::PortConfig;
+use weir_foreign::{Foreign, Party};
 use weir_limits::ACCEPT_PAUSE_NS;
 use weir_policy::moderation::Kind;
 use weir_port_vhost::{Endpoint, Manager, VhostOptions, VhostPort};
@@ -32,7 +33,12 @@ fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("test.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    manager.add(Arc::clone(&port), Endpoint::Listener(Arc::new(listener))).unwrap();
+    manager
+        .add(
+            Arc::clone(&port),
+            Endpoint::Listener(Arc::new(Foreign::new(listener, &Party::new("test")))),
+        )
+        .unwrap();
 
     let limit = getrlimit(Resource::Nofile);
     let front = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

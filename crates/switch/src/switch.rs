@@ -14,6 +14,7 @@ use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization};
 use weir_fabric::{Capacity, PortId, SourceGuard};
+use weir_foreign::{Foreign, Party};
 use weir_guestmem::Account;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
@@ -338,7 +339,10 @@ impl Switch {
         meeting: Meeting,
     ) -> Result<(Endpoint, Option<Listens>), ListenError> {
         Ok(match (meeting, config.mode) {
-            (Meeting::Listener(listener), _) => (Endpoint::Listener(Arc::new(listener)), None),
+            (Meeting::Listener(listener), _) => {
+                let listener = Foreign::new(listener, &Party::new(config.name.as_str()));
+                (Endpoint::Listener(Arc::new(listener)), None)
+            }
             (Meeting::Connected(stream), _) => (Endpoint::Connected(stream), None),
             (Meeting::Configured, SocketRole::Client) => {
                 let (path, dial) = (config.socket.as_path().into(), self.hands.dial());

@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use thiserror::Error;
 use weir_config::SocketMode;
+use weir_foreign::{Foreign, Party};
 
 /// Connections that may wait for `accept`.
 const BACKLOG: i32 = 16;
@@ -72,7 +73,7 @@ pub enum ListenError {
 /// A listening socket. Dropping it removes its file, unless another program has replaced it.
 #[derive(Debug)]
 pub struct BoundListener {
-    listener: Arc<UnixListener>,
+    listener: Arc<Foreign<UnixListener>>,
     path: PathBuf,
     file: FileId,
     made: Made,
@@ -140,7 +141,14 @@ impl BoundListener {
         let listener = bind(path, mode, group).map_err(io_error("listen on", path))?;
         let file = file_id(path).map_err(io_error("look at", path))?;
         let made = Made::Here(BoundFile::new(path, file));
-        Ok(Self { listener: Arc::new(listener), path: path.into(), file, made })
+        Ok(Self::new(listener, path, file, made))
+    }
+
+    fn new(listener: UnixListener, path: &Path, file: FileId, made: Made) -> Self {
+        // Connections that wait there end with the last descriptor of it.
+        let party = Party::new(path.display().to_string());
+        let listener = Arc::new(Foreign::new(listener, &party));
+        Self { listener, path: path.into(), file, made }
     }
 
     /// One that another process has made, which `remove` has remove it.
@@ -151,7 +159,7 @@ impl BoundListener {
         remove: Box<dyn Fn(&Path) + Send + Sync>,
     ) -> Self {
         let made = Made::Elsewhere { _removes: Remover { path: path.into(), remove } };
-        Self { listener: Arc::new(listener), path: path.into(), file, made }
+        Self::new(listener, path, file, made)
     }
 
     /// One that a weir which is gone has left, if its file is there still.
@@ -162,7 +170,7 @@ impl BoundListener {
         mode: SocketMode,
     ) -> Option<Self> {
         let made = Made::Here(BoundFile::adopt(path, file, mode)?);
-        Some(Self { listener: Arc::new(listener), path: path.into(), file, made })
+        Some(Self::new(listener, path, file, made))
     }
 
     /// Its file.
@@ -171,7 +179,7 @@ impl BoundListener {
     }
 
     /// The socket and its file, apart: the one may be for another process. Nothing of one that is another's.
-    pub(crate) fn into_parts(self) -> (Arc<UnixListener>, Option<BoundFile>) {
+    pub(crate) fn into_parts(self) -> (Arc<Foreign<UnixListener>>, Option<BoundFile>) {
         let file = match self.made {
             Made::Here(file) => Some(file),
             Made::Elsewhere { .. } => None,
@@ -180,7 +188,7 @@ impl BoundListener {
     }
 
     /// The socket, for `accept`.
-    pub fn listener(&self) -> &Arc<UnixListener> {
+    pub fn listener(&self) -> &Arc<Foreign<UnixListener>> {
         &self.listener
     }
 
@@ -303,7 +311,11 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
     // Without waiting: who listens there and accepts nobody would keep whoever asks.
     match weir_port_vhost::look_for_listener(path) {
-        Ok(_) => Err(ListenError::InUse { path: path.into() }),
+        Ok(stream) => {
+            // Who serves there may have sent descriptors already.
+            drop(Foreign::from(stream));
+            Err(ListenError::InUse { path: path.into() })
+        }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(ListenError::InUse { path: path.into() })
         }
@@ -485,7 +497,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
         let old = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
-        let (file, kept) = (old.file(), old.listener().try_clone().unwrap());
+        let (file, kept) = (old.file(), old.listener().try_clone().unwrap().release());
         // As if it were killed.
         std::mem::forget(old);
         let again = kept.try_clone().unwrap();

@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
+use weir_foreign::Foreign;
 use weir_limits::{AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN, AGENT_READ_BYTES_MAX};
 use weir_wire::Mac;
 
@@ -58,7 +59,7 @@ pub enum SetError {
 /// The connection to one agent.
 #[derive(Debug)]
 pub struct AgentLink {
-    channel: Channel<UnixStream>,
+    channel: Channel<Foreign<UnixStream>>,
     session: HostSession,
 }
 
@@ -68,7 +69,8 @@ impl AgentLink {
     ///
     /// # Errors
     /// The stream can't be made not to block.
-    pub fn new(stream: UnixStream, macs: Vec<Mac>) -> io::Result<Self> {
+    pub fn new(stream: impl Into<Foreign<UnixStream>>, macs: Vec<Mac>) -> io::Result<Self> {
+        let stream = stream.into();
         stream.set_nonblocking(true)?;
         Ok(Self { channel: Channel::new(stream), session: HostSession::new(macs) })
     }

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::os::unix::net::UnixListener;
 use weir_engine::guest::GuestPort;
 
+use weir_foreign::{Foreign, Party};
 use weir_limits::{LOG_LINES_MAX, SESSIONS_AT_ONCE_MAX};
+use weir_testing::slow::{lingering, send_with};
 use weir_vhost_user::Request;
 
 use super::*;
@@ -14,7 +16,13 @@ fn listening(switch: &Switch, dir: &std::path::Path) -> (Arc<VhostPort>, std::pa
     switch.manager.remove(port.id()).unwrap();
     let path = dir.join(format!("{}.sock", port.id()));
     let listener = UnixListener::bind(&path).unwrap();
-    switch.manager.add(Arc::clone(&port), Endpoint::Listener(Arc::new(listener))).unwrap();
+    switch
+        .manager
+        .add(
+            Arc::clone(&port),
+            Endpoint::Listener(Arc::new(Foreign::new(listener, &Party::new("test")))),
+        )
+        .unwrap();
     (port, path)
 }
 
@@ -159,4 +167,31 @@ fn a_panic_of_the_thread_that_accepts_ends_no_session_and_others_come() {
     assert_eq!(a.port.info().failed, 0);
     let panics = weir_engine::panicked()["weir-sessions"];
     assert!(panics.panics > 0 && !panics.ended);
+}
+
+#[test]
+fn connections_with_slow_descriptors_that_are_turned_away_or_left_in_a_queue_keep_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let switch = Switch::new();
+    let (port, path) = listening(&switch, dir.path());
+    let mut first = FrontEnd::new(UnixStream::connect(&path).unwrap());
+    first.set_timeout(PATIENCE);
+    assert_eq!(first.get_features().unwrap(), OFFERED);
+    let (slow, reader) = lingering();
+    let second = UnixStream::connect(&path).unwrap();
+    send_with(&second, b"x", slow).unwrap();
+    drop(second);
+    eventually("it is turned away", || port.info().turned_away == 1);
+    // Others come, go, and are served meanwhile.
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    let (slow, other_reader) = lingering();
+    let third = UnixStream::connect(&path).unwrap();
+    send_with(&third, b"x", slow).unwrap();
+    drop(third);
+    let began = Instant::now();
+    switch.manager.remove(port.id()).unwrap();
+    drop(switch);
+    assert!(began.elapsed() < PATIENCE, "a close takes ten minutes");
+    drop((a, b, reader, other_reader));
 }

@@ -1,4 +1,4 @@
-//! Expressions are compiled outside this process: `docs/design/0048-compiler.md`.
+//! Expressions are compiled outside this process: `docs/design/0050-compiler.md`.
 //!
 //! ```text
 //!  weir                      weir-compiler (starts)        weir-compile (libpcap)

@@ -193,7 +193,10 @@ impl Serving {
                 if let Some(made) = made {
                     self.bound.insert(path, made);
                 }
-                (Answer::Bound { file }, Arc::into_inner(listener).map(OwnedFd::from))
+                (
+                    Answer::Bound { file },
+                    Arc::into_inner(listener).map(|listener| listener.release().into()),
+                )
             }
             Err(error) => {
                 let help = error.help().map(|help| help.to_string());

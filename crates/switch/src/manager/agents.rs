@@ -10,6 +10,7 @@ use weir_agent::host::{AgentLink, Event, LinkError, SetError};
 use weir_agent::{Applied, Hello, Report};
 use weir_config::SocketPath;
 use weir_fabric::PortId;
+use weir_foreign::{Foreign, Party};
 use weir_sandbox::descriptors;
 use weir_wire::Mac;
 
@@ -36,7 +37,9 @@ pub(crate) struct AgentSocket {
 #[derive(Debug)]
 pub(super) struct Agent {
     socket: AgentSocket,
-    listener: Option<Arc<UnixListener>>,
+    listener: Option<Arc<Foreign<UnixListener>>>,
+    /// At whose expense is closed what comes by its socket.
+    party: Party,
     link: Option<AgentLink>,
     /// An agent has spoken on this link: each is logged once, however often it greets.
     has_greeted: bool,
@@ -84,9 +87,11 @@ impl Agent {
             }
             None => None,
         };
+        let party = Party::new(socket.path.to_string());
         Ok(Self {
             socket,
             listener,
+            party,
             link: None,
             has_greeted: false,
             rests_until_ns: 0,
@@ -193,6 +198,10 @@ impl Agent {
     }
 
     fn meet(&mut self, now_ns: u64) {
+        if self.party.is_full() {
+            self.rests_until_ns = now_ns.saturating_add(REST_NS);
+            return;
+        }
         let stream = match &self.listener {
             Some(listener) => {
                 let room = descriptors::room_for_guest();
@@ -202,7 +211,7 @@ impl Agent {
         };
         let stream = stream.and_then(|stream| Ok(descriptors::for_guest(stream)?));
         let macs = self.vifs.values().map(|vif| vif.mac).collect();
-        match stream.and_then(|stream| AgentLink::new(stream, macs)) {
+        match stream.and_then(|stream| AgentLink::new(Foreign::new(stream, &self.party), macs)) {
             Ok(link) => (self.link, self.has_greeted) = (Some(link), false),
             Err(error) if self.listener.is_some() && error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {

@@ -10,6 +10,7 @@ use weir_config::{
     LatencyBudget, Setting, SocketPath, UplinkKind, VifChanges, VifConfig, VlanMode,
 };
 use weir_engine::Options;
+use weir_testing::slow::{lingering, send_with};
 use weir_vif::{QueuePair, WaitFor};
 use weir_wire::Offload;
 
@@ -430,4 +431,32 @@ fn a_manager_that_panics_begins_anew_and_one_that_does_so_again_and_again_ends_a
     manager.remove_vif(PortId::new(0).unwrap());
     let panics = weir_engine::panicked()["weir-manager"];
     assert_eq!((panics.panics, panics.ended), (weir_limits::THREAD_PANICS_MAX, true));
+}
+
+#[test]
+fn slow_descriptors_on_an_agents_socket_keep_no_other_agent_waiting_nor_the_end() {
+    let (switch, dir) = switch(&["web0"]);
+    let mut readers = Vec::new();
+    let mut slow_agent = || {
+        let (slow, reader) = lingering();
+        readers.push(reader);
+        let guest = Guest::connect(&dir);
+        send_with(guest.lines.get_ref(), b"{", slow).unwrap();
+        guest
+    };
+    // The first is read, the second waits behind it and is read, the third is never read.
+    let first = slow_agent();
+    let second = slow_agent();
+    let began = Instant::now();
+    drop(first);
+    drop(second);
+    let mut guest = Guest::greeting(&dir, &["web0"]);
+    guest.obey();
+    let _third = slow_agent();
+    set(&switch, "web0", "latency_budget=1ms");
+    let name = "web0".parse().unwrap();
+    assert_eq!(switch.handle(Request::VifDel { name }), Response::Ok);
+    drop(switch);
+    assert!(began.elapsed() < PATIENCE, "a close takes ten minutes");
+    drop(readers);
 }

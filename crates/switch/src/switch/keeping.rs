@@ -186,7 +186,7 @@ impl Keeping {
         let keeper = Arc::clone(self.keeper.as_ref()?);
         let (device, inode) = bound.file();
         let key = format!("{owner}/{LISTENER}{device}.{inode}");
-        keeper.store(&key, Arc::new(bound.listener().try_clone().ok()?.into()));
+        keeper.store(&key, Arc::new(bound.listener().try_clone().ok()?.release().into()));
         Some(Kept { keeper, keys: vec![key] })
     }
 

@@ -47,6 +47,7 @@ const TENANTS: &[(&str, Shows)] = &[
     ("FDB_NETWORK_PART", Own("addresses", None)),
     ("SESSIONS_AT_ONCE_MAX", Counter("throttled")),
     ("SESSIONS_PER_SEC_MAX", Counter("throttled")),
+    ("FOREIGN_CLOSES_MAX", Counter("throttled")),
     ("VAIN_KICKS_MAX", Counter("kick_pauses")),
     ("LOG_LINES_MAX", Counter("log_lines_unsaid")),
     ("LOG_LINES_AT_ONCE_MAX", Counter("log_lines_unsaid")),
