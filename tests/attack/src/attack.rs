@@ -40,6 +40,27 @@ pub enum User {
     Other,
     /// Another one, who is of weir's `group` and may read.
     Reader,
+    /// root: a host of the underlay, who has sockets for bare packets.
+    Root,
+}
+
+/// The weir that is attacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Setting {
+    /// As it is by default, and readers where there is a group for them.
+    Usual,
+    /// With every option that opens a socket, and a hundred interfaces of one tenant's.
+    Open,
+}
+
+impl Setting {
+    /// Behind an attack's name.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Usual => "",
+            Self::Open => "@open",
+        }
+    }
 }
 
 /// An entry of a class's table: the function, what it tries, and why it is its own share where it is.
@@ -73,29 +94,54 @@ macro_rules! attack {
             ..$crate::attack!($strike, $tries)
         }
     };
+    ($strike:ident, $tries:literal, as_root) => {
+        $crate::attack::Attack {
+            user: $crate::attack::User::Root,
+            ..$crate::attack!($strike, $tries)
+        }
+    };
 }
 
-/// All classes, by name.
-pub const CLASSES: &[(&str, &[Attack])] = &[
-    ("protocol", crate::protocol::ALL),
-    ("descriptors", crate::descriptors::ALL),
-    ("memory", crate::memory::ALL),
-    ("logs", crate::logs::ALL),
-    ("rings", crate::rings::ALL),
-    ("packed", crate::packed::ALL),
-    ("time_of_check", crate::time_of_check::ALL),
-    ("floods", crate::floods::ALL),
-    ("storms", crate::storms::ALL),
-    ("l2", crate::l2::ALL),
-    ("control", crate::control::ALL),
-    ("looks", crate::looks::ALL),
-    ("mirrors", crate::mirrors::ALL),
-    ("configuration", crate::configuration::ALL),
+const USUAL: &[Setting] = &[Setting::Usual];
+const OPEN: &[Setting] = &[Setting::Open];
+const BOTH: &[Setting] = &[Setting::Usual, Setting::Open];
+
+/// All classes, by name, and the settings in which each attack of a class is tried.
+pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
+    ("protocol", crate::protocol::ALL, USUAL),
+    ("descriptors", crate::descriptors::ALL, USUAL),
+    ("memory", crate::memory::ALL, USUAL),
+    ("logs", crate::logs::ALL, USUAL),
+    ("rings", crate::rings::ALL, USUAL),
+    ("packed", crate::packed::ALL, USUAL),
+    ("time_of_check", crate::time_of_check::ALL, USUAL),
+    ("floods", crate::floods::ALL, USUAL),
+    ("storms", crate::storms::ALL, USUAL),
+    ("l2", crate::l2::ALL, USUAL),
+    ("control", crate::control::ALL, USUAL),
+    ("looks", crate::looks::ALL, USUAL),
+    ("mirrors", crate::mirrors::ALL, USUAL),
+    ("configuration", crate::configuration::ALL, USUAL),
+    ("slow_closes", crate::slow_closes::ALL, BOTH),
+    ("slow_closes_of_options", crate::slow_closes::OF_OPTIONS, OPEN),
+    ("readers", crate::readers::ALL, BOTH),
+    ("readers_of_options", crate::readers::OF_OPTIONS, OPEN),
+    ("gso_limits", crate::gso_limits::ALL, BOTH),
+    ("tenants", crate::tenants::ALL, OPEN),
+    ("paths", crate::paths::ALL, OPEN),
+    ("log_text", crate::log_text::ALL, OPEN),
+    ("underlay", crate::underlay::ALL, OPEN),
+    ("settings", crate::settings::ALL, USUAL),
 ];
 
-/// Every attack with its class.
-pub fn all() -> impl Iterator<Item = (&'static str, &'static Attack)> {
-    CLASSES.iter().flat_map(|(class, attacks)| attacks.iter().map(|attack| (*class, attack)))
+/// Every attack with its class and its settings.
+pub fn all() -> impl Iterator<Item = (&'static str, &'static Attack, &'static [Setting])> {
+    let of =
+        |(class, attacks, settings): &(&'static str, &'static [Attack], &'static [Setting])| {
+            let (class, settings) = (*class, *settings);
+            attacks.iter().map(move |attack| (class, attack, settings))
+        };
+    CLASSES.iter().flat_map(of)
 }
 
 /// Where an attack takes place.
@@ -166,6 +212,22 @@ impl Field {
         self.guest(Plan::default())
     }
 
+    /// The socket of one of the interfaces that are one tenant's: [`Setting::Open`].
+    pub fn tenant(&self, number: usize) -> PathBuf {
+        self.socket(&format!("tenant{number}"))
+    }
+
+    /// The socket of the agent of one of the attacker's interfaces: [`Setting::Open`].
+    pub fn agent(&self, number: usize) -> PathBuf {
+        self.dir.join(format!("{}.agent", self.evil_name(number)))
+    }
+
+    /// A number that weir's configuration has, and the file `name` for attackers.
+    pub fn port(&self, name: &str) -> Strike<u16> {
+        let text = std::fs::read_to_string(self.dir.join(name))?;
+        Ok(text.trim().parse().map_err(|_| rustix::io::Errno::INVAL)?)
+    }
+
     /// A place for files.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(format!("attack-{}-{name}", std::process::id()))
@@ -219,8 +281,8 @@ mod tests {
 
     #[test]
     fn every_attack_has_a_name_of_its_own() {
-        let names: BTreeSet<_> = all().map(|(_, attack)| attack.name).collect();
+        let names: BTreeSet<_> = all().map(|(_, attack, _)| attack.name).collect();
         assert_eq!(names.len(), all().count());
-        assert!(names.len() >= 80);
+        assert!(names.len() >= 265);
     }
 }

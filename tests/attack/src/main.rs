@@ -9,29 +9,43 @@ mod control;
 mod descriptors;
 mod floods;
 mod front;
+mod gso_limits;
 mod l2;
+mod log_text;
 mod logs;
 mod looks;
 mod measure;
 mod memory;
 mod mirrors;
 mod packed;
+mod paths;
 mod protocol;
 mod random;
+mod readers;
 mod rings;
+mod settings;
+mod slow_closes;
 mod storms;
+mod tenants;
 mod time_of_check;
+mod underlay;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Command, ExitCode},
+    time::Duration,
+};
 
 use clap::{Parser, Subcommand};
 
 use crate::{
-    attack::{Attack, Field, User},
+    attack::{Attack, Field, Setting, User},
     measure::{
         attacker,
         report::{self, Result as Tried},
         stand_in::{self, Turn, Work},
+        switch::{CABLE, UNDERLAY},
         trial::{self, Scene, Trial},
     },
 };
@@ -101,7 +115,7 @@ fn main() -> ExitCode {
             run(&weir, &target, only.as_deref(), short, rounds)
         }
         Task::List => {
-            for (class, Attack { name, tries, .. }) in attack::all() {
+            for (class, Attack { name, tries, .. }, _) in attack::all() {
                 println!("{class}::{name}: {tries}");
             }
             Ok(true)
@@ -124,6 +138,31 @@ fn main() -> ExitCode {
     }
 }
 
+/// Set in a process that has its own network namespace.
+const APART: &str = "WEIR_ATTACK_APART";
+
+/// As root, runs this program again in a network namespace of its own: addresses of the underlay touch nobody else's.
+fn apart() -> Result<(), String> {
+    if std::env::var_os(APART).is_none() {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--"]).arg(program).args(std::env::args_os().skip(1));
+        return Err(format!("unshare: {}", command.env(APART, "1").exec()));
+    }
+    // The other end of the cable has no host: a guest's frames for the peer are counted, and lost.
+    let ip = |line: &str| match Command::new("ip").args(line.split(' ')).status() {
+        Ok(status) if status.success() => Ok(()),
+        failed => Err(format!("`ip {line}` in a namespace: {failed:?}")),
+    };
+    let [own, peer] = UNDERLAY.map(std::net::Ipv4Addr::from);
+    ip("link set lo up")?;
+    ip(&format!("link add {CABLE} type veth peer name {CABLE}-end"))?;
+    ip(&format!("link set {CABLE}-end mtu 1600 up"))?;
+    ip(&format!("link set {CABLE} mtu 1600 up"))?;
+    ip(&format!("addr add {own}/24 dev {CABLE}"))?;
+    ip(&format!("neigh replace {peer} lladdr 02:00:00:00:00:02 dev {CABLE}"))
+}
+
 fn run(
     weir: &std::path::Path,
     target: &std::path::Path,
@@ -131,6 +170,9 @@ fn run(
     short: bool,
     rounds: usize,
 ) -> Result<bool, String> {
+    if rustix::process::geteuid().is_root() {
+        apart()?;
+    }
     let absolute = |path| std::path::absolute(path).map_err(|error| error.to_string());
     let (weir, target) = (absolute(weir)?, absolute(target)?);
     let dir = trial::scratch(&target.join("attack"));
@@ -144,21 +186,33 @@ fn run(
     }
     println!("{}", report::head());
     let mut results = Vec::new();
-    for (number, (class, attack)) in attack::all().enumerate() {
-        if only.is_some_and(|only| !format!("{class}::{}", attack.name).contains(only)) {
-            continue;
-        }
+    // In the short form the last setting decides: it has all that the others have.
+    let settings = |all: &'static [Setting]| if short { &all[all.len() - 1..] } else { all };
+    let each = attack::all().enumerate().flat_map(|(number, (class, attack, all))| {
+        settings(all).iter().map(move |setting| (number, class, attack, *setting))
+    });
+    let mut each = each
+        .filter(|(_, class, attack, _)| {
+            only.is_none_or(|only| format!("{class}::{}", attack.name).contains(only))
+        })
+        .peekable();
+    while let Some((number, class, attack, setting)) = each.next() {
         if attack.user != User::Own && !rustix::process::geteuid().is_root() {
             println!("skipped test: {class}::{}: needs root, to be another user", attack.name);
             continue;
         }
         // Two interfaces on: what one attack did to its own is over when it is their turn again.
-        let row =
-            if short { trial.glance(attack, 2 * number, &mut scene) } else { trial.run(attack) };
-        let mut tried = Tried { class, attack, row };
+        let row = if short {
+            let last = each.peek().is_none_or(|(_, next, ..)| *next != class);
+            trial.glance(attack, setting, 2 * number, &mut scene, last)
+        } else {
+            trial.run(attack, setting)
+        };
+        let mut tried = Tried { class, attack, setting, row };
         if !short && tried.survived() && !tried.faults().is_empty() {
             println!("{}\n  again, longer:", tried.line());
-            tried.row = Trial { rounds: ROUNDS_IN_DOUBT, limit: true, ..trial.clone() }.run(attack);
+            let longer = Trial { rounds: ROUNDS_IN_DOUBT, limit: true, ..trial.clone() };
+            tried.row = longer.run(attack, setting);
         }
         println!("{}", tried.line());
         results.push(tried);

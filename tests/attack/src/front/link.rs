@@ -78,8 +78,21 @@ pub struct Link {
 impl Link {
     /// Connects. Where weir does not accept, this waits for as long as anything else here.
     pub fn connect(path: &Path) -> Strike<Self> {
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        Self::connect_as(path, SocketType::STREAM)
+    }
+
+    /// The same where messages keep their bounds.
+    pub fn connect_packets(path: &Path) -> Strike<Self> {
+        Self::connect_as(path, SocketType::SEQPACKET)
+    }
+
+    /// A socket that is connected.
+    pub fn of(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    fn connect_as(path: &Path, kind: SocketType) -> Strike<Self> {
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         for timeout in [Timeout::Send, Timeout::Recv] {
             set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
         }

@@ -27,7 +27,7 @@ use super::switch::readers;
 use crate::attack::{self, Attack, Field, User};
 
 /// The user that attacks as another one: neither root nor `nobody`, as whom weir runs where it was started as root.
-const SOMEBODY: u32 = 65_533;
+pub const SOMEBODY: u32 = 65_533;
 
 /// An attacker at work.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Attacker {
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         match user {
-            User::Own => {}
+            User::Own | User::Root => {}
             User::Other => drop(command.uid(SOMEBODY).gid(SOMEBODY)),
             User::Reader => {
                 let group = readers().ok_or("there is no group for who may read")?;
@@ -113,7 +113,7 @@ impl Attacker {
         Ok(Self { child, end, lines, began: Instant::now(), known: Outcome::default() })
     }
 
-    /// Waits for the first strike.
+    /// Waits for the first strike, or for what weir must not do.
     pub fn struck(&mut self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         while let Ok(line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now()))
@@ -122,6 +122,10 @@ impl Attacker {
                 return true;
             }
             self.note(&line);
+            if !self.known.harm.is_empty() {
+                // More strikes change nothing.
+                return true;
+            }
         }
         false
     }
@@ -171,13 +175,13 @@ impl Drop for Attacker {
 
 /// The attacker's process: strikes until its input ends.
 pub fn strike(name: &str, field: Field) -> Result<(), String> {
-    let (_, attack) =
-        attack::all().find(|(_, attack)| attack.name == name).ok_or("no such attack")?;
+    let (_, attack, _) =
+        attack::all().find(|(_, attack, _)| attack.name == name).ok_or("no such attack")?;
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let hard = getrlimit(Resource::Nofile).maximum;
     let _ = setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard });
     // Many attacks need more than the name says where root attacks; the other user has nothing else to prove.
-    if attack.user != User::Own && geteuid().is_root() {
+    if matches!(attack.user, User::Other | User::Reader) && geteuid().is_root() {
         return Err("this attack is another user's".into());
     }
     // For the process's life: two threads use it.

@@ -1,11 +1,11 @@
 //! What all attacks came to: a table, and figures for `target/bench/report.json`.
 
-use std::{fmt, fs, io, path::Path};
+use std::{collections::BTreeMap, fmt, fs, io, path::Path};
 
 use serde_json::{Map, Value, json};
 
 use super::trial::Row;
-use crate::attack::Attack;
+use crate::attack::{Attack, Setting};
 
 /// What a figure is to reach.
 #[derive(Clone, Copy, Debug)]
@@ -36,9 +36,12 @@ const PPS: Bar = Bar::AtLeast(0.9);
 const OWN_SHARE_PPS: Bar = Bar::AtLeast(0.45);
 const P99: Bar = Bar::AtMost(2.0);
 const NEWCOMER_MS: Bar = Bar::AtMost(50.0);
+/// An answer of `weir stats` by root.
+const CONTROL_MS: Bar = Bar::AtMost(200.0);
+const SIGTERM_S: Bar = Bar::AtMost(2.0);
 const RSS_MIB: Bar = Bar::AtMost(16.0);
 const LOG_LINES: Bar = Bar::AtMost(10.0);
-const ATTACKS: Bar = Bar::AtLeast(80.0);
+const ATTACKS: Bar = Bar::AtLeast(265.0);
 
 /// One attack and what came of it.
 #[derive(Clone, Debug)]
@@ -47,6 +50,8 @@ pub struct Result {
     pub class: &'static str,
     /// What it is.
     pub attack: &'static Attack,
+    /// Where it was tried.
+    pub setting: Setting,
     /// What came of it; `Err`: it could not be tried.
     pub row: std::result::Result<Row, String>,
 }
@@ -70,6 +75,8 @@ impl Result {
             check("p99", P99, row.p99);
         }
         check("newcomer_ms", NEWCOMER_MS, row.pps.map(|_| row.newcomer_ms));
+        check("control_ms", CONTROL_MS, row.pps.and(row.control_ms));
+        check("sigterm_s", SIGTERM_S, row.pps.and(row.sigterm_s));
         check("rss_mib", RSS_MIB, Some(row.rss_mib));
         check("log_lines_per_s", LOG_LINES, row.pps.map(|_| row.log_lines_per_s));
         let p99 = faults.iter_mut().find(|fault| fault.starts_with("p99 "));
@@ -84,35 +91,37 @@ impl Result {
         self.row.as_ref().is_ok_and(|row| row.failures.is_empty())
     }
 
-    /// Whether weir has a part in it: `weir check` reads the files of the class `configuration`, as a process of the
-    /// attacker's.
+    /// Whether the weir that is measured has a part in it: `weir check` reads the files of the class `configuration`, as a
+    /// process of the attacker's, and the class `settings` upgrades a weir of its own.
     fn is_compared(&self) -> bool {
-        self.class != "configuration"
+        !matches!(self.class, "configuration" | "settings")
     }
 
     /// A line of the terminal's table.
     pub fn line(&self) -> String {
-        let name = format!("{}::{}", self.class, self.attack.name);
+        let name = format!("{}::{}{}", self.class, self.attack.name, self.setting.suffix());
         let verdict = match self.faults() {
             faults if faults.is_empty() => "ok".to_owned(),
             faults => format!("FAILED: {}", faults.join("; ")),
         };
         let Ok(row) = &self.row else { return format!("{name:<64} {verdict}") };
-        let [pps, p99, newcomer, rss, fds, log, strikes, cpus] = cells(row);
+        let [pps, p99, newcomer, control, sigterm, rss, fds, log, strikes, cpus] = cells(row);
         format!(
-            "{name:<64}{pps:>6}{p99:>7}{newcomer:>9}{rss:>7}{fds:>5}{log:>7}{strikes:>10}{cpus:>6}  {verdict}"
+            "{name:<64}{pps:>6}{p99:>7}{newcomer:>9}{control:>8}{sigterm:>6}{rss:>7}{fds:>5}{log:>7}{strikes:>10}{cpus:>6}  {verdict}"
         )
     }
 }
 
 /// A row's figures, as both tables have them.
-fn cells(row: &Row) -> [String; 8] {
+fn cells(row: &Row) -> [String; 10] {
     let ratio =
         |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
     [
         ratio(row.pps),
         ratio(row.p99),
         format!("{:.1}", row.newcomer_ms),
+        ratio(row.control_ms),
+        ratio(row.sigterm_s),
         format!("{:.1}", row.rss_mib),
         row.fds.to_string(),
         format!("{:.1}", row.log_lines_per_s),
@@ -124,8 +133,18 @@ fn cells(row: &Row) -> [String; 8] {
 /// The head of the terminal's table.
 pub fn head() -> String {
     format!(
-        "{:<64}{:>6}{:>7}{:>9}{:>7}{:>5}{:>7}{:>10}{:>6}",
-        "attack", "pps", "p99", "new, ms", "MiB", "fds", "log/s", "strikes", "CPUs"
+        "{:<64}{:>6}{:>7}{:>9}{:>8}{:>6}{:>7}{:>5}{:>7}{:>10}{:>6}",
+        "attack",
+        "pps",
+        "p99",
+        "new, ms",
+        "ctl, ms",
+        "end,s",
+        "MiB",
+        "fds",
+        "log/s",
+        "strikes",
+        "CPUs"
     )
 }
 
@@ -142,14 +161,21 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
         these.filter_map(|(_, row)| row.pps).reduce(f64::min)
     };
     let most = |of: fn(&Row) -> f64| rows().map(|(_, row)| of(row)).reduce(f64::max);
-    let survived = results.iter().filter(|result| result.survived()).count();
+    // One attack in several settings is one attack.
+    let mut attacks = BTreeMap::new();
+    for result in results {
+        *attacks.entry(result.attack.name).or_insert(true) &= result.survived();
+    }
+    let survived = attacks.values().filter(|survived| **survived).count();
     let all = [
         ("attacks_survived", Some(survived as f64)),
-        ("attacks_total", Some(results.len() as f64)),
+        ("attacks_total", Some(attacks.len() as f64)),
         ("attack_victim_pps_worst", pps(false)),
         ("attack_victim_pps_own_share_worst", pps(true)),
         ("attack_victim_p99_worst", compared().filter_map(|(_, row)| row.p99).reduce(f64::max)),
         ("attack_new_frontend_ms_worst", most(|row| row.newcomer_ms)),
+        ("attack_control_ms_worst", rows().filter_map(|(_, row)| row.control_ms).reduce(f64::max)),
+        ("attack_sigterm_s_worst", rows().filter_map(|(_, row)| row.sigterm_s).reduce(f64::max)),
         ("attack_rss_growth_mib", most(|row| row.rss_mib)),
         ("attack_fds_left", most(|row| row.fds as f64)),
         ("attack_log_lines_per_s", most(|row| row.log_lines_per_s)),
@@ -160,7 +186,7 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
 /// The figures with their bars, for the terminal; whether all are held.
 pub fn summary(results: &[Result]) -> (String, bool) {
     let figures = figures(results);
-    let total = results.len() as f64;
+    let total = figures.get("attacks_total").and_then(Value::as_f64).unwrap_or(0.0);
     let bars = [
         ("attacks_survived", Bar::AtLeast(total)),
         ("attacks_total", ATTACKS),
@@ -168,6 +194,8 @@ pub fn summary(results: &[Result]) -> (String, bool) {
         ("attack_victim_pps_own_share_worst", OWN_SHARE_PPS),
         ("attack_victim_p99_worst", P99),
         ("attack_new_frontend_ms_worst", NEWCOMER_MS),
+        ("attack_control_ms_worst", CONTROL_MS),
+        ("attack_sigterm_s_worst", SIGTERM_S),
         ("attack_rss_growth_mib", RSS_MIB),
         ("attack_fds_left", Bar::AtMost(0.0)),
         ("attack_log_lines_per_s", LOG_LINES),
@@ -202,8 +230,8 @@ pub fn write(target: &Path, results: &[Result]) -> io::Result<()> {
 
 fn markdown(results: &[Result]) -> String {
     let mut text = format!("```\n{}```\n\n", summary(results).0);
-    text += "| class | attack | what it tries | pps | p99 | newcomer, ms | MiB | descriptors | log lines/s | strikes | its CPUs | verdict |\n\
-             |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
+    text += "| class | attack | what it tries | pps | p99 | newcomer, ms | `stats`, ms | SIGTERM, s | MiB | descriptors | log lines/s | strikes | its CPUs | verdict |\n\
+             |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
     for result in results {
         let Attack { name, tries, own_share, .. } = result.attack;
         let own = own_share.map(|why| format!(" *Its own share: {why}.*")).unwrap_or_default();
@@ -211,7 +239,10 @@ fn markdown(results: &[Result]) -> String {
         let verdict = if faults.is_empty() { "ok".to_owned() } else { faults.join("; ") };
         let class = result.class;
         let cells = result.row.as_ref().map(cells).unwrap_or_default().join(" | ");
-        text += &format!("| {class} | `{name}` | {tries}.{own} | {cells} | {verdict} |\n");
+        text += &format!(
+            "| {class} | `{name}{}` | {tries}.{own} | {cells} | {verdict} |\n",
+            result.setting.suffix()
+        );
     }
     text
 }
@@ -221,8 +252,12 @@ mod tests {
     use super::*;
 
     fn results(rows: &[Row]) -> Vec<Result> {
-        let (class, attack) = crate::attack::all().next().unwrap();
-        rows.iter().map(|row| Result { class, attack, row: Ok(row.clone()) }).collect()
+        let all = rows.iter().zip(crate::attack::all());
+        let of = |(row, (class, attack, _)): (&Row, _)| {
+            let setting = Setting::Usual;
+            Result { class, attack, setting, row: Ok(Row::clone(row)) }
+        };
+        all.map(of).collect()
     }
 
     #[test]

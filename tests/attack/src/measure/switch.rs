@@ -4,7 +4,8 @@ use std::{
     fmt::Write as _,
     fs,
     io::{BufReader, Write},
-    os::unix::net::UnixStream,
+    net::{Ipv4Addr, TcpListener, UdpSocket},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -12,10 +13,13 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{http::answer, process::Observed};
+use super::{attacker::SOMEBODY, http::answer, process::Observed};
+use crate::attack::Setting;
 
 /// The control socket's name.
 pub const CONTROL: &str = "control.sock";
+/// The keeper's socket's name.
+pub const KEEPER: &str = "keeper.sock";
 /// Interfaces of the attacker: as many front ends with all their queues as once took all descriptors.
 pub const EVILS: usize = 20;
 /// Addresses of the two who talk, and of a gateway that is not there.
@@ -24,12 +28,32 @@ pub const ADDRESSES: [[u8; 6]; 3] =
 /// The gateway's.
 pub const GATEWAY: [u8; 6] = ADDRESSES[2];
 
+/// Interfaces of one tenant's: as many front ends as once took all memory that may be mapped.
+pub const TENANTS: usize = 104;
+/// A directory that is a tenant's, in which weir is the one that connects.
+pub const CALLS: &str = "calls";
+/// A path in it: of the same name as one of weir's own sockets.
+pub const CALLER: &str = "within/evil19.sock";
+/// What attackers are told of the configuration: ports of TCP and UDP, and the peer in the underlay.
+pub const API_PORT: &str = "api.port";
+/// See [`API_PORT`].
+pub const OVERLAY_PORT: &str = "overlay.port";
+/// weir's address in the underlay, and its peer's.
+pub const UNDERLAY: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
+/// The device that leads there.
+pub const CABLE: &str = "under0";
+/// The only network's number.
+pub const VNI: u32 = 100;
+/// Packets a second that `limited` may send, and `limited_rx` receive.
+pub const PACKETS: u32 = 1000;
+
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A weir that runs, ended when dropped.
 #[derive(Debug)]
 pub struct Switch {
     child: Child,
+    keeper: Option<Child>,
     dir: PathBuf,
 }
 
@@ -45,11 +69,10 @@ pub fn readers() -> Option<u32> {
 
 /// The attacker's interfaces have storm control, as between tenants; `stormy` has not. `bridge` may send from any address.
 /// What `watched` sends and receives is copied to `mirror`, another one's.
-fn configuration(dir: &Path) -> String {
+fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
+    let open = setting == Setting::Open;
     let mut text = format!("[switch]\nworkers = 1\ncontrol = {:?}\n", dir.join(CONTROL));
-    if rustix::process::geteuid().is_root() && readers().is_some() {
-        let _ = writeln!(text, "group = {READERS:?}");
-    }
+    text += &if open { options(dir)? } else { group() };
     let mut vif = |name: &str, keys: &str| {
         let socket = dir.join(format!("{name}.sock"));
         let _ = write!(text, "\n[vif.{name}]\nsocket = {socket:?}\nsocket_mode = \"0666\"\n{keys}");
@@ -59,33 +82,99 @@ fn configuration(dir: &Path) -> String {
         vif(name, &format!("mac = \"{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}\"\n"));
     }
     vif("newcomer", "");
+    vif("limited", &format!("packets_per_second = {PACKETS}\n"));
+    vif("limited_rx", &format!("rx_packets_per_second = {PACKETS}\n"));
     let storms =
         "broadcasts_per_second = 100\nmulticasts_per_second = 100\nunknown_per_second = 100\n";
     for number in 0..EVILS {
-        vif(&format!("evil{number}"), &format!("queues = 8\n{storms}"));
+        let agent = dir.join(format!("evil{number}.agent"));
+        let agent = if open { format!("agent = {agent:?}\n") } else { String::new() };
+        vif(&format!("evil{number}"), &format!("queues = 8\n{agent}{storms}"));
     }
     vif("stormy", "queues = 8\n");
     vif("bridge", &format!("mac_check = false\n{storms}"));
     vif("trunk", &format!("trunk = [1, 2]\n{storms}"));
     vif("watched", storms);
     vif("mirror", "mirror = [\"watched\"]\n");
-    text
+    if open {
+        for number in 0..TENANTS {
+            vif(&format!("tenant{number}"), storms);
+        }
+        vif("away", "network = \"blue\"\n");
+        let calls = dir.join(CALLS).join(CALLER);
+        let _ = write!(text, "\n[vif.caller]\nmode = \"client\"\nsocket = {calls:?}\n");
+    }
+    Ok(text)
+}
+
+/// Where there are readers.
+fn group() -> String {
+    let has = rustix::process::geteuid().is_root() && readers().is_some();
+    if has { format!("group = {READERS:?}\n") } else { String::new() }
+}
+
+/// Keys of `[switch]` that open sockets, and `[overlay]`.
+fn options(dir: &Path) -> std::io::Result<String> {
+    let tcp = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    fs::write(dir.join(API_PORT), tcp.port().to_string())?;
+    let token = dir.join("token");
+    fs::write(&token, "0123456789abcdef0123456789abcdef\n")?;
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600))?;
+    let within = dir.join(CALLS).join(CALLER);
+    for tenants in [&dir.join(CALLS), within.parent().unwrap_or(dir)] {
+        fs::create_dir_all(tenants)?;
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(tenants, Some(SOMEBODY), Some(SOMEBODY))?;
+        }
+    }
+    let [mut own, peer] = UNDERLAY.map(Ipv4Addr::from);
+    let udp = if rustix::process::geteuid().is_root() {
+        UdpSocket::bind((own, 0))?
+    } else {
+        // There is no underlay: the socket is there all the same.
+        own = Ipv4Addr::LOCALHOST;
+        UdpSocket::bind((own, 0))?
+    };
+    let udp = udp.local_addr()?.port();
+    fs::write(dir.join(OVERLAY_PORT), udp.to_string())?;
+    Ok(format!(
+        "keeper = {:?}\napi_listen = \"{tcp}\"\napi_token_file = {token:?}\n{}\
+         \n[overlay]\nlocal = \"{own}\"\nport = {udp}\n\
+         \n[network.blue]\nvni = {VNI}\npeers = [\"{peer}\"]\n",
+        dir.join(KEEPER),
+        group(),
+    ))
+}
+
+/// Starts the keeper beside `weir`.
+pub fn keeper(weir: &Path, dir: &Path) -> Result<Child, String> {
+    let (program, socket) = (weir.with_file_name("weir-keeper"), dir.join(KEEPER));
+    let mut command = Command::new(&program);
+    command.arg(&socket).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+    let end = Instant::now() + PATIENCE;
+    while !socket.exists() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(child)
 }
 
 impl Switch {
     /// Starts `weir` in `dir` and waits for its sockets.
-    pub fn start(weir: &Path, dir: &Path) -> Result<Self, String> {
+    pub fn start(weir: &Path, dir: &Path, setting: Setting) -> Result<Self, String> {
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let config = dir.join("weir.toml");
-        fs::write(&config, configuration(dir)).map_err(|error| error.to_string())?;
+        let text = configuration(dir, setting).map_err(|error| error.to_string())?;
+        fs::write(&config, text).map_err(|error| error.to_string())?;
+        let keeper = if setting == Setting::Open { Some(keeper(weir, dir)?) } else { None };
         let log = fs::File::create(dir.join("weir.log")).map_err(|error| error.to_string())?;
         let mut command = Command::new(weir);
         command.arg("run").arg(&config).env_remove("WEIR_LOG");
         // In this program's group: Ctrl-C ends all of them.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().map_err(|error| format!("{}: {error}", weir.display()))?;
-        let mut switch = Self { child, dir: dir.to_owned() };
+        let mut switch = Self { child, keeper, dir: dir.to_owned() };
         let end = Instant::now() + PATIENCE;
         while switch.stats(Duration::from_secs(1)).is_err() {
             if Instant::now() > end || !switch.is_alive() {
@@ -166,15 +255,37 @@ impl Switch {
         }
     }
 
+    /// What `weir vif set NAME weight=1` asks, answered within `patience`.
+    pub fn set_vif(&self, name: &str, patience: Duration) -> Result<(), String> {
+        let body = "{\"sharing\":{\"weight\":{\"set\":1}}}";
+        let head = format!("PATCH /v1/vifs/{name}");
+        match self.ask_with(&head, body, patience) {
+            Ok(Some((200, _))) => Ok(()),
+            Ok(other) => Err(format!("{head}: {other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     /// Removes an interface, if it is there.
     pub fn forget(&self, name: &str) {
         let _ = self.ask(&format!("DELETE /v1/vifs/{name}"), Duration::from_secs(2));
     }
 
     fn ask(&self, line: &str, patience: Duration) -> std::io::Result<Option<(u16, String)>> {
+        self.ask_with(line, "", patience)
+    }
+
+    fn ask_with(
+        &self,
+        line: &str,
+        body: &str,
+        patience: Duration,
+    ) -> std::io::Result<Option<(u16, String)>> {
         let mut socket = UnixStream::connect(self.dir.join(CONTROL))?;
         socket.set_read_timeout(Some(patience))?;
-        socket.write_all(format!("{line} HTTP/1.1\r\nhost: weir\r\n\r\n").as_bytes())?;
+        let length = body.len();
+        let head = format!("{line} HTTP/1.1\r\nhost: weir\r\ncontent-length: {length}\r\n\r\n");
+        socket.write_all(format!("{head}{body}").as_bytes())?;
         answer(&mut BufReader::new(socket))
     }
 }
@@ -182,6 +293,10 @@ impl Switch {
 impl Drop for Switch {
     fn drop(&mut self) {
         let _ = self.end();
+        if let Some(keeper) = &mut self.keeper {
+            let _ = keeper.kill();
+            let _ = keeper.wait();
+        }
     }
 }
 
@@ -197,7 +312,7 @@ mod tests {
         let mut command = Command::new("sh");
         let mut child = command.args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        let mut switch = Switch { child, dir: PathBuf::new() };
+        let mut switch = Switch { child, keeper: None, dir: PathBuf::new() };
         let ended = switch.end_within(Duration::from_secs(2));
         assert!(!switch.is_alive());
         ended

@@ -13,7 +13,7 @@ use super::{
     switch::Switch,
     victims::{Load, Victims, Window},
 };
-use crate::attack::Attack;
+use crate::attack::{Attack, Setting};
 
 /// How an attack is tried.
 #[derive(Clone, Debug)]
@@ -56,6 +56,10 @@ pub struct Row {
     pub p99_limit: Option<f64>,
     /// How long a newcomer waited (ms): the median of the longest wait of each window.
     pub newcomer_ms: f64,
+    /// The longest time that an answer of `weir stats` took beside the attacker (ms).
+    pub control_ms: Option<f64>,
+    /// How long weir took to end by SIGTERM beside the attacker (s).
+    pub sigterm_s: Option<f64>,
     /// How much more memory of its own weir had at most (MiB).
     pub rss_mib: f64,
     /// Descriptors that weir has more than before, when the attacker is gone.
@@ -76,6 +80,7 @@ pub struct Scene {
     switch: Switch,
     victims: Victims,
     before: Held,
+    setting: Setting,
 }
 
 /// Descriptors and threads.
@@ -93,8 +98,8 @@ impl Held {
 
 impl Scene {
     /// Starts weir and the guests.
-    fn set(trial: &Trial, load: Load) -> Result<Self, String> {
-        let switch = Switch::start(&trial.weir, &trial.dir)?;
+    fn set(trial: &Trial, setting: Setting, load: Load) -> Result<Self, String> {
+        let switch = Switch::start(&trial.weir, &trial.dir, setting)?;
         let victims = Victims::start(&switch, load)?;
         // Whatever weir makes once, it has made: a newcomer's lines in the log, too.
         for _ in 0..6 {
@@ -109,14 +114,34 @@ impl Scene {
             std::thread::sleep(SETTLE);
             let now = Held::of(&switch);
             if std::mem::replace(&mut before, now) == now {
-                return Ok(Self { switch, victims, before });
+                if setting == Setting::Open {
+                    // With a keeper, the memory in which weir notes what it has learned may come later.
+                    before.fds += 1;
+                }
+                return Ok(Self { switch, victims, before, setting });
             }
         }
     }
 
-    /// Ends weir, while its guests are there.
-    pub fn end(mut self) -> Result<(), String> {
-        self.switch.end()
+    /// Ends weir, while its guests are there; how long that took.
+    pub fn end(mut self) -> Result<Duration, String> {
+        let began = Instant::now();
+        self.switch.end().map(|()| began.elapsed())
+    }
+
+    /// The same beside an attacker.
+    fn end_beside(self, attacker: Result<Attacker, String>, row: &mut Row) {
+        let ended = attacker.and_then(|mut attacker| {
+            attacker.struck(FIRST_STRIKE);
+            std::thread::sleep(SETTLE);
+            let ended = self.end();
+            attacker.end();
+            ended
+        });
+        match ended {
+            Ok(took) => row.sigterm_s = Some(took.as_secs_f64()),
+            Err(error) => row.failures.push(format!("beside the attacker: {error}")),
+        }
     }
 }
 
@@ -125,9 +150,9 @@ impl Trial {
     ///
     /// # Errors
     /// There is no weir to attack, or no guests to notice.
-    pub fn run(&self, attack: &Attack) -> Result<Row, String> {
+    pub fn run(&self, attack: &Attack, setting: Setting) -> Result<Row, String> {
         let load = if attack.own_share.is_none() { Load::Steady } else { Load::Greedy };
-        let mut scene = Scene::set(self, load)?;
+        let mut scene = Scene::set(self, setting, load)?;
         let Scene { switch, .. } = &scene;
         let mut watch = Watch::new(switch);
         let newcomer = Newcomer::start(switch.socket("newcomer"));
@@ -158,21 +183,27 @@ impl Trial {
         row.p99 = ratio(&with, beside, |window| window.p99_ns);
         row.p99_limit = ratio(&limit, beside, |window| window.p99_ns);
         judge(&mut scene, &mut row);
-        row.failures.extend(scene.end().err());
+        let attacker = self.attacker(attack, &scene.switch, 0);
+        scene.end_beside(attacker, &mut row);
         Ok(row)
     }
 
     /// Carries `attack` out once, from the attacker's interface `first` on, and looks whether it is survived. Uses the scene of
-    /// the attack before, and leaves it to the next one where all is well.
+    /// the attack before, and leaves it to the next one where all is well. The `last` one of its class ends it.
     pub fn glance(
         &self,
         attack: &Attack,
+        setting: Setting,
         first: usize,
         kept: &mut Option<Scene>,
+        last: bool,
     ) -> Result<Row, String> {
         let mut scene = match kept.take() {
-            Some(scene) => scene,
-            None => Scene::set(self, Load::Steady)?,
+            Some(scene) if scene.setting == setting => scene,
+            before => {
+                before.map_or(Ok(Duration::ZERO), Scene::end)?;
+                Scene::set(self, setting, Load::Steady)?
+            }
         };
         let Scene { switch, victims, .. } = &scene;
         let mut watch = Watch::new(switch);
@@ -183,6 +214,7 @@ impl Trial {
             attacker.struck(FIRST_STRIKE);
             watch.sample(switch, self.window);
             visits.push(visit(&switch.socket("newcomer")));
+            watch.ask(switch);
         });
         watch.attacked(began, Instant::now(), 0);
         let mut row = watch.row(&visits, &[attacker.end()]);
@@ -190,7 +222,10 @@ impl Trial {
             row.failures.push("no frame arrived meanwhile".into());
         }
         judge(&mut scene, &mut row);
-        if row.failures.is_empty() && !attack.outlasts {
+        if row.failures.is_empty() && last {
+            let attacker = self.attacker(attack, &scene.switch, first);
+            scene.end_beside(attacker, &mut row);
+        } else if row.failures.is_empty() && !attack.outlasts {
             *kept = Some(scene);
         } else {
             row.failures.extend(scene.end().err());
@@ -205,7 +240,7 @@ impl Trial {
     fn attacked(
         &self,
         attack: &Attack,
-        Scene { switch, victims, before: held }: &Scene,
+        Scene { switch, victims, before: held, .. }: &Scene,
         watch: &mut Watch,
     ) -> Result<(Window, Outcome, Taken), String> {
         let (began, lines) = (Instant::now(), switch.log_lines());
@@ -213,7 +248,12 @@ impl Trial {
         attacker.struck(FIRST_STRIKE);
         watch.sample(switch, SETTLE);
         let (used, began_before) = (Used::of(switch.observed()), begun());
-        let window = victims.window(|| watch.sample(switch, self.window));
+        // Beside the window, so that an answer that is late makes it no longer.
+        let (window, asked) = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| Asked::of(switch));
+            (victims.window(|| watch.sample(switch, self.window)), asked.join())
+        });
+        watch.asked.extend(asked.ok());
         let ([workers, others], began_after) = (used.since(), begun());
         let ended = Instant::now();
         let threads = switch.observed().threads().saturating_sub(held.threads);
@@ -283,6 +323,25 @@ impl Taken {
     }
 }
 
+/// What an administrator was answered while the attacker was there.
+#[derive(Clone, Debug)]
+struct Asked {
+    stats: Result<Duration, String>,
+    set: Result<Duration, String>,
+}
+
+impl Asked {
+    /// Asks for statistics, and changes an interface.
+    fn of(switch: &Switch) -> Self {
+        let timed = |ask: &dyn Fn() -> Result<(), String>| {
+            let began = Instant::now();
+            ask().map(|()| began.elapsed())
+        };
+        let stats = timed(&|| switch.stats(ANSWER).map(drop));
+        Self { stats, set: timed(&|| switch.set_vif("gateway", ANSWER)) }
+    }
+}
+
 /// What is noted while the attacker is there.
 #[derive(Debug, Default)]
 struct Watch {
@@ -290,9 +349,14 @@ struct Watch {
     most_kib: u64,
     log_lines: usize,
     spans: Vec<(Instant, Instant)>,
+    asked: Vec<Asked>,
 }
 
 impl Watch {
+    fn ask(&mut self, switch: &Switch) {
+        self.asked.push(Asked::of(switch));
+    }
+
     fn new(switch: &Switch) -> Self {
         Self { own_kib: switch.observed().own_kib(), ..Self::default() }
     }
@@ -330,11 +394,20 @@ impl Watch {
         let unserved = visits.iter().any(|visit| {
             !visit.served && spans.iter().any(|(began, ended)| (*began..*ended).contains(&visit.at))
         });
+        for Asked { stats, set } in &self.asked {
+            let failed =
+                [("weir stats", stats), ("vif set", set)].into_iter().filter_map(|(what, it)| {
+                    it.as_ref().err().map(|error| format!("`{what}` beside the attacker: {error}"))
+                });
+            row.failures.extend(failed);
+        }
+        let answers = self.asked.iter().filter_map(|asked| asked.stats.as_ref().ok());
+        row.control_ms = answers.map(|took| took.as_secs_f64() * 1e3).reduce(f64::max);
         if unserved {
             row.failures.push("a newcomer was not served".into());
         }
         row.failures.extend(outcomes.iter().flat_map(|outcome| outcome.harm.clone()));
-        if row.strikes == 0 {
+        if row.strikes == 0 && outcomes.iter().all(|outcome| outcome.harm.is_empty()) {
             let misses = outcomes.iter().flat_map(|outcome| outcome.misses.clone());
             let why = match misses.collect::<Vec<_>>() {
                 misses if misses.is_empty() => "its first strike did not end in time".to_owned(),
@@ -361,7 +434,7 @@ fn recovered(switch: &Switch, before: Held) -> Held {
 }
 
 /// Whether all is as it was.
-fn judge(Scene { switch, victims, before }: &mut Scene, row: &mut Row) {
+fn judge(Scene { switch, victims, before, .. }: &mut Scene, row: &mut Row) {
     if !switch.is_alive() {
         let log = switch.log();
         let last: Vec<_> = log.lines().rev().take(5).collect();

@@ -1,0 +1,216 @@
+//! `mode = "client"`: weir connects to a path in a directory that is a tenant's.
+
+use std::{
+    fs,
+    os::unix::{fs::symlink, net::UnixListener},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::{
+    attack,
+    attack::{Attack, Field},
+    front::{
+        Strike, harm,
+        link::{Link, readable, request},
+    },
+    measure::switch::{CALLER, CALLS, EVILS},
+};
+
+/// The class.
+pub const ALL: &[Attack] = &[
+    attack!(
+        a_symlink_to_another_interface,
+        "leads weir by a symlink to a socket of its own, whose guest is then turned away",
+        as_another_user
+    ),
+    attack!(
+        a_directory_that_is_a_symlink,
+        "does it by the directory, in which a socket of weir's own has the same name",
+        as_another_user
+    ),
+    attack!(
+        a_symlink_to_a_socket_elsewhere,
+        "leads weir to a socket outside the tenant's directory",
+        as_another_user
+    ),
+    attack!(a_fifo_in_a_sockets_place, "puts a FIFO into the socket's place", as_another_user),
+    attack!(
+        a_listener_that_accepts_nobody,
+        "listens with a queue that is full, so that connecting waits",
+        as_another_user
+    ),
+    attack!(
+        a_listener_that_says_nothing,
+        "accepts, says nothing, and hangs up, without pause",
+        as_another_user
+    ),
+    attack!(
+        paths_swapped_without_pause,
+        "swaps a socket, a symlink and a directory while weir connects",
+        as_another_user
+    ),
+    attack!(symlinks_in_a_circle, "puts symlinks that lead to each other", as_another_user),
+    attack!(
+        a_file_in_a_sockets_place,
+        "puts a file, a directory and a device's name into the socket's place",
+        as_another_user
+    ),
+];
+
+/// Longer than weir waits before it connects again.
+const WHILE: Duration = Duration::from_millis(1500);
+
+fn place(field: &Field) -> PathBuf {
+    field.dir().join(CALLS).join(CALLER)
+}
+
+/// Removes whatever is there; the directory is a directory again.
+fn clear(field: &Field) -> Strike<PathBuf> {
+    let path = place(field);
+    let within = path.parent().ok_or(rustix::io::Errno::INVAL)?;
+    if fs::symlink_metadata(within).is_ok_and(|it| it.is_symlink()) {
+        fs::remove_file(within)?;
+    }
+    fs::create_dir_all(within)?;
+    if fs::symlink_metadata(&path).is_ok_and(|it| it.is_dir()) {
+        fs::remove_dir(&path)?;
+    }
+    let _ = fs::remove_file(&path);
+    Ok(path)
+}
+
+/// Nobody has taken the place of the front end at `socket`: a first connection is served, for a while.
+fn nobody_else_at(field: &Field, socket: &std::path::Path) -> Strike {
+    let end = Instant::now() + WHILE;
+    field.struck();
+    while Instant::now() < end {
+        let link = Link::connect(socket)?;
+        if link.ask(request::GET_FEATURES).is_err() {
+            // weir lets a socket have ten front ends a second: once more, slower.
+            std::thread::sleep(Duration::from_millis(300));
+            let link = Link::connect(socket)?;
+            if link.ask(request::GET_FEATURES).is_err() {
+                return harm("weir is connected to its own socket, and a front end is turned away");
+            }
+        }
+        drop(link);
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    Ok(())
+}
+
+/// The interface that has the name of [`CALLER`].
+fn namesake(field: &Field) -> PathBuf {
+    field.socket(&format!("evil{}", EVILS - 1))
+}
+
+fn a_symlink_to_another_interface(field: &Field) -> Strike {
+    let path = clear(field)?;
+    symlink(namesake(field), &path)?;
+    nobody_else_at(field, &namesake(field))?;
+    clear(field).map(drop)
+}
+
+fn a_directory_that_is_a_symlink(field: &Field) -> Strike {
+    let path = clear(field)?;
+    let within = path.parent().ok_or(rustix::io::Errno::INVAL)?;
+    fs::remove_dir(within)?;
+    symlink(field.dir(), within)?;
+    nobody_else_at(field, &namesake(field))?;
+    clear(field).map(drop)
+}
+
+fn a_symlink_to_a_socket_elsewhere(field: &Field) -> Strike {
+    let path = clear(field)?;
+    // Another directory, in the place of one that its tenant could not reach.
+    let elsewhere = std::env::temp_dir().join(format!("weir-attack-{}", std::process::id()));
+    let _ = fs::remove_file(&elsewhere);
+    let listener = UnixListener::bind(&elsewhere)?;
+    symlink(&elsewhere, &path)?;
+    field.struck();
+    let came = readable(std::os::fd::AsFd::as_fd(&listener), WHILE);
+    let _ = fs::remove_file(&elsewhere);
+    clear(field)?;
+    if came? { harm("weir follows a symlink out of a tenant's directory") } else { Ok(()) }
+}
+
+fn a_fifo_in_a_sockets_place(field: &Field) -> Strike {
+    let path = clear(field)?;
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o666), 0)?;
+    field.struck();
+    std::thread::sleep(WHILE);
+    clear(field).map(drop)
+}
+
+fn a_listener_that_accepts_nobody(field: &Field) -> Strike {
+    let path = clear(field)?;
+    let listener = UnixListener::bind(&path)?;
+    rustix::net::listen(&listener, 0)?;
+    // One takes the only place.
+    let _first = Link::connect(&path)?;
+    field.struck();
+    std::thread::sleep(WHILE);
+    clear(field).map(drop)
+}
+
+fn a_listener_that_says_nothing(field: &Field) -> Strike {
+    let path = clear(field)?;
+    let listener = UnixListener::bind(&path)?;
+    loop {
+        let (weir, _) = listener.accept()?;
+        field.struck();
+        drop(weir);
+    }
+}
+
+fn paths_swapped_without_pause(field: &Field) -> Strike {
+    let path = clear(field)?;
+    let within = path.parent().ok_or(rustix::io::Errno::INVAL)?.to_owned();
+    let end = Instant::now() + WHILE;
+    while Instant::now() < end {
+        let listener = UnixListener::bind(&path)?;
+        std::thread::sleep(Duration::from_micros(200));
+        let _ = fs::remove_file(&path);
+        symlink(namesake(field), &path)?;
+        std::thread::sleep(Duration::from_micros(200));
+        let _ = fs::remove_file(&path);
+        drop(listener);
+        let aside = within.with_extension("aside");
+        let _ = fs::remove_dir(&aside);
+        fs::rename(&within, &aside)?;
+        symlink(field.dir(), &within)?;
+        std::thread::sleep(Duration::from_micros(200));
+        fs::remove_file(&within)?;
+        fs::rename(&aside, &within)?;
+        field.struck();
+    }
+    // Whoever was led astray is there yet.
+    nobody_else_at(field, &namesake(field))?;
+    clear(field).map(drop)
+}
+
+fn symlinks_in_a_circle(field: &Field) -> Strike {
+    let path = clear(field)?;
+    let other = path.with_extension("other");
+    let _ = fs::remove_file(&other);
+    symlink(&other, &path)?;
+    symlink(&path, &other)?;
+    field.struck();
+    std::thread::sleep(WHILE);
+    let _ = fs::remove_file(&other);
+    clear(field).map(drop)
+}
+
+fn a_file_in_a_sockets_place(field: &Field) -> Strike {
+    fs::write(clear(field)?, [0; 4096])?;
+    field.struck();
+    std::thread::sleep(WHILE / 3);
+    fs::create_dir(clear(field)?)?;
+    std::thread::sleep(WHILE / 3);
+    symlink("/dev/zero", clear(field)?)?;
+    std::thread::sleep(WHILE / 3);
+    clear(field).map(drop)
+}

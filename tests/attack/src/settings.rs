@@ -1,0 +1,174 @@
+//! What an administrator set, and an attacker who waits for the moment in which it is not so: a weir of its own, which is
+//! upgraded and killed.
+
+use std::{
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{
+    attack,
+    attack::{Attack, Field},
+    control::{ask, request},
+    front::{Strike, harm},
+    measure::switch::{CONTROL, keeper},
+};
+
+/// The class.
+pub const ALL: &[Attack] = &[
+    attack!(filters_across_an_upgrade, "sets a filter, upgrades weir, and looks for the filter"),
+    attack!(filters_across_a_sigkill, "the same with a keeper, and a weir that is killed"),
+    attack!(keys_across_an_upgrade, "the same with a rate, an address, a guard and a VLAN"),
+    attack!(keys_across_a_sigkill, "the same where weir is killed"),
+];
+
+/// A weir and its keeper.
+#[derive(Debug)]
+struct Own {
+    weir: PathBuf,
+    dir: PathBuf,
+    keeper: Child,
+    running: Child,
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const FILTER: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
+
+impl Own {
+    fn start(field: &Field) -> Strike<Self> {
+        let weir = PathBuf::from(field.weir().get_program());
+        // A socket's path is short.
+        let dir = field.dir().join("own");
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir)?;
+        let text = format!(
+            "[switch]\nworkers = 1\ncontrol = {:?}\nkeeper = {:?}\n\n[vif.guarded]\n",
+            dir.join(CONTROL),
+            dir.join(crate::measure::switch::KEEPER)
+        );
+        std::fs::write(dir.join("weir.toml"), text)?;
+        let keeper = match keeper(&weir, &dir) {
+            Ok(keeper) => keeper,
+            Err(error) => return harm(error),
+        };
+        let running = Self::run(&weir, &dir)?;
+        let own = Self { weir, dir, keeper, running };
+        own.answers()?;
+        Ok(own)
+    }
+
+    fn run(weir: &Path, dir: &Path) -> Strike<Child> {
+        let mut command = Command::new(weir);
+        command.arg("run").arg(dir.join("weir.toml")).stdin(Stdio::null());
+        Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    }
+
+    fn ask(&self, line: &str, body: &str) -> Strike<(u16, String)> {
+        let socket = UnixStream::connect(self.dir.join(CONTROL))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        ask(&socket, &request(line, body))
+    }
+
+    fn answers(&self) -> Strike {
+        let end = Instant::now() + PATIENCE;
+        while self.ask("GET /v1/switch", "").is_err() {
+            if Instant::now() > end {
+                return harm("a weir of the attacker's own does not start");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn done(&self, line: &str, body: &str) -> Strike<String> {
+        match self.ask(line, body)? {
+            (200, answer) => Ok(answer),
+            (status, answer) => harm(format!("{line}: {status} {answer}")),
+        }
+    }
+
+    /// The process that answers now: an upgrade's is another one.
+    fn pid(&self) -> Strike<Pid> {
+        let socket = UnixStream::connect(self.dir.join(CONTROL))?;
+        Ok(rustix::net::sockopt::socket_peercred(&socket)?.pid)
+    }
+
+    fn upgrade(&mut self) -> Strike {
+        self.done("POST /v1/upgrade", "")?;
+        self.answers()
+    }
+
+    fn kill(&mut self) -> Strike {
+        self.running.kill()?;
+        self.running.wait()?;
+        self.running = Self::run(&self.weir, &self.dir)?;
+        self.answers()
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Ok(pid) = self.pid() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        for child in [&mut self.running, &mut self.keeper] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn filters(field: &Field, after: fn(&mut Own) -> Strike) -> Strike {
+    let mut own = Own::start(field)?;
+    own.done("PUT /v1/ports/guarded/filter", FILTER)?;
+    after(&mut own)?;
+    field.struck();
+    let rules = own.done("GET /v1/ports/guarded/filter", "")?;
+    if rules.contains("port 25") { Ok(()) } else { harm(format!("a filter is gone: {rules}")) }
+}
+
+fn filters_across_an_upgrade(field: &Field) -> Strike {
+    filters(field, Own::upgrade)
+}
+
+fn filters_across_a_sigkill(field: &Field) -> Strike {
+    filters(field, Own::kill)
+}
+
+fn keys(field: &Field, after: fn(&mut Own) -> Strike) -> Strike {
+    let mut own = Own::start(field)?;
+    let before = own.done("GET /v1/vifs", "")?;
+    for change in [
+        "{\"mac\":{\"set\":\"02:00:00:00:00:77\"}}",
+        "{\"vlan\":{\"access\":77}}",
+        "{\"sharing\":{\"weight\":{\"set\":7}}}",
+    ] {
+        own.done("PATCH /v1/vifs/guarded", change)?;
+    }
+    let set = own.done("GET /v1/vifs", "")?;
+    after(&mut own)?;
+    field.struck();
+    let kept = own.done("GET /v1/vifs", "")?;
+    // The part that says how it is configured, without what it does.
+    let config = |text: &str| -> Option<serde_json::Value> {
+        let all: serde_json::Value = serde_json::from_str(text).ok()?;
+        all.get(0)?.get("config").cloned()
+    };
+    if config(&before) == config(&set) {
+        return harm(format!("changes change nothing: {set}"));
+    }
+    if config(&set) == config(&kept) { Ok(()) } else { harm(format!("{set} became {kept}")) }
+}
+
+fn keys_across_an_upgrade(field: &Field) -> Strike {
+    keys(field, Own::upgrade)
+}
+
+fn keys_across_a_sigkill(field: &Field) -> Strike {
+    keys(field, Own::kill)
+}

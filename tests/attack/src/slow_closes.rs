@@ -1,0 +1,511 @@
+//! Descriptors that take as long to close as their sender likes, on each socket that weir has.
+//!
+//! Whoever reads a socket, and whoever closes one with messages unread, closes the descriptors that lie in it. The last
+//! close of a TCP socket that lingers (socket(7), `SO_LINGER`) waits for a peer that never reads.
+
+use std::{
+    collections::VecDeque,
+    net::{TcpListener, TcpStream},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    sync::Mutex,
+    time::Duration,
+};
+
+use rustix::{io::Errno, net::sockopt::set_socket_linger};
+
+use crate::{
+    attack,
+    attack::{Attack, Field},
+    control::{ask, open, request as http},
+    front::{
+        Strike,
+        guest::{Guest, Plan},
+        link::{Link, VERSION, message, one_region, region, request, table},
+    },
+    measure::switch::{CALLER, CALLS, EVILS, KEEPER},
+};
+
+/// The class.
+pub const ALL: &[Attack] = &[
+    attack!(
+        slow_on_a_second_connection,
+        "connects to its own interface a second time, with descriptors that close slowly"
+    ),
+    attack!(
+        slow_on_a_second_connection_that_hangs_up,
+        "the same, and is gone before weir looks at it"
+    ),
+    attack!(slow_on_second_connections_of_20_sockets, "the same at 20 sockets at once"),
+    attack!(
+        slow_in_the_backlog_of_an_interface_that_is_removed,
+        "has an interface removed while connections with such descriptors wait at its socket"
+    ),
+    attack!(slow_in_each_message, "sends such a descriptor as all that messages take"),
+    attack!(slow_in_messages_that_take_none, "sends it with messages that take no descriptor"),
+    attack!(slow_and_too_many, "sends more of them than a message may have"),
+    attack!(slow_behind_half_a_message, "sends them with a message that never ends"),
+    attack!(
+        slow_behind_a_message_that_ends_the_session,
+        "sends them behind a message for which weir hangs up"
+    ),
+    attack!(slow_as_shared_memory, "shares such a socket as memory, and as the log of dirty pages"),
+    attack!(slow_calls_replaced, "gives a ring one such call descriptor after the other"),
+    attack!(
+        slow_in_sockets_within_sockets,
+        "packs such a descriptor into sockets, each sent over the next, as deep as they may lie"
+    ),
+    attack!(
+        slow_in_a_circle_of_sockets,
+        "packs it into two sockets that hold each other, which only the kernel's collector finds"
+    ),
+    attack!(slow_in_a_request, "sends it with a request to the control socket"),
+    attack!(slow_behind_a_request, "sends it behind a request, before the answer"),
+    attack!(slow_unread_by_the_api, "sends it behind a request after which weir reads no more"),
+    attack!(slow_in_a_body, "sends it with a request's body"),
+    attack!(slow_in_a_request_by_a_reader, "sends it with a request, as who may read", as_reader),
+    attack!(
+        slow_behind_a_request_by_a_reader,
+        "sends it behind a request, as who may read",
+        as_reader
+    ),
+    attack!(
+        slow_unread_by_the_api_of_a_reader,
+        "sends it where weir reads no more, as who may read",
+        as_reader
+    ),
+    attack!(
+        slow_in_a_body_by_a_reader,
+        "sends it with a request's body, as who may read",
+        as_reader
+    ),
+    attack!(
+        slow_on_all_connections_of_a_reader,
+        "sends it on forty connections at once, as who may read",
+        as_reader
+    ),
+];
+
+/// At sockets that only options open.
+pub const OF_OPTIONS: &[Attack] = &[
+    attack!(slow_at_an_agents_socket, "sends such descriptors as an agent of 19 machines"),
+    attack!(slow_with_an_agents_line, "sends them with an agent's greeting, and behind it"),
+    attack!(slow_on_an_agents_second_connection, "connects as an agent that is there already"),
+    attack!(
+        slow_at_the_keepers_socket,
+        "connects to the keeper, sends such descriptors, and stays"
+    ),
+    attack!(
+        slow_behind_half_a_packet_of_the_keepers,
+        "sends the keeper bytes that are no packet, with such descriptors, and hangs up"
+    ),
+    attack!(
+        slow_from_a_monitor_that_listens,
+        "has weir connect to it, and sends such descriptors back",
+        as_another_user
+    ),
+];
+
+/// How long a close takes whose peer lives. The peer ends with the attacker.
+const LINGER: Duration = Duration::from_secs(60);
+/// Descriptors that are held up at the same time: what the attacker may keep for one strike.
+const TOGETHER: usize = 64;
+
+/// Sockets whose last close waits, and their other ends, which take nothing.
+#[derive(Debug)]
+struct Slow {
+    listener: TcpListener,
+}
+
+/// The peers of what weir closes, oldest first: what a peer leaves ends the close.
+static PEERS: Mutex<VecDeque<TcpStream>> = Mutex::new(VecDeque::new());
+
+impl Slow {
+    fn new() -> Strike<Self> {
+        Ok(Self { listener: TcpListener::bind("127.0.0.1:0")? })
+    }
+
+    /// A new one. Its sender drops it after it was sent: then the last copy is weir's.
+    fn one(&self) -> Strike<OwnedFd> {
+        let socket = TcpStream::connect(self.listener.local_addr()?)?;
+        let (peer, _) = self.listener.accept()?;
+        set_socket_linger(&socket, Some(LINGER))?;
+        let socket = OwnedFd::from(socket);
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        while rustix::io::write(&socket, &[0; 65_536]).is_ok() {}
+        rustix::io::ioctl_fionbio(&socket, false)?;
+        let mut peers = PEERS.lock().map_err(|_| Errno::BUSY)?;
+        peers.push_back(peer);
+        if peers.len() > TOGETHER {
+            peers.pop_front();
+        }
+        Ok(socket)
+    }
+
+    /// Sends `bytes` with one.
+    fn send(&self, link: &Link, bytes: &[u8]) -> Strike {
+        let slow = self.one()?;
+        let sent = link.raw(bytes, &[slow.as_fd()]);
+        if sent.is_err()
+            && let Ok(mut peers) = PEERS.lock()
+        {
+            // Its last copy is here: its peer goes first.
+            peers.pop_back();
+        }
+        sent
+    }
+}
+
+/// Keeps what it has for a while, so that others can be seen to go on.
+fn stay(field: &Field) {
+    field.struck();
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+fn call(ring: u64) -> Vec<u8> {
+    message(request::SET_VRING_CALL, VERSION, &ring.to_le_bytes())
+}
+
+/// A session at `path`, and a second connection with a descriptor in it.
+fn second(slow: &Slow, path: &Path) -> Strike<(Link, Link)> {
+    let first = Link::connect(path)?;
+    first.ask(request::GET_FEATURES)?;
+    let second = Link::connect(path)?;
+    slow.send(&second, &call(0))?;
+    Ok((first, second))
+}
+
+fn slow_on_a_second_connection(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let _links = second(&slow, &field.evil(0))?;
+    stay(field);
+    Ok(())
+}
+
+fn slow_on_a_second_connection_that_hangs_up(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let (_first, second) = second(&slow, &field.evil(0))?;
+    drop(second);
+    stay(field);
+    Ok(())
+}
+
+fn slow_on_second_connections_of_20_sockets(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let links = (0..EVILS).map(|number| second(&slow, &field.evil(number)));
+    let _links = links.collect::<Strike<Vec<_>>>()?;
+    stay(field);
+    Ok(())
+}
+
+fn slow_in_the_backlog_of_an_interface_that_is_removed(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let admin = open(field)?;
+    let path = field.socket("guest");
+    let body = format!("{{\"name\":\"guest\",\"socket\":{path:?}}}");
+    let (status, answer) = ask(&admin, &http("POST /v1/vifs", &body))?;
+    if status != 200 {
+        return crate::front::harm(format!("an interface is not added: {status} {answer}"));
+    }
+    // Whoever was accepted is served; the others wait.
+    let links = (0..8).map(|_| -> Strike<Link> {
+        let link = Link::connect(&path)?;
+        slow.send(&link, &call(0))?;
+        Ok(link)
+    });
+    let _links = links.collect::<Strike<Vec<_>>>()?;
+    field.struck();
+    let (status, answer) = ask(&admin, &http("DELETE /v1/vifs/guest", ""))?;
+    if status != 200 {
+        return crate::front::harm(format!("an interface is not removed: {status} {answer}"));
+    }
+    stay(field);
+    Ok(())
+}
+
+/// Bodies of messages that take a descriptor.
+fn taking() -> [(u32, Vec<u8>); 9] {
+    let shared = region(0, 1 << 20, 1 << 40, 0);
+    let area = [1 << 12, 0].map(u64::to_le_bytes).concat();
+    [
+        (request::SET_MEM_TABLE, table(std::slice::from_ref(&shared))),
+        (request::ADD_MEM_REG, one_region(&shared)),
+        (request::SET_LOG_BASE, area.clone()),
+        (request::SET_LOG_FD, vec![]),
+        (request::SET_VRING_KICK, vec![0; 8]),
+        (request::SET_VRING_CALL, vec![0; 8]),
+        (request::SET_VRING_ERR, vec![0; 8]),
+        (request::SET_BACKEND_REQ_FD, vec![]),
+        (request::SET_INFLIGHT_FD, [area, vec![1, 0, 0, 1]].concat()),
+    ]
+}
+
+fn slow_in_each_message(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let mut links = Vec::new();
+    for (number, (request, body)) in taking().into_iter().enumerate() {
+        let link = Link::connect(&field.evil(number))?;
+        slow.send(&link, &message(request, VERSION, &body))?;
+        links.push(link);
+    }
+    stay(field);
+    Ok(())
+}
+
+fn slow_in_messages_that_take_none(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let none = [(request::GET_FEATURES, 0), (request::SET_OWNER, 0), (request::SET_VRING_NUM, 8)];
+    let mut links = Vec::new();
+    for (number, (request, len)) in none.into_iter().enumerate() {
+        let link = Link::connect(&field.evil(number))?;
+        slow.send(&link, &message(request, VERSION, &vec![0; len]))?;
+        links.push(link);
+    }
+    stay(field);
+    Ok(())
+}
+
+fn slow_and_too_many(field: &Field) -> Strike {
+    let (slow, link) = (Slow::new()?, field.link()?);
+    let many = (0..40).map(|_| slow.one()).collect::<Strike<Vec<_>>>()?;
+    let fds: Vec<BorrowedFd<'_>> = many.iter().map(AsFd::as_fd).collect();
+    link.raw(&call(0), &fds)?;
+    drop(many);
+    stay(field);
+    Ok(())
+}
+
+fn slow_behind_half_a_message(field: &Field) -> Strike {
+    let (slow, link) = (Slow::new()?, field.link()?);
+    slow.send(&link, &call(0)[..7])?;
+    stay(field);
+    drop(link);
+    stay(field);
+    Ok(())
+}
+
+fn slow_behind_a_message_that_ends_the_session(field: &Field) -> Strike {
+    let (slow, link) = (Slow::new()?, field.link()?);
+    let held: Vec<_> = (0..4).map(|_| slow.one()).collect::<Strike<_>>()?;
+    link.tell_u64(request::SET_FEATURES, u64::MAX)?;
+    for fd in &held {
+        // weir may be faster.
+        let _ = link.raw(&call(0), &[fd.as_fd()]);
+    }
+    drop(held);
+    stay(field);
+    Ok(())
+}
+
+fn slow_as_shared_memory(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let guest = field.plain()?;
+    let body = one_region(&region(1 << 40, 1 << 20, 1 << 45, 0));
+    slow.send(&guest.link, &message(request::ADD_MEM_REG, VERSION, &body))?;
+    let other = Guest::attach(&field.evil(1), Plan::default())?;
+    let log = [1 << 16, 0].map(u64::to_le_bytes).concat();
+    slow.send(&other.link, &message(request::SET_LOG_BASE, VERSION, &log))?;
+    stay(field);
+    Ok(())
+}
+
+fn slow_calls_replaced(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let guest = field.plain()?;
+    for _ in 0..4 {
+        // The last one is hung up on, maybe.
+        let _ = slow.send(&guest.link, &call(1));
+    }
+    stay(field);
+    Ok(())
+}
+
+/// A socket in which `fd` lies, in which the next one lies, `depth` times.
+fn packed(fd: OwnedFd, depth: usize) -> Strike<OwnedFd> {
+    let mut fd = fd;
+    for _ in 0..depth {
+        let (near, far) = UnixStream::pair()?;
+        let near = Link::of(near.into());
+        near.raw(&[0], &[fd.as_fd()])?;
+        fd = far.into();
+    }
+    Ok(fd)
+}
+
+fn slow_in_sockets_within_sockets(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let first = field.link()?;
+    first.ask(request::GET_FEATURES)?;
+    let second = field.link()?;
+    // The kernel lets four lie in one another (`MAX_RECURSION_LEVEL`).
+    let deep = packed(slow.one()?, 3)?;
+    second.raw(&call(0), &[deep.as_fd()])?;
+    let other = packed(slow.one()?, 3)?;
+    first.raw(&call(0), &[other.as_fd()])?;
+    drop((deep, other));
+    stay(field);
+    Ok(())
+}
+
+fn slow_in_a_circle_of_sockets(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let first = field.link()?;
+    first.ask(request::GET_FEATURES)?;
+    let second = field.link()?;
+    let (a, b) = UnixStream::pair()?;
+    let (a, b) = (Link::of(a.into()), Link::of(b.into()));
+    let held = slow.one()?;
+    a.raw(&[0], &[a.as_fd(), b.as_fd(), held.as_fd()])?;
+    b.raw(&[0], &[a.as_fd(), b.as_fd()])?;
+    second.raw(&call(0), &[a.as_fd()])?;
+    drop((a, b, held));
+    stay(field);
+    Ok(())
+}
+
+const LOOK: &str = "GET /v1/switch HTTP/1.1\r\nhost: weir\r\n\r\n";
+const LAST: &str = "GET /v1/switch HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n";
+const BODY: &str =
+    "POST /v1/configuration/difference HTTP/1.1\r\nhost: weir\r\ncontent-length: 9\r\n\r\n";
+
+/// Connections to the API, each with a descriptor at `part` of what it says.
+fn at_the_api(field: &Field, connections: usize, parts: &[(&str, bool)]) -> Strike {
+    let slow = Slow::new()?;
+    let mut links = Vec::new();
+    for _ in 0..connections {
+        let link = Link::connect(&field.control())?;
+        for (bytes, with) in parts {
+            let sent = if *with {
+                slow.send(&link, bytes.as_bytes())
+            } else {
+                link.raw(bytes.as_bytes(), &[])
+            };
+            if sent.is_err() && links.is_empty() {
+                return sent;
+            }
+        }
+        links.push(link);
+    }
+    stay(field);
+    Ok(())
+}
+
+fn slow_in_a_request(field: &Field) -> Strike {
+    at_the_api(field, 4, &[(LOOK, true)])
+}
+
+fn slow_behind_a_request(field: &Field) -> Strike {
+    at_the_api(field, 4, &[(LOOK, false), (LOOK, true)])
+}
+
+fn slow_unread_by_the_api(field: &Field) -> Strike {
+    at_the_api(field, 4, &[(LAST, false), ("x", true)])
+}
+
+fn slow_in_a_body(field: &Field) -> Strike {
+    at_the_api(field, 4, &[(BODY, false), ("[switch]\n", true)])
+}
+
+fn slow_in_a_request_by_a_reader(field: &Field) -> Strike {
+    slow_in_a_request(field)
+}
+
+fn slow_behind_a_request_by_a_reader(field: &Field) -> Strike {
+    slow_behind_a_request(field)
+}
+
+fn slow_unread_by_the_api_of_a_reader(field: &Field) -> Strike {
+    slow_unread_by_the_api(field)
+}
+
+fn slow_in_a_body_by_a_reader(field: &Field) -> Strike {
+    slow_in_a_body(field)
+}
+
+fn slow_on_all_connections_of_a_reader(field: &Field) -> Strike {
+    at_the_api(field, 40, &[(LOOK, true)])
+}
+
+/// What an agent says first.
+pub const GREETING: &str = "{\"message\":\"hello\",\"version\":1,\"session\":1,\"agent\":\"1\",\
+                            \"kernel\":\"6\",\"interfaces\":[]}\n";
+
+/// Agents of other machines are heard: one that breaks the rules is hung up on.
+fn others_are_heard(field: &Field) -> Strike {
+    let other = Link::connect(&field.agent(EVILS / 2))?;
+    other.raw(b"no message\n", &[])?;
+    other.hung_up("an agent's line that is no message")
+}
+
+fn slow_at_an_agents_socket(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let mut links = Vec::new();
+    for number in (0..EVILS).filter(|number| *number != EVILS / 2) {
+        let link = Link::connect(&field.agent(number))?;
+        slow.send(&link, b"{")?;
+        links.push(link);
+    }
+    stay(field);
+    others_are_heard(field)
+}
+
+fn slow_with_an_agents_line(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let (with, behind) = (Link::connect(&field.agent(0))?, Link::connect(&field.agent(1))?);
+    slow.send(&with, GREETING.as_bytes())?;
+    behind.raw(GREETING.as_bytes(), &[])?;
+    slow.send(&behind, b"{}\n")?;
+    stay(field);
+    others_are_heard(field)
+}
+
+fn slow_on_an_agents_second_connection(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let first = Link::connect(&field.agent(0))?;
+    first.raw(GREETING.as_bytes(), &[])?;
+    let second = Link::connect(&field.agent(0))?;
+    slow.send(&second, GREETING.as_bytes())?;
+    stay(field);
+    others_are_heard(field)
+}
+
+fn slow_at_the_keepers_socket(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let link = packets(&field.dir().join(KEEPER))?;
+    slow.send(&link, &[0; 64])?;
+    stay(field);
+    Ok(())
+}
+
+fn slow_behind_half_a_packet_of_the_keepers(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let link = packets(&field.dir().join(KEEPER))?;
+    let _ = slow.send(&link, b"?");
+    let _ = slow.send(&link, b"?");
+    drop(link);
+    stay(field);
+    Ok(())
+}
+
+/// A connection to a socket that keeps the bounds of packets, or of bytes.
+fn packets(path: &Path) -> Strike<Link> {
+    Link::connect_packets(path).or_else(|_| Link::connect(path))
+}
+
+fn slow_from_a_monitor_that_listens(field: &Field) -> Strike {
+    let slow = Slow::new()?;
+    let path = field.dir().join(CALLS).join(CALLER);
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path)?;
+    let (weir, _) = listener.accept()?;
+    let link = Link::of(weir.into());
+    slow.send(&link, &call(0)[..7])?;
+    slow.send(&link, &call(0))?;
+    stay(field);
+    drop(link);
+    let _ = std::fs::remove_file(&path);
+    Ok(())
+}

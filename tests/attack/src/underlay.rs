@@ -1,0 +1,354 @@
+//! Strangers in the underlay: hosts that are no peers, and some that say that they are one.
+
+use std::{
+    net::SocketAddrV4,
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with},
+};
+
+use crate::{
+    attack,
+    attack::{Attack, Field},
+    front::{
+        Strike,
+        frame::{BROADCAST, EXPERIMENTAL, Header, frame},
+        guest::{Guest, Plan},
+        harm,
+    },
+    measure::switch::{CABLE, OVERLAY_PORT, UNDERLAY, VNI},
+    random::Random,
+};
+
+/// The class.
+pub const ALL: &[Attack] = &[
+    attack!(fragmentation_needed, "says that the way to the peer carries 552 bytes", as_root),
+    attack!(
+        fragmentation_needed_by_the_peers_address,
+        "says it from the peer's address, with an MTU of 68, 0 and 1",
+        as_root
+    ),
+    attack!(
+        fragmentation_needed_without_pause,
+        "says it again and again, with every number of bytes",
+        as_root
+    ),
+    attack!(unreachable_of_every_kind, "says that the peer is unreachable, by all codes", as_root),
+    attack!(
+        other_errors,
+        "says that time is exceeded, parameters are wrong, the source is to be quiet, the way is another",
+        as_root
+    ),
+    attack!(errors_without_pause, "sends errors about the peer as fast as it can", as_root),
+    attack!(
+        datagrams_from_no_peer,
+        "floods weir's port with frames from hosts that are no peers",
+        as_root
+    ),
+    attack!(
+        datagrams_in_the_peers_name,
+        "floods it with frames that the peer seems to send, from ever new stations",
+        as_root
+    ),
+    attack!(broadcasts_in_the_peers_name, "floods all guests of the network so", as_root),
+    attack!(datagrams_that_are_no_vxlan, "floods it with bytes by chance", as_root),
+    attack!(fragments_that_never_end, "sends first fragments of datagrams, and no other", as_root),
+    attack!(fragments_that_overlap, "sends fragments that overlap and are out of order", as_root),
+];
+
+/// A host of the underlay that is nobody.
+const STRANGER: [u8; 4] = [192, 0, 2, 9];
+/// The longest frame that fits the overlay.
+const LONGEST: usize = 1450 + 14;
+
+/// The way to the peer, and a guest in its network.
+#[derive(Debug)]
+struct Way {
+    guest: Guest,
+    port: u16,
+}
+
+impl Way {
+    fn new(field: &Field) -> Strike<Self> {
+        let port = field.port(OVERLAY_PORT)?;
+        let guest = Guest::attach(&field.socket("away"), Plan::default())?;
+        let way = Self { guest, port };
+        way.carries("before the attack")?;
+        Ok(way)
+    }
+
+    /// What has left for the peer (bytes).
+    fn left() -> Strike<u64> {
+        let path = "/proc/net/dev";
+        let text = std::fs::read_to_string(path)?;
+        let of = |line: &str| {
+            line.trim_start().strip_prefix(CABLE)?.strip_prefix(':').map(str::to_owned)
+        };
+        let fields = text.lines().find_map(of).ok_or(Errno::NODEV)?;
+        let sent = fields.split_whitespace().nth(8).and_then(|bytes| bytes.parse().ok());
+        Ok(sent.ok_or(Errno::INVAL)?)
+    }
+
+    /// A frame of the longest kind leaves for the peer: at least one of many, since a host may drop some.
+    fn carries(&self, when: &str) -> Strike {
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            let before = Self::left()?;
+            let bytes = frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, LONGEST);
+            self.guest.send(1, Header::default(), &bytes);
+            self.guest.taken(1, "a frame for the peer")?;
+            std::thread::sleep(Duration::from_millis(1));
+            if Self::left()? - before >= LONGEST as u64 {
+                return Ok(());
+            }
+        }
+        harm(format!("{when} no frame of {LONGEST} bytes leaves for the peer"))
+    }
+
+    /// What weir may have sent to the peer, from each port that its host has: IPv4 headers and what begins their payload.
+    fn quoted(&self) -> Strike<Vec<Vec<u8>>> {
+        let own = format!("{:08X}:", u32::from_ne_bytes(UNDERLAY[0]));
+        let text = std::fs::read_to_string("/proc/net/udp")?;
+        let of = |line: &str| {
+            let local = line.split_whitespace().nth(1)?.strip_prefix(&own)?;
+            u16::from_str_radix(local, 16).ok()
+        };
+        let [own, peer] = UNDERLAY;
+        let ports = text.lines().filter_map(of).chain([self.port]);
+        let quote = |port: u16| {
+            let mut bytes = vec![0x45, 0, 5, 0xdc, 0, 1, 0x40, 0, 64, 17, 0, 0];
+            bytes.extend(own);
+            bytes.extend(peer);
+            bytes.extend([port, self.port, 0x5c8, 0].map(u16::to_be_bytes).concat());
+            bytes.extend(vxlan(VNI, &frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60)));
+            bytes
+        };
+        Ok(ports.map(quote).collect())
+    }
+
+    /// Sends an ICMP error to weir's host, for each of [`Self::quoted`].
+    fn error(&self, from: [u8; 4], [kind, code]: [u8; 2], rest: u32) -> Strike {
+        for quoted in self.quoted()? {
+            let mut bytes = vec![kind, code, 0, 0];
+            bytes.extend(rest.to_be_bytes());
+            bytes.extend(quoted);
+            let sum = checksum(&bytes);
+            bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+            packet(from, ICMP, [1, 0], &bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// A frame in a VXLAN header.
+fn vxlan(vni: u32, frame: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = vni.to_be_bytes();
+    [&[8, 0, 0, 0, a, b, c, 0][..], frame].concat()
+}
+
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| (u32::from(pair[0]) << 8) | u32::from(pair.get(1).copied().unwrap_or(0)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+const ICMP: u8 = 1;
+const UDP: u8 = 17;
+/// More fragments follow.
+const MORE: u16 = 1 << 13;
+
+/// Sends an IPv4 packet to weir's host that says that it is `from` somebody.
+fn packet(from: [u8; 4], protocol: u8, [id, fragment]: [u16; 2], payload: &[u8]) -> Strike {
+    let (inet, raw) = (AddressFamily::INET, SocketType::RAW);
+    let raw = socket_with(inet, raw, SocketFlags::CLOEXEC, Some(ipproto::RAW))?;
+    packet_by(&raw, from, protocol, [id, fragment], payload)
+}
+
+fn packet_by(
+    raw: &OwnedFd,
+    from: [u8; 4],
+    protocol: u8,
+    [id, fragment]: [u16; 2],
+    payload: &[u8],
+) -> Strike {
+    let len = u16::try_from(20 + payload.len()).map_err(|_| Errno::INVAL)?;
+    let mut bytes = vec![0x45, 0];
+    bytes.extend([len, id, fragment].map(u16::to_be_bytes).concat());
+    bytes.extend([64, protocol, 0, 0]);
+    bytes.extend(from);
+    bytes.extend(UNDERLAY[0]);
+    let sum = checksum(&bytes);
+    bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    bytes.extend(payload);
+    sendto(raw, &bytes, SendFlags::empty(), &SocketAddrV4::new(UNDERLAY[0].into(), 0))?;
+    Ok(())
+}
+
+const NEEDED: [u8; 2] = [3, 4];
+
+fn fragmentation_needed(field: &Field) -> Strike {
+    let way = Way::new(field)?;
+    way.error(STRANGER, NEEDED, 552)?;
+    field.struck();
+    way.carries("after a stranger's message that it does not fit")
+}
+
+fn fragmentation_needed_by_the_peers_address(field: &Field) -> Strike {
+    let way = Way::new(field)?;
+    for mtu in [68, 0, 1, 1280] {
+        way.error(UNDERLAY[1], NEEDED, mtu)?;
+        field.struck();
+    }
+    way.carries("after messages that it does not fit")
+}
+
+fn fragmentation_needed_without_pause(field: &Field) -> Strike {
+    let way = Way::new(field)?;
+    for mtu in (68..1500).cycle() {
+        way.error(STRANGER, NEEDED, mtu)?;
+        if mtu % 64 == 0 {
+            way.carries("beside messages that it does not fit")?;
+            field.struck();
+        }
+    }
+    Ok(())
+}
+
+fn unreachable_of_every_kind(field: &Field) -> Strike {
+    let way = Way::new(field)?;
+    for code in (0..16).filter(|code| *code != NEEDED[1]) {
+        way.error(STRANGER, [3, code], 0)?;
+        field.struck();
+    }
+    way.carries("after errors of every kind")
+}
+
+fn other_errors(field: &Field) -> Strike {
+    let way = Way::new(field)?;
+    for (kind, codes, rest) in
+        [(4, 1, 0), (5, 4, u32::from_be_bytes(STRANGER)), (11, 2, 0), (12, 3, 1 << 24)]
+    {
+        for code in 0..codes {
+            way.error(STRANGER, [kind, code], rest)?;
+            field.struck();
+        }
+    }
+    way.carries("after errors of every kind")
+}
+
+fn errors_without_pause(field: &Field) -> Strike {
+    let way = Way::new(field)?;
+    for round in 0.. {
+        for code in 0..16 {
+            way.error(STRANGER, [3, code], 552)?;
+        }
+        if round % 64 == 0 {
+            way.carries("beside a flood of errors")?;
+            field.struck();
+        }
+    }
+    Ok(())
+}
+
+/// Sends datagrams to weir from `from`, as fast as the host takes them.
+fn flood(field: &Field, from: [u8; 4], mut make: impl FnMut(u32) -> Vec<u8>) -> Strike {
+    let port = field.port(OVERLAY_PORT)?;
+    let (inet, raw) = (AddressFamily::INET, SocketType::RAW);
+    let raw = socket_with(inet, raw, SocketFlags::CLOEXEC, Some(ipproto::RAW))?;
+    for number in 0..u32::MAX {
+        let payload = make(number);
+        let len = u16::try_from(8 + payload.len()).map_err(|_| Errno::INVAL)?;
+        let source = 49_152 + (number % 1000) as u16;
+        let mut bytes = [source, port, len, 0].map(u16::to_be_bytes).concat();
+        bytes.extend(payload);
+        packet_by(&raw, from, UDP, [number as u16, 0], &bytes)?;
+        if number % 64 == 0 {
+            field.struck();
+        }
+        // An underlay has its own speed: 100,000 a second.
+        if number % 16 == 0 {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    Ok(())
+}
+
+fn station(number: u32) -> [u8; 6] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [2, 0xdd, a, b, c, d]
+}
+
+fn datagrams_from_no_peer(field: &Field) -> Strike {
+    flood(field, STRANGER, |number| {
+        vxlan(VNI, &frame(BROADCAST, station(number), EXPERIMENTAL, 60))
+    })
+}
+
+fn datagrams_in_the_peers_name(field: &Field) -> Strike {
+    flood(field, UNDERLAY[1], |number| {
+        vxlan(VNI, &frame(Guest::mac(9), station(number), EXPERIMENTAL, 60))
+    })
+}
+
+fn broadcasts_in_the_peers_name(field: &Field) -> Strike {
+    let _guest = Guest::attach(&field.socket("away"), Plan::default())?;
+    flood(field, UNDERLAY[1], |number| {
+        vxlan(VNI, &frame(BROADCAST, station(number % 16), EXPERIMENTAL, LONGEST))
+    })
+}
+
+fn datagrams_that_are_no_vxlan(field: &Field) -> Strike {
+    let mut random = Random::new();
+    flood(field, UNDERLAY[1], move |_| {
+        let len = random.next() as usize % 120;
+        (0..len).map(|_| random.next() as u8).collect()
+    })
+}
+
+/// Sends a part of a datagram to weir's port: `offset` in bytes, and whether more follow.
+fn fragment(id: u16, offset: u16, more: bool, payload: &[u8]) -> Strike {
+    packet(UNDERLAY[1], UDP, [id, offset / 8 + if more { MORE } else { 0 }], payload)
+}
+
+/// The beginning of a datagram of `len` bytes in all.
+fn begin(port: u16, len: u16) -> Vec<u8> {
+    let mut bytes = [port, port, len, 0].map(u16::to_be_bytes).concat();
+    bytes.extend(vxlan(VNI, &frame(BROADCAST, station(1), EXPERIMENTAL, 96)));
+    bytes.truncate(64);
+    bytes
+}
+
+fn fragments_that_never_end(field: &Field) -> Strike {
+    let (way, mut id) = (Way::new(field)?, 0_u16);
+    for round in 0.. {
+        for _ in 0..64 {
+            id = id.wrapping_add(1);
+            fragment(id, 0, true, &begin(way.port, 1400))?;
+        }
+        if round % 16 == 0 {
+            way.carries("beside fragments that never end")?;
+            field.struck();
+        }
+    }
+    Ok(())
+}
+
+fn fragments_that_overlap(field: &Field) -> Strike {
+    let way = Way::new(field)?;
+    for id in 0..200 {
+        fragment(id, 128, false, &[0x5a; 64])?;
+        fragment(id, 56, true, &[0xa5; 72])?;
+        fragment(id, 0, true, &begin(way.port, 192))?;
+        field.struck();
+    }
+    way.carries("after fragments that overlap")
+}
