@@ -85,7 +85,6 @@ fn clear(field: &Field) -> Strike<PathBuf> {
 /// Nobody has taken the place of the front end at `socket`: a first connection is served, for a while.
 fn nobody_else_at(field: &Field, socket: &std::path::Path) -> Strike {
     let end = Instant::now() + WHILE;
-    field.struck();
     while Instant::now() < end {
         let link = Link::connect(socket)?;
         if link.ask(request::GET_FEATURES).is_err() {
@@ -99,6 +98,7 @@ fn nobody_else_at(field: &Field, socket: &std::path::Path) -> Strike {
         drop(link);
         std::thread::sleep(Duration::from_millis(150));
     }
+    field.struck();
     Ok(())
 }
 
@@ -130,10 +130,10 @@ fn a_symlink_to_a_socket_elsewhere(field: &Field) -> Strike {
     let _ = fs::remove_file(&elsewhere);
     let listener = UnixListener::bind(&elsewhere)?;
     symlink(&elsewhere, &path)?;
-    field.struck();
     let came = readable(std::os::fd::AsFd::as_fd(&listener), WHILE);
     let _ = fs::remove_file(&elsewhere);
     clear(field)?;
+    field.struck();
     if came? { harm("weir follows a symlink out of a tenant's directory") } else { Ok(()) }
 }
 
@@ -185,7 +185,6 @@ fn paths_swapped_without_pause(field: &Field) -> Strike {
         std::thread::sleep(Duration::from_micros(200));
         fs::remove_file(&within)?;
         fs::rename(&aside, &within)?;
-        field.struck();
     }
     // Whoever was led astray is there yet.
     nobody_else_at(field, &namesake(field))?;

@@ -159,10 +159,19 @@ impl Slow {
     }
 }
 
+/// weir waits so long for the first front end's end before it turns a second one away, and some more.
+const GRACE: Duration = Duration::from_millis(1500);
+
 /// Keeps what it has for a while, so that others can be seen to go on.
 fn stay(field: &Field) {
     field.struck();
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+/// The same once weir has turned away whoever waits.
+fn turned_away(field: &Field) {
+    std::thread::sleep(GRACE);
+    stay(field);
 }
 
 fn call(ring: u64) -> Vec<u8> {
@@ -181,7 +190,7 @@ fn second(slow: &Slow, path: &Path) -> Strike<(Link, Link)> {
 fn slow_on_a_second_connection(field: &Field) -> Strike {
     let slow = Slow::new()?;
     let _links = second(&slow, &field.evil(0))?;
-    stay(field);
+    turned_away(field);
     Ok(())
 }
 
@@ -189,7 +198,7 @@ fn slow_on_a_second_connection_that_hangs_up(field: &Field) -> Strike {
     let slow = Slow::new()?;
     let (_first, second) = second(&slow, &field.evil(0))?;
     drop(second);
-    stay(field);
+    turned_away(field);
     Ok(())
 }
 
@@ -197,7 +206,7 @@ fn slow_on_second_connections_of_20_sockets(field: &Field) -> Strike {
     let slow = Slow::new()?;
     let links = (0..EVILS).map(|number| second(&slow, &field.evil(number)));
     let _links = links.collect::<Strike<Vec<_>>>()?;
-    stay(field);
+    turned_away(field);
     Ok(())
 }
 
@@ -346,7 +355,7 @@ fn slow_in_sockets_within_sockets(field: &Field) -> Strike {
     let other = packed(slow.one()?, 3)?;
     first.raw(&call(0), &[other.as_fd()])?;
     drop((deep, other));
-    stay(field);
+    turned_away(field);
     Ok(())
 }
 
@@ -362,7 +371,7 @@ fn slow_in_a_circle_of_sockets(field: &Field) -> Strike {
     b.raw(&[0], &[a.as_fd(), b.as_fd()])?;
     second.raw(&call(0), &[a.as_fd()])?;
     drop((a, b, held));
-    stay(field);
+    turned_away(field);
     Ok(())
 }
 
@@ -448,8 +457,9 @@ fn slow_at_an_agents_socket(field: &Field) -> Strike {
         slow.send(&link, b"{")?;
         links.push(link);
     }
+    others_are_heard(field)?;
     stay(field);
-    others_are_heard(field)
+    Ok(())
 }
 
 fn slow_with_an_agents_line(field: &Field) -> Strike {
@@ -458,8 +468,9 @@ fn slow_with_an_agents_line(field: &Field) -> Strike {
     slow.send(&with, GREETING.as_bytes())?;
     behind.raw(GREETING.as_bytes(), &[])?;
     slow.send(&behind, b"{}\n")?;
+    others_are_heard(field)?;
     stay(field);
-    others_are_heard(field)
+    Ok(())
 }
 
 fn slow_on_an_agents_second_connection(field: &Field) -> Strike {
@@ -468,8 +479,9 @@ fn slow_on_an_agents_second_connection(field: &Field) -> Strike {
     first.raw(GREETING.as_bytes(), &[])?;
     let second = Link::connect(&field.agent(0))?;
     slow.send(&second, GREETING.as_bytes())?;
+    others_are_heard(field)?;
     stay(field);
-    others_are_heard(field)
+    Ok(())
 }
 
 fn slow_at_the_keepers_socket(field: &Field) -> Strike {

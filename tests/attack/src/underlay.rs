@@ -198,17 +198,19 @@ const NEEDED: [u8; 2] = [3, 4];
 fn fragmentation_needed(field: &Field) -> Strike {
     let way = Way::new(field)?;
     way.error(STRANGER, NEEDED, 552)?;
+    way.carries("after a stranger's message that it does not fit")?;
     field.struck();
-    way.carries("after a stranger's message that it does not fit")
+    Ok(())
 }
 
 fn fragmentation_needed_by_the_peers_address(field: &Field) -> Strike {
     let way = Way::new(field)?;
     for mtu in [68, 0, 1, 1280] {
         way.error(UNDERLAY[1], NEEDED, mtu)?;
-        field.struck();
     }
-    way.carries("after messages that it does not fit")
+    way.carries("after messages that it does not fit")?;
+    field.struck();
+    Ok(())
 }
 
 fn fragmentation_needed_without_pause(field: &Field) -> Strike {
@@ -227,9 +229,10 @@ fn unreachable_of_every_kind(field: &Field) -> Strike {
     let way = Way::new(field)?;
     for code in (0..16).filter(|code| *code != NEEDED[1]) {
         way.error(STRANGER, [3, code], 0)?;
-        field.struck();
     }
-    way.carries("after errors of every kind")
+    way.carries("after errors of every kind")?;
+    field.struck();
+    Ok(())
 }
 
 fn other_errors(field: &Field) -> Strike {
@@ -239,10 +242,11 @@ fn other_errors(field: &Field) -> Strike {
     {
         for code in 0..codes {
             way.error(STRANGER, [kind, code], rest)?;
-            field.struck();
         }
     }
-    way.carries("after errors of every kind")
+    way.carries("after errors of every kind")?;
+    field.struck();
+    Ok(())
 }
 
 fn errors_without_pause(field: &Field) -> Strike {
@@ -348,7 +352,8 @@ fn fragments_that_overlap(field: &Field) -> Strike {
         fragment(id, 128, false, &[0x5a; 64])?;
         fragment(id, 56, true, &[0xa5; 72])?;
         fragment(id, 0, true, &begin(way.port, 192))?;
-        field.struck();
     }
-    way.carries("after fragments that overlap")
+    way.carries("after fragments that overlap")?;
+    field.struck();
+    Ok(())
 }
