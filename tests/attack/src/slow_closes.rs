@@ -11,7 +11,7 @@ use std::{
         unix::net::{UnixListener, UnixStream},
     },
     path::Path,
-    sync::Mutex,
+    sync::{Mutex, mpsc},
     time::Duration,
 };
 
@@ -20,7 +20,6 @@ use rustix::{io::Errno, net::sockopt::set_socket_linger};
 use crate::{
     attack,
     attack::{Attack, Field},
-    control::{ask, open, request as http},
     front::{
         Strike,
         guest::{Guest, Plan},
@@ -147,16 +146,23 @@ impl Slow {
 
     /// Sends `bytes` with one.
     fn send(&self, link: &Link, bytes: &[u8]) -> Strike {
-        let slow = self.one()?;
-        let sent = link.raw(bytes, &[slow.as_fd()]);
-        if sent.is_err()
-            && let Ok(mut peers) = PEERS.lock()
-        {
-            // Its last copy is here: its peer goes first.
-            peers.pop_back();
-        }
-        sent
+        let (slow, bytes) = (self.one()?, bytes.to_vec());
+        let link = Link::of(link.as_fd().try_clone_to_owned()?);
+        let (sender, sent) = mpsc::channel();
+        // Where weir is done with its copy by now, the last one is here, and whoever closes it waits.
+        std::thread::spawn(move || {
+            let result = link.raw(&bytes, &[slow.as_fd()]);
+            drop(link);
+            let _ = sender.send(result);
+            drop(slow);
+        });
+        sent.recv().map_err(|_| Errno::IO)?
     }
+}
+
+/// Closes `held` where nobody waits for it.
+fn let_go(held: impl Send + 'static) {
+    std::thread::spawn(move || drop(held));
 }
 
 /// weir waits so long for the first front end's end before it turns a second one away, and some more.
@@ -212,13 +218,15 @@ fn slow_on_second_connections_of_20_sockets(field: &Field) -> Strike {
 
 fn slow_in_the_backlog_of_an_interface_that_is_removed(field: &Field) -> Strike {
     let slow = Slow::new()?;
-    let admin = open(field)?;
     let path = field.socket("guest");
-    let body = format!("{{\"name\":\"guest\",\"socket\":{path:?}}}");
-    let (status, answer) = ask(&admin, &http("POST /v1/vifs", &body))?;
-    if status != 200 {
-        return crate::front::harm(format!("an interface is not added: {status} {answer}"));
-    }
+    let vif = |verb| -> Strike {
+        let mut command = field.weir();
+        let output =
+            command.args(["vif", verb, "guest", "--control"]).arg(field.control()).output()?;
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { crate::front::harm(error) }
+    };
+    vif("add")?;
     // Whoever was accepted is served; the others wait.
     let links = (0..8).map(|_| -> Strike<Link> {
         let link = Link::connect(&path)?;
@@ -226,11 +234,7 @@ fn slow_in_the_backlog_of_an_interface_that_is_removed(field: &Field) -> Strike 
         Ok(link)
     });
     let _links = links.collect::<Strike<Vec<_>>>()?;
-    field.struck();
-    let (status, answer) = ask(&admin, &http("DELETE /v1/vifs/guest", ""))?;
-    if status != 200 {
-        return crate::front::harm(format!("an interface is not removed: {status} {answer}"));
-    }
+    vif("del")?;
     stay(field);
     Ok(())
 }
@@ -282,7 +286,7 @@ fn slow_and_too_many(field: &Field) -> Strike {
     let many = (0..40).map(|_| slow.one()).collect::<Strike<Vec<_>>>()?;
     let fds: Vec<BorrowedFd<'_>> = many.iter().map(AsFd::as_fd).collect();
     link.raw(&call(0), &fds)?;
-    drop(many);
+    let_go(many);
     stay(field);
     Ok(())
 }
@@ -304,7 +308,7 @@ fn slow_behind_a_message_that_ends_the_session(field: &Field) -> Strike {
         // weir may be faster.
         let _ = link.raw(&call(0), &[fd.as_fd()]);
     }
-    drop(held);
+    let_go(held);
     stay(field);
     Ok(())
 }
@@ -354,7 +358,7 @@ fn slow_in_sockets_within_sockets(field: &Field) -> Strike {
     second.raw(&call(0), &[deep.as_fd()])?;
     let other = packed(slow.one()?, 3)?;
     first.raw(&call(0), &[other.as_fd()])?;
-    drop((deep, other));
+    let_go((deep, other));
     turned_away(field);
     Ok(())
 }
@@ -370,7 +374,7 @@ fn slow_in_a_circle_of_sockets(field: &Field) -> Strike {
     a.raw(&[0], &[a.as_fd(), b.as_fd(), held.as_fd()])?;
     b.raw(&[0], &[a.as_fd(), b.as_fd()])?;
     second.raw(&call(0), &[a.as_fd()])?;
-    drop((a, b, held));
+    let_go((a, b, held));
     turned_away(field);
     Ok(())
 }
