@@ -35,7 +35,8 @@ fn sources(dir: &Path, found: &mut Vec<(String, String)>) {
             sources(&path, found);
         } else if name.ends_with(".rs") && name != "tests.rs" && name != "testing.rs" {
             let text = fs::read_to_string(&path).expect("a source");
-            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+            let code =
+                text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
             found.push((path.display().to_string(), code));
         }
     }

@@ -98,6 +98,12 @@ fn handle_signal() {
     });
 }
 
+/// Ends the wait of a thread of this process that closes, if it waits. For one whose party keeps it.
+pub fn hurry(tid: i32) {
+    handle_signal();
+    interrupt(tid);
+}
+
 #[allow(unsafe_code)]
 fn interrupt(tid: i32) {
     let pid = rustix::process::getpid().as_raw_nonzero().get();

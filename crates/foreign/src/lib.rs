@@ -20,6 +20,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+pub use interrupt::hurry;
 pub use party::Party;
 
 /// Descriptors of one message: the most that the kernel takes (`SCM_MAX_FD`).

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub(crate) struct End {
     /// The session is left to another weir.
     leaves: AtomicBool,
     wake: OwnedFd,
+    /// The session's thread, once it runs.
+    tid: AtomicI32,
 }
 
 impl End {
@@ -46,6 +48,15 @@ impl End {
     pub(crate) fn ask_to_leave(&self) {
         self.leaves.store(true, Ordering::SeqCst);
         self.ask();
+    }
+
+    /// It was asked, and has not ended: it may be closing what its front end has sent.
+    pub(crate) fn hurry(&self) {
+        let tid = self.tid.load(Ordering::SeqCst);
+        // One that is left to another weir finishes its request.
+        if tid != 0 && !self.leaves.load(Ordering::SeqCst) {
+            weir_foreign::hurry(tid);
+        }
     }
 
     fn is_asked(&self) -> bool {
@@ -91,10 +102,12 @@ pub(crate) fn start(
     // A session that goes on has had its descriptors before.
     let goes_on = port.keep().is_some_and(|keep| keep.connection().is_some());
     let wake = if goes_on { wake } else { descriptors::for_guest(wake)? };
-    let end = Arc::new(End { asked: AtomicBool::default(), leaves: AtomicBool::default(), wake });
-    let asked = Arc::clone(&end);
+    let (asked, leaves) = (AtomicBool::default(), AtomicBool::default());
+    let end = Arc::new(End { asked, leaves, wake, tid: AtomicI32::default() });
+    let (asked, gone) = (Arc::clone(&end), Arc::clone(&end));
     let thread = move || {
         weir_sandbox::narrow(weir_sandbox::Thread::Session);
+        asked.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
         // This thread serves nobody else.
         let stream = stream.release();
         let failed = Arc::clone(&port);
@@ -110,6 +123,7 @@ pub(crate) fn start(
         let id = failed.id();
         // Who waits for the end may take the port apart.
         drop(failed);
+        gone.tid.store(0, Ordering::SeqCst);
         ended(id);
     };
     // The kernel shows 15 letters.

@@ -30,6 +30,8 @@ use crate::port::VhostPort;
 /// First and longest time between two attempts to connect to a front end.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// Between two signals to a session that is to end, and may be closing what lingers.
+const HURRY: Duration = Duration::from_millis(20);
 const EVENTS_MAX: usize = 64;
 /// Front ends that are turned away at once: more than wait in a socket's queue.
 const AT_ONCE: usize = 64;
@@ -259,7 +261,7 @@ struct Sessions {
     received: mpsc::Receiver<Command>,
     entries: HashMap<PortId, Entry>,
     /// Sessions of interfaces that are gone, and who waits for their end.
-    leaving: HashMap<u64, mpsc::Sender<()>>,
+    leaving: HashMap<u64, (Arc<End>, mpsc::Sender<()>)>,
     /// Begun so far.
     sessions: u64,
 }
@@ -343,7 +345,7 @@ impl Sessions {
         match entry.and_then(|entry| entry.session) {
             Some((session, end)) => {
                 end.ask();
-                self.leaving.insert(session, done);
+                self.leaving.insert(session, (end, done));
             }
             None => {
                 let _ = done.send(());
@@ -352,7 +354,7 @@ impl Sessions {
     }
 
     fn ended(&mut self, id: PortId, session: u64) {
-        if let Some(done) = self.leaving.remove(&session) {
+        if let Some((_, done)) = self.leaving.remove(&session) {
             let _ = done.send(());
             return;
         }
@@ -369,16 +371,23 @@ impl Sessions {
 
     /// Ends all sessions, as far as they end; how many do not.
     fn stop(&mut self, ask: fn(&End), patience: Duration) -> usize {
-        let ends = self.entries.values().filter_map(|entry| entry.session.as_ref());
-        let mut left: usize = ends.map(|(_, end)| ask(end)).count() + self.leaving.len();
+        let sessions = self.entries.values().filter_map(|entry| entry.session.as_ref());
+        let ends: Vec<_> = sessions.map(|(_, end)| Arc::clone(end)).collect();
+        ends.iter().for_each(|end| ask(end));
+        let mut left = ends.len() + self.leaving.len();
         let until = Instant::now() + patience;
         while left > 0 {
-            match self.received.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let wait = until.saturating_duration_since(Instant::now()).min(HURRY);
+            match self.received.recv_timeout(wait) {
                 Ok(Command::Ended(_, session)) => {
                     left -= 1;
-                    self.leaving.remove(&session).map(|done| done.send(()));
+                    self.leaving.remove(&session).map(|(_, done)| done.send(()));
                 }
                 Ok(_) => {}
+                Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() < until => {
+                    ends.iter().for_each(|end| end.hurry());
+                    self.hurry_leaving();
+                }
                 Err(_) => {
                     tracing::warn!(left, "leaving sessions that do not end");
                     break;
@@ -386,6 +395,10 @@ impl Sessions {
             }
         }
         left
+    }
+
+    fn hurry_leaving(&self) {
+        self.leaving.values().for_each(|(end, _)| end.hurry());
     }
 
     fn accept(&mut self, id: PortId) {
@@ -484,12 +497,15 @@ impl Sessions {
             };
             [retry_at, entry.turn_away_at, entry.pause_until].into_iter().flatten()
         });
-        let left = due.min()?.saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let hurry_at = (!self.leaving.is_empty()).then(|| now + HURRY);
+        let left = due.chain(hurry_at).min()?.saturating_duration_since(now);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
     fn do_due(&mut self) {
         let now = Instant::now();
+        self.hurry_leaving();
         let (mut opened, mut listened) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.entries {
             if entry.turn_away_at.take_if(|until| *until <= now).is_some() {

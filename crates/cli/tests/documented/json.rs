@@ -17,6 +17,7 @@ const NO_TABLE: &[&str] = &[
     "run",
     "check",
     "upgrade",
+    "save",
     "qemu-args",
     "vif add",
     "vif set",
