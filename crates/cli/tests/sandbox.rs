@@ -58,10 +58,16 @@ impl Weir {
     /// Its helper. Beside that it has one that has expressions compiled.
     fn helper(&self) -> Option<Pid> {
         let id = self.process.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-        let name = |id: &&str| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-        let mut children: Vec<_> = children.split_whitespace().collect();
-        children.retain(|id| name(id).trim() != "weir-compiler");
+        let name = |id: &str| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+        // One that has just begun is called as its file is.
+        let children = eventually("each process has its name", || {
+            let path = format!("/proc/{id}/task/{id}/children");
+            let children = fs::read_to_string(path).unwrap();
+            let mut children: Vec<_> = children.split_whitespace().map(str::to_owned).collect();
+            children.retain(|id| name(id).trim() != "weir-compiler");
+            let have_names = children.iter().all(|id| name(id).starts_with("weir-"));
+            have_names.then_some(children)
+        });
         assert!(children.len() <= 1, "{children:?}");
         children.first().and_then(|id| Pid::from_raw(id.parse().unwrap()))
     }

@@ -241,7 +241,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
         }),
         ("descriptors-few", |it| {
             let limits = &mut it.switch.as_mut().unwrap().limits;
-            _ = limits.insert("descriptors".into(), Limit { used: 20, max: 64 });
+            _ = limits.insert("descriptors".into(), Limit { used: 20, max: 40 });
         }),
         ("limit-near", |it| {
             _ = vif(it).limits.insert("memory".into(), Limit { used: 250, max: 256 })
@@ -387,7 +387,9 @@ const POINTS: &[(&str, Result<&str, &str>)] = &[
     ("**QEMU 7.2 under TCG", Ok("qemu-vectors")),
     ("**`iommu_platform=on`**", Err("QEMU, which does not start")),
     ("**`a confined weir may not listen on ...`**", Err("`weir vif add`")),
+    ("**`weir-compiler has ended`**", Ok("helper-ended")),
     ("**`weir's starter does not answer`**", Ok("helper-ended")),
+    ("**`ended out of order`**", Err("who can be asked is another weir")),
     ("**`weir's helper does not answer`**", Ok("helper-ended")),
     ("**`a thread stands still`**", Ok("thread-still")),
     ("**`cannot confine weir`**", Ok("not-running")),

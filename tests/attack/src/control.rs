@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::{
     attack,
-    attack::{Attack, Field},
+    attack::{Attack, Field, User},
     front::{Strike, harm},
     measure::http::answer,
     random::Random,
@@ -90,6 +90,12 @@ pub const ALL: &[Attack] = &[
         as_another_user
     ),
 ];
+
+/// Whether an attack has the administrator's own places at the API, so that one may lose an answer to the other. Users who
+/// may only read are another class's.
+pub fn is_the_administrators(attack: &Attack) -> bool {
+    attack.user == User::Own && ALL.iter().any(|it| it.name == attack.name)
+}
 
 pub fn open(field: &Field) -> Strike<UnixStream> {
     let socket = UnixStream::connect(field.control())?;

@@ -249,8 +249,9 @@ impl Agent {
         match event {
             Event::Hello(hello) => {
                 if !std::mem::replace(&mut self.has_greeted, true) {
-                    let (agent, kernel) = (&hello.agent, &hello.kernel);
-                    tracing::info!(socket = %self.path(), %agent, %kernel, "agent connected");
+                    // As strings they are quoted: what a guest says is no field of the line.
+                    let (agent, kernel) = (hello.agent.to_string(), hello.kernel.to_string());
+                    tracing::info!(socket = %self.path(), agent, kernel, "agent connected");
                     events::tell(events::Event::AgentConnected { socket: self.path().clone() });
                 }
                 self.gone();

@@ -266,6 +266,15 @@ impl Switch {
         }
     }
 
+    /// Has the compiler of expressions met: weir keeps its connection to it from the first one on.
+    pub fn compiles(&self) {
+        let path = "PUT /v1/ports/gateway/filter";
+        let rule = r#"[{"direction":"tx","match":"ip","action":"accept"}]"#;
+        for rules in [rule, "[]"] {
+            let _ = self.ask_with(path, rules, Duration::from_secs(5));
+        }
+    }
+
     /// Removes an interface, if it is there.
     pub fn forget(&self, name: &str) {
         let _ = self.ask(&format!("DELETE /v1/vifs/{name}"), Duration::from_secs(2));
