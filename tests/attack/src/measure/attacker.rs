@@ -16,7 +16,8 @@ use procfs::{
 use rustix::{
     param::clock_ticks_per_second,
     process::{
-        Resource, Rlimit, Signal, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
+        Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process_group,
+        set_parent_process_death_signal, setrlimit,
     },
     thread::ClockId,
     time::clock_gettime,
@@ -92,7 +93,8 @@ impl Attacker {
     fn spawn(args: &[&str], user: User) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // What it starts, as a weir of its own, ends with it.
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         match user {
             User::Own | User::Root => {}
             User::Other => drop(command.uid(SOMEBODY).gid(SOMEBODY)),
@@ -143,6 +145,7 @@ impl Attacker {
             std::thread::sleep(Duration::from_millis(1));
         }
         let _ = self.child.wait();
+        self.end_group();
         let seconds = self.began.elapsed().as_secs_f64();
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) {
             self.note(&line);
@@ -150,6 +153,10 @@ impl Attacker {
         self.known.cpus /= seconds;
         self.known.children_per_s /= seconds;
         std::mem::take(&mut self.known)
+    }
+
+    fn end_group(&self) {
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
     }
 
     fn note(&mut self, line: &str) {
@@ -168,6 +175,9 @@ impl Attacker {
 
 impl Drop for Attacker {
     fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.end_group();
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
