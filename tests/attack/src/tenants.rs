@@ -10,7 +10,7 @@ use crate::{
     front::{
         Strike,
         guest::{Guest, Plan},
-        link::{Link, one_region, region, request, table},
+        link::{Link, region, request, table},
     },
     measure::switch::TENANTS,
 };
@@ -18,10 +18,6 @@ use crate::{
 /// The class.
 pub const ALL: &[Attack] = &[
     attack!(memory_by_a_hundred_interfaces, "shares as much memory as each of 100 interfaces may"),
-    attack!(
-        regions_by_a_hundred_interfaces,
-        "shares as many regions as each of 100 interfaces may"
-    ),
     attack!(guests_by_a_hundred_interfaces, "attaches 100 guests, for descriptors and threads"),
     attack!(sessions_by_a_hundred_interfaces, "opens 100 sessions and says nothing"),
     attack!(
@@ -82,29 +78,6 @@ fn memory_by_a_hundred_interfaces(field: &Field) -> Strike {
 
 fn memory_by_a_hundred_interfaces_that_comes_and_goes(field: &Field) -> Strike {
     drop(greedy(field)?);
-    Ok(())
-}
-
-fn regions_by_a_hundred_interfaces(field: &Field) -> Strike {
-    let file = memfd_create("regions", MemfdFlags::CLOEXEC)?;
-    ftruncate(&file, 1 << 20)?;
-    let links = sessions(field)?;
-    // `VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS`.
-    for link in &links {
-        link.tell_u64(request::SET_PROTOCOL_FEATURES, 1 << 15)?;
-    }
-    let slots = links.first().map_or(Ok(0), |link| link.ask(request::GET_MAX_MEM_SLOTS))?;
-    for slot in 0..slots.min(512) {
-        let body = one_region(&region(slot << 21, 1 << 20, (1 << 50) + (slot << 21), 0));
-        for link in &links {
-            let _ = link.tell(request::ADD_MEM_REG, &body, &[file.as_fd()]);
-        }
-    }
-    for link in &links {
-        let _ = link.ask(request::GET_FEATURES);
-    }
-    field.struck();
-    std::thread::sleep(std::time::Duration::from_millis(300));
     Ok(())
 }
 

@@ -309,8 +309,9 @@ impl Agent {
 
     /// The agent notices by the end of the connection, and restores.
     fn drop_link(&mut self, error: &LinkError, now_ns: u64) {
-        tracing::warn!(socket = %self.path(), %error, "lost the agent");
-        self.error = Some(error.to_string());
+        let error = error.to_string();
+        tracing::warn!(socket = %self.path(), error, "lost the agent");
+        self.error = Some(error);
         self.link = None;
         self.rests_until_ns = now_ns.saturating_add(REST_NS);
         self.gone();
