@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fmt, fs,
     io::Write,
     path::PathBuf,
     sync::mpsc::{Receiver, RecvTimeoutError},
@@ -59,6 +59,7 @@ const READY: &str = "@@ready";
 #[derive(Clone, Copy, Debug)]
 pub struct Qemu {
     major: u32,
+    minor: u32,
 }
 
 impl Qemu {
@@ -70,9 +71,7 @@ impl Qemu {
     /// Asks `program` for its version.
     pub fn at(program: &str) -> Result<Self> {
         let text = run(&[program, "--version"])?;
-        Ok(Self {
-            major: major_version(&text).ok_or_else(|| Error::parse("QEMU's version", &*text))?,
-        })
+        version(&text).ok_or_else(|| Error::parse("QEMU's version", &*text))
     }
 
     /// Whether guests on a vhost-user device can have an interrupt per queue.
@@ -81,8 +80,16 @@ impl Qemu {
     }
 }
 
-fn major_version(text: &str) -> Option<u32> {
-    text.split("version ").nth(1)?.split('.').next()?.parse().ok()
+impl fmt::Display for Qemu {
+    /// As `weir qemu-args --qemu-version` takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+fn version(text: &str) -> Option<Qemu> {
+    let mut numbers = text.split("version ").nth(1)?.split('.').map(str::parse);
+    Some(Qemu { major: numbers.next()?.ok()?, minor: numbers.next()?.ok()? })
 }
 
 /// How a guest is joined to a switch.
@@ -449,8 +456,9 @@ mod tests {
     #[test]
     fn qemu_version_is_read_from_debians_words() {
         let text = "QEMU emulator version 7.2.15 (Debian 1:7.2+dfsg-7)\nCopyright";
-        assert_eq!(major_version(text), Some(7));
-        assert_eq!(major_version("QEMU emulator version 10.0.2 (Debian)"), Some(10));
-        assert_eq!(major_version("something else"), None);
+        let written = |text| version(text).map(|it| it.to_string());
+        assert_eq!(written(text).as_deref(), Some("7.2"));
+        assert_eq!(written("QEMU emulator version 10.0.2 (Debian)").as_deref(), Some("10.0"));
+        assert_eq!(written("something else"), None);
     }
 }

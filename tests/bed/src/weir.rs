@@ -433,7 +433,9 @@ fn launch_keeper(weir: &str, dir: &Path) -> Result<Process> {
 /// What `weir qemu-args` says for interface `name` of a configuration.
 pub fn plug(program: &str, qemu: Qemu, name: &str, config: &Path) -> Result<Plug> {
     let config = config.to_string_lossy();
+    let version = qemu.to_string();
     let mut argv = vec![program, "qemu-args", name, "--config", &config, "--memory", MEMORY];
+    argv.extend(["--qemu-version", &version]);
     if !qemu.has_msix() {
         argv.extend(["--vectors", "0"]);
     }
