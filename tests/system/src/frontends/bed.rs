@@ -57,6 +57,10 @@ impl<'a> Bed<'a> {
         self.cells += 1;
         let kept = self.dir.join(format!("weir.{}.log", self.cells));
         let _ = fs::rename(self.dir.join("weir.log"), kept);
+        // A cell that failed has left its sockets, and no front end listens where a file is.
+        for socket in [TESTED, SECOND].map(weir::name) {
+            let _ = fs::remove_file(self.dir.join(socket).with_extension("sock"));
+        }
         let mut weir =
             Weir::start_in(self.dir.clone(), self.lab, &Setup { vifs, ..Setup::default() })?;
         let partner = match self.partner.take() {
