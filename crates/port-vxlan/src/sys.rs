@@ -22,11 +22,14 @@ pub(crate) fn gather(socket: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Sets DF, and refuses what is longer than the interface's MTU. Nobody outside changes that: with `IP_PMTUDISC_DO` any
-/// host that guesses a port could say by ICMP that the way takes 552 bytes.
+/// host that guesses a port could say by ICMP that the way takes 552 bytes. Of IPv6, whose hosts alone fragment, the
+/// kernel does not even note such a message (`IPV6_PMTUDISC_INTERFACE`); of IPv4 that mode would not set DF.
 pub(crate) fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     match v6 {
         false => set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
-        true => set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+        true => {
+            set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_INTERFACE)
+        }
     }
 }
 

@@ -102,7 +102,7 @@ fn path() -> String {
 /// Hosts 1 to `count` at 192.0.2.1 and so on, each by a link of its own to a router.
 pub(crate) struct Underlay {
     pub(crate) hosts: Vec<Host>,
-    _router: fabric::Host,
+    router: fabric::Host,
     _dir: tempfile::TempDir,
 }
 
@@ -111,7 +111,25 @@ impl Underlay {
         let dir = tempfile::tempdir().unwrap();
         let fabric::Underlay { hosts, router } = fabric::Underlay::new(dir.path(), count).unwrap();
         let hosts = hosts.into_iter().map(|host| Host { weir: None, host }).collect();
-        Self { hosts, _router: router, _dir: dir }
+        Self { hosts, router, _dir: dir }
+    }
+
+    /// Gives each host `n` the address 2001:db8::n too.
+    pub(crate) fn speak_ipv6(&self) {
+        let router = |line: &str| self.router.run(line).unwrap();
+        router("sysctl -qw net.ipv6.conf.all.forwarding=1");
+        for (n, host) in (1..).zip(&self.hosts) {
+            router(&format!("ip addr add 2001:db8::ffff/128 dev r{n} nodad"));
+            router(&format!("ip route add 2001:db8::{n}/128 dev r{n}"));
+            host.run(&format!("ip addr add 2001:db8::{n}/128 dev u0 nodad"));
+            host.run("ip route add 2001:db8::ffff/128 dev u0");
+            host.run("ip route add 2001:db8::/64 via 2001:db8::ffff");
+        }
+    }
+
+    /// A configuration with the addresses of [IPv6](Self::speak_ipv6) in place of the others.
+    pub(crate) fn in_ipv6(config: &str) -> String {
+        config.replace("192.0.2.", "2001:db8::")
     }
 
     /// The configuration of host `n` with these networks (name, VNI, other hosts) and ports.

@@ -1,7 +1,7 @@
 //! Packets that are too long for the overlay: their sender is told.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -101,15 +101,88 @@ fn root_who_sends_packets_that_are_too_long_is_told_and_recovers() {
     assert!(one.pings(Ipv4Addr::new(10, 0, 0, 2), 56));
 }
 
-/// Ports by which the weir of a host sends (proc_net(5)).
-fn sending_ports(host: &Host) -> Vec<u16> {
-    let table = host.within(|| fs::read_to_string("/proc/thread-self/net/udp").unwrap());
-    let of_line = |line: &str| {
-        let local = line.split_whitespace().nth(1)?;
-        let port = local.strip_prefix("010200C0:")?;
-        u16::from_str_radix(port, 16).ok().filter(|port| *port != 4789)
-    };
-    table.lines().filter_map(of_line).collect()
+/// The underlay's addresses that a test is about.
+#[derive(Clone, Copy, PartialEq)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn address(self, n: u8) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::new(192, 0, 2, n).into(),
+            Self::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n.into()).into(),
+        }
+    }
+
+    fn octets(self, n: u8) -> Vec<u8> {
+        match self.address(n) {
+            IpAddr::V4(ip) => ip.octets().into(),
+            IpAddr::V6(ip) => ip.octets().into(),
+        }
+    }
+
+    /// Ports by which the weir of host 1 sends (proc_net(5)).
+    fn sending_ports(self, host: &Host) -> Vec<u16> {
+        let table = ["udp", "udp6"][usize::from(self == Self::V6)];
+        let path = format!("/proc/thread-self/net/{table}");
+        let table = host.within(|| fs::read_to_string(path).unwrap());
+        let words = self.octets(1);
+        let words = words.chunks(4).map(|it| u32::from_ne_bytes(it.try_into().unwrap()));
+        let address = words.map(|word| format!("{word:08X}")).collect::<String>() + ":";
+        let of_line = |line: &str| {
+            let local = line.split_whitespace().nth(1)?;
+            let port = local.strip_prefix(&address)?;
+            u16::from_str_radix(port, 16).ok().filter(|port| *port != 4789)
+        };
+        table.lines().filter_map(of_line).collect()
+    }
+
+    /// Messages about ways that are too short, or for IPv4 all of ICMP, that a host has heard.
+    fn heard(self, host: &Host) -> Option<usize> {
+        let read = |path: &str| host.within(|| fs::read_to_string(path).unwrap());
+        let number = |line: &str| line.split_whitespace().nth(1)?.parse().ok();
+        match self {
+            Self::V4 => {
+                let table = read("/proc/thread-self/net/snmp");
+                number(table.lines().filter(|line| line.starts_with("Icmp:")).nth(1)?)
+            }
+            Self::V6 => {
+                let table = read("/proc/thread-self/net/snmp6");
+                number(table.lines().find(|line| line.starts_with("Icmp6InPktTooBigs"))?)
+            }
+        }
+    }
+
+    /// What host 1 sends to host 2 by this port is too long: a packet that says so in the name of host `from`.
+    fn too_long(self, from: u8, port: u16) -> Vec<u8> {
+        let (from, one, two) = (self.octets(from), self.octets(1), self.octets(2));
+        let quoted_udp =
+            [&port.to_be_bytes()[..], &4789_u16.to_be_bytes(), &[5, 200, 0, 0]].concat();
+        match self {
+            Self::V4 => {
+                let quoted_ip = [0x45, 0, 5, 220, 0, 0, 0x40, 0, 64, 17, 0, 0];
+                let mut icmp =
+                    [&[3, 4, 0, 0, 0, 0, 2, 40][..], &quoted_ip, &one, &two, &quoted_udp].concat();
+                let sum = checksum(&icmp);
+                icmp[2..4].copy_from_slice(&sum);
+                // The kernel fills in the rest.
+                let header = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0];
+                [&header[..], &from, &one, &icmp].concat()
+            }
+            Self::V6 => {
+                let quoted_ip = [0x60, 0, 0, 0, 5, 200, 17, 64];
+                let mut icmp =
+                    [&[2, 0, 0, 0, 0, 0, 5, 0][..], &quoted_ip, &one, &two, &quoted_udp].concat();
+                let len = icmp.len() as u8;
+                let pseudo = [&from[..], &one, &[0, 0, 0, len, 0, 0, 0, 58], &icmp].concat();
+                icmp[2..4].copy_from_slice(&checksum(&pseudo));
+                let header = [0x60, 0, 0, 0, 0, len, 58, 64];
+                [&header[..], &from, &one, &icmp].concat()
+            }
+        }
+    }
 }
 
 fn checksum(words: &[u8]) -> [u8; 2] {
@@ -117,28 +190,15 @@ fn checksum(words: &[u8]) -> [u8; 2] {
     (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
 }
 
-/// "Fragmentation needed" for what 192.0.2.1 sends to 192.0.2.2 by this port, said in the name of `from`.
-fn fragmentation_needed(from: [u8; 4], port: u16) -> Vec<u8> {
-    let quoted_ip = [0x45, 0, 5, 220, 0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2];
-    let quoted_udp = [&port.to_be_bytes()[..], &4789_u16.to_be_bytes(), &[5, 200, 0, 0]].concat();
-    let mut icmp = [&[3, 4, 0, 0, 0, 0, 2, 40][..], &quoted_ip, &quoted_udp].concat();
-    let sum = checksum(&icmp);
-    icmp[2..4].copy_from_slice(&sum);
-    // The kernel fills in the rest.
-    let header = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0];
-    [&header[..], &from, &[192, 0, 2, 1], &icmp].concat()
-}
-
-#[test]
-fn root_nobody_outside_says_how_long_frames_may_be() {
-    if !weir_testing::is_root("network namespaces") {
-        return;
-    }
+/// Hosts 1 and 2, which are peers, and host 3, which is nobody's.
+fn nobody_outside_says_how_long_frames_may_be(family: Family) {
     let mut underlay = Underlay::new(3);
+    underlay.speak_ipv6();
     for (n, other) in [(1, 2), (2, 1)] {
         let here = &underlay.hosts[n - 1];
         let ports = vif(here, "web0", "blue", Some(mac(n as u8)));
         let config = Underlay::config(n, &[("blue", 100, &[other][..])], &ports);
+        let config = if family == Family::V6 { Underlay::in_ipv6(&config) } else { config };
         underlay.hosts[n - 1].start_weir(&config);
     }
     let [one, two, three] = &underlay.hosts[..] else { panic!("three hosts") };
@@ -146,37 +206,55 @@ fn root_nobody_outside_says_how_long_frames_may_be() {
     web1.say(Mac::BROADCAST, "hello");
     assert_eq!(web2.must_hear().1, "hello");
 
-    let ports = sending_ports(one);
+    let ports = family.sending_ports(one);
     assert!(!ports.is_empty());
     let raw = |host: &Host| -> OwnedFd {
+        let family = if family == Family::V6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let protocol = Some(ipproto::RAW);
-        host.within(|| socket(AddressFamily::INET, SocketType::RAW, protocol).unwrap())
+        host.within(|| socket(family, SocketType::RAW, protocol).unwrap())
     };
-    let said = |from: &Host, name: [u8; 4]| {
+    let said = |from: &Host, name: u8| {
         let socket = raw(from);
         for port in &ports {
-            let to = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 0);
-            let packet = fragmentation_needed(name, *port);
+            let to = SocketAddr::new(family.address(1), 0);
+            let packet = family.too_long(name, *port);
             sendto(&socket, &packet, SendFlags::empty(), &to).unwrap();
         }
     };
     // A host that is nobody's peer, in its own name and another's; and a peer.
-    said(three, [192, 0, 2, 3]);
-    said(three, [192, 0, 2, 2]);
-    said(two, [192, 0, 2, 2]);
+    said(three, 3);
+    said(three, 2);
+    said(two, 2);
     // The kernel has heard them: what is counted there is not weir's.
     eventually("the host hears ICMP", || {
-        let table = one.within(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
-        let line = table.lines().filter(|line| line.starts_with("Icmp:")).nth(1)?;
-        let heard: usize = line.split_whitespace().nth(1)?.parse().ok()?;
-        (heard >= 2 * ports.len()).then_some(())
+        family.heard(one).filter(|heard| *heard >= 2 * ports.len())
     });
+    let longest = if family == Family::V6 { 1444 } else { 1464 };
     for round in 0..50 {
         let words = format!("round {round}");
         let mut long = experimental(mac(2), mac(1), &words);
-        long.resize(1464, 0);
+        long.resize(longest, 0);
         web1.send(&long);
         assert_eq!(web2.must_hear().1, words);
     }
     assert_eq!(one.dropped("overlay", "over_path_mtu"), 0);
+    if family == Family::V6 {
+        // weir's sockets do not have the host believe it either.
+        let way = one.run("ip route get 2001:db8::2");
+        assert!(!way.contains("mtu"), "{way}");
+    }
+}
+
+#[test]
+fn root_nobody_outside_says_how_long_frames_may_be() {
+    if weir_testing::is_root("network namespaces") {
+        nobody_outside_says_how_long_frames_may_be(Family::V4);
+    }
+}
+
+#[test]
+fn root_nobody_outside_says_how_long_frames_may_be_by_ipv6() {
+    if weir_testing::is_root("network namespaces") {
+        nobody_outside_says_how_long_frames_may_be(Family::V6);
+    }
 }
