@@ -91,12 +91,17 @@ impl OverlaySockets {
             Ok(socket.into())
         };
         let is_its = |queue: &OwnedFd| is_bound(queue, local, options.interface.as_deref());
-        let queues = if left.len() == options.queues && left.iter().all(is_its) {
+        let queues: Vec<OwnedFd> = if left.len() == options.queues && left.iter().all(is_its) {
             left
         } else {
             drop(left);
             (0..options.queues).map(queue).collect::<Result<_, OverlayError>>()?
         };
+        // Also of those that an older weir has left.
+        for queue in queues.iter().filter(|_| options.local.is_ipv6()) {
+            let done = sys::take_without_checksum(queue.as_fd());
+            done.map_err(setup("take datagrams without a checksum over IPv6"))?;
+        }
         let senders = (0..OVERLAY_SOURCE_PORTS).map(sender).collect::<Result<_, OverlayError>>()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = bell.map_err(|errno| setup("make an event counter")(errno.into()))?;

@@ -7,6 +7,8 @@ use libc::{c_int, socklen_t};
 
 /// `UDP_GRO`: datagrams of one sender may come as one message.
 const UDP_GRO: c_int = 104;
+/// `UDP_NO_CHECK6_RX`: datagrams without a checksum are taken over IPv6 too.
+const UDP_NO_CHECK6_RX: c_int = 102;
 
 fn set(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let len = size_of::<c_int>() as socklen_t;
@@ -21,6 +23,12 @@ pub(crate) fn gather(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_UDP, UDP_GRO, 1)
 }
 
+/// Has the kernel take datagrams without a checksum over IPv6, as it does over IPv4: "When a packet is received with a UDP
+/// checksum of zero, it MUST be accepted for decapsulation" (RFC 7348 §4.1; RFC 6935 lets IPv6 do so).
+pub(crate) fn take_without_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set(socket, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)
+}
+
 /// Sets DF, and refuses what is longer than the interface's MTU. Nobody outside changes that: with `IP_PMTUDISC_DO` any
 /// host that guesses a port could say by ICMP that the way takes 552 bytes. Of IPv6, whose hosts alone fragment, the
 /// kernel does not even note such a message (`IPV6_PMTUDISC_INTERFACE`); of IPv4 that mode would not set DF.
@@ -31,6 +39,13 @@ pub(crate) fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()>
             set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_INTERFACE)
         }
     }
+}
+
+/// Has the kernel send datagrams over IPv6 without a checksum.
+#[cfg(test)]
+pub(crate) fn send_without_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
+    const UDP_NO_CHECK6_TX: c_int = 101;
+    set(socket, libc::SOL_UDP, UDP_NO_CHECK6_TX, 1)
 }
 
 /// Moves the calling thread into a network namespace of its own.

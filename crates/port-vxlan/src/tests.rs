@@ -1,6 +1,7 @@
 //! Hosts are loopback addresses: each test has some of its own, and the overlay's port can be the same everywhere.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -39,9 +40,14 @@ fn options(local: IpAddr) -> OverlayOptions {
     OverlayOptions { local, interface: None, port: 4789, queues: 1, mtu: 1450 }
 }
 
+/// Host `last` of the `test`'s with addresses of IPv6, which a network of its own has to have.
+fn ip6(test: u16, last: u8) -> IpAddr {
+    Ipv6Addr::new(0x2001, 0xdb8, test, 0, 0, 0, 0, last.into()).into()
+}
+
 /// Host 1 with an overlay of two networks: hosts 2 and 3 are members of blue, 3 and 4 of red.
 struct Rig {
-    test: u16,
+    ip_of: Box<dyn Fn(u8) -> IpAddr>,
     fabric: Fabric,
     id: PortId,
     port: VxlanPort,
@@ -59,15 +65,20 @@ impl Rig {
     fn with(floods_per_s: u32) -> Self {
         static NEXT: AtomicU16 = AtomicU16::new(1);
         let test = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self::at(floods_per_s, move |last| ip(test, last), Vec::new())
+    }
+
+    /// With hosts at these addresses, and queues that another process has left.
+    fn at(floods_per_s: u32, ip_of: impl Fn(u8) -> IpAddr + 'static, left: Vec<OwnedFd>) -> Self {
         let spec = |number: u16, peers: [u8; 2]| NetworkSpec {
             number,
             vni: VNIS[usize::from(number)],
-            peers: peers.map(|last| ip(test, last)).into(),
+            peers: peers.map(&ip_of).into(),
             floods_per_s,
             neigh_suppress: number == BLUE,
         };
         let networks = Networks::new(&[spec(BLUE, [2, 3]), spec(RED, [3, 4])], 4789);
-        let sockets = OverlaySockets::open(&options(ip(test, 1))).unwrap();
+        let sockets = OverlaySockets::go_on(&options(ip_of(1)), left).unwrap();
         let fabric = Fabric::new();
         let id = fabric.add_port(PortConfig::overlay(fabric.fdb().capacity())).unwrap();
         fabric.set_active(id, true).unwrap();
@@ -75,8 +86,13 @@ impl Rig {
         let fdb = Arc::clone(fabric.fdb());
         let shared = Arc::clone(&counters);
         let port = VxlanPort::new("overlay".into(), id, sockets, networks, fdb, shared);
-        let hosts = (2..=5).map(|last| UdpSocket::bind((ip(test, last), 4789)).unwrap()).collect();
-        Self { test, fabric, id, port, counters, scratch: Scratch::default(), hosts }
+        let hosts = (2..=5).map(|last| UdpSocket::bind((ip_of(last), 4789)).unwrap()).collect();
+        let (ip_of, scratch) = (Box::new(ip_of), Scratch::default());
+        Self { ip_of, fabric, id, port, counters, scratch, hosts }
+    }
+
+    fn ip(&self, last: u8) -> IpAddr {
+        (self.ip_of)(last)
     }
 
     fn host(&self, last: u8) -> &UdpSocket {
@@ -84,7 +100,7 @@ impl Rig {
     }
 
     fn here(&self) -> SocketAddr {
-        SocketAddr::new(ip(self.test, 1), 4789)
+        SocketAddr::new(self.ip(1), 4789)
     }
 
     /// Host `last` sends this datagram.
@@ -159,7 +175,7 @@ impl Rig {
     /// The next datagram that host `last` gets: its network, its frame, and by which port it came.
     fn received(&self, last: u8) -> (u32, Vec<u8>, u16) {
         let (datagram, from) = receive(self.host(last)).expect("a datagram");
-        assert_eq!(from.ip(), ip(self.test, 1));
+        assert_eq!(from.ip(), self.ip(1));
         let (header, frame) = datagram.split_first_chunk().unwrap();
         (header::vni(*header).unwrap(), frame.to_vec(), from.port())
     }

@@ -80,7 +80,7 @@ fn what_a_member_says_of_budgets_counts_and_what_a_stranger_says_does_not() {
     else {
         panic!("{:?}", rig.port.between(BLUE))
     };
-    assert_eq!(host, ip(rig.test, 2));
+    assert_eq!(host, rig.ip(2));
     assert_eq!(rig.port.between(RED), []);
 
     // A share limits how long frames wait here, for whomever they are. What host 2 has asked is answered.

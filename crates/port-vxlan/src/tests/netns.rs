@@ -1,5 +1,6 @@
 //! What needs a network of its own: root, or the tests are counted as skipped.
 
+use std::os::fd::AsFd;
 use std::process::Command;
 
 use super::*;
@@ -38,11 +39,40 @@ fn root_what_is_longer_than_the_path_takes_is_counted_and_never_fragmented() {
 fn root_a_host_without_a_way_is_counted() {
     in_new_network("65536", || {
         let mut rig = Rig::new();
-        let down = ["route", "add", "unreachable", &ip(rig.test, 2).to_string(), "table", "local"];
+        let down = ["route", "add", "unreachable", &rig.ip(2).to_string(), "table", "local"];
         assert!(Command::new("ip").args(down).status().unwrap().success());
         let sent = frame(FAR, GUEST, 1, 600);
         rig.deliver_plain(BLUE, std::slice::from_ref(&sent));
         assert_eq!(rig.received(3).1, sent);
         assert_eq!(rig.drops(), [("remote_unreachable", 1)]);
+    });
+}
+
+/// Adds host 1 to 5 of a test to loopback, by IPv6.
+fn speak_ipv6(test: u16) {
+    for last in 1..=5 {
+        let address = format!("{}/128", ip6(test, last));
+        let add = ["address", "add", &address, "dev", "lo", "nodad"];
+        assert!(Command::new("ip").args(add).status().unwrap().success());
+    }
+}
+
+#[test]
+fn root_rfc_7348_4_1_frames_without_a_udp_checksum_are_taken_over_ipv6() {
+    in_new_network("65536", || {
+        speak_ipv6(1);
+        // As a weir that did not take them has left it.
+        let old = UdpSocket::bind((ip6(1, 1), 4789)).unwrap();
+        old.set_nonblocking(true).unwrap();
+        for left in [vec![old.into()], Vec::new()] {
+            let mut rig = Rig::at(1000, |last| ip6(1, last), left);
+            let sent = frame(GUEST, FAR, 1, 600);
+            rig.send(2, VNIS[0], &sent);
+            assert_eq!(rig.take_all(Take::New), [(BLUE, sent.clone())]);
+            crate::sys::send_without_checksum(rig.host(2).as_fd()).unwrap();
+            rig.send(2, VNIS[0], &sent);
+            assert_eq!(rig.take_all(Take::New), [(BLUE, sent)]);
+            assert_eq!(rig.drops(), []);
+        }
     });
 }
