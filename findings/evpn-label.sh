@@ -42,8 +42,8 @@ func main() {
 	}
 	rd := bgp.NewRouteDistinguisherTwoOctetAS(65000, 1)
 	ip := netip.MustParseAddr("192.0.2.1")
-	labels := []uint32{100, 5000}
-	route := must(bgp.NewEVPNMacIPAdvertisementRoute(rd, bgp.EthernetSegmentIdentifier{}, 0, "02:00:00:00:00:01", ip, labels))
+	esi, labels := bgp.EthernetSegmentIdentifier{}, []uint32{100, 5000}
+	route := must(bgp.NewEVPNMacIPAdvertisementRoute(rd, esi, 0, "02:00:00:00:00:01", ip, labels))
 	fmt.Println(hex.EncodeToString(must(route.Serialize())))
 }
 GO

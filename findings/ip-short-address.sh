@@ -3,8 +3,8 @@
 #
 # Packages: Debian 12 (bookworm) iproute2 6.1.0-3, libbpf1, libelf1, libmnl0, libbsd0, libmd0 (versions below).
 #           Needs an amd64 Linux with bookworm among its apt sources, and no root.
-# Expected: 127.1 is 127.0.0.1 and 127.010 is 127.0.0.8, as inet_aton has it and so ping, curl and the C library:
-#           the last part fills the rest of the address.
+# Expected: 127.1 is 127.0.0.1 and 127.010 is 127.0.0.8, as the C library has it (inet_aton, getaddrinfo): the last
+#           part fills the rest of the address.
 # Seen:     iproute2 appends zeros: 127.1 is 127.1.0.0, and 127.010 is 127.8.0.0. It takes the octal number, so that
 #           the two readers agree on each part and still not on the address.
 set -eu
