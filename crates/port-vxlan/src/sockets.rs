@@ -97,10 +97,12 @@ impl OverlaySockets {
             drop(left);
             (0..options.queues).map(queue).collect::<Result<_, OverlayError>>()?
         };
-        // Also of those that an older weir has left.
-        for queue in queues.iter().filter(|_| options.local.is_ipv6()) {
-            let done = sys::take_without_checksum(queue.as_fd());
-            done.map_err(setup("take datagrams without a checksum over IPv6"))?;
+        if options.local.is_ipv6() {
+            // Those that an older weir has left may lack it.
+            for queue in &queues {
+                let done = sys::take_without_checksum(queue.as_fd());
+                done.map_err(setup("take datagrams without a checksum over IPv6"))?;
+            }
         }
         let senders = (0..OVERLAY_SOURCE_PORTS).map(sender).collect::<Result<_, OverlayError>>()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);

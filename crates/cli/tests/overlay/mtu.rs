@@ -125,8 +125,10 @@ impl Family {
 
     /// Ports by which the weir of host 1 sends (proc_net(5)).
     fn sending_ports(self, host: &Host) -> Vec<u16> {
-        let table = ["udp", "udp6"][usize::from(self == Self::V6)];
-        let path = format!("/proc/thread-self/net/{table}");
+        let path = match self {
+            Self::V4 => "/proc/thread-self/net/udp",
+            Self::V6 => "/proc/thread-self/net/udp6",
+        };
         let table = host.within(|| fs::read_to_string(path).unwrap());
         let words = self.octets(1);
         let words = words.chunks(4).map(|it| u32::from_ne_bytes(it.try_into().unwrap()));

@@ -20,18 +20,30 @@ fn in_new_network(mtu: &str, body: impl FnOnce() + Send) {
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
+/// To hosts whose way takes frames of at most `longest` bytes.
+fn what_is_longer_than_the_path_takes_is_counted(mut rig: Rig, longest: usize) {
+    let fits = frame(FAR, GUEST, 1, longest);
+    // Also as one message, which the kernel refuses whole.
+    let long = frame(FAR, GUEST, 2, longest + 1);
+    rig.deliver_plain(BLUE, &[long.clone(), long, fits.clone()]);
+    for last in [2, 3] {
+        assert_eq!(rig.received(last).1, fits);
+    }
+    assert_eq!(rig.drops(), [("over_path_mtu", 4)], "two frames, two peers");
+}
+
 #[test]
 fn root_what_is_longer_than_the_path_takes_is_counted_and_never_fragmented() {
-    in_new_network("1000", || {
-        let mut rig = Rig::new();
-        let short = frame(FAR, GUEST, 1, 600);
-        // Also as one message, which the kernel refuses whole.
-        let long = frame(FAR, GUEST, 2, 980);
-        rig.deliver_plain(BLUE, &[long.clone(), long, short.clone()]);
-        for last in [2, 3] {
-            assert_eq!(rig.received(last).1, short);
-        }
-        assert_eq!(rig.drops(), [("over_path_mtu", 4)], "two frames, two peers");
+    in_new_network("1000", || what_is_longer_than_the_path_takes_is_counted(Rig::new(), 964));
+}
+
+#[test]
+fn root_what_is_longer_than_the_path_takes_is_counted_and_never_fragmented_over_ipv6() {
+    // The least that IPv6 runs over.
+    in_new_network("1280", || {
+        speak_ipv6(1);
+        let rig = Rig::at(1000, |last| ip6(1, last), Vec::new());
+        what_is_longer_than_the_path_takes_is_counted(rig, 1224);
     });
 }
 
