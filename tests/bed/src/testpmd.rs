@@ -179,6 +179,11 @@ impl Testpmd {
         let transcript = String::new();
         let mut testpmd = Self { process, dialogue, transcript, burst, first_bursts, imix };
         testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;
+        // It goes on with the devices that it has.
+        if testpmd.has_said("failed to initialize") {
+            let what = format!("testpmd lacks a device\n{}", testpmd.transcript);
+            return Err(Error::Check(what));
+        }
         Ok(testpmd)
     }
 

@@ -132,7 +132,7 @@ impl Setup {
             }
         }
         for (index, vif) in (0_u16..).zip(&self.vifs) {
-            let socket = socket_path(dir, &format!("{}.sock", name(index)))?;
+            let socket = socket_in(dir, index)?;
             let mac = vif.mac.map_or_else(|| address::mac(index), str::to_owned);
             let _ = write!(toml, "\n[vif.{}]\nsocket = {socket:?}\nmac = \"{mac}\"\n", name(index));
             if let Some(queues) = vif.queues {
@@ -370,7 +370,7 @@ impl Weir {
 
     /// The vhost-user socket of interface `index`.
     pub fn socket(&self, index: impl Into<u16>) -> Result<PathBuf> {
-        socket_path(&self.dir, &format!("{}.sock", name(index)))
+        socket_in(&self.dir, index)
     }
 
     fn with_log(&self, error: &Error) -> Error {
@@ -440,6 +440,11 @@ pub fn plug(program: &str, qemu: Qemu, name: &str, config: &Path) -> Result<Plug
         argv.extend(["--vectors", "0"]);
     }
     Ok(Plug { qemu_args: shell_words(&run(&argv)?), placement: Placement::default() })
+}
+
+/// The vhost-user socket of interface `index` of a weir in `dir`.
+pub fn socket_in(dir: &Path, index: impl Into<u16>) -> Result<PathBuf> {
+    socket_path(dir, &format!("{}.sock", name(index)))
 }
 
 /// The name of interface `index` in the configuration.

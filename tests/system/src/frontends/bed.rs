@@ -57,9 +57,9 @@ impl<'a> Bed<'a> {
         self.cells += 1;
         let kept = self.dir.join(format!("weir.{}.log", self.cells));
         let _ = fs::rename(self.dir.join("weir.log"), kept);
-        // A cell that failed has left its sockets, and no front end listens where a file is.
-        for socket in [TESTED, SECOND].map(weir::name) {
-            let _ = fs::remove_file(self.dir.join(socket).with_extension("sock"));
+        // A front end that listened, and a cell that failed, have left their sockets. Nobody listens where a file is.
+        for index in [TESTED, SECOND] {
+            let _ = fs::remove_file(weir::socket_in(&self.dir, index)?);
         }
         let mut weir =
             Weir::start_in(self.dir.clone(), self.lab, &Setup { vifs, ..Setup::default() })?;

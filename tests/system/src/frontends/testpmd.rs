@@ -102,9 +102,6 @@ impl Driver {
         })?;
         record.step(Step::Drops, || drops(&[before, weir.stats()?], &weir::name(TESTED), &[]))?;
         testpmd.quit()?;
-        for link in links {
-            let _ = std::fs::remove_file(link.socket);
-        }
         bed.give_back(partner);
         stop(weir)
     }
