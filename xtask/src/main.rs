@@ -51,8 +51,8 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `doc`, `deny`, `unit`, `model`, `lab-soak`, `soak`, `instructions`, `examples`,
-        /// `guides`, `attack`, `frontends`, `xen`) and system tests whose name contains this.
+        /// Only steps (`fmt`, `clippy`, `release`, `attack`, `soak`, `lab-soak`, `doc`, `deny`, `build`, `unit`, `model`,
+        /// `instructions`, `examples`, `guides`, `frontends`, `xen`) and system tests whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.

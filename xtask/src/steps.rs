@@ -41,55 +41,70 @@ impl Selection {
     fn includes(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
+
+    /// Runs a step if it is selected.
+    fn step(&self, name: &str, run: impl Fn() -> Result<Tally>) -> Tally {
+        if self.includes(name) { timed(name, &run) } else { Tally::default() }
+    }
 }
 
 /// Runs what is selected.
 pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     let start = Instant::now();
-    let mut tally = Tally::default();
-    let mut step = |name: &str, run: &dyn Fn() -> Result<Tally>| {
-        if selection.includes(name) {
-            tally += timed(name, run);
-        }
-    };
-    step("fmt", &|| check(workspace, "fmt", &["fmt", "--all", "--check"]));
-    step("clippy", &|| {
+    let mut tally = selection.step("fmt", || check(workspace, "fmt", &["fmt", "--all", "--check"]));
+    tally += selection.step("clippy", || {
         let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
         check(workspace, "clippy", &args)
     });
-    step("doc", &|| {
-        let args = ["doc", "--workspace", "--no-deps", "--quiet"];
-        let denied = [("RUSTDOCFLAGS", "-D warnings")];
-        Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
+    tally += selection.step("release", || {
+        Programs::build(workspace)?;
+        Ok(checked("release", true))
     });
-    step("deny", &|| deny::check(workspace));
-    step("unit", &|| {
+    tally += std::thread::scope(|threads| {
+        let beside = threads.spawn(|| beside_the_compiler(workspace, selection));
+        let mut tally = selection.step("doc", || {
+            let args = ["doc", "--workspace", "--no-deps", "--quiet"];
+            let denied = [("RUSTDOCFLAGS", "-D warnings")];
+            Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
+        });
+        tally += selection.step("deny", || deny::check(workspace));
+        tally += selection.step("build", || {
+            let args = ["test", "--no-run", "--workspace"];
+            check(workspace, "build", &args)
+        });
+        tally += beside.join().unwrap_or_else(|_| Tally::failed("a step that panicked"));
+        tally
+    });
+    tally += selection.step("unit", || {
         install_what_tests_run(workspace);
         tests(workspace, &["--workspace"], &[])
     });
-    step("model", &|| tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
-    step("lab-soak", &|| {
-        let weir = Programs::build(workspace)?.weir();
-        let passed = shown(workspace, weir.as_os_str(), LAB_SOAK, &[], |_| ())?;
-        Ok(checked("lab-soak", passed))
-    });
-    step("soak", &|| life::soak_short(workspace, selection));
-    step("instructions", &|| count_instructions(workspace));
-    step("examples", &|| examples::check(workspace, selection));
-    step("guides", &|| guides::check(workspace, selection, false));
-    step("attack", &|| attack::survived(workspace, selection));
+    tally +=
+        selection.step("model", || tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
+    tally += selection.step("instructions", || count_instructions(workspace));
+    tally += selection.step("examples", || examples::check(workspace, selection));
+    tally += selection.step("guides", || guides::check(workspace, selection, false));
     let selected: Vec<_> =
         guests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
     if !selected.is_empty() {
         tally += timed("guests", &|| system_tests(workspace, selection, &selected));
     }
-    if selection.includes("frontends") {
-        tally += timed("frontends", &|| front_ends(workspace, selection));
-    }
-    if selection.includes("xen") {
-        tally += timed("xen", &|| on_xen(workspace, selection));
-    }
+    tally += selection.step("frontends", || front_ends(workspace, selection));
+    tally += selection.step("xen", || on_xen(workspace, selection));
     println!("all of it took {:.0} s", start.elapsed().as_secs_f32());
+    tally
+}
+
+/// The steps that mostly wait, and that a busy machine makes slower but not wrong. They need the release build, and
+/// cargo locks the directory of each profile by itself.
+fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
+    let mut tally = selection.step("attack", || attack::survived(workspace, selection));
+    tally += selection.step("soak", || life::soak_short(workspace, selection));
+    tally += selection.step("lab-soak", || {
+        let weir = Programs::build(workspace)?.weir();
+        let passed = shown(workspace, weir.as_os_str(), LAB_SOAK, &[], |_| ())?;
+        Ok(checked("lab-soak", passed))
+    });
     tally
 }
 
@@ -289,12 +304,7 @@ fn system_tests(
     let mut tally = Tally::default();
     let weir = match &selection.weir {
         Some(weir) => weir.clone(),
-        None => {
-            let built = Programs::build(workspace)?;
-            println!("release build ... ok");
-            tally += Tally::passed();
-            built.weir()
-        }
+        None => Programs::build(workspace)?.weir(),
     };
     if !packages::is_root() {
         println!("skipped: needs root: {} system tests with real guests", selected.len());
