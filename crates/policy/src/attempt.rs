@@ -1,14 +1,19 @@
-//! Whether frames may be held in a way that no queue can judge by itself.
+//! Decides by trial whether to hold frames in ways that no single queue can judge.
 //!
-//! A queue under `auto` finds out by itself how long its calls may be held ([`crate::moderation::Auto`]). Some things it
-//! cannot find out. What waits at an uplink waits for everybody, so that no queue may ask for it alone. Of streams that
-//! share a link, one that is held loses to the others what they take meanwhile: alone, each finds that holding slows it
-//! down, and where all are held nobody loses anything. And a guest that polls on a timer polls all that its interface has,
-//! what it sent as well. So this is tried by whoever looks at the counters regularly, for all interfaces or for one: some
-//! looks with it and some without, in turn.
+//! A queue under `auto` finds out by itself how long its calls may be held
+//! ([`crate::moderation::Auto`]). Three questions are beyond it:
 //!
-//! Nobody's requests may wait for that. It is not tried while an interface has traffic of which no more than a few frames
-//! come within a budget, and what is slower for all together, or much slower for one of them, is not done.
+//! - A hold at an uplink delays everybody's frames, so no queue may ask for it alone.
+//! - Among streams that share a link, a held stream loses its share to the others. Each stream
+//!   alone finds that holding slows it down. Where all are held, nobody loses anything.
+//! - A guest that polls on a timer polls all queues of its interface, transmit queues too.
+//!
+//! So the manager, which looks at the counters regularly, tries such a hold for all interfaces or
+//! for one: some looks with it and some without, in turn.
+//!
+//! No request may wait for the trial. There is no trial while an interface has so little traffic
+//! that only a few frames come within a budget. A hold that slows all interfaces together, or one
+//! of them much, is not used.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +24,14 @@ use crate::trial::{Finding, Passed, Trial};
 #[cfg(test)]
 mod tests;
 
-/// The levels of a trial: with it, or without.
+/// Level of a trial with the hold.
 const WITH: usize = 1;
 const WITHOUT: usize = 0;
 
-/// What an interface had between two looks, in both directions.
+/// Traffic of an interface between two looks, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// Which interface.
+    /// The interface's number.
     pub vif: u32,
     /// Frames.
     pub frames: u64,
@@ -34,50 +39,50 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// What was seen at a look.
+/// The input of one look.
 #[derive(Clone, Copy, Debug)]
 pub struct Look<'t> {
-    /// Since the look before (ns).
+    /// Time since the look before (ns).
     pub elapsed_ns: u64,
-    /// The smallest latency budget of those that may be held (ns).
+    /// Smallest latency budget of the frames that may be held (ns).
     pub budget_ns: u64,
     /// Every interface that has traffic, or had some lately, ordered by number.
     pub traffic: &'t [Traffic],
 }
 
-/// Why it is done or not.
+/// Reason for holding or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The load is too new.
     Settles,
     /// This interface has so little traffic that its frames would wait alone.
     Light(u32),
-    /// It is being tried.
+    /// A trial is under way.
     Tried,
-    /// It slows nobody down.
+    /// The hold slows nobody down.
     Harmless,
-    /// It slowed the load down.
+    /// The hold slowed the load down.
     Slower,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// For so many looks yet.
+    /// No hold for `left` more looks.
     Without { left: u32, why: Why },
-    /// All of them together are compared.
+    /// A trial of all interfaces together.
     Tried(Trial),
-    /// For so many looks, with so many frames a second (0 before the first).
+    /// Held for `looks` looks so far, with `usual` frames a second (0 before the first).
     With { looks: u32, usual: f64 },
 }
 
-/// The decision for some interfaces, or one.
+/// The decision for several interfaces, or one.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     law: &'static Law,
     phase: Phase,
-    /// Trials of each interface, with the looks of the one for all.
+    /// A trial for each interface, over the same looks as the trial for all.
     each: BTreeMap<u32, Trial>,
-    /// Counts the trials that could have been made since the last failure.
+    /// Back-off after failures, in trials that could have been made.
     failed: HoldOff,
 }
 
@@ -88,16 +93,16 @@ impl Default for Attempt {
 }
 
 impl Attempt {
-    /// Nothing is known of any load.
+    /// Returns a decision that knows no load yet.
     pub fn under(law: &'static Law) -> Self {
-        // Each queue first finds out what it can.
+        // Each queue first decides for itself.
         let phase = Phase::Without { left: law.in_a_row, why: Why::Settles };
         Self { law, phase, each: BTreeMap::new(), failed: HoldOff::NONE }
     }
 
-    /// Takes a look. Gives whether it is done until the next one.
+    /// Takes a look. Returns whether to hold until the next one.
     pub fn look(&mut self, look: &Look<'_>) -> bool {
-        // Sooner after the look before, it says nothing.
+        // A shorter interval says nothing.
         if look.elapsed_ns < self.law.look_ns >> self.law.part {
             return self.is_on();
         }
@@ -107,12 +112,12 @@ impl Attempt {
             within < u128::from(self.law.frames_worth()) * u128::from(look.elapsed_ns)
         });
         if look.traffic.is_empty() {
-            // Whoever is first has few frames at first.
+            // A new interface has few frames at first.
             self.stop(Why::Settles);
         } else if let Some(light) = light {
             self.too_few(light.vif);
         } else if !known {
-            // Others have come or gone, or all: nothing is known of these together.
+            // Interfaces have come or gone: nothing is known of the present set.
             match self.phase {
                 Phase::Without { .. } => {}
                 Phase::Tried(_) | Phase::With { .. } => self.phase = Phase::Tried(trial()),
@@ -126,22 +131,22 @@ impl Attempt {
         self.is_on()
     }
 
-    /// It may not be done, whatever the load is.
+    /// Forbids the hold, whatever the load is.
     pub fn refuse(&mut self) {
         self.stop(Why::Settles);
     }
 
-    /// It ends, since this interface has too few frames for it.
+    /// Ends the hold, since this interface has too few frames for it.
     pub fn too_few(&mut self, vif: u32) {
         if matches!(self.phase, Phase::Tried(_)) && self.is_on() {
-            // It had enough without.
+            // The interface had enough frames without the hold.
             self.fail();
         } else {
             self.stop(Why::Light(vif));
         }
     }
 
-    /// Whether it is done until the next look.
+    /// Returns whether frames are held until the next look.
     pub fn is_on(&self) -> bool {
         match &self.phase {
             Phase::Without { .. } => false,
@@ -150,7 +155,7 @@ impl Attempt {
         }
     }
 
-    /// Why.
+    /// Returns the reason for the present decision.
     pub fn why(&self) -> Why {
         match self.phase {
             Phase::Without { why, .. } => why,
@@ -159,7 +164,7 @@ impl Attempt {
         }
     }
 
-    /// Ends it; what has failed stays known as such.
+    /// Ends the hold and keeps the record of failures.
     fn stop(&mut self, why: Why) {
         let left = match self.phase {
             Phase::Without { left, .. } => left.max(self.law.in_a_row),
@@ -177,7 +182,7 @@ impl Attempt {
         self.each = look.traffic.iter().map(|it| (it.vif, trial())).collect();
     }
 
-    /// A look at the interfaces of the look before.
+    /// Takes a look at the same interfaces as the look before.
     fn known(&mut self, look: &Look<'_>) {
         let passed =
             |it: &Traffic| Passed { frames: it.frames, bytes: it.bytes, ns: look.elapsed_ns };
@@ -228,7 +233,8 @@ impl Attempt {
 
     fn fail(&mut self) {
         self.failed.failed(self.law);
-        // A first failure is one of a load that may have just begun; it counts for as long as twice a trial of most pairs.
+        // A first failure may come from a load that has just begun: its back-off is twice the
+        // longest trial.
         let most = self.law.memory.saturating_mul(2 * self.law.pairs_min);
         let left = self.failed.left.saturating_mul(self.law.periods()).min(most);
         self.phase = Phase::Without { left, why: Why::Slower };

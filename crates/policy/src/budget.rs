@@ -1,66 +1,68 @@
 //! How a latency budget is split between the layers that hold frames (Dong 2011 §4.2).
 //!
 //! Frames from the uplink are held twice: the uplink gathers them for up to T_p, each queue's calls
-//! are held for up to T_v, and T_p + T_v = T_worst is the budget (Eq. 1). What it costs is
-//! C_p / T_p + n C_v / T_v (Eq. 2), with C_p the cost of an uplink wake-up, C_v that of a call and n
-//! the guests with traffic. It is least for
+//! are held for up to T_v, and T_p + T_v = T_worst is the budget (Eq. 1). The CPU cost is C_p /
+//! T_p + n C_v / T_v (Eq. 2), with C_p the cost of an uplink wake-up, C_v that of a call and n the
+//! guests with traffic. The cost is least for
 //!
 //! ```text
 //! T_p = T_worst / (1 + sqrt(C_v / C_p) sqrt(n))      (Eq. 4)
 //! ```
 //!
-//! **Any number of layers**, such as a switch on the host, one in each hypervisor that is itself a VM, and the
-//! guests there ([`shares`]): layer i holds for T_i in n_i places, and an event there costs C_i. The cost
-//! `sum C_i n_i / T_i` is to be least while `sum T_i = T_worst`. Every term falls with its T_i, so at the
-//! least no time can be moved from a layer to another with gain: all have one derivative,
-//! `C_i n_i / T_i^2 = lambda` (Lagrange), or `T_i = sqrt(C_i n_i / lambda)`. The sum of these is the budget, so
+//! **Any number of layers**, such as a switch on the host, one in each hypervisor that is itself a
+//! VM, and the guests there ([`shares`]): layer i holds for T_i in n_i places, and an event there
+//! costs C_i. Minimise `sum C_i n_i / T_i` subject to `sum T_i = T_worst`. Every term falls with
+//! its T_i. At the minimum, moving time between layers gains nothing, so all derivatives are equal:
+//! `C_i n_i / T_i^2 = lambda` (Lagrange), or `T_i = sqrt(C_i n_i / lambda)`. The T_i add up to the
+//! budget, so
 //!
 //! ```text
 //! T_i = T_worst sqrt(C_i n_i) / (sqrt(C_1 n_1) + ... + sqrt(C_k n_k))
 //! ```
 //!
-//! It is a least since each term is convex, and the only one. Two layers with C_1 n_1 = C_p and
-//! C_2 n_2 = n C_v give Eq. 4.
+//! Each term is convex, so this minimum is the only one. Two layers with C_1 n_1 = C_p and C_2 n_2
+//! = n C_v give Eq. 4.
 
-/// The costs that are believed (ns): a call or wake-up takes at least tens of ns and no more than a
-/// millisecond, whatever was measured or reported.
+/// Bounds of a believed cost (ns). A call or wake-up takes tens of ns to a millisecond, whatever
+/// was measured or reported.
 pub const COST_NS_MIN: f64 = 10.0;
 /// See [`COST_NS_MIN`].
 pub const COST_NS_MAX: f64 = 1e6;
-/// What a split is decided from.
+/// Inputs of a split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     /// T_worst (ns).
     pub budget_ns: u64,
-    /// C_p: what an uplink wake-up costs (ns of CPU).
+    /// C_p: CPU time of an uplink wake-up (ns).
     pub uplink_cost_ns: f64,
-    /// C_v: what a call costs (ns of CPU).
+    /// C_v: CPU time of a call (ns).
     pub call_cost_ns: f64,
-    /// n: interfaces with traffic.
+    /// n: number of interfaces with traffic.
     pub vifs: u32,
 }
 
-/// A layer that frames are held by.
+/// A layer that holds frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layer {
-    /// C_i: what it costs when a hold ends (ns of CPU).
+    /// C_i: CPU time of the end of a hold (ns).
     pub cost_ns: f64,
-    /// n_i: in how many places it holds frames, each with holds of its own.
+    /// n_i: number of places that hold frames, each with its own holds.
     pub places: u32,
 }
 
-/// How long each layer may hold (ns), in the order in which they are given: see the top of this file.
+/// Returns how long each layer may hold (ns), in the order of `layers`. The module's documentation
+/// derives the formula.
 ///
-/// The shares add up to the budget, whatever the layers are. A layer without places gets nothing; what
-/// nobody gets, such as a ns that is rounded off, is the last one's. A cost that is not a number or out of
-/// bounds counts as the nearest bound.
+/// The shares always add up to the budget. A layer without places gets nothing. The last layer gets
+/// the remainder, such as a rounded ns. A cost that is not a number or out of bounds counts as the
+/// nearest bound.
 pub fn shares<const LAYERS: usize>(budget_ns: u64, layers: [Layer; LAYERS]) -> [u64; LAYERS] {
     let weights = layers.map(|it| (believed(it.cost_ns) * f64::from(it.places)).sqrt());
     let all: f64 = weights.iter().sum();
     let mut left_ns = budget_ns;
     let mut shares = weights.map(|weight| {
         let share = if all > 0.0 { weight / all } else { 0.0 };
-        // Exact enough: the budget is a second at most, and a float-to-int cast saturates.
+        // Exact enough: a budget is at most a second, and a float-to-int cast saturates.
         let ns = ((budget_ns as f64 * share) as u64).min(left_ns);
         left_ns -= ns;
         ns
@@ -81,9 +83,9 @@ pub struct Split {
 }
 
 impl Split {
-    /// Dong 2011 Eq. 4: [`shares`] of two layers. The parts add up to the budget, whatever the load says: with no interfaces the
-    /// uplink may have all of it, a cost that is not a number or out of bounds counts as the nearest
-    /// bound.
+    /// Splits a budget in two by Dong 2011 Eq. 4 ([`shares`] of two layers). The parts always add
+    /// up to the budget. With no interfaces the uplink may have all of it. A cost that is not a
+    /// number or out of bounds counts as the nearest bound.
     pub fn of(load: Load) -> Self {
         let uplink = Layer { cost_ns: load.uplink_cost_ns, places: 1 };
         let calls = Layer { cost_ns: load.call_cost_ns, places: load.vifs };
@@ -91,9 +93,10 @@ impl Split {
         Self { uplink_ns, vif_ns }
     }
 
-    /// The same for an uplink that was found to gather for `found_ns` already. That is not weir's to give away, and
-    /// none of what a budget bounds: it bounds what weir adds, so both together are split. The uplink gathers for no
-    /// less than before, and what it gathers longer and T_v add up to the budget.
+    /// Splits a budget where the uplink was found to gather for `found_ns` already. The budget
+    /// bounds the delay that weir adds, and `found_ns` is not weir's, so the split is over the sum
+    /// of both. The uplink gathers for at least `found_ns`. Its additional time and T_v add up to
+    /// the budget.
     pub fn beyond(found_ns: u64, load: Load) -> Self {
         let all_ns = load.budget_ns.saturating_add(found_ns);
         let split = Self::of(Load { budget_ns: all_ns, ..load });
@@ -102,7 +105,7 @@ impl Split {
     }
 }
 
-/// A cost within the bounds (ns). What is not a number is the smallest.
+/// Clamps a cost to the bounds (ns). NaN becomes the smallest cost.
 pub(crate) fn believed(cost_ns: f64) -> f64 {
     if cost_ns.is_nan() { COST_NS_MIN } else { cost_ns.clamp(COST_NS_MIN, COST_NS_MAX) }
 }
@@ -189,7 +192,7 @@ mod tests {
             let scale = budget_ns as f64 / others.iter().sum::<f64>();
             let best = cost(shares.map(|ns| ns as f64));
             prop_assert!(best <= cost(others.map(|it| it * scale)) * (1.0 + 1e-6));
-            // Nor one that differs by little.
+            // Nearly equal layers do no better either.
             for (from, to) in [(0, 1), (1, 2), (2, 0), (1, 0), (2, 1), (0, 2)] {
                 let mut near = shares.map(|ns| ns as f64);
                 let moved_ns = near[from] / 50.0;

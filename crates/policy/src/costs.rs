@@ -1,28 +1,29 @@
-//! What a call or an uplink wake-up costs, estimated while traffic flows.
+//! Estimates the cost of a call or an uplink wake-up while traffic flows.
 //!
-//! Nobody can read C_v or C_p of Eq. 4 ([`crate::budget`]) off a counter. What can be read are CPU
-//! times and counts: of calls or wake-ups, and of frames. [`Regression`] finds the costs of each that
-//! explain the CPU times best: cpu = a events + b frames + c elapsed. Bytes are left out: at one
-//! frame size they are a multiple of the frames, and their costs could not be told apart.
+//! No counter shows C_v or C_p of Eq. 4 ([`crate::budget`]). Counters show CPU times, and numbers
+//! of calls or wake-ups and of frames. [`Regression`] finds the costs that explain the CPU times
+//! best: cpu = a events + b frames + c elapsed. Bytes are left out: at one frame size they are a
+//! multiple of the frames, and the two costs could not be told apart.
 
 use crate::budget::{COST_NS_MAX, COST_NS_MIN};
 use crate::law::LAW;
 
-/// Costs that are estimated: of an event, of a frame, of a ns that passes (a share of a CPU).
+/// Number of estimated costs: of an event, of a frame, of a ns that passes (a share of a CPU).
 const COSTS: usize = 3;
 /// Uncertainty at the start, in units of [`SCALE`] squared.
 const UNCERTAIN: f64 = 1e4;
 /// Units in which a cost is about one: ns of CPU for an event, for a frame; share of a CPU.
 const SCALE: [f64; COSTS] = [1e4, 1e3, 1.0];
-/// Largest CPU time, in CPUs, and largest rate, in events or frames a second, that a sample may claim.
+/// Largest CPU time, in CPUs, and largest rate, in events or frames a second, that a sample may
+/// claim.
 const CPUS_MAX: f64 = 64.0;
 const RATE_MAX: f64 = 1e9;
 /// Longest sample (ns).
 const SAMPLE_NS_MAX: f64 = 1e10;
-/// What happened between two looks at the counters: differences, not totals.
+/// Differences between two looks at the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// CPU time used (ns): the guest's vCPUs or as its agent reports, or the worker's.
+    /// CPU time used (ns), of the guest's vCPUs, as the guest's agent reports it, or of the worker.
     pub cpu_ns: u64,
     /// Calls given, or uplink wake-ups.
     pub events: u64,
@@ -41,18 +42,18 @@ pub struct Cost {
     pub error_ns: f64,
 }
 
-/// Recursive least squares with forgetting over [`Sample`]s: C_v if events are calls, C_p if they
-/// are uplink wake-ups.
+/// Recursive least squares with forgetting over [`Sample`]s. The estimate is C_v if events are
+/// calls, C_p if they are uplink wake-ups.
 ///
-/// It says nothing until the rate of events has varied against that of the frames; before, their
-/// costs cannot be told apart, and the error is as large as at the start. What a sample may claim is
-/// bounded, so that an agent that lies moves the estimate within its bounds and no further. The
-/// samples of a guest decide about that guest's own queues only.
+/// There is no estimate until the ratio of events to frames has varied. Before, their costs cannot
+/// be told apart, and the error stays as large as at the start. Each sample is bounded, so that a
+/// lying agent moves the estimate only within its bounds. A guest's samples affect only that
+/// guest's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Regression {
     /// Costs, in units of [`SCALE`].
     costs: [f64; COSTS],
-    /// Their covariance but for the noise's variance.
+    /// Covariance of the costs, divided by the noise's variance.
     covariance: [[f64; COSTS]; COSTS],
     /// The noise's variance (shares of a CPU, squared), smoothed.
     noise: f64,
@@ -70,8 +71,8 @@ impl Default for Regression {
 }
 
 impl Regression {
-    /// Takes what happened since the last sample. One that is empty or claims the impossible is left
-    /// out.
+    /// Takes the differences since the last sample. Ignores an empty sample, and one that claims
+    /// the impossible.
     pub fn add(&mut self, sample: Sample) {
         let elapsed_ns = sample.elapsed_ns as f64;
         if !(1.0..=SAMPLE_NS_MAX).contains(&elapsed_ns) {
@@ -85,12 +86,12 @@ impl Regression {
         self.learn([events * SCALE[0], frames * SCALE[1], SCALE[2]], cpus);
     }
 
-    /// One step of recursive least squares: `cpus` were used where `inputs` were the rates.
+    /// Makes one step of recursive least squares: `inputs` are the rates, `cpus` the CPUs in use.
     fn learn(&mut self, inputs: [f64; COSTS], cpus: f64) {
         let gains = self.covariance.map(|row| dot(row, inputs));
         let spread = dot(gains, inputs);
         let error = cpus - dot(self.costs, inputs);
-        // How far off it may be: the noise, and what the estimate does not know.
+        // Expected deviation: the noise plus the estimate's own uncertainty.
         let variance = self.noise * (1.0 + spread);
         let settled = self.samples >= LAW.samples_min() && variance > 0.0;
         let most = if settled { f64::from(LAW.errors) * variance.sqrt() } else { f64::INFINITY };
@@ -105,7 +106,8 @@ impl Regression {
                 next.covariance[at][to] = kept / kept_share;
             }
         }
-        // Where nothing varies forgetting makes the estimate ever less certain. Not beyond what it was.
+        // While nothing varies, forgetting makes the estimate ever less certain. The initial
+        // uncertainty is the limit.
         let widest = (0..COSTS).map(|at| next.covariance[at][at]).fold(0.0, f64::max);
         if widest > UNCERTAIN {
             next.covariance = next.covariance.map(|row| row.map(|x| x * UNCERTAIN / widest));
@@ -117,7 +119,7 @@ impl Regression {
         *self = if finite && widest > 0.0 { next } else { Self::default() };
     }
 
-    /// What an event costs, once chance alone could not make it look as dear.
+    /// Returns the cost of an event, once it exceeds what chance alone could show.
     pub fn cost(&self) -> Option<Cost> {
         if self.samples < LAW.samples_min() {
             return None;

@@ -1,17 +1,17 @@
-//! Waiting longer after each failure before what failed is tried again.
+//! Back-off: each failure doubles the wait before the next attempt.
 
 use crate::law::Law;
 
-/// A number of turns to let go by, which doubles with every failure: 1, 3, 7 and so on.
+/// A number of turns to skip, which grows with every failure: 1, 3, 7 and so on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HoldOff {
-    /// Turns to go by yet.
+    /// Turns that are left to skip.
     pub(crate) left: u32,
     last: u32,
 }
 
 impl HoldOff {
-    /// There were no failures.
+    /// A back-off without failures.
     pub(crate) const NONE: Self = Self { left: 0, last: 0 };
 
     pub(crate) fn failed(&mut self, law: &Law) {
@@ -19,18 +19,18 @@ impl HoldOff {
         self.left = self.last;
     }
 
-    /// A turn has gone by.
+    /// Counts one turn.
     pub(crate) fn tick(&mut self) {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// It worked: the next failure counts for half.
+    /// Notes a success: the last failure counts for half.
     pub(crate) fn ease(&mut self) {
         self.last /= 2;
         self.left = 0;
     }
 
-    /// There were no failures.
+    /// Forgets all failures.
     pub(crate) fn forget(&mut self) {
         *self = Self::NONE;
     }

@@ -1,16 +1,16 @@
-//! How late a worker comes to what it has promised, so that it can begin that much earlier.
+//! Estimates how late a worker acts on a deadline, so that the worker can begin that much earlier.
 //!
-//! A timer fires late by what the kernel takes to run the worker after it: some microseconds on a
-//! host that is left alone, and ten times as much in a virtual machine. What the worker then does before its guest is
-//! told, a burst and a call, takes some microseconds, and longer with a cold cache or where an interrupt comes in between.
-//! A promise that ends at a deadline must count on the worst of both. So a worker keeps the largest that it saw of each,
-//! and forgets it by and by.
+//! A timer fires late because the kernel takes time to run the worker: some microseconds on an
+//! otherwise idle host, ten times as much in a virtual machine. Before the worker tells its guest,
+//! it serves a burst and makes a call. Both take some microseconds, and more with a cold cache or
+//! after an interrupt. A promise that ends at a deadline must allow for the worst of both delays.
+//! So a worker keeps the largest delay of each kind, and forgets it slowly.
 
 use weir_limits::BURST_NS_MAX;
 
 use crate::law::LAW;
 
-/// What one worker knows of its timers and bursts.
+/// One worker's record of its timers and bursts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lateness {
     timers: Largest,
@@ -18,30 +18,30 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// A timer fired so late (ns).
+    /// Notes that a timer fired `late_ns` late.
     pub fn fired(&mut self, late_ns: u64) {
         self.timers.saw(late_ns.min(LAW.lead_ns_max));
     }
 
-    /// The last burst before a sleep took so long (ns).
+    /// Notes that the last burst before a sleep took `burst_ns`.
     pub fn took(&mut self, burst_ns: u64) {
         self.bursts.saw(burst_ns.min(BURST_NS_MAX));
     }
 
-    /// How much before a deadline to set the timer for it (ns). It is bounded: to come back in time after the
-    /// longest delays would mean not to hold anything.
+    /// Returns how long before a deadline to set its timer (ns). The value is bounded: a worker
+    /// that allowed for the longest delays would hold nothing.
     pub fn lead_ns(&self) -> u64 {
         self.timers.foreseen_ns().min(LAW.lead_ns_max) + self.work_ns()
     }
 
-    /// The part of that which is for the work after the timer (ns): what the law's margin, which each deadline leaves
-    /// anyway, has no room for.
+    /// Returns the part of [`Self::lead_ns`] for the work after the timer (ns): the excess over the
+    /// law's margin, which each deadline leaves anyway.
     pub fn work_ns(&self) -> u64 {
         self.bursts.foreseen_ns().min(BURST_NS_MAX).saturating_sub(LAW.margin_ns)
     }
 }
 
-/// The largest of many times (ns) that is remembered.
+/// The largest of many times (ns), remembered for a while.
 #[derive(Clone, Copy, Debug, Default)]
 struct Largest(u64);
 
@@ -51,7 +51,7 @@ impl Largest {
         self.0 = forgotten_ns.max(ns);
     }
 
-    /// The largest and a quarter of it, since what was seen is not the worst.
+    /// Returns the largest time and a quarter of it, since the worst is still to come.
     fn foreseen_ns(self) -> u64 {
         self.0 + (self.0 >> LAW.part)
     }
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether it is later than was allowed for.
+    /// Notes a timer's lateness. Returns whether it exceeds the allowance.
     fn is_late(lateness: &mut Lateness, late_ns: u64) -> bool {
         let foreseen_ns = lateness.lead_ns();
         lateness.fired(late_ns);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn of_a_million_timers_a_few_are_later_than_allowed_for() {
-        // Lateness as a kernel shows it: mostly the same, with a tail that is exponential.
+        // Kernel lateness: mostly constant, with an exponential tail.
         let mut lateness = Lateness::default();
         let mut random = SplitMix64::seed_from_u64(1);
         let mut late = || 5_000 + (-5_000.0 * (1.0 - random.random::<f64>()).ln()) as u64;

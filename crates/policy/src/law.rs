@@ -10,62 +10,66 @@
 /// The constants of the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Law {
-    /// What each deadline leaves for the burst under way and the call, and the shortest hold. More costs holds, less
-    /// costs calls that come too late. In ns: 5,000 to 50,000.
+    /// Time that each deadline leaves for the burst under way and the call; also the shortest hold.
+    /// More costs holds, less makes calls late. In ns: 5,000 to 50,000.
     pub margin_ns: u64,
-    /// How much before a deadline a timer may be set, however late timers are. More costs holds, less costs calls that
-    /// come too late on a busy host. In ns: 50,000 to 200,000.
+    /// Largest lead of a timer before its deadline, however late timers are. More costs holds, less
+    /// makes calls late on a busy host. In ns: 50,000 to 200,000.
     pub lead_ns_max: u64,
-    /// What a call or a wake-up costs of CPU until that is known, and half of a worker's sleep with the kick that ends
-    /// it. More polls for longer, less sleeps sooner. In ns: 1,000 to 10,000.
+    /// CPU time of a call or a wake-up until it is measured, and half the cost of a worker's sleep
+    /// with the kick that ends it. More polls for longer, less sleeps sooner. In ns: 1,000 to
+    /// 10,000.
     pub event_ns: u64,
-    /// Between two looks of the manager. More is slower to follow a load, less costs wake-ups. In ns: 20,000,000 to
-    /// 1,000,000,000.
+    /// Interval of the manager's looks. More follows a load more slowly, less costs wake-ups. In
+    /// ns: 20,000,000 to 1,000,000,000.
     pub look_ns: u64,
-    /// Batches that a hold must promise beyond the first. More leaves calls to be saved, less delays frames that come
-    /// alone. In batches: 1 to 4.
+    /// Batches that a hold must promise beyond the first. More saves fewer calls, less delays
+    /// frames that come alone. In batches: 1 to 4.
     pub batches: u64,
-    /// A queue is quiet after so many usual gaps without a batch. More delays whoever waits for an answer, less ends
-    /// holds by chance: where batches come at random, one look in four hundred finds six. In gaps: 4 to 10.
+    /// Usual gaps without a batch after which a queue is quiet. More delays senders that wait for
+    /// an answer. Less ends holds by chance: where batches come at random, one look in four hundred
+    /// finds six gaps. In gaps: 4 to 10.
     pub quiet_gaps: u64,
-    /// The part of a time that is worth a look of its own (a quarter). Less finds the end of a load sooner, more costs
-    /// timers. In halvings: 1 to 4.
+    /// Part of a time that justifies a look of its own (a quarter). Less finds the end of a load
+    /// sooner, more costs timers. In halvings: 1 to 4.
     pub part: u32,
-    /// Frames that end a hold: half a ring of 256, QEMU's default. More overruns small rings, less costs calls. In
-    /// frames: 32 to 512.
+    /// Pending frames that end a hold: half a ring of 256, QEMU's default. More overruns small
+    /// rings, less costs calls. In frames: 32 to 512.
     pub frames_max: u32,
     /// Longest hold of acknowledgements of large segments. More slows their sender down, less costs calls. In ns:
     /// 20,000 to 100,000.
     pub acks_ns_max: u64,
-    /// Mean frame length from which on a sender is one of bulk data, who waits for completions. More slows senders of
-    /// middling frames down, less costs calls for datagrams. In bytes: 256 to 1,500.
+    /// Mean frame length from which on a sender counts as a bulk sender, which waits for
+    /// completions. More slows senders of middling frames down, less costs calls for datagrams. In
+    /// bytes: 256 to 1,500.
     pub bulk_bytes: u64,
-    /// Pairs of windows that a trial has at least. More costs time at the worse of both settings, less lets chance
-    /// decide. In pairs: 3 to 16.
+    /// Least pairs of windows in a trial. More costs time at the worse of both settings, less lets
+    /// chance decide. In pairs: 3 to 16.
     pub pairs_min: u32,
-    /// Throughput that a hold, a nap or a polling guest may cost. More slows loads down, less refuses what is harmless.
-    /// In per mille: 5 to 50.
+    /// Loss of throughput that a hold, a nap or a polling guest may cause. More slows loads down,
+    /// less refuses what is harmless. In per mille: 5 to 50.
     pub loss_permille: u32,
-    /// Standard errors beyond which a difference is not chance. More overlooks harm, less finds harm in noise. In
-    /// standard errors: 2 to 5.
+    /// Standard errors beyond which a difference counts as real. More overlooks harm, less finds
+    /// harm in noise. In standard errors: 2 to 5.
     pub errors: u32,
-    /// A rate below this part of the usual one is that of another load. Held windows below it in the first two pairs of
-    /// a trial are harm at once, whatever the noise. More compares too often, less goes on with what has become
-    /// harmful. In percent: 50 to 90.
+    /// Part of the usual rate below which the load counts as another one. Held windows below it in
+    /// the first two pairs of a trial count as harm at once, whatever the noise. More compares too
+    /// often, less continues holds that have become harmful. In percent: 50 to 90.
     pub fell_percent: u32,
-    /// Shortest window of a trial. More is slower to find out, less measures parts of a sender's round. In ns: 500,000
-    /// to 10,000,000.
+    /// Shortest window of a trial. More makes trials slower, less measures parts of a sender's
+    /// round. In ns: 500,000 to 10,000,000.
     pub window_ns: u64,
-    /// So many events of a kind in a row are no chance. More is slower to find out, less is misled. In events: 4 to 32.
+    /// Events of a kind in a row that are no chance. More is slower to react, less reacts to
+    /// chance. In events: 4 to 32.
     pub in_a_row: u32,
-    /// Longest back-off; what is measured is forgotten in a quarter of it. More is slower to see that a load has
-    /// changed, less tries too often what does harm. In turns: 255 to 8,191.
+    /// Longest back-off; measurements are forgotten in a quarter of it. More is slower to see that
+    /// a load has changed, less repeats harmful trials too often. In turns: 255 to 8,191.
     pub memory: u32,
-    /// How long a queue without work is looked at while its worker is busy with others, kicks off. More costs looks,
+    /// Time for which a busy worker looks at a queue without work, kicks off. More costs looks,
     /// less costs kicks. In ns: 20,000 to 500,000.
     pub warm_ns: u64,
-    /// The smallest step (a sixteenth): by which one sample moves an estimate, and of a limit the shortest hold. Less
-    /// is slower and smoother, more wavers. In halvings: 2 to 6.
+    /// Smallest step (a sixteenth): the weight of one sample in an estimate, and the shortest
+    /// hold's part of the limit. Less is slower and smoother, more wavers. In halvings: 2 to 6.
     pub step: u32,
     /// Longest nap. More delays kicks of ports that cannot be looked at, less costs wake-ups. In ns: 250,000 to
     /// 2,000,000.
@@ -96,18 +100,19 @@ pub const LAW: Law = Law {
     nap_ns_max: 900_000,
 };
 
-/// Part of the law, and the law without it: one constant is at the extreme at which the part does nothing.
+/// A part of the law, and the law without it: one constant has the extreme value at which the part
+/// has no effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Mechanism {
-    /// Its name in the table.
+    /// The part's name in the table.
     pub name: &'static str,
-    /// What is so without it.
+    /// Behaviour without the part.
     pub without: &'static str,
     /// The law without it.
     pub law: Law,
 }
 
-/// What can be left out, to see what it is worth.
+/// All parts that the ablation leaves out, one at a time.
 pub const MECHANISMS: &[Mechanism] = &[
     off("holds", "no hold begins, and no nap", Law { batches: u64::MAX, ..LAW }),
     off("promise", "a hold begins whatever is promised", Law { batches: 0, ..LAW }),
@@ -140,120 +145,132 @@ const fn off(name: &'static str, without: &'static str, law: Law) -> Mechanism {
 }
 
 impl Law {
-    /// Longest time to poll before a sleep (ns): what the sleep costs, so that both together cost at most twice the
-    /// better of them (ski rental). A nap is longer, and so is a hold of acknowledgements.
+    /// Returns the longest time to poll before a sleep (ns). It equals the cost of the sleep, so
+    /// that both together cost at most twice the better choice (ski rental). Naps and holds of
+    /// acknowledgements are longer.
     pub(crate) const fn sleep_ns(&self) -> u64 {
         2 * self.event_ns
     }
 
-    /// Shortest time to poll (ns): one look at the queues takes a tenth of it.
+    /// Returns the shortest time to poll (ns). One look at the queues takes a tenth of it.
     pub(crate) const fn poll_ns_min(&self) -> u64 {
         self.event_ns >> self.part
     }
 
-    /// How long a worker counts frames for one decision about naps (ns): half a window, since it judges many together.
+    /// Returns the time for which a worker counts frames per decision about naps (ns): half a
+    /// window, since it judges many periods together.
     pub(crate) const fn period_ns(&self) -> u64 {
         self.window_ns / 2
     }
 
-    /// Periods that are judged together.
+    /// Returns the number of periods that are judged together.
     pub(crate) const fn periods(&self) -> u32 {
         self.in_a_row * self.in_a_row
     }
 
-    /// By how much a count of random events may differ from what is expected: as in a trial's last pair, half the errors.
+    /// Returns the largest deviation of a random count that passes as chance: half the errors, as
+    /// in a trial's last pair.
     pub(crate) fn chance(&self, expected: u64) -> u64 {
         u64::from(self.errors) * expected.isqrt() / 2
     }
 
-    /// Least frames of a window from which a rate is read, and most of a nap: half of what ends a hold.
+    /// Returns the least frames of a window that give a rate, and the most frames of a nap: half of
+    /// a full hold.
     pub(crate) const fn frames(&self) -> u64 {
         self.frames_max as u64 / 2
     }
 
-    /// Frames that are worth a nap, or to be held together within a budget: as many as two holds must promise.
+    /// Returns the frames that justify a nap, or a common hold within a budget: those that two
+    /// holds must promise.
     pub(crate) const fn frames_worth(&self) -> u64 {
         self.batches.saturating_mul(2)
     }
 
-    /// Frames that are worth it that a guest polls: twice those of a nap, since its trial takes seconds.
+    /// Returns the frames that justify a polling guest: twice those of a nap, since the trial takes
+    /// seconds.
     pub const fn poll_frames_min(&self) -> u64 {
         2 * self.frames_worth()
     }
 
-    /// Levels of a hold, from the smallest step to all of the limit.
+    /// Returns the number of levels of a hold, from the smallest step to the whole limit.
     pub(crate) const fn levels(&self) -> usize {
         self.step as usize + 1
     }
 
-    /// So few frames hold no sender back: a socket of Linux has room for ten times as many.
+    /// Returns the number of completions too few to hold a sender back: a Linux socket has room for
+    /// ten times as many.
     pub(crate) const fn few_frames(&self) -> u64 {
         self.frames_max as u64 >> self.part
     }
 
-    /// Longest time that they wait for others (ns), where that is more than a hold: sixteen holds, and eight windows.
+    /// Returns the longest wait of such few completions (ns), where it exceeds a hold: eight
+    /// windows.
     pub(crate) const fn few_ns_max(&self) -> u64 {
         self.window_ns.saturating_mul(self.in_a_row as u64)
     }
 
-    /// Bytes that end a hold: as many buffers of 1536 bytes as frames do.
+    /// Returns the bytes that end a hold: [`Self::frames_max`] buffers of 1536 bytes.
     pub(crate) const fn bytes_max(&self) -> u64 {
         self.frames_max as u64 * 1536
     }
 
-    /// Mean length from which on frames are TCP's large segments (bytes): sixteen times that of bulk data.
+    /// Returns the mean length from which on frames count as TCP's large segments (bytes): sixteen
+    /// times that of bulk data.
     pub(crate) const fn segment_bytes(&self) -> u64 {
         self.bulk_bytes.saturating_mul(1 << self.step)
     }
 
-    /// How long a load is measured while holds or naps of so long end (ns): a window has four of them.
+    /// Returns how long to measure a load under holds or naps of `hold_ns` (ns): at least four of
+    /// them, and a window.
     pub(crate) const fn window_of(&self, hold_ns: u64) -> u64 {
         let holds_ns = hold_ns.saturating_mul(1 << self.part);
         if holds_ns > self.window_ns { holds_ns } else { self.window_ns }
     }
 
-    /// Samples that count in an estimate of costs: a quarter of a failure's.
+    /// Returns the number of samples that count in an estimate of costs: a quarter of the longest
+    /// back-off.
     pub(crate) const fn samples(&self) -> u32 {
         (self.memory + 1) >> self.part
     }
 
-    /// Fewest samples before anything is said of costs.
+    /// Returns the fewest samples that give a cost.
     pub(crate) const fn samples_min(&self) -> u32 {
         2 * self.in_a_row
     }
 
-    /// Times after which most of the largest is forgotten, if none was as long since: the worst is rare, and is kept for
-    /// sixteen times as long as a failure.
+    /// Returns the number of times after which most of a largest time is forgotten, if none was as
+    /// long since. The worst case is rare, so it is kept for sixteen times as long as a failure.
     pub(crate) const fn times_to_forget(&self) -> u64 {
         (self.memory as u64 + 1) << self.step
     }
 
-    /// Pairs after which a trial ends one way or the other.
+    /// Returns the number of pairs after which a trial must end.
     pub(crate) const fn pairs_max(&self) -> u32 {
         self.pairs_min << self.part
     }
 
-    /// [`Self::loss_permille`], as a share.
+    /// Returns [`Self::loss_permille`] as a share.
     pub(crate) fn loss(&self) -> f64 {
         f64::from(self.loss_permille) / 1e3
     }
 
-    /// [`Self::fell_percent`], as a share.
+    /// Returns [`Self::fell_percent`] as a share.
     pub(crate) fn fell(&self) -> f64 {
         f64::from(self.fell_percent) / 1e2
     }
 
-    /// The weight of one sample in an estimate.
+    /// Returns the weight of one sample in an estimate.
     pub(crate) fn weight(&self) -> f64 {
         1.0 / f64::from(1u32 << self.step)
     }
 
-    /// Looks for which an interface counts after its last frame (ns), and after which a switch without traffic sleeps.
+    /// Returns how long an interface counts after its last frame, which is also the time after
+    /// which a switch without traffic sleeps (ns).
     pub const fn traffic_ns(&self) -> u64 {
         self.look_ns.saturating_mul(self.in_a_row as u64)
     }
 
-    /// A frame waits no longer for a worker that naps (ns), however long it may.
+    /// Returns the longest wait of a frame for a worker that naps (ns), whatever the budget.
     pub const fn wait_ns_max(&self) -> u64 {
         self.nap_ns_max + self.margin_ns + self.lead_ns_max
     }

@@ -1,19 +1,19 @@
 //! weir's decisions as pure code: time and samples in, verdicts out.
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or logs. Time is a `u64` of nanoseconds
-//! (or a `u32` of seconds where that is all a rule needs) that the caller passes in, from any
-//! monotonic origin. The same compiled code therefore runs under the engine on real time and under
-//! a simulation on virtual time, and a result from the one holds for the other.
+//! (or a `u32` of seconds) that the caller passes in, from any monotonic origin. The same compiled
+//! code therefore runs under the engine on real time and under a simulation on virtual time, and a
+//! result of the simulation holds for the engine.
 //!
 //! - [`aggregation`]: when frames that gather for a guest are due as a whole.
-//! - [`attempt`]: whether frames may be held in a way that no queue can judge by itself.
+//! - [`attempt`]: trials of holds that no single queue can judge.
 //! - [`budget`]: how a latency budget is split between the uplink and the guests' queues.
-//! - [`costs`]: what a call and an uplink wake-up cost, from CPU times.
+//! - [`costs`]: the cost of a call and of an uplink wake-up, from CPU times.
 //! - [`dispatch`]: which worker serves which queue.
 //! - [`lateness`]: how much earlier than a deadline to set the timer for it.
-//! - [`law`]: the constants of all these, each with what it trades.
+//! - [`law`]: the constants of all these, each with its trade-off.
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
-//! - [`pace`]: what a worker without work does: look on, nap, sleep.
+//! - [`pace`]: busy-polling, naps and sleep of a worker without work.
 //! - [`placement`]: on which processors workers and virtual processors run.
 //! - [`policing`]: which frames exceed what a receiver may get.
 //! - [`schedule`]: whose queue a worker serves next, and rate limits.

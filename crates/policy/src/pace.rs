@@ -1,77 +1,77 @@
-//! What a worker does when it has run out of work: look on, nap or sleep.
+//! Decides what a worker without work does: poll, nap or sleep.
 //!
-//! Sleeping costs a system call on either side, a wake-up and a guest's kick, some microseconds
-//! together. So a worker **looks on** for a while, kicks off, if work has lately come sooner than
-//! that; never for longer than a sleep would cost, so that it spends at most twice what the best
-//! choice would have cost (the ski-rental argument). Where looking on finds nothing it is not tried
-//! again for a growing number of sleeps.
+//! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds
+//! together. So a worker first **busy-polls** for a while, kicks off, if work has lately come
+//! sooner than that. It never polls for longer than a sleep would cost, so that it spends at most
+//! twice the cost of the best choice (the ski-rental argument). After polls that find nothing, a
+//! growing number of sleeps goes without a poll.
 //!
-//! Where frames come steadily but further apart, every one of them would cost a wake-up. There the
-//! worker **naps**: it sleeps for a part of the latency budget, kicks off, and takes what has come
-//! at once. A sender that waits for answers before it sends more would get slower by that; it is
-//! found out by the rate, which then falls, and naps end and are not tried again for a growing time.
-//! Where it falls too little for that, a while without naps tells whether they were the cause.
+//! Where frames come steadily but further apart, every frame would cost a wake-up. There the worker
+//! **naps**: it sleeps for a part of the latency budget, kicks off, and takes all new frames at
+//! once. A nap slows down a sender that waits for answers before it sends more, so the rate falls.
+//! Then naps end, and are not tried again for a growing time. Where the rate falls too little to
+//! tell, a while without naps shows whether they were the cause.
 
 use crate::hold_off::HoldOff;
 use crate::law::{LAW, Law};
 
-/// Longest nap (ns) that a worker takes while no receiver's latency budget is smaller than `budget_ns`: what the law's
-/// margin leaves of it. A hold counts from the earliest time at which a frame may have come, so that it has what a nap
-/// leaves.
+/// Returns the longest nap (ns) of a worker while `budget_ns` is the smallest latency budget among
+/// receivers: the budget less the law's margin. A hold counts from the earliest time at which a
+/// frame may have come, so it has the time that a nap leaves.
 fn nap_ns_max(law: &Law, budget_ns: u64) -> u64 {
     budget_ns.saturating_sub(law.margin_ns).min(law.nap_ns_max)
 }
 
-/// What a worker that has run out of work does next.
+/// The next step of a worker that has run out of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Look at the queues for so long (ns), kicks off; then tell [`Pace::polled`].
+    /// Look at the queues for this time (ns), kicks off; then tell [`Pace::polled`].
     Poll(u64),
-    /// Sleep for so long (ns), kicks off; then look at the queues.
+    /// Sleep for this time (ns), kicks off; then look at the queues.
     Nap(u64),
     /// Turn kicks on and sleep until one comes; then tell [`Pace::slept`].
     Sleep,
 }
 
-/// Naps, as the rate of frames lets them be.
+/// State of naps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Naps {
     period_start_ns: u64,
-    /// Frames served in this period, and bytes of these.
+    /// Frames served in this period, and their bytes.
     frames: u64,
     bytes: u64,
     /// Frames a second without naps, smoothed over some periods.
     rate: u64,
-    /// Periods of which that is known, since it jumped.
+    /// Periods over which `rate` is known, since its last jump.
     known: u32,
     nap_ns: u64,
     trial: Option<Trial>,
-    /// Naps are left out for a while, to see what comes without.
+    /// A comparison without naps, while one is under way.
     look: Option<Look>,
-    /// Judgements since the last time, and how many there have to be.
+    /// Judgements since the last comparison, and the number after which the next one is due.
     judged: u32,
     to_look: u32,
     hold_off: HoldOff,
     good_periods: u32,
 }
 
-/// Naps are taken, and may do harm.
+/// Observation of naps, which may do harm.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
-    /// Frames a second that there would be without.
+    /// Expected frames a second without naps.
     rate: u64,
-    /// What the first nap brings is not known yet: when it began (ns).
+    /// Beginning of the first nap (ns), until it is judged.
     first: Option<u64>,
     /// Frames since then.
     brought: u64,
-    /// In this many periods so many frames were expected, and so many came.
+    /// Periods judged so far, with the frames expected and the frames that came.
     periods: u32,
     expected: u64,
     came: u64,
     elapsed_ns: u64,
 }
 
-/// What comes without naps, beside what came with them.
+/// Observation without naps, compared with the rate under naps.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     /// Frames a second with naps.
@@ -82,7 +82,8 @@ struct Look {
 }
 
 impl Look {
-    /// More comes without naps, by a step and by more than chance makes of random arrivals.
+    /// Returns whether more frames come without naps: more by a step than chance makes of random
+    /// arrivals.
     fn finds_harm(&self, law: &Law) -> bool {
         let more = self.came.saturating_sub(frames_in(self.rate, self.elapsed_ns));
         more > (self.came >> law.step) + law.chance(self.came)
@@ -94,13 +95,15 @@ impl Trial {
         Self { rate, first, brought: 0, periods: 0, expected: 0, came: 0, elapsed_ns: 0 }
     }
 
-    /// Fewer came, by two steps and by more than chance makes of random arrivals.
+    /// Returns whether clearly fewer frames came: fewer by two steps than chance makes of random
+    /// arrivals.
     fn harms(&self, law: &Law) -> bool {
         let missing = self.expected.saturating_sub(self.came);
         missing > ((2 * self.expected) >> law.step) + law.chance(self.expected)
     }
 
-    /// Fewer came, by less than that, and more than nothing: the traffic may shrink, or naps do it.
+    /// Returns whether somewhat fewer frames came. The traffic may shrink, or naps may slow it
+    /// down.
     fn may_harm(&self, law: &Law) -> bool {
         let missing = self.expected.saturating_sub(self.came);
         missing > ((self.expected / 2) >> law.step) + law.chance(self.expected) / 2
@@ -123,13 +126,13 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Nothing is known of any load.
+    /// Returns a policy that knows no load.
     pub fn under(law: &'static Law) -> Self {
         Self { law, window_ns: 0, poll_hold_off: HoldOff::NONE, naps: Naps::default() }
     }
 
-    /// So many frames were served, of so many bytes together. Those that are tried again, since their receiver had no
-    /// buffers, count each time: a flooded guest gets less otherwise.
+    /// Counts served frames and their bytes. A frame that is tried again, since its receiver had no
+    /// buffers, counts each time: otherwise a flooded guest would get less.
     pub fn served(&mut self, frames: usize, bytes: u64) {
         let frames = frames as u64;
         self.naps.frames += frames;
@@ -139,8 +142,8 @@ impl Pace {
         }
     }
 
-    /// There is nothing to do. `budget_ns`: the smallest latency budget of those who may receive what
-    /// comes.
+    /// Decides what to do without work. `budget_ns` is the smallest latency budget among possible
+    /// receivers.
     pub fn rest(&mut self, now_ns: u64, budget_ns: u64) -> Rest {
         self.naps.judge_first(self.law, now_ns);
         self.naps.judge(self.law, now_ns, nap_ns_max(self.law, budget_ns));
@@ -153,11 +156,11 @@ impl Pace {
         }
     }
 
-    /// Looking on ended: with work after so many ns, or with none.
+    /// Notes the end of a poll: with work after `gap_ns`, or with none.
     pub fn polled(&mut self, gap_ns: Option<u64>) {
         let (shortest_ns, longest_ns) = (self.law.poll_ns_min(), self.law.sleep_ns());
         if let Some(gap_ns) = gap_ns {
-            // Wider at once, narrower by and by.
+            // The window grows at once and shrinks slowly.
             let narrower_ns = self.window_ns - (self.window_ns >> self.law.step);
             self.window_ns = (2 * gap_ns).max(narrower_ns).min(longest_ns);
             self.poll_hold_off.forget();
@@ -167,22 +170,22 @@ impl Pace {
         }
     }
 
-    /// A sleep ended with work.
+    /// Notes that a sleep ended with work.
     pub fn slept(&mut self) {
         self.poll_hold_off.tick();
     }
 }
 
 impl Naps {
-    /// After the first nap: one that brings next to nothing has kept somebody waiting who sends one frame at a
-    /// time, and need not be repeated until the period ends to know it.
+    /// Judges the first nap. A nap that brings next to nothing has delayed a sender that sends one
+    /// frame at a time. One such nap suffices to know it.
     fn judge_first(&mut self, law: &Law, now_ns: u64) {
         let Some(trial) = &mut self.trial else { return };
         let Some(since_ns) = trial.first else { return };
         let expected = frames_in(trial.rate, now_ns.saturating_sub(since_ns));
         let brought = std::mem::take(&mut trial.brought);
         if expected < law.frames_worth() {
-            // Cut short by a kick, it says nothing.
+            // A nap that a kick cut short says nothing.
             trial.first = Some(now_ns);
             return;
         }
@@ -192,7 +195,7 @@ impl Naps {
         }
     }
 
-    /// At the end of a period: begin, go on or end?
+    /// Judges a period at its end: begins, continues or ends naps.
     fn judge(&mut self, law: &Law, now_ns: u64, nap_ns_max: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.period_start_ns);
         if elapsed_ns < law.period_ns() {
@@ -201,12 +204,13 @@ impl Naps {
         let (came, bytes) = (std::mem::take(&mut self.frames), std::mem::take(&mut self.bytes));
         self.period_start_ns = now_ns;
         let rate = per_second(came, elapsed_ns);
-        // A sender of large segments has no more than about a millisecond's worth on its way (Linux: TCP small queues), and
-        // waits for what a longer nap completes, by less than a comparison of rates shows.
+        // A sender of large segments has at most about a millisecond's worth on its way (Linux: TCP
+        // small queues), and waits for completions that a longer nap delays. A comparison of rates
+        // does not show that loss.
         let large = bytes > came.saturating_mul(law.segment_bytes());
         let longest_ns = law.nap_ns_max >> if large { law.part } else { 0 };
         let nap_ns_max = nap_ns_max.min(longest_ns);
-        // Not longer than it takes to bring as many frames as small rings have room for.
+        // A nap brings no more frames than small rings have room for.
         self.nap_ns = nap_ns_max.min(law.frames() * 1_000_000_000 / rate.max(1));
         let Some(trial) = &mut self.trial else {
             return self.judge_without(law, rate, came, elapsed_ns, now_ns);
@@ -230,7 +234,7 @@ impl Naps {
                 self.look = Some(Look { rate, periods: 0, came: 0, elapsed_ns: 0 });
                 self.trial = None;
             } else {
-                // The traffic may grow and shrink.
+                // The next observation starts anew, since the traffic may grow and shrink.
                 *trial = Trial::new(rate, None);
             }
         }
@@ -241,7 +245,7 @@ impl Naps {
         }
     }
 
-    /// The same where no naps are taken.
+    /// Judges a period without naps.
     fn judge_without(&mut self, law: &Law, rate: u64, came: u64, elapsed_ns: u64, now_ns: u64) {
         if let Some(look) = &mut self.look {
             look.periods += 1;
@@ -257,11 +261,11 @@ impl Naps {
                 self.failed(law);
                 return;
             }
-            // Each frame without naps costs a wake-up: after one judgement at first, and after twice as many with each look
-            // that finds no harm.
+            // Each frame without naps costs a wake-up. So the first comparison comes after one
+            // judgement, and each comparison that finds no harm doubles the distance.
             (self.judged, self.to_look) = (0, (2 * self.to_look).clamp(1, law.frames_max));
         } else {
-            // Traffic that has just begun is not to be taken for what it was on average.
+            // The average does not describe traffic that has just begun.
             let sudden = rate > self.rate.saturating_mul(2);
             self.known = if sudden { 0 } else { self.known.saturating_add(1) };
             self.rate = if sudden {
@@ -282,7 +286,7 @@ impl Naps {
         }
     }
 
-    /// Naps do harm.
+    /// Ends naps that do harm.
     fn failed(&mut self, law: &Law) {
         self.trial = None;
         self.hold_off.failed(law);
@@ -309,7 +313,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
     const FRAME_BYTES: u64 = 1_514;
 
-    /// What a worker did in a run.
+    /// Counts of a worker's actions in a run.
     #[derive(Debug, Default)]
     struct Did {
         polls: u64,
@@ -319,8 +323,8 @@ mod tests {
         frames: u64,
     }
 
-    /// A worker and a sender in virtual time. `next(now, left)` says when the next frame comes, given
-    /// the time at which the one before was taken and when it was sent.
+    /// Plays a worker and a sender in virtual time. `next(now, left)` returns the time of the next
+    /// frame, given when the previous one was taken and when it was sent.
     fn run(pace: &mut Pace, from_ns: u64, for_ns: u64, next: impl Fn(u64, u64) -> u64) -> Did {
         let mut did = Did::default();
         let (mut now, mut sent) = (from_ns, from_ns);
@@ -364,7 +368,7 @@ mod tests {
     #[test]
     fn work_that_comes_at_once_is_waited_for_awake() {
         let mut pace = Pace::default();
-        // Each frame comes 3 us after the one before was taken: a sender that waits for answers.
+        // Each frame comes 3 us after the previous one was taken: a sender that waits for answers.
         let did = run(&mut pace, 0, SECOND_NS / 10, |taken, _| taken + 3_000);
         assert!(did.frames > 30_000, "{did:?}");
         assert!(did.sleeps < 100, "{did:?}");
@@ -415,12 +419,12 @@ mod tests {
         assert!(did.frames / (did.naps + did.sleeps) >= 50, "{did:?}");
     }
 
-    /// What a worker does after a load of so many frames in each period, which has lasted long enough.
+    /// Returns a worker's choice after a long load of `frames` in each period.
     fn rest_after(frames: usize, budget_ns: u64) -> Rest {
         rest_after_frames_of(FRAME_BYTES, frames, budget_ns)
     }
 
-    /// The same with frames of so many bytes.
+    /// Returns the same for frames of `bytes`.
     fn rest_after_frames_of(bytes: u64, frames: usize, budget_ns: u64) -> Rest {
         let mut pace = Pace::default();
         for period in 0..=u64::from(LAW.in_a_row) {
@@ -467,7 +471,8 @@ mod tests {
     #[test]
     fn a_sender_that_naps_slow_down_is_left_alone() {
         let mut pace = Pace::default();
-        // Each frame comes 12 us after the one before was taken: naps would stretch that to 900.
+        // Each frame comes 12 us after the previous one was taken: naps would stretch the gap to
+        // 900.
         let did = run(&mut pace, 0, SECOND_NS, |taken, _| taken + 12_000);
         assert!(did.naps < 15 && did.frames > SECOND_NS / 12_000 * 49 / 50, "{did:?}");
     }
@@ -475,8 +480,8 @@ mod tests {
     #[test]
     fn a_sender_that_naps_slow_down_by_little_is_left_alone_too() {
         let mut pace = Pace::default();
-        // Each fortieth frame comes when the one before was taken, the others 50 us apart: in 2 ms, or half a
-        // nap longer.
+        // Each fortieth frame comes when the previous one was taken, the others 50 us apart: in 2
+        // ms, or half a nap longer.
         let sent_so_far = std::cell::Cell::new(0u64);
         let did = run(&mut pace, 0, 20 * SECOND_NS, |taken, sent| {
             sent_so_far.set(sent_so_far.get() + 1);

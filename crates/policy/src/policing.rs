@@ -1,18 +1,18 @@
-//! Policing: of what comes for a receiver, what exceeds its rate is refused, and nothing ever waits.
+//! Policing: refuses the frames for a receiver that exceed its rate. No frame waits.
 //!
-//! The generic cell rate algorithm (ITU-T I.371, virtual scheduling) in one atomic word: the time at which the
-//! bucket would be full again if nothing more came. Workers that deliver to one receiver at the same time share
-//! it without a lock.
+//! This is the generic cell rate algorithm (ITU-T I.371, virtual scheduling) in one atomic word:
+//! the time at which the bucket will be full again. Workers that deliver to one receiver at the
+//! same time share the word without a lock.
 //!
-//! [`TokenBucket`](crate::schedule::TokenBucket) is the other way round: it says how long a *sender* is to
-//! wait, which a receiver's frames cannot.
+//! [`TokenBucket`](crate::schedule::TokenBucket) solves the opposite task: it says how long a
+//! *sender* has to wait, while a receiver's frames cannot wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_limits::{BURST_MAX, FRAME_LEN_MAX, HEAD_LEN};
 
-/// Parts of a nanosecond, in which times are counted here: a short frame at a high rate takes less than one.
-/// A `u64` of them lasts for nine years of the clock.
+/// Units of time in a nanosecond, since a short frame at a high rate takes less than one. A `u64`
+/// of these units lasts for nine years of the clock.
 const PARTS_PER_NS: u64 = 64;
 const PARTS_PER_S: u64 = PARTS_PER_NS * 1_000_000_000;
 
@@ -20,31 +20,31 @@ const PARTS_PER_S: u64 = PARTS_PER_NS * 1_000_000_000;
 const _: () = assert!(FRAME_LEN_MAX as u64 * (1 + HEAD_LEN as u64) * 8 < u64::MAX / PARTS_PER_S);
 const _: () = assert!(BURST_MAX <= u64::BITS as usize);
 
-/// A rate with a burst. What a token is (a bit, a packet) is the caller's.
+/// A rate with a burst. The caller defines a token (a bit, a packet).
 ///
-/// What passes in any time `t` is at most rate x t + burst; where a frame is longer than the burst, which passes
-/// if nothing is owed, that frame instead of the burst.
+/// In any time `t` at most rate x t + burst passes. A frame longer than the burst passes if nothing
+/// is owed, and then takes the place of the burst in that bound.
 #[derive(Debug)]
 pub struct Gcra {
     per_s: u64,
     burst: u64,
-    /// How long before that time a frame may come: what the burst takes at the rate.
+    /// Largest debt that still lets a frame pass: the burst's time at the rate.
     tolerance: u64,
-    /// When the bucket is full again.
+    /// Time at which the bucket is full again.
     full_at: AtomicU64,
 }
 
-/// What [`Gcra::pass`] says of some frames.
+/// Result of [`Gcra::pass`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Bit i: the i-th passes.
+    /// Frames that pass: bit i is the i-th frame.
     pub frames: u64,
-    /// When the bucket is full again after them.
+    /// Time at which the bucket is full again after them.
     full_at: u64,
 }
 
 impl Gcra {
-    /// A full bucket; neither may be 0, which counts as 1.
+    /// Returns a full bucket. A rate or burst of 0 counts as 1.
     pub fn new(per_s: u64, burst: u64) -> Self {
         let per_s = per_s.max(1);
         let burst = burst.max(1);
@@ -53,8 +53,8 @@ impl Gcra {
         Self { per_s, burst, tolerance, full_at: AtomicU64::new(0) }
     }
 
-    /// Which of the first 64 frames may pass now; they are paid for. `frames` says what each costs (tokens).
-    /// Of them only those count that `which` has a bit for.
+    /// Decides which of the first 64 frames pass now, and charges for them. `frames` gives the cost
+    /// of each (tokens). Only frames with a bit in `which` count.
     pub fn pass(
         &self,
         now_ns: u64,
@@ -76,7 +76,7 @@ impl Gcra {
             if passed.frames == 0 {
                 return passed;
             }
-            // Nothing else is published by it.
+            // Relaxed suffices: the word publishes no other data.
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             let after = passed.full_at;
             match self.full_at.compare_exchange_weak(before, after, success, failure) {
@@ -86,36 +86,38 @@ impl Gcra {
         }
     }
 
-    /// Whether one frame of `tokens` would pass now. Nobody pays.
+    /// Returns whether one frame of `tokens` would pass now, without a charge.
     pub fn would_pass(&self, now_ns: u64, tokens: u32) -> bool {
         let owed = self.full_at.load(Ordering::Relaxed).saturating_sub(parts(now_ns));
         owed <= self.tolerance.saturating_sub(self.cost(tokens))
     }
 
-    /// Whether one frame may pass now, which is paid for. Unlike with [`pass`](Self::pass), one of more `tokens` than the
-    /// burst never passes.
+    /// Returns whether one frame passes now, and charges for it. Unlike [`pass`](Self::pass), it
+    /// never passes a frame of more `tokens` than the burst.
     pub fn pass_within_burst(&self, now_ns: u64, tokens: u32) -> bool {
         u64::from(tokens) <= self.burst && self.pass(now_ns, 1, [tokens].into_iter()).frames != 0
     }
 
-    /// What [`pass_within_burst`](Self::pass_within_burst) would say. Nobody pays.
+    /// Returns the result of [`pass_within_burst`](Self::pass_within_burst) without a charge.
     pub fn would_pass_within_burst(&self, now_ns: u64, tokens: u32) -> bool {
         u64::from(tokens) <= self.burst && self.would_pass(now_ns, tokens)
     }
 
-    /// Some of the frames that `passed` went nowhere after all: takes back what they have cost (tokens each).
+    /// Gives back the cost (tokens) of frames in `passed` that were not delivered.
     ///
-    /// Nothing once the bucket may have been full since: then time has paid for them. (A worker that loses its
-    /// core between its look at the clock and this may give back what time has paid: so much more passes, once.)
+    /// It gives nothing back once the bucket may have been full since: then time has paid for the
+    /// frames. (A worker that loses its core after its look at the clock may give back what time
+    /// has paid. Then that much more passes, once.)
     pub fn give_back(&self, now_ns: u64, passed: &Passed, frames: impl Iterator<Item = u32>) {
         if parts(now_ns) <= passed.full_at {
-            // Until now every other worker has added to what this one left: no less is there.
+            // Other workers have only added to this value, so the cost is still in it.
             let cost = frames.map(|tokens| self.cost(tokens)).sum();
             self.full_at.fetch_sub(cost, Ordering::Relaxed);
         }
     }
 
-    /// How long that takes at the rate, rounded up. No frame has so many bits that it would overflow.
+    /// Returns the time that `tokens` take at the rate, rounded up. No frame has enough bits to
+    /// overflow it.
     fn cost(&self, tokens: u32) -> u64 {
         u64::from(tokens).saturating_mul(PARTS_PER_S).div_ceil(self.per_s)
     }
@@ -134,7 +136,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
     const ALL: u64 = u64::MAX;
 
-    /// Tokens that pass of `frames`, all at once.
+    /// Passes `frames` at once. Returns the tokens that passed.
     fn pass(bucket: &Gcra, now_ns: u64, frames: &[u32]) -> (Passed, u64) {
         let passed = bucket.pass(now_ns, ALL, frames.iter().copied());
         let tokens = frames.iter().enumerate().filter(|(i, _)| passed.frames >> i & 1 != 0);
@@ -155,7 +157,7 @@ mod tests {
             for (pause_ns, frames, undone) in bursts {
                 now_ns += pause_ns;
                 let (passed, tokens) = pass(&bucket, now_ns, &frames);
-                // Some of them do not get there.
+                // Some of these frames are not delivered.
                 let undone = undone & passed.frames;
                 let lost: Vec<u32> =
                     frames.iter().enumerate().filter(|(i, _)| undone >> i & 1 != 0).map(|(_, t)| *t).collect();
@@ -186,7 +188,7 @@ mod tests {
                 offered += 64 * u64::from(frame);
             }
             let came = rate * (time_ns - 2 * pause_ns) / SECOND_NS + burst - u64::from(frame);
-            // A part of a nanosecond at most is rounded away for each frame.
+            // Rounding loses at most one unit of time per frame.
             let least = came.min(offered);
             prop_assert!(passed + least / 500 + 64 * u64::from(frame) >= least, "{passed} of {least}");
         }

@@ -1,8 +1,8 @@
-//! Whether a longer hold slows the load down: stretches of traffic with it and without, in turn.
+//! Tests whether a longer hold slows the load down, in alternating stretches with it and without.
 
 use crate::law::Law;
 
-/// What passed in a stretch of time, from one delivery to another.
+/// Traffic of a stretch, from one delivery to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) frames: u64,
@@ -16,18 +16,20 @@ impl Passed {
         (self.frames as f64 / ns, self.bytes as f64 / ns)
     }
 
-    /// Frames per second.
+    /// Returns the frames per second.
     pub(crate) fn frame_rate(self) -> f64 {
         self.rates().0 * 1e9
     }
 }
 
-/// By which share of the mean of both `held` is slower than `prompt`; negative if it is faster. Exchanged, they give the
-/// same with the other sign: rates that vary by themselves have a mean of nothing.
+/// Returns by which share of the mean `held` is slower than `prompt`; negative if it is faster.
+/// Exchanged arguments give the same value with the other sign, so that the mean loss of random
+/// rates is zero.
 ///
-/// Frames count and bytes count, since a bulk transfer would hide requests in the bytes and
-/// datagrams would hide a bulk transfer in the frames. What one of them gains makes up for what the
-/// other loses: held segments are merged into fewer frames, with as many bytes. If neither loses, the smaller gain counts.
+/// Both frames and bytes count, since a bulk transfer would hide requests in the bytes and
+/// datagrams would hide a bulk transfer in the frames. A gain of one makes up for a loss of the
+/// other: held segments are merged into fewer frames with as many bytes. If neither loses, the
+/// smaller gain counts.
 fn loss(held: Passed, prompt: Passed) -> f64 {
     let ((frames, bytes), (frames_prompt, bytes_prompt)) = (held.rates(), prompt.rates());
     let share = |held: f64, prompt: f64| match held + prompt {
@@ -39,12 +41,13 @@ fn loss(held: Passed, prompt: Passed) -> f64 {
     if worse > 0.0 { worse + better.min(0.0) } else { worse }
 }
 
-/// The loss of a rate that has fallen to another load's. In both of the first two pairs it is harm, whatever the noise.
+/// Returns the loss from which on a rate counts as another load's. Such a loss in both of the first
+/// two pairs is harm, whatever the noise.
 fn plain(law: &Law) -> f64 {
     2.0 * (1.0 - law.fell()) / (1.0 + law.fell())
 }
 
-/// What a trial has found.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     Unclear,
@@ -52,16 +55,16 @@ pub(crate) enum Finding {
     Harmful,
 }
 
-/// A comparison under way of the level `upper` against `lower`.
+/// A comparison of the level `upper` with `lower`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial {
     pub(crate) upper: usize,
     pub(crate) lower: usize,
-    /// Stretches so far.
+    /// Number of stretches so far.
     stretches: u32,
-    /// The first of the pair that is under way.
+    /// First stretch of the present pair.
     first: Passed,
-    /// One stretch of that pair is like no other.
+    /// One stretch of the present pair is exceptional.
     odd: bool,
     pairs: u32,
     /// Sum and sum of squares of the pairs' losses.
@@ -86,8 +89,8 @@ impl Trial {
         }
     }
 
-    /// The level that the stretch under way is for: upper, lower, lower, upper and again, so that
-    /// a load which grows or fades favours neither.
+    /// Returns the level of the present stretch: upper, lower, lower, upper and so on, so that a
+    /// load that grows or fades favours neither.
     pub(crate) fn level(&self) -> usize {
         if self.holds_now() { self.upper } else { self.lower }
     }
@@ -96,7 +99,7 @@ impl Trial {
         matches!(self.stretches % 4, 0 | 3)
     }
 
-    /// The stretch at [`Self::level`] has ended. `odd`: its pair is not to be judged by.
+    /// Takes the traffic of a stretch at [`Self::level`]. An `odd` stretch excludes its pair.
     pub(crate) fn stretch(&mut self, law: &Law, passed: Passed, odd: bool) -> Finding {
         let held = self.holds_now();
         self.stretches += 1;
@@ -116,14 +119,15 @@ impl Trial {
         self.finding(law)
     }
 
-    /// Every pair has had a plain loss, and there are enough of them that chance has no part in it.
+    /// Returns whether every pair has a plain loss, with enough pairs to exclude chance.
     pub(crate) fn always_slower(&self, law: &Law) -> bool {
         self.pairs >= law.pairs_min && self.plain == self.pairs
     }
 
-    /// One comparison for all that is tried by turns. What costs no more than the law tolerates is harmless: once the
-    /// error is as small, or after half of all pairs. What costs more, by more than chance makes of it, is harm: few pairs
-    /// estimate the error badly, so half as many errors are enough at the last pair as at first.
+    /// Judges the pairs, by one rule for all trials. A mean loss within the law's tolerance is
+    /// harmless once the error is as small, or after half of all pairs. A larger loss is harm if it
+    /// exceeds chance. Few pairs estimate the error badly, so the last pair needs half as many
+    /// errors as the first.
     fn finding(&self, law: &Law) -> Finding {
         if self.plain >= 2 && self.plain == self.pairs {
             return Finding::Harmful;
@@ -160,10 +164,10 @@ mod tests {
         Passed { frames, bytes, ns: 1_000_000 }
     }
 
-    /// So many frames make a stretch odd.
+    /// Number of frames that makes a stretch odd.
     const ODD: u64 = 7;
 
-    /// Runs a trial in which each stretch passes what `frames` says for it.
+    /// Runs a trial in which each stretch passes the frames that `frames` returns.
     fn outcome(frames: impl Fn(bool, u32) -> u64) -> (Finding, u32) {
         let mut trial = Trial::new(3, 0);
         loop {

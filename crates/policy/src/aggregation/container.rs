@@ -1,13 +1,13 @@
-//! What has gathered in a container, and when it is due.
+//! The contents of a container, and when the container is due.
 
 use weir_limits::CONTAINER_BYTES_DEFAULT;
 
-/// What ends a container, beside its timeout.
+/// Limits that end a container before its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A container with so many bytes of frames is full.
+    /// Bytes of frames that fill a container.
     pub bytes: u32,
-    /// A container with so many frames is full.
+    /// Frames that fill a container; `None`: any number.
     pub frames: Option<u32>,
 }
 
@@ -18,7 +18,7 @@ impl Default for Limits {
     }
 }
 
-/// The container that is being filled: what is in it, not the frames themselves.
+/// The container that is being filled. It counts its frames and does not hold them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Container {
     content: Option<Content>,
@@ -26,18 +26,19 @@ pub struct Container {
 
 #[derive(Clone, Copy, Debug)]
 struct Content {
-    /// When the earliest frame reached weir (ns).
+    /// Time at which the earliest frame reached weir (ns).
     earliest_ns: u64,
-    /// When the latest ones were added (ns).
+    /// Time of the latest addition (ns).
     latest_ns: u64,
-    /// How often frames were added.
+    /// Number of additions.
     additions: u32,
     frames: u32,
     bytes: u64,
 }
 
 impl Container {
-    /// Adds frames that came together at `now_ns`, the earliest of which reached weir at `arrived_ns`.
+    /// Adds frames that came together at `now_ns`. The earliest of them reached weir at
+    /// `arrived_ns`.
     pub fn add(&mut self, now_ns: u64, frames: u32, bytes: u64, arrived_ns: u64) {
         let before = self.content.unwrap_or(Content {
             earliest_ns: u64::MAX,
@@ -55,8 +56,8 @@ impl Container {
         });
     }
 
-    /// When it has to go (ns): never, while it is empty; at once (0), when it is full; otherwise
-    /// `timeout_ns` after its earliest frame reached weir.
+    /// Returns when the container has to go (ns): never while it is empty, at once (0) when it is
+    /// full, otherwise `timeout_ns` after its earliest frame reached weir.
     pub fn due_ns(&self, limits: &Limits, timeout_ns: u64) -> u64 {
         let Some(content) = self.content else { return u64::MAX };
         let full = content.bytes >= limits.bytes.into()
@@ -64,17 +65,18 @@ impl Container {
         if full { 0 } else { content.earliest_ns.saturating_add(timeout_ns) }
     }
 
-    /// When nothing will have joined it for `quiet_ns` (ns); never, while it is empty.
+    /// Returns when the container will have gained nothing for `quiet_ns` (ns); never while it is
+    /// empty.
     pub fn quiet_at_ns(&self, quiet_ns: u64) -> u64 {
         self.content.map_or(u64::MAX, |content| content.latest_ns.saturating_add(quiet_ns))
     }
 
-    /// Whether nothing has joined what it was opened with.
+    /// Returns whether nothing has joined the first addition.
     pub fn is_alone(&self) -> bool {
         self.content.is_some_and(|content| content.additions == 1)
     }
 
-    /// It is handed over: the next one is empty.
+    /// Empties the container after it was handed over.
     pub fn clear(&mut self) {
         self.content = None;
     }

@@ -1,9 +1,9 @@
 //! When a container of frames is due (Thakur 2014, after Bourguiba 2012).
 //!
-//! Frames for one guest gather in a *container* that is handed over as a whole: one publication, one
-//! call, and for a guest that unpacks them itself one buffer. [`Container`] knows what has gathered and
-//! when that is due by its size and its timeout; [`Playout`] estimates whether it is worth waiting for
-//! more. The policies `aggregate` and `aggregate-adaptive` of [`crate::moderation`] are made of them.
+//! Frames for one guest gather in a *container* that is handed over as a whole: one publication,
+//! one call, and for a guest that unpacks them itself one buffer. [`Container`] counts its frames
+//! and knows when size or timeout make it due; [`Playout`] estimates whether it is worth waiting
+//! for more. The policies `aggregate` and `aggregate-adaptive` of [`crate::moderation`] use both.
 
 mod container;
 mod playout;

@@ -11,9 +11,9 @@
 //! The paper prints both recurrences without the new sample n_i: a misprint, with which D and V would
 //! forget and never learn. These are Ramjee's.
 
-/// Weight of what was known before; the new sample has the rest.
+/// Weight of the past; the new sample has the rest.
 const ALPHA: f64 = 0.99;
-/// How many times the mean deviation the playout time lies above the mean.
+/// Number of mean deviations by which the playout time exceeds the mean.
 const DEVIATIONS: f64 = 4.0;
 
 /// Mean and mean deviation of a delay, both smoothed.
@@ -31,8 +31,8 @@ struct Estimate {
 }
 
 impl Playout {
-    /// Takes the delay of one more packet (ns). The first one is the first mean: an estimate that
-    /// began at zero would take hundreds of packets to come up to it.
+    /// Takes the delay of one more packet (ns). The first delay becomes the mean: an estimate that
+    /// began at zero would take hundreds of packets to reach it.
     pub fn sample(&mut self, delay_ns: u64) {
         let delay_ns = delay_ns as f64;
         let Estimate { mean_ns, deviation_ns } =
@@ -42,12 +42,11 @@ impl Playout {
         self.estimate = Some(Estimate { mean_ns, deviation_ns });
     }
 
-    /// The playout time P (ns), at most `timeout_ns`, the paper's T_o; `None` before the first sample,
-    /// for which the paper takes T_o.
+    /// Returns the playout time P (ns), at most `timeout_ns`, the paper's T_o. Returns `None`
+    /// before the first sample, where the paper takes T_o.
     pub fn playout_ns(&self, timeout_ns: u64) -> Option<u64> {
         let Estimate { mean_ns, deviation_ns } = self.estimate?;
-        // Rounded: a mean of equal samples that lost its last bit is still that sample. The cast
-        // saturates.
+        // Rounding restores a mean of equal samples that lost its last bit. The cast saturates.
         let playout_ns = (mean_ns + DEVIATIONS * deviation_ns).round() as u64;
         Some(playout_ns.min(timeout_ns))
     }

@@ -1,15 +1,15 @@
-//! The policies that aggregate against each other and against none, on played arrivals.
+//! Compares the aggregating policies with each other and with no aggregation, on played arrivals.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
 
 use crate::moderation::{Batch, Delivery, Kind, Settings, Verdict};
 
-/// The container's timeout. Gaps are given in parts of it.
+/// The container's timeout. Gaps are stated as parts of it.
 const TIMEOUT_NS: u64 = 1_000_000;
 const FRAME_BYTES: u64 = 64;
 
-/// The next gap of a Poisson process (ns).
+/// Draws the next gap of a Poisson process (ns).
 fn random_gap_ns(random: &mut SplitMix64, mean_ns: f64) -> u64 {
     (-(1.0 - random.random::<f64>()).ln() * mean_ns) as u64
 }
@@ -38,7 +38,7 @@ fn bursts(count: usize, len: u64, gap_ns: u64, pause_ns: f64) -> Vec<u64> {
     times
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Outcome {
     /// Mean time from a frame's arrival to its release (ns).
@@ -48,7 +48,7 @@ struct Outcome {
     containers_per_frame: f64,
 }
 
-/// A policy and what waits for it.
+/// A policy and the frames that wait for it.
 struct Run {
     policy: Box<dyn crate::moderation::Moderation>,
     waiting: Vec<u64>,
@@ -75,7 +75,7 @@ impl Run {
         }
     }
 
-    /// Lets everything happen that is due by `until_ns`.
+    /// Plays every event that is due by `until_ns`.
     fn advance(&mut self, until_ns: u64) {
         while let Some(due_ns) = self.due_ns.filter(|due_ns| *due_ns <= until_ns) {
             let verdict = self.policy.expired(due_ns);
@@ -91,8 +91,8 @@ impl Run {
         self.act(now_ns, verdict);
     }
 
-    /// Lets everything go; the first tenth of the frames, while estimates settle, is left out of the
-    /// delays.
+    /// Releases the remaining frames. The first tenth of the frames does not count in the delays,
+    /// since estimates settle meanwhile.
     fn finish(mut self) -> Outcome {
         self.advance(u64::MAX);
         assert!(self.waiting.is_empty());
@@ -112,7 +112,7 @@ fn run(kind: Kind, arrivals: &[u64]) -> Outcome {
     run.finish()
 }
 
-/// The same arrivals under a fixed timeout and under the adaptive one.
+/// Plays the same arrivals under a fixed timeout and under the adaptive one.
 fn fixed_and_adaptive(arrivals: &[u64]) -> (Outcome, Outcome) {
     let both = (run(Kind::Aggregate, arrivals), run(Kind::AggregateAdaptive, arrivals));
     println!("fixed {:?}, adaptive {:?}", both.0, both.1);
@@ -178,7 +178,7 @@ fn the_release_time_follows_a_rate_that_changes() {
     let mut now_ns = 0;
     for round in 0..20u64 {
         for i in 0..4000u64 {
-            // The frames of a slow stretch are few: a stretch has about one length in time.
+            // Slow stretches have fewer frames, so that all stretches last about equally long.
             let slow = round.is_multiple_of(2);
             if slow && i >= 100 {
                 break;
@@ -188,13 +188,15 @@ fn the_release_time_follows_a_rate_that_changes() {
         }
     }
     let (fixed, adaptive) = fixed_and_adaptive(&arrivals);
-    // Each time that the rate rises, a few hundred frames go at once until it is believed.
+    // After each rise of the rate a few hundred frames go at once, until the policy believes the
+    // new rate.
     let learning = 10.0 * 250.0 / arrivals.len() as f64;
     assert!(adaptive.containers_per_frame <= fixed.containers_per_frame + learning);
     assert!(adaptive.delay_ns <= fixed.delay_ns);
 }
 
-/// A sender that waits for the answer to each frame, which takes it `round_trip_ns` after its release.
+/// Plays a sender that waits for the answer to each frame. The answer comes `round_trip_ns` after
+/// the frame's release.
 fn requests(kind: Kind, count: usize, round_trip_ns: u64) -> Outcome {
     let mut run = Run::new(kind);
     let mut now_ns = 0;

@@ -5,8 +5,8 @@ use super::*;
 const LOOK_NS: u64 = 100_000_000;
 const BUDGET_NS: u64 = 1_000_000;
 
-/// Looks so often at interfaces that have what `frames` says (whether held, at which look, which interface); gives for
-/// how many looks they were held.
+/// Plays `count` looks over interfaces whose traffic `frames` gives (whether held, number of the
+/// look, interface). Returns the number of looks that were held.
 fn looks(
     attempt: &mut Attempt,
     count: u32,
@@ -48,7 +48,7 @@ fn a_load_that_is_slower_for_it_is_held_ever_more_rarely() {
 #[test]
 fn one_that_hardly_gets_anything_any_more_is_enough() {
     let mut attempt = Attempt::default();
-    // What it loses the others gain.
+    // Interface 2's loss is the others' gain.
     let robbed = |held, _, vif| match (held, vif) {
         (true, 0) => 500,
         (true, _) => 1_100,
@@ -89,7 +89,7 @@ fn another_interface_or_a_rate_that_falls_is_reason_to_compare_again() {
     assert_eq!(attempt.why(), Why::Tried);
     looks(&mut attempt, 30, 4, |_, _, _| 1_000);
     assert_eq!(attempt.why(), Why::Harmless);
-    // Bulk transfers have become clients that wait for answers.
+    // Bulk transfers turn into clients that wait for answers.
     let waits = |held, _, _| if held { 500 } else { 1_500 };
     assert!(looks(&mut attempt, 60, 4, waits) < 8);
     assert_eq!(attempt.why(), Why::Slower);

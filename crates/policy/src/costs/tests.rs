@@ -4,12 +4,12 @@ use super::*;
 
 const ELAPSED_NS: u64 = 100_000_000;
 
-/// A guest or worker with these costs, whose CPU times are read with `noise` (a share of them).
+/// A guest or worker with known costs. Readings of its CPU time have `noise` (a share).
 #[derive(Clone, Copy, Debug)]
 struct Machine {
     event_ns: f64,
     frame_ns: f64,
-    /// CPUs in use for something else.
+    /// CPUs that are busy with other work.
     idle: f64,
     noise: f64,
 }
@@ -29,7 +29,7 @@ fn machine() -> impl Strategy<Value = Machine> {
         .prop_map(|(event_ns, frame_ns, idle, noise)| Machine { event_ns, frame_ns, idle, noise })
 }
 
-/// Rates of events (a second) and frames, and a number for the noise.
+/// Generates rates of events and frames (per second), and a number for the noise.
 fn samples() -> impl Strategy<Value = Vec<(u64, u64, f64)>> {
     prop::collection::vec((50..4_000u64, 500..20_000u64, 0.0..1.0), 300)
 }
@@ -70,7 +70,7 @@ proptest! {
 
 const MACHINE: Machine = Machine { event_ns: 4_000.0, frame_ns: 900.0, idle: 0.05, noise: 0.01 };
 
-/// A number between 0 and 1 that looks random.
+/// Returns a number between 0 and 1 that looks random.
 fn random(at: u64) -> f64 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / (1u64 << 24) as f64
 }

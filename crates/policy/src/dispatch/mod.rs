@@ -1,9 +1,9 @@
-//! Which worker serves which queue, by load (Zhang 2010: event channel dispatch).
+//! Decides which worker serves which queue, by load (Zhang 2010: event channel dispatch).
 //!
-//! Given how busy each queue kept its worker, a [`Dispatch`] says which queues move. There are two
-//! [aims](Aim): the same load for all workers, or as few workers as suffice. Either way
-//! a move must be worth it, and a queue that has moved stays for a while. A queue that alone is more
-//! than a worker can do gets a second one, if one is idle, unless it is to be served by itself.
+//! A [`Dispatch`] takes how busy each queue kept its worker, and says which queues move. There are
+//! two [aims](Aim): equal load for all workers, or as few workers as suffice. A move must be worth
+//! its cost, and a queue that has moved stays for a while. A queue that exceeds one worker gets a
+//! second one, if a worker is idle and the queue is not marked as served alone.
 
 #[cfg(test)]
 mod tests;
@@ -11,50 +11,50 @@ mod tests;
 use crate::hold_off::HoldOff;
 use crate::law::LAW;
 
-/// A whole core, in the unit of loads: millionths.
+/// A whole core, in the unit of loads (millionths).
 pub const CORE: u32 = 1_000_000;
 
-/// Above this a worker is too busy: what comes in a burst would wait.
+/// Load above which a worker is too busy: bursts would wait.
 const HIGH: u32 = CORE / 5 * 4;
-/// Two workers whose loads fit into this are one too many.
+/// Sum of two workers' loads at or below which one of the two is superfluous.
 const LOW: u32 = CORE / 2;
-/// A move must make the larger of two loads smaller by this.
+/// Least decrease of the larger of two loads that justifies a move.
 const GAIN_MIN: u32 = CORE / 20;
-/// A queue that keeps its worker less busy than this has no traffic worth moving.
+/// Load below which a queue has no traffic worth moving.
 const IDLE: u32 = CORE / 1000;
-/// A queue that keeps its worker so busy may have more than one can do.
+/// Load from which on a queue may exceed one worker.
 const FULL: u32 = CORE / 10 * 9;
-/// A worker with no more than this to do has time for another's queue.
+/// Largest load of a worker that can help with another's queue.
 const SPARE: u32 = CORE / 10;
-/// Steps for which a queue stays where it was moved to.
+/// Steps for which a queue stays after a move.
 const STAYS: u8 = 10;
-/// Steps in a row in which two workers must have been one too many.
+/// Consecutive steps in which a worker must have been superfluous.
 const UNDER_STEPS: u32 = 2;
-/// Moves of one step.
+/// Largest number of moves in one step.
 const MOVES_MAX: usize = 16;
 
-/// What dispatching is for.
+/// The aim of dispatching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
     /// All workers equally busy.
     Spread,
-    /// As few workers as keep each below four fifths of a core. Where one is above it, all share its work
-    /// alike at first: it may have more to do than it shows.
+    /// As few workers as keep each below four fifths of a core. Where a worker exceeds that, loads
+    /// are made equal first, since such a worker may have more to do than it shows.
     Pack,
 }
 
-/// A queue, and how busy it kept the worker that it has.
+/// A queue, and how busy it kept its worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Its worker's number.
+    /// Number of the queue's worker.
     pub worker: usize,
-    /// Time that its bursts took, in millionths of a core; of both its workers where it has two.
+    /// Time that the queue's bursts took, in millionths of a core, on both workers if it has two.
     pub load: u32,
-    /// Steps for which it is not moved again; [`Dispatch::step`] counts them.
+    /// Steps for which the queue does not move again; [`Dispatch::step`] counts them down.
     pub stays: u8,
-    /// A second worker that serves it.
+    /// Second worker that serves the queue.
     pub helper: Option<usize>,
-    /// It is to have no other worker beside its own.
+    /// Forbids a second worker.
     pub alone: bool,
 }
 
@@ -64,32 +64,32 @@ impl Queue {
     }
 }
 
-/// A queue is to have another worker, or a helper, or none any more.
+/// A change of a queue: another worker, a helper, or no helper any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Its index among those given.
+    /// Index of the queue in the slice given.
     pub queue: usize,
-    /// The worker's number; of the helper where it gets or loses one.
+    /// Number of the new worker, or of the helper that the queue gains or loses.
     pub to: usize,
-    /// Why.
+    /// Reason of the change.
     pub reason: Reason,
 }
 
-/// Why a queue moved.
+/// Reason why a queue moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Its worker was too busy, or much busier than another.
     Relieved,
-    /// Its worker and another were one too many.
+    /// Its worker and another had work for one only.
     Joined,
-    /// It keeps its worker busy by itself: another one, which is idle, is to serve it as well.
+    /// The queue alone keeps its worker busy: an idle worker helps.
     Helped,
-    /// Its worker is to serve it alone again.
+    /// Its worker serves the queue alone again.
     Alone,
 }
 
 impl Reason {
-    /// In words.
+    /// Returns the reason in words.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Relieved => "its worker was busier",
@@ -100,31 +100,31 @@ impl Reason {
     }
 }
 
-/// The policy of one switch. It is asked in regular steps.
+/// The policy of one switch, asked in regular steps.
 #[derive(Debug)]
 pub struct Dispatch {
     aim: Aim,
     workers: usize,
-    /// Steps in a row in which two workers were one too many.
+    /// Consecutive steps in which a worker was superfluous.
     under: u32,
-    /// Waiting longer before queues are joined, after a time when that was wrong.
+    /// Back-off before queues are joined again, after a join that was wrong.
     hold_off: HoldOff,
-    /// Steps since queues were joined last.
+    /// Steps since the last join.
     joined: u32,
-    /// By worker; kept between steps.
+    /// Load by worker, kept between steps.
     loads: Vec<u32>,
 }
 
 impl Dispatch {
-    /// For `workers` workers.
+    /// Returns a policy for `workers` workers.
     pub fn new(aim: Aim, workers: usize) -> Self {
         let workers = workers.max(1);
         let (hold_off, loads) = (HoldOff::default(), vec![0; workers]);
         Self { aim, workers, under: 0, hold_off, joined: u32::MAX, loads }
     }
 
-    /// One step: what moves, given how busy each queue was since the last. Queues that move get their new
-    /// worker in `queues`.
+    /// Makes one step: appends the queues that move to `moves`, given how busy each queue was since
+    /// the last step. Writes the new workers into `queues`.
     pub fn step(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>) {
         moves.clear();
         self.joined = self.joined.saturating_add(1);
@@ -139,7 +139,7 @@ impl Dispatch {
                 *load = load.saturating_add(queue.load / halves);
             }
         }
-        // A worker that is too busy may have more to do than it shows: loads are made equal then.
+        // An overloaded worker may have more to do than it shows, so loads are made equal first.
         if self.aim == Aim::Spread || self.loads.iter().any(|load| *load > HIGH) {
             while moves.len() < MOVES_MAX && self.relieve(queues, moves) {}
         }
@@ -148,7 +148,7 @@ impl Dispatch {
                 self.join(queues, moves);
             } else {
                 self.under = 0;
-                // What was joined a short while ago should not have been.
+                // The overload shows that a recent join was wrong.
                 if std::mem::replace(&mut self.joined, u32::MAX) <= STAYS.into() {
                     self.hold_off.failed(&LAW);
                 }
@@ -157,8 +157,8 @@ impl Dispatch {
         self.help(queues, moves);
     }
 
-    /// Gives a helper to a queue that is more than its worker can do, and takes one away that is not needed
-    /// any more or has enough to do without it. Such queues keep the worker that they have.
+    /// Gives a helper to a queue that exceeds its worker, and takes away a helper that is not
+    /// needed any more or that is busy enough without it. Such queues keep their worker.
     fn help(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>) {
         for (index, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| queue.stays == 0) {
             let (to, reason) = match queue.helper {
@@ -176,7 +176,7 @@ impl Dispatch {
                     let others = (0..self.workers).filter(|worker| *worker != queue.worker);
                     let idlest = others.min_by_key(|worker| self.loads[*worker]);
                     let Some(to) = idlest.filter(|to| self.loads[*to] <= SPARE) else { continue };
-                    // Until its load is known: nobody else is to have the same helper.
+                    // Reserves the helper until its load is known, so that no other queue gets it.
                     self.loads[to] = self.loads[to].saturating_add(queue.load / 2);
                     queue.helper = Some(to);
                     (to, Reason::Helped)
@@ -187,14 +187,14 @@ impl Dispatch {
         }
     }
 
-    /// Moves one queue away from the busiest worker, if that is worth it.
+    /// Moves one queue away from the busiest worker, if the move is worth it.
     fn relieve(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>) -> bool {
         let workers = 0..self.workers;
         let Some(from) = workers.clone().max_by_key(|worker| self.loads[*worker]) else {
             return false;
         };
         let before = self.loads[from];
-        // (the larger of the two loads after it, queue, to)
+        // (larger of the two loads after the move, queue, target worker)
         let mut best: Option<(u32, usize, usize)> = None;
         for to in workers.filter(|to| *to != from) {
             let candidates = queues
@@ -217,7 +217,7 @@ impl Dispatch {
         }
     }
 
-    /// Gives the queues of the worker with the least to do to others, where all of them fit.
+    /// Moves all queues of the least busy worker to others, if all of them fit.
     fn join(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>) {
         let Some(fit) = self.fit(queues) else {
             self.under = 0;
@@ -238,7 +238,7 @@ impl Dispatch {
         }
     }
 
-    /// Where the queues of the worker with the least to do could go.
+    /// Returns where the queues of the least busy worker could go.
     fn fit(&self, queues: &[Queue]) -> Option<Vec<(usize, usize)>> {
         let in_use = |worker: &usize| self.loads[*worker] > IDLE;
         let from = (0..self.workers).filter(in_use).min_by_key(|worker| self.loads[*worker])?;
@@ -247,7 +247,7 @@ impl Dispatch {
         let mut fit = Vec::new();
         for (index, queue) in queues.iter().enumerate().filter(|(_, queue)| moving(queue)) {
             let others = (0..self.workers).filter(|worker| *worker != from && in_use(worker));
-            // Where there is the least room that is enough, so that others stay free.
+            // The tightest fit keeps other workers free.
             let to = others
                 .filter(|worker| loads[*worker].saturating_add(queue.load) <= LOW)
                 .max_by_key(|worker| loads[*worker])?;

@@ -4,7 +4,7 @@ use super::*;
 
 const PERCENT: u32 = CORE / 100;
 
-/// Queues with their workers and loads in percent of a core.
+/// Builds queues from their workers and loads in percent of a core.
 fn queues(of: &[(usize, u32)]) -> Vec<Queue> {
     of.iter()
         .map(|&(worker, load)| Queue { worker, load: load * PERCENT, ..Queue::default() })
@@ -16,7 +16,7 @@ fn loads(workers: usize, queues: &[Queue]) -> Vec<u32> {
     (0..workers).map(|worker| of(worker).map(|queue| queue.load / PERCENT).sum()).collect()
 }
 
-/// Steps until nothing moves for a while; says how many moves there were.
+/// Steps until nothing has moved for a while. Returns the number of moves.
 fn settle(dispatch: &mut Dispatch, queues: &mut [Queue]) -> usize {
     let mut moves = Vec::new();
     (0..100)
@@ -50,7 +50,7 @@ fn little_to_do_is_for_one_worker() {
 fn loads_that_one_worker_can_just_bear_stay_there() {
     let mut queues = queues(&[(0, 40), (0, 35)]);
     assert_eq!(settle(&mut Dispatch::new(Aim::Pack, 4), &mut queues), 0);
-    // And two that together are more than half a core stay apart.
+    // Two queues that together exceed half a core stay apart.
     let mut queues = self::queues(&[(0, 30), (1, 30)]);
     assert_eq!(settle(&mut Dispatch::new(Aim::Pack, 4), &mut queues), 0);
 }
@@ -60,7 +60,7 @@ fn one_busy_queue_is_not_sent_to_and_fro() {
     for aim in [Aim::Spread, Aim::Pack] {
         let mut queues = queues(&[(0, 89), (1, 0)]);
         assert_eq!(settle(&mut Dispatch::new(aim, 2), &mut queues), 0);
-        // What shares its worker leaves, not it, if that is the smaller of two evils.
+        // The smaller queue leaves the shared worker if its move does less harm.
         let mut queues = self::queues(&[(0, 85), (0, 15)]);
         settle(&mut Dispatch::new(aim, 2), &mut queues);
         assert_ne!(queues[0].worker, queues[1].worker);
@@ -75,7 +75,7 @@ fn a_queue_that_is_more_than_a_worker_can_do_is_helped_for_as_long_as_that_is_so
         let mut moves = Vec::new();
         dispatch.step(&mut queues, &mut moves);
         assert_eq!(moves, [Move { queue: 0, to: 2, reason: Reason::Helped }]);
-        // Both are busy with it.
+        // Both workers are busy with it.
         queues[0].load = 170 * PERCENT;
         assert_eq!(settle(&mut dispatch, &mut queues), 0);
         assert_eq!((queues[0].worker, queues[0].helper), (0, Some(2)));
@@ -90,7 +90,7 @@ fn a_queue_that_is_more_than_a_worker_can_do_is_helped_for_as_long_as_that_is_so
 fn there_is_no_help_from_who_has_work() {
     let mut queues = queues(&[(0, 100), (1, 30)]);
     assert_eq!(settle(&mut Dispatch::new(Aim::Spread, 2), &mut queues), 0);
-    // And what it gets later comes first.
+    // A helper's own queue comes first when it gets busy.
     let mut queues = self::queues(&[(0, 100), (1, 5)]);
     let mut dispatch = Dispatch::new(Aim::Spread, 2);
     assert_eq!(settle(&mut dispatch, &mut queues), 1);
@@ -116,7 +116,7 @@ fn spreading_makes_loads_equal() {
 
 #[test]
 fn joining_that_was_wrong_is_tried_more_and_more_rarely() {
-    // One worker would do as long as there are two, and not any more when there is one.
+    // One worker seems enough while there are two, and is too busy once alone.
     let mut dispatch = Dispatch::new(Aim::Pack, 2);
     let mut queues = queues(&[(0, 20), (1, 20)]);
     let (mut moves, mut joined) = (Vec::new(), Vec::new());

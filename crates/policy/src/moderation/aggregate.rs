@@ -16,7 +16,7 @@ pub struct Aggregate {
 }
 
 impl Aggregate {
-    /// A policy with an empty container.
+    /// Returns a policy with an empty container.
     pub fn new(settings: Settings) -> Self {
         Self { settings, container: Container::default() }
     }
@@ -27,20 +27,20 @@ impl Aggregate {
     }
 }
 
-/// What ends a container under these settings.
+/// Returns the limits of a container under these settings.
 pub(super) fn limits(settings: &Settings) -> Limits {
     let frames = settings.rx_frames;
     Limits { bytes: settings.container_bytes.unwrap_or(Limits::default().bytes), frames }
 }
 
-/// How long a container may wait (ns), counted from its earliest frame.
+/// Returns the longest wait of a container (ns), counted from its earliest frame.
 pub(super) fn timeout_ns(settings: &Settings) -> u64 {
     settings.rx_ns.map_or(settings.hold_ns_max, |rx_ns| rx_ns.min(settings.hold_ns_max))
 }
 
-/// What to do about a container that is due at `due_ns`.
+/// Returns the verdict for a container that is due at `due_ns`.
 pub(super) fn until(now_ns: u64, due_ns: u64) -> Verdict {
-    // An empty one is never due. It is not asked about; a call too many would lose nothing.
+    // An empty container is never due. Nobody asks about it; one call too many would lose nothing.
     if due_ns <= now_ns || due_ns == u64::MAX { Verdict::Call } else { Verdict::HoldUntil(due_ns) }
 }
 

@@ -1,42 +1,42 @@
-//! Containers that are released when nothing more is to be expected (Thakur 2014 §III.B).
+//! Containers that are released when no further frame is expected (Thakur 2014 §III.B).
 
 use super::aggregate::{limits, timeout_ns, until};
 use super::{Batch, Decision, Delivery, Kind, Moderation, Settings, Verdict};
 use crate::aggregation::{Container, Playout};
 
-/// While anything is expected, a container stays open for at least the timeout over this after the
-/// latest arrival. At a rate that fills containers it is many gaps long, so that chance does not
-/// close them early; where it cuts in, at the end of a burst, it is small beside the timeout.
+/// Divisor of the timeout. While a container expects more, it stays open for at least timeout / 4
+/// after the latest arrival. At a rate that fills containers this is many gaps long, so that chance
+/// does not close them early. At the end of a burst it is small beside the timeout.
 const QUIET_DIVISOR: u64 = 4;
 
-/// As [`Aggregate`](super::Aggregate), and lets the release time follow the traffic by the playout
-/// estimator, [`Playout`].
+/// [`Aggregate`](super::Aggregate) with a release time that follows the traffic, by the playout
+/// estimator [`Playout`].
 ///
-/// **What is estimated.** The delay n_i of an arrival (frames that came together are one) is the time
-/// that it has to wait for *the next one*, at most the timeout T_o. What a container does has no
-/// influence on it. P = D + 4 V is then the time by which the next arrival has come, if it comes:
+/// **What is estimated.** The delay n_i of an arrival (frames that came together are one) is its
+/// time to *the next arrival*, at most the timeout T_o. Containers have no influence on it. P = D +
+/// 4 V is then the time by which the next arrival has come, if it comes:
 ///
 /// - P reaches T_o: arrivals are rarer than containers time out. To wait brings delay and no
-///   company: what comes is handed over at once.
+///   company, so frames are handed over at once.
 /// - P below T_o: the container waits for the next arrival, for P after the latest one (at least
 ///   T_o / 4), until it is full, and never past T_o. At a high rate it fills first, as with a fixed
 ///   timeout.
 ///
-/// A container that has waited in vain counts as a sample of T_o. This is for senders that wait for
-/// an answer to what is held: their next frame comes soon, and never during the wait.
+/// A container that has waited in vain counts as a sample of T_o. Senders that wait for an answer
+/// to a held frame need this: their next frame comes soon, but never during the wait.
 #[derive(Clone, Copy, Debug)]
 pub struct AggregateAdaptive {
     settings: Settings,
     container: Container,
     playout: Playout,
-    /// When the latest arrival was (ns).
+    /// Time of the latest arrival (ns).
     latest_ns: Option<u64>,
-    /// The container before this one has waited in vain.
+    /// The previous container waited in vain.
     in_vain: bool,
 }
 
 impl AggregateAdaptive {
-    /// A policy with an empty container that has seen nothing.
+    /// Returns a policy with an empty container and no samples.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -47,8 +47,8 @@ impl AggregateAdaptive {
         }
     }
 
-    /// How long after the latest arrival a container is given up (ns); `None` when it is not even
-    /// worth to wait for the next.
+    /// Returns how long after the latest arrival a container is given up (ns); `None` when waiting
+    /// for the next arrival is not worth it.
     fn quiet_ns(&self) -> Option<u64> {
         let timeout_ns = timeout_ns(&self.settings);
         match self.playout.playout_ns(timeout_ns) {
@@ -129,7 +129,7 @@ mod tests {
         Batch { frames: 1, bytes: 64, arrived_ns: now_ns }
     }
 
-    /// A policy that has seen `count` arrivals `gap_ns` apart, and when the latest one was.
+    /// Returns a policy that has seen `count` arrivals `gap_ns` apart, and the time of the latest.
     fn after(count: u64, gap_ns: u64) -> (AggregateAdaptive, u64) {
         let mut policy = AggregateAdaptive::new(Settings::within(TIMEOUT_NS));
         for i in 0..count {
@@ -159,7 +159,7 @@ mod tests {
         let (mut policy, latest_ns) = after(100, 300);
         let now_ns = latest_ns + 300;
         assert_eq!(policy.published(now_ns, frame(now_ns)), Verdict::HoldUntil(now_ns + 300));
-        // The last one to come is up against the timeout.
+        // The latest arrival is limited by the timeout.
         assert_eq!(policy.published(now_ns + 300, frame(now_ns)), Verdict::HoldUntil(now_ns + 600));
         let late_ns = now_ns + 900;
         assert_eq!(policy.published(late_ns, frame(late_ns)), Verdict::HoldUntil(now_ns + 1000));

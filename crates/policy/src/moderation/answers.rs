@@ -1,24 +1,26 @@
-//! Whether what a guest receives acknowledges what it sends.
+//! Recognises acknowledgements: frames a guest receives in answer to its own large segments.
 
 use crate::law::LAW;
 
-/// Acknowledgements are no longer on average (bytes): Ethernet, IPv6, TCP with its options, and what is between them.
+/// Largest mean length of acknowledgements (bytes): Ethernet, tags, IPv6, and TCP with its options.
 const ACK_BYTES: u64 = 128;
 
-/// The acknowledgement clock: a sender of large segments sends the next ones when an acknowledgement comes. Holding those
-/// for long slows it down, by so much less than a stream's rate varies by itself that no trial of some stretches shows it.
+/// The acknowledgement clock. A sender of large segments sends the next ones when an
+/// acknowledgement comes, so a long hold of acknowledgements slows it down. The loss is smaller
+/// than a stream's natural variation, so that a trial of some stretches cannot show it.
 ///
-/// Who drives it counts every batch by [`Self::received`], and tells [`Self::look`] what it has counted when that says so.
+/// The caller counts every batch by [`Self::received`], and passes the totals to [`Self::look`]
+/// when `received` says so.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answers {
     /// Frames received since the look before.
     frames: u64,
-    /// What had been received and sent at that look, if there was one.
+    /// Totals received and sent at the look before, if there was one.
     before: Option<[Total; 2]>,
     are: bool,
 }
 
-/// What a guest has had in one direction since it began.
+/// A guest's totals in one direction since it began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Total {
     /// Frames.
@@ -35,19 +37,19 @@ impl Total {
 }
 
 impl Answers {
-    /// The guest has received so many frames. Whether it is time to look.
+    /// Counts received frames. Returns whether to look now.
     #[inline]
     pub fn received(&mut self, frames: u32) -> bool {
         self.frames += u64::from(frames);
         self.frames >= LAW.frames()
     }
 
-    /// Whether what it receives acknowledges what it sends, as of the last look.
+    /// Returns whether received frames acknowledge sent ones, as of the last look.
     pub fn are(&self) -> bool {
         self.are
     }
 
-    /// So much has been received and sent in all. Says what is so now, if that is new.
+    /// Takes the totals received and sent. Returns the new answer if it has changed.
     pub fn look(&mut self, received: Total, sent: Total) -> Option<bool> {
         self.frames = 0;
         let before = self.before.replace([received, sent])?;
@@ -55,7 +57,7 @@ impl Answers {
         let are = sent.frames > 0
             && sent.bytes >= sent.frames.saturating_mul(LAW.segment_bytes())
             && received.bytes <= received.frames.saturating_mul(ACK_BYTES)
-            // More of them for a segment have not been merged on their way, and are worth gathering.
+            // More acknowledgements per segment were not merged on their way: gathering them pays.
             && received.frames <= sent.frames.saturating_mul(2);
         let changed = are != std::mem::replace(&mut self.are, are);
         changed.then_some(are)
@@ -70,10 +72,11 @@ mod tests {
         Total { frames, bytes }
     }
 
-    /// What is found of 64 received frames so long (bytes), and so many sent that were so long.
+    /// Returns the finding for 64 received frames of `received_bytes`, and `sent` frames of
+    /// `sent_bytes`.
     fn found(received_bytes: u64, sent: u64, sent_bytes: u64) -> bool {
         let mut answers = Answers::default();
-        // What was before is not counted.
+        // Totals of the first look do not count.
         assert_eq!(answers.look(total(500, 500), total(1_000, 1_000)), None);
         assert!(!answers.received(32));
         assert!(answers.received(32));

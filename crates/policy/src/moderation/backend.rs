@@ -2,8 +2,8 @@
 
 use super::{Batch, Decision, Delivery, Kind, Moderation, Settings, Verdict};
 
-/// Holds the call until `rx-usecs` after the arrival of the earliest frame that the guest has not
-/// been told of, or until `rx-frames` are pending, and never past the hold limit.
+/// Holds the call until `rx-usecs` after the arrival of the earliest pending frame, or until
+/// `rx-frames` are pending, and never past the hold limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Backend {
     settings: Settings,
@@ -17,7 +17,7 @@ struct Pending {
 }
 
 impl Backend {
-    /// A policy with nothing pending.
+    /// Returns a policy with nothing pending.
     pub const fn new(settings: Settings) -> Self {
         Self { settings, pending: None }
     }

@@ -6,82 +6,86 @@ use crate::law::{LAW, Law};
 
 /// The policy for the calls of one transmit queue.
 ///
-/// A completion lets the driver free a frame. Nobody waits for that unless the sender is out of
-/// something, so completions are **prompt** where the sender may be:
+/// A completion lets the driver free a frame. Nobody waits for that unless the sender has run out
+/// of something, so completions are **prompt** where the sender may have:
 ///
-/// - frames are long on average: TCP's bulk data. TCP small queues (Linux `tcp_limit_output_bytes`) stop a connection
-///   that has about a millisecond's worth of data in the ring until some of it is freed;
-/// - more than half of the ring is not reclaimed: the driver is about to stop its queue.
+/// - Frames are long on average: TCP's bulk data. TCP small queues (Linux `tcp_limit_output_bytes`)
+///   stop a connection
+///   that has about a millisecond's worth of data in the ring until some of it is freed.
+/// - More than half of the ring is not reclaimed: the driver is about to stop its queue.
 ///
-/// Otherwise they wait for the next call of the *receive* queue of the same pair, since the handler
-/// of that call frees transmitted frames as well (Linux `virtio_net`: `virtnet_poll` begins with
-/// `virtnet_poll_cleantx`), and for the hold limit at most, counted from the earliest completion. With
-/// [`Self::patient`] a few frames, such as acknowledgements, wait for sixteen of it, since what is
-/// received next may well come later than one (a sender that goes on as soon as it was called after that long did
-/// wait, and this is not done to it again for a while). If received frames are held by then, their call is given for
-/// both ([`Due::CallForReceived`]). Whether the
-/// guest has freed its frames in it shows a little later, as it does after a call that has just been given: one
-/// that has not is called for them, and such a driver is not trusted with it again for a while.
+/// Otherwise completions wait for the next call of the *receive* queue of the same pair, since the
+/// handler of that call frees transmitted frames as well (Linux `virtio_net`: `virtnet_poll` begins
+/// with `virtnet_poll_cleantx`). They wait for the hold limit at most, counted from the earliest
+/// completion.
 ///
-/// Where a hold has gathered nothing and the guest has to be called after all, all that it did was to wake a
-/// worker once more: then so many completions are prompt as `HoldOff` says, more each time.
+/// With [`Self::patient`] a few frames, such as acknowledgements, wait for up to sixteen hold
+/// limits, since the next received frame may well come later than one limit. A sender that goes on
+/// as soon as a late call reaches it was waiting for its completions; it gets no such long holds
+/// for a while.
 ///
-/// Who drives it gives the call and then tells [`Self::delivered`], as with
-/// [`super::Moderation`].
+/// If received frames are held when the hold ends, one call serves both ([`Due::CallForReceived`]).
+/// A little later, as after a call that was given shortly before, a look shows whether the guest
+/// has freed its frames. A guest that has not gets a call for them, and its driver is not trusted
+/// with a common call for a while.
+///
+/// A hold that gathered nothing and still ended in a call has only cost a worker a wake-up. After
+/// it a growing number of completions is prompt, as `HoldOff` counts.
+///
+/// The caller gives the call and then tells [`Self::delivered`], as with [`super::Moderation`].
 #[derive(Clone, Copy, Debug)]
 pub struct Completions {
     law: &'static Law,
     hold_ns_max: u64,
-    /// Whether a few may wait longer.
+    /// Lets a few completions wait longer.
     patient: bool,
-    /// When the earliest completion that the guest was not told of was published (ns).
+    /// Time of the earliest completion that the guest was not told of (ns).
     since_ns: Option<u64>,
-    /// Sums over the frames since the last delivery.
+    /// Sums over the completions since the last delivery.
     frames: u64,
     bytes: u64,
-    /// And how many times some were completed.
+    /// Number of batches since the last delivery.
     batches: u32,
-    /// The hold that has just ended gathered so many.
+    /// Batches that the hold which has just ended gathered.
     gathered: Option<u32>,
     hold_off: HoldOff,
-    /// A call for received frames was given for these as well, and when to look whether it was enough (ns).
+    /// Time to look whether a call for received frames has freed these frames too (ns).
     look_ns: Option<u64>,
-    /// Before that is tried again.
+    /// Back-off before the next common call.
     not_freed: HoldOff,
-    /// When the guest was called after more than the hold limit (ns).
+    /// Time of a call after more than the hold limit (ns).
     called_late_ns: Option<u64>,
-    /// Before as much is tried again with a sender that waited for it.
+    /// Back-off before the next such long hold, after a sender that waited for its completions.
     waited: HoldOff,
 }
 
-/// How the guest stands with what it receives by the same queue pair, if its handler for that frees what it has
-/// sent.
+/// State of the receive queue of the same pair, as far as its handler frees transmitted frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// It has been told of everything, or its handler frees nothing.
+    /// The guest knows of every received frame, or its handler frees nothing.
     Told,
     /// A call is held.
     Held,
-    /// It was last called then (ns).
+    /// Time of the last call (ns).
     Called(u64),
 }
 
-/// What to do about completions when a worker asks about them.
+/// Answer to a worker that asks about completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Ask again then (ns).
+    /// Ask again at this time (ns).
     HoldUntil(u64),
     /// Tell the guest now.
     Call,
-    /// Give the call for received frames that is held, and ask again then (ns).
+    /// Give the held call for received frames, and ask again later.
     CallForReceived {
-        /// When.
+        /// Time to ask again (ns).
         ask_ns: u64,
     },
 }
 
 impl Completions {
-    /// Nothing pending; completions may wait for so long (ns).
+    /// Returns a policy with nothing pending, under a hold limit (ns).
     pub const fn new(hold_ns_max: u64) -> Self {
         Self {
             law: &LAW,
@@ -100,20 +104,20 @@ impl Completions {
         }
     }
 
-    /// The same, and a few completions may wait longer.
+    /// Returns a policy that lets a few completions wait longer.
     pub const fn patient(hold_ns_max: u64) -> Self {
         Self { patient: true, ..Self::new(hold_ns_max) }
     }
 
-    /// The same under another law.
+    /// Replaces the law.
     pub const fn under(self, law: &'static Law) -> Self {
         Self { law, ..self }
     }
 
-    /// So many frames with so many bytes in all were just completed (used elements published).
+    /// Notes completed frames (published used elements), with their total length.
     ///
-    /// `unreclaimed` of `ring_size` buffers are not free for the driver: it has offered them, or they
-    /// were completed and it was not told.
+    /// `unreclaimed` of `ring_size` buffers are not free for the driver: the driver has offered
+    /// them, or was not yet told of their completion.
     pub fn completed(
         &mut self,
         now_ns: u64,
@@ -145,7 +149,7 @@ impl Completions {
         self.verdict(now_ns)
     }
 
-    /// The deadline that was given last has passed.
+    /// Answers a worker whose last deadline has passed.
     pub fn expired(&mut self, now_ns: u64, received: Received) -> Due {
         if let Verdict::HoldUntil(until_ns) = self.verdict(now_ns) {
             return Due::HoldUntil(until_ns);
@@ -172,12 +176,13 @@ impl Completions {
         Due::Call
     }
 
-    /// By when a guest has freed its frames that was called then (ns).
+    /// Returns the time by which a guest that was called at `called_ns` should have freed its
+    /// frames (ns).
     fn handled_ns(&self, called_ns: u64) -> u64 {
         called_ns.saturating_add((self.hold_ns_max >> self.law.part).max(1))
     }
 
-    /// The guest has been told by a call (`called`), or was found not to want one.
+    /// Notes that the guest was told by a call (`called`), or was found not to want one.
     pub fn delivered(&mut self, called: bool) {
         match self.gathered.take() {
             Some(1) if called => self.hold_off.failed(self.law),
@@ -192,7 +197,7 @@ impl Completions {
         self.forget();
     }
 
-    /// The guest was found to have freed all that were held, before more are completed.
+    /// Notes that the guest has freed all held frames, before more are completed.
     pub fn freed(&mut self) {
         self.hold_off.forget();
         if self.look_ns.is_some() {
@@ -206,7 +211,7 @@ impl Completions {
         (self.frames, self.bytes, self.batches) = (0, 0, 0);
     }
 
-    /// Whether completions are held, and the deadline for them (ns).
+    /// Returns the deadline for held completions (ns), if there are any.
     pub fn deadline_ns(&self) -> Option<u64> {
         let since_ns = self.since_ns?;
         Some(self.look_ns.unwrap_or_else(|| since_ns.saturating_add(self.hold_ns())))
@@ -219,7 +224,7 @@ impl Completions {
         }
     }
 
-    /// How long those that are held may wait at most (ns).
+    /// Returns the longest hold of the present completions (ns).
     fn longest_ns(&self) -> u64 {
         let Self { law, hold_ns_max, .. } = *self;
         match self.patient && self.frames <= law.few_frames() {
@@ -230,7 +235,7 @@ impl Completions {
         }
     }
 
-    /// Sets how long completions may wait (ns). A deadline that stands already may still be kept.
+    /// Sets the hold limit (ns). A deadline that stands already may still be kept.
     pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         self.hold_ns_max = hold_ns_max;
     }
@@ -252,7 +257,7 @@ mod tests {
     const LIMIT_NS: u64 = 1_000;
     const RING: u32 = 256;
 
-    /// Small frames, and not a few.
+    /// Completes small frames, more than a few.
     fn small(completions: &mut Completions, now_ns: u64) -> Verdict {
         completions.completed(now_ns, 40, 40 * 64, 10, RING)
     }
@@ -395,7 +400,7 @@ mod tests {
         let mut trusted = 0;
         for packet in 0..2_000 {
             let now_ns = packet * 3 * LIMIT_NS;
-            // Two batches, so that holding them pays.
+            // Two batches make the hold worth it.
             let _ = small(&mut completions, now_ns);
             assert_eq!(small(&mut completions, now_ns), Verdict::HoldUntil(now_ns + LIMIT_NS));
             let due = completions.expired(now_ns + LIMIT_NS, Received::Held);
@@ -477,7 +482,7 @@ mod tests {
                     }
                     Verdict::HoldUntil(until_ns) => {
                         prop_assert!(until_ns > now_ns);
-                        // A guest that was called has the handler's time more.
+                        // A guest that was called gets the handler's time in addition.
                         let latest_ns = match told_ns {
                             Some(told_ns) => told_ns + lag_ns,
                             None => {

@@ -1,26 +1,27 @@
-//! When to ask a policy again: what an engine, on real time or on virtual, keeps of [`Verdict::HoldUntil`].
+//! The deadline of a [`Verdict::HoldUntil`], as an engine keeps it on real or virtual time.
 //!
 //! [`Verdict::HoldUntil`]: super::Verdict::HoldUntil
 
-/// When a worker is to ask about a call, with at most one worker's timer set for it.
+/// The time at which a worker asks about a call, with at most one timer set for it.
 ///
-/// Every burst may move a deadline; a timer that was set stays set. So a deadline that moves back keeps
-/// the timer there is, which then sets the next, and only one that moves forward sets another.
+/// Every burst may move the deadline, but a timer that was set stays set. So a later deadline keeps
+/// the present timer, which sets the next one when it fires. Only an earlier deadline sets another
+/// timer.
 #[derive(Debug, Default)]
 pub struct Deadline {
     /// The deadline in force (ns).
     until_ns: Option<u64>,
-    /// When the last timer fires that was set (ns); one in the past has fired, or is about to.
+    /// Time of the last timer that was set (ns). A timer in the past has fired, or is about to.
     timer_ns: Option<u64>,
 }
 
 impl Deadline {
-    /// The deadline in force.
+    /// Returns the deadline in force.
     pub fn until_ns(&self) -> Option<u64> {
         self.until_ns
     }
 
-    /// Sets the deadline. Says when to ask, if a timer is to be set for it.
+    /// Sets the deadline. Returns the time of a timer, if one is to be set.
     pub fn set(&mut self, until_ns: u64, now_ns: u64) -> Option<u64> {
         self.until_ns = Some(until_ns);
         match self.timer_ns {
@@ -32,13 +33,13 @@ impl Deadline {
         }
     }
 
-    /// Nothing is held any more. A timer that is set finds nothing to do.
+    /// Removes the deadline. A timer that is set finds nothing to do.
     pub fn clear(&mut self) {
         self.until_ns = None;
     }
 
-    /// All timers up to `by_ns` have fired, or count as if they had. Whether the deadline has passed by
-    /// then; else when to ask again, if a timer is to be set for that.
+    /// Notes that all timers up to `by_ns` have fired, or count as fired. Returns `Ok` if the
+    /// deadline has passed, else the time of a timer, if one is to be set.
     pub fn fired(&mut self, by_ns: u64) -> Result<(), Option<u64>> {
         self.timer_ns.take_if(|timer_ns| *timer_ns <= by_ns);
         match self.until_ns {

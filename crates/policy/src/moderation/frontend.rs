@@ -2,48 +2,49 @@
 
 use super::{Batch, Decision, Delivery, GuestPoll, Kind, Moderation, Verdict};
 
-/// Deliveries that [`Frontend::decision`] looks back on.
+/// Number of deliveries that [`Frontend::decision`] looks back on.
 const DELIVERIES: u32 = u64::BITS;
 
-/// Leaves the holding to the guest: a call for every batch that the guest has not suppressed calls
-/// for, and none held.
+/// Leaves holding to the guest. It gives a call for every batch whose call the guest has not
+/// suppressed, and holds none.
 ///
-/// The guest's part is a driver that takes no interrupts while a timer of its own polls the ring.
-/// On a stock Linux guest `weir-agent` makes `virtio_net` do that: with `napi_defer_hard_irqs` the
-/// driver, when it finds the ring empty, does not ask for calls again but polls after
-/// `gro_flush_timeout`, and only after so many empty polls in a row asks for calls. The agent sets
-/// that timeout within the queue's share of the budget. In the ring this is ordinary suppression
-/// (virtio 1.2 §2.7.7), which the engine finds when it is told to call.
+/// The guest's driver takes no interrupts while a timer of its own polls the ring. On a stock Linux
+/// guest `weir-agent` makes `virtio_net` do so. With `napi_defer_hard_irqs` the driver does not ask
+/// for calls when it finds the ring empty, but polls after `gro_flush_timeout`. It asks for calls
+/// only after a number of empty polls in a row. The agent sets the timeout within the queue's share
+/// of the budget. In the ring this is ordinary suppression (virtio 1.2 §2.7.7), which the engine
+/// finds when it is about to call.
 ///
 /// So the right verdict is always [`Verdict::Call`]. Where the guest polls, the ring turns the call
-/// into nothing. Where it does not (no agent, the timer has run out, the agent has died), the driver
-/// waits for the call, and a hold here would come on top of the guest's own and could pass
-/// the limit. No frame is left behind either way: a driver that asks for calls again looks at the ring
-/// once more after it has asked (§2.7.7.1).
+/// into nothing. Where it does not (no agent, an expired timer, a dead agent), the driver waits for
+/// the call: a hold here would add to the guest's own and could pass the limit. No frame is left
+/// behind either way: a driver that asks for calls again looks at the ring once more after it has
+/// asked (§2.7.7.1).
 ///
-/// A driver may poll on its timer and ask for calls nevertheless, as `xen-netfront` does. Where that is
-/// [known](Moderation::set_guest_poll), a call is held in the guest's sight for as long as the guest's own
-/// interval. Then it has polled, or its timer has run out and the call is due: no frame waits for longer.
+/// A driver may poll on its timer and ask for calls nevertheless, as `xen-netfront` does. Where
+/// such polling is [known](Moderation::set_guest_poll), published frames stay without a call for
+/// the guest's own interval. By then the guest has polled, or its timer has stopped and the call is
+/// due: no frame waits longer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frontend {
     hold_ns_max: u64,
-    /// One bit for each of the last deliveries, the newest lowest: the guest was polling.
+    /// One bit for each recent delivery, newest lowest: set if the guest was polling.
     polled: u64,
-    /// How many bits of it mean something.
+    /// Number of valid bits in `polled`.
     seen: u32,
-    /// The interval (ns) of a guest that polls and asks for calls nevertheless.
+    /// Interval of a guest that polls and asks for calls nevertheless (ns).
     guest_poll_ns: Option<u64>,
-    /// When the call is due that is held for it (ns).
+    /// Deadline of the held call (ns).
     until_ns: Option<u64>,
 }
 
 impl Frontend {
-    /// A policy that has seen no delivery. `hold_ns_max`: what the guest's timer is set within.
+    /// Returns a policy that has seen no delivery. The guest's timer is set within `hold_ns_max`.
     pub const fn new(hold_ns_max: u64) -> Self {
         Self { hold_ns_max, polled: 0, seen: 0, guest_poll_ns: None, until_ns: None }
     }
 
-    /// Whether the guest polled at most of the last deliveries.
+    /// Returns whether the guest polled at most of the recent deliveries.
     fn guest_polls(&self) -> bool {
         2 * self.polled.count_ones() > self.seen
     }
@@ -61,7 +62,7 @@ impl Moderation for Frontend {
         Verdict::HoldUntil(*self.until_ns.get_or_insert(due_ns))
     }
 
-    /// A call that is held is due.
+    /// The held call is due.
     fn expired(&mut self, _now_ns: u64) -> Verdict {
         Verdict::Call
     }

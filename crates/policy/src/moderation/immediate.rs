@@ -4,9 +4,9 @@ use super::{Batch, Decision, Delivery, Kind, Moderation, Verdict};
 
 /// Gives a call for every published batch and holds nothing.
 ///
-/// The lowest latency and the most interrupts: the baseline that other policies are measured
-/// against. The engine publishes once per burst, so it is still at most one call per burst, and
-/// the ring's own suppression still saves those that the guest does not want.
+/// This policy has the lowest latency and the most interrupts: it is the baseline for the other
+/// policies. The engine publishes once per burst, so there is at most one call per burst, and the
+/// ring's own suppression still saves the calls that the guest does not want.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Immediate;
 
@@ -19,15 +19,15 @@ impl Moderation for Immediate {
         Verdict::Call
     }
 
-    /// Not reached under this policy, which gives no deadline. A timer left over from a policy
-    /// that was replaced gets the safe answer: a call too many loses nothing.
+    /// Not reached, since this policy gives no deadline. The timer of a replaced policy gets the
+    /// safe answer: one call too many loses nothing.
     fn expired(&mut self, _now_ns: u64) -> Verdict {
         Verdict::Call
     }
 
     fn delivered(&mut self, _now_ns: u64, _how: Delivery) {}
 
-    /// No hold keeps within every limit.
+    /// A policy without holds keeps within every limit.
     fn set_hold_ns_max(&mut self, _hold_ns_max: u64) {}
 
     fn reset(&mut self) {}

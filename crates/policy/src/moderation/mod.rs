@@ -11,15 +11,16 @@
 //!
 //! **The bound.** A policy may hold a batch no longer than its *hold limit* (`hold_ns_max`, this
 //! queue's share of the latency budget), counted from the arrival of the *earliest* frame not yet
-//! delivered (Dong 2011, back-end coalescing). The `testing` harness checks this for any policy.
+//! delivered (Dong 2011, back-end coalescing). The `testing` harness checks the bound for any
+//! policy.
 //!
-//! **Why `Box<dyn Moderation>`.** A queue's policy is chosen while traffic flows, so the type behind
-//! it must be replaceable: the control thread builds the new one with [`Kind::build`], the worker
-//! swaps a pointer and hands the old one back to be freed, so the loop allocates nothing. A policy is
-//! asked once per burst of up to `weir_limits::BURST_MAX` frames, which makes an indirect call
-//! noise next to the copies; in return a new policy is one file and one line in [`Kind`], and tests
-//! and simulations pass their own types. When a policy is replaced while it holds a batch, the
-//! engine gives that call first: the new policy starts with nothing pending.
+//! **Why `Box<dyn Moderation>`.** A queue's policy can change while traffic flows. The control
+//! thread builds the new policy with [`Kind::build`]. The worker swaps a pointer and hands the old
+//! policy back to be freed, so the loop allocates nothing. A policy is asked once per burst of up
+//! to `weir_limits::BURST_MAX` frames, which makes an indirect call noise next to the copies; In
+//! return a new policy is one file and one line in [`Kind`], and tests and simulations pass their
+//! own types. When a policy is replaced while it holds a batch, the engine gives that call first:
+//! the new policy starts with nothing pending.
 
 mod aggregate;
 mod aggregate_adaptive;
@@ -50,14 +51,14 @@ pub use frontend::Frontend;
 pub use immediate::Immediate;
 pub use two_layer::TwoLayer;
 
-/// Longest time that a call may be held (ns) under a latency budget: the budget without what a worker
-/// comes late. It is counted from when a frame may have come at the earliest, so that what it waited in its
-/// sender's ring while a worker napped is a part of it.
+/// Returns the longest hold of a call (ns) under a latency budget: the budget less the worker's own
+/// lateness. The hold counts from the earliest time at which a frame may have come, so it includes
+/// the wait in the sender's ring while a worker napped.
 pub const fn hold_ns_max(latency_budget_ns: u64) -> u64 {
     latency_budget_ns.saturating_sub(LAW.margin_ns)
 }
 
-/// What to do about the frames published and not yet delivered.
+/// Answer to frames that are published and not yet delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
@@ -65,72 +66,74 @@ pub enum Verdict {
     Call,
     /// Give no call yet; ask again through [`Moderation::expired`] at this time (ns).
     ///
-    /// Replaces any deadline given before. It is later than the `now_ns` of the question and no
+    /// Replaces any deadline given before. The time is later than the question's `now_ns`, and no
     /// later than the earliest undelivered frame's arrival plus the hold limit.
     HoldUntil(u64),
 }
 
-/// Frames whose used index has just been published, in one write, and that no call was given for.
+/// Frames whose used index has just been published, in one write, without a call yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// Frames in the batch; at least one.
     pub frames: u32,
     /// Their length, Ethernet header to the end of the payload.
     pub bytes: u64,
-    /// When the earliest of them reached weir (ns). It lies before the publication by the time that
-    /// a frame was parked or waited in the uplink, and the hold is counted from it.
+    /// Time at which the earliest of them reached weir (ns). It precedes the publication by the
+    /// time that a frame was parked or waited in the uplink. The hold counts from it.
     pub arrived_ns: u64,
 }
 
-/// How the guest came to know of the frames that were pending.
+/// Reason why the pending frames count as delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// The call eventfd was written.
     Called,
-    /// The verdict was [`Verdict::Call`] and the ring suppressed it (virtio 1.2 §2.7.7
+    /// The verdict was [`Verdict::Call`] and the ring suppressed the call (virtio 1.2 §2.7.7
     /// `VIRTQ_AVAIL_F_NO_INTERRUPT`, or `used_event` not reached): the guest is polling.
     Suppressed,
-    /// The guest was seen to take the frames during a hold, on its own timer (front-end coalescing).
+    /// The guest took the frames during a hold, on its own timer (front-end coalescing).
     Polled,
 }
 
-/// What a user may set of a policy, and what limits it.
+/// The user's settings of a policy, and the limits on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The hold limit (ns): this queue's share of the latency budget.
     pub hold_ns_max: u64,
-    /// `rx-usecs`: how long the policies with a fixed hold hold (ns); the hold limit, if not given or larger.
+    /// `rx-usecs`: fixed hold (ns), for the policies that have one; the hold limit if absent or
+    /// larger.
     pub rx_ns: Option<u64>,
-    /// `rx-frames`: a call at the latest when so many frames are pending.
+    /// `rx-frames`: pending frames that end a hold.
     pub rx_frames: Option<u32>,
-    /// Bytes of frames that fill a container, for the policies that aggregate; a page, if not given.
+    /// Bytes of frames that fill a container, for the policies that aggregate; `None`: a page.
     pub container_bytes: Option<u32>,
     /// The constants of `auto`.
     pub law: &'static Law,
 }
 
 impl Settings {
-    /// Nothing but the limit.
+    /// Returns settings with only a hold limit.
     pub const fn within(hold_ns_max: u64) -> Self {
         Self { hold_ns_max, rx_ns: None, rx_frames: None, container_bytes: None, law: &LAW }
     }
 }
 
-/// How a guest polls that need not be called.
+/// Polling by a guest that needs no calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestPoll {
-    /// At what interval (ns).
+    /// Interval of the polls (ns).
     pub every_ns: u64,
-    /// Its driver asks for calls all the same, as `xen-netfront` does. One of virtio suppresses them.
+    /// The driver asks for calls all the same, as `xen-netfront` does. A virtio driver suppresses
+    /// them.
     pub asks: bool,
 }
 
-/// What a policy does now, and why: for `weir explain`.
+/// A policy's present decision and its reason, for `weir explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// How long it would hold a frame that came now (ns).
+    /// Hold of a frame that came now (ns).
     pub hold_ns: u64,
-    /// Why so long.
+    /// Reason for this hold.
     pub reason: &'static str,
 }
 
@@ -139,63 +142,66 @@ pub struct Decision {
 /// Every `now_ns` is from the same monotonic clock and never smaller than the one before.
 /// No method may block, allocate or panic.
 pub trait Moderation: Send + fmt::Debug {
-    /// Which policy this is, as the user selects and sees it.
+    /// Returns the kind of this policy, as the user selects and sees it.
     fn kind(&self) -> Kind;
 
-    /// A batch has just been published. Batches of an earlier hold may still be pending; the
-    /// verdict is for all of them together.
+    /// Decides about a batch that has just been published. Batches of an earlier hold may still be
+    /// pending; the verdict is for all of them together.
     fn published(&mut self, now_ns: u64, batch: Batch) -> Verdict;
 
-    /// The deadline given by the last [`Verdict::HoldUntil`] has passed with frames still pending, or will
-    /// have before anyone can ask again: `now_ns` may lie ahead by that, and later times before it.
+    /// Decides after the deadline of the last [`Verdict::HoldUntil`] has passed with frames still
+    /// pending. `now_ns` may lie ahead of the clock where the deadline will pass before anyone can
+    /// ask again; later calls may then have earlier times.
     fn expired(&mut self, now_ns: u64) -> Verdict;
 
-    /// Everything published so far has reached the guest; nothing is pending and no deadline stands.
+    /// Notes that every published frame has reached the guest: nothing is pending and no deadline
+    /// stands.
     fn delivered(&mut self, now_ns: u64, how: Delivery);
 
-    /// Sets the hold limit (ns). The manager moves it while traffic flows, when it splits the budget
-    /// anew between the uplink and this queue (Dong 2011 Eq. 4: T_v = T_worst - T_p).
-    /// Applies from the next verdict on; a deadline that stands already may still be kept.
+    /// Sets the hold limit (ns). The manager moves it while traffic flows, when it splits the
+    /// budget anew between the uplink and this queue (Dong 2011 Eq. 4: T_v = T_worst - T_p). The
+    /// limit applies from the next verdict on; a deadline that stands already may still be kept.
     fn set_hold_ns_max(&mut self, hold_ns_max: u64);
 
-    /// The frames of all interfaces are held together from now on, at the uplink and each in its queue for its whole
-    /// limit, or no longer: what [`crate::attempt`] has found is not to be judged by each queue once more.
+    /// Begins or ends common holds: the frames of all interfaces are held together, at the uplink
+    /// and in each queue for its whole limit. No queue judges the findings of [`crate::attempt`]
+    /// once more.
     fn set_together(&mut self, _together: bool) {}
 
-    /// What is received acknowledges what the guest sends, or no longer: see [`Answers`].
+    /// Tells whether received frames acknowledge what the guest sends: see [`Answers`].
     fn set_answers(&mut self, _are: bool) {}
 
-    /// The queue starts anew (device reset, new session): forget pending frames and all that was
-    /// estimated; keep the settings.
+    /// Starts anew (device reset, new session): forgets pending frames and all estimates, keeps the
+    /// settings.
     fn reset(&mut self);
 
-    /// The guest polls, or no longer.
+    /// Tells whether and how the guest polls.
     fn set_guest_poll(&mut self, _poll: Option<GuestPoll>) {}
 
-    /// What it does now, and why.
+    /// Returns the present decision and its reason.
     fn decision(&self) -> Decision;
 
-    /// Whether held frames stay out of the guest's sight, so that a driver that polls does not find
-    /// them one by one: the engine publishes the used index with the call, not before.
+    /// Returns whether held frames stay out of the guest's sight, so that a polling driver does not
+    /// find them one by one. If so, the engine publishes the used index with the call, not before.
     fn withholds(&self) -> bool {
         false
     }
 }
 
-/// The policies a user can select, by name.
+/// The policies that a user can select, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `immediate`: a call per burst, no hold. See [`Immediate`].
     Immediate,
-    /// `backend`: a call is held from the earliest frame on. See [`Backend`].
+    /// `backend`: holds a call, counted from the earliest frame. See [`Backend`].
     Backend,
     /// `frontend`: the guest holds, by polling on its own timer. See [`Frontend`].
     Frontend,
-    /// `two-layer`: held for what the uplink's share leaves of the budget. See [`TwoLayer`].
+    /// `two-layer`: holds for the part of the budget that the uplink leaves. See [`TwoLayer`].
     TwoLayer,
-    /// `aggregate`: frames are handed over by the container. See [`Aggregate`].
+    /// `aggregate`: hands frames over by the container. See [`Aggregate`].
     Aggregate,
-    /// `aggregate-adaptive`: the same, and the release time follows the traffic. See
+    /// `aggregate-adaptive`: as `aggregate`, with a release time that follows the traffic. See
     /// [`AggregateAdaptive`].
     AggregateAdaptive,
     /// `auto`: holds where it pays and slows nobody down. See [`Auto`].
@@ -204,7 +210,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every policy, in the order in which help texts list them.
+    /// Every policy, in the order of help texts.
     pub const ALL: &'static [Self] = &[
         Self::Auto,
         Self::Immediate,
@@ -215,7 +221,7 @@ impl Kind {
         Self::AggregateAdaptive,
     ];
 
-    /// The name in configuration, on the command line and in statistics.
+    /// Returns the name in configuration, on the command line and in statistics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Immediate => "immediate",
@@ -228,9 +234,9 @@ impl Kind {
         }
     }
 
-    /// How long a frame may wait for others (ns) under this policy, with that budget and `rx-usecs`, before
-    /// it comes to the policy: in the ring of its sender, while a worker naps. What holds nothing lets
-    /// nothing wait, and a hold of fixed length counts from the frame's arrival.
+    /// Returns how long a frame may wait in its sender's ring while a worker naps (ns), before it
+    /// comes to this policy. A policy without holds lets no frame wait, and a hold of fixed length
+    /// counts from the frame's arrival.
     pub const fn wait_ns_max(self, latency_budget_ns: u64, rx_ns: Option<u64>) -> u64 {
         match (self, rx_ns) {
             (Self::Immediate, _) => 0,
@@ -239,13 +245,14 @@ impl Kind {
         }
     }
 
-    /// The policy for transmitted frames beside this one, which may hold a call for so long (ns); `None` where
-    /// a guest is told of them at once. One that polls for received frames frees transmitted ones as well.
+    /// Returns the policy for transmitted frames beside this one, under a hold limit (ns); `None`
+    /// where a guest is told of them at once. A guest that polls for received frames frees
+    /// transmitted ones as well.
     pub fn completions(self, hold_ns_max: u64) -> Option<Completions> {
         (self != Self::Immediate).then(|| Completions::new(hold_ns_max))
     }
 
-    /// Makes a policy of this kind.
+    /// Builds a policy of this kind.
     pub fn build(self, settings: Settings) -> Box<dyn Moderation> {
         match self {
             Self::Immediate => Box::new(Immediate),
@@ -274,11 +281,11 @@ impl FromStr for Kind {
     }
 }
 
-/// A moderation policy was named that does not exist.
+/// Error: no moderation policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown moderation policy `{name}`; valid names: {}", valid_names())]
 pub struct UnknownKind {
-    /// The name as it was given.
+    /// The name as given.
     pub name: String,
 }
 

@@ -1,8 +1,8 @@
-//! Drives any [`Moderation`] through scripted arrivals and checks what each must keep:
-//! no frame is held past the hold limit, and no frame is left without a call.
+//! Drives any [`Moderation`] through scripted arrivals and checks its contract: no frame is held
+//! past the hold limit, and no frame is left without a call.
 //!
-//! A new policy is covered by being in [`Kind::ALL`](super::Kind::ALL). The harness itself is tested
-//! below with policies that break each rule.
+//! A new policy is covered by being in [`Kind::ALL`](super::Kind::ALL). The harness itself is
+//! tested below with policies that break each rule.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -20,19 +20,19 @@ pub(super) struct Arrival {
     pub frame_bytes: u32,
 }
 
-/// A sequence of batches, and how the world around the policy behaves.
+/// A sequence of batches, with the behaviour of timer, guest and ring.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub arrivals: Vec<Arrival>,
-    /// How late the worker asks after a deadline (ns): scheduling, other queues.
+    /// Delay of the worker's question after a deadline (ns), caused by scheduling and other queues.
     pub timer_late_ns: u64,
-    /// The guest polls by itself this long after a hold began (ns), as in front-end coalescing.
+    /// Time from the beginning of a hold to the guest's own poll (ns), as in front-end coalescing.
     pub poll_after_ns: Option<u64>,
-    /// Whether the ring suppresses the calls.
+    /// Ring suppresses the calls.
     pub suppressed: bool,
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     pub frames: u64,
@@ -41,7 +41,7 @@ pub(super) struct Report {
     pub hold_ns_max: u64,
 }
 
-/// How a policy broke its contract.
+/// A breach of the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breach {
     /// The deadline lies past the earliest frame's arrival plus the hold limit.
@@ -109,8 +109,8 @@ impl Run<'_> {
         self.policy.delivered(now_ns, how);
     }
 
-    /// Lets everything happen that is due before `until_ns`. Ends because each deadline lies later
-    /// than the one before and none past the limit.
+    /// Plays every event that is due before `until_ns`. The loop ends because each deadline lies
+    /// later than the one before and none past the limit.
     fn advance(&mut self, until_ns: u64) -> Result<(), Breach> {
         while let (Some(deadline_ns), Some((_, published_ns))) = (self.deadline_ns, self.pending) {
             let polled_ns = self.script.poll_after_ns.map(|after| published_ns + after);
@@ -167,8 +167,8 @@ fn arrival() -> impl Strategy<Value = Arrival> {
     )
 }
 
-/// Arrivals from back to back to slower than any budget, with late timers, polling guests and
-/// suppressed calls.
+/// Generates arrivals from back to back to slower than any budget, with late timers, polling guests
+/// and suppressed calls.
 pub(super) fn script() -> impl Strategy<Value = Script> {
     let arrivals = prop::collection::vec(arrival(), 1..100);
     let timer_late_ns = prop_oneof![Just(0), 1..500_000u64];
@@ -190,7 +190,7 @@ fn hold_limit() -> impl Strategy<Value = u64> {
 /// Checks the bound for the policies that `build` makes, over random scripts and hold limits.
 ///
 /// # Panics
-/// With the smallest script found that breaks it.
+/// Panics with the smallest script found that breaks the bound.
 pub(super) fn check_bound(build: impl Fn(u64) -> Box<dyn Moderation>) {
     TestRunner::default()
         .run(&(hold_limit(), script()), |(hold_ns_max, script)| {
@@ -203,8 +203,8 @@ pub(super) fn check_bound(build: impl Fn(u64) -> Box<dyn Moderation>) {
         .unwrap();
 }
 
-/// A policy for the harness's own tests: holds from the *latest* batch on when told to break the
-/// bound, from the earliest arrival otherwise.
+/// A policy for the harness's own tests. It holds from the *latest* batch on to break the bound,
+/// from the earliest arrival otherwise.
 #[derive(Debug)]
 struct Hold {
     hold_ns_max: u64,

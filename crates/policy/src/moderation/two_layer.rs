@@ -2,16 +2,16 @@
 
 use super::{Backend, Batch, Decision, Delivery, Kind, Moderation, Settings, Verdict};
 
-/// [`Backend`] with a hold of T_v, whatever the manager sets it to: T_v = T_worst - T_p, with T_p from
-/// Eq. 4 ([`crate::budget`]). `rx-usecs` does not apply, since the split takes its place; `rx-frames`
-/// does.
+/// [`Backend`] with a hold of T_v, which the manager sets: T_v = T_worst - T_p, with T_p from Eq. 4
+/// ([`crate::budget`]). The split replaces `rx-usecs`; `rx-frames` applies.
 #[derive(Clone, Copy, Debug)]
 pub struct TwoLayer {
     backend: Backend,
 }
 
 impl TwoLayer {
-    /// Holds up to `settings.hold_ns_max` until the manager sets another limit.
+    /// Returns a policy that holds up to `settings.hold_ns_max` until the manager sets another
+    /// limit.
     pub const fn new(settings: Settings) -> Self {
         Self { backend: Backend::new(Settings { rx_ns: None, ..settings }) }
     }

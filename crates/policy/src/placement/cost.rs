@@ -1,5 +1,5 @@
-//! What a place costs a worker, in units of a cache line fetched from another core of the same last-level
-//! cache. The weights are orders of magnitude; what is relied on is their order.
+//! The cost of a place for a worker, in units of a cache line fetched from another core of the same
+//! last-level cache. The weights are orders of magnitude; only their order matters.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ const SAME_CACHE: f64 = 1.0;
 const OTHER_CACHE: f64 = 3.0;
 /// A line from another node.
 const OTHER_NODE: f64 = 6.0;
-/// On a processor that virtual processors keep fully busy: they take turns with the worker.
+/// A processor that virtual processors keep fully busy: they take turns with the worker.
 const VCPU_ON_CPU: f64 = 12.0;
-/// On another thread of such a core: they share its first caches and its units.
+/// Another thread of such a core: it shares the core's first caches and units.
 const VCPU_ON_CORE: f64 = 2.0;
-/// On the slower kind of core.
+/// The slower kind of core.
 const EFFICIENCY: f64 = 2.0;
-/// On another worker's core, or its very processor: more than all the rest together, so that it happens
-/// only where there is no other place.
+/// Another worker's core, or its very processor. The cost exceeds all others together, so that only
+/// a lack of other places leads there.
 const WORKER_ON_CORE: f64 = 100.0;
 const WORKER_ON_CPU: f64 = 1000.0;
-/// For each worker in the same cache, beside the others: where nothing else speaks for a place, workers
-/// spread over caches.
+/// Each worker in the same cache. Where nothing else matters, workers spread over caches.
 const WORKER_IN_CACHE: f64 = 0.05;
-/// On the core of processor 0, which serves what nobody else was told to.
+/// The core of processor 0, which serves all work without a placement.
 const FIRST_CORE: f64 = 0.01;
 
 const _: () = {
     assert!(SAME_CACHE < OTHER_CACHE && OTHER_CACHE < OTHER_NODE && OTHER_NODE < VCPU_ON_CPU);
-    // A far node, busy with eight threads, and the slow kind.
+    // The most expensive place otherwise: a far node, a core with eight busy threads, the slow
+    // kind.
     assert!(OTHER_NODE + VCPU_ON_CPU + 7.0 * VCPU_ON_CORE + EFFICIENCY < WORKER_ON_CORE);
     // All of weir's workers in the cache.
     assert!(WORKER_IN_CACHE * (weir_limits::WORKERS_MAX as f64) < OTHER_NODE);
@@ -45,12 +45,11 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Where the other ends of a worker's traffic are: parts of it, of 1 in all or of nothing, by cache and
-/// node.
+/// Where the peers of a worker's traffic are: shares by cache and node, 1 in all, or none.
 pub(super) struct Near(Vec<(u16, u16, f64)>);
 
 impl Near {
-    /// From parts by processor.
+    /// Builds the shares from shares by processor.
     pub(super) fn new(machine: &Machine<'_>, parts: &BTreeMap<u16, f64>) -> Self {
         let mut groups: BTreeMap<(u16, u16), f64> = BTreeMap::new();
         let known = parts.iter().filter_map(|(cpu, part)| Some((machine.get(*cpu)?, part)));
@@ -62,12 +61,12 @@ impl Near {
         Self(if all > 0.0 { groups.into_iter().map(share).collect() } else { Vec::new() })
     }
 
-    /// Nothing is known.
+    /// Returns whether no share is known.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The part of the traffic that is in `cpu`'s cache.
+    /// Returns the share of the traffic in `cpu`'s cache.
     pub(super) fn share_in_cache(&self, cpu: &Cpu) -> f64 {
         self.0.iter().filter(|(cache, ..)| *cache == cpu.cache).map(|(.., part)| part).sum()
     }
@@ -86,14 +85,14 @@ impl Near {
     }
 }
 
-/// How much of the processors' time virtual processors take.
+/// Share of the processors' time that virtual processors take.
 pub(super) struct Busy<'a> {
     cpus: &'a BTreeMap<u16, f64>,
     cores: BTreeMap<u16, f64>,
 }
 
 impl<'a> Busy<'a> {
-    /// From parts of each processor's time.
+    /// Builds the table from shares of each processor's time.
     pub(super) fn new(machine: &Machine<'_>, cpus: &'a BTreeMap<u16, f64>) -> Self {
         let mut busy = Self { cpus, cores: BTreeMap::new() };
         for cpu in cpus.keys().filter_map(|cpu| machine.get(*cpu)) {
@@ -107,26 +106,26 @@ impl<'a> Busy<'a> {
         self.cpus.get(&cpu).copied().unwrap_or(0.0).min(1.0)
     }
 
-    /// The sum over a core's threads.
+    /// Returns the sum over a core's threads.
     fn of_core(&self, core: u16) -> f64 {
         self.cores.get(&core).copied().unwrap_or(0.0)
     }
 }
 
-/// What a place costs, by what it is for.
+/// The cost of a place, by component.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
     distance: f64,
     vcpus: f64,
     workers: f64,
     kind: f64,
-    /// What decides between places that are as good.
+    /// Tie-breaker between equally good places.
     tie: f64,
 }
 
 impl Cost {
-    /// On `cpu`, where virtual processors keep the machine's processors `busy` and other workers are on
-    /// the processors `others`.
+    /// Returns the cost of `cpu`, where virtual processors keep processors `busy` and other workers
+    /// are on `others`.
     pub(super) fn of(
         machine: &Machine<'_>,
         cpu: &Cpu,
@@ -156,7 +155,7 @@ impl Cost {
         }
     }
 
-    /// Where the kernel chooses among `cpus`, which it does by load and not by cache.
+    /// Returns the cost where the kernel chooses among `cpus`, by load and not by cache.
     pub(super) fn of_any<'c>(cpus: impl Iterator<Item = &'c Cpu>, near: &Near) -> Self {
         let mut sum = Self::default();
         let mut count = 0.0;
@@ -176,7 +175,7 @@ impl Cost {
         self.distance + self.vcpus + self.workers + self.kind + self.tie
     }
 
-    /// What makes this cost more than `other`.
+    /// Returns the main reason why this cost exceeds `other`.
     pub(super) fn why_more_than(&self, other: &Self) -> Why {
         let parts = [
             (self.distance - other.distance, Why::FarFromVcpus),

@@ -1,4 +1,4 @@
-//! Where virtual processors are put: into the cache of the worker that carries most of their guest's
+//! Places virtual processors into the cache of the worker that carries most of their guest's
 //! traffic, off workers' cores. They stay there until workers move.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,16 +7,16 @@ use super::cost::Machine;
 use super::sight::Sight;
 use super::{Cpu, GuestId, GuestLook, GuestPlace, GuestReason, Look, VcpuLook};
 
-/// What guests have been given.
+/// Places given to guests.
 #[derive(Debug, Default)]
 pub(super) struct Guests {
-    /// Each one's worker.
+    /// Worker of each guest.
     beside: BTreeMap<GuestId, usize>,
 }
 
 impl Guests {
-    /// Where each guest of `look` is to be, with workers at `places`; who has a place keeps it unless the
-    /// workers have `moved`.
+    /// Places each guest of `look`, with workers at `places`. A guest with a place keeps it unless
+    /// the workers have `moved`.
     pub(super) fn place(
         &mut self,
         look: &Look<'_>,
@@ -27,7 +27,7 @@ impl Guests {
     ) -> BTreeMap<GuestId, GuestPlace> {
         let present: BTreeSet<GuestId> = look.guests.iter().map(|guest| guest.id).collect();
         self.beside.retain(|guest, _| present.contains(guest) && !moved);
-        // Those with a place come first, then those with most traffic.
+        // Guests with a place come first, then those with most traffic.
         let mut order: Vec<_> = look
             .guests
             .iter()
@@ -67,7 +67,7 @@ impl Guests {
     }
 }
 
-/// The worker that carries most of a guest's traffic, and how much that is.
+/// Returns the worker that carries most of a guest's traffic, and its share.
 fn main_worker(sight: &Sight, guest: GuestId) -> Option<(usize, f64)> {
     let carried = sight.workers.iter().enumerate().filter_map(|(worker, sight)| {
         Some((worker, sight.load.max(f64::MIN_POSITIVE) * sight.traffic.get(&guest)?))
@@ -79,8 +79,8 @@ fn movable(guest: &GuestLook) -> impl Iterator<Item = &VcpuLook> {
     guest.threads.iter().filter(|thread| thread.movable)
 }
 
-/// The processors in `home`'s cache that the guest's threads can have: all may run there, and there is one for
-/// each beside those that are `taken` in that cache.
+/// Returns the processors in `home`'s cache for the guest's threads, if all threads may run there
+/// and each gets one besides the `taken` ones of that cache.
 fn room(
     machine: &Machine<'_>,
     guest: &GuestLook,

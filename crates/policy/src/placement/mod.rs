@@ -1,16 +1,17 @@
-//! On which processors workers, and with permission guests' virtual processors, run (Guo 2009).
+//! Places workers, and with permission guests' virtual processors, on processors (Guo 2009).
 //!
-//! Ring entries and packets move between a worker's core and those of the virtual processors it serves:
-//! cheaply within a last-level cache, dearly between caches and nodes. `static` puts workers once on
-//! cores of their own that share a cache with the processors their guests may use (Guo's static onloading);
-//! `dynamic` follows where the virtual processors last ran, and traffic.
+//! Ring entries and packets move between a worker's core and those of the virtual processors it
+//! serves: cheaply within a last-level cache, dearly between caches and nodes. The policy `static`
+//! puts workers once on cores of their own that share a cache with the processors their guests may
+//! use (Guo's static onloading). The policy `dynamic` follows traffic and the processors where the
+//! virtual ones last ran.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `cost.rs` | what a place costs a worker |
-//! | `sight.rs` | what a look says, averaged: who is where |
+//! | `cost.rs` | the cost of a place for a worker |
+//! | `sight.rs` | averages of the looks: load and places |
 //! | `placer.rs` | the plan, and when it replaces the one in force |
-//! | `guests.rs` | where virtual processors are put |
+//! | `guests.rs` | places of virtual processors |
 //!
 //! Docs: `docs/design/0016-placement.md`.
 
@@ -25,51 +26,52 @@ mod tests;
 
 pub use placer::{GAIN_MIN, Placer, SETTLE_NS, STAY_NS};
 
-/// A processor of the machine. Groups are told apart by their numbers only.
+/// A processor of the machine. Cores, caches and nodes are known by number only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// Its number.
+    /// The processor's number.
     pub id: u16,
-    /// Its core; processors with the same one are threads of it.
+    /// Number of the core; processors with the same core are its threads.
     pub core: u16,
-    /// Its last-level cache.
+    /// Number of the last-level cache.
     pub cache: u16,
-    /// Its NUMA node.
+    /// Number of the NUMA node.
     pub node: u16,
-    /// It is of the slower kind, on a machine with two.
+    /// Set for the slower kind of core, on a machine with two kinds.
     pub efficiency: bool,
 }
 
-/// How workers are placed.
+/// The rule that places workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// By where virtual processors may run; a worker has a core of its own always.
+    /// By the processors where virtual ones may run; a worker always has a core of its own.
     Static,
-    /// By where virtual processors run, load and traffic; a worker has a core where that pays.
+    /// By the processors where virtual ones run, load and traffic; a worker has a core where that
+    /// pays.
     Dynamic,
 }
 
-/// What is known at one moment.
+/// The state at one moment.
 #[derive(Clone, Debug)]
 pub struct Look<'a> {
-    /// Of a monotonic clock.
+    /// Time of a monotonic clock (ns).
     pub now_ns: u64,
     /// The machine's processors that are online, by number.
     pub cpus: &'a [Cpu],
-    /// Those on which workers may run.
+    /// Processors on which workers may run.
     pub allowed: &'a BTreeSet<u16>,
     /// Each worker, by number.
     pub workers: &'a [WorkerLook],
-    /// Each guest with traffic or without, whose virtual processors are known.
+    /// Each guest whose virtual processors are known, with or without traffic.
     pub guests: &'a [GuestLook],
 }
 
 /// A worker since the last look.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerLook {
-    /// Its part of a processor's time, 0 to 1.
+    /// Share of a processor's time, 0 to 1.
     pub load: f64,
-    /// How much it carries for each guest whose queues it serves, in any unit.
+    /// Traffic carried for each guest whose queues the worker serves, in any unit.
     pub traffic: BTreeMap<GuestId, f64>,
 }
 
@@ -79,9 +81,9 @@ pub type GuestId = u32;
 /// A guest's virtual processors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuestLook {
-    /// Which guest.
+    /// The guest.
     pub id: GuestId,
-    /// Its virtual processors' threads.
+    /// Threads of its virtual processors.
     pub threads: Vec<VcpuLook>,
 }
 
@@ -90,60 +92,60 @@ pub struct GuestLook {
 pub struct VcpuLook {
     /// The processor on which it last ran.
     pub last_cpu: u16,
-    /// Its part of a processor's time, 0 to 1.
+    /// Share of a processor's time, 0 to 1.
     pub load: f64,
-    /// Where it may run, apart from what was decided here.
+    /// Processors where it may run, without weir's own restriction.
     pub may_run: BTreeSet<u16>,
-    /// It is certainly a virtual processor, and may be told where to run.
+    /// Certainly a virtual processor, which weir may place.
     pub movable: bool,
 }
 
-/// What was decided.
+/// A plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// Each worker's place, by number.
     pub workers: Vec<Place>,
     /// Each guest's place; empty without permission to move virtual processors.
     pub guests: BTreeMap<GuestId, GuestPlace>,
-    /// A better plan is there: since when, and what it gains ([`GAIN_MIN`]).
+    /// Beginning (ns) and gain ([`GAIN_MIN`]) of a better plan that waits to replace this one.
     pub settling: Option<(u64, f64)>,
 }
 
-/// Where a worker is to run.
+/// A worker's place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// On this processor; `None` where the kernel chooses.
+    /// The processor; `None` where the kernel chooses.
     pub cpu: Option<u16>,
-    /// What that costs, in lines fetched within a cache; 0 where nothing is known.
+    /// Cost of the place, in lines fetched within a cache; 0 where nothing is known.
     pub cost: f64,
-    /// Why there.
+    /// Reason for the place.
     pub reason: Reason,
-    /// What would have been next best in other places: in this cache first, then in others, cheapest first.
+    /// Best alternatives: in this cache first, then in others, cheapest first.
     pub rejected: Vec<Rejected>,
 }
 
-/// Why a worker runs where it runs.
+/// Reason for a worker's place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// There are too few processors to keep one for a worker.
+    /// There are too few processors to reserve one for a worker.
     FewCpus {
-        /// How many weir may use.
+        /// Number of processors that weir may use.
         cpus: usize,
     },
-    /// With a core for each worker there would be none for guests.
+    /// A core for each worker would leave none for guests.
     FewCores {
-        /// How many weir may use.
+        /// Number of cores that weir may use.
         cores: usize,
     },
-    /// Nothing is known of the virtual processors of those it serves.
+    /// The virtual processors of the served guests are unknown.
     NothingKnown,
     /// The kernel's choice costs no more.
     KernelAsGood,
     /// A core of its own, with nothing known of guests.
     OwnCore,
-    /// In the cache of virtual processors that it serves.
+    /// In the cache of virtual processors that the worker serves.
     NearVcpus {
-        /// The part of its traffic that is for those in this cache, 0 to 1.
+        /// Share of its traffic that goes to this cache, 0 to 1.
         share: f64,
     },
 }
@@ -151,18 +153,18 @@ pub enum Reason {
 /// A place that was not taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rejected {
-    /// The place.
+    /// The processor.
     pub cpu: u16,
-    /// What it would cost.
+    /// Cost of the place.
     pub cost: f64,
-    /// What makes most of the difference.
+    /// Largest part of the difference.
     pub why: Why,
 }
 
-/// What speaks against a place.
+/// Reason against a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its cache is not that of the virtual processors.
+    /// Its cache is not the virtual processors' one.
     FarFromVcpus,
     /// Virtual processors run there, or on the other threads of its core.
     VcpusRunThere,
@@ -170,35 +172,35 @@ pub enum Why {
     OtherWorker,
     /// It is the slower kind of core.
     EfficiencyCore,
-    /// Nothing: it is as good.
+    /// No reason: the place is as good.
     AsGood,
 }
 
-/// Where a guest's virtual processors are to run.
+/// Place of a guest's virtual processors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestPlace {
-    /// On these processors; `None` where they are left alone.
+    /// The processors; `None` where weir leaves them alone.
     pub cpus: Option<BTreeSet<u16>>,
-    /// Why there.
+    /// Reason for the place.
     pub reason: GuestReason,
 }
 
-/// Why a guest's virtual processors run where they run.
+/// Reason for a guest's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestReason {
     /// In the cache of this worker, off workers' cores.
     BesideWorker(usize),
     /// No worker that serves it has a place.
     NoWorkerPlaced,
-    /// No thread of it is certainly a virtual processor.
+    /// No thread of the guest is certainly a virtual processor.
     NoneNamed,
-    /// The worker is on another node than its memory.
+    /// The worker is on another node than the guest's memory.
     OtherNode,
-    /// There is no room for all of them in the worker's cache, as far as they may run there.
+    /// The worker's cache has too few processors on which the guest may run.
     NoRoom {
-        /// How many they are.
+        /// Number of the guest's threads.
         threads: usize,
-        /// How many processors there are for them.
+        /// Number of processors for them.
         cpus: usize,
     },
 }

@@ -1,5 +1,5 @@
-//! The plan: workers in turn, busiest first, each on the cheapest place; and when a plan replaces the one
-//! in force.
+//! The plan: workers in turn, busiest first, each on the cheapest place. Also decides when a plan
+//! replaces the one in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,39 +8,40 @@ use super::guests::Guests;
 use super::sight::Sight;
 use super::{Cpu, Decision, Look, Place, Policy, Reason, Rejected};
 
-/// What a plan must gain, as a part of what a fully busy worker pays for a line within its cache.
+/// Least gain of a new plan, as a share of the cost of a line within the cache for a fully busy
+/// worker.
 pub const GAIN_MIN: f64 = 0.2;
-/// For how long it must gain that before it is followed (ns).
+/// Time for which a plan must show that gain before it takes effect (ns).
 pub const SETTLE_NS: u64 = 3_000_000_000;
-/// How long the one before it stays at least (ns).
+/// Least lifetime of a plan (ns).
 pub const STAY_NS: u64 = 10_000_000_000;
-/// With so few processors nothing is placed: there is none to keep for a worker.
+/// Number of processors at or below which nothing is placed: there is none to reserve for a worker.
 const FEW_CPUS: usize = 2;
-/// Places that were not taken, of which is told.
+/// Most alternatives reported.
 const REJECTED_MAX: usize = 4;
 
-/// Decides where workers and virtual processors run.
+/// Decides the places of workers and virtual processors.
 #[derive(Debug)]
 pub struct Placer {
     policy: Policy,
     sight: Sight,
-    /// The plan in force: each worker's processor.
+    /// The plan in force: processor by worker.
     places: Vec<Option<u16>>,
     /// `None` without permission to place virtual processors.
     guests: Option<Guests>,
     patience: Patience,
 }
 
-/// When a plan may replace the one in force.
+/// Rule for replacing the plan in force.
 #[derive(Debug, Default)]
 struct Patience {
-    /// Since when another plan is better (ns).
+    /// Time since which another plan is better (ns).
     better_since_ns: Option<u64>,
-    /// When the plan in force began (ns); `None` at first.
+    /// Beginning of the plan in force (ns); `None` at first.
     changed_ns: Option<u64>,
 }
 
-/// What a plan depends on at one look.
+/// Inputs of a plan at one look.
 struct Terms<'a> {
     machine: Machine<'a>,
     allowed: Vec<&'a Cpu>,
@@ -50,7 +51,7 @@ struct Terms<'a> {
 }
 
 impl Placer {
-    /// Nobody has a place yet. Virtual processors are placed with `pin_vcpus` only.
+    /// Returns a placer without places. It places virtual processors only with `pin_vcpus`.
     pub fn new(policy: Policy, pin_vcpus: bool) -> Self {
         Self {
             policy,
@@ -61,7 +62,7 @@ impl Placer {
         }
     }
 
-    /// What is to be from now on.
+    /// Returns the plan to follow from now on.
     pub fn decide(&mut self, look: &Look<'_>) -> Decision {
         self.sight.take_in(self.policy, look);
         self.places.resize(look.workers.len(), None);
@@ -80,7 +81,7 @@ impl Placer {
             None => self.plan(&terms),
         };
         let gain = if plan == self.places { 0.0 } else { self.gain(&terms, &plan) };
-        // A place that is no more is given up at once.
+        // A place on a processor that is gone is given up at once.
         let lost = self.places.iter().flatten().any(|cpu| !look.allowed.contains(cpu));
         let changes = self.patience.is_over(gain, look.now_ns, lost);
         if changes {
@@ -99,7 +100,7 @@ impl Placer {
         }
     }
 
-    /// Busiest first: what they gain by the best places is most.
+    /// Makes a plan, busiest worker first: the best places gain most there.
     fn plan(&self, terms: &Terms<'_>) -> Vec<Option<u16>> {
         let load =
             |worker: &usize| self.sight.workers.get(*worker).map_or(0.0, |worker| worker.load);
@@ -116,8 +117,8 @@ impl Placer {
         plan
     }
 
-    /// What `plan` saves, weighted by load. Infinite for a worker that is to have a place always and has
-    /// none.
+    /// Returns the gain of `plan`, weighted by load. The gain is infinite for a worker that must
+    /// have a place and has none.
     fn gain(&self, terms: &Terms<'_>, plan: &[Option<u16>]) -> f64 {
         let workers = self.sight.workers.iter().enumerate();
         let gains = workers.map(|(worker, sight)| {
@@ -127,7 +128,8 @@ impl Placer {
                 (None, Some(_)) => f64::INFINITY,
                 (before, after) => {
                     let total = |cost: Option<Cost>| cost.map_or(0.0, |cost| cost.total());
-                    // A worker without load has a place by what is known of its guests alone.
+                    // Under `static` a worker without load counts in full, since its place depends
+                    // on its guests alone.
                     let weight = if terms.policy == Policy::Static { 1.0 } else { sight.load };
                     weight * (total(before) - total(after))
                 }
@@ -138,7 +140,8 @@ impl Placer {
 }
 
 impl Patience {
-    /// Whether a plan that gains so much replaces the one in force now; `lost`: that one cannot go on.
+    /// Returns whether a plan with this gain replaces the one in force now. `lost`: the present
+    /// plan cannot go on.
     fn is_over(&mut self, gain: f64, now_ns: u64, lost: bool) -> bool {
         if gain < GAIN_MIN && !lost {
             self.better_since_ns = None;
@@ -156,7 +159,7 @@ impl Patience {
     }
 }
 
-/// Why no worker can have a place at all.
+/// Returns the reason why no worker can have a place at all.
 fn refusal(allowed: &[&Cpu], workers: usize) -> Option<Reason> {
     let cores: BTreeSet<u16> = allowed.iter().map(|cpu| cpu.core).collect();
     if allowed.len() <= FEW_CPUS {
@@ -173,8 +176,8 @@ impl Terms<'_> {
         self.near.get(worker)
     }
 
-    /// The cheapest place for `worker` where others have theirs in `plan`; of those as cheap the one it
-    /// has `now`, else the lowest.
+    /// Returns the cheapest place for `worker` beside the places in `plan`. Among equals the
+    /// present one (`now`) wins, else the lowest.
     fn choose(&self, worker: usize, plan: &[Option<u16>], now: Option<u16>) -> Option<u16> {
         let near = self.near(worker)?;
         if self.policy == Policy::Dynamic && near.is_empty() {
@@ -192,7 +195,7 @@ impl Terms<'_> {
         (self.policy == Policy::Static || pays).then_some(cpu.id)
     }
 
-    /// Where the kernel chooses.
+    /// Returns the cost where the kernel chooses.
     fn any(&self, near: &Near) -> Cost {
         Cost::of_any(self.allowed.iter().copied(), near)
     }
@@ -202,7 +205,7 @@ impl Terms<'_> {
         others.filter_map(|(_, cpu)| self.machine.get((*cpu)?)).collect()
     }
 
-    /// What `worker` pays under `plan`; `None` where it is to have a place and has none.
+    /// Returns the cost of `worker` under `plan`; `None` where it must have a place and has none.
     fn cost(&self, worker: usize, plan: &[Option<u16>]) -> Option<Cost> {
         let near = self.near(worker)?;
         let cpu = plan.get(worker).copied().flatten().and_then(|cpu| self.machine.get(cpu));
@@ -236,7 +239,7 @@ impl Terms<'_> {
         Place { cpu: id, cost: chosen.total(), reason, rejected }
     }
 
-    /// The best of the other places in each cache.
+    /// Returns the best alternative in each cache.
     fn rejected(
         &self,
         worker: usize,

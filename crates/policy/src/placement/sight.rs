@@ -1,38 +1,39 @@
-//! What the looks say, averaged: how busy each worker is, where the other ends of its traffic are, and
-//! which processors the guests keep busy.
+//! Averages over the looks: the load of each worker, the places of its traffic's peers, and the
+//! processors that guests keep busy.
 
 use std::collections::BTreeMap;
 
 use super::{GuestId, GuestLook, Look, Policy, VcpuLook};
 
-/// What a new look counts for in the average. With a look each second, the last four have most of it.
+/// Weight of a new look in the average. With a look each second, the last four have most of the
+/// weight.
 const NEW: f64 = 0.25;
-/// What is less is forgotten.
+/// Share below which an entry is dropped.
 const FORGOTTEN: f64 = 0.001;
 
 /// The average of looks.
 #[derive(Debug, Default)]
 pub(super) struct Sight {
-    /// There was a look.
+    /// Set after the first look.
     begun: bool,
     pub(super) workers: Vec<WorkerSight>,
-    /// How much of each processor's time virtual processors take, 0 to 1 each.
+    /// Share of each processor's time that virtual processors take, 0 to 1.
     pub(super) busy: BTreeMap<u16, f64>,
 }
 
-/// The average of one worker.
+/// The average for one worker.
 #[derive(Debug, Default)]
 pub(super) struct WorkerSight {
     pub(super) load: f64,
-    /// Parts of its traffic by the processor of the other end; no part where that is not known.
+    /// Shares of the traffic by the peer's processor; traffic with an unknown peer has no share.
     pub(super) near: BTreeMap<u16, f64>,
-    /// Parts of its traffic by guest.
+    /// Shares of the traffic by guest.
     pub(super) traffic: BTreeMap<GuestId, f64>,
 }
 
 impl Sight {
     pub(super) fn take_in(&mut self, policy: Policy, look: &Look<'_>) {
-        // The first look stands for all that were before it.
+        // The first look stands for all before it.
         let new = if std::mem::replace(&mut self.begun, true) { NEW } else { 1.0 };
         let mut spots = BTreeMap::new();
         let mut busy = BTreeMap::new();
@@ -70,9 +71,9 @@ impl Sight {
     }
 }
 
-/// Where a guest is: parts of 1 by processor.
+/// Returns a guest's position: shares by processor, 1 in all.
 fn parts_of(policy: Policy, guest: &GuestLook) -> BTreeMap<u16, f64> {
-    // An idle guest is where its threads are, each as much as the other.
+    // An idle guest is where its threads are, with equal shares.
     let idle = guest.threads.iter().all(|thread| thread.load <= 0.0);
     let weight = |thread: &VcpuLook| match policy {
         Policy::Dynamic if !idle => thread.load,
@@ -88,7 +89,7 @@ fn parts_of(policy: Policy, guest: &GuestLook) -> BTreeMap<u16, f64> {
     parts
 }
 
-/// Where a thread is: parts of 1 by processor.
+/// Returns a thread's position: shares by processor, 1 in all.
 fn thread_parts(policy: Policy, thread: &VcpuLook) -> Vec<(u16, f64)> {
     match policy {
         Policy::Static => {
@@ -99,16 +100,16 @@ fn thread_parts(policy: Policy, thread: &VcpuLook) -> Vec<(u16, f64)> {
     }
 }
 
-/// How busy a thread keeps the processors that it is on.
+/// Returns how busy a thread keeps its processors.
 fn busy_part(policy: Policy, thread: &VcpuLook) -> f64 {
     match policy {
-        // It may be.
+        // A thread may become busy at any time.
         Policy::Static => 1.0,
         Policy::Dynamic => thread.load,
     }
 }
 
-/// Moves `old` by the part `new` of the way to `now`.
+/// Moves `old` by the share `new` of the way to `now`.
 fn average<K: Copy + Ord>(old: &mut BTreeMap<K, f64>, now: &BTreeMap<K, f64>, new: f64) {
     for (key, value) in old.iter_mut() {
         *value += new * (now.get(key).copied().unwrap_or(0.0) - *value);

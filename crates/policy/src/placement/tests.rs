@@ -6,8 +6,8 @@ use super::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A machine of `nodes` nodes with `caches` caches each, `cores` cores to a cache, `threads` to a core. As on
-/// most, the second threads of all cores come after all first ones.
+/// Builds a machine of `nodes` nodes with `caches` caches each, `cores` cores to a cache, `threads`
+/// to a core. As on most machines, the second threads of all cores come after all first ones.
 fn machine(nodes: u16, caches: u16, cores: u16, threads: u16) -> Vec<Cpu> {
     let all = nodes * caches * cores;
     let cpu = |id: u16| {
@@ -26,7 +26,7 @@ fn worker(load: f64, traffic: &[(GuestId, f64)]) -> WorkerLook {
     WorkerLook { load, traffic: traffic.iter().copied().collect() }
 }
 
-/// A guest whose threads keep `cpus` busy and may run on all of `may_run`.
+/// Builds a guest whose threads keep `cpus` busy and may run on all of `may_run`.
 fn guest(id: GuestId, cpus: &[u16], may_run: &BTreeSet<u16>) -> GuestLook {
     let thread =
         |cpu: &u16| VcpuLook { last_cpu: *cpu, load: 0.8, may_run: may_run.clone(), movable: true };
@@ -53,7 +53,7 @@ impl Host {
         placer.decide(&Look { now_ns: *now_ns, cpus, allowed, workers, guests })
     }
 
-    /// After long enough for anything to happen.
+    /// Looks until every pending change has happened.
     fn settle(&mut self, workers: &[WorkerLook], guests: &[GuestLook]) -> Decision {
         (0..30).map(|_| self.look(workers, guests)).last().unwrap()
     }
@@ -132,7 +132,7 @@ fn a_worker_that_gains_nothing_stays_when_another_moves() {
     let all = every(&host.cpus);
     let workers = [worker(0.9, &[(1, 1.0)]), worker(0.9, &[(2, 1.0)])];
     host.settle(&workers, &[guest(1, &[1], &all), guest(2, &[4], &all)]);
-    // Processor 1, the lowest of the first cache but the very first, is as good as 2 from now on.
+    // Processor 1, the lowest of the first cache after processor 0, is from now on as good as 2.
     let before = host.settle(&workers, &[guest(1, &[0], &all), guest(2, &[4], &all)]);
     assert_eq!(before.workers[0].cpu, Some(2));
     let after = host.settle(&workers, &[guest(1, &[0], &all), guest(2, &[8], &all)]);
@@ -181,7 +181,7 @@ fn static_goes_where_the_guests_processors_may_run() {
     let pinned: BTreeSet<u16> = [8, 9, 10].into();
     let decision = host.look(&[worker(0.0, &[(1, 0.0)])], &[guest(1, &[8, 9], &pinned)]);
     assert_eq!(decision.workers[0].cpu, Some(11));
-    // Where they may not run, they are not put.
+    // A place outside `may_run` is not used.
     assert_eq!(decision.guests[&1].cpus, Some(pinned));
 }
 
@@ -271,7 +271,7 @@ fn guests_keep_their_places_while_workers_stay() {
     let decision = host.settle(&workers, &two);
     assert!(decision.guests[&1].cpus.is_some());
     assert_eq!(decision.guests[&2].reason, GuestReason::NoRoom { threads: 2, cpus: 1 });
-    // The second has more traffic now; there is still room for one of them only.
+    // The second guest has more traffic now; there is still room for only one of them.
     let decision = host.settle(&[worker(1.0, &[(1, 1.0), (2, 2.0)])], &two);
     assert!(decision.guests[&1].cpus.is_some() && decision.guests[&2].cpus.is_none());
 }
@@ -297,7 +297,8 @@ fn a_better_plan_waits_until_it_has_stayed_better() {
     assert_eq!(looks as u64 + 1, SETTLE_NS / SECOND_NS);
 }
 
-/// Any load of three workers and three guests of two processors each, on a machine of `cpus` processors.
+/// Generates a load of three workers and three guests of two processors each, on a machine of
+/// `cpus` processors.
 fn load(cpus: u16) -> impl Strategy<Value = (Vec<WorkerLook>, Vec<GuestLook>)> {
     let traffic = proptest::collection::btree_map(0u32..3, 0.0..1e6, 0..4);
     let worker = (0.0..=1.0, traffic).prop_map(|(load, traffic)| WorkerLook { load, traffic });
@@ -314,7 +315,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![Just(Policy::Static), Just(Policy::Dynamic)]
 }
 
-/// All that is set outside.
+/// Returns the visible part of a decision.
 fn places(decision: &Decision) -> (Vec<Option<u16>>, Vec<Option<BTreeSet<u16>>>) {
     let workers = decision.workers.iter().map(|place| place.cpu).collect();
     (workers, decision.guests.values().map(|place| place.cpus.clone()).collect())
@@ -329,7 +330,7 @@ proptest! {
     ) {
         let mut host = Host::new(machine(2, 2, 3, 2), policy);
         host.settle(&before.0, &before.1);
-        // The averages need a while to be constant as well; from then on there is one change at most.
+        // The averages need a while to settle too; from then on there is at most one change.
         (0..60).for_each(|_| drop(host.look(&workers, &guests)));
         let seen: Vec<_> = (0..60).map(|_| places(&host.look(&workers, &guests)).0).collect();
         let changes = seen.windows(2).filter(|pair| pair[0] != pair[1]).count();
@@ -375,7 +376,7 @@ proptest! {
             let taken: Vec<u16> = decision.workers.iter().filter_map(|place| place.cpu).collect();
             prop_assert!(taken.iter().all(|cpu| host.allowed.contains(cpu)));
             let cores: BTreeSet<u16> = taken.iter().map(|cpu| host.cpu(*cpu).core).collect();
-            // There is a core for each, or none has a place.
+            // Each worker has a core of its own, or none has a place.
             prop_assert_eq!(cores.len(), taken.len());
             for (id, place) in &decision.guests {
                 let threads = &guests[*id as usize].threads;

@@ -1,28 +1,29 @@
 //! A rate limit: a token bucket in exact integers.
 
-/// Nanoseconds of a second: a token has so many parts.
+/// Nanoseconds of a second, and parts of a token.
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// Tokens that come at a rate and are kept up to a burst. What a token is (a bit, a packet) is the
-/// caller's.
+/// Tokens that come at a rate and are kept up to a burst. The caller defines a token (a bit, a
+/// packet).
 ///
-/// The level is counted in parts of which a token has 10^9. In one nanosecond as many come as tokens in a
-/// second, so that no time and no part of a token is ever rounded away, however often it is asked.
+/// The level is in parts, 10^9 to a token. The parts that come in a nanosecond equal the tokens
+/// that come in a second. So no time and no part of a token is ever rounded away, however often the
+/// bucket is asked.
 ///
-/// What is taken in any time `t` is at most rate x t + burst, if no more is taken than is
-/// [`available`](Self::available). More may be taken: it is owed, and comes out of what follows.
+/// In any time `t` at most rate x t + burst is taken, if nobody takes more than is
+/// [`available`](Self::available). Taking more leaves a debt, which later tokens pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     rate_per_s: u64,
     burst: u64,
-    /// In parts; negative while some is owed.
+    /// Level in parts; negative while some is owed.
     level: i128,
-    /// As of when (ns).
+    /// Time of the level (ns).
     at_ns: u64,
 }
 
 impl TokenBucket {
-    /// A full bucket; neither may be 0, which counts as 1.
+    /// Returns a full bucket. A rate or burst of 0 counts as 1.
     pub fn new(rate_per_s: u64, burst: u64, now_ns: u64) -> Self {
         let (rate_per_s, burst) = (rate_per_s.max(1), burst.max(1));
         let mut bucket = Self { rate_per_s, burst, level: 0, at_ns: now_ns };
@@ -30,12 +31,12 @@ impl TokenBucket {
         bucket
     }
 
-    /// Its parts when it is full.
+    /// Returns the level of a full bucket, in parts.
     fn full(&self) -> i128 {
         parts(self.burst)
     }
 
-    /// Tokens there are now. A time before the last one counts as that.
+    /// Returns the tokens available now. A time before the last one counts as the last one.
     pub fn available(&mut self, now_ns: u64) -> u64 {
         let passed_ns = now_ns.saturating_sub(self.at_ns);
         self.at_ns = self.at_ns.max(now_ns);
@@ -44,22 +45,22 @@ impl TokenBucket {
         u64::try_from(self.level / parts(1)).unwrap_or(0)
     }
 
-    /// Whether it held as many as it can when it was last asked.
+    /// Returns whether the bucket was full at the last question.
     pub fn is_full(&self) -> bool {
         self.level >= self.full()
     }
 
-    /// Takes tokens, which may leave it owing some.
+    /// Takes tokens. The level may become negative.
     pub fn take(&mut self, tokens: u64) {
         self.level = self.level.saturating_sub(parts(tokens));
     }
 
-    /// Takes back what was taken and not used.
+    /// Gives back tokens that were taken and not used.
     pub fn give_back(&mut self, tokens: u64) {
         self.level = self.level.saturating_add(parts(tokens)).min(self.full());
     }
 
-    /// When there will be `tokens` (ns), or as many as it holds if that is fewer.
+    /// Returns when `tokens` will be available (ns), or a full bucket if that is fewer.
     pub fn ready_at(&self, tokens: u64) -> u64 {
         let missing = parts(tokens).min(self.full()).saturating_sub(self.level);
         let Ok(missing) = u128::try_from(missing) else { return self.at_ns };

@@ -1,14 +1,15 @@
-//! Worker time by weight: deficit round robin (Shreedhar & Varghese, SIGCOMM 1995) where a burst's cost
-//! is known after it was served, as in surplus round robin (Adiseshu, Parulkar & Varghese 1996).
+//! Worker time by weight: deficit round robin (Shreedhar & Varghese, SIGCOMM 1995). A burst's cost
+//! is known only after service, as in surplus round robin (Adiseshu, Parulkar & Varghese 1996).
 //!
-//! A flow is served while it has deficit left, and pays what the burst took. When no flow that is ready
-//! has any, a round ends, and each flow gets a quantum times its weight, idle ones too; but nobody has
-//! more than that at any time. So idleness neither saves up time nor gets rid of a debt, and of two flows
-//! that are always ready neither is further from its share than a quantum and the cost of one burst.
+//! A flow is served while it has deficit left, and pays for the burst. When no ready flow has
+//! deficit, a round ends, and each flow gets a quantum times its weight, idle flows too. One
+//! round's grant is the most that a flow can have. So idleness neither saves up time nor cancels a
+//! debt. Of two flows that are always ready, neither is further from its share than a quantum and
+//! the cost of one burst.
 //!
 //! Within a round bursts interleave. A queue that had no work comes before those that had (as in
-//! DRR++, MacGregor & Shi 2000): it waits for one burst, not for a round, and as its flow's deficit is
-//! the round's it gets no more by that.
+//! DRR++, MacGregor & Shi 2000). It waits for one burst, not for a round. Its flow's deficit is the
+//! round's, so it gains no time by this.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -17,23 +18,23 @@ use weir_limits::SCHEDULE_QUANTUM_NS;
 
 use super::Entry;
 
-/// A flow's.
+/// A flow's account.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    /// Worker time that it may still use (ns), as of `round`; negative is a debt.
+    /// Worker time left (ns), as of `round`; negative is a debt.
     deficit_ns: i64,
-    /// The last round that it was given time in.
+    /// The last round that gave time.
     round: u64,
     weight: u16,
 }
 
 impl Account {
-    /// What it is given in a round (ns).
+    /// Returns the grant of one round (ns).
     fn grant_ns(&self) -> i64 {
         i64::from(self.weight) * SCHEDULE_QUANTUM_NS
     }
 
-    /// Gives it what it has coming by `round`, and says what it has then.
+    /// Adds the grants up to `round`, and returns the deficit.
     #[inline]
     fn deficit_ns(&mut self, round: u64) -> i64 {
         if self.round != round {
@@ -45,7 +46,7 @@ impl Account {
         self.deficit_ns
     }
 
-    /// Rounds from `round` on until it has deficit, at least one.
+    /// Returns the rounds from `round` on until there is deficit, at least one.
     fn rounds_needed(&mut self, round: u64) -> u64 {
         let debt_ns = self.deficit_ns(round).min(0).unsigned_abs();
         debt_ns / self.grant_ns().unsigned_abs() + 1
@@ -54,18 +55,19 @@ impl Account {
 
 #[derive(Debug)]
 pub(super) struct Drr<Q> {
-    /// By flow; grown when a flow is first heard of.
+    /// Accounts by flow, grown when a flow first appears.
     accounts: Vec<Account>,
     round: u64,
-    /// Had no work before.
+    /// Queues that had no work before.
     fresh: VecDeque<Entry<Q>>,
-    /// Had deficit when they were put here.
+    /// Queues whose flow had deficit when they were put here.
     current: VecDeque<Entry<Q>>,
-    /// Had none: they wait for the next round. First come those that were passed over in this one, since
-    /// another queue of their flow had used it up: or else that would be the first in each round, and
-    /// the only one where a burst costs more than is given.
+    /// Queues without deficit, which wait for the next round. The `passed_over` ones come first:
+    /// another queue of their flow had used up the deficit in this round. Without this order that
+    /// other queue would be first in each round, and the only one served where a burst costs more
+    /// than a grant.
     spent: VecDeque<Entry<Q>>,
-    /// How many those are.
+    /// Number of passed-over queues at the front of `spent`.
     passed_over: usize,
 }
 
@@ -141,7 +143,7 @@ impl<Q: Copy> Drr<Q> {
         }
     }
 
-    /// Goes on to the next round in which somebody has deficit; `None` if nobody is there.
+    /// Goes on to the next round in which some flow has deficit; `None` if no queue is ready.
     fn end_round(&mut self) -> Option<()> {
         let Self { accounts, round, spent, .. } = self;
         let needed = |entry: &Entry<Q>| Some(accounts.get_mut(entry.flow)?.rounds_needed(*round));

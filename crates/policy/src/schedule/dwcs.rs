@@ -1,9 +1,10 @@
 //! Dynamic window-constrained scheduling (West, Zhang, Schwan & Poellabauer, IEEE Transactions on
 //! Computers 53(6), 2004), of turns instead of packets.
 //!
-//! A flow with a window constraint `x/y` and a period is due one turn, a burst, in each period. It is
-//! late when the period ends first; at most `x` of any `y` may be. What is late is served late, not
-//! dropped. The published rules of precedence, among flows whose period has begun:
+//! A flow with a window constraint `x/y` and a period is due one turn, a burst, in each period. A
+//! turn is late when the period ends before it; at most `x` of any `y` turns may be late. A late
+//! turn is served late, not dropped. The published rules of precedence, among flows whose period
+//! has begun:
 //!
 //! 1. the earliest deadline;
 //! 2. equal deadlines: the lowest current window constraint `x'/y'`;
@@ -11,11 +12,12 @@
 //! 4. equal deadlines and equal other constraints: the lowest numerator `x'`;
 //! 5. else: first come, first served.
 //!
-//! Time that no such flow claims goes round in turn, to those without a window too: it counts
-//! for no window and moves no deadline, so that who was alone for a while owes nothing.
+//! Time that no such flow claims goes round in turn, to flows without a window too. This time
+//! counts for no window and moves no deadline, so that a flow that was alone for a while owes
+//! nothing.
 //!
-//! Deadlines are equal within a slot of [`DWCS_SLOT_NS`]: the paper's time has slots, of one service
-//! each. The choice looks at every queue that is ready.
+//! Deadlines are equal within a slot of [`DWCS_SLOT_NS`]: the paper's time has slots, of one
+//! service each. The choice looks at every queue that is ready.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -29,12 +31,12 @@ use super::{Entry, Window};
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     window: Window,
-    /// The current constraint: of the next `y` turns `x` may be late.
+    /// Current constraint: of the next `y` turns `x` may be late.
     x: u32,
     y: u32,
-    /// A window was violated since it was last served in time.
+    /// Set when a window was violated since the last timely service.
     tagged: bool,
-    /// When its turn is late (ns).
+    /// Deadline of the turn (ns).
     deadline_ns: u64,
     violations: u64,
 }
@@ -49,12 +51,12 @@ impl Stream {
         (self.x, self.y) = (self.window.x.into(), self.window.y.into());
     }
 
-    /// Whether the period of its turn has begun.
+    /// Returns whether the period of the flow's turn has begun.
     fn is_due(&self, now_ns: u64) -> bool {
         self.deadline_ns <= now_ns.saturating_add(self.window.period_ns)
     }
 
-    /// Served before its deadline (the paper's adjustment A).
+    /// Notes service before the deadline (the paper's adjustment A).
     fn met(&mut self) {
         if self.y > self.x {
             self.y -= 1;
@@ -68,7 +70,7 @@ impl Stream {
         self.deadline_ns = self.deadline_ns.saturating_add(self.window.period_ns);
     }
 
-    /// Not served before its deadline (adjustment B).
+    /// Notes a missed deadline (adjustment B).
     fn missed(&mut self) {
         let (x, y) = (u32::from(self.window.x), u32::from(self.window.y));
         if self.x > 0 {
@@ -91,17 +93,17 @@ impl Stream {
             return;
         }
         let passed = (now_ns - self.deadline_ns).div_ceil(self.window.period_ns);
-        // After two windows' turns in a row that were late there is nothing new in more of them.
+        // The late turns of two windows in a row tell all; more of them add nothing.
         let noted = passed.min(2 * u64::from(self.window.y));
         (0..noted).for_each(|_| self.missed());
         let passed_ns = passed.saturating_mul(self.window.period_ns);
         self.deadline_ns = self.deadline_ns.saturating_add(passed_ns);
     }
 
-    /// Who comes first: rules 1 to 4.
+    /// Compares by rules 1 to 4; the lesser comes first.
     fn precedence(&self, other: &Self) -> Ordering {
         let slot = |stream: &Self| stream.deadline_ns / DWCS_SLOT_NS;
-        // x'/y' against the other's, both multiplied by both denominators.
+        // Compares x'/y' by cross-multiplication.
         let constraints =
             (u64::from(self.x) * u64::from(other.y)).cmp(&(u64::from(other.x) * u64::from(self.y)));
         slot(self).cmp(&slot(other)).then(constraints).then_with(|| match self.x {
@@ -113,9 +115,9 @@ impl Stream {
 
 #[derive(Debug)]
 pub(super) struct Dwcs<Q> {
-    /// By flow; `None` without a window.
+    /// Streams by flow; `None` without a window.
     streams: Vec<Option<Stream>>,
-    /// In the order in which they came.
+    /// Ready queues in order of arrival.
     pub(super) ready: VecDeque<Entry<Q>>,
 }
 
@@ -141,7 +143,7 @@ impl<Q: Copy> Dwcs<Q> {
     pub(super) fn wake(&mut self, entry: Entry<Q>, now_ns: u64) {
         let is_ready = self.ready.iter().any(|other| other.flow == entry.flow);
         if let Some(stream) = self.stream(entry.flow).filter(|_| !is_ready) {
-            // Of the time in which it had no work nothing was due.
+            // Nothing was due in the time without work.
             let period_ns = stream.window.period_ns;
             stream.deadline_ns = stream.deadline_ns.max(now_ns.saturating_add(period_ns));
         }
@@ -166,7 +168,7 @@ impl<Q: Copy> Dwcs<Q> {
         Some(entry)
     }
 
-    /// How often the window of `flow` was violated since this was last asked.
+    /// Returns the violations of `flow`'s window since the last question.
     pub(super) fn violations(&mut self, flow: usize) -> u64 {
         self.stream(flow).map_or(0, |stream| mem::take(&mut stream.violations))
     }

@@ -1,17 +1,18 @@
-//! Whose transmit queue a worker serves next, and how fast a sender may be.
+//! Decides whose transmit queue a worker serves next, and limits senders' rates.
 //!
-//! A [`Scheduler`] holds the queues of one worker that are ready, each with the *flow* it belongs to:
-//! the sending port, by number. A queue is served one burst at a time, and what that took of the worker
-//! is charged to its flow:
+//! A [`Scheduler`] holds the queues of one worker that are ready, each with the *flow* it belongs
+//! to: the sending port, by number. A queue is served one burst at a time, and the burst's cost is
+//! charged to its flow:
 //!
 //! ```text
 //! has work ──▶ wake() ──▶ next() ──▶ a burst is served ──▶ charge() ──▶ more? again()
 //! ```
 //!
-//! Accounts are of flows, not of queues: who has more queues has no larger share, and a queue that
-//! is moved elsewhere takes nothing along.
+//! Accounts belong to flows, not to queues: more queues bring no larger share, and a queue that
+//! moves elsewhere takes nothing along.
 //!
-//! - [`Kind::Drr`]: worker time by weight (deficit round robin, Shreedhar & Varghese 1995, with costs
+//! - [`Kind::Drr`]: worker time by weight (deficit round robin, Shreedhar & Varghese 1995, with
+//!   costs
 //!   that are known afterwards).
 //! - [`Kind::RoundRobin`]: one burst each in turn, whatever it costs.
 //! - [`Kind::Dwcs`]: window constraints (West & Schwan).
@@ -33,7 +34,7 @@ use drr::Drr;
 use dwcs::Dwcs;
 use weir_limits::{WINDOW_LEN_MAX, WINDOW_PERIOD_NS_MAX, WINDOW_PERIOD_NS_MIN};
 
-/// By which rule turns are given.
+/// The rule that gives turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Worker time by weight.
@@ -45,18 +46,18 @@ pub enum Kind {
     Dwcs,
 }
 
-/// Text that names no [`Kind`].
+/// Error: the text names no [`Kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no such schedule")]
 pub struct UnknownKind;
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Drr, Self::RoundRobin, Self::Dwcs];
-    /// Their names, in the same order.
+    /// Names of all kinds, in the same order.
     pub const NAMES: [&str; 3] = ["drr", "round-robin", "dwcs"];
 
-    /// The name that users write.
+    /// Returns the name that users write.
     pub const fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]
     }
@@ -83,26 +84,26 @@ pub struct Window {
     period_ns: u64,
 }
 
-/// What is no [`Window`].
+/// Error: not a valid [`Window`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
-    /// More may be late than there are, or there are none, or too many.
+    /// More late turns than turns, no turns, or too many.
     #[error(
         "{x} of {y} is no window; there are 1 to {WINDOW_LEN_MAX} turns, of which so many or fewer are late"
     )]
     Turns {
         /// Turns that may be late.
         x: u16,
-        /// Turns.
+        /// Number of turns.
         y: u16,
     },
-    /// A period out of bounds.
+    /// The period is out of bounds.
     #[error("a period of {0} ns is not within {WINDOW_PERIOD_NS_MIN} to {WINDOW_PERIOD_NS_MAX} ns")]
     Period(u64),
 }
 
 impl Window {
-    /// At most `x` of `y` turns late, one turn each `period_ns`.
+    /// Returns the window "at most `x` of `y` turns late, one turn each `period_ns`".
     ///
     /// # Errors
     /// [`WindowError`]
@@ -117,12 +118,13 @@ impl Window {
     }
 }
 
-/// What a flow is entitled to.
+/// A flow's entitlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its part of the worker's time, in proportion to others' weights ([`Kind::Drr`]); 0 counts as 1.
+    /// Share of the worker's time, in proportion to other flows' weights ([`Kind::Drr`]); 0 counts
+    /// as 1.
     pub weight: u16,
-    /// Its window constraint ([`Kind::Dwcs`]); without one it gets what windows leave.
+    /// Window constraint ([`Kind::Dwcs`]); a flow without one gets the time that windows leave.
     pub window: Option<Window>,
 }
 
@@ -132,14 +134,14 @@ impl Default for Share {
     }
 }
 
-/// A queue and the flow that it belongs to.
+/// A queue and its flow.
 #[derive(Clone, Copy, Debug)]
 struct Entry<Q> {
     flow: usize,
     queue: Q,
 }
 
-/// The queues of a worker that are ready. A queue is in it once at most; that is the caller's to see to.
+/// A worker's ready queues. The caller must put a queue in at most once.
 #[derive(Debug)]
 pub struct Scheduler<Q> {
     turns: Turns<Q>,
@@ -153,7 +155,7 @@ enum Turns<Q> {
 }
 
 impl<Q: Copy> Scheduler<Q> {
-    /// With no queue, and the default [`Share`] for every flow.
+    /// Returns a scheduler without queues, with the default [`Share`] for every flow.
     pub fn new(kind: Kind) -> Self {
         let turns = match kind {
             Kind::Drr => Turns::Drr(Drr::new()),
@@ -163,7 +165,7 @@ impl<Q: Copy> Scheduler<Q> {
         Self { turns }
     }
 
-    /// Sets what `flow` is entitled to from now on.
+    /// Sets `flow`'s entitlement from now on.
     pub fn set_share(&mut self, flow: usize, share: Share) {
         match &mut self.turns {
             Turns::Drr(drr) => drr.set_weight(flow, share.weight),
@@ -172,7 +174,7 @@ impl<Q: Copy> Scheduler<Q> {
         }
     }
 
-    /// Queues that are ready.
+    /// Returns the number of ready queues.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.turns {
@@ -182,12 +184,12 @@ impl<Q: Copy> Scheduler<Q> {
         }
     }
 
-    /// Whether none is.
+    /// Returns whether no queue is ready.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A queue of `flow` that had no work has some.
+    /// Adds a queue of `flow` that had no work and has some now.
     pub fn wake(&mut self, flow: usize, queue: Q, now_ns: u64) {
         let entry = Entry { flow, queue };
         match &mut self.turns {
@@ -197,7 +199,7 @@ impl<Q: Copy> Scheduler<Q> {
         }
     }
 
-    /// The queue to serve now, which is not among those that are ready any more.
+    /// Removes and returns the queue to serve now.
     #[inline]
     pub fn next(&mut self, now_ns: u64) -> Option<Q> {
         let entry = match &mut self.turns {
@@ -208,8 +210,8 @@ impl<Q: Copy> Scheduler<Q> {
         entry.map(|entry| entry.queue)
     }
 
-    /// A queue of `flow` was served, which took the worker `cost_ns`. Says how often the flow's window was
-    /// violated since it was last charged.
+    /// Charges `flow` for a burst that took `cost_ns`. Returns the violations of the flow's window
+    /// since the last charge.
     #[inline]
     pub fn charge(&mut self, flow: usize, cost_ns: u64) -> u64 {
         match &mut self.turns {
@@ -220,7 +222,7 @@ impl<Q: Copy> Scheduler<Q> {
         0
     }
 
-    /// A queue that was served, and charged for, has more work.
+    /// Adds a queue again that was served and charged for, and has more work.
     #[inline]
     pub fn again(&mut self, flow: usize, queue: Q) {
         let entry = Entry { flow, queue };

@@ -1,4 +1,4 @@
-//! Schedules in virtual time: flows that are played, and what each got of the worker.
+//! Schedules in virtual time: played flows, and the service that each got.
 
 use proptest::prelude::*;
 
@@ -9,9 +9,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A flow's traffic.
 #[derive(Clone, Copy)]
 struct Played {
-    /// What a burst of it costs (ns).
+    /// Cost of a burst (ns).
     cost_ns: u64,
-    /// Pauses so long after each burst (ns); 0: always ready.
+    /// Pause after each burst (ns); 0: always ready.
     pause_ns: u64,
     share: Share,
 }
@@ -31,17 +31,17 @@ impl Played {
     }
 }
 
-/// What a flow got.
+/// Service that a flow got.
 #[derive(Clone, Copy, Debug, Default)]
 struct Got {
     worker_ns: u64,
     bursts: u64,
-    /// The longest time from being ready to being served.
+    /// Longest time from ready to served (ns).
     waited_ns: u64,
     violations: u64,
 }
 
-/// One worker, `flows` with one queue each, for `time_ns`.
+/// Plays one worker with one queue for each of `flows`, for `time_ns`.
 fn play(kind: Kind, flows: &[Played], time_ns: u64) -> Vec<Got> {
     let mut scheduler = Scheduler::new(kind);
     let mut got = vec![Got::default(); flows.len()];
@@ -80,7 +80,7 @@ fn play(kind: Kind, flows: &[Played], time_ns: u64) -> Vec<Got> {
     got
 }
 
-/// (sum x)^2 / (n sum x^2), Jain, Chiu & Hawe 1984.
+/// Returns Jain's index (sum x)^2 / (n sum x^2) (Jain, Chiu & Hawe 1984).
 fn jain_index(got: &[Got]) -> f64 {
     let times: Vec<_> = got.iter().map(|got| got.worker_ns as f64).collect();
     let (sum, squares) = times.iter().fold((0.0, 0.0), |(s, q), t| (s + t, q + t * t));
@@ -95,7 +95,7 @@ fn equal_weights_get_equal_worker_time_whatever_bursts_cost() {
     let flows = COSTS_NS.map(Played::always);
     let drr = play(Kind::Drr, &flows, SECOND_NS);
     assert!(jain_index(&drr) >= 0.99, "{}: {drr:?}", jain_index(&drr));
-    // And round robin does not, or this would tell nothing.
+    // Round robin must fail here, or the test proves nothing.
     let turns = play(Kind::RoundRobin, &flows, SECOND_NS);
     assert!(jain_index(&turns) < 0.5);
 }
@@ -142,7 +142,7 @@ fn a_guest_of_few_packets_waits_for_one_burst_of_a_flood_and_not_for_a_round() {
 
 #[test]
 fn who_comes_and_goes_gets_no_more_than_its_share() {
-    // It would use all of the worker, always ready again before the others' next burst.
+    // The greedy flow would take the whole worker: it is ready again before the others' next burst.
     let greedy = Played { cost_ns: 30_000, pause_ns: 1, share: Share::default() };
     let got = play(Kind::Drr, &[greedy, Played::always(5_000), Played::always(5_000)], SECOND_NS);
     assert!(got[0].worker_ns <= SECOND_NS / 3 + SECOND_NS / 100, "{got:?}");
@@ -153,7 +153,7 @@ fn who_comes_and_goes_gets_no_more_than_its_share() {
 fn idleness_neither_saves_up_time_nor_starves_who_was_alone() {
     let mut scheduler = Scheduler::new(Kind::Drr);
     scheduler.wake(0, 0, 0);
-    // Alone for a long time, while the other is idle.
+    // Runs one flow alone for a long time, while the other is idle.
     for _ in 0..1_000_000 {
         assert_eq!(scheduler.next(0), Some(0));
         scheduler.charge(0, 6_000);
@@ -218,7 +218,7 @@ fn a_debt_of_any_size_is_paid_without_being_counted_round_by_round() {
 
 #[test]
 fn windows_are_kept_where_they_can_be() {
-    // Burst and slot are one: eight flows of which half of the turns may be late fill the worker.
+    // A burst fills a slot: eight flows that may have half of their turns late fill the worker.
     let slot = weir_limits::DWCS_SLOT_NS;
     for (flows, periods, x, y) in [(8, 10, 1, 2), (8, 10, 1, 4), (10, 10, 0, 1), (13, 10, 1, 4)] {
         let played = vec![Played::always(slot).window(x, y, periods * slot); flows];
@@ -239,7 +239,7 @@ fn tight_windows_are_kept_beside_loose_ones_in_an_overload() {
     let flows = [vec![tight; 4], vec![loose; 8]].concat();
     let got = play(Kind::Dwcs, &flows, SECOND_NS);
     assert!(got.iter().all(|got| got.violations == 0), "{got:?}");
-    // Where it cannot be, the violations are told.
+    // An impossible schedule reports its violations.
     let got = play(Kind::Dwcs, &[tight; 12], SECOND_NS);
     assert!(got.iter().any(|got| got.violations > 0));
 }
@@ -297,7 +297,7 @@ fn kinds_have_names_of_their_own() {
 }
 
 proptest! {
-    /// Every queue that is ready is served before all have had a few rounds of the largest weight, and none
+    /// Every ready queue is served before all have had a few rounds of the largest weight, and none
     /// is lost or doubled, whatever bursts cost.
     #[test]
     fn no_queue_is_lost_or_starved(
@@ -326,8 +326,8 @@ proptest! {
         prop_assert!(served.iter().all(|n| *n > 0), "{:?}", served);
     }
 
-    /// Takers that keep to what is available never get more than rate x t + burst, and if they always
-    /// want more never less than rate x t.
+    /// Takers that keep to the available tokens never get more than rate x t + burst. Takers that
+    /// always want more never get less than rate x t.
     #[test]
     fn a_bucket_gives_its_rate_and_no_more(
         rate in 1_u64..=weir_limits::RATE_BITS_MAX,
@@ -354,7 +354,7 @@ proptest! {
         }
     }
 
-    /// At the time that it names there are so many, and a nanosecond before there are not.
+    /// The time that `ready_at` returns is exact: enough tokens then, too few a nanosecond before.
     #[test]
     fn a_bucket_knows_when_it_has_enough(
         rate in 1_u64..=weir_limits::RATE_BITS_MAX,
@@ -385,7 +385,7 @@ fn what_was_owed_comes_out_of_what_follows() {
     assert_eq!(bucket.available(21_000_000), 6);
     bucket.give_back(100);
     assert_eq!(bucket.available(SECOND_NS), 10, "never more than its burst");
-    // Time that goes back is none.
+    // A clock that goes back adds nothing.
     assert_eq!(bucket.available(0), 10);
 }
 
@@ -395,7 +395,7 @@ fn a_bucket_neither_overflows_nor_forgets() {
     bucket.take(u64::MAX);
     bucket.take(u64::MAX);
     assert_eq!(bucket.available(u64::MAX), u64::MAX);
-    // A third of a token each nanosecond, asked each nanosecond.
+    // A third of a token comes each nanosecond, and the bucket is asked each nanosecond.
     let mut bucket = TokenBucket::new(333_333_333, 1 << 20, 0);
     bucket.take(1 << 20);
     let taken: u64 = (1..=3_000_000)

@@ -1,11 +1,11 @@
-//! Changes of queue that wait for a safe moment: when nothing of what they steer can be in the old queue.
+//! Pending changes of queue. Each waits until none of its frames can be in the old queue.
 
 use weir_limits::{INDIRECTION_LEN, STEERING_CHANGES_MAX};
 
 use super::visits::Visits;
 use super::{Mark, Receiver};
 
-/// What changes queues.
+/// The object of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// An entry of the indirection table.
@@ -22,24 +22,24 @@ pub(super) struct Change {
     pub(super) to: u8,
     /// The flow follows the indirection table from then on.
     pub(super) leaves: bool,
-    /// Visits that may have looked `what` up before all saw that it changes have begun by then.
+    /// Generation of the visits that may have looked `what` up before every worker saw the change.
     begun: u64,
-    /// They have ended.
+    /// Set when those visits have ended.
     ended: bool,
-    /// Visits that have looked it up since, and have not ended.
+    /// Visits that have looked it up since and have not ended.
     inside: u32,
-    /// Where the old queue stood before the last of these placed a frame.
+    /// The old queue's position before the last of these visits placed a frame.
     before: Mark,
-    /// What had been placed in the old queue when the last of them ended.
+    /// Total placed in the old queue when the last of them ended.
     placed: u64,
-    /// How often it has been [aged](Changes::age).
+    /// Number of [agings](Changes::age).
     age: u32,
-    /// It does not happen; its place is kept for those inside.
+    /// Set when the change was dropped; its slot stays for the visits inside.
     dead: bool,
 }
 
 impl Change {
-    /// Whether all frames that went to the old queue have been taken from it.
+    /// Returns whether all frames that went to the old queue have been taken from it.
     fn is_safe(&mut self, visits: &Visits, receiver: &dyn Receiver) -> bool {
         if self.inside > 0 || self.dead {
             return false;
@@ -60,13 +60,14 @@ impl Change {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     slots: [Option<Change>; STEERING_CHANGES_MAX],
-    /// Counts how often all of them were dropped: a visit's slots of an earlier era are not these.
+    /// Number of times that all changes were dropped. Slots of a visit from an earlier era are
+    /// void.
     era: u32,
-    /// The table that the receiver gave, if it did: where entries are to go.
+    /// The receiver's own table, if it gave one: the targets of entries.
     pub(super) wanted: Option<[u8; INDIRECTION_LEN]>,
 }
 
-/// Which pending changes a visit has looked up: a bit for each slot.
+/// Pending changes that a visit has looked up: a bit for each slot.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     era: u32,
@@ -82,7 +83,7 @@ impl Touched {
 }
 
 impl Changes {
-    /// The slot of what changes.
+    /// Returns the slot of a change.
     pub(super) fn find(&self, what: What) -> Option<usize> {
         let is_it =
             |slot: &Option<Change>| slot.is_some_and(|change| change.what == what && !change.dead);
@@ -93,7 +94,7 @@ impl Changes {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// All that may still happen.
+    /// Iterates over all changes that may still happen.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Change> {
         self.slots.iter().flatten().filter(|change| !change.dead)
     }
@@ -102,7 +103,7 @@ impl Changes {
         self.slots.iter().all(Option::is_some)
     }
 
-    /// A change is pending from now on, if there is a place. The caller has marked `what` before.
+    /// Makes a change pending, if there is room. The caller has marked `what` before.
     pub(super) fn begin(
         &mut self,
         what: What,
@@ -129,7 +130,7 @@ impl Changes {
         }
     }
 
-    /// Whether the change in `slot` may be made now.
+    /// Returns whether the change in `slot` may be made now.
     pub(super) fn is_safe(
         &mut self,
         slot: usize,
@@ -139,7 +140,7 @@ impl Changes {
         self.get_mut(slot).is_some_and(|change| change.is_safe(visits, receiver))
     }
 
-    /// A visit has looked up what changes in `slot`, and goes to the old queue.
+    /// Notes that a visit has looked up the object of `slot`, and goes to the old queue.
     pub(super) fn touch(&mut self, slot: usize, touched: &mut Touched, receiver: &dyn Receiver) {
         if touched.era != self.era {
             *touched = Touched { era: self.era, slots: 0 };
@@ -152,7 +153,7 @@ impl Changes {
         }
     }
 
-    /// A visit has placed all its frames.
+    /// Notes that a visit has placed all its frames.
     pub(super) fn leave(&mut self, touched: &Touched, receiver: &dyn Receiver) {
         if touched.era != self.era {
             return;
@@ -171,7 +172,7 @@ impl Changes {
         }
     }
 
-    /// Takes a change out: it is made, or will not be.
+    /// Takes a change out, made or dropped.
     pub(super) fn end(&mut self, slot: usize) -> Option<Change> {
         let place = self.slots.get_mut(slot)?;
         let change = (*place)?;
@@ -182,20 +183,20 @@ impl Changes {
         Some(change)
     }
 
-    /// Counts one look more for each.
+    /// Ages every change by one look.
     pub(super) fn age(&mut self) {
         for change in self.slots.iter_mut().flatten() {
             change.age = change.age.saturating_add(1);
         }
     }
 
-    /// A change that has aged more than `age_max` times.
+    /// Returns a change that has aged more than `age_max` times.
     pub(super) fn older_than(&self, age_max: u32) -> Option<usize> {
         let old = |change: &Change| !change.dead && change.age > age_max;
         self.slots.iter().position(|slot| slot.as_ref().is_some_and(old))
     }
 
-    /// Drops all of them.
+    /// Drops all changes.
     pub(super) fn clear(&mut self) {
         self.slots = [None; STEERING_CHANGES_MAX];
         self.era = self.era.wrapping_add(1);

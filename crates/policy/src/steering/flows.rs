@@ -1,4 +1,4 @@
-//! On which queue the guest last sent each flow.
+//! The queue on which the guest last sent each flow.
 
 use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +8,8 @@ use weir_limits::{QUEUE_PAIRS_MAX, STEERING_FLOW_IDLE_SECS, STEERING_FLOWS_MAX};
 /// A direct-mapped table of `STEERING_FLOWS_MAX` flows, indexed by the low bits of the flow hash.
 ///
 /// An entry holds the whole hash, so that a flow never follows another's queue. Of two flows that
-/// share a slot the first keeps it until it has been silent for `STEERING_FLOW_IDLE_SECS`: were the
-/// slot to pass to and fro between them, each would change queues, and be reordered, all the time.
+/// share a slot the first keeps it until it has been silent for `STEERING_FLOW_IDLE_SECS`. If the
+/// slot passed to and fro, each flow would keep changing queues, and be reordered.
 #[derive(Debug)]
 pub(super) struct FlowTable {
     slots: Box<[AtomicU64]>,
@@ -19,10 +19,10 @@ pub(super) struct FlowTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
     pub(super) hash: u32,
-    /// The low 24 bits of the second of the last frame; they wrap after 194 days.
+    /// Low 24 bits of the second of the last frame; they wrap after 194 days.
     pub(super) secs: u32,
     pub(super) queue: u8,
-    /// A change of its queue is pending.
+    /// Set while a change of the queue is pending.
     pub(super) changing: bool,
 }
 
@@ -50,7 +50,8 @@ impl Flow {
         })
     }
 
-    /// Whether its guest has been silent about it for so long that another flow may have its slot.
+    /// Returns whether the guest has not sent the flow for so long that another flow may take the
+    /// slot.
     pub(super) fn is_idle(&self, now_secs: u32) -> bool {
         let idle_secs = now_secs.wrapping_sub(self.secs) & SECS_MASK;
         // Another worker's clock may be a second ahead of this one's.
@@ -68,9 +69,9 @@ impl FlowTable {
         &self.slots[hash as usize % STEERING_FLOWS_MAX]
     }
 
-    /// The guest sent a frame of this flow on `queue` (below `QUEUE_PAIRS_MAX`): `true` if the table
-    /// says so already, or has no room for it. Writes only when the second changed, so that a
-    /// busy flow does not keep the cache line dirty.
+    /// Notes that the guest sent a frame of this flow on `queue` (below `QUEUE_PAIRS_MAX`). Returns
+    /// `true` if the table has this entry already, or has no room for it. Writes only when the
+    /// second changed, so that a busy flow does not keep the cache line dirty.
     pub(super) fn refresh(&self, hash: u32, queue: u8, now_secs: u32) -> bool {
         let slot = self.slot(hash);
         let word = slot.load(Ordering::Relaxed);
@@ -79,7 +80,8 @@ impl FlowTable {
             Some(old) if old == new => true,
             Some(old) if old.hash != hash => !old.is_idle(now_secs),
             Some(old) if old.queue == queue && !old.changing => {
-                // Not over a change that has become pending: the time is not worth another try.
+                // A failed exchange means that a change has become pending. The time is not worth a
+                // retry.
                 let (new, relaxed) = (new.pack(), Ordering::Relaxed);
                 let _ = slot.compare_exchange(word, new, relaxed, relaxed);
                 true
@@ -88,12 +90,12 @@ impl FlowTable {
         }
     }
 
-    /// What is in the slot that this flow would have.
+    /// Returns the content of this flow's slot.
     pub(super) fn in_slot(&self, hash: u32) -> Option<Flow> {
         Flow::unpack(self.slot(hash).load(Ordering::Relaxed))
     }
 
-    /// The flow, if the guest has sent it.
+    /// Returns the flow, if the guest has sent it.
     pub(super) fn get(&self, hash: u32) -> Option<Flow> {
         self.in_slot(hash).filter(|flow| flow.hash == hash)
     }
@@ -108,7 +110,7 @@ impl FlowTable {
         self.slot(hash).store(0, Ordering::Relaxed);
     }
 
-    /// No change is pending any more.
+    /// Clears the mark of a pending change.
     pub(super) fn settle(&self) {
         for slot in &self.slots {
             slot.fetch_and(!u64::from(CHANGING), Ordering::Relaxed);

@@ -1,9 +1,10 @@
-//! A table that the receiver gives: a guest that has set up its own hash says by it which queue each flow
-//! goes to. Flows do not follow their transmit queues then, and nothing moves by load.
+//! A table of the receiver's own: a guest with its own hash names the queue of each flow. Flows
+//! then do not follow their transmit queues, and no entry moves by load.
 //!
-//! With another hash, flows change entries, which no pending change can wait for: then, and when the table
-//! is taken back, all is different at once, as with another number of queues. While the hash stays, the
-//! entries of a new table move as others do, when that reorders nothing, and are tried until they have.
+//! Under another hash flows change entries, and no pending change can wait for that. So a new hash,
+//! and the end of the given table, take effect at once, like another number of queues. While the
+//! hash stays, the entries of a new table move as others do, when the move reorders nothing, and
+//! are tried until they have moved.
 
 use std::sync::atomic::Ordering;
 
@@ -13,13 +14,15 @@ use super::changes::{Changes, What};
 use super::{Receiver, Steering};
 
 impl Steering {
-    /// Whether the table is the receiver's: then [`queue_for`](Self::queue_for) is given the receiver's hash.
+    /// Returns whether the table is the receiver's. Then [`queue_for`](Self::queue_for) takes the
+    /// receiver's hash.
     #[inline]
     pub fn is_given(&self) -> bool {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// The receiver's table from now on, at once. Queues that are not in use are the first one.
+    /// Installs the receiver's table at once. A queue that is not in use is replaced by the first
+    /// one.
     pub fn give(&self, table: &[u8; INDIRECTION_LEN]) {
         let mut changes = self.changes();
         changes.clear();
@@ -32,7 +35,7 @@ impl Steering {
         self.given.store(true, Ordering::Relaxed);
     }
 
-    /// Another table of a receiver that has [given](Self::give) one, for the same hash: its entries move as
+    /// Replaces a receiver's table that was [given](Self::give) for the same hash. Entries move as
     /// soon as that reorders nothing.
     pub fn revise(&self, table: &[u8; INDIRECTION_LEN], receiver: &dyn Receiver) {
         let mut changes = self.changes();
@@ -42,7 +45,7 @@ impl Steering {
         }
     }
 
-    /// weir's own table again, spread anew at once, if the receiver has given one.
+    /// Replaces a given table by weir's own, spread anew at once.
     pub fn take_back(&self) {
         let mut changes = self.changes();
         if changes.wanted.is_some() {
@@ -55,8 +58,8 @@ impl Steering {
         table.map(|queue| if queue < queues { queue } else { 0 })
     }
 
-    /// Begins, turns or gives up moves of entries until all are on their way to where the receiver wants
-    /// them, as far as there is room.
+    /// Begins, redirects or gives up moves of entries until all are on their way to the receiver's
+    /// table, as far as there is room.
     pub(super) fn move_to_wanted(&self, changes: &mut Changes, receiver: &dyn Receiver) {
         let Some(wanted) = changes.wanted else { return };
         for (entry, to) in wanted.into_iter().enumerate() {

@@ -5,24 +5,24 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use weir_limits::INDIRECTION_LEN;
 
-/// A change is pending.
+/// Bit of an entry with a pending change.
 const CHANGING: u8 = 1 << 7;
 
-/// `INDIRECTION_LEN` entries, indexed by the low bits of the flow hash, each a queue number; and how
-/// many frames each has steered.
+/// `INDIRECTION_LEN` queue numbers, indexed by the low bits of the flow hash, with the number of
+/// frames that each entry has steered.
 #[derive(Debug)]
 pub(super) struct IndirectionTable {
     entries: [AtomicU8; INDIRECTION_LEN],
     frames: [AtomicU64; INDIRECTION_LEN],
 }
 
-/// The entry of a flow hash.
+/// Returns the entry of a flow hash.
 pub(super) fn entry_of(hash: u32) -> usize {
     hash as usize % INDIRECTION_LEN
 }
 
 impl IndirectionTable {
-    /// As [`spread`](Self::spread) leaves it.
+    /// Returns a table as [`spread`](Self::spread) leaves it.
     pub(super) fn new(queues: u8) -> Self {
         let table = Self {
             entries: array::from_fn(|_| AtomicU8::new(0)),
@@ -32,32 +32,34 @@ impl IndirectionTable {
         table
     }
 
-    /// Entry `i` is queue `i % queues`, as `ethtool -X <dev> equal <queues>` sets it: no queue has
-    /// more than one entry above another. `queues` is at least 1. No change is pending.
+    /// Sets entry `i` to queue `i % queues`, as `ethtool -X <dev> equal <queues>` sets it: the
+    /// queues' numbers of entries differ by at most one. `queues` is at least 1. No change is
+    /// pending.
     pub(super) fn spread(&self, queues: u8) {
         for (entry, queue) in self.entries.iter().zip((0..queues).cycle()) {
             entry.store(queue, Ordering::Relaxed);
         }
     }
 
-    /// The queue of an entry, and whether a change is pending. `entry` is any number: it wraps.
+    /// Returns the queue of an entry, and whether a change is pending. Any `entry` is valid: it
+    /// wraps.
     pub(super) fn get(&self, entry: usize) -> (u8, bool) {
         let word = self.entries[entry % INDIRECTION_LEN].load(Ordering::Relaxed);
         (word & !CHANGING, word & CHANGING != 0)
     }
 
-    /// See [`get`](Self::get).
+    /// Sets an entry; see [`get`](Self::get).
     pub(super) fn set(&self, entry: usize, queue: u8, changing: bool) {
         let word = queue | if changing { CHANGING } else { 0 };
         self.entries[entry % INDIRECTION_LEN].store(word, Ordering::Relaxed);
     }
 
-    /// An entry has steered `frames` more.
+    /// Counts `frames` more for an entry.
     pub(super) fn count(&self, entry: usize, frames: u64) {
         self.frames[entry % INDIRECTION_LEN].fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Frames that an entry has steered.
+    /// Returns the frames that an entry has steered.
     pub(super) fn frames(&self, entry: usize) -> u64 {
         self.frames[entry % INDIRECTION_LEN].load(Ordering::Relaxed)
     }

@@ -1,27 +1,28 @@
-//! Which receive queue of a multi-queue interface a flow uses.
+//! Chooses the receive queue of a flow on a multi-queue interface.
 //!
-//! Two rules, the first that applies wins:
-//! 1. **The flow follows its transmit queue**, as in Linux `tun`: what a guest receives of a flow
-//!    goes to the queue on which the guest last sent that flow, so that one vCPU does both
+//! There are two rules; the first that applies wins:
+//! 1. **The flow follows its transmit queue**, as in Linux `tun`: frames of a flow to a guest
+//!    go to the queue on which the guest last sent that flow, so that one vCPU does both
 //!    (`flows`).
 //! 2. **Receive-side scaling**: a 128-entry indirection table over the flow hash spreads the rest
 //!    evenly (Dong 2011, vRSS; `indirection`).
 //!
-//! A guest may give a table of its own, for a hash of its own: then that alone holds (`given`).
+//! A guest may give a table of its own, for a hash of its own: then only that table applies
+//! (`given`).
 //!
 //! Every `hash` is the 32-bit **symmetric** flow hash: swapping source and destination (address and
 //! port) must not change it, or else rule 1 would look up a reply under another hash than the one
 //! it was recorded with and never apply.
 //!
-//! **A flow is never reordered**: a flow or an entry changes queues only when all its frames have been taken
-//! from the old one. Until then the change is pending (`changes`), and what changes is looked up the slow
-//! way. For that each burst says when it begins to look queues up and when its frames are placed: a
-//! [`Visit`].
+//! **A flow is never reordered**: a flow or an entry changes queues only when all its frames have
+//! been taken from the old one. Until then the change is pending (`changes`), and its flow or entry
+//! takes a slower look-up. To this end each burst tells when it begins to look queues up and when
+//! its frames are placed: a [`Visit`].
 //!
-//! All methods take `&self`, and only what changes is behind a lock: one worker records while others
-//! look up. Each table entry is one atomic word, so a reader sees an old entry or a new one, never
-//! half of each. Relaxed ordering is enough for them: that all have seen a pending change is for
-//! `visits` to say.
+//! All methods take `&self`, and only pending changes are behind a lock: one worker records while
+//! others look up. Each table entry is one atomic word, so a reader sees an old entry or a new one,
+//! never half of each. Relaxed ordering is enough for them: `visits` tells when all workers have
+//! seen a pending change.
 
 mod changes;
 mod flows;
@@ -43,41 +44,41 @@ use indirection::{IndirectionTable, entry_of};
 use rebalance::EntryLoad;
 use visits::Visits;
 
-/// What must be known of receive queues to tell when a flow may change them. The methods given are those of a
-/// receiver that has taken a frame as soon as it is placed.
+/// The state of receive queues that decides when a flow may change them. The default methods
+/// describe a receiver that takes a frame as soon as it is placed.
 pub trait Receiver {
-    /// Where receive queue `queue` stands.
+    /// Returns the position of receive queue `queue`.
     fn mark(&self, _queue: usize) -> Mark {
         Mark::default()
     }
 
-    /// Whether the first `placed` of all that was ever placed in `queue` have surely been taken out.
-    /// `before` is from before the last of them was placed.
+    /// Returns whether the first `placed` of all frames ever placed in `queue` have surely been
+    /// taken out. `before` dates from before the last of them was placed.
     fn has_taken(&self, _queue: usize, _placed: u64, _before: Mark) -> bool {
         true
     }
 }
 
-/// Where a receive queue stands.
+/// The position of a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// All that was ever placed in it.
+    /// Total of frames ever placed in it.
     pub placed: u64,
-    /// What the driver wrote when it last asked for a call: only whether it changes counts.
+    /// The driver's value when it last asked for a call. Only a change of the value matters.
     pub event: Option<u16>,
 }
 
-/// One burst's time between looking up its first frame's queue and having placed its last frame. To be
-/// given to [`Steering::leave`].
+/// The time of one burst between looking up its first frame's queue and having placed its last
+/// frame. The caller passes it to [`Steering::leave`].
 #[derive(Debug, Default)]
 pub struct Visit {
-    /// Its generation, once it has looked something up.
+    /// The visit's generation, once it has looked something up.
     generation: Option<u64>,
     touched: Touched,
     run: Option<Run>,
 }
 
-/// Frames of one flow in a row.
+/// Consecutive frames of one flow.
 #[derive(Debug)]
 struct Run {
     hash: u32,
@@ -96,11 +97,11 @@ pub struct Steering {
     visits: Visits,
     changes: Mutex<Changes>,
     moved_entries: AtomicU64,
-    /// The table is the receiver's.
+    /// Set while the table is the receiver's.
     given: AtomicBool,
 }
 
-/// What is looked up is changing.
+/// Error: the entry or flow has a pending change.
 struct Changing;
 
 impl Steering {
@@ -121,16 +122,17 @@ impl Steering {
         })
     }
 
-    /// The guest changed the number of queue pairs in use (virtio 1.2 §5.1.6.5.6,
-    /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`), if it is another one. The indirection table is spread anew, at
-    /// once, pending changes are dropped, and flows recorded on a queue that is gone fall back to
-    /// the table: what the rings hold is the guest's to sort out. A table that the receiver gave is gone.
+    /// Sets the number of queue pairs in use, after the guest changed it (virtio 1.2 §5.1.6.5.6,
+    /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`). The same number changes nothing. Otherwise the
+    /// indirection table is spread anew at once, pending changes and a given table are dropped, and
+    /// flows recorded on a queue that is gone fall back to the table. The guest has to sort out the
+    /// frames in the rings.
     ///
-    /// A lookup that runs at the same time may still give a queue of the old number; whoever
-    /// delivers checks that the queue is enabled in any case.
+    /// A concurrent look-up may still return a queue of the old number; delivery checks that the
+    /// queue is enabled in any case.
     ///
     /// # Errors
-    /// As [`Self::new`]; nothing has changed then.
+    /// As [`Self::new`]; an error leaves everything unchanged.
     pub fn set_queues(&self, queues: usize) -> Result<(), QueueCountError> {
         let checked = check_queues(queues)?;
         if self.queues.load(Ordering::Relaxed) == checked {
@@ -142,7 +144,7 @@ impl Steering {
         Ok(())
     }
 
-    /// weir's own table, with nothing pending.
+    /// Restores weir's own table, with nothing pending.
     fn spread_anew(&self, changes: &mut Changes, queues: u8) {
         changes.clear();
         changes.wanted = None;
@@ -151,14 +153,14 @@ impl Steering {
         self.given.store(false, Ordering::Relaxed);
     }
 
-    /// Receive queues in use, 1 to `weir_limits::QUEUE_PAIRS_MAX`.
+    /// Returns the number of receive queues in use, 1 to `weir_limits::QUEUE_PAIRS_MAX`.
     pub fn queues(&self) -> usize {
         usize::from(self.queues.load(Ordering::Relaxed))
     }
 
-    /// The guest sent a frame with this symmetric flow hash on transmit queue `queue`. `now_secs` is
-    /// from any monotonic clock of whole seconds. A `queue` not in use is ignored, and so are all while the
-    /// table [is given](Self::is_given).
+    /// Notes that the guest sent a frame with this symmetric flow hash on transmit queue `queue`.
+    /// `now_secs` is from any monotonic clock of whole seconds. A `queue` not in use is ignored,
+    /// and so is every queue while the table [is given](Self::is_given).
     pub fn record(&self, hash: u32, queue: usize, now_secs: u32, receiver: &dyn Receiver) {
         if self.is_given() {
             return;
@@ -172,8 +174,8 @@ impl Steering {
         }
     }
 
-    /// The receive queue for a frame with this symmetric flow hash, below [`Self::queues`]. The frame
-    /// is placed there before the visit ends.
+    /// Returns the receive queue for a frame with this symmetric flow hash, below [`Self::queues`].
+    /// The frame must be placed there before the visit ends.
     #[inline]
     pub fn queue_for(&self, hash: u32, visit: &mut Visit, receiver: &dyn Receiver) -> usize {
         if let Some(run) = visit.run.as_mut().filter(|run| run.hash == hash) {
@@ -183,8 +185,8 @@ impl Steering {
         self.begin_run(hash, visit, receiver)
     }
 
-    /// The queue that a frame with this hash would go to now, and whether its flow follows its transmit queue: for who
-    /// only looks. A change that is pending counts as not made.
+    /// Returns the queue that a frame with this hash would go to now, and whether its flow follows
+    /// its transmit queue. For observers only. A pending change counts as not made.
     pub fn would_be_queue_for(&self, hash: u32) -> (usize, bool) {
         match self.followed(hash) {
             Some(flow) => (flow.queue.into(), true),
@@ -205,7 +207,7 @@ impl Steering {
         queue.into()
     }
 
-    /// All frames whose queue `visit` has looked up are placed, or waiting elsewhere to be looked up again.
+    /// Ends a visit whose frames are all placed, or waiting elsewhere to be looked up again.
     pub fn leave(&self, mut visit: Visit, receiver: &dyn Receiver) {
         self.end_run(&mut visit);
         if visit.touched.any() {
@@ -222,7 +224,7 @@ impl Steering {
         }
     }
 
-    /// The queue, and the entry of the indirection table if that has said so.
+    /// Returns the queue, and the entry of the indirection table if the table decided.
     fn look_up(&self, hash: u32) -> Result<(u8, Option<usize>), Changing> {
         let (queue, entry, changing) = match self.followed(hash) {
             Some(flow) => (flow.queue, None, flow.changing),
@@ -235,7 +237,7 @@ impl Steering {
         if changing { Err(Changing) } else { Ok((queue, entry)) }
     }
 
-    /// The flow, if it follows its transmit queue.
+    /// Returns the flow, if it follows its transmit queue.
     #[inline]
     fn followed(&self, hash: u32) -> Option<Flow> {
         let queues = self.queues.load(Ordering::Relaxed);
@@ -250,9 +252,10 @@ impl Steering {
         receiver: &dyn Receiver,
     ) -> (u8, Option<usize>) {
         let mut changes = self.changes();
-        // Twice at most: a flow that goes back to the indirection table may find its entry changing.
+        // At most two rounds: a flow that goes back to the indirection table may find its entry
+        // changing.
         loop {
-            // Others may have made it meanwhile.
+            // Another worker may have made the change meanwhile.
             if let Ok(found) = self.look_up(hash) {
                 return found;
             }
@@ -272,7 +275,7 @@ impl Steering {
         }
     }
 
-    /// The guest sends a flow on another queue than before, or one that has no slot yet.
+    /// Handles a flow that the guest sends on another queue than before, or one without a slot.
     #[cold]
     fn record_other(&self, hash: u32, queue: u8, now_secs: u32, receiver: &dyn Receiver) {
         let mut changes = self.changes();
@@ -298,7 +301,7 @@ impl Steering {
         }
     }
 
-    /// A flow gets a slot, and changes from where the indirection table has sent it.
+    /// Gives a flow a slot, and changes its queue from the one that the indirection table gave.
     fn insert(
         &self,
         changes: &mut Changes,
@@ -316,7 +319,7 @@ impl Steering {
         }
     }
 
-    /// An idle flow follows the indirection table again, which frees its slot.
+    /// Sends an idle flow back to the indirection table, which frees its slot.
     fn send_home(&self, changes: &mut Changes, flow: Flow, receiver: &dyn Receiver) {
         let what = What::Flow(flow.hash);
         let (home, home_changes) = self.indirection.get(entry_of(flow.hash));
@@ -335,7 +338,7 @@ impl Steering {
         }
     }
 
-    /// Makes a change pending, if there is room; says whether.
+    /// Makes a change pending, if there is room. Returns whether there was.
     fn begin(
         &self,
         changes: &mut Changes,
@@ -351,7 +354,8 @@ impl Steering {
         room
     }
 
-    /// Whether another change can be pending, if need be in place of one that can be made now.
+    /// Returns whether another change can be pending. If need be, makes a pending change that is
+    /// safe now.
     fn make_room(&self, changes: &mut Changes, receiver: &dyn Receiver) -> bool {
         if changes.is_full() {
             self.make_all_safe(changes, receiver);
@@ -365,15 +369,15 @@ impl Steering {
         }
     }
 
-    /// Makes a pending change if nothing of it can be in the old queue.
+    /// Makes a pending change if none of its frames can be in the old queue.
     fn make_if_safe(&self, changes: &mut Changes, slot: usize, receiver: &dyn Receiver) -> bool {
         if !changes.is_safe(slot, &self.visits, receiver) {
             return false;
         }
         let Some(&mut change) = changes.get_mut(slot) else { return false };
         if let (What::Flow(hash), true) = (change.what, change.leaves) {
-            // Frames that went by this change do not count in one that its entry is in, and the entry may
-            // have changed since.
+            // Frames that went by this flow's change do not count in a change of its entry, and the
+            // entry may have changed since.
             if self.indirection.get(entry_of(hash)) != (change.to, false) {
                 return false;
             }
@@ -399,9 +403,10 @@ impl Steering {
         }
     }
 
-    /// Moves an entry of the indirection table to another queue as soon as that reorders nothing. Says
-    /// whether this is under way: not if the queue is the same or not in use, the entry is moving
-    /// already, too much else is, or the table [is given](Self::is_given).
+    /// Moves an entry of the indirection table to another queue as soon as that reorders nothing.
+    /// Returns whether the move is under way. It is not if the queue is the same or not in use, the
+    /// entry is moving already, too many changes are pending, or the table [is
+    /// given](Self::is_given).
     pub fn begin_move(&self, entry: usize, to: usize, receiver: &dyn Receiver) -> bool {
         let Ok(to) = u8::try_from(to) else { return false };
         let mut changes = self.changes();
@@ -412,8 +417,8 @@ impl Steering {
         wanted && free && self.begin(&mut changes, What::Entry(entry), (from, to), receiver)
     }
 
-    /// Makes pending changes that can be made, and gives up those that could not for more than
-    /// `looks_max` calls. To be called at regular times.
+    /// Makes pending changes that are safe, and gives up those that were not for more than
+    /// `looks_max` calls. Call it at regular times.
     pub fn look_after(&self, looks_max: u32, receiver: &dyn Receiver) {
         let mut changes = self.changes();
         self.make_all_safe(&mut changes, receiver);
@@ -426,8 +431,8 @@ impl Steering {
         self.move_to_wanted(&mut changes, receiver);
     }
 
-    /// The indirection table: each entry's queue, where it is about to move, and how many frames it
-    /// has steered.
+    /// Returns the indirection table: each entry's queue, its pending target, and the number of
+    /// frames it has steered.
     pub fn entries(&self) -> [EntryLoad; INDIRECTION_LEN] {
         let mut entries = std::array::from_fn(|entry| EntryLoad {
             queue: self.indirection.get(entry).0,
@@ -444,18 +449,18 @@ impl Steering {
         entries
     }
 
-    /// How many times an entry has moved.
+    /// Returns how many times an entry has moved.
     pub fn moved_entries(&self) -> u64 {
         self.moved_entries.load(Ordering::Relaxed)
     }
 
-    /// What a panic leaves behind may be wrong about order, and about nothing else.
+    /// A panic can leave only the order of frames wrong, so a poisoned lock is used all the same.
     fn changes(&self) -> MutexGuard<'_, Changes> {
         self.changes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// A number of queue pairs that weir does not serve.
+/// Error: weir does not serve this number of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{queues} queue pairs; valid: 1 to {QUEUE_PAIRS_MAX}")]
 pub struct QueueCountError {

@@ -1,26 +1,27 @@
-//! Which entries of an indirection table to move, from how many frames each has steered.
+//! Chooses entries of an indirection table to move, from the number of frames each has steered.
 //!
-//! The load of a queue is what its entries steer, and what follows flows there. Where the busiest has
-//! [a quarter](IMBALANCE) more than the mean, the entry moves from it to the least busy one that brings the
-//! busier of the two down most. Nothing is moved to and fro: each move makes the sum of the squares of the
-//! loads smaller, so that steady load comes to rest; small gains are not taken; loads are smoothed;
-//! and an entry that has moved stays for [`REST_NS`].
+//! The load of a queue is the load of its entries, and of the flows that follow their queue there.
+//! Where the busiest queue has [a quarter](IMBALANCE) more than the mean, one of its entries moves
+//! to the least busy queue: the entry that lowers the higher of the two loads most. Entries do not
+//! move to and fro: each move makes the sum of the squared loads smaller, so that steady load comes
+//! to rest; small gains are not taken; loads are smoothed; and an entry that has moved stays for
+//! [`REST_NS`].
 
 use weir_limits::{INDIRECTION_LEN, QUEUE_PAIRS_MAX};
 
-/// A queue is too busy with so much more than the mean: 1/4.
+/// Excess over the mean from which on a queue is too busy: 1/4.
 pub const IMBALANCE: u64 = 4;
-/// A move is worth making if the busiest queue loses at least this part of the mean: 1/512. Beside an
-/// elephant the mice are all that can move, and each of them is little.
+/// Least gain that justifies a move, as a part of the mean: 1/512. Beside an elephant only the mice
+/// can move, and each of them is little.
 const GAIN: u64 = 512;
-/// How long an entry stays where it is after a move, or after an attempt (ns).
+/// Time for which an entry stays after a move or an attempt (ns).
 pub const REST_NS: u64 = 2_000_000_000;
-/// Most moves begun in one look: the next one sees what they brought. In a second that is more than half
-/// of the table.
+/// Most moves begun in one look, since the next look sees their effect. In a second they can be
+/// more than half of the table.
 const MOVES_MAX: usize = 8;
-/// Mean load of a queue (frames/s) below which nothing is worth moving.
+/// Mean load of a queue (frames/s) below which no move is worth it.
 const IDLE_FRAMES_PER_S: u64 = 1_000;
-/// Looks further apart than this (ns) say nothing of the load now.
+/// Interval of looks (ns) beyond which they say nothing about the present load.
 const GAP_NS_MAX: u64 = 1_000_000_000;
 
 const NS_PER_SECOND: u128 = 1_000_000_000;
@@ -28,18 +29,18 @@ const NS_PER_SECOND: u128 = 1_000_000_000;
 /// An entry of the indirection table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryLoad {
-    /// The queue it is.
+    /// The entry's queue.
     pub queue: u8,
-    /// The queue it is about to move to.
+    /// Target of a pending move.
     pub moving_to: Option<u8>,
-    /// Frames it has ever steered.
+    /// Total of frames steered.
     pub frames: u64,
 }
 
-/// What a look sees.
+/// The input of one look.
 #[derive(Clone, Copy, Debug)]
 pub struct Look<'a> {
-    /// Of a monotonic clock.
+    /// Time of a monotonic clock (ns).
     pub now_ns: u64,
     /// The table.
     pub entries: &'a [EntryLoad; INDIRECTION_LEN],
@@ -47,18 +48,18 @@ pub struct Look<'a> {
     pub queues: &'a [u64],
 }
 
-/// An entry is to move.
+/// A move of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// When that was decided (ns).
+    /// Time of the decision (ns).
     pub at_ns: u64,
-    /// Which entry of the table.
+    /// Index of the entry.
     pub entry: usize,
-    /// Its queue.
+    /// The entry's present queue.
     pub from: usize,
-    /// Its queue to be.
+    /// The entry's new queue.
     pub to: usize,
-    /// What it steers (frames/s).
+    /// Load of the entry (frames/s).
     pub frames_per_s: u64,
     /// Load of the old queue before (frames/s).
     pub from_frames_per_s: u64,
@@ -66,7 +67,7 @@ pub struct Move {
     pub to_frames_per_s: u64,
 }
 
-/// A total that only grows, and how fast.
+/// A total that only grows, and its rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     total: u64,
@@ -74,8 +75,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// Takes a new total after `elapsed_ns`; `None` if the old one is of no use. The rate is an average in
-    /// which each look counts half as much as the next.
+    /// Takes a new total after `elapsed_ns`; `None` makes the old total void. The rate is an
+    /// average in which each look counts half as much as the next.
     fn update(&mut self, total: u64, elapsed_ns: Option<u64>) {
         let grown = total.saturating_sub(std::mem::replace(&mut self.total, total));
         self.per_s = elapsed_ns.filter(|ns| *ns > 0).map_or(0, |ns| {
@@ -85,11 +86,11 @@ impl Rate {
     }
 }
 
-/// Decides over the entries of one table.
+/// Chooses moves within one table.
 #[derive(Clone, Debug)]
 pub struct Rebalancer {
     entries: [Rate; INDIRECTION_LEN],
-    /// Until when each stays (ns).
+    /// End of each entry's rest (ns).
     rests_until_ns: [u64; INDIRECTION_LEN],
     queues: [Rate; QUEUE_PAIRS_MAX],
     looked_ns: Option<u64>,
@@ -107,7 +108,7 @@ impl Default for Rebalancer {
 }
 
 impl Rebalancer {
-    /// Takes in what a look sees, and says what is to move.
+    /// Takes a look. Returns the entries to move.
     pub fn look(&mut self, look: &Look<'_>) -> Vec<Move> {
         let before_ns = self.looked_ns.replace(look.now_ns);
         let elapsed_ns = before_ns.map(|before_ns| look.now_ns.saturating_sub(before_ns));
@@ -121,7 +122,7 @@ impl Rebalancer {
         if elapsed_ns.is_none() { Vec::new() } else { self.decide(look) }
     }
 
-    /// The load of each queue in use (frames/s) as soon as pending moves are made.
+    /// Returns the load of each queue in use once pending moves are made (frames/s).
     pub fn queue_frames_per_s(&self, look: &Look<'_>) -> Vec<u64> {
         let mut steered = vec![0; look.queues.len().min(QUEUE_PAIRS_MAX)];
         let mut loads = steered.clone();
@@ -153,7 +154,7 @@ impl Rebalancer {
         moves
     }
 
-    /// The move that brings the busiest queue down most, if one is worth it.
+    /// Returns the move that relieves the busiest queue most, if one is worth it.
     fn next_move(&self, look: &Look<'_>, loads: &[u64], moves: &[Move]) -> Option<Move> {
         let (from, &busiest) = loads.iter().enumerate().max_by_key(|(_, load)| **load)?;
         let (to, &idlest) = loads.iter().enumerate().min_by_key(|(_, load)| **load)?;
@@ -162,7 +163,7 @@ impl Rebalancer {
             return None;
         }
         let gap = busiest - idlest;
-        // What the busier of the two has less afterwards.
+        // Decrease of the higher of the two loads.
         let gain = |frames_per_s: u64| frames_per_s.min(gap.saturating_sub(frames_per_s));
         let movable = look.entries.iter().enumerate().filter(|(entry, load)| {
             usize::from(load.queue) == from
@@ -192,7 +193,7 @@ mod tests {
 
     const LOOK_NS: u64 = 100_000_000;
 
-    /// Tables whose moves are made at once.
+    /// Tables whose moves take effect at once.
     struct Rig {
         rebalancer: Rebalancer,
         entries: [EntryLoad; INDIRECTION_LEN],
@@ -211,7 +212,7 @@ mod tests {
             }
         }
 
-        /// One look after each entry has steered `frames(entry)` more.
+        /// Takes one look after each entry has steered `frames(entry)` more.
         fn step(&mut self, frames: impl Fn(usize) -> u64) -> Vec<Move> {
             for (number, entry) in self.entries.iter_mut().enumerate() {
                 entry.frames += frames(number);
@@ -247,7 +248,7 @@ mod tests {
             for _ in 0..10 {
                 assert_eq!(rig.step(|_| 1_000), []);
             }
-            // All that is busy now is on one queue.
+            // All busy entries are now on one queue.
             let busy = |entry: usize| if entry % queues == 1 { 1_000 * queues as u64 } else { 10 };
             for _ in 0..10 {
                 rig.step(busy);
@@ -315,7 +316,7 @@ mod tests {
         ) {
             let mut rig = Rig::new(queues);
             let frames = |entry: usize| frames[entry];
-            // Until the smoothed rates are the true ones.
+            // Until the smoothed rates reach the true ones.
             for _ in 0..64 {
                 rig.step(frames);
             }

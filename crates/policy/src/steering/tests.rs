@@ -2,7 +2,7 @@ use super::*;
 
 mod order;
 
-/// A receiver that has taken all at once.
+/// A receiver that has taken every frame at once.
 struct Prompt;
 
 impl Receiver for Prompt {}
@@ -19,7 +19,7 @@ impl Receiver for Stuck {
 /// A hash whose indirection entry is not the queue recorded for it in the tests below.
 const HASH: u32 = 0x1234_5600;
 
-/// The queue of a burst of one frame.
+/// Returns the queue of a one-frame burst.
 fn queue_for(steering: &Steering, hash: u32) -> usize {
     let mut visit = Visit::default();
     let queue = steering.queue_for(hash, &mut visit, &Prompt);
@@ -106,7 +106,7 @@ fn a_table_that_is_given_holds_alone_until_it_is_taken_back() {
     steering.record(HASH, 1, 0, &Prompt);
     assert!(!steering.begin_move(0, 1, &Prompt), "by load");
     assert_eq!(queue_for(&steering, HASH), 2);
-    // More than can be pending, and nothing may move: all of it is tried again.
+    // More changes than can be pending, and none may be made: all entries are tried again.
     steering.revise(&[1; INDIRECTION_LEN], &Stuck);
     (0..3).for_each(|_| steering.look_after(1, &Stuck));
     assert!(steering.entries().iter().all(|entry| entry.queue != 1));

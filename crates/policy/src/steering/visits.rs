@@ -1,10 +1,10 @@
-//! Who is between looking up a queue and having placed the frames there.
+//! Tracks the bursts that are between looking up a queue and having placed their frames there.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Counts visits by generation, so that it can be said when all that began before a moment have ended,
-/// though others have begun (as in Linux' SRCU). Of a generation only the parity is counted: one begins
-/// when nobody is left of that before the last.
+/// Counts visits by generation. So it can tell when all visits that began before a moment have
+/// ended, though others have begun (as in Linux' SRCU). Only a generation's parity is counted: a
+/// generation begins when no visit is left of the one before the present.
 #[derive(Debug, Default)]
 pub(super) struct Visits {
     generation: AtomicU64,
@@ -12,15 +12,15 @@ pub(super) struct Visits {
 }
 
 impl Visits {
-    /// A visit begins; gives its generation. What [`begun`](Self::begun) followed is visible to visits
-    /// of later generations.
+    /// Begins a visit, and returns its generation. Stores before a [`begun`](Self::begun) are
+    /// visible to visits of later generations.
     pub(super) fn enter(&self) -> u64 {
         loop {
             let generation = self.generation.load(Ordering::SeqCst);
             let inside = &self.inside[(generation & 1) as usize];
             inside.fetch_add(1, Ordering::SeqCst);
             // Sequentially consistent: either this sees a generation that has begun meanwhile, or
-            // whoever wants to begin the next but one sees this visit.
+            // the thread that wants to begin the next but one sees this visit.
             if self.generation.load(Ordering::SeqCst) == generation {
                 return generation;
             }
@@ -28,23 +28,25 @@ impl Visits {
         }
     }
 
-    /// A visit ends; what it has placed is visible to whoever sees that.
+    /// Ends a visit. A thread that sees the end sees the placed frames too.
     pub(super) fn leave(&self, generation: u64) {
         self.inside[(generation & 1) as usize].fetch_sub(1, Ordering::Release);
     }
 
-    /// The generation of those who may be inside now, to ask [`have_ended`](Self::have_ended) about.
-    /// Visits to come are of the next, if that can begin. The caller excludes others that ask, here
-    /// and there.
+    /// Returns the generation of the visits that may be inside now, for
+    /// [`have_ended`](Self::have_ended). Later visits belong to the next generation, if it can
+    /// begin. The caller must exclude concurrent calls of both methods.
     pub(super) fn begun(&self) -> u64 {
         let generation = self.generation.load(Ordering::SeqCst);
         self.advance();
         generation
     }
 
-    /// Whether all visits have ended that began before [`begun`](Self::begun) gave `generation`.
+    /// Returns whether all visits have ended that began before [`begun`](Self::begun) returned
+    /// `generation`.
     pub(super) fn have_ended(&self, generation: u64) -> bool {
-        // The first step leaves `generation` behind, and the second is possible when nobody is left of it.
+        // The first step leaves `generation` behind. The second step is possible when no visit of
+        // it is left.
         while self.generation.load(Ordering::SeqCst) < generation + 2 {
             if !self.advance() {
                 return false;
@@ -53,7 +55,7 @@ impl Visits {
         true
     }
 
-    /// Begins the next generation, if nobody is left of that before the present one.
+    /// Begins the next generation, if no visit is left of the one before the present.
     fn advance(&self) -> bool {
         let generation = self.generation.load(Ordering::SeqCst);
         let free = self.inside[((generation + 1) & 1) as usize].load(Ordering::SeqCst) == 0;

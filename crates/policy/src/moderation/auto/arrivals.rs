@@ -1,26 +1,26 @@
-//! How often batches come, and how large.
+//! Interval and size of batches.
 
 use crate::law::Law;
 
 /// Fraction bits of [`Arrivals::gap`], so that small gaps do not round away.
 const FRACTION: u32 = 4;
-/// No gap counts for more than this (ns); it also keeps the arithmetic far from its ends.
+/// Longest gap that counts (ns). It also keeps the arithmetic far from overflow.
 const GAP_NS_MAX: u64 = weir_limits::LATENCY_BUDGET_NS_MAX * 4;
 
 /// The usual time between two publications, smoothed.
 ///
-/// Batches are counted, not frames: a call that is saved is one for a batch.
+/// It counts batches, not frames, since a hold saves calls, one a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrivals {
-    /// ns, times 2^[`FRACTION`]. Zero before the second batch.
+    /// Smoothed gap (ns times 2^[`FRACTION`]). Zero before the second batch.
     gap: u64,
     last_ns: Option<u64>,
 }
 
 impl Arrivals {
-    /// A batch was published. Gives the time since the one before (ns).
+    /// Notes a batch. Returns the time since the batch before (ns).
     ///
-    /// `gap_ns_max`: a longer gap is an interruption of the load, and counts as this one.
+    /// A gap longer than `gap_ns_max` is an interruption of the load, and counts as `gap_ns_max`.
     pub(super) fn batch(&mut self, law: &Law, now_ns: u64, gap_ns_max: u64) -> u64 {
         let Some(last_ns) = self.last_ns.replace(now_ns) else { return 0 };
         let gap_ns = now_ns.saturating_sub(last_ns);
@@ -33,24 +33,25 @@ impl Arrivals {
         gap_ns
     }
 
-    /// The usual gap (ns).
+    /// Returns the usual gap (ns).
     pub(super) fn gap_ns(&self) -> u64 {
         self.gap >> FRACTION
     }
 
-    /// When the last batch came (ns).
+    /// Returns the time of the last batch (ns).
     pub(super) fn last_ns(&self) -> u64 {
         self.last_ns.unwrap_or(0)
     }
 
-    /// Whether so many batches more are to be expected within so long (ns). Not before the usual gap is known.
+    /// Returns whether to expect `batches` more batches within `within_ns`. Expects none before the
+    /// usual gap is known.
     pub(super) fn promise(&self, batches: u64, within_ns: u64) -> bool {
         self.gap != 0 && self.gap.saturating_mul(batches) <= within_ns.saturating_mul(1 << FRACTION)
     }
 }
 
-/// Whether nearly all batches that come with nothing pending are enough for a call by themselves: eight of nine and more,
-/// where eight in a row are no chance.
+/// Detects that nearly all batches (at least eight of nine) that come with nothing pending are
+/// large enough for a call by themselves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Full {
     /// Full batches, less eight times the others.
@@ -59,7 +60,7 @@ pub(super) struct Full {
 }
 
 impl Full {
-    /// A batch has come with nothing pending. Whether that makes a difference.
+    /// Notes a batch that has come with nothing pending. Returns whether the answer has changed.
     pub(super) fn batch(&mut self, law: &Law, full: bool) -> bool {
         let most = law.in_a_row * law.in_a_row;
         self.more = match full {
@@ -70,7 +71,7 @@ impl Full {
         are != std::mem::replace(&mut self.are, are)
     }
 
-    /// Nearly all are.
+    /// Returns whether nearly all batches are full.
     pub(super) fn are(&self) -> bool {
         self.are
     }
@@ -81,7 +82,8 @@ mod tests {
     use super::*;
     use crate::law::LAW;
 
-    /// How often a difference was made by so many batches of which one in `every` is not full.
+    /// Returns how often the answer changes over `batches` batches of which one in `every` is not
+    /// full.
     fn changes(full: &mut Full, batches: u32, every: u32) -> u32 {
         (1..=batches).map(|batch| u32::from(full.batch(&LAW, !batch.is_multiple_of(every)))).sum()
     }

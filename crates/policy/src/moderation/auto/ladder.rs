@@ -1,23 +1,23 @@
-//! Which level of hold a queue is at, and when another is tried.
+//! Chooses a queue's level of hold, and when to try another.
 
 use crate::hold_off::HoldOff;
 use crate::law::Law;
 use crate::trial::{Finding, Passed, Trial};
 
-/// What the ladder has to know of a stretch.
+/// The ladder's input after a stretch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
     pub(super) passed: Passed,
-    /// Most holds have lately ended because nothing came any more.
+    /// Most recent holds ended early because frames stopped coming.
     pub(super) quiet: bool,
-    /// The load's pauses grew much longer while it was under way.
+    /// The load's pauses grew much longer during the stretch.
     pub(super) odd: bool,
 }
 
-/// Why the level is not higher.
+/// Reason why the level is not higher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Nothing speaks against a higher one; it has not been tried yet.
+    /// A higher level has not been tried yet.
     #[default]
     Untried,
     /// Frames came slower.
@@ -26,35 +26,37 @@ pub(super) enum Why {
     Lonely,
 }
 
-/// One queue's way up and down.
+/// One queue's search for its level.
 ///
-/// A level is used once a trial has found it harmless. The highest such level is searched for by
-/// halving, from the top: a load that nothing slows down is there after one trial.
+/// A level is used once a trial has found it harmless. The ladder finds the highest such level by
+/// bisection, from the top: under a load that nothing slows down one trial suffices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ladder {
     law: &'static Law,
     /// The highest level.
     top: usize,
-    /// The highest level that was found harmless.
+    /// The highest level found harmless.
     level: usize,
-    /// The lowest level above it that was found harmful; one above the top if none was.
+    /// The lowest level above it found harmful, or one above the top.
     ceiling: usize,
-    /// Every level between that would pay has been tried; `climb` counts down to a try of the ceiling.
+    /// Every level in between that would pay has been tried; `climb` counts down to a retry at the
+    /// ceiling.
     searched: bool,
-    /// The ceiling has been raised to see whether what was harmful still is.
+    /// The ceiling has been raised to see whether the level is still harmful.
     retrying: bool,
     trial: Option<Trial>,
     why: Why,
-    /// Before the ceiling is raised.
+    /// Back-off before the ceiling is raised.
     climb: HoldOff,
-    /// Before the level is doubted once more.
+    /// Back-off before the level is doubted once more.
     doubt: HoldOff,
     /// Frames a second at the level, smoothed.
     usual: f64,
 }
 
 impl Ladder {
-    /// Nothing is known. Above no hold there are levels from the smallest step of the limit, each twice the one below.
+    /// Returns a ladder that knows nothing. Level 0 is no hold; the others begin at the smallest
+    /// step of the limit and double up to all of it.
     pub(super) fn new(law: &'static Law) -> Self {
         let levels = law.levels();
         Self {
@@ -72,17 +74,17 @@ impl Ladder {
         }
     }
 
-    /// How long the stretch under way holds (ns).
+    /// Returns the hold of the present stretch (ns).
     pub(super) fn hold_ns(&self, hold_ns_max: u64) -> u64 {
         self.share(self.trial.map_or(self.level, |trial| trial.level()), hold_ns_max)
     }
 
-    /// How long the level holds that was found harmless (ns).
+    /// Returns the hold of the level that was found harmless (ns).
     pub(super) fn settled_ns(&self, hold_ns_max: u64) -> u64 {
         self.share(self.level, hold_ns_max)
     }
 
-    /// The longer hold of a trial, or that of the level (ns).
+    /// Returns the longer hold of a trial, or the level's (ns).
     pub(super) fn longest_ns(&self, hold_ns_max: u64) -> u64 {
         self.share(self.trial.map_or(self.level, |trial| trial.upper), hold_ns_max)
     }
@@ -95,15 +97,15 @@ impl Ladder {
         self.level == self.top
     }
 
-    /// Holds have gathered nothing: whoever sends waits for the answer.
+    /// Notes that holds gather nothing, so that the sender waits for the answer.
     pub(super) fn lonely(&mut self) {
         (self.level, self.ceiling) = (0, 1);
         self.why = Why::Lonely;
         self.compared();
     }
 
-    /// A stretch has ended. `pays` says of a hold (ns) whether it can be expected to gather a few
-    /// batches.
+    /// Takes the result of a stretch. `pays` says whether a hold (ns) can be expected to gather a
+    /// few batches.
     pub(super) fn stretch(
         &mut self,
         stretch: Stretch,
@@ -146,7 +148,8 @@ impl Ladder {
     fn harmful(&mut self, upper: usize) {
         self.why = Why::Slower;
         if upper <= self.level {
-            // The load is not the one for which it was harmless, and doubts were right.
+            // The load differs from the one for which the level was harmless, and the doubt was
+            // right.
             self.level = 0;
             self.doubt = HoldOff::default();
         }
@@ -162,7 +165,8 @@ impl Ladder {
         let expected = self.usual * (stretch.passed.ns as f64 / 1e9);
         let fell = frames < self.law.fell() * expected
             && frames < expected - f64::from(self.law.errors) * expected.sqrt();
-        // A rate that differs by a factor of two is another load: what failed may be tried soon.
+        // A rate that differs by a factor of two means another load, so earlier failures may be
+        // retried soon.
         if self.usual > 0.0 && !(self.usual / 2.0..=self.usual * 2.0).contains(&rate) {
             self.climb.left = self.climb.left.min(self.law.in_a_row);
         }
@@ -176,7 +180,7 @@ impl Ladder {
         }
     }
 
-    /// The level to try next, if one is due.
+    /// Returns the level to try next, if a try is due.
     fn next(&mut self, hold_ns_max: u64, pays: impl Fn(u64) -> bool) -> Option<usize> {
         if self.climb.left > 0 || self.level == self.top {
             return None;
@@ -190,7 +194,7 @@ impl Ladder {
         if let Some(next) = (middle..self.ceiling).find(pays) {
             return Some(next);
         }
-        // Nothing is left below the ceiling that would pay.
+        // No level below the ceiling that would pay is left.
         let next = (self.ceiling..=self.top).find(pays)?;
         if !self.searched {
             self.searched = true;
@@ -202,7 +206,8 @@ impl Ladder {
         Some(next)
     }
 
-    /// A level's part of the hold limit (ns): nothing, the smallest step, and twice as much with each level up to all.
+    /// Returns a level's part of the hold limit (ns): zero, then the smallest step, then twice as
+    /// much with each level up to the whole limit.
     fn share(&self, level: usize, hold_ns_max: u64) -> u64 {
         if level == 0 { 0 } else { hold_ns_max >> self.top.saturating_sub(level) }
     }
@@ -215,7 +220,7 @@ mod tests {
 
     const LIMIT_NS: u64 = 1_600;
 
-    /// Lets stretches go by in which so many frames pass at a hold of so many ns.
+    /// Plays `count` stretches in which `frames` gives the number of frames under a hold (ns).
     fn stretches(ladder: &mut Ladder, count: u32, frames: impl Fn(u64) -> u64) {
         for _ in 0..count {
             let passed =

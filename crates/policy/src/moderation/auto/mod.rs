@@ -1,4 +1,4 @@
-//! Holds where it pays and harms nobody, from the latency budget alone.
+//! The policy `auto`: holds where holding pays and harms nobody, from the latency budget alone.
 
 mod arrivals;
 mod ladder;
@@ -13,30 +13,34 @@ use super::{Batch, Decision, Delivery, Frontend, GuestPoll, Kind, Moderation, Se
 use crate::law::Law;
 use crate::trial::Passed;
 
-/// Finds from the latency budget alone how long this queue's calls are best held.
+/// Finds the best hold for this queue's calls from the latency budget alone. A hold must meet three
+/// conditions:
 ///
 /// 1. *It pays*: the usual gap between batches promises a few more of them within the hold.
-/// 2. *Nobody waits for what is held*: a hold is looked at up to four times, by its one timer, and
-///    ends once nothing has come for several usual gaps. A sender that waits for answers stops during
-///    a hold; one that does not goes on.
-/// 3. *It does not slow the load down*: the hold is a level on a ladder from nothing to the limit. Before
-///    a level is used it is compared with no hold, in stretches that take turns. If frames or bytes
-///    come slower it is not used, and tried again after a number of stretches that doubles. A level in
+/// 2. *Nobody waits for the held frames*: one timer looks at a hold up to four times, and ends it
+///    once nothing has come for several usual gaps. A sender that waits for answers stops during a
+///    hold; other senders go on.
+/// 3. *It does not slow the load down*: the hold is a level on a ladder from nothing to the limit.
+///    Before a level is used, alternating stretches compare it with no hold. If frames or bytes come
+///    slower, the level is not used, and is tried again after a back-off that doubles. A level in
 ///    use is compared again if the rate falls or if its holds begin to end early.
 ///
-/// While all queues are held together ([`crate::attempt`]) none of this applies, and each hold is for the limit: a
-/// comparison of its own would be one of this queue with those beside it, and what the uplink has gathered comes at its rate.
+/// While all queues are held together ([`crate::attempt`]) no condition applies, and each hold has
+/// the whole limit: a comparison would measure this queue against its neighbours, and frames that
+/// the uplink has gathered come at the uplink's rate.
 ///
-/// Acknowledgements of large segments ([`Answers`](super::Answers)) are held for [`Law::acks_ns_max`] at most, and only where they are no
-/// further apart: longer holds slow a sender down by less than a comparison of some milliseconds shows.
+/// Acknowledgements of large segments ([`Answers`](super::Answers)) are held for
+/// [`Law::acks_ns_max`] at most, and only where they are no further apart. Longer holds slow a
+/// sender down by less than a comparison of some milliseconds shows.
 ///
-/// Where nearly all batches are `Full` by themselves none is held: the calls are as few as they can be, and a sender whose
-/// window is full waits for the one batch that is shorter.
+/// Where nearly all batches are `Full` by themselves, none is held: the calls are as few as they
+/// can be, and a sender whose window is full waits for the one shorter batch.
 ///
-/// While the guest polls on a timer, for as long as this queue would hold, there is nothing to hold ([`Frontend`]). Whether
-/// that slows the load down is not this queue's to judge, since the guest polls for all its queues.
+/// While the guest polls on a timer that is no longer than this queue would hold, the queue holds
+/// nothing ([`Frontend`]). The guest polls for all its queues, so that this queue does not judge
+/// whether polling slows the load down.
 ///
-/// The work per batch is a few additions and comparisons; floating point is used once a stretch.
+/// A batch costs a few additions and comparisons; a stretch costs some floating point.
 #[derive(Clone, Copy, Debug)]
 pub struct Auto {
     settings: Settings,
@@ -44,61 +48,61 @@ pub struct Auto {
     ladder: Ladder,
     pending: Option<Pending>,
     stretch: Counted,
-    /// What the level before left behind is let pass; the stretch comes after it.
+    /// Frames that the previous level left behind pass now; the stretch begins after them.
     settling: bool,
-    /// The longest gap between batches, fading (ns).
+    /// The longest gap between batches, decaying (ns).
     longest_gap_ns: u64,
     /// Holds in a row that did not end early.
     steady: u32,
-    /// Holds that ended early, less those that were looked at and did not.
+    /// Holds that ended early, less the examined holds that did not.
     hushed: u32,
-    /// Holds that gathered nothing, less twice those that did.
+    /// Holds that gathered nothing, less twice those that gathered more.
     lonely: u32,
     /// See [`Moderation::set_together`].
     together: bool,
     /// See [`Moderation::set_answers`].
     answers: bool,
-    /// What comes is enough for calls by itself.
+    /// Batches are large enough for calls by themselves.
     full: Full,
-    /// What decides while the guest polls.
+    /// The deciding policy while the guest polls.
     polled: Option<Polled>,
 }
 
-/// A guest that polls leaves nothing to hold.
+/// State while the guest polls, when nothing is held.
 #[derive(Clone, Copy, Debug)]
 struct Polled {
     poll: GuestPoll,
     policy: Frontend,
 }
 
-/// Frames that the guest has not been told of.
+/// Frames that the guest does not know of yet.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     earliest_ns: u64,
     frames: u32,
     bytes: u64,
     batches: u32,
-    /// The hold that was chosen for them (ns); 0 if none.
+    /// The hold chosen for these frames (ns); 0 if none.
     hold_ns: u64,
-    /// When the hold is looked at next (ns).
+    /// Time of the next look at the hold (ns).
     look_ns: u64,
-    /// It is looked at before its end.
+    /// A look before the end of the hold took place.
     looked: bool,
-    /// It was found to have gathered all that came.
+    /// The look found the load quiet.
     quiet: bool,
 }
 
-/// A stretch under way.
+/// The present stretch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     from_ns: u64,
-    /// How long it was to be when it began to settle (ns).
+    /// Planned length of the stretch, as of its beginning (ns).
     due_ns: u64,
     passed: Passed,
 }
 
 impl Auto {
-    /// A policy that knows nothing of the load yet, and so holds nothing.
+    /// Returns a policy that knows no load yet, and so holds nothing.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -118,7 +122,8 @@ impl Auto {
         }
     }
 
-    /// The longest hold (ns). `rx-usecs` does not apply: it is for policies with a fixed hold.
+    /// Returns the longest hold (ns). `rx-usecs` does not apply: it is for policies with a fixed
+    /// hold.
     fn limit_ns(&self) -> u64 {
         let limit_ns = self.settings.hold_ns_max;
         if self.answers && !self.together { limit_ns.min(self.law().acks_ns_max) } else { limit_ns }
@@ -128,21 +133,24 @@ impl Auto {
         self.settings.law
     }
 
-    /// So many batches more are to be expected before a hold is tried. Half as many are enough before one is begun that was
-    /// found harmless, since estimates waver, and for acknowledgements: two that come as one wake their sender up once.
+    /// Returns how many more batches must be expected before a hold is tried, and before a hold is
+    /// begun that was found harmless. The second number is half of the first, since estimates
+    /// waver. For acknowledgements both are the half: two that come as one save their sender a
+    /// wake-up.
     fn pays(&self) -> (u64, u64) {
         let batches = self.law().batches;
         if self.answers { (batches / 2, batches / 2) } else { (batches, batches / 2) }
     }
 
-    /// No hold is begun of which less is left (ns), where a worker's nap had the rest: its timer would cost as much as
-    /// the call.
+    /// Returns the shortest hold worth beginning (ns), where a worker's nap has taken the rest of
+    /// the limit. The timer of a shorter hold would cost as much as the call.
     fn hold_ns_min(&self) -> u64 {
         if self.answers { self.law().sleep_ns() } else { self.law().margin_ns }
     }
 
     fn stretch_ns(&self) -> u64 {
-        // A sender whose window is full sends again when the answers are back: nothing shorter shows at which rate.
+        // A sender whose window is full sends again when the answers are back. Shorter stretches
+        // would not show its rate.
         self.law().window_of(self.ladder.longest_ns(self.limit_ns()).max(self.longest_gap_ns))
     }
 
@@ -150,7 +158,7 @@ impl Auto {
         self.arrivals.gap_ns().saturating_mul(self.law().quiet_gaps)
     }
 
-    /// The hold for a batch that comes with nothing pending (ns).
+    /// Returns the hold for a batch that comes with nothing pending (ns).
     fn hold_ns(&self) -> u64 {
         if self.together {
             return self.limit_ns();
@@ -182,9 +190,9 @@ impl Auto {
         Verdict::HoldUntil(end_ns.min(pending.look_ns))
     }
 
-    /// Takes note of a hold that is over.
+    /// Notes a hold that is over.
     fn held(&mut self, pending: &Pending, now_ns: u64) {
-        // What the others' holds do to a load is not this queue's to judge.
+        // This queue does not judge the effect of holds that all queues have in common.
         if pending.hold_ns == 0 || self.together {
             return;
         }
@@ -195,7 +203,7 @@ impl Auto {
             self.steady = self.steady.wrapping_add(1);
             self.hushed = self.hushed.saturating_sub(u32::from(pending.looked));
         }
-        // So short a hold of acknowledgements often gathers nothing, though it saves wake-ups.
+        // A short hold of acknowledgements saves wake-ups even where it gathers nothing.
         if pending.batches > 1 || self.answers {
             self.lonely = self.lonely.saturating_sub(2);
         } else {
@@ -208,11 +216,11 @@ impl Auto {
         }
     }
 
-    /// A batch has come with nothing pending, so long after the one before (ns). Ends the stretch here
-    /// if it is long enough, or begins to count it.
+    /// Handles a batch that has come with nothing pending, `gap_ns` after the one before. Ends the
+    /// stretch here if it is long enough, or begins to count it.
     ///
-    /// Where there is a choice, both are done after a long gap: between two such points lie whole rounds
-    /// of a sender that waits for answers, and rates of whole rounds compare without error.
+    /// Both are best done after a long gap. Between two such points lie whole rounds of a sender
+    /// that waits for answers, and rates of whole rounds compare without error.
     fn judge(&mut self, now_ns: u64, gap_ns: u64) {
         let Counted { from_ns, passed, .. } = self.stretch;
         let ns = now_ns.saturating_sub(from_ns);
@@ -240,18 +248,18 @@ impl Auto {
         }
     }
 
-    /// Begins a stretch after a gap of so long (ns).
+    /// Begins a stretch after a gap (ns).
     fn begin(&mut self, now_ns: u64, gap_ns: u64) {
         let part_ns = self.longest_gap_ns.saturating_mul(2) >> self.law().step;
         self.longest_gap_ns = self.longest_gap_ns.saturating_sub(part_ns);
-        // After a long gap nothing is left of the level before.
+        // A long gap leaves no frames of the previous level.
         self.settling = gap_ns < self.limit_ns();
         let due_ns = self.stretch_ns();
         self.stretch = Counted { from_ns: now_ns, due_ns, ..Counted::default() };
     }
 }
 
-/// Whether so much is enough for a call, whenever it came.
+/// Returns whether frames or bytes suffice for a call, whenever they came.
 fn is_full(settings: Settings, frames: u32, bytes: u64) -> bool {
     frames >= settings.rx_frames.unwrap_or(settings.law.frames_max)
         || bytes >= settings.law.bytes_max()
@@ -276,7 +284,7 @@ impl Moderation for Auto {
         let full = is_full(self.settings, batch.frames, batch.bytes);
         if self.pending.is_none() && !self.together {
             if self.full.batch(law, full) {
-                // What came meanwhile was not looked at.
+                // Batches in the meantime were not judged.
                 self.begin(now_ns, 0);
             } else if !self.full.are() {
                 self.judge(now_ns, gap_ns);
@@ -294,12 +302,12 @@ impl Moderation for Auto {
             None => {
                 let hold_ns = self.hold_ns();
                 let end_ns = batch.arrived_ns.saturating_add(hold_ns);
-                // What is full by itself is not held, and so says nothing of what holds gather.
+                // A full batch is not held, and so says nothing about what holds gather.
                 let prompt = full || end_ns < now_ns.saturating_add(self.hold_ns_min());
                 let hold_ns = if prompt { 0 } else { hold_ns };
                 let quiet_ns = self.quiet_ns();
-                // A look that can shorten a hold by less than half is not worth its timer.
-                // After so many in a row that did not end early, only one in so many is looked at.
+                // A look that shortens a hold by less than half is not worth its timer. After a run
+                // of holds that did not end early, only every `in_a_row`-th hold gets a look.
                 let looks = self.steady < law.in_a_row || self.steady.is_multiple_of(law.in_a_row);
                 let look = looks && !self.together && quiet_ns < hold_ns / 2;
                 let look_ns = if look { quiet_ns } else { hold_ns };
@@ -350,20 +358,20 @@ impl Moderation for Auto {
             policy.set_guest_poll(Some(poll));
             Polled { poll, policy }
         });
-        // What came meanwhile was not looked at.
+        // Batches in the meantime were not judged.
         self.begin(self.arrivals.last_ns(), 0);
     }
 
     fn set_together(&mut self, together: bool) {
         if std::mem::replace(&mut self.together, together) != together {
-            // A stretch that was held otherwise in part says nothing.
+            // A stretch that was partly held otherwise says nothing.
             self.begin(self.arrivals.last_ns(), 0);
         }
     }
 
     fn set_answers(&mut self, are: bool) {
         if std::mem::replace(&mut self.answers, are) != are {
-            // What was found of other frames says nothing of these.
+            // Findings about other frames say nothing about acknowledgements.
             self.ladder = Ladder::new(self.law());
             self.begin(self.arrivals.last_ns(), 0);
         }

@@ -1,37 +1,37 @@
-//! A played guest, its senders and a worker between them, in virtual time: what a policy costs and
-//! what it does to those who wait.
+//! A played guest, its senders and a worker between them, in virtual time: a policy's cost and its
+//! effect on senders that wait.
 //!
-//! The guest is one vCPU with a driver as in Linux. A call costs it an interrupt; then it polls, takes
-//! all that is published, called for or not, and asks for calls again when it finds the ring empty
-//! (virtio 1.2 §2.7.7). While it polls, calls are suppressed. The worker takes what has come in bursts
-//! and cannot publish more than the ring has buffers; what finds none waits at the sender, and is
-//! lost at senders that do not wait for anybody.
+//! The guest is one vCPU with a driver as in Linux. A call costs it an interrupt. Then it polls,
+//! takes every published frame, and asks for calls again when it finds the ring empty (virtio 1.2
+//! §2.7.7). While it polls, calls are suppressed. The worker takes frames in bursts and publishes
+//! no more than the ring has buffers. A frame without a buffer waits at its sender, or is lost if
+//! that sender waits for nobody.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::super::{Batch, Delivery, Moderation, Verdict};
 
-/// An interrupt: exits, entry, scheduling of the poll (ns of guest CPU).
+/// CPU time of an interrupt: exits, entry, scheduling of the poll (ns).
 const CALL_NS: u64 = 4_000;
-/// One frame through the guest's stack to its reader.
+/// CPU time of one frame through the guest's stack to its reader (ns).
 const FRAME_NS: u64 = 700;
-/// Finding the ring empty and asking for calls again.
+/// CPU time to find the ring empty and ask for calls again (ns).
 const POLL_END_NS: u64 = 300;
-/// A worker's cost of a deadline: the wake-up or the look at its heap.
+/// CPU time of a deadline for a worker: the wake-up or the look at its heap (ns).
 const TIMER_NS: u64 = 1_000;
-/// How late the worker looks after a deadline.
+/// Delay of the worker's look after a deadline (ns).
 const TIMER_LATE_NS: u64 = 2_000;
-/// How long a burst keeps the worker, and each frame of it. Only the frames count as cost: when the
-/// worker looks for bursts is not this policy's choice.
+/// Time of a burst and of each of its frames (ns). Only frames count as cost: this policy does not
+/// choose when the worker looks for bursts.
 const BURST_NS: u64 = 300;
 const COPY_NS: u64 = 150;
 const BURST_FRAMES: usize = 64;
-/// Buffers of the guest's ring, and frames that wait at a sender that does not stop.
+/// Buffers of the guest's ring, and the most frames that wait at a sender that does not stop.
 const RING: usize = 256;
 const POLL_FRAMES: usize = 64;
 
-/// xorshift64*: the same runs everywhere.
+/// xorshift64*, for runs that are the same everywhere.
 #[derive(Clone, Debug)]
 struct Random(u64);
 
@@ -43,7 +43,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A time between two of many independent events (ns), `gap_ns` on average.
+    /// Draws a time between two independent events (ns), `gap_ns` on average.
     fn poisson(&mut self, gap_ns: u64) -> u64 {
         (-(1.0 - self.next()).ln() * gap_ns as f64) as u64
     }
@@ -52,25 +52,25 @@ impl Random {
 /// One kind of traffic toward the guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
-    /// Datagrams evenly spaced.
+    /// Evenly spaced datagrams.
     Constant { gap_ns: u64 },
     /// Datagrams at random times.
     Poisson { gap_ns: u64 },
-    /// So many frames close together, then none until the period is over.
+    /// `frames` frames close together in each period.
     Bursts { frames: u64, spacing_ns: u64, period_ns: u64 },
     /// [`Source::Poisson`] for `on_ns` out of every `on_ns + off_ns`.
     OnOff { gap_ns: u64, on_ns: u64, off_ns: u64 },
-    /// So many callers; each sends its next request `away_ns` after the guest has taken the last.
+    /// Callers; each sends its next request `away_ns` after the guest has taken the last.
     Requests { outstanding: u64, away_ns: u64 },
-    /// A TCP sender with a window of so many segments: a segment that the guest has taken lets the
-    /// next one leave `away_ns` later, `spacing_ns` after the one before at the soonest.
+    /// A TCP sender with a window of `segments`. Each segment that the guest has taken lets the
+    /// next one leave `away_ns` later, and at least `spacing_ns` after the one before.
     Window { segments: u64, away_ns: u64, spacing_ns: u64 },
-    /// No traffic: at random times somebody else has the CPUs of guest and worker, for up to `ns`.
+    /// No traffic: at random times other work has the CPUs of guest and worker, for up to `ns`.
     Stalls { gap_ns: u64, ns: u64 },
 }
 
 impl Source {
-    /// Nobody waits for the guest.
+    /// Returns whether the source sends without waiting for the guest.
     pub(super) fn open(self) -> bool {
         !matches!(self, Self::Requests { .. } | Self::Window { .. })
     }
@@ -80,7 +80,7 @@ impl Source {
     }
 }
 
-/// What a run cost and brought, after the warm-up.
+/// The cost and result of a run, after the warm-up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) ns: u64,
@@ -89,7 +89,7 @@ pub(super) struct Outcome {
     pub(super) calls: u64,
     /// CPU time of guest and worker (ns).
     pub(super) cpu_ns: u64,
-    /// Of each frame of [`Source::Requests`] the time from sending to the reader (ns).
+    /// Time from sending to the reader for each frame of [`Source::Requests`] (ns).
     latencies_ns: Vec<u32>,
     /// The longest time from a frame's arrival to its call, less the timer's lateness (ns).
     pub(super) held_ns_max: u64,
@@ -108,7 +108,7 @@ impl Outcome {
         self.calls as f64 / self.frames.max(1) as f64
     }
 
-    /// CPUs in use.
+    /// Returns the number of CPUs in use.
     pub(super) fn cpu_share(&self) -> f64 {
         self.cpu_ns as f64 / self.ns as f64
     }
@@ -144,19 +144,19 @@ struct World<'a> {
     policy: &'a mut dyn Moderation,
     sources: &'a [Source],
     random: Random,
-    /// Of its own, so that stalls are the same under every policy.
+    /// A generator of its own, so that stalls are the same under every policy.
     stalls: Random,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
-    /// Frames that wait for the worker, and when each source sends next at the soonest.
+    /// Frames that wait for the worker, and each source's earliest next send.
     inbox: VecDeque<Frame>,
     next_send: Vec<u64>,
     sent: Vec<u64>,
     worker_busy: bool,
-    /// Until then (ns) neither guest nor worker runs.
+    /// End of the stall of guest and worker (ns).
     stalled_ns: u64,
     ring: VecDeque<Frame>,
-    /// Published and not yet told of: earliest arrival.
+    /// Earliest arrival among the published frames that the guest was not told of.
     pending: Option<u64>,
     deadline: u64,
     deadline_ns: u64,
@@ -165,7 +165,7 @@ struct World<'a> {
     did: Outcome,
 }
 
-/// Plays `sources` from `start_ns` on for `warm_ns`, which is not counted, and `for_ns`.
+/// Plays `sources` from `start_ns` on, for `warm_ns`, which does not count, and `for_ns`.
 pub(super) fn play(
     policy: &mut dyn Moderation,
     sources: &[Source],
@@ -239,13 +239,13 @@ impl World<'_> {
         }
     }
 
-    /// Times come a little early or late everywhere: a twentieth.
+    /// Varies a time by up to a twentieth.
     fn about(&mut self, ns: u64) -> u64 {
         let spread = ns as f64 / 20.0;
         (ns as f64 + spread * (2.0 * self.random.next() - 1.0)) as u64
     }
 
-    /// A sender that waits may send again from `now_ns` on.
+    /// Allows a waiting sender to send again from `now_ns` on.
     fn send_after(&mut self, index: usize, now_ns: u64) {
         let ns = match self.sources[index] {
             Source::Requests { away_ns, .. } => now_ns + self.about(away_ns),
@@ -302,7 +302,7 @@ impl World<'_> {
         }
     }
 
-    /// The worker publishes a burst.
+    /// Plays a burst of the worker.
     fn work(&mut self, now_ns: u64) {
         let frames = self.inbox.len().min(BURST_FRAMES).min(RING - self.ring.len());
         let burst: Vec<Frame> = self.inbox.drain(..frames).collect();
@@ -348,7 +348,7 @@ impl World<'_> {
         }
     }
 
-    /// The guest's driver takes what it finds.
+    /// Plays the guest driver's poll.
     fn poll(&mut self, now_ns: u64) {
         if self.ring.is_empty() {
             self.polling = false;

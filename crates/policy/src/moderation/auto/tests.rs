@@ -1,4 +1,4 @@
-//! `auto` against every static setting, over played loads.
+//! Compares `auto` with every static setting, over played loads.
 
 use super::super::{Backend, Immediate};
 use super::played::{Outcome, Source, play};
@@ -6,16 +6,15 @@ use super::*;
 use crate::law::LAW;
 
 const MS: u64 = 1_000_000;
-/// The budget but where a test says otherwise, and the six static settings: `immediate` and five
-/// holds (ns).
+/// The default budget, and the six static settings: `immediate` and five holds (ns).
 const BUDGET_NS: u64 = MS;
 const STATIC_NS: [u64; 6] = [0, 50_000, 100_000, 250_000, 500_000, 1_000_000];
 const SEEDS: [u64; 2] = [0x5eed, 77];
 
-/// What auto may use more of a CPU than the best static setting where that is nothing to speak of.
+/// Excess CPU use of `auto` over the best static setting that counts as negligible.
 const CPU_SHARE: f64 = 0.01;
 
-/// A load, and for how long it is played.
+/// A load and its duration.
 struct Load {
     sources: Vec<Source>,
     seed: u64,
@@ -28,7 +27,7 @@ impl Load {
         Self { sources: sources.to_vec(), seed, warm_ns: 1_000 * MS, run_ns: 300 * MS }
     }
 
-    /// A fast load, which shows the same in a shorter time.
+    /// A fast load, which shows its effect in a shorter time.
     fn fast(sources: &[Source], seed: u64) -> Self {
         Self { sources: sources.to_vec(), seed, warm_ns: 300 * MS, run_ns: 100 * MS }
     }
@@ -55,8 +54,8 @@ impl Load {
         self.play(&mut Backend::new(Settings::within(hold_ns)), 20 * MS)
     }
 
-    /// The throughput of the fastest static setting, and what the cheapest of those costs that are as
-    /// good as that fast.
+    /// Returns the throughput of the fastest static setting, and the CPU share of the cheapest
+    /// setting that is about as fast.
     fn best_static(&self, budget_ns: u64) -> (f64, f64) {
         let outcomes = STATIC_NS.iter().filter(|&&hold_ns| hold_ns <= budget_ns);
         let outcomes: Vec<Outcome> = outcomes.map(|&hold_ns| self.fixed(hold_ns)).collect();
@@ -83,11 +82,12 @@ impl Load {
         );
     }
 
-    /// Asserts that nobody who waits for the guest is slower than under `immediate`: not in throughput,
-    /// nor in the median latency. Trials of longer holds may show in the mean, by so much.
+    /// Asserts that `auto` slows down no sender that waits for the guest, against `immediate`:
+    /// neither in throughput nor in median latency. Trials of longer holds may show in the mean, by
+    /// the factor `latency_mean`.
     fn as_fast_as_immediate(&self, latency_mean: f64) {
         let auto = self.auto(BUDGET_NS);
-        // After as long a warm-up, so that both see the same stalls.
+        // The same warm-up, so that both see the same stalls.
         let immediate = self.play(&mut Immediate, self.warm_ns);
         let Self { sources, seed, .. } = self;
         let throughput = auto.frames_a_second() / immediate.frames_a_second();
@@ -162,7 +162,7 @@ fn light_traffic_is_delivered_at_once() {
     for source in [constant(1_000), poisson(1_000)] {
         let load = Load::new(&[source], SEEDS[0]);
         assert!(load.auto(BUDGET_NS).calls_per_frame() > 0.9);
-        // What is saved by a hold is a fifth of a percent of a CPU.
+        // A hold saves only a fifth of a percent of a CPU here.
         load.near_best_static(BUDGET_NS);
     }
 }
@@ -242,14 +242,14 @@ fn a_busy_host_does_not_change_what_is_right() {
     }
 }
 
-/// Plays one load after the other on the same policy; gives the outcome of the last 200 ms of each.
+/// Plays the loads in turn on one policy. Returns the outcome of each load's last 200 ms.
 fn one_after_the_other(loads: &[(Source, u64)]) -> (Vec<Outcome>, Decision) {
     let mut policy = Auto::new(Settings::within(BUDGET_NS));
     let mut start_ns = 0;
     let outcomes = loads.iter().map(|&(source, warm_ns)| {
         let outcome = play(&mut policy, &[source], SEEDS[0], start_ns, warm_ns, 200 * MS);
         start_ns += warm_ns + 200 * MS;
-        // What the load before left in flight is lost with it.
+        // Frames in flight of the previous load are lost.
         policy.delivered(start_ns, Delivery::Called);
         outcome
     });
@@ -368,7 +368,7 @@ fn batches_that_are_full_by_themselves_leave_nothing_to_hold() {
         // One in fifty is short.
         let bytes = if at % 50 == 49 { full_bytes / 4 } else { full_bytes };
         let verdict = auto.published(now_ns, Batch { frames: 5, bytes, arrived_ns: now_ns });
-        // Until it is known.
+        // The first batches do not count, since the policy has to learn first.
         late += u32::from(verdict != Verdict::Call && at > 200);
         auto.delivered(now_ns, Delivery::Called);
     }
@@ -382,7 +382,7 @@ fn a_guest_that_polls_and_asks_for_calls_is_called_when_it_has_not_polled() {
     let batch = |now_ns| Batch { frames: 1, bytes: 64, arrived_ns: now_ns };
     auto.set_guest_poll(Some(GuestPoll { every_ns: 100_000, asks: true }));
     assert_eq!(auto.published(0, batch(0)), Verdict::HoldUntil(100_000));
-    // It stops while that stands: nothing is left behind.
+    // Polling stops with frames still held: none is left behind.
     auto.set_guest_poll(None);
     assert_eq!(auto.expired(100_000), Verdict::Call);
     auto.delivered(100_000, Delivery::Called);

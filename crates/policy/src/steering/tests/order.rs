@@ -1,6 +1,6 @@
-//! A model of workers, rings and drivers under constant moves: each step is a random choice, so that
-//! all ways in which bursts can overlap come up. No frame goes into a queue while one of its flow
-//! waits in another.
+//! A model of workers, rings and drivers under constant moves: each step is a random choice, so
+//! that all overlaps of bursts occur. The tests check that no frame goes into a queue while another
+//! frame of its flow waits in another queue.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ struct Frame {
 struct Ring {
     placed: Vec<Frame>,
     taken: usize,
-    /// Of what was taken, as far as weir can see.
+    /// Taken frames, as far as weir can see.
     seen: u64,
 }
 
@@ -42,7 +42,7 @@ impl Receiver for Rings {
     }
 }
 
-/// Some flows have an entry in common with another worker's, and some a slot of the flow table.
+/// Some flows share an entry with another worker's flow, and some a slot of the flow table.
 fn hash(flow: usize) -> u32 {
     let (worker, number) = (flow / FLOWS_PER_WORKER, flow % FLOWS_PER_WORKER);
     match number {
@@ -54,7 +54,7 @@ fn hash(flow: usize) -> u32 {
 #[derive(Default)]
 struct Worker {
     visit: Option<Visit>,
-    /// Of the burst under way, by queue.
+    /// Frames of the present burst, by queue.
     lists: [VecDeque<Frame>; QUEUES],
     frames: usize,
     /// Frames that found a queue full, to be looked up again before others.
@@ -66,10 +66,10 @@ struct World {
     rings: Rings,
     workers: [Worker; WORKERS],
     next_seq: [u64; WORKERS * FLOWS_PER_WORKER],
-    /// Where each flow's last frame was placed.
+    /// Place of each flow's last frame.
     last: [Option<(usize, usize)>; WORKERS * FLOWS_PER_WORKER],
     now_secs: u32,
-    /// The table that the receiver gave, if it did.
+    /// The receiver's own table, if it gave one.
     given: Option<[u8; INDIRECTION_LEN]>,
 }
 
@@ -158,11 +158,11 @@ impl World {
         *frames += 1;
     }
 
-    /// Places the frames of a list; where the queue is full, all that is left of the burst waits.
+    /// Places the frames of a list. Where the queue is full, the rest of the burst waits.
     fn place(&mut self, worker: usize, queue: usize, parks: bool) {
         let worker = &mut self.workers[worker];
         if parks {
-            // In the order in which they came, before those that waited behind them.
+            // The frames keep their order, and go before frames that waited behind them.
             let mut left: Vec<_> = worker.lists.iter_mut().flat_map(std::mem::take).collect();
             left.sort_by_key(|frame| frame.seq);
             for frame in left.into_iter().rev() {
@@ -198,7 +198,7 @@ proptest! {
         }
     }
 
-    /// However often a receiver revises its table: it gets it, in the end.
+    /// A receiver gets its table in the end, however often it revises it.
     #[test]
     fn a_receivers_own_table_reorders_no_flow(steps in steps()) {
         let steering = Steering::new(QUEUES).unwrap();
@@ -220,7 +220,7 @@ proptest! {
         assert_eq!(Some(queues), world.given);
     }
 
-    /// Whatever has happened: once drivers have taken all, moves are made at the next look-up.
+    /// Once drivers have taken all frames, the next look-up makes the pending moves.
     #[test]
     fn what_is_pending_is_made_when_the_rings_are_empty(steps in steps()) {
         let steering = Steering::new(QUEUES).unwrap();
@@ -251,10 +251,10 @@ fn a_flow_does_not_go_back_to_an_entry_that_is_about_to_move() {
     let (flow, other) = (0, weir_limits::STEERING_FLOWS_MAX as u32);
     steering.record(flow, 0, 0, &rings);
     place();
-    // What the move waits for is known from here on: the first frame.
+    // From here on it is known what the move waits for: the first frame.
     assert!(steering.begin_move(0, 1, &rings));
     steering.look_after(10, &rings);
-    // The flow follows its own queue past that, and then loses its slot.
+    // The flow follows its own queue past the move, and then loses its slot.
     let mut visit = Visit::default();
     assert_eq!(steering.queue_for(flow, &mut visit, &rings), 0);
     place();
