@@ -4,10 +4,12 @@ use std::cell::RefCell;
 
 use weir_fabric::PortId;
 use weir_guestmem::{Slice, recycle};
-use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN, HEAD_LEN};
+use weir_limits::{BURST_MAX, FILTER_WINDOW_LEN, FRAME_LEN_MAX, FRAME_LEN_MIN, HEAD_LEN};
+use weir_wire::checksum::nonzero;
 use weir_wire::vlan::TAG_LEN;
-use weir_wire::{Ethernet, Head, Offload, OffloadError, Tci, VnetHdr, ethertype};
+use weir_wire::{CsumPartial, Ethernet, Head, Offload, OffloadError, Sum, Tci, VnetHdr, ethertype};
 
+use crate::egress::add_slices;
 use crate::fronts::Fronts;
 use crate::queue::Turn;
 use crate::remote::Away;
@@ -52,7 +54,7 @@ impl Frame {
     pub fn on_wire(&self) -> OnWire {
         let Some(gso) = self.offload.gso() else { return OnWire { packets: 1, bytes: self.len } };
         let packets = gso.segments(self.len);
-        // At most as many bytes of headers as of payload, each for a segment: no overflow.
+        // No overflow: see the assertion below.
         OnWire { packets, bytes: self.len + (packets - 1) * u32::from(gso.hdr_len) }
     }
 
@@ -60,22 +62,53 @@ impl Frame {
         (self.tag, self.offload) = (None, Offload::NONE);
     }
 
-    /// A frame with something left to do, or with a VLAN tag.
+    /// A frame with something left to do, or with a VLAN tag. Says what checksum is to be filled in at once.
     #[inline(never)]
-    fn look_closer(&mut self, vnet: &VnetHdr, from_device: bool) -> Result<(), FrameError> {
+    fn look_closer(
+        &mut self,
+        vnet: &VnetHdr,
+        from_device: bool,
+    ) -> Result<Option<CsumPartial>, FrameError> {
+        let mut early = None;
         if vnet.flags | vnet.gso_type != 0 {
             self.offload = Offload::from_vnet(vnet, self.head.as_slice(), self.len)?;
+            early = self.offload.take_early(self.head.as_slice());
             if !from_device {
-                self.offload = self.offload.from_driver(self.head.as_slice())?;
+                self.offload = self.offload.without_data_valid();
             }
         }
+        let is_tagged = self.take_off_tag()?;
+        Ok(if is_tagged { early.map(CsumPartial::tag_stripped) } else { early })
+    }
+
+    /// The same for a GSO frame whose headers go on behind its head, as with long extension headers of IPv6. `payload` is
+    /// what follows the head.
+    #[cold]
+    #[inline(never)]
+    fn look_further(&mut self, vnet: &VnetHdr, payload: &[Slice<'_>]) -> Result<(), FrameError> {
+        let mut front = [0; FILTER_WINDOW_LEN];
+        let head = self.head.as_slice();
+        front[..head.len()].copy_from_slice(head);
+        let mut filled = head.len();
+        for piece in payload {
+            filled += piece.read(&mut front[filled..]);
+        }
+        self.offload = Offload::from_vnet(vnet, &front[..filled], self.len)?;
+        self.take_off_tag()?;
+        Ok(())
+    }
+
+    /// Takes the tag off, if there is one.
+    #[inline]
+    fn take_off_tag(&mut self) -> Result<bool, FrameError> {
         let short = |_| FrameError::TooShort(self.len);
-        if Ethernet::parse(self.head.as_slice()).map_err(short)?.tag.is_some() {
+        let is_tagged = Ethernet::parse(self.head.as_slice()).map_err(short)?.tag.is_some();
+        if is_tagged {
             self.tag = self.head.strip_vlan();
             self.offload = self.offload.tag_stripped();
             self.len -= TAG_LEN as u32;
         }
-        Ok(())
+        Ok(is_tagged)
     }
 }
 
@@ -89,8 +122,8 @@ pub struct OnWire {
     pub bytes: u32,
 }
 
-// Each segment has a byte of payload at least, and headers that lie in the frame's head.
-const _: () = assert!(FRAME_LEN_MAX as u64 * (1 + HEAD_LEN as u64) * 8 < u32::MAX as u64);
+// Each segment has a byte of payload at least, and headers that were looked at.
+const _: () = assert!(FRAME_LEN_MAX as u64 * (1 + FILTER_WINDOW_LEN as u64) * 8 < u32::MAX as u64);
 
 /// Why a frame was refused. The first two are dropped with a counter; a header that contradicts
 /// its own frame stops the port.
@@ -117,7 +150,6 @@ impl FrameError {
             Self::Header(OffloadError::GsoProtocol { .. } | OffloadError::Headers(_)) => {
                 Some(DropReason::GsoHeaders)
             }
-            Self::Header(OffloadError::CsumElsewhere { .. }) => Some(DropReason::CsumElsewhere),
             Self::Header(_) => None,
         }
     }
@@ -136,7 +168,9 @@ pub struct Parked {
 #[derive(Debug)]
 pub struct Burst<'m> {
     /// What it is in, and what it does not borrow.
-    pub room: &'m mut Scratch,
+    pub room: &'m mut Room,
+    /// What weir writes into its frames.
+    pub(crate) fronts: &'m Fronts,
     /// Its frames are so many, the first of the room.
     count: usize,
     /// Chains that the port has taken, all before the first is read: the CPU has fetched them by then.
@@ -177,6 +211,13 @@ struct Segments {
 pub struct Scratch {
     /// [`Burst::frames_max`] of the next burst.
     pub(crate) frames_max: usize,
+    room: Room,
+    fronts: Fronts,
+}
+
+/// What of that room a burst has for itself.
+#[derive(Debug, Default)]
+pub struct Room {
     /// Room for frames. Never shrinks: a frame of 200 bytes is too large to build and move.
     slots: Vec<Frame>,
     /// Frames, by their index, with an offload or a tag. Those behind the burst's last one have neither.
@@ -188,22 +229,11 @@ pub struct Scratch {
     pub blocked: Vec<PortId>,
     /// Frames that the switch could not deliver yet, in the sender's order per receiver.
     pub parked: Vec<Parked>,
-    /// The fronts of frames that are merged.
-    pub(crate) fronts: Fronts,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self {
-            frames_max: BURST_MAX,
-            slots: Vec::new(),
-            special: 0,
-            chains: Vec::new(),
-            pieces: Vec::new(),
-            blocked: Vec::new(),
-            parked: Vec::new(),
-            fronts: Fronts::default(),
-        }
+        Self { frames_max: BURST_MAX, room: Room::default(), fronts: Fronts::default() }
     }
 }
 
@@ -211,16 +241,17 @@ impl Scratch {
     /// An empty burst in this room.
     #[inline(always)]
     pub fn lend(&mut self) -> Burst<'_> {
-        if self.slots.is_empty() || self.special != 0 {
-            self.prepare();
+        let Self { room, fronts, frames_max } = self;
+        if room.slots.is_empty() || room.special != 0 {
+            room.prepare();
         }
-        self.blocked.clear();
-        self.parked.clear();
+        room.blocked.clear();
+        room.parked.clear();
         Burst {
             count: 0,
-            chains: recycle(std::mem::take(&mut self.chains)),
-            pieces: recycle(std::mem::take(&mut self.pieces)),
-            frames_max: self.frames_max,
+            chains: recycle(std::mem::take(&mut room.chains)),
+            pieces: recycle(std::mem::take(&mut room.pieces)),
+            frames_max: *frames_max,
             park_room: 0,
             from_device: false,
             waited: false,
@@ -230,10 +261,13 @@ impl Scratch {
             still_tagged: 0,
             away: None,
             at_last: false,
-            room: self,
+            room,
+            fronts,
         }
     }
+}
 
+impl Room {
     /// Makes slots for frames, or those plain again that a burst has left otherwise.
     #[inline(never)]
     fn prepare(&mut self) {
@@ -343,8 +377,17 @@ impl<'m> Burst<'m> {
         frame.token = chain.token;
         frame.arrived_ns = arrived_ns;
         if !vnet.is_plain() || is_tag(frame.head.ethertype()) {
-            let looked_at = frame.look_closer(&vnet.parse(), self.from_device);
-            looked_at.inspect_err(|_| frame.make_plain())?;
+            let vnet = vnet.parse();
+            let mut looked_at = frame.look_closer(&vnet, self.from_device);
+            if looked_at == Err(OffloadError::GsoProtocol { gso_type: vnet.gso_type }.into()) {
+                let payload = frame.first_piece as usize..frame.end_piece as usize;
+                looked_at = frame.look_further(&vnet, &self.pieces[payload]).map(|()| None);
+            }
+            let early = looked_at.inspect_err(|_| frame.make_plain())?;
+            if let Some(csum) = early {
+                let own = |bytes: &[u8]| self.fronts.checksum(self.count, bytes);
+                fill_in(frame, csum, &mut self.pieces, own);
+            }
             self.room.special |= 1 << self.count;
             self.still_tagged |= u64::from(is_tag(frame.head.ethertype())) << self.count;
             let OnWire { packets, bytes } = frame.on_wire();
@@ -505,6 +548,58 @@ impl<'m> Burst<'m> {
     }
 }
 
+/// Completes the checksum `csum` of a frame whose payload is in `pieces`: whoever judges the frame sees what its
+/// receiver gets. `own` is a copy of what lies behind the head.
+#[cold]
+#[inline(never)]
+fn fill_in<'m>(
+    frame: &mut Frame,
+    csum: CsumPartial,
+    pieces: &mut Vec<Slice<'m>>,
+    own: impl FnOnce(&[u8]) -> Option<Slice<'m>>,
+) {
+    let payload = frame.first_piece as usize..frame.end_piece as usize;
+    let head = frame.head.as_mut_slice();
+    let (start, field, head_len) = (usize::from(csum.start), csum.field(), head.len());
+    // The field itself is summed too: it holds the pseudo-header's sum.
+    let mut sum = Sum::new();
+    sum.add(head.get(start..).unwrap_or_default());
+    let mut skip = start.saturating_sub(head_len);
+    add_slices(
+        &mut sum,
+        pieces[payload.clone()].iter().map(|piece| {
+            let covered = piece.skip(skip);
+            skip = skip.saturating_sub(piece.len());
+            covered
+        }),
+    );
+    let bytes = nonzero(sum.finish()).to_be_bytes();
+    let (near, far) = bytes.split_at(head_len.saturating_sub(field).min(bytes.len()));
+    if let Some(place) = head.get_mut(field..field + near.len()) {
+        place.copy_from_slice(near);
+    }
+    if far.is_empty() {
+        return;
+    }
+    // Its place is in the sender's memory, which the sender alone writes: bytes of weir's own come instead.
+    let Some(own) = own(far) else { return };
+    let mut before = field + near.len() - head_len;
+    let mut behind = before + far.len();
+    frame.first_piece = pieces.len() as u32; // of a burst
+    for index in payload.clone() {
+        let part = pieces[index].first(before);
+        before -= part.len();
+        pieces.extend(Some(part).filter(|part| !part.is_empty()));
+    }
+    pieces.push(own);
+    for index in payload {
+        let piece = pieces[index];
+        pieces.extend(Some(piece.skip(behind)).filter(|part| !part.is_empty()));
+        behind = behind.saturating_sub(piece.len());
+    }
+    frame.end_piece = pieces.len() as u32;
+}
+
 /// So many bits, as many as a burst has frames at most.
 #[inline(always)]
 pub(crate) fn ones(count: u16) -> u64 {
@@ -605,3 +700,6 @@ fn consume(pieces: &mut [Slice<'_>], cursor: &mut usize, mut out: &mut [u8]) {
         out = &mut out[copied..];
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

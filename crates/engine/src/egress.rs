@@ -229,6 +229,12 @@ pub fn filled(packet: &Packet<'_, '_>) -> Result<Head, DropReason> {
 /// The sum of the bytes in these slices.
 pub(crate) fn sum_of<'m>(slices: impl Iterator<Item = Slice<'m>>) -> Sum {
     let mut sum = Sum::new();
+    add_slices(&mut sum, slices);
+    sum
+}
+
+/// Adds the bytes in these slices to a sum.
+pub(crate) fn add_slices<'m>(sum: &mut Sum, slices: impl Iterator<Item = Slice<'m>>) {
     let mut chunk = [0; 1024]; // larger ones cost more to clear than they save
     for mut slice in slices {
         while !slice.is_empty() {
@@ -237,5 +243,4 @@ pub(crate) fn sum_of<'m>(slices: impl Iterator<Item = Slice<'m>>) -> Sum {
             slice = slice.skip(read);
         }
     }
-    sum
 }

@@ -1,7 +1,7 @@
 //! Packet filters of a port: ordered rules, of which the first that matches a frame decides.
 //!
 //! A filter sees the frame as its guest sends or receives it: with its VLAN tag, and a GSO frame whole, checksums
-//! as they are. It sees delivered bytes: the front, copied out of the sender's memory once. Only a program that
+//! as they are left. It sees delivered bytes: the front, copied out of the sender's memory once. Only a program that
 //! looks further gets up to [`FILTER_WINDOW_LEN`] bytes copied. What the sender writes there afterwards is
 //! delivered unseen, unless the payload had to be [fetched](crate::remote) for that.
 

@@ -1,4 +1,4 @@
-//! Fronts of merged frames, in the shape of the memory that the rest of them is in.
+//! What weir writes into frames under way, in the shape of the memory that the rest of them is in.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::fmt;
 use weir_guestmem::{HostBuffer, Slice};
 use weir_limits::{BURST_MAX, HEAD_LEN};
 
-/// The fronts of merged frames, which weir has copied out, in the shape of the foreign memory that the
-/// rest of them is in. Made at the first use.
+/// The fronts of merged frames, which weir has copied out, and checksums that it has filled in behind a front, in the
+/// shape of the foreign memory that the rest of these frames is in. Made at the first use.
 ///
 /// Each frame of a burst has its place, so that what is there stays until the burst ends: receivers may
 /// put the copy off until they have the whole list.
@@ -18,12 +18,23 @@ impl Fronts {
     /// A copy of `front`, which is of frame number `frame` of the burst and no longer than a head;
     /// `None` for any other.
     pub(crate) fn copy_of(&self, frame: u16, front: &[u8]) -> Option<Slice<'_>> {
-        let room = self.0.get_or_init(|| HostBuffer::new(BURST_MAX * HEAD_LEN));
-        let copy = room.slice(usize::from(frame) * HEAD_LEN, front.len())?;
-        copy.write(front);
+        self.copy_to(usize::from(frame) * HEAD_LEN, front)
+    }
+
+    /// A copy of the last one or two bytes of the checksum of frame number `frame`.
+    pub(crate) fn checksum(&self, frame: usize, bytes: &[u8]) -> Option<Slice<'_>> {
+        self.copy_to(BURST_MAX * HEAD_LEN + frame * CHECKSUM_LEN, bytes)
+    }
+
+    fn copy_to(&self, at: usize, bytes: &[u8]) -> Option<Slice<'_>> {
+        let room = self.0.get_or_init(|| HostBuffer::new(BURST_MAX * (HEAD_LEN + CHECKSUM_LEN)));
+        let copy = room.slice(at, bytes.len())?;
+        copy.write(bytes);
         Some(copy)
     }
 }
+
+const CHECKSUM_LEN: usize = 2;
 
 impl fmt::Debug for Fronts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

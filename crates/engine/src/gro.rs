@@ -313,7 +313,7 @@ impl<'b> EgressList<'b> {
             let frame = &self.slots[usize::from(outgoing.frame)];
             if place > 0 {
                 let front = frame.head.as_slice().get(run.merge.first().hdr_len()..)?;
-                pieces.push(self.burst.room.fronts.copy_of(outgoing.frame, front)?);
+                pieces.push(self.burst.fronts.copy_of(outgoing.frame, front)?);
             }
             pieces.extend_from_slice(self.burst.payload(frame));
         }

@@ -25,8 +25,6 @@ pub enum DropReason {
     FrameTooLong,
     /// A GSO frame whose headers weir cannot follow; counted at the sender.
     GsoHeaders,
-    /// Its checksum would be stored elsewhere than in a TCP or UDP header; counted at the sender.
-    CsumElsewhere,
     /// A filter of the sender's; counted at the sender.
     FilteredTx,
     /// Longer than its sender's MTU allows; counted at the sender.
@@ -90,11 +88,10 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [Self; 33] = [
+    const OWN: [Self; 32] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
-        Self::CsumElsewhere,
         Self::FilteredTx,
         Self::OverMtuTx,
         Self::StormBroadcast,
@@ -168,7 +165,6 @@ impl DropReason {
             Self::FrameTooShort => "frame_too_short",
             Self::FrameTooLong => "frame_too_long",
             Self::GsoHeaders => "gso_headers",
-            Self::CsumElsewhere => "csum_elsewhere",
             Self::FilteredTx => "filtered_tx",
             Self::OverMtuTx => "over_mtu_tx",
             Self::OverMtuRx => "over_mtu_rx",

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::ops::BitOr;
 
-use crate::ethernet::{Ethernet, ParseError, ethertype};
-use crate::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, Layers, Network, Transport};
+use crate::ethernet::{Ethernet, HEADER_LEN, ParseError, ethertype};
+use crate::layers::{
+    IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, Layers, Network, TCP_HEADER_LEN_MIN, Transport, protocol,
+};
 use crate::vlan::TAG_LEN;
 use crate::vnet::{self, VnetHdr};
 
@@ -96,14 +98,6 @@ pub enum OffloadError {
         /// Fewest bytes the headers in front of it take.
         headers_len: u16,
     },
-    /// The checksum would be stored elsewhere than in a TCP or UDP header: over what filters have judged.
-    #[error("csum_start {start} and csum_offset {offset} are not those of a TCP or UDP header")]
-    CsumElsewhere {
-        /// `csum_start`.
-        start: u16,
-        /// `csum_offset`.
-        offset: u16,
-    },
     /// A GSO type that does not exist or that weir does not offer, UFO among them.
     #[error("gso_type {gso_type:#04x} was not offered")]
     GsoType {
@@ -153,6 +147,35 @@ pub enum OffloadError {
 }
 
 impl CsumPartial {
+    /// The same after the tag was taken out.
+    pub fn tag_stripped(self) -> CsumPartial {
+        CsumPartial { start: self.start.saturating_sub(TAG), ..self }
+    }
+
+    /// Whether it is that of TCP or UDP over IPv4 without a tag, options and fragments, as most are.
+    #[inline]
+    fn is_of_plain_ipv4(self, head: &[u8]) -> bool {
+        const L4: usize = HEADER_LEN + IPV4_HEADER_LEN_MIN as usize;
+        let Some(head) = head.first_chunk::<{ L4 + TCP_HEADER_LEN_MIN as usize }>() else {
+            return false;
+        };
+        let [.., t0, t1, version, _, _, _, _, _, frag0, frag1, _, protocol] =
+            head.first_chunk::<{ HEADER_LEN + 10 }>().copied().unwrap_or_default();
+        let offset = match protocol {
+            protocol::TCP if head[L4 + 12] >= 0x50 => TCP_CSUM_OFFSET,
+            protocol::UDP => UDP_CSUM_OFFSET,
+            _ => return false,
+        };
+        [t0, t1] == ethertype::IPV4.to_be_bytes()
+            && (version, [frag0 & 0x3f, frag1]) == (0x45, [0, 0])
+            && (usize::from(self.start), self.offset) == (L4, offset)
+    }
+
+    #[inline(never)]
+    fn is_of_transport(self, head: &[u8]) -> bool {
+        Layers::parse(head).is_ok_and(|layers| transport_csum(&layers) == Some(self))
+    }
+
     fn checked(hdr: &VnetHdr, head: &[u8], frame_len: u32) -> Result<CsumPartial, OffloadError> {
         let csum = CsumPartial { start: hdr.csum_start, offset: hdr.csum_offset };
         let end = u32::from(csum.start) + u32::from(csum.offset) + 2;
@@ -263,7 +286,8 @@ impl Offload {
     /// costs two comparisons; only GSO has its IP and TCP/UDP headers parsed.
     ///
     /// `hdr_len` is ignored (§5.1.6.2.2 calls it a hint), and so are unknown flags, as §5.1.6.2.2 demands.
-    /// `DATA_VALID` is trusted. For a header from a *driver*, the caller continues with [`Offload::from_driver`].
+    /// `DATA_VALID` is trusted. A *driver* must not set it: [`Offload::without_data_valid`]. The caller
+    /// continues with [`Offload::take_early`].
     ///
     /// # Errors
     /// [`OffloadError`] names the wrong field.
@@ -317,20 +341,16 @@ impl Offload {
         Offload { data_valid: false, ..self }
     }
 
-    /// Checks the offload of a frame that starts with `head` against what a driver may ask: its checksum must be
-    /// that of the TCP or UDP header in `head`, because it is filled in after filters have run. Frames that are
-    /// neither IP nor ARP, such as those with a second tag, are not parsed.
-    pub fn from_driver(self, head: &[u8]) -> Result<Offload, OffloadError> {
-        if let (Some(csum), None) = (self.csum, self.gso) {
-            let layers = Layers::parse(head)?;
-            let followed = [ethertype::IPV4, ethertype::IPV6, ethertype::ARP]
-                .contains(&layers.ethernet.ethertype);
-            if followed && transport_csum(&layers) != Some(csum) {
-                let CsumPartial { start, offset } = csum;
-                return Err(OffloadError::CsumElsewhere { start, offset });
-            }
+    /// Takes out the checksum that has to be filled in before anybody judges the frame that starts with `head`: one
+    /// that is not of the frame's own TCP or UDP header in `head`. It may lie where filters and guards look.
+    #[inline]
+    pub fn take_early(&mut self, head: &[u8]) -> Option<CsumPartial> {
+        // `Gso::checked` has compared that of a GSO frame.
+        let csum = self.csum.filter(|_| self.gso.is_none())?;
+        if csum.is_of_plain_ipv4(head) || csum.is_of_transport(head) {
+            return None;
         }
-        Ok(self.without_data_valid())
+        self.csum.take()
     }
 
     /// The header to put in front of the frame. `num_buffers` is 1 unless the frame spans several

@@ -234,3 +234,36 @@ fn rules_cost_a_frame_no_more_than_the_limit() {
     let error = Rules::new([half.clone(), half, rule("")]).unwrap_err();
     assert_eq!(error, RulesError::TooLong(FILTER_INSTRUCTIONS_MAX + 1));
 }
+
+/// A guest leaves to its device a checksum that has its place where a filter looks.
+#[test]
+fn a_filter_judges_the_checksum_that_weir_fills_in() {
+    use crate::burst::tests::{asks, completed};
+    let start = 40;
+    for (at, rule) in [(50, "ether[50:2] = 0x50"), (200, "ether[200:2] = 0x50")] {
+        let of = |field: u16| {
+            let mut frame = frame(1, 0xff, 0);
+            frame.resize(300, 0);
+            frame[at..at + 2].copy_from_slice(&field.to_be_bytes());
+            frame
+        };
+        let filled = |frame: &[u8]| completed(frame, start, at - start)[at..at + 2] == [0, 0x50];
+        let becomes = (0..=u16::MAX).map(of).find(|frame| filled(frame)).unwrap();
+        let sends = [of(0x50), becomes];
+        assert!(!filled(&sends[0]));
+        for is_sender in [true, false] {
+            let engine = Engine::start(1).unwrap();
+            let (none, rules) = (PortRules::default(), rules(&[(rule, Action::Drop)]));
+            let of_sender = if is_sender { &tx(&rules) } else { &none };
+            let of_receiver = if is_sender { &none } else { &rx(&rules) };
+            let a = add_filtered(&engine, of_sender, access());
+            let b = add_filtered(&engine, of_receiver, access());
+            *a.port.vnet.lock().unwrap() = asks(start, at - start);
+            send(&engine, &a.port, sends.clone());
+            let one = || counts(&rules).iter().map(|(packets, _)| packets).sum::<u64>() == 1;
+            eventually("one is dropped", one);
+            eventually("the other one arrives", || b.port.got.lock().unwrap().len() == 1);
+            assert_ne!(b.port.got.lock().unwrap()[0].1[at..at + 2], [0, 0x50]);
+        }
+    }
+}

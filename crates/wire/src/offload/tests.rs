@@ -198,8 +198,8 @@ fn lying_gso_without_payload() {
 }
 
 #[test]
-fn a_driver_asks_for_the_checksum_of_its_transport_header_and_no_other() {
-    let asks = |spec: &Spec, start: u16, offset: u16| {
+fn only_the_checksum_of_the_frames_own_transport_header_is_left_to_its_receiver() {
+    let early = |spec: &Spec, start: u16, offset: u16| {
         let vnet = VnetHdr {
             gso_type: vnet::GSO_NONE,
             csum_start: start,
@@ -207,24 +207,32 @@ fn a_driver_asks_for_the_checksum_of_its_transport_header_and_no_other() {
             ..spec.vnet(0)
         };
         let frame = spec.frame();
-        checked(spec, vnet)
-            .and_then(|offload| offload.from_driver(&frame[..frame.len().min(HEAD_LEN)]))
+        let mut offload = checked(spec, vnet).unwrap();
+        let early = offload.take_early(&frame[..frame.len().min(HEAD_LEN)]);
+        assert_eq!(early.is_some(), offload.is_none());
+        early
     };
-    for spec in [Spec::default(), ipv6(), udp(Spec::default()), udp(ipv6())] {
+    let tagged = Spec { tag: Some(3), ..Spec::default() };
+    for spec in [Spec::default(), ipv6(), udp(Spec::default()), udp(ipv6()), tagged] {
         let honest = spec.vnet(0);
         let (start, offset) = (honest.csum_start, honest.csum_offset);
-        assert!(asks(&spec, start, offset).is_ok());
-        // Over the port that a filter has judged.
-        assert!(matches!(asks(&spec, start, 2), Err(OffloadError::CsumElsewhere { .. })));
-        assert!(matches!(asks(&spec, start + 2, offset), Err(OffloadError::CsumElsewhere { .. })));
+        assert_eq!(early(&spec, start, offset), None);
+        // Over the port that a filter judges, beside the checksum, and in the payload.
+        for (start, offset) in [(start, 2), (start, offset + 1), (start + 2, offset), (start, 500)]
+        {
+            assert_eq!(early(&spec, start, offset), Some(CsumPartial { start, offset }));
+        }
     }
-    // Over the sender's address in an ARP packet.
-    let mut arp = [0; 60];
-    arp[12..14].copy_from_slice(&ethertype::ARP.to_be_bytes());
-    let vnet =
-        VnetHdr { flags: vnet::F_NEEDS_CSUM, csum_start: 14, csum_offset: 8, ..VnetHdr::default() };
-    let refused = Offload::from_vnet(&vnet, &arp, 60).and_then(|offload| offload.from_driver(&arp));
-    assert_eq!(refused, Err(OffloadError::CsumElsewhere { start: 14, offset: 8 }));
+    // A fragment has no transport header that anybody follows, and nor has a short one.
+    let mut fragment = Spec::default().frame();
+    let whole = Offload::with_csum(CsumPartial { start: 34, offset: 16 });
+    for (at, byte) in [(20, 0x20), (21, 1), (14, 0x65), (14, 0x44), (23, 47), (46, 0x40)] {
+        let kept = std::mem::replace(&mut fragment[at], byte);
+        assert!(whole.clone().take_early(&fragment[..HEAD_LEN]).is_some(), "{at}");
+        fragment[at] = kept;
+    }
+    assert!(whole.clone().take_early(&fragment[..53]).is_some());
+    assert!(whole.clone().take_early(&fragment[..54]).is_none());
 }
 
 #[test]
