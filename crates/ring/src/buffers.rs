@@ -201,8 +201,8 @@ pub(crate) fn plain_buffer<'m>(
     memory.main_slice(only.address(), only.len())
 }
 
-/// Checks the buffer of `descriptor`, appends it to `pieces` and its length to `len`. `head` says
-/// which chain is to blame.
+/// Checks the buffer of `descriptor`, appends it to `pieces` and its length to `len`. A buffer of 0 bytes, which the
+/// standard does not forbid, is nowhere and adds nothing. `head` says which chain is to blame.
 #[inline(always)]
 pub(crate) fn add_buffer<'m>(
     descriptor: Descriptor,
@@ -212,20 +212,26 @@ pub(crate) fn add_buffer<'m>(
     pieces: &mut Vec<Slice<'m>>,
     len: &mut u32,
 ) -> Result<(), RingError> {
-    if descriptor.len() == 0 {
-        return Err(RingError::ZeroLength { head });
-    }
     let writable = descriptor.flags() & DESC_F_WRITE != 0;
     match direction {
         Direction::Readable if writable => return Err(RingError::WritableInTransmit { head }),
         Direction::Writable if !writable => return Err(RingError::ReadOnlyInReceive { head }),
         _ => {}
     }
+    if descriptor.len() == 0 {
+        return Ok(());
+    }
     *len = len.checked_add(descriptor.len()).ok_or(RingError::LengthOverflow { head })?;
     if !memory.pieces(descriptor.address(), descriptor.len(), pieces) {
         return Err(RingError::BadAddress { address: descriptor.address(), len: descriptor.len() });
     }
     Ok(())
+}
+
+/// The bytes of a whole chain, which has some.
+#[inline(always)]
+pub(crate) fn whole(len: u32, head: u16) -> Result<u32, RingError> {
+    if len == 0 { Err(RingError::ZeroLength { head }) } else { Ok(len) }
 }
 
 /// The table that an indirect descriptor names, and its entries.

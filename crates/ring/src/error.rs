@@ -83,8 +83,8 @@ pub enum RingError {
         /// First descriptor.
         head: u16,
     },
-    /// A buffer of 0 bytes.
-    #[error("descriptor chain from {head} has a buffer of 0 bytes")]
+    /// No byte in any buffer: there is nothing to take or to fill.
+    #[error("descriptor chain from {head} has 0 bytes")]
     ZeroLength {
         /// First descriptor.
         head: u16,

@@ -6,7 +6,7 @@
 use weir_guestmem::{GuestMemory, Slice};
 use weir_limits::CHAIN_LEN_MAX;
 
-use crate::buffers::{Descriptor, Direction, add_buffer, indirect_table};
+use crate::buffers::{Descriptor, Direction, add_buffer, indirect_table, whole};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT};
 
@@ -49,11 +49,11 @@ pub(crate) fn walk<'m>(
             }
             let (table, count) = indirect_table(read, indirect_negotiated, slot, memory)?;
             walk_table(rules, table, count, pieces, &mut len)?;
-            return Ok(Walked { id, slots, len });
+            return Ok(Walked { id, slots, len: whole(len, slot)? });
         }
         add_buffer(read, direction, slot, memory, pieces, &mut len)?;
         if read.flags() & DESC_F_NEXT == 0 {
-            return Ok(Walked { id, slots, len });
+            return Ok(Walked { id, slots, len: whole(len, slot)? });
         }
         read = descriptor(slots)?;
     }

@@ -7,7 +7,7 @@ use weir_guestmem::{Elements, GuestMemory, Slice};
 use weir_limits::CHAIN_LEN_MAX;
 
 use crate::buffers::{Chain, Descriptor, Direction, Taken, Token};
-use crate::buffers::{add_buffer, indirect_table, plain_buffer};
+use crate::buffers::{add_buffer, indirect_table, plain_buffer, whole};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, RingConfig};
 
@@ -79,7 +79,7 @@ pub(crate) fn walk<'m>(
         }
         add_buffer(descriptor, direction, head, memory, pieces, &mut len)?;
         if descriptor.flags() & DESC_F_NEXT == 0 {
-            let chain = Chain { token: Token::split(head), len };
+            let chain = Chain { token: Token::split(head), len: whole(len, head)? };
             return Ok(Taken::behind(before, chain, pieces));
         }
         descriptor = table.get(descriptor.next())?;

@@ -77,11 +77,42 @@ fn the_longest_chain_that_is_allowed_passes() {
 }
 
 #[test]
-fn zero_length_buffers_are_refused() {
-    let mut hostile = Hostile::new(config(16));
-    hostile.descriptor(0, BUFFERS, 0, 0, 0);
-    hostile.avail(&[0]);
-    assert_eq!(hostile.transmit(), Err(RingError::ZeroLength { head: 0 }));
+fn chains_without_a_byte_are_refused() {
+    for writable in [0, WRITE] {
+        let mut hostile = Hostile::new(config(16));
+        hostile.descriptor(0, BUFFERS, 0, NEXT | writable, 1);
+        hostile.descriptor(16, BUFFERS, 0, writable, 0);
+        hostile.avail(&[0]);
+        let taken = if writable == 0 { hostile.transmit() } else { hostile.receive() };
+        assert_eq!(taken, Err(RingError::ZeroLength { head: 0 }));
+    }
+}
+
+/// Linux's vhost takes such chains, too. The address of an empty buffer means nothing.
+#[test]
+fn empty_buffers_in_a_chain_add_nothing() {
+    for is_indirect in [false, true] {
+        for lens in [[0, 12, 0, 60], [12, 0, 60, 0], [0, 0, 72, 0]] {
+            let mut hostile = Hostile::new(config(16));
+            let table = if is_indirect { BUFFERS } else { 0 };
+            for (nth, len) in (0..).zip(lens) {
+                let address = if len == 0 { u64::MAX } else { 0x100 };
+                let flags = if nth < 3 { NEXT } else { 0 };
+                hostile.descriptor(table + u64::from(nth) * 16, address, len, flags, nth + 1);
+            }
+            if is_indirect {
+                hostile.descriptor(0, BUFFERS, 64, INDIRECT, 0);
+            }
+            hostile.avail(&[0]);
+            let mut pieces = Vec::new();
+            hostile.device.refill().unwrap();
+            let taken = hostile.device.take(Direction::Readable, &hostile.memory, &mut pieces);
+            assert_eq!(taken, Ok(Some(Chain { token: Token::split(0), len: 72 })));
+            let filled = lens.into_iter().filter(|len| *len > 0).count();
+            assert_eq!(pieces.len(), filled);
+            assert!(pieces.iter().all(|piece| !piece.is_empty()));
+        }
+    }
 }
 
 #[test]

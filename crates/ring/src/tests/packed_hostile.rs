@@ -70,6 +70,30 @@ fn each_senseless_descriptor_is_refused() {
 }
 
 #[test]
+fn empty_buffers_in_a_list_add_nothing() {
+    for is_indirect in [false, true] {
+        for lens in [[0, 12, 0, 60], [12, 0, 60, 0], [0, 0, 72, 0]] {
+            let mut guest = Guest::new(packed(16));
+            for (nth, len) in (0..).zip(lens) {
+                let address = if len == 0 { u64::MAX } else { 0x100 };
+                let next = if nth < 3 { NEXT } else { 0 };
+                let (table, flags) = if is_indirect { (BUFFERS, 0) } else { (0, AVAIL | next) };
+                guest.descriptor(table + nth * 16, address, len, 7, flags);
+            }
+            if is_indirect {
+                guest.descriptor(0, BUFFERS, 64, 7, INDIRECT | AVAIL);
+            }
+            let mut pieces = Vec::new();
+            guest.device.refill().unwrap();
+            let taken = guest.device.take(Direction::Readable, &guest.memory, &mut pieces);
+            let Ok(Some(Chain { len, .. })) = taken else { panic!("{taken:?}") };
+            let filled = lens.into_iter().filter(|len| *len > 0).count();
+            assert_eq!((len, pieces.len()), (72, filled));
+        }
+    }
+}
+
+#[test]
 fn spec_2_8_6_a_list_around_the_whole_ring_is_refused() {
     let mut guest = Guest::new(packed(16));
     for slot in 0..16 {
