@@ -14,7 +14,7 @@ use weir_testing::echo::answer;
 use weir_vif::{Features, Health, Options, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// How often it looks whether weir is still there, and tries to reach one that is not.
+/// Interval of the checks whether weir is still there, and of the attempts to reconnect.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Until the session ends.
+/// Answers until the session ends.
 fn serve(mut vif: Vif, mac: Mac, ip: Ipv4Addr) -> Result<(), Box<dyn Error>> {
     let mut pair = vif.queue_pairs().remove(0);
     let mut frame = Vec::new();
@@ -48,7 +48,7 @@ fn serve(mut vif: Vif, mac: Mac, ip: Ipv4Addr) -> Result<(), Box<dyn Error>> {
         while pair.recv_into(&mut frame).is_some() {
             if answer(&mut frame, mac, ip).is_some() {
                 match pair.send(&frame, &Offload::NONE) {
-                    // Who sends faster than it is answered is not answered.
+                    // A frame that finds the ring full gets no answer.
                     Ok(()) | Err(SendError::Full) => {}
                     Err(error) => return Err(error.into()),
                 }

@@ -1,6 +1,6 @@
-//! Two user-space guests at two sockets of a running switch that speaks vhost-user: the first sends 64 B requests at a
-//! steady rate, the second answers. Both sleep until they are called, as VMs do. Says how long round trips took in the
-//! time after the first second:
+//! Two user-space guests at two sockets of a running switch that speaks vhost-user: the first sends
+//! 64 B requests at a steady rate, the second answers. Both sleep until they are called, as VMs do.
+//! Prints the round-trip times after the first second:
 //!
 //! ```sh
 //! cargo run --release -p weir-vif --example ask -- /run/weir/web0.sock /run/weir/db0.sock 10000 5
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let (answered, stop) = (&answered, &stop);
             move || pingpong::respond(End { pair: &mut there, flow: &back, stats: answered, stop })
         });
-        thread::sleep(Duration::from_millis(100)); // the one who answers announces itself
+        thread::sleep(Duration::from_millis(100)); // the answering guest announces itself
         let asking = scope.spawn(|| {
             let end = End { pair: &mut here, flow: &flow, stats: &asked, stop: &stop };
             pingpong::request_at(end, &options, rate)

@@ -16,7 +16,7 @@ use weir_vif::{QueuePair, SendError};
 use weir_wire::Offload;
 use weir_wire::checksum::ipv4_header_checksum;
 
-/// Packets that are sent before the ring is told of them.
+/// Packets sent per notification of the ring.
 const BURST: u32 = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut sent: u64 = 0;
         while start.elapsed() < Duration::from_secs(1) {
             sent += u64::from(burst(&mut pair, &frame)?);
-            // What is for this guest is of no interest, but must not fill its ring.
+            // Received frames do not matter, but must not fill the ring.
             while pair.recv(|_| ()).is_some() {}
         }
         println!("{second:3} s  {sent:9} frames/s");
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends as many packets as the ring takes, a burst at most.
+/// Sends packets until the ring is full, one burst at most.
 fn burst(pair: &mut QueuePair, frame: &[u8]) -> Result<u32, SendError> {
     for sent in 0..BURST {
         match pair.send(frame, &Offload::NONE) {
@@ -60,7 +60,7 @@ fn burst(pair: &mut QueuePair, frame: &[u8]) -> Result<u32, SendError> {
     Ok(BURST)
 }
 
-/// A packet of the flow, without a UDP checksum.
+/// Builds a packet of the flow, without a UDP checksum.
 fn udp(flow: &Flow, frame_bytes: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     const HEADERS: usize = 14 + 20 + 8;
     let payload = frame_bytes.checked_sub(HEADERS).ok_or("no room for the headers")?;

@@ -1,5 +1,6 @@
-//! Requests and answers over TCP, as memcached's and a web server's clients make them, to be run in VMs that a switch
-//! connects. The server answers each request of its connections, and each client asks again when it has its answer:
+//! Requests and answers over TCP, like those of memcached's and a web server's clients, for VMs
+//! that a switch connects. The server answers each request. Each client asks again when it has its
+//! answer:
 //!
 //! ```sh
 //! talk serve 11211 40 300                        # requests of 40 bytes, answers of 300
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// Shares of [`Histogram`]'s digits: one per mille.
+/// Significant digits of the [`Histogram`]: an error of one per mille.
 const DIGITS: u8 = 3;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -51,7 +52,7 @@ fn serve(port: u16, request_bytes: usize, answer_bytes: usize) -> io::Result<()>
         thread::spawn(move || -> io::Result<()> {
             stream.set_nodelay(true)?;
             let (mut request, answer) = (vec![0; request_bytes], vec![b'a'; answer_bytes]);
-            // Until the client closes.
+            // Ends when the client closes.
             while stream.read_exact(&mut request).is_ok() {
                 stream.write_all(&answer)?;
             }
@@ -67,12 +68,12 @@ struct Client<'a> {
     request_bytes: usize,
     answer_bytes: usize,
     time: Duration,
-    /// Its connections, rather than one for each request.
+    /// Keeps its connections; otherwise it opens one for each request.
     keeps: bool,
 }
 
 impl Client<'_> {
-    /// Asks over so many connections at a time, and says how it went.
+    /// Asks over `connections` connections at a time, and prints the result.
     fn run(self, connections: usize) -> Result<(), Box<dyn Error>> {
         let start = Instant::now();
         let mut times = Histogram::<u64>::new(DIGITS)?;

@@ -1,4 +1,4 @@
-//! What a queue pair counts, for other threads to read while it works.
+//! Counters of a queue pair, which other threads may read while it works.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds without a locked instruction: only the owner of the pair writes.
+    /// Adds without a locked instruction, since only the owner of the pair writes.
     #[inline]
     pub(crate) fn add(&self, count: u64) {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(count);
@@ -24,7 +24,8 @@ impl Counter {
     }
 }
 
-/// Generates the counters and their snapshot, so that each is named and explained once.
+/// Generates the counters and their snapshot, so that each counter has one name and one
+/// explanation.
 macro_rules! counters {
     (
         $(#[doc = $live_doc:literal])+ $live:ident,
@@ -44,7 +45,7 @@ macro_rules! counters {
         }
 
         impl $live {
-            /// All counters, each as it is now.
+            /// Returns the present value of every counter.
             pub fn snapshot(&self) -> $snapshot {
                 $snapshot { $($name: self.$name.get(),)+ }
             }
@@ -54,11 +55,11 @@ macro_rules! counters {
 pub(crate) use counters;
 
 counters! {
-    /// Counters of a queue pair; see [`PairStats`] for what they mean.
+    /// Live counters of a queue pair; [`PairStats`] explains them.
     PairCounters,
     /// Counters of a queue pair at one moment.
     PairStats {
-        /// Frames sent: offered to the device.
+        /// Frames sent, which means offered to the device.
         tx_frames,
         /// Bytes of these frames, without virtio headers.
         tx_bytes,
@@ -70,17 +71,17 @@ counters! {
         rx_bytes,
         /// Packets handed out that were [merged](crate::Options::lro) from several frames.
         rx_merged,
-        /// Containers received; their frames are counted as frames.
+        /// Containers received; their frames count as frames.
         rx_containers,
         /// Kicks sent, for both rings.
         kicks,
-        /// Calls received, for both rings: the sum of what was read from their eventfds.
+        /// Calls received, for both rings: the sum of the values read from their eventfds.
         calls,
         /// Times that [`QueuePair::wait`](crate::QueuePair::wait) slept and a call woke it.
         wakeups,
-        /// Used elements and headers that made no sense: skipped, with their buffers recycled.
+        /// Invalid used elements and headers. They are skipped, and their buffers recycled.
         device_errors,
-        /// Looks at the receive ring that its [poll timer](crate::Options::poll_interval) made.
+        /// Looks at the receive ring by the [poll timer](crate::Options::poll_interval).
         polls,
     }
 }

@@ -1,4 +1,4 @@
-//! Why there is no session, and why a frame was not sent.
+//! Errors of sessions and of sending.
 
 use std::fmt;
 use std::io;
@@ -12,12 +12,13 @@ use weir_vhost_user::{FrontEndError, Request};
 use crate::features::Features;
 use crate::options::OptionsError;
 
-/// A request of the handshake, with the ring it is about.
+/// A request of the handshake, with its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// The request.
     pub request: Request,
-    /// The ring, if it is about one: 2n receives and 2n + 1 transmits for queue pair n.
+    /// The ring, for a request about one: ring 2n receives and ring 2n + 1 transmits for queue pair
+    /// n.
     pub ring: Option<u32>,
 }
 
@@ -31,10 +32,10 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why there is no session with the back end.
+/// Reason why there is no session with the back end.
 #[derive(Debug, thiserror::Error)]
 pub enum VifError {
-    /// The options make no interface.
+    /// The options are invalid.
     #[error(transparent)]
     Options(#[from] OptionsError),
     /// Nobody listens at the path.
@@ -42,38 +43,38 @@ pub enum VifError {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// No connection came in.
+    /// Accepting a connection failed.
     #[error("cannot accept a connection: {0}")]
     Accept(#[source] io::Error),
     /// A request of the handshake failed.
     #[error("the handshake failed at {step}: {source}")]
     Handshake {
-        /// Which one.
+        /// The request.
         step: Step,
-        /// How.
+        /// The failure.
         source: FrontEndError,
     },
     /// The back end lacks what [`Options::required`](crate::Options::required) demands.
     #[error("the back end does not offer {missing}")]
     Required {
-        /// What it lacks.
+        /// The missing features.
         missing: Features,
     },
     /// The back end took `FEATURES_OK` back (virtio 1.2 §3.1.1).
     #[error("the back end does not accept the features {features}")]
     FeaturesNotOk {
-        /// What was asked for.
+        /// The features requested.
         features: Features,
     },
     /// The back end has fewer queue pairs.
     #[error("the front end wants {wanted} queue pairs, the back end has {offered}")]
     QueuePairs {
-        /// What was asked for.
+        /// The number requested.
         wanted: usize,
-        /// What there are.
+        /// The number offered.
         offered: u64,
     },
     /// A system call for memory or an eventfd failed.
@@ -81,40 +82,39 @@ pub enum VifError {
     Os {
         /// The system call.
         call: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The interface's own memory could not be mapped.
+    /// Mapping the interface's own memory failed.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A ring does not fit its place.
+    /// A ring does not fit its memory.
     #[error(transparent)]
     Ring(#[from] SetupError),
 }
 
-/// Why a frame was not sent. Nothing of it was.
+/// Reason why a frame was not sent. No part of it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The ring or the transmit buffers are in use; [`QueuePair::wait`](crate::QueuePair::wait)
-    /// for [`WaitFor::Transmit`](crate::WaitFor::Transmit) and try again.
+    /// The ring or the transmit buffers are full. [`QueuePair::wait`](crate::QueuePair::wait) for
+    /// [`WaitFor::Transmit`](crate::WaitFor::Transmit), then try again.
     #[error("the transmit ring is full")]
     Full,
-    /// No frame has this length.
+    /// Invalid length of a frame.
     #[error("the frame has {len} bytes, not {FRAME_LEN_MIN} to {FRAME_LEN_MAX}")]
     Length {
-        /// Bytes.
+        /// Length of the frame (bytes).
         len: usize,
     },
-    /// The frame leaves something to the device that it was not asked about (virtio 1.2
-    /// §5.1.6.2.1).
+    /// The frame needs an offload that was not negotiated (virtio 1.2 §5.1.6.2.1).
     #[error("the frame needs an offload that was not negotiated")]
     Offload,
-    /// No such [`Body`](crate::Body), or it is shorter.
+    /// There is no such [`Body`](crate::Body), or it is shorter.
     #[error("bytes {start}..{end} are outside the body")]
     Body {
-        /// First byte asked for.
+        /// First byte of the range.
         start: usize,
-        /// Behind the last one.
+        /// End of the range, exclusive.
         end: usize,
     },
 }

@@ -14,23 +14,23 @@ impl Event {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// The same once more.
+    /// Duplicates the descriptor.
     pub(crate) fn again(&self) -> std::io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
     /// Adds one signal.
     pub(crate) fn signal(&self) {
-        // EAGAIN: 2^64 - 2 signals are waiting, one more tells nothing.
+        // EAGAIN means that 2^64 - 2 signals are waiting; one more adds nothing.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Takes the signals that came; how many.
+    /// Takes all signals, and returns their number.
     pub(crate) fn drain(&self) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(&self.0, &mut count) {
             Ok(8) => u64::from_ne_bytes(count),
-            // EAGAIN: none.
+            // EAGAIN: no signal.
             _ => 0,
         }
     }

@@ -1,4 +1,4 @@
-//! Virtio feature bits, as sets with names.
+//! Sets of virtio feature bits, with names.
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, Sub};
@@ -12,7 +12,7 @@ use weir_wire::OffloadCaps;
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Features(pub u64);
 
-/// Generates the constants and the table of their names, so that each bit is named once.
+/// Generates the constants and the table of their names, so that each bit is written once.
 macro_rules! features {
     ($($(#[doc = $doc:literal])+ $name:ident = $bit:expr;)+) => {
         impl Features {
@@ -71,7 +71,7 @@ impl Features {
     /// No feature.
     pub const NONE: Features = Features(0);
 
-    /// Everything this driver can use.
+    /// All features that this driver can use.
     pub const ALL: Features = {
         let mut all = 0;
         let mut i = 0;
@@ -82,7 +82,7 @@ impl Features {
         Features(all)
     };
 
-    /// Features that let a frame longer than the MTU come in.
+    /// Features that allow received frames longer than the MTU.
     pub(crate) const GUEST_GSO: Features = Features(
         Features::GUEST_TSO4.0
             | Features::GUEST_TSO6.0
@@ -90,7 +90,7 @@ impl Features {
             | Features::GUEST_USO6.0,
     );
 
-    /// Each feature that needs another one, and that one (virtio 1.2 §5.1.3.1).
+    /// Pairs of a feature and the feature it needs (virtio 1.2 §5.1.3.1).
     const NEEDS: &[(Features, Features)] = &[
         (Features::GUEST_TSO4, Features::GUEST_CSUM),
         (Features::GUEST_TSO6, Features::GUEST_CSUM),
@@ -103,17 +103,18 @@ impl Features {
         (Features::HOST_ECN, Features::CSUM),
     ];
 
-    /// Whether all of `other` is in this set.
+    /// Returns whether this set contains all of `other`.
     pub const fn contains(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any of `other` is in this set.
+    /// Returns whether this set contains any of `other`.
     pub const fn intersects(self, other: Features) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Without those that lack a feature they need: a driver must not accept them alone.
+    /// Returns the set without features whose needs are missing. A driver must not accept such
+    /// features alone.
     pub(crate) fn consistent(self) -> Features {
         Features::NEEDS
             .iter()
@@ -121,7 +122,7 @@ impl Features {
             .fold(self, |kept, (feature, _)| kept - *feature)
     }
 
-    /// What a ring of `size` entries is like.
+    /// Returns the configuration of a ring of `size` entries.
     pub fn ring(self, size: u16) -> RingConfig {
         RingConfig {
             size,
@@ -132,7 +133,7 @@ impl Features {
         }
     }
 
-    /// What a frame that is sent may leave to the device.
+    /// Returns the offloads that a sent frame may leave to the device.
     pub fn transmit_caps(self) -> OffloadCaps {
         self.caps([
             (Features::CSUM, OffloadCaps::CSUM),
@@ -170,14 +171,15 @@ impl BitAnd for Features {
 impl Sub for Features {
     type Output = Features;
 
-    /// This set without `other`.
+    /// Removes the features of `other`.
     fn sub(self, other: Features) -> Features {
         Features(self.0 & !other.0)
     }
 }
 
 impl fmt::Display for Features {
-    /// Names with `|` between them, what has none in hexadecimal; `none` for the empty set.
+    /// Writes names with `|` between them, bits without a name in hexadecimal, and `none` for the
+    /// empty set.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut left = *self;
         let mut separator = "";

@@ -18,7 +18,7 @@ use crate::features::Features;
 use crate::memory::SharedMemory;
 use crate::options::Options;
 
-/// Protocol features that this front end uses where they are offered.
+/// Protocol features that this front end uses if the back end offers them.
 const PROTOCOL_WANTED: u64 = 1 << VHOST_USER_PROTOCOL_F_MQ
     | 1 << VHOST_USER_PROTOCOL_F_LOG_SHMFD
     | 1 << VHOST_USER_PROTOCOL_F_REPLY_ACK
@@ -29,7 +29,7 @@ const PROTOCOL_WANTED: u64 = 1 << VHOST_USER_PROTOCOL_F_MQ
 /// Device status while the driver sets up (virtio 1.2 §3.1.1).
 const STATUS_DRIVER: u32 = VIRTIO_CONFIG_S_ACKNOWLEDGE | VIRTIO_CONFIG_S_DRIVER;
 
-/// A session that is being set up.
+/// A session during set-up.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     pub(crate) front: FrontEnd,
@@ -37,11 +37,11 @@ pub(crate) struct Handshake {
     protocol: u64,
 }
 
-/// What a ring needs to be told.
+/// The parameters of one ring.
 pub(crate) struct Vring<'v> {
     pub(crate) index: u32,
     pub(crate) config: RingConfig,
-    /// Where it goes on.
+    /// Index at which the ring continues.
     pub(crate) base: u32,
     pub(crate) at: Addresses,
     pub(crate) kick: &'v Event,
@@ -49,7 +49,7 @@ pub(crate) struct Vring<'v> {
     pub(crate) err: &'v Event,
 }
 
-/// Names the step in its error.
+/// Adds the step to an error.
 pub(crate) fn at<T>(
     request: Request,
     ring: Option<u32>,
@@ -77,7 +77,7 @@ impl Handshake {
         Ok(handshake)
     }
 
-    /// Receive buffers may hold containers.
+    /// Returns whether receive buffers may hold containers.
     pub(crate) fn containers(&self) -> bool {
         self.negotiated(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS)
     }
@@ -93,8 +93,9 @@ impl Handshake {
         at(Request::SetProtocolFeatures, None, self.front.set_protocol_features(self.protocol))
     }
 
-    /// A back end without `MQ` has one pair. Others count pairs or virtqueues: one that counts virtqueues refuses the
-    /// first ring that is too many.
+    /// Checks the number of queue pairs. A back end without `MQ` has one pair. Other back ends
+    /// count pairs or virtqueues; one that counts virtqueues refuses the first ring beyond its
+    /// limit.
     fn check_queue_pairs(&mut self, options: &Options) -> Result<(), VifError> {
         let offered = if self.negotiated(VHOST_USER_PROTOCOL_F_MQ) {
             at(Request::GetQueueNum, None, self.front.get_queue_num())?
@@ -116,7 +117,7 @@ impl Handshake {
         at(Request::SetStatus, None, result)
     }
 
-    /// Sets `FEATURES_OK` and looks whether it stayed (virtio 1.2 §3.1.1, steps 5 and 6).
+    /// Sets `FEATURES_OK` and checks that the back end kept it (virtio 1.2 §3.1.1, steps 5 and 6).
     fn confirm_features(&mut self) -> Result<(), VifError> {
         if !self.negotiated(VHOST_USER_PROTOCOL_F_STATUS) {
             return Ok(());
@@ -182,9 +183,11 @@ impl Handshake {
         at(Request::SetVringKick, ring, front.set_vring_kick(index, fd))
     }
 
-    /// Enables `rings` rings and sets `DRIVER_OK`. Afterwards the back end has seen everything.
+    /// Enables `rings` rings and sets `DRIVER_OK`. On return the back end has handled every
+    /// request.
     pub(crate) fn finish(mut self, rings: u32) -> Result<FrontEnd, VifError> {
-        // Without protocol features rings are enabled from the start, and the request is unknown.
+        // Without protocol features rings are enabled from the start, and this request does not
+        // exist.
         if self.features.contains(Features::PROTOCOL_FEATURES) {
             for index in 0..rings {
                 let result = self.front.set_vring_enable(index, true);
@@ -194,7 +197,7 @@ impl Handshake {
         let running = STATUS_DRIVER | VIRTIO_CONFIG_S_FEATURES_OK | VIRTIO_CONFIG_S_DRIVER_OK;
         self.set_status(running)?;
         if !self.negotiated(VHOST_USER_PROTOCOL_F_REPLY_ACK) {
-            // Any request with a reply: its answer says that what went before was taken.
+            // The reply to any request shows that the back end has handled the requests before it.
             at(Request::GetFeatures, None, self.front.get_features())?;
         }
         Ok(self.front)

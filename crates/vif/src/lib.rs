@@ -1,8 +1,8 @@
 //! The guest's side in user space: a virtio-net driver over vhost-user.
 //!
-//! It is what weir's demo, its tests and its load generator use in place of a virtual machine, and
-//! what a container can link. The memory that its rings and buffers lie in is its own; the back
-//! end (weir, or any other vhost-user switch) maps it as it maps a guest's.
+//! weir's demo, tests and load generator use it in place of a virtual machine, and a container can
+//! link it. It owns the memory of its rings and buffers. The back end (weir, or any other
+//! vhost-user switch) maps this memory like a guest's.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -29,18 +29,18 @@
 //! # }
 //! ```
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `vif.rs` | [`Vif`]: a session; its end |
+//! | `vif.rs` | [`Vif`]: a session |
 //! | `options.rs`, `features.rs` | [`Options`], [`Features`] |
 //! | `handshake.rs` | the vhost-user messages in their order |
-//! | `memory.rs` | the memory that is shared, and what lies where |
+//! | `memory.rs` | the shared memory and its layout |
 //! | `pair.rs` | [`QueuePair`]: send, receive, sleep |
-//! | `transmit.rs`, `receive.rs` | its two halves |
-//! | `unload.rs` | frames out of containers |
+//! | `transmit.rs`, `receive.rs` | the two halves of a queue pair |
+//! | `unload.rs` | unpacking of containers |
 //! | `log.rs` | a dirty log |
 //! | `lro.rs` | TCP segments merged for the application |
-//! | `poll.rs` | when to look at the ring without being called |
+//! | `poll.rs` | the poll timer of front-end coalescing |
 //! | `load/` | [`load`]: bulk, small-packet and request-response traffic |
 #![forbid(unsafe_code)]
 

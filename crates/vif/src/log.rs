@@ -1,4 +1,4 @@
-//! A dirty log, as a VM monitor has one while its guest moves to another host.
+//! A dirty log, like that of a VM monitor whose guest moves to another host.
 
 use std::fs::File;
 use std::io;
@@ -12,9 +12,9 @@ use crate::error::VifError;
 use crate::handshake::at;
 use crate::vif::Vif;
 
-/// `VHOST_F_LOG_ALL`: the back end logs what it writes into buffers.
+/// `VHOST_F_LOG_ALL`: the back end logs its writes into buffers.
 const LOG_ALL: u64 = 1 << 26;
-/// Guest memory that a bit stands for.
+/// Guest memory per bit (bytes).
 const PAGE: u64 = 4096;
 
 /// The log: one bit for each page from address 0 on.
@@ -35,10 +35,11 @@ impl Log {
 }
 
 impl Vif {
-    /// Has the back end log what it writes into the interface's memory, or no longer, while the rings run.
+    /// Turns the back end's log of writes into the interface's memory on or off, while the rings
+    /// run.
     ///
     /// # Errors
-    /// [`VifError::Handshake`]: the back end has no dirty logs, or says why not.
+    /// [`VifError::Handshake`]: the back end has no dirty logs, or reports a failure.
     pub fn log_writes(&mut self, on: bool) -> Result<(), VifError> {
         if on && self.log.is_none() {
             self.log = Some(Log::new(self.memory.end())?);
@@ -65,8 +66,8 @@ impl Vif {
         Ok(())
     }
 
-    /// How many pages are in the log, which is empty then. What is written meanwhile may be missed: this is enough for
-    /// a measurement, and not for a guest that moves.
+    /// Counts the pages in the log, and clears it. Concurrent writes may be missed: this suffices
+    /// for a measurement, not for a guest that moves.
     ///
     /// # Errors
     /// The log cannot be read or written.

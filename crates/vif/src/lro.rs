@@ -1,8 +1,8 @@
-//! Large receive offload (Zhang 2010: LRO in the front end): the application gets adjacent TCP segments of one flow
-//! in the ring as one packet.
+//! Large receive offload (Zhang 2010: LRO in the front end): the application gets adjacent TCP
+//! segments of one flow in the ring as one packet.
 //!
-//! [`weir_wire::gro`] says which segments may merge. Only headers are copied, and no segment waits for another. The
-//! buffers of a packet go back to the device together.
+//! [`weir_wire::gro`] decides which segments may merge. Only headers are copied, and no segment
+//! waits for another. The buffers of a packet go back to the device together.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use weir_wire::{Head, Merge, MergedPacket, Next, Offload, Sum, TcpSegment, VnetH
 use crate::counters::PairCounters;
 use crate::receive::{Frame, Receive};
 
-/// Bytes of the interface's memory: part of a frame.
+/// Part of a frame: bytes of the interface's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     /// Guest-physical address.
@@ -21,14 +21,14 @@ pub(crate) struct Part {
     pub(crate) len: u32,
 }
 
-/// A frame that is taken out of the ring, or several that became one.
+/// A frame taken out of the ring, or several merged frames.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    /// As the device wrote it.
+    /// The virtio header, as the device wrote it.
     pub(crate) header: VnetHdr,
-    /// Its bytes, in order.
+    /// The frame's bytes, in order.
     pub(crate) parts: Vec<Part>,
-    /// Buffers that go back to the device with it.
+    /// Buffers that return to the device with the frame.
     pub(crate) slots: Vec<u32>,
 }
 
@@ -41,7 +41,7 @@ impl Taken {
         self.parts.iter().map(|part| rx.slice(*part))
     }
 
-    /// Copies its front out.
+    /// Copies the front of the frame.
     fn head(&self, rx: &Receive) -> Head {
         let mut head = Head::zeroed(self.len() as usize);
         let mut out = head.as_mut_slice();
@@ -52,7 +52,7 @@ impl Taken {
         head
     }
 
-    /// The sum of what follows the front.
+    /// Returns the sum of the bytes behind the front.
     fn sum_behind_head(&self, rx: &Receive) -> Sum {
         let mut skip = HEAD_LEN;
         let mut sum = Sum::new();
@@ -69,7 +69,7 @@ impl Taken {
         sum
     }
 
-    /// Forgets the first `bytes` bytes.
+    /// Drops the first `bytes` bytes.
     fn cut(&mut self, bytes: usize) {
         let mut left = bytes as u32; // the length of headers
         for part in &mut self.parts {
@@ -81,29 +81,29 @@ impl Taken {
         self.parts.retain(|part| part.len > 0);
     }
 
-    /// Whether the checksum of the segment that this frame is, is right.
+    /// Returns whether the checksum of this segment is right.
     fn is_sound(&self, segment: &TcpSegment<'_>, rx: &Receive) -> bool {
         !segment.needs_verifying() || segment.verify(self.sum_behind_head(rx))
     }
 }
 
-/// Merges what a receive ring gives.
+/// Merges the frames of a receive ring.
 pub(crate) struct Lro {
-    /// The packet that is made.
+    /// The packet under construction.
     run: Taken,
-    /// The frame behind it, if it was looked at and is no part of it.
+    /// The next frame, if it was examined and does not belong to the packet.
     ahead: Taken,
     has_ahead: bool,
-    /// Most buffers of one packet: the device needs the others meanwhile.
+    /// Most buffers of one packet, since the device needs the others meanwhile.
     slots_max: usize,
-    /// The headers of a merged packet.
+    /// Headers of the merged packet.
     room: HostBuffer,
     /// Kept for its allocation.
     pieces: Vec<Slice<'static>>,
 }
 
 impl Lro {
-    /// For a ring of `queue_size` entries.
+    /// Returns a merger for a ring of `queue_size` entries.
     pub(crate) fn new(queue_size: u16) -> Self {
         Self {
             run: Taken::default(),
@@ -115,7 +115,7 @@ impl Lro {
         }
     }
 
-    /// A frame was taken out of the ring and not shown yet.
+    /// Returns whether a frame was taken out of the ring and not shown yet.
     pub(crate) fn has_ahead(&self) -> bool {
         self.has_ahead
     }
@@ -153,8 +153,8 @@ impl Lro {
         Some(result)
     }
 
-    /// Merges the frames that follow the one in `run` into it, as long as they do. What is left of `run`
-    /// then is what comes behind the packet's head.
+    /// Merges the following frames into `run`, as long as they belong to the packet. Afterwards
+    /// `run` holds the bytes behind the packet's head.
     fn gather(&mut self, rx: &mut Receive, counters: &PairCounters) -> Option<MergedPacket> {
         let (head, len) = (self.run.head(rx), self.run.len());
         if !TcpSegment::is_likely(&head, len) {

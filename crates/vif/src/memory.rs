@@ -17,17 +17,16 @@ use weir_vhost_user::MemoryRegion;
 
 use crate::error::VifError;
 
-/// Guest-physical address of the memory. Not 0, so that a buffer address which was forgotten is
-/// not one of ours.
+/// Guest-physical address of the memory. It is not 0, so that an unset buffer address lies outside.
 const GUEST_BASE: u64 = 0x1_0000_0000;
-/// "User address" of the memory: only a name that ring addresses are relative to, and different
-/// from the guest address so that the two cannot be mistaken for each other.
+/// "User address" of the memory, only a base for ring addresses. It differs from the guest address,
+/// so that a mix-up of the two fails.
 const USER_BASE: u64 = 0x7000_0000_0000;
 
 const PAGE: u64 = 4096;
 const CACHE_LINE: u64 = 64;
 
-/// Equal pieces of the memory.
+/// Pieces of the memory, of equal size.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slots {
     base: u64,
@@ -37,12 +36,12 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Guest-physical address of a slot.
+    /// Returns the guest-physical address of a slot.
     pub(crate) fn address(&self, slot: u32) -> u64 {
         self.base + u64::from(slot) * self.stride
     }
 
-    /// Bytes of each slot.
+    /// Returns the size of each slot (bytes).
     pub(crate) fn bytes(&self) -> u32 {
         self.bytes
     }
@@ -52,7 +51,7 @@ impl Slots {
     }
 }
 
-/// Places things in memory that does not exist yet.
+/// The layout of a memory that does not exist yet.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     len: u64,
@@ -65,30 +64,30 @@ impl Plan {
         at
     }
 
-    /// A ring of `size` entries, at user addresses.
+    /// Places a ring of `size` entries, at user addresses.
     pub(crate) fn ring(&mut self, size: u16) -> Addresses {
         let [descriptor, driver, device] =
             area_sizes(size).map(|bytes| USER_BASE + self.reserve(bytes as u64, PAGE));
         Addresses { descriptor, driver, device }
     }
 
-    /// `count` slots of `bytes`.
+    /// Places `count` slots of `bytes`.
     pub(crate) fn slots(&mut self, bytes: u32, count: u32) -> Slots {
-        // An odd number of cache lines: slots that begin at multiples of a power of two would
-        // share few sets of the cache, and small frames use only the beginning of theirs.
+        // An odd number of cache lines: slots at multiples of a power of two would share few cache
+        // sets, and small frames use only the beginning of their slot.
         let stride = (u64::from(bytes).div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
         let base = GUEST_BASE + self.reserve(stride * u64::from(count), PAGE);
         Slots { base, stride, bytes, count }
     }
 
-    /// Makes the memory: zeroed, and touched nowhere.
+    /// Allocates the memory, zeroed and not touched.
     pub(crate) fn build(self) -> Result<SharedMemory, VifError> {
         let size = self.len.next_multiple_of(PAGE);
         let os = |call| move |errno: rustix::io::Errno| VifError::Os { call, source: errno.into() };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("weir-vif", flags).map_err(os("memfd_create"))?;
         ftruncate(&fd, size).map_err(os("ftruncate"))?;
-        // The back end need not fear that the memory shrinks under it.
+        // The seals assure the back end that the memory does not shrink.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals).map_err(os("fcntl(F_ADD_SEALS)"))?;
         let file = File::from(fd);
@@ -100,7 +99,7 @@ impl Plan {
     }
 }
 
-/// The memory, mapped here and ready to be shared.
+/// The memory, mapped here and ready for sharing.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     file: File,
@@ -118,12 +117,12 @@ impl SharedMemory {
         }
     }
 
-    /// Behind its last guest address.
+    /// Returns the end of the guest addresses, exclusive.
     pub(crate) fn end(&self) -> u64 {
         GUEST_BASE + self.size
     }
 
-    /// The guest address of what has a user address, as rings do.
+    /// Translates a user address, as rings have it, into a guest address.
     pub(crate) fn guest_address(&self, user_address: u64) -> u64 {
         user_address - USER_BASE + GUEST_BASE
     }
@@ -133,10 +132,10 @@ impl SharedMemory {
     }
 }
 
-/// `len` bytes at a place that a [`Plan`] made.
+/// Returns `len` bytes at an address from a [`Plan`].
 ///
 /// # Panics
-/// If the place is outside the memory, which no plan gives.
+/// If the range is outside the memory, which no plan produces.
 #[inline]
 pub(crate) fn own(memory: &GuestMemory, address: u64, len: u32) -> Slice<'_> {
     match memory.slice(address, len) {

@@ -1,4 +1,4 @@
-//! A queue pair: what one thread of the guest works with.
+//! A queue pair, used by one thread of the guest.
 
 use std::io;
 use std::ops::Range;
@@ -17,14 +17,14 @@ use crate::poll::PollTimer;
 use crate::receive::{Frame, Receive, Received};
 use crate::transmit::{Body, Transmit};
 
-/// What to sleep for.
+/// The event to sleep for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitFor {
     /// A received frame.
     Receive,
-    /// A sent frame whose place can be used again.
+    /// Room to transmit again.
     Transmit,
-    /// Either.
+    /// Either of them.
     Any,
 }
 
@@ -38,10 +38,10 @@ impl WaitFor {
     }
 }
 
-/// A receive and a transmit ring, which can move to a thread of their own.
+/// A receive and a transmit ring, which can move to a thread of its own.
 ///
-/// Calls are suppressed except inside [`wait`](Self::wait). After the [`Vif`](crate::Vif) is dropped, the pair
-/// stays usable, but nothing moves.
+/// Calls are suppressed except inside [`wait`](Self::wait). After the [`Vif`](crate::Vif) is
+/// dropped, the pair stays usable, but nothing moves.
 #[derive(Debug)]
 pub struct QueuePair {
     rx: Receive,
@@ -68,7 +68,7 @@ impl QueuePair {
         }
     }
 
-    /// Fills the receive ring and kicks both: the first kick is what starts a ring, whatever the
+    /// Fills the receive ring and kicks both rings. The first kick starts a ring, whatever the
     /// device asks for.
     pub(crate) fn start(&mut self) {
         self.rx.refill(&self.counters);
@@ -76,7 +76,7 @@ impl QueuePair {
         self.tx.kick(&self.counters);
     }
 
-    /// Merges TCP segments from now on; the rings have `queue_size` entries.
+    /// Merges TCP segments from now on, for rings of `queue_size` entries.
     pub(crate) fn merge_segments(&mut self, queue_size: u16) {
         self.lro = Some(Box::new(Lro::new(queue_size)));
     }
@@ -85,44 +85,44 @@ impl QueuePair {
         (&self.rx, &self.tx)
     }
 
-    /// The interface's address.
+    /// Returns the interface's address.
     pub fn mac(&self) -> Mac {
         self.mac
     }
 
-    /// What was negotiated.
+    /// Returns the negotiated features.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// What a frame that is sent may leave to the device.
+    /// Returns the offloads that a sent frame may leave to the device.
     pub fn transmit_caps(&self) -> OffloadCaps {
         self.transmit_caps
     }
 
-    /// The counters, for other threads to read.
+    /// Returns the counters, for other threads to read.
     pub fn counters(&self) -> Arc<PairCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// The counters as they are now.
+    /// Returns the present values of the counters.
     pub fn stats(&self) -> PairStats {
         self.counters.snapshot()
     }
 
-    /// Copies a frame (14 bytes to 64 KiB and headers) into transmit buffers and offers it. The
+    /// Copies a frame (14 bytes to 64 KiB plus headers) into transmit buffers and offers it. The
     /// device sees it after [`flush`](Self::flush).
     ///
     /// # Errors
     /// [`SendError::Full`], [`SendError::Length`], or [`SendError::Offload`] if `offload` asks for
-    /// something that was not negotiated.
+    /// a feature that was not negotiated.
     pub fn send(&mut self, frame: &[u8], offload: &Offload) -> Result<(), SendError> {
         let header = self.header(offload)?;
         self.tx.send(&header, frame, None, &self.counters)
     }
 
-    /// As [`send`](Self::send), for a frame that consists of `head` and the bytes `range` of
-    /// `body`, which are not copied: a load generator's large frames, whose headers differ.
+    /// Sends like [`send`](Self::send) a frame of `head` and the bytes `range` of `body`, without a
+    /// copy of the body: a load generator's large frames differ only in their headers.
     ///
     /// # Errors
     /// As [`send`](Self::send), or [`SendError::Body`].
@@ -138,7 +138,7 @@ impl QueuePair {
         self.tx.send(&header, head, body, &self.counters)
     }
 
-    /// As [`send`](Self::send), with any virtio header: nothing in it is checked. For tests of a
+    /// Sends like [`send`](Self::send) with any virtio header, which is not checked. For tests of a
     /// device.
     ///
     /// # Errors
@@ -147,8 +147,8 @@ impl QueuePair {
         self.tx.send(header, frame, None, &self.counters)
     }
 
-    /// Writes bytes into transmit buffers that keep them for as long as the pair lives. `None` if
-    /// the bytes are longer than a frame, or if less than half of the buffers would be left.
+    /// Writes bytes into transmit buffers that keep them for as long as the pair lives. Returns
+    /// `None` if the bytes are longer than a frame, or would leave less than half of the buffers.
     pub fn add_body(&mut self, bytes: &[u8]) -> Option<Body> {
         self.tx.add_body(bytes)
     }
@@ -157,22 +157,23 @@ impl QueuePair {
         if self.transmit_caps.accepts(offload) != Fit::AsIs {
             return Err(SendError::Offload);
         }
-        // DATA_VALID is not a driver's to set, and num_buffers is 0 (virtio 1.2 §5.1.6.2.1).
+        // A driver must not set DATA_VALID, and sets num_buffers to 0 (virtio 1.2 §5.1.6.2.1).
         Ok(offload.without_data_valid().to_vnet(0))
     }
 
-    /// Shows the device what was sent since the last time, and kicks it if it sleeps.
+    /// Publishes the frames sent since the last flush, and kicks the device if it sleeps.
     pub fn flush(&mut self) {
         self.tx.flush(&self.counters);
     }
 
-    /// Frames that were sent, and that the device had not given back when the last was [flushed](Self::flush).
+    /// Returns the number of sent frames that the device had not given back at the last
+    /// [flush](Self::flush).
     pub fn in_flight(&self) -> u16 {
         self.tx.in_flight()
     }
 
-    /// Takes the next received frame, if there is one, and shows it to `look` where it lies. Its
-    /// buffers go back to the device afterwards, in batches.
+    /// Takes the next received frame, if there is one, and shows it to `look` in place. Its buffers
+    /// return to the device afterwards, in batches.
     pub fn recv<R>(&mut self, look: impl FnOnce(&Frame<'_>) -> R) -> Option<R> {
         match &mut self.lro {
             None => self.rx.recv(&self.counters, look),
@@ -180,7 +181,8 @@ impl QueuePair {
         }
     }
 
-    /// Takes the next received frame, if there is one, and copies it in place of what `out` holds.
+    /// Takes the next received frame, if there is one, and copies it into `out`, whose content it
+    /// replaces.
     pub fn recv_into(&mut self, out: &mut Vec<u8>) -> Option<Received> {
         self.recv(|frame| {
             frame.copy_to(out);
@@ -188,25 +190,25 @@ impl QueuePair {
         })
     }
 
-    /// Asks the device for no calls, as is the case outside of [`wait`](Self::wait) already. With
-    /// `EVENT_IDX` the request wears off after 2^15 frames; a call does no harm.
+    /// Asks the device for no calls, which is the state outside of [`wait`](Self::wait) anyway.
+    /// With `EVENT_IDX` the request expires after 2^15 frames; a call does no harm.
     pub fn suppress_calls(&mut self) {
         self.rx.suppress_calls();
         self.tx.suppress_calls();
     }
 
-    /// Looks at the receive ring at this interval from now on, instead of being called; `None`: calls
-    /// only. See [`Options::poll_interval`](crate::Options::poll_interval).
+    /// Polls the receive ring at this interval from now on, in place of calls; `None`: calls only.
+    /// See [`Options::poll_interval`](crate::Options::poll_interval).
     pub fn set_poll_interval(&mut self, interval: Option<Duration>) {
         self.timer = interval.map(PollTimer::new);
     }
 
-    /// Flushes, returns every receive buffer, and sleeps with calls enabled until there is work, at most for
-    /// `timeout`. Returns whether there is work: frames to receive, or frames that the device has sent, after
-    /// [`SendError::Full`] since then.
+    /// Flushes, returns every receive buffer, and sleeps with calls enabled until there is work, at
+    /// most for `timeout`. Returns whether there is work: frames to receive, or room to send after
+    /// [`SendError::Full`].
     ///
-    /// With a [poll interval](Self::set_poll_interval) it sleeps until the next poll is due, even if frames come
-    /// before, and relies on calls again while nothing comes.
+    /// With a [poll interval](Self::set_poll_interval) it sleeps until the next poll is due, even
+    /// if frames come before, and relies on calls again while nothing comes.
     ///
     /// No wake-up is lost: calls are enabled before the last look at the rings.
     ///
@@ -215,7 +217,7 @@ impl QueuePair {
     pub fn wait(&mut self, what: WaitFor, timeout: Duration) -> io::Result<bool> {
         self.rx.refill(&self.counters);
         self.flush();
-        // `None`: beyond what a clock can tell, which is as good as no limit.
+        // `None` is beyond the clock's range, which means no limit.
         let deadline = Instant::now().checked_add(timeout);
         let ready = loop {
             let due = self.next_look(what);
@@ -227,7 +229,7 @@ impl QueuePair {
                 break true;
             }
             if self.next_look(what) != due {
-                // Looked in vain: the next look is later, or a call is to be asked for.
+                // The look found nothing: wait for the next look or a call.
                 continue;
             }
             let wake = deadline.into_iter().chain(due).min();
@@ -246,19 +248,19 @@ impl QueuePair {
         Ok(ready)
     }
 
-    /// When the receive ring is to be looked at; `None`: when a call comes.
+    /// Returns the time of the next look at the receive ring; `None`: at the next call.
     fn next_look(&self, what: WaitFor) -> Option<Instant> {
         self.timer.as_ref().filter(|_| what.receive())?.next()
     }
 
-    /// Asks for calls; whether there is something to do without one.
+    /// Asks for calls. Returns whether there is work already.
     fn enable_calls(&mut self, what: WaitFor) -> bool {
         let received = what.receive() && (self.rx.enable_calls() || self.has_ahead());
         let sent = what.transmit() && self.enable_transmit_calls();
         received || sent
     }
 
-    /// Something can be received; asks the device for nothing.
+    /// Returns whether a frame can be received; asks the device for nothing.
     fn is_ready(&self) -> bool {
         self.rx.is_ready() || self.has_ahead()
     }
@@ -271,8 +273,8 @@ impl QueuePair {
         self.tx.room_again() | self.tx.enable_calls()
     }
 
-    /// Looks at the receive ring if that is due; whether there is something to do. A sender that waits
-    /// is not made to wait for the timer.
+    /// Looks at the receive ring if a look is due. Returns whether there is work. A waiting sender
+    /// need not wait for the timer.
     fn look_if_due(&mut self, what: WaitFor, due: Instant) -> bool {
         let sent = what.transmit() && self.enable_transmit_calls();
         let now = Instant::now();
@@ -280,7 +282,7 @@ impl QueuePair {
             return sent;
         }
         self.counters.polls.add(1);
-        // With EVENT_IDX the request wears off.
+        // With EVENT_IDX the request expires.
         self.rx.suppress_calls();
         let received = self.is_ready();
         if let (false, Some(timer)) = (received, &mut self.timer) {
@@ -289,10 +291,11 @@ impl QueuePair {
         received || sent
     }
 
-    /// Sleeps for `left` at most, or until a call; with `polled` not for one of the receive ring.
+    /// Sleeps for `left` at most, or until a call; with `polled` calls of the receive ring do not
+    /// count.
     fn sleep(&mut self, what: WaitFor, polled: bool, left: Option<Duration>) -> io::Result<()> {
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-        // A ring that is not waited for may have a call from before: leave its eventfd out.
+        // The other ring may have an old call: its eventfd is left out.
         let events = |wanted| {
             if wanted { PollFlags::IN } else { PollFlags::empty() }
         };

@@ -1,39 +1,40 @@
-//! Front-end coalescing (Dong 2011 §4.1, FVIC): the guest takes no calls for what it receives and looks
-//! at the ring on a timer of its own. While nothing comes it goes back to calls and sleeps.
+//! Front-end coalescing (Dong 2011 §4.1, FVIC): the guest takes no calls for received frames and
+//! looks at the ring on its own timer. Without frames it goes back to calls and sleeps.
 
 use std::time::{Duration, Instant};
 
-/// After so many looks in a row that found nothing, calls are asked for again.
+/// Consecutive empty looks after which the driver asks for calls again.
 const EMPTY_LOOKS_MAX: u32 = 4;
 
-/// When a driver that polls looks at its ring.
+/// The poll timer of a driver.
 #[derive(Debug)]
 pub(crate) struct PollTimer {
     interval: Duration,
-    /// The next look; `None` while calls are relied on.
+    /// Time of the next look; `None` while the driver relies on calls.
     next: Option<Instant>,
-    /// Looks in a row that found nothing.
+    /// Consecutive looks that found nothing.
     empty: u32,
 }
 
 impl PollTimer {
-    /// A timer that rests until something is found.
+    /// Returns a timer that rests until a frame is found.
     pub(crate) fn new(interval: Duration) -> Self {
         Self { interval, next: None, empty: 0 }
     }
 
-    /// When to look next; `None` when a call is to say so.
+    /// Returns the time of the next look; `None` while the driver relies on calls.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// A look at `now` found something, or a call came: the next look is due in one interval.
+    /// Notes that a look at `now` found frames, or that a call came: the next look is due in one
+    /// interval.
     pub(crate) fn found(&mut self, now: Instant) {
         self.empty = 0;
         self.rearm(now);
     }
 
-    /// A look at `now` found nothing.
+    /// Notes that a look at `now` found nothing.
     pub(crate) fn missed(&mut self, now: Instant) {
         self.empty += 1;
         if self.empty < EMPTY_LOOKS_MAX {
@@ -44,7 +45,8 @@ impl PollTimer {
         }
     }
 
-    /// A point in time that no clock can tell will not come: calls are to say when.
+    /// Sets the next look. A time beyond the clock's range never comes, so the driver relies on
+    /// calls then.
     fn rearm(&mut self, now: Instant) {
         self.next = now.checked_add(self.interval);
     }

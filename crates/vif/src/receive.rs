@@ -1,11 +1,12 @@
 //! The receive half of a queue pair.
 //!
-//! Every ring entry is one buffer. A frame takes as many as its header says (`VIRTIO_NET_F_MRG_RXBUF`); callers get
-//! them in place, and they return to the device in batches. The device's words are checked: a senseless used
-//! element or header costs the content of its buffers and counts as a device error, nothing else.
+//! Every ring entry is one buffer. A frame spans as many buffers as its header says
+//! (`VIRTIO_NET_F_MRG_RXBUF`). Callers see the frame in place, and its buffers return to the device
+//! in batches. The driver checks every value from the device. An invalid used element or header
+//! costs the content of its buffers, counts as a device error, and has no other effect.
 //!
-//! A negotiated buffer may hold a container of several frames: callers get them one by one, and the buffer returns
-//! after the last.
+//! If negotiated, a buffer may hold a container of several frames. Callers get the frames one by
+//! one, and the buffer returns after the last.
 
 use std::sync::Arc;
 
@@ -21,24 +22,24 @@ use crate::lro::{Part, Taken};
 use crate::memory::{Plan, Slots, own};
 use crate::unload::{Unloaded, Unloader};
 
-/// Most buffers that are kept back before they are offered again: one index write, and perhaps one
-/// kick, for so many. Never more than a quarter of the ring.
+/// Most buffers kept back before they are offered again with one index write and perhaps one kick.
+/// Never more than a quarter of the ring.
 const REFILL_BATCH_MAX: usize = 32;
 
-/// A received frame, where the device wrote it. The device may go on writing there: read what is
-/// to be believed once.
+/// A received frame in place. The device may still write there, so read a value once if you rely on
+/// it.
 #[derive(Debug)]
 pub struct Frame<'f> {
     /// The virtio header, as the device wrote it.
     pub header: VnetHdr,
-    /// Bytes of the frame.
+    /// Length of the frame (bytes).
     pub len: usize,
-    /// Its bytes, in order; none is empty.
+    /// Bytes of the frame, in order; no piece is empty.
     pub pieces: &'f [Slice<'f>],
 }
 
 impl Frame<'_> {
-    /// Copies the front of the frame out; how many bytes.
+    /// Copies the front of the frame. Returns the number of bytes.
     pub fn read(&self, out: &mut [u8]) -> usize {
         let mut at = 0;
         for piece in self.pieces {
@@ -50,20 +51,20 @@ impl Frame<'_> {
         at
     }
 
-    /// Copies the whole frame out, in place of what `out` holds.
+    /// Copies the whole frame into `out`, whose content it replaces.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
-        // What is there already need not be zeroed again.
+        // Existing bytes need not be zeroed again.
         out.resize(self.len, 0);
         self.read(out);
     }
 }
 
-/// A frame that was copied out.
+/// A frame that was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// The virtio header, as the device wrote it.
     pub header: VnetHdr,
-    /// Bytes of the frame.
+    /// Length of the frame (bytes).
     pub len: usize,
 }
 
@@ -72,7 +73,7 @@ pub struct Received {
 enum Found {
     /// A record of the container that is open.
     Record(Unloaded),
-    /// What lies in the used buffers behind this header.
+    /// A frame in the used buffers, with this header.
     Buffers(VnetHdr),
 }
 
@@ -82,12 +83,12 @@ struct UsedBuffer {
     written: u32,
 }
 
-/// What the device may do with receive buffers.
+/// Rules for the device's use of receive buffers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Format {
-    /// A frame may span several.
+    /// A frame may span several buffers.
     pub(crate) mergeable: bool,
-    /// One may hold a container.
+    /// A buffer may hold a container.
     pub(crate) containers: bool,
 }
 
@@ -100,13 +101,13 @@ pub(crate) struct Receive {
     format: Format,
     kick: Event,
     pub(crate) call: Event,
-    /// The slot that was offered at a descriptor.
+    /// Slot offered at each descriptor.
     slot_of: Vec<u32>,
     /// Slots that the device does not have.
     idle: Vec<u32>,
-    /// How many of them are enough for a refill.
+    /// Number of idle slots that triggers a refill.
     refill_at: usize,
-    /// The buffers of the frame that is being received.
+    /// Buffers of the present frame.
     used: Vec<UsedBuffer>,
     /// Kept for its allocation.
     pieces: Vec<Slice<'static>>,
@@ -160,8 +161,9 @@ impl Receive {
         result
     }
 
-    /// As [`recv`](Self::recv), and leaves the frame where it is, with its buffers, in place of what
-    /// `taken` holds; `false` if there is none. They are to be [given back](Self::give_back).
+    /// Takes the next frame into `taken`, whose content it replaces, and leaves the bytes in their
+    /// buffers. Returns `false` if there is none. The caller must [give the buffers
+    /// back](Self::give_back).
     pub(crate) fn take_frame(&mut self, taken: &mut Taken, counters: &PairCounters) -> bool {
         taken.parts.clear();
         let idle_before = self.idle.len();
@@ -185,18 +187,19 @@ impl Receive {
         true
     }
 
-    /// Takes buffers of frames back.
+    /// Takes back buffers of frames.
     pub(crate) fn give_back(&mut self, slots: &mut Vec<u32>, counters: &PairCounters) {
         self.idle.append(slots);
         self.refill_batch(counters);
     }
 
-    /// The bytes of a part of a frame that was taken.
+    /// Returns the bytes of a part of a taken frame.
     pub(crate) fn slice(&self, part: Part) -> Slice<'_> {
         own(&self.memory, part.address, part.len)
     }
 
-    /// Finds the next frame and counts it. Its buffers are idle, to be offered when it was seen.
+    /// Finds the next frame and counts it. Its buffers become idle, to be offered after the
+    /// caller's look.
     #[inline]
     fn next(&mut self, counters: &PairCounters) -> Option<Found> {
         loop {
@@ -247,11 +250,11 @@ impl Receive {
 
     fn open_container(&mut self, buffer: UsedBuffer, header: &VnetHdr, counters: &PairCounters) {
         let bytes = own(&self.memory, self.buffers.address(buffer.slot), buffer.written);
-        // Another core wrote them, and where a record begins is known only from the one before.
+        // Another core wrote the records, and each record's position depends on the one before.
         bytes.prefetch_all();
         if self.unloader.open(buffer.slot, header, bytes).is_ok() {
-            // Its last frame gives it back. It is one buffer, or its header would be refused: the one
-            // that became idle last.
+            // The container's last frame gives its buffer back. A container is one buffer, or its
+            // header would have been refused, so it is the slot that became idle last.
             self.idle.pop();
             counters.rx_containers.add(1);
         } else {
@@ -259,14 +262,14 @@ impl Receive {
         }
     }
 
-    /// Where a record lies: in what the device wrote to the buffer.
+    /// Returns the position of a record in the used bytes of its buffer.
     #[inline]
     fn record_part(&self, Unloaded { slot, record, .. }: Unloaded) -> Part {
         let address = self.buffers.address(slot) + u64::from(record.at);
         Part { address, len: record.len.into() }
     }
 
-    /// A record's own virtio header, or that of a frame with nothing left to do.
+    /// Returns a record's own virtio header, or that of a frame without offloads.
     #[inline]
     fn record_header(&self, unloaded: Unloaded) -> VnetHdr {
         let own_header = unloaded.record.has_vnet.then(|| {
@@ -280,7 +283,7 @@ impl Receive {
         }
     }
 
-    /// The next buffer that the device used.
+    /// Takes the next used buffer.
     fn take(&mut self, counters: &PairCounters) -> Option<UsedBuffer> {
         let used = self.ring.take();
         let skipped = self.ring.skipped();
@@ -293,14 +296,14 @@ impl Receive {
         Some(UsedBuffer { slot, written: used.written })
     }
 
-    /// The bytes that the device wrote to a buffer, of which [`collect`](Self::collect) has seen
-    /// that there are so many.
+    /// Returns the bytes that the device wrote to a buffer. [`collect`](Self::collect) has checked
+    /// their number.
     fn written(&self, used: UsedBuffer) -> Slice<'_> {
         own(&self.memory, self.buffers.address(used.slot), used.written)
     }
 
-    /// Collects the buffers of the frame that begins in `first` in `used`. `None` if they are no
-    /// frame; those that seem to belong to it are dropped with it.
+    /// Collects in `used` the buffers of the frame that begins in `first`. Returns `None` if they
+    /// form no frame; the buffers that seem to belong to it are dropped with it.
     fn collect(&mut self, first: UsedBuffer, counters: &PairCounters) -> Option<VnetHdr> {
         self.used.clear();
         self.used.push(first);
@@ -312,15 +315,15 @@ impl Receive {
             return None;
         }
         let header = VnetHdr::from_bytes(&header);
-        // Without MRG_RXBUF the field is 1 and not to be looked at (virtio 1.2 §5.1.6.4.2).
+        // Without MRG_RXBUF the field is 1, and the driver must ignore it (virtio 1.2 §5.1.6.4.2).
         let more = match (self.format.mergeable, usize::from(header.num_buffers)) {
             (false, _) => 0,
             (true, count) if count <= RX_MERGE_MAX => count.checked_sub(1)?,
             (true, _) => return None,
         };
         for _ in 0..more {
-            // Publishing a frame in parts is the device's mistake (virtio 1.2 §5.1.6.4.1): what
-            // is there of it is dropped, as Linux does.
+            // The device must not publish a frame in parts (virtio 1.2 §5.1.6.4.1). The driver
+            // drops such a part, as Linux does.
             let used = self.take(counters)?;
             self.used.push(used);
         }
@@ -330,7 +333,7 @@ impl Receive {
         (is_frame && self.used.iter().all(fit)).then_some(header)
     }
 
-    /// Offers the buffers that were used up again, if there are enough of them.
+    /// Offers idle buffers again, if there are enough of them.
     #[inline]
     pub(crate) fn refill_batch(&mut self, counters: &PairCounters) {
         if self.idle.len() >= self.refill_at {
@@ -338,7 +341,7 @@ impl Receive {
         }
     }
 
-    /// Offers the buffers that were used up again, and kicks if the device wants that.
+    /// Offers idle buffers again, and kicks if the device wants that.
     pub(crate) fn refill(&mut self, counters: &PairCounters) {
         while let Some(slot) = self.idle.pop() {
             let buffer = Buffer {
@@ -347,7 +350,7 @@ impl Receive {
                 writable: true,
             };
             let Some(head) = self.ring.offer(&[buffer]) else {
-                // As many buffers as entries: a full ring has them all.
+                // The ring has an entry for every buffer, so it is not full.
                 unreachable!("a receive ring has fewer entries than buffers");
             };
             self.slot_of[usize::from(head)] = slot;
@@ -362,12 +365,12 @@ impl Receive {
         counters.kicks.add(1);
     }
 
-    /// Asks for a call at the next frame; whether one is there now.
+    /// Asks for a call at the next frame. Returns whether a frame is there now.
     pub(crate) fn enable_calls(&mut self) -> bool {
         self.ring.enable_calls() || self.unloader.is_open()
     }
 
-    /// Whether there is something to receive; asks the device for nothing.
+    /// Returns whether a frame can be received; asks the device for nothing.
     pub(crate) fn is_ready(&self) -> bool {
         self.unloader.is_open() || self.ring.has_used()
     }
@@ -376,7 +379,7 @@ impl Receive {
         self.ring.suppress_calls();
     }
 
-    /// The eventfd of this ring's kicks.
+    /// Returns the eventfd of this ring's kicks.
     pub(crate) fn kick_event(&self) -> &Event {
         &self.kick
     }

@@ -1,4 +1,4 @@
-//! Devices that lie, driven by hand: the ring's device side is in the test.
+//! Tests against lying devices: each test plays the ring's device side.
 
 mod containers;
 mod lro;
@@ -20,7 +20,7 @@ use crate::transmit::{Transmit, TransmitPlan};
 const SIZE: u16 = 8;
 const BUFFER_BYTES: u32 = 1024;
 
-/// A pair, and the device sides of its rings.
+/// A queue pair, and the device sides of its rings.
 struct Bench {
     memory: SharedMemory,
     pair: QueuePair,
@@ -28,12 +28,12 @@ struct Bench {
     tx: DeviceRing,
 }
 
-/// What the device does with one receive buffer.
+/// The device's use of one receive buffer.
 #[derive(Clone, Copy)]
 struct Fill {
-    /// The header to write at its front, if any.
+    /// `num_buffers` of the header at the front, if there is a header.
     num_buffers: Option<u16>,
-    /// Bytes it says it wrote.
+    /// Length that the device reports (bytes).
     written: u32,
 }
 
@@ -98,7 +98,7 @@ impl Bench {
         self.rx.publish();
     }
 
-    /// Lengths of the frames that are there, and device errors since the beginning.
+    /// Returns the lengths of the received frames, and the device errors since the beginning.
     fn seen(&mut self) -> (Vec<usize>, u64) {
         let mut lengths = Vec::new();
         while let Some(len) = self.pair.recv(|frame| {
@@ -111,7 +111,7 @@ impl Bench {
         (lengths, self.pair.stats().device_errors)
     }
 
-    /// That every buffer can be used again: a whole ring of good frames goes through.
+    /// Asserts that every buffer can be used again: a whole ring of valid frames goes through.
     fn still_works(&mut self) {
         let (_, errors) = self.seen();
         self.pair.wait(crate::WaitFor::Receive, std::time::Duration::ZERO).unwrap();
@@ -126,7 +126,7 @@ fn mergeable() -> Bench {
     Bench::new(Features::VERSION_1 | Features::MRG_RXBUF)
 }
 
-/// What a device that lies completes: whatever descriptor it names.
+/// Returns the token of a lying device, for any descriptor.
 fn named(head: u16) -> Token {
     u64::from(head).into()
 }
@@ -199,7 +199,7 @@ fn spec_5_1_6_4_2_num_buffers_counts_only_with_mrg_rxbuf() {
 #[test]
 fn used_elements_that_name_nothing_in_flight_are_counted() {
     let mut bench = mergeable();
-    // No such descriptor, and twice the same.
+    // An invalid descriptor, and the same one twice.
     bench.rx.complete(named(SIZE + 1), 100);
     bench.rx.complete(named(u16::MAX), 100);
     bench.receive(&[first(1, 12 + 60)]);
@@ -212,7 +212,7 @@ fn used_elements_that_name_nothing_in_flight_are_counted() {
 #[test]
 fn a_used_index_that_jumps_costs_a_ring_of_errors_per_look_and_no_more() {
     let mut bench = mergeable();
-    // A whole round of the index, of elements that were all seen before or never.
+    // A whole round of the index, with elements that were all seen before or never.
     for _ in 0..u16::MAX {
         bench.rx.complete(named(SIZE), 0);
     }

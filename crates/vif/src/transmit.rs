@@ -1,8 +1,9 @@
 //! The transmit half of a queue pair.
 //!
-//! A frame is copied into segments of a pool, behind its virtio header. One segment is one descriptor; several are
-//! a chain, or an indirect table where negotiated. A [`Body`] is written once and sent behind any number of heads
-//! without a copy, as a kernel sends page fragments behind a linear head.
+//! A frame is copied into segments of a pool, behind its virtio header. One segment takes one
+//! descriptor; several take a chain, or an indirect table if negotiated. A [`Body`] is written once
+//! and sent behind any number of heads without a copy, as a kernel sends page fragments behind a
+//! linear head.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +18,16 @@ use crate::error::SendError;
 use crate::event::Event;
 use crate::memory::{Plan, Slots, own};
 
-/// Bytes of one segment: a large frame takes few descriptors, as a kernel's page fragments do.
+/// Length of a segment (bytes): a large frame takes few descriptors, like a kernel's page
+/// fragments.
 const SEGMENT_BYTES: u32 = 16 * 1024;
-/// Most segments a copied frame takes.
+/// Most segments of a copied frame.
 const FRAME_SEGMENTS_MAX: usize =
     (FRAME_LEN_MAX as usize + VnetHdr::LEN).div_ceil(SEGMENT_BYTES as usize);
-/// Most descriptors of a frame: one for the head, and a body that begins and ends inside segments.
+/// Most descriptors of a frame: one for the head, and those of a body that begins and ends inside
+/// segments.
 pub(crate) const CHAIN_DESCRIPTORS_MAX: usize = 8;
-/// Bytes of one descriptor in an indirect table (virtio 1.2 §2.7.5).
+/// Length of a descriptor in an indirect table (bytes; virtio 1.2 §2.7.5).
 const DESCRIPTOR_BYTES: usize = 16;
 /// `VIRTQ_DESC_F_NEXT` of a split ring.
 const DESC_F_NEXT: u16 = 1;
@@ -32,23 +35,23 @@ const DESC_F_NEXT: u16 = 1;
 const _: () = assert!(FRAME_SEGMENTS_MAX + 2 <= CHAIN_DESCRIPTORS_MAX);
 
 /// Bytes that were written into a queue pair's memory once, to be sent many times; see
-/// [`QueuePair::add_body`](crate::QueuePair::add_body). Belongs to the pair that made it.
+/// [`QueuePair::add_body`](crate::QueuePair::add_body). A body belongs to the pair that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Body {
     index: usize,
 }
 
-/// Where the transmit half keeps things.
+/// The transmit half's part of the memory layout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TransmitPlan {
     segments: Slots,
-    /// Indirect tables, one per segment: a frame uses that of its first segment.
+    /// Indirect tables, one per segment: a frame uses the table of its first segment.
     tables: Slots,
 }
 
 impl TransmitPlan {
     pub(crate) fn new(plan: &mut Plan, queue_size: u16) -> Self {
-        // Twice the entries, so that large frames don't run out of segments at once.
+        // Twice the entries, so that large frames do not use up the segments.
         let count = 2 * u32::from(queue_size);
         let table_bytes = CHAIN_DESCRIPTORS_MAX * DESCRIPTOR_BYTES;
         Self {
@@ -58,7 +61,7 @@ impl TransmitPlan {
     }
 }
 
-/// The segments that a chain in flight owns.
+/// The segments of a chain in flight.
 #[derive(Debug, Clone, Copy, Default)]
 struct Owned {
     segments: [u32; FRAME_SEGMENTS_MAX],
@@ -71,12 +74,12 @@ impl Owned {
     }
 }
 
-/// What became of a frame that found no room.
+/// State after a frame found no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// None was refused, or it has been told that there is room again.
+    /// No frame was refused, or the caller has learned of the new room.
     None,
-    /// There still is no room.
+    /// Still no room.
     Standing,
     /// There is room again.
     Over,
@@ -91,12 +94,12 @@ pub(crate) struct Transmit {
     plan: TransmitPlan,
     kick: Event,
     pub(crate) call: Event,
-    /// Free segments; the last one freed is used first, while it is in the cache.
+    /// Free segments. The last one freed is used first, while it is in the cache.
     free: Vec<u32>,
-    /// What the chain that begins at a descriptor owns.
+    /// Segments of the chain that begins at each descriptor.
     owned: Vec<Owned>,
     bodies: Vec<(Vec<u32>, usize)>,
-    /// The chain that is being put together.
+    /// The chain under construction.
     chain: Vec<Buffer>,
     refusal: Refusal,
 }
@@ -128,8 +131,8 @@ impl Transmit {
         transmit
     }
 
-    /// Copies `bytes` into segments that stay. `None` when there are not enough, or when `bytes`
-    /// are more than a frame.
+    /// Copies `bytes` into segments that stay. Returns `None` if there are not enough, or if
+    /// `bytes` are longer than a frame.
     pub(crate) fn add_body(&mut self, bytes: &[u8]) -> Option<Body> {
         let count = bytes.len().div_ceil(SEGMENT_BYTES as usize);
         // Half of the segments stay free for heads.
@@ -146,7 +149,7 @@ impl Transmit {
         Some(Body { index: self.bodies.len() - 1 })
     }
 
-    /// Offers a frame: `head` is copied, the `range` of `body` is not.
+    /// Offers a frame: copies `head`, but not the `range` of `body`.
     pub(crate) fn send(
         &mut self,
         header: &VnetHdr,
@@ -162,7 +165,7 @@ impl Transmit {
         let owned_count = (VnetHdr::LEN + head.len()).div_ceil(SEGMENT_BYTES as usize);
         if !self.plan_chain(owned_count, head.len(), &body)? {
             self.reclaim(counters);
-            // What was planned named the segments that were free before.
+            // The plan names segments that were free before.
             if !self.plan_chain(owned_count, head.len(), &body)? {
                 self.refusal = Refusal::Standing;
                 counters.tx_full.add(1);
@@ -178,7 +181,7 @@ impl Transmit {
     }
 
     /// Plans the chain: the last `owned_count` free segments for header and head, then the body.
-    /// `false` if there are not enough segments or descriptors. Nothing is taken before
+    /// Returns `false` if segments or descriptors are lacking. The plan takes nothing before
     /// [`offer`](Self::offer).
     fn plan_chain(
         &mut self,
@@ -229,7 +232,7 @@ impl Transmit {
         Ok(())
     }
 
-    /// Whether the ring has room for the chain.
+    /// Returns whether the ring has room for the chain.
     fn has_descriptors(&self) -> bool {
         let needed = if self.is_indirect() { 1 } else { self.chain.len() };
         usize::from(self.ring.free()) >= needed
@@ -251,7 +254,7 @@ impl Transmit {
         }
     }
 
-    /// Gives the chain to the device. The caller has seen that there is room.
+    /// Gives the chain to the device. The caller has checked the room.
     fn offer(&mut self, owned_count: usize) {
         let segments = self.free.split_off(self.free.len() - owned_count);
         let head = if self.is_indirect() {
@@ -268,7 +271,7 @@ impl Transmit {
         self.owned[usize::from(head)] = owned;
     }
 
-    /// Writes the chain as an indirect table; its address and bytes.
+    /// Writes the chain as an indirect table. Returns the table's address and length (bytes).
     fn write_table(&self, slot: u32) -> (u64, u32) {
         let mut table = [0; CHAIN_DESCRIPTORS_MAX * DESCRIPTOR_BYTES];
         let count = self.chain.len();
@@ -276,7 +279,7 @@ impl Transmit {
             table.chunks_exact_mut(DESCRIPTOR_BYTES).zip(&self.chain).enumerate()
         {
             let next = i + 1;
-            // A packed ring's tables have no chain and no such flag (virtio 1.2 §2.8.7).
+            // A packed ring's tables have neither chains nor this flag (virtio 1.2 §2.8.7).
             let more = next < count && !self.ring.is_packed();
             let (flags, next) = if more { (DESC_F_NEXT, next) } else { (0, 0) };
             let [flags_at, next_at] = if self.ring.is_packed() { [14, 12] } else { [12, 14] };
@@ -291,7 +294,7 @@ impl Transmit {
         (address, bytes.len() as u32)
     }
 
-    /// Takes back what the device has sent.
+    /// Takes back frames that the device has sent.
     fn reclaim(&mut self, counters: &PairCounters) {
         let mut freed = false;
         while let Some(used) = self.ring.take() {
@@ -308,12 +311,12 @@ impl Transmit {
         }
     }
 
-    /// Frames that the device has, or gave back unseen.
+    /// Returns the number of frames that the device has, or gave back unseen.
     pub(crate) fn in_flight(&self) -> u16 {
         self.ring.in_flight()
     }
 
-    /// Whether there is room again since a frame was last refused; says so once.
+    /// Returns whether there is room again since a frame was last refused. Says so once.
     pub(crate) fn room_again(&mut self) -> bool {
         let again = self.refusal == Refusal::Over;
         if again {
@@ -322,7 +325,7 @@ impl Transmit {
         again
     }
 
-    /// Shows the device what was offered and kicks it if it wants that.
+    /// Publishes the offered frames, and kicks the device if it wants that.
     pub(crate) fn flush(&mut self, counters: &PairCounters) {
         if self.ring.publish() {
             self.kick(counters);
@@ -335,7 +338,7 @@ impl Transmit {
         counters.kicks.add(1);
     }
 
-    /// Asks for a call at the next frame the device has sent; whether one is to be reclaimed now.
+    /// Asks for a call at the next sent frame. Returns whether a frame can be reclaimed now.
     pub(crate) fn enable_calls(&mut self) -> bool {
         self.ring.enable_calls()
     }
@@ -344,7 +347,7 @@ impl Transmit {
         self.ring.suppress_calls();
     }
 
-    /// The eventfd of this ring's kicks.
+    /// Returns the eventfd of this ring's kicks.
     pub(crate) fn kick_event(&self) -> &Event {
         &self.kick
     }

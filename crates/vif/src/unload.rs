@@ -1,16 +1,16 @@
-//! The container that is being unpacked: [`weir_wire::container`] says what one is.
+//! Unpacks a container; [`weir_wire::container`] defines the format.
 
 use weir_guestmem::Slice;
 use weir_wire::VnetHdr;
 use weir_wire::container::{ContainerError, RECORD_LEN, Record, parse};
 
-/// The frames of a container that were not handed out yet, and the buffer that they lie in, which the
-/// device does not get back before.
+/// The remaining frames of a container, and their buffer, which the device does not get back before
+/// the last one.
 #[derive(Debug, Default)]
 pub(crate) struct Unloader {
     /// Kept for its allocation.
     records: Vec<Record>,
-    /// The records before this one are handed out.
+    /// Index of the next record to hand out.
     next: usize,
     slot: u32,
 }
@@ -18,16 +18,16 @@ pub(crate) struct Unloader {
 /// A frame of a container.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unloaded {
-    /// The buffer that it lies in.
+    /// The frame's buffer.
     pub(crate) slot: u32,
     pub(crate) record: Record,
-    /// It is the last one of its container: the buffer is free after it.
+    /// Last frame of its container: the buffer is free after it.
     pub(crate) last: bool,
 }
 
 impl Unloader {
-    /// Opens the container that the device wrote to a buffer: `bytes`, which begin with `vnet`. The
-    /// container before it has been handed out.
+    /// Opens the container in a buffer. `bytes` are the device's, beginning with `vnet`. The
+    /// previous container must be finished.
     pub(crate) fn open(
         &mut self,
         slot: u32,
@@ -47,7 +47,7 @@ impl Unloader {
         Some(Unloaded { slot: self.slot, record, last: self.next == self.records.len() })
     }
 
-    /// There are frames that were not handed out.
+    /// Returns whether frames are left.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.next < self.records.len()

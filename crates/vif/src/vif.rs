@@ -1,4 +1,4 @@
-//! The interface: a session with a back end, and the queue pairs it serves.
+//! The interface: a session with a back end, and its queue pairs.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,17 +24,17 @@ use crate::pair::QueuePair;
 use crate::receive::{Format, Receive};
 use crate::transmit::{Transmit, TransmitPlan};
 
-/// How long a back end may take to stop one ring when the interface is dropped.
+/// Longest time for a back end to stop one ring when the interface is dropped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How the session is.
+/// State of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// The back end is there.
     Connected,
     /// The back end reported an error of a ring on its error eventfd.
     RingFailed,
-    /// The back end closed the connection, or sent what nobody asked for.
+    /// The back end closed the connection, or sent an unexpected message.
     Disconnected,
 }
 
@@ -50,7 +50,7 @@ pub struct Vif {
     containers: bool,
     err: Event,
     pairs: Vec<QueuePair>,
-    /// What a back end that comes later needs to know.
+    /// Kept for the next back end.
     options: Options,
     pub(crate) memory: SharedMemory,
     pub(crate) rings: Vec<Served>,
@@ -65,7 +65,7 @@ pub(crate) struct Served {
     call: Event,
 }
 
-/// Where things of one pair are to be.
+/// Memory layout of one pair.
 struct PairPlan {
     rx_ring: Addresses,
     tx_ring: Addresses,
@@ -127,7 +127,7 @@ impl Served {
         Vring { index, config, base, at: self.at, kick: &self.kick, call: &self.call, err }
     }
 
-    /// `used.idx` of a split ring (virtio 1.2 §2.7.8).
+    /// Returns `used.idx` of a split ring (virtio 1.2 §2.7.8).
     fn used_index(&self, memory: &SharedMemory) -> u16 {
         let head = memory.memory.window(self.at.device, 4).expect("a ring is in the memory");
         head.load_acquire(2)
@@ -152,7 +152,7 @@ impl Vif {
     /// Connects to a back end that listens at `path`, and sets the session up.
     ///
     /// # Errors
-    /// [`VifError`]; what went wrong in the handshake names the step.
+    /// [`VifError`]; an error of the handshake names its step.
     pub fn connect(path: impl AsRef<Path>, options: &Options) -> Result<Self, VifError> {
         let path = path.as_ref();
         let stream = UnixStream::connect(path)
@@ -209,9 +209,10 @@ impl Vif {
         Ok(Self { front, mac, features, containers, err, pairs, options, memory, rings, log })
     }
 
-    /// Starts a session with a new back end, as QEMU does: rings continue where they stand. A split ring continues
-    /// at the used index in its memory. A packed ring's memory holds no such index: the back end gets the original
-    /// base and must know better. The queue pairs notice nothing.
+    /// Starts a session with a new back end, as QEMU does. Rings continue at their present
+    /// position. A split ring continues at the used index in its memory. A packed ring's memory
+    /// holds no such index: the back end gets the original base and must find the position itself.
+    /// The queue pairs notice nothing.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); the next back end may be tried.
@@ -234,24 +235,24 @@ impl Vif {
         Ok(())
     }
 
-    /// The queue pairs, in order, to be moved to the threads that use them. Empty the second time.
+    /// Returns the queue pairs, in order, for the threads that use them. Later calls return none.
     ///
-    /// They hold the interface's memory: it is unmapped when the last of them is dropped.
+    /// The pairs hold the interface's memory, which is unmapped when the last of them is dropped.
     pub fn queue_pairs(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.pairs)
     }
 
-    /// Its address.
+    /// Returns the interface's address.
     pub fn mac(&self) -> Mac {
         self.mac
     }
 
-    /// What was negotiated.
+    /// Returns the negotiated features.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// Whether the back end may put containers of several frames into receive buffers.
+    /// Returns whether the back end may put containers of several frames into receive buffers.
     pub fn containers(&self) -> bool {
         self.containers
     }
@@ -260,15 +261,15 @@ impl Vif {
     /// after a live migration.
     ///
     /// # Errors
-    /// What the back end said.
+    /// The back end's error.
     pub fn send_rarp(&mut self) -> Result<(), weir_vhost_user::FrontEndError> {
         self.front.send_rarp(self.mac.0)
     }
 
-    /// How the session is. Does not wait.
+    /// Returns the state of the session, without waiting.
     ///
     /// # Errors
-    /// What `poll` said.
+    /// The error of `poll`.
     pub fn health(&self) -> io::Result<Health> {
         let mut fds = [
             PollFd::new(&self.front, PollFlags::IN),
@@ -276,7 +277,7 @@ impl Vif {
         ];
         poll(&mut fds, Some(&Timespec::default()))?;
         Ok(if !fds[0].revents().is_empty() {
-            // Between requests there is nothing to read but the end.
+            // Between requests only the end of the connection is readable.
             Health::Disconnected
         } else if !fds[1].revents().is_empty() {
             Health::RingFailed

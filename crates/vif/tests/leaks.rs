@@ -1,5 +1,5 @@
-//! That an interface leaves nothing behind. Alone in its process, since it counts what the process
-//! has.
+//! An interface leaves nothing behind. The test is alone in its process, since it counts the
+//! process's resources.
 
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "driver/backend.rs"]
@@ -21,8 +21,8 @@ fn threads() -> usize {
     entries("/proc/self/task")
 }
 
-/// Descriptors, threads and mappings of interfaces, once there are as few threads as there are to
-/// be: a thread that was joined may stay in `/proc` for a moment.
+/// Counts descriptors, threads and mappings of interfaces, once the threads have gone down to the
+/// expected number. A joined thread may stay in `/proc` for a moment.
 fn held(but_threads: usize) -> [usize; 3] {
     let end = Instant::now() + Duration::from_secs(10);
     while threads() > but_threads && Instant::now() < end {
@@ -38,7 +38,7 @@ fn session(config: &Config, queues: usize) {
     let (backend, socket) = Backend::echo(config);
     if let Ok(mut vif) = Vif::over(socket, &options) {
         for mut pair in vif.queue_pairs() {
-            // In flight when the interface goes.
+            // In flight at the interface's end.
             pair.send(&[0; 60], &Offload::NONE).unwrap();
             pair.flush();
         }
@@ -50,10 +50,10 @@ fn refusing(request: Request) -> Config {
     Config { refuse: Some(request), ..Config::default() }
 }
 
-/// One test: two would see what the other holds.
+/// A single test, since two would see each other's resources.
 #[test]
 fn an_interface_that_ends_or_never_began_releases_everything() {
-    // The thread that unmaps guests' memory stays, once there has been any.
+    // The thread that unmaps guests' memory stays once it was started.
     let at_first = threads() + 1;
     session(&Config::default(), 1);
     let before = held(at_first);

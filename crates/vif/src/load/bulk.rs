@@ -1,6 +1,6 @@
 //! A TCP-like stream: real TCP/IPv4 segments, a sliding window, cumulative acknowledgements, and
-//! go-back-N after a timeout. No connection set-up and no congestion control: the window is all
-//! there is in flight.
+//! go-back-N after a timeout. There is no connection set-up and no congestion control: only the
+//! window limits the data in flight.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,27 +16,28 @@ use crate::pair::{QueuePair, WaitFor};
 use crate::receive::Frame;
 use crate::transmit::Body;
 
-/// Byte `n` of the stream is `n % PATTERN_LEN`: the receiver knows what any segment must hold,
-/// wherever it begins. Odd, so that it does not repeat with the frames.
+/// Period of the stream: byte `n` is `n % PATTERN_LEN`, so that the receiver knows the content of
+/// any segment. The period is odd, so that it does not repeat with the frames.
 const PATTERN_LEN: usize = 251;
 /// Most bytes of an IPv4 packet.
 const IPV4_PACKET_MAX: usize = 65_535;
 /// Smallest MTU (RFC 791: every host takes a datagram of 576 bytes).
 const MTU_MIN: usize = 576;
 
-/// How the stream is to be; both ends are given the same.
+/// Options of the stream, the same for both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Most bytes in flight; a segment at least.
+    /// Most bytes in flight; at least one segment.
     pub window_bytes: u64,
-    /// MTU that the segments fit: 576 to 65535. With `HOST_TSO4` the frames that are sent are of
-    /// up to 64 KiB all the same.
+    /// MTU of the segments, 576 to 65535. With `HOST_TSO4` the sender hands over frames of up to 64
+    /// KiB all the same.
     pub mtu: u16,
-    /// After so long without an acknowledgement everything in flight is sent again.
+    /// Time without an acknowledgement after which everything in flight is sent again.
     pub retransmit_timeout: Duration,
-    /// The receiver acknowledges after so many segments, and when it has seen all there are.
+    /// Number of segments per acknowledgement. The receiver also acknowledges when no more segments
+    /// wait.
     pub ack_every: u32,
-    /// Whether the receiver compares every byte of payload.
+    /// Compares every byte of payload at the receiver.
     pub verify_payload: bool,
 }
 
@@ -53,7 +54,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Bytes of payload of a segment.
+    /// Returns the payload of a segment (bytes).
     fn mss(&self) -> Result<u16, LoadError> {
         let mtu = usize::from(self.mtu);
         if mtu < MTU_MIN {
@@ -68,22 +69,23 @@ impl Options {
     }
 }
 
-/// `len` bytes of the stream from an offset that is a multiple of [`PATTERN_LEN`].
+/// Returns `len` bytes of the stream from an offset that is a multiple of [`PATTERN_LEN`].
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n % PATTERN_LEN) as u8).collect()
 }
 
-/// Where the byte at `offset` of the stream is in a [`pattern`].
+/// Returns the position in a [`pattern`] of the byte at `offset` of the stream.
 fn in_pattern(offset: u64) -> usize {
     (offset % PATTERN_LEN as u64) as usize
 }
 
-/// How far `number`, a TCP sequence number, is ahead of the stream's `offset`; negative: behind.
+/// Returns how far `number`, a TCP sequence number, is ahead of the stream's `offset` (bytes);
+/// negative: behind.
 fn ahead(offset: u64, number: u32) -> i64 {
     i64::from(number.wrapping_sub(offset as u32) as i32)
 }
 
-/// Sends the stream until `stop`. Its latencies are those from a frame to its acknowledgement.
+/// Sends the stream until `stop`. Latencies are from a frame to its acknowledgement.
 pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut sender = Sender::new(pair, flow, options, stats)?;
@@ -99,21 +101,21 @@ pub(super) struct Sender<'s> {
     stats: &'s LoadStats,
     window_bytes: u64,
     retransmit_timeout: Duration,
-    /// Bytes of payload of a frame.
+    /// Payload of a frame (bytes).
     frame_payload: usize,
-    /// The payload, in the pair's memory and here.
+    /// The payload in the pair's memory, and a copy.
     body: Body,
     pattern: Vec<u8>,
     offload: Offload,
-    /// Offset of the first byte that is not acknowledged.
+    /// Offset of the first byte without an acknowledgement.
     una: u64,
     /// Offset of the next byte to send.
     next: u64,
-    /// Highest `next` there was: what is sent below it is sent again.
+    /// Highest `next` so far; bytes below it are retransmissions.
     sent_max: u64,
-    /// When `una` moved, or everything was sent again.
+    /// Time of the last advance of `una`, or of the last retransmission.
     progress: Instant,
-    /// Ends of frames that were sent once, and when.
+    /// End and time of each frame that was sent once.
     sent_at: VecDeque<(u64, Instant)>,
     scratch: Vec<u8>,
 }
@@ -160,7 +162,7 @@ impl<'s> Sender<'s> {
         })
     }
 
-    /// Sends what it may, then sleeps until there is something to do, and for `time` at most.
+    /// Sends as much as allowed, then sleeps until there is work, for `time` at most.
     pub(super) fn go_on(&mut self, time: Duration) -> Result<(), LoadError> {
         self.take_acks();
         self.check_timeout();
@@ -182,7 +184,7 @@ impl<'s> Sender<'s> {
                 Ok(Segment { ack, .. }) => {
                     self.stats.counters.rx_frames.add(1);
                     let acked = una.saturating_add_signed(ahead(una, ack).max(0));
-                    // An acknowledgement of what was never sent is a lie or a leftover.
+                    // An acknowledgement of bytes that were never sent is a lie or a leftover.
                     if acked <= self.sent_max {
                         una = acked;
                     }
@@ -217,18 +219,19 @@ impl<'s> Sender<'s> {
         self.retransmit_timeout.saturating_sub(self.progress.elapsed())
     }
 
-    /// Goes back to the first byte that is not acknowledged if that takes too long.
+    /// Goes back to the first unacknowledged byte after a timeout.
     fn check_timeout(&mut self) {
         if self.next > self.una && self.progress.elapsed() >= self.retransmit_timeout {
             self.next = self.una;
             self.progress = Instant::now();
-            // Which of two transmissions is acknowledged is not to be known (RFC 6298 §3).
+            // The sender cannot know which of two transmissions an acknowledgement means (RFC 6298
+            // §3).
             self.sent_at.clear();
             self.stats.counters.timeouts.add(1);
         }
     }
 
-    /// Sends what the window allows; `false` when the ring is full before.
+    /// Sends as much as the window allows; returns `false` if the ring fills up before.
     fn fill_window(&mut self) -> Result<bool, LoadError> {
         let mut unflushed = 0;
         while self.next - self.una + self.frame_payload as u64 <= self.window_bytes {
@@ -237,7 +240,7 @@ impl<'s> Sender<'s> {
             }
             unflushed += self.frame_payload;
             if unflushed >= IPV4_PACKET_MAX / 2 {
-                // The device may begin while this side goes on.
+                // The device may begin while this thread goes on.
                 self.pair.flush();
                 unflushed = 0;
             }
@@ -245,7 +248,7 @@ impl<'s> Sender<'s> {
         Ok(true)
     }
 
-    /// Sends the next frame; `false` when the ring is full.
+    /// Sends the next frame; returns `false` if the ring is full.
     fn send_frame(&mut self) -> Result<bool, LoadError> {
         if self.next == self.una {
             self.progress = Instant::now();
@@ -281,8 +284,7 @@ impl<'s> Sender<'s> {
     }
 }
 
-/// Receives the stream until `stop`, and acknowledges it. Its sender must begin anew when this
-/// does.
+/// Receives the stream until `stop`, and acknowledges it. Sender and receiver must begin together.
 pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut receiver = Receiver::new(pair, flow, options, stats);
@@ -296,11 +298,11 @@ pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
 pub(super) struct Receiver<'r> {
     flow: &'r Flow,
     stats: &'r LoadStats,
-    /// What the payload must be, if that is to be compared.
+    /// Expected payload, if the receiver compares it.
     expected: Option<Vec<u8>>,
     /// Offset of the next byte of the stream.
     next: u64,
-    /// Where the gap is that was counted last.
+    /// Position of the gap that was counted last.
     gap_at: Option<u64>,
     /// Segments since the last acknowledgement.
     unacked: u32,
@@ -332,8 +334,8 @@ impl<'r> Receiver<'r> {
         }
     }
 
-    /// Takes at most one burst of frames, acknowledges what came, and sleeps where there is nothing
-    /// more; frames that are no right segments of the stream go to `other`.
+    /// Takes at most one burst of frames, acknowledges the segments, and sleeps if no frame is
+    /// left. Frames that are no valid segments of the stream go to `other`.
     pub(super) fn take_burst(
         &mut self,
         pair: &mut QueuePair,
@@ -379,7 +381,8 @@ impl<'r> Receiver<'r> {
                     counters.lost.add(1);
                 }
                 counters.reordered.add(1);
-                // Says at once where the stream is.
+                // Makes the next acknowledgement immediate, to tell the sender the stream's
+                // position.
                 self.unacked = self.ack_every;
             }
         }
@@ -397,7 +400,7 @@ impl<'r> Receiver<'r> {
         payload.is_some() && payload == expected.get(from..from + payload_len)
     }
 
-    /// Acknowledges what came; `false` when the ring is full.
+    /// Acknowledges the received segments; returns `false` if the ring is full.
     fn ack(&mut self, pair: &mut QueuePair) -> Result<bool, LoadError> {
         let (checksum, offload) = if self.partial {
             (Checksum::Partial, tcp_csum())

@@ -1,4 +1,4 @@
-//! The frames of the traffic: made here, and checked here when they arrive.
+//! Frames of the traffic: builds them, and checks them on arrival.
 
 use std::net::Ipv4Addr;
 
@@ -14,17 +14,18 @@ const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const TCP_LEN: usize = 20;
 const UDP_LEN: usize = 8;
-/// Where the TCP or UDP header starts.
+/// Offset of the TCP or UDP header.
 const TRANSPORT: usize = ETHERNET_LEN + IPV4_LEN;
-/// Bytes of all headers of a TCP frame.
+/// Length of all headers of a TCP frame (bytes).
 pub(super) const TCP_HEADERS_LEN: usize = TRANSPORT + TCP_LEN;
-/// Bytes of all headers of a UDP frame.
+/// Length of all headers of a UDP frame (bytes).
 pub(super) const UDP_HEADERS_LEN: usize = TRANSPORT + UDP_LEN;
-/// Bytes of IP and TCP headers: what an MTU is more than a payload.
+/// Length of IP and TCP headers (bytes): an MTU less its payload.
 pub(super) const TCP_OVERHEAD: usize = IPV4_LEN + TCP_LEN;
-/// Shortest frame on a real wire, without its checksum; shorter ones may be padded to it.
+/// Shortest frame on a real wire, without its checksum. Shorter frames may be padded to this
+/// length.
 const WIRE_FRAME_MIN: usize = 60;
-/// Sequence number and time stamp at the beginning of a UDP payload.
+/// Length of the sequence number and time stamp at the beginning of a UDP payload.
 pub(super) const PROBE_LEN: usize = 16;
 pub(super) const PROBE_FRAME_MIN: usize = UDP_HEADERS_LEN + PROBE_LEN;
 /// Longest frame with a [`Probe`]: an MTU of 1500.
@@ -50,16 +51,16 @@ pub struct Station {
 pub struct Flow {
     /// This end.
     pub local: Station,
-    /// The other one.
+    /// The other end.
     pub remote: Station,
     /// TCP or UDP port of this end.
     pub local_port: u16,
-    /// TCP or UDP port of the other one.
+    /// TCP or UDP port of the other end.
     pub remote_port: u16,
 }
 
 impl Flow {
-    /// The same flow as seen from the other end.
+    /// Returns the same flow as seen from the other end.
     pub fn reversed(&self) -> Self {
         Self {
             local: self.remote,
@@ -69,7 +70,7 @@ impl Flow {
         }
     }
 
-    /// Ethernet and IPv4 headers for `transport_len` bytes of TCP or UDP.
+    /// Builds Ethernet and IPv4 headers for `transport_len` bytes of TCP or UDP.
     fn network_headers(&self, protocol: u8, transport_len: u16) -> [u8; TRANSPORT] {
         let mut bytes = [0; TRANSPORT];
         let (ethernet, ip) = bytes.split_at_mut(ETHERNET_LEN);
@@ -94,13 +95,13 @@ impl Flow {
 }
 
 impl Station {
-    /// A gratuitous ARP request (RFC 5227 §3: an ARP announcement).
+    /// Builds a gratuitous ARP request (RFC 5227 §3: an ARP announcement).
     pub(super) fn announcement(&self) -> [u8; 42] {
         let mut frame = [0; 42];
         frame[..6].copy_from_slice(&Mac::BROADCAST.0);
         frame[6..12].copy_from_slice(&self.mac.0);
         frame[12..14].copy_from_slice(&ethertype::ARP.to_be_bytes());
-        // Ethernet, IPv4, 6 and 4 bytes of address, request.
+        // Ethernet, IPv4, address lengths 6 and 4, request.
         frame[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
         frame[22..28].copy_from_slice(&self.mac.0);
         frame[28..32].copy_from_slice(&self.ip.octets());
@@ -109,26 +110,26 @@ impl Station {
     }
 }
 
-/// The checksum of a frame that is to be sent.
+/// The checksum of a frame to send.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Checksum {
-    /// Left to the device: the field gets the pseudo-header's sum.
+    /// Left to the device: the field holds the pseudo-header's sum.
     Partial,
-    /// Complete; with the sum of the payload.
+    /// Complete, from the sum of the payload.
     Complete(Sum),
 }
 
-/// What a frame with a partial TCP checksum asks for.
+/// Returns the offload of a frame with a partial TCP checksum.
 pub(super) fn tcp_csum() -> Offload {
     Offload::with_csum(CsumPartial { start: TRANSPORT as u16, offset: TCP_CSUM_OFFSET })
 }
 
-/// What a frame with a partial UDP checksum asks for.
+/// Returns the offload of a frame with a partial UDP checksum.
 pub(super) fn udp_csum() -> Offload {
     Offload::with_csum(CsumPartial { start: TRANSPORT as u16, offset: UDP_CSUM_OFFSET })
 }
 
-/// The header of a TCP GSO frame with segments of `mss` bytes.
+/// Returns the virtio header of a TCP GSO frame with segments of `mss` bytes.
 pub(super) fn tcp_gso(mss: u16) -> vnet::VnetHdr {
     vnet::VnetHdr {
         gso_type: vnet::GSO_TCPV4,
@@ -138,7 +139,7 @@ pub(super) fn tcp_gso(mss: u16) -> vnet::VnetHdr {
     }
 }
 
-/// Headers of a TCP segment with `payload_len` bytes.
+/// Builds the headers of a TCP segment with `payload_len` bytes.
 pub(super) fn tcp_headers(
     flow: &Flow,
     seq: u32,
@@ -163,7 +164,7 @@ pub(super) fn tcp_headers(
     bytes
 }
 
-/// What goes into the checksum field; `header` has zeros there.
+/// Returns the value of the checksum field; `header` has zeros there.
 fn transport_checksum(pseudo_header: Sum, header: &[u8], checksum: Checksum) -> u16 {
     match checksum {
         Checksum::Partial => pseudo_header.folded(),
@@ -176,16 +177,16 @@ fn transport_checksum(pseudo_header: Sum, header: &[u8], checksum: Checksum) -> 
     }
 }
 
-/// What a UDP packet of the traffic says.
+/// Content of a UDP packet of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Probe {
     /// Sequence number.
     pub(super) seq: u64,
-    /// When it was sent: monotonic clock, ns.
+    /// Time of sending (monotonic clock, ns).
     pub(super) time_ns: u64,
 }
 
-/// A UDP frame that is sent again and again with another [`Probe`].
+/// A UDP frame that is sent repeatedly, each time with another [`Probe`].
 #[derive(Debug)]
 pub(super) struct ProbeFrame {
     bytes: Vec<u8>,
@@ -194,8 +195,8 @@ pub(super) struct ProbeFrame {
 }
 
 impl ProbeFrame {
-    /// A frame of `len` bytes, [`PROBE_FRAME_MIN`] to [`PROBE_FRAME_MAX`]; its checksum is left to
-    /// the device if `partial`.
+    /// Builds a frame of `len` bytes, [`PROBE_FRAME_MIN`] to [`PROBE_FRAME_MAX`]. `partial` leaves
+    /// its checksum to the device.
     pub(super) fn new(flow: &Flow, len: usize, partial: bool) -> Self {
         let udp_len = (len - TRANSPORT) as u16;
         let mut bytes = vec![0; len];
@@ -214,7 +215,7 @@ impl ProbeFrame {
         frame
     }
 
-    /// The frame with `probe`, and what it asks of the device.
+    /// Returns the frame with `probe`, and its offload.
     pub(super) fn with(&mut self, probe: Probe) -> (&[u8], &Offload) {
         let payload = &mut self.bytes[UDP_HEADERS_LEN..];
         payload[..8].copy_from_slice(&probe.seq.to_be_bytes());
@@ -229,7 +230,7 @@ impl ProbeFrame {
         (&self.bytes, &self.offload)
     }
 
-    /// Bytes of its UDP payload.
+    /// Returns the length of the UDP payload (bytes).
     pub(super) fn payload_len(&self) -> u64 {
         (self.bytes.len() - UDP_HEADERS_LEN) as u64
     }
@@ -245,32 +246,32 @@ impl ProbeFrame {
 pub(super) struct Segment {
     pub(super) seq: u32,
     pub(super) ack: u32,
-    /// Where the payload begins in the frame.
+    /// Offset of the payload in the frame.
     pub(super) payload_at: usize,
-    /// Bytes of it.
+    /// Length of the payload (bytes).
     pub(super) payload_len: usize,
 }
 
-/// Why a frame does not count.
+/// Reason why a frame does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rejected {
-    /// It is none of the flow's.
+    /// The frame does not belong to the flow.
     Unrelated,
-    /// It is one, and wrong.
+    /// The frame belongs to the flow, and is wrong.
     Invalid,
 }
 
-/// A received frame whose headers were found right.
+/// A received frame with valid headers.
 struct Checked {
     head: [u8; HEAD_LEN],
     transport: Transport,
-    /// Bytes of TCP or UDP header and payload.
+    /// Length of TCP or UDP header and payload (bytes).
     transport_len: usize,
 }
 
-/// Checks that a frame came over `flow` with TCP or UDP (`protocol`), and that lengths, IP checksum, virtio header
-/// and TCP or UDP checksum are right. A frame whose checksum is complete is copied to `scratch` and summed, as a
-/// network stack would.
+/// Checks that a frame came over `flow` with TCP or UDP (`protocol`), and that lengths, IP
+/// checksum, virtio header and TCP or UDP checksum are right. A frame with a complete checksum is
+/// copied to `scratch` and summed, as a network stack would do.
 fn check(
     frame: &Frame<'_>,
     flow: &Flow,
@@ -333,12 +334,12 @@ fn check(
     Ok(Checked { head, transport: layers.transport, transport_len })
 }
 
-/// The 32-bit field at `at`.
+/// Returns the 32-bit field at `at`.
 fn be32(head: &[u8; HEAD_LEN], at: usize) -> Option<u32> {
     head.get(at..)?.first_chunk().copied().map(u32::from_be_bytes)
 }
 
-/// The 64-bit field at `at`.
+/// Returns the 64-bit field at `at`.
 fn be64(head: &[u8; HEAD_LEN], at: usize) -> Option<u64> {
     head.get(at..)?.first_chunk().copied().map(u64::from_be_bytes)
 }
@@ -365,7 +366,7 @@ pub(super) fn segment(
     read().ok_or(Rejected::Invalid)
 }
 
-/// Reads a probe of `flow`, and how many bytes of payload came with it.
+/// Reads a probe of `flow`. Returns it with the length of its payload (bytes).
 pub(super) fn probe(
     frame: &Frame<'_>,
     flow: &Flow,
@@ -386,8 +387,8 @@ pub(super) fn probe(
     Ok((probe, payload_len as u64))
 }
 
-/// The sequence number of what is taken for a probe without a look at its headers, and how many bytes
-/// of payload came with it; `None` of a frame that is too short for one.
+/// Returns the sequence number of a frame that is taken for a probe without a look at its headers,
+/// with the length of its payload (bytes). Returns `None` if the frame is too short for a probe.
 pub(super) fn sequence_number(frame: &Frame<'_>) -> Option<(u64, u64)> {
     let mut front = [0; PROBE_FRAME_MIN];
     let payload_len = frame.len.checked_sub(UDP_HEADERS_LEN)?;

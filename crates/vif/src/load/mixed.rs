@@ -1,5 +1,5 @@
-//! A TCP-like stream and small packets at a rate, on the same queues: what suits the one may hold up
-//! the other.
+//! A TCP-like stream and small packets at a rate, on the same queues. A setting that suits one of
+//! them may hold up the other.
 
 use std::time::Instant;
 
@@ -8,25 +8,25 @@ use super::schedule::{Gaps, Schedule};
 use super::small::{Delays, probe_frame};
 use super::{BURST, End, LoadError, STOP_POLL, bulk, now_ns, sent, stopped};
 
-/// How the traffic is to be; both ends are given the same.
+/// Options of the traffic, the same for both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// The stream.
     pub stream: bulk::Options,
-    /// Bytes of a small packet's frame, 58 to 1514.
+    /// Length of a small packet's frame (bytes), 58 to 1514.
     pub frame_bytes: usize,
-    /// Small packets a second, evenly.
+    /// Small packets a second, evenly spaced.
     pub packets_per_s: u64,
 }
 
 impl Default for Options {
-    /// 5,000 packets of 64 bytes.
+    /// 5,000 packets of 64 bytes a second.
     fn default() -> Self {
         Self { stream: bulk::Options::default(), frame_bytes: 64, packets_per_s: 5000 }
     }
 }
 
-/// Sends both until `stop`.
+/// Sends stream and packets until `stop`.
 pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut frame = probe_frame(pair, flow, options.frame_bytes, true)?;
@@ -37,7 +37,7 @@ pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
         let due = schedule.due(start.elapsed()).min(next + BURST as u64);
         while next < due {
             let (bytes, offload) = frame.with(Probe { seq: next, time_ns: now_ns() });
-            // A full ring has the stream's frames in it: the packet goes with the next look.
+            // A full ring holds the stream's frames; the packet goes at the next look.
             if !sent(stream.pair.send(bytes, offload))? {
                 break;
             }
@@ -50,8 +50,8 @@ pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Receives both until `stop`, acknowledges the stream, and records how long each small packet was on
-/// its way.
+/// Receives stream and packets until `stop`, acknowledges the stream, and records each small
+/// packet's latency.
 pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut stream = bulk::Receiver::new(pair, flow, &options.stream, stats);

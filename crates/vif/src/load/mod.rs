@@ -7,12 +7,12 @@
 //! | [`pingpong`] | UDP requests and their responses, one at a time or at a rate | round-trip time |
 //! | [`mixed`] | a stream and small packets on the same queues | the effect of one on the other |
 //!
-//! Each endpoint is a function over an [`End`]. It runs in a thread of its own until a flag stops it, and sleeps in
-//! [`QueuePair::wait`] without work. Meanwhile any thread may read its [`LoadStats`], and the
-//! [counters](QueuePair::counters) of its queue pair for calls and kicks.
+//! Each endpoint is a function over an [`End`]. It runs in a thread of its own until a flag stops
+//! it, and sleeps in [`QueuePair::wait`] without work. Meanwhile any thread may read its
+//! [`LoadStats`], and the [counters](QueuePair::counters) of its queue pair for calls and kicks.
 //!
-//! Sequence numbers and time stamps are real, so losses and delays show. Times are of the monotonic clock: both
-//! endpoints may be in different processes of one machine.
+//! Sequence numbers and time stamps show losses and delays. Times are of the monotonic clock, so
+//! both endpoints may be in different processes of one machine.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,47 +36,47 @@ pub mod small;
 
 pub use frames::{Flow, Station};
 
-/// How often a sleeping endpoint looks whether it is to stop.
+/// Interval at which a sleeping endpoint checks its stop flag.
 const STOP_POLL: Duration = Duration::from_millis(50);
-/// Largest latency that is recorded as it is, ns; longer ones count as this.
+/// Largest latency recorded (ns); longer ones count as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Significant decimal digits of recorded latencies.
 const LATENCY_DIGITS: u8 = 3;
-/// Frames that are handled before the endpoint publishes, kicks and looks at the clock.
+/// Frames between two publications, kicks and looks at the clock.
 const BURST: usize = 32;
 
 counters! {
-    /// Live counters of an endpoint; see [`LoadSnapshot`] for what they mean.
+    /// Live counters of an endpoint; [`LoadSnapshot`] explains them.
     LoadCounters,
-    /// Counters of an endpoint at one moment. Bytes are payload: what TCP or UDP carries.
+    /// Counters of an endpoint at one moment. Bytes are payload of TCP or UDP.
     LoadSnapshot {
         /// Frames of the traffic sent; a GSO frame counts once.
         tx_frames,
-        /// Bytes of payload sent, again where they were sent again.
+        /// Payload sent (bytes), including retransmissions.
         tx_bytes,
-        /// Frames of the traffic received and found right.
+        /// Valid frames of the traffic received.
         rx_frames,
-        /// Bytes of payload received; of a stream, in order and once.
+        /// Payload received (bytes); of a stream, only in order and once.
         rx_bytes,
-        /// Frames that did not come; of a stream, gaps that the receiver saw.
+        /// Frames that did not arrive; of a stream, gaps that the receiver saw.
         lost,
-        /// Frames that came after a later one; of a stream, those that were not next in turn.
+        /// Frames that arrived after a later one; of a stream, frames out of order.
         reordered,
-        /// Frames sent again.
+        /// Retransmitted frames.
         retransmitted,
-        /// Times that the other side did not answer in time.
+        /// Timeouts of the other side's answers.
         timeouts,
         /// Frames of the traffic with wrong lengths, checksums, headers or payload.
         invalid,
         /// Other frames: broadcasts, floods.
         unrelated,
-        /// Differences between the delays of successive packets, whichever of them is the longer: their
-        /// sum, ns. For each packet it is the jitter (RFC 3550 §6.4.1), not smoothed.
+        /// Sum of the absolute differences between the delays of successive packets (ns). Divided
+        /// by packets it is the jitter (RFC 3550 §6.4.1), not smoothed.
         delay_change_ns,
     }
 }
 
-/// What an endpoint measures, shared with whoever displays it.
+/// Measurements of an endpoint, shared with their reader.
 #[derive(Debug)]
 pub struct LoadStats {
     counters: LoadCounters,
@@ -93,22 +93,22 @@ impl Default for LoadStats {
 }
 
 impl LoadStats {
-    /// All counters, each as it is now.
+    /// Returns the present value of every counter.
     pub fn snapshot(&self) -> LoadSnapshot {
         self.counters.snapshot()
     }
 
-    /// A copy of the latencies recorded until now, ns.
+    /// Returns a copy of the latencies recorded until now (ns).
     pub fn latency(&self) -> Histogram<u64> {
         self.latencies().clone()
     }
 
-    /// The latencies, to record a burst of them under one lock.
+    /// Locks the latencies, to record a burst of them.
     fn latencies(&self) -> MutexGuard<'_, Histogram<u64>> {
         self.latency.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a frame that is not of the traffic, or not as it should be.
+    /// Counts a frame that is unrelated or invalid.
     fn reject(&self, rejected: frames::Rejected) {
         match rejected {
             frames::Rejected::Unrelated => self.counters.unrelated.add(1),
@@ -117,39 +117,39 @@ impl LoadStats {
     }
 }
 
-/// Why an endpoint gave up.
+/// Reason why an endpoint gave up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Sleeping failed.
     #[error("cannot wait for the device: {0}")]
     Wait(#[from] io::Error),
-    /// A frame was refused for another reason than a full ring.
+    /// A send failed for another reason than a full ring.
     #[error("cannot send: {0}")]
     Send(SendError),
     /// The payload does not fit the transmit buffers.
     #[error("a payload of {bytes} bytes does not fit the queue pair's transmit buffers")]
     Body {
-        /// Bytes.
+        /// Length of the payload.
         bytes: usize,
     },
-    /// A frame size that is none.
+    /// A frame size is out of bounds.
     #[error("{what} of {bytes} bytes: not {min} to {max}")]
     Size {
-        /// What has that size.
+        /// The object with that size.
         what: &'static str,
-        /// Bytes asked for.
+        /// The size requested.
         bytes: usize,
-        /// Fewest.
+        /// The least size.
         min: usize,
-        /// Most.
+        /// The largest size.
         max: usize,
     },
-    /// The headers that were made don't agree with their offload.
+    /// The generated headers contradict their offload.
     #[error("cannot build a GSO frame: {0}")]
     Offload(#[from] OffloadError),
 }
 
-/// Whether the frame was sent; `false` when the ring is full.
+/// Returns whether the frame was sent; `false` means a full ring.
 fn sent(result: Result<(), SendError>) -> Result<bool, LoadError> {
     match result {
         Ok(()) => Ok(true),
@@ -161,20 +161,21 @@ fn sent(result: Result<(), SendError>) -> Result<bool, LoadError> {
 /// One end of the traffic.
 #[derive(Debug)]
 pub struct End<'e> {
-    /// The queue pair that the end's thread works with.
+    /// The queue pair of the end's thread.
     pub pair: &'e mut QueuePair,
     /// The flow, as seen from this end.
     pub flow: &'e Flow,
-    /// What the end measures.
+    /// The end's measurements.
     pub stats: &'e LoadStats,
-    /// Set by another thread to end the traffic.
+    /// Stop flag, set by another thread.
     pub stop: &'e AtomicBool,
 }
 
 impl End<'_> {
-    /// Tells the switch, by a gratuitous ARP, where the station is: frames to it are not flooded.
+    /// Announces the station to the switch, by a gratuitous ARP, so that frames to it are not
+    /// flooded.
     fn announce(self) -> Result<Self, LoadError> {
-        // A full ring at this point is no reason to fail: traffic tells the switch as well.
+        // A full ring is no failure here: traffic announces the station as well.
         sent(self.pair.send(&self.flow.local.announcement(), &Offload::NONE))?;
         self.pair.flush();
         Ok(self)
@@ -185,7 +186,7 @@ fn stopped(stop: &AtomicBool) -> bool {
     stop.load(Ordering::Relaxed)
 }
 
-/// The monotonic clock, ns.
+/// Returns the time of the monotonic clock (ns).
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

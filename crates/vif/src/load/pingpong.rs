@@ -8,14 +8,14 @@ use super::small::probe_frame;
 use super::{BURST, End, LoadError, LoadStats, STOP_POLL, now_ns, sent, stopped};
 use crate::pair::{QueuePair, WaitFor};
 
-/// How the requests are to be.
+/// Options of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of a request's frame, 58 to 1514.
+    /// Length of a request's frame (bytes), 58 to 1514.
     pub frame_bytes: usize,
     /// Pause between a response and the next request.
     pub pause: Duration,
-    /// A response that takes longer counts as lost.
+    /// Time after which a response counts as lost.
     pub timeout: Duration,
 }
 
@@ -70,8 +70,8 @@ pub fn request(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Sends `rate` requests a second until `stop`, evenly, whatever became of those before, and records the round-trip time
-/// of each that is answered.
+/// Sends `rate` requests a second until `stop`, evenly spaced, whether or not earlier ones were
+/// answered. Records the round-trip time of each response.
 pub fn request_at(end: End<'_>, options: &Options, rate: u64) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut frame = probe_frame(pair, flow, options.frame_bytes, true)?;
@@ -82,7 +82,7 @@ pub fn request_at(end: End<'_>, options: &Options, rate: u64) -> Result<(), Load
         while seq < due {
             let (bytes, offload) = frame.with(Probe { seq, time_ns: now_ns() });
             seq += 1;
-            // A request that finds the ring full is lost, as the counters say.
+            // A request that finds the ring full counts as lost.
             if sent(pair.send(bytes, offload))? {
                 stats.counters.tx_frames.add(1);
                 stats.counters.tx_bytes.add(frame.payload_len());
@@ -105,7 +105,7 @@ pub fn request_at(end: End<'_>, options: &Options, rate: u64) -> Result<(), Load
     Ok(())
 }
 
-/// The bytes of the response to `request`, if it is among the frames received.
+/// Looks for the response to `request` among the received frames. Returns its payload (bytes).
 fn response(
     pair: &mut QueuePair,
     flow: &Flow,
@@ -116,7 +116,7 @@ fn response(
     loop {
         match pair.recv(|frame| probe(frame, flow, scratch))? {
             Ok((seen, payload_len)) if seen == request => return Some(payload_len),
-            // The answer to a request that was given up.
+            // The response to a request that was given up.
             Ok(_) => stats.counters.reordered.add(1),
             Err(rejected) => stats.reject(rejected),
         }
@@ -141,7 +141,7 @@ pub fn respond(end: End<'_>) -> Result<(), LoadError> {
             stats.counters.rx_frames.add(1);
             stats.counters.rx_bytes.add(payload_len);
             let (frame, offload) = answer.with(request);
-            // An answer that finds the ring full is lost, as the other side will see.
+            // A response that finds the ring full is lost, and the other side counts it.
             if sent(pair.send(frame, offload))? {
                 stats.counters.tx_frames.add(1);
                 stats.counters.tx_bytes.add(answer.payload_len());

@@ -1,35 +1,35 @@
-//! When packets that have a rate are due.
+//! Due times of packets at a rate.
 
 use std::time::Duration;
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
-/// The shortest mean gap (s): no sender keeps up with more than a packet each nanosecond.
+/// Shortest mean gap (s): no sender keeps up with more than a packet each nanosecond.
 const GAP_S_MIN: f64 = 1e-9;
 
-/// How packets follow each other.
+/// Distribution of the gaps between packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gaps {
-    /// All alike.
+    /// Equal gaps.
     Even,
-    /// Exponentially distributed: arrivals of a Poisson process, the same ones each time.
+    /// Exponentially distributed gaps (a Poisson process), the same ones in each run.
     Random,
 }
 
-/// How many packets are due, as time goes on.
+/// The number of packets due, as a function of time.
 #[derive(Debug)]
 pub(super) struct Schedule {
     gaps: Gaps,
     mean_gap_s: f64,
     random: SplitMix64,
     due: u64,
-    /// When the next one is (s).
+    /// Due time of the next packet (s).
     next_at_s: f64,
 }
 
 impl Schedule {
-    /// `rate` packets a second, one at least.
+    /// Returns a schedule of `rate` packets a second, at least one.
     pub(super) fn new(rate: u64, gaps: Gaps) -> Self {
         let mean_gap_s = (1.0 / rate.max(1) as f64).max(GAP_S_MIN);
         let mut schedule =
@@ -38,7 +38,8 @@ impl Schedule {
         schedule
     }
 
-    /// Packets that are due `elapsed` after the beginning, which is no less than last time.
+    /// Returns the number of packets due `elapsed` after the beginning. `elapsed` must not
+    /// decrease.
     pub(super) fn due(&mut self, elapsed: Duration) -> u64 {
         let elapsed_s = elapsed.as_secs_f64();
         while self.next_at_s <= elapsed_s {
@@ -48,7 +49,7 @@ impl Schedule {
         self.due
     }
 
-    /// When the first is due that was not yet, from the beginning.
+    /// Returns the due time of the next packet, from the beginning.
     pub(super) fn next_at(&self) -> Duration {
         Duration::from_secs_f64(self.next_at_s)
     }
@@ -61,9 +62,9 @@ impl Schedule {
     }
 }
 
-/// A number above 0, and at most 1.
+/// Returns a number above 0, and at most 1.
 fn unit(random: &mut SplitMix64) -> f64 {
-    // 53 bits are all that the fraction has.
+    // 53 bits fill the fraction.
     ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
@@ -89,12 +90,12 @@ mod tests {
             let at = schedule.next_at();
             gaps.push((at - last).as_secs_f64());
             last = at;
-            // Its nanoseconds are rounded.
+            // The schedule rounds to nanoseconds.
             schedule.due(at + Duration::from_nanos(1));
         }
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         assert!((mean / 1e-3 - 1.0).abs() < 0.02, "{mean}");
-        // Of gaps without memory, 1 / e are longer than the mean.
+        // Of exponential gaps, a share of 1 / e is longer than the mean.
         let longer = gaps.iter().filter(|gap| **gap > 1e-3).count() as f64 / gaps.len() as f64;
         assert!((longer - (-1.0_f64).exp()).abs() < 0.01, "{longer}");
     }

@@ -14,34 +14,34 @@ use crate::pair::{QueuePair, WaitFor};
 
 /// Shortest frame of this traffic, and of requests.
 pub const FRAME_BYTES_MIN: usize = PROBE_FRAME_MIN;
-/// Longest.
+/// Longest frame of this traffic, and of requests.
 pub const FRAME_BYTES_MAX: usize = PROBE_FRAME_MAX;
-/// After so long without feedback the packets in flight are given up.
+/// Time without feedback after which the packets in flight are given up.
 const FEEDBACK_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// How many packets there are to be.
+/// Number of packets to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// So many a second, evenly, whatever becomes of them.
+    /// Packets a second, evenly spaced, whatever becomes of them.
     PerSecond(u64),
-    /// The same at random times (a Poisson process): the gaps are those of many senders together.
+    /// Packets a second at random times (a Poisson process), like those of many senders together.
     Random(u64),
-    /// As many as go through with at most so many in flight.
+    /// As many as possible, with at most this number in flight.
     Window(u32),
 }
 
-/// How the packets are to be; both ends are given the same.
+/// Options of the packets, the same for both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of a frame, 58 to 1514.
+    /// Length of a frame (bytes), 58 to 1514.
     pub frame_bytes: usize,
-    /// How many.
+    /// Rate of the packets.
     pub rate: Rate,
-    /// Whether the checksum is left to the device, if it does that. Otherwise the sender completes it,
-    /// and frames ask nothing of the device.
+    /// Leaves the checksum to the device, if the device supports that. Otherwise the sender
+    /// completes it, and frames need no offload.
     pub partial_checksum: bool,
-    /// Whether the receiver checks each packet and records its time. Otherwise it reads its sequence
-    /// number and nothing else, so that what is measured is the way there.
+    /// Makes the receiver check each packet and record its latency. Otherwise the receiver reads
+    /// only sequence numbers, so that a measurement shows the cost of the way there.
     pub verify: bool,
 }
 
@@ -53,14 +53,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// A packet over `flow`.
+    /// Builds a packet over `flow`.
     fn frame(&self, pair: &QueuePair, flow: &Flow) -> Result<ProbeFrame, LoadError> {
         probe_frame(pair, flow, self.frame_bytes, self.partial_checksum)
     }
 }
 
-/// A frame of `len` bytes to be sent over `flow`, its checksum left to the device if that is wanted
-/// (`partial`) and negotiated.
+/// Builds a frame of `len` bytes over `flow`. The device completes its checksum if `partial` and
+/// negotiated.
 pub(super) fn probe_frame(
     pair: &QueuePair,
     flow: &Flow,
@@ -146,7 +146,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Sends at most `count` packets, and no more than one burst; `false` when the ring is full.
+    /// Sends at most `count` packets, and at most one burst; returns `false` if the ring is full.
     fn burst(&mut self, count: u64) -> Result<bool, LoadError> {
         let count = count.min(BURST as u64);
         let mut room = true;
@@ -167,7 +167,7 @@ impl Sender<'_> {
         Ok(room)
     }
 
-    /// The highest sequence number the receiver says it waits for, if it said anything.
+    /// Returns the highest sequence number in the receiver's feedback, if there was any.
     fn feedback(&mut self) -> Option<u64> {
         let mut highest = None;
         loop {
@@ -184,8 +184,8 @@ impl Sender<'_> {
     }
 }
 
-/// Receives packets until `stop`: counts those lost and reordered, and records how long each was
-/// on its way.
+/// Receives packets until `stop`. Counts lost and reordered ones, and records each packet's
+/// latency.
 pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     let End { pair, flow, stats, stop } = end.announce()?;
     let mut answer = Options { frame_bytes: PROBE_FRAME_MIN, ..*options }.frame(pair, flow)?;
@@ -200,7 +200,7 @@ pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
         };
         if came > 0 && wants_feedback {
             let (frame, offload) = answer.with(Probe { seq: order.next, time_ns: now_ns() });
-            // When the ring is full the answers before this one are still on their way.
+            // Earlier answers are still on their way when the ring is full.
             if sent(pair.send(frame, offload))? {
                 pair.flush();
                 stats.counters.tx_frames.add(1);
@@ -213,7 +213,7 @@ pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Takes at most one burst; how many frames that was, of whatever kind.
+/// Takes at most one burst. Returns the number of its frames, of whatever kind.
 fn receive_burst(
     pair: &mut QueuePair,
     flow: &Flow,
@@ -238,7 +238,7 @@ fn receive_burst(
     BURST
 }
 
-/// The same with no look at anything but sequence numbers.
+/// Does the same, but reads only sequence numbers.
 fn count_burst(pair: &mut QueuePair, stats: &LoadStats, order: &mut Order) -> usize {
     for came in 0..BURST {
         match pair.recv(sequence_number) {
@@ -254,15 +254,15 @@ fn count_burst(pair: &mut QueuePair, stats: &LoadStats, order: &mut Order) -> us
     BURST
 }
 
-/// How long packets were on their way.
+/// Delays of packets.
 #[derive(Debug, Default)]
 pub(super) struct Delays {
-    /// The last one's time (ns).
+    /// Delay of the last packet (ns).
     last_ns: Option<u64>,
 }
 
 impl Delays {
-    /// The time of a packet that has just come (ns).
+    /// Returns the delay of a packet that has just arrived (ns).
     pub(super) fn take(&mut self, probe: &Probe, stats: &LoadStats) -> u64 {
         let delay_ns = now_ns().saturating_sub(probe.time_ns);
         let last_ns = self.last_ns.replace(delay_ns).unwrap_or(delay_ns);
@@ -271,18 +271,18 @@ impl Delays {
     }
 }
 
-/// The order of sequence numbers.
+/// Tracks the order of sequence numbers.
 #[derive(Debug, Default)]
 struct Order {
-    /// One more than the highest seen.
+    /// Highest number seen, plus one.
     next: u64,
-    /// Skipped, and not seen later.
+    /// Numbers that were skipped and not seen later.
     missing: u64,
 }
 
 impl Order {
-    /// Takes the next number. One that was skipped before counts as lost until it comes, and as
-    /// reordered then; one that comes twice can't be told from it and counts so too.
+    /// Takes the next number. A skipped number counts as lost until it arrives, and as reordered
+    /// then. A duplicate cannot be told from it, and counts the same.
     fn take(&mut self, seq: u64, stats: &LoadStats) {
         let counters = &stats.counters;
         match seq.checked_sub(self.next) {

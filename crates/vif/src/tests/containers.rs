@@ -7,12 +7,12 @@ use weir_wire::container::{Builder, RECORD_LEN};
 
 use super::*;
 
-/// A bench where containers were negotiated.
+/// Builds a bench that negotiated containers.
 fn unpacking() -> Bench {
     Bench::with(Features::VERSION_1 | Features::MRG_RXBUF, true)
 }
 
-/// What a device writes for these frames, with their own virtio header where they have one.
+/// Builds the device's bytes for these frames, each with its own virtio header if it has one.
 fn container(frames: &[(Vec<u8>, Option<VnetHdr>)]) -> Vec<u8> {
     let mut bytes = vec![0xee; BUFFER_BYTES as usize];
     let mut builder = Builder::new(bytes.len());
@@ -29,7 +29,7 @@ fn container(frames: &[(Vec<u8>, Option<VnetHdr>)]) -> Vec<u8> {
     bytes
 }
 
-/// Frames of these lengths, each filled with its number.
+/// Builds frames of these lengths, each filled with its number.
 fn plain(lengths: impl IntoIterator<Item = usize>) -> Vec<(Vec<u8>, Option<VnetHdr>)> {
     lengths.into_iter().enumerate().map(|(i, len)| (vec![i as u8; len], None)).collect()
 }
@@ -45,7 +45,7 @@ impl Bench {
         self.rx.publish();
     }
 
-    /// Buffers that the device can have now.
+    /// Returns the number of buffers that the device can have now.
     pub(super) fn offered(&mut self) -> u16 {
         self.pair.wait(crate::WaitFor::Receive, std::time::Duration::ZERO).unwrap();
         self.rx.refill().unwrap();
@@ -88,7 +88,7 @@ fn the_buffer_of_a_container_stays_here_until_its_last_frame() {
     bench.receive_bytes(&container(&plain([60, 60, 60])));
     for left in [2, 1, 0] {
         assert_eq!(bench.pair.recv(|frame| frame.len), Some(60));
-        // A driver that stops in between is told that there is more.
+        // A driver that stops in between still learns that more frames are there.
         let zero = std::time::Duration::ZERO;
         assert_eq!(bench.pair.wait(crate::WaitFor::Receive, zero).unwrap(), left > 0);
         assert_eq!(bench.offered(), if left > 0 { SIZE - 1 } else { SIZE });
@@ -102,7 +102,7 @@ fn a_damaged_container_is_dropped_whole() {
     let damage: [fn(&mut Vec<u8>); 5] = [
         |bytes| bytes.truncate(bytes.len() - 1),
         |bytes| bytes.push(0),
-        // One record more than there are, and the last one longer than the rest.
+        // One record too many, and a last record beyond the end.
         |bytes| bytes[2] += 1,
         |bytes| bytes[12 + 2 * 64] += 4,
         // More than one buffer.
@@ -115,7 +115,7 @@ fn a_damaged_container_is_dropped_whole() {
         bench.receive_bytes(&bytes);
         let missing = number == 4;
         if missing {
-            // The other buffer that it names.
+            // The other buffer that the header names.
             bench.receive(&[next(0)]);
         }
         bench.receive(&[first(1, 12 + 70)]);

@@ -1,4 +1,4 @@
-//! Segments that are merged again.
+//! Merging of segments.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn merging(containers: bool) -> Bench {
     bench
 }
 
-/// A large packet of a flow from `port`, as a sender with TSO makes it.
+/// Builds a large packet of a flow from `port`, like a sender with TSO.
 fn large(port: u16, seq: u32, payload_len: usize) -> Vec<u8> {
     let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     let ip_len = (HEADERS_LEN - 14 + payload_len) as u16;
@@ -51,7 +51,7 @@ fn large(port: u16, seq: u32, payload_len: usize) -> Vec<u8> {
     .concat()
 }
 
-/// The virtio header of a large packet.
+/// Returns the virtio header of a large packet.
 fn gso() -> VnetHdr {
     VnetHdr {
         flags: F_NEEDS_CSUM,
@@ -64,7 +64,7 @@ fn gso() -> VnetHdr {
     }
 }
 
-/// Its segments, with whole checksums.
+/// Cuts a large packet into segments with complete checksums.
 fn cut(packet: &[u8]) -> Vec<Vec<u8>> {
     let head = Head::copy_of(packet);
     let len = packet.len() as u32;
@@ -83,7 +83,7 @@ fn cut(packet: &[u8]) -> Vec<Vec<u8>> {
 }
 
 impl Bench {
-    /// The device gives each of these a buffer.
+    /// Uses one buffer for each frame.
     fn receive_frames(&mut self, frames: &[Vec<u8>]) {
         let header = VnetHdr { num_buffers: 1, ..VnetHdr::default() };
         for frame in frames {
@@ -91,7 +91,7 @@ impl Bench {
         }
     }
 
-    /// What the application gets.
+    /// Returns the application's packets.
     fn packets(&mut self) -> Vec<(VnetHdr, Vec<u8>)> {
         let mut packets = Vec::new();
         let mut bytes = Vec::new();
@@ -168,7 +168,7 @@ fn a_frame_that_was_looked_at_is_not_forgotten_by_a_wait() {
     let mut bench = merging(false);
     bench.receive_frames(&[cut(&large(1000, 5, 600)).remove(0), vec![0xff; 60]]);
     assert!(bench.pair.recv(|frame| frame.len).is_some());
-    // Its buffer is not the device's meanwhile.
+    // The packet's buffer is not the device's meanwhile.
     assert_eq!(bench.offered(), SIZE - 1);
     assert!(bench.pair.wait(WaitFor::Receive, Duration::ZERO).unwrap());
     assert_eq!(bench.packets(), [alone(&[0xff; 60])]);

@@ -1,5 +1,5 @@
-//! A back end in a thread: an independent, simple peer that connects two interfaces with each
-//! other, or one with itself. It sleeps without a timeout, so that a lost wake-up is a stuck test.
+//! A back end in a thread: an independent, simple peer that connects two interfaces, or one with
+//! itself. It sleeps without a timeout, so that a lost wake-up is a stuck test.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use weir_vhost_user::*;
 use weir_vif::Features;
 use weir_wire::VnetHdr;
 
-/// What the back end is like.
+/// Behaviour of the back end.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Virtio features offered.
@@ -24,11 +24,11 @@ pub struct Config {
     pub protocol: u64,
     /// Queue pairs.
     pub queue_pairs: u64,
-    /// A request that is answered with a failure.
+    /// Request that fails.
     pub refuse: Option<Request>,
     /// Takes `FEATURES_OK` back.
     pub refuse_features: bool,
-    /// Whether the frame with this number, counted from 1, is lost.
+    /// Whether to lose the frame with this number, counted from 1.
     pub lose: fn(u64) -> bool,
 }
 
@@ -53,7 +53,7 @@ impl Default for Config {
     }
 }
 
-/// What a port went through.
+/// Record of a port's session.
 #[derive(Debug, Default)]
 pub struct Report {
     /// The requests, in order.
@@ -68,7 +68,7 @@ pub struct Report {
     pub mtu: Option<u64>,
 }
 
-/// The thread. Ends when every port is disconnected.
+/// The back end's thread. It ends when every port is disconnected.
 pub struct Backend(JoinHandle<Vec<Report>>);
 
 impl Backend {
@@ -81,19 +81,19 @@ impl Backend {
         }))
     }
 
-    /// One port, and the other end of its socket.
+    /// Serves one port. Returns the other end of its socket.
     pub fn echo(config: &Config) -> (Self, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Self::start(config, vec![theirs]), ours)
     }
 
-    /// Two connected ports.
+    /// Serves two connected ports.
     pub fn pair(config: &Config) -> (Self, [UnixStream; 2]) {
         let (a, b) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         (Self::start(config, vec![a.1, b.1]), [a.0, b.0])
     }
 
-    /// Waits for its end.
+    /// Waits for the thread's end.
     pub fn join(self) -> Vec<Report> {
         self.0.join().unwrap()
     }
@@ -121,7 +121,7 @@ impl Ring {
 }
 
 struct Port {
-    /// `None` once it is closed.
+    /// The connection; `None` once it is closed.
     connection: Option<Connection>,
     memory: Arc<GuestMemory>,
     rings: Vec<Ring>,
@@ -156,7 +156,7 @@ impl Port {
         self.memory = Arc::new(memory);
     }
 
-    /// Handles what came over the socket.
+    /// Handles a message from the socket.
     fn serve(&mut self, config: &Config) {
         while let Some(connection) = &mut self.connection {
             match connection.receive() {
@@ -241,7 +241,7 @@ impl Port {
         }
     }
 
-    /// A kick starts a ring.
+    /// Starts a ring at its first kick.
     fn kicked(&mut self, index: usize) {
         let config = Features(self.report.features).ring(self.rings[index].size);
         let ring = &mut self.rings[index];
@@ -288,7 +288,7 @@ impl Switch {
         moved
     }
 
-    /// Moves one frame. `false`: there is none, or no room for it.
+    /// Moves one frame. Returns `false` if there is none, or no room for it.
     fn forward(&mut self, port: usize, pair: usize) -> bool {
         let peer = self.peer(port);
         let (tx_index, rx_index) = (2 * pair + 1, 2 * pair);
@@ -328,7 +328,7 @@ impl Switch {
         moved
     }
 
-    /// Asks for kicks; whether something can be done without one.
+    /// Asks for kicks. Returns whether there is work already.
     fn came_meanwhile(&mut self) -> bool {
         for port in &mut self.ports {
             let memory = Arc::clone(&port.memory);
@@ -336,8 +336,8 @@ impl Switch {
                 let Some(device) = &mut ring.device else {
                     continue;
                 };
-                // A receive ring may have buffers, and too few: the kick that is wanted is that
-                // for the next ones, behind all there are.
+                // A receive ring may have buffers, but too few. Then the kick for the next buffers,
+                // behind all present ones, is wanted.
                 let mut behind = Vec::new();
                 if index.is_multiple_of(2) {
                     device.refill().unwrap();
@@ -390,7 +390,8 @@ impl Switch {
     }
 }
 
-/// Writes a frame of `len` bytes, header included, into receive buffers. `false`: too few.
+/// Writes a frame of `len` bytes, header included, into receive buffers. Returns `false` if there
+/// are too few.
 fn deliver(
     from: &[Slice<'_>],
     len: usize,

@@ -1,4 +1,4 @@
-//! How a session begins and ends.
+//! Beginning and end of sessions.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -174,7 +174,7 @@ fn missing_required_features_are_named() {
     };
     let (backend, socket) = Backend::echo(&config);
     let error = Vif::over(socket, &wanted).unwrap_err();
-    // TSO is offered, but cannot be had without checksums.
+    // TSO is offered, but needs checksums.
     let missing = Features::MRG_RXBUF | Features::HOST_TSO4;
     assert!(matches!(error, VifError::Required { missing: m } if m == missing));
     assert!(error.to_string().ends_with("HOST_TSO4|MRG_RXBUF"), "{error}");

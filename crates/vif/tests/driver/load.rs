@@ -1,4 +1,4 @@
-//! The traffic generators over a back end that loses nothing, and over one that does.
+//! The traffic generators over a back end without losses, and over one with losses.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Bench {
         Self::with(config, |options| options)
     }
 
-    /// With other options than the usual ones.
+    /// Builds a bench with changed options.
     fn with(config: &Config, change: impl Fn(Options) -> Options) -> Self {
         let (backend, sockets) = Backend::pair(config);
         let mut vifs = sockets
@@ -56,7 +56,7 @@ impl Bench {
         }
     }
 
-    /// Starts the first or the second endpoint, whichever is next.
+    /// Starts the first or the second endpoint, in turn.
     fn start(
         &mut self,
         run: impl FnOnce(End<'_>) -> Result<(), LoadError> + Send + 'static,
@@ -75,7 +75,7 @@ impl Bench {
         }
     }
 
-    /// Lets them run until `enough`, and ends everything.
+    /// Waits until `enough` holds, and ends everything.
     fn finish(self, endpoints: &mut [Endpoint], enough: impl Fn(&[Endpoint]) -> bool) {
         let (mut since, mut before) = (Instant::now(), 0);
         while !enough(endpoints) {
@@ -105,7 +105,7 @@ fn bulk_options() -> bulk::Options {
     bulk::Options { verify_payload: true, window_bytes: 256 << 10, ..bulk::Options::default() }
 }
 
-/// Runs a stream of `bytes`; sender and receiver afterwards.
+/// Runs a stream of `bytes`. Returns sender and receiver.
 fn stream(config: &Config, bytes: u64) -> [Endpoint; 2] {
     stream_over(Bench::new(config), bytes)
 }
@@ -143,19 +143,20 @@ fn a_stream_without_offloads_has_valid_checksums_and_segments_of_the_mtu() {
 #[test]
 fn a_stream_over_a_lossy_network_arrives_whole_and_the_loss_shows() {
     let config = Config {
-        // One in eight, without a period: retransmissions have one, and the two could meet for ever.
+        // Loses one frame in eight, without a period: retransmissions have one, and the two could
+        // match for ever.
         lose: |number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61 == 0,
         ..Config::default()
     };
     let [sender, receiver] = stream(&config, 10 << 20);
     let (sent, received) = (sender.stats.snapshot(), receiver.stats.snapshot());
     assert!(sent.retransmitted > 0 && sent.timeouts > 0, "{sent:?}");
-    // A frame that was the last of its window leaves no gap; not all of them are.
+    // The loss of a window's last frame leaves no gap, but other losses do.
     assert!(received.lost > 0, "{received:?}");
     assert_eq!(received.invalid, 0, "{received:?}");
 }
 
-/// Packed rings, and those in order.
+/// Packed rings, in order and not.
 fn packed() -> [Features; 2] {
     [Features::RING_PACKED, Features::RING_PACKED | Features::IN_ORDER]
 }
@@ -261,7 +262,7 @@ fn a_stream_and_small_packets_share_the_queues() {
     let (sent, received) = (both[0].stats.snapshot(), both[1].stats.snapshot());
     assert_eq!(received.lost + received.invalid, 0, "{received:?}");
     assert_eq!(sent.invalid, 0, "{sent:?}");
-    // Nothing is lost on the way: only the sender's timer, of a machine with much else to do, says that it is.
+    // No frame is lost here. Only the sender's timer may report losses, on a busy machine.
     assert!(sent.retransmitted == 0 || sent.timeouts > 0, "{sent:?}");
     assert!(received.delay_change_ns > 0);
 }
@@ -300,8 +301,8 @@ fn requests_at_a_rate_are_sent_whether_or_not_others_were_answered() {
     let options = pingpong::Options::default();
     let client = bench.start(move |end| pingpong::request_at(end, &options, 5_000));
     let mut both = vec![client, server];
-    // Of a request and its answer one in fifty is lost, and some are under way: more for a moment, where the machine
-    // stood still.
+    // One in fifty of the requests and answers together is lost. Some are under way: more for a
+    // moment, if the machine stood still.
     let seen = std::cell::Cell::new((0, 0));
     bench.finish(&mut both, |all| {
         let client = all[0].stats.snapshot();

@@ -11,13 +11,13 @@ use std::time::Duration;
 use weir_vif::Options;
 use weir_wire::Mac;
 
-/// Longer than anything here may take: what takes so long is stuck.
+/// Time that exceeds anything here: a test that takes as long is stuck.
 pub const STUCK: Duration = Duration::from_secs(60);
 
 /// Addresses of two interfaces.
 pub const MACS: [Mac; 2] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
 
-/// Of one interface.
+/// Returns the options of one interface.
 pub fn options() -> Options {
     Options::new(MACS[0])
 }

@@ -54,7 +54,7 @@ fn frames_that_keep_coming_are_found_without_calls() {
         }
         let stats = pair.stats();
         assert!(stats.polls > 0, "{stats:?}");
-        // A thread that did not get its processor may have looked in vain a few times in a row.
+        // A thread without a processor may have had several empty looks in a row.
         assert!(stats.calls - calls_at_rest <= stats.polls / 2, "{stats:?}");
         drop(vif);
         backend.join();
@@ -71,11 +71,12 @@ fn a_look_comes_an_interval_after_the_last_one() {
         assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
         let found = Instant::now();
         assert_eq!(drain(&mut pair), 1);
-        // This one is there long before the driver looks.
+        // This frame arrives long before the driver looks.
         send(&mut pair, 1);
         assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
         assert_eq!(drain(&mut pair), 1);
-        // The timer was set before `found` was read: long before, where this thread lost its CPU then.
+        // The timer was set before `found` was read, possibly long before if this thread lost its
+        // CPU.
         found.elapsed() >= interval / 2
     };
     assert!((0..20).any(|_| waits_for_the_next_look()));
@@ -93,7 +94,7 @@ fn no_wake_up_is_lost_between_polling_and_calls() {
             let often = Options { features, poll_interval: Some(interval), ..options() };
             let (backend, vif, mut pair) = echo(&config, &often);
             for number in 0..1500u32 {
-                // Frames come before, during and after the looks after which calls are asked for.
+                // Frames come before, during and after the looks that lead back to calls.
                 let until = Instant::now() + Duration::from_micros((number * 7 % 150).into());
                 while Instant::now() < until {
                     std::hint::spin_loop();
@@ -119,7 +120,7 @@ fn a_quiet_interface_sleeps_until_it_is_called() {
     assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
     assert_eq!(drain(&mut pair), 1);
     let start = Instant::now();
-    // How many intervals pass before it has looked in vain for the last time is the machine's to say.
+    // The number of intervals until the last empty look depends on the machine.
     let before = loop {
         let before = pair.stats();
         assert!(!pair.wait(WaitFor::Receive, 50 * INTERVAL).unwrap());
@@ -129,7 +130,7 @@ fn a_quiet_interface_sleeps_until_it_is_called() {
         assert!(start.elapsed() < STUCK, "it never sleeps: {before:?}");
     };
     assert!(before.polls < 10, "{before:?}");
-    // And hears of the next frame.
+    // The next frame causes a call.
     send(&mut pair, 1);
     assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
     assert_eq!(drain(&mut pair), 1);

@@ -11,7 +11,7 @@ use weir_wire::{CsumPartial, Offload};
 use crate::backend::{Backend, Config};
 use crate::{MACS, STUCK, options};
 
-/// A frame of `len` bytes that says which it is.
+/// Builds a frame of `len` bytes that carries its number.
 fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..len).map(|i| (i as u32 ^ number) as u8).collect();
     frame[..4].copy_from_slice(&number.to_le_bytes());
@@ -36,7 +36,7 @@ fn expect(pair: &mut QueuePair, expected: &[u8], seen: &mut Vec<u8>) {
     }
 }
 
-/// With split and packed rings, in order and not.
+/// Returns options for split and packed rings, in order and not.
 fn formats() -> [Options; 4] {
     let (packed, in_order) = (Features::RING_PACKED, Features::IN_ORDER);
     [Features::NONE, packed, in_order, packed | in_order].map(|format| {
@@ -45,7 +45,7 @@ fn formats() -> [Options; 4] {
     })
 }
 
-/// Features to go without, one combination a time.
+/// Returns the sets of features to leave out, one at a time.
 fn without() -> [Features; 6] {
     [
         Features::NONE,
@@ -183,7 +183,7 @@ fn the_virtio_header_arrives_with_the_frame() {
 
 #[test]
 fn a_full_ring_says_so_and_recovers() {
-    // Nobody at the other end takes anything.
+    // The other end takes no frame.
     let (backend, sockets) = Backend::pair(&Config::default());
     let [first, second] = sockets;
     let mut vif = Vif::over(first, &options()).unwrap();
@@ -223,7 +223,7 @@ fn a_hundred_thousand_frames_come_in_order_and_none_is_lost() {
         .collect::<Vec<_>>();
     let mut receiver = vifs[0].queue_pairs().remove(0);
     let mut sender = vifs[1].queue_pairs().remove(0);
-    // Mostly small ones, some of several buffers, few large ones.
+    // Mostly small frames, some of several buffers, few large ones.
     let len = |random: &mut SplitMix64| -> usize {
         match random.random_range(0..100) {
             0 => random.random_range(14..65_014),
@@ -266,7 +266,7 @@ fn a_hundred_thousand_frames_come_in_order_and_none_is_lost() {
 
 #[test]
 fn no_wake_up_is_lost_when_both_sides_sleep() {
-    // With and without EVENT_IDX: different ways to ask for a call.
+    // With and without EVENT_IDX, which ask for calls in different ways.
     for absent in [Features::NONE, Features::EVENT_IDX] {
         let config = Config { features: Features::ALL - absent, ..Config::default() };
         let (backend, vif, mut pair) = echo(&config, &options());
@@ -278,8 +278,7 @@ fn no_wake_up_is_lost_when_both_sides_sleep() {
                 pair.send(&frame(number + i, 64), &Offload::NONE).unwrap();
             }
             pair.flush();
-            // Sometimes the frames are there before calls are asked for, sometimes not, and
-            // sometimes just then.
+            // Frames come before, after or during the request for calls.
             let until = Instant::now() + Duration::from_micros(random.random_range(0..60));
             while Instant::now() < until {
                 std::hint::spin_loop();
