@@ -18,7 +18,7 @@ use weir_limits::{XEN_PAGE_LEN, XEN_RING_PAGES_MAX};
 use crate::error::{RingError, SetupError};
 use crate::index::{distance, entry, plausible, reached, ring_size};
 
-/// Where the indices lie in `struct ..._sring`.
+/// Offsets of the indices in `struct ..._sring`.
 pub(crate) const REQ_PROD: usize = 0;
 /// See [`REQ_PROD`].
 pub(crate) const REQ_EVENT: usize = 4;
@@ -27,7 +27,7 @@ pub(crate) const RSP_PROD: usize = 8;
 /// See [`REQ_PROD`].
 pub(crate) const RSP_EVENT: usize = 12;
 
-/// Checks the memory of a ring with entries of `slot_bytes`; its size in entries.
+/// Checks the memory of a ring with entries of `slot_bytes`. Returns its number of entries.
 pub(crate) fn checked_size(sring: &Window, slot_bytes: usize) -> Result<u32, SetupError> {
     let bytes = sring.len();
     if bytes > XEN_RING_PAGES_MAX * XEN_PAGE_LEN {
@@ -39,29 +39,29 @@ pub(crate) fn checked_size(sring: &Window, slot_bytes: usize) -> Result<u32, Set
     ring_size(bytes, slot_bytes).ok_or(SetupError::Length(bytes))
 }
 
-/// A ring that weir serves, with entries (the union of request and response) of `SLOT` bytes.
+/// A ring that weir serves. Its entries, each a union of request and response, have `SLOT` bytes.
 ///
-/// A request gets exactly one response, in the caller's order. Each use reads front-end memory once: an entry by
-/// [`request`](Self::request), the producer by [`refill`](Self::refill).
+/// A request gets exactly one response, in the caller's order. Front-end memory is read once per
+/// use: an entry by [`request`](Self::request), the producer by [`refill`](Self::refill).
 pub struct BackRing<const SLOT: usize> {
     sring: Window,
     size: u32,
-    /// Next request to take.
+    /// Index of the next request to take.
     req_cons: u32,
-    /// `req_prod` as last read, checked: at most `size` ahead of `pushed`.
+    /// `req_prod` as last read and checked: at most `size` ahead of `pushed`.
     req_prod: u32,
-    /// Next response to write (`rsp_prod_pvt`): never beyond `req_cons`.
+    /// Index of the next response to write (`rsp_prod_pvt`), never beyond `req_cons`.
     rsp_prod: u32,
     /// `rsp_prod` as last published.
     pushed: u32,
-    /// `pushed` when [`needs_notify`](Self::needs_notify) last looked.
+    /// `pushed` at the last [`needs_notify`](Self::needs_notify).
     looked_at: u32,
 }
 
 impl<const SLOT: usize> BackRing<SLOT> {
-    /// Takes over the ring in `sring`, one page or several mapped side by side (`BACK_RING_ATTACH`). Like Linux's
-    /// netback, it continues at the response producer in memory, which is 0 in the fresh ring of each new
-    /// connection.
+    /// Takes over the ring in `sring`, one page or several mapped side by side
+    /// (`BACK_RING_ATTACH`). Like Linux's netback, weir continues at the response producer in
+    /// memory, which is 0 in the fresh ring of each new connection.
     ///
     /// # Errors
     /// [`SetupError`]: the memory or the indices in it are wrong.
@@ -83,20 +83,20 @@ impl<const SLOT: usize> BackRing<SLOT> {
         })
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Requests that may be taken now, the producer read anew.
+    /// Reads the producer anew, and returns the number of requests that may be taken.
     ///
     /// # Errors
-    /// [`RingError::RequestProducer`] when it is where no front end can be: it may have one request for
-    /// each entry whose response was pushed, and takes none back.
+    /// [`RingError::RequestProducer`] when no honest front end can be there: it may have one
+    /// request for each entry whose response was pushed, and takes none back.
     #[inline]
     pub fn refill(&mut self) -> Result<u32, RingError> {
-        // Acquire, the front end's xen_wmb() before its store being the release: the requests that
-        // req_prod covers are read after it.
+        // Acquire pairs with the front end's xen_wmb() before its store: the requests that req_prod
+        // covers are read after it.
         let to = self.sring.load32_acquire(REQ_PROD);
         if !plausible(self.pushed, self.req_prod, to, self.size) {
             return Err(RingError::RequestProducer { from: self.req_prod, to, size: self.size });
@@ -105,33 +105,33 @@ impl<const SLOT: usize> BackRing<SLOT> {
         Ok(self.available())
     }
 
-    /// Requests that may be taken without reading the producer anew.
+    /// Returns the number of requests that may be taken without reading the producer anew.
     #[inline]
     pub fn available(&self) -> u32 {
         distance(self.req_cons, self.req_prod)
     }
 
-    /// Whether there is a request to take, the producer read anew. A wrong producer is `true`, too:
-    /// [`refill`](Self::refill) says what is wrong with it.
+    /// Reads the producer anew, and returns whether there is a request to take. An invalid producer
+    /// gives `true`, too: [`refill`](Self::refill) reports the error.
     #[inline]
     pub fn peek(&self) -> bool {
         self.sring.load32(REQ_PROD) != self.req_cons
     }
 
-    /// Requests that were taken and not answered.
+    /// Returns the number of requests that were taken and not answered.
     #[inline]
     pub fn unanswered(&self) -> u32 {
         distance(self.rsp_prod, self.req_cons)
     }
 
-    /// The free-running index of the next request.
+    /// Returns the free-running index of the next request.
     #[inline]
     pub fn next_index(&self) -> u32 {
         self.req_cons
     }
 
-    /// Copies the next request, if [`available`](Self::available) says there is one. Nothing of it has
-    /// been checked.
+    /// Copies the next request, if [`available`](Self::available) is not 0. Its content is
+    /// unchecked.
     #[inline]
     pub fn request(&mut self) -> Option<[u8; SLOT]> {
         if self.available() == 0 {
@@ -167,14 +167,14 @@ impl<const SLOT: usize> BackRing<SLOT> {
         self.sring.write(entry(index, self.size, SLOT) + at, bytes);
     }
 
-    /// Shows the front end what was answered (`RING_PUSH_RESPONSES`): one index write. Says how many
-    /// responses that was.
+    /// Publishes the responses (`RING_PUSH_RESPONSES`) with one index write. Returns their number.
     #[inline]
     pub fn push(&mut self) -> u32 {
         self.push_first(u32::MAX)
     }
 
-    /// As [`push`](Self::push), the oldest `count` responses at most: those behind them are not ready yet.
+    /// Publishes the oldest `count` responses at most, if those behind them are not ready yet. See
+    /// [`push`](Self::push).
     #[inline]
     pub fn push_first(&mut self, count: u32) -> u32 {
         let count = distance(self.pushed, self.rsp_prod).min(count);
@@ -186,8 +186,8 @@ impl<const SLOT: usize> BackRing<SLOT> {
         count
     }
 
-    /// Does the front end want an event for what was pushed since the last look
-    /// (`RING_PUSH_RESPONSES_AND_CHECK_NOTIFY`)? Several pushes may share one look.
+    /// Returns whether the front end wants an event for the responses pushed since the last call
+    /// (`RING_PUSH_RESPONSES_AND_CHECK_NOTIFY`). Several pushes may share one call.
     #[inline]
     pub fn needs_notify(&mut self) -> bool {
         let old = std::mem::replace(&mut self.looked_at, self.pushed);
@@ -200,8 +200,9 @@ impl<const SLOT: usize> BackRing<SLOT> {
         reached(self.sring.load32(RSP_EVENT), old, self.pushed)
     }
 
-    /// Whether the front end wants an event for what was pushed, without noting that this was asked: a
-    /// back end that puts events off asks [`needs_notify`](Self::needs_notify) when it sends one.
+    /// Returns whether the front end wants an event for the pushed responses, without a record of
+    /// the question. A back end that delays events asks [`needs_notify`](Self::needs_notify) when
+    /// it sends one.
     #[inline]
     pub fn wants_notify(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -209,13 +210,15 @@ impl<const SLOT: usize> BackRing<SLOT> {
             && reached(self.sring.load32(RSP_EVENT), self.looked_at, self.pushed)
     }
 
-    /// `rsp_event` as it stands: one more than what the front end had taken when it last asked for an event.
+    /// Reads `rsp_event`: one more than the responses that the front end had taken when it last
+    /// asked for an event.
     fn rsp_event(&self) -> u32 {
         self.sring.load32(RSP_EVENT)
     }
 
-    /// At most so many responses has the front end not taken: by its requests, and by where it last asked for an
-    /// event, however long ago. (Not if it has taken 2^32 responses since, and never asked for an event.)
+    /// Returns an upper bound of the responses that the front end has not taken, from its requests
+    /// and from its last request for an event, however old. (The bound fails if the front end has
+    /// since taken 2^32 responses without asking for an event.)
     pub fn untaken_max(&self) -> u32 {
         // A request needs an entry whose response was taken.
         let requested = distance(self.pushed, self.sring.load32_acquire(REQ_PROD));
@@ -224,19 +227,21 @@ impl<const SLOT: usize> BackRing<SLOT> {
         untaken.min(since_event) + distance(self.pushed, self.rsp_prod)
     }
 
-    /// Responses pushed that no [`needs_notify`](Self::needs_notify) has looked at.
+    /// Returns the number of pushed responses that no [`needs_notify`](Self::needs_notify) has
+    /// considered.
     #[inline]
     pub fn unannounced(&self) -> u32 {
         distance(self.looked_at, self.pushed)
     }
 
-    /// Asks for an event at the next request after those that [`available`](Self::available) counts, and returns
-    /// how many are available now (`RING_FINAL_CHECK_FOR_REQUESTS`). The caller may sleep only if the count has not
-    /// grown. Without this call the producer has passed `req_event`, and the front end sends no events.
+    /// Asks for an event at the next request beyond the [`available`](Self::available) ones, and
+    /// returns the number available now (`RING_FINAL_CHECK_FOR_REQUESTS`). The caller may sleep
+    /// only if that number has not grown. Without this call the producer is past `req_event`, and
+    /// the front end sends no events.
     #[inline]
     pub fn final_check(&mut self) -> Result<u32, RingError> {
-        // Not `req_cons + 1`: where some requests are left (a receive ring with too few buffers for a
-        // frame) the producer has passed that, and would never reach it again.
+        // Not `req_cons + 1`: where some requests are left (a receive ring with too few buffers for
+        // a frame) the producer is past that index, and would never reach it again.
         self.sring.store32(REQ_EVENT, self.req_prod.wrapping_add(1));
         // The mirror image of the fence in `needs_notify`.
         fence(Ordering::SeqCst);
@@ -245,7 +250,7 @@ impl<const SLOT: usize> BackRing<SLOT> {
 }
 
 impl<const SLOT: usize> fmt::Debug for BackRing<SLOT> {
-    /// Its own indices, and those that both ends see.
+    /// Writes the ring's own indices and the shared ones.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sring, size, req_cons, req_prod, rsp_prod, pushed, looked_at } = self;
         f.debug_struct("BackRing")

@@ -1,8 +1,8 @@
-//! The control ring (`public/io/netif.h`, "Control ring", "Control messages"): a guest sets the hash that spreads
-//! frames over its queues.
+//! The control ring (`public/io/netif.h`, "Control ring", "Control messages"): a guest sets the
+//! hash that spreads frames over its queues.
 //!
-//! A key or a table is in a page that the guest granted: [`HashState::apply`] names the bytes, the caller copies
-//! them, and [`HashState::copied`] continues.
+//! A key or a table is in a page that the guest granted. [`HashState::apply`] names the bytes, the
+//! caller copies them, and [`HashState::copied`] continues.
 
 use weir_guestmem::Window;
 use weir_limits::INDIRECTION_LEN;
@@ -13,35 +13,35 @@ use crate::error::{RingError, SetupError};
 use crate::hash::{Algorithm, HASH_TYPES, HashState};
 use crate::plan::Segment;
 
-/// Bytes of an entry of a control ring.
+/// Length of an entry of a control ring (bytes).
 pub const CTRL_SLOT_BYTES: usize = 16;
 
-/// `XEN_NETIF_CTRL_TYPE_*`; the three for static grants are not supported, nor offered.
+/// `XEN_NETIF_CTRL_TYPE_*`. The three types for static grants are neither supported nor offered.
 pub mod ctrl_type {
-    /// Which hash types are there?
+    /// Asks for the supported hash types.
     pub const GET_HASH_FLAGS: u16 = 1;
-    /// Which are to be calculated.
+    /// Sets the hash types to calculate.
     pub const SET_HASH_FLAGS: u16 = 2;
-    /// The key, by grant and length.
+    /// Sets the key, by grant and length.
     pub const SET_HASH_KEY: u16 = 3;
-    /// How large may the table be?
+    /// Asks for the largest table size.
     pub const GET_HASH_MAPPING_SIZE: u16 = 4;
-    /// How large it is.
+    /// Sets the table size.
     pub const SET_HASH_MAPPING_SIZE: u16 = 5;
-    /// Entries of the table, by grant, number and offset.
+    /// Sets entries of the table, by grant, number and offset.
     pub const SET_HASH_MAPPING: u16 = 6;
-    /// The algorithm.
+    /// Sets the algorithm.
     pub const SET_HASH_ALGORITHM: u16 = 7;
 }
 
-/// `struct xen_netif_ctrl_request`; nothing in it has been checked.
+/// `struct xen_netif_ctrl_request`, unchecked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CtrlRequest {
-    /// The front end's name for the request.
+    /// Id chosen by the front end.
     pub id: u16,
     /// [`ctrl_type`].
     pub kind: u16,
-    /// By the type.
+    /// Arguments, by type.
     pub data: [u32; 3],
 }
 
@@ -60,7 +60,7 @@ impl CtrlRequest {
         }
     }
 
-    /// The entry.
+    /// Writes the entry.
     pub const fn to_bytes(&self) -> [u8; CTRL_SLOT_BYTES] {
         let [i0, i1] = self.id.to_le_bytes();
         let [k0, k1] = self.kind.to_le_bytes();
@@ -82,24 +82,24 @@ impl CtrlRequest {
 pub enum CtrlStatus {
     /// Done.
     Success = 0,
-    /// No such operation, or not now.
+    /// There is no such operation, or not in this state.
     NotSupported = 1,
-    /// A value that cannot be.
+    /// A value is invalid.
     InvalidParameter = 2,
-    /// More than the back end has room for.
+    /// The back end has no room.
     BufferOverflow = 3,
 }
 
 /// `struct xen_netif_ctrl_response`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CtrlResponse {
-    /// The request's.
+    /// Id of the request.
     pub id: u16,
-    /// The request's.
+    /// Type of the request.
     pub kind: u16,
-    /// How it went.
+    /// Result of the request.
     pub status: CtrlStatus,
-    /// What was asked for.
+    /// Answer's value.
     pub data: u32,
 }
 
@@ -138,7 +138,7 @@ impl CtrlBack {
         Ok(Self { ring: BackRing::attach(sring)? })
     }
 
-    /// The next request, the producer read anew where there was none.
+    /// Takes the next request. Reads the producer anew if none is available.
     pub fn take(&mut self) -> Result<Option<CtrlRequest>, RingError> {
         if self.ring.available() == 0 {
             self.ring.refill()?;
@@ -146,46 +146,46 @@ impl CtrlBack {
         Ok(self.ring.request().map(|bytes| CtrlRequest::from_bytes(&bytes)))
     }
 
-    /// Answers a request that was taken, and says whether the front end wants an event.
+    /// Answers a taken request. Returns whether the front end wants an event.
     pub fn answer(&mut self, response: CtrlResponse) -> bool {
         self.ring.respond(response.to_bytes());
         self.ring.push();
         self.ring.needs_notify()
     }
 
-    /// Asks for an event at the next request: only where this is `false` may the caller sleep.
+    /// Asks for an event at the next request. The caller may sleep only if this returns `false`.
     pub fn final_check(&mut self) -> Result<bool, RingError> {
         Ok(self.ring.final_check()? > 0)
     }
 }
 
-/// What a request comes to.
+/// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Its answer.
+    /// The answer.
     Answer(CtrlResponse),
-    /// First these bytes of the guest's are needed.
+    /// The guest's bytes are needed first.
     Copy(Pending),
 }
 
-/// A request that waits for bytes of the guest's.
+/// A request that waits for the guest's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
-    /// Where they are: at the beginning of one page, at most all of it.
+    /// Place of the bytes: at the beginning of one page, at most the whole page.
     pub segment: Segment,
     request: CtrlRequest,
 }
 
-/// Bytes of one entry of a table in the guest's page.
+/// Length of an entry of a table in the guest's page (bytes).
 const MAPPING_ENTRY_LEN: usize = 4;
-/// The longest that is ever copied fits into a page.
+/// The longest copy fits into a page.
 const _: () = assert!(
     INDIRECTION_LEN * MAPPING_ENTRY_LEN <= weir_limits::XEN_PAGE_LEN
         && KEY_LEN <= weir_limits::XEN_PAGE_LEN
 );
 
 impl HashState {
-    /// Does what a request says, as far as it can be done without the guest's pages.
+    /// Executes a request as far as possible without the guest's pages.
     pub fn apply(&mut self, request: CtrlRequest) -> Step {
         use CtrlStatus::*;
         let [first, second, third] = request.data;
@@ -233,8 +233,8 @@ impl HashState {
         Step::Answer(request.answer(answer))
     }
 
-    /// Goes on with the bytes that were needed: all of the segment's, or `None` where they could not be
-    /// copied. What is wrong changes nothing.
+    /// Continues with the needed bytes: the whole segment, or `None` if it could not be copied.
+    /// Invalid bytes change nothing.
     pub fn copied(&mut self, pending: Pending, bytes: Option<&[u8]>) -> CtrlResponse {
         let Pending { segment, request } = pending;
         let good = match bytes.filter(|bytes| bytes.len() == usize::from(segment.len)) {

@@ -1,5 +1,5 @@
-//! The front end's half of a shared ring (`public/io/ring.h`, FRONT_RING): a guest's, when the guest is
-//! weir's own or a test.
+//! The front end's half of a shared ring (`public/io/ring.h`, FRONT_RING), for guests that are
+//! weir's own or tests.
 
 use std::sync::atomic::Ordering;
 
@@ -9,19 +9,19 @@ use crate::back::{REQ_EVENT, REQ_PROD, RSP_EVENT, RSP_PROD, checked_size};
 use crate::error::{RingError, SetupError};
 use crate::index::{HEADER_BYTES, distance, entry, plausible, reached};
 
-/// A ring that this process drives, with entries of `SLOT` bytes. The back end is trusted no more than
-/// a back end trusts its guest: indices are checked, and an entry is copied before it is looked at.
+/// A ring that this process drives, with entries of `SLOT` bytes. The back end gets no more trust
+/// than a guest: indices are checked, and an entry is copied before use.
 #[derive(Debug)]
 pub struct FrontRing<const SLOT: usize> {
     sring: Window,
     size: u32,
-    /// Next request to write (`req_prod_pvt`).
+    /// Index of the next request to write (`req_prod_pvt`).
     req_prod: u32,
     /// `req_prod` as last published.
     pushed: u32,
-    /// Next response to take.
+    /// Index of the next response to take.
     rsp_cons: u32,
-    /// `rsp_prod` as last read, checked: at most at `pushed`.
+    /// `rsp_prod` as last read and checked: at most `pushed`.
     rsp_prod: u32,
 }
 
@@ -29,12 +29,12 @@ impl<const SLOT: usize> FrontRing<SLOT> {
     /// Makes an empty ring in `sring` (`XEN_FRONT_RING_INIT`).
     ///
     /// # Errors
-    /// [`SetupError`] says what is wrong with the memory.
+    /// [`SetupError`] describes the fault of the memory.
     pub fn init(sring: Window) -> Result<Self, SetupError> {
         Self::init_at(sring, 0)
     }
 
-    /// As [`init`](Self::init), with all indices at `start`.
+    /// Makes a ring with all indices at `start`; see [`init`](Self::init).
     pub(crate) fn init_at(sring: Window, start: u32) -> Result<Self, SetupError> {
         let size = checked_size(&sring, SLOT)?;
         sring.store32(REQ_PROD, start);
@@ -45,18 +45,18 @@ impl<const SLOT: usize> FrontRing<SLOT> {
         Ok(Self { sring, size, req_prod: start, pushed: start, rsp_cons: start, rsp_prod: start })
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Requests that there is room for (`RING_FREE_REQUESTS`).
+    /// Returns the number of requests that fit (`RING_FREE_REQUESTS`).
     pub fn free(&self) -> u32 {
         self.size - distance(self.rsp_cons, self.req_prod)
     }
 
-    /// Writes the next request, and says at which index; `None` when the ring is full. The back end sees
-    /// it after [`push`](Self::push).
+    /// Writes the next request, and returns its index; `None` if the ring is full. The back end
+    /// sees it after [`push`](Self::push).
     pub fn request(&mut self, bytes: [u8; SLOT]) -> Option<u32> {
         if self.free() == 0 {
             return None;
@@ -67,7 +67,7 @@ impl<const SLOT: usize> FrontRing<SLOT> {
         Some(index)
     }
 
-    /// Shows the back end what was requested, and says whether it wants an event
+    /// Publishes the requests. Returns whether the back end wants an event
     /// (`RING_PUSH_REQUESTS_AND_CHECK_NOTIFY`).
     pub fn push(&mut self) -> bool {
         let old = std::mem::replace(&mut self.pushed, self.req_prod);
@@ -81,10 +81,10 @@ impl<const SLOT: usize> FrontRing<SLOT> {
         reached(self.sring.load32(REQ_EVENT), old, self.pushed)
     }
 
-    /// Responses that may be taken now, the producer read anew.
+    /// Reads the producer anew, and returns the number of responses that may be taken.
     ///
     /// # Errors
-    /// [`RingError::ResponseProducer`] when there are more than requests.
+    /// [`RingError::ResponseProducer`] when there are more responses than requests.
     pub fn refill(&mut self) -> Result<u32, RingError> {
         // Acquire: the responses that rsp_prod covers are read after it.
         let to = self.sring.load32_acquire(RSP_PROD);
@@ -96,13 +96,13 @@ impl<const SLOT: usize> FrontRing<SLOT> {
         Ok(self.available())
     }
 
-    /// Responses that may be taken without reading the producer anew.
+    /// Returns the number of responses that may be taken without reading the producer anew.
     pub fn available(&self) -> u32 {
         distance(self.rsp_cons, self.rsp_prod)
     }
 
-    /// Copies the next response and its index, if [`available`](Self::available) says there is one. Of a
-    /// response shorter than its entry the rest is what the request left there.
+    /// Copies the next response and its index, if [`available`](Self::available) is not 0. Behind a
+    /// response shorter than its entry the bytes are the request's.
     pub fn response(&mut self) -> Option<(u32, [u8; SLOT])> {
         if self.available() == 0 {
             return None;
@@ -113,8 +113,8 @@ impl<const SLOT: usize> FrontRing<SLOT> {
         Some((index, bytes))
     }
 
-    /// Asks for an event at the next response, and says how many are there now
-    /// (`RING_FINAL_CHECK_FOR_RESPONSES`): only when there is none may the caller sleep.
+    /// Asks for an event at the next response, and returns the number available now
+    /// (`RING_FINAL_CHECK_FOR_RESPONSES`). The caller may sleep only if that is 0.
     pub fn final_check(&mut self) -> Result<u32, RingError> {
         self.sring.store32(RSP_EVENT, self.rsp_prod.wrapping_add(1));
         // Pairs with the fence in the back end's `needs_notify`.

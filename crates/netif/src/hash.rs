@@ -1,5 +1,5 @@
 //! The hash that a guest sets up through the control ring (`public/io/netif.h`, "Hash types", "Hash
-//! algorithms"), and the queue that it leads to.
+//! algorithms"), and its mapping to queues.
 
 use weir_limits::{INDIRECTION_LEN, QUEUE_PAIRS_MAX};
 use weir_wire::flow::KEY_LEN;
@@ -28,7 +28,7 @@ pub(crate) enum Algorithm {
 /// A frame's hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowHash {
-    /// The number of a bit of `XEN_NETIF_CTRL_HASH_TYPE_*`.
+    /// Number of a bit of `XEN_NETIF_CTRL_HASH_TYPE_*`.
     pub kind: u8,
     /// The hash.
     pub value: u32,
@@ -41,13 +41,13 @@ impl FlowHash {
     }
 }
 
-/// What a guest has set up: nothing at first.
+/// A guest's settings, empty at first.
 #[derive(Clone)]
 pub struct HashState {
     pub(crate) algorithm: Algorithm,
     pub(crate) flags: u32,
     toeplitz: Toeplitz,
-    /// Entries of `mapping` in use; 0 maps by the remainder alone.
+    /// Number of entries of `mapping` in use; 0 maps by the remainder alone.
     size: usize,
     mapping: [u8; INDIRECTION_LEN],
     queues: u8,
@@ -56,7 +56,8 @@ pub struct HashState {
 const _: () = assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);
 
 impl HashState {
-    /// Of an interface with so many queues (`multi-queue-num-queues`), 1 to [`QUEUE_PAIRS_MAX`].
+    /// Returns the state of an interface with `queues` queues (`multi-queue-num-queues`), 1 to
+    /// [`QUEUE_PAIRS_MAX`].
     pub fn new(queues: usize) -> Self {
         Self {
             algorithm: Algorithm::None,
@@ -68,7 +69,7 @@ impl HashState {
         }
     }
 
-    /// Takes a new key; bytes that are not given are 0.
+    /// Sets a new key; missing bytes are 0.
     pub(crate) fn set_key(&mut self, key: &[u8]) {
         let mut whole = [0; KEY_LEN];
         for (to, from) in whole.iter_mut().zip(key) {
@@ -77,7 +78,7 @@ impl HashState {
         self.toeplitz = Toeplitz::new(&whole);
     }
 
-    /// A new table, all 0; `false` when it is too large.
+    /// Sets a new table of zeros; returns `false` if it is too large.
     pub(crate) fn set_mapping_size(&mut self, size: u32) -> bool {
         let Ok(size @ 0..=INDIRECTION_LEN) = usize::try_from(size) else { return false };
         self.size = size;
@@ -85,13 +86,13 @@ impl HashState {
         true
     }
 
-    /// Are `len` entries from `offset` on in the table?
+    /// Returns whether the table has `len` entries from `offset` on.
     pub(crate) fn has_entries(&self, offset: u32, len: u32) -> bool {
         u64::from(offset) + u64::from(len) <= self.size as u64
     }
 
-    /// Replaces entries of the table by little-endian words; `false`, and nothing changes, when one
-    /// names no queue or there are no such entries.
+    /// Replaces entries of the table by little-endian words. Returns `false`, and changes nothing,
+    /// if one names no queue or there are no such entries.
     pub(crate) fn set_mapping(&mut self, offset: u32, words: &[u8]) -> bool {
         let queues = u32::from(self.queues);
         let entries = words.chunks_exact(4).map(|word| match *word {
@@ -113,8 +114,9 @@ impl HashState {
         true
     }
 
-    /// The hash of a frame: with ports for TCP where that was asked for, else of the addresses ("the
-    /// maximal type"). `None` when none was asked for, and weir steers as it likes.
+    /// Returns the hash of a frame: with ports for TCP if the guest asked for that, else of the
+    /// addresses ("the maximal type"). Returns `None` if the guest asked for no hash, so that weir
+    /// steers by its own rules.
     pub fn hash(&self, layers: &Layers) -> Option<FlowHash> {
         if self.algorithm == Algorithm::None {
             return None;
@@ -144,19 +146,19 @@ impl HashState {
         Some(FlowHash { kind, value })
     }
 
-    /// Whether some frames are to be hashed.
+    /// Returns whether the guest asked for any hash.
     pub fn is_set(&self) -> bool {
         self.algorithm != Algorithm::None && self.flags != 0
     }
 
-    /// The entry of the [table](Self::table) that a hash leads to, below [`INDIRECTION_LEN`].
+    /// Returns the entry of the [table](Self::table) for a hash, below [`INDIRECTION_LEN`].
     pub fn entry(&self, hash: FlowHash) -> usize {
         let value = hash.value as usize;
         value.checked_rem(self.size).unwrap_or(value % usize::from(self.queues))
     }
 
-    /// The queue of each entry: the guest's table, or each queue by its number where there is none; over
-    /// and over.
+    /// Returns the queue of each entry: the guest's table, or without one the queues in order,
+    /// repeated to the full length.
     pub fn table(&self) -> [u8; INDIRECTION_LEN] {
         std::array::from_fn(|entry| match entry.checked_rem(self.size) {
             Some(entry) => self.mapping[entry],
@@ -164,7 +166,7 @@ impl HashState {
         })
     }
 
-    /// The queue that a hash leads to.
+    /// Returns the queue for a hash.
     pub fn queue(&self, hash: FlowHash) -> usize {
         self.table()[self.entry(hash)].into()
     }

@@ -1,38 +1,40 @@
-//! Free-running 32-bit indices (`RING_IDX` of `public/io/ring.h`): they wrap at 2^32, positions in a
-//! ring wrap at its size.
+//! Free-running 32-bit indices (`RING_IDX` of `public/io/ring.h`). They wrap at 2^32, positions in
+//! a ring at its size.
 
-/// Bytes of `struct ..._sring` before its entries: four indices, 4 private bytes, 44 of padding.
+/// Length of `struct ..._sring` before its entries (bytes): four indices, 4 private bytes, 44 of
+/// padding.
 pub(crate) const HEADER_BYTES: usize = 64;
 
-/// How far `to` is ahead of `from`.
+/// Returns how far `to` is ahead of `from`.
 #[inline]
 pub(crate) fn distance(from: u32, to: u32) -> u32 {
     to.wrapping_sub(from)
 }
 
-/// Where the entry of a free-running index lies in a ring of `size` (a power of two) entries of
+/// Returns the offset of an index's entry in a ring of `size` (a power of two) entries of
 /// `slot_bytes`.
 #[inline]
 pub(crate) fn entry(index: u32, size: u32, slot_bytes: usize) -> usize {
     HEADER_BYTES + (index & (size - 1)) as usize * slot_bytes
 }
 
-/// Whether the producer reached `event` on its way from `old` to `new` (`RING_PUSH_*_AND_CHECK_NOTIFY`). An event
-/// is the producer's index after the awaited message, one more than in virtio.
+/// Returns whether the producer reached `event` on its way from `old` to `new`
+/// (`RING_PUSH_*_AND_CHECK_NOTIFY`). An event is the producer's index after the awaited message,
+/// one more than in virtio.
 #[inline]
 pub(crate) fn reached(event: u32, old: u32, new: u32) -> bool {
     distance(event, new) < distance(old, new)
 }
 
-/// Entries of a ring in so many bytes: as many as fit, rounded down to a power of two
-/// (`__RING_SIZE`). `None` when not one fits.
+/// Returns the number of entries of a ring in `bytes`: as many as fit, rounded down to a power of
+/// two (`__RING_SIZE`). Returns `None` if not one fits.
 pub(crate) fn ring_size(bytes: usize, slot_bytes: usize) -> Option<u32> {
     let fit = bytes.checked_sub(HEADER_BYTES)? / slot_bytes;
     u32::try_from(1usize << fit.checked_ilog2()?).ok()
 }
 
-/// Is a producer that may be ahead of `answered` by at most `size`, and was at `seen` before, now at
-/// `to`? An index that was taken back is as far off as one that jumped.
+/// Returns whether a producer at `to` is plausible: at most `size` ahead of `answered`, and not
+/// behind `seen`. An index that went back is as far off as one that jumped.
 #[inline]
 pub(crate) fn plausible(answered: u32, seen: u32, to: u32, size: u32) -> bool {
     let ahead = distance(answered, to);
@@ -57,7 +59,7 @@ mod tests {
     }
 
     proptest! {
-        /// The formula against the sentence: some index in `old + 1 ..= new` is the event.
+        /// Compares the formula with the sentence: some index in `old + 1 ..= new` is the event.
         #[test]
         fn an_event_is_reached_when_it_is_one_of_the_new_indices(
             old in any::<u32>(), step in 0u32..600, offset in -700i32..700,

@@ -1,22 +1,22 @@
-//! Xen's network protocol, netif (`xen/include/public/io/netif.h`), over its shared rings (`public/io/ring.h`): the
-//! back end's side for weir, and the front end's for tests.
+//! Xen's network protocol, netif (`xen/include/public/io/netif.h`), over its shared rings
+//! (`public/io/ring.h`): the back end's side for weir, and the front end's for tests.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `index.rs` | arithmetic of free-running 32-bit indices, in one place |
-//! | `back.rs` | [`BackRing`]: requests out, responses in, events or not; any kind of entry |
-//! | `front.rs` | [`FrontRing`]: the other half |
+//! | `back.rs` | [`BackRing`]: the back end's half of a ring, for any kind of entry |
+//! | `front.rs` | [`FrontRing`]: the front end's half |
 //! | `message.rs` | the entries: requests, responses, extra infos |
-//! | `tx.rs` | [`TxBack`]: requests of a guest become checked packets |
-//! | `rx.rs` | [`RxBack`]: frames for a guest get its pages |
-//! | `netfront.rs` | [`TxFront`], [`RxFront`]: a guest's side of both |
+//! | `tx.rs` | [`TxBack`]: turns a guest's requests into checked packets |
+//! | `rx.rs` | [`RxBack`]: places frames into a guest's pages |
+//! | `netfront.rs` | [`TxFront`], [`RxFront`]: the guest's side of both |
 //! | `offload.rs` | checksums and GSO, translated between netif and virtio-net |
 //! | `plan.rs` | [`Segment`] and [`copies`]: the copies of one system call |
 //! | `ctrl.rs`, `hash.rs` | the control ring, and the hash that a guest sets up with it |
 //!
-//! The worst that a guest can cause is a [`RingError`], which stops its interface, or a [`PacketError`], which
-//! costs it one packet. Grants, event channels and xenstore belong elsewhere: a [`Segment`] names a guest's bytes,
-//! and the caller copies them.
+//! The worst that a guest can cause is a [`RingError`], which stops its interface, or a
+//! [`PacketError`], which costs it one packet. Grants, event channels and xenstore belong
+//! elsewhere: a [`Segment`] names a guest's bytes, and the caller copies them.
 #![forbid(unsafe_code)]
 
 mod back;

@@ -1,36 +1,36 @@
-//! What one entry of a transmit or receive ring says: `public/io/netif.h`, "Guest transmit", "Guest
-//! receive" and "Extra Info". Fields are little-endian; nothing in these values has been checked.
+//! Entries of transmit and receive rings: `public/io/netif.h`, "Guest transmit", "Guest receive"
+//! and "Extra Info". Fields are little-endian, and these values are unchecked.
 
 use weir_wire::Mac;
 
-/// Bytes of an entry of a transmit ring (`union netif_tx_sring_entry`).
+/// Length of an entry of a transmit ring (bytes; `union netif_tx_sring_entry`).
 pub const TX_SLOT_BYTES: usize = 12;
-/// Bytes of an entry of a receive ring (`union netif_rx_sring_entry`).
+/// Length of an entry of a receive ring (bytes; `union netif_rx_sring_entry`).
 pub const RX_SLOT_BYTES: usize = 8;
 
 /// `flags` of a transmit request (`NETTXF_*`).
 pub mod tx_flags {
-    /// The protocol checksum is left to the receiver; its field holds the pseudo-header's sum.
+    /// The receiver completes the protocol checksum; its field holds the pseudo-header's sum.
     pub const CSUM_BLANK: u16 = 1;
-    /// The data has been found right.
+    /// The data has been checked.
     pub const DATA_VALIDATED: u16 = 1 << 1;
-    /// The packet goes on in the next request.
+    /// The packet continues in the next request.
     pub const MORE_DATA: u16 = 1 << 2;
-    /// An extra info is in the next request; a packet's first request only.
+    /// The next request is an extra info. Only in a packet's first request.
     pub const EXTRA_INFO: u16 = 1 << 3;
-    /// All that are defined.
+    /// All defined flags.
     pub const DEFINED: u16 = CSUM_BLANK | DATA_VALIDATED | MORE_DATA | EXTRA_INFO;
 }
 
 /// `flags` of a receive response (`NETRXF_*`).
 pub mod rx_flags {
-    /// The data has been found right.
+    /// The data has been checked.
     pub const DATA_VALIDATED: u16 = 1;
-    /// The protocol checksum is left to the guest; its field holds the pseudo-header's sum.
+    /// The guest completes the protocol checksum; its field holds the pseudo-header's sum.
     pub const CSUM_BLANK: u16 = 1 << 1;
-    /// The packet goes on in the next response.
+    /// The packet continues in the next response.
     pub const MORE_DATA: u16 = 1 << 2;
-    /// An extra info is in the next response.
+    /// The next response is an extra info.
     pub const EXTRA_INFO: u16 = 1 << 3;
 }
 
@@ -38,13 +38,13 @@ pub mod rx_flags {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i16)]
 pub enum Status {
-    /// The packet was dropped, and nothing was wrong with it.
+    /// The valid packet was dropped.
     Dropped = -2,
-    /// Something was wrong with the request.
+    /// The request was invalid.
     Error = -1,
     /// Done.
     Okay = 0,
-    /// No response: the request was an extra info.
+    /// No response, since the request was an extra info.
     Null = 1,
 }
 
@@ -53,13 +53,13 @@ pub enum Status {
 pub struct TxRequest {
     /// Grant reference of the page.
     pub gref: u32,
-    /// Where the bytes begin in it.
+    /// Offset of the bytes in the page.
     pub offset: u16,
     /// [`tx_flags`].
     pub flags: u16,
-    /// The front end's name for the request, for the response.
+    /// Id chosen by the front end, returned in the response.
     pub id: u16,
-    /// Bytes: of a packet's first request those of the whole packet, else those of this slot.
+    /// Length (bytes): of the whole packet in its first request, of this slot in the others.
     pub size: u16,
 }
 
@@ -76,7 +76,7 @@ impl TxRequest {
         }
     }
 
-    /// The entry.
+    /// Writes the entry.
     pub const fn to_bytes(&self) -> [u8; TX_SLOT_BYTES] {
         let [g0, g1, g2, g3] = self.gref.to_le_bytes();
         let [o0, o1] = self.offset.to_le_bytes();
@@ -97,9 +97,9 @@ pub(crate) const fn tx_response(id: u16, status: Status) -> [u8; 4] {
 /// `struct netif_rx_request`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RxRequest {
-    /// The front end's name for the request, for the response.
+    /// Id chosen by the front end, returned in the response.
     pub id: u16,
-    /// Grant reference of a page that may be written to.
+    /// Grant reference of a writable page.
     pub gref: u32,
 }
 
@@ -110,7 +110,7 @@ impl RxRequest {
         Self { id: u16::from_le_bytes([i0, i1]), gref: u32::from_le_bytes([g0, g1, g2, g3]) }
     }
 
-    /// The entry.
+    /// Writes the entry.
     pub const fn to_bytes(&self) -> [u8; RX_SLOT_BYTES] {
         let [i0, i1] = self.id.to_le_bytes();
         let [g0, g1, g2, g3] = self.gref.to_le_bytes();
@@ -121,18 +121,18 @@ impl RxRequest {
 /// `struct netif_rx_response`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RxResponse {
-    /// The request's.
+    /// Id of the request.
     pub id: u16,
-    /// Where in the page the bytes begin.
+    /// Offset of the bytes in the page.
     pub offset: u16,
     /// [`rx_flags`].
     pub flags: u16,
-    /// Bytes, or a negative [`Status`].
+    /// Length (bytes), or a negative [`Status`].
     pub status: i16,
 }
 
 impl RxResponse {
-    /// Where `status` lies.
+    /// Offset of `status`.
     pub(crate) const STATUS: usize = 6;
 
     /// Reads an entry.
@@ -146,7 +146,7 @@ impl RxResponse {
         }
     }
 
-    /// The entry.
+    /// Writes the entry.
     pub const fn to_bytes(&self) -> [u8; RX_SLOT_BYTES] {
         let [i0, i1] = self.id.to_le_bytes();
         let [o0, o1] = self.offset.to_le_bytes();
@@ -156,7 +156,7 @@ impl RxResponse {
     }
 }
 
-/// Bytes of an extra info: it fits into an entry of either ring.
+/// Length of an extra info (bytes), which fits into an entry of either ring.
 pub const EXTRA_BYTES: usize = 8;
 /// `flags` of an extra info: another one follows (`XEN_NETIF_EXTRA_FLAG_MORE`).
 pub const EXTRA_MORE: u8 = 1;
@@ -176,7 +176,7 @@ pub const GSO_TCPV6: u8 = 2;
 /// `struct netif_extra_info` without its `flags`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extra {
-    /// `XEN_NETIF_EXTRA_TYPE_GSO`. No `features` are defined; what is there is not looked at.
+    /// `XEN_NETIF_EXTRA_TYPE_GSO`. No `features` are defined, so the field is ignored.
     Gso {
         /// Payload bytes of each segment.
         size: u16,
@@ -185,26 +185,26 @@ pub enum Extra {
     },
     /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`: the guest wants frames to this address.
     McastAdd(Mac),
-    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`: it no longer does.
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`: the guest no longer wants them.
     McastDel(Mac),
     /// `XEN_NETIF_EXTRA_TYPE_HASH`.
     Hash {
-        /// What was hashed: the number of a bit of `XEN_NETIF_CTRL_HASH_TYPE_*`.
+        /// Hash type: the number of a bit of `XEN_NETIF_CTRL_HASH_TYPE_*`.
         kind: u8,
         /// `XEN_NETIF_CTRL_HASH_ALGORITHM_*`.
         algorithm: u8,
         /// The hash.
         value: u32,
     },
-    /// `XEN_NETIF_EXTRA_TYPE_XDP` of Linux: room that the back end left before the data.
+    /// Linux's `XEN_NETIF_EXTRA_TYPE_XDP`: room that the back end left before the data.
     Xdp {
-        /// Bytes.
+        /// Length of the room (bytes).
         headroom: u16,
     },
 }
 
 impl Extra {
-    /// Reads an extra info: its value and its `flags`. `Err` has the type, if there is no such.
+    /// Reads an extra info and its `flags`. `Err` holds a type that does not exist.
     pub const fn from_bytes(bytes: [u8; EXTRA_BYTES]) -> Result<(Self, u8), u8> {
         let [kind, flags, a, b, c, d, e, f] = bytes;
         let extra = match kind {
@@ -220,7 +220,7 @@ impl Extra {
         Ok((extra, flags))
     }
 
-    /// The extra info; `more` says that another one follows.
+    /// Writes the extra info. `more` announces another one.
     pub const fn to_bytes(&self, more: bool) -> [u8; EXTRA_BYTES] {
         let flags = if more { EXTRA_MORE } else { 0 };
         match *self {

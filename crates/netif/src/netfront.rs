@@ -1,4 +1,4 @@
-//! A guest's side of transmit and receive rings, as Linux's netfront has it.
+//! A guest's side of transmit and receive rings, like Linux's netfront.
 
 use weir_guestmem::Window;
 use weir_limits::{NETIF_EXTRAS_MAX, XEN_PAGE_LEN};
@@ -11,9 +11,9 @@ use crate::plan::Segment;
 /// An answer to a transmit request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxResponse {
-    /// The request's.
+    /// Id of the request.
     pub id: u16,
-    /// As `NETIF_RSP_*`, unchecked: see [`Status`].
+    /// A `NETIF_RSP_*`, unchecked: see [`Status`].
     pub status: i16,
 }
 
@@ -29,14 +29,15 @@ impl TxFront {
         Ok(Self { ring: FrontRing::init(sring)? })
     }
 
-    /// The ring, for what has nothing to do with packets: pushing, refilling, events.
+    /// Returns the ring, for pushing, refilling and events.
     pub fn ring(&mut self) -> &mut FrontRing<TX_SLOT_BYTES> {
         &mut self.ring
     }
 
-    /// Writes the requests of a packet in `slots`, each with its id; `flags` are the [`tx_flags`] of the first,
-    /// without those that announce what follows. Returns `false`, and writes nothing, if the ring has no room,
-    /// `slots` is empty, or the packet is 64 KiB or longer.
+    /// Writes the requests of a packet in `slots`, each with its id. `flags` are the [`tx_flags`]
+    /// of the first request, without the flags that announce further requests. Returns `false`, and
+    /// writes nothing, if the ring has no room, `slots` is empty, or the packet is 64 KiB or
+    /// longer.
     pub fn send(&mut self, slots: &[(Segment, u16)], flags: u16, extras: &[Extra]) -> bool {
         let total: u32 = slots.iter().map(|(segment, _)| u32::from(segment.len)).sum();
         let (Some(((first, id), frags)), Ok(total)) = (slots.split_first(), u16::try_from(total))
@@ -65,7 +66,8 @@ impl TxFront {
         true
     }
 
-    /// The next answer of those that the last [`FrontRing::refill`] counted, past those to extra infos.
+    /// Returns the next answer among those that the last [`FrontRing::refill`] counted. Skips
+    /// answers to extra infos.
     pub fn response(&mut self) -> Option<TxResponse> {
         while let Some((_, bytes)) = self.ring.response() {
             let [i0, i1, s0, s1, ..] = bytes;
@@ -78,18 +80,18 @@ impl TxFront {
     }
 }
 
-/// A packet that came in.
+/// A received packet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RxPacket {
-    /// Where its bytes are: for each page the id of its request, the offset and the length.
+    /// Parts of the packet: the id of the page's request, the offset and the length (bytes).
     pub parts: Vec<(u16, u16, u16)>,
-    /// Ids of requests whose pages hold nothing: they became extra infos, or failed.
+    /// Ids of requests whose pages are empty: they became extra infos, or failed.
     pub unused: Vec<u16>,
     /// [`rx_flags`] of the first response.
     pub flags: u16,
     /// Extra infos.
     pub extras: Vec<Extra>,
-    /// A part is missing, or the back end wrote what cannot be: the packet is to be dropped.
+    /// A part is missing, or the back end wrote an impossible value. The packet must be dropped.
     pub damaged: bool,
 }
 
@@ -97,7 +99,7 @@ pub struct RxPacket {
 #[derive(Debug)]
 pub struct RxFront {
     ring: FrontRing<RX_SLOT_BYTES>,
-    /// The id of the request in each entry: what an extra info overwrote cannot say it.
+    /// Id of the request in each entry, since an extra info overwrites it in the ring.
     ids: Vec<u16>,
 }
 
@@ -109,12 +111,12 @@ impl RxFront {
         Ok(Self { ring, ids })
     }
 
-    /// The ring, for what has nothing to do with packets: pushing, refilling, events.
+    /// Returns the ring, for pushing, refilling and events.
     pub fn ring(&mut self) -> &mut FrontRing<RX_SLOT_BYTES> {
         &mut self.ring
     }
 
-    /// Offers a page; `false` when the ring is full.
+    /// Offers a page; returns `false` if the ring is full.
     pub fn offer(&mut self, request: RxRequest) -> bool {
         let Some(index) = self.ring.request(request.to_bytes()) else { return false };
         let size = self.ids.len();
@@ -122,8 +124,8 @@ impl RxFront {
         true
     }
 
-    /// The next packet of the responses that the last [`FrontRing::refill`] counted. A back end pushes
-    /// whole packets: one that has no end is damaged.
+    /// Returns the next packet among the responses that the last [`FrontRing::refill`] counted. A
+    /// back end pushes whole packets, so a packet without an end is damaged.
     pub fn packet(&mut self) -> Option<RxPacket> {
         let mut packet = RxPacket::default();
         let (id, bytes) = self.response()?;
@@ -168,12 +170,12 @@ impl RxFront {
 }
 
 impl RxPacket {
-    /// Bytes of all parts.
+    /// Returns the length of all parts (bytes).
     pub fn len(&self) -> u32 {
         self.parts.iter().map(|(_, _, len)| u32::from(*len)).sum()
     }
 
-    /// No bytes.
+    /// Returns whether the packet has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

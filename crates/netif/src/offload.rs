@@ -1,5 +1,5 @@
-//! A frame's offloads, translated between netif and virtio-net ([`weir_wire::Offload`]). Netif says that a checksum
-//! is blank, but not where; both sides find its place in the headers.
+//! Translates a frame's offloads between netif and virtio-net ([`weir_wire::Offload`]). Netif says
+//! only that a checksum is blank. Both sides find its position in the headers.
 
 use weir_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6};
 use weir_wire::{
@@ -10,13 +10,13 @@ use crate::hash::FlowHash;
 use crate::message::{self, Extra, rx_flags};
 use crate::tx::TxPacket;
 
-/// What a guest says of a packet is not so. The packet is to be dropped.
+/// Error: a guest's flags contradict its packet, which must be dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TxOffloadError {
-    /// A blank checksum in what is neither TCP nor UDP, or a fragment.
+    /// The checksum is blank, but the packet is neither TCP nor UDP, or a fragment.
     #[error("a blank checksum in a packet that is neither TCP nor UDP")]
     NoChecksum,
-    /// The packet does not agree with its headers.
+    /// The packet contradicts its headers.
     #[error(transparent)]
     Offload(#[from] OffloadError),
 }
@@ -28,12 +28,13 @@ impl From<ParseError> for TxOffloadError {
 }
 
 impl TxPacket {
-    /// What the packet asks, checked against the copy of its front. A sender's word that the data are
-    /// right is not taken: weir forgets it, as it does of a virtio driver.
+    /// Returns the packet's offloads, checked against the copy of its front. weir ignores a
+    /// sender's claim that the data are valid, as it does with a virtio driver.
     ///
     /// # Errors
-    /// [`TxOffloadError`] says what is not so. That a GSO packet's checksum is not blank is one of them
-    /// ([`OffloadError::GsoWithoutCsum`]); netback fills the pseudo-header in for such peers.
+    /// [`TxOffloadError`] names the contradiction. One of them is a GSO packet whose checksum is
+    /// not blank ([`OffloadError::GsoWithoutCsum`]); netback fills in the pseudo-header for such
+    /// peers.
     pub fn offload(&self, head: &[u8]) -> Result<Offload, TxOffloadError> {
         if !self.csum_blank && self.gso.is_none() {
             return Ok(Offload::NONE);
@@ -41,7 +42,7 @@ impl TxPacket {
         Ok(Offload::from_vnet(&self.vnet_hdr(head)?, head, self.len)?)
     }
 
-    /// The header that a virtio driver would have put in front.
+    /// Returns the header that a virtio driver would have put in front.
     ///
     /// # Errors
     /// As [`offload`](Self::offload), for the checksum.
@@ -61,10 +62,10 @@ impl TxPacket {
     }
 }
 
-/// What a front end said in xenstore that it can receive.
+/// A front end's features, from xenstore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FrontFeatures {
-    /// Not `feature-no-csum-offload`.
+    /// Absence of `feature-no-csum-offload`.
     pub csum_v4: bool,
     /// `feature-ipv6-csum-offload`.
     pub csum_v6: bool,
@@ -77,8 +78,8 @@ pub struct FrontFeatures {
 }
 
 impl FrontFeatures {
-    /// The same in virtio's words, which know one flag for the checksums of IPv4 and IPv6. ECN and UDP
-    /// GSO have no netif name.
+    /// Returns the features in virtio's terms, which have one flag for the checksums of IPv4 and
+    /// IPv6. ECN and UDP GSO have no netif name.
     pub fn caps(self) -> OffloadCaps {
         if !(self.csum_v4 && self.csum_v6) {
             return OffloadCaps::NONE;
@@ -90,20 +91,20 @@ impl FrontFeatures {
     }
 }
 
-/// What is said of a frame toward a guest.
+/// A frame's metadata for a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RxMeta {
-    /// [`rx_flags`] of the first response, without those of slots and extra infos.
+    /// [`rx_flags`] of the first response, without the flags of slots and extra infos.
     flags: u16,
     gso: Option<Extra>,
     hash: Option<Extra>,
 }
 
 impl RxMeta {
-    /// Says what the frame beginning with `head` asks. `None` when netif has no words for it: GSO of UDP
-    /// or with ECN, or a checksum that is not the one of TCP or UDP in the outer headers. A port whose
-    /// [`caps`](FrontFeatures::caps) were heeded is left with the last of these, for which
-    /// [`weir_wire::fill_checksum`] helps.
+    /// Returns the metadata of the frame that begins with `head`. Returns `None` if netif cannot
+    /// express its offloads: GSO of UDP or with ECN, or a checksum other than that of TCP or UDP in
+    /// the outer headers. A port that obeyed [`caps`](FrontFeatures::caps) meets only the last
+    /// case, where [`weir_wire::fill_checksum`] helps.
     pub fn new(offload: &Offload, head: &[u8]) -> Option<Self> {
         let mut meta = Self::default();
         if offload.data_valid() {
@@ -127,7 +128,7 @@ impl RxMeta {
         Some(meta)
     }
 
-    /// With the flow's hash, for a front end that has set one up.
+    /// Adds the flow's hash, for a front end that has set one up.
     #[must_use]
     pub fn with_hash(self, hash: FlowHash) -> Self {
         Self { hash: Some(hash.extra()), ..self }
@@ -137,7 +138,7 @@ impl RxMeta {
         self.flags
     }
 
-    /// Extra infos, in the order of their types, as netback sends them.
+    /// Iterates over the extra infos in the order of their types, as netback sends them.
     pub(crate) fn extras(&self) -> impl Iterator<Item = Extra> + use<> {
         [self.gso, self.hash].into_iter().flatten()
     }

@@ -1,25 +1,25 @@
-//! Where bytes are that a guest granted, and which copies move a burst of packets: plain data, so that
-//! whoever makes the system call makes one for all of them.
+//! Places of granted bytes, and the copies that move a burst of packets. Plain data, so that one
+//! system call can make all copies.
 
 /// Bytes in one granted page: `offset + len` is at most a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Grant reference. Whether the guest granted it, to whom and for what, the hypervisor checks.
+    /// Grant reference. The hypervisor checks whether the guest granted it, to whom and for what.
     pub gref: u32,
-    /// Where the bytes begin.
+    /// Offset of the bytes in the page.
     pub offset: u16,
-    /// Bytes.
+    /// Length (bytes).
     pub len: u16,
 }
 
 impl Segment {
-    /// The first `len` bytes, or all if there are fewer.
+    /// Returns the first `len` bytes, or all if there are fewer.
     #[must_use]
     pub fn first(self, len: u16) -> Self {
         Self { len: self.len.min(len), ..self }
     }
 
-    /// The bytes from `at` on; none if there are not so many.
+    /// Returns the bytes from `at` on; none if there are fewer.
     #[must_use]
     pub fn skip(self, at: u16) -> Self {
         let at = at.min(self.len);
@@ -30,16 +30,17 @@ impl Segment {
 /// One copy into a granted page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrantCopy {
-    /// Which of the pieces that the bytes come from.
+    /// Index of the source piece.
     pub piece: usize,
-    /// Where in that piece they begin.
+    /// Offset in that piece.
     pub at: u32,
-    /// Where they go, and how many they are: at least 1.
+    /// Destination, at least 1 byte.
     pub to: Segment,
 }
 
-/// The copies that fill `to` from pieces of `lens` bytes in order, until either runs out. No copy crosses the end
-/// of a piece or a segment: between two guests, each copy is one `GNTTABOP_copy`.
+/// Returns the copies that fill `to` from pieces of `lens` bytes in order, until either runs out.
+/// No copy crosses the end of a piece or a segment: between two guests, each copy is one
+/// `GNTTABOP_copy`.
 pub fn copies(
     lens: impl IntoIterator<Item = u32>,
     to: impl IntoIterator<Item = Segment>,

@@ -12,12 +12,12 @@ use crate::message::*;
 use crate::offload::RxMeta;
 use crate::plan::Segment;
 
-/// Bytes of a page of the guest that a frame's next bytes go to.
+/// Bytes of a guest's page for the next bytes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RxSegment {
-    /// Where.
+    /// Place of the bytes.
     pub segment: Segment,
-    /// Which response speaks of them.
+    /// Index of the response for them.
     response: u32,
 }
 
@@ -33,30 +33,32 @@ impl RxBack {
         Ok(Self { ring: BackRing::attach(sring)? })
     }
 
-    /// The ring, for what has nothing to do with packets: refilling, pushing, events. Responses are
-    /// written by [`place`](Self::place) alone.
+    /// Returns the ring, for refilling, pushing and events. Only [`place`](Self::place) writes
+    /// responses.
     #[inline]
     pub fn ring(&mut self) -> &mut BackRing<RX_SLOT_BYTES> {
         &mut self.ring
     }
 
-    /// Requests that a frame of `len` bytes takes: one for each page, and one for each extra info.
+    /// Returns the requests that a frame of `len` bytes takes: one for each page, and one for each
+    /// extra info.
     pub fn slots_for(len: u32, meta: &RxMeta) -> u32 {
         len.div_ceil(XEN_PAGE_LEN as u32).max(1) + meta.extras().count() as u32
     }
 
-    /// Takes the requests for a frame of `len` bytes, of those that the last [`BackRing::refill`]
-    /// counted, answers them, and appends to `segments` where its bytes go. They are to be there before
-    /// [`BackRing::push`]. `false`, and nothing is taken, when there are too few requests.
+    /// Takes and answers the requests for a frame of `len` bytes, among those that the last
+    /// [`BackRing::refill`] counted. Appends the places of the frame's bytes to `segments`; the
+    /// caller must fill them before [`BackRing::push`]. Returns `false`, and takes nothing, if
+    /// there are too few requests.
     pub fn place(&mut self, len: u32, meta: &RxMeta, segments: &mut Vec<RxSegment>) -> bool {
         let needed = Self::slots_for(len, meta);
-        // What was taken was answered, but for a caller's programming error.
+        // Every taken request is answered here, unless the caller is wrong.
         if self.ring.available() < needed || self.ring.unanswered() > 0 {
             return false;
         }
         let extras = meta.extras().count();
         let mut left = len;
-        // Bounded by `needed`: a frame's first slot, its extra infos, its other slots.
+        // `needed` bounds this: a frame's first slot, its extra infos, its other slots.
         let has_extras = if extras > 0 { rx_flags::EXTRA_INFO } else { 0 };
         left = self.place_page(left, meta.flags() | has_extras, segments);
         for (nth, extra) in meta.extras().enumerate() {
@@ -70,7 +72,7 @@ impl RxBack {
         true
     }
 
-    /// Fills one request's page with what is left, and says how much is left then.
+    /// Fills one request's page. Returns the number of bytes that are left.
     fn place_page(&mut self, left: u32, flags: u16, segments: &mut Vec<RxSegment>) -> u32 {
         let Some(bytes) = self.ring.request() else { return 0 };
         let request = RxRequest::from_bytes(&bytes);
@@ -85,8 +87,8 @@ impl RxBack {
         rest
     }
 
-    /// The bytes could not be put there, since the guest's grant is none: its response says so, and the
-    /// guest drops that frame.
+    /// Marks a segment whose copy failed, since the guest's grant is invalid. The response reports
+    /// it, and the guest drops the frame.
     pub fn copy_failed(&mut self, segment: &RxSegment) {
         let status = (Status::Error as i16).to_le_bytes();
         self.ring.amend(segment.response, RxResponse::STATUS, status);

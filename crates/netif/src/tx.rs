@@ -1,12 +1,12 @@
-//! What a guest transmits: requests become checked packets, by the rules of `public/io/netif.h` ("Guest
-//! transmit") and of Linux's netback where the header leaves them open.
+//! A guest's transmit ring: requests become checked packets, by the rules of `public/io/netif.h`
+//! ("Guest transmit"), and of Linux's netback where the header leaves them open.
 //!
-//! | what is wrong | what netback does, and weir |
+//! | fault | reaction of netback and weir |
 //! |---|---|
 //! | the producer, an unfinished packet or chain of extra infos, an unknown type, GSO size 0, a page crossed, more than 20 further slots | the interface stops: [`RingError`] |
 //! | 19 or 20 further slots, a slot beyond the packet, no Ethernet header in the first slot | each slot is answered with `NETIF_RSP_ERROR`: [`PacketError`] |
 //! | more extra infos than types | netback reads on to the ring's end; weir stops |
-//! | flags that are not defined | netback ignores them; weir answers with `NETIF_RSP_ERROR` |
+//! | undefined flags | netback ignores them; weir answers with `NETIF_RSP_ERROR` |
 
 use weir_guestmem::Window;
 use weir_limits::{
@@ -22,57 +22,59 @@ use crate::plan::Segment;
 /// One slot of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxSlot {
-    /// Where its bytes are, inside one page. It may have none.
+    /// Place of the bytes, inside one page. It may be empty.
     pub segment: Segment,
-    /// The front end's name for the request: [`TxBack::complete`] answers with it.
+    /// Id chosen by the front end: [`TxBack::complete`] answers with it.
     pub id: u16,
 }
 
-/// How a big packet is to be cut.
+/// Parameters for cutting a big packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxGso {
-    /// What its segments are; never UDP, for which Xen has no type.
+    /// Kind of the segments; never UDP, for which Xen has no type.
     pub kind: GsoKind,
-    /// Payload bytes of each segment, at least 1.
+    /// Payload of each segment (bytes), at least 1.
     pub size: u16,
 }
 
 /// A checked packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxPacket {
-    /// Its slots: so many, from this one of those that [`TxBack::take`] appended to.
+    /// The packet's slots: their beginning and number in the vector that [`TxBack::take`] appended
+    /// to.
     pub slots: (usize, usize),
-    /// Extra infos, which are answered with the packet.
+    /// Number of extra infos, which are answered with the packet.
     pub extras: u8,
-    /// Bytes in all slots: at least an Ethernet header, at most 65,535.
+    /// Length of all slots (bytes): at least an Ethernet header, at most 65,535.
     pub len: u32,
-    /// The protocol checksum is left to the receiver.
+    /// The receiver completes the protocol checksum.
     pub csum_blank: bool,
-    /// Whether it is to be cut.
+    /// Parameters for cutting, if the packet is to be cut.
     pub gso: Option<TxGso>,
-    /// The flow's hash as the sender says, unchecked: an index at best.
+    /// The flow's hash according to the sender, unchecked: at best an index.
     pub hash: Option<u32>,
 }
 
-/// A change to the addresses that a guest wants, in a dummy packet.
+/// A change of a guest's multicast addresses, in a dummy packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multicast {
-    /// The address, which may be none of a group.
+    /// The address, which may not be a group's.
     pub address: Mac,
-    /// Wanted, or no longer.
+    /// Adds the address; otherwise removes it.
     pub add: bool,
-    /// The dummy, whose one slot says nothing.
+    /// The dummy packet, whose one slot is meaningless.
     pub packet: TxPacket,
 }
 
-/// What was next in a transmit ring, to be [completed](TxBack::complete) in any case.
+/// The next element of a transmit ring, which the caller must [complete](TxBack::complete) in any
+/// case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// A packet to forward.
     Packet(TxPacket),
-    /// No packet: its status says whether the change was made.
+    /// A change without a packet: its status reports whether the change was made.
     Multicast(Multicast),
-    /// What can't be a packet, whose slots need not be in a page.
+    /// An invalid packet, whose slots may lie outside a page.
     Refused(TxPacket, PacketError),
 }
 
@@ -90,7 +92,7 @@ struct Extras {
     mcast_add: Option<Mac>,
     mcast_del: Option<Mac>,
     hash: Option<u32>,
-    /// Flags that are not defined.
+    /// Error of undefined flags.
     unknown: Option<PacketError>,
 }
 
@@ -100,19 +102,19 @@ impl TxBack {
         Ok(Self { ring: BackRing::attach(sring)? })
     }
 
-    /// The ring, for what has nothing to do with packets: refilling, pushing, events.
+    /// Returns the ring, for refilling, pushing and events.
     #[inline]
     pub fn ring(&mut self) -> &mut BackRing<TX_SLOT_BYTES> {
         &mut self.ring
     }
 
-    /// Takes the next packet of those that the last [`BackRing::refill`] counted, each request copied
-    /// once and checked. Its slots are appended to `slots`. Longer than a screen: what is wrong with a packet is said
-    /// only when its last request is read.
+    /// Takes the next packet among the requests that the last [`BackRing::refill`] counted. Copies
+    /// each request once, checks it, and appends the packet's slots to `slots`. The function
+    /// exceeds a screen, since a packet's fault is reported only after its last request.
     ///
     /// # Errors
-    /// [`RingError`] when nothing in the ring can be believed any more: the interface is to stop, and the
-    /// ring is not to be used again.
+    /// [`RingError`] when the ring's content can no longer be trusted: the interface must stop, and
+    /// the ring must not be used again.
     pub fn take(&mut self, slots: &mut Vec<TxSlot>) -> Result<Option<Taken>, RingError> {
         let index = self.ring.next_index();
         let Some(first) = self.request() else { return Ok(None) };
@@ -175,7 +177,8 @@ impl TxBack {
         }
         inside_page(index, first.offset, left)?;
         if let Some(slot) = slots.get_mut(from) {
-            // The first request's size is the packet's: what the others have is not in its page.
+            // The first request's size is the whole packet's, so the other slots' bytes are not in
+            // its page.
             slot.segment.len = left;
         }
         Ok(Some(Taken::Packet(packet)))
@@ -186,7 +189,7 @@ impl TxBack {
         self.ring.request().map(|bytes| TxRequest::from_bytes(&bytes))
     }
 
-    /// The extra infos of the packet at `index`, in the requests after its first.
+    /// Reads the extra infos of the packet at `index`, in the requests after its first.
     fn extras(&mut self, index: u32) -> Result<Extras, RingError> {
         let mut extras = Extras::default();
         loop {
@@ -212,7 +215,7 @@ impl TxBack {
                 Extra::McastAdd(address) => extras.mcast_add = Some(address),
                 Extra::McastDel(address) => extras.mcast_del = Some(address),
                 Extra::Hash { value, .. } => extras.hash = Some(value),
-                // Only from back to front has it a meaning.
+                // It has a meaning only from back end to front end.
                 Extra::Xdp { .. } => {}
             }
             if flags & !EXTRA_MORE != 0 {
@@ -224,8 +227,9 @@ impl TxBack {
         }
     }
 
-    /// Answers all requests of a packet whose slots [`take`](Self::take) put into `slots`: one response for each,
-    /// and a null response for each extra info. Packets may complete in any order.
+    /// Answers all requests of a packet whose slots [`take`](Self::take) put into `slots`: one
+    /// response for each, and a null response for each extra info. Packets may complete in any
+    /// order.
     pub fn complete(&mut self, packet: &TxPacket, slots: &[TxSlot], status: Status) {
         let (from, count) = packet.slots;
         for (nth, slot) in slots.iter().skip(from).take(count).enumerate() {

@@ -24,7 +24,7 @@ static MEMORY: LazyLock<Arc<GuestMemory>> = LazyLock::new(|| {
     Arc::new(GuestMemory::map(&[(spec, File::from(fd))]).unwrap())
 });
 
-/// An event channel: what was given before the wait counts.
+/// An event channel. An event before the wait counts.
 #[derive(Debug)]
 struct Event {
     given: Mutex<bool>,
@@ -41,7 +41,7 @@ impl Event {
         self.changed.notify_one();
     }
 
-    /// `loom` calls it a deadlock when nobody gives it any more.
+    /// `loom` reports a deadlock if no event can come any more.
     fn wait(&self) {
         let mut given = self.given.lock().unwrap();
         while !*given {
@@ -51,7 +51,7 @@ impl Event {
     }
 }
 
-/// Which side leaves something undone.
+/// The side that omits a step.
 #[derive(Debug, Clone, Copy)]
 struct Weak {
     front: Weakness,
@@ -64,10 +64,10 @@ fn each_side(weakness: Weakness) -> [Weak; 2] {
     [Weak { front: weakness, ..SOUND }, Weak { back: weakness, ..SOUND }]
 }
 
-/// More requests than entries: each side has to wait for the other.
+/// More requests than entries, so that each side has to wait for the other.
 const REQUESTS: u16 = 3;
 
-/// What the n-th request or response says: nothing that memory held before.
+/// Returns the content of the n-th request or response, which memory did not hold before.
 fn content(nth: u16, response: bool) -> [u8; 8] {
     let nth = nth as u8 + 1;
     [nth, u8::from(response), nth, 0, nth, 0, nth, 9]
@@ -137,9 +137,9 @@ fn model(weak: Weak) {
     });
 }
 
-/// How the model ended, if it does not hold.
+/// Returns the failure of a model that does not hold.
 fn failure(weak: Weak) -> String {
-    // A thread of its own: `loom` leaves a failed model's state behind.
+    // A separate thread, since `loom` leaves a failed model's state behind.
     let panic = std::thread::spawn(move || model(weak)).join().expect_err("the model holds");
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The control ring: each message with each status that the header gives it.
+//! The control ring: each message, with each status that the header defines for it.
 
 use proptest::prelude::*;
 use weir_limits::INDIRECTION_LEN;
@@ -93,7 +93,7 @@ fn a_table_is_set_piece_by_piece_and_names_queues_only() {
     assert_eq!([0, 1, 2, 3, 6].map(|value| queue(&state, value)), [0, 0, 3, 1, 3]);
 
     let before = [0, 1, 2, 3].map(|value| queue(&state, value));
-    // A queue that is not there, an end beyond the table, sums that overflow, no grant.
+    // A queue that does not exist, an end beyond the table, sums that overflow, no grant.
     assert_eq!(ask(&mut state, SET_HASH_MAPPING, [9, 2, 0], &words(&[1, 4])), INVALID);
     assert_eq!(ask(&mut state, SET_HASH_MAPPING, [9, 2, 3], &words(&[1, 1])), INVALID);
     assert_eq!(ask(&mut state, SET_HASH_MAPPING, [9, 2, u32::MAX], &words(&[1, 1])), INVALID);
@@ -115,7 +115,7 @@ fn a_table_is_set_piece_by_piece_and_names_queues_only() {
 #[test]
 fn a_table_that_shrinks_while_a_page_is_copied_stays_as_it_is() {
     let mut state = with_toeplitz();
-    // Beyond the end, and half of it.
+    // Beyond the end, and half beyond it.
     for offset in [6, 3] {
         ask(&mut state, SET_HASH_MAPPING_SIZE, [8, 0, 0], &[]);
         let step = state.apply(request(SET_HASH_MAPPING, [1, 2, offset]));
@@ -172,8 +172,8 @@ fn requests_come_over_a_ring_and_answers_go_back() {
 }
 
 proptest! {
-    /// Any messages with any pages: queues stay those that there are, and nothing asks for more than a
-    /// page.
+    /// After any messages with any pages every entry names an existing queue, and no request needs
+    /// more than a page.
     #[test]
     fn no_sequence_of_messages_leads_to_a_queue_that_is_not_there(
         messages in proptest::collection::vec(

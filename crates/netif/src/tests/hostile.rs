@@ -1,5 +1,5 @@
-//! Rings written by somebody who means harm. Every case ends in a named error; none in a panic, an
-//! endless loop or a byte outside a page.
+//! Rings written by an attacker. Every case ends in a named error; none in a panic, an endless loop
+//! or a byte outside a page.
 
 use proptest::prelude::*;
 use weir_limits::{NETIF_EXTRAS_MAX, NETIF_TX_FRAGS_FATAL, NETIF_TX_FRAGS_MAX};
@@ -11,7 +11,7 @@ use crate::message::{EXTRA_MORE, Extra, GSO_TCPV4, RxRequest, TX_SLOT_BYTES, TxR
 const MORE: u16 = tx_flags::MORE_DATA;
 const INFO: u16 = tx_flags::EXTRA_INFO;
 
-/// A transmit ring's back end, and raw access to what a guest could write.
+/// A transmit ring's back end, and raw access to the guest's memory.
 struct Hostile {
     back: TxBack,
     raw: Window,
@@ -169,7 +169,7 @@ fn a_page_that_is_crossed_stops_the_interface_in_a_packet_that_is_refused_anyway
 
 #[test]
 fn a_slot_that_is_longer_than_what_is_left_costs_the_packet() {
-    // What a frame of 65,536 + 60 bytes looks like in a field of 16 bits.
+    // A frame of 65,536 + 60 bytes, as a field of 16 bits shows it.
     let error = Hostile::new().request(MORE, 0, 60).request(0, 0, 100).refused();
     assert_eq!(error, PacketError::SlotBeyondPacket { size: 100, left: 60 });
 }
@@ -215,7 +215,7 @@ fn a_back_end_that_answers_what_was_not_asked_is_refused() {
     assert_eq!(front.ring().refill(), Err(error));
 }
 
-/// Entries that are often nearly right, so that walks get deeper.
+/// Generates entries that are often nearly right, so that walks get deeper.
 fn entry() -> impl Strategy<Value = [u8; TX_SLOT_BYTES]> {
     let request = (0u16..=0x1f, 0u16..5000, 0u16..5000).prop_map(|(flags, offset, size)| {
         TxRequest { gref: 1, offset, flags, id: size, size }.to_bytes()
@@ -231,7 +231,7 @@ fn entry() -> impl Strategy<Value = [u8; TX_SLOT_BYTES]> {
 }
 
 proptest! {
-    /// Anything in the ring: as many answers as requests, packets inside pages, no panic.
+    /// Any bytes in the ring give as many answers as requests, packets inside pages, and no panic.
     #[test]
     fn garbage_in_a_transmit_ring_ends_in_packets_or_an_error(
         entries in proptest::collection::vec(entry(), 1..=256),
@@ -280,7 +280,7 @@ proptest! {
         }
     }
 
-    /// Anything in a receive ring: frames go into pages that were offered, or nowhere.
+    /// Any bytes in a receive ring send frames into offered pages, or nowhere.
     #[test]
     fn garbage_in_a_receive_ring_places_frames_inside_pages(
         bytes in proptest::collection::vec(any::<[u8; 8]>(), 256),

@@ -1,4 +1,4 @@
-//! A front end and a back end in one process over a memfd, as two domains would have them.
+//! Front end and back end in one process over a memfd, in place of two domains.
 
 mod ctrl;
 mod hostile;
@@ -16,7 +16,7 @@ use weir_limits::XEN_PAGE_LEN;
 
 use crate::*;
 
-/// A page for a ring, as often as it is asked for.
+/// A page for a ring, which can be mapped repeatedly.
 pub(crate) struct Page {
     memory: Arc<GuestMemory>,
 }
@@ -26,7 +26,7 @@ impl Page {
         Self::of(XEN_PAGE_LEN)
     }
 
-    /// So many bytes of zeros.
+    /// Returns memory of `bytes` zeros.
     pub fn of(bytes: usize) -> Self {
         let fd = memfd_create("netif-test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, bytes as u64).unwrap();
@@ -35,7 +35,7 @@ impl Page {
         Self { memory: Arc::new(GuestMemory::map(&[(spec, File::from(fd))]).unwrap()) }
     }
 
-    /// What one side maps.
+    /// Maps the page for one side.
     pub fn window(&self) -> Window {
         self.part(0, self.memory.size_bytes() as usize)
     }

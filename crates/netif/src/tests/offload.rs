@@ -1,4 +1,4 @@
-//! Checksums and GSO between netif's words and virtio-net's.
+//! Checksums and GSO between netif's flags and virtio-net's.
 
 use weir_wire::vnet::{self, VnetHdr};
 use weir_wire::{GsoKind, Offload, OffloadCaps as Caps, OffloadError};
@@ -16,7 +16,7 @@ fn ipv4(protocol: u8, transport: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A TCP segment of 100 bytes.
+/// Returns a TCP segment of 100 bytes.
 pub(crate) fn tcp4() -> Vec<u8> {
     let mut tcp = vec![0; 20 + 100];
     tcp[..4].copy_from_slice(&[0x30, 0x39, 0, 80]);
@@ -24,7 +24,7 @@ pub(crate) fn tcp4() -> Vec<u8> {
     ipv4(6, &tcp)
 }
 
-/// A UDP datagram of 10 bytes.
+/// Returns a UDP datagram of 10 bytes.
 pub(crate) fn udp4() -> Vec<u8> {
     ipv4(17, &[0x30, 0x39, 0, 53, 0, 18, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
 }

@@ -1,4 +1,4 @@
-//! Both halves of a ring against each other, and against what `public/io/ring.h` says.
+//! Both halves of a ring against each other, and against `public/io/ring.h`.
 
 use std::collections::VecDeque;
 
@@ -71,7 +71,7 @@ fn requests_that_are_left_do_not_keep_the_next_from_asking_for_an_event() {
     front.request([0; 8]);
     front.push();
     assert_eq!(back.final_check(), Ok(1));
-    // A receive ring needs two: it sleeps with one left.
+    // A receive ring needs two requests: it sleeps with one left.
     assert_eq!(back.final_check(), Ok(1));
     front.request([0; 8]);
     assert!(front.push());
@@ -121,8 +121,8 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// Against queues: everything arrives once and in order, and who went to sleep gets an event when
-    /// there is something new for it. The indices wrap in half of the cases.
+    /// Compares with queues: every entry arrives once and in order, and a side that sleeps gets an
+    /// event for new entries. The indices wrap in half of the cases.
     #[test]
     fn a_ring_is_two_queues_and_whoever_sleeps_is_called(
         start in prop_oneof![Just(0u32), (0u32..400).prop_map(|back| 0u32.wrapping_sub(back))],
@@ -132,7 +132,7 @@ proptest! {
         let (mut next, mut written, mut to_back) = (0u64, VecDeque::new(), VecDeque::new());
         let (mut taken, mut unpushed, mut to_front) =
             (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        // Asleep, until the other side gives an event.
+        // Asleep until the other side sends an event.
         let (mut back_sleeps, mut front_sleeps) = (false, false);
         for act in acts {
             match act {
@@ -210,7 +210,7 @@ fn what_a_front_end_has_surely_taken_is_known_by_its_requests_and_its_event() {
     assert!(!back.wants_notify());
     back.push();
     assert_eq!(back.untaken_max(), 10);
-    // Asking changes nothing.
+    // The question changes nothing.
     assert!(back.wants_notify() && back.wants_notify() && back.needs_notify());
     front.refill().unwrap();
     for _ in 0..6 {
@@ -227,7 +227,7 @@ fn what_a_front_end_has_surely_taken_is_known_by_its_requests_and_its_event() {
     }
     front.final_check().unwrap();
     assert_eq!(back.untaken_max(), 0);
-    // What was asked for stays so, whatever comes after it.
+    // The request for an event stays, whatever follows.
     back.request().unwrap();
     back.respond([0; 8]);
     back.push();

@@ -1,4 +1,4 @@
-//! What a guest receives.
+//! The receive ring.
 
 use proptest::prelude::*;
 use weir_wire::Offload;
@@ -74,7 +74,7 @@ fn a_frame_that_is_not_copied_yet_stays_out_of_sight_behind_one_that_is() {
     front.ring().refill().unwrap();
     assert_eq!(front.packet().unwrap().len(), 60);
     assert!(front.packet().is_none());
-    // What became of its copies may still be said.
+    // A copy's failure may still be reported.
     back.copy_failed(&segments[2]);
     assert_eq!((back.ring().push_first(5), back.ring().push_first(5)), (2, 0));
     front.ring().refill().unwrap();
@@ -118,7 +118,7 @@ fn a_response_out_of_its_requests_order_is_noticed() {
 }
 
 proptest! {
-    /// The plan is the concatenation: each byte goes once to where it belongs, and no copy leaves a
+    /// The plan is the concatenation: each byte is copied once to its place, and no copy leaves a
     /// piece or a page.
     #[test]
     fn copies_move_every_byte_once_and_in_order(

@@ -1,4 +1,4 @@
-//! What honest guests transmit, and what netback answers by an error.
+//! Packets of honest guests, and packets that netback answers with an error.
 
 use weir_limits::{NETIF_TX_FRAGS_FATAL, NETIF_TX_FRAGS_MAX};
 use weir_wire::{GsoKind, Mac};
@@ -36,7 +36,7 @@ impl Pair {
         }
     }
 
-    /// Ids and statuses that came back.
+    /// Returns the ids and statuses of the responses.
     fn answers(&mut self) -> Vec<(u16, i16)> {
         self.back.ring().push();
         self.front.ring().refill().unwrap();
