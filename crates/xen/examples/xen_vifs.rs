@@ -1,5 +1,6 @@
-//! Answers all vifs of this domain as a back end that moves no packet, to show what xenstore, the grant device and
-//! the event channel device really do. Needs Xen; ends after as many events as the argument says.
+//! Answers all vifs of this domain as a back end that moves no packet, to show the real behaviour
+//! of xenstore, the grant device and the event channel device. It needs Xen, and ends after the
+//! number of events in its argument.
 //!
 //! Prints a line for each `offer`, `connect`, `event` and `disconnect`.
 
@@ -41,7 +42,8 @@ impl Back {
         Ok(ring)
     }
 
-    /// The page by a grant copy is the page that is mapped; a bad reference harms its own segment only.
+    /// Asserts that a grant copy gives the same page as the mapping, and that a bad reference harms
+    /// only its own segment.
     fn compare(&self, ring: &Ring) -> io::Result<()> {
         let bad = Grant { reference: GrantRef(u32::MAX), ..ring.grant };
         let place = |at| self.page.slice(at, 4096).ok_or(io::ErrorKind::InvalidInput);

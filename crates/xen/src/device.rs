@@ -1,4 +1,4 @@
-//! Xen itself, by its devices.
+//! Access to a real Xen through its devices.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -39,7 +39,7 @@ struct GrantDevice {
 
 impl Unmap for GrantDevice {
     fn unmap(&self, index: u64) {
-        // It fails only for what is not in the table. What would be left is unmapped with the file.
+        // Fails only for an index that is not in the table. Closing the file unmaps the rest.
         let _ = sys::unmap_grant_ref(self.file.as_fd(), index);
     }
 }
@@ -48,7 +48,7 @@ impl Hypervisor for Xen {
     fn map(&self, domain: DomainId, reference: GrantRef) -> io::Result<GrantMap> {
         let device = self.grants.file.as_fd();
         let index = sys::map_grant_ref(device, domain, reference)?;
-        // Only now does Xen look at the grant.
+        // Xen checks the grant only now.
         match MappedPages::map(device, index, XEN_PAGE_LEN) {
             Ok(pages) => Ok(GrantMap::new(pages, Arc::clone(&self.grants) as _, index)),
             Err(refused) => {
@@ -71,7 +71,8 @@ impl Hypervisor for Xen {
     }
 }
 
-/// What this domain shares with another: a front end's side. weir is none; its tests on a real Xen are.
+/// A front end's side: pages and ports that this domain shares with another. weir does not use it;
+/// its tests on a real Xen do.
 pub struct Sharer {
     gntalloc: File,
 }
@@ -85,8 +86,8 @@ impl Sharer {
         Ok(Self { gntalloc: open("/dev/xen/gntalloc")? })
     }
 
-    /// A new page of zeros that `domain` may map. The grant ends when the page is dropped, and `domain` has
-    /// unmapped it.
+    /// Allocates a page of zeros that `domain` may map. The grant ends when the page is dropped and
+    /// `domain` has unmapped it.
     ///
     /// # Errors
     /// The kernel has no page or no reference left.
@@ -94,12 +95,12 @@ impl Sharer {
         let device = self.gntalloc.as_fd();
         let (reference, index) = sys::alloc_gref(device, domain, read_only)?;
         let pages = MappedPages::map(device, index, XEN_PAGE_LEN);
-        // From here on the mapping alone keeps it.
+        // From here on only the mapping keeps the page.
         sys::dealloc_gref(device, index)?;
         Ok((reference, pages?))
     }
 
-    /// Makes a port that `domain` may bind, and its own end of the channel.
+    /// Makes a port that `domain` may bind. Returns it with this domain's end of the channel.
     ///
     /// # Errors
     /// There are no more ports or descriptors.
@@ -110,8 +111,8 @@ impl Sharer {
     }
 }
 
-/// A device file of its own, so that what an epoll set says is readable is this channel. Closing it
-/// unbinds the port.
+/// A device file for one channel, so that an epoll event identifies the channel. Closing it unbinds
+/// the port.
 struct XenChannel {
     file: File,
     port: EventPort,
@@ -123,7 +124,7 @@ impl EventChannel for XenChannel {
     }
 
     fn acknowledge(&self) -> io::Result<bool> {
-        // Reading gives the ports that fired, of which there is one; writing them back unmasks them.
+        // A read returns the ports that fired, at most one here. Writing them back unmasks them.
         let mut fired = [0; 4];
         match (&self.file).read(&mut fired) {
             Ok(read) => {

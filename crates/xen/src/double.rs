@@ -24,10 +24,10 @@ use grants::{Grants, Pages};
 pub use store::Connection;
 use store::Server;
 
-/// The domain that the back end runs in.
+/// The back end's domain.
 const DOM0: DomainId = DomainId(0);
 
-/// The whole machine. Clones are the same one.
+/// The whole machine. Clones share it.
 #[derive(Clone)]
 pub struct Host {
     store: Arc<Server>,
@@ -43,7 +43,7 @@ impl Default for Host {
 }
 
 impl Host {
-    /// A host without guests.
+    /// Returns a host without guests.
     pub fn new() -> Self {
         Self {
             store: Server::new(),
@@ -53,46 +53,48 @@ impl Host {
         }
     }
 
-    /// Another connection of dom0 to xenstore.
+    /// Opens another connection of dom0 to xenstore.
     pub fn client(&self) -> Client<Connection> {
         self.store.connect(DOM0)
     }
 
-    /// Breaks dom0's connections to xenstore, as if that had ended. New ones can be made.
+    /// Breaks dom0's connections to xenstore, as if xenstored had ended. New connections are
+    /// possible.
     pub fn break_clients(&self) {
         self.store.disconnect(DOM0);
     }
 
-    /// A domain with `pages` pages of memory.
+    /// Creates a domain with `pages` pages of memory.
     pub fn guest(&self, domain: DomainId, pages: u64) -> io::Result<Guest> {
         Ok(Guest { domain, host: self.clone(), memory: self.grants.add(domain, pages)? })
     }
 
-    /// Mappings of grants, of all guests.
+    /// Returns the number of mapped grants of all guests.
     pub fn mapped(&self) -> usize {
         self.grants.mapped()
     }
 
-    /// What grant copies have moved.
+    /// Returns the totals of grant copies.
     pub fn copied(&self) -> Copied {
         self.grants.copied()
     }
 
-    /// Event channels that are bound.
+    /// Returns the number of bound event channels.
     pub fn bound(&self) -> usize {
         self.channels.bound()
     }
 
-    /// From now on batches of copies fail as a whole, or no longer: as if a vhost-user guest's memory were
-    /// gone.
+    /// Makes batches of copies fail as a whole, or succeed again: as if a vhost-user guest's memory
+    /// were gone.
     pub fn fail_copies(&self, fail: bool) {
         self.copies_fail.store(fail, Ordering::Relaxed);
     }
 
-    /// Attaches a vif as toolstacks do (`libxl__device_nic_add`): makes the directories of both ends.
+    /// Attaches a vif as toolstacks do (`libxl__device_nic_add`): makes the directories of both
+    /// ends.
     ///
     /// # Panics
-    /// xenstore refuses it.
+    /// If xenstore refuses it.
     pub fn attach(&self, domain: DomainId, handle: u32, mac: &str, bridge: &str) {
         let DomainId(id) = domain;
         let front = format!("/local/domain/{id}/device/vif/{handle}");
@@ -133,11 +135,11 @@ impl Host {
         }
     }
 
-    /// Detaches a vif as toolstacks do: asks, and removes both ends once the back end has closed, or if it never
-    /// does.
+    /// Asks to detach a vif, like a toolstack, which [removes](Self::remove) both ends once the back
+    /// end has closed, or after a time.
     ///
     /// # Panics
-    /// xenstore refuses it.
+    /// If xenstore refuses it.
     pub fn ask_to_detach(&self, domain: DomainId, handle: u32) {
         let back = format!("/local/domain/0/backend/vif/{}/{handle}", domain.0);
         let asked = self.client().transaction(|transaction| {
@@ -147,10 +149,10 @@ impl Host {
         asked.expect("dom0 may write anywhere");
     }
 
-    /// See [`ask_to_detach`](Self::ask_to_detach).
+    /// Removes both ends of a vif; see [`ask_to_detach`](Self::ask_to_detach).
     ///
     /// # Panics
-    /// xenstore refuses it.
+    /// If xenstore refuses it.
     pub fn remove(&self, domain: DomainId, handle: u32) {
         let DomainId(id) = domain;
         let mut client = self.client();
@@ -166,7 +168,7 @@ impl Hypervisor for Host {
 
     fn copy(&self, segments: &mut [CopySegment<'_>]) -> io::Result<()> {
         if self.copies_fail.load(Ordering::Relaxed) {
-            // Some are done by then.
+            // Half of the segments are done by then.
             let half = segments.len() / 2;
             self.grants.copy(&mut segments[..half], DOM0);
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
@@ -188,40 +190,40 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Its number.
+    /// Returns the guest's number.
     pub fn domain(&self) -> DomainId {
         self.domain
     }
 
-    /// Another connection to xenstore, with the guest's rights.
+    /// Opens another connection to xenstore, with the guest's rights.
     pub fn client(&self) -> Client<Connection> {
         self.host.store.connect(self.domain)
     }
 
-    /// All of its memory, as it sees it.
+    /// Returns all of the guest's memory, as the guest sees it.
     pub fn memory(&self) -> &MappedPages {
         self.memory.all()
     }
 
-    /// One page of it, mapped by itself.
+    /// Maps one page of the guest's memory by itself.
     ///
     /// # Errors
-    /// It has no such page.
+    /// The guest has no such page.
     pub fn page(&self, page: u64) -> io::Result<MappedPages> {
         self.memory.page(page)
     }
 
-    /// Shares page number `page` with `to`.
+    /// Grants page number `page` to `to`.
     pub fn grant(&self, page: u64, to: DomainId, read_only: bool) -> GrantRef {
         self.host.grants.grant(self.domain, page, to, read_only)
     }
 
-    /// Takes a grant back; `false` while it is mapped.
+    /// Takes a grant back; returns `false` while it is mapped.
     pub fn revoke(&self, reference: GrantRef) -> bool {
         self.host.grants.revoke(self.domain, reference)
     }
 
-    /// Makes a port that `remote` may bind, and its own end of the channel.
+    /// Makes a port that `remote` may bind. Returns it with the guest's end of the channel.
     ///
     /// # Errors
     /// There are no more descriptors.
@@ -229,10 +231,11 @@ impl Guest {
         Channels::allocate(&self.host.channels, self.domain, remote)
     }
 
-    /// Ends the guest: its nodes, grants and ports go. Mapped pages stay until they are unmapped.
+    /// Ends the guest and removes its nodes, grants and ports. Mapped pages stay until they are
+    /// unmapped.
     ///
     /// # Panics
-    /// xenstore refuses it.
+    /// If xenstore refuses it.
     pub fn destroy(self) {
         self.host.grants.remove(self.domain);
         self.host.channels.remove(self.domain);

@@ -1,4 +1,4 @@
-//! What the hypervisor does for a back end, whoever plays it.
+//! The hypervisor's services for a back end, from Xen or the double.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,36 +11,35 @@ use weir_limits::XEN_PAGE_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomainId(pub u16);
 
-/// By this number, which is an index of its own grant table, a domain names a page that it shares
-/// (`grant_ref_t`).
+/// A domain's name for a shared page: an index of its own grant table (`grant_ref_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantRef(pub u32);
 
-/// One end of an event channel, as the domain that has it counts (`evtchn_port_t`).
+/// One end of an event channel, by its owner's number (`evtchn_port_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventPort(pub u32);
 
-/// Grants and event channels. A call says by `domain` whose grant or port a number is; Xen, or the
-/// double, checks that this domain has given it to weir's.
+/// Grants and event channels. The argument `domain` owns the grant or port; Xen, or the double,
+/// checks that this domain has given it to weir's.
 pub trait Hypervisor: Send + Sync {
     /// Maps one granted page for reading and writing.
     ///
     /// # Errors
-    /// It is not granted, or for reading only.
+    /// The page is not granted, or only for reading.
     fn map(&self, domain: DomainId, reference: GrantRef) -> io::Result<GrantMap>;
 
     /// Copies `segments`, in order, with one system call for each
     /// [`GRANT_COPY_MAX`](weir_limits::GRANT_COPY_MAX) of them, and sets the status of each.
     ///
     /// # Errors
-    /// The call as a whole failed, such as for local memory that went away: what happened to any of the
-    /// segments is not known.
+    /// The call as a whole failed, for example because local memory went away. The state of every
+    /// segment is then unknown.
     fn copy(&self, segments: &mut [CopySegment<'_>]) -> io::Result<()>;
 
-    /// Binds a channel to `remote`, a port that `domain` has made for weir's.
+    /// Binds a channel to `remote`, a port that `domain` has made for weir's domain.
     ///
     /// # Errors
-    /// There is no such port, it is for another domain, or bound already.
+    /// There is no such port, it is for another domain, or it is bound already.
     fn bind(&self, domain: DomainId, remote: EventPort) -> io::Result<Box<dyn EventChannel>>;
 }
 
@@ -52,26 +51,26 @@ pub trait EventChannel: Send + Sync {
     /// The channel is broken.
     fn notify(&self) -> io::Result<()>;
 
-    /// Takes note of what came in, so that the next event is reported: to be called before the ring is
-    /// looked at, since events are masked until then. `false` if there was none.
+    /// Acknowledges events, so that the next one is reported. Call it before looking at the ring,
+    /// since events are masked until then. Returns `false` if there was none.
     ///
     /// # Errors
     /// The channel is broken.
     fn acknowledge(&self) -> io::Result<bool>;
 
-    /// Readable when the other end has notified.
+    /// Returns a descriptor that is readable when the other end has notified.
     fn fd(&self) -> BorrowedFd<'_>;
 }
 
-/// Takes a mapped grant back: what a [`GrantMap`] needs of who made it.
+/// Takes a mapped grant back, on behalf of a [`GrantMap`]'s maker.
 pub(crate) trait Unmap: Send + Sync {
-    /// The page that was mapped as `index` is not mapped any more.
+    /// Unmaps the page of `index`.
     fn unmap(&self, index: u64);
 }
 
 /// One granted page, mapped. Unmapped when dropped.
 pub struct GrantMap {
-    /// First, so that it is gone from this process before its grant is given back.
+    /// First, so that the mapping is gone from this process before its grant is given back.
     pages: MappedPages,
     _held: Held,
 }
@@ -92,7 +91,7 @@ impl GrantMap {
         Self { pages, _held: Held { owner, index } }
     }
 
-    /// The page.
+    /// Returns the page.
     #[inline]
     pub fn pages(&self) -> &MappedPages {
         &self.pages
@@ -108,16 +107,16 @@ impl AsRef<MappedPages> for GrantMap {
 /// A place in a granted page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Whose page.
+    /// Owner of the page.
     pub domain: DomainId,
-    /// Which.
+    /// Reference of the page.
     pub reference: GrantRef,
-    /// Bytes into it.
+    /// Offset in the page (bytes).
     pub offset: u16,
 }
 
 impl Grant {
-    /// The place `bytes` further on; `None` beyond its page.
+    /// Returns the place `bytes` further on; `None` beyond the page.
     #[inline]
     pub fn skip(self, bytes: usize) -> Option<Self> {
         let offset = usize::from(self.offset).checked_add(bytes)?;
@@ -130,7 +129,7 @@ impl Grant {
     }
 }
 
-/// What a segment is copied from or to.
+/// Source or destination of a segment.
 #[derive(Clone, Copy, Debug)]
 pub enum CopyPlace<'m> {
     /// Memory in this process.
@@ -139,19 +138,19 @@ pub enum CopyPlace<'m> {
     Grant(Grant),
 }
 
-/// What became of a segment.
+/// State of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStatus {
-    /// Not asked for yet.
+    /// Not copied yet.
     Waits,
-    /// All of it is there (`GNTST_okay`).
+    /// Copied completely (`GNTST_okay`).
     Done,
-    /// Xen refused: the guest's fault (the negative `GNTST_*`, such as -3, `bad_gntref`).
+    /// Refused by Xen because of the guest (the negative `GNTST_*`, such as -3, `bad_gntref`).
     Refused(i16),
 }
 
-/// One piece of a batch: within one page of a guest on one side, and on the other local memory or a page of
-/// another guest, or of the same.
+/// One piece of a batch. One side is within a page of a guest. The other is local memory, or a page
+/// of any guest.
 #[derive(Clone, Copy, Debug)]
 pub struct CopySegment<'m> {
     from: CopyPlace<'m>,
@@ -161,19 +160,19 @@ pub struct CopySegment<'m> {
 }
 
 impl<'m> CopySegment<'m> {
-    /// A copy out of a guest, as long as `to`; `None` if that is not within the page.
+    /// Returns a copy out of a guest, as long as `to`; `None` if it exceeds the page.
     #[inline]
     pub fn from_grant(from: Grant, to: Slice<'m>) -> Option<Self> {
         Self::new(CopyPlace::Grant(from), CopyPlace::Local(to), from.holds(to.len()), to.len())
     }
 
-    /// A copy into a guest, as long as `from`; `None` if that is not within the page.
+    /// Returns a copy into a guest, as long as `from`; `None` if it exceeds the page.
     #[inline]
     pub fn to_grant(from: Slice<'m>, to: Grant) -> Option<Self> {
         Self::new(CopyPlace::Local(from), CopyPlace::Grant(to), to.holds(from.len()), from.len())
     }
 
-    /// A copy from guest to guest, of `len` bytes; `None` if that is not within both pages.
+    /// Returns a copy of `len` bytes from guest to guest; `None` if it exceeds either page.
     #[inline]
     pub fn between_grants(from: Grant, to: Grant, len: usize) -> Option<Self> {
         let fits = from.holds(len) && to.holds(len);
@@ -186,37 +185,37 @@ impl<'m> CopySegment<'m> {
         Some(Self { from, to, len, status: CopyStatus::Waits })
     }
 
-    /// Where from.
+    /// Returns the source.
     #[inline]
     pub fn from(&self) -> CopyPlace<'m> {
         self.from
     }
 
-    /// Where to.
+    /// Returns the destination.
     #[inline]
     pub fn to(&self) -> CopyPlace<'m> {
         self.to
     }
 
-    /// Bytes.
+    /// Returns the length (bytes).
     #[inline]
     pub fn len(&self) -> u16 {
         self.len
     }
 
-    /// No bytes.
+    /// Returns whether the segment has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What became of it.
+    /// Returns the state of the segment.
     #[inline]
     pub fn status(&self) -> CopyStatus {
         self.status
     }
 
-    /// `status` is a `GNTST_*`.
+    /// Sets the state from a `GNTST_*`.
     #[inline]
     pub(crate) fn finish(&mut self, status: i16) {
         self.status = if status == 0 { CopyStatus::Done } else { CopyStatus::Refused(status) };

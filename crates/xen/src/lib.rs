@@ -1,17 +1,17 @@
-//! A network back end's view of Xen from user space: xenstore, grants, event channels, and the handshake with a
-//! guest's `xen-netfront`.
+//! A network back end's view of Xen from user space: xenstore, grants, event channels, and the
+//! handshake with a guest's `xen-netfront`.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `store.rs`, `store/` | xenstore: its wire protocol, and a client on any stream |
 //! | `hypervisor.rs` | [`Hypervisor`]: the trait for Xen and the double; grants, copies, event channels |
-//! | `device.rs` | [`Xen`]: the real one, `/dev/xen/gntdev` and `/dev/xen/evtchn`; [`Sharer`]: a front end's side, `/dev/xen/gntalloc` |
+//! | `device.rs` | [`Xen`]: a real Xen, by `/dev/xen/`; [`Sharer`]: a front end's side, by `gntalloc` |
 //! | `sys.rs` | their ioctls, the only file with `unsafe` |
 //! | `vif.rs`, `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
 //! | `double.rs`, `double/` | a simulated Xen: xenstore, grant tables and event channels in this process |
 //!
-//! Nothing here knows rings or frames. Names are Xen's: a *front end* is the guest's driver, `xen/include/public`
-//! is the specification.
+//! This crate does not know rings or frames. Names are Xen's: a *front end* is the guest's driver,
+//! `xen/include/public` is the specification.
 #![deny(unsafe_code)]
 
 mod device;

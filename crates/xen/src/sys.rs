@@ -1,5 +1,5 @@
-//! The ioctls of `/dev/xen/gntdev`, `/dev/xen/gntalloc` and `/dev/xen/evtchn`, as
-//! `linux/include/uapi/xen/{gntdev,gntalloc,evtchn}.h` have them.
+//! The ioctls of `/dev/xen/gntdev`, `/dev/xen/gntalloc` and `/dev/xen/evtchn`, as in
+//! `linux/include/uapi/xen/{gntdev,gntalloc,evtchn}.h`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,8 +17,8 @@ const fn request<T>(group: u8, number: u8) -> c_ulong {
 /// The argument of a request.
 ///
 /// # Safety
-/// It is the type that the kernel reads and writes for `REQUEST`, and all that it points to is accessible
-/// during the call as the request requires.
+/// The type must be the one that the kernel reads and writes for `REQUEST`. All memory that it
+/// points to must be accessible during the call as the request requires.
 unsafe trait Argument: Sized {
     const REQUEST: c_ulong;
 }
@@ -56,7 +56,7 @@ unsafe impl Argument for UnmapGrantRef {
     const REQUEST: c_ulong = request::<Self>(b'G', 1);
 }
 
-/// Enters a grant into the device's table; says at which offset `mmap` maps it.
+/// Enters a grant into the device's table. Returns the offset at which `mmap` maps it.
 pub(crate) fn map_grant_ref(
     gntdev: BorrowedFd<'_>,
     domain: DomainId,
@@ -68,7 +68,7 @@ pub(crate) fn map_grant_ref(
     Ok(argument.index)
 }
 
-/// Takes it out again; the page must be unmapped before.
+/// Takes a grant out of the table; the page must be unmapped before.
 pub(crate) fn unmap_grant_ref(gntdev: BorrowedFd<'_>, index: u64) -> io::Result<()> {
     ioctl(gntdev, &mut UnmapGrantRef { index, count: 1, pad: 0 }).map(drop)
 }
@@ -76,8 +76,8 @@ pub(crate) fn unmap_grant_ref(gntdev: BorrowedFd<'_>, index: u64) -> io::Result<
 const GNTCOPY_SOURCE_GREF: u16 = 1;
 const GNTCOPY_DEST_GREF: u16 = 2;
 
-/// The union of `struct gntdev_grant_copy_segment`: an address, or a reference, an offset and a domain.
-/// A word takes either, put together in the machine's byte order.
+/// The union of `struct gntdev_grant_copy_segment`: an address, or a reference, an offset and a
+/// domain. One word holds either, in the machine's byte order.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Place(u64);
@@ -138,15 +138,15 @@ unsafe impl Argument for GrantCopy {
     const REQUEST: c_ulong = request::<Self>(b'G', 8);
 }
 
-/// The most segments of a short batch: a small packet, or the fronts of a few.
+/// Most segments of a short batch: a small packet, or the fronts of a few packets.
 const SHORT_BATCH: usize = 8;
 
-/// Copies up to [`GRANT_COPY_MAX`] segments; those beyond are left.
+/// Copies up to [`GRANT_COPY_MAX`] segments, and ignores the rest.
 pub(crate) fn grant_copy(
     gntdev: BorrowedFd<'_>,
     segments: &mut [CopySegment<'_>],
 ) -> io::Result<()> {
-    // Room for the longest batch is 6 KiB to be cleared.
+    // An array for the longest batch would mean 6 KiB to clear.
     if segments.len() <= SHORT_BATCH {
         grant_copy_in::<SHORT_BATCH>(gntdev, segments)
     } else {
@@ -154,7 +154,7 @@ pub(crate) fn grant_copy(
     }
 }
 
-/// With room for so many segments.
+/// Copies with an array of `ROOM` segments.
 fn grant_copy_in<const ROOM: usize>(
     gntdev: BorrowedFd<'_>,
     segments: &mut [CopySegment<'_>],
@@ -188,7 +188,8 @@ unsafe impl Argument for AllocGref {
     const REQUEST: c_ulong = request::<Self>(b'G', 5);
 }
 
-/// Makes a page that `domain` may map; says by which reference, and at which offset `mmap` maps it.
+/// Makes a page that `domain` may map. Returns its reference, and the offset at which `mmap` maps
+/// it.
 pub(crate) fn alloc_gref(
     gntalloc: BorrowedFd<'_>,
     domain: DomainId,
@@ -211,7 +212,7 @@ unsafe impl Argument for DeallocGref {
     const REQUEST: c_ulong = request::<Self>(b'G', 6);
 }
 
-/// Gives the page up: it goes when nobody maps it any more.
+/// Gives the page up: it is freed when it is no longer mapped.
 pub(crate) fn dealloc_gref(gntalloc: BorrowedFd<'_>, index: u64) -> io::Result<()> {
     ioctl(gntalloc, &mut DeallocGref { index, count: 1 }).map(drop)
 }
@@ -226,7 +227,7 @@ unsafe impl Argument for BindUnboundPort {
     const REQUEST: c_ulong = request::<Self>(b'E', 2);
 }
 
-/// Makes a port that `domain` may bind; says which it is.
+/// Makes a port that `domain` may bind. Returns its number.
 pub(crate) fn bind_unbound_port(evtchn: BorrowedFd<'_>, domain: DomainId) -> io::Result<EventPort> {
     let port = ioctl(evtchn, &mut BindUnboundPort { remote_domain: domain.0.into() })?;
     u32::try_from(port).map(EventPort).map_err(io::Error::other)
@@ -243,7 +244,7 @@ unsafe impl Argument for BindInterdomain {
     const REQUEST: c_ulong = request::<Self>(b'E', 1);
 }
 
-/// Binds a new port to a domain's; says which it is.
+/// Binds a new port to a domain's. Returns its number.
 pub(crate) fn bind_interdomain(
     evtchn: BorrowedFd<'_>,
     domain: DomainId,
@@ -278,7 +279,8 @@ mod tests {
     use super::*;
     use crate::hypervisor::Grant;
 
-    /// Sizes and offsets as a C compiler gives them for the kernel's headers, on a 64-bit machine.
+    /// Compares sizes and offsets with those of a C compiler for the kernel's headers, on a 64-bit
+    /// machine.
     #[test]
     fn structs_and_requests_are_those_of_the_kernel() {
         assert_eq!(MapGrantRef::REQUEST, 0x18_4700);

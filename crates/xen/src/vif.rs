@@ -1,11 +1,11 @@
-//! A vif's back end: what xenstore says about it, and what is done about that.
+//! A vif's back end: its state in xenstore, and the actions that follow from it.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `vifs.rs` | [`Vifs`]: finds vifs in xenstore and does what their back ends decide |
+//! | `vifs.rs` | [`Vifs`]: finds vifs in xenstore and executes their back ends' decisions |
 //! | `backend.rs` | [`Backend`]: one vif's state machine, pure |
-//! | `channel.rs` | where a guest's channel is met |
-//! | `keys.rs` | what both ends write into xenstore, parsed and bounded |
+//! | `channel.rs` | the socket of a guest's channel |
+//! | `keys.rs` | the keys of both ends in xenstore, parsed and bounded |
 
 mod backend;
 mod channel;

@@ -26,7 +26,7 @@ pub(super) struct Channels {
     ports: Mutex<Ports>,
 }
 
-/// An end: which channel, what it is told by, and what it tells the other by.
+/// An end of a channel, with the eventfd of each direction.
 struct End {
     channels: Arc<Channels>,
     key: (DomainId, EventPort),
@@ -76,7 +76,7 @@ impl Channels {
         let port = port.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         port.bound = true;
         let (own, other) = (Arc::clone(&port.back), Arc::clone(&port.guest));
-        // Xen: a notification may have been lost before the port was bound, so whoever binds gets one.
+        // Xen: a notification may have been lost before the port was bound, so the binder gets one.
         signal(&own)?;
         Ok(Box::new(End { channels: Arc::clone(channels), key, own, other, back: true }))
     }
@@ -103,7 +103,7 @@ impl EventChannel for End {
     fn notify(&self) -> io::Result<()> {
         let bound = |port: &Port| port.bound && self.is_of(port);
         let bound = self.channels.lock().get(&self.key).is_some_and(bound);
-        // Xen reports success for an end that nobody is at.
+        // Xen reports success for an end without a peer.
         if bound { signal(&self.other) } else { Ok(()) }
     }
 
@@ -123,10 +123,10 @@ impl EventChannel for End {
 impl Drop for End {
     fn drop(&mut self) {
         let mut ports = self.channels.lock();
-        // The guest may have gone, and its next port have the number.
+        // The guest may have gone, and its next port may have the number.
         let Some(port) = ports.get_mut(&self.key).filter(|port| self.is_of(port)) else { return };
         if self.back {
-            // Unbound, the port waits for its domain to be bound again.
+            // An unbound port waits for its domain to bind it again.
             port.bound = false;
         } else {
             ports.remove(&self.key);

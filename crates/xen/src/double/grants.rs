@@ -16,7 +16,7 @@ const BAD_DOMAIN: i16 = -2;
 const BAD_GRANT_REF: i16 = -3;
 const PERMISSION_DENIED: i16 = -8;
 
-/// The first references are Xen's own (`GNTTAB_NR_RESERVED_ENTRIES`).
+/// The first references are reserved by Xen (`GNTTAB_NR_RESERVED_ENTRIES`).
 const RESERVED: u32 = 8;
 
 /// A domain's memory.
@@ -52,7 +52,7 @@ struct Domain {
     next: u32,
 }
 
-/// Bytes that grant copies moved.
+/// Totals of grant copies (bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// From a guest's page to local memory.
@@ -61,7 +61,7 @@ pub struct Copied {
     pub to_grants: u64,
     /// From page to page.
     pub between_grants: u64,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
 }
 
@@ -69,7 +69,7 @@ pub struct Copied {
 struct Tables {
     copied: Copied,
     domains: BTreeMap<DomainId, Domain>,
-    /// By the index that the device gave: they outlive their domain.
+    /// Mappings by the device's index. They outlive their domain.
     mappings: BTreeMap<u64, (DomainId, GrantRef)>,
     next: u64,
 }
@@ -79,7 +79,7 @@ impl Tables {
         self.domains.get_mut(&domain)?.table.get_mut(&reference)
     }
 
-    /// What Xen says to `by`, who wants to read, or to write.
+    /// Returns Xen's answer to `by` for a read or a write.
     fn check(&self, grant: Grant, by: DomainId, write: bool) -> Result<(&Arc<Pages>, usize), i16> {
         let domain = self.domains.get(&grant.domain).ok_or(BAD_DOMAIN)?;
         let entry = domain.table.get(&grant.reference).ok_or(BAD_GRANT_REF)?;
@@ -152,7 +152,7 @@ impl Grants {
         by: DomainId,
     ) -> io::Result<GrantMap> {
         let mut tables = self.lock();
-        // gntdev reports all of Xen's refusals so, from `mmap`.
+        // gntdev reports every refusal of Xen like this, from `mmap`.
         let refused = |_| io::Error::from_raw_os_error(libc::EINVAL);
         let (memory, start) =
             tables.check(Grant { domain, reference, offset: 0 }, by, true).map_err(refused)?;

@@ -1,4 +1,4 @@
-//! xenstored, and the kernel's device in front of it. A request is served while it is written, so that
+//! xenstored, and the kernel's device in front of it. The write of a request serves it, so that
 //! tests need no threads.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -33,7 +33,7 @@ impl Node {
     }
 }
 
-/// Nodes by absolute path; the root is the empty one.
+/// Nodes by absolute path; the root is the empty path.
 type Tree = BTreeMap<String, Node>;
 
 struct Watch {
@@ -71,7 +71,7 @@ impl Peer {
     }
 }
 
-/// A change that watches are told: the path, and whether the node went away with one above it.
+/// A change for watches: the path, and whether the node was removed with one above it.
 type Change = (String, bool);
 
 struct Open {
@@ -121,13 +121,13 @@ impl Server {
         Client::new(Connection { server: Arc::clone(self), id, ready, partial: Vec::new() })
     }
 
-    /// All connections of a domain break; what they had open is forgotten.
+    /// Breaks all connections of a domain. Their open requests are forgotten.
     pub(super) fn disconnect(&self, domain: DomainId) {
         let State { peers, transactions, .. } = &mut *self.lock();
         peers.retain(|_, peer| {
             let stays = peer.domain != domain;
             if !stays {
-                // Whoever waits is to see it.
+                // A waiting reader must notice.
                 let _ = rustix::io::write(&*peer.ready, &1u64.to_ne_bytes());
             }
             stays
@@ -136,7 +136,7 @@ impl Server {
     }
 }
 
-/// A connection, as `/dev/xen/xenbus` is one.
+/// A connection, like `/dev/xen/xenbus`.
 pub struct Connection {
     server: Arc<Server>,
     id: u64,
@@ -165,7 +165,7 @@ impl Read for Connection {
             let peer = state.peers.get_mut(&self.id).ok_or(io::ErrorKind::NotConnected)?;
             let read = peer.outgoing.read(buffer)?;
             if peer.outgoing.is_empty() {
-                // Nothing to read any more; that it may not have been readable is no error.
+                // Nothing is left to read. It is no error if the descriptor was not readable.
                 let _ = rustix::io::read(&*self.ready, &mut [0; 8]);
             }
             if read > 0 || buffer.is_empty() {
@@ -191,7 +191,7 @@ impl Write for Connection {
             if self.partial.len() < end {
                 break;
             }
-            // Consumed whatever comes of it.
+            // The bytes are consumed, whatever the result.
             let rest = self.partial.split_off(end);
             let message = std::mem::replace(&mut self.partial, rest);
             self.server.lock().serve(self.id, header, &message[Header::LEN..])?;
@@ -207,7 +207,8 @@ impl Write for Connection {
 impl State {
     fn serve(&mut self, id: u64, header: Header, payload: &[u8]) -> io::Result<()> {
         let answer = match header.kind {
-            // The device registers these in the kernel, and reports a refusal from `write`.
+            // The kernel's device registers these requests itself, and reports a refusal from
+            // `write`.
             Kind::Watch | Kind::Unwatch => {
                 self.watch(id, header.kind, payload)?;
                 let peer = self.peers.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
@@ -247,7 +248,7 @@ impl State {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
         peer.watches.push(Watch { path: path.clone(), as_given, token });
-        // At once, and even before the reply.
+        // The event comes at once, even before the reply.
         peer.event(peer.watches.len() - 1, &path);
         Ok(())
     }
@@ -274,7 +275,7 @@ impl State {
         Ok(b"OK\0".to_vec())
     }
 
-    /// A request about a node, in a transaction or not.
+    /// Handles a request about a node, in a transaction or not.
     fn access(&mut self, id: u64, header: Header, payload: &[u8]) -> Result<Vec<u8>, ErrorName> {
         let peer = self.peers.get(&id).ok_or(ErrorName::Eio)?;
         let (path, rest) = match payload.iter().position(|byte| *byte == 0) {
@@ -340,7 +341,7 @@ fn node<'t>(
     if node.allows(domain, write) { Ok(node) } else { Err(ErrorName::Eacces) }
 }
 
-/// Makes `path` and what is missing above it, with the permissions of what is there.
+/// Makes `path` and its missing parents, with the permissions of the nearest existing node.
 fn make(
     tree: &mut Tree,
     domain: DomainId,

@@ -248,7 +248,7 @@ fn a_watch_fires_at_once_and_for_what_is_at_or_below_it() {
     assert!(client.watch("backend/vif", "root").is_err(), "twice the same");
 
     let fired = |client: &mut Client<Connection>| {
-        // Any request brings events along.
+        // Any request delivers pending events.
         client.read("/none").unwrap();
         std::iter::from_fn(|| client.next_fired()).collect::<Vec<_>>()
     };
@@ -281,7 +281,7 @@ fn a_connection_is_readable_when_there_is_an_event() {
     assert_eq!(readable(&client), 0);
     host.client().write("/a", b"").unwrap();
     assert_eq!(readable(&client), 1);
-    // Made, and written to: two events.
+    // Creation and write: two events.
     client.receive().unwrap();
     client.receive().unwrap();
     assert_eq!((readable(&client), client.next_fired().unwrap()), (0, "a".to_owned()));

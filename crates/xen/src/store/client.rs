@@ -1,4 +1,4 @@
-//! A client of xenstore: one request at a time, with events that come in between.
+//! A client of xenstore: one request at a time, with events in between.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,7 @@ use weir_limits::XENSTORE_TRANSACTION_TRIES_MAX;
 
 use super::wire::{ErrorName, Header, Kind, Permission, WatchEvent, WireError, encode, strings};
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The server refused it.
@@ -17,36 +17,36 @@ pub enum StoreError {
     Refused {
         /// The request.
         kind: Kind,
-        /// The node it was about.
+        /// The node of the request.
         path: String,
-        /// The server's word for it.
+        /// The server's error name.
         name: ErrorName,
     },
-    /// The connection failed; it is of no more use. A watch that the kernel refuses is such an error too.
+    /// The connection failed and is unusable. A watch that the kernel refuses is such an error too.
     #[error("xenstore connection: {0}")]
     Io(#[from] io::Error),
-    /// The request can't be sent, or the server sent what is no message.
+    /// The request cannot be encoded, or the server sent an invalid message.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The reply is to another request: the connection is out of step.
+    /// The reply belongs to another request: the connection is out of step.
     #[error("xenstore answered {got:?} (request {request}) to {asked:?} (request {expected})")]
     OutOfStep {
-        /// What was asked.
+        /// Type of the request.
         asked: Kind,
-        /// Its number.
+        /// Number of the request.
         expected: u32,
-        /// What came.
+        /// Type of the reply.
         got: Kind,
-        /// Its number.
+        /// Number in the reply.
         request: u32,
     },
-    /// Others wrote each time in between.
+    /// Other clients wrote between every two attempts.
     #[error("a xenstore transaction failed {XENSTORE_TRANSACTION_TRIES_MAX} times")]
     TooManyTries,
 }
 
 impl StoreError {
-    /// The server's word for what was wrong, if it was the server that refused.
+    /// Returns the server's error name, if the server refused.
     pub fn name(&self) -> Option<ErrorName> {
         match self {
             Self::Refused { name, .. } => Some(*name),
@@ -65,14 +65,14 @@ impl StoreError {
 pub struct Client<S> {
     stream: S,
     last_request: u32,
-    /// Tokens of watches that fired since they were last looked at, each once: however often guests
-    /// write, there are no more of them than watches.
+    /// Tokens of watches that have fired since the last look, each once. However often guests
+    /// write, there are no more tokens than watches.
     fired: VecDeque<String>,
 }
 
 impl Client<File> {
-    /// Opens `/dev/xen/xenbus`: xenstore by way of the kernel. Reads block; whatever `poll` reports is
-    /// whole messages.
+    /// Opens `/dev/xen/xenbus`: xenstore through the kernel. Reads block; `poll` reports only whole
+    /// messages.
     ///
     /// # Errors
     /// There is no such device, which means no Xen, or weir may not open it.
@@ -82,22 +82,22 @@ impl Client<File> {
 }
 
 impl<S: AsFd> AsFd for Client<S> {
-    /// Readable when [`Client::receive`] would not block.
+    /// Returns a descriptor that is readable when [`Client::receive`] would not block.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
 impl<S: Read + Write> Client<S> {
-    /// A client on a stream that is a connection to xenstore.
+    /// Returns a client on a stream that is connected to xenstore.
     pub fn new(stream: S) -> Self {
         Self { stream, last_request: 0, fired: VecDeque::new() }
     }
 
-    /// The value of `path`; `None` if there is no such node.
+    /// Reads the value of `path`; `None` if there is no such node.
     ///
     /// # Errors
-    /// As for all requests: refused, or the connection is out of use.
+    /// As for all requests: the server refused, or the connection is unusable.
     pub fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.read_in(0, path)
     }
@@ -107,7 +107,7 @@ impl<S: Read + Write> Client<S> {
         self.request(Kind::Write, 0, path, &[path], value).map(drop)
     }
 
-    /// Names of the children of `path`; none if there is no such node.
+    /// Lists the names of `path`'s children; none if there is no such node.
     pub fn directory(&mut self, path: &str) -> Result<Vec<String>, StoreError> {
         match self.request(Kind::Directory, 0, path, &[path], &[]) {
             Ok(payload) => Ok(strings(Kind::Directory, &payload)?),
@@ -116,12 +116,12 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Makes an empty node, if there is none.
+    /// Makes an empty node, if it does not exist.
     pub fn mkdir(&mut self, path: &str) -> Result<(), StoreError> {
         self.request(Kind::Mkdir, 0, path, &[path], &[]).map(drop)
     }
 
-    /// Removes a node and all below it, if there is one.
+    /// Removes a node and all below it, if it exists.
     pub fn rm(&mut self, path: &str) -> Result<(), StoreError> {
         match self.request(Kind::Rm, 0, path, &[path], &[]) {
             Err(error) if !error.is(ErrorName::Enoent) => Err(error),
@@ -129,14 +129,14 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Who may do what with `path`: first its owner, with what everybody else may.
+    /// Returns the permissions of `path`: first the owner, with the permissions of everybody else.
     pub fn permissions(&mut self, path: &str) -> Result<Vec<Permission>, StoreError> {
         let payload = self.request(Kind::GetPerms, 0, path, &[path], &[])?;
         let texts = strings(Kind::GetPerms, &payload)?;
         Ok(texts.iter().map(|text| Permission::parse(text)).collect::<Result<_, _>>()?)
     }
 
-    /// Sets that.
+    /// Sets the permissions of `path`.
     pub fn set_permissions(
         &mut self,
         path: &str,
@@ -148,23 +148,24 @@ impl<S: Read + Write> Client<S> {
         self.request(Kind::SetPerms, 0, path, &all, &[]).map(drop)
     }
 
-    /// Asks for an event with `token` whenever `path` or a node below it changes, and for one at once.
+    /// Asks for an event with `token` whenever `path` or a node below it changes. One event comes
+    /// at once.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), StoreError> {
         self.request(Kind::Watch, 0, path, &[path, token], &[]).map(drop)
     }
 
-    /// No more such events; those that wait are dropped.
+    /// Ends these events; waiting ones are dropped.
     pub fn unwatch(&mut self, path: &str, token: &str) -> Result<(), StoreError> {
         self.request(Kind::Unwatch, 0, path, &[path, token], &[])?;
         self.fired.retain(|fired| fired != token);
         Ok(())
     }
 
-    /// Runs `change` in a transaction: all of it happens or nothing, and what it read stood until the
-    /// end. Where others wrote in between, it is run again.
+    /// Runs `change` in a transaction. All of its writes happen or none, and the values that it
+    /// read were valid until the end. If others wrote in between, `change` runs again.
     ///
     /// # Errors
-    /// That of `change`, which drops the transaction; or those of [`read`](Self::read).
+    /// An error of `change` drops the transaction. Otherwise as for [`read`](Self::read).
     pub fn transaction<T>(
         &mut self,
         mut change: impl FnMut(&mut Transaction<'_, S>) -> Result<T, StoreError>,
@@ -180,7 +181,7 @@ impl<S: Read + Write> Client<S> {
             let done = match change(&mut transaction) {
                 Ok(done) => done,
                 Err(error) => {
-                    // The first error is the one to tell; the server drops what is left with the connection.
+                    // The first error is reported; the server drops the rest with the connection.
                     let _ = self.request(Kind::TransactionEnd, id, "", &["F"], &[]);
                     return Err(error);
                 }
@@ -194,22 +195,22 @@ impl<S: Read + Write> Client<S> {
         Err(StoreError::TooManyTries)
     }
 
-    /// The token of a watch that fired, by what has been read from the connection so far. Several events
-    /// of one watch are told as one: what changed is to be looked at.
+    /// Returns the token of a watch that fired, among the messages read so far. Several events of
+    /// one watch give one token: the caller looks for the changes.
     pub fn next_fired(&mut self) -> Option<String> {
         self.fired.pop_front()
     }
 
-    /// How many of them there are.
+    /// Returns the number of such tokens.
     pub fn fired(&self) -> usize {
         self.fired.len()
     }
 
-    /// Reads one message, which must be an event, and keeps it for [`next_fired`](Self::next_fired).
-    /// Blocks until one is there.
+    /// Reads one message, which must be an event, and keeps it for
+    /// [`next_fired`](Self::next_fired). Blocks until there is one.
     ///
     /// # Errors
-    /// The connection failed, or the server answers what nobody asked.
+    /// The connection failed, or the server sent an unexpected reply.
     pub fn receive(&mut self) -> Result<(), StoreError> {
         let (header, payload) = self.message()?;
         if header.kind == Kind::WatchEvent {
@@ -241,7 +242,7 @@ impl<S: Read + Write> Client<S> {
     ) -> Result<Vec<u8>, StoreError> {
         self.last_request = self.last_request.wrapping_add(1);
         let expected = self.last_request;
-        // The kernel wants a request in one write: it collects parts of them from all writers.
+        // The kernel needs a request in one write: it collects parts from all writers.
         self.stream.write_all(&encode(kind, expected, transaction, strings, rest)?)?;
         loop {
             let (header, payload) = self.message()?;
@@ -287,7 +288,7 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// Requests that happen together: see [`Client::transaction`].
+/// Requests that take effect together: see [`Client::transaction`].
 #[derive(Debug)]
 pub struct Transaction<'c, S> {
     client: &'c mut Client<S>,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::wire::{encode, strings};
 use super::*;
 
-/// What is read comes from a script; what is written is kept.
+/// A stream that reads from a script and keeps the writes.
 #[derive(Default)]
 struct Script {
     replies: VecDeque<u8>,
@@ -29,7 +29,7 @@ impl Script {
 
 impl Read for Script {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // In small pieces, as a stream may.
+        // In small pieces, like a real stream.
         let len = buffer.len().min(3);
         self.replies.read(&mut buffer[..len])
     }

@@ -1,9 +1,9 @@
-//! The bytes of xenstore's messages (`xen/include/public/io/xs_wire.h`): a header of four 32-bit words
-//! in the machine's order, then mostly strings that end with NUL.
+//! The wire format of xenstore's messages (`xen/include/public/io/xs_wire.h`): a header of four
+//! 32-bit words in the machine's order, then mostly strings that end with NUL.
 
 use weir_limits::{XENSTORE_PAYLOAD_MAX, XENSTORE_REQUEST_MAX};
 
-/// What a message is (`enum xsd_sockmsg_type`), as far as weir sends or gets it.
+/// Type of a message (`enum xsd_sockmsg_type`), as far as weir sends or receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -11,15 +11,15 @@ pub enum Kind {
     Directory = 1,
     /// A node's value.
     Read = 2,
-    /// Who may do what with a node.
+    /// Permissions of a node.
     GetPerms = 3,
     /// Asks for events.
     Watch = 4,
-    /// No more of them.
+    /// Ends the events of a watch.
     Unwatch = 5,
     /// Opens a transaction.
     TransactionStart = 6,
-    /// Commits (`T`) or drops (`F`) it.
+    /// Commits (`T`) or drops (`F`) a transaction.
     TransactionEnd = 7,
     /// Sets a value; makes the node and its parents if need be.
     Write = 11,
@@ -27,7 +27,7 @@ pub enum Kind {
     Mkdir = 12,
     /// Removes a node and all below it.
     Rm = 13,
-    /// Sets who may do what.
+    /// Sets a node's permissions.
     SetPerms = 14,
     /// From the server: a watched node, or one below it, may have changed.
     WatchEvent = 15,
@@ -60,44 +60,44 @@ impl Kind {
 /// `struct xsd_sockmsg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the message is.
+    /// Type of the message.
     pub kind: Kind,
     /// Chosen by the client, echoed in the reply.
     pub request: u32,
     /// The transaction; 0 for none.
     pub transaction: u32,
-    /// Bytes of payload.
+    /// Length of the payload (bytes).
     pub len: usize,
 }
 
-/// Why bytes are no message.
+/// Reason why bytes are no valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A type that weir never asks for.
+    /// weir never asks for this type.
     #[error("xenstore message of unknown type {0}")]
     Kind(u32),
-    /// More payload than the protocol has.
+    /// The payload exceeds the protocol's limit.
     #[error("xenstore message of {0} bytes, more than {XENSTORE_PAYLOAD_MAX}")]
     TooLong(u32),
-    /// The kernel takes no such request.
+    /// The kernel takes no request of this length.
     #[error("xenstore request of {0} bytes with its header, more than {XENSTORE_REQUEST_MAX}")]
     RequestTooLong(usize),
-    /// A NUL within a path or a token, which ends it.
+    /// A path or token contains NUL, which would end it.
     #[error("NUL within a xenstore path or token")]
     Nul,
-    /// The payload does not have the form that its type has.
+    /// The payload does not have the form of its type.
     #[error("xenstore payload of {kind:?} is malformed")]
     Payload {
-        /// Of this message.
+        /// Type of the message.
         kind: Kind,
     },
 }
 
 impl Header {
-    /// Bytes.
+    /// Length of a header (bytes).
     pub const LEN: usize = 16;
 
-    /// The header as it is sent.
+    /// Writes the header.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let len = u32::try_from(self.len).unwrap_or(u32::MAX);
@@ -111,7 +111,7 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// An unknown type, or a payload longer than the protocol has.
+    /// An unknown type, or a payload beyond the protocol's limit.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Result<Self, WireError> {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
         let word = u32::from_ne_bytes;
@@ -129,7 +129,7 @@ impl Header {
     }
 }
 
-/// A whole message: `strings`, each with its NUL, then `rest` without one.
+/// Encodes a whole message: `strings`, each with its NUL, then `rest` without one.
 pub(crate) fn encode(
     kind: Kind,
     request: u32,
@@ -156,7 +156,8 @@ pub(crate) fn encode(
     Ok(message)
 }
 
-/// The strings of a payload. A last one without NUL counts too, as servers differ in that.
+/// Splits a payload into its strings. A last string without NUL counts too, since servers differ in
+/// that.
 pub(crate) fn strings(kind: Kind, payload: &[u8]) -> Result<Vec<String>, WireError> {
     let payload = payload.strip_suffix(&[0]).unwrap_or(payload);
     if payload.is_empty() {
@@ -169,12 +170,12 @@ pub(crate) fn strings(kind: Kind, payload: &[u8]) -> Result<Vec<String>, WireErr
         .collect()
 }
 
-/// A watched node, or one below it, may have changed.
+/// An event: a watched node, or one below it, may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
     /// The node: relative if the watch's path was.
     pub path: String,
-    /// What [`Client::watch`](super::Client::watch) was given.
+    /// Token given to [`Client::watch`](super::Client::watch).
     pub token: String,
 }
 
@@ -188,15 +189,15 @@ impl WatchEvent {
     }
 }
 
-/// One entry of a node's permissions: a letter and a domain. The first names the owner, who may do all,
-/// and what everybody else may.
+/// One entry of a node's permissions: a letter and a domain. The first entry names the owner, who
+/// may do everything, and the permissions of everybody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
     /// The domain.
     pub domain: u16,
-    /// It may read.
+    /// Permission to read.
     pub read: bool,
-    /// It may write.
+    /// Permission to write.
     pub write: bool,
 }
 
@@ -228,7 +229,7 @@ impl std::fmt::Display for Permission {
     }
 }
 
-/// An error as the server names it (`xsd_errors`).
+/// An error by the server's name (`xsd_errors`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the names are errno's")]
 pub enum ErrorName {
@@ -262,7 +263,7 @@ pub enum ErrorName {
     Eisconn,
     #[error("E2BIG")]
     E2big,
-    /// One that no version of the protocol names.
+    /// An error name that no version of the protocol defines.
     #[error("an error of unknown name")]
     Unknown,
 }

@@ -4,21 +4,21 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum XenbusState {
-    /// It begins.
+    /// The beginning.
     Initialising = 1,
-    /// The back end has said what it can do, and waits for the front end's keys.
+    /// The back end has advertised its features, and waits for the front end's keys.
     InitWait = 2,
     /// The front end has written its keys.
     Initialised = 3,
     /// In use.
     Connected = 4,
-    /// It ends; whoever sees it lets go.
+    /// The end: each side that sees it releases its resources.
     Closing = 5,
-    /// It has let go.
+    /// Resources are released.
     Closed = 6,
     /// The front end changes its settings.
     Reconfiguring = 7,
-    /// The back end has taken note.
+    /// The back end has noted the new settings.
     Reconfigured = 8,
 }
 
@@ -34,50 +34,51 @@ impl XenbusState {
         Self::Reconfigured,
     ];
 
-    /// The state that a `state` node's value names, if it does.
+    /// Returns the state that a `state` node's value names, if it is valid.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let [digit] = value else { return None };
         Self::ALL.into_iter().find(|state| *state as u8 + b'0' == *digit)
     }
 
-    /// The value of a `state` node.
+    /// Returns the value of a `state` node.
     pub fn to_value(self) -> [u8; 1] {
         [self as u8 + b'0']
     }
 }
 
-/// What xenstore shows at one moment.
+/// Content of xenstore at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The back end's directory is there: the toolstack removes it with the vif.
+    /// The back end's directory exists. The toolstack removes it with the vif.
     pub present: bool,
-    /// The back end's own `state` node, which the toolstack writes to, too.
+    /// The back end's own `state` node. The toolstack writes it, too.
     pub own: Option<XenbusState>,
-    /// The toolstack wants the vif to stay (`online`). Where it does not, the front end is asked to close by
-    /// the `Closing` that the toolstack writes to the back end's `state`.
+    /// The toolstack wants the vif to stay (`online`). Otherwise the `Closing` that the toolstack
+    /// writes to the back end's `state` asks the front end to close.
     pub online: bool,
-    /// The front end's `state`; `None` if there is none, such as after its domain died, or nonsense.
+    /// The front end's `state`; `None` if it is absent, such as after the domain's death, or
+    /// invalid.
     pub front: Option<XenbusState>,
 }
 
-/// What is to be done, in order.
+/// An action of the back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Write what weir can do, then the state `InitWait`.
+    /// Write weir's features, then the state `InitWait`.
     Advertise,
-    /// Read the front end's keys, map its rings, bind its channels; then tell [`Backend::connected`] or
-    /// [`Backend::failed`].
+    /// Read the front end's keys, map its rings and bind its channels; then call
+    /// [`Backend::connected`] or [`Backend::failed`].
     Connect,
-    /// Let go of all that `Connect` has taken.
+    /// Release everything that `Connect` has taken.
     Disconnect,
     /// Write this state.
     Publish(XenbusState),
-    /// The vif is no more.
+    /// Forget the vif, which is gone.
     Forget,
 }
 
-/// One vif's back end. It acts on the present state alone: a xenstore watch says that something has changed, and
-/// one event may stand for several changes.
+/// One vif's back end. It acts on the present state alone: a xenstore watch reports only that there
+/// was a change, and one event may stand for several.
 ///
 /// The transitions are those of Linux's netback, which front ends expect:
 ///
@@ -89,7 +90,7 @@ pub enum Action {
 /// ```
 #[derive(Debug)]
 pub struct Backend {
-    /// What weir published last.
+    /// State that weir published last.
     state: XenbusState,
     /// Rings are mapped.
     in_use: bool,
@@ -102,18 +103,18 @@ impl Default for Backend {
 }
 
 impl Backend {
-    /// A vif that weir has just found. What a process before it published is of no interest: a front end
-    /// that is connected still is served again.
+    /// Returns the back end of a vif that weir has just found. A state that an earlier process
+    /// published does not count: a front end that is still connected is served again.
     pub fn new() -> Self {
         Self { state: XenbusState::Initialising, in_use: false }
     }
 
-    /// What weir published last.
+    /// Returns the state that weir published last.
     pub fn state(&self) -> XenbusState {
         self.state
     }
 
-    /// The actions that lead from where this is to what `seen` asks for.
+    /// Returns the actions that lead from the present state to the one `seen` requires.
     pub fn step(&mut self, seen: Seen) -> Vec<Action> {
         let mut actions = Vec::new();
         if !seen.present {
@@ -123,18 +124,18 @@ impl Backend {
             return actions;
         }
         if seen.own == Some(XenbusState::Initialising) && self.state != XenbusState::Initialising {
-            // The toolstack has made the vif anew, and nobody was told that the old one had gone.
+            // The toolstack has made the vif anew, and no event has shown the end of the old one.
             self.disconnect(&mut actions);
             self.state = XenbusState::Initialising;
         }
         if !seen.online && seen.own == Some(XenbusState::Connected) {
-            // The toolstack's `Closing` came while weir connected, which has written over it: the front end
-            // was not asked to close, and never will be.
+            // The toolstack wrote `Closing` while weir was connecting, and weir overwrote it. So
+            // the front end was not asked to close, and never will be.
             self.disconnect(&mut actions);
         }
         if !seen.online && !self.in_use {
-            // Detached, and nothing is left to let go of. The toolstack waits for `Closed`, and has
-            // written over what weir published, which may have been the same.
+            // The vif is detached and nothing is left to release. The toolstack waits for `Closed`.
+            // It has overwritten weir's state, which may have been `Closed`, too.
             if self.state != XenbusState::Closed || seen.own != Some(XenbusState::Closed) {
                 self.state = XenbusState::Closed;
                 actions.push(Action::Publish(XenbusState::Closed));
@@ -144,7 +145,7 @@ impl Backend {
         match seen.front {
             Some(XenbusState::Initialising) => self.wait(&mut actions),
             Some(XenbusState::Connected) => {
-                // After a failure it takes a new start of the front end.
+                // After a failure the front end has to start anew.
                 if self.state == XenbusState::Initialising {
                     self.wait(&mut actions);
                 }
@@ -162,7 +163,7 @@ impl Backend {
                 self.disconnect(&mut actions);
                 self.publish(XenbusState::Closed, &mut actions);
             }
-            // Its keys may not be complete, or it has no business being there.
+            // The keys may be incomplete, or the front end should not be in this state.
             Some(
                 XenbusState::InitWait
                 | XenbusState::Initialised
@@ -177,15 +178,15 @@ impl Backend {
         actions
     }
 
-    /// `Connect` is done: what is to be done next.
+    /// Notes that `Connect` has succeeded. Returns the next action.
     pub fn connected(&mut self) -> Action {
         self.in_use = true;
         self.state = XenbusState::Connected;
         Action::Publish(XenbusState::Connected)
     }
 
-    /// `Connect` failed, or the guest broke a rule later: what is to be done next. The vif stays closed
-    /// until its front end starts anew.
+    /// Notes that `Connect` failed, or that the guest broke a rule later. Returns the next actions.
+    /// The vif stays closed until its front end starts anew.
     pub fn failed(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         self.disconnect(&mut actions);
@@ -193,7 +194,8 @@ impl Backend {
         actions
     }
 
-    /// To `InitWait`, by way of `Closing` and `Closed` if the front end starts anew without a farewell.
+    /// Goes to `InitWait`, through `Closing` and `Closed` if the front end starts anew without a
+    /// farewell.
     fn wait(&mut self, actions: &mut Vec<Action>) {
         if self.state == XenbusState::InitWait {
             return;

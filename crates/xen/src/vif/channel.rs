@@ -1,12 +1,13 @@
-//! Channels of a guest (`channel=[...]` of `xl`): consoles beside the first one, which the device model serves.
+//! Channels of a guest (`channel=[...]` of `xl`): additional consoles, which the device model
+//! serves.
 
 use std::io::{Read, Write};
 
 use crate::hypervisor::DomainId;
 use crate::store::{Client, StoreError};
 
-/// The socket on which the device model offers the channel `name` of a guest; `None` if the guest has no such
-/// channel with `connection=socket`. The keys are the toolstack's: no guest may write there.
+/// Returns the device model's socket for the channel `name` of a guest; `None` if the guest has no
+/// such channel with `connection=socket`. The keys are the toolstack's: no guest may write there.
 pub fn channel_socket<S: Read + Write>(
     client: &mut Client<S>,
     domain: DomainId,

@@ -4,31 +4,32 @@ use weir_limits::QUEUE_PAIRS_MAX;
 
 use crate::hypervisor::{DomainId, EventPort, GrantRef};
 
-/// Why keys are of no use.
+/// Error in the keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("{0} is missing")]
     Missing(String),
-    /// It does not have the form that it should.
+    /// A key is malformed.
     #[error("{key} is {value:?}, not {wanted}")]
     Malformed {
-        /// Relative to its end's directory.
+        /// The key, relative to its end's directory.
         key: String,
-        /// What is there, shortened.
+        /// The present value, shortened.
         value: String,
-        /// What should be.
+        /// The form required.
         wanted: &'static str,
     },
-    /// More queues than were offered, or none.
+    /// The front end wants no queues, or more than offered.
     #[error("multi-queue-num-queues is {wanted}, not 1 to {offered}")]
     Queues {
-        /// So many.
+        /// Number of queues wanted.
         wanted: u32,
         /// `multi-queue-max-queues`.
         offered: u32,
     },
-    /// The front end wants pages to be flipped instead of copied into, which nobody does since Linux 2.6.
+    /// The front end wants pages to be flipped instead of copied into. No back end has done so
+    /// since Linux 2.6.
     #[error("request-rx-copy is not 1: the front end is too old")]
     NoRxCopy,
 }
@@ -44,7 +45,7 @@ fn malformed(key: &str, value: &[u8], wanted: &'static str) -> KeyError {
 /// Reads a key, relative to its end's directory, once.
 type Get<'g, E> = dyn FnMut(&str) -> Result<Option<Vec<u8>>, E> + 'g;
 
-/// A number in decimal digits, without sign or space.
+/// Reads a number in decimal digits, without sign or space.
 fn number<E: From<KeyError>>(get: &mut Get<'_, E>, key: &str) -> Result<Option<u32>, E> {
     let Some(value) = get(key)? else { return Ok(None) };
     let parsed = std::str::from_utf8(&value)
@@ -58,7 +59,7 @@ fn needed<E: From<KeyError>>(get: &mut Get<'_, E>, key: &str) -> Result<u32, E> 
     number(get, key)?.ok_or_else(|| KeyError::Missing(key.to_owned()).into())
 }
 
-/// A switch: off where it is missing or 0.
+/// Reads a switch: off if missing or 0.
 fn flag<E: From<KeyError>>(get: &mut Get<'_, E>, key: &str) -> Result<bool, E> {
     Ok(number(get, key)?.unwrap_or(0) != 0)
 }
@@ -70,12 +71,12 @@ fn text<E: From<KeyError>>(get: &mut Get<'_, E>, key: &str) -> Result<Option<Str
         .map_err(|error| malformed(key, error.as_bytes(), "text").into())
 }
 
-/// What the toolstack wrote into the back end's directory.
+/// The toolstack's keys in the back end's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VifKeys {
     /// The front end's directory.
     pub frontend: String,
-    /// The guest.
+    /// The guest's domain.
     pub domain: DomainId,
     /// Number of the vif in the guest.
     pub handle: u32,
@@ -86,10 +87,10 @@ pub struct VifKeys {
 }
 
 impl VifKeys {
-    /// Reads them by `get`, which is given names in the back end's directory.
+    /// Reads the keys by `get`, which takes names in the back end's directory.
     ///
     /// # Errors
-    /// That of `get`, or what is wrong with a key.
+    /// The error of `get`, or a [`KeyError`].
     pub fn read<E: From<KeyError>>(
         mut get: impl FnMut(&str) -> Result<Option<Vec<u8>>, E>,
     ) -> Result<Self, E> {
@@ -121,29 +122,30 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(mac)
 }
 
-/// What the back end says it can do.
+/// The back end's features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Queue pairs, 1 to [`QUEUE_PAIRS_MAX`].
     pub queues_max: u32,
-    /// A packet may come from the guest in several requests, and go to it in several.
+    /// Packets from and to the guest may span several requests.
     pub sg: bool,
-    /// The guest may send TCP segments for weir to cut; so for IPv6 with `gso_tcpv6`.
+    /// The guest may send TCP segments for weir to cut; `gso_tcpv6` is the same for IPv6.
     pub gso_tcpv4: bool,
     /// See `gso_tcpv4`.
     pub gso_tcpv6: bool,
-    /// The guest may leave checksums of IPv6 packets to weir. With IPv4 it always may.
+    /// The guest may leave checksums of IPv6 packets to weir. For IPv4 it always may.
     pub ipv6_csum_offload: bool,
-    /// Channels of their own for the two rings of a queue.
+    /// Separate channels for the two rings of a queue.
     pub split_event_channels: bool,
-    /// The guest may say which multicast addresses it wants.
+    /// The guest may choose its multicast addresses.
     pub multicast_control: bool,
     /// The guest may choose hash and table by a control ring.
     pub ctrl_ring: bool,
 }
 
 impl Offer {
-    /// The keys of the back end's directory that say so, in which they are to be written together.
+    /// Returns the keys of the back end's directory for these features, which must be written
+    /// together.
     pub fn keys(&self) -> [(&'static str, u32); 10] {
         [
             ("feature-rx-copy", 1),
@@ -160,54 +162,54 @@ impl Offer {
     }
 }
 
-/// Where a shared ring is, and the channel of its events.
+/// A shared ring and its event channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingKeys {
-    /// Its page.
+    /// Reference of the ring's page.
     pub reference: GrantRef,
-    /// The guest's end of its channel.
+    /// The guest's end of the channel.
     pub port: EventPort,
 }
 
-/// One queue of the front end. Both ports are the same where channels are not split.
+/// One queue of the front end. Both ports are the same if channels are not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueKeys {
-    /// What the guest sends.
+    /// The guest's transmit ring.
     pub tx: RingKeys,
-    /// What it receives.
+    /// The guest's receive ring.
     pub rx: RingKeys,
 }
 
-/// What the front end asks for: the guest's word, whose form is checked here. Whether references and
-/// ports exist, Xen says.
+/// The front end's settings: the guest's claims, checked for their form. Xen checks whether
+/// references and ports exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontKeys {
-    /// 1 to [`QUEUE_PAIRS_MAX`] queues.
+    /// The queues, 1 to [`QUEUE_PAIRS_MAX`].
     pub queues: Vec<QueueKeys>,
-    /// The control ring, if it has one.
+    /// The control ring, if there is one.
     pub ctrl: Option<RingKeys>,
-    /// A packet may go to it in several buffers; else it takes one page.
+    /// A packet may span several receive buffers; else it takes one page.
     pub sg: bool,
-    /// It takes uncut TCP segments; so for IPv6 with `gso_tcpv6`.
+    /// The guest takes uncut TCP segments; `gso_tcpv6` is the same for IPv6.
     pub gso_tcpv4: bool,
     /// See `gso_tcpv4`.
     pub gso_tcpv6: bool,
-    /// It takes packets without checksum: IPv4, unless it says no; IPv6, if it says so.
+    /// The guest takes packets without checksum: by default for IPv4, on request for IPv6.
     pub ip_csum_offload: bool,
     /// See `ip_csum_offload`.
     pub ipv6_csum_offload: bool,
-    /// It tells when it has new buffers.
+    /// The guest sends an event for new receive buffers.
     pub rx_notify: bool,
-    /// It says which multicast addresses it wants; else it gets all.
+    /// The guest names its multicast addresses; else it gets all multicast.
     pub multicast_control: bool,
 }
 
 impl FrontKeys {
-    /// Reads them by `get`, which is given names in the front end's directory, each once. Keys of what was
-    /// not offered are passed over.
+    /// Reads the keys by `get`, which takes names in the front end's directory, each once. Ignores
+    /// keys of features that were not offered.
     ///
     /// # Errors
-    /// That of `get`, or what is wrong with a key.
+    /// The error of `get`, or a [`KeyError`].
     pub fn read<E: From<KeyError>>(
         offer: &Offer,
         mut get: impl FnMut(&str) -> Result<Option<Vec<u8>>, E>,
@@ -251,7 +253,7 @@ impl FrontKeys {
     }
 }
 
-/// A queue's keys; with several queues each has a directory of its own, `prefix`.
+/// Reads a queue's keys; with several queues each has a directory of its own, `prefix`.
 fn queue<E: From<KeyError>>(get: &mut Get<'_, E>, prefix: &str) -> Result<QueueKeys, E> {
     let tx_ring = needed(get, &format!("{prefix}tx-ring-ref"))?;
     let rx_ring = needed(get, &format!("{prefix}rx-ring-ref"))?;

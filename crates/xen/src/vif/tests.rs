@@ -1,5 +1,5 @@
-//! Scripts of what toolstack and front end do, played against the double: Linux's netfront, and guests
-//! that lie.
+//! Scripts of toolstack and front end, played against the double: Linux's netfront, and guests that
+//! lie.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +29,10 @@ const OFFER: Offer = Offer {
     ctrl_ring: true,
 };
 
-/// What is kept of a connected vif.
+/// Resources of a connected vif.
 type Held = (Vec<GrantMap>, Vec<Box<dyn EventChannel>>);
 
-/// A switch that maps and binds what it is told to, and nothing else.
+/// A switch that only maps and binds on request.
 struct Switch {
     host: Host,
     bridge: &'static str,
@@ -85,7 +85,7 @@ impl Bench {
         Self::on(Host::new())
     }
 
-    /// weir starts on a host.
+    /// Starts weir on a host.
     fn on(host: Host) -> Self {
         let switch = Switch {
             host: host.clone(),
@@ -104,10 +104,10 @@ impl Bench {
         (bench, front)
     }
 
-    /// Until nothing is left to do.
+    /// Polls until nothing is left to do.
     fn settle(&mut self) {
         for _ in 0..100 {
-            // A request brings along what has happened.
+            // A request delivers pending events.
             self.vifs
                 .fail(VifId { domain: DomainId(999), handle: 0 }, "", &mut self.switch)
                 .unwrap();
@@ -143,7 +143,7 @@ impl Bench {
         String::from_utf8(value.expect("an error node")).unwrap()
     }
 
-    /// The guest has lost its vif, and nothing of it is kept.
+    /// Asserts that the guest has lost its vif, and that nothing of it is kept.
     fn assert_lost(&self, reason: &str) {
         assert!(self.error().contains(reason), "{:?} says nothing of {reason:?}", self.error());
         assert_eq!((self.state().as_str(), self.host.mapped(), self.host.bound()), ("5", 0, 0));
@@ -218,7 +218,7 @@ impl Front {
         self.state(XenbusState::Connected);
     }
 
-    /// Its rings are its own again.
+    /// The guest's rings are no longer shared.
     fn release(&mut self) {
         let guest = &self.guest;
         assert!(self.refs.drain(..).all(|reference| guest.revoke(reference)), "still mapped");
@@ -303,7 +303,7 @@ fn several_queues_one_channel_each_and_a_control_ring() {
 #[test]
 fn a_front_end_that_starts_anew_is_let_go_of_and_served_again() {
     let (mut bench, mut front) = connected(1);
-    // kexec: no farewell.
+    // kexec: without a farewell.
     front.state(XenbusState::Initialising);
     bench.settle();
     assert_eq!((bench.state().as_str(), bench.host.mapped()), ("2", 0));
@@ -311,7 +311,7 @@ fn a_front_end_that_starts_anew_is_let_go_of_and_served_again() {
     front.connect(2);
     bench.settle();
     assert_eq!((bench.state().as_str(), bench.host.mapped(), bench.switch.connects), ("4", 4, 2));
-    // And with one: the driver is unloaded and loaded.
+    // With a farewell: the driver is unloaded and loaded.
     front.state(XenbusState::Closing);
     bench.settle();
     assert_eq!(bench.state(), "5");
@@ -326,7 +326,7 @@ fn a_front_end_that_starts_anew_is_let_go_of_and_served_again() {
 #[test]
 fn a_restart_of_the_front_end_that_nobody_saw_is_served_too() {
     let (mut bench, mut front) = Bench::with_guest();
-    // Attached, detached and attached while weir looked elsewhere.
+    // The vif is attached, detached and attached between two looks.
     bench.settle();
     front.connect(1);
     bench.host.remove(GUEST, 0);
@@ -336,7 +336,7 @@ fn a_restart_of_the_front_end_that_nobody_saw_is_served_too() {
     front.connect(1);
     bench.settle();
     assert_eq!((bench.state().as_str(), bench.host.mapped()), ("4", 2));
-    // In use, and another vif in its place.
+    // The vif is in use, and another vif takes its place.
     bench.host.remove(GUEST, 0);
     bench.host.attach(GUEST, 0, MAC, "br0");
     bench.settle();
@@ -354,7 +354,7 @@ fn a_guest_that_dies_leaves_nothing_mapped() {
     assert_eq!(bench.state(), "6");
     bench.host.remove(GUEST, 0);
     bench.settle();
-    // The number is given to another domain.
+    // Another domain gets the number.
     bench.host.attach(GUEST, 0, MAC, "br0");
     let mut front = Front::new(bench.host.guest(GUEST, 4).unwrap());
     bench.settle();
@@ -379,7 +379,7 @@ fn a_vif_that_was_never_used_closes_when_it_is_detached() {
     bench.host.ask_to_detach(GUEST, 0);
     bench.settle();
     assert_eq!(bench.state(), "6");
-    // Asked again, it says so again.
+    // A second request gets the same answer.
     bench.host.ask_to_detach(GUEST, 0);
     bench.settle();
     assert_eq!(bench.state(), "6");
@@ -389,7 +389,7 @@ fn a_vif_that_was_never_used_closes_when_it_is_detached() {
 fn weir_that_starts_again_serves_a_guest_that_noticed_nothing() {
     let (mut bench, mut front) = connected(1);
     let host = bench.host.clone();
-    // Killed: the kernel unmaps and unbinds.
+    // weir is killed: the kernel unmaps and unbinds.
     bench.switch.served.clear();
     drop(bench);
     assert_eq!((host.mapped(), host.bound()), (0, 0));

@@ -1,4 +1,4 @@
-//! All vifs of this domain: found in xenstore, served, and let go of.
+//! All vifs of this domain: finds them in xenstore, serves them, and lets them go.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -8,15 +8,15 @@ use super::keys::{FrontKeys, KeyError, Offer, VifKeys};
 use crate::hypervisor::DomainId;
 use crate::store::{Client, StoreError};
 
-/// The back ends' directory, below weir's own domain's.
+/// The back ends' directory, below the directory of weir's domain.
 const ROOT: &str = "backend/vif";
 
-/// Which vif: `xl` calls it `vifDOMAIN.HANDLE`.
+/// A vif; `xl` calls it `vifDOMAIN.HANDLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VifId {
-    /// The guest.
+    /// The guest's domain.
     pub domain: DomainId,
-    /// Its number in the guest.
+    /// The vif's number in the guest.
     pub handle: u32,
 }
 
@@ -25,7 +25,7 @@ impl VifId {
         format!("{ROOT}/{}/{}", self.domain.0, self.handle)
     }
 
-    /// Token of this vif's watches, of its directory and of the front end's state.
+    /// Returns the token of this vif's watches, on its directory and the front end's state.
     fn token(self) -> String {
         format!("{}/{}", self.domain.0, self.handle)
     }
@@ -42,21 +42,21 @@ impl std::fmt::Display for VifId {
     }
 }
 
-/// What the switch does with vifs.
+/// The switch's part.
 pub trait Serve {
-    /// What is offered to a new vif; `None` leaves it to another back end.
+    /// Returns the offer for a new vif; `None` leaves the vif to another back end.
     fn offer(&mut self, vif: VifId, keys: &VifKeys) -> Option<Offer>;
 
-    /// The front end is ready: map its rings and serve it.
+    /// Maps the rings of a ready front end and serves it.
     ///
     /// # Errors
-    /// Why not, for xenstore's `error` node. Nothing of the vif may stay mapped then.
+    /// The reason for xenstore's `error` node. No resource of the vif may stay mapped then.
     fn connect(&mut self, vif: VifId, keys: &VifKeys, front: &FrontKeys) -> Result<(), String>;
 
-    /// Let go of its rings: nothing may stay mapped.
+    /// Releases the vif's rings: nothing may stay mapped.
     fn disconnect(&mut self, vif: VifId);
 
-    /// The vif is gone.
+    /// Notes that the vif is gone.
     fn forget(&mut self, vif: VifId);
 }
 
@@ -73,11 +73,12 @@ impl Served {
     }
 }
 
-/// Vifs by xenstore, over any client of it: the one thread that calls [`Vifs::poll`] does it all.
+/// Vifs by xenstore, over any client of it. The thread that calls [`Vifs::poll`] does all the work.
 pub struct Vifs<S> {
     client: Client<S>,
     served: BTreeMap<VifId, Served>,
-    /// What is being looked at: an error of the connection has left it half done.
+    /// The vif under work. It is set only after an error of the connection, which left the work
+    /// half done.
     amid: Option<VifId>,
 }
 
@@ -90,7 +91,8 @@ enum VifError {
 }
 
 impl VifError {
-    /// What concerns this vif only: its keys, and what the server refuses of them. The rest goes on.
+    /// Separates errors of this vif, such as refused keys, from errors of the connection. Only the
+    /// latter stop the other vifs.
     fn of_vif(self) -> Result<String, StoreError> {
         match self {
             Self::Key(error) => Ok(error.to_string()),
@@ -100,7 +102,7 @@ impl VifError {
     }
 }
 
-/// A write that the server refuses is for the log, and no error of the connection.
+/// Logs a write that the server refuses, which is no error of the connection.
 fn log_refused(done: Result<(), StoreError>) -> Result<(), StoreError> {
     match done {
         Err(error) if error.name().is_some() => {
@@ -112,21 +114,21 @@ fn log_refused(done: Result<(), StoreError>) -> Result<(), StoreError> {
 }
 
 impl<S: Read + Write> Vifs<S> {
-    /// Watches for vifs. Those that are there already are found by the first [`poll`](Self::poll): a watch
-    /// fires at once.
+    /// Watches for vifs. The first [`poll`](Self::poll) finds existing ones, since a watch fires at
+    /// once.
     ///
     /// # Errors
-    /// xenstore can't be reached.
+    /// xenstore cannot be reached.
     pub fn new(mut client: Client<S>) -> Result<Self, StoreError> {
         client.watch(ROOT, ROOT)?;
         Ok(Self { client, served: BTreeMap::new(), amid: None })
     }
 
-    /// Goes on with another connection, in place of one that is broken: all vifs are looked at, those that have come and
-    /// gone meanwhile, too. The one that was being looked at begins anew.
+    /// Continues with another connection, in place of a broken one. It looks at all vifs, including
+    /// those that have come and gone meanwhile, and starts again with the vif that was under work.
     ///
     /// # Errors
-    /// This one is broken, too.
+    /// This connection is broken, too.
     pub fn reconnect(
         &mut self,
         mut client: Client<S>,
@@ -148,26 +150,26 @@ impl<S: Read + Write> Vifs<S> {
         Ok(())
     }
 
-    /// The connection, to wait on.
+    /// Returns the connection, to wait on.
     pub fn client(&self) -> &Client<S> {
         &self.client
     }
 
-    /// The connection is readable.
+    /// Reads from the connection, which is readable.
     ///
     /// # Errors
-    /// It is broken.
+    /// The connection is broken.
     pub fn receive(&mut self) -> Result<(), StoreError> {
         self.client.receive()
     }
 
-    /// Does what xenstore's events ask for, so far as they have been read: each vif that something happened
-    /// to is looked at once, however often its guest wrote. `true` if more events came meanwhile.
+    /// Handles the xenstore events read so far. Looks at each changed vif once, however often its
+    /// guest wrote. Returns `true` if more events came meanwhile.
     ///
     /// # Errors
-    /// The connection is broken. What is wrong with one vif closes that vif.
+    /// The connection is broken. An error of one vif closes only that vif.
     pub fn poll(&mut self, serve: &mut impl Serve) -> Result<bool, StoreError> {
-        // No longer than this: a guest that writes all the time may not keep the caller here.
+        // The bound keeps a guest that writes all the time from holding the caller here.
         for _ in 0..self.client.fired() {
             let Some(token) = self.client.next_fired() else { break };
             match VifId::from_token(&token) {
@@ -182,7 +184,7 @@ impl<S: Read + Write> Vifs<S> {
         Ok(self.client.fired() > 0)
     }
 
-    /// The guest of `vif` broke a rule while it was served: it loses the vif.
+    /// Closes `vif`, whose guest broke a rule while it was served.
     pub fn fail(
         &mut self,
         vif: VifId,
@@ -193,14 +195,14 @@ impl<S: Read + Write> Vifs<S> {
         tracing::warn!(%vif, reason, "interface closed");
         self.amid = Some(vif);
         let actions = served.backend.failed();
-        // As the kernel's `xenbus_dev_error` does: `xl` users look there.
+        // Like the kernel's `xenbus_dev_error`: `xl` users look there.
         self.set(&format!("error/{}/error", vif.path()), reason.as_bytes())?;
         self.carry_out(vif, actions, serve)?;
         self.amid = None;
         Ok(())
     }
 
-    /// Vifs that came. Those that go have watches of their own.
+    /// Finds new vifs. Those that go have watches of their own.
     fn rescan(&mut self, serve: &mut impl Serve) -> Result<(), StoreError> {
         for domain in self.client.directory(ROOT)? {
             let Ok(number) = domain.parse() else { continue };
@@ -215,7 +217,7 @@ impl<S: Read + Write> Vifs<S> {
         Ok(())
     }
 
-    /// The toolstack's keys of a vif; `None` if they are not complete.
+    /// Reads the toolstack's keys of a vif; `None` if they are incomplete.
     fn keys(&mut self, vif: VifId) -> Result<Option<VifKeys>, StoreError> {
         let path = vif.path();
         let client = &mut self.client;
@@ -227,14 +229,14 @@ impl<S: Read + Write> Vifs<S> {
         }
     }
 
-    /// A vif that is not served. Its directory may be empty yet, or gone already: then the next change
-    /// tells.
+    /// Looks at a vif that is not served. Its directory may be empty yet, or gone already; then the
+    /// next change brings another look.
     fn find(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let Some(keys) = self.keys(vif)? else { return Ok(()) };
         let Some(offer) = serve.offer(vif, &keys) else { return Ok(()) };
         let served = Served { keys, offer, backend: Backend::new() };
         let watched = served.watched(vif);
-        // First: with another connection it is watched again.
+        // First, so that another connection watches it again.
         self.served.insert(vif, served);
         for path in watched {
             log_refused(self.client.watch(&path, &vif.token()))?;
@@ -246,7 +248,7 @@ impl<S: Read + Write> Vifs<S> {
         Ok(self.get(path)?.and_then(|value| XenbusState::parse(&value)))
     }
 
-    /// A value; `None` too if the server refuses it.
+    /// Reads a value; `None` too if the server refuses it.
     fn get(&mut self, path: &str) -> Result<Option<Vec<u8>>, StoreError> {
         match self.client.read(path) {
             Err(error) if error.name().is_some() => Ok(None),
@@ -254,18 +256,19 @@ impl<S: Read + Write> Vifs<S> {
         }
     }
 
-    /// Sets a value. That the server refuses it (no room, a directory that is gone) is shown by the next
-    /// look, if it matters.
+    /// Sets a value. If the server refuses it (no room, a directory that is gone), the next look
+    /// shows the effect.
     fn set(&mut self, path: &str, value: &[u8]) -> Result<(), StoreError> {
         let done = self.client.write(path, value);
         log_refused(done)
     }
 
-    /// Compares what is with what should be. Both watches of a vif fire at once: the first look is soon.
+    /// Compares the actual state with the required one. Both watches of a vif fire at once, so the
+    /// first look is soon.
     fn look(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let keys = self.keys(vif)?;
         let Some(served) = self.served.get(&vif) else { return Ok(()) };
-        // Another vif in the place of one that went unseen: the old one is let go of first.
+        // Another vif has taken the place of one that went unseen. The old one is released first.
         let replaced = keys.as_ref().is_some_and(|keys| *keys != served.keys);
         let path = vif.path();
         let front = format!("{}/state", served.keys.frontend);
@@ -299,8 +302,8 @@ impl<S: Read + Write> Vifs<S> {
         Ok(())
     }
 
-    /// Writes `changes` to keys of the vif's directory, all or none; none if the directory is gone, which
-    /// writing would make anew.
+    /// Writes `changes` to keys of the vif's directory, all or none. Writes none if the directory
+    /// is gone, since writing would make it anew.
     fn write_own(&mut self, vif: VifId, changes: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
         let path = vif.path();
         let done = self.client.transaction(|transaction| {

@@ -1,8 +1,8 @@
-//! Guests that lie: each loses its vif, with a reason, and nothing stays mapped.
+//! Guests that lie: each loses its vif with a reason, and nothing stays mapped.
 
 use super::*;
 
-/// A front end whose keys are those of netfront, but for what `lie` changes.
+/// A front end with netfront's keys, except for the changes of `lie`.
 fn lies(lie: impl FnOnce(&mut Front)) -> (Bench, Front) {
     let (mut bench, mut front) = Bench::with_guest();
     bench.settle();
@@ -43,7 +43,7 @@ fn keys_that_are_missing_are_named() {
 fn more_queues_than_were_offered_or_none_are_refused() {
     for queues in ["0", "5", "4294967295"] {
         let (bench, _front) = lies(|front| front.set("multi-queue-num-queues", queues));
-        // Of what was offered.
+        // More queues than offered.
         bench.assert_lost(&format!("multi-queue-num-queues is {queues}, not 1 to 4"));
     }
     let (bench, _front) = lies(|front| front.set("multi-queue-num-queues", "2"));
@@ -63,7 +63,7 @@ fn grants_and_ports_that_are_not_the_guests_are_refused() {
     bench.assert_lost("Invalid argument");
 }
 
-/// The guest is another one's neighbour, and knows its numbers.
+/// The guest tries its neighbour's numbers, which it knows.
 #[test]
 fn a_neighbours_grants_are_out_of_reach() {
     let (mut bench, mut front) = Bench::with_guest();
@@ -167,7 +167,8 @@ fn deeds() -> impl Strategy<Value = Deed> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Any order of what guest and toolstack may do: weir comes to rest, and holds what is connected and no more.
+    /// After any sequence of actions by guest and toolstack weir comes to rest, and holds the
+    /// resources of connected vifs only.
     #[test]
     fn any_sequence_leaves_mapped_only_what_is_connected(
         deeds in proptest::collection::vec((deeds(), any::<bool>()), 1..25),
@@ -175,7 +176,7 @@ proptest! {
         let (mut bench, mut front) = Bench::with_guest();
         for (deed, looks) in deeds {
             match deed {
-                // Where the directory is gone, the guest may not make it anew.
+                // The guest may not make a removed directory anew.
                 Deed::Set(key, value) => {
                     let path = format!("device/vif/0/{key}");
                     let _ = front.client.write(&path, value.as_bytes());
@@ -198,7 +199,7 @@ proptest! {
                 bench.settle();
                 let served = bench.switch.served.values().map(|(maps, _)| maps.len()).sum::<usize>();
                 prop_assert_eq!(bench.host.mapped(), served);
-                // While it is being detached, the toolstack's `Closing` stands there instead.
+                // During a detach the state is the toolstack's `Closing` instead.
                 prop_assert!(bench.state() != "4" || served > 0);
             }
         }

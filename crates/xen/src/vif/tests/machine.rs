@@ -61,7 +61,7 @@ fn after_a_failure_only_a_new_start_helps() {
 fn a_vif_that_is_detached_while_it_connects_is_closed() {
     let mut backend = Backend::new();
     backend.step(front(XenbusState::Connected));
-    // The toolstack writes `Closing`, and this writes over it.
+    // The toolstack writes `Closing`, and `connected` overwrites it.
     backend.connected();
     let detached =
         Seen { own: Some(XenbusState::Connected), online: false, ..front(XenbusState::Connected) };
@@ -78,7 +78,7 @@ fn any_seen() -> impl Strategy<Value = Seen> {
 }
 
 proptest! {
-    /// Whatever toolstack and guest write, in whatever order.
+    /// Any writes of toolstack and guest, in any order.
     #[test]
     fn what_is_connected_is_disconnected_once_and_nothing_else_is(
         looks in proptest::collection::vec((any_seen(), any::<bool>()), 1..60),
@@ -115,8 +115,8 @@ proptest! {
                 || matches!(seen.front, None | Some(XenbusState::Closing | XenbusState::Closed));
             prop_assert!(!(gone && in_use));
             prop_assert_eq!(backend.state() == XenbusState::Connected, in_use);
-            // A second look, at what was published if anything was, changes nothing, but that `Closing` ends in
-            // `Closed`.
+            // A second look, at the published state if any, changes nothing, except that `Closing`
+            // ends in `Closed`.
             let own = if published { Some(backend.state()) } else { seen.own };
             let again = backend.step(Seen { own, ..seen });
             let last = |action: &Action| {
