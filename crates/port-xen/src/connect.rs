@@ -1,4 +1,4 @@
-//! A front end's rings and channels: taken when it is connected, let go of when it is not.
+//! Connects a front end's rings and channels, and releases them.
 
 use std::io;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl XenPort {
     /// Maps the rings of a front end, binds its channels, and serves them.
     ///
     /// # Errors
-    /// [`StopReason`]; nothing is mapped or bound then.
+    /// [`StopReason`]; no ring stays mapped and no channel bound.
     pub fn connect(&self, engine: &Engine, front: &FrontKeys) -> Result<(), StopReason> {
         let connected = self.try_connect(engine, front);
         let mut shown = lock(&self.shown);
@@ -128,7 +128,8 @@ impl XenPort {
                 let id = QueueRef { port: self.id(), queue, side };
                 link.channel.fd().try_clone_to_owned().map(|fd| (id, fd))
             };
-            // An event is taken by reading it: one channel for both rings can't be watched for each of them.
+            // Reading an event consumes it, so one channel for both rings cannot be watched for
+            // each of them.
             let one_channel = Arc::ptr_eq(&tx.link.channel, &rx.link.channel);
             self.one_channel[queue].store(one_channel, Ordering::Relaxed);
             kicks.push((Ring::Transmit(queue), kick(&tx.link, Side::Tx)));
@@ -139,8 +140,8 @@ impl XenPort {
             lock(&pair.rx).queue = Some(rx);
         }
         self.guest.count_ready();
-        // Before the kicks are watched: the first frame may come with them. It fails only for a port that
-        // was removed.
+        // The port becomes active before its kicks are watched, since a kick may bring the first
+        // frame. It fails only for a port that was removed.
         let _ = engine.fabric().set_active(self.id(), true);
         let watches = kicks.into_iter().map(|(ring, kick)| {
             kick.and_then(|(id, fd)| engine.watch(id, fd)).map_err(ring.resources())
@@ -155,8 +156,8 @@ impl XenPort {
         Ok(())
     }
 
-    /// Lets go of a front end's rings and channels: what waits is dropped and answered, held events are
-    /// given, and nothing is mapped or bound any more.
+    /// Releases a front end's rings and channels: waiting frames are dropped and answered, held
+    /// events are sent, and nothing stays mapped or bound.
     pub fn disconnect(&self, engine: &Engine) {
         self.release(engine);
         let mut shown = lock(&self.shown);
@@ -177,13 +178,13 @@ impl XenPort {
         for (index, pair) in self.guest.pairs().enumerate() {
             let tx = tx::stop(&pair.tx, &Sending { port: self, index });
             let rx = stop(&pair.rx, || self.has_failed(), index, self.counters()).queue.take();
-            // Unmapped here, outside the locks.
+            // Unmaps outside the locks.
             drop((tx, rx));
         }
         self.forget_failures();
         self.guest.count_ready();
         let _ = engine.fabric().set_active(self.id(), false);
-        // Who comes next need not have this guest's address.
+        // The next guest may have another address.
         let _ = engine.fabric().reset_mac_check(self.id());
     }
 }

@@ -18,11 +18,11 @@ use weir_xen::{CopySegment, CopyStatus, EventChannel, Grant, GrantRef};
 use crate::error::{Ring, StopReason};
 use crate::link::Link;
 
-/// The hash that a guest has set up, if it has, as workers see it.
+/// The guest's hash for workers, if it has set one up.
 #[derive(Default)]
 pub(crate) struct GuestHash {
     state: ArcSwapOption<HashState>,
-    /// So that without one nothing more is looked at.
+    /// Saves workers any further look if there is no hash.
     is_set: AtomicBool,
 }
 
@@ -32,13 +32,13 @@ impl GuestHash {
         self.is_set.store(state.is_some(), Ordering::Relaxed);
     }
 
-    /// What holds for one burst.
+    /// Returns the hash for one burst.
     #[inline]
     pub(crate) fn load(&self) -> Option<Guard<Option<Arc<HashState>>>> {
         self.is_set.load(Ordering::Relaxed).then(|| self.state.load())
     }
 
-    /// Entry of the guest's table for the frame that begins with `head`.
+    /// Returns the entry of the guest's table for the frame that begins with `head`.
     pub(crate) fn entry(&self, head: &[u8]) -> Option<u32> {
         let guard = self.load()?;
         let state = guard.as_deref()?;
@@ -46,7 +46,8 @@ impl GuestHash {
     }
 }
 
-/// The hash of the frame that begins with `head`, if the guest asked for one of its kind.
+/// Returns the hash of the frame that begins with `head`, if the guest asked for a hash of its
+/// kind.
 pub(crate) fn of_frame(state: &HashState, head: &[u8]) -> Option<FlowHash> {
     state.hash(&Layers::parse(head).ok()?)
 }
@@ -55,30 +56,31 @@ pub(crate) fn of_frame(state: &HashState, head: &[u8]) -> Option<FlowHash> {
 pub(crate) struct Control {
     back: CtrlBack,
     link: Link,
-    /// What keys and tables are copied to.
+    /// Destination of copied keys and tables.
     page: MappedPages,
     state: HashState,
-    /// A table of this size has been filled: another one is for the same flows in the same entries.
+    /// A table of this size has been filled, so that a new one serves the same flows in the same
+    /// entries.
     filled: bool,
-    /// There may be requests that no event tells of.
+    /// There may be requests without an event.
     pub(crate) more: bool,
 }
 
 impl Control {
-    /// A ring of a front end with so many queues. It may hold requests.
+    /// Takes over the ring of a front end with `queues` queues. It may hold requests already.
     pub(crate) fn new(back: CtrlBack, link: Link, queues: usize) -> io::Result<Self> {
         let page = MappedPages::new(XEN_PAGE_LEN)?;
         let state = HashState::new(queues);
         Ok(Self { back, link, page, state, filled: false, more: true })
     }
 
-    /// The channel by which the guest tells of requests.
+    /// Returns the channel of the guest's requests.
     pub(crate) fn channel(&self) -> Arc<dyn EventChannel> {
         self.link.channel()
     }
 
-    /// Answers requests, and sets what they ask for. Where [`more`](Self::more) says so then, to be called
-    /// again, after others had their turn.
+    /// Answers requests, and makes their settings. If [`more`](Self::more) is set afterwards, it
+    /// must be called again, after others had their turn.
     ///
     /// # Errors
     /// [`StopReason`]: the guest has broken the ring.
@@ -99,7 +101,7 @@ impl Control {
                 Step::Answer(response) => response,
                 Step::Copy(pending) => self.copy(pending),
             };
-            // Before the answer: what comes after it is steered as the guest has asked.
+            // Before the answer, since later frames must be steered as the guest has asked.
             if response.status == CtrlStatus::Success {
                 self.publish(response.kind, hash, steering, receiver);
             }
@@ -111,7 +113,7 @@ impl Control {
         Ok(())
     }
 
-    /// Goes on with a request that needs bytes of the guest's.
+    /// Continues a request that needs the guest's bytes.
     fn copy(&mut self, pending: Pending) -> weir_netif::CtrlResponse {
         let segment = pending.segment;
         let mut bytes = [0; XEN_PAGE_LEN];
@@ -127,7 +129,7 @@ impl Control {
         self.state.copied(pending, bytes)
     }
 
-    /// Sets what the guest has changed by a message of this [type](ctrl_type).
+    /// Publishes the guest's change by a message of this [type](ctrl_type).
     fn publish(
         &mut self,
         kind: u16,
@@ -159,7 +161,7 @@ impl Control {
     }
 }
 
-/// weir's own steering again: the front end is gone, or another one comes.
+/// Restores weir's own steering: the front end is gone, or another one comes.
 pub(crate) fn reset(hash: &GuestHash, steering: &Steering) {
     steering.take_back();
     hash.set(None);

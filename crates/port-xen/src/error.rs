@@ -1,4 +1,4 @@
-//! Why a vif stopped: what `weir stats` and xenstore's `error` node show.
+//! Reasons why a vif stopped, for `weir stats` and xenstore's `error` node.
 
 use std::io;
 
@@ -7,9 +7,9 @@ use weir_netif::{RingError, SetupError};
 /// One of a vif's rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ring {
-    /// That of a transmit queue, by number.
+    /// Ring of a transmit queue, by number.
     Transmit(usize),
-    /// That of a receive queue, by number.
+    /// Ring of a receive queue, by number.
     Receive(usize),
     /// The control ring.
     Control,
@@ -25,70 +25,70 @@ impl std::fmt::Display for Ring {
     }
 }
 
-/// The end of a front end's connection, or why there is none.
+/// Reason why a front end's connection ended or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StopReason {
     /// A ring's page cannot be mapped: the guest has not granted it.
     #[error("{ring}: cannot map grant {reference}: {error}")]
     Map {
-        /// Which ring.
+        /// The ring.
         ring: Ring,
-        /// The grant reference that the guest named.
+        /// The guest's grant reference.
         reference: u32,
-        /// What Xen said.
+        /// Xen's error.
         error: io::Error,
     },
     /// An event channel cannot be bound: the guest has not made it.
     #[error("{ring}: cannot bind event channel {port}: {error}")]
     Bind {
-        /// Which ring.
+        /// The ring.
         ring: Ring,
-        /// The port that the guest named.
+        /// The guest's port.
         port: u32,
-        /// What Xen said.
+        /// Xen's error.
         error: io::Error,
     },
-    /// What is in a ring's page is no ring.
+    /// The content of a ring's page is invalid.
     #[error("{ring}: {error}")]
     Setup {
-        /// Which ring.
+        /// The ring.
         ring: Ring,
-        /// What is wrong.
+        /// The fault.
         error: SetupError,
     },
     /// The guest's driver broke a ring.
     #[error("{ring}: {error}")]
     Ring {
-        /// Which ring.
+        /// The ring.
         ring: Ring,
-        /// How.
+        /// The fault.
         error: RingError,
     },
-    /// Memory or descriptors could not be had.
+    /// Memory or descriptors are exhausted.
     #[error("{ring}: {error}")]
     Resources {
-        /// The ring that they are for.
+        /// The ring that needed them.
         ring: Ring,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// weir's own fault.
+    /// A fault of weir itself.
     #[error("{0}")]
     Internal(String),
 }
 
 impl StopReason {
-    /// The guest's driver broke the transmit ring of a queue.
+    /// Makes the error that the guest's driver broke the transmit ring of a queue.
     pub(crate) fn tx(queue: usize) -> impl Fn(RingError) -> Self {
         move |error| Self::Ring { ring: Ring::Transmit(queue), error }
     }
 
-    /// The guest's driver broke the receive ring of a queue.
+    /// Makes the error that the guest's driver broke the receive ring of a queue.
     pub(crate) fn rx(queue: usize) -> impl Fn(RingError) -> Self {
         move |error| Self::Ring { ring: Ring::Receive(queue), error }
     }
 }
 
-/// The port was stopped, which has said why.
+/// The port was stopped, and the reason reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopped;

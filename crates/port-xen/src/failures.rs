@@ -1,4 +1,4 @@
-//! How workers tell the thread that follows xenstore of vifs that they stopped.
+//! Reports of stopped vifs, from workers to the thread that follows xenstore.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use weir_engine::lock;
 use weir_xen::vif::VifId;
 
-/// Vifs that workers have stopped, and what wakes the thread.
+/// Vifs that workers have stopped, and the eventfd that wakes the thread.
 pub(crate) struct Failures {
     pub(crate) wake: OwnedFd,
     pub(crate) stopping: AtomicBool,
@@ -22,19 +22,19 @@ impl Failures {
         Ok(Self { wake, stopping: AtomicBool::new(false), reports: Mutex::default() })
     }
 
-    /// A guest has lost its vif.
+    /// Reports that a guest has lost its vif.
     pub(crate) fn report(&self, vif: VifId, reason: String) {
         lock(&self.reports).push((vif, reason));
         self.wake();
     }
 
-    /// What was reported of it and not dealt with is over.
+    /// Drops unhandled reports of a vif.
     pub(crate) fn forget(&self, vif: VifId) {
         lock(&self.reports).retain(|(of, _)| *of != vif);
     }
 
     pub(crate) fn wake(&self) {
-        // A full counter means that the thread will wake anyway.
+        // A full counter means that the thread wakes anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }

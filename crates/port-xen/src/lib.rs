@@ -1,25 +1,26 @@
-//! Xen guests: the vifs of `xen-netfront` as ports of the switch, and the thread that finds them in xenstore.
+//! Xen guests: the vifs of `xen-netfront` as ports of the switch, and the thread that finds them in
+//! xenstore.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `tx.rs` | transmit queues: requests to burst, and the event for their answers |
+//! | `tx.rs` | transmit queues: requests into bursts, and the event for their answers |
 //! | `tx/ring.rs` | a transmit ring: its packets under way |
-//! | `tx/haul.rs` | the packets of one burst, and who brings their bytes |
-//! | `tx/pool.rs` | weir's memory for guests' packets, and where the rest of their bytes is |
-//! | `rx.rs` | receive queues: burst to the guest's pages, by one grant copy, and the event |
-//! | `rx/writer.rs` | which bytes go to which page |
-//! | `control.rs` | the control ring: the hash by which a guest wants its receive queue chosen |
+//! | `tx/haul.rs` | the packets of one burst, and the copies of their bytes |
+//! | `tx/pool.rs` | weir's memory for guests' packets, and the place of their other bytes |
+//! | `rx.rs` | receive queues: bursts into the guest's pages, by one grant copy, and the event |
+//! | `rx/writer.rs` | assigns a burst's bytes to pages |
+//! | `control.rs` | the control ring: the guest's hash for the choice of its receive queue |
 //! | `multicast.rs` | the multicast groups of a guest |
 //! | `port.rs` | the vif as the engine sees it |
-//! | `connect.rs` | rings and channels of a front end, taken and let go of |
+//! | `connect.rs` | connects and releases a front end's rings and channels |
 //! | `link.rs` | a ring's way to Xen |
 //! | `failures.rs` | vifs that workers have stopped |
 //! | `manager.rs` | the thread that follows xenstore for all vifs |
-//! | `error.rs` | why a vif stopped |
+//! | `error.rs` | reasons why a vif stopped |
 //! | `testing.rs` | a guest's driver on the simulated Xen, for tests |
 //!
-//! Turns of workers, waiting frames, the order of publication and the time of calls are the same code as for
-//! virtqueues ([`weir_engine::queue`], [`weir_engine::guest`]).
+//! Turns of workers, waiting frames, the order of publication and the time of calls are the same
+//! code as for virtqueues ([`weir_engine::queue`], [`weir_engine::guest`]).
 //!
 //! # Postponed work, and what resumes it
 //!
@@ -40,10 +41,10 @@
 //! | requests of the control ring | a round has its limit | `Control::more`: the thread does not sleep |
 //! | entries of a guest's table | frames may be in the old queue | `Steering::look_after`, and the look-up of the next frame |
 //!
-//! Frames are dropped, with a counter, rather than postponed if they cannot be copied (the sender's request or the
-//! receiver's buffer is answered with an error), if a flood finds no buffers, if too many wait already, or if their
-//! receiver has taken none for 100 ms. A transmit ring has a buffer for each of its entries, so it never waits for
-//! one.
+//! Frames are dropped, with a counter, rather than postponed if they cannot be copied (the sender's
+//! request or the receiver's buffer is answered with an error), if a flood finds no buffers, if too
+//! many wait already, or if their receiver has taken none for 100 ms. A transmit ring has a buffer
+//! for each of its entries, so it never waits for one.
 #![forbid(unsafe_code)]
 
 mod connect;

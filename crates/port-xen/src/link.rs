@@ -1,4 +1,4 @@
-//! A ring's way to Xen, and to the guest at its other end.
+//! A ring's access to Xen, and to the guest at its other end.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_netif::BackRing;
 use weir_xen::{CopySegment, DomainId, EventChannel, Hypervisor};
 
-/// What a ring needs of Xen: whose it is, and how to reach it.
+/// A ring's guest, and the hypervisor to reach it.
 #[derive(Clone)]
 pub(crate) struct Link {
     pub(crate) domain: DomainId,
@@ -15,7 +15,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Copies a burst. `false`: what became of it is not known.
+    /// Copies a burst. Returns `false` if the result is unknown.
     pub(crate) fn copy(&self, segments: &mut [CopySegment<'_>]) -> bool {
         match segments {
             [] => true,
@@ -25,12 +25,12 @@ impl Link {
 
     /// Interrupts the guest.
     pub(crate) fn notify(&self) {
-        // A channel whose other end is gone has nobody to interrupt; xenstore tells of that.
+        // A channel whose other end is gone interrupts nobody; xenstore reports the end.
         let _ = self.channel.notify();
     }
 
-    /// Interrupts the guest if there is something in `ring` to be told of, and it wants that. Says whether it
-    /// did; `None` if there is nothing.
+    /// Interrupts the guest if `ring` has unannounced responses and the guest wants an event.
+    /// Returns whether it did; `None` if there are none.
     pub(crate) fn call_if_wanted<const SLOT: usize>(
         &self,
         ring: &mut BackRing<SLOT>,
@@ -45,12 +45,12 @@ impl Link {
         Some(wanted)
     }
 
-    /// What to wait on for an event.
+    /// Returns the channel, to wait on its events.
     pub(crate) fn channel(&self) -> Arc<dyn EventChannel> {
         Arc::clone(&self.channel)
     }
 
-    /// Takes note of an event, so that the next one is reported.
+    /// Acknowledges an event, so that the next one is reported.
     pub(crate) fn acknowledge(&self) -> io::Result<bool> {
         self.channel.acknowledge()
     }

@@ -1,4 +1,4 @@
-//! The thread that follows xenstore for all vifs: it attaches, connects and lets go of them.
+//! The thread that follows xenstore for all vifs: it attaches, connects and releases them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,17 +20,17 @@ use weir_xen::{EventChannel, Hypervisor};
 use crate::failures::Failures;
 use crate::port::{XenOptions, XenPort};
 
-/// What the switch does with vifs.
+/// The switch's part.
 pub trait Board: Send {
-    /// The toolstack has attached a vif: puts a port for it, made by `services`, on the switch. `None`
-    /// leaves the vif to another back end.
+    /// Handles a vif that the toolstack has attached: puts a port for it, made by `services`, on
+    /// the switch. Returns `None` to leave the vif to another back end.
     fn attach(&mut self, vif: VifId, keys: &VifKeys, services: &Services) -> Option<Arc<XenPort>>;
 
-    /// It has detached one, whose rings are let go of: takes the port off the switch.
+    /// Handles a detached vif, whose rings are released: takes the port off the switch.
     fn detach(&mut self, vif: VifId, port: &XenPort);
 }
 
-/// What ports need of the thread, and of Xen.
+/// Services of the thread and of Xen for ports.
 #[derive(Clone)]
 pub struct Services {
     hypervisor: Arc<dyn Hypervisor>,
@@ -38,7 +38,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// A port for a vif.
+    /// Makes a port for a vif.
     pub fn port(
         &self,
         id: PortId,
@@ -50,18 +50,19 @@ impl Services {
     }
 }
 
-/// The thread. Dropping it lets go of all vifs; their front ends stay as they are, for the next weir.
+/// The thread. Dropping it releases all vifs. Their front ends stay as they are, for the next weir.
 pub struct Manager {
     failures: Arc<Failures>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Manager {
-    /// Starts the thread on a connection to xenstore, by `connect`, as each time that one breaks. With
-    /// `split_event_channels` guests may have a channel for each ring, and otherwise one for both rings of a queue.
+    /// Starts the thread on a connection to xenstore. `connect` makes this connection, and a new
+    /// one whenever it breaks. With `split_event_channels` guests may have a channel for each ring,
+    /// otherwise one for both rings of a queue.
     ///
     /// # Errors
-    /// [`StoreError`]: xenstore, a thread or a descriptor cannot be had.
+    /// [`StoreError`]: xenstore, a thread or a descriptor is not available.
     pub fn start<S>(
         engine: Arc<Engine>,
         hypervisor: Arc<dyn Hypervisor>,
@@ -82,14 +83,14 @@ impl Manager {
             let failures = Arc::clone(&ports.services.failures);
             let mut broken = false;
             let returned = supervise(name, || {
-                // One that panicked may have left a request without its answer.
+                // A connection that panicked may have a request without its answer.
                 while !broken || reconnect(&mut vifs, &connect, &mut ports, &failures) {
                     broken = true;
                     let Err(error) = follow(&mut vifs, &mut ports, &failures) else { return };
                     tracing::error!(%error, "lost xenstore; vifs cannot be attached or detached until it returns");
                 }
             });
-            // Those that are connected go on.
+            // Connected vifs go on.
             while !returned && !failures.stopping.load(Ordering::Acquire) {
                 wait(&mut [PollFd::new(&failures.wake, PollFlags::IN)], None);
                 let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
@@ -105,16 +106,17 @@ impl Drop for Manager {
         self.failures.stopping.store(true, Ordering::Release);
         self.failures.wake();
         if let Some(thread) = self.thread.take()
-            // A board may hold the last reference to what owns this.
+            // A board may hold the last reference to the owner of this manager.
             && thread.thread().id() != std::thread::current().id()
         {
-            // One that panicked has said so on standard error.
+            // A panic has been reported on standard error.
             let _ = thread.join();
         }
     }
 }
 
-/// Connects to xenstore again, however long that takes. Those who are connected go on meanwhile. `false`: weir ends.
+/// Connects to xenstore again, however long it takes. Connected vifs go on meanwhile. Returns
+/// `false` if weir ends.
 fn reconnect<S: Read + Write + AsFd>(
     vifs: &mut Vifs<S>,
     connect: impl Fn() -> io::Result<Client<S>>,
@@ -142,7 +144,7 @@ fn reconnect<S: Read + Write + AsFd>(
     false
 }
 
-/// Does what xenstore and workers ask for, until weir ends.
+/// Handles events of xenstore and reports of workers, until weir ends.
 fn follow<S: Read + Write + AsFd>(
     vifs: &mut Vifs<S>,
     ports: &mut Ports<impl Board>,
@@ -155,11 +157,11 @@ fn follow<S: Read + Write + AsFd>(
             if reports.is_empty() {
                 break;
             }
-            // Out of the list: one that weir panics over is not met again.
+            // Removed first, so that weir does not panic over it twice.
             let (vif, reason) = reports.remove(0);
             drop(reports);
             if let Err(error) = vifs.fail(vif, &reason, ports) {
-                // The guest has its vif until there is a connection again.
+                // The guest keeps its vif until there is a connection again.
                 lock(&failures.reports).insert(0, (vif, reason));
                 return Err(error);
             }
@@ -175,8 +177,8 @@ fn follow<S: Read + Write + AsFd>(
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Waits for xenstore, workers and control rings, for so long at most, and serves these. Says whether there is
-/// something of xenstore.
+/// Waits up to `timeout` for xenstore, workers and control rings, and serves the last two. Returns
+/// whether xenstore has a message.
 fn attend(
     ports: &Ports<impl Board>,
     failures: &Failures,
@@ -202,12 +204,12 @@ fn attend(
 }
 
 fn wait(fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) {
-    // EINTR is no event; anything else that poll can say is a programming error that would show as a
-    // thread that does nothing.
+    // EINTR is no event. Any other error of poll is a programming error, which would show as an
+    // idle thread.
     let _ = beat::wait(|| poll(fds, timeout));
 }
 
-/// The ports of all vifs that are attached.
+/// The ports of all attached vifs.
 struct Ports<B> {
     engine: Arc<Engine>,
     board: B,
@@ -219,7 +221,7 @@ struct Ports<B> {
 struct ControlRing {
     port: Arc<XenPort>,
     channel: Arc<dyn EventChannel>,
-    /// It may hold requests that no event tells of.
+    /// The control ring may hold requests without an event.
     more: bool,
 }
 
@@ -238,7 +240,7 @@ impl<B> Ports<B> {
         self.ports.values().filter_map(control).collect()
     }
 
-    /// Lets go of all rings.
+    /// Releases all rings.
     fn release(&self) {
         for port in self.ports.values() {
             port.disconnect(&self.engine);

@@ -1,4 +1,4 @@
-//! Which groups a guest listens to (`feature-multicast-control` of `public/io/netif.h`).
+//! The multicast groups of a guest (`feature-multicast-control` of `public/io/netif.h`).
 
 use std::sync::RwLock;
 
@@ -6,17 +6,18 @@ use weir_limits::XEN_MULTICAST_MAX;
 use weir_netif::Status;
 use weir_wire::Mac;
 
-/// The groups of one guest, once it has said that it will name them; until then it gets all.
+/// The groups of one guest; `None` until it has announced that it names them, so that it gets all
+/// groups.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(RwLock<Option<Vec<Mac>>>);
 
 impl Groups {
-    /// A new front end: `named` if it names the groups that it wants.
+    /// Prepares for a new front end. `named`: it names the groups that it wants.
     pub(crate) fn reset(&self, named: bool) {
         *self.0.write().unwrap_or_else(|e| e.into_inner()) = named.then(Vec::new);
     }
 
-    /// A guest joins a group, or leaves it. What it is answered.
+    /// Adds or removes a group. Returns the status for the answer.
     pub(crate) fn change(&self, address: Mac, add: bool) -> Status {
         let mut groups = self.0.write().unwrap_or_else(|e| e.into_inner());
         let Some(groups) = groups.as_mut() else { return Status::Error };
@@ -32,7 +33,7 @@ impl Groups {
         Status::Okay
     }
 
-    /// Whether a frame to `to` is for this guest.
+    /// Returns whether the guest wants a frame to `to`.
     pub(crate) fn wants(&self, to: Mac) -> bool {
         if !to.is_multicast() || to.is_broadcast() {
             return true;

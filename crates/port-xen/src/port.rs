@@ -1,4 +1,4 @@
-//! A vif as the engine sees it.
+//! A vif as a port of the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,18 +26,18 @@ use crate::multicast::Groups;
 use crate::rx::{RxRing, has_taken};
 use crate::tx::{Context, Sending, TxRing};
 
-/// What a vif is made with.
+/// Parameters of a vif.
 #[derive(Debug, Clone)]
 pub struct XenOptions {
-    /// Which vif.
+    /// The vif.
     pub vif: VifId,
     /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`].
     pub queue_pairs: usize,
-    /// When to notify the guest.
+    /// The policy of calls to the guest.
     pub calls: CallPolicy,
 }
 
-/// What the connection tells the statistics.
+/// State of the connection for the statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) connected: bool,
@@ -54,14 +54,15 @@ pub(crate) type Pair = QueuePair<Option<TxRing>, Option<RxRing>>;
 /// A vif of a Xen guest.
 pub struct XenPort {
     pub(crate) vif: VifId,
-    /// What logs call it.
+    /// The vif's name in logs.
     name: String,
-    /// Its number in the switch.
+    /// Number of the port in the switch.
     id: PortId,
     pub(crate) hypervisor: Arc<dyn Hypervisor>,
-    /// Fails when a worker finds the guest breaking the rules: nothing is served until a front end starts afresh.
+    /// Fails when a worker finds the guest breaking the rules. Then nothing is served until a front
+    /// end starts afresh.
     pub(crate) guest: Guest,
-    /// By queue pair: the front end gave both rings one event channel.
+    /// By queue pair: set if the front end gave both rings one event channel.
     pub(crate) one_channel: [AtomicBool; QUEUE_PAIRS_MAX],
     pub(crate) groups: Groups,
     hash: GuestHash,
@@ -72,7 +73,7 @@ pub struct XenPort {
 }
 
 impl XenPort {
-    /// A vif whose front end is not connected.
+    /// Makes a vif whose front end is not connected.
     pub(crate) fn new(
         id: PortId,
         counters: Arc<PortCounters>,
@@ -96,7 +97,7 @@ impl XenPort {
         }
     }
 
-    /// What it counts.
+    /// Returns the port's counters.
     pub fn counters(&self) -> &PortCounters {
         self.guest.counters()
     }
@@ -105,8 +106,9 @@ impl XenPort {
         self.guest.has_failed()
     }
 
-    /// The guest loses its vif: the thread that follows xenstore tells it. What a ring is to blame for is said under
-    /// its queue's lock: later, the front end might have begun anew, and would lose that.
+    /// Takes the vif from the guest, and reports it to the thread that follows xenstore. A ring's
+    /// fault is reported under its queue's lock: later, the front end might have begun anew, and
+    /// would lose its new connection.
     pub(crate) fn stop(&self, reason: &StopReason) -> Stopped {
         if self.guest.fail() {
             let reason = reason.to_string();
@@ -117,8 +119,8 @@ impl XenPort {
         Stopped
     }
 
-    /// What tells of requests in the control ring, and whether there may be some that it does not tell of;
-    /// `None` without one.
+    /// Returns the channel of the control ring, and whether it may hold requests without an event;
+    /// `None` without a control ring.
     pub(crate) fn control(&self) -> Option<(Arc<dyn EventChannel>, bool)> {
         if self.has_failed() {
             return None;
@@ -135,12 +137,12 @@ impl XenPort {
         }
     }
 
-    /// weir's own steering again.
+    /// Restores weir's own steering.
     pub(crate) fn reset_hash(&self) {
         control::reset(&self.hash, self.guest.steering());
     }
 
-    /// Nothing of its connection is in service any more: what was reported of it is over.
+    /// Drops old reports, once no part of the connection is in service.
     pub(crate) fn forget_failures(&self) {
         self.failures.forget(self.vif);
     }
@@ -152,7 +154,7 @@ impl XenPort {
 
 impl Receiver for XenPort {
     fn mark(&self, queue: usize) -> Mark {
-        // Events tell by themselves how old they are: an index of 32 bits does not come round soon.
+        // Events show their age by themselves: a 32-bit index does not come round soon.
         let placed = |pair: &Pair| Mark { placed: lock(&pair.rx).placed(), event: None };
         self.guest.pair(queue).map_or(Mark::default(), placed)
     }
@@ -162,8 +164,8 @@ impl Receiver for XenPort {
     }
 }
 
-/// Of what a switch may set, xenstore has the number of queue pairs; each page that weir maps is granted; and a vif
-/// goes with its domain, which is no process.
+/// Of the switch's settings, the number of queue pairs is in xenstore. weir maps only granted
+/// pages. A vif goes with its domain, which is not a process.
 impl GuestPort for XenPort {
     fn id(&self) -> PortId {
         self.id
@@ -191,8 +193,8 @@ impl GuestPort for XenPort {
     }
 
     fn set_guest_poll_ns(&self, poll_ns: Option<u64>) {
-        // Linux's netfront asks for events while it polls; under `frontend` they are held for the interval, in which
-        // the guest mostly takes the frames by itself.
+        // Linux's netfront asks for events while it polls. Under `frontend` they are held for the
+        // interval, in which the guest mostly takes the frames by itself.
         self.guest.set_guest_poll(poll_ns.map(|every_ns| GuestPoll { every_ns, asks: true }));
     }
 }
@@ -222,12 +224,13 @@ impl Port for XenPort {
     }
 
     fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64> {
-        // With a channel for each, netfront's handler for received frames frees nothing that was sent.
+        // With a channel for each ring, netfront's handler for received frames frees no transmitted
+        // ones.
         self.guest.expired(queue, side, by_ns, || self.has_one_kick(queue))
     }
 
     fn peek_tx(&self, queue: usize) -> bool {
-        // What is wrong with the ring shows when it is served.
+        // A fault of the ring shows when it is served.
         self.guest
             .served(queue)
             .is_some_and(|pair| pair.tx.lock().queue.as_mut().is_some_and(TxRing::peek))

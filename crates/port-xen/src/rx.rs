@@ -38,15 +38,15 @@ pub(crate) struct RxRing {
     back: RxBack,
     pub(crate) link: Link,
     takes: Takes,
-    /// Responses written since it is in service.
+    /// Total of responses written since the ring went into service.
     placed: u64,
-    /// Room for batches: for as many as were copied at a time.
+    /// Memory for batches: one for each concurrent copy.
     rooms: Vec<Room>,
 }
 
-/// Room for a batch.
+/// Reusable memory of a batch.
 pub(crate) struct Room {
-    /// Memory for fronts.
+    /// Memory for packets' fronts.
     fronts: Arc<MappedPages>,
     segments: Vec<RxSegment>,
     owners: Vec<Owner>,
@@ -65,26 +65,26 @@ impl Room {
         })
     }
 
-    /// Memory of the fronts, for as long as a batch borrows it.
+    /// Returns the memory of the fronts, for as long as a batch borrows it.
     pub(crate) fn fronts(&self) -> Arc<MappedPages> {
         Arc::clone(&self.fronts)
     }
 }
 
-/// A batch that was placed: to be copied without the queue's lock, then to be [finished](finish).
+/// A placed batch, to be copied without the queue's lock, then to be [finished](finish).
 pub(crate) struct Copies<'m> {
-    /// What is kept between batches; the copies are in `segments`.
+    /// Memory kept between batches; the copies are in `segments`.
     room: Room,
     segments: Vec<CopySegment<'m>>,
-    /// The system call did what it says of each.
+    /// The system call has set each segment's status.
     known: bool,
-    /// Who knows of senders' grants.
+    /// The burst's grants, if the senders are Xen guests.
     haul: Option<&'m Haul>,
     place: Place,
 }
 
 impl Copies<'_> {
-    /// The copy into the guest's pages.
+    /// Copies the bytes into the guest's pages.
     pub(crate) fn copy(&mut self, hypervisor: &dyn Hypervisor) {
         self.known = self.segments.is_empty() || hypervisor.copy(&mut self.segments).is_ok();
         stages::lap(Stage::Copy);
@@ -98,14 +98,14 @@ impl Copies<'_> {
 }
 
 impl RxRing {
-    /// A ring with nothing under way.
+    /// Returns a ring without batches under way.
     pub(crate) fn new(mut back: RxBack, link: Link, takes: Takes) -> std::io::Result<Self> {
         let rooms = vec![Room::new(back.ring().size())?];
         Ok(Self { back, link, takes, placed: 0, rooms })
     }
 
-    /// Says in the responses which copies failed. Such a packet is its receiver's loss, unless it is its sender's
-    /// page that Xen refuses to read.
+    /// Marks failed copies in the responses. Such a packet is its receiver's loss, unless Xen
+    /// refuses to read its sender's page.
     #[cold]
     fn note_failed(&mut self, copies: &Copies<'_>, counters: &PortCounters) {
         if let Some(haul) = copies.haul.filter(|_| copies.known) {
@@ -165,7 +165,7 @@ impl ReceiveRing for RxRing {
     fn has_polled(&mut self) -> bool {
         let has_polled = !self.back.ring().wants_notify();
         if has_polled {
-            // So that the next look is about what is shown from now on.
+            // From here on the next look concerns only later responses.
             self.back.ring().needs_notify();
         }
         has_polled
@@ -174,14 +174,14 @@ impl ReceiveRing for RxRing {
 
 pub(crate) type RxQueue = ReceiveQueue<Option<RxRing>>;
 
-/// See [`weir_policy::steering::Receiver`]. With no ring there is nobody who could take a thing.
+/// See [`weir_policy::steering::Receiver`]. Without a ring nobody could take a frame.
 pub(crate) fn has_taken(rx: &mut RxQueue, placed: u64) -> bool {
     let now = rx.placed();
     let Some(ring) = rx.queue.as_mut() else { return true };
     now.saturating_sub(ring.back.ring().untaken_max().into()) >= placed
 }
 
-/// Room for a batch; `None` while nothing can be placed.
+/// Returns memory for a batch; `None` while nothing can be placed.
 fn room(rx: &mut RxQueue) -> Result<Option<Room>, StopReason> {
     let is_open = rx.is_open();
     let Some(ring) = rx.queue.as_mut().filter(|_| is_open) else { return Ok(None) };
@@ -191,8 +191,8 @@ fn room(rx: &mut RxQueue) -> Result<Option<Room>, StopReason> {
 }
 
 /// Places frames in the ring: see [`weir_engine::Port::deliver`]. `fronts` is the room's
-/// [memory](Room::fronts). A batch is to be copied, and then to be finished. Longer than a screen: half of it is what
-/// the writer begins with and leaves.
+/// [memory](Room::fronts). The batch must then be copied and finished. The function exceeds a
+/// screen, since half of it sets up the writer and takes its result.
 fn place<'m>(
     rx: &mut RxQueue,
     context: Context<'_>,
@@ -263,7 +263,7 @@ fn place<'m>(
     Ok((delivered, Some(Copies { room, segments, known: true, haul, place })))
 }
 
-/// What was placed is copied: see [`ReceiveQueue::finish`].
+/// Finishes a copied batch: see [`ReceiveQueue::finish`].
 fn finish(
     rx: &mut RxQueue,
     index: usize,
@@ -292,11 +292,11 @@ impl XenPort {
     ) -> Result<Delivered, Stopped> {
         let stop = |reason: StopReason| self.stop(&reason);
         let Context { index, counters, .. } = context;
-        // Of another kind than this port's, if there is one.
+        // The sender may be of another kind of port.
         let is_known = burst.remote().is_some_and(|remote| (remote as &dyn Any).is::<Haul>());
         burst.fetch(if is_known { to_be_summed(burst, frames) } else { u64::MAX });
         let mut rx = lock(&pair.rx);
-        // Kept while this worker copies without the lock.
+        // Held while this worker copies without the lock.
         let Some(room) = room(&mut rx).map_err(stop)? else {
             counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return Ok(Delivered { frames: frames.len(), ..Delivered::default() });

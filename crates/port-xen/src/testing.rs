@@ -1,5 +1,5 @@
-//! A guest's driver on the played Xen (`weir_xen::double`): what Linux's netfront does, as far as a back end
-//! can see it, for tests of this crate and of what builds on it.
+//! A guest's driver on the simulated Xen (`weir_xen::double`). It behaves like Linux's netfront, as
+//! far as a back end can see, for tests of this crate and its users.
 
 pub mod bench;
 mod diagnosis;
@@ -21,28 +21,28 @@ use weir_xen::{DomainId, EventChannel, GrantRef};
 
 /// Pages of each queue for frames in one direction.
 pub const BUFFERS: u64 = 64;
-/// Most queues.
+/// Largest number of queues.
 pub const QUEUES_MAX: u64 = 4;
-/// Page of the control ring, and the one that keys and tables are in.
+/// Page of the control ring, and page for keys and tables.
 pub const CTRL_PAGES: [u64; 2] =
     [QUEUES_MAX * (2 + 2 * BUFFERS), QUEUES_MAX * (2 + 2 * BUFFERS) + 1];
-/// Pages of a guest: rings and buffers.
+/// Number of a guest's pages: rings and buffers.
 pub const PAGES: u64 = CTRL_PAGES[1] + 1;
-/// The domain of the back end.
+/// The back end's domain.
 const DOM0: DomainId = DomainId(0);
 
-/// How a driver connects.
+/// Features of a driver's connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Connect {
     /// Queues, at most [`QUEUES_MAX`].
     pub queues: u64,
-    /// Each ring of a queue has its own channel.
+    /// A channel for each ring of a queue.
     pub split: bool,
-    /// It takes packets of several pages, and uncut TCP segments.
+    /// Packets of several pages, and uncut TCP segments.
     pub sg: bool,
-    /// It names the multicast groups that it wants.
+    /// Names its multicast groups.
     pub multicast: bool,
-    /// It has a control ring.
+    /// Has a control ring.
     pub ctrl: bool,
 }
 
@@ -54,62 +54,62 @@ impl Default for Connect {
 
 /// One queue.
 pub struct Queue {
-    /// What the guest sends.
+    /// The transmit ring.
     pub tx: TxFront,
-    /// What it receives.
+    /// The receive ring.
     pub rx: RxFront,
-    /// Events of `tx`.
+    /// Event channel of `tx`.
     pub tx_events: Box<dyn EventChannel>,
-    /// Those of `rx`, where it has its own channel.
+    /// Event channel of `rx`, if it has its own.
     pub rx_events: Option<Box<dyn EventChannel>>,
     tx_pages: Vec<(u64, GrantRef)>,
     rx_pages: Vec<(u64, GrantRef)>,
-    /// Which of `tx_pages` is next.
+    /// Index of the next page in `tx_pages`.
     next: usize,
-    /// Those that hold what is not answered.
+    /// Transmit pages of unanswered requests.
     busy: Vec<bool>,
-    /// Answers that were taken for their pages, and that nobody has asked for.
+    /// Answers that were taken to free their pages, and not returned yet.
     answered: Vec<TxResponse>,
 }
 
 /// A control ring.
 pub struct Ctrl {
-    /// Its requests and answers.
+    /// The ring.
     pub ring: FrontRing<CTRL_SLOT_BYTES>,
-    /// Its events.
+    /// The event channel.
     pub events: Box<dyn EventChannel>,
-    /// Names the page for keys and tables.
+    /// Reference of the page for keys and tables.
     pub page: GrantRef,
 }
 
 /// A driver.
 pub struct Netfront {
-    /// The machine of its guest.
+    /// The driver's guest.
     pub guest: Guest,
     vif: VifId,
     client: Client<Connection>,
-    /// Its queues, once it is connected.
+    /// The queues of a connected driver.
     pub queues: Vec<Queue>,
-    /// Its control ring, if it has one then.
+    /// The control ring of a connected driver, if it has one.
     pub ctrl: Option<Ctrl>,
-    /// All pages that it shares.
+    /// All granted pages.
     pub granted: Vec<GrantRef>,
 }
 
-/// A packet that came.
+/// A received packet.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// Its bytes.
+    /// The packet's bytes.
     pub frame: Vec<u8>,
-    /// What the back end says of it.
+    /// The back end's metadata.
     pub packet: RxPacket,
 }
 
 impl Netfront {
-    /// The driver of a vif, in a guest that is made for it.
+    /// Makes a guest and the driver of its vif.
     ///
     /// # Panics
-    /// There is no memory.
+    /// If there is no memory.
     pub fn new(host: &Host, vif: VifId) -> Self {
         let guest = host.guest(vif.domain, PAGES).expect("memory");
         let client = guest.client();
@@ -119,7 +119,7 @@ impl Netfront {
     /// Writes a key of the front end's directory.
     ///
     /// # Panics
-    /// xenstore refuses it.
+    /// If xenstore refuses it.
     pub fn set(&mut self, key: &str, value: &str) {
         let path = format!("device/vif/{}/{key}", self.vif.handle);
         self.client.write(&path, value.as_bytes()).expect("a guest may write there");
@@ -130,10 +130,10 @@ impl Netfront {
         self.set("state", std::str::from_utf8(&state.to_value()).expect("a digit"));
     }
 
-    /// What the back end published, if it did.
+    /// Reads the back end's state, if there is one.
     ///
     /// # Panics
-    /// xenstore refuses to say it.
+    /// If xenstore refuses it.
     pub fn back_state(&mut self) -> Option<XenbusState> {
         let VifId { domain, handle } = self.vif;
         let path = format!("/local/domain/0/backend/vif/{}/{handle}/state", domain.0);
@@ -151,19 +151,19 @@ impl Netfront {
         reference
     }
 
-    /// Makes rings, offers all buffers and announces them in xenstore; the back end is ready.
+    /// Makes rings, offers all buffers and announces them in xenstore. The back end must be ready.
     ///
     /// # Panics
-    /// The simulated Xen refuses what a driver does.
+    /// If the simulated Xen refuses a driver's request.
     pub fn connect(&mut self, how: Connect) {
         self.prepare(how);
         self.state(XenbusState::Connected);
     }
 
-    /// All of [`connect`](Self::connect) except the state, which would start the back end.
+    /// Does all of [`connect`](Self::connect) except the state, which would start the back end.
     ///
     /// # Panics
-    /// As there.
+    /// As [`connect`](Self::connect).
     pub fn prepare(&mut self, how: Connect) {
         assert!(how.queues <= QUEUES_MAX && self.queues.is_empty());
         self.set("multi-queue-num-queues", &how.queues.to_string());
@@ -199,11 +199,11 @@ impl Netfront {
         self.ctrl = Some(Ctrl { ring, events, page });
     }
 
-    /// Writes a request of this type, with `bytes` in the page for keys and tables. Where a request names a page,
-    /// its first word names this one.
+    /// Writes a request of type `kind`, with `bytes` in the page for keys and tables. For a request
+    /// with a page, the first word becomes this page's reference.
     ///
     /// # Panics
-    /// There is no control ring, or no room.
+    /// If there is no control ring, or no room.
     pub fn ask(&mut self, kind: u16, data: [u32; 3], bytes: &[u8]) {
         let at = CTRL_PAGES[1] as usize * XEN_PAGE_LEN;
         self.guest.memory().slice(at, bytes.len()).expect("in the page").write(bytes);
@@ -214,10 +214,10 @@ impl Netfront {
         }
     }
 
-    /// The next answer, if it has come.
+    /// Takes the next answer, if there is one.
     ///
     /// # Panics
-    /// The back end broke the ring.
+    /// If the back end broke the ring.
     pub fn answer(&mut self) -> Option<CtrlResponse> {
         let ring = &mut self.ctrl.as_mut()?.ring;
         if ring.available() == 0 {
@@ -260,11 +260,11 @@ impl Netfront {
         self.queues.push(queue);
     }
 
-    /// Sends a frame of one queue, a slot for each `slot_len` bytes, with flags and extra infos; `false` without
-    /// room. Reuses the pages of answered requests.
+    /// Sends a frame of one queue, a slot for each `slot_len` bytes, with flags and extra infos.
+    /// Returns `false` without room. Reuses the pages of answered requests.
     ///
     /// # Panics
-    /// The back end broke the ring.
+    /// If the back end broke the ring.
     pub fn send_slots(
         &mut self,
         queue: usize,
@@ -298,7 +298,7 @@ impl Netfront {
         sent
     }
 
-    /// Sends a frame in as few pages as it needs.
+    /// Sends a frame in as few pages as possible.
     pub fn send(&mut self, queue: usize, frame: &[u8]) -> bool {
         self.send_slots(queue, frame, XEN_PAGE_LEN, 0, &[])
     }
@@ -306,7 +306,7 @@ impl Netfront {
     /// Takes the next packet, and offers its pages again.
     ///
     /// # Panics
-    /// The back end broke the ring.
+    /// If the back end broke the ring.
     pub fn receive(&mut self, queue: usize) -> Option<Received> {
         let received = self.receive_and_keep(queue)?;
         let queue = &mut self.queues[queue];
@@ -321,7 +321,7 @@ impl Netfront {
     /// Takes the next packet, and keeps its pages.
     ///
     /// # Panics
-    /// The back end broke the ring.
+    /// If the back end broke the ring.
     pub fn receive_and_keep(&mut self, queue: usize) -> Option<Received> {
         let memory = self.guest.memory();
         let queue = &mut self.queues[queue];
@@ -342,7 +342,7 @@ impl Netfront {
         Some(Received { frame, packet })
     }
 
-    /// Its pages are its own again; `false` if one is mapped.
+    /// Revokes all grants; returns `false` if a page is still mapped.
     pub fn release(&mut self) -> bool {
         self.queues.clear();
         self.ctrl = None;
@@ -352,21 +352,21 @@ impl Netfront {
 }
 
 impl Queue {
-    /// The page, and its grant, from which the next frame is sent: pages go round.
+    /// Returns the page and grant of the next frame to send. Pages are used in a circle.
     pub fn next_page(&self) -> (u64, GrantRef) {
         self.tx_pages[self.next % self.tx_pages.len()]
     }
 
-    /// The answers to what was sent, each once.
+    /// Returns the answers to sent frames, each once.
     ///
     /// # Panics
-    /// The back end broke the ring.
+    /// If the back end broke the ring.
     pub fn answers(&mut self) -> Vec<TxResponse> {
         self.reclaim();
         std::mem::take(&mut self.answered)
     }
 
-    /// Takes the answers that have come: their pages may be used again.
+    /// Takes new answers, whose pages may be used again.
     fn reclaim(&mut self) {
         self.tx.ring().final_check().expect("responses");
         while let Some(answer) = self.tx.response() {
@@ -383,10 +383,10 @@ impl Queue {
         self.rx.offer(RxRequest { id, gref: reference.0 });
     }
 
-    /// Shows the back end what was offered.
+    /// Publishes offered pages to the back end.
     ///
     /// # Panics
-    /// The channel is broken.
+    /// If the channel is broken.
     pub fn push_offers(&mut self) {
         if self.rx.ring().push() {
             self.rx_events.as_ref().unwrap_or(&self.tx_events).notify().expect("a channel");

@@ -1,12 +1,13 @@
-//! Transmit queues: from a guest's requests into a burst, by one grant copy, and the guest's answers.
+//! Transmit queues: from a guest's requests into a burst, by one grant copy, and the guest's
+//! answers.
 //!
-//! Requests are answered in order. The ring itself then says where to continue after weir was killed: unanswered
-//! requests are sent again, and none is answered twice. Behind a frame that waits for its receiver, answers wait
-//! too. A worker that ends its burst waits for no other: it records the fate of its requests, and whoever finishes
-//! the first of them answers.
+//! Requests are answered in order. The ring itself then shows where to continue after weir was
+//! killed: unanswered requests are sent again, and none is answered twice. Behind a frame that
+//! waits for its receiver, answers wait too. A worker that ends its burst waits for no other: it
+//! records the result of its requests, and the worker that finishes the oldest burst answers.
 //!
-//! [`weir_engine::queue`] has turns, waiting frames and the time of the event. The queue's lock covers taking
-//! requests, not the grant copy.
+//! [`weir_engine::queue`] handles turns, waiting frames and the time of the event. The queue's lock
+//! covers taking requests, not the grant copy.
 
 mod haul;
 mod pool;
@@ -25,7 +26,7 @@ use crate::error::{StopReason, Stopped};
 use crate::multicast::Groups;
 use crate::port::XenPort;
 
-/// What a queue has of its port.
+/// The port's data for a queue.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'p> {
     pub(crate) index: usize,
@@ -129,7 +130,7 @@ impl Source for Sending<'_> {
     }
 }
 
-/// Takes a ring out of service: nothing is left unanswered, and the guest is told of all of it.
+/// Takes a ring out of service: answers every request, and tells the guest.
 pub(crate) fn stop(queue: &TxQueue, source: &Sending<'_>) -> Option<TxRing> {
     let (mut tx, _) = queue.stop(source, DropReason::TxStopped);
     if let Some(ring) = tx.queue.as_mut() {

@@ -1,4 +1,4 @@
-//! A vif's front end in user space, on a real Xen: what netfront does, as far as this program needs it.
+//! A vif's front end in user space, on a real Xen: the part of netfront that this program needs.
 
 use std::error::Error;
 use std::fs::File;
@@ -17,17 +17,17 @@ use weir_xen::store::Client;
 use weir_xen::vif::XenbusState;
 use weir_xen::{DomainId, EventChannel, GrantRef, Sharer};
 
-/// Whatever goes wrong ends the program.
+/// Every error ends the program.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Queues.
+/// Number of queues.
 pub const QUEUES: usize = 2;
-/// Pages offered to each queue.
+/// Pages offered per queue.
 const BUFFERS: u16 = 16;
-/// What the back end may take for anything.
+/// Longest time for any step of the back end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One queue. Nothing is sent: its transmit ring stays empty.
+/// One queue. Its transmit ring stays empty.
 struct Queue {
     rx: RxFront,
     events: Box<dyn EventChannel>,
@@ -42,29 +42,29 @@ struct Control {
     page: (GrantRef, MappedPages),
 }
 
-/// A front end that is connected.
+/// A connected front end.
 pub struct Front {
     store: Store,
-    /// Shares more pages.
+    /// Grants more pages.
     pub sharer: Sharer,
     queues: Vec<Queue>,
     control: Control,
 }
 
-/// A packet that came.
+/// A received packet.
 pub struct Received {
-    /// By which queue.
+    /// Number of the queue.
     pub queue: usize,
-    /// Its bytes.
+    /// The packet's bytes.
     pub frame: Vec<u8>,
-    /// What the back end says of it.
+    /// The back end's metadata.
     pub packet: RxPacket,
 }
 
 /// Both ends' directories in xenstore.
 struct Store {
     client: Client<File>,
-    /// The front end's, below this domain's.
+    /// The front end's directory, below this domain's.
     front: String,
     back: String,
     domain: DomainId,
@@ -79,7 +79,7 @@ impl Store {
         Ok(store)
     }
 
-    /// A key of the front end's directory that must be there.
+    /// Reads a required key of the front end's directory.
     fn get(&mut self, key: &str) -> Result<String> {
         let path = format!("{}/{key}", self.front);
         let value = self.client.read(&path)?.ok_or_else(|| format!("there is no {path}"))?;
@@ -95,7 +95,7 @@ impl Store {
         self.set("state", state as u8)
     }
 
-    /// The back end's state, if it has one.
+    /// Reads the back end's state, if there is one.
     fn back_state(&mut self) -> Result<Option<XenbusState>> {
         let value = self.client.read(&format!("{}/state", self.back))?;
         Ok(value.and_then(|value| XenbusState::parse(&value)))
@@ -114,7 +114,7 @@ impl Store {
 }
 
 impl Front {
-    /// Connects the vif of this domain with this number, which the toolstack has made.
+    /// Connects this domain's vif `handle`, which the toolstack has made.
     pub fn connect(handle: &str) -> Result<Self> {
         let mut store = Store::open(handle)?;
         store.await_back(XenbusState::InitWait)?;
@@ -130,18 +130,18 @@ impl Front {
         Ok(Self { store, sharer, queues, control })
     }
 
-    /// The vif's address.
+    /// Reads the vif's address.
     pub fn mac(&mut self) -> Result<Mac> {
         Ok(self.store.get("mac")?.parse()?)
     }
 
-    /// The page for keys and tables, as a request names it.
+    /// Returns the reference of the page for keys and tables, for requests.
     pub fn page(&self) -> u32 {
         self.control.page.0.0
     }
 
-    /// Makes a request of the control ring with `bytes` in the page for keys and tables, and waits for the
-    /// event that tells of its answer.
+    /// Makes a request of the control ring with `bytes` in the page for keys and tables, and waits
+    /// for the event of its answer.
     pub fn ask(&mut self, kind: u16, data: [u32; 3], bytes: &[u8]) -> Result<CtrlResponse> {
         let Control { ring, events, page } = &mut self.control;
         page.1.slice(0, bytes.len()).ok_or("more than a page")?.write(bytes);
@@ -163,7 +163,7 @@ impl Front {
         Ok(answer)
     }
 
-    /// Waits for the event that tells of a packet; offers its pages again.
+    /// Waits for a packet's event, and offers its pages again.
     pub fn receive(&mut self) -> Result<Received> {
         loop {
             for (number, queue) in self.queues.iter_mut().enumerate() {
@@ -178,7 +178,7 @@ impl Front {
         }
     }
 
-    /// Stays until the toolstack takes the vif away, and gives it up.
+    /// Waits until the toolstack takes the vif away, and gives it up.
     pub fn stay(mut self) -> Result<()> {
         let leaves = [None, Some(XenbusState::Closing), Some(XenbusState::Closed)];
         while !leaves.contains(&self.store.back_state()?) {
@@ -188,14 +188,14 @@ impl Front {
     }
 }
 
-/// Makes the page of a ring and names it in xenstore.
+/// Makes the page of a ring and writes its reference to xenstore.
 fn ring(sharer: &Sharer, store: &mut Store, key: &str) -> Result<Window> {
     let (reference, page) = sharer.grant(store.domain, false)?;
     store.set(key, reference.0)?;
     Ok(Window::over(Arc::new(page)))
 }
 
-/// Makes a channel and names it in xenstore.
+/// Makes a channel and writes its port to xenstore.
 fn channel(sharer: &Sharer, store: &mut Store, key: &str) -> Result<Box<dyn EventChannel>> {
     let (port, events) = sharer.allocate(store.domain)?;
     store.set(key, port.0)?;
@@ -227,7 +227,7 @@ impl Queue {
         }
     }
 
-    /// The next packet, if it has come.
+    /// Takes the next packet, if there is one.
     fn receive(&mut self) -> Result<Option<(Vec<u8>, RxPacket)>> {
         if self.rx.ring().final_check()? == 0 {
             return Ok(None);
@@ -247,13 +247,14 @@ impl Queue {
         if self.rx.ring().push() {
             self.events.notify()?;
         }
-        // The back end knows by this how far the packets have been taken: a flow may change its queue.
+        // This tells the back end how far packets have been taken, so that a flow may change its
+        // queue.
         self.rx.ring().final_check()?;
         Ok(Some((frame, packet)))
     }
 }
 
-/// Waits for an event of one of the channels; `false` if none came.
+/// Waits for an event of one of the channels; returns `false` if none came.
 fn wait(channels: &[&dyn EventChannel]) -> Result<bool> {
     let mut fds: Vec<_> = channels
         .iter()

@@ -1,14 +1,14 @@
-//! Sets hash and table of a vif of this domain by the back end's control ring, as a front end that Linux lacks, and
-//! watches frames of a user-space guest arrive by them. Needs Xen, weir as the back end of an existing vif, and an
-//! interface of weir's switch with a socket:
+//! Sets hash and table of a vif of this domain through the back end's control ring, which no Linux
+//! front end does, and checks the queues of frames from a user-space guest. Needs Xen, weir as the
+//! back end of an existing vif, and an interface of weir's switch with a socket:
 //!
 //! ```sh
 //! xl network-attach 0 mac=52:54:00:77:00:04,bridge=br0
 //! xen_control 0 /run/weir/web0.sock 52:54:00:77:00:03
 //! ```
 //!
-//! Prints a line for each check that holds, `ready` after the last, and stays until the vif is taken away. Ends
-//! with an error at the first failure.
+//! Prints a line for each check that passes, `ready` after the last, and stays until the vif is
+//! taken away. Ends with an error at the first failure.
 
 mod front;
 
@@ -39,7 +39,7 @@ const fn flow(src: [u8; 4], src_port: u16, dst: [u8; 4], dst_port: u16, hash: u3
     Flow { src: (src, src_port), dst: (dst, dst_port), hash }
 }
 
-/// Those of Microsoft's "Verifying the RSS hash calculation", whose key is [`DEFAULT_KEY`].
+/// Flows of Microsoft's "Verifying the RSS hash calculation", whose key is [`DEFAULT_KEY`].
 const FLOWS: [Flow; 5] = [
     flow([66, 9, 149, 187], 2794, [161, 142, 100, 80], 1766, 0x51cc_c178),
     flow([199, 92, 111, 2], 14230, [65, 69, 140, 83], 4739, 0xc626_b0ea),
@@ -48,20 +48,20 @@ const FLOWS: [Flow; 5] = [
     flow([153, 39, 163, 191], 44251, [202, 188, 127, 2], 1303, 0x10e8_28a2),
 ];
 
-/// Tables by which those flows come by both queues, and each by another after the other table.
+/// Tables that use both queues for those flows, and another queue for each flow in the other table.
 const TABLES: [[u32; 3]; 2] = [[1, 1, 0], [0, 0, 1]];
 
-/// `XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP` by its number, and `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`.
+/// Number of `XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP`, and `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`.
 const IPV4_TCP: u8 = 1;
 const TOEPLITZ: u8 = 1;
 
-/// A reference that no domain has given.
+/// A reference that no domain has granted.
 const NO_GRANT: u32 = 1 << 30;
 
-/// What entries of a revised table may take to move.
+/// Longest time for the entries of a revised table to move.
 const MOVED_WITHIN: Duration = Duration::from_secs(2);
 
-/// A domain that this one shares a page with, and that nobody is.
+/// A domain that does not exist, for a grant to a third party.
 const STRANGER: DomainId = DomainId(7_000);
 
 fn main() -> Result<()> {
@@ -82,7 +82,7 @@ fn main() -> Result<()> {
     sender.all_come(&mut front, Some(TABLES[0]))?;
     println!("what was refused has changed nothing");
     table(&mut front, TABLES[1])?;
-    // An entry moves when that reorders nothing, which weir may see at a later frame only.
+    // An entry moves when that reorders nothing, which weir may find only at a later frame.
     let end = Instant::now() + MOVED_WITHIN;
     while let Err(error) = sender.all_come(&mut front, Some(TABLES[1])) {
         if Instant::now() > end {
@@ -96,7 +96,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Sees a request answered by `answer`, with `bytes` in the page that it may name.
+/// Makes a request with `bytes` in its page, and checks the answer.
 fn sees(
     front: &mut Front,
     what: &str,
@@ -116,7 +116,7 @@ fn words(table: &[u32]) -> Vec<u8> {
     table.iter().flat_map(|entry| entry.to_le_bytes()).collect()
 }
 
-/// The hash, and the first table.
+/// Sets the hash and the first table.
 fn set_up(front: &mut Front) -> Result<()> {
     use CtrlStatus::{NotSupported, Success};
     let page = front.page();
@@ -139,7 +139,7 @@ fn table(front: &mut Front, table: [u32; 3]) -> Result<()> {
     sees(front, "the table", mapping, &words(&table), (CtrlStatus::Success, 0))
 }
 
-/// What cannot be, or may not.
+/// Makes invalid and forbidden requests.
 fn refused(front: &mut Front) -> Result<()> {
     use CtrlStatus::{BufferOverflow, InvalidParameter, NotSupported};
     let page = front.page();
@@ -179,8 +179,8 @@ impl Sender {
         Ok(Self { _vif: vif, pair, from, to })
     }
 
-    /// Sends a segment of each flow, and sees it come: by the queue that `table` has for its hash and with
-    /// that hash, or by any queue without one.
+    /// Sends a segment of each flow, and checks its arrival: by the queue that `table` has for its
+    /// hash and with that hash, or without a table by any queue and without a hash.
     fn all_come(&mut self, front: &mut Front, table: Option<[u32; 3]>) -> Result<()> {
         FLOWS.iter().try_for_each(|flow| self.comes(front, flow, table))
     }
@@ -205,7 +205,7 @@ impl Sender {
     }
 }
 
-/// A TCP segment. Nobody looks at its checksum.
+/// Builds a TCP segment. Nobody checks its checksum.
 fn segment(from: Mac, to: Mac, flow: &Flow) -> Vec<u8> {
     const TCP: u8 = 6;
     const TCP_LEN: usize = 20;

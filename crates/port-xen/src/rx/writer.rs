@@ -1,4 +1,4 @@
-//! Which bytes of a burst go to which of the guest's pages.
+//! Assigns the bytes of a burst to the guest's pages.
 
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Packet, Put, filled};
@@ -15,27 +15,28 @@ use crate::link::Link;
 use crate::multicast::Groups;
 use crate::tx::Haul;
 
-/// What a front end takes, as it has said in xenstore.
+/// Features of a front end, as announced in xenstore.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Takes {
-    /// What it takes unfinished.
+    /// Offloads that the front end takes.
     pub(crate) caps: OffloadCaps,
-    /// A packet may be in several pages.
+    /// A packet may span several pages.
     pub(crate) sg: bool,
 }
 
-/// Whose bytes a copy has.
+/// Origin of a copy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner {
-    /// Index of its page among the segments.
+    /// Index of the target page among the segments.
     pub(super) segment: u32,
-    /// Number of its packet.
+    /// Number of the packet.
     pub(super) packet: u32,
-    /// The buffer of its sender's pool that stands for where it comes from, if that is another guest's page.
+    /// The buffer of the sender's pool that stands for the source, if the source is another guest's
+    /// page.
     pub(super) buffer: Option<u16>,
 }
 
-/// Places packets in a ring, one after the other, and notes the copies that fill them.
+/// Places packets in a ring, in order, and notes the copies that fill them.
 pub(super) struct Writer<'r, 'm> {
     pub(super) back: &'r mut RxBack,
     pub(super) link: &'r Link,
@@ -43,10 +44,10 @@ pub(super) struct Writer<'r, 'm> {
     pub(super) groups: &'r Groups,
     /// The hash that the guest has set up.
     pub(super) hash: Option<&'r HashState>,
-    /// Room for the fronts of as many packets as the ring has entries: a grant is filled from memory that
-    /// has an address for the kernel.
+    /// Memory for the fronts of as many packets as the ring has entries. A grant copy needs memory
+    /// with an address for the kernel.
     pub(super) fronts: &'m MappedPages,
-    /// Who knows where payload is that is another guest's still.
+    /// The senders' grants, for payload that is still in another guest's pages.
     pub(super) haul: Option<&'m Haul>,
     pub(super) pieces: Vec<Slice<'m>>,
     pub(super) segments: Vec<RxSegment>,
@@ -55,12 +56,12 @@ pub(super) struct Writer<'r, 'm> {
     pub(super) packets: u32,
     pub(super) bytes: u64,
     pub(super) broken: Option<RingError>,
-    /// Why the last packet that was refused was.
+    /// Reason for the last refused packet.
     pub(super) refused: Option<DropReason>,
 }
 
-/// What of a burst has to be read for a guest's ring (bit i: frame i): packets with a checksum to be filled in
-/// that netif has no word for.
+/// Returns the frames of a burst that weir must read for a guest's ring (bit i: frame i): packets
+/// with a checksum to fill in that netif cannot express.
 pub(super) fn to_be_summed(burst: &Burst<'_>, frames: &[Outgoing]) -> u64 {
     let wanted = frames.iter().filter(|to| {
         burst.frames().get(usize::from(to.frame)).is_some_and(|frame| {
@@ -72,7 +73,7 @@ pub(super) fn to_be_summed(burst: &Burst<'_>, frames: &[Outgoing]) -> u64 {
     wanted.fold(0, |bits, to| bits | 1 << to.frame)
 }
 
-/// Bytes of the memory for the fronts of `packets` packets.
+/// Returns the length of the memory for the fronts of `packets` packets (bytes).
 pub(super) fn fronts_len(packets: u32) -> usize {
     packets as usize * HEAD_CAPACITY
 }
@@ -85,7 +86,7 @@ impl<'m> Writer<'_, 'm> {
                 self.bytes += packet.frames_len() as u64;
                 Put::Done
             }
-            // Frames that are too large together are not so each by itself.
+            // Frames that are too large together may fit each by itself.
             Ok(Put::Refused) if packet.frames > 1 => Put::Full,
             Ok(put) => put,
             Err(error) => {
@@ -108,7 +109,7 @@ impl<'m> Writer<'_, 'm> {
         let whole;
         let meta = match RxMeta::new(packet.offload, head.as_slice()) {
             Some(meta) => meta,
-            // A checksum that netif has no word for, such as one inside of a tunnel.
+            // A checksum that netif cannot express, such as one inside a tunnel.
             None if packet.offload.gso().is_none() && self.is_here(packet) => {
                 match filled(packet) {
                     Ok(done) => {
@@ -136,7 +137,7 @@ impl<'m> Writer<'_, 'm> {
         Ok(Put::Done)
     }
 
-    /// All of its payload can be read.
+    /// Returns whether all of the packet's payload can be read.
     fn is_here(&self, packet: &Packet<'_, 'm>) -> bool {
         self.haul.is_none_or(|haul| packet.body().all(|piece| !haul.is_away(&piece)))
     }
@@ -151,7 +152,7 @@ impl<'m> Writer<'_, 'm> {
         let front = head.as_slice();
         let at = self.packets as usize * HEAD_CAPACITY;
         self.pieces.clear();
-        // There is room for each packet: it took one entry of the ring at least.
+        // Each packet has room: it took at least one entry of the ring.
         if let Some(copy) = self.fronts.slice(at, front.len()) {
             copy.write(front);
             self.pieces.push(copy);
@@ -172,7 +173,7 @@ impl<'m> Writer<'_, 'm> {
             let reference = GrantRef(to);
             let to = Grant { domain: self.link.domain, reference, offset };
             let foreign = self.haul.and_then(|haul| haul.grant_of(&from));
-            // Within its page, as `copies` says.
+            // Within its page, as `copies` ensures.
             let copy = match foreign {
                 Some((_, grant)) => CopySegment::between_grants(grant, to, from.len()),
                 None => CopySegment::to_grant(from, to),

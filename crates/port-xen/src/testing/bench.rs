@@ -1,4 +1,4 @@
-//! A machine with weir on it, and guests that come: for tests.
+//! A machine with weir on it and guests, for tests.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -47,7 +47,7 @@ pub struct Bench {
     pub host: Host,
     /// The switch.
     pub engine: Arc<Engine>,
-    /// Those on the switch.
+    /// Ports on the switch.
     pub ports: PortMap,
     /// weir's thread for vifs. Dropped last.
     pub manager: Option<Manager>,
@@ -58,12 +58,12 @@ pub const fn vif(domain: u16) -> VifId {
     VifId { domain: DomainId(domain), handle: 0 }
 }
 
-/// Its address.
+/// Returns the address of the first vif of a domain.
 pub fn mac(domain: u16) -> [u8; 6] {
     [2, 0, 0, 0, 0, domain as u8]
 }
 
-/// A frame from one domain to another, or to everybody (0xff).
+/// Builds a frame from one domain to another, or to everybody (0xff).
 pub fn frame(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = if to == 0xff { vec![0xff; 6] } else { mac(to).into() };
     frame.extend(mac(from));
@@ -79,26 +79,26 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// With a guest called for each frame.
+    /// Starts weir with a call for each frame.
     pub fn new() -> Self {
         Self::with(CallPolicy::within(Kind::Immediate, 250_000))
     }
 
-    /// With this policy.
+    /// Starts weir with this policy.
     pub fn with(calls: CallPolicy) -> Self {
         Self::on(Host::new(), calls)
     }
 
-    /// weir starts on a machine.
+    /// Starts weir on a machine.
     ///
     /// # Panics
-    /// There are no threads or descriptors.
+    /// If there are no threads or descriptors.
     pub fn on(host: Host, calls: CallPolicy) -> Self {
         let hypervisor = Arc::new(host.clone());
         Self::through(host, hypervisor, calls)
     }
 
-    /// weir starts on a machine whose Xen it has through `hypervisor`.
+    /// Starts weir on a machine, with access to Xen through `hypervisor`.
     ///
     /// # Panics
     /// As [`on`](Self::on).
@@ -114,22 +114,22 @@ impl Bench {
         Self { host, engine, ports, manager: Some(manager) }
     }
 
-    /// The port of a domain's vif.
+    /// Waits for the port of a domain's vif.
     ///
     /// # Panics
-    /// There never is one.
+    /// If there never is one.
     pub fn port(&self, domain: u16) -> Arc<XenPort> {
         eventually("the vif is found", || lock(&self.ports).contains_key(&vif(domain)));
         Arc::clone(&lock(&self.ports)[&vif(domain)])
     }
 
-    /// A guest whose vif is attached, and not connected.
+    /// Makes a guest whose vif is attached, and not connected.
     pub fn attached(&self, domain: u16) -> Netfront {
         self.host.attach(DomainId(domain), 0, "02:00:00:00:00:01", "br0");
         Netfront::new(&self.host, vif(domain))
     }
 
-    /// A guest whose vif is in service.
+    /// Makes a guest whose vif is in service.
     pub fn guest(&self, domain: u16, how: Connect) -> Netfront {
         let mut front = self.attached(domain);
         self.connect(&mut front, domain, how);
@@ -139,7 +139,7 @@ impl Bench {
     /// Connects an attached guest.
     ///
     /// # Panics
-    /// weir does not serve it.
+    /// If weir does not serve it.
     pub fn connect(&self, front: &mut Netfront, domain: u16, how: Connect) {
         let waits = || front.back_state() == Some(XenbusState::InitWait);
         eventually("weir has said what it can do", waits);
@@ -150,10 +150,11 @@ impl Bench {
         self.settle();
     }
 
-    /// Waits for the end of bursts that began before a vif or a filter was there, so that new frames meet it.
+    /// Waits for the end of bursts that began before a vif or a filter was there, so that new
+    /// frames meet it.
     ///
     /// # Panics
-    /// A burst never ends.
+    /// If a burst never ends.
     pub fn settle(&self) {
         let ports: Vec<_> = lock(&self.ports).values().map(Arc::clone).collect();
         for port in ports {
@@ -162,19 +163,19 @@ impl Bench {
             let before = nudges();
             let queue = QueueRef { port: port.id(), queue: 0, side: Side::Tx };
             self.engine.nudge(queue);
-            // A worker looks at this between two bursts.
+            // A worker looks for messages between two bursts.
             eventually("its worker is told", || {
                 nudges() > before || port.info().state != State::Running
             });
         }
     }
 
-    /// Two guests, domains 1 and 2.
+    /// Makes two guests, domains 1 and 2.
     pub fn pair(&self, how: Connect) -> (Netfront, Netfront) {
         (self.guest(1, how), self.guest(2, how))
     }
 
-    /// A frame was dropped since its receiver had no buffers for too long.
+    /// Returns whether a frame was dropped because its receiver had no buffers for too long.
     fn has_waited_in_vain(&self) -> bool {
         let reasons = [DropReason::RxWaitedTooLong, DropReason::RxRingFull].map(DropReason::as_str);
         let ports = lock(&self.ports);
@@ -182,17 +183,17 @@ impl Bench {
         drops.any(|(name, count)| count > 0 && reasons.contains(&name))
     }
 
-    /// How many frames its port dropped for a reason.
+    /// Returns how many frames the domain's port dropped for a reason.
     pub fn dropped(&self, domain: u16, reason: &str) -> u64 {
         let port = self.port(domain);
         port.counters().drops().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
     }
 }
 
-/// Waits for something that another thread does, with a bound for failing tests.
+/// Waits for an action of another thread, with a bound for failing tests.
 ///
 /// # Panics
-/// It never happened.
+/// If it never happens.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     for looks in 0_u32.. {
@@ -200,7 +201,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
             return;
         }
         assert!(Instant::now() < end, "never happened: {what}\n{}", diagnosis::text());
-        // Mostly it is a matter of microseconds, and a fuzzer waits a hundred times for an input.
+        // Mostly this takes microseconds, and a fuzzer waits a hundred times for an input.
         match looks {
             0..50 => std::thread::yield_now(),
             _ => std::thread::sleep(Duration::from_micros(200)),
@@ -211,7 +212,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Waits until the first queue's frames are delivered or dropped.
 ///
 /// # Panics
-/// It never is.
+/// If they never are.
 pub fn all_is_answered(front: &mut Netfront) {
     eventually("all is answered", || {
         let queue = &mut front.queues[0];
@@ -220,12 +221,12 @@ pub fn all_is_answered(front: &mut Netfront) {
     });
 }
 
-/// Runs a scenario in which frames wait for a receiver, again if this machine was too slow: a frame is dropped when
-/// it, or its receiver, has waited for [`PARKED_NS_MAX`](weir_limits::PARKED_NS_MAX). No scenario intends this, and
-/// counters show it.
+/// Runs a scenario in which frames wait for a receiver, and repeats it if this machine was too
+/// slow. A frame is dropped when it, or its receiver, has waited for
+/// [`PARKED_NS_MAX`](weir_limits::PARKED_NS_MAX). No scenario intends this, and counters show it.
 ///
 /// # Panics
-/// It fails for another reason, or each time.
+/// If the scenario fails for another reason, or each time.
 pub fn while_frames_wait(scenario: impl Fn(&Bench)) {
     const ATTEMPTS: usize = 20;
     for attempt in 1..=ATTEMPTS {
@@ -239,10 +240,10 @@ pub fn while_frames_wait(scenario: impl Fn(&Bench)) {
     }
 }
 
-/// The next packet that comes by a queue.
+/// Waits for the next packet of a queue.
 ///
 /// # Panics
-/// None comes.
+/// If none comes.
 pub fn receive(front: &mut Netfront, queue: usize) -> Received {
     let mut received = None;
     eventually("a packet comes", || {

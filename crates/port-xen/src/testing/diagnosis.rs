@@ -1,5 +1,4 @@
-//! What a switch looks like when a test has waited in vain: whether somebody was not woken, or something was
-//! dropped.
+//! The state of a switch after a test has waited in vain: it shows missed wake-ups and drops.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,21 +15,21 @@ use crate::XenPort;
 type WeakPorts = Weak<Mutex<BTreeMap<VifId, Arc<XenPort>>>>;
 
 thread_local! {
-    /// What this thread has started last.
+    /// The engine that this thread has started last.
     static LAST: RefCell<(Weak<Engine>, WeakPorts)> = RefCell::default();
 }
 
-/// It is what [`text`] tells of.
+/// Makes `engine` the subject of [`text`].
 pub(super) fn remember(engine: &Arc<Engine>, ports: &PortMap) {
     LAST.set((Arc::downgrade(engine), Arc::downgrade(ports)));
 }
 
-/// Workers, rings and what was dropped.
+/// Describes workers, rings and drops.
 pub(super) fn text() -> String {
     let mut text = String::new();
     let (engine, ports) = LAST.with_borrow(|(engine, ports)| (engine.upgrade(), ports.upgrade()));
     if let (Some(engine), Some(ports)) = (engine, ports) {
-        // A string takes all that is written.
+        // Writing to a string cannot fail.
         let _ = write_all(&mut text, &engine, &ports);
     }
     text
@@ -46,7 +45,7 @@ fn write_all(text: &mut String, engine: &Engine, ports: &PortMap) -> fmt::Result
             let [tx, rx] = [&counters.tx, &counters.rx].map(|of| of.get(queue));
             let counts = [tx, rx].map(|of| of.map(|of| (of.kicks.get(), of.frames.get())));
             writeln!(text, "  queue {queue} of worker {worker:?}, (kicks, frames) {counts:?}")?;
-            // Who holds a lock for ever may be what is looked for: it is not waited for.
+            // A lock that is held for ever may be the fault in question, so it is not waited for.
             writeln!(text, "    {:?}\n    {:?}", pair.tx, pair.rx)?;
         }
         let parked = counters.parked.get();

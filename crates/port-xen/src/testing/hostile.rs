@@ -1,5 +1,5 @@
-//! A front end that writes what it likes, wherever a guest can write: ring pages, requests, keys of
-//! xenstore. [`attack`] is a property, for a fuzzer and for tests with random input.
+//! A front end that writes arbitrary values wherever a guest can write: ring pages, requests, keys
+//! of xenstore. [`attack`] is a property, for a fuzzer and for tests with random input.
 
 use std::sync::Arc;
 use weir_engine::guest::GuestPort;
@@ -12,12 +12,12 @@ use weir_xen::{DomainId, EventChannel, GrantRef};
 use super::bench::{Bench, eventually, frame, vif};
 use super::{CTRL_PAGES, Connect, Netfront, PAGES, QUEUES_MAX};
 
-/// The attacker, and two whom it must not harm.
+/// The attacker, and two guests that it must not harm.
 const ATTACKER: u16 = 1;
 const OTHERS: [u16; 2] = [2, 3];
 /// Steps of one attack.
 const STEPS_MAX: usize = 256;
-/// A page that is never shared, and what is in it.
+/// A page that is never shared, and its content.
 const PRIVATE_PAGE: u64 = PAGES - 3;
 const PRIVATE: [u8; 8] = *b"not ours";
 
@@ -42,7 +42,7 @@ const KEYS: [&str; 17] = [
     "state",
 ];
 
-/// What is left of the input; zeros after its end.
+/// The rest of the input; zeros after its end.
 struct Script<'i>(&'i [u8]);
 
 impl Script<'_> {
@@ -68,14 +68,14 @@ impl Script<'_> {
         u32::from_le_bytes(self.bytes())
     }
 
-    /// Half of the time a small number.
+    /// Reads a number, small half of the time.
     fn number(&mut self) -> u32 {
         let byte = self.byte();
         if byte & 1 == 0 { u32::from(byte / 2) } else { self.word() }
     }
 }
 
-/// One of the attacker's rings, written to without regard of what is in it.
+/// One of the attacker's rings, written without regard to its content.
 struct RawRing {
     page: Arc<MappedPages>,
     slot_len: usize,
@@ -94,7 +94,7 @@ impl RawRing {
         1 << entries.ilog2()
     }
 
-    /// Writes a request where a driver would, and shows it.
+    /// Writes a request where a driver would, and publishes it.
     fn request(&mut self, bytes: &[u8]) {
         let behind = self.req_prod.wrapping_sub(self.page.load_acquire(RSP_PROD));
         if behind >= self.size() {
@@ -147,7 +147,7 @@ impl Attacker {
         let _ = self.channels[channel].notify();
     }
 
-    /// A grant: one of its own, or any number.
+    /// Returns a grant of its own, or any number.
     fn reference(&self, script: &mut Script<'_>) -> u32 {
         match script.byte() {
             0..32 => script.number(),
@@ -160,7 +160,7 @@ impl Attacker {
         let reference = self.reference(script);
         let pick = script.byte() % 12;
         match (pick, self.rings[ring].slot_len) {
-            // Requests of the ring's kind, with a good and a bad field each now and then.
+            // Requests of the ring's kind, now and then with a good and a bad field each.
             (0..=4, 12) => {
                 let [offset, size] = [script.number() as u16, script.number() as u16];
                 let flags = u16::from(script.byte() & 0x1f);
@@ -227,14 +227,14 @@ impl Attacker {
     }
 }
 
-/// Runs the attack that `input` encodes, and checks what must hold whatever a guest does:
+/// Runs the attack that `input` encodes, and checks what must hold against any guest:
 /// - no thread of weir's ends, and no port stops for a fault of weir's own,
 /// - two other guests go on,
 /// - memory that was not granted stays as it is,
 /// - nothing is mapped or bound when the vif is gone.
 ///
 /// # Panics
-/// One of these does not hold.
+/// If one of these does not hold.
 pub fn attack(input: &[u8]) {
     let mut script = Script(input);
     let bench = Bench::new();
@@ -262,13 +262,13 @@ pub fn attack(input: &[u8]) {
         attacker.key(&mut script);
     }
     attacker.front.state(XenbusState::Connected);
-    // Closed, if it has seen a state before that ends a vif: that takes a new start.
+    // A closed back end, if it has seen a state before that ends a vif, needs a new start.
     let answered = |state| {
         use XenbusState::{Closed, Closing, Connected};
         matches!(state, Some(Connected | Closing | Closed))
     };
     if bit(5) {
-        // Else it writes while weir connects.
+        // Otherwise the attacker writes while weir connects.
         eventually("weir has an opinion", || answered(attacker.front.back_state()));
     }
     for nth in 0..STEPS_MAX {
@@ -295,7 +295,7 @@ pub fn attack(input: &[u8]) {
     others_go_on(&mut others);
 }
 
-/// Each of the two sends to the other.
+/// Asserts that each of the two guests can send to the other.
 fn others_go_on(others: &mut [Netfront; 2]) {
     for (from, to) in [(0, 1), (1, 0)] {
         let sent = frame(OTHERS[from], OTHERS[to], b"still here");
@@ -306,7 +306,7 @@ fn others_go_on(others: &mut [Netfront; 2]) {
     }
 }
 
-/// The toolstack takes the vif away.
+/// Detaches the vif as the toolstack does.
 fn detach(bench: &Bench, front: &mut Netfront) {
     let domain = DomainId(ATTACKER);
     bench.host.ask_to_detach(domain, vif(ATTACKER).handle);

@@ -49,7 +49,7 @@ fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
         }
         drop(bench.manager.take());
         assert_eq!((bench.host.mapped(), bench.host.bound()), (0, 0));
-        // Sent to nobody, who may answer it later.
+        // To an unknown address, which may answer later.
         assert!(one.send(0, &frame(1, 2, b"meanwhile")));
         bench = Bench::on(bench.host.clone(), calls);
         for domain in [1, 2] {
@@ -58,7 +58,7 @@ fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
         }
         bench.settle();
         while two.receive(0).is_some() || two.receive(1).is_some() {}
-        // Whether it came depends on who was connected first; it is answered all the same.
+        // Its delivery depends on the order of connections; it is answered in any case.
         eventually("answered", || {
             one.queues[0].answers();
             one.queues[0].tx.ring().free() == one.queues[0].tx.ring().size()
@@ -71,7 +71,7 @@ fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
 fn a_front_end_that_starts_anew_is_served_again() {
     let bench = Bench::new();
     let (mut one, mut two) = bench.pair(Connect::default());
-    // kexec: no farewell.
+    // kexec: without a farewell.
     one.state(XenbusState::Initialising);
     eventually("weir has let go", || one.back_state() == Some(XenbusState::InitWait));
     assert!(one.release());
@@ -93,7 +93,7 @@ fn a_guest_that_dies_with_frames_under_way_leaves_nothing_mapped() {
     drop(queues);
     guest.destroy();
     eventually("weir has let go", || (bench.host.mapped(), bench.host.bound()) == (2, 2));
-    // The answers to what came before may be on their way.
+    // The answers to earlier frames may be on their way.
     eventually("it is sent", || one.send(0, &frame(1, 2, b"to nobody")));
     all_is_answered(&mut one);
 }
@@ -107,7 +107,7 @@ fn xenstore_that_breaks_ends_no_vif_and_those_that_come_or_go_meanwhile_are_seen
         bench.host.break_clients();
         assert!(one.send(0, &frame(1, 2, &[n])));
         assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n]));
-        // One that comes, and is broken off amid its handshake sooner or later.
+        // A vif that comes, and breaks off within its handshake sooner or later.
         bench.host.attach(DomainId(3), 0, "02:00:00:00:00:03", "br0");
         std::thread::sleep(std::time::Duration::from_millis(u64::from(n) * 300));
         bench.host.break_clients();

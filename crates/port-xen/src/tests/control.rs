@@ -15,7 +15,7 @@ const QUEUES: usize = 4;
 const WITH_CTRL: Connect =
     Connect { queues: QUEUES as u64, split: true, sg: true, multicast: false, ctrl: true };
 
-/// A segment of TCP flow number `flow`, the `seq`-th.
+/// Builds the `seq`-th segment of TCP flow `flow`.
 fn segment(flow: u16, seq: u32) -> Vec<u8> {
     let mut frame = tcp(10);
     frame[34..36].copy_from_slice(&(2000 + flow).to_be_bytes());
@@ -62,7 +62,7 @@ impl Netfront {
         self.does(SET_HASH_MAPPING, [page, table.len() as u32, 0], &words(table));
     }
 
-    /// Sets the hash up, with this table.
+    /// Sets up the hash, with this table.
     fn hashes_by(&mut self, table: &[u32]) {
         self.does(SET_HASH_ALGORITHM, [1, 0, 0], &[]);
         self.does(SET_HASH_FLAGS, [0xf, 0, 0], &[]);
@@ -72,7 +72,7 @@ impl Netfront {
         self.maps(table);
     }
 
-    /// The next packet, and the queue by which it comes.
+    /// Takes the next packet, and returns its queue.
     fn receive_any(&mut self) -> (usize, Received) {
         let mut got = None;
         eventually("a packet comes", || {
@@ -99,7 +99,7 @@ fn a_guests_table_chooses_the_queue_and_its_hash_comes_along() {
     let by_weir: Vec<_> = (0..32).map(|flow| send(&mut one, &mut two, flow)).collect();
     assert!(by_weir.iter().all(|(_, extras)| extras.is_empty()), "nobody asked");
 
-    // Of three entries, which does not divide weir's table.
+    // A table of three entries, which does not divide weir's table.
     let table = [3, 1, 2];
     two.hashes_by(&table);
     assert!(port.steering().unwrap().is_given());
@@ -109,7 +109,7 @@ fn a_guests_table_chooses_the_queue_and_its_hash_comes_along() {
         assert_eq!(queue, table[value as usize % 3] as usize);
         assert_eq!(extras, [Extra::Hash { kind: 1, algorithm: 1, value }]);
     }
-    // What is not hashed goes by the table, too, and says nothing of it.
+    // A frame without a hash goes by the table, too, and carries no hash.
     assert!(one.send(0, &frame(1, 2, b"no IP")));
     let (queue, got) = two.receive_any();
     assert!(got.packet.extras.is_empty() && [1, 2, 3].contains(&queue));
@@ -143,14 +143,14 @@ fn a_table_revised_under_traffic_reorders_no_flow_and_comes_into_force() {
     let port = bench.port(2);
     let mut table = [0, 1, 2, 3];
     two.hashes_by(&table);
-    // Where two is: floods do not wait for buffers.
+    // Tells the switch the address of two: floods do not wait for buffers.
     assert!(two.send(0, &frame(2, 1, b"here")));
     receive(&mut one, 0);
     let (mut sent, mut came) = ([0_u32; FLOWS], [0_u32; FLOWS]);
     let mut moved = 0;
     let mut queue_of = [None; FLOWS];
     let mut round = 0;
-    // On a busy machine most rounds may be over before the worker comes to any.
+    // On a busy machine most rounds may be over before the worker serves any.
     while round < 400 || moved == 0 {
         assert!(round < 1_000_000, "no flow ever moved");
         for (flow, seq) in sent.iter_mut().enumerate() {
@@ -162,7 +162,7 @@ fn a_table_revised_under_traffic_reorders_no_flow_and_comes_into_force() {
             table.rotate_left(1);
             two.maps(&table);
         }
-        // Some queues, some frames: others go on waiting in theirs.
+        // Takes some frames of some queues; the others go on waiting.
         for queue in (0..QUEUES).filter(|queue| (round + queue) % 3 != 0) {
             for _ in 0..3 + round % 7 {
                 let Some(got) = two.receive(queue) else { break };
@@ -203,7 +203,7 @@ fn a_table_revised_while_nothing_comes_is_in_force_for_what_comes_next() {
         } else {
             two.maps(&table);
         }
-        // Its queues are empty, though most entries of their rings have no buffer.
+        // The guest's queues are empty, though most entries of their rings have no buffer.
         (0..2).for_each(|_| port.steering().unwrap().look_after(5, &*port));
         for flow in 0..FLOWS {
             let sent = segment(flow, 0);

@@ -1,4 +1,5 @@
-//! Which bytes are copied how often: between guests once, and through weir's memory only what somebody reads.
+//! Number of copies: one between guests, and through weir's memory only for bytes that somebody
+//! reads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +21,7 @@ use weir_xen::double::Copied;
 use super::traffic::{fold, tcp};
 use super::*;
 
-/// A receiver of another kind, which reads what it gets.
+/// A receiver of another kind, which reads its frames.
 #[derive(Default)]
 struct Reader {
     got: Mutex<Vec<Vec<u8>>>,
@@ -82,13 +83,13 @@ impl Bench {
     }
 }
 
-/// Guest `domain` is known to the switch after this, where `other` is on it already.
+/// Makes guest `domain` known to the switch, where `other` is known already.
 pub(super) fn say_where(front: &mut Netfront, domain: u16, other: &mut Netfront, of: u16) {
     assert!(front.send(0, &frame(domain, of, b"here")));
     receive(other, 0);
 }
 
-/// Takes all buffers that the second guest offers; the first has its own back.
+/// Fills all buffers that the second guest offers; the first gets its own back.
 pub(super) fn fill(bench: &Bench, one: &mut Netfront) {
     for n in 0..crate::testing::BUFFERS as u8 {
         assert!(one.send(0, &frame(1, 2, &[n])));
@@ -98,14 +99,14 @@ pub(super) fn fill(bench: &Bench, one: &mut Netfront) {
     all_is_answered(one);
 }
 
-/// Takes what [`fill`] sent.
+/// Takes the frames of [`fill`].
 fn empty(two: &mut Netfront) {
     for n in 0..crate::testing::BUFFERS as u8 {
         assert_eq!(receive(two, 0).frame, frame(1, 2, &[n]));
     }
 }
 
-/// That of the TCP segment in a frame.
+/// Returns whether the checksum of the TCP segment in a frame is right.
 fn has_good_checksum(frame: &[u8]) -> bool {
     let (pseudo, segment) = (&frame[26..34], &frame[34..]);
     let sum: u32 = [pseudo, segment]
@@ -158,7 +159,7 @@ fn a_receiver_of_another_kind_gets_the_bytes_and_they_are_fetched_once_for_all()
     let (mut one, mut two) = bench.pair(Connect::default());
     let (three, four) = (bench.reader(), bench.reader());
     say_where(&mut two, 2, &mut one, 1);
-    // What was in weir's buffers before must never be seen again.
+    // Old content of weir's buffers must never reach a guest.
     for n in 0..40_u8 {
         let sent = frame(1, 0xff, &vec![n; 300 + 1000 * usize::from(n % 10)]);
         let before = bench.host.copied();
@@ -169,7 +170,7 @@ fn a_receiver_of_another_kind_gets_the_bytes_and_they_are_fetched_once_for_all()
             eventually("it is what was sent", came);
         }
         let copied = bench.copied_since(before);
-        // Which of the receivers comes first is the switch's affair.
+        // Either receiver may come first.
         let len = sent.len() as u64;
         assert_eq!(copied.from_grants, len, "{n}");
         assert_eq!(copied.to_grants + copied.between_grants, len, "{n}");
@@ -213,7 +214,7 @@ fn what_weir_sums_or_cuts_for_a_guest_is_fetched_before() {
     bench.connect(&mut two, 2, Connect { sg: false, ..Connect::default() });
     say_where(&mut two, 2, &mut one, 1);
     let gso = Extra::Gso { size: 1000, kind: GSO_TCPV4 };
-    // What was in weir's buffers before must not be seen again.
+    // Old content of weir's buffers must not reach a guest.
     for fill in [0xee, 0x11] {
         let mut sent = tcp(2500);
         sent[54..].fill(fill);
@@ -283,7 +284,7 @@ fn grants_that_do_not_last_until_they_are_copied_are_their_senders_loss() {
         eventually("they wait", || bench.port(1).counters().parked.get() == 2);
         assert!(one.guest.revoke(reference));
         empty(&mut two);
-        // The buffer of the first comes back without a packet.
+        // The buffer of the first packet comes back empty.
         assert!(receive(&mut two, 0).packet.damaged);
         assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[2; 1000]));
         eventually("counted", || bench.dropped(1, "copy_failed") == 1);

@@ -1,4 +1,4 @@
-//! Guests that lie: each loses its own vif at most.
+//! Guests that lie: each loses at most its own vif.
 
 use weir_engine::guest::GuestPort;
 use weir_netif::message::tx_flags;
@@ -6,7 +6,7 @@ use weir_netif::{RingError, Segment};
 
 use super::*;
 
-/// The guest has lost its vif, for this reason, and others have theirs.
+/// Asserts that the guest has lost its vif for this reason, and that others have theirs.
 fn assert_lost(bench: &Bench, domain: u16, front: &mut Netfront, reason: &str) {
     assert_closed(bench, domain, front, reason);
     let info = bench.port(domain).info();
@@ -14,7 +14,7 @@ fn assert_lost(bench: &Bench, domain: u16, front: &mut Netfront, reason: &str) {
     assert!(told.contains(reason), "{told:?} says nothing of {reason:?}");
 }
 
-/// The guest is told this reason, and only the other one's rings are mapped.
+/// Asserts that the guest is told this reason, and that only the other guest's rings are mapped.
 fn assert_closed(bench: &Bench, domain: u16, front: &mut Netfront, reason: &str) {
     eventually("the vif is closed", || front.back_state() == Some(XenbusState::Closing));
     let path = format!("/local/domain/0/error/backend/vif/{domain}/0/error");
@@ -132,7 +132,7 @@ fn a_receive_buffer_that_is_not_granted_costs_its_frame_only() {
     two.connect(Connect::default());
     let first = {
         let page = two.guest.page(1).unwrap();
-        // The second word of the first request: its grant reference, now one that is read-only.
+        // The second word of the first request is its grant reference, here a read-only grant.
         let read_only = two.guest.grant(5, DomainId(0), true);
         page.store_release(64 + 4, read_only.0);
         read_only
@@ -174,8 +174,8 @@ fn rings_that_are_not_granted_are_refused_and_leave_nothing_mapped() {
     assert_others_go_on(&bench, &mut two);
 }
 
-/// What became of a burst is not known when the system call fails as a whole: nothing of it counts as
-/// arrived, and what comes later is not touched.
+/// A system call that fails as a whole leaves the state of its burst unknown. None of its frames
+/// counts as arrived, and later frames are not affected.
 #[test]
 fn a_copy_that_fails_as_a_whole_costs_its_frames_only() {
     let bench = Bench::new();
@@ -201,7 +201,7 @@ fn a_copy_that_fails_as_a_whole_costs_its_frames_only() {
 fn a_delivery_that_fails_as_a_whole_is_no_frame_for_the_guest() {
     while_frames_wait(|bench| {
         let (mut one, mut two) = bench.pair(Connect::default());
-        // Where two is, and nothing for it to get in a flood.
+        // Tells the switch the address of two, without buffers for a flood.
         assert!(two.send(0, &frame(2, 1, b"here")));
         receive(&mut one, 0);
         for n in 0..crate::testing::BUFFERS as u8 {
@@ -210,7 +210,7 @@ fn a_delivery_that_fails_as_a_whole_is_no_frame_for_the_guest() {
         let came = || bench.port(2).counters().rx[0].frames.get();
         eventually("two is full", || came() >= crate::testing::BUFFERS);
         all_is_answered(&mut one);
-        // In weir's memory, from where it is delivered when there is room.
+        // The frame waits in weir's memory, and is delivered when there is room.
         let sent = frame(1, 2, &[9; 5000]);
         assert!(one.send(0, &sent));
         eventually("it waits", || bench.port(1).counters().parked.get() == 1);
@@ -231,7 +231,7 @@ fn a_delivery_that_fails_as_a_whole_is_no_frame_for_the_guest() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(60))]
 
-    /// The same as the fuzz target `xen_front`, with less patience.
+    /// The same property as the fuzz target `xen_front`, with less patience.
     #[test]
     fn whatever_a_front_end_writes_harms_nobody_else(
         input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..3000)

@@ -1,4 +1,4 @@
-//! Drivers on the played Xen, and a switch between them.
+//! Drivers on the simulated Xen, and a switch between them.
 
 mod attach;
 mod control;
@@ -18,5 +18,5 @@ use crate::testing::bench::{
 };
 use crate::testing::{Connect, Netfront, Received};
 
-/// The longest budget that there is: nothing but what a test does ends a hold soon.
+/// The longest budget: only the test's own actions end a hold soon.
 const LONG_NS: u64 = LATENCY_BUDGET_NS_MAX;

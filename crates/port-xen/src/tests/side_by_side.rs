@@ -1,4 +1,4 @@
-//! Two workers that send from one queue, and two that fill one.
+//! Two workers that send from one queue, and two workers that fill one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -18,11 +18,11 @@ use super::*;
 use crate::XenPort;
 use crate::testing::BUFFERS;
 
-/// Frames that are sent before all are to have arrived.
+/// Number of frames sent before all of them must have arrived.
 const WINDOW: u8 = 48;
-/// The receiver has so few buffers left, at times, that frames must wait for it.
+/// Number of buffers that the receiver has left at times, so few that frames must wait for it.
 const FEW: usize = 20;
-/// Frames that have no payload beyond their fronts, and others.
+/// Lengths of frames with payload only in their fronts, and of others.
 const LENGTHS: [usize; 2] = [40, 3000];
 
 /// Ends another thread's loop, also after a panic.
@@ -34,10 +34,10 @@ impl Drop for StopsAtEnd<'_> {
     }
 }
 
-/// A guest that sends by one queue, and what it was answered.
+/// A guest that sends by one queue, and its answers.
 struct Sender {
     front: Netfront,
-    /// The page of the next answer: they go round.
+    /// Page of the next answer. Pages are used in a circle.
     next: u64,
 }
 
@@ -48,7 +48,7 @@ impl Sender {
         self.take_answers();
     }
 
-    /// Answers come once each, in the order of the requests.
+    /// Asserts that answers come once each, in the order of the requests.
     fn take_answers(&mut self) {
         for answer in self.front.queues[0].answers() {
             let expected = ((self.next % BUFFERS) as u16, Status::Okay as i16);
@@ -64,7 +64,7 @@ impl Sender {
     }
 }
 
-/// A guest that keeps back buffers at times.
+/// A guest that keeps buffers back at times.
 struct Keeper {
     front: Netfront,
     kept: Vec<u16>,
@@ -73,7 +73,7 @@ struct Keeper {
 impl Keeper {
     fn receive(&mut self) -> Option<Vec<u8>> {
         let queue = &mut self.front.queues[0];
-        // What keeps back buffers that are waited for would wait for ever.
+        // Buffers that frames wait for are not kept back, or the frames would wait for ever.
         if self.kept.len() + FEW >= BUFFERS as usize {
             self.kept.drain(..).for_each(|id| queue.offer(id));
             queue.push_offers();
@@ -85,15 +85,15 @@ impl Keeper {
     }
 }
 
-/// Two guests that know of each other.
+/// Makes two guests that know each other.
 fn pair(bench: &Bench) -> (Sender, Keeper) {
     let (mut one, mut two) = bench.pair(Connect::default());
     say_where(&mut two, 2, &mut one, 1);
     (Sender { front: one, next: 0 }, Keeper { front: two, kept: Vec::new() })
 }
 
-/// Sends a window of frames and sees them arrive, once, in order, all but those that have waited too long for
-/// the receiver.
+/// Sends a window of frames and checks that they arrive, once, in order, except those that waited
+/// too long for the receiver.
 fn send_and_receive(bench: &Bench, one: &mut Sender, two: &mut Keeper, first: u8) {
     let lost = || -> u64 {
         ["rx_waited_too_long", "rx_ring_full"]
@@ -152,7 +152,7 @@ fn both_workers_send_from_the_queue() {
     let bench = Bench::new();
     let (mut one, mut two) = pair(&bench);
     let id = bench.port(1).id();
-    // The other pairs of queues are not to be what the second worker does.
+    // The second worker must not be busy with the other pairs of queues.
     for domain in [1, 2] {
         bench.engine.assign(bench.port(domain).id(), 0, 0).unwrap();
     }
@@ -174,8 +174,8 @@ fn both_workers_send_from_the_queue() {
     });
 }
 
-/// A burst that a test takes itself: of which the first frame's number and who is waited for are told to `told`,
-/// and which goes on when `go_on` says so.
+/// Takes a burst within the test. `told` gets the first frame's number and the receiver that is
+/// waited for. The burst goes on at a message of `go_on`.
 fn taken(
     port: &XenPort,
     what: Take,
@@ -190,7 +190,8 @@ fn taken(
     })
 }
 
-/// A port whose ring no worker looks at: its guest's events are switched off, and tests take.
+/// Returns a port whose ring no worker looks at: its guest's events are switched off, and the test
+/// takes the frames.
 fn left_to_the_test(bench: &Bench, one: &mut Sender) -> Arc<XenPort> {
     let port = bench.port(1);
     eventually("all is quiet", || one.is_answered());
@@ -221,7 +222,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_copies_and_answers_keep
         let first = scope.spawn(move || {
             taken(port, Take::New, told, &first_waits, |burst| {
                 assert!(burst.park(0, receiver));
-                // As a receiver does when only copies are left.
+                // Like a receiver with only copies left.
                 burst.turn.unwrap().take().unwrap().park([receiver].into_iter());
                 first_waits.recv().unwrap();
             })
@@ -243,7 +244,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_copies_and_answers_keep
         assert_eq!((first.frames, first.parked), (1, 1));
     });
     assert_eq!(one.front.queues[0].answers(), [], "behind a frame that waits");
-    // While it waits, one worker takes at a time.
+    // While it waits, only one worker at a time takes frames.
     let (may, waits) = mpsc::channel();
     may.send(()).unwrap();
     assert_eq!(taken(&port, Take::Parked(None), &told, &waits, |_| {}).frames, 1);
@@ -258,7 +259,7 @@ fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_wa
     let receiver = bench.port(2).id();
     one.front.send(0, &frame(1, 2, &[1; 40]));
     let mut scratch = Scratch::default();
-    // Since then the worker had not looked.
+    // The worker has not looked since then.
     let long_ago_ns = clock::now_ns() - 2 * PARKED_NS_MAX;
     let taken = port.take(0, Take::New.at(long_ago_ns), &mut scratch, &mut |burst| {
         assert!(burst.park(0, receiver));
@@ -268,7 +269,7 @@ fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_wa
     let mut tried = 0;
     let mut try_again = |now_ns: u64| {
         port.take(0, Take::Parked(None).at(now_ns), &mut scratch, &mut |burst| {
-            // Its hold counts from when it may have come, all the same.
+            // Its hold counts from its possible arrival all the same.
             assert_eq!(burst.frames()[0].arrived_ns, long_ago_ns);
             assert!(burst.park(0, receiver));
             tried += 1;
@@ -326,7 +327,7 @@ fn a_port_that_fails_amid_two_bursts_holds_nobody_up_and_serves_the_next_front_e
         first_may.send(()).unwrap();
         assert!(first.join().is_err());
         assert_eq!(hears.recv().unwrap().0, 2, "its turn comes even so");
-        // As a worker does that has caught a panic.
+        // Like a worker that has caught a panic.
         port.fail("a panic");
         let closing = || one.front.back_state() == Some(XenbusState::Closing);
         eventually("the vif is closed", closing);
@@ -380,7 +381,7 @@ fn a_vif_that_is_detached_amid_two_workers_has_answered_all_that_was_taken_and_l
             let _stops = StopsAtEnd(&stop);
             let one = &mut one;
             scope.spawn(|| {
-                // It never stops sending, whatever is said in xenstore.
+                // It never stops sending, whatever xenstore says.
                 while !stop.load(Ordering::Relaxed) {
                     one.send(0, &frame(1, 2, &vec![round; LENGTHS[usize::from(round) % 2]]));
                 }
@@ -397,7 +398,7 @@ fn a_vif_that_is_detached_amid_two_workers_has_answered_all_that_was_taken_and_l
                 (bench.host.mapped(), bench.host.bound()) == (mapped, bound)
             });
         });
-        // What was not taken is the guest's again; all else was answered, once and in order.
+        // Untaken requests are the guest's again; all others were answered, once and in order.
         let answers = one.queues[0].answers();
         let ids = answers.iter().map(|answer| u64::from(answer.id));
         assert!(ids.eq((0..).map(|n| n % BUFFERS).take(answers.len())));
@@ -408,12 +409,12 @@ fn a_vif_that_is_detached_amid_two_workers_has_answered_all_that_was_taken_and_l
     }
 }
 
-/// Xen, of which a test holds up a copy into a guest.
+/// A Xen that can delay a copy into a guest.
 struct Gate {
     host: Host,
-    /// The next copy to this guest waits.
+    /// The guest whose next copy waits.
     closed: Mutex<Option<DomainId>>,
-    /// Copies that wait, and those to that guest that are done.
+    /// Number of waiting copies, and of finished copies to that guest.
     state: Mutex<(usize, usize)>,
     opened: Condvar,
 }
@@ -424,7 +425,7 @@ impl Gate {
     }
 }
 
-/// The guest whose copies a [`Gate`] knows.
+/// The guest of a [`Gate`].
 const GATED: DomainId = DomainId(3);
 
 impl Hypervisor for Gate {
@@ -477,7 +478,7 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
         assert!(two.send(0, &frame(2, 3, &[2; 3000])));
         eventually("two's is done", || done() == before + 1);
         assert!(three.receive(0).is_none(), "what was placed before it has not arrived");
-        // What becomes of a copy is said in its own response, whoever was done before.
+        // Each copy's result is in its own response, whatever the order of completion.
         bench.host.fail_copies(damaged);
         gate.state.lock().unwrap().0 = 0;
         gate.opened.notify_all();

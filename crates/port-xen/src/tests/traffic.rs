@@ -7,7 +7,8 @@ use weir_netif::message::{Extra, GSO_TCPV4, rx_flags, tx_flags};
 use super::copies::{fill, say_where};
 use super::*;
 
-/// A TCP segment with so much payload, from domain 1 to domain 2, and a checksum of its pseudo-header.
+/// Builds a TCP segment from domain 1 to domain 2 with a payload, and its pseudo-header's sum as
+/// checksum.
 pub(super) fn tcp(payload: usize) -> Vec<u8> {
     let total = (20 + 20 + payload) as u16;
     let mut bytes = frame(1, 2, &[]);
@@ -107,7 +108,7 @@ fn a_guest_without_scatter_gather_gets_a_big_packet_cut_and_summed() {
 fn frames_wait_for_a_guest_without_buffers_and_keep_their_order() {
     while_frames_wait(|bench| {
         let (mut one, mut two) = bench.pair(Connect::default());
-        // Known to the switch: floods do not wait.
+        // Tells the switch the address: floods do not wait.
         assert!(two.send(0, &frame(2, 1, b"here")));
         receive(&mut one, 0);
         let buffers = crate::testing::BUFFERS as u8;
@@ -127,7 +128,7 @@ fn answers_keep_the_order_of_requests_so_that_a_ring_says_where_to_go_on() {
     while_frames_wait(|bench| {
         let (mut one, mut two) = bench.pair(Connect::default());
         let mut three = bench.guest(3, Connect::default());
-        // Where one is, then where the others are: what is known is not flooded.
+        // First one's address, then the others': frames to known addresses are not flooded.
         assert!(one.send(0, &frame(1, 0xff, b"here")));
         for (front, domain) in [(&mut two, 2), (&mut three, 3)] {
             receive(front, 0);
@@ -139,7 +140,7 @@ fn answers_keep_the_order_of_requests_so_that_a_ring_says_where_to_go_on() {
         }
         let came = || bench.port(2).counters().rx[0].frames.get();
         eventually("two is full", || came() >= crate::testing::BUFFERS);
-        // The answers to what came before may be on their way, and must be taken before those that are looked at.
+        // The answers to earlier frames may be on their way, and must be taken first.
         all_is_answered(&mut one);
         assert!(one.send(0, &frame(1, 2, b"waits")));
         eventually("it waits", || bench.port(1).counters().parked.get() == 1);
@@ -188,7 +189,7 @@ fn held_events_come_with_the_last_frames_before_the_ring_is_short() {
         let bench = Bench::with(CallPolicy { kind, ..calls });
         let (mut one, mut two) = bench.pair(Connect::default());
         let port = bench.port(2);
-        // It asks for an event at the next frame.
+        // The guest asks for an event at the next frame.
         two.queues[0].rx.ring().final_check().unwrap();
         let before = port.counters().rx[0].calls.get();
         for n in 0..40 {
@@ -265,7 +266,7 @@ fn a_guest_that_polls_in_time_gets_no_event_and_one_that_does_not_gets_it_then()
     let (mut one, mut two) = bench.pair(Connect::default());
     let port = bench.port(2);
     let events = || port.counters().rx[0].calls.get();
-    // A driver asks for an event at the end of each poll, netfront even where it polls on a timer.
+    // A driver asks for an event at the end of each poll, netfront even while it polls on a timer.
     let polls = |two: &mut Netfront, n: u8| {
         assert_eq!(receive(two, 0).frame, frame(1, 2, &[n]));
         assert!(two.receive(0).is_none());
@@ -283,20 +284,20 @@ fn a_guest_that_polls_in_time_gets_no_event_and_one_that_does_not_gets_it_then()
         sends(&mut one, n);
         polls(&mut two, n);
     }
-    // Some may have been due, where this thread had to wait.
+    // Some may have been due while this thread had to wait.
     assert!(events() - before < 10, "{} events for 50 frames", events() - before);
     assert!(port.counters().rx[0].calls_suppressed.get() >= 40);
 
     port.set_guest_poll_ns(Some(1));
     port.interface().set_hold_ns_max(None, LONG_NS);
     eventually("what is held is due", || {
-        // Unless the worker is behind with all that fit in.
+        // Unless the worker is too slow for all frames to fit in.
         one.send(0, &frame(1, 2, &[99]));
         while two.receive(0).is_some() {}
         events() > before
     });
     port.set_guest_poll_ns(None);
-    // It takes all that it was sent, and asks for an event at the next frame.
+    // It takes all frames, and asks for an event at the next one.
     all_is_answered(&mut one);
     while two.receive(0).is_some() {}
     let before = events();

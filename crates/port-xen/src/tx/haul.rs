@@ -1,7 +1,8 @@
-//! A batch of grants: the packets of one burst of a transmit queue, and who brings their bytes. Only the burst's
-//! worker uses it, without the queue's lock.
+//! A batch of grants: the packets of one burst of a transmit queue, and the copies of their bytes.
+//! Only the burst's worker uses it, without the queue's lock.
 //!
-//! If most of a queue's last burst was fetched, the next burst brings whole packets at once, which saves one call.
+//! If most of a queue's last burst was fetched, the next burst brings whole packets at once, which
+//! saves one call.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -19,7 +20,7 @@ use weir_xen::{CopySegment, CopyStatus, Grant, GrantRef};
 
 use super::pool::{Place, Pool};
 
-/// A request with data, and the buffer that has them now.
+/// A request with data, and its buffer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Buffered {
     pub(super) slot: TxSlot,
@@ -28,13 +29,13 @@ pub(super) struct Buffered {
 
 /// A packet of a burst.
 pub(super) struct Hauled {
-    /// Its ring's name for it.
+    /// The ring's name for the packet.
     pub(super) token: u64,
     packet: TxPacket,
-    /// Its requests, of those of the haul: the first, and the one after the last.
+    /// Range of its requests among the haul's: the first, and one past the last.
     requests: (usize, usize),
     arrived_ns: u64,
-    /// What the guest is to be answered, unless it waits for a receiver.
+    /// Status of the answer, unless the packet waits for a receiver.
     pub(super) status: Cell<Status>,
 }
 
@@ -42,16 +43,16 @@ pub(super) struct Hauled {
 pub(crate) struct Haul {
     pool: Arc<Pool>,
     hauled: RefCell<Packets>,
-    /// Whole packets are brought at once.
+    /// Whole packets are copied at once.
     whole: Cell<bool>,
-    /// Their bytes are there, or were to be brought before: they wait no longer than for their receivers.
+    /// The bytes are present or were requested before: the packets wait only for their receivers.
     waited: Cell<bool>,
-    /// Bytes beyond fronts: those there were, those that were fetched later, and those that other Xen guests got
-    /// or, had they not been here, would have got from page to page.
+    /// Bytes beyond fronts: the total, those fetched later, and those that other Xen guests got
+    /// from page to page, or would have got if the bytes had not been here.
     taken: Cell<u64>,
     fetched: Cell<u64>,
     passed: Cell<u64>,
-    /// Buffers whose grants were found bad when another guest was to have the data.
+    /// Buffers whose grants were found bad when another guest was to get the data.
     bad: RefCell<Vec<u16>>,
     room: RefCell<Room>,
 }
@@ -69,18 +70,18 @@ impl Packets {
     }
 }
 
-/// Room that is kept between bursts.
+/// Memory that is kept between bursts.
 #[derive(Default)]
 struct Room {
     copies: Vec<CopySegment<'static>>,
-    /// Of each copy the buffer, and the number of its packet or frame.
+    /// Buffer of each copy, and the number of its packet or frame.
     owners: Vec<(u16, u8)>,
 }
 
-/// An empty vector with the room of `used`, for copies of another burst.
+/// Returns an empty vector with the memory of `used`, for copies of another burst.
 pub(crate) fn emptied<'b>(mut used: Vec<CopySegment<'_>>) -> Vec<CopySegment<'b>> {
     used.clear();
-    // Source and target have one layout: collecting in place keeps the allocation.
+    // Source and target have one layout, so collecting in place keeps the allocation.
     used.into_iter()
         .map(|_| -> CopySegment<'b> { unreachable!("the vector was cleared") })
         .collect()
@@ -101,8 +102,8 @@ impl Haul {
         }
     }
 
-    /// Begins anew, with nothing in it. `whole`: whole packets are to be brought at once. `waited`: nothing is to be
-    /// brought, since its packets wait in their buffers.
+    /// Begins an empty batch. `whole`: copies whole packets at once. `waited`: copies nothing,
+    /// since the packets wait in their buffers.
     pub(super) fn begin(&mut self, whole: bool, waited: bool) {
         let Packets { packets, requests } = self.hauled.get_mut();
         packets.clear();
@@ -131,7 +132,7 @@ impl Haul {
         hauled.packets.push(Hauled { token, packet, requests, arrived_ns, status });
     }
 
-    /// Its packets, each with whether one of its buffers was found to be to blame.
+    /// Visits the packets, each with whether one of its buffers was found bad.
     pub(super) fn each(&self, mut each: impl FnMut(&Hauled, bool)) {
         let (hauled, bad) = (self.hauled.borrow(), self.bad.borrow());
         for packet in &hauled.packets {
@@ -140,7 +141,8 @@ impl Haul {
         }
     }
 
-    /// Brings what weir looks at of each packet into its buffers, by one copy for all; unless it was brought before.
+    /// Copies the part of each packet that weir looks at into its buffers, by one call for all,
+    /// unless that happened before.
     pub(super) fn bring(&self) {
         if self.waited.get() {
             return;
@@ -184,7 +186,7 @@ impl Haul {
         self.room.replace(room);
     }
 
-    /// Adds its packets to `burst`; those that can't be frames are dropped.
+    /// Adds the packets to `burst`, and drops those that cannot be frames.
     pub(super) fn add_to<'h>(&'h self, burst: &mut Burst<'h>, counters: &PortCounters) {
         let hauled = self.hauled.borrow();
         let mut away = 0;
@@ -202,12 +204,12 @@ impl Haul {
             }
         }
         if away != 0 || self.whole.get() {
-            // Without a frame that is away, too: it is to be seen who gets them.
+            // Even if every frame's payload is here: the burst must learn who gets the frames.
             burst.leave_with(self, away);
         }
     }
 
-    /// Says by which bit it is known to the burst, if its payload is not there; 0 if it is.
+    /// Adds a packet. Returns its bit in the burst if its payload is not here, else 0.
     fn add<'h>(
         &'h self,
         packet: &Hauled,
@@ -231,21 +233,21 @@ impl Haul {
             len: packet.packet.len + VnetHdr::LEN as u32,
             pieces: Pieces::Among(first as u32, burst.pieces.len() as u32),
         };
-        // What is wrong with a header was said by the guest, but put into words by weir: never fatal.
+        // The guest caused the fault of a header that weir wrote: never fatal.
         let refused = |error: FrameError| error.drop_reason().unwrap_or(DropReason::GsoHeaders);
         burst.add(chain, VnetHdr::LEN, packet.arrived_ns).map_err(refused)?;
         let is_away = |at: &Buffered| pool.place(at.buffer).is_some_and(|place| !place.here);
         Ok(u64::from(requests.iter().any(is_away)) << (burst.frames().len() - 1))
     }
 
-    /// Whether whole packets are to be brought at once, by what became of this burst.
+    /// Decides from this burst's fate whether the next burst should copy whole packets at once.
     pub(super) fn is_to_be_whole(&self) -> bool {
         let [taken, fetched, passed] = [&self.taken, &self.fetched, &self.passed].map(Cell::get);
         if self.whole.get() { passed * 2 <= taken } else { fetched * 2 > taken }
     }
 
-    /// In which buffer of its pool the bytes of `slice` are to be, and where they are now; `None` for bytes
-    /// that are here, or that the pool does not know.
+    /// Returns the buffer and the grant of the bytes of `slice`; `None` for bytes that are here, or
+    /// unknown to the pool.
     #[inline]
     pub(crate) fn grant_of(&self, slice: &Slice<'_>) -> Option<(u16, Grant)> {
         let (buffer, Place { grant, here }) = self.pool.place_of(slice)?;
@@ -253,13 +255,13 @@ impl Haul {
         (!here).then_some((buffer, grant))
     }
 
-    /// Whether bytes of `slice` are another guest's still.
+    /// Returns whether bytes of `slice` are still in another guest's pages.
     pub(crate) fn is_away(&self, slice: &Slice<'_>) -> bool {
         self.pool.place_of(slice).is_some_and(|(_, place)| !place.here)
     }
 
-    /// Which of these buffers' grants are to blame for copies to another guest that failed: those that weir can't
-    /// read either.
+    /// Finds the bad grants among these buffers after copies to another guest failed: those that
+    /// weir cannot read either.
     #[cold]
     pub(crate) fn blame(&self, buffers: impl Iterator<Item = u16>) {
         let mut room = self.room.take();
@@ -284,7 +286,7 @@ impl Haul {
         self.room.replace(room);
     }
 
-    /// Whether the buffer was found to be to blame.
+    /// Returns whether the buffer was found bad.
     pub(crate) fn is_bad(&self, buffer: u16) -> bool {
         self.bad.borrow().contains(&buffer)
     }
@@ -331,7 +333,7 @@ impl fmt::Debug for Haul {
     }
 }
 
-/// The virtio-net header that a packet would have had; its front is gathered if that needs it.
+/// Builds the virtio-net header for a packet. Gathers its front if needed.
 fn vnet_hdr(packet: &TxPacket, requests: &[Buffered], pool: &Pool) -> Result<VnetHdr, DropReason> {
     if !packet.csum_blank && packet.gso.is_none() {
         return Ok(VnetHdr::default());

@@ -1,8 +1,9 @@
 //! weir's memory for guests' packets: a buffer for each unanswered request.
 //!
-//! Only the front of a packet is brought there at once. The pool knows where the rest is: another Xen guest gets it
-//! copied from there; for all other receivers it is fetched ([`weir_engine::remote`]). Several bursts may be under
-//! way, each with its own [batch of grants](super::haul).
+//! Only the front of a packet is copied there at once. The pool knows the place of the rest.
+//! Another Xen guest gets the rest straight from there; for other receivers weir fetches it
+//! ([`weir_engine::remote`]). Several bursts may be under way, each with its own [batch of
+//! grants](super::haul).
 
 use std::fmt;
 use std::io;
@@ -15,31 +16,34 @@ use weir_xen::{Grant, GrantRef};
 
 use crate::link::Link;
 
-/// Bytes from one virtio-net header to the next; the last of them take what is read to see whether it can be.
+/// Distance of virtio-net headers (bytes). The last bytes take the test reads that show whether a
+/// grant is readable.
 const HEADER_STRIDE: usize = 16;
 const _: () = assert!(VnetHdr::LEN < HEADER_STRIDE);
 
 /// Buffers of one transmit queue.
 pub(super) struct Pool {
     pub(super) link: Link,
-    /// A page for the data of each request, which has at most one: a copy into it is one operation of Xen. The
-    /// virtio-net headers that bursts have before a frame are behind them all.
+    /// A page for the data of each request, which has at most one, so that a copy into it is one
+    /// operation of Xen. The virtio-net headers that bursts put before a frame lie behind all
+    /// pages.
     pages: MappedPages,
-    /// Where the data of each buffer are. A buffer is of one burst at a time, and gets to the next one under the
-    /// queue's lock.
+    /// Place of each buffer's data. A buffer belongs to one burst at a time, and passes to the next
+    /// one under the queue's lock.
     places: Box<[AtomicU64]>,
 }
 
-/// Where the data of a buffer came from, or are.
+/// Place of a buffer's data.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) grant: Grant,
-    /// All of them are in the buffer.
+    /// All data are in the buffer.
     pub(super) here: bool,
 }
 
 impl Pool {
-    /// So many buffers, of which memory is used only for those that were in use at one time.
+    /// Makes a pool of `buffers` buffers. It uses memory only for buffers that were in use at one
+    /// time.
     pub(super) fn new(link: Link, buffers: u16) -> io::Result<Self> {
         let buffers = usize::from(buffers);
         let pages = MappedPages::new(buffers * (XEN_PAGE_LEN + HEADER_STRIDE))?;
@@ -47,31 +51,32 @@ impl Pool {
         Ok(Self { link, pages, places })
     }
 
-    /// The data of a buffer: `len` bytes, at most a page.
+    /// Returns the data of a buffer: `len` bytes, at most a page.
     #[inline]
     pub(super) fn data(&self, buffer: u16, len: u16) -> Option<Slice<'_>> {
         self.pages.slice(usize::from(buffer) * XEN_PAGE_LEN, usize::from(len).min(XEN_PAGE_LEN))
     }
 
-    /// The virtio-net header of a packet whose data begin in a buffer, and what is behind it.
+    /// Returns the virtio-net header of a packet whose data begin in a buffer, and the bytes behind
+    /// it.
     #[inline]
     fn header(&self, buffer: u16) -> Option<Slice<'_>> {
         let headers = self.places.len() * XEN_PAGE_LEN;
         self.pages.slice(headers + usize::from(buffer) * HEADER_STRIDE, HEADER_STRIDE)
     }
 
-    /// The virtio-net header of a packet whose data begin in a buffer.
+    /// Returns the virtio-net header of a packet whose data begin in a buffer.
     #[inline]
     pub(super) fn vnet_hdr(&self, buffer: u16) -> Option<Slice<'_>> {
         self.header(buffer).map(|header| header.first(VnetHdr::LEN))
     }
 
-    /// A byte of a buffer's that nobody reads.
+    /// Returns a byte of a buffer that nobody reads.
     pub(super) fn scrap(&self, buffer: u16) -> Option<Slice<'_>> {
         self.header(buffer).map(|header| header.skip(HEADER_STRIDE - 1))
     }
 
-    /// The data of a buffer are there.
+    /// Notes the place of a buffer's data.
     #[inline]
     pub(super) fn note(&self, buffer: u16, Place { grant, here }: Place) {
         if let Some(place) = self.places.get(usize::from(buffer)) {
@@ -80,14 +85,14 @@ impl Pool {
         }
     }
 
-    /// The data of a buffer are in it now.
+    /// Notes that a buffer's data are in it now.
     pub(super) fn note_here(&self, buffer: u16) {
         if let Some(place) = self.places.get(usize::from(buffer)) {
             place.fetch_or(HERE, Ordering::Relaxed);
         }
     }
 
-    /// Where the data of a buffer are.
+    /// Returns the place of a buffer's data.
     #[inline]
     pub(super) fn place(&self, buffer: u16) -> Option<Place> {
         let bits = self.places.get(usize::from(buffer))?.load(Ordering::Relaxed);
@@ -96,7 +101,7 @@ impl Pool {
         Some(Place { grant, here: bits & HERE != 0 })
     }
 
-    /// The place of the first byte of a slice, and its buffer; `None` for bytes that are in none.
+    /// Returns the buffer and place of a slice's first byte; `None` for bytes in no buffer.
     #[inline]
     pub(super) fn place_of(&self, slice: &Slice<'_>) -> Option<(u16, Place)> {
         let at = slice.address().checked_sub(self.pages.address())?;
@@ -106,7 +111,7 @@ impl Pool {
     }
 }
 
-/// In a place's word, which has the reference in its first 32 bits and the offset in 16 more: the data are here.
+/// Bit of a place's word, behind 32 bits of reference and 16 of offset: the data are here.
 const HERE: u64 = 1 << 48;
 
 impl fmt::Debug for Pool {

@@ -1,4 +1,4 @@
-//! A transmit ring in service: its packets under way, in their order, and who has their buffers.
+//! A transmit ring in service: its packets under way, in order, and the owners of their buffers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,11 +15,11 @@ use super::pool::Pool;
 use crate::link::Link;
 use crate::multicast::Groups;
 
-/// A packet that was taken and is not answered.
+/// A packet that was taken and not answered yet.
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     packet: TxPacket,
-    /// Its requests with data: the first of them, of all that the ring ever had, and how many.
+    /// Its requests with data: the number of the first since the ring's beginning, and how many.
     from: u64,
     slots: usize,
     state: State,
@@ -27,9 +27,9 @@ struct Flight {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// A burst has it, or it waits in its buffers for a receiver that was full.
+    /// In a burst, or waiting in its buffers for a full receiver.
     UnderWay,
-    /// To be answered, when all before it are.
+    /// To be answered once all earlier packets are.
     Done(Status),
 }
 
@@ -37,25 +37,26 @@ pub(crate) struct TxRing {
     pub(super) back: TxBack,
     pub(crate) link: Link,
     pool: Arc<Pool>,
-    /// Buffers without a request. The last one freed is used first: its memory is still in the CPU's cache.
+    /// Buffers without a request. The last one freed is used first, since its memory is still in
+    /// the CPU's cache.
     free: Vec<u16>,
-    /// In the order of the ring.
+    /// Packets under way, in the order of the ring.
     flights: VecDeque<Flight>,
-    /// Name of the first of them: those after it count on.
+    /// Name of the first flight; the next ones count on from it.
     first: u64,
-    /// The requests of all flights, one after the other, and how many there were before.
+    /// The requests of all flights in order, and the number of earlier ones.
     buffers: VecDeque<Buffered>,
     answered: u64,
-    /// Whole packets are brought at once.
+    /// Whole packets are copied at once.
     fetches_all: bool,
-    /// Room for bursts: for as many as there were under way at a time.
+    /// Memory for bursts: one for each concurrent burst.
     hauls: Vec<Haul>,
-    /// Room for the requests of one packet.
+    /// Memory for the requests of one packet.
     slots: Vec<TxSlot>,
 }
 
 impl TxRing {
-    /// A ring with nothing under way.
+    /// Returns a ring with nothing under way.
     ///
     /// # Errors
     /// There is no memory for the buffers.
@@ -76,7 +77,7 @@ impl TxRing {
         })
     }
 
-    /// Room for a burst, of new packets or of some that `waited`.
+    /// Returns memory for a burst, of new packets or of some that `waited`.
     pub(super) fn haul(&mut self, waited: bool) -> Haul {
         let mut haul = self.hauls.pop().unwrap_or_else(|| Haul::new(Arc::clone(&self.pool)));
         haul.begin(self.fetches_all && !waited, waited);
@@ -97,8 +98,8 @@ impl TxRing {
         Ok(self.back.ring().final_check()? > 0)
     }
 
-    /// New packets of the ring, `frames_max` at most, into `haul`. Says how many requests' worth of packets that was,
-    /// with those that are none.
+    /// Takes up to `frames_max` new packets of the ring into `haul`. Returns how many it took,
+    /// including invalid packets and changes of groups.
     pub(super) fn take_new(
         &mut self,
         haul: &Haul,
@@ -121,7 +122,7 @@ impl TxRing {
                     let requests = self.buffers.range(self.buffers.len() - slots..);
                     haul.push(token, packet, requests, now_ns);
                 }
-                // What is answered without being a frame: in its turn, like all others.
+                // Answered without becoming a frame, in its turn.
                 Some(weir_netif::Taken::Multicast(change)) => {
                     let status = groups.change(change.address, change.add);
                     self.note(change.packet, State::Done(status));
@@ -136,10 +137,10 @@ impl TxRing {
         Ok(taken)
     }
 
-    /// Notes a packet whose requests are in `slots`, and says how many these are.
+    /// Notes a packet whose requests are in `slots`. Returns the number of requests.
     fn note(&mut self, packet: TxPacket, state: State) -> usize {
         let before = self.buffers.len();
-        // As many buffers as the ring has entries: there is one for each request.
+        // There are as many buffers as ring entries, hence one for each request.
         let buffers = self.slots.iter().map_while(|slot| {
             let buffer = self.free.pop()?;
             Some(Buffered { slot: *slot, buffer })
@@ -150,7 +151,7 @@ impl TxRing {
         slots
     }
 
-    /// A packet that waited, into `haul`.
+    /// Takes a packet that waited into `haul`.
     pub(super) fn take_again(&mut self, haul: &Haul, token: u64, arrived_ns: u64) {
         let answered = self.answered;
         let Some(&mut Flight { packet, from, slots, .. }) = self.flight(token) else { return };
@@ -158,8 +159,9 @@ impl TxRing {
         haul.push(token, packet, self.buffers.range(first..first + slots), arrived_ns);
     }
 
-    /// Notes what of a burst waits and what could not be copied later, answers what is done up to the first that
-    /// is not, and says how many responses the guest can see more than before.
+    /// Notes the packets of a burst that wait and those whose later copy failed. Answers finished
+    /// packets up to the first unfinished one. Returns the number of responses that become visible
+    /// to the guest.
     pub(super) fn settle(
         &mut self,
         haul: &Haul,
@@ -186,19 +188,19 @@ impl TxRing {
         self.flights.get_mut(usize::try_from(nth).ok()?)
     }
 
-    /// Says what became of a packet.
+    /// Sets the state of a packet.
     fn set(&mut self, token: u64, state: State) {
         if let Some(flight) = self.flight(token) {
             flight.state = state;
         }
     }
 
-    /// A packet that waited does so no more: it is to be answered so.
+    /// Ends the wait of a packet, with the status for its answer.
     pub(super) fn release(&mut self, token: u64, status: Status) {
         self.set(token, State::Done(status));
     }
 
-    /// Drops packets whose grants did not last until their payload was wanted.
+    /// Drops packets whose grants became invalid before their payload was fetched.
     fn settle_failed(&mut self, haul: &Haul, burst: &Burst<'_>, counters: &PortCounters) {
         let mut failed = 0;
         let lost = burst.lost();
@@ -218,7 +220,8 @@ impl TxRing {
         counters.dropped(DropReason::CopyFailed, failed);
     }
 
-    /// Answers what is done up to the first that is not. Says how many responses the guest can see more than before.
+    /// Answers finished packets up to the first unfinished one. Returns the number of responses
+    /// that become visible to the guest.
     pub(super) fn answer(&mut self) -> u32 {
         while let Some(Flight { packet, slots, state: State::Done(status), .. }) =
             self.flights.front().copied()
@@ -264,7 +267,7 @@ impl TransmitRing for TxRing {
     }
 }
 
-/// The counter for a packet that its requests do not describe.
+/// Returns the drop counter for a packet that contradicts its requests.
 fn refused(error: &PacketError) -> DropReason {
     match error {
         PacketError::FirstSlotShort { .. } => DropReason::FrameTooShort,
