@@ -1,11 +1,12 @@
-//! Virtual time: what happens when.
+//! Virtual time and its events.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 /// Events by time (ns); events of one time in the order in which they were added.
 ///
-/// Events cannot be cancelled. A caller that may change its mind numbers its events and ignores outdated ones.
+/// Events cannot be cancelled. A caller that needs to cancel numbers its events and ignores
+/// outdated ones.
 #[derive(Debug)]
 pub struct Calendar<E> {
     now_ns: u64,
@@ -27,7 +28,7 @@ impl<E> Entry<E> {
     }
 }
 
-/// The earliest is the greatest: [`BinaryHeap`] gives that first.
+/// Reverses the order, since [`BinaryHeap`] returns the greatest first.
 impl<E> Ord for Entry<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
@@ -55,34 +56,36 @@ impl<E> Default for Calendar<E> {
 }
 
 impl<E> Calendar<E> {
-    /// The time of the event that is happening (ns).
+    /// Returns the time of the present event (ns).
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Events that have happened.
+    /// Returns the number of events so far.
     pub fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// Lets `event` happen at `at_ns`; now, if that is past.
+    /// Schedules `event` at `at_ns`, or now if that is past.
     pub fn at(&mut self, at_ns: u64, event: impl Into<E>) {
         self.made += 1;
         let at_ns = at_ns.max(self.now_ns);
         self.heap.push(Entry { at_ns, number: self.made, event: event.into() });
     }
 
-    /// Lets `event` happen `ns` from now.
+    /// Schedules `event` in `ns`.
     pub fn after(&mut self, ns: u64, event: impl Into<E>) {
         self.at(self.now_ns.saturating_add(ns), event);
     }
 
-    /// The clock jumps forward: what was due in these `ns` happens now, late, in its order.
+    /// Lets the clock jump forward: events that were due in these `ns` happen now, late, in their
+    /// order.
     pub fn jump(&mut self, ns: u64) {
         self.now_ns = self.now_ns.saturating_add(ns);
     }
 
-    /// Continues to the next event up to `until_ns`. `None`: there is none, and the time is `until_ns`.
+    /// Continues to the next event up to `until_ns`. Returns `None` if there is none; the time is
+    /// then `until_ns`.
     pub fn next(&mut self, until_ns: u64) -> Option<E> {
         if self.heap.peek().is_none_or(|entry| entry.at_ns > until_ns) {
             self.now_ns = self.now_ns.max(until_ns);
@@ -107,7 +110,7 @@ mod tests {
         }
         let order: Vec<u32> = std::iter::from_fn(|| calendar.next(4)).collect();
         assert_eq!((order, calendar.now_ns()), (vec![5, 2, 4], 4));
-        // What is put into the past happens now, after what was there.
+        // An event in the past happens now, after the events of this time.
         calendar.at(1, 6u32);
         let order: Vec<u32> = std::iter::from_fn(|| calendar.next(10)).collect();
         assert_eq!((order, calendar.now_ns(), calendar.passed()), (vec![6, 1, 3], 10, 6));

@@ -20,45 +20,45 @@ use crate::topology::{CpuId, CpuSet, Distance, Topology};
 /// A thread.
 pub type ThreadId = usize;
 
-/// Work is kept in thousandths of a ns, so that a CPU's speed is a whole number of them each ns.
+/// Work is counted in thousandths of a ns, so that a CPU does a whole number of them each ns.
 const FULL_SPEED: u64 = 1_000;
-/// The weight at which virtual time passes as real time (Linux: `NICE_0_LOAD`).
+/// Weight of a fair thread whose virtual time passes like real time (Linux: `NICE_0_LOAD`).
 pub const WEIGHT_USUAL: u32 = 1_024;
 
-/// Who comes first.
+/// Scheduling class of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Not preempted but by a higher priority.
+    /// Preempted only by a higher priority.
     Realtime {
-        /// The higher, the sooner.
+        /// Priority; the higher one runs first.
         priority: u8,
     },
-    /// A share of what the real-time class leaves.
+    /// A share of the time that the real-time class leaves.
     Fair {
         /// Relative to [`WEIGHT_USUAL`]; at least 1.
         weight: u32,
     },
 }
 
-/// How CPUs and their scheduler behave.
+/// Parameters of CPUs and their scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduling {
-    /// Longest time (ns) that a fair thread runs while another waits.
+    /// Longest run of a fair thread while another waits (ns).
     pub slice_ns: u64,
-    /// So much virtual time (ns) behind, a fair thread that wakes up preempts another.
+    /// Lag in virtual time from which on a woken fair thread preempts another (ns).
     pub granularity_ns: u64,
-    /// Taking up another thread (ns).
+    /// Cost of a context switch (ns).
     pub switch_ns: u64,
-    /// For a thread that last ran behind another cache of the same socket (ns).
+    /// Cost for a thread that last ran behind another cache of the same socket (ns).
     pub llc_refill_ns: u64,
-    /// For a thread that last ran on another socket (ns).
+    /// Cost for a thread that last ran on another socket (ns).
     pub socket_refill_ns: u64,
-    /// Speed of a CPU whose sibling works, of 1000.
+    /// Speed of a CPU whose sibling works (per mille).
     pub smt_permille: u32,
 }
 
 impl Scheduling {
-    /// A scheduler that costs nothing, with slices of so many ns.
+    /// Returns a scheduler without costs, with slices of `slice_ns`.
     pub const fn ideal(slice_ns: u64) -> Self {
         Self {
             slice_ns,
@@ -71,14 +71,14 @@ impl Scheduling {
     }
 }
 
-/// What happens to CPUs and threads.
+/// An event of CPUs and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A thread has woken up.
     Runnable(ThreadId),
-    /// A CPU has done its thread's work, if it is still at that run.
+    /// A CPU has done its thread's work, if the run number still matches.
     Done(CpuId, u64),
-    /// A time slice is over, if the CPU is still at that turn.
+    /// A time slice is over, if the turn number still matches.
     Slice(CpuId, u64),
 }
 
@@ -99,18 +99,18 @@ struct Thread {
     work: u64,
     /// Virtual run time (ns).
     virtual_ns: u64,
-    /// Its place among those that are ready.
+    /// Position among ready threads.
     key: Key,
     last: Option<CpuId>,
     busy_ns: u64,
-    /// It runs in whatever context it finds (an interrupt handler): nobody has to switch for it.
+    /// An interrupt handler: it runs in any context, without a switch.
     handler: bool,
 }
 
-/// The rank of all fair threads, behind those of every priority.
+/// Rank of all fair threads, behind every priority.
 const FAIR_RANK: u16 = u8::MAX as u16 + 1;
 
-/// Order of those that are ready: class, then virtual time, then who came first.
+/// Order of ready threads: class, then virtual time, then arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     rank: u16,
@@ -121,21 +121,21 @@ struct Key {
 #[derive(Clone, Debug, Default)]
 struct Cpu {
     running: Option<ThreadId>,
-    /// Who had it last.
+    /// Last thread on this CPU.
     last: Option<ThreadId>,
-    /// Up to when its thread's work is counted (ns).
+    /// Time up to which the thread's work is counted (ns).
     since_ns: u64,
-    /// Which estimate of the end of its work is the right one.
+    /// Number of the valid estimate of the work's end.
     run: u64,
     turn: u64,
-    /// The slice is over, and nobody was waiting then.
+    /// The slice ended while nobody was waiting.
     overdue: bool,
-    /// Up to when the slice is (ns).
+    /// End of the slice (ns).
     slice_until_ns: u64,
-    /// Since when nobody has had it, and for how long nobody had before somebody did (ns).
+    /// Beginning of the present idle time, and length of the previous one (ns).
     idle_from_ns: u64,
     idle_ns: u64,
-    /// Whom the handler that runs has interrupted, and up to when the slice of that is (ns).
+    /// The thread that the running handler interrupted, and the end of its slice (ns).
     interrupted: Option<(ThreadId, u64)>,
 }
 
@@ -148,19 +148,19 @@ pub struct Cpus {
     threads: Vec<Thread>,
     ready: BTreeSet<(Key, ThreadId)>,
     made_ready: u64,
-    /// Chooses among idle CPUs, where caches do not.
+    /// Random choice among idle CPUs, if caches are ignored.
     blind: Option<Random>,
 }
 
 impl Cpus {
-    /// A host's CPUs, idle. `topology` has been checked: it has some.
+    /// Returns a host's CPUs, idle. `topology` must have been checked to have some.
     pub fn new(topology: Topology, scheduling: Scheduling) -> Self {
         let cpus = vec![Cpu::default(); topology.cpus().unwrap_or(1)];
         let (threads, ready) = (Vec::new(), BTreeSet::new());
         Self { topology, scheduling, cpus, threads, ready, made_ready: 0, blind: None }
     }
 
-    /// Makes a thread, blocked, that may run on the CPUs `allowed`: any, where that is empty.
+    /// Makes a blocked thread that may run on the CPUs `allowed`; on any CPU if that is empty.
     pub fn spawn(&mut self, class: Class, allowed: &[CpuId]) -> ThreadId {
         let every: Vec<CpuId> = (0..self.cpus.len()).collect();
         let allowed = if allowed.is_empty() { &every } else { allowed };
@@ -178,7 +178,8 @@ impl Cpus {
         self.threads.len() - 1
     }
 
-    /// Wakes a blocked thread up for `work_ns` at full speed; it is ready in `latency_ns`.
+    /// Wakes a blocked thread with `work_ns` of work at full speed. The thread is ready after
+    /// `latency_ns`.
     pub fn wake<E: From<Event>>(
         &mut self,
         calendar: &mut Calendar<E>,
@@ -196,8 +197,8 @@ impl Cpus {
         }
     }
 
-    /// Lets an event happen. Says whose work is done by it: who drives the thread lets it
-    /// [go on](Self::go_on) or [block](Self::block) before anything else happens.
+    /// Handles an event. Returns the thread whose work is done by it. The caller must let that
+    /// thread [go on](Self::go_on) or [block](Self::block) before any other event.
     pub fn happen<E: From<Event>>(
         &mut self,
         calendar: &mut Calendar<E>,
@@ -222,7 +223,7 @@ impl Cpus {
         None
     }
 
-    /// A thread whose work is done has more (ns at full speed).
+    /// Gives more work (ns at full speed) to a thread whose work is done.
     pub fn go_on<E: From<Event>>(
         &mut self,
         calendar: &mut Calendar<E>,
@@ -235,7 +236,7 @@ impl Cpus {
         }
     }
 
-    /// A thread whose work is done leaves its CPU.
+    /// Blocks a thread whose work is done.
     pub fn block<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, thread: ThreadId) {
         let Thread { state, key, .. } = &mut self.threads[thread];
         match std::mem::replace(state, State::Blocked) {
@@ -243,7 +244,7 @@ impl Cpus {
                 self.free(cpu);
                 self.take_up(calendar, cpu);
             }
-            // Whom it woke up just now has taken its CPU already.
+            // A thread that it has just woken has already taken its CPU.
             State::Ready => {
                 self.ready.remove(&(*key, thread));
             }
@@ -251,7 +252,7 @@ impl Cpus {
         }
     }
 
-    /// Leaves a thread with no more than `work_ns` of its work.
+    /// Limits a thread's remaining work to `work_ns`.
     pub fn cut<E: From<Event>>(
         &mut self,
         calendar: &mut Calendar<E>,
@@ -269,12 +270,12 @@ impl Cpus {
         }
     }
 
-    /// The CPU that a thread runs on, or ran on last.
+    /// Returns the CPU on which a thread runs or last ran.
     pub fn last_cpu(&self, thread: ThreadId) -> Option<CpuId> {
         self.threads[thread].last
     }
 
-    /// CPU time that a thread has had by `now_ns` (ns), what a sibling took of it included.
+    /// Returns a thread's CPU time up to `now_ns` (ns), including the time lost to a sibling.
     pub fn busy_ns(&self, now_ns: u64, thread: ThreadId) -> u64 {
         let Thread { state, busy_ns, .. } = self.threads[thread];
         match state {
@@ -283,17 +284,17 @@ impl Cpus {
         }
     }
 
-    /// Whether a thread has work and no CPU.
+    /// Returns whether a thread has work and no CPU.
     pub fn waits(&self, thread: ThreadId) -> bool {
         self.threads[thread].state == State::Ready
     }
 
-    /// Whether a thread has no work.
+    /// Returns whether a thread has no work.
     pub fn sleeps(&self, thread: ThreadId) -> bool {
         self.threads[thread].state == State::Blocked
     }
 
-    /// How far a thread's last CPU is from another.
+    /// Returns the distance of a thread's last CPU from another.
     pub fn distance(&self, from: Option<CpuId>, to: Option<CpuId>) -> Distance {
         match (from, to) {
             (Some(from), Some(to)) => self.topology.distance(from, to),
@@ -301,7 +302,7 @@ impl Cpus {
         }
     }
 
-    /// A thread has become ready: finds it a CPU, or lets it wait.
+    /// Finds a CPU for a thread that has become ready, or lets it wait.
     fn runnable<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, thread: ThreadId) {
         if let Class::Fair { weight } = self.threads[thread].class {
             self.place(calendar.now_ns(), thread, weight);
@@ -326,8 +327,8 @@ impl Cpus {
         }
     }
 
-    /// Moves a waking fair thread's virtual time near its competitors': a sleep saves up a slice at most, and time
-    /// alone is forgotten.
+    /// Moves a waking fair thread's virtual time near its competitors'. A sleep saves up at most
+    /// one slice, and time without competitors is forgotten.
     fn place(&mut self, now_ns: u64, thread: ThreadId, weight: u32) {
         let allowed = self.threads[thread].allowed;
         let mut spread: Option<(u64, u64)> = None;
@@ -365,7 +366,7 @@ impl Cpus {
         self.ready.insert((*key, thread));
     }
 
-    /// The CPU whose thread has to make room for this one.
+    /// Returns the CPU whose thread must make room for this one.
     fn victim(&mut self, now_ns: u64, thread: ThreadId) -> Option<CpuId> {
         let Thread { key, allowed, .. } = self.threads[thread];
         let mut found: Option<(Key, CpuId)> = None;
@@ -388,18 +389,18 @@ impl Cpus {
         found.map(|(_, cpu)| cpu)
     }
 
-    /// Whether somebody who is ready comes before the CPU's fair thread, whose slice is over.
+    /// Returns whether a ready thread comes before the CPU's fair thread, whose slice is over.
     fn waits_for(&self, cpu: CpuId) -> bool {
         let fair = |thread: ThreadId| matches!(self.threads[thread].class, Class::Fair { .. });
         self.cpus[cpu].running.is_some_and(fair)
             && self.ready.iter().any(|(_, waiting)| self.threads[*waiting].allowed.contains(cpu))
     }
 
-    /// Takes the CPU from its thread, which stays ready. What it has done is counted.
+    /// Takes the CPU from its thread, which stays ready. Its work so far is counted.
     fn put_back(&mut self, cpu: CpuId) {
         let Some(thread) = self.cpus[cpu].running else { return };
         let number = match self.threads[thread].class {
-            // Who was preempted is the first of its priority.
+            // A preempted thread is the first of its priority.
             Class::Realtime { .. } => self.threads[thread].key.number,
             Class::Fair { .. } => {
                 self.made_ready += 1;
@@ -421,7 +422,7 @@ impl Cpus {
         state.turn += 1;
     }
 
-    /// The CPU is free: takes up the first of those who are ready and may run there.
+    /// Gives a free CPU to the first ready thread that may run there.
     fn take_up<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
         let interrupted = self.interrupted(calendar.now_ns(), cpu);
         let may = |(_, thread): &&(Key, ThreadId)| self.threads[*thread].allowed.contains(cpu);
@@ -432,7 +433,7 @@ impl Cpus {
         }
     }
 
-    /// Gives a CPU that is free to a thread, for `slice_ns` if that is fair and others wait.
+    /// Gives a free CPU to a thread. A fair thread gets `slice_ns` if others wait.
     fn start<E: From<Event>>(
         &mut self,
         calendar: &mut Calendar<E>,
@@ -458,7 +459,7 @@ impl Cpus {
         state.last = Some(cpu);
         let fair = matches!(state.class, Class::Fair { .. });
         let of_cpu = &mut self.cpus[cpu];
-        // One that follows another at once finds what that has left.
+        // A thread that directly follows another keeps the idle time before that one.
         if now_ns > of_cpu.idle_from_ns {
             of_cpu.idle_ns = now_ns - of_cpu.idle_from_ns;
         }

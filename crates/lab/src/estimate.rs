@@ -1,20 +1,21 @@
-//! How long a run is going to be, and what its workers have to do, before it starts.
+//! Estimates a run's length and its workers' load before it starts.
 
 use crate::profile::bytes_ns;
 use crate::scenario::{Endpoint, Load, LoadKind, Scenario};
 
-/// Events of one frame on its way, acknowledgement included, with none shared with other frames.
+/// Events of one frame on its way, acknowledgement included, none shared with other frames.
 const EVENTS_PER_FRAME: f64 = 24.0;
 /// Events of a timer: a worker's, a guest's or an uplink's.
 const EVENTS_PER_TIMER: f64 = 6.0;
-/// The shortest time between two timers of one kind that is reckoned with (ns), as workers look on.
+/// Shortest interval of one kind of timer in the estimate (ns), since workers busy-poll.
 const TIMER_NS_MIN: u64 = 20_000;
 
-/// The most events of a plausible run, by its loads, links and timers; `host::run_within` ends one with far more.
+/// Returns the most events of a plausible run, by its loads, links and timers. `host::run_within`
+/// ends a run with far more.
 pub fn events(scenario: &Scenario) -> u64 {
     let ns = (scenario.warm_up_ns.saturating_add(scenario.run_ns)) as f64;
     let mut frames = 0.0;
-    // Streams fill the link that they share, and no more than that.
+    // Streams at most fill the link that they share.
     let mut links = vec![0.0f64; scenario.uplinks.len()];
     for load in &scenario.loads {
         match &load.kind {
@@ -58,7 +59,8 @@ pub fn events(scenario: &Scenario) -> u64 {
     (frames * EVENTS_PER_FRAME + (polls + holds + rivals + ticks) * EVENTS_PER_TIMER) as u64
 }
 
-/// The most frames that a load sends in a ns, by its ends' costs alone, without links and competitors.
+/// Returns the most frames that a load sends in a ns, by its ends' costs alone, without links and
+/// competitors.
 fn forth_per_ns(scenario: &Scenario, load: &Load) -> f64 {
     let costs = scenario.profile;
     match &load.kind {
@@ -75,18 +77,18 @@ fn forth_per_ns(scenario: &Scenario, load: &Load) -> f64 {
     }
 }
 
-/// CPUs of worker time that loads ask for.
+/// CPUs of worker time that the loads need.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
-    /// Datagrams alone, in bursts so long that nothing but their frames costs anything.
+    /// Datagrams alone, in bursts so long that only frames cost time.
     pub least: f64,
-    /// All loads, as fast as their ends can, with a burst, a wake-up and a call for each frame.
+    /// All loads at their ends' full speed, with a burst, a wake-up and a call for each frame.
     pub most: f64,
 }
 
-/// What the loads of a scenario ask of all its workers together, whatever these are.
+/// Returns the load of a scenario on all its workers together, however many there are.
 pub fn work(scenario: &Scenario) -> Work {
-    /// A TCP acknowledgement, about.
+    /// Approximate length of a TCP acknowledgement.
     const ACK_BYTES: u32 = 66;
     let costs = &scenario.profile;
     let around_ns = costs.burst_ns

@@ -1,8 +1,8 @@
-//! How large a fabric under BGP EVPN may be before one of its hosts has too much to do.
+//! Estimates how large a fabric under BGP EVPN may be before one of its hosts is overloaded.
 //!
-//! Hosts are alike, so one is played: what it must remember, what comes to it, and, in virtual time, how long a change
-//! takes on its way through `bgpd`, `zebra` and weir, each of which serves in order. What a route costs was measured in
-//! fabrics of two and three hosts; five hosts were predicted ([`MEASURED`]).
+//! Hosts are alike, so one is played: its memory, its incoming traffic and, in virtual time, the
+//! way of a change through `bgpd`, `zebra` and weir, each of which serves in order. The cost of a
+//! route was measured in fabrics of two and three hosts; five hosts were predicted ([`MEASURED`]).
 
 use std::fmt::Write as _;
 
@@ -13,28 +13,29 @@ use weir_limits::{
 use crate::random::{Distribution, Random, Sampler};
 use crate::stats::Times;
 
-/// What a route takes of a host that hears of it.
+/// Costs of a route at a host that learns it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Processor time (ns) of `bgpd`, `zebra` and weir.
     pub ns: [f64; 3],
-    /// Their memory (bytes).
+    /// Memory of `bgpd`, `zebra` and weir (bytes).
     pub bytes: [f64; 3],
 }
 
-/// By numbers of hosts: `cargo run -p xtask -- bench --only evpn_route`, 10,000 routes, FRR 8.4.4 on an EPYC.
+/// Costs by number of hosts: `cargo run -p xtask -- bench --only evpn_route`, 10,000 routes, FRR
+/// 8.4.4 on an EPYC.
 pub const MEASURED: [(u32, Costs); 3] = [
     (2, Costs { ns: [5_266.0, 12_693.0, 3_575.0], bytes: [1_993.0, 395.0, 138.0] }),
     (3, Costs { ns: [8_422.0, 16_737.0, 4_894.0], bytes: [1_973.0, 446.0, 152.0] }),
     (5, Costs { ns: [5_574.0, 15_738.0, 4_262.0], bytes: [1_972.0, 435.0, 159.0] }),
 ];
 
-/// What does not grow with what there is to do (ns): a single address's way through FRR of two hosts
+/// Constant delay (ns): a single address's way through FRR between two hosts
 /// (`evpn_reachable_frr_ms`).
 const FRR_DELAY_NS: u64 = 62_000_000;
 
 impl Costs {
-    /// The mean of what was measured with two and with three hosts.
+    /// Returns the mean of the costs measured with two and with three hosts.
     pub fn fitted() -> Self {
         let [(_, two), (_, three), _] = MEASURED;
         let mean = |a: [f64; 3], b: [f64; 3]| [0, 1, 2].map(|at: usize| (a[at] + b[at]) / 2.0);
@@ -45,50 +46,50 @@ impl Costs {
 /// A fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Hosts.
+    /// Number of hosts.
     pub hosts: u32,
-    /// Guests on each.
+    /// Number of guests on each host.
     pub guests_per_host: u32,
-    /// Guests of each network, spread over hosts by chance.
+    /// Number of guests in each network, spread over hosts at random.
     pub network: u32,
-    /// How often each guest starts, ends or moves in an hour.
+    /// Starts, ends and moves of each guest per hour.
     pub changes_per_hour: f64,
-    /// Frames for all of its network that each guest sends in a second.
+    /// Frames per second that each guest sends to its whole network.
     pub floods_per_s: f64,
 }
 
-/// What that is for one host.
+/// Load of one host.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Addresses behind other hosts in its forwarding table.
+    /// Addresses behind other hosts in the host's forwarding table.
     pub addresses: f64,
-    /// Other hosts with guests of one of its networks.
+    /// Other hosts with guests of one of the host's networks.
     pub peers: f64,
-    /// The `fdb_entries` that it needs.
+    /// The `fdb_entries` that the host needs.
     pub fdb_entries: f64,
-    /// Memory (bytes) of `bgpd`, `zebra` and weir for all that.
+    /// Memory of `bgpd`, `zebra` and weir for these routes (bytes).
     pub bytes: [f64; 3],
-    /// From its start until it knows all (ns).
+    /// Time from the host's start until it knows every route (ns).
     pub start_ns: u64,
-    /// Changes that come to it in a second.
+    /// Changes that arrive per second.
     pub changes_per_s: f64,
-    /// How long 95 of 100 changes take to get through, at most (ns).
+    /// 95th percentile of a change's time on its way (ns).
     pub change_ns: u64,
-    /// The part of a processor that its busiest program takes for them.
+    /// Share of a processor that the busiest program takes for them.
     pub busiest: f64,
-    /// Frames for all that come to it in a second.
+    /// Flooded frames that arrive per second.
     pub floods_in: f64,
-    /// Copies of its own guests' that it sends in a second.
+    /// Copies of its own guests' floods that the host sends per second.
     pub floods_out: f64,
 }
 
 impl Outcome {
-    /// Whether no network has guests on more hosts than weir takes.
+    /// Returns whether every network has guests on no more hosts than weir takes.
     pub fn has_few_peers(&self) -> bool {
         self.peers <= OVERLAY_PEERS_MAX as f64
     }
 
-    /// Whether weir's forwarding table can be as large.
+    /// Returns whether weir's forwarding table can be large enough.
     pub fn fits(&self) -> bool {
         self.fdb_entries <= FDB_ENTRIES_MAX as f64
     }
@@ -101,7 +102,7 @@ pub fn play(shape: &Shape, costs: &Costs, seed: u64) -> Outcome {
     let size = f64::from(shape.network);
     let guests = hosts * here;
     let all_networks = (guests / size).max(1.0);
-    // Balls and bins: how many different ones are met.
+    // Balls and bins: the expected number of non-empty bins.
     let met = |bins: f64, balls: f64| bins * (1.0 - libm::pow(1.0 - 1.0 / bins, balls));
     let networks = met(all_networks, here);
     let addresses = (networks * size - here).max(0.0);
@@ -110,7 +111,7 @@ pub fn play(shape: &Shape, costs: &Costs, seed: u64) -> Outcome {
     let fdb_entries = (2.0 * addresses).max(16.0 * size).max(FDB_ENTRIES_DEFAULT as f64);
     let [bgpd, zebra, weir] = costs.bytes;
     let mut pipe = Pipe::new(costs);
-    // All of a fabric's routes are sent to each host, which takes those of its networks.
+    // Each host receives all routes of the fabric, and takes those of its networks.
     let taken = (addresses / guests).min(1.0);
     let mut chance = Random::stream(seed, 0);
     let mut start_ns = 0;
@@ -145,14 +146,15 @@ pub fn play(shape: &Shape, costs: &Costs, seed: u64) -> Outcome {
     }
 }
 
-/// Changes that are played.
+/// Number of changes played.
 const CHANGES: u32 = 20_000;
 
-/// Three programs, each of which serves what comes in order. weir takes what is there, up to a batch, and pauses.
+/// Three programs, each of which serves in order. weir takes waiting changes, up to a batch, and
+/// pauses.
 struct Pipe {
     ns: [u64; 3],
     free_ns: [u64; 3],
-    /// When weir's batch under way began, and how many it has.
+    /// Beginning of weir's present batch, and its size.
     batch: (u64, usize),
 }
 
@@ -161,7 +163,8 @@ impl Pipe {
         Self { ns: costs.ns.map(|ns| ns as u64), free_ns: [0; 3], batch: (0, 0) }
     }
 
-    /// A route that comes at a time (ns), and is of one of the host's networks or not; when it is through.
+    /// Passes a route that comes at `at_ns` and may belong to the host's networks. Returns the time
+    /// of its end.
     fn pass(&mut self, at_ns: u64, is_taken: bool) -> u64 {
         let mut at_ns = self.serve(0, at_ns);
         if !is_taken {
@@ -170,7 +173,7 @@ impl Pipe {
         at_ns = self.serve(1, at_ns);
         let (began_ns, taken) = self.batch;
         if at_ns > began_ns || taken == EVPN_BATCH {
-            // The next one, after a pause.
+            // The next batch, after a pause.
             let began_ns = at_ns.max(self.free_ns[2] + EVPN_PAUSE_NS);
             self.free_ns[2] = began_ns;
             self.batch = (began_ns, 0);
@@ -186,12 +189,12 @@ impl Pipe {
     }
 }
 
-/// The fabrics of the page.
+/// The fabrics in the document.
 const SHAPES: [(u32, u32); 5] =
     [(10, 100), (100, 100), (1_000, 100), (10_000, 100), (1_000, 1_000)];
 const NETWORKS: [u32; 3] = [20, 200, 1_000];
 
-/// The table of `docs/guide/fabric-scale.md`.
+/// Returns the table of `docs/guide/fabric-scale.md`.
 pub fn table() -> String {
     let costs = Costs::fitted();
     let mut text = String::from(
@@ -248,13 +251,13 @@ mod tests {
 
     #[test]
     fn many_routes_go_as_fast_as_the_slowest_program_or_weirs_batches() {
-        // As fast as weir: a batch, and a pause.
+        // At weir's speed: a batch, and a pause.
         let mut pipe = Pipe::new(&COSTS);
         let routes = 100 * EVPN_BATCH as u64;
         let last_ns = (0..routes).map(|_| pipe.pass(0, true)).last().unwrap();
         let batches_ns = 100 * (EVPN_PAUSE_NS + EVPN_BATCH as u64 * 3_000);
         assert!(last_ns.abs_diff(batches_ns) < batches_ns / 20, "{last_ns} {batches_ns}");
-        // As fast as zebra, where that is slower.
+        // At zebra's speed, if that is slower.
         let mut pipe = Pipe::new(&Costs { ns: [1_000.0, 100_000.0, 3_000.0], ..COSTS });
         let last_ns = (0..routes).map(|_| pipe.pass(0, true)).last().unwrap();
         assert!(last_ns.abs_diff(routes * 100_000) < routes * 5_000, "{last_ns}");

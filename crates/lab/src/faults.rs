@@ -1,5 +1,5 @@
-//! Faults of a host with their times: plain data beside a [`Scenario`], whose figures are about hosts without
-//! faults.
+//! Faults of a host with their times. They are separate from a [`Scenario`], whose figures are
+//! about hosts without faults.
 //!
 //! [`crate::soak`] draws faults at random; [`crate::host::run_with`] injects them.
 
@@ -10,60 +10,61 @@ use weir_limits::LAB_NS_MAX;
 use crate::scenario::Scenario;
 use crate::topology::CpuId;
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// When it begins (ns of the run).
+    /// Beginning (ns of the run).
     pub at_ns: u64,
-    /// For how long (ns); by how much, for a clock.
+    /// Duration (ns); of a clock's jump, its size.
     pub ns: u64,
-    /// What.
+    /// Kind of the fault.
     pub trouble: Trouble,
 }
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// A guest's vCPU is busy with something that cannot be interrupted: it takes no frames and no calls.
+    /// A guest's vCPU is busy with uninterruptible work: it takes no frames and no calls.
     GuestStalls {
-        /// Which guest.
+        /// Index of the guest.
         guest: usize,
     },
     /// A guest has no memory for buffers: its receive ring runs out of them.
     NoBuffers {
-        /// Which guest.
+        /// Index of the guest.
         guest: usize,
     },
-    /// A guest's agent is gone, and so its poll timer (the manager restores the interface). Only for a guest with a
-    /// timer.
+    /// A guest's agent is gone, and so is its poll timer (the manager restores the interface). Only
+    /// for a guest with a timer.
     AgentLost {
-        /// Which guest.
+        /// Index of the guest.
         guest: usize,
     },
-    /// Something of a higher priority than any worker has the CPU.
+    /// A thread of a higher priority than any worker has the CPU.
     CpuTaken {
-        /// Which CPU.
+        /// The CPU.
         cpu: CpuId,
     },
-    /// The cable is out: frames on their way are lost, and so are those that are sent.
+    /// The cable is out: frames on their way are lost, and so are frames sent meanwhile.
     LinkDown {
-        /// Which uplink.
+        /// Index of the uplink.
         uplink: usize,
     },
-    /// The clock jumps forward, as after a virtual host was stopped: everything due meanwhile is due at once.
+    /// The clock jumps forward, as after a stop of the virtual host: every event due meanwhile is
+    /// due at once.
     ClockJumps,
-    /// The host is suspended. `CLOCK_MONOTONIC`, weir's clock, stands still: nothing of the host is late, but all
-    /// uplinks take so long to come up again.
+    /// The host is suspended. `CLOCK_MONOTONIC`, weir's clock, stands still, so no event of the
+    /// host is late. All uplinks take the fault's duration to come up again.
     Suspend,
 }
 
-/// A fault of something that is not there, or out of bounds.
+/// Error: the fault's target does not exist, or a value is out of bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a fault names nothing that exists, or lasts too long: {0}")]
 pub struct FaultError(pub Fault);
 
 impl Fault {
-    /// Whether it is of something that the scenario has.
+    /// Checks that the scenario has the fault's target.
     pub fn check(&self, scenario: &Scenario) -> Result<(), FaultError> {
         let there = match self.trouble {
             Trouble::GuestStalls { guest }

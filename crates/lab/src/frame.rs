@@ -1,18 +1,18 @@
-//! Frames: a length, a place in a flow, and times.
+//! Frames: a length, a position in a flow, and times.
 
 use crate::topology::CpuId;
 
-/// Which way a load's frame goes.
+/// Direction of a load's frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From the load's `from` to its `to`.
     #[default]
     Forth,
-    /// Back.
+    /// From the load's `to` to its `from`.
     Back,
 }
 
-/// What a frame is to those at its ends.
+/// Meaning of a frame to its ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Content {
     /// A datagram, or a request.
@@ -22,7 +22,7 @@ pub(crate) enum Content {
     Answer(u64),
     /// The TCP segment with this number.
     Segment(u64),
-    /// All TCP segments below this number have come.
+    /// The acknowledgement of all TCP segments below this number.
     Ack(u64),
 }
 
@@ -30,31 +30,31 @@ pub(crate) enum Content {
 pub(crate) struct Frame {
     pub(crate) load: usize,
     pub(crate) way: Way,
-    /// Its number among those that went this way: later ones arrive later.
+    /// Number in this direction: later frames arrive later.
     pub(crate) number: u64,
-    /// Ethernet header to the end of the payload.
+    /// Length from the Ethernet header to the end of the payload (bytes).
     pub(crate) bytes: u32,
     pub(crate) content: Content,
-    /// When its writer wrote it (ns).
+    /// Time of writing (ns).
     pub(crate) sent_ns: u64,
-    /// The earliest time at which it may have reached weir (ns).
+    /// Earliest time at which the frame may have reached weir (ns).
     pub(crate) arrived_ns: u64,
-    /// When it came into its guest's ring (ns).
+    /// Time of arrival in its guest's ring (ns).
     pub(crate) offered_ns: u64,
-    /// It has waited for a receiver that was full.
+    /// Set if the frame has waited for a full receiver.
     pub(crate) parked: bool,
-    /// Who wrote it last; `None` for a device.
+    /// CPU that wrote the frame last; `None` for a device.
     pub(crate) cpu: Option<CpuId>,
 }
 
-/// Why a frame was dropped.
+/// Reason why a frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropReason {
-    /// The sending guest's queue before its full ring was full (Linux: the interface's qdisc).
+    /// The sending guest's queue in front of its full ring was full (Linux: the interface's qdisc).
     SenderQueueFull,
     /// The receiving guest had no buffers, and the frame could not wait.
     RxRingFull,
-    /// The frame waited for buffers as long as frames may.
+    /// The frame waited for buffers for the longest time allowed.
     RxWaitedTooLong,
     /// The queue of an uplink's link to or from the host was full.
     LinkQueueFull,
@@ -65,7 +65,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 6] = [
         Self::SenderQueueFull,
         Self::RxRingFull,
@@ -75,7 +75,7 @@ impl DropReason {
         Self::LinkDown,
     ];
 
-    /// The name in reports.
+    /// Returns the name in reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::SenderQueueFull => "sender_queue_full",

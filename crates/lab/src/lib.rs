@@ -1,12 +1,12 @@
 //! A host in virtual time: CPUs, guests, uplinks and weir's workers, under the policies that ship.
 //!
-//! [`host::run`] plays a [`scenario::Scenario`] with the costs of a [`profile::Profile`] and gives a
-//! [`report::Report`]; the same scenario gives the same report, to the byte, everywhere. What is simulated and
-//! what is not: `docs/design/0018-lab.md`.
+//! [`host::run`] plays a [`scenario::Scenario`] with the costs of a [`profile::Profile`] and gives
+//! a [`report::Report`]; the same scenario gives the same report, to the byte, everywhere.
+//! `docs/design/0018-lab.md` tells which effects are simulated.
 //!
-//! From below: [`calendar`] is time, [`random`] is chance, [`stats`] what is kept; [`cpus`] and [`link`] are
-//! what work and frames wait for (`tests/queueing.rs` holds them against queueing theory); `ring` is
-//! what lies between a guest and weir; [`host`] puts them together.
+//! From below: [`calendar`] is time, [`random`] is chance, [`stats`] holds measurements. Work and
+//! frames wait for [`cpus`] and [`link`] (`tests/queueing.rs` checks them against queueing theory).
+//! `ring` lies between a guest and weir, and [`host`] puts all of them together.
 //!
 //! ```
 //! use weir_lab::cpus::Class;

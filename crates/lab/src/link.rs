@@ -1,17 +1,18 @@
-//! A link: one frame after the other at its rate, a bounded queue before it, a delay behind it.
+//! A link: serves one frame after the other at its rate, with a bounded queue before it and a delay
+//! behind it.
 
 use std::collections::VecDeque;
 
-/// A link of one direction, or anything else that serves what comes in order, one at a time.
+/// A link of one direction, or any other server that serves in order, one item at a time.
 ///
-/// Who drives it lets [`Self::served`] happen at the times that [`Self::send`] and itself name, and
-/// [`Self::arrived`] when what was served has come to the other end.
+/// The caller calls [`Self::served`] at the times that [`Self::send`] and `served` return, and
+/// [`Self::arrived`] when a served item has come to the other end.
 #[derive(Debug)]
 pub struct Link<T> {
-    /// How long a byte takes (ps).
+    /// Time per byte (ps).
     ps_per_byte: u64,
     delay_ns: u64,
-    /// Most items that wait, the one being served not counted.
+    /// Most items that wait, without the one being served.
     queue_max: usize,
     queue: VecDeque<(u64, T)>,
     serving: Option<T>,
@@ -19,8 +20,8 @@ pub struct Link<T> {
 }
 
 impl<T> Link<T> {
-    /// A link of so many bits a second, at least 1. A served item arrives `delay_ns` later. At most `queue_max`
-    /// wait.
+    /// Returns a link of `bits_per_s`, at least 1. A served item arrives `delay_ns` later. At most
+    /// `queue_max` items wait.
     pub fn new(bits_per_s: u64, delay_ns: u64, queue_max: usize) -> Self {
         let ps_per_byte = 8_000_000_000_000 / bits_per_s.max(1);
         let (queue, on_the_way) = (VecDeque::new(), VecDeque::new());
@@ -31,7 +32,8 @@ impl<T> Link<T> {
         bytes.saturating_mul(self.ps_per_byte).saturating_add(500) / 1_000
     }
 
-    /// Sends an item of so many bytes on the wire. Where the link was idle, says when it is served (ns).
+    /// Sends an item of `bytes` on the wire. If the link was idle, returns when the item is served
+    /// (ns).
     ///
     /// # Errors
     /// The item, if the queue is full.
@@ -47,7 +49,8 @@ impl<T> Link<T> {
         Ok(None)
     }
 
-    /// The item under way has left. Says when it arrives, and when the next will be served (ns).
+    /// Ends the present item's service. Returns when it arrives, and when the next item is served
+    /// (ns).
     pub fn served(&mut self, now_ns: u64) -> (u64, Option<u64>) {
         self.on_the_way.extend(self.serving.take());
         let next_ns = self.queue.pop_front().map(|(bytes, item)| {
@@ -57,12 +60,12 @@ impl<T> Link<T> {
         (now_ns.saturating_add(self.delay_ns), next_ns)
     }
 
-    /// The first item on the way has arrived.
+    /// Returns the first item on the way, which has arrived.
     pub fn arrived(&mut self) -> Option<T> {
         self.on_the_way.pop_front()
     }
 
-    /// Items that wait, are served or are on the way.
+    /// Iterates over items that wait, are served or are on the way.
     pub fn items(&self) -> impl Iterator<Item = &T> {
         let waiting = self.queue.iter().map(|(_, item)| item);
         waiting.chain(&self.serving).chain(&self.on_the_way)

@@ -1,58 +1,60 @@
-//! What things cost on one machine.
+//! The costs of one machine.
 
 use crate::cpus::Scheduling;
 
-/// A CPU that was idle for so long is cold (ns): see [`Profile::warm_permille`].
+/// Idle time after which a CPU is cold (ns): see [`Profile::warm_permille`].
 const COLD_NS: u64 = 150_000;
 
-/// The costs of a host and its guests: CPU time at full speed on a CPU at hand, unless stated otherwise.
-/// Calibration measures them; a paper's testbed gives or implies some.
+/// The costs of a host and its guests: CPU time at full speed on a nearby CPU, unless stated
+/// otherwise. Calibration measures them; a paper's testbed gives or implies some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The CPUs and their scheduler.
     pub scheduling: Scheduling,
-    /// From the eventfd write, or the interrupt of a halted vCPU, to the ready thread (ns passed, no CPU time).
+    /// Time from the eventfd write, or the interrupt of a halted vCPU, to the ready thread (ns
+    /// passed, no CPU time).
     pub wakeup_latency_ns: u64,
-    /// The same of one in ten, or more (ns).
+    /// 90th percentile of this time (ns).
     pub wakeup_latency_p90_ns: u64,
-    /// The same, for one in a hundred (ns). If neither percentile exceeds the first, all are equal; otherwise the
-    /// first is the median, and the distribution is exponential between and above.
+    /// 99th percentile of this time (ns). If neither percentile exceeds the first value, the time
+    /// is constant; otherwise the first value is the median, and the distribution is exponential
+    /// between and above.
     pub wakeup_latency_p99_ns: u64,
-    /// From the time a timer is set for to its sleeper being ready (ns passed, no CPU time).
+    /// Time from a timer's end to its ready sleeper (ns passed, no CPU time).
     pub timer_late_ns: u64,
-    /// The same of one in ten, or more (ns), as for wake-ups.
+    /// 90th percentile of this time (ns), as for wake-ups.
     pub timer_late_p90_ns: u64,
-    /// And of one in a hundred (ns).
+    /// 99th percentile of this time (ns).
     pub timer_late_p99_ns: u64,
-    /// The least cost of a sleep on a CPU that was hardly idle, in thousandths of the cost after 150 us and more,
-    /// linear in between. Constant, if 0.
+    /// Least cost of a sleep, on a CPU that was hardly idle, in thousandths of the cost after 150
+    /// us and more; linear in between. 0: constant cost.
     pub warm_permille: u64,
-    /// Interrupts of whatever runs on a CPU, above all the kernel's tick (ns, on average); none, if this or the
-    /// next is 0.
+    /// Mean length of an interrupt of any running thread, above all by the kernel's tick (ns); no
+    /// ticks if this or the next value is 0.
     pub tick_ns: u64,
-    /// The time between two of them on each CPU (ns, on average).
+    /// Mean interval of these interrupts on each CPU (ns).
     pub tick_every_ns: u64,
 
-    /// Worker: going to sleep and coming back, `epoll_wait` included (ns each).
+    /// Worker: a sleep, `epoll_wait` included (ns each).
     pub sleep_ns: u64,
-    /// Worker: going to sleep, where that is not in `sleep_ns` (ns each).
+    /// Worker: the part of going to sleep that is not in `sleep_ns` (ns each).
     pub settle_ns: u64,
     /// Worker: setting a timer for each nap, and before a sleep if no set timer will do (ns each). The same for a
     /// guest that is a thread and sends at a rate.
     pub timer_set_ns: u64,
-    /// Worker: a sleep that a timer ends, more than others (ns each).
+    /// Worker: additional cost of a sleep that a timer ends (ns each).
     pub timer_fired_ns: u64,
-    /// Worker: looking at the epoll set without sleeping (ns each).
+    /// Worker: a look at the epoll set without sleep (ns each).
     pub poll_ns: u64,
     /// Worker: a look at the warm queues (ns each).
     pub look_ns: u64,
     /// Worker: a deadline that has passed (ns each).
     pub deadline_ns: u64,
-    /// Worker: what a burst costs whatever is in it (ns each).
+    /// Worker: a burst, whatever its content (ns each).
     pub burst_ns: u64,
     /// Worker: taking a frame from a guest's ring (ns each).
     pub take_ns: u64,
-    /// Worker: finding out where a frame goes (ns each).
+    /// Worker: the choice of a frame's destination (ns each).
     pub classify_ns: u64,
     /// Worker: placing a frame in a guest's ring, without its bytes (ns each).
     pub place_ns: u64,
@@ -62,7 +64,8 @@ pub struct Profile {
     pub publish_ns: u64,
     /// Worker: giving a call (ns each).
     pub call_ns: u64,
-    /// Worker: a call to a guest whose CPU is busy, which needs no wake-up (ns each); as any other, if 0.
+    /// Worker: a call to a guest whose CPU is busy, which needs no wake-up (ns each); 0: as any
+    /// other.
     pub call_busy_ns: u64,
     /// Worker: an interrupt of an uplink (ns each; C_p of Dong 2011 Eq. 2).
     pub uplink_interrupt_ns: u64,
@@ -71,32 +74,33 @@ pub struct Profile {
     /// Worker: handing a frame to an uplink, without its bytes (ns each).
     pub uplink_place_ns: u64,
 
-    /// Guest that is a thread: return from a sleep that was over before it began (ns each); as from any timer, if
-    /// 0.
+    /// Guest that is a thread: return from a sleep that was over before it began (ns each); 0: as
+    /// from any timer.
     pub timer_missed_ns: u64,
     /// Guest: an interrupt by a call: exits, injection, the handler up to the poll (ns each; C_v of Dong 2011 Eq.
     /// 2).
     pub interrupt_ns: u64,
-    /// Guest: an interrupt while another uses its CPU, which then leaves no idle state (ns each); as any other, if
-    /// 0.
+    /// Guest: an interrupt while another thread uses its CPU, which then leaves no idle state (ns
+    /// each); 0: as any other.
     pub interrupt_busy_ns: u64,
     /// Guest: an interrupt of its own timer (ns each).
     pub guest_timer_ns: u64,
-    /// Guest: finding its ring empty and asking for calls again (ns each).
+    /// Guest: an empty look at its ring, and the request for calls (ns each).
     pub poll_end_ns: u64,
-    /// Guest: the same while another waits for its CPU, which then stays busy (ns each); the same, if 0.
+    /// Guest: the same while another thread waits for its CPU, which then stays busy (ns each); 0:
+    /// the same cost.
     pub poll_end_busy_ns: u64,
     /// Guest: a received frame through the stack to its reader, without its bytes (ns each).
     pub receive_ns: u64,
-    /// Guest: the same (ps for each byte).
+    /// Guest: the bytes of a received frame (ps for each byte).
     pub receive_ps_per_byte: u64,
     /// Guest: a frame from its writer to the ring, without its bytes (ns each).
     pub send_ns: u64,
-    /// Guest: the same (ps for each byte).
+    /// Guest: the bytes of a sent frame (ps for each byte).
     pub send_ps_per_byte: u64,
-    /// Guest: a kick, with the exit that it is (ns each).
+    /// Guest: a kick, including its exit (ns each).
     pub kick_ns: u64,
-    /// Guest: a kick for a worker that is awake (ns each); as any other, if 0.
+    /// Guest: a kick for a worker that is awake (ns each); 0: as any other.
     pub kick_busy_ns: u64,
 
     /// Either: using a frame that a CPU behind another cache of the socket wrote last (ns each).
@@ -108,19 +112,20 @@ pub struct Profile {
     ///
     /// [`Realization::identifiers`]: crate::realization::Realization::identifiers
     pub signal_ns: u64,
-    /// The same for a guest on another CPU (ns each).
+    /// Interrupt controller: signalling a guest on another CPU (ns each).
     pub signal_far_ns: u64,
     /// A hypervisor that is itself a VM: its timer's interrupt, and a pass of its switch
     /// ([`Guest::hypervisor_poll_ns`]; ns each).
     ///
     /// [`Guest::hypervisor_poll_ns`]: crate::scenario::Guest::hypervisor_poll_ns
     pub hypervisor_timer_ns: u64,
-    /// Guest: merging a received segment into those before it, without its bytes (LRO; ns each).
+    /// Guest: merging a received segment into earlier ones, without its bytes (LRO; ns each).
     pub merge_ns: u64,
 }
 
 impl Profile {
-    /// Fields that a profile may leave out (then 0): costs of rare hosts, and tails that few have measured.
+    /// Fields that a profile may omit (then 0): costs of rare hosts, and tails that are seldom
+    /// measured.
     pub const OPTIONAL: [&'static str; 19] = [
         "signal_ns",
         "signal_far_ns",
@@ -143,7 +148,8 @@ impl Profile {
         "poll_end_busy_ns",
     ];
 
-    /// Round numbers for tests. **No machine gave them**, and results from them describe none.
+    /// Returns round numbers for tests. **No machine gave them**, and results from them describe
+    /// none.
     pub const fn example() -> Self {
         Self {
             scheduling: Scheduling {
@@ -202,7 +208,7 @@ impl Profile {
         }
     }
 
-    /// A profile whose numbers `value` gives, asked for by the names of [`Profile::fields`].
+    /// Builds a profile from the numbers of `value`, which gets the names of [`Profile::fields`].
     ///
     /// # Errors
     /// The first error of `value`.
@@ -266,25 +272,26 @@ impl Profile {
         })
     }
 
-    /// A worker's cost of forwarding a frame of so many bytes between uplinks and guests, without the burst's (ns).
+    /// Returns a worker's cost of forwarding a frame between uplinks and guests, without the
+    /// burst's cost (ns).
     pub fn forward_ns(&self, bytes: u32, from_uplink: bool, to_uplink: bool) -> u64 {
         self.take_ns(bytes, from_uplink) + self.place_ns(bytes, to_uplink)
     }
 
-    /// The same up to where its receiver is known (ns).
+    /// Returns the part of that cost up to the choice of the receiver (ns).
     pub(crate) fn take_ns(&self, bytes: u32, from_uplink: bool) -> u64 {
-        // What comes by an uplink is read into memory of the host first.
+        // A frame from an uplink is first read into the host's memory.
         let read_ns = || self.uplink_take_ns + bytes_ns(bytes, self.copy_ps_per_byte);
         self.classify_ns + if from_uplink { read_ns() } else { self.take_ns }
     }
 
-    /// The same from there on (ns).
+    /// Returns the rest of that cost (ns).
     pub(crate) fn place_ns(&self, bytes: u32, to_uplink: bool) -> u64 {
         let place_ns = if to_uplink { self.uplink_place_ns } else { self.place_ns };
         place_ns + bytes_ns(bytes, self.copy_ps_per_byte) + self.publish_ns
     }
 
-    /// What of a sleep's cost is spent where the CPU was idle for `idle_ns` before (ns).
+    /// Returns the part of a sleep's cost on a CPU that was idle for `idle_ns` before (ns).
     pub(crate) fn after_idle_ns(&self, cost_ns: u64, idle_ns: u64) -> u64 {
         if self.warm_permille == 0 {
             return cost_ns;
@@ -294,7 +301,7 @@ impl Profile {
         warm_ns + more_ns.saturating_mul(idle_ns.min(COLD_NS)) / COLD_NS
     }
 
-    /// Every number in it, by name.
+    /// Returns every number with its name.
     pub fn fields(&self) -> Vec<(&'static str, u64)> {
         let it = &self.scheduling;
         vec![
@@ -353,7 +360,7 @@ impl Profile {
     }
 }
 
-/// `bytes` at so many ps each (ns).
+/// Returns the time of `bytes` at `ps_per_byte` (ns).
 pub(crate) fn bytes_ns(bytes: u32, ps_per_byte: u64) -> u64 {
     u64::from(bytes).saturating_mul(ps_per_byte) / 1_000
 }

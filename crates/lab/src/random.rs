@@ -1,48 +1,51 @@
-//! Chance that is the same everywhere: a named generator, and logarithms that no platform computes.
+//! Randomness that is the same everywhere: a specified generator, and logarithms that do not depend
+//! on the platform.
 
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
-/// xoshiro256++ 1.0 (Blackman and Vigna 2019, <https://prng.di.unimi.it>), seeded by SplitMix64 as its authors
-/// advise.
+/// xoshiro256++ 1.0 (Blackman and Vigna 2019, <https://prng.di.unimi.it>), seeded by SplitMix64 as
+/// its authors advise.
 ///
-/// A test compares both with published vectors, so an update of the library cannot change what a seed means.
+/// A test compares both with published vectors, so that an update of the library cannot change the
+/// meaning of a seed.
 #[derive(Clone, Debug)]
 pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
-    /// Stream `number` of `seed`. Each user of chance has its own, so a change to one moves no other.
+    /// Returns stream `number` of `seed`. Each user of randomness has its own stream, so that a
+    /// change to one affects no other.
     pub fn stream(seed: u64, number: u64) -> Self {
         let number = SplitMix64::seed_from_u64(number).next_u64();
         Self(Xoshiro256PlusPlus::seed_from_u64(seed ^ number))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number in `(0, 1]`, a multiple of 2^-53.
+    /// Returns a number in `(0, 1]`, a multiple of 2^-53.
     pub fn unit(&mut self) -> f64 {
         ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// A whole number below `bound`, 0 if that is 0. One in 2^64 / `bound` is off by one.
+    /// Returns a whole number below `bound`, 0 if that is 0. One in 2^64 / `bound` is off by one.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64 // below `bound`
     }
 }
 
-/// How values are spread: gaps (ns), costs (ns) or lengths (bytes).
+/// Distribution of gaps (ns), costs (ns) or lengths (bytes).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Distribution {
-    /// Always the same.
+    /// A constant.
     Constant(u64),
-    /// Each whole number from `min` to `max`, both included, as often as any other.
+    /// Uniform whole numbers from `min` to `max`, both included.
     Uniform {
-        /// The smallest.
+        /// The smallest value.
         min: u64,
-        /// The largest.
+        /// The largest value.
         max: u64,
     },
     /// Exponential; gaps of this kind make Poisson arrivals.
@@ -52,17 +55,18 @@ pub enum Distribution {
     },
     /// Pareto: one in `(x / min)^shape` values is larger than x.
     Pareto {
-        /// The smallest.
+        /// The smallest value.
         min: u64,
-        /// The smaller, the heavier the tail; the mean is finite above 1, the variance above 2.
+        /// Shape: the smaller, the heavier the tail. The mean is finite above 1, the variance above
+        /// 2.
         shape: f64,
     },
-    /// These, in turn, over and over.
+    /// These values, in a loop.
     Trace(Vec<u64>),
 }
 
 impl Distribution {
-    /// The mean; the smallest value where there is none (Pareto with a `shape` of at most 1).
+    /// Returns the mean; the smallest value if there is none (Pareto with a `shape` of at most 1).
     pub fn mean(&self) -> f64 {
         match self {
             Self::Constant(value) => *value as f64,
@@ -76,7 +80,7 @@ impl Distribution {
         }
     }
 
-    /// Why no values can be drawn from it, or none but 0; `None` if there is no such reason.
+    /// Returns the reason why no value, or only 0, can be drawn; `None` if there is none.
     pub fn fault(&self) -> Option<&'static str> {
         match self {
             Self::Uniform { min, max } if min > max => Some("`min` is above `max`"),
@@ -95,22 +99,22 @@ impl Distribution {
     }
 }
 
-/// A distribution with the chance to draw from it.
+/// A distribution with its random stream.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     distribution: Distribution,
     random: Random,
-    /// The next of a trace.
+    /// Position in a trace.
     at: usize,
 }
 
 impl Sampler {
-    /// Draws from `distribution` with `random`.
+    /// Returns a sampler of `distribution` that uses `random`.
     pub fn new(distribution: Distribution, random: Random) -> Self {
         Self { distribution, random, at: 0 }
     }
 
-    /// The next value, rounded to the nearest whole number.
+    /// Draws the next value, rounded to the nearest whole number.
     pub fn draw(&mut self) -> u64 {
         match &self.distribution {
             Distribution::Constant(value) => *value,
@@ -133,7 +137,7 @@ impl Sampler {
     }
 }
 
-/// The nearest whole number; the largest there is, for what is above it.
+/// Returns the nearest whole number, with saturation.
 fn whole(value: f64) -> u64 {
     (value + 0.5) as u64
 }
@@ -156,7 +160,7 @@ mod tests {
         let mut split = SplitMix64::seed_from_u64(1_234_567);
         assert_eq!(split.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(split.next_u64(), 3_203_168_211_198_807_973);
-        // The first number of a stream, as it was before a library had the generators.
+        // The first number of a stream, which must never change.
         assert_eq!(Random::stream(1, 2).bits(), 5_845_468_077_739_584_681);
     }
 

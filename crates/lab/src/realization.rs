@@ -1,5 +1,5 @@
-//! The switch's realization and a host's extras: polling workers, few interrupt identifiers, a placer, a second
-//! host (Raj 2006 §3 and §7.1, Guo 2009).
+//! Variants of the switch and its host: polling workers, few interrupt identifiers, a placer, a
+//! second host (Raj 2006 §3 and §7.1, Guo 2009).
 
 use std::ops::Range;
 
@@ -9,54 +9,55 @@ use weir_policy::placement::Policy;
 use crate::scenario::{Endpoint, Scenario, ScenarioError, within};
 use crate::topology::CpuId;
 
-/// All of it; by default there is one host, whose workers sleep.
+/// The variants; by default there is one host, whose workers sleep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Realization {
-    /// Workers look at their queues all the time once they had work (`realization = "dedicated"`).
+    /// Workers busy-poll their queues once they had work (`realization = "dedicated"`).
     pub dedicated: bool,
-    /// A host's last worker serves its uplink and no guest, and the others no uplink.
+    /// A host's last worker serves only its uplink, and the others only guests.
     pub uplink_apart: bool,
-    /// Calls go through an interrupt controller that can tell only so many guests apart.
+    /// Calls go through an interrupt controller with a limited number of identifiers.
     pub identifiers: Option<Identifiers>,
-    /// Workers, and with permission vCPUs, are placed.
+    /// Placement of workers, and with permission of vCPUs.
     pub placement: Option<Placement>,
-    /// Who wakes up goes to any idle CPU, whatever its caches (Xen's credit scheduler of Guo 2009).
+    /// A woken thread goes to any idle CPU, whatever its caches (Xen's credit scheduler of Guo
+    /// 2009).
     pub cache_blind: bool,
-    /// vCPUs look at their rings all the time, and want no calls for received frames.
+    /// vCPUs busy-poll their rings, and want no calls for received frames.
     pub guests_poll: bool,
     /// Guests' drivers want calls for sent frames only while their rings are full (Raj 2006 §4.3).
     pub tx_calls_when_full: bool,
-    /// Guests are threads of weir's user-space driver: a sender at a rate sleeps until its next frame by a late
-    /// timer, and then sends all due frames.
+    /// Guests are threads of weir's user-space driver. A sender at a rate sleeps by a late timer
+    /// until its next frame, and then sends all due frames.
     pub guests_are_threads: bool,
-    /// Workers set the timers of holds ahead by what timers were late (`weir_policy::lateness`).
+    /// Workers set the timers of holds earlier by the timers' lateness (`weir_policy::lateness`).
     pub timers_ahead: bool,
-    /// weir's manager controls latency budgets, where all guests run `auto`: it may hold all calls together, at the
-    /// uplinks too (`weir_policy::attempt`).
+    /// weir's manager controls latency budgets if all guests run `auto`: it may hold all calls
+    /// together, at the uplinks too (`weir_policy::attempt`).
     pub manager: bool,
     /// Two hosts, with a wire between their uplinks: the first half of CPUs, workers, guests and uplinks is the
     /// first host's.
     pub twins: bool,
 }
 
-/// Interrupt identifiers (Raj 2006 §4.3.1): guest i has identifier i modulo `count`, one each for received and sent
-/// frames. The demultiplexer signals every guest of an identifier, in order.
+/// Interrupt identifiers (Raj 2006 §4.3.1). Guest i has identifier i modulo `count`, one each for
+/// received and sent frames. The demultiplexer signals every guest of an identifier, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identifiers {
-    /// For each direction.
+    /// Number of identifiers for each direction.
     pub count: usize,
-    /// Where they are demultiplexed; on a second host the CPU that corresponds.
+    /// CPU of the demultiplexer; on a second host the corresponding CPU.
     pub cpu: CpuId,
 }
 
 /// A placer that asks `weir_policy::placement` in regular looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Which.
+    /// The policy.
     pub policy: Policy,
-    /// Between two looks (ns).
+    /// Interval of looks (ns).
     pub look_ns: u64,
-    /// It moves vCPUs too.
+    /// Moves vCPUs too.
     pub pin_vcpus: bool,
 }
 
@@ -65,7 +66,7 @@ impl Realization {
         if self.twins { 2 } else { 1 }
     }
 
-    /// Which of `len` things, numbered through, are of a host.
+    /// Returns the range of `len` things, numbered through, that belongs to a host.
     pub(crate) const fn of_host(&self, host: usize, len: usize) -> Range<usize> {
         let each = len / self.hosts();
         host * each..(host + 1) * each

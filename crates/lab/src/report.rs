@@ -1,4 +1,4 @@
-//! What came of a run.
+//! Results of a run.
 
 use std::fmt;
 
@@ -8,33 +8,33 @@ use crate::frame::DropReason;
 use crate::stats::Times;
 use crate::topology::CpuId;
 
-/// The figures of a run, of the time after its warm-up.
+/// The figures of a run after its warm-up.
 ///
-/// Printed, it is the same to the byte for the same scenario, on every machine.
+/// The printed report of a scenario is the same to the byte on every machine.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Time measured (ns).
     pub ns: u64,
-    /// Events that happened, the warm-up included.
+    /// Number of events, the warm-up included.
     pub events: u64,
-    /// One for each load, in their order.
+    /// Reports of the loads, in order.
     pub loads: Vec<LoadReport>,
-    /// One for each guest.
+    /// Reports of the guests.
     pub guests: Vec<GuestReport>,
-    /// One for each worker.
+    /// Reports of the workers.
     pub workers: Vec<WorkerReport>,
-    /// Of the interrupt controllers: CPU time for each identifier that they demultiplexed.
+    /// CPU time of the interrupt controllers for each identifier.
     pub demux: Times,
-    /// Queues that moved between workers.
+    /// Number of moves of queues between workers.
     pub moves: u64,
     /// Frames dropped, by reason.
     pub drops: Vec<(DropReason, u64)>,
 }
 
-/// What a load did.
+/// Results of a load.
 #[derive(Clone, Debug)]
 pub struct LoadReport {
-    /// Its name.
+    /// The load's name.
     pub name: String,
     /// Frames written, both ways.
     pub sent: u64,
@@ -42,18 +42,18 @@ pub struct LoadReport {
     pub received: u64,
     /// Frames that were dropped, both ways.
     pub dropped: u64,
-    /// Bytes of those that went forth.
+    /// Bytes of the load's forward frames.
     pub bytes: u64,
-    /// Frames that went forth from writer to reader; of requests, from request to answer.
+    /// Latency of forward frames from writer to reader; of requests, from request to answer.
     pub latency: Times,
-    /// TCP segments sent again.
+    /// Retransmitted TCP segments.
     pub retransmits: u64,
 }
 
-/// What a guest did.
+/// Results of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestReport {
-    /// Its name.
+    /// The guest's name.
     pub name: String,
     /// CPU time of its vCPU (ns).
     pub cpu_ns: u64,
@@ -61,30 +61,30 @@ pub struct GuestReport {
     pub rx_calls: u64,
     /// Calls for transmitted frames.
     pub tx_calls: u64,
-    /// Calls that it did not want, of both kinds.
+    /// Unwanted calls of both kinds, which were suppressed.
     pub suppressed: u64,
-    /// Interrupts that it took: calls that came while another of the same kind waited count once.
+    /// Interrupts taken: calls that came while another of the same kind waited count once.
     pub interrupts: u64,
     /// Frames received.
     pub received: u64,
-    /// Frames in its receive ring, on average.
+    /// Mean number of frames in its receive ring.
     pub in_ring_mean: f64,
-    /// The most of them.
+    /// Largest number of frames in its receive ring.
     pub in_ring_max: u64,
     /// Kicks.
     pub kicks: u64,
-    /// How long received frames waited for their call.
+    /// Time that received frames waited for their call.
     pub holds: Times,
-    /// Calls that came later than the latency budget, since a worker was late.
+    /// Calls after the latency budget, because a worker was late.
     pub late: u64,
 }
 
-/// What a worker did.
+/// Results of a worker.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
     /// CPU time (ns).
     pub cpu_ns: u64,
-    /// The CPU on which it ran last; `None`, if it never ran.
+    /// CPU on which it ran last; `None` if it never ran.
     pub last_cpu: Option<CpuId>,
     /// Bursts with frames.
     pub bursts: u64,
@@ -94,19 +94,19 @@ pub struct WorkerReport {
     pub wakeups: u64,
     /// Naps.
     pub naps: u64,
-    /// Times that it looked on.
+    /// Number of busy-polls.
     pub looks: u64,
-    /// How long frames were in guests' rings before they were taken.
+    /// Time that frames waited in guests' rings.
     pub waits: Times,
 }
 
 impl Report {
-    /// A rate per second of something that was counted.
+    /// Returns a count as a rate per second.
     pub fn per_s(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.ns as f64
     }
 
-    /// CPUs that so much CPU time (ns) kept busy.
+    /// Returns the number of CPUs that `cpu_ns` of CPU time (ns) kept busy.
     pub fn cpus(&self, cpu_ns: u64) -> f64 {
         cpu_ns as f64 / self.ns as f64
     }
@@ -155,18 +155,18 @@ fn times(f: &mut fmt::Formatter<'_>, times: &Times) -> fmt::Result {
     writeln!(f, "mean {:.1} p50 {median} p99 {p99} max {} ns", times.mean_ns(), times.max_ns())
 }
 
-/// An invariant that does not hold: the model or a policy is wrong.
+/// A broken invariant: the model or a policy is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Frames have come from nowhere, or gone nowhere.
+    /// Frames have appeared from nowhere, or vanished.
     #[error(
         "at {now_ns} ns, load `{load}`: of {sent} frames sent {received} are received, {dropped} \
          dropped and {in_flight} in flight"
     )]
     Frames {
-        /// When it was seen (ns).
+        /// Time of the check (ns).
         now_ns: u64,
-        /// Of which load.
+        /// Name of the load.
         load: String,
         /// Frames written.
         sent: u64,
@@ -180,13 +180,13 @@ pub enum Violation {
     /// A flow was reordered.
     #[error("at {now_ns} ns, load `{load}`: frame {number} came after frame {before}")]
     Order {
-        /// When (ns).
+        /// Time of the check (ns).
         now_ns: u64,
-        /// Of which load.
+        /// Name of the load.
         load: String,
-        /// The later one's number.
+        /// Number of the later frame.
         number: u64,
-        /// The number of the one before.
+        /// Number of the frame before it.
         before: u64,
     },
     /// A policy set a deadline beyond its limit, or in the past.
@@ -195,41 +195,41 @@ pub enum Violation {
          with a limit of {hold_ns_max} ns"
     )]
     Held {
-        /// Which policy.
+        /// The policy.
         kind: Kind,
-        /// When it was asked (ns).
+        /// Time of the question (ns).
         now_ns: u64,
-        /// What it said (ns).
+        /// Deadline that the policy set (ns).
         until_ns: u64,
-        /// From when the limit counts (ns).
+        /// Beginning of the limit (ns).
         since_ns: u64,
         /// The limit (ns).
         hold_ns_max: u64,
     },
-    /// A worker that had its CPU did not ask a policy when that wanted to be asked, or nobody was to.
+    /// A worker with a CPU did not ask a policy in time, or no worker was to ask.
     #[error(
         "at {now_ns} ns, guest {guest}: the policy for its {side} queue was to be asked at {due_ns} ns, and {what}"
     )]
     Overdue {
-        /// When it was seen (ns).
+        /// Time of the check (ns).
         now_ns: u64,
-        /// Of which guest.
+        /// Index of the guest.
         guest: usize,
         /// "receive" or "transmit".
         side: &'static str,
-        /// When it was to be asked (ns).
+        /// Time at which the policy wanted to be asked (ns).
         due_ns: u64,
         /// What happened instead.
         what: &'static str,
     },
-    /// A queue did not move on.
+    /// A queue made no progress.
     #[error("at {now_ns} ns, port {port}: {what}")]
     Starved {
-        /// When it was seen (ns).
+        /// Time of the check (ns).
         now_ns: u64,
-        /// Of which port: guests, then uplinks.
+        /// Index of the port: guests, then uplinks.
         port: usize,
-        /// What waits, and for whom.
+        /// The waiting element, and its receiver.
         what: &'static str,
     },
 }

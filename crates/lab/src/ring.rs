@@ -1,17 +1,19 @@
-//! Virtqueues as far as their timing goes: which buffers are whose, and who wants to be called.
+//! The timing of virtqueues: the owners of buffers, and the wishes for calls.
 
 use std::collections::VecDeque;
 
 use crate::frame::Frame;
 
-/// Used elements, and after which of them the driver wants a call (virtio 1.2 §2.7.7, `used_event`).
+/// Used elements, and the element at which the driver wants a call (virtio 1.2 §2.7.7,
+/// `used_event`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
     /// Elements published since the ring was made.
     total: u64,
-    /// Of them, those there were at the last question whether to call.
+    /// Elements published at the last question whether to call.
     told: u64,
-    /// The driver wants a call when the element after so many is published; one behind `told` has passed: no call.
+    /// Number of the element at which the driver wants a call. A number behind `told` has passed:
+    /// no call.
     event: u64,
 }
 
@@ -20,22 +22,22 @@ impl Used {
         self.total += u64::from(elements);
     }
 
-    /// The driver, which has seen so many elements, wants a call after `more` others.
+    /// Requests a call after `more` elements beyond the `seen` ones.
     pub(crate) fn arm(&mut self, seen: u64, more: u64) {
         self.event = seen + more;
     }
 
-    /// The driver wants none.
+    /// Requests no call.
     pub(crate) fn disarm(&mut self) {
         self.event = u64::MAX;
     }
 
-    /// A call is wanted for what was published (virtio 1.2 §2.7.7.2).
+    /// Returns whether the driver wants a call for the published elements (virtio 1.2 §2.7.7.2).
     pub(crate) fn wants_call(&self) -> bool {
         self.told <= self.event && self.event < self.total
     }
 
-    /// The same, and takes note that it was asked. `None`: there was nothing to tell.
+    /// Returns the same, and notes the question. `None`: there is nothing new.
     pub(crate) fn call_if_wanted(&mut self) -> Option<bool> {
         let wanted = self.wants_call();
         let told = std::mem::replace(&mut self.told, self.total);
@@ -43,23 +45,25 @@ impl Used {
     }
 }
 
-/// The longest buffer that a driver offers where frames are longer (Linux: a page).
+/// Longest buffer that a driver offers for long frames (Linux: a page).
 const BUFFER_BYTES_MAX: u32 = 4_096;
-/// The share by which a frame moves what the driver takes for usual (a shift; Linux: `RECEIVE_AVG_WEIGHT`, 1/64).
+/// Weight of a frame in the driver's usual length (a shift; Linux: `RECEIVE_AVG_WEIGHT`, 1/64).
 const USUAL_WEIGHT: u32 = 6;
 
-/// A receive ring. Each buffer is free, holds a part of a frame, or is spent: taken back and not offered again.
+/// A receive ring. Each buffer is free, holds a part of a frame, or is spent: taken by the driver
+/// and not offered again.
 #[derive(Debug)]
 pub(crate) struct RxRing {
     size: u32,
-    /// The shortest buffer.
+    /// Length of the shortest buffer (bytes).
     buffer_bytes: u32,
-    /// Bytes of the usual frame, times 2^[`USUAL_WEIGHT`]: the driver offers buffers for such.
+    /// Usual frame length (bytes), times 2^[`USUAL_WEIGHT`]: the driver offers buffers of this
+    /// length.
     usual: u32,
     free: u32,
-    /// Published.
+    /// Published frames.
     visible: VecDeque<Placed>,
-    /// Complete, and not published yet.
+    /// Complete frames that are not published yet.
     withheld: VecDeque<Placed>,
     pub(crate) used: Used,
     /// Used elements that the driver has taken.
@@ -68,7 +72,7 @@ pub(crate) struct RxRing {
     pub(crate) kick_wanted: bool,
 }
 
-/// A frame, and how many buffers it is in.
+/// A frame, and the number of its buffers.
 #[derive(Debug)]
 struct Placed {
     frame: Frame,
@@ -91,7 +95,7 @@ impl RxRing {
         }
     }
 
-    /// Buffers that a frame takes, with its virtio header.
+    /// Returns the number of buffers that a frame takes, with its virtio header.
     pub(crate) fn buffers(&self, frame: &Frame) -> u32 {
         const HEADER_BYTES: u32 = 12;
         let usual = HEADER_BYTES + (self.usual >> USUAL_WEIGHT);
@@ -106,7 +110,8 @@ impl RxRing {
         self.free
     }
 
-    /// Puts a frame into free buffers, out of sight. Says how many it took; `None` if there are too few.
+    /// Puts a frame into free buffers, invisibly. Returns their number; `None` if there are too
+    /// few.
     pub(crate) fn place(&mut self, frame: Frame) -> Option<u32> {
         let buffers = self.buffers(&frame);
         self.free = self.free.checked_sub(buffers)?;
@@ -114,13 +119,13 @@ impl RxRing {
         Some(buffers)
     }
 
-    /// Shows the driver everything.
+    /// Shows the driver all frames.
     pub(crate) fn publish(&mut self) {
         self.used.publish(self.withheld.iter().map(|placed| placed.buffers).sum());
         self.visible.append(&mut self.withheld);
     }
 
-    /// The driver's next frame, left in the ring.
+    /// Returns the driver's next frame, and leaves it in the ring.
     pub(crate) fn first(&self) -> Option<&Frame> {
         self.visible.front().map(|placed| &placed.frame)
     }
@@ -135,14 +140,14 @@ impl RxRing {
         Some(frame)
     }
 
-    /// The driver wants a call for the next frame. Says whether it has come already.
+    /// Requests a call for the next frame. Returns whether a frame is there already.
     pub(crate) fn arm(&mut self) -> bool {
         self.used.arm(self.seen, 0);
         !self.visible.is_empty()
     }
 
-    /// The driver offers spent buffers again, if there are more than `keep`. Returns whether weir wants a kick for
-    /// them.
+    /// Offers spent buffers again, if there are more than `keep`. Returns whether weir wants a kick
+    /// for them.
     pub(crate) fn refill(&mut self, keep: u32) -> bool {
         let held: u32 = self.placed().map(|placed| placed.buffers).sum();
         let spent = self.size - self.free - held;
@@ -153,7 +158,7 @@ impl RxRing {
         std::mem::take(&mut self.kick_wanted)
     }
 
-    /// Frames that the driver has not taken.
+    /// Returns the number of frames that the driver has not taken.
     pub(crate) fn len(&self) -> u64 {
         (self.visible.len() + self.withheld.len()) as u64
     }
@@ -172,7 +177,7 @@ impl RxRing {
 pub(crate) struct TxRing {
     size: u32,
     available: VecDeque<Frame>,
-    /// weir has taken so many and not completed them.
+    /// Frames that weir has taken and not completed.
     taken: u32,
     pub(crate) used: Used,
     /// Used elements whose slots the driver has taken back.
@@ -197,7 +202,7 @@ impl TxRing {
         self.size
     }
 
-    /// Frames that weir has not taken.
+    /// Returns the number of frames that weir has not taken.
     pub(crate) fn available(&self) -> u32 {
         self.available.len() as u32 // no more than `size`
     }
@@ -206,12 +211,12 @@ impl TxRing {
         !self.available.is_empty()
     }
 
-    /// weir has completed all that was ever offered.
+    /// Returns whether weir has completed every offered frame.
     pub(crate) fn is_done(&self) -> bool {
         self.available.is_empty() && self.taken == 0
     }
 
-    /// Slots that are not the driver's, those that it could have back included.
+    /// Returns the number of slots that the driver has not taken back.
     fn outstanding(&self) -> u64 {
         u64::from(self.available()) + u64::from(self.taken) + (self.used.total - self.reclaimed)
     }
@@ -220,7 +225,7 @@ impl TxRing {
         self.outstanding() < u64::from(self.size)
     }
 
-    /// The driver offers a frame. Says whether weir wants to be kicked for it.
+    /// Offers a frame. Returns whether weir wants a kick for it.
     pub(crate) fn offer(&mut self, frame: Frame) -> bool {
         self.available.push_back(frame);
         std::mem::take(&mut self.kick_wanted)
@@ -232,19 +237,19 @@ impl TxRing {
         Some(frame)
     }
 
-    /// weir completes so many of those it has taken.
+    /// Completes `frames` of the taken frames.
     pub(crate) fn complete(&mut self, frames: u32) {
         self.taken -= frames;
         self.used.publish(frames);
     }
 
-    /// The driver takes back what is completed, and wants a call at the next completion.
+    /// Takes back completed slots, and requests a call at the next completion.
     pub(crate) fn reclaim(&mut self) {
         self.reclaimed = self.used.total;
         self.used.arm(self.reclaimed, 0);
     }
 
-    /// The driver takes back what is completed. It wants a call only where there is no room even so.
+    /// Takes back completed slots. Requests a call only if there is still no room.
     pub(crate) fn reclaim_unless_full(&mut self) {
         self.reclaim_delayed();
         if self.has_room() {
@@ -252,8 +257,8 @@ impl TxRing {
         }
     }
 
-    /// As [`Self::reclaim`], with a call after three quarters of the outstanding (Linux:
-    /// `virtqueue_enable_cb_delayed`).
+    /// Takes back completed slots, and requests a call after three quarters of the outstanding ones
+    /// (Linux: `virtqueue_enable_cb_delayed`).
     pub(crate) fn reclaim_delayed(&mut self) {
         self.reclaimed = self.used.total;
         self.used.arm(self.reclaimed, self.outstanding() * 3 / 4);

@@ -1,4 +1,4 @@
-//! What is to be run: plain data, checked before it runs.
+//! The description of a run: plain data, checked before it runs.
 
 use weir_limits::{
     FRAME_LEN_MAX, FRAME_LEN_MIN, LAB_BITS_PER_S_MAX, LAB_CLIENTS_MAX, LAB_COST_MAX, LAB_NS_MAX,
@@ -14,86 +14,88 @@ use crate::random::Distribution;
 use crate::realization::Realization;
 use crate::topology::{CpuId, Topology};
 
-/// A host with its guests, uplinks and loads, and how long they run.
+/// A host with its guests, uplinks and loads, and the length of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What all chance comes from.
+    /// Seed of all randomness.
     pub seed: u64,
     /// The host's CPUs.
     pub topology: Topology,
-    /// What things cost.
+    /// The costs.
     pub profile: Profile,
     /// weir's workers.
     pub workers: Vec<Thread>,
-    /// The worker that has all queues at first; they are the workers' in turn, if `None`.
+    /// The worker that has all queues at first; `None`: the workers take turns.
     pub first_worker: Option<usize>,
-    /// What moving queues between workers is for; `None` where they do not move.
+    /// Aim of moving queues between workers; `None` if they do not move.
     pub dispatch: Option<Aim>,
     /// The guests.
     pub guests: Vec<Guest>,
-    /// The ways out of the host.
+    /// The host's uplinks.
     pub uplinks: Vec<Uplink>,
-    /// Threads that compute without end, and have nothing to do with weir.
+    /// Threads that compute without end, unrelated to weir.
     pub rivals: Vec<Thread>,
-    /// How weir is realized, and what else there is.
+    /// Variants of weir and its host.
     pub realization: Realization,
     /// The traffic.
     pub loads: Vec<Load>,
-    /// Each load begins at a random time below this (ns); all at once, if 0.
+    /// Upper bound of each load's random beginning (ns); 0: all begin at once.
     pub start_ns: u64,
-    /// Time before anything is measured (ns).
+    /// Time before measurements begin (ns).
     pub warm_up_ns: u64,
-    /// Time that is measured (ns).
+    /// Time of the measurements (ns).
     pub run_ns: u64,
-    /// The constants of control: [`LAW`](weir_policy::law::LAW), but where it is asked what one is worth.
+    /// The constants of control: [`LAW`](weir_policy::law::LAW), except in experiments about one of
+    /// them.
     pub law: &'static Law,
-    /// Check every invariant after every event, not only some at the end. Slow.
+    /// Checks every invariant after every event, not only some at the end. Slow.
     pub check_each_event: bool,
 }
 
 /// A thread of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Where it may run; anywhere, if empty.
+    /// CPUs on which it may run; any if empty.
     pub cpus: Vec<CpuId>,
-    /// How it is scheduled.
+    /// Scheduling class.
     pub class: Class,
 }
 
 /// A guest: one vCPU, one queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// Its name in reports.
+    /// The guest's name in reports.
     pub name: String,
-    /// Where its vCPU may run; anywhere, if empty.
+    /// CPUs on which its vCPU may run; any if empty.
     pub cpus: Vec<CpuId>,
-    /// How its vCPU is scheduled.
+    /// Scheduling class of its vCPU.
     pub class: Class,
     /// Entries of its receive ring.
     pub rx_ring: u16,
     /// Entries of its transmit ring.
     pub tx_ring: u16,
-    /// Bytes of a receive buffer; where frames are longer it is as long as the usual one, up to a page (Linux).
+    /// Length of a receive buffer (bytes); for longer frames it is as long as the usual frame, up
+    /// to a page (Linux).
     pub buffer_bytes: u32,
     /// Frames that wait in the guest while its transmit ring is full (`txqueuelen`).
     pub queue_max: usize,
-    /// When it is called.
+    /// Policy of its calls.
     pub calls: Calls,
-    /// Whether it polls on its own timer (Dong 2011, FVIC).
+    /// Poll timer, if the guest has one (Dong 2011, FVIC).
     pub poll: Option<GuestPoll>,
-    /// A nested guest: its hypervisor is weir's guest on the same vCPU, polls weir's rings this often (ns), and
-    /// shows the guest frames only then.
+    /// Poll interval of a nested guest (ns): its hypervisor is weir's guest on the same vCPU, polls
+    /// weir's rings at this interval, and shows the guest frames only then.
     pub hypervisor_poll_ns: Option<u64>,
-    /// Its driver merges TCP segments that one poll finds (LRO; Zhang 2010).
+    /// Merges TCP segments of one poll (LRO; Zhang 2010).
     pub lro: bool,
 }
 
-/// When a guest is called.
+/// Policy of a guest's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
-    /// Which policy decides.
+    /// Kind of the policy.
     pub kind: Kind,
-    /// Longest time that a frame may be held in all (ns).
+    /// Longest hold of a frame in all (ns).
     pub latency_budget_ns: u64,
     /// `rx-usecs` (ns).
     pub rx_ns: Option<u64>,
@@ -102,31 +104,32 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// How long a frame may wait for others in its sender's ring (ns).
+    /// Returns how long a frame may wait for others in its sender's ring (ns).
     pub const fn wait_ns_max(&self) -> u64 {
         self.kind.wait_ns_max(self.latency_budget_ns, self.rx_ns)
     }
 }
 
-/// A guest that polls on its own timer (Linux: `gro_flush_timeout`, `napi_defer_hard_irqs`).
+/// The poll timer of a guest (Linux: `gro_flush_timeout`, `napi_defer_hard_irqs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestPoll {
-    /// Between two polls (ns).
+    /// Interval of the polls (ns).
     pub interval_ns: u64,
-    /// Polls in a row that find nothing before it asks for calls again.
+    /// Consecutive empty polls after which the guest asks for calls again.
     pub empty_polls: u32,
-    /// The timer keeps its own pace while the guest polls (Dong 2011 §4.1); otherwise each poll sets it, as in
+    /// The timer keeps its own period (Dong 2011 §4.1); otherwise each poll restarts it, as in
     /// Linux.
     pub periodic: bool,
 }
 
 impl GuestPoll {
-    /// When to poll next after a poll that ends now (ns); `due_ns`: when the last one was due.
+    /// Returns the time of the next poll after one that ends now (ns). `due_ns` is the last timer's
+    /// time.
     pub(crate) fn next_ns(&self, now_ns: u64, due_ns: Option<u64>) -> u64 {
         let from_ns = due_ns.filter(|_| self.periodic).unwrap_or(now_ns);
         match now_ns.checked_sub(from_ns) {
             Some(passed_ns) => from_ns + (passed_ns / self.interval_ns + 1) * self.interval_ns,
-            // Something else had it poll, and its timer is still to come.
+            // The guest polled for another reason, and its timer is still to come.
             None => from_ns,
         }
     }
@@ -135,21 +138,22 @@ impl GuestPoll {
 /// An uplink with a peer at its other end, whose own work takes no time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uplink {
-    /// Its name in reports.
+    /// The uplink's name in reports.
     pub name: String,
     /// Rate of the link, each way.
     pub bits_per_s: u64,
     /// Time on the wire (ns), each way.
     pub delay_ns: u64,
-    /// Frames that wait for the link, each way.
+    /// Most frames that wait for the link, each way.
     pub queue_max: usize,
-    /// Frames that the host has room for before a worker takes them.
+    /// Most frames at the host before a worker takes them.
     pub ring: usize,
-    /// How long the host's side gathers frames before it shows them (ns): T_p of Dong 2011 Eq. 1.
+    /// Time for which the host's side gathers frames before it shows them (ns): T_p of Dong 2011
+    /// Eq. 1.
     pub hold_ns: u64,
 }
 
-/// Where frames come from or go to.
+/// Source or destination of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// The guest with this index.
@@ -161,98 +165,98 @@ pub enum Endpoint {
 /// One flow, or two in opposite directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Its name in reports.
+    /// The load's name in reports.
     pub name: String,
-    /// Who begins.
+    /// The end that begins.
     pub from: Endpoint,
-    /// Whom with.
+    /// The other end.
     pub to: Endpoint,
-    /// What it is.
+    /// Kind of traffic.
     pub kind: LoadKind,
 }
 
 /// A kind of traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LoadKind {
-    /// Frames that wait for nobody (UDP).
+    /// Frames without answers (UDP).
     Datagrams {
-        /// Their lengths, Ethernet header included.
+        /// Lengths, Ethernet header included (bytes).
         bytes: Distribution,
-        /// Between two of them (ns).
+        /// Gaps between frames (ns).
         gap: Distribution,
-        /// Frames only in the first part of each period; without end, if `None`.
+        /// On and off times; `None`: always on.
         on_off: Option<OnOff>,
     },
     /// Clients that send a request, wait for the answer, and think before the next.
     Requests {
-        /// Clients.
+        /// Number of clients.
         outstanding: u32,
-        /// Length of a request's frame.
+        /// Length of a request's frame (bytes).
         request_bytes: u32,
-        /// Length of an answer's frame.
+        /// Length of an answer's frame (bytes).
         answer_bytes: u32,
-        /// From an answer to the next request (ns).
+        /// Time from an answer to the next request (ns).
         think: Distribution,
-        /// What a request costs a server that is a guest (ns of its vCPU).
+        /// Cost of a request to a server that is a guest (ns of its vCPU).
         serve_ns: u64,
     },
     /// A bulk transfer without end over one TCP connection (Reno).
     Stream {
-        /// Length of a segment's frame; above the MTU where the ports do segmentation.
+        /// Length of a segment's frame (bytes); above the MTU where the ports do segmentation.
         segment_bytes: u32,
         /// The receiver's window, in segments.
         window: u32,
     },
 }
 
-/// Traffic that comes and goes.
+/// Traffic that alternates between on and off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnOff {
-    /// On for so long (ns),
+    /// Length of the on time (ns).
     pub on_ns: u64,
-    /// then off for so long (ns).
+    /// Length of the off time (ns).
     pub off_ns: u64,
 }
 
-/// Why a scenario cannot run.
+/// Reason why a scenario cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
-    /// No CPUs, or too many.
+    /// There are no CPUs, or too many.
     #[error("the host has no CPUs, or more than {}", weir_limits::LAB_CPUS_MAX)]
     Cpus,
-    /// No workers.
+    /// There are no workers.
     #[error("there is no worker")]
     NoWorker,
-    /// Too many ports.
+    /// There are too many ports.
     #[error("there are more than {PORTS_MAX} guests and uplinks")]
     Ports,
-    /// A thread may run on a CPU that the host does not have.
+    /// A thread's CPU does not exist.
     #[error("{thread} may run on CPU {cpu}, and the host has {cpus}")]
     NoSuchCpu {
-        /// Whose.
+        /// Name of the thread.
         thread: String,
-        /// Which.
+        /// The CPU.
         cpu: CpuId,
-        /// How many there are.
+        /// Number of CPUs.
         cpus: usize,
     },
-    /// All queues have a worker at first that there is not.
+    /// The worker that has all queues at first does not exist.
     #[error("queues start on worker {worker}, and workers are 0 to {workers} exclusive")]
     NoSuchWorker {
-        /// Which, from 0.
+        /// The worker, from 0.
         worker: usize,
-        /// How many there are.
+        /// Number of workers.
         workers: usize,
     },
-    /// Queues would be given to any worker where each worker has queues of its own.
+    /// Queues may go to any worker, while each worker has queues of its own.
     #[error("`{key}` moves queues to any worker, and {whose}")]
     AnyWorker {
-        /// What gives them.
+        /// The setting that gives them.
         key: &'static str,
-        /// Why it must not.
+        /// The setting that contradicts it.
         whose: &'static str,
     },
-    /// A load has an end that is not there.
+    /// An end of a load does not exist.
     #[error("load `{load}`: there is no {endpoint:?}")]
     NoSuchEndpoint {
         /// The load's name.
@@ -260,43 +264,43 @@ pub enum ScenarioError {
         /// The end.
         endpoint: Endpoint,
     },
-    /// Both ends of a load are one.
+    /// Both ends of a load are the same.
     #[error("load `{load}` has one endpoint as source and destination")]
     SameEndpoint {
         /// The load's name.
         load: String,
     },
-    /// A value that makes no sense.
+    /// A value is invalid.
     #[error("{of}: {what} is {value}; {expected}")]
     Value {
-        /// Of which part of the scenario.
+        /// Part of the scenario.
         of: String,
-        /// Which value.
+        /// Name of the value.
         what: &'static str,
         /// The value.
         value: u64,
-        /// What would be right.
+        /// Valid values.
         expected: String,
     },
-    /// Two hosts that are not as they have to be.
+    /// Two hosts are not as required.
     #[error("two hosts {what}")]
     Twins {
-        /// What would be right.
+        /// The requirement.
         what: &'static str,
     },
-    /// A distribution from which nothing sensible can be drawn.
+    /// A distribution gives no usable values.
     #[error("load `{load}`: {what}: {fault}")]
     Distribution {
         /// The load's name.
         load: String,
-        /// Of what.
+        /// The quantity.
         what: &'static str,
-        /// Why.
+        /// The fault.
         fault: &'static str,
     },
 }
 
-/// An error unless `value` lies within.
+/// Checks that `value` lies within a range.
 pub(crate) fn within(
     of: &str,
     what: &'static str,
@@ -311,10 +315,10 @@ pub(crate) fn within(
 }
 
 impl Scenario {
-    /// Whether it can run.
+    /// Checks whether the scenario can run.
     ///
     /// # Errors
-    /// The first thing found that makes no sense.
+    /// The first fault.
     pub fn check(&self) -> Result<(), ScenarioError> {
         let cpus = self.topology.cpus().ok_or(ScenarioError::Cpus)?;
         if self.workers.is_empty() {
@@ -331,7 +335,7 @@ impl Scenario {
         within("the run", "`warm_up_ns`", self.warm_up_ns, 0..=LAB_NS_MAX)?;
         within("the run", "`start_ns`", self.start_ns, 0..=LAB_NS_MAX)?;
         for (what, value) in self.profile.fields() {
-            // Time passes with each slice and each burst, so that a run ends.
+            // Slices and bursts must take time, or a run would not end.
             let least = u64::from(matches!(what, "slice_ns" | "burst_ns" | "smt_permille"));
             within("the profile", what, value, least..=LAB_COST_MAX)?;
         }
@@ -385,7 +389,7 @@ impl Scenario {
                 Ok(())
             }
             LoadKind::Requests { outstanding, request_bytes, answer_bytes, think, serve_ns } => {
-                // To think for no time at all makes sense.
+                // A think time of zero is valid.
                 if *think != Distribution::Constant(0) {
                     draws("`think`", think)?;
                 }
@@ -408,7 +412,7 @@ impl Scenario {
 }
 
 impl Guest {
-    /// A guest like QEMU's by default: rings of 256 with buffers of 1536 bytes.
+    /// Returns a guest like QEMU's default: rings of 256 with buffers of 1536 bytes.
     pub fn new(name: &str, cpus: &[CpuId], calls: Calls) -> Self {
         Self {
             name: name.to_owned(),
@@ -466,7 +470,7 @@ mod tests {
             assert_eq!(poll(true).next_ns(now_ns, due_ns), next_ns, "{now_ns} {due_ns:?}");
             assert_eq!(poll(false).next_ns(now_ns, due_ns), now_ns + 100);
         }
-        // It was called for a sent frame, and polled for that.
+        // The guest was called for a sent frame, and polled for that.
         assert_eq!(poll(true).next_ns(60, Some(100)), 100);
     }
 }

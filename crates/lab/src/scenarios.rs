@@ -1,4 +1,5 @@
-//! Experiments, the papers' and our own, and what things cost on their machines, as TOML; `weir lab` reads them.
+//! Experiments, the papers' and our own, and the costs of their machines, as TOML; `weir lab` reads
+//! them.
 
 /// Experiments by name.
 pub const EXPERIMENTS: &[(&str, &str)] = &[
@@ -28,7 +29,7 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("nested", include_str!("../scenarios/nested.toml")),
 ];
 
-/// What `weir lab validate` predicts and measures: of no paper.
+/// The experiment that `weir lab validate` predicts and measures, which belongs to no paper.
 pub const REALITY: (&str, &str) = ("reality", include_str!("../scenarios/reality.toml"));
 
 /// Profiles by name.
@@ -46,5 +47,5 @@ pub const PROFILES: &[(&str, &str)] = &[
     ("two-cores", include_str!("../scenarios/profiles/two-cores.toml")),
 ];
 
-/// Hosts to be planned, by name.
+/// Hosts to plan, by name.
 pub const HOSTS: &[(&str, &str)] = &[("example", include_str!("../scenarios/hosts/example.toml"))];

@@ -1,12 +1,13 @@
-//! What is kept of a run: levels over time, times and their quantiles, means and how sure they are.
+//! Measurements of a run: levels over time, times with quantiles, and means with confidence
+//! intervals.
 
 use hdrhistogram::Histogram;
 
 /// Significant decimal digits of a quantile.
 const DIGITS: u8 = 3;
-/// Quantiles count what is longer (ns) as this long.
+/// Longest time in quantiles (ns); longer times count as this.
 const TIME_NS_MAX: u64 = 1_000_000_000_000;
-/// Batch means are made of as many batches as this at least, and of fewer than twice as many.
+/// Least number of batches for batch means; there are always fewer than twice as many.
 const BATCHES: usize = 32;
 /// Student's t for 31 degrees of freedom and 95 %.
 const T_95: f64 = 2.04;
@@ -18,29 +19,29 @@ pub struct Level {
     since_ns: u64,
     level: u64,
     max: u64,
-    /// Level times ns.
+    /// Integral of the level (level times ns).
     area: u128,
 }
 
 impl Level {
-    /// The level from `now_ns` on.
+    /// Sets the level from `now_ns` on.
     pub fn set(&mut self, now_ns: u64, level: u64) {
         self.area += u128::from(self.level) * u128::from(now_ns.saturating_sub(self.since_ns));
         (self.since_ns, self.level, self.max) = (now_ns, level, self.max.max(level));
     }
 
-    /// Forgets what was before `now_ns`, but for the level.
+    /// Forgets the time before `now_ns`, and keeps the level.
     pub fn restart(&mut self, now_ns: u64) {
         *self = Self { from_ns: now_ns, since_ns: now_ns, max: self.level, area: 0, ..*self };
     }
 
-    /// The mean up to `now_ns`; 0 if no time has passed.
+    /// Returns the mean up to `now_ns`; 0 if no time has passed.
     pub fn mean(&self, now_ns: u64) -> f64 {
         let last = u128::from(self.level) * u128::from(now_ns.saturating_sub(self.since_ns));
         (self.area + last) as f64 / now_ns.saturating_sub(self.from_ns).max(1) as f64
     }
 
-    /// The highest level.
+    /// Returns the highest level.
     pub fn max(&self) -> u64 {
         self.max
     }
@@ -62,36 +63,36 @@ impl Default for Times {
 }
 
 impl Times {
-    /// One more (ns).
+    /// Adds a time (ns).
     pub fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns);
         self.sum += u128::from(ns);
         self.max = self.max.max(ns);
     }
 
-    /// All of another's too.
+    /// Adds all times of another.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("both have the same bounds");
         self.sum += other.sum;
         self.max = self.max.max(other.max);
     }
 
-    /// How many there are.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Their mean (ns); 0 if there are none.
+    /// Returns the mean (ns); 0 without times.
     pub fn mean_ns(&self) -> f64 {
         self.sum as f64 / self.count().max(1) as f64
     }
 
-    /// The longest (ns).
+    /// Returns the longest time (ns).
     pub fn max_ns(&self) -> u64 {
         self.max
     }
 
-    /// The time (ns) that the share `quantile` of them does not exceed.
+    /// Returns the time (ns) that the share `quantile` of them does not exceed.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile)
     }
@@ -103,10 +104,10 @@ impl Times {
 /// At twice the number of batches needed, neighbours merge.
 #[derive(Clone, Debug)]
 pub struct BatchMeans {
-    /// Sums of whole batches of `size` values.
+    /// Sums of complete batches of `size` values.
     sums: Vec<f64>,
     size: u64,
-    /// The batch under way.
+    /// Sum of the present batch.
     sum: f64,
     count: u64,
 }
@@ -118,7 +119,7 @@ impl Default for BatchMeans {
 }
 
 impl BatchMeans {
-    /// One more value.
+    /// Adds a value.
     pub fn record(&mut self, value: f64) {
         self.sum += value;
         self.count += 1;
@@ -133,8 +134,8 @@ impl BatchMeans {
         }
     }
 
-    /// The mean of all whole batches, and half the width of its 95 % confidence interval; `None` before there are
-    /// enough.
+    /// Returns the mean of all complete batches, and half the width of its 95 % confidence
+    /// interval; `None` before there are enough.
     pub fn estimate(&self) -> Option<(f64, f64)> {
         if self.sums.len() < BATCHES {
             return None;

@@ -12,11 +12,11 @@ const INITIAL_WINDOW: u32 = 10;
 const RTO_NS_MIN: u64 = 200_000_000;
 const RTO_NS_FIRST: u64 = 1_000_000_000;
 const RTO_NS_MAX: u64 = 60_000_000_000;
-/// Acknowledgements for one segment that show that another was lost.
+/// Duplicate acknowledgements that show a lost segment.
 const DUPLICATES: u32 = 3;
-/// Longest time that an acknowledgement waits (ns; Linux).
+/// Longest delay of an acknowledgement (ns; Linux).
 pub(crate) const ACK_DELAY_NS: u64 = 40_000_000;
-/// Segments that are acknowledged together.
+/// Segments per acknowledgement.
 const ACK_EVERY: u32 = 2;
 
 /// The sending end.
@@ -24,28 +24,28 @@ const ACK_EVERY: u32 = 2;
 pub(crate) struct Sender {
     /// The receiver's window.
     window: u32,
-    /// The first segment not acknowledged.
+    /// The first unacknowledged segment.
     unacked: u64,
-    /// The first that was not sent since the last timeout.
+    /// The first segment that was not sent since the last timeout.
     next: u64,
-    /// The first that was never sent.
+    /// The first segment that was never sent.
     fresh: u64,
     /// The congestion window, in thousandths of a segment.
     congestion: u64,
     threshold: u64,
     duplicates: u32,
-    /// Fast recovery lasts until this one is acknowledged.
+    /// Segment whose acknowledgement ends fast recovery.
     recover: Option<u64>,
-    /// A segment to be sent again before any other.
+    /// A segment to send again before any other.
     again: Option<u64>,
-    /// The segment that is timed, and when it was sent (ns).
+    /// The timed segment, and its time of sending (ns).
     timed: Option<(u64, u64)>,
     /// Smoothed round-trip time and its variation (ns).
     round_trip: Option<(u64, u64)>,
     timeout_ns: u64,
-    /// When the oldest segment is taken for lost (ns).
+    /// Time at which the oldest segment counts as lost (ns).
     timer_ns: Option<u64>,
-    /// Segments sent again.
+    /// Number of retransmissions.
     pub(crate) retransmits: u64,
     pub(crate) timeouts: u64,
 }
@@ -74,17 +74,17 @@ impl Sender {
         }
     }
 
-    /// When to ask [`Self::timed_out`] (ns).
+    /// Returns when to ask [`Self::timed_out`] (ns).
     pub(crate) fn timer_ns(&self) -> Option<u64> {
         self.timer_ns
     }
 
-    /// The segment to send now, if the windows allow one.
+    /// Returns the segment to send now, if the windows allow one.
     pub(crate) fn send(&mut self, now_ns: u64) -> Option<u64> {
         let segment = match self.again.take() {
             Some(segment) => {
                 self.retransmits += 1;
-                // Karn: what was sent twice is not timed.
+                // Karn: a segment that was sent twice is not timed.
                 self.timed = None;
                 segment
             }
@@ -108,7 +108,7 @@ impl Sender {
         Some(segment)
     }
 
-    /// All segments below `upto` have come.
+    /// Handles an acknowledgement of all segments below `upto`.
     pub(crate) fn acked(&mut self, now_ns: u64, upto: u64) {
         if upto > self.unacked {
             let newly = upto - self.unacked;
@@ -128,7 +128,7 @@ impl Sender {
                     self.recover = None;
                     self.congestion = self.threshold;
                 }
-                // As many as were acknowledged (Linux: `tcp_slow_start`).
+                // Grows by the acknowledged segments (Linux: `tcp_slow_start`).
                 None if self.congestion < self.threshold => {
                     self.congestion = (self.congestion + newly * SEGMENT).min(self.threshold);
                 }
@@ -148,12 +148,12 @@ impl Sender {
         }
     }
 
-    /// Half of what is on the way, two segments at least.
+    /// Returns half of the segments on their way, at least two.
     fn half(&self) -> u64 {
         ((self.next - self.unacked) * SEGMENT / 2).max(2 * SEGMENT)
     }
 
-    /// Whether the timer has run out: then everything not acknowledged is sent again.
+    /// Returns whether the timer has run out. If so, every unacknowledged segment is sent again.
     pub(crate) fn timed_out(&mut self, now_ns: u64) -> bool {
         if self.timer_ns.is_none_or(|timer_ns| timer_ns > now_ns) {
             return false;
@@ -168,7 +168,7 @@ impl Sender {
         true
     }
 
-    /// RFC 6298 §2.
+    /// Measures the round trip (RFC 6298 §2).
     fn measure(&mut self, now_ns: u64, upto: u64) {
         let Some((_, sent_ns)) = self.timed.take_if(|(segment, _)| *segment < upto) else {
             return;
@@ -186,7 +186,7 @@ impl Sender {
     }
 }
 
-/// When a receiver acknowledges.
+/// A receiver's next acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ack {
     Now,
@@ -197,7 +197,7 @@ pub(crate) enum Ack {
 /// The receiving end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receiver {
-    /// All before this one have come.
+    /// The first missing segment.
     expected: u64,
     beyond: BTreeSet<u64>,
     unacked: u32,
@@ -220,17 +220,17 @@ impl Receiver {
         if hole || self.unacked >= ACK_EVERY { Ack::Now } else { Ack::Later }
     }
 
-    /// The first segment that has not come.
+    /// Returns the first missing segment.
     pub(crate) fn expected(&self) -> u64 {
         self.expected
     }
 
-    /// Whether an acknowledgement is owed.
+    /// Returns whether an acknowledgement is due.
     pub(crate) fn owes(&self) -> bool {
         self.unacked > 0
     }
 
-    /// What to acknowledge now.
+    /// Returns the number to acknowledge now.
     pub(crate) fn ack(&mut self) -> u64 {
         self.unacked = 0;
         self.expected
@@ -282,7 +282,7 @@ mod tests {
         assert!(sender.timed_out(timer_ns));
         assert_eq!(all(&mut sender, timer_ns), [0]);
         assert_eq!(sender.timer_ns(), Some(timer_ns + 2 * RTO_NS_FIRST), "backed off");
-        // The receiver had all others.
+        // The receiver had all other segments.
         sender.acked(timer_ns + 1_000, 10);
         assert_eq!(all(&mut sender, timer_ns + 1_000).len(), 5, "half of what was on the way");
     }

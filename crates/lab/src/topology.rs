@@ -1,27 +1,27 @@
-//! Which CPUs there are, and what they share.
+//! CPUs, and the caches that they share.
 
 use weir_limits::LAB_CPUS_MAX;
 
 /// A logical CPU, as Linux numbers them: SMT siblings are neighbours here.
 pub type CpuId = usize;
 
-/// A host's CPUs: so many sockets, each with so many last-level caches, and so on down.
+/// A host's CPUs: sockets, last-level caches of each socket, and so on down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Sockets.
+    /// Number of sockets.
     pub sockets: usize,
-    /// Last-level caches of one socket.
+    /// Last-level caches per socket.
     pub llcs_per_socket: usize,
-    /// Cores that share one last-level cache.
+    /// Cores per last-level cache.
     pub cores_per_llc: usize,
-    /// Logical CPUs of one core: 2 with SMT.
+    /// Logical CPUs per core: 2 with SMT.
     pub threads_per_core: usize,
 }
 
-/// How far apart two CPUs are, by what lies between their caches.
+/// Distance of two CPUs, by the boundary between their caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// They share the last-level cache, or are one.
+    /// They share the last-level cache, or are the same.
     Near,
     /// They share the socket.
     Socket,
@@ -30,12 +30,12 @@ pub enum Distance {
 }
 
 impl Topology {
-    /// So many cores, which share one cache and have no siblings.
+    /// Returns a topology of cores that share one cache and have no siblings.
     pub const fn flat(cores: usize) -> Self {
         Self { sockets: 1, llcs_per_socket: 1, cores_per_llc: cores, threads_per_core: 1 }
     }
 
-    /// How many logical CPUs there are. `None`: none, or more than [`LAB_CPUS_MAX`].
+    /// Returns the number of logical CPUs. `None`: none, or more than [`LAB_CPUS_MAX`].
     pub fn cpus(&self) -> Option<usize> {
         let Self { sockets, llcs_per_socket, cores_per_llc, threads_per_core } = *self;
         sockets
@@ -49,7 +49,7 @@ impl Topology {
         cpu / (self.cores_per_llc * self.threads_per_core).max(1)
     }
 
-    /// How far `a` is from `b`.
+    /// Returns the distance of `a` from `b`.
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         let (a, b) = (self.llc(a), self.llc(b));
         let sockets = self.llcs_per_socket.max(1);
@@ -62,7 +62,7 @@ impl Topology {
         }
     }
 
-    /// The logical CPUs of the core that `cpu` is of, itself included.
+    /// Returns the logical CPUs of `cpu`'s core, itself included.
     pub fn core_of(&self, cpu: CpuId) -> std::ops::Range<CpuId> {
         let threads = self.threads_per_core.max(1);
         let first = cpu / threads * threads;
@@ -70,12 +70,12 @@ impl Topology {
     }
 }
 
-/// CPUs of a host.
+/// A set of a host's CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CpuSet([u64; LAB_CPUS_MAX / 64]);
 
 impl CpuSet {
-    /// These; numbers from [`LAB_CPUS_MAX`] on are of no host.
+    /// Builds a set of `cpus`. Numbers from [`LAB_CPUS_MAX`] on exist on no host.
     pub(crate) fn new(cpus: &[CpuId]) -> Self {
         let mut set = Self::default();
         for cpu in cpus {
@@ -90,7 +90,7 @@ impl CpuSet {
         self.0.get(cpu / 64).is_some_and(|word| word & 1 << (cpu % 64) != 0)
     }
 
-    /// They have one in common.
+    /// Returns whether the sets have a CPU in common.
     pub(crate) fn meets(&self, other: &Self) -> bool {
         self.0.iter().zip(other.0).any(|(a, b)| a & b != 0)
     }

@@ -10,10 +10,10 @@ use weir_lab::random::{Distribution, Random, Sampler};
 use weir_lab::stats::{BatchMeans, Level, Times};
 use weir_lab::topology::Topology;
 
-/// Long, so that rounding to whole ns is nothing beside it.
+/// Long, so that rounding to whole ns is negligible.
 const SERVICE_NS: u64 = 100_000;
 const TOLERANCE: f64 = 0.01;
-/// Slices of a hundredth of a service are not yet none at all.
+/// Tolerance for slices of a hundredth of a service, which are not infinitely short.
 const SLICES_TOLERANCE: f64 = 0.03;
 
 fn arrivals(rho: f64, servers: usize, stream: u64) -> Sampler {
@@ -39,7 +39,7 @@ fn check_within(tolerance: f64, what: &str, rho: f64, waits: &BatchMeans, theory
 }
 
 enum Event {
-    /// A customer of this kind comes.
+    /// A customer of this kind arrives.
     Arrival(usize),
     Cpu(cpus::Event),
 }
@@ -50,12 +50,12 @@ impl From<cpus::Event> for Event {
     }
 }
 
-/// Customers of one kind, each of which is a thread for as long as it is there.
+/// Customers of one kind. Each of them is a thread while present.
 struct Customers {
     class: Class,
     arrivals: Sampler,
     services: Sampler,
-    /// Threads that are free for the next.
+    /// Free threads for the next customers.
     free: Vec<usize>,
     /// Response time less service time.
     waits: BatchMeans,
@@ -69,7 +69,7 @@ impl Customers {
 
 fn through_cpus(mut cpus: Cpus, mut kinds: Vec<Customers>, count: u64) -> Vec<Customers> {
     let mut calendar = Calendar::default();
-    // By thread: its kind, when it came, its service time.
+    // By thread: its kind, time of arrival, and service time.
     let mut there = Vec::new();
     for (kind, customers) in kinds.iter_mut().enumerate() {
         calendar.after(customers.arrivals.draw(), Event::Arrival(kind));
@@ -111,16 +111,16 @@ fn first_come(servers: usize, rho: f64, service: Distribution, count: u64) -> Ba
     through_cpus(cpus, vec![customers], count).swap_remove(0).waits
 }
 
-/// Pollaczek-Khinchine: Wq = rho S (1 + c2) / (2 (1 - rho)), c2 the service time's squared coefficient
-/// of variation.
+/// Returns Wq by Pollaczek-Khinchine: Wq = rho S (1 + c2) / (2 (1 - rho)), c2 the service time's
+/// squared coefficient of variation.
 fn pollaczek_khinchine(rho: f64, c2: f64) -> f64 {
     rho * SERVICE_NS as f64 * (1.0 + c2) / (2.0 * (1.0 - rho))
 }
 
-/// Erlang C: the probability that a customer has to wait.
+/// Returns the probability of a wait by Erlang C.
 fn erlang_c(servers: usize, rho: f64) -> f64 {
     let offered = rho * servers as f64;
-    // Erlang B by its recursion.
+    // Computes Erlang B by its recursion.
     let blocked = (1..=servers).fold(1.0, |b, n| offered * b / (n as f64 + offered * b));
     blocked / (1.0 - rho * (1.0 - blocked))
 }
@@ -165,8 +165,8 @@ fn m_m_c_on_several_cpus() {
     }
 }
 
-/// M/M/1 with preemptive priorities: who has priority waits as if alone, and the response time of the
-/// others is S / ((1 - rho1) (1 - rho1 - rho2)).
+/// M/M/1 with preemptive priorities: a customer with priority waits as if alone, and the response
+/// time of the others is S / ((1 - rho1) (1 - rho1 - rho2)).
 #[test]
 fn m_m_1_with_preemption() {
     let (first, second) = (0.3, 0.3);
@@ -205,8 +205,8 @@ enum OnLink {
     Arrived,
 }
 
-/// Sends `count` frames of random lengths over a link. Their times in the queue, and how many were
-/// dropped.
+/// Sends `count` frames of random lengths over a link. Returns their waiting times, and the number
+/// of drops.
 fn through_link(rho: f64, bytes: Distribution, queue_max: usize, count: u64) -> (BatchMeans, u64) {
     const BITS_PER_S: u64 = 1_000_000_000;
     const DELAY_NS: u64 = 12_345;
@@ -242,7 +242,7 @@ fn through_link(rho: f64, bytes: Distribution, queue_max: usize, count: u64) -> 
     (waits, dropped)
 }
 
-/// Bytes that take [`SERVICE_NS`] at 1 Gbit/s.
+/// Length that takes [`SERVICE_NS`] at 1 Gbit/s (bytes).
 const BYTES: u64 = SERVICE_NS / 8;
 
 #[test]
@@ -256,8 +256,8 @@ fn m_d_1_and_m_g_1_on_a_link() {
     check("M/G/1 on a link", 0.7, &waits, pollaczek_khinchine(0.7, 1.0 / 3.0));
 }
 
-/// Little: the mean number that waits is the rate of arrivals times the mean wait. One holds for any run,
-/// so that it shows whether both are counted rightly.
+/// Little's law: the mean number of waiting frames is the rate of arrivals times the mean wait. It
+/// holds for any run, and shows whether both are counted correctly.
 #[test]
 fn what_waits_on_a_link_is_the_rate_times_the_wait() {
     let mut link = Link::new(1_000_000_000, 0, usize::MAX);
@@ -292,8 +292,8 @@ fn what_waits_on_a_link_is_the_rate_times_the_wait() {
     assert!((waiting.mean(now_ns) / theory - 1.0).abs() < 1e-3, "{theory}");
 }
 
-/// M/M/1/K: of K places, the one being served included, all are taken for the share
-/// (1 - rho) rho^K / (1 - rho^(K+1)) of arrivals.
+/// M/M/1/K: with K places, including the one in service, a share of (1 - rho) rho^K / (1 -
+/// rho^(K+1)) of arrivals finds all taken.
 #[test]
 fn a_full_queue_drops_as_many_as_m_m_1_k() {
     const QUEUE: i32 = 7;
@@ -304,7 +304,7 @@ fn a_full_queue_drops_as_many_as_m_m_1_k() {
     assert!(waits.estimate().is_some());
     let places = QUEUE + 1;
     let theory = (1.0 - rho) * rho.powi(places) / (1.0 - rho.powi(places + 1));
-    // Events are three for each frame that passes, and one for each that does not.
+    // A frame that passes makes three events, a dropped one makes one.
     let arrived = 3.0 * count as f64 / (3.0 - 2.0 * theory);
     let lost = dropped as f64 / arrived;
     assert!((lost / theory - 1.0).abs() < TOLERANCE, "{lost} are lost, in theory {theory}");

@@ -1,4 +1,4 @@
-//! Interrupt handlers: they run in whatever context they find, and give it back.
+//! Interrupt handlers: they run in any context, and give it back.
 
 use super::{Class, Cpus, State, Thread, ThreadId};
 use crate::topology::CpuId;
@@ -11,8 +11,8 @@ impl Cpus {
         thread
     }
 
-    /// The thread that a handler on `cpu` interrupted, and the rest of its slice (ns). It continues unless a newly
-    /// ready thread would have preempted it.
+    /// Returns the thread that a handler on `cpu` interrupted, and the rest of its slice (ns). The
+    /// thread continues unless a newly ready thread would have preempted it.
     pub(super) fn interrupted(&mut self, now_ns: u64, cpu: CpuId) -> Option<(ThreadId, u64)> {
         let (interrupted, until_ns) = self.cpus[cpu].interrupted.take()?;
         let Thread { state, key, allowed, .. } = self.threads[interrupted];

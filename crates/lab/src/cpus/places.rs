@@ -1,4 +1,4 @@
-//! Where threads run, apart from what [`Cpus`] does by itself: placers, and schedulers that look at no caches.
+//! Placement of threads beyond [`Cpus`]' own rules: placers, and schedulers that ignore caches.
 
 use super::{Cpus, Event, FULL_SPEED, State, Thread, ThreadId};
 use crate::calendar::Calendar;
@@ -6,12 +6,12 @@ use crate::random::Random;
 use crate::topology::{CpuId, CpuSet};
 
 impl Cpus {
-    /// From now on a thread that wakes up goes to any idle CPU, by chance.
+    /// Makes woken threads go to any idle CPU at random from now on.
     pub fn ignore_caches(&mut self, random: Random) {
         self.blind = Some(random);
     }
 
-    /// A thread may run on the CPUs `allowed`, and nowhere else; it leaves its CPU at once if it has to.
+    /// Restricts a thread to the CPUs `allowed`. It leaves its present CPU at once if necessary.
     pub fn allow<E: From<Event>>(
         &mut self,
         calendar: &mut Calendar<E>,
@@ -30,13 +30,13 @@ impl Cpus {
         self.take_up(calendar, cpu);
     }
 
-    /// Whether a thread that sleeps finds another on its last CPU.
+    /// Returns whether another thread is on the last CPU of this sleeping thread.
     pub fn is_taken(&self, thread: ThreadId) -> bool {
         let cpu = self.threads[thread].last.and_then(|cpu| self.cpus.get(cpu));
         cpu.is_some_and(|cpu| cpu.running.is_some_and(|running| running != thread))
     }
 
-    /// For how long a thread's last CPU has been idle, or was the last time that it was (ns).
+    /// Returns the present or last idle time of a thread's last CPU (ns).
     pub fn idle_ns(&self, now_ns: u64, thread: ThreadId) -> u64 {
         let cpu = self.threads[thread].last.and_then(|cpu| self.cpus.get(cpu));
         cpu.map_or(u64::MAX, |cpu| match cpu.running {
@@ -45,7 +45,7 @@ impl Cpus {
         })
     }
 
-    /// Whether another waits for the CPU that a thread has.
+    /// Returns whether another thread waits for this thread's CPU.
     pub fn is_wanted(&self, thread: ThreadId) -> bool {
         match self.threads[thread].state {
             State::On(cpu) => self.waits_for(cpu),
@@ -53,7 +53,8 @@ impl Cpus {
         }
     }
 
-    /// An idle CPU for the thread: nearest to its last, on an idle core if possible; any, if caches are ignored.
+    /// Returns an idle CPU for the thread: nearest to its last one, on an idle core if possible; a
+    /// random one if caches are ignored.
     pub(super) fn idle_cpu(&mut self, thread: ThreadId) -> Option<CpuId> {
         let Thread { allowed, last, .. } = self.threads[thread];
         let idle = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.running.is_none());

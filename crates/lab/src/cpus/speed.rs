@@ -1,10 +1,10 @@
-//! How fast CPUs work, and what has been done by when.
+//! Speed of CPUs, and the work done so far.
 
 use super::{Class, Cpu, CpuId, Cpus, Event, FULL_SPEED, WEIGHT_USUAL};
 use crate::calendar::Calendar;
 
 impl Cpus {
-    /// Counts what the CPU's thread has done.
+    /// Counts the work of the CPU's thread.
     pub(super) fn account(&mut self, now_ns: u64, cpu: CpuId) {
         let speed = self.speed(cpu);
         let Cpu { running, since_ns, .. } = &mut self.cpus[cpu];
@@ -37,7 +37,7 @@ impl Cpus {
         calendar.after(left_ns, Event::Done(cpu, *run));
     }
 
-    /// Counts what the siblings have done, before `cpu` starts or stops and their speed changes.
+    /// Counts the siblings' work, before `cpu` starts or stops and their speed changes.
     pub(super) fn account_siblings(&mut self, now_ns: u64, cpu: CpuId) {
         for sibling in self.topology.core_of(cpu).filter(|sibling| *sibling != cpu) {
             self.account(now_ns, sibling);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Threads that each work as long as they are told, in virtual time.
+/// Threads with given amounts of work, in virtual time.
 struct Rig {
     cpus: Cpus,
     calendar: Calendar<Event>,
@@ -85,7 +85,8 @@ fn a_thread_slows_its_sibling_down_for_as_long_as_it_runs() {
     rig.run(10);
     rig.wake(short, 20);
     rig.run(1_000);
-    // Both at half speed from 10 on; after 40 ns the short one is done, and 70 are left of the other.
+    // Both run at half speed from 10 on; after 40 ns the short one is done, and the other has 70
+    // left.
     assert_eq!(rig.ended, [(50, short), (120, long)]);
 }
 
@@ -113,7 +114,8 @@ fn who_comes_from_behind_another_cache_pays_for_it() {
     rig.wake(pinned, 1_000);
     rig.wake(moving, 10);
     rig.run(10_000);
-    // The one pinned finds another's CPU (5 ns), the other a CPU on another socket (30 ns).
+    // The pinned thread takes over another thread's CPU (5 ns), the other moves to another socket
+    // (30 ns).
     assert_eq!(rig.ended, [(10, moving), (140, moving), (1_105, pinned)]);
 }
 
@@ -177,7 +179,7 @@ fn a_thread_goes_where_it_may_at_once_and_leaves_its_cpu_to_who_waits() {
     rig.cpus.allow(&mut rig.calendar, first, &[1]);
     rig.run(SLICE_NS);
     assert_eq!(rig.ended, [(100, first), (110, second)]);
-    // One that waits takes an idle CPU as soon as it may.
+    // A waiting thread takes an idle CPU as soon as it may.
     rig.ended.clear();
     rig.cpus.allow(&mut rig.calendar, first, &[0]);
     rig.wake(first, 100);
@@ -204,7 +206,7 @@ fn whom_a_handler_interrupted_goes_on_with_its_slice() {
     let ends = rig.ended.iter().filter(|end| end.1 != handler).copied().collect::<Vec<_>>();
     assert_eq!(ends, [(920, first), (1_920, second)], "one switch, which takes 100");
 
-    // Its slice does not begin anew each time, so that the other has its turn.
+    // Its slice does not restart each time, so that the other gets its turn.
     let mut rig = Rig::new(Topology::flat(1), scheduling);
     let [first, second] = [0, 1].map(|_| rig.fair(WEIGHT_USUAL));
     let handler = rig.cpus.spawn_handler(0);

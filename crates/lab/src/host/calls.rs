@@ -1,5 +1,5 @@
-//! A queue's debt to its guest, and when it asks the policy: the bookkeeping of `engine/guest/held.rs`, around the
-//! policies.
+//! A queue's pending calls to its guest, and when to ask the policy: the bookkeeping of
+//! `engine/guest/held.rs`, around the policies.
 
 use weir_policy::law::Law;
 use weir_policy::moderation::{
@@ -11,14 +11,14 @@ use crate::report::Violation;
 use crate::scenario::Calls;
 use crate::stats::Times;
 
-/// What comes of a question about a call.
+/// Answer to a question about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Give it now.
+    /// Give the call now.
     Call,
-    /// Not yet; a timer may have to be set (ns).
+    /// Not yet; set a timer for this time (ns), if any.
     Later(Option<u64>),
-    /// The same, and the held call for received frames is to be given now.
+    /// Not yet, and give the held call for received frames now.
     CallForReceived(Option<u64>),
 }
 
@@ -40,13 +40,13 @@ pub(super) struct RxCalls {
     budget_ns: u64,
     pending: Option<Pending>,
     deadline: Deadline,
-    /// When the guest was last called (ns).
+    /// Time of the guest's last call (ns).
     called_ns: Option<u64>,
     answers: Answers,
     received: Total,
-    /// From frames being ready to the guest being told of them.
+    /// Times from ready frames to the guest's knowledge of them.
     pub(super) holds: Times,
-    /// Calls that came after the latency budget, and not because frames had waited for buffers.
+    /// Calls that came after the latency budget, though no frame had waited for buffers.
     pub(super) late: u64,
 }
 
@@ -71,7 +71,7 @@ impl RxCalls {
         }
     }
 
-    /// Buffers with frames that the guest has not been told of.
+    /// Returns the number of buffers with frames that the guest does not know of.
     fn buffers(&self) -> u32 {
         self.pending.map_or(0, |pending| pending.buffers)
     }
@@ -80,7 +80,7 @@ impl RxCalls {
         self.pending.is_some()
     }
 
-    /// How the guest stands with them.
+    /// Returns the guest's state towards received frames.
     pub(super) fn standing(&self) -> Received {
         match self.called_ns {
             _ if self.pending.is_some() && !self.withholds => Received::Held,
@@ -89,19 +89,19 @@ impl RxCalls {
         }
     }
 
-    /// When the policy wants to be asked about what is pending (ns).
+    /// Returns when the policy wants to be asked about pending frames (ns).
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.deadline.until_ns()
     }
 
-    /// The limit of its holds (ns), and whether all are held together, from now on.
+    /// Sets the limit of holds (ns), and whether all queues are held together.
     pub(super) fn hold(&mut self, hold_ns_max: u64, together: bool) {
         self.hold_ns_max = hold_ns_max;
         self.moderation.set_hold_ns_max(hold_ns_max);
         self.moderation.set_together(together);
     }
 
-    /// The guest receives a batch, and has sent so much in all.
+    /// Counts a received batch. `sent`: the guest's total of sent frames.
     pub(super) fn count(&mut self, batch: &Batch, sent: Total) {
         self.received.frames += u64::from(batch.frames);
         self.received.bytes += batch.bytes;
@@ -112,8 +112,8 @@ impl RxCalls {
         }
     }
 
-    /// Frames are ready in so many buffers; `parked`: one of them waited for buffers. No hold survives
-    /// `buffers_max`.
+    /// Notes ready frames in `buffers` buffers. `parked`: one of the frames waited for buffers. No
+    /// hold survives `buffers_max`.
     pub(super) fn published(
         &mut self,
         now_ns: u64,
@@ -132,7 +132,7 @@ impl RxCalls {
         self.answer(now_ns, verdict, buffers_max)
     }
 
-    /// A timer has fired.
+    /// Handles a fired timer.
     pub(super) fn expired(&mut self, now_ns: u64, buffers_max: u32) -> Result<Answer, Violation> {
         if let Err(ask_ns) = self.deadline.fired(now_ns) {
             return Ok(Answer::Later(ask_ns));
@@ -156,8 +156,8 @@ impl RxCalls {
         Ok(Answer::Later(self.deadline.set(until_ns, now_ns)))
     }
 
-    /// The guest is notified at `now_ns`, or if not `called`, wanted no call. `hidden`: frames were invisible
-    /// before.
+    /// Notes that the guest was notified at `now_ns`, or wanted no call (not `called`). `hidden`:
+    /// frames were invisible before.
     pub(super) fn told(&mut self, now_ns: u64, called: bool, hidden: bool) {
         let held = self.deadline.until_ns().is_some();
         self.deadline.clear();
@@ -171,7 +171,7 @@ impl RxCalls {
             if how != Delivery::Polled {
                 self.holds.record(now_ns.saturating_sub(pending.since_ns));
             }
-            // A guest that looks by itself has seen frames as soon as they were visible.
+            // A guest that polls has seen frames as soon as they were visible.
             let told_ns = if called || hidden { now_ns } else { pending.since_ns };
             let latest_ns = pending.arrived_ns.saturating_add(self.budget_ns);
             self.late += u64::from(told_ns > latest_ns && !pending.parked);
@@ -197,7 +197,7 @@ fn held(
 /// The calls for transmitted frames.
 #[derive(Debug)]
 pub(super) struct TxCalls {
-    /// `None` under policies that hold nothing.
+    /// The policy; `None` if nothing is held.
     completions: Option<Completions>,
     kind: Kind,
     hold_ns_max: u64,
@@ -219,7 +219,7 @@ impl TxCalls {
         }
     }
 
-    /// The limit of its holds (ns) from now on.
+    /// Sets the limit of holds (ns).
     pub(super) fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         self.hold_ns_max = hold_ns_max;
         if let Some(completions) = &mut self.completions {
@@ -227,7 +227,7 @@ impl TxCalls {
         }
     }
 
-    /// More are about to be completed. `wanted`: the driver wants a call for those before.
+    /// Prepares for more completions. `wanted`: the driver wants a call for the earlier ones.
     pub(super) fn before_more(&mut self, wanted: bool) {
         if let Some(completions) = self.completions.as_mut().filter(|_| self.untold > 0 && !wanted)
         {
@@ -237,8 +237,8 @@ impl TxCalls {
         }
     }
 
-    /// So many frames and bytes were completed, in a ring with `in_ring` others left. `wanted`: the driver wants a
-    /// call now.
+    /// Notes completed frames and bytes, with `in_ring` others left in the ring. `wanted`: the
+    /// driver wants a call now.
     pub(super) fn completed(
         &mut self,
         now_ns: u64,
@@ -264,7 +264,7 @@ impl TxCalls {
         }
     }
 
-    /// A timer has fired. `received`: how the guest stands with what it receives.
+    /// Handles a fired timer. `received`: the guest's state towards received frames.
     pub(super) fn expired(&mut self, now_ns: u64, received: Received) -> Result<Answer, Violation> {
         if let Err(ask_ns) = self.deadline.fired(now_ns) {
             return Ok(Answer::Later(ask_ns));
@@ -284,18 +284,18 @@ impl TxCalls {
         }
     }
 
-    /// A call for received frames is one for these as well, so what is held beyond it counts from then.
+    /// Notes that a call for received frames serves these as well. A longer hold counts from then.
     fn told_by(&mut self, now_ns: u64, ask_ns: u64) -> Result<(), Violation> {
         self.since_ns = self.since_ns.max(now_ns);
         held(self.kind, ask_ns, now_ns, now_ns, self.hold_ns_max)
     }
 
-    /// Whether the guest has yet to be told of something.
+    /// Returns whether the guest does not know of some completion.
     pub(super) fn is_pending(&self) -> bool {
         self.untold > 0
     }
 
-    /// When the policy wants to be asked about that (ns).
+    /// Returns when the policy wants to be asked (ns).
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.deadline.until_ns()
     }
@@ -305,7 +305,7 @@ impl TxCalls {
         Ok(Answer::Later(self.deadline.set(until_ns, now_ns)))
     }
 
-    /// The guest has been told by a call (`called`), or was found not to want one.
+    /// Notes that the guest was told by a call (`called`), or was found not to want one.
     pub(super) fn told(&mut self, called: bool) {
         if let Some(completions) = &mut self.completions {
             completions.delivered(called);

@@ -1,14 +1,15 @@
-//! How long wake-ups take and how late timers are: always alike, or by chance where the tail is known.
+//! Delays of wake-ups and timers: constant, or random if the tail is known.
 
 use crate::random::Random;
 use crate::scenario::Scenario;
 
-/// Median, 90th and 99th percentile of the exponential distribution with mean 1: logarithms of 2, 10 and 100.
+/// Median, 90th and 99th percentile of the exponential distribution with mean 1: logarithms of 2,
+/// 10 and 100.
 const MEDIAN: f64 = std::f64::consts::LN_2;
 const P90: f64 = std::f64::consts::LN_10;
 const P99: f64 = 2.0 * P90;
 
-/// Those of a host.
+/// The delays of a host.
 #[derive(Debug)]
 pub(super) struct Delays {
     wakeup: Delay,
@@ -16,8 +17,8 @@ pub(super) struct Delays {
     random: Random,
 }
 
-/// A median, and the 90th and 99th percentiles (ns) where they exceed it. Between two of them, below the first and
-/// above the last, the distribution is exponential.
+/// A median, and the 90th and 99th percentiles (ns) if they exceed it. Between two of them, below
+/// the first and above the last, the distribution is exponential.
 #[derive(Clone, Copy, Debug)]
 struct Delay {
     median_ns: u64,
@@ -46,7 +47,7 @@ impl Delay {
 }
 
 impl Delays {
-    /// Those of `scenario`, with chance of their own.
+    /// Returns the delays of `scenario`, with their own random stream.
     pub(super) fn new(scenario: &Scenario, random: Random) -> Self {
         let profile = &scenario.profile;
         Self {
@@ -64,12 +65,12 @@ impl Delays {
         }
     }
 
-    /// From a kick or a call until the sleeper's thread is ready (ns).
+    /// Draws the time from a kick or a call until the sleeper's thread is ready (ns).
     pub(super) fn wakeup_ns(&mut self) -> u64 {
         self.wakeup.draw(&mut self.random)
     }
 
-    /// From a timer's time until its sleeper's thread is ready (ns).
+    /// Draws the time from a timer's end until its sleeper's thread is ready (ns).
     pub(super) fn timer_late_ns(&mut self) -> u64 {
         self.timer.draw(&mut self.random)
     }
@@ -91,7 +92,7 @@ mod tests {
     fn a_delay_has_the_percentiles_that_it_was_given() {
         for (median_ns, p90_ns, p99_ns) in [
             (10_000, 0, 30_000),
-            // Further apart than an exponential distribution has them.
+            // Further apart than in an exponential distribution.
             (10_000, 0, 300_000),
             (10_000, 12_000, 300_000),
             (10_000, 30_000, 31_000),

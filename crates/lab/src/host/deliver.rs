@@ -1,5 +1,5 @@
-//! From a burst into receivers' rings and links, and the calls that follow: the decisions of `engine/switch.rs` and
-//! `port-vhost/{rx,tx}.rs` about time.
+//! Moves bursts into receivers' rings and links, and makes the calls that follow: the timing
+//! decisions of `engine/switch.rs` and `port-vhost/{rx,tx}.rs`.
 
 use std::cmp::Reverse;
 
@@ -14,12 +14,13 @@ use crate::frame::{DropReason, Frame};
 use crate::report::Violation;
 use crate::ring::RxRing;
 
-/// How much of a burst its receivers have buffers for, as it begins: by receiver, those that are left.
+/// Buffers that each receiver has left for a burst, as of its beginning.
 #[derive(Debug)]
 pub(super) struct Room(Vec<(PortId, u32)>);
 
 impl Room {
-    /// Whether there are buffers for one more frame to `to`, whose ring this is. None goes ahead of one that has to wait.
+    /// Returns whether there are buffers for one more frame to `to`, whose ring is `rx`. No frame
+    /// overtakes one that has to wait.
     pub(super) fn is_for(&mut self, frame: &Frame, to: PortId, rx: &RxRing) -> bool {
         let Self(receivers) = self;
         let at = receivers.iter().position(|(port, _)| *port == to).unwrap_or_else(|| {
@@ -33,20 +34,21 @@ impl Room {
 }
 
 impl Host<'_> {
-    /// Room for a burst from `from`. Frames for whom others wait already go behind those.
+    /// Returns the room for a burst from `from`. Frames to receivers with waiting frames queue
+    /// behind those.
     pub(super) fn room(&self, from: PortId, again: bool) -> Room {
         Room(self.blocked(from, again).map(|port| (port, 0)).collect())
     }
 
-    /// For whom frames wait that are not of the burst.
+    /// Iterates over receivers of waiting frames outside the burst.
     fn blocked(&self, from: PortId, again: bool) -> impl Iterator<Item = PortId> {
-        // Those that waited before are the burst.
+        // On a retry the waiting frames are the burst.
         let waiting = self.waiting[from].iter().filter(move |_| !again);
         waiting.map(move |frame| self.next_port(from, frame))
     }
 
-    /// Delivers `worker`'s frames from a queue of `from`; parks or drops the others, with the `rest` that found no
-    /// buffers. `again`: the frames were parked before.
+    /// Delivers `worker`'s frames from a queue of `from`. Parks or drops the frames without
+    /// buffers, together with `rest`. `again`: the frames were parked before.
     pub(super) fn deliver(
         &mut self,
         worker: usize,
@@ -86,7 +88,7 @@ impl Host<'_> {
         self.settle(worker, from, (taken - parked) as u32, bytes); // a burst's, and what waits
     }
 
-    /// Lets a frame wait, if there is room for that.
+    /// Parks a frame, if there is room for it.
     fn park(&mut self, from: PortId, mut frame: Frame) {
         let bound = match self.guests.get(from) {
             Some(guest) => PARKED_MAX.min(guest.tx.size() as usize / 2),
@@ -134,7 +136,7 @@ impl Host<'_> {
         if full {
             let since_ns = *full_since.get_or_insert(now_ns);
             let worth_waiting = now_ns - since_ns < PARKED_NS_MAX;
-            // Buffers have come while it copied: there is no kick for these.
+            // Buffers that came during the copy bring no kick.
             let again = left.peek().is_some_and(|frame| rx.buffers(frame) <= rx.free());
             self.workers[worker].retry |= worth_waiting && again;
             rx.kick_wanted = true;
@@ -158,7 +160,7 @@ impl Host<'_> {
             let answer = rx_calls.published(now_ns, batch, (buffers, parked), buffers_max);
             self.act(worker, to, Side::Rx, answer);
         } else if full && rx_calls.is_pending() {
-            // The guest gives buffers for what it is told of.
+            // The guest refills buffers after it is told of their frames.
             self.announce(worker, to);
         }
     }
@@ -195,12 +197,12 @@ impl Host<'_> {
         self.workers[worker].holds.extend(timer);
     }
 
-    /// Tells a guest of everything it has received, if it wants to be told.
+    /// Tells a guest of its received frames, if it wants to be told.
     fn announce(&mut self, worker: usize, guest: usize) {
         let now_ns = self.now_ns();
         let Guest { rx, rx_calls, hypervisor_poll_ns, suppressed, .. } = &mut self.guests[guest];
         if hypervisor_poll_ns.is_some() {
-            // Nobody wants a call: who is behind this ring polls.
+            // The nested hypervisor behind this ring polls and wants no call.
             rx_calls.told(now_ns, false, false);
             *suppressed += 1;
             return;
@@ -218,7 +220,7 @@ impl Host<'_> {
         }
     }
 
-    /// The same for frames that it has sent.
+    /// Tells a guest of its completed frames, if it wants to be told.
     fn announce_completed(&mut self, worker: usize, guest: usize) {
         let Guest { tx, tx_calls, suppressed, .. } = &mut self.guests[guest];
         let called = tx.used.call_if_wanted();
@@ -233,7 +235,8 @@ impl Host<'_> {
         }
     }
 
-    /// Asks about the calls whose deadlines have passed, or will so soon (ns) if they are for received frames.
+    /// Asks about calls whose deadlines have passed. Calls for received frames count `lead_ns`
+    /// earlier.
     pub(super) fn expire_holds(&mut self, worker: usize, lead_ns: u64) {
         let now_ns = self.now_ns();
         while let Some((_, guest, side)) = self.workers[worker].take_ended(now_ns, lead_ns) {
@@ -252,7 +255,7 @@ impl Host<'_> {
         }
     }
 
-    /// Takes all frames of a port that wait, for another try; those that have waited too long are dropped.
+    /// Takes all waiting frames of a port for another try. Drops those that have waited too long.
     pub(super) fn take_waiting(&mut self, worker: usize, from: PortId) -> Vec<Frame> {
         let now_ns = self.now_ns();
         let waiting = std::mem::take(&mut self.waiting[from]);
@@ -267,7 +270,8 @@ impl Host<'_> {
 }
 
 impl Guest {
-    /// Nothing is held once so many buffers wait: half of the ring, and none where frames find none.
+    /// Returns the number of waiting buffers that ends a hold: half of the ring, or none if frames
+    /// find no buffers.
     fn buffers_held_max(&self) -> u32 {
         if self.full_since.is_some() { 0 } else { self.rx.size() / 2 }
     }

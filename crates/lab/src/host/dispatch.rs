@@ -1,7 +1,7 @@
 //! Queues that move between workers by load: `engine/dispatcher.rs` around `weir_policy::dispatch`.
 //!
-//! A queue moves between two bursts. A burst in progress ends first; in the engine, workers wait for the queue's
-//! lock.
+//! A queue moves between two bursts. A burst in progress ends first. In the engine, workers wait
+//! for the queue's lock.
 
 use weir_policy::dispatch::{CORE, Dispatch, Move, Queue, Reason};
 
@@ -9,10 +9,10 @@ use super::worker::Phase;
 use super::{Event, Host, PortId};
 use crate::scenario::Scenario;
 
-/// Between two steps (ns), as in weir's manager.
+/// Interval of steps (ns), as in weir's manager.
 const STEP_NS: u64 = 50_000_000;
 
-/// Which worker has which port's queue.
+/// The worker of each port's queue.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     policy: Option<Dispatch>,
@@ -23,11 +23,11 @@ pub(super) struct Dispatcher {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Port {
-    /// The worker it was given, instead of the one that its number gives.
+    /// The assigned worker, in place of the one by number.
     worker: Option<usize>,
-    /// The worker that is to have it, once a burst of its is forwarded.
+    /// The next worker, once the present burst is forwarded.
     next: Option<usize>,
-    /// Time that its bursts took since the last step (ns).
+    /// Time of the queue's bursts since the last step (ns).
     busy_ns: u64,
     /// See [`Queue::stays`].
     stays: u8,
@@ -41,12 +41,12 @@ impl Dispatcher {
         Self { policy, ports, moves: Vec::new(), moved: 0 }
     }
 
-    /// The worker that a port's queue was given.
+    /// Returns the worker assigned to a port's queue.
     pub(super) fn worker(&self, port: PortId) -> Option<usize> {
         self.ports[port].worker
     }
 
-    /// A burst of a port's queue takes so long.
+    /// Notes the time of a burst of a port's queue.
     pub(super) fn took(&mut self, port: PortId, ns: u64) {
         self.ports[port].busy_ns += ns;
     }
@@ -59,7 +59,7 @@ impl Host<'_> {
         }
     }
 
-    /// One step: queues are given to other workers by what they took since the last.
+    /// Makes one step: assigns queues to workers by their load since the last step.
     pub(super) fn dispatch(&mut self) {
         let mut ports = Vec::new();
         let mut queues = Vec::new();
@@ -96,7 +96,7 @@ impl Host<'_> {
         self.calendar.after(STEP_NS, Event::Dispatch);
     }
 
-    /// Hands a queue of `from` to the worker that is to have it, if there is one.
+    /// Hands a queue of `from` to its next worker, if there is one.
     pub(super) fn hand_over(&mut self, from: usize, port: PortId) {
         let Some(to) = self.dispatcher.ports[port].next.take() else { return };
         self.dispatcher.ports[port].worker = Some(to);

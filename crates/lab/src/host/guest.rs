@@ -1,8 +1,8 @@
 //! A guest: one vCPU with a driver as in Linux, and programs that write and read.
 //!
-//! The vCPU does one thing at a time: interrupts first, then the driver's poll of up to 64 frames, then programs.
-//! After a full poll, programs get a turn (Linux: `ksoftirqd`). An interrupt waits for the current step, some
-//! microseconds at most.
+//! The vCPU does one job at a time: interrupts first, then the driver's poll of up to 64 frames,
+//! then programs. After a full poll, programs get a turn (Linux: `ksoftirqd`). An interrupt waits
+//! for the current step, some microseconds at most.
 
 use std::collections::VecDeque;
 
@@ -21,28 +21,28 @@ use crate::scenario;
 use crate::stats::{Level, Times};
 use crate::topology::{CpuId, Distance};
 
-/// So much of a program's work (ns) is done at a time, with interrupts between.
+/// Unit of a program's work (ns), between interrupts.
 const STEP_NS: u64 = 5_000;
-/// How long a vCPU that polls looks on (ns), where nothing cuts that short.
+/// Longest busy-poll of a vCPU (ns), if nothing cuts it short.
 const SPIN_NS: u64 = 10_000_000;
-/// Frames that one poll takes (Linux: `NAPI_POLL_WEIGHT`).
+/// Frames per poll (Linux: `NAPI_POLL_WEIGHT`).
 const POLL_FRAMES: u32 = 64;
 
-/// What the vCPU does.
+/// A job of the vCPU.
 #[derive(Clone, Copy, Debug)]
 enum Job {
     Interrupt(Interrupt),
-    /// Something that is not to be interrupted, for so long (ns).
+    /// Uninterruptible work (ns).
     Stall(u64),
     /// A kick for a queue.
     Kick(Side),
     /// One frame of the receive ring.
     Receive,
-    /// The ring is empty: calls on.
+    /// The ring is empty: turns calls on.
     PollEnd,
-    /// A program's.
+    /// A program's job.
     Program(Program),
-    /// A look at an empty receive ring, over and over.
+    /// Repeated looks at an empty receive ring.
     Spin,
 }
 
@@ -50,20 +50,20 @@ enum Job {
 pub(super) enum Interrupt {
     Call(Side),
     Timer,
-    /// The timer of the hypervisor around the guest.
+    /// The timer of the nested hypervisor.
     Hypervisor,
 }
 
-/// What a program wants done.
+/// A job for a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Program {
     /// Send a frame.
     Send(Frame),
-    /// Work so long (ns) on a request, then send the answer.
+    /// Work on a request (ns), then send the answer.
     Serve(u64, Frame),
-    /// After so long (ns), send what is due of a load with a rate.
+    /// After a time (ns), send the due frames of a load with a rate.
     Pace(u64, usize),
-    /// Fall asleep, which takes so long (ns), until the next is due of a load with a rate.
+    /// Fall asleep, which takes a time (ns), until the next frame of a load with a rate is due.
     Lull(u64, usize),
 }
 
@@ -74,42 +74,42 @@ pub(super) struct Guest {
     pub(super) tx: TxRing,
     pub(super) rx_calls: RxCalls,
     pub(super) tx_calls: TxCalls,
-    /// What has left its transmit ring.
+    /// Frames that have left the transmit ring.
     pub(super) sent: Total,
-    /// Since when it has offered too few buffers (ns).
+    /// Time since which the guest has offered too few buffers (ns).
     pub(super) full_since: Option<u64>,
     pub(super) poll: Option<scenario::GuestPoll>,
     /// See [`scenario::Guest::hypervisor_poll_ns`].
     pub(super) hypervisor_poll_ns: Option<u64>,
-    /// Faults that leave it without memory for buffers.
+    /// Number of present faults that deny memory for buffers.
     pub(super) without_buffers: u32,
-    /// It looks at its ring all the time.
+    /// Busy-polls its ring.
     spins: bool,
-    /// It is a thread of weir's own driver.
+    /// A thread of weir's own driver.
     pub(super) is_thread: bool,
-    /// Frames that wait for room in the transmit ring, and the most that may.
+    /// Frames that wait for room in the transmit ring, and their largest number.
     queue: VecDeque<Frame>,
     queue_max: usize,
-    /// What the vCPU does now; `None` while it is halted.
+    /// The present job; `None` while the vCPU is halted.
     job: Option<Job>,
     urgent: VecDeque<Job>,
     /// Merges segments of a poll.
     pub(super) lro: Option<Lro>,
-    /// Frames taken in the poll under way.
+    /// Frames taken in the present poll.
     polled: Option<u32>,
     /// The programs' turn has come.
     yields: bool,
-    /// Polls in a row that found nothing.
+    /// Consecutive polls that found nothing.
     empty_polls: u32,
     timer: u64,
-    /// What its timer was set for last, since the driver has polled (ns).
+    /// Time of the last timer since the driver has polled (ns).
     due_ns: Option<u64>,
     pub(super) programs: VecDeque<Program>,
-    /// Measured.
+    /// Measurements.
     pub(super) rx_called: u64,
     pub(super) tx_called: u64,
     pub(super) suppressed: u64,
-    /// Frames in the receive ring.
+    /// Number of frames in the receive ring.
     pub(super) in_ring: Level,
     interrupts: u64,
     received: u64,
@@ -179,7 +179,8 @@ impl Guest {
         }
     }
 
-    /// All frames in the guest's memory or on their way there, except those that a worker has taken.
+    /// Iterates over all frames in the guest's memory or on their way there, except those that a
+    /// worker has taken.
     pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
         let programs = self.programs.iter().chain(match &self.job {
             Some(Job::Program(program)) => Some(program),
@@ -189,7 +190,7 @@ impl Guest {
             Program::Send(frame) | Program::Serve(_, frame) => Some(frame),
             Program::Pace(..) | Program::Lull(..) => None,
         });
-        // An answer is sent, and counts, when its request has been served.
+        // An answer is sent, and counts, once its request has been served.
         let written = written.filter(|frame| frame.number != NOT_SENT);
         let merged = self.lro.iter().flat_map(Lro::frames);
         self.rx.frames().chain(self.tx.frames()).chain(&self.queue).chain(written).chain(merged)
@@ -199,17 +200,17 @@ impl Guest {
         self.job.is_none()
     }
 
-    /// It has frames to send for which its ring has no room.
+    /// Returns whether frames to send find no room in the ring.
     pub(super) fn is_held_up(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// It has offered frames and has yet to kick weir for them.
+    /// Returns whether the guest has offered frames without the kick that weir wants.
     pub(super) fn owes_kick(&self) -> bool {
         self.urgent.iter().chain(&self.job).any(|job| matches!(job, Job::Kick(Side::Tx)))
     }
 
-    /// The next thing to do.
+    /// Chooses the next job.
     fn choose(&mut self) -> Option<Job> {
         if let Some(job) = self.urgent.pop_front() {
             return Some(job);
@@ -234,11 +235,11 @@ impl Guest {
     }
 }
 
-/// The number of a frame that is not sent yet.
+/// Number of a frame that is not sent yet.
 pub(super) const NOT_SENT: u64 = u64::MAX;
 
 impl Host<'_> {
-    /// What a job costs the vCPU (ns).
+    /// Returns the cost of a job for the vCPU (ns).
     fn job_ns(&self, guest: usize, job: &Job) -> u64 {
         let profile = &self.scenario.profile;
         match job {
@@ -265,7 +266,7 @@ impl Host<'_> {
         }
     }
 
-    /// Using what another CPU wrote (ns).
+    /// Returns the cost of using data that another CPU wrote (ns).
     pub(super) fn far_ns(&self, from: Option<CpuId>, to: Option<CpuId>) -> u64 {
         match self.cpus.distance(from, to) {
             Distance::Near => 0,
@@ -274,7 +275,7 @@ impl Host<'_> {
         }
     }
 
-    /// From now on a vCPU looks at its ring all the time.
+    /// Makes a vCPU busy-poll its ring from now on.
     pub(super) fn spin(&mut self, guest: usize) {
         let Guest { rx, spins, polled, job, thread, .. } = &mut self.guests[guest];
         rx.used.disarm();
@@ -282,7 +283,7 @@ impl Host<'_> {
         self.cpus.wake(&mut self.calendar, *thread, SPIN_NS, 0);
     }
 
-    /// A vCPU that looks on finds what has come.
+    /// Ends a vCPU's busy-poll, since frames have come.
     pub(super) fn found(&mut self, guest: usize, look_ns: u64) {
         let Guest { job, thread, .. } = &self.guests[guest];
         if matches!(job, Some(Job::Spin)) {
@@ -290,7 +291,7 @@ impl Host<'_> {
         }
     }
 
-    /// There may be something to do for a vCPU, which an interrupt tells it.
+    /// Interrupts a vCPU, which may have work.
     fn rouse(&mut self, guest: usize) {
         let latency_ns = self.delays.wakeup_ns();
         self.rouse_in(guest, latency_ns);
@@ -308,7 +309,7 @@ impl Host<'_> {
         self.cpus.wake(&mut self.calendar, *thread, work_ns, latency_ns);
     }
 
-    /// A vCPU has done what it did.
+    /// Handles the end of a vCPU's job.
     pub(super) fn guest_done(&mut self, guest: usize) {
         let Some(job) = self.guests[guest].job else { return };
         match job {
@@ -344,10 +345,10 @@ impl Host<'_> {
         }
     }
 
-    /// A program in a guest wants something done.
+    /// Queues a job of a program in a guest.
     pub(super) fn program(&mut self, guest: usize, program: Program) {
         let Guest { programs, queue_max, .. } = &mut self.guests[guest];
-        // Who sends faster than the vCPU can is held up, and drops what it has no memory for.
+        // A sender that exceeds the vCPU is held up, and drops frames without memory.
         if let (Program::Send(frame), true) = (program, programs.len() > *queue_max) {
             self.drop_frame(&frame, DropReason::SenderQueueFull);
             return;
@@ -356,7 +357,7 @@ impl Host<'_> {
         self.rouse(guest);
     }
 
-    /// weir has given a guest a call.
+    /// Gives a guest a call.
     pub(super) fn call(&mut self, guest: usize, side: Side) {
         match side {
             Side::Rx => self.guests[guest].rx_called += 1,
@@ -365,7 +366,7 @@ impl Host<'_> {
         self.interrupt(guest, Interrupt::Call(side));
     }
 
-    /// Another of the same that waits to be taken is enough.
+    /// One waiting interrupt of the same kind is enough.
     pub(super) fn interrupt(&mut self, guest: usize, interrupt: Interrupt) {
         let same = |job: &Job| matches!(job, Job::Interrupt(waiting) if *waiting == interrupt);
         let urgent = &mut self.guests[guest].urgent;
@@ -390,7 +391,8 @@ impl Host<'_> {
         }
     }
 
-    /// The driver polls, unless it does already; first it frees transmitted frames (`virtnet_poll_cleantx`).
+    /// Begins a poll, unless the driver already polls. The driver first frees transmitted frames
+    /// (`virtnet_poll_cleantx`).
     fn poll_begins(&mut self, guest: usize) {
         let Guest { polled, timer, .. } = &mut self.guests[guest];
         if polled.is_none() {
@@ -408,7 +410,7 @@ impl Host<'_> {
         self.drain(guest);
     }
 
-    /// A frame of the receive ring has gone through the stack.
+    /// Handles a received frame that has passed the stack.
     fn receive(&mut self, guest: usize) {
         let now_ns = self.now_ns();
         let Guest { rx, polled, received, yields, empty_polls, in_ring, .. } =
@@ -434,7 +436,7 @@ impl Host<'_> {
         }
     }
 
-    /// Buffers that were emptied go back, if they are many (`try_fill_recv`).
+    /// Offers emptied buffers again, if there are many (`try_fill_recv`).
     fn refill(&mut self, guest: usize) {
         let Guest { rx, urgent, without_buffers, .. } = &mut self.guests[guest];
         if *without_buffers > 0 {
@@ -445,19 +447,20 @@ impl Host<'_> {
         }
     }
 
-    /// There is memory again (`refill_work`).
+    /// Restores memory for buffers (`refill_work`).
     pub(super) fn buffers_back(&mut self, guest: usize) {
         self.refill(guest);
         self.rouse(guest);
     }
 
-    /// A vCPU is busy for so long (ns) before anything else.
+    /// Makes a vCPU busy for `ns` before anything else.
     pub(super) fn stall(&mut self, guest: usize, ns: u64) {
         self.guests[guest].urgent.push_front(Job::Stall(ns));
         self.rouse(guest);
     }
 
-    /// The driver has found its ring empty: it asks for calls, or polls again by its timer.
+    /// Handles a poll that found the ring empty: the driver asks for calls, or polls again by its
+    /// timer.
     fn poll_end(&mut self, guest: usize) {
         let merged = self.guests[guest].lro.as_mut().map(Lro::flush).unwrap_or_default();
         merged.iter().for_each(|run| self.read_merged(run));
@@ -488,7 +491,7 @@ impl Host<'_> {
         }
     }
 
-    /// A frame has come to the driver.
+    /// Takes a frame from the stack.
     fn transmit(&mut self, guest: usize, mut frame: Frame) {
         frame.cpu = self.cpus.last_cpu(self.guests[guest].thread);
         self.clean(guest);
@@ -502,7 +505,7 @@ impl Host<'_> {
         }
     }
 
-    /// Frames that waited for room in the ring go there.
+    /// Moves waiting frames into the ring, as far as there is room.
     fn drain(&mut self, guest: usize) {
         while self.guests[guest].tx.has_room()
             && let Some(frame) = self.guests[guest].queue.pop_front()

@@ -1,4 +1,4 @@
-//! Which worker serves which port, and where a frame goes next: with two hosts the wire is between.
+//! The worker of each port, and a frame's next port. Between two hosts there is a wire.
 
 use super::{Host, PortId};
 use crate::frame::Frame;
@@ -12,7 +12,7 @@ impl Host<'_> {
         }
     }
 
-    /// The worker that serves a port's queue: those of its host in turn.
+    /// Returns the worker that serves a port's queue. The workers of its host take turns.
     pub(super) fn owner(&self, port: PortId) -> usize {
         if let Some(worker) = self.dispatcher.worker(port) {
             return worker;
@@ -29,7 +29,8 @@ impl Host<'_> {
         workers.start + port % workers.len()
     }
 
-    /// The port into which a frame from `from` is put: its receiver's, or the uplink to that one's host.
+    /// Returns the port for a frame from `from`: its receiver, or the uplink to the receiver's
+    /// host.
     pub(super) fn next_port(&self, from: PortId, frame: &Frame) -> PortId {
         let to = self.port(self.receiver(frame));
         let host = self.host_of(from);
@@ -39,7 +40,7 @@ impl Host<'_> {
         self.guests.len() + self.scenario.realization.of_host(host, self.uplinks.len()).start
     }
 
-    /// The uplink at the other end of an uplink's wire; `None` where a peer is.
+    /// Returns the uplink at the other end of an uplink's wire; `None` if there is a peer.
     pub(super) fn other_end(&self, uplink: usize) -> Option<usize> {
         self.scenario.realization.twins.then_some(1 - uplink.min(1))
     }

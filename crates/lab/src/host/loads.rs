@@ -1,4 +1,4 @@
-//! Those who write frames and those who read them.
+//! Writers and readers of frames.
 
 use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
 
@@ -12,7 +12,7 @@ use crate::scenario::{self, Endpoint, LoadKind};
 use crate::stats::Times;
 use crate::tcp::{ACK_DELAY_NS, Ack, Receiver, Sender};
 
-/// A TCP acknowledgement with timestamps: Ethernet (14), IPv4 (20), TCP (32).
+/// Length of a TCP acknowledgement with timestamps: Ethernet (14), IPv4 (20), TCP (32).
 const ACK_BYTES: u32 = 66;
 
 #[derive(Debug)]
@@ -21,10 +21,10 @@ pub(super) struct Load {
     pub(super) sent: u64,
     pub(super) received: u64,
     pub(super) dropped: u64,
-    /// By way: the next frame's number, and that of the last one read.
+    /// By direction: the next frame's number, and the number of the last one read.
     next: [u64; 2],
     last: [Option<u64>; 2],
-    /// Measured.
+    /// Measurements.
     sent_from: u64,
     received_from: u64,
     dropped_from: u64,
@@ -39,7 +39,7 @@ enum State {
     Datagrams {
         bytes: Sampler,
         gap: Sampler,
-        /// When the next is due, where its sender is a thread (ns).
+        /// Due time of the next frame, if its sender is a thread (ns).
         due_ns: u64,
     },
     Requests {
@@ -48,11 +48,11 @@ enum State {
     Stream {
         sender: Box<Sender>,
         receiver: Receiver,
-        /// When [`Event::Resend`] happens next (ns).
+        /// Time of the next [`Event::Resend`] (ns).
         resend_ns: Option<u64>,
-        /// When the acknowledgement that is owed has to go (ns).
+        /// Deadline of the pending acknowledgement (ns).
         ack_ns: u64,
-        /// [`Event::DelayedAck`] is to happen.
+        /// An [`Event::DelayedAck`] is scheduled.
         ack_timer: bool,
     },
 }
@@ -162,7 +162,7 @@ impl Host<'_> {
         }
     }
 
-    /// A frame has reached its reader.
+    /// Handles a frame that has reached its reader.
     pub(super) fn read(&mut self, frame: Frame) {
         let now_ns = self.now_ns();
         self.count_read(&frame);
@@ -182,7 +182,7 @@ impl Host<'_> {
         }
     }
 
-    /// Segments of one load have reached their reader as one.
+    /// Handles segments of one load that have reached their reader as one.
     pub(super) fn read_merged(&mut self, run: &[Frame]) {
         let Some(Frame { load, .. }) = run.first() else { return };
         run.iter().for_each(|frame| self.count_read(frame));
@@ -220,7 +220,7 @@ impl Host<'_> {
         }
     }
 
-    /// The guest whose thread sends a load's datagrams when a timer of its own says so.
+    /// Returns the guest whose thread sends a load's datagrams by its own timer.
     fn pacing_guest(&self, load: usize) -> Option<usize> {
         match self.scenario.loads[load].from {
             Endpoint::Guest(guest) if self.scenario.realization.guests_are_threads => Some(guest),
@@ -228,7 +228,7 @@ impl Host<'_> {
         }
     }
 
-    /// Writes datagrams that are due, at most so many; how many those are.
+    /// Writes up to `most` due datagrams. Returns their number.
     pub(super) fn due_datagrams(&mut self, load: usize, most: u32) -> u32 {
         let now_ns = self.now_ns();
         for written in 0..most {
@@ -242,7 +242,7 @@ impl Host<'_> {
         most
     }
 
-    /// When the next datagram of a sender with a rate is due (ns).
+    /// Returns the due time of the next datagram of a sender with a rate (ns).
     pub(super) fn next_due_ns(&self, load: usize) -> Option<u64> {
         match self.loads[load].kind {
             State::Datagrams { due_ns, .. } => Some(due_ns),
@@ -250,7 +250,7 @@ impl Host<'_> {
         }
     }
 
-    /// The timer of a sender is set for the next datagram.
+    /// Sets the timer of a sender for its next datagram.
     pub(super) fn sleep_until_due(&mut self, load: usize) {
         let Some(due_ns) = self.next_due_ns(load) else { return };
         let at_ns = due_ns.saturating_add(self.delays.timer_late_ns());
@@ -277,7 +277,7 @@ impl Host<'_> {
         self.calendar.at(at_ns, Event::Datagram(load));
     }
 
-    /// A client thinks before its next request.
+    /// Lets a client think before its next request.
     fn think(&mut self, load: usize) {
         let State::Requests { think } = &mut self.loads[load].kind else { return };
         let ns = think.draw();
@@ -288,14 +288,14 @@ impl Host<'_> {
         if let LoadKind::Requests { request_bytes, .. } = &self.scenario.loads[load].kind {
             let request = self.frame(load, Way::Forth, *request_bytes, Content::Message);
             match self.scenario.loads[load].from {
-                // The clock of a client in a guest starts when that has its CPU.
+                // The clock of a client in a guest starts when the client has its CPU.
                 Endpoint::Guest(guest) => self.program(guest, Program::Serve(0, request)),
                 Endpoint::Peer(_) => self.write(request),
             }
         }
     }
 
-    /// A datagram or a request has been read.
+    /// Handles a datagram or a request that has been read.
     fn message(&mut self, request: &Frame) {
         let spec = &self.scenario.loads[request.load];
         let LoadKind::Requests { answer_bytes, serve_ns, .. } = spec.kind else { return };
@@ -307,7 +307,7 @@ impl Host<'_> {
         }
     }
 
-    /// Sends what the windows allow, and keeps the timer.
+    /// Sends as much as the windows allow, and keeps the timer.
     fn pump(&mut self, load: usize) {
         let now_ns = self.now_ns();
         let LoadKind::Stream { segment_bytes, .. } = self.scenario.loads[load].kind else { return };
@@ -334,7 +334,7 @@ impl Host<'_> {
         }
     }
 
-    /// Segments have been read, as one: they are acknowledged together.
+    /// Handles segments that have been read as one. They are acknowledged together.
     fn segments(&mut self, load: usize, segments: &[u64]) {
         let now_ns = self.now_ns();
         let LoadKind::Stream { segment_bytes, .. } = self.scenario.loads[load].kind else { return };

@@ -3,22 +3,22 @@
 
 use crate::frame::{Content, Frame};
 
-/// What a merged segment may have (bytes): what an IPv4 packet may.
+/// Longest merged segment (bytes), as for an IPv4 packet.
 const MERGED_BYTES_MAX: u32 = 65_535;
 
-/// Segments that have been merged in the poll under way: a run for each stream.
+/// Segments merged in the present poll: a run for each stream.
 #[derive(Debug, Default)]
 pub(super) struct Lro {
     runs: Vec<Vec<Frame>>,
 }
 
 impl Lro {
-    /// Whether a frame goes on where a run ends.
+    /// Returns whether a frame continues a run.
     pub(super) fn merges(&self, frame: &Frame) -> bool {
         self.runs.iter().any(|run| follows(run, frame))
     }
 
-    /// Adds a frame, and gives what is complete with it, in order; everything, if the poll ends.
+    /// Adds a frame, and returns the runs that it completes, in order; all runs if the poll ends.
     pub(super) fn add(&mut self, frame: Frame, poll_ends: bool) -> Vec<Vec<Frame>> {
         let mut complete = Vec::new();
         match self.runs.iter().position(|run| run.first().is_some_and(|it| it.load == frame.load)) {
@@ -32,7 +32,7 @@ impl Lro {
         complete
     }
 
-    /// The poll ends: everything is complete.
+    /// Ends the poll: returns all runs.
     pub(super) fn flush(&mut self) -> Vec<Vec<Frame>> {
         std::mem::take(&mut self.runs)
     }
@@ -42,7 +42,7 @@ impl Lro {
     }
 }
 
-/// Whether a segment goes on where a run ends, and there is room for it.
+/// Returns whether a segment continues a run, and fits into it.
 fn follows(run: &[Frame], frame: &Frame) -> bool {
     let (Some(Frame { load, content: Content::Segment(last), .. }), Content::Segment(next)) =
         (run.last(), frame.content)

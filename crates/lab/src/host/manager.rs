@@ -9,7 +9,7 @@ use weir_policy::moderation::{Kind, hold_ns_max};
 use super::{Event, Host};
 use crate::scenario::{Endpoint, Scenario};
 
-/// The manager, and what it knew at the last look.
+/// The manager, and its knowledge at the last look.
 #[derive(Debug)]
 pub(super) struct Manager {
     together: Attempt,
@@ -21,12 +21,12 @@ pub(super) struct Manager {
 struct Counted {
     frames: u64,
     bytes: u64,
-    /// Until when it has traffic (ns).
+    /// Time until which there is traffic (ns).
     busy_until_ns: u64,
 }
 
 impl Manager {
-    /// None where it would have nothing to decide.
+    /// Returns the manager; `None` if it would have nothing to decide.
     pub(super) fn new(scenario: &Scenario) -> Option<Self> {
         let auto = scenario.guests.iter().all(|guest| guest.calls.kind == Kind::Auto);
         let any = !scenario.guests.is_empty() && !scenario.uplinks.is_empty();
@@ -37,7 +37,7 @@ impl Manager {
         })
     }
 
-    /// Loads count their bytes anew.
+    /// Restarts the loads' byte counts.
     pub(super) fn forget(&mut self) {
         self.guests.iter_mut().for_each(|guest| guest.bytes = 0);
     }
@@ -50,7 +50,7 @@ impl Host<'_> {
         }
     }
 
-    /// One look: all are held together until the next one, or each is as it was found.
+    /// Takes one look: all queues are held together until the next one, or each by itself.
     pub(super) fn split_budget(&mut self) {
         let now_ns = self.now_ns();
         let mut totals = vec![(0, 0); self.guests.len()];

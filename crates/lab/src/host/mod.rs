@@ -54,10 +54,10 @@ use crate::report::{Report, Violation};
 use crate::scenario::{Endpoint, Scenario, ScenarioError};
 use crate::stats::Times;
 
-/// A port of the switch: a guest, or behind all guests an uplink.
+/// A port of the switch: a guest, or beyond the guests an uplink.
 type PortId = usize;
 
-/// Which of a port's queues.
+/// One of a port's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Rx,
@@ -77,29 +77,29 @@ enum Event {
     Resend(usize),
     /// The receiver of a load's segments looks whether it owes an acknowledgement.
     DelayedAck(usize),
-    /// A guest's poll timer, if it is still that one.
+    /// A guest's poll timer fires, if the number still matches.
     GuestTimer(usize, u64),
-    /// The hypervisor that a guest is one of polls.
+    /// The nested hypervisor of a guest polls.
     HypervisorTimer(usize),
-    /// A sleeping worker's timer, if it is still that sleep.
+    /// A sleeping worker's timer fires, if the sleep's number still matches.
     WorkerTimer(usize, u64),
-    /// An uplink shows the host what it has gathered.
+    /// An uplink shows gathered frames to the host.
     Gathered(usize),
     /// A frame has left one end of a link.
     Served(usize, Direction),
-    /// It has reached the other.
+    /// A frame has reached the other end.
     Arrived(usize, Direction),
     /// A fault begins.
     Fault(usize),
-    /// It is over.
+    /// A fault ends.
     FaultOver(usize),
-    /// The placer looks.
+    /// The placer takes a look.
     Look,
     /// Queues may move between workers.
     Dispatch,
     /// The manager looks at latency budgets.
     Budget,
-    /// A CPU's tick.
+    /// A CPU's tick occurs.
     Tick(usize),
 }
 
@@ -109,7 +109,7 @@ impl From<cpus::Event> for Event {
     }
 }
 
-/// Whose a thread is.
+/// The owner of a thread.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Worker(usize),
@@ -122,22 +122,22 @@ enum Owner {
     Tick,
 }
 
-/// Why there is no report.
+/// Reason why there is no report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The scenario makes no sense.
+    /// The scenario is invalid.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// A fault makes none.
+    /// A fault is invalid.
     #[error(transparent)]
     Fault(#[from] FaultError),
     /// An invariant was broken.
     #[error(transparent)]
     Violation(#[from] Violation),
-    /// It has had as many events as it may.
+    /// The run has reached its limit of events.
     #[error("the simulation has not ended after {events} events")]
     TooLong {
-        /// How many.
+        /// The limit.
         events: u64,
     },
 }
@@ -153,46 +153,46 @@ struct Host<'s> {
     guests: Vec<Guest>,
     uplinks: Vec<Uplink>,
     loads: Vec<Load>,
-    /// By host, where there are identifiers.
+    /// By host, if there are interrupt identifiers.
     demuxes: Vec<Demux>,
     ticks: Ticks,
     place: Option<Place>,
     dispatcher: Dispatcher,
     manager: Option<Manager>,
     delays: Delays,
-    /// The shortest time that a guest lets frames wait for others (ns).
+    /// The shortest wait of frames that any guest allows (ns).
     wait_ns_max: u64,
-    /// By port: frames of its that wait for receivers that were full.
+    /// By port: its frames that wait for full receivers.
     waiting: Vec<VecDeque<Frame>>,
     dropped: [u64; DropReason::ALL.len()],
     faults: &'s [Fault],
     thieves: Vec<Thief>,
-    /// What is looked at after every event.
+    /// Checks after every event.
     watch: Option<Box<Watch>>,
-    /// The first invariant that was broken.
+    /// The first broken invariant.
     violation: Option<Violation>,
 }
 
 /// Runs a scenario.
 ///
 /// # Errors
-/// The scenario makes no sense, or the model or a policy broke an invariant.
+/// The scenario is invalid, or the model or a policy broke an invariant.
 pub fn run(scenario: &Scenario) -> Result<Report, Error> {
     run_within(scenario, u64::MAX)
 }
 
-/// Runs a scenario, with at most so many events.
+/// Runs a scenario, with at most `events_max` events.
 ///
 /// # Errors
-/// Those of [`run`], and [`Error::TooLong`].
+/// As [`run`], and [`Error::TooLong`].
 pub fn run_within(scenario: &Scenario, events_max: u64) -> Result<Report, Error> {
     run_with(scenario, &[], events_max)
 }
 
-/// Runs a scenario in which something goes wrong, with at most so many events.
+/// Runs a scenario with faults, with at most `events_max` events.
 ///
 /// # Errors
-/// Those of [`run_within`], and [`Error::Fault`].
+/// As [`run_within`], and [`Error::Fault`].
 pub fn run_with(scenario: &Scenario, faults: &[Fault], events_max: u64) -> Result<Report, Error> {
     scenario.check()?;
     faults.iter().try_for_each(|fault| fault.check(scenario))?;
@@ -279,7 +279,7 @@ impl<'s> Host<'s> {
         }
     }
 
-    /// Time (ns).
+    /// Returns the time (ns).
     fn now_ns(&self) -> u64 {
         self.calendar.now_ns()
     }
@@ -294,7 +294,7 @@ impl<'s> Host<'s> {
             self.start_worker(worker);
         }
         for load in 0..self.loads.len() {
-            // Numbers that no load's own chance has.
+            // Stream numbers that no load uses for itself.
             let mut random = Random::stream(self.scenario.seed, u64::MAX - load as u64);
             match random.below(self.scenario.start_ns) {
                 0 => self.start_load(load),
@@ -326,7 +326,7 @@ impl<'s> Host<'s> {
         Ok(())
     }
 
-    /// What must hold after every event, as far as it is asked for.
+    /// Checks the invariants of every event, if the scenario asks for it.
     fn hold_good(&mut self) -> Result<(), Violation> {
         if let Some(violation) = self.violation.take() {
             return Err(violation);
@@ -396,7 +396,7 @@ impl<'s> Host<'s> {
         self.violation.get_or_insert(violation);
     }
 
-    /// What was measured so far does not count.
+    /// Drops the measurements so far.
     fn forget(&mut self) {
         let now_ns = self.now_ns();
         self.dropped = [0; DropReason::ALL.len()];
@@ -412,7 +412,7 @@ impl<'s> Host<'s> {
         }
     }
 
-    /// Every frame that was sent is received, dropped or somewhere.
+    /// Checks that every sent frame is received, dropped or somewhere.
     fn conserved(&self) -> Result<(), Violation> {
         let mut in_flight = vec![0u64; self.loads.len()];
         let guests = self.guests.iter().flat_map(Guest::frames);
@@ -465,5 +465,5 @@ impl<'s> Host<'s> {
     }
 }
 
-/// The work that a rival has whenever it has done all (ns).
+/// Unit of a rival's endless work (ns).
 const RIVAL_NS: u64 = 1_000_000_000;

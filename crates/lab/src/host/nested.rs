@@ -8,7 +8,7 @@ use super::guest::{Guest, Interrupt};
 use super::{Event, Host, Side};
 
 impl Host<'_> {
-    /// The hypervisor around a guest polls from now on, if there is one.
+    /// Starts the polls of a guest's nested hypervisor, if there is one.
     pub(super) fn start_hypervisor(&mut self, guest: usize) {
         if let Some(ns) = self.guests[guest].hypervisor_poll_ns {
             self.calendar.after(ns, Event::HypervisorTimer(guest));
@@ -20,7 +20,7 @@ impl Host<'_> {
         self.start_hypervisor(guest);
     }
 
-    /// The hypervisor around a guest shows it what weir has published.
+    /// Shows a nested guest the frames that weir has published.
     pub(super) fn pass_on(&mut self, guest: usize) {
         let Guest { rx, .. } = &mut self.guests[guest];
         rx.publish();

@@ -1,4 +1,4 @@
-//! Where workers and vCPUs run: `weir_policy::placement`, asked as `engine` and `topology` ask it.
+//! Places of workers and vCPUs: `weir_policy::placement`, asked as `engine` and `topology` ask it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::{Event, Host, PortId};
 use crate::frame::Frame;
 use crate::topology::{CpuId, Topology};
 
-/// A placer, and what it knew at the last look.
+/// A placer, and its knowledge at the last look.
 #[derive(Debug)]
 pub(super) struct Place {
     placer: Placer,
@@ -17,7 +17,7 @@ pub(super) struct Place {
     allowed: BTreeSet<u16>,
     /// By thread: CPU time (ns) at the last look.
     busy_ns: Vec<u64>,
-    /// By worker, by guest: frames carried since.
+    /// By worker, by guest: frames carried since the last look.
     carried: Vec<BTreeMap<u32, u64>>,
 }
 
@@ -40,7 +40,7 @@ impl Place {
     }
 }
 
-/// The host's CPUs as the placer sees them. The lab has less of them than its numbers can tell apart.
+/// Returns the host's CPUs for the placer. The lab's limits keep their numbers within the types.
 fn processors(topology: &Topology) -> Vec<Cpu> {
     let number = |it: usize| u16::try_from(it).unwrap_or(u16::MAX);
     let threads = topology.threads_per_core.max(1);
@@ -71,7 +71,7 @@ impl Host<'_> {
         }
     }
 
-    /// The placer looks, and what it decides is done.
+    /// Lets the placer look, and executes its decision.
     pub(super) fn look_at_places(&mut self) {
         let now_ns = self.now_ns();
         let Some(place) = &mut self.place else { return };
@@ -126,7 +126,7 @@ impl Host<'_> {
     }
 }
 
-/// The CPUs of a thread that nobody places.
+/// Returns the CPUs of a thread that the placer leaves alone.
 fn allowed_anyway(spec: &[CpuId], topology: Topology) -> Vec<CpuId> {
     match spec.is_empty() {
         true => (0..topology.cpus().unwrap_or(1)).collect(),

@@ -1,4 +1,5 @@
-//! Interrupt identifiers: few for many guests, so a signalled guest may have no frames (Raj 2006 §4.3.1 and §7.1).
+//! Interrupt identifiers: few for many guests, so a signalled guest may have no frames (Raj 2006
+//! §4.3.1 and §7.1).
 
 use std::collections::VecDeque;
 
@@ -8,17 +9,17 @@ use crate::realization::{Identifiers, Realization};
 use crate::stats::Times;
 use crate::topology::CpuId;
 
-/// The handler of one host, and what is pending there.
+/// The handler of one host, and its pending identifiers.
 #[derive(Debug)]
 pub(super) struct Demux {
     pub(super) thread: ThreadId,
     cpu: CpuId,
     count: usize,
-    /// Identifiers that are set, in the order in which they were; the first is being handled.
+    /// Pending identifiers in order; the first is being handled.
     pending: VecDeque<(usize, Side)>,
-    /// The guests of that one that are to be signalled yet.
+    /// Guests of the first identifier that are not signalled yet.
     left: VecDeque<usize>,
-    /// CPU time of the identifier under way (ns), and of all that were.
+    /// CPU time of the present identifier (ns), and of all earlier ones.
     spent_ns: u64,
     pub(super) spent: Times,
 }
@@ -34,7 +35,8 @@ impl Demux {
 }
 
 impl Realization {
-    /// Guests of a host of `len` guests that have the identifier which `guest` has, in order.
+    /// Iterates over the guests of a host of `len` guests that share `guest`'s identifier, in
+    /// order.
     fn sharers(&self, guest: usize, len: usize, count: usize) -> impl Iterator<Item = usize> {
         let of_host = self.of_host(self.host_of(guest, len), len);
         let first = of_host.start;
@@ -43,7 +45,7 @@ impl Realization {
 }
 
 impl Host<'_> {
-    /// weir signals a guest: by its identifier, where calls have to go that way.
+    /// Signals a guest, by its identifier if calls go through the controller.
     pub(super) fn signal(&mut self, guest: usize, side: Side) {
         let realization = &self.scenario.realization;
         let guests = self.guests.len();
@@ -64,7 +66,7 @@ impl Host<'_> {
         }
     }
 
-    /// Takes up the first identifier that is set.
+    /// Handles the first pending identifier.
     fn demux_next(&mut self, host: usize) {
         let (realization, guests) = (&self.scenario.realization, self.guests.len());
         let demux = &mut self.demuxes[host];
@@ -74,7 +76,7 @@ impl Host<'_> {
         demux.spent_ns = 0;
     }
 
-    /// What the next signal costs (ns).
+    /// Returns the cost of the next signal (ns).
     fn signal_ns(&self, host: usize) -> u64 {
         let Demux { left, cpu, .. } = &self.demuxes[host];
         let profile = &self.scenario.profile;
@@ -86,7 +88,7 @@ impl Host<'_> {
         }
     }
 
-    /// A signal is given.
+    /// Handles the end of a signal.
     pub(super) fn demux_done(&mut self, host: usize) {
         let ns = self.signal_ns(host);
         let demux = &mut self.demuxes[host];

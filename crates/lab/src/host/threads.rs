@@ -7,11 +7,11 @@ use crate::cpus::ThreadId;
 use crate::profile::Profile;
 use crate::scenario::Endpoint;
 
-/// Frames that a sender with a rate sends before it looks at the clock (`weir_vif::load`).
+/// Frames between two looks at the clock of a sender with a rate (`weir_vif::load`).
 const SEND_BURST: u32 = 32;
 
 impl Host<'_> {
-    /// An interrupt by a call (ns).
+    /// Returns the cost of an interrupt by a call (ns).
     pub(super) fn interrupt_ns(&self, guest: usize) -> u64 {
         let profile = &self.scenario.profile;
         let thread = self.guests[guest].thread;
@@ -19,7 +19,8 @@ impl Host<'_> {
         or_busy(self.cpus.is_taken(thread), interrupt_ns, profile.interrupt_busy_ns)
     }
 
-    /// Giving a guest a call (ns): one that is awake, or whose CPU is another's, needs no CPU woken up.
+    /// Returns the cost of a call to a guest (ns). A guest that is awake, or whose CPU another
+    /// thread uses, needs no wake-up of the CPU.
     pub(super) fn call_ns(&self, guest: usize) -> u64 {
         let profile = &self.scenario.profile;
         let thread = self.guests[guest].thread;
@@ -27,7 +28,7 @@ impl Host<'_> {
         or_busy(busy, profile.call_ns, profile.call_busy_ns)
     }
 
-    /// A guest's kick (ns).
+    /// Returns the cost of a guest's kick (ns).
     pub(super) fn kick_ns(&self, guest: usize) -> u64 {
         let profile = &self.scenario.profile;
         let thread = self.workers[self.owner(guest)].thread;
@@ -35,7 +36,7 @@ impl Host<'_> {
         or_busy(busy, profile.kick_ns, profile.kick_busy_ns)
     }
 
-    /// Finding nothing more, and becoming idle (ns).
+    /// Returns the cost of an empty look and of going idle (ns).
     pub(super) fn poll_end_ns(&self, guest: usize) -> u64 {
         let profile = &self.scenario.profile;
         let thread = self.guests[guest].thread;
@@ -43,13 +44,13 @@ impl Host<'_> {
         or_busy(self.cpus.is_wanted(thread), poll_end_ns, profile.poll_end_busy_ns)
     }
 
-    /// A part of what a sleep costs a thread (ns), by how long its CPU was idle.
+    /// Returns the part of a sleep's cost for a thread (ns), by how long its CPU was idle.
     pub(super) fn after_idle_ns(&self, thread: ThreadId, cost_ns: u64) -> u64 {
         let idle_ns = self.cpus.idle_ns(self.now_ns(), thread);
         self.scenario.profile.after_idle_ns(cost_ns, idle_ns)
     }
 
-    /// The timer of a sender has fired; its thread comes back from its sleep.
+    /// Handles the fired timer of a sender, whose thread returns from its sleep.
     pub(super) fn pace(&mut self, guest: usize, load: usize) {
         let profile = &self.scenario.profile;
         let taken = self.cpus.is_taken(self.guests[guest].thread);
@@ -58,12 +59,12 @@ impl Host<'_> {
         self.rouse_in(guest, 0);
     }
 
-    /// Sends a burst of due frames and looks again, or else falls asleep by a timer, set even if it expires
-    /// meanwhile.
+    /// Sends a burst of due frames and looks again. Without due frames it falls asleep by a timer,
+    /// which is set even if it expires meanwhile.
     pub(super) fn send_due(&mut self, guest: usize, load: usize) {
         let program = match self.due_datagrams(load, SEND_BURST) {
             0 => {
-                // To find nothing more is what ends a poll, too.
+                // An empty look also ends a poll.
                 let timer_set_ns = match self.another_is_due_first(guest, load) {
                     true => 0,
                     false => self.scenario.profile.timer_set_ns,
@@ -75,7 +76,8 @@ impl Host<'_> {
         self.guests[guest].programs.push_back(program);
     }
 
-    /// Whether the CPU of a sender has another one's timer to come before its own, so that none has to be set.
+    /// Returns whether the sender's CPU has another sender's timer before its own, so that no timer
+    /// has to be set.
     fn another_is_due_first(&self, guest: usize, load: usize) -> bool {
         let Some(own_ns) = self.next_due_ns(load) else { return false };
         let before = self.now_ns()..own_ns;
@@ -87,7 +89,8 @@ impl Host<'_> {
         })
     }
 
-    /// A sender has set its timer. If that has fired meanwhile it comes back without having left its CPU to anybody.
+    /// Handles a sender that has set its timer. If the timer has fired meanwhile, the sender
+    /// continues without having left its CPU.
     pub(super) fn lulled(&mut self, guest: usize, load: usize) {
         if self.next_due_ns(load).is_some_and(|due_ns| due_ns <= self.now_ns()) {
             let Profile { guest_timer_ns, timer_missed_ns, .. } = self.scenario.profile;
@@ -99,7 +102,7 @@ impl Host<'_> {
     }
 }
 
-/// A cost (ns), or another where the CPU is `busy` and that is known.
+/// Returns a cost (ns), or `busy_ns` if the CPU is `busy` and that cost is known.
 fn or_busy(busy: bool, ns: u64, busy_ns: u64) -> u64 {
     if busy && busy_ns > 0 { busy_ns } else { ns }
 }

@@ -1,17 +1,17 @@
-//! Interrupts of whatever runs on a CPU, above all the kernel's tick.
+//! Interrupts of any running thread, above all the kernel's tick.
 //!
-//! Their times and lengths are random. Some real ones are periodic, but never in step with what they interrupt, as
-//! two events in virtual time could be.
+//! Their times and lengths are random. Some real ones are periodic, but never in step with the
+//! interrupted work, as two events in virtual time could be.
 
 use super::{Event, Host};
 use crate::cpus::{Cpus, ThreadId};
 use crate::random::Random;
 use crate::scenario::Scenario;
 
-/// Those of a host.
+/// The ticks of a host.
 #[derive(Debug)]
 pub(super) struct Ticks {
-    /// By CPU, where the profile knows of ticks.
+    /// By CPU, if the profile has ticks.
     handlers: Vec<ThreadId>,
     random: Random,
 }
@@ -45,7 +45,7 @@ impl Host<'_> {
     pub(super) fn tick(&mut self, cpu: usize) {
         self.expect_tick(cpu);
         let Some(&handler) = self.ticks.handlers.get(cpu) else { return };
-        // One that is not over takes the next along.
+        // A tick that is still running absorbs the next one.
         if self.cpus.sleeps(handler) {
             let ns = self.ticks.exponential_ns(self.scenario.profile.tick_ns);
             self.cpus.wake(&mut self.calendar, handler, ns, 0);

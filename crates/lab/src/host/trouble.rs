@@ -1,22 +1,22 @@
-//! Faults: they begin, and are over.
+//! Beginning and end of faults.
 
 use super::{Event, Host, Owner};
 use crate::cpus::{Class, ThreadId};
 use crate::faults::{Fault, Trouble};
 use crate::topology::CpuId;
 
-/// What takes a CPU away from all others.
+/// A thread that takes a CPU away from all others.
 #[derive(Debug)]
 pub(super) struct Thief {
     cpu: CpuId,
     thread: ThreadId,
     works: bool,
-    /// Work (ns) that it has after what it does now.
+    /// Work after the present work (ns).
     more_ns: u64,
 }
 
 impl<'s> Host<'s> {
-    /// Puts faults into the calendar.
+    /// Schedules faults.
     pub(super) fn expect_faults(&mut self, faults: &'s [Fault]) {
         self.faults = faults;
         for (at, fault) in faults.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! An uplink: a link each way, a peer at its end, and a queue of the host's that workers take from.
+//! An uplink: a link each way, a peer at its end, and the host's queue for its workers.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -10,10 +10,10 @@ use crate::scenario;
 
 /// Shortest frame on an Ethernet, without its checksum (IEEE 802.3).
 const WIRE_BYTES_MIN: u32 = 60;
-/// What surrounds a frame there: preamble, checksum, gap.
+/// Length of preamble, checksum and gap around a frame.
 const WIRE_OVERHEAD_BYTES: u32 = 24;
 
-/// Which link of an uplink.
+/// One link of an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// To the peer.
@@ -26,16 +26,16 @@ pub(super) enum Direction {
 pub(super) struct Uplink {
     out: Link<Frame>,
     into: Link<Frame>,
-    /// Frames that have arrived and that the host is not shown yet.
+    /// Frames that have arrived and are not visible to the host yet.
     gathering: VecDeque<Frame>,
-    /// Frames that a worker may take.
+    /// Frames for a worker.
     ring: VecDeque<Frame>,
     ring_max: usize,
-    /// How long frames gather (ns): as in the scenario, or as the manager says.
+    /// Time for which frames gather (ns), from the scenario or the manager.
     pub(super) hold_ns: u64,
-    /// Faults that keep it down.
+    /// Number of faults that keep the link down.
     pub(super) down: u32,
-    /// The worker wants to be woken by the next frame.
+    /// The worker wants a wake-up for the next frame.
     pub(super) kick_wanted: bool,
 }
 
@@ -58,7 +58,7 @@ impl Uplink {
         self.out.items().chain(self.into.items()).chain(&self.gathering).chain(&self.ring)
     }
 
-    /// The next frame for a worker.
+    /// Takes the next frame for a worker.
     pub(super) fn take(&mut self) -> Option<Frame> {
         self.ring.pop_front()
     }
@@ -67,7 +67,7 @@ impl Uplink {
         !self.ring.is_empty()
     }
 
-    /// That frame, left where it is.
+    /// Returns the next frame, without taking it.
     pub(super) fn first(&self) -> Option<&Frame> {
         self.ring.front()
     }
@@ -113,7 +113,7 @@ impl Host<'_> {
             (Direction::Out, Some(other)) => other,
             (Direction::In, _) => uplink,
         };
-        // What the other host's CPUs have to do with it ends here.
+        // The other host's CPUs have no part in the frame any more.
         let frame = Frame { cpu: None, parked: false, ..frame };
         let Uplink { gathering, ring, ring_max, hold_ns, .. } = &mut self.uplinks[uplink];
         if gathering.len() + ring.len() >= *ring_max {
@@ -128,7 +128,7 @@ impl Host<'_> {
         }
     }
 
-    /// The host is shown what has gathered, and interrupted if its worker wants that.
+    /// Shows gathered frames to the host, and interrupts it if its worker wants that.
     pub(super) fn gathered(&mut self, uplink: usize) {
         let Uplink { gathering, ring, kick_wanted, .. } = &mut self.uplinks[uplink];
         ring.append(gathering);

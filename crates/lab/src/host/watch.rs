@@ -1,9 +1,9 @@
 //! Checks after every event: each deadline is kept, and every queue makes progress.
 //!
-//! Both hold only while a worker has its CPU, so time counts on the worker's *own* two clocks. The first stands
-//! still while the thread is ready without a CPU, and while all clocks jump; its bound is some rounds over all
-//! queues, full, at the scenario's costs. The second runs only while the worker sleeps; its bound is the lateness
-//! of timers.
+//! Both hold only while a worker has its CPU, so time counts on the worker's *own* two clocks. The
+//! first stands still while the thread is ready without a CPU, and while all clocks jump. Its bound
+//! is some rounds over all queues, full, at the scenario's costs. The second runs only while the
+//! worker sleeps. Its bound is the lateness of timers.
 
 use std::cmp::Reverse;
 
@@ -20,11 +20,11 @@ use crate::scenario::{LoadKind, Scenario};
 /// A worker's own clocks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
-    /// Time that it was ready and had no CPU (ns), with what it takes to get that back.
+    /// Time spent ready without a CPU, and getting one back (ns).
     waited_ns: u64,
-    /// Time that it slept (ns).
+    /// Time spent asleep (ns).
     slept_ns: u64,
-    /// When it was last looked at, it was ready and had no CPU, or it slept.
+    /// At the last look the worker was ready without a CPU, or asleep.
     waits: bool,
     sleeps: bool,
 }
@@ -37,18 +37,18 @@ struct Times {
 }
 
 impl Times {
-    /// A time of nobody's: of a worker that never sleeps.
+    /// Returns a time of a worker that never sleeps.
     const fn awake(own_ns: u64) -> Self {
         Self { own_ns, slept_ns: 0 }
     }
 
-    /// Whether either is longer than in `most`.
+    /// Returns whether either clock exceeds `most`.
     const fn exceeds(self, most: Self) -> bool {
         self.own_ns > most.own_ns || self.slept_ns > most.slept_ns
     }
 }
 
-/// Since when something has been so.
+/// A state and its beginning.
 #[derive(Clone, Copy, Debug)]
 struct Since<T>(Option<(T, Times)>);
 
@@ -59,7 +59,7 @@ impl<T> Default for Since<T> {
 }
 
 impl<T: Copy + PartialEq> Since<T> {
-    /// It is `what` now, or nothing. Says how long it has been that.
+    /// Notes the present state, `None` for none. Returns its duration.
     fn lasts(&mut self, what: Option<T>, now: Times) -> Times {
         let Some(what) = what else {
             self.0 = None;
@@ -78,21 +78,23 @@ type FrameId = (usize, bool, u64);
 
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// From a deadline to the question, and from a frame that a worker knows of to its being taken.
+    /// Longest time from a deadline to the question, and from a frame that a worker knows of to its
+    /// service.
     ask_max: Times,
     serve_max: Times,
-    /// Getting a CPU back (ns).
+    /// Time to get a CPU back (ns).
     switch_ns: u64,
     last_ns: u64,
     jumped_ns: u64,
     workers: Vec<Own>,
-    /// By guest and side: the worker that was to ask.
+    /// By guest and side: the worker that had to ask.
     overdue: Vec<[Since<usize>; 2]>,
-    /// By guest and side.
+    /// By guest and side: the guest sleeps without knowledge of its frames.
     asleep: Vec<[Since<()>; 2]>,
-    /// By port: the first frame, and the worker that is to take it, by whose clocks it waits.
+    /// By port: the first frame, and the worker that has to take it. The wait counts on that
+    /// worker's clocks.
     queued: Vec<Since<(FrameId, usize)>>,
-    /// By port: the worker that is to try it again.
+    /// By port: the worker that has to try the parked frames again.
     parked: Vec<Since<usize>>,
 }
 
@@ -101,7 +103,7 @@ impl Watch {
         let profile = &scenario.profile;
         let round_ns = round_ns(scenario);
         let wake_ns = profile.timer_late_ns + profile.wakeup_latency_ns + profile.sleep_ns;
-        // No nap takes longer than any guest lets frames wait.
+        // No nap exceeds the wait that every guest allows.
         let waits = scenario.guests.iter().map(|guest| guest.calls.wait_ns_max());
         let nap_ns = waits.min().unwrap_or(0);
         let (guests, ports) =
@@ -124,20 +126,22 @@ impl Watch {
         }
     }
 
-    /// All clocks have jumped by so much.
+    /// Notes a jump of all clocks.
     pub(super) fn jumped(&mut self, ns: u64) {
         self.jumped_ns += ns;
         self.last_ns += ns;
     }
 
-    /// The time by a worker's clocks.
+    /// Returns the time by a worker's clocks.
     fn by(&self, worker: usize, now_ns: u64) -> Times {
         let Own { waited_ns, slept_ns, .. } = self.workers[worker];
         Times { own_ns: now_ns.saturating_sub(self.jumped_ns + waited_ns), slept_ns }
     }
 
+    /// Checks deadlines and progress.
+    ///
     /// # Errors
-    /// What does not hold now.
+    /// The broken invariant.
     pub(super) fn look(&mut self, host: &Host<'_>) -> Result<(), Violation> {
         let now_ns = host.now_ns();
         let passed_ns = now_ns.saturating_sub(self.last_ns);
@@ -156,7 +160,7 @@ impl Watch {
         (0..host.waiting.len()).try_for_each(|port| self.look_at_queue(host, port))
     }
 
-    /// Policies are asked when they want to be.
+    /// Checks that policies are asked on time.
     fn look_at_calls(&mut self, host: &Host<'_>, guest: usize) -> Result<(), Violation> {
         let now_ns = host.now_ns();
         let state = &host.guests[guest];
@@ -193,7 +197,7 @@ impl Watch {
         Ok(())
     }
 
-    /// A guest whose vCPU is halted has been told of everything that it waits for.
+    /// Checks that a guest with a halted vCPU knows of every event that it waits for.
     fn look_at_guest(&mut self, host: &Host<'_>, guest: usize) -> Result<(), Violation> {
         let now_ns = host.now_ns();
         let state = &host.guests[guest];
@@ -201,7 +205,7 @@ impl Watch {
         let received = halted && !state.rx_calls.is_pending() && state.rx.first().is_some();
         let free = state.tx.is_done() && host.waiting[guest].is_empty();
         let sent = halted && free && state.is_held_up() && !state.tx_calls.is_pending();
-        // Its own timer may be about to tell it.
+        // The guest's own timer may be about to show it.
         let poll_ns = host.scenario.guests[guest].poll.map_or(0, |poll| poll.interval_ns);
         let sides = [
             (received, "frames are in its receive ring, and its vCPU is halted without a call"),
@@ -216,7 +220,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What a worker knows of is taken, and what is parked does not stay.
+    /// Checks that a worker takes the frames it knows of, and that no frame stays parked.
     fn look_at_queue(&mut self, host: &Host<'_>, port: PortId) -> Result<(), Violation> {
         let now_ns = host.now_ns();
         let starved = |what| Err(Violation::Starved { now_ns, port, what });
@@ -249,16 +253,17 @@ impl Watch {
     }
 }
 
-/// What one round over all queues takes a worker at most (ns), with all bursts full and every call given.
+/// Returns the longest time of one round over all queues (ns), with full bursts and every call
+/// given.
 fn round_ns(scenario: &Scenario) -> u64 {
     let profile = &scenario.profile;
     let (guests, uplinks) = (scenario.guests.len() as u64, scenario.uplinks.len() as u64);
     let calls_ns = (guests + 1) * profile.call_ns + profile.uplink_interrupt_ns;
-    // Frames that were parked, then new ones.
+    // Parked frames, then new ones.
     let bursts_ns = 2 * (guests + uplinks) * (burst_ns(scenario) + calls_ns + profile.look_ns);
     let deadlines_ns = 2 * guests * (profile.deadline_ns + profile.call_ns);
     let ns = bursts_ns + deadlines_ns + profile.poll_ns + profile.look_ns;
-    // Its sibling works, too.
+    // The worker's SMT sibling works, too.
     ns * 1_000 / u64::from(profile.scheduling.smt_permille.max(1))
 }
 
@@ -275,7 +280,7 @@ fn burst_ns(scenario: &Scenario) -> u64 {
     profile.burst_ns + BURST_MAX as u64 * frame_ns
 }
 
-/// The longest frame of a load.
+/// Returns the length of a load's longest frame.
 fn bytes_max(kind: &LoadKind) -> u32 {
     match kind {
         LoadKind::Datagrams { bytes, .. } => {

@@ -1,8 +1,8 @@
 //! A worker: the loop of `engine/worker.rs`, cut where time passes.
 //!
-//! The original calls the kernel and waits. Here each step returns its duration, and the next step runs when the
-//! worker's thread has spent that time. `weir_policy::pace` chooses between busy-polling, a nap and sleep, as in
-//! the engine.
+//! The original calls the kernel and waits. Here each step returns its duration, and the next step
+//! runs when the worker's thread has spent that time. `weir_policy::pace` chooses between
+//! busy-polling, a nap and sleep, as in the engine.
 
 mod holds;
 mod queues;
@@ -22,39 +22,40 @@ use crate::profile::Profile;
 use crate::report::WorkerReport;
 use crate::topology::CpuId;
 
-/// Rounds over busy queues between two looks at the epoll set.
+/// Rounds over busy queues between two polls of the epoll set.
 pub(super) const ROUNDS_PER_POLL: u32 = 8;
-/// How long a dedicated worker busy-polls between polls of the epoll set (ns). A kick cuts this short, so it is
+/// Time between a dedicated worker's polls of the epoll set (ns). A kick cuts it short, so it is
 /// longer than the engine's.
 const DEDICATED_LOOK_NS: u64 = 10_000_000;
-/// The same while it has frames that wait for a receiver (ns), which may have had room for them.
+/// The same for a worker with frames that wait for a receiver (ns), which may have had room for
+/// them.
 const STALLED_LOOK_NS: u64 = 20_000;
 
-/// A port whose transmit queue has work, or had lately; since when, or until when.
+/// A port whose transmit queue has work, or had lately; with the time of its beginning or end.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     port: PortId,
     since_ns: u64,
 }
 
-/// Where in its loop a worker is.
+/// A worker's position in its loop.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// It has run out of work.
     Rest,
-    /// It looks at warm queues until then.
+    /// Looks at warm queues until `end_ns`.
     Look { start_ns: u64, end_ns: u64 },
-    /// It is falling asleep, once more after a look at its queues.
+    /// Falls asleep, after one more look at its queues.
     Settle { rest: Rest },
-    /// It sleeps; a nap, if it has a length.
+    /// Sleeps; naps if there is a length.
     Asleep { nap_ns: Option<u64> },
-    /// It wakes up from that.
+    /// Wakes up from that.
     Awake { nap_ns: Option<u64> },
-    /// Queues whose parked frames are tried again.
+    /// Retries parked frames of these queues.
     Retry(Vec<PortId>),
-    /// So many queues are left of this round; `any`: there was one.
+    /// Serves a round: `left` queues remain; `any`: one was served.
     Round { left: usize, any: bool },
-    /// It forwards a burst.
+    /// Forwards a burst.
     Burst(Burst),
 }
 
@@ -62,19 +63,19 @@ pub(super) enum Phase {
 pub(super) struct Burst {
     pub(super) port: PortId,
     frames: Vec<Frame>,
-    /// Those that their receivers had no buffers for when it began: looked at, and not copied.
+    /// Frames whose receivers had no buffers at the beginning: examined, and not copied.
     rest: Vec<Frame>,
-    /// Frames that were parked before.
+    /// The frames were parked before.
     again: bool,
     next: Box<Phase>,
 }
 
 enum Step {
-    /// The next one follows at once.
+    /// Continue with the next step at once.
     Next,
-    /// It takes so long (ns).
+    /// Work for this time (ns).
     Work(u64),
-    /// The worker sleeps.
+    /// Sleep.
     Sleep,
 }
 
@@ -85,32 +86,32 @@ pub(super) struct Worker {
     pace: Pace,
     ready: VecDeque<Queue>,
     warm: Vec<Queue>,
-    /// Before the last look at the warm queues, when they had no work (ns).
+    /// Time of the last look at the warm queues (ns), if they had no work.
     looked_ns: u64,
-    /// When the last burst was taken (ns).
+    /// Time of the last burst (ns).
     taken_ns: u64,
-    /// How long it took (ns).
+    /// Duration of the last burst (ns).
     burst_ns: u64,
     rounds: u32,
-    /// Kicks that it has not seen.
+    /// Kicks that the worker has not seen.
     kicked: Vec<(PortId, Side)>,
     /// Ports with parked frames, and when the oldest have waited long enough (ns).
     stalled: Vec<(PortId, u64)>,
-    /// A receiver that frames wait for has buffers.
+    /// A receiver with waiting frames has buffers.
     pub(super) retry: bool,
-    /// When to ask about which held call.
+    /// Held calls with their deadlines.
     pub(super) holds: BinaryHeap<Reverse<(u64, PortId, Side)>>,
-    /// Work that has come up and is to be paid for before anything else (ns).
+    /// Additional work, done before anything else (ns).
     pub(super) debt_ns: u64,
-    /// It is doing that.
+    /// The worker is doing that work.
     pays: bool,
     sleeps: u64,
-    /// What its timers were late, and how long its bursts were.
+    /// Lateness of timers, and duration of bursts.
     lateness: Lateness,
-    /// When the sleep under way, or the last one, was to end (ns), and whether that has ended it.
+    /// Planned end of the present or last sleep (ns), and whether the timer ended it.
     timer_ns: Option<u64>,
     timer_fired: bool,
-    /// What its timer for deadlines was last set for, which may be for nobody any more.
+    /// Time of the last timer for deadlines (ns), which may be obsolete.
     set_ns: Option<u64>,
     did: WorkerReport,
     cpu_from_ns: u64,
@@ -153,7 +154,7 @@ impl Worker {
         WorkerReport { cpu_ns: cpu_ns - self.cpu_from_ns, last_cpu, ..self.did.clone() }
     }
 
-    /// Frames that are being forwarded.
+    /// Iterates over the frames that are being forwarded.
     pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
         let burst = match &self.phase {
             Phase::Burst(burst) => Some(burst.frames.iter().chain(&burst.rest)),
@@ -168,7 +169,7 @@ impl Worker {
 }
 
 impl Host<'_> {
-    /// Workers begin asleep.
+    /// Starts a worker, asleep.
     pub(super) fn start_worker(&mut self, worker: usize) {
         self.workers[worker].phase = Phase::Asleep { nap_ns: None };
     }
@@ -187,7 +188,7 @@ impl Host<'_> {
         self.wake(worker, latency_ns);
     }
 
-    /// A frame has come to a ring without a kick: a worker that looks on finds it.
+    /// Notes a frame that came without a kick: a busy-polling worker finds it.
     pub(super) fn appeared(&mut self, port: PortId) {
         let worker = self.owner(port);
         let Worker { phase, warm, thread, pays, .. } = &self.workers[worker];
@@ -195,14 +196,14 @@ impl Host<'_> {
         {
             let mut look_ns = self.scenario.profile.look_ns;
             if self.scenario.realization.dedicated {
-                // It comes upon the frame after half of its queues, on average.
+                // The worker reaches the frame after half of its queues, on average.
                 look_ns = look_ns * (warm.len() as u64 + 1) / 2;
             }
             self.cpus.cut(&mut self.calendar, *thread, look_ns);
         }
     }
 
-    /// Wakes a worker up, if it sleeps.
+    /// Wakes a worker, if it sleeps.
     pub(super) fn wake(&mut self, worker: usize, latency_ns: u64) {
         let sleep_ns =
             self.after_idle_ns(self.workers[worker].thread, self.scenario.profile.sleep_ns);
@@ -216,11 +217,11 @@ impl Host<'_> {
         }
     }
 
-    /// A worker's thread has done its work.
+    /// Handles the end of a worker's step.
     pub(super) fn worker_done(&mut self, worker: usize) {
         let thread = self.workers[worker].thread;
         loop {
-            // What came up is paid for first, but a burst's delivery is part of its work.
+            // Additional work comes first, except during a burst, whose delivery is part of it.
             let delivers = matches!(self.workers[worker].phase, Phase::Burst(_));
             let debt_ns = match delivers {
                 true => 0,
@@ -255,7 +256,7 @@ impl Host<'_> {
             return Rest::Sleep;
         }
         if self.scenario.realization.dedicated {
-            // Frames that wait for a receiver are tried again at each end of a look.
+            // Frames that wait for a receiver are retried at each end of a look.
             let waits = !self.workers[worker].stalled.is_empty();
             return Rest::Poll(if waits { STALLED_LOOK_NS } else { DEDICATED_LOOK_NS });
         }
@@ -265,7 +266,7 @@ impl Host<'_> {
         }
     }
 
-    /// There is nothing to do.
+    /// Chooses what to do without work.
     fn rest(&mut self, worker: usize) -> Step {
         let now_ns = self.now_ns();
         self.workers[worker].looked_ns = now_ns;
@@ -289,7 +290,7 @@ impl Host<'_> {
     fn look_on(&mut self, worker: usize, start_ns: u64, end_ns: u64) -> Step {
         let now_ns = self.now_ns();
         if self.scenario.realization.dedicated {
-            // It has looked at each of them in the round before.
+            // The worker looked at each of them in the previous round.
             let Worker { warm, looked_ns, .. } = &mut self.workers[worker];
             let round_ns = self.scenario.profile.look_ns * warm.len() as u64;
             *looked_ns = (*looked_ns).max(now_ns.saturating_sub(round_ns));
@@ -322,7 +323,7 @@ impl Host<'_> {
         Step::Work(hold_ns.min(end_ns).saturating_sub(now_ns).max(self.scenario.profile.look_ns))
     }
 
-    /// Prepares to nap or to sleep, which may take its time.
+    /// Prepares a nap or a sleep, which may take time.
     fn lie_down(&mut self, worker: usize, rest: Rest) -> Step {
         self.expire_holds_before_sleep(worker);
         let Profile { settle_ns, timer_set_ns, .. } = self.scenario.profile;
@@ -337,7 +338,7 @@ impl Host<'_> {
         }
     }
 
-    /// Naps or sleeps, unless something is there to be done.
+    /// Naps or sleeps, unless there is work.
     fn fall_asleep(&mut self, worker: usize, rest: Rest) -> Step {
         let now_ns = self.now_ns();
         let nap_ns = match rest {
@@ -345,7 +346,7 @@ impl Host<'_> {
             Rest::Poll(_) | Rest::Sleep => None,
         };
         if nap_ns.is_none() {
-            // Kicks on, and a last look.
+            // Turns kicks on, and looks once more.
             self.look_at_warm(worker, Some(0));
         }
         let Worker { ready, pace, kicked, retry, stalled, phase, sleeps, .. } =
@@ -376,7 +377,7 @@ impl Host<'_> {
         Step::Sleep
     }
 
-    /// It has woken up.
+    /// Handles the end of a sleep.
     fn awake(&mut self, worker: usize, nap_ns: Option<u64>) -> Step {
         let now_ns = self.now_ns();
         self.workers[worker].did.wakeups += 1;
@@ -392,13 +393,13 @@ impl Host<'_> {
         if self.workers[worker].ready.is_empty() {
             self.expire_holds_before_sleep(worker);
         } else if self.scenario.realization.timers_ahead {
-            // Calls that are due soon are for what it takes next, too.
+            // Calls that are due soon also serve the frames it takes next.
             self.expire_holds(worker, self.work_ns(worker));
         }
         self.retries(worker)
     }
 
-    /// Begins with the parked frames that are due.
+    /// Retries the parked frames that are due.
     fn retries(&mut self, worker: usize) -> Step {
         let now_ns = self.now_ns();
         let this = &mut self.workers[worker];
@@ -414,7 +415,7 @@ impl Host<'_> {
             self.workers[worker].phase = Phase::Round { left, any: left > 0 };
             return Step::Next;
         };
-        // It may have become another's since it was found to be due.
+        // The queue may have moved to another worker since.
         if self.owner(port) != worker {
             return self.retry(worker, ports);
         }
@@ -452,7 +453,8 @@ impl Host<'_> {
         self.retries(worker)
     }
 
-    /// Begins to forward a burst: what its receivers have no buffers for now is looked at, and not copied.
+    /// Begins to forward a burst. Frames whose receivers have no buffers now are examined, and not
+    /// copied.
     fn begin(
         &mut self,
         worker: usize,
@@ -480,7 +482,7 @@ impl Host<'_> {
         Step::Work(ns)
     }
 
-    /// A burst is copied: it becomes visible.
+    /// Makes a copied burst visible.
     fn forward(&mut self, worker: usize, burst: Burst) -> Step {
         let now_ns = self.now_ns();
         let Burst { port, frames, rest, again, next } = burst;

@@ -1,4 +1,4 @@
-//! A host by chance, on which things go wrong.
+//! A random host with faults.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ use crate::scenario::{
 };
 use crate::topology::{CpuId, Topology};
 
-/// The stream of chance that hosts are drawn from; loads have the first ones.
+/// Random stream that draws hosts; loads have the first streams.
 const STREAM: u64 = u64::MAX;
-/// A run has no more events than this: the rest of it is not played.
+/// Most events of a run; the rest is not played.
 const EVENTS_MAX: u64 = 40_000;
 
-/// Neither runs (ns) nor faults (ns) are made shorter than that.
+/// Shortest run and fault that shrinking produces (ns).
 const RUN_NS_MIN: u64 = 10_000;
 const FAULT_NS_MIN: u64 = 1_000;
 
@@ -31,11 +31,11 @@ const FAULT_NS_MIN: u64 = 1_000;
 pub struct Case {
     /// The host.
     pub scenario: Scenario,
-    /// What goes wrong there.
+    /// Its faults.
     pub faults: Vec<Fault>,
 }
 
-/// Chance, as one draws hosts.
+/// Random choices for a host.
 struct Dice(Random);
 
 impl Dice {
@@ -43,18 +43,18 @@ impl Dice {
         self.0.below(bound)
     }
 
-    /// One in `of`.
+    /// Returns true once in `of`.
     fn one_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
 
-    /// Small and large ones alike: from 2^`low` up to 2^`high`.
+    /// Returns a number from 2^`low` up to 2^`high`, small and large ones equally often.
     fn scale(&mut self, low: u32, high: u32) -> u64 {
         let bits = u64::from(low) + self.below(u64::from(high - low));
         (1 << bits) + self.below(1 << bits)
     }
 
-    /// An index of so many.
+    /// Returns an index below `len`.
     fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize // below `len`
     }
@@ -66,7 +66,7 @@ impl Dice {
         }
     }
 
-    /// Where a thread may run: on one CPU, on some, or anywhere.
+    /// Returns the CPUs of a thread: one, several, or any.
     fn cpus(&mut self, cpus: usize) -> Vec<CpuId> {
         match self.below(4) {
             0 => Vec::new(),
@@ -84,7 +84,7 @@ impl Dice {
         };
         let mut guest = Guest::new(&format!("g{number}"), &[], calls);
         guest.cpus = self.cpus(cpus);
-        // No real-time class: a guest that never sleeps would have its CPU for good.
+        // No real-time class, since a guest that never sleeps would keep its CPU for good.
         guest.class = Class::Fair { weight: WEIGHT_USUAL << self.below(3) >> 1 };
         guest.rx_ring = 2 << self.below(9);
         guest.tx_ring = 2 << self.below(9);
@@ -111,7 +111,7 @@ impl Dice {
     fn load(&mut self, number: usize, ends: &[Endpoint], run_ns: u64) -> Load {
         let from = self.index(ends.len());
         let to = (from + 1 + self.index(ends.len() - 1)) % ends.len();
-        // No frame is so long that a small ring never holds it, for most loads.
+        // For most loads no frame exceeds a small ring.
         let long = if self.one_in(4) { 16 } else { 11 };
         let gap_ns = (run_ns / self.scale(4, 10)).max(500);
         let kind = match self.below(4) {
@@ -160,7 +160,7 @@ impl Dice {
 }
 
 impl Case {
-    /// The one that a seed stands for.
+    /// Draws the case of a seed.
     pub fn draw(seed: u64) -> Self {
         let mut dice = Dice(Random::stream(seed, STREAM));
         let topology = Topology {
@@ -174,7 +174,7 @@ impl Case {
         profile.uplink_take_ns = dice.below(3_000);
         profile.receive_ns = dice.below(3_000);
         profile.timer_late_ns = dice.below(2) * dice.scale(8, 18);
-        // Long ones see frames that are parked for too long.
+        // Long runs see frames that are parked for too long.
         let run_ns = [2_000_000, 10_000_000, 40_000_000, 250_000_000][dice.index(4)];
         let guests = 2 + dice.index(4);
         let guests: Vec<_> = (0..guests).map(|number| dice.guest(number, cpus)).collect();
@@ -209,14 +209,14 @@ impl Case {
         Self { scenario, faults }
     }
 
-    /// Plays it, and says how many events that took.
+    /// Plays the case. Returns the number of events.
     ///
     /// # Errors
-    /// An invariant does not hold.
+    /// A broken invariant.
     pub fn run(&self) -> Result<u64, Error> {
         match run_with(&self.scenario, &self.faults, EVENTS_MAX) {
             Ok(report) => Ok(report.events),
-            // What was played of it held.
+            // The played part was correct.
             Err(Error::TooLong { events }) => Ok(events),
             Err(error) => Err(error),
         }
@@ -224,7 +224,7 @@ impl Case {
 }
 
 impl Case {
-    /// Each is a bit less of the same.
+    /// Returns cases that are each a bit smaller.
     pub(super) fn smaller(&self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut with = |change: &dyn Fn(&mut Self)| {
@@ -280,7 +280,7 @@ impl Case {
             || self.faults.iter().any(|fault| fault.trouble == down)
     }
 
-    /// Those behind it move up.
+    /// Removes a guest; the later ones move up.
     fn without_guest(&mut self, guest: usize) {
         self.scenario.guests.remove(guest);
         for load in &mut self.scenario.loads {

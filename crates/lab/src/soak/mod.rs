@@ -20,49 +20,50 @@ use std::fmt;
 use self::drills::Drilled;
 use crate::host::Error;
 
-/// Runs that shrinking one failure may take.
+/// Most runs to shrink one failure.
 const SHRINK_RUNS_MAX: u32 = 400;
 
-/// What a seed came to.
+/// Result of a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Played {
-    /// Events of its host.
+    /// Events of the host.
     pub events: u64,
-    /// Steps of the policies on their own.
+    /// Steps of the drills.
     pub steps: u64,
 }
 
-/// A seed that breaks an invariant. Printed, it says which, in the least that still breaks one.
+/// A seed that breaks an invariant. Its printed form shows the invariant and the smallest case that
+/// breaks one.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// What does not hold.
+    /// The broken invariant.
     pub broken: Broken,
-    /// Runs that shrinking took.
+    /// Number of runs to shrink it.
     pub runs: u32,
 }
 
-/// What does not hold, and of what.
+/// A broken invariant, and its subject.
 #[derive(Clone, Debug)]
 pub enum Broken {
     /// Of a host.
     Host {
-        /// What it said of the host as the seed has it.
+        /// Error of the seed's host.
         error: Error,
-        /// A smaller one.
+        /// A smaller host.
         case: Box<Case>,
-        /// What it says of that.
+        /// Error of the smaller host.
         shrunk: Error,
     },
     /// Of a policy on its own.
     Policy(Drilled),
 }
 
-/// Plays what a seed stands for.
+/// Plays a seed.
 ///
 /// # Errors
-/// The invariant that does not hold, shrunk.
+/// The broken invariant, shrunk.
 pub fn play(seed: u64) -> Result<Played, Box<Failure>> {
     let case = Case::draw(seed);
     let events = case.run().map_err(|error| {

@@ -1,7 +1,7 @@
-//! Less of what fails that still fails.
+//! Shrinks a failing case to a smaller one that still fails.
 
-/// Shrinks: takes the first of `smaller` that still `fails`, again and again, within so many runs. Returns the
-/// rest, its failure, and the runs.
+/// Shrinks a case: takes the first of `smaller` that still `fails`, repeatedly, within `runs_max`
+/// runs. Returns the last case, its failure, and the number of runs.
 pub(super) fn shrink<C, E>(
     (mut case, mut error): (C, E),
     smaller: impl Fn(&C) -> Vec<C>,
@@ -22,7 +22,7 @@ pub(super) fn shrink<C, E>(
     }
 }
 
-/// A list without a part of it: halves first, then quarters, down to each one.
+/// Returns the list without one part: halves first, then quarters, down to each element.
 pub(super) fn shorter<T: Clone>(list: &[T]) -> impl Iterator<Item = Vec<T>> + '_ {
     let lens = std::iter::successors(Some(list.len().div_ceil(2)), |len| match len {
         0 | 1 => None,

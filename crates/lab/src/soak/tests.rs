@@ -1,10 +1,11 @@
-//! What the tester does, and that what it finds comes out small.
+//! The tester's behaviour, and the small size of its findings.
 
 use super::*;
 use crate::faults::Trouble;
 use crate::scenario::Scenario;
 
-/// A queue moves to a worker that had its CPU all the time, from one that had not.
+/// A seed in which a queue moves from a worker without a CPU to a worker that had its CPU all the
+/// time.
 const MOVED: u64 = 795_453_434;
 
 #[test]
@@ -25,7 +26,7 @@ fn every_kind_of_fault_comes_up() {
     assert_eq!(kinds.collect::<std::collections::HashSet<_>>().len(), 7);
 }
 
-/// What fails as soon as guest 1 stalls on a host with a load to it.
+/// Fails as soon as guest 1 stalls on a host with a load to it.
 fn fails(case: &Case) -> Option<Error> {
     let stalls = |fault: &crate::faults::Fault| fault.trouble == Trouble::GuestStalls { guest: 1 };
     let broken = case.faults.iter().any(stalls) && !case.scenario.loads.is_empty();

@@ -35,7 +35,8 @@ fn back_end_coalescing_gives_a_call_for_each_hold_and_no_more() {
     let mut cpu_before = most_cpu;
     for hold_ns in [50_000, 100_000, 200_000] {
         let (calls, cpu) = calls_a_second(Kind::Backend, hold_ns);
-        // The next hold begins with the first frame after the call, behind a timer and a wake-up.
+        // The next hold begins with the first frame after the call, which needs a timer and a
+        // wake-up.
         let period_ns = 1e9 / calls;
         let range = hold_ns as f64..=(hold_ns + GAP_NS + 5_000) as f64;
         assert!(range.contains(&period_ns), "{hold_ns} ns: {period_ns} ns from call to call");
@@ -47,7 +48,7 @@ fn back_end_coalescing_gives_a_call_for_each_hold_and_no_more() {
 #[test]
 fn a_guest_that_polls_takes_no_calls() {
     let mut scenario = host(Kind::Frontend, vec![datagrams(PEER, B, every(5_000))]);
-    // After each poll of some twenty frames the timer is set anew, or goes on as it did.
+    // After each poll of some twenty frames the timer restarts, or keeps its period.
     for (periodic, period_ns) in [(false, 118_000.0), (true, 100_000.0)] {
         scenario.guests[1].poll =
             Some(GuestPoll { interval_ns: 100_000, empty_polls: 2, periodic });
@@ -93,7 +94,7 @@ fn a_program_at_work_does_not_keep_frames_from_the_stack() {
     }
     let report = report(&scenario);
     assert!(report.loads[0].latency.max_ns() < 50_000, "{report}");
-    // The request takes its millisecond, and what the interrupts take of that time.
+    // The request takes its millisecond, plus the interrupts in that time.
     let answered_ns = report.loads[1].latency.mean_ns();
     assert!((1.0..1.2).contains(&(answered_ns / MS as f64)), "{answered_ns} ns");
 }
@@ -115,7 +116,7 @@ fn a_guest_that_is_too_slow_receives_what_its_cpu_can_and_the_rest_is_dropped() 
     let mut scenario = host(Kind::Immediate, vec![datagrams(PEER, B, every(400))]);
     scenario.profile.uplink_take_ns = 100;
     let (report, it) = (report(&scenario), scenario.profile);
-    // weir waits for buffers, so that the guest kicks whenever it has refilled a poll's worth.
+    // weir waits for buffers, so the guest kicks whenever it has refilled a poll's worth.
     let frame_ns = it.receive_ns + 64 * it.receive_ps_per_byte / 1_000 + it.kick_ns / 64;
     about(report.per_s(report.guests[1].received), 1e9 / frame_ns as f64, 0.01);
     assert!(report.drops.iter().any(|(reason, _)| *reason == DropReason::RxRingFull), "{report}");
@@ -142,7 +143,7 @@ fn a_sender_that_is_too_fast_for_its_cpu_drops_in_its_own_memory() {
 
 #[test]
 fn parked_frames_of_one_receiver_do_not_hold_up_those_for_another() {
-    // B's CPU is taken for good; A sends to B and to the peer.
+    // Another thread takes B's CPU for good; A sends to B and to the peer.
     let loads = vec![datagrams(A, B, every(10_000)), datagrams(A, PEER, every(10_000))];
     let mut scenario = host(Kind::Immediate, loads);
     scenario.rivals = vec![Thread { cpus: vec![2], class: Class::Realtime { priority: 9 } }];
@@ -150,7 +151,7 @@ fn parked_frames_of_one_receiver_do_not_hold_up_those_for_another() {
     let report = report(&scenario);
     assert_eq!(report.loads[0].received, 0, "{report}");
     about(report.per_s(report.loads[1].received), 100_000.0, 0.01);
-    // Those for B wait in A's ring, are tried again, and are dropped in the end.
+    // Frames for B wait in A's ring, are retried, and are dropped in the end.
     assert!(report.drops.iter().any(|(_, frames)| *frames > 1_000), "{report}");
 }
 

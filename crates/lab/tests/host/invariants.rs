@@ -1,4 +1,4 @@
-//! What must hold of every run.
+//! Invariants of every run.
 
 use weir_lab::cpus::Class;
 use weir_lab::estimate;
@@ -10,7 +10,8 @@ use weir_policy::moderation::Kind;
 
 use super::*;
 
-/// A bit of everything, and too much of it: small rings, a short queue, fewer CPUs than threads.
+/// An overloaded host with a bit of everything: small rings, a short queue, fewer CPUs than
+/// threads.
 fn crowded(kind: Kind, seed: u64) -> Scenario {
     let bytes = Distribution::Uniform { min: 60, max: 3_000 };
     let gap = Distribution::Exponential { mean: 1_500 };
@@ -55,7 +56,7 @@ fn no_frame_is_lost_no_flow_reordered_and_no_hold_too_long_under_any_policy() {
     }
 }
 
-/// A host like that of [`crowded`], changed by chance.
+/// A host like that of [`crowded`], changed at random.
 fn random(seed: u64) -> Scenario {
     let mut random = Random::stream(seed, u64::MAX);
     let mut scenario = crowded(Kind::Auto, seed);

@@ -13,7 +13,7 @@ fn in_trains(window: u32, lro: bool) -> Scenario {
     scenario
 }
 
-/// Segments and acknowledgements that were read.
+/// Returns the numbers of segments and acknowledgements read.
 fn segments_and_acks(report: &Report) -> (u64, u64) {
     let segments = report.guests[1].received;
     (segments, report.loads[0].received - segments)
@@ -26,7 +26,7 @@ fn a_train_is_acknowledged_once_and_goes_through_the_stack_once() {
     let (segments, acks) = segments_and_acks(&report);
     about(segments as f64, f64::from(WINDOW) * acks as f64, 0.01);
     assert_eq!(report.guests[1].rx_calls, acks);
-    // All that the guest does for a train.
+    // The guest's whole work for a train.
     let it = Profile::example();
     let bytes = |bytes: u64, ps: u64| bytes * ps / 1_000;
     let segment = bytes(1_514, it.receive_ps_per_byte);

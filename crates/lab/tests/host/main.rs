@@ -1,4 +1,4 @@
-//! The host model: what must hold of any run, and what is known of simple ones.
+//! The host model: invariants of any run, and known results of simple ones.
 
 mod guests;
 mod invariants;
@@ -32,7 +32,7 @@ fn calls(kind: Kind) -> Calls {
     Calls { kind, latency_budget_ns: 250_000, rx_ns: None, rx_frames: None }
 }
 
-/// A worker, two guests and an uplink of 10 Gbit/s, each thread on a core of its own.
+/// Builds a worker, two guests and an uplink of 10 Gbit/s, each thread on a core of its own.
 fn host(kind: Kind, loads: Vec<Load>) -> Scenario {
     Scenario {
         seed: 1,
@@ -65,7 +65,7 @@ fn load(from: Endpoint, to: Endpoint, kind: LoadKind) -> Load {
     Load { name: format!("{from:?} to {to:?}"), from, to, kind }
 }
 
-/// Frames of 64 bytes.
+/// Builds a load of 64-byte frames.
 fn datagrams(from: Endpoint, to: Endpoint, gap: Distribution) -> Load {
     let bytes = Distribution::Constant(64);
     load(from, to, LoadKind::Datagrams { bytes, gap, on_off: None })
@@ -94,7 +94,7 @@ fn report(scenario: &Scenario) -> Report {
     }
 }
 
-/// `got` is `expected` but for a share of it.
+/// Asserts that `got` differs from `expected` by at most `share` of it.
 #[track_caller]
 fn about(got: f64, expected: f64, share: f64) {
     assert!((got / expected - 1.0).abs() <= share, "{got} is not about {expected}");

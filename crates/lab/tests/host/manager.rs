@@ -1,10 +1,10 @@
-//! The manager, which may have all guests held together.
+//! The manager, which may hold all guests' calls together.
 
 use weir_policy::moderation::Kind;
 
 use super::*;
 
-/// Both guests under `auto` with these loads, and long enough for the manager to find out.
+/// Runs both guests under `auto` with these loads, long enough for the manager to decide.
 fn looked_at(manager: bool, loads: Vec<Load>) -> Report {
     let mut scenario = host(Kind::Auto, loads);
     scenario.realization.manager = manager;

@@ -7,7 +7,7 @@ use super::*;
 
 const HYPERVISOR_NS: u64 = 300_000;
 
-/// A frame each 20 us to a guest, in a hypervisor or not.
+/// Sends a frame each 20 us to a guest, in a nested hypervisor or not.
 fn to_guest(nested: bool, poll_ns: Option<u64>) -> Scenario {
     let mut scenario = host(Kind::Frontend, vec![datagrams(PEER, B, every(20_000))]);
     scenario.run_ns = 300 * MS;
@@ -21,7 +21,7 @@ fn to_guest(nested: bool, poll_ns: Option<u64>) -> Scenario {
 fn a_frame_waits_for_the_hypervisor_and_then_for_the_guest() {
     let [nested, plain] = [true, false].map(|nested| report(&to_guest(nested, Some(70_000))));
     let mean_ns = |report: &Report| report.loads[0].latency.mean_ns();
-    // Half of the time between two polls.
+    // Half of the interval of the polls.
     about(mean_ns(&nested) - mean_ns(&plain), HYPERVISOR_NS as f64 / 2.0, 0.1);
     let more = nested.guests[1].interrupts - plain.guests[1].interrupts;
     about(more as f64, (nested.ns / HYPERVISOR_NS) as f64, 0.1);

@@ -5,7 +5,8 @@ use weir_policy::placement::Policy;
 
 use super::*;
 
-/// Two hosts with a worker and so many guests each; guest i of the first asks guest i of the second.
+/// Builds two hosts with a worker and `guests` guests each; guest i of the first asks guest i of
+/// the second.
 fn twins(guests: usize, realization: Realization) -> Scenario {
     let asks = |guest| Load {
         kind: LoadKind::Requests {
@@ -43,8 +44,8 @@ fn twins(guests: usize, realization: Realization) -> Scenario {
     }
 }
 
-/// The cost of a 64-byte probe from its sender's ring to its reader, without waking the worker and without the call
-/// (ns).
+/// Returns the cost of a 64-byte probe from its sender's ring to its reader, without the worker's
+/// wake-up and the call (ns).
 fn one_way_ns(it: &Profile) -> u64 {
     let copy = 64 * it.copy_ps_per_byte / 1_000;
     let wire = (64 + 24) * 8 / 10 + DELAY_NS;
@@ -63,7 +64,7 @@ fn send_ns(it: &Profile) -> u64 {
 fn a_polling_worker_adds_two_looks_to_what_lies_on_a_round_trip() {
     let report = report(&twins(1, Realization { dedicated: true, ..Realization::default() }));
     let it = Profile::example();
-    // Two of the warm queues are looked at: the guest's and the uplink's.
+    // The worker looks at two warm queues: the guest's and the uplink's.
     let look = it.look_ns * 3 / 2;
     let way = send_ns(&it) + one_way_ns(&it) + 2 * look;
     // The server finds its ring empty before it answers.
@@ -75,7 +76,7 @@ fn a_polling_worker_adds_two_looks_to_what_lies_on_a_round_trip() {
 
 #[test]
 fn sharing_an_identifier_wakes_guests_in_vain() {
-    // Guest 2 of two asks, and guest 1 is signalled before it on either host, on a CPU of its own.
+    // Guest 2 of two asks. Guest 1 is signalled before it on either host, on a CPU of its own.
     let waits = |count| {
         let identifiers = Some(Identifiers { count, cpu: 0 });
         let mut scenario =
@@ -89,7 +90,7 @@ fn sharing_an_identifier_wakes_guests_in_vain() {
     let signal_ns = Profile::example().signal_far_ns;
     assert_eq!((apart.demux.max_ns(), shared.demux.max_ns()), (signal_ns, 2 * signal_ns));
     let more = |report: &Report| report.loads[0].latency.max_ns();
-    // Once on each way, and the handlers' CPU is the workers' too.
+    // Once on each way, and the handlers share the workers' CPU.
     assert!(more(&shared) >= more(&apart) + 2 * signal_ns, "{shared}");
 }
 
@@ -102,12 +103,12 @@ fn a_worker_apart_serves_the_uplink_alone() {
     scenario.guests[1].cpus = vec![5];
     let report = report(&scenario);
     let frames: Vec<u64> = report.workers.iter().map(|worker| worker.frames).collect();
-    // Out by the first, in by the last of each host.
+    // The first worker of each host sends, the last receives.
     assert!(frames.iter().all(|it| it.abs_diff(frames[0]) <= 1) && frames[0] > 10, "{report}");
     assert!(report.workers[1].waits.count() == 0 && report.workers[0].waits.count() > 10);
 }
 
-/// Two sockets of four cores; a worker on one of them and a guest that receives on the other.
+/// Builds two sockets of four cores, with a worker on one and a receiving guest on the other.
 fn apart(policy: Policy, pin_vcpus: bool) -> Scenario {
     let mut scenario = host(Kind::Immediate, vec![datagrams(PEER, A, every(10_000))]);
     scenario.guests.truncate(1);
@@ -143,7 +144,7 @@ fn threads_that_ignore_caches_are_near_as_often_as_chance_has_it() {
     scenario.topology = Topology::flat(8);
     let near = report(&scenario);
     let latency = |report: &Report| report.loads[0].latency.mean_ns();
-    // The worker sleeps when it has called, so that all CPUs are idle, and half of them are near.
+    // The worker sleeps after its call, so that all CPUs are idle, and half of them are near.
     let far_ns = Profile::example().far_socket_ns as f64 / 2.0;
     about(latency(&blind) - latency(&near), far_ns, 0.1);
 }
@@ -157,7 +158,7 @@ fn a_guest_that_polls_pays_a_look_for_a_wake_up_and_an_interrupt() {
     let it = Profile::example();
     let saved = it.wakeup_latency_ns + it.interrupt_ns - it.look_ns;
     let latency = |report: &Report| report.loads[0].latency.max_ns();
-    // Once on each way; and the server does not ask for calls before it answers.
+    // Once on each way. The server does not ask for calls before it answers.
     assert_eq!(latency(&called) - latency(&polls), 2 * saved + it.poll_end_ns, "{polls}");
     assert!(polls.guests.iter().all(|guest| polls.cpus(guest.cpu_ns) > 0.999), "{polls}");
     assert_eq!(polls.guests[0].rx_calls, 0, "{polls}");

@@ -4,7 +4,7 @@ use weir_policy::moderation::Kind;
 
 use super::*;
 
-/// A stream over a link of 1 Gbit/s with half a millisecond there and back.
+/// Builds a stream over a link of 1 Gbit/s with half a millisecond there and back.
 fn over_the_link(window: u32, queue_max: usize) -> Scenario {
     let mut scenario = host(Kind::Immediate, vec![stream(PEER, B, window)]);
     scenario.uplinks[0].bits_per_s = 1_000_000_000;
@@ -14,7 +14,7 @@ fn over_the_link(window: u32, queue_max: usize) -> Scenario {
     scenario
 }
 
-/// What the link carries of frames of 1514 bytes (bytes a second).
+/// Throughput of the link with frames of 1514 bytes (bytes a second).
 const LINK: f64 = 125e6 * 1_514.0 / (1_514.0 + 24.0);
 
 #[test]
@@ -27,10 +27,11 @@ fn a_stream_with_a_wide_window_fills_the_link() {
 #[test]
 fn a_stream_with_a_narrow_window_has_one_window_in_each_round() {
     let mut scenario = over_the_link(10, 1_000);
-    // Too little for naps.
+    // Too short for naps.
     scenario.guests.iter_mut().for_each(|guest| guest.calls.latency_budget_ns = 20_000);
     let report = report(&scenario);
-    // There and back, a segment and the next, with which it is acknowledged, and some 15 us of work.
+    // There and back, a segment and the next, with which it is acknowledged, and some 15 us of
+    // work.
     let round_ns = 2.0 * 250_000.0 + 2.0 * 12_304.0 + 15_000.0;
     about(report.per_s(report.loads[0].bytes), 10.0 * 1_514.0 * 1e9 / round_ns, 0.05);
 }
@@ -40,7 +41,7 @@ fn losses_are_found_sent_again_and_leave_most_of_the_link() {
     let report = report(&over_the_link(1_000, 60));
     let (load, drops) = (&report.loads[0], &report.drops);
     assert!(load.retransmits > 0 && !drops.is_empty(), "{report}");
-    // Each segment that was dropped went again; few others did.
+    // Each dropped segment was sent again; few others were.
     let dropped: u64 = drops.iter().map(|(_, frames)| frames).sum();
     assert!((dropped..=2 * dropped + 100).contains(&load.retransmits), "{report}");
     assert!(report.per_s(load.bytes) > 0.75 * LINK, "{report}");
@@ -48,7 +49,7 @@ fn losses_are_found_sent_again_and_leave_most_of_the_link() {
 
 #[test]
 fn a_stream_goes_on_after_its_receiver_was_away() {
-    // Nothing gets through at first: the guest's thread has to wait for its CPU.
+    // Nothing gets through at first, since the guest's thread waits for its CPU.
     let mut scenario = over_the_link(50, 1_000);
     scenario.guests[1].rx_ring = 16;
     scenario.guests[1].cpus = vec![1];
@@ -79,7 +80,7 @@ fn segments_that_wait_for_buffers_are_looked_at_again_and_not_copied() {
     // The receiver's processor is the limit.
     scenario.profile.receive_ns = 30_000;
     let report = report(&scenario);
-    // The ring has room for 16 of the window's 64.
+    // The ring has room for 16 of the window's 64 segments.
     assert_eq!(report.guests[1].in_ring_max, 16, "{report}");
     let segments = report.loads[0].bytes / 65_000;
     let forward_ns = scenario.profile.forward_ns(65_000, false, false);

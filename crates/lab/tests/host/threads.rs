@@ -8,7 +8,7 @@ fn report(scenario: &Scenario) -> Report {
     run(scenario).unwrap()
 }
 
-/// A sender whose frames are due every 20 us.
+/// Builds a sender whose frames are due every 20 us.
 fn paced(kind: Kind) -> Scenario {
     let mut scenario = host(kind, vec![datagrams(A, B, every(20_000))]);
     scenario.realization = Realization {
@@ -49,7 +49,7 @@ fn a_hold_ends_no_later_than_it_should_where_timers_are_set_ahead() {
     let longest = |scenario: &Scenario| report(scenario).guests[1].holds.max_ns();
     let late = longest(&scenario);
     scenario.realization.timers_ahead = true;
-    // The first timers tell how late they are.
+    // The first timers show how late they are.
     let ahead = longest(&scenario);
     let hold_ns = weir_policy::moderation::hold_ns_max(250_000);
     assert!(late > hold_ns && ahead <= hold_ns, "{late} {ahead} {hold_ns}");
@@ -70,7 +70,8 @@ fn a_worker_that_falls_asleep_spends_that_and_misses_no_kick() {
 
 #[test]
 fn a_timer_is_set_once_for_a_hold_however_often_it_is_slept_meanwhile() {
-    // Two or three frames come within a hold, which is too few for naps; long ones, whose completions are not held.
+    // Two or three frames come within a hold, too few for naps. They are long, so that their
+    // completions are not held.
     let (bytes, gap) = (Distribution::Constant(1_000), every(100_000));
     let load = load(A, B, LoadKind::Datagrams { bytes, gap, on_off: None });
     let mut scenario = host(Kind::Backend, vec![load]);
@@ -94,7 +95,8 @@ fn a_sender_sends_one_at_a_time_even_if_more_becomes_due_while_it_sets_its_timer
     let mut scenario = paced(Kind::Immediate);
     scenario.profile.timer_late_ns = 0;
     let before = report(&scenario);
-    // It is back, has sent one, and would have to wait for the next less long than it takes to fall asleep.
+    // The sender is back and has sent one frame. The wait for the next one is shorter than falling
+    // asleep takes.
     scenario.profile.timer_set_ns = 15_000;
     let after = report(&scenario);
     assert!(after.guests[0].kicks * 10 > before.guests[0].kicks * 9, "one at a time");
@@ -108,7 +110,7 @@ fn a_timer_that_fires_while_it_is_set_leaves_its_sender_the_cpu() {
     let mut scenario = paced(Kind::Immediate);
     scenario.guests[0].cpus = vec![1];
     scenario.guests[1].cpus = vec![1];
-    // Whoever has a CPU keeps it until it sleeps.
+    // A thread keeps its CPU until it sleeps.
     let scheduling = &mut scenario.profile.scheduling;
     (scheduling.slice_ns, scheduling.granularity_ns) = (1_000_000_000, 1_000_000_000);
     let received = |scenario: &Scenario| report(scenario).loads[0].received;
@@ -143,7 +145,7 @@ fn a_timer_behind_another_one_of_its_cpu_need_not_be_set() {
     let of_sender = |scenario: &Scenario| report(scenario).guests[0].cpu_ns;
     let alone = of_sender(&scenario);
     scenario.guests.extend_from_within(..);
-    // Its timers are hardly ever not the first.
+    // Its timers are almost always the first.
     scenario.loads.push(datagrams(other[0], other[1], every(37_000)));
     scenario.guests[2].cpus = scenario.guests[0].cpus.clone();
     let beside = of_sender(&scenario);

@@ -7,10 +7,11 @@ use weir_policy::moderation::Kind;
 
 use super::*;
 
-/// Most of what a frame costs a worker here (ns).
+/// Largest part of a frame's cost for a worker here (ns).
 const UPLINK_TAKE_NS: u64 = 5_000;
 
-/// `count` uplinks with small frames, each for its own guest; four overload two workers. Each thread has a core.
+/// Builds `count` uplinks with small frames, each for its own guest; four overload two workers.
+/// Each thread has a core.
 fn uplinks(count: usize, workers: usize) -> Scenario {
     let one = host(Kind::Immediate, Vec::new());
     let gap = every(8_000);
@@ -30,7 +31,7 @@ fn uplinks(count: usize, workers: usize) -> Scenario {
     }
 }
 
-/// Frames a second that all loads had received.
+/// Returns the frames per second that all loads received.
 fn received(report: &Report) -> f64 {
     report.per_s(report.loads.iter().map(|load| load.received).sum())
 }
@@ -57,7 +58,7 @@ fn what_workers_do_lies_within_what_was_reckoned() {
     let did = report.cpus(report.workers[0].cpu_ns);
     assert!((work.least..work.most).contains(&did), "{did} CPUs, not within {work:?}");
     assert_eq!(report.workers[0].last_cpu, Some(0));
-    // Twice the loads are twice the work; requests have no least.
+    // Twice the loads are twice the work; requests have no least work.
     let twice = estimate::work(&uplinks(2, 1));
     about(twice.least, 2.0 * work.least, 1e-9);
     about(twice.most, 2.0 * work.most, 1e-9);
@@ -104,7 +105,7 @@ fn queues_that_one_worker_can_serve_are_packed() {
 #[test]
 fn a_queue_that_moves_loses_nothing_and_keeps_its_order() {
     let mut scenario = uplinks(3, 2);
-    // Loads that come and go, at times of their own: what is best changes all the time.
+    // Loads come and go at times of their own, so that the best assignment changes all the time.
     for (number, load) in (1u64..).zip(&mut scenario.loads) {
         if let LoadKind::Datagrams { gap, on_off, .. } = &mut load.kind {
             let period_ns = 110 * MS * number;
@@ -113,7 +114,7 @@ fn a_queue_that_moves_loses_nothing_and_keeps_its_order() {
     }
     (scenario.first_worker, scenario.dispatch) = (Some(0), Some(Aim::Spread));
     (scenario.warm_up_ns, scenario.run_ns) = (0, 1_200 * MS);
-    // Lost frames are looked for at the end, and order with each frame.
+    // The run checks for lost frames at the end, and for order at each frame.
     assert!(report(&scenario).moves > 1);
     (scenario.run_ns, scenario.check_each_event) = (60 * MS, true);
     assert!(report(&scenario).moves > 0);

@@ -1,4 +1,4 @@
-//! The tester can fail: each planted fault is found, within a few seeds.
+//! The checks can fail: each planted fault is found within a few seeds.
 
 use weir_policy::moderation::{Batch, Decision, Delivery, Kind, Moderation, Settings, Verdict};
 
@@ -7,12 +7,12 @@ use crate::cpus;
 use crate::host::{Event, Owner};
 use crate::soak::Case;
 
-/// Every planted fault has to be found by one of so many seeds.
+/// Number of seeds within which every planted fault must be found.
 const SEEDS: u64 = 40;
 const EVENTS_MAX: u64 = 20_000;
 
-/// Plays seeds until an invariant is broken. `start` spoils the host before it starts; an event for which
-/// `before` says false is lost; `after` spoils the host after each.
+/// Plays seeds until an invariant breaks. `start` spoils the host before it starts. An event for
+/// which `before` returns false is lost. `after` spoils the host after each event.
 fn found(
     start: impl Fn(&mut Host<'_>),
     before: impl Fn(&Host<'_>, Event) -> bool,
@@ -45,7 +45,7 @@ fn every(_: &Host<'_>, _: Event) -> bool {
     true
 }
 
-/// A policy with a fault: what it says goes through `twist`, with the time of the question.
+/// A faulty policy: `twist` changes its answers, given the time of the question.
 #[derive(Debug)]
 struct Double {
     policy: Box<dyn Moderation>,

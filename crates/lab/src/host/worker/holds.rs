@@ -1,4 +1,4 @@
-//! The calls that a worker holds, as `engine/holds.rs` keeps them: when to be back for them.
+//! The calls that a worker holds, as in `engine/holds.rs`: when to come back for them.
 
 use std::cmp::Reverse;
 
@@ -7,13 +7,14 @@ use weir_policy::pace::Rest;
 use super::{Host, PortId, Side, Worker};
 
 impl Worker {
-    /// When its next deadline is (ns), kept by a timer; that of a call for received frames is so much sooner.
+    /// Returns the next deadline (ns), for which there is a timer. A call for received frames
+    /// counts `lead_ns` earlier.
     pub(super) fn deadline_ns(&self, lead_ns: u64) -> Option<u64> {
         let stalled_ns = self.stalled.iter().map(|(_, until_ns)| *until_ns).min();
         self.hold_ns(lead_ns).into_iter().chain(stalled_ns).min()
     }
 
-    /// The same of held calls only (ns).
+    /// Returns the next deadline of held calls only (ns).
     pub(super) fn hold_ns(&self, lead_ns: u64) -> Option<u64> {
         match lead_ns {
             0 => self.holds.peek().map(|Reverse((until_ns, ..))| *until_ns),
@@ -21,7 +22,7 @@ impl Worker {
         }
     }
 
-    /// Takes out a held call that has ended, or ends in `lead_ns` if it is for received frames.
+    /// Takes out a held call that has ended. A call for received frames counts `lead_ns` earlier.
     pub(in crate::host) fn take_ended(
         &mut self,
         now_ns: u64,
@@ -32,13 +33,14 @@ impl Worker {
             self.holds.peek().filter(|Reverse(hold)| ended(hold))?;
             return self.holds.pop().map(|Reverse(hold)| hold);
         }
-        // The first to end need not be the first here.
+        // The heap's first entry need not be the first to end, since leads differ.
         let hold = self.holds.iter().map(|Reverse(hold)| *hold).filter(ended).min()?;
         self.holds.retain(|Reverse(other)| *other != hold);
         Some(hold)
     }
 
-    /// Whether it sets a timer before it sleeps: always for a nap; for deadlines unless an earlier one is pending.
+    /// Returns whether to set a timer before a sleep: always for a nap; for deadlines unless an
+    /// earlier one is pending.
     pub(super) fn sets_timer(&self, rest: Rest, now_ns: u64, lead_ns: u64) -> bool {
         let wanted = self.deadline_ns(lead_ns);
         matches!(rest, Rest::Nap(_))
@@ -49,7 +51,8 @@ impl Worker {
         self.set_ns.filter(|set_ns| now_ns < *set_ns && *set_ns <= until_ns)
     }
 
-    /// When the sleep that begins is ended by a timer, if by one: set for it, or left from before.
+    /// Returns when a timer ends the coming sleep, if one does: a new timer, or one left from
+    /// before.
     pub(super) fn fires_ns(
         &mut self,
         until_ns: Option<u64>,
@@ -63,7 +66,7 @@ impl Worker {
         fires_ns
     }
 
-    /// It is back from a sleep that a timer may have ended.
+    /// Notes the lateness of the timer that may have ended a sleep.
     pub(super) fn note_lateness(&mut self, now_ns: u64) {
         if let (Some(until_ns), true) = (self.timer_ns, self.timer_fired) {
             self.lateness.fired(now_ns.saturating_sub(until_ns));
@@ -71,7 +74,7 @@ impl Worker {
     }
 }
 
-/// When to be back for a held call, so much ahead if it is for received frames (ns).
+/// Returns when to come back for a held call, `lead_ns` early for received frames (ns).
 fn ahead_ns((until_ns, _, side): (u64, PortId, Side), lead_ns: u64) -> u64 {
     match side {
         Side::Rx => until_ns.saturating_sub(lead_ns),
@@ -80,7 +83,7 @@ fn ahead_ns((until_ns, _, side): (u64, PortId, Side), lead_ns: u64) -> u64 {
 }
 
 impl Host<'_> {
-    /// A timer of a worker fires, if it is still that sleep.
+    /// Handles a fired timer of a worker, if the sleep's number still matches.
     pub(in crate::host) fn worker_timer(&mut self, worker: usize, sleep: u64) {
         if self.workers[worker].sleeps == sleep {
             self.workers[worker].timer_fired = true;
@@ -88,7 +91,8 @@ impl Host<'_> {
         }
     }
 
-    /// How much sooner than their ends it asks about held calls for received frames, where it may sleep (ns).
+    /// Returns how much earlier to ask about held calls for received frames if the worker may sleep
+    /// (ns).
     pub(super) fn lead_ns(&self, worker: usize) -> u64 {
         match self.scenario.realization.timers_ahead {
             true => self.workers[worker].lateness.lead_ns(),
@@ -96,7 +100,7 @@ impl Host<'_> {
         }
     }
 
-    /// The part of that which is for its work, for which it asks sooner where it looks on, too (ns).
+    /// Returns the part of the lead that is for work, which also applies during busy-polling (ns).
     pub(super) fn work_ns(&self, worker: usize) -> u64 {
         match self.scenario.realization.timers_ahead {
             true => self.workers[worker].lateness.work_ns(),
@@ -104,7 +108,7 @@ impl Host<'_> {
         }
     }
 
-    /// Asks about those that would end before it is back from a sleep.
+    /// Asks about calls that would end before the worker is back from a sleep.
     pub(super) fn expire_holds_before_sleep(&mut self, worker: usize) {
         if self.scenario.realization.timers_ahead {
             self.expire_holds(worker, self.lead_ns(worker));

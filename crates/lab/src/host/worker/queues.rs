@@ -1,4 +1,4 @@
-//! The queues of a worker: which have work, which are asked for kicks, and what is in them.
+//! The queues of a worker: their work, and their kicks.
 
 use weir_limits::{BURST_MAX, TAP_BURST_MAX};
 
@@ -6,7 +6,8 @@ use super::{Host, PortId, Queue, Side, Worker};
 use crate::frame::Frame;
 
 impl Worker {
-    /// Forgets a queue that another now has, with unseen kicks and the parked frames' deadline (ns).
+    /// Forgets a queue that another worker has now. Returns unseen kicks and the parked frames'
+    /// deadline (ns).
     pub(in crate::host) fn forget_queue(
         &mut self,
         port: PortId,
@@ -18,7 +19,7 @@ impl Worker {
         (kicked, stalled.map(|at| self.stalled.swap_remove(at).1))
     }
 
-    /// Takes over a queue: it may have work.
+    /// Takes over a queue, which may have work.
     pub(in crate::host) fn receive_queue(
         &mut self,
         port: PortId,
@@ -34,7 +35,7 @@ impl Worker {
 }
 
 impl Host<'_> {
-    /// Takes note of the kicks that have come.
+    /// Handles new kicks.
     pub(super) fn look_at_kicks(&mut self, worker: usize) {
         let now_ns = self.now_ns();
         self.workers[worker].rounds = 0;
@@ -46,7 +47,7 @@ impl Host<'_> {
                     this.ready.push_back(Queue { port, since_ns: now_ns });
                 }
                 Side::Tx => {}
-                // A receiver has buffers again: whoever has frames for it tries them.
+                // A receiver has buffers again: workers with frames for it retry them.
                 Side::Rx => {
                     for other in 0..self.workers.len() {
                         if !self.workers[other].stalled.is_empty() {
@@ -60,7 +61,7 @@ impl Host<'_> {
         }
     }
 
-    /// Whether a port's transmit queue has frames.
+    /// Returns whether a port's transmit queue has frames.
     pub(super) fn peek(&self, port: PortId) -> bool {
         match port.checked_sub(self.guests.len()) {
             Some(uplink) => self.uplinks[uplink].has_more(),
@@ -76,8 +77,8 @@ impl Host<'_> {
         }
     }
 
-    /// Polls every warm queue. One with work is ready; one without for `keep_ns` gets its kicks on and one more
-    /// look. `None`: none gets them.
+    /// Polls every warm queue. A queue with work becomes ready. A queue without work for `keep_ns`
+    /// gets its kicks on and one more look. `None`: no queue gets its kicks on.
     pub(super) fn look_at_warm(&mut self, worker: usize, keep_ns: Option<u64>) {
         let now_ns = self.now_ns();
         let Worker { warm, looked_ns, .. } = &mut self.workers[worker];
@@ -98,7 +99,7 @@ impl Host<'_> {
         }
     }
 
-    /// Takes new frames, kicks off, that have come since `since_ns` at the earliest.
+    /// Takes new frames, kicks off. They may have come since `since_ns`.
     pub(super) fn take_new(&mut self, port: PortId, since_ns: u64) -> Vec<Frame> {
         self.set_kicks(port, false);
         let arrived = |frame: Frame| Frame { arrived_ns: since_ns, ..frame };

@@ -1,20 +1,21 @@
-//! Which worker serves which queue: moves are worth it, a queue that has moved stays, and it all settles.
+//! Assignment of queues to workers: moves are worth it, a moved queue stays, and everything
+//! settles.
 
 use weir_policy::dispatch::{Aim, CORE, Dispatch, Move, Queue, Reason};
 
 use super::Drill;
 use crate::random::Random;
 
-/// Looks for which loads stay as they are in the end,
+/// Looks with constant loads at the end.
 const STEADY_LOOKS: u32 = 400;
-/// and the last of them, in which nothing moves any more.
+/// Last looks of these, in which nothing moves any more.
 const STILL_LOOKS: u32 = 50;
-/// Looks for which a queue that was moved stays.
+/// Looks for which a moved queue stays.
 const STAYS: u64 = 10;
 
-/// What says which queues move.
+/// The rule that moves queues.
 pub(super) trait Rule {
-    /// One look. Who moves has the new worker in `queues`.
+    /// Takes one look. Moved queues have their new worker in `queues`.
     fn look(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>);
 }
 
@@ -34,9 +35,9 @@ pub(super) struct Balance {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// A queue keeps a worker so busy from now on (millionths of a core).
+    /// Sets how busy a queue keeps its worker from now on (millionths of a core).
     Load { queue: usize, load: u32 },
-    /// The policy is asked.
+    /// Asks the policy.
     Look,
 }
 
@@ -54,7 +55,7 @@ impl Drill for Balance {
         if random.below(3) > 0 {
             return Step::Look;
         }
-        // Small and large ones alike.
+        // Small and large loads equally often.
         let most = 1 << random.below(20);
         let load = (random.below(most) as u32).min(CORE); // below 2^20
         Step::Load { queue: random.below(self.queues as u64) as usize, load } // below it
@@ -65,12 +66,12 @@ impl Drill for Balance {
     }
 }
 
-/// How things stand.
+/// State of workers and queues.
 struct State {
     queues: Vec<Queue>,
     moves: Vec<Move>,
     looks: u64,
-    /// By queue: the look at which it was moved last.
+    /// By queue: the look of its last move.
     moved: Vec<Option<u64>>,
 }
 
@@ -104,7 +105,7 @@ impl Balance {
         Ok(())
     }
 
-    /// One look, and what must hold of it.
+    /// Takes one look, and checks it.
     fn look(&self, state: &mut State, rule: &mut dyn Rule) -> Result<(), String> {
         let State { queues, moves, looks, moved } = state;
         *looks += 1;
@@ -167,7 +168,7 @@ mod tests {
     use super::super::fails;
     use super::*;
 
-    /// Which queue goes to which worker.
+    /// Chooses a queue and its new worker.
     type To = fn(&[Queue]) -> Option<(usize, usize)>;
 
     struct Double(To);
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_never_rests_is_found() {
-        // Between two workers, where that is worth it.
+        // Between two workers, if the move is worth it.
         let error = found(|queues| {
             let busiest = queues.iter().map(|queue| queue.worker).max()?;
             let of = |worker| queues.iter().filter(move |queue| queue.worker == worker);

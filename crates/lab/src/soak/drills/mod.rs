@@ -12,46 +12,46 @@ use std::fmt::Debug;
 use super::shrink::{shorter, shrink};
 use crate::random::Random;
 
-/// The stream of chance that the first drill is drawn from; the next ones lie below it.
+/// Random stream of the first drill; the next ones lie below it.
 const STREAM: u64 = u64::MAX - 1;
 const STEPS_MAX: u64 = 400;
 
 /// A policy's test.
 pub(super) trait Drill: Clone + Debug {
-    /// What happens.
+    /// A step of the drill.
     type Step: Clone + Debug;
-    /// Which policy it is of.
+    /// Name of the policy.
     const NAME: &'static str;
 
-    /// What there is.
+    /// Draws a setup.
     fn draw(random: &mut Random) -> Self;
 
-    /// What happens next.
+    /// Draws the next step.
     fn step(&self, random: &mut Random) -> Self::Step;
 
-    /// Lets it happen.
+    /// Plays the steps.
     fn play(&self, steps: &[Self::Step]) -> Result<(), String>;
 }
 
 /// A drill that failed.
 #[derive(Clone, Debug)]
 pub struct Drilled {
-    /// Which.
+    /// Name of the drill.
     pub drill: &'static str,
-    /// What did not hold.
+    /// The broken invariant.
     pub error: String,
-    /// What there was.
+    /// The setup.
     pub setup: String,
-    /// The least that had to happen.
+    /// The fewest steps that break an invariant.
     pub steps: Vec<String>,
-    /// What did not hold then.
+    /// The invariant that these steps break.
     pub shrunk: String,
 }
 
-/// Plays all drills of a seed. Says how many steps there were.
+/// Plays all drills of a seed. Returns the number of steps.
 ///
 /// # Errors
-/// The drill that failed, and how many runs shrinking it took.
+/// The drill that failed, and the number of runs to shrink it.
 pub(super) fn play(seed: u64, runs_max: u32) -> Result<u64, (Drilled, u32)> {
     let random = |number| Random::stream(seed, STREAM - number);
     Ok(drill::<turns::Turns>(random(0), runs_max)?
@@ -71,7 +71,7 @@ fn drill<D: Drill>(mut random: Random, runs_max: u32) -> Result<u64, (Drilled, u
     Err((Drilled { drill: D::NAME, error, setup: format!("{setup:?}"), steps, shrunk }, runs))
 }
 
-/// Whether a drill whose policy has a fault fails for one of so many seeds: for tests.
+/// Returns whether a drill with a faulty policy fails for one of `seeds` seeds, for tests.
 #[cfg(test)]
 pub(super) fn fails<D: Drill>(
     seeds: u64,

@@ -1,4 +1,5 @@
-//! Which receive queue a flow uses: no frame goes into a queue while one of its flow waits in another.
+//! Receive queues of flows: no frame goes into a queue while another frame of its flow waits in
+//! another queue.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,10 +12,10 @@ use crate::random::Random;
 
 const FLOWS_PER_WORKER: usize = 4;
 const BURST: usize = 6;
-/// Looks after which a change that cannot be made is given up.
+/// Looks after which an impossible change is given up.
 const LOOKS_MAX: u32 = 3;
 
-/// What says which queue.
+/// The rule that chooses queues.
 pub(super) trait Rule {
     fn queue_for(&self, hash: u32, visit: &mut Visit, rings: &Rings) -> usize;
     fn leave(&self, visit: Visit, rings: &Rings);
@@ -54,13 +55,13 @@ pub(super) struct Steer {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// A worker has a frame of one of its flows.
+    /// A worker gets a frame of one of its flows.
     LookUp { worker: usize, flow: usize },
-    /// It places those of its frames that are for a queue, or parks all that it has, the queue being full.
+    /// The worker places its frames for a queue, or parks all its frames because the queue is full.
     Place { worker: usize, queue: usize, parks: bool },
-    /// It places all of them, and its burst is over.
+    /// The worker places all its frames, and its burst ends.
     Leave { worker: usize },
-    /// A driver takes frames, and weir sees that or not.
+    /// A driver takes frames, and weir learns of it or not.
     Take { queue: usize, frames: usize, shows: bool },
     /// An entry of the indirection table moves.
     Move { entry: usize, queue: usize },
@@ -68,7 +69,7 @@ pub(super) enum Step {
     Record { flow: usize, queue: usize },
     /// Flows become idle.
     Wait,
-    /// Changes are looked after.
+    /// Changes are made that are safe now.
     LookAfter,
 }
 
@@ -119,7 +120,7 @@ struct Frame {
 struct Ring {
     placed: Vec<Frame>,
     taken: usize,
-    /// Of what was taken, as far as weir can see.
+    /// Taken frames, as far as weir can see.
     seen: u64,
 }
 
@@ -137,7 +138,8 @@ impl Receiver for Rings {
     }
 }
 
-/// Some flows have an entry in common with another worker's, and some a slot of the flow table.
+/// Returns the hash of a flow. Some flows share an entry with another worker's flow, and some a
+/// slot of the flow table.
 fn hash(flow: usize) -> u32 {
     let (worker, number) = (flow / FLOWS_PER_WORKER, flow % FLOWS_PER_WORKER);
     let apart = if number < 2 { INDIRECTION_LEN } else { STEERING_FLOWS_MAX };
@@ -147,7 +149,7 @@ fn hash(flow: usize) -> u32 {
 #[derive(Debug, Default)]
 struct Worker {
     visit: Option<Visit>,
-    /// Of the burst under way, by queue.
+    /// Frames of the present burst, by queue.
     lists: Vec<VecDeque<Frame>>,
     frames: usize,
     /// Frames that found a queue full, to be looked up again before others.
@@ -158,7 +160,7 @@ struct Worker {
 struct World {
     rings: Rings,
     workers: Vec<Worker>,
-    /// By flow: the next frame's number, and where the last was placed.
+    /// By flow: the next frame's number, and the place of the last.
     next: Vec<u64>,
     last: Vec<Option<(usize, usize)>>,
     now_secs: u32,
@@ -226,7 +228,7 @@ impl World {
         Ok(())
     }
 
-    /// A queue is full: all that is left of the burst waits, before what waited behind it.
+    /// Parks the rest of the burst, before earlier waiting frames, because a queue is full.
     fn park(&mut self, worker: usize) {
         let Worker { lists, parked, .. } = &mut self.workers[worker];
         let mut left: Vec<_> = lists.iter_mut().flat_map(std::mem::take).collect();
@@ -261,7 +263,7 @@ mod tests {
     use super::super::fails;
     use super::*;
 
-    /// Moves what it is told to, at once.
+    /// A faulty rule that moves entries at once.
     struct AtOnce(RefCell<[usize; INDIRECTION_LEN]>);
 
     impl Rule for AtOnce {

@@ -1,4 +1,4 @@
-//! Whose queue a worker serves next: none is lost, none starves, and weights are kept.
+//! Turns of queues at a worker: none is lost, none starves, and weights are kept.
 
 use weir_limits::{SCHEDULE_QUANTUM_NS, WINDOW_PERIOD_NS_MIN};
 use weir_policy::schedule::{Kind, Scheduler, Share, Window};
@@ -6,13 +6,13 @@ use weir_policy::schedule::{Kind, Scheduler, Share, Window};
 use super::Drill;
 use crate::random::Random;
 
-/// What gives turns.
+/// The rule that gives turns.
 pub(super) trait Rule {
-    /// A queue has work.
+    /// Notes that a queue has work.
     fn wake(&mut self, flow: usize, queue: usize, now_ns: u64);
-    /// The queue to serve.
+    /// Returns the queue to serve.
     fn next(&mut self, now_ns: u64) -> Option<usize>;
-    /// It was served, and has more work or not.
+    /// Notes that a queue was served, with more work or without.
     fn served(&mut self, flow: usize, queue: usize, cost_ns: u64, more: bool);
 }
 
@@ -33,22 +33,22 @@ impl Rule for Scheduler<usize> {
     }
 }
 
-/// Flows, and whose their queues are.
+/// Flows and their queues.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     kind: Kind,
-    /// By flow.
+    /// Shares by flow.
     shares: Vec<Share>,
-    /// By queue: its flow.
+    /// Flow of each queue.
     queues: Vec<usize>,
     cost_ns_max: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// A queue has work.
+    /// A queue gets work.
     Wake(usize),
-    /// A queue is served for so long (ns), and has more work or not.
+    /// A queue is served for a time (ns), with more work afterwards or without.
     Serve { cost_ns: u64, more: bool },
 }
 
@@ -91,7 +91,7 @@ impl Drill for Turns {
     }
 }
 
-/// Two flows that have both had work since their times were so.
+/// Two flows that have both had work since these times.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     flows: (usize, usize),
@@ -101,7 +101,7 @@ struct Pair {
 impl Turns {
     fn play_with(&self, steps: &[Step], rule: &mut dyn Rule) -> Result<(), String> {
         let mut now_ns = 0;
-        // By queue: since when it has waited (ns).
+        // By queue: beginning of its wait (ns).
         let mut ready: Vec<Option<u64>> = vec![None; self.queues.len()];
         let mut had_ns = vec![0; self.shares.len()];
         let flows = self.shares.len();
@@ -142,22 +142,23 @@ impl Turns {
         Ok(())
     }
 
-    /// What is given to a flow in a round (ns).
+    /// Returns a flow's grant in a round (ns).
     fn grant_ns(&self, flow: usize) -> u64 {
         u64::from(self.shares[flow].weight) * SCHEDULE_QUANTUM_NS.unsigned_abs()
     }
 
-    /// Longest time that a queue of a flow may wait (ns); `None`: any.
+    /// Returns the longest wait of a flow's queue (ns); `None`: unlimited.
     fn wait_ns_max(&self, flow: usize) -> Option<u64> {
         let queues = self.queues.len() as u64;
         if self.kind != Kind::Drr {
-            // Windows may take all there is.
+            // Windows may take all time.
             let windows = self.shares.iter().any(|share| share.window.is_some());
             return (!windows).then_some(queues * self.cost_ns_max);
         }
         let round_ns = |flow| self.grant_ns(flow) + self.cost_ns_max;
         let round_ns: u64 = (0..self.shares.len()).map(round_ns).sum();
-        // A debt is a burst at most; each of the flow's queues may come first, and make another.
+        // A debt is at most one burst. Each of the flow's queues may come first, and make another
+        // debt.
         let rounds = self.cost_ns_max / self.grant_ns(flow) + 2;
         let of_flow = self.queues.iter().filter(|of| **of == flow).count() as u64;
         Some(of_flow * rounds * round_ns)
@@ -175,7 +176,8 @@ impl Turns {
         Ok(())
     }
 
-    /// While both have work, neither is ahead of the other by more than a few quanta and bursts.
+    /// Checks that of two flows with work neither is ahead of the other by more than a few quanta
+    /// and bursts.
     fn is_fair(
         &self,
         pair: &mut Pair,
@@ -205,7 +207,7 @@ mod tests {
     use super::super::fails;
     use super::*;
 
-    /// Gives turns by a rule with a fault.
+    /// A faulty rule for turns.
     #[derive(Default)]
     struct Double {
         ready: Vec<usize>,
@@ -238,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Where no weights come into it.
+    /// Returns the failure of a rule without weights.
     fn found(double: impl Fn() -> Double) -> String {
         let play = |drill: &Turns, steps: &[Step]| {
             let drill = Turns { kind: Kind::RoundRobin, ..drill.clone() };
