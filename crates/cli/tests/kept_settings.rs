@@ -194,6 +194,7 @@ const SET: [(&str, &[&str]); 3] = [
             "container_bytes=4096",
             "mac=02:00:00:00:00:0a",
             "rss_rebalance=false",
+            "isolated=true",
             "vlan=7",
             "source_guard=configured",
             "addresses=10.0.0.5,fd00::5",
@@ -369,6 +370,7 @@ const RECEIVER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const FILTERED: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 const GUARDED: Mac = Mac([0x52, 0x54, 0, 0, 0, 3]);
 const LIMITED: Mac = Mac([0x52, 0x54, 0, 0, 0, 4]);
+const ISOLATED: Mac = Mac([0x52, 0x54, 0, 0, 0, 5]);
 /// Frames at once of who sends one a second.
 const PACKET_BURST: u64 = 5;
 
@@ -388,7 +390,7 @@ impl Came {
             while pair.recv_into(&mut frame).is_some() {
                 let count = match frame[12..14] {
                     [0x88, 0xb5] if frame[6..12] == LIMITED.0 => &self.limited,
-                    [0x88, 0xb5] => &self.allowed,
+                    [0x88, 0xb5] if frame[6..12] == FILTERED.0 => &self.allowed,
                     _ => &self.failed_open,
                 };
                 count.fetch_add(1, Ordering::Relaxed);
@@ -426,7 +428,7 @@ fn flood(pair: &mut QueuePair, frames: &[Vec<u8>], stop: &AtomicBool) {
     }
 }
 
-/// Floods by who is filtered, guarded and limited, while `end` is done to weir so many times.
+/// Floods by who is filtered, guarded, limited and isolated, while `end` is done to weir so many times.
 fn floods(weir: &mut Weir, ends: u64, end: impl Fn(&mut Weir)) {
     let came = Came::default();
     let stop = AtomicBool::new(false);
@@ -436,8 +438,9 @@ fn floods(weir: &mut Weir, ends: u64, end: impl Fn(&mut Weir)) {
         weir.guest("filtered", FILTERED),
         weir.guest("guarded", GUARDED),
         weir.guest("limited", LIMITED),
+        weir.guest("isolated", ISOLATED),
     ];
-    let [receiver, filtered, guarded, limited] = guests.each_mut().map(|(_, pair)| pair);
+    let [receiver, filtered, guarded, limited, isolated] = guests.each_mut().map(|(_, pair)| pair);
     std::thread::scope(|scope| {
         scope.spawn(|| came.receive(receiver, &stop));
         let kinds = [0x88b5, 0x88b6, 0x88b7].map(|kind| frame(FILTERED, kind));
@@ -447,6 +450,14 @@ fn floods(weir: &mut Weir, ends: u64, end: impl Fn(&mut Weir)) {
         });
         scope.spawn(|| flood(guarded, &[spoofed()], &stop));
         scope.spawn(|| flood(limited, &[frame(LIMITED, 0x88b5)], &stop));
+        let to_one = frame(ISOLATED, 0x88b5);
+        let to_all = [&[0xff; 6], &to_one[6..]].concat();
+        let to_nobody = [&[2, 0, 0, 0, 0, 9], &to_one[6..]].concat();
+        let kinds = [to_one, to_all, to_nobody];
+        scope.spawn(|| {
+            let kinds = kinds;
+            flood(isolated, &kinds, &stop);
+        });
         let flows = || {
             let before = came.allowed.load(Ordering::Relaxed);
             eventually("frames flow", || {
@@ -477,9 +488,13 @@ fn set_rules(weir: &Weir) {
     weir.does(&guarded);
     let burst = format!("packet_burst={PACKET_BURST}");
     weir.does(&["vif", "set", "limited", "packets_per_second=1", &burst]);
+    for isolated in ["receiver", "isolated"] {
+        weir.does(&["vif", "set", isolated, "isolated=true"]);
+    }
 }
 
-const PORTS: &str = "[vif.receiver]\n[vif.filtered]\n[vif.guarded]\n[vif.limited]\n";
+const PORTS: &str =
+    "[vif.receiver]\n[vif.filtered]\n[vif.guarded]\n[vif.limited]\n[vif.isolated]\n";
 
 #[test]
 fn failed_open_frames_are_none_when_weir_is_killed() {

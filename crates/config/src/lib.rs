@@ -216,6 +216,9 @@ pub struct VifConfig {
     pub mac: Option<MacAddress>,
     /// Whether source addresses are checked.
     pub mac_check: bool,
+    /// Whether it reaches no other isolated interface; without it, as its network says.
+    #[serde(default)]
+    pub isolated: Option<bool>,
     /// Whether entries of the indirection table move between receive queues by load.
     pub rss_rebalance: bool,
     /// VLANs of the port.
@@ -272,6 +275,7 @@ impl VifConfig {
             agent: None,
             mac: None,
             mac_check: Self::MAC_CHECK_DEFAULT,
+            isolated: None,
             rss_rebalance: Self::RSS_REBALANCE_DEFAULT,
             vlan: VlanMode::Unset,
             mtu: None,

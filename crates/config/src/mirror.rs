@@ -7,8 +7,15 @@ use super::sharing::Receiving;
 use super::values::{PortName, VlanMode};
 
 /// Keys of what a port receives, none of which holds for copies.
-pub(super) const NOT_OF_COPIES: [&str; 6] =
-    ["filter", "mtu", "rx_rate", "rx_burst", "rx_packets_per_second", "rx_packet_burst"];
+pub(super) const NOT_OF_COPIES: [&str; 7] = [
+    "filter",
+    "mtu",
+    "isolated",
+    "rx_rate",
+    "rx_burst",
+    "rx_packets_per_second",
+    "rx_packet_burst",
+];
 
 /// Why ports cannot be mirrored so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +74,7 @@ impl VifConfig {
         let has = [
             !self.filter.is_empty(),
             self.mtu.is_some(),
+            self.isolated.is_some(),
             rate.is_some(),
             burst.is_some(),
             packets_per_second.is_some(),

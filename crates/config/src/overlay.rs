@@ -55,6 +55,8 @@ pub struct NetworkConfig {
     pub name: NetworkName,
     /// What it is.
     pub kind: NetworkKind,
+    /// Its interfaces are isolated, unless they say otherwise.
+    pub isolated: bool,
 }
 
 /// What a network is.
@@ -174,6 +176,14 @@ impl Networks {
         match vlan {
             VlanMode::Network(name) => self.number(name),
             _ => None,
+        }
+    }
+
+    /// Whether interfaces of this mode are isolated where they say nothing of it.
+    pub(super) fn isolates(&self, vlan: &VlanMode) -> bool {
+        match vlan {
+            VlanMode::Network(name) => self.get(name).is_some_and(|network| network.isolated),
+            _ => false,
         }
     }
 
@@ -341,6 +351,7 @@ fn network(
     let peers = section.value::<Vec<Located<HostAddress>>>("peers", problems);
     let flood_per_second = section.take::<PacketRate>("flood_per_second", problems);
     let neigh_suppress = section.take::<bool>("neigh_suppress", problems);
+    let isolated = section.take_or("isolated", false, problems);
     let title = section.title.clone();
     let (has_vlan, has_vni) = (section.has("vlan"), section.has("vni"));
     match (section.place("vlan"), section.place("vni")) {
@@ -414,7 +425,7 @@ fn network(
         (None, Some(vlan)) => NetworkKind::Vlan(vlan.value),
         (None, None) => return None,
     };
-    Some(NetworkConfig { name: name.ok()?, kind })
+    Some(NetworkConfig { name: name.ok()?, kind, isolated })
 }
 
 fn check_peers(

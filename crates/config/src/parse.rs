@@ -280,6 +280,7 @@ pub(super) fn any_vif(
     vif.rx_frames = section.value("rx_frames", problems);
     vif.container_bytes = section.value("container_bytes", problems);
     vif.mac_check = section.take_or("mac_check", vif.mac_check, problems);
+    vif.isolated = section.value("isolated", problems);
     vif.rss_rebalance = rebalance(section, problems);
     vif.vlan = vlan(section, problems);
     vif.filter = filter::rules(section, problems);

@@ -19,7 +19,15 @@ impl VifConfig {
             },
             learn_max: default.learn_max,
             uplink: default.uplink,
+            isolated: self.is_isolated(networks),
         }
+    }
+}
+
+impl VifConfig {
+    /// Whether it reaches no other isolated interface: as it says itself, or else as its network says.
+    pub fn is_isolated(&self, networks: &Networks) -> bool {
+        self.isolated.unwrap_or_else(|| networks.isolates(&self.vlan))
     }
 }
 

@@ -205,6 +205,8 @@ pub struct VifChanges {
     pub mac: Change<MacAddress>,
     /// Whether source addresses are checked.
     pub mac_check: Option<bool>,
+    /// Whether it reaches no other isolated interface.
+    pub isolated: Change<bool>,
     /// Whether entries of the indirection table move by load.
     pub rss_rebalance: Option<bool>,
     /// VLANs of the port.
@@ -260,6 +262,7 @@ impl VifChanges {
         let container_bytes = section.take_or("container_bytes", Change::Keep, problems);
         let mac = section.take_or("mac", Change::Keep, problems);
         let mac_check = section.value("mac_check", problems);
+        let isolated = section.take_or("isolated", Change::Keep, problems);
         let rss_rebalance = section.value("rss_rebalance", problems);
         let guarding = GuardChanges::from_section(&mut section, problems);
         let sharing = SharingChanges::read(&mut section, problems);
@@ -300,6 +303,7 @@ impl VifChanges {
             container_bytes,
             mac,
             mac_check,
+            isolated,
             rss_rebalance,
             vlan,
             guarding,
@@ -325,6 +329,7 @@ impl VifChanges {
         self.sharing.apply(&mut vif.sharing);
         self.guarding.apply(&mut vif.guarding);
         vif.mac_check = self.mac_check.unwrap_or(vif.mac_check);
+        self.isolated.apply(&mut vif.isolated);
         vif.rss_rebalance = self.rss_rebalance.unwrap_or(vif.rss_rebalance);
         if let Some(vlan) = self.vlan {
             vif.vlan = vlan;

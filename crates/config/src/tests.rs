@@ -102,6 +102,7 @@ fn every_key_is_read() {
         agent = "/run/vms/web.agent"
         mac = "52:54:00:AB:cd:ef"
         mac_check = false
+        isolated = true
         rss_rebalance = false
         vlan = 10
         mtu = 68
@@ -151,6 +152,7 @@ fn every_key_is_read() {
         agent: Some("/run/vms/web.agent".parse().unwrap()),
         mac: Some("52:54:00:ab:cd:ef".parse().unwrap()),
         mac_check: false,
+        isolated: Some(true),
         rss_rebalance: false,
         vlan: VlanMode::Access(10.try_into().unwrap()),
         mtu: Some(68.try_into().unwrap()),

@@ -346,7 +346,7 @@ fn every_drop_that_is_counted_is_found_or_is_usual() {
         unfound.extend(found.is_empty().then_some(name));
     }
     unfound.sort_unstable();
-    let usual = "hairpin multicast_unwanted port_inactive port_unknown reserved_group_address \
+    let usual = "hairpin isolated multicast_unwanted port_inactive port_unknown reserved_group_address \
                  tx_stopped unknown_unicast";
     assert_eq!(unfound.join(" "), usual);
 }

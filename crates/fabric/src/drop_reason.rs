@@ -41,6 +41,8 @@ pub enum DropReason {
     SourceGuardOther,
     /// The destination is behind the port that the frame came in by.
     Hairpin,
+    /// The destination is behind an isolated port, as the ingress port is.
+    Isolated,
 }
 
 impl DropReason {
@@ -48,7 +50,7 @@ impl DropReason {
     pub const COUNT: usize = Self::ALL.len();
 
     /// Every reason, each at its [`Self::index`].
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::PortUnknown,
         Self::PortInactive,
         Self::VlanTaggedOnAccess,
@@ -66,6 +68,7 @@ impl DropReason {
         Self::SourceGuardNd,
         Self::SourceGuardOther,
         Self::Hairpin,
+        Self::Isolated,
     ];
 
     /// Position in [`Self::ALL`], below [`Self::COUNT`].
@@ -93,6 +96,7 @@ impl DropReason {
             Self::SourceGuardNd => "source_guard_nd",
             Self::SourceGuardOther => "source_guard_other",
             Self::Hairpin => "hairpin",
+            Self::Isolated => "isolated",
         }
     }
 }

@@ -46,6 +46,8 @@ pub struct PortConfig {
     pub learn_max: u32,
     /// Behind it is a network, whose addresses no guest takes that has none configured.
     pub uplink: bool,
+    /// No other isolated port gets its frames, and it gets none of theirs.
+    pub isolated: bool,
 }
 
 impl PortConfig {
@@ -59,6 +61,7 @@ impl PortConfig {
             mac_check: MacCheck::First,
             learn_max: FDB_PER_VIF_MAX,
             uplink: false,
+            isolated: false,
         }
     }
 
@@ -71,6 +74,7 @@ impl PortConfig {
             mac_check: MacCheck::Off,
             learn_max: FDB_PER_PORT_MAX,
             uplink: true,
+            isolated: false,
         }
     }
 
@@ -82,6 +86,7 @@ impl PortConfig {
             mac_check: MacCheck::Off,
             learn_max: (fdb_entries / FDB_OVERLAY_PART) as u32,
             uplink: true,
+            isolated: false,
         }
     }
 }

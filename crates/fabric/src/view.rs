@@ -26,7 +26,7 @@ pub struct FrameKey {
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// To one port, which is active, a member of the VLAN, and not the ingress port.
+    /// To one port, which is active, a member of the VLAN, not the ingress port, and not isolated from that.
     Unicast {
         /// That port.
         port: PortId,
@@ -116,7 +116,7 @@ impl<'a> View<'a> {
         now_secs: u32,
     ) -> Result<Forward, DropReason> {
         let (vid, _) = self.admit(ingress, frame, now_secs)?;
-        self.look_up(ingress, vid, frame.dst, now_secs)
+        self.forward_in(vid, ingress, frame, now_secs)
     }
 
     /// The same, with how a frame for one port leaves there, and whether another one like it changes anything.
@@ -130,13 +130,10 @@ impl<'a> View<'a> {
         now_secs: u32,
     ) -> Result<Routed, DropReason> {
         let (vid, known) = self.admit(ingress, frame, now_secs)?;
-        let forward = self.look_up(ingress, vid, frame.dst, now_secs)?;
-        if let Forward::Unicast { port, vid } = forward
-            && let Some(tag) = self.egress(port, vid, frame.tag)
-        {
-            return Ok(Routed::Unicast { route: Route { port, tag }, known });
-        }
-        Ok(Routed::Flood { vid })
+        Ok(match self.look_up(ingress, vid, frame, now_secs)? {
+            Some(route) => Routed::Unicast { route, known },
+            None => Routed::Flood { vid },
+        })
     }
 
     /// The VLAN of a frame that may come in; learns its source address, and says whether that was known.
@@ -163,23 +160,41 @@ impl<'a> View<'a> {
         Ok((vid, self.learn(vid, frame.src, learner, now_secs)?))
     }
 
-    /// Where a frame for `dst` goes.
+    /// The way of a frame of `vid`; `None` where it goes to every other port.
     #[inline(always)]
     fn look_up(
         &self,
         ingress: PortId,
         vid: Vid,
-        dst: Mac,
+        frame: &FrameKey,
+        now_secs: u32,
+    ) -> Result<Option<Route>, DropReason> {
+        if frame.dst.is_multicast() {
+            return Ok(None);
+        }
+        let Some(port) = self.fdb.lookup(vid, frame.dst, now_secs) else { return Ok(None) };
+        if port == ingress {
+            return Err(DropReason::Hairpin);
+        }
+        let Some(receiver) = self.ports.active_port(port) else { return Ok(None) };
+        let Some(tag) = receiver.config.vlan.egress(vid, frame.tag) else { return Ok(None) };
+        if receiver.config.isolated && self.ports.is_isolated(ingress) {
+            return Err(DropReason::Isolated);
+        }
+        Ok(Some(Route { port, tag }))
+    }
+
+    fn forward_in(
+        &self,
+        vid: Vid,
+        ingress: PortId,
+        frame: &FrameKey,
         now_secs: u32,
     ) -> Result<Forward, DropReason> {
-        if dst.is_multicast() {
-            return Ok(Forward::Flood { vid });
-        }
-        match self.fdb.lookup(vid, dst, now_secs) {
-            Some(port) if port == ingress => Err(DropReason::Hairpin),
-            Some(port) if self.is_member(port, vid) => Ok(Forward::Unicast { port, vid }),
-            Some(_) | None => Ok(Forward::Flood { vid }),
-        }
+        Ok(match self.look_up(ingress, vid, frame, now_secs)? {
+            Some(Route { port, .. }) => Forward::Unicast { port, vid },
+            None => Forward::Flood { vid },
+        })
     }
 
     /// What [`forward`](Self::forward) would decide, and what it would learn, with nothing changed: for who wants to
@@ -219,10 +234,10 @@ impl<'a> View<'a> {
             Learned::Owned { by } if self.is_member(by, vid) => Err(DropReason::SrcMacOwned),
             // It would be behind this port by then.
             Learned::PortLimit | Learned::NetworkLimit | Learned::BucketFull | Learned::Told => {
-                self.look_up(ingress, vid, frame.dst, now_secs)
+                self.forward_in(vid, ingress, frame, now_secs)
             }
             _ if frame.dst == frame.src => Err(DropReason::Hairpin),
-            _ => self.look_up(ingress, vid, frame.dst, now_secs),
+            _ => self.forward_in(vid, ingress, frame, now_secs),
         }
     }
 
@@ -241,12 +256,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The ports that a flooded frame for `dst` goes to: active, in the VLAN, not `ingress`; in ascending order. What is
-    /// for one station goes to no guest that may have one address only, and has another.
+    /// The ports that a flooded frame for `dst` goes to: active, in the VLAN, not `ingress`, and not isolated from that;
+    /// in ascending order. What is for one station goes to no guest that may have one address only, and has another.
     pub fn flood_ports(&self, ingress: PortId, vid: Vid, dst: Mac) -> impl Iterator<Item = PortId> {
-        let ports = self.ports.active().iter().copied().filter(move |&port| port != ingress);
-        ports.filter(move |&port| {
-            self.ports.active_port(port).is_some_and(|port| {
+        let ports = self.ports.heard_by(ingress).iter().copied();
+        ports.filter(move |&port| port != ingress).filter(move |&port| {
+            self.ports.port(port).is_some_and(|port| {
                 port.config.vlan.is_member(vid)
                     && (dst.is_multicast() || port.only_mac().is_none_or(|only| only == dst))
             })
@@ -257,6 +272,11 @@ impl<'a> View<'a> {
     /// not active, or not in the VLAN.
     pub fn egress(&self, port: PortId, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
         self.ports.active_port(port)?.config.vlan.egress(vid, tag)
+    }
+
+    /// Whether the port is isolated from others that are.
+    pub fn is_isolated(&self, port: PortId) -> bool {
+        self.ports.is_isolated(port)
     }
 
     fn is_member(&self, port: PortId, vid: Vid) -> bool {

@@ -68,6 +68,7 @@ struct Named {
     rules: Vec<FilterRule>,
     decisions: Vec<QueueDecision>,
     budget_ns: Option<u64>,
+    isolated: bool,
 }
 
 impl Switch {
@@ -121,6 +122,7 @@ impl Switch {
             rules: rules.to_vec(),
             decisions: vif.map(|vif| vif.0.interface().decisions()).unwrap_or_default(),
             budget_ns: vif.map(|vif| vif.1.ns()),
+            isolated: self.engine().fabric().view().is_isolated(id),
         })
     }
 }
@@ -266,8 +268,12 @@ impl Words<'_> {
         say("source_mac", sender, format!("{src} {source}"));
         let goes = match thought.forward {
             Ok(Forward::Unicast { port, .. }) => format!("is behind {}", self.name(port)),
-            Ok(Forward::Flood { .. }) if dst.is_multicast() => "is for everybody: flooded".into(),
-            Ok(Forward::Flood { .. }) => "is not known: flooded".into(),
+            Ok(Forward::Flood { .. }) => {
+                let is = if dst.is_multicast() { "is for everybody" } else { "is not known" };
+                let isolated = self.of(sender).is_some_and(|port| port.isolated);
+                let but = if isolated { ", but to no other isolated interface" } else { "" };
+                format!("{is}: flooded{but}")
+            }
             Err(DropReason::SrcMacOwned) => return,
             Err(reason) => in_words(reason).into(),
         };
@@ -357,5 +363,6 @@ fn in_words(reason: DropReason) -> &'static str {
             "the guest is held to its addresses, and this is no IP and no ARP"
         }
         DropReason::Hairpin => "is behind the port that the frame came from",
+        DropReason::Isolated => "is behind an isolated interface, and so is the sender",
     }
 }

@@ -287,3 +287,31 @@ fn an_address_is_used_once_in_each_network() {
     let message = "the MAC address 52:54:00:00:00:01 of network blue is used 2 times";
     assert_eq!(messages(&twice), [message]);
 }
+
+#[test]
+fn a_network_isolates_its_interfaces_unless_theirs_say_otherwise() {
+    let text = "[network.guests]\nvlan = 10\nisolated = true\n[network.staff]\nvlan = 20\n\
+                [vif.a]\nnetwork = \"guests\"\n[vif.b]\nnetwork = \"guests\"\nisolated = false\n\
+                [vif.c]\nnetwork = \"staff\"\n[vif.d]\nnetwork = \"staff\"\nisolated = true\n\
+                [vif.e]\nvlan = 10\n[vif.f]\nisolated = true\n";
+    let config = parse(&format!("{text}[xen]\nnetwork = \"guests\"\n")).unwrap();
+    let of = |vif: &VifConfig| vif.port_config(&config.networks).isolated;
+    let isolated: Vec<_> = config.vifs.iter().map(of).collect();
+    assert_eq!(isolated, [true, false, false, true, false, true]);
+    assert!(of(&config.xen.as_ref().unwrap().vif));
+    let mut vif = config.vifs[0].clone();
+    for (setting, expected) in [("false", false), ("none", true), ("true", true)] {
+        let setting = format!("isolated={setting}").parse().unwrap();
+        crate::VifChanges::from_settings(&vif.name.clone(), &[setting]).unwrap().apply(&mut vif);
+        assert_eq!(of(&vif), expected);
+    }
+    let message = |text: &str| format!("{:?}", miette::Report::new(parse(text).unwrap_err()));
+    for (text, says) in [
+        ("[vif.a]\nisolated = \"yes\"\n", "true or false"),
+        ("[network.a]\nvlan = 1\nisolated = 1\n", "true or false"),
+        ("[uplink.a]\nkind = \"tap\"\nname = \"t\"\nisolated = true\n", "unknown key"),
+        ("[vif.a]\n[vif.b]\nmirror = \"a\"\nisolated = true\n", "does not hold for copies"),
+    ] {
+        assert!(message(text).contains(says), "{text}: {}", message(text));
+    }
+}

@@ -98,6 +98,7 @@ pub(super) fn network(network: &NetworkConfig) -> Keys {
         ("peers", listed),
         ("flood_per_second", flood),
         ("neigh_suppress", suppress),
+        ("isolated", network.isolated.then(|| true.to_string())),
     ]
 }
 
@@ -133,6 +134,7 @@ pub(super) fn vif(vif: &VifConfig) -> Keys {
         agent,
         mac,
         mac_check,
+        isolated,
         rss_rebalance,
         vlan,
         mtu,
@@ -155,6 +157,7 @@ pub(super) fn vif(vif: &VifConfig) -> Keys {
         ("agent", may(agent)),
         ("mac", may(mac)),
         ("mac_check", is(mac_check)),
+        ("isolated", may(isolated)),
         ("rss_rebalance", is(rss_rebalance)),
         ("vlan", vlans(vlan)),
         ("mtu", may(mtu)),

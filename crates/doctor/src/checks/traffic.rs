@@ -205,8 +205,9 @@ pub(super) fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 /// Drops that every network has, or that say nothing of a fault.
-const USUAL: [&str; 7] = [
+const USUAL: [&str; 8] = [
     "hairpin",
+    "isolated",
     "multicast_unwanted",
     "port_inactive",
     "port_unknown",

@@ -57,11 +57,13 @@ pub(crate) struct PortTable {
     ports: Box<[Option<Arc<Port>>]>,
     /// The active ones in ascending order, which is whom a flood asks.
     active: Vec<PortId>,
+    /// Those of them that are not isolated, whom an isolated port's flood asks.
+    open: Vec<PortId>,
 }
 
 impl PortTable {
     fn empty() -> Self {
-        Self { ports: vec![None; PORTS_MAX].into(), active: Vec::new() }
+        Self { ports: vec![None; PORTS_MAX].into(), active: Vec::new(), open: Vec::new() }
     }
 
     pub(crate) fn port(&self, id: PortId) -> Option<&Port> {
@@ -72,15 +74,24 @@ impl PortTable {
         self.port(id).filter(|port| port.active)
     }
 
-    pub(crate) fn active(&self) -> &[PortId] {
-        &self.active
+    pub(crate) fn is_isolated(&self, id: PortId) -> bool {
+        self.port(id).is_some_and(|port| port.config.isolated)
+    }
+
+    /// The active ports that may get what `ingress` sends.
+    pub(crate) fn heard_by(&self, ingress: PortId) -> &[PortId] {
+        if self.is_isolated(ingress) { &self.open } else { &self.active }
     }
 
     fn set(&mut self, id: PortId, port: Option<Port>) {
-        self.active.retain(|&active| active != id);
-        if port.as_ref().is_some_and(|port| port.active) {
-            self.active.push(id);
-            self.active.sort_unstable();
+        let active = port.as_ref().is_some_and(|port| port.active);
+        let open = active && port.as_ref().is_some_and(|port| !port.config.isolated);
+        for (list, listed) in [(&mut self.active, active), (&mut self.open, open)] {
+            list.retain(|&other| other != id);
+            if listed {
+                list.push(id);
+                list.sort_unstable();
+            }
         }
         self.ports[id.index()] = port.map(Arc::new);
     }

@@ -72,6 +72,70 @@ fn unknown_destination_floods_and_the_answer_is_unicast() {
 }
 
 #[test]
+fn an_isolated_port_reaches_what_is_not_isolated_and_no_other_isolated_port() {
+    let Lan { fabric, a, b, uplink } = lan();
+    let isolated = || PortConfig { isolated: true, ..PortConfig::vif() };
+    let [c, d] = [(); 2].map(|()| add(&fabric, isolated()));
+    let all = [a, b, uplink, c, d];
+    let macs = [1, 2, 3, 4, 5].map(|last| Mac([2, 0, 0, 0, 0, last]));
+    let groups = [Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1]), Mac([0x33, 0x33, 0, 0, 0, 1])];
+    let unknown = Mac([2, 0, 0, 0, 0, 9]);
+    for (port, mac) in all.into_iter().zip(macs) {
+        assert_eq!(forward(&fabric, port, frame(mac, unknown)), FLOOD);
+    }
+    let isolates = |from, to| [c, d].contains(&from) && [c, d].contains(&to);
+    let check = |isolates: &dyn Fn(PortId, PortId) -> bool| {
+        for (from, src) in all.into_iter().zip(macs) {
+            let mut others: Vec<_> = all.into_iter().filter(|&to| to != from).collect();
+            for (to, dst) in all.into_iter().zip(macs).filter(|(to, _)| *to != from) {
+                let found = forward(&fabric, from, frame(src, dst));
+                let expected = match isolates(from, to) {
+                    true => Err(DropReason::Isolated),
+                    false => unicast(to),
+                };
+                assert_eq!(found, expected, "{from} to {to}");
+                let thought = fabric.view().would_forward(from, &frame(src, dst), 0);
+                assert_eq!(thought.forward, expected);
+                let routed = fabric.view().route(from, &frame(src, dst), 0);
+                assert_eq!(routed.is_err(), isolates(from, to));
+            }
+            others.retain(|&to| !isolates(from, to));
+            for group in groups {
+                assert_eq!(forward(&fabric, from, frame(src, group)), FLOOD);
+                let flooded = fabric.view().flood_ports(from, vid(1), group).collect::<Vec<_>>();
+                assert_eq!(flooded, others, "{from}");
+            }
+        }
+        // Each guest's port is held to one address, so a stranger's frame goes to the uplink only.
+        let unknown_to = fabric.view().flood_ports(c, vid(1), unknown).collect::<Vec<_>>();
+        assert_eq!(unknown_to, [uplink]);
+    };
+    check(&isolates);
+    // It holds from the next view on, both ways.
+    fabric.update_port(d, PortConfig::vif()).unwrap();
+    assert_eq!(forward(&fabric, d, frame(macs[4], unknown)), FLOOD);
+    check(&|_, _| false);
+    fabric.update_port(d, isolated()).unwrap();
+    fabric.set_active(d, false).unwrap();
+    assert_eq!(flood(&fabric, c, 1), [a, b, uplink]);
+    assert_eq!(flood(&fabric, a, 1), [b, uplink, c]);
+    fabric.remove_port(c).unwrap();
+    assert_eq!(flood(&fabric, a, 1), [b, uplink]);
+}
+
+#[test]
+fn unknown_stations_of_isolated_ports_are_asked_for_where_nobody_is_isolated() {
+    let fabric = Fabric::new();
+    let open = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
+    let isolated = PortConfig { isolated: true, ..open.clone() };
+    let [a, b] = [(); 2].map(|()| add(&fabric, isolated.clone()));
+    let c = add(&fabric, open);
+    assert_eq!(forward(&fabric, a, frame(A, C)), FLOOD);
+    let asked = |from| fabric.view().flood_ports(from, vid(1), C).collect::<Vec<_>>();
+    assert_eq!((asked(a), asked(b), asked(c)), (vec![c], vec![c], vec![a, b]));
+}
+
+#[test]
 fn a_guest_does_not_take_an_address_that_an_uplink_has() {
     let Lan { fabric, a, b, uplink } = lan();
     assert_eq!(forward(&fabric, uplink, frame(C, Mac::BROADCAST)), FLOOD, "the gateway speaks");

@@ -31,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (port.clone(), 0..MACS, 0..MACS).prop_map(|(at, to, from)| Step::Frame(at, to, from)),
         6 => Just(Step::Burst),
         1 => (port.clone(), any::<bool>()).prop_map(|(at, on)| Step::Active(at, on)),
-        1 => (port.clone(), 0..5_u8).prop_map(|(at, number)| Step::Settings(at, number)),
+        1 => (port.clone(), 0..6_u8).prop_map(|(at, number)| Step::Settings(at, number)),
         1 => port.clone().prop_map(Step::Reset),
         1 => (port, 0..MACS).prop_map(|(at, of)| Step::Forget(at, of)),
         1 => prop_oneof![0..3_u16, 295..305_u16].prop_map(Step::Pass),
@@ -53,6 +53,7 @@ fn settings(number: u8) -> PortConfig {
         1 => PortConfig { mac_check: MacCheck::Off, ..vif },
         2 => PortConfig { mac_check: MacCheck::Pinned(mac(1)), ..vif },
         3 => PortConfig { vlan: VlanMode::Access(Vid::new(7).unwrap()), ..vif },
+        4 => PortConfig { mac_check: MacCheck::Off, isolated: true, ..vif },
         _ => PortConfig { learn_max: 1, ..PortConfig::uplink() },
     }
 }

@@ -337,3 +337,74 @@ fn what_dhcp_gives_a_guest_it_may_send_from() {
     assert_eq!(bench.set("a", "source_guard=configured"), Response::Ok);
     assert_eq!(guard().leases, []);
 }
+
+/// An ARP request of guest `from` for whoever has `address`.
+fn who_has(from: u8, address: [u8; 4]) -> Vec<u8> {
+    let asks = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac(from), &OWN, &[0; 6], &address].concat();
+    to_all(from, 0x0806, &asks)
+}
+
+#[test]
+fn isolated_guests_reach_who_is_not_isolated_and_none_of_each_others_frames() {
+    let bench = Bench::with(
+        "[network.guests]\nvlan = 10\nisolated = true\n[vif.a]\nnetwork = \"guests\"\nmac_check = false\n\
+         [vif.b]\nnetwork = \"guests\"\nmac_check = false\n[vif.c]\nnetwork = \"guests\"\nisolated = false\n\
+         mac_check = false\n",
+    );
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let (_c, mut c) = bench.guest("c", 3, 1);
+    let multicast = |group: [u8; 6]| [&group[..], &mac(1), &[0x88, 0xb5], &[7; 60]].concat();
+    let flooded = [
+        plain(1, 9, 60),
+        to_all(1, 0x88b5, &[7; 60]),
+        multicast([1, 0, 0x5e, 0, 0, 251]),
+        multicast([0x33, 0x33, 0, 0, 0, 1]),
+        who_has(1, OTHERS),
+        arp(1, OWN),
+        advertisement(1, "fd00::1", "fd00::1"),
+        udp(1, [OWN, [255; 4]], [68, 67], b"dhcp"),
+    ];
+    for frame in &flooded {
+        send_frame(&mut a[0], frame);
+        assert_eq!(next(&mut c[0]), *frame, "who is not isolated gets it");
+    }
+    // By now b's address is known, and c speaks with both.
+    send_frame(&mut b[0], &plain(2, 3, 46));
+    assert_eq!(next(&mut c[0]), plain(2, 3, 46));
+    for to in [1, 2] {
+        send_frame(&mut c[0], &plain(3, to, 46));
+    }
+    assert_eq!(next(&mut a[0]), plain(3, 1, 46));
+    send_frame(&mut a[0], &plain(1, 2, 60));
+    send_frame(&mut a[0], &plain(1, 3, 60));
+    assert_eq!(next(&mut c[0]), plain(1, 3, 60));
+    assert_eq!(next(&mut b[0]), plain(3, 2, 46), "the first that has come to it at all");
+    assert_eq!([bench.drops("a"), bench.drops("b")], [vec![("isolated".into(), 1)], vec![]]);
+
+    // It changes under traffic, for frames whose way was known, too.
+    assert_eq!(bench.set("b", "isolated=false"), Response::Ok);
+    send_frame(&mut b[0], &plain(2, 1, 46));
+    assert_eq!(next(&mut a[0]), plain(2, 1, 46));
+    for _ in 0..2 {
+        send_frame(&mut a[0], &plain(1, 2, 60));
+        assert_eq!(next(&mut b[0]), plain(1, 2, 60));
+    }
+    assert_eq!(bench.set("b", "isolated=none"), Response::Ok);
+    send_frame(&mut b[0], &plain(2, 3, 46));
+    assert_eq!(next(&mut c[0]), plain(2, 3, 46));
+    send_frame(&mut a[0], &plain(1, 2, 60));
+    eventually("it is dropped", || bench.drops("a") == [("isolated".into(), 2)]);
+    let said = |to| {
+        let frame = if to == 0 { to_all(1, 0x88b5, &[7; 60]) } else { plain(1, to, 60) };
+        let trace = bench.switch.trace(&"a".parse().unwrap(), &frame).unwrap();
+        trace.steps.iter().map(|step| step.says.clone() + "\n").collect::<String>()
+    };
+    assert!(
+        said(2).contains("is behind an isolated interface, and so is the sender"),
+        "{}",
+        said(2)
+    );
+    assert!(said(2).contains("counted as isolated"), "{}", said(2));
+    assert!(said(0).contains("flooded, but to no other isolated interface"), "{}", said(0));
+}
