@@ -1,7 +1,8 @@
-//! `weir lab ablation`: what each mechanism of the law of control is worth.
+//! `weir lab ablation`: the worth of each mechanism of the law of control.
 //!
-//! Every point under `auto` is played with the law and with the law without each mechanism. A cell is the largest loss
-//! of a point (percent) that is larger than the spread of its seeds under the law, since a mean over points would hide it.
+//! Every point under `auto` is played with the law and with the law without each mechanism. A cell
+//! is a point's largest loss (percent) beyond the spread of its seeds under the law. A mean over
+//! points would hide it.
 
 use std::io::{self, Write};
 
@@ -20,7 +21,7 @@ use super::file::{At, Figure};
 use super::parallel;
 use super::{progress, selected};
 
-/// Experiments that are played where none is named.
+/// Experiments that are played by default.
 const USUAL: [&str; 7] = [
     "auto-udp",
     "auto-closed",
@@ -30,11 +31,12 @@ const USUAL: [&str; 7] = [
     "auto-local",
     "auto-two-layer",
 ];
-/// Seeds where no other number is asked for.
+/// Default number of seeds.
 pub const SEEDS: u64 = 3;
-/// A loss below this (percent) is none.
+/// Smallest loss that is shown (percent).
 const SHOWN_PERCENT: f64 = 3.0;
-/// What is compared: packets, CPU a packet, interrupts, p99 and calls later than the budget, a million.
+/// Figures compared: packets, CPU per packet, interrupts, p99 and calls later than the budget (per
+/// million).
 const FIGURES: [&str; 5] = ["packets", "CPU", "interrupts", "p99", "breaches"];
 
 /// A mechanism's row.
@@ -42,7 +44,7 @@ const FIGURES: [&str; 5] = ["packets", "CPU", "interrupts", "p99", "breaches"];
 struct Row {
     mechanism: &'static str,
     without: &'static str,
-    /// The largest loss in each of [`FIGURES`], and where; none below 3 percent.
+    /// The largest loss in each of [`FIGURES`] and its point; none below 3 percent.
     losses: Vec<Option<Loss>>,
 }
 
@@ -52,7 +54,7 @@ struct Loss {
     point: String,
 }
 
-/// A point, and what came of each seed under one law.
+/// The figures of each seed at a point under one law.
 type Played = Vec<[f64; FIGURES.len()]>;
 
 pub fn run(args: &LabAblationArgs, out: &mut dyn Write) -> Result<(), LabError> {
@@ -99,7 +101,7 @@ fn play(
         seed,
         source: Box::new(source),
     })?;
-    // The more, the worse.
+    // Of these, more is worse.
     Ok([
         1.0 / Figure::PacketsPerS.of(&report).max(1.0),
         Figure::CpuUsPerPacket.of(&report),
@@ -109,7 +111,7 @@ fn play(
     ])
 }
 
-/// Calls that came later than the budget, a million.
+/// Returns the calls that came later than the budget (per million).
 fn breaches(report: &Report) -> f64 {
     let late: u64 = report.guests.iter().map(|guest| guest.late).sum();
     let calls: u64 = report.guests.iter().map(|guest| guest.rx_calls).sum();
@@ -134,7 +136,8 @@ fn row(
     Row { mechanism: name, without, losses: losses.collect() }
 }
 
-/// The loss (percent; of breaches the difference itself), if it is one beyond the spread of the seeds.
+/// Returns the loss (percent; for breaches the difference itself), if it exceeds the spread of the
+/// seeds.
 fn loss(figure: usize, usual: &Played, without: &Played) -> Option<f64> {
     let of = |played: &Played| played.iter().map(|it| it[figure]).collect::<Vec<_>>();
     let (usual, without) = (of(usual), of(without));

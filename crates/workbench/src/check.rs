@@ -1,4 +1,5 @@
-//! Refuses settings of an experiment that have no effect or name nothing that exists: their author meant something.
+//! Refuses settings of an experiment that have no effect or name nothing that exists, since they
+//! show a mistake.
 
 use weir_config::Moderation;
 use weir_policy::moderation::Kind;
@@ -10,13 +11,13 @@ use super::file::{
     SweepFile, TrafficFile,
 };
 
-/// Keys of which a sweep makes nothing: they are of the experiment, not of a point.
+/// Keys that no sweep may change, since they belong to the whole experiment.
 const OF_ALL_POINTS: [&str; 7] = ["title", "paper", "seeds", "sweep", "plot", "claim", "measured"];
 
-/// Sweeps put different keys to their values.
+/// Checks that every sweep gives its keys different values.
 ///
 /// # Errors
-/// The first that comes to nothing.
+/// The first sweep without effect.
 pub fn sweeps(file: &ExperimentFile) -> Result<(), Problem> {
     for (number, sweep) in file.sweeps.iter().enumerate() {
         let problem = |message| Problem::new(format!("sweep.{number}"), message);
@@ -39,15 +40,15 @@ pub fn sweeps(file: &ExperimentFile) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A key that does nothing by itself.
+/// A key that may have no effect.
 struct Rule {
-    /// Its name; of workers, without the number.
+    /// Path of the key; for workers without the number.
     path: &'static str,
-    /// It is there, and is not what it would be without.
+    /// Returns whether the key is present, with another value than the default.
     written: fn(&ExperimentFile) -> bool,
-    /// It does something there.
+    /// Returns whether the key has an effect.
     works: fn(&ExperimentFile) -> bool,
-    /// What is missing where it does nothing.
+    /// The missing condition of its effect.
     since: &'static str,
 }
 
@@ -144,10 +145,11 @@ fn several_workers(file: &ExperimentFile) -> bool {
         || file.workers.iter().map(|worker| worker.count).sum::<usize>() > 1
 }
 
-/// Whatever is written does something at one point at least. `each` is the experiment as it is at each.
+/// Checks that every key has an effect at one point at least. `each` is the experiment at each
+/// point.
 ///
 /// # Errors
-/// The first key that does nothing anywhere.
+/// The first key without any effect.
 pub fn effects(file: &ExperimentFile, each: &[ExperimentFile]) -> Result<(), Problem> {
     for Rule { path, written, works, since } in RULES {
         let here = |it: &&ExperimentFile| written(it);
@@ -156,7 +158,7 @@ pub fn effects(file: &ExperimentFile, each: &[ExperimentFile]) -> Result<(), Pro
             let swept = |sweep: &SweepFile| sweep.sweep.keys().any(is_it);
             let place = match file.sweeps.iter().position(swept) {
                 Some(number) if !written(file) => format!("sweep.{number}"),
-                // Not of which one: there may be several.
+                // The number is unknown: there may be several workers.
                 _ if path.starts_with("worker.") => "worker".to_owned(),
                 _ => (*path).to_owned(),
             };
@@ -166,7 +168,8 @@ pub fn effects(file: &ExperimentFile, each: &[ExperimentFile]) -> Result<(), Pro
     Ok(())
 }
 
-/// Plots, claims and measurements speak of sweeps and points that there are, and each of its own.
+/// Checks that plots, claims and measurements name existing sweeps and points, and each only its
+/// own.
 pub fn names(experiment: &Experiment) -> Result<(), Problem> {
     let Experiment { file, points, .. } = experiment;
     let plot = &file.plot;
@@ -217,7 +220,7 @@ pub fn names(experiment: &Experiment) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The points that a claim speaks of.
+/// Returns the points that a claim names.
 fn spoken_of(is: &Statement, file: &ExperimentFile) -> Result<Vec<At>, &'static str> {
     Ok(match is {
         Statement::Value { at, .. } => vec![at.clone()],
@@ -256,7 +259,7 @@ fn spoken_of(is: &Statement, file: &ExperimentFile) -> Result<Vec<At>, &'static 
     })
 }
 
-/// `at`, at each of these points of x.
+/// Returns `at` at each of these points of x.
 fn at_each(at: &At, points: &[String], file: &ExperimentFile) -> Result<Vec<At>, &'static str> {
     let x = &file.plot.x;
     if at.contains_key(x) {

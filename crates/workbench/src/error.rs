@@ -10,7 +10,7 @@ use weir_bench::rig::RigError;
 use weir_lab::host;
 use weir_limits as limits;
 
-/// Why the lab has no result.
+/// Reason why the lab has no result.
 #[derive(Debug, Error, Diagnostic)]
 pub enum LabError {
     /// A file could not be read.
@@ -18,10 +18,10 @@ pub enum LabError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file is larger than any experiment.
+    /// A file exceeds the bound.
     #[error("{} is larger than {} bytes", path.display(), limits::CONFIG_BYTES_MAX)]
     TooLarge {
         /// The file.
@@ -38,20 +38,20 @@ pub enum LabError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Invalid(#[from] Box<Invalid>),
-    /// It cannot finish within bounds; nothing has been run.
+    /// The experiment exceeds the bounds; nothing has been run.
     #[error("{experiment} would take about {what}; at most {max} may be run")]
     #[diagnostic(help(
         "shorten `run` and `warm_up`, lower the rates, or remove seeds or values of a sweep"
     ))]
     TooLong {
-        /// Which experiment.
+        /// Name of the experiment.
         experiment: String,
-        /// How much of what.
+        /// Amount and quantity.
         what: String,
         /// The bound.
         max: u64,
     },
-    /// What would have to be played for a plan cannot finish within bounds; nothing has been.
+    /// The simulations for a plan exceed the bounds; none has been run.
     #[error("planning {host} would take about {what}; at most {max} may be run")]
     #[diagnostic(help(
         "shorten `run` and `warm_up`, remove seeds, or name fewer of `execution`, `realization` and \
@@ -60,17 +60,17 @@ pub enum LabError {
     PlanTooLong {
         /// The host's file.
         host: String,
-        /// How much of what.
+        /// Amount and quantity.
         what: String,
         /// The bound.
         max: u64,
     },
-    /// Nothing that was played does all that a host's file asks for; the nearest has been printed.
+    /// No simulated plan meets every limit of a host's file; the nearest has been printed.
     #[error("no plan meets every limit of {host}; the nearest: {nearest}")]
     NoPlan {
         /// The host's file.
         host: String,
-        /// What is wrong with the one that comes nearest.
+        /// Unmet limits of the nearest plan.
         nearest: String,
     },
     /// This machine's processors cannot be read.
@@ -80,47 +80,47 @@ pub enum LabError {
     /// A run has failed.
     #[error("{experiment}, {point}, seed {seed}")]
     Run {
-        /// Which experiment.
+        /// Name of the experiment.
         experiment: String,
-        /// Where in its sweeps.
+        /// Point of its sweeps.
         point: String,
-        /// With which seed.
+        /// The seed.
         seed: u64,
-        /// What happened.
+        /// The error.
         source: Box<host::Error>,
     },
-    /// A seed of the soak breaks an invariant; what is known of it has been printed.
+    /// A seed of the soak breaks an invariant; the details have been printed.
     #[error("seed {seed} breaks an invariant")]
     #[diagnostic(help("`weir lab soak --seed {seed}` plays it again"))]
     Broken {
         /// The seed.
         seed: u64,
     },
-    /// An experiment was to be measured, and cannot be here.
+    /// This machine cannot measure an experiment.
     #[error("{experiment} cannot be measured here: {why}")]
     #[diagnostic(help("run it without `--measured` to simulate it"))]
     NotMeasured {
-        /// Which.
+        /// Name of the experiment.
         experiment: String,
-        /// Why not: of its first point.
+        /// Reason, for its first point.
         why: String,
     },
-    /// What was predicted is too far from what was measured; the table has been printed.
+    /// The predictions are too far from the measurements; the table has been printed.
     #[error("predictions are off by {median} % in the median, by {worst} % at worst")]
     #[diagnostic(help("use a release build on an idle machine"))]
     Unlike {
         /// Median error (percent).
         median: f64,
-        /// Worst (percent).
+        /// Largest error (percent).
         worst: f64,
     },
-    /// Interrupted before all was measured.
+    /// The measurement was interrupted.
     #[error("interrupted before the measurement ended")]
     Interrupted,
     /// This machine cannot be measured.
     #[error("cannot measure this machine")]
     Calibrate(#[source] io::Error),
-    /// A switch to be measured cannot be had.
+    /// The switch for a measurement is not available.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Rig(Box<RigError>),
@@ -129,10 +129,10 @@ pub enum LabError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// Two experiments would be written to the same files.
+    /// Two experiments have the same output files.
     #[error("two experiments are called `{name}`, so one's files would overwrite the other's")]
     SameName {
         /// The name.
@@ -149,7 +149,7 @@ impl From<RigError> for LabError {
     }
 }
 
-/// One thing that is wrong with a text, and where.
+/// An error in a text, with its place.
 #[derive(Debug, Error, Diagnostic)]
 #[error("{source_name}: {message}")]
 pub struct Invalid {
@@ -161,22 +161,22 @@ pub struct Invalid {
     labels: Vec<LabeledSpan>,
 }
 
-/// A value that makes no sense, and the path to it.
+/// An invalid value, and its path.
 pub struct Problem {
     /// Keys and numbers of elements, with dots between them.
     pub path: String,
-    /// What is wrong, and what was expected.
+    /// The fault, and what was expected.
     pub message: String,
 }
 
 impl Problem {
-    /// `message` about what stands at `path`.
+    /// Returns a problem of the value at `path`.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), message: message.into() }
     }
 }
 
-/// A text and where it is from.
+/// A text and its origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'t> {
     /// A file or an experiment's name.
@@ -186,7 +186,7 @@ pub struct Source<'t> {
 }
 
 impl Source<'_> {
-    /// `message` about a place in it, in bytes, or about all of it.
+    /// Returns an error about a range of the text (bytes), or about the whole text.
     pub fn invalid(self, message: &str, span: Option<Range<usize>>) -> LabError {
         let label = |span| LabeledSpan::new_with_span(Some("here".into()), span);
         LabError::Invalid(Box::new(Invalid {
@@ -197,7 +197,7 @@ impl Source<'_> {
         }))
     }
 
-    /// What the TOML parser says.
+    /// Converts an error of the TOML parser.
     pub fn toml(self, error: &toml::de::Error) -> LabError {
         self.invalid(error.message(), error.span())
     }

@@ -1,4 +1,4 @@
-//! From an experiment's TOML to the scenarios that are run: one for each point of its sweeps.
+//! Turns an experiment's TOML into scenarios: one for each point of its sweeps.
 
 use std::ops::Range;
 
@@ -24,24 +24,24 @@ use super::file::{
 use super::profile::Machine;
 use super::realization::{doubled, realization};
 
-/// An experiment that can be run.
+/// A checked experiment.
 #[derive(Debug)]
 pub struct Experiment {
-    /// Its name, or its file's.
+    /// The experiment's name, or its file's.
     pub name: String,
-    /// What it says of itself.
+    /// Content of the file.
     pub file: ExperimentFile,
-    /// The machine, and those that a sweep puts in its place.
+    /// The machine, and the machines of a sweep.
     pub machines: Vec<Machine>,
-    /// Where in the sweeps, and what is run there (with the first seed).
+    /// The points of the sweeps, with their scenarios (with the first seed).
     pub points: Vec<(At, Scenario)>,
 }
 
 impl Experiment {
-    /// Reads an experiment; `machine` gives the profile that it names.
+    /// Reads an experiment; `machine` returns the profile that it names.
     ///
     /// # Errors
-    /// The first problem, with its place; that it cannot finish within bounds.
+    /// The first problem, with its place; or a length beyond the bounds.
     pub fn parse(
         source: Source<'_>,
         seed: Option<u64>,
@@ -66,7 +66,7 @@ impl Experiment {
             })
         };
         let mut machines = vec![find(&file.profile, place("profile"))?];
-        // As it is written first, so that a problem is shown where it is, not at a sweep.
+        // First without a sweep, so that a problem is shown at its own place.
         scenario(&file, &machines[0])
             .and_then(|scenario| scenario.check().map_err(Problem::from))
             .map_err(|problem| source.invalid(&problem.message, place(&problem.path)))?;
@@ -149,18 +149,18 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// The machines' titles.
+    /// Returns the machines' titles.
     pub fn machine(&self) -> String {
         let titles: Vec<_> = self.machines.iter().map(|machine| machine.title.as_str()).collect();
         titles.join("; ")
     }
 
-    /// How many there are: one for each point and seed.
+    /// Returns the number of runs: one for each point and seed.
     pub fn runs(&self) -> usize {
         self.points.len() * self.file.seeds.len()
     }
 
-    /// Events of all runs, at most.
+    /// Returns an upper bound of all runs' events.
     pub fn events_expected(&self) -> u64 {
         let of_one_seed = self.points.iter().map(|(_, scenario)| estimate::events(scenario));
         of_one_seed.fold(0, u64::saturating_add).saturating_mul(self.file.seeds.len() as u64)
@@ -175,13 +175,13 @@ fn too_many_runs(source: Source<'_>, runs: usize) -> LabError {
     }
 }
 
-/// A point in words.
+/// Describes a point in words.
 pub fn name_of(at: &At) -> String {
     let each: Vec<_> = at.iter().map(|(sweep, point)| format!("{sweep} {point}")).collect();
     if each.is_empty() { "the only point".into() } else { each.join(", ") }
 }
 
-/// Puts `value` where `path` leads to: keys and numbers of elements, with dots between them.
+/// Sets the value at `path`: keys and numbers of elements, with dots between them.
 fn set(table: &mut Table, path: &str, value: &Value) -> Result<(), String> {
     let nowhere = || format!("there is no `{path}`, expected a key such as \"guests.count\"");
     let (way, last) = path.rsplit_once('.').unwrap_or(("", path));
@@ -202,7 +202,7 @@ fn set(table: &mut Table, path: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Where in the text a path leads to (bytes).
+/// Returns the range of a path's value in the text (bytes).
 pub fn span(text: &str, path: &str) -> Option<Range<usize>> {
     let document = DeTable::parse(text).ok()?;
     let mut table = document.get_ref();
@@ -252,10 +252,10 @@ impl From<ScenarioError> for Problem {
 
 /// The uplink's name in reports, and its key.
 const UPLINK: &str = "uplink";
-/// What guests' names begin with.
+/// Prefix of guests' names.
 const GUEST: &str = "guest";
 
-/// The host that a file speaks of.
+/// Returns the scenario of a file.
 fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Problem> {
     let topology = &file.topology;
     let guests = guests(&file.guests)?;
@@ -279,7 +279,7 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
         {
             let end = |end, other| match end {
                 End::Uplink => Endpoint::Peer(guest % uplinks.len().max(1)),
-                // On another host it is the one with the same number.
+                // On the other host it is the guest with the same number.
                 End::Guests if other && twins => Endpoint::Guest(guest + guests.len()),
                 End::Guests => Endpoint::Guest((guest + usize::from(other)) % guests.len()),
             };
@@ -324,7 +324,7 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
     Ok(if twins { doubled(one) } else { one })
 }
 
-/// What `count` says, within the number of ports that there may be.
+/// Checks `count` against the largest number of ports.
 fn count(key: &str, count: usize) -> Result<usize, Problem> {
     if (1..=PORTS_MAX).contains(&count) {
         return Ok(count);
@@ -333,9 +333,9 @@ fn count(key: &str, count: usize) -> Result<usize, Problem> {
     Err(Problem::new(key, message))
 }
 
-/// The workers; one for each of `ports` where the execution model asks for that.
+/// Returns the workers; one for each of `ports` if the execution model is threads.
 fn workers(file: &ExperimentFile, ports: usize) -> Result<Vec<Thread>, Problem> {
-    /// Of threads that are real-time where nothing is written.
+    /// Default priority of real-time threads.
     const PRIORITY: u8 = 1;
     let mut workers = Vec::new();
     for (number, worker) in file.workers.iter().enumerate() {
@@ -399,7 +399,7 @@ fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
     Ok((0..count).map(guest).collect())
 }
 
-/// The traffic that a load is.
+/// Returns the traffic of a load.
 pub fn traffic(file: &TrafficFile) -> Result<LoadKind, &'static str> {
     Ok(match file {
         TrafficFile::Datagrams { bytes, arrivals } => {

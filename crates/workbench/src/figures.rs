@@ -1,4 +1,4 @@
-//! What is read off runs: each figure's mean over the seeds, and its spread.
+//! Figures of runs: each figure's mean over the seeds, and its spread.
 
 use serde::Serialize;
 use weir_lab::report::{LoadReport, Report};
@@ -18,7 +18,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Of at least one value.
+    /// Summarises at least one value.
     pub fn of(values: &[f64]) -> Self {
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
         let min = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -34,7 +34,7 @@ fn merged<'t>(all: impl Iterator<Item = &'t Times>) -> Times {
 }
 
 impl Figure {
-    /// The name in files and output, with the unit at its end.
+    /// Returns the name in files and output, with the unit at its end.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::CpuPercent => "cpu_percent",
@@ -54,8 +54,8 @@ impl Figure {
         }
     }
 
-    /// A run's value: CPU in percent of one CPU; throughput and frames of all loads; latency of the first load's
-    /// flows.
+    /// Returns a run's value: CPU in percent of one CPU; throughput and frames of all loads;
+    /// latency of the first load's flows.
     pub fn of(self, report: &Report) -> f64 {
         let workers = || report.workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
         let guests = || report.guests.iter().map(|guest| guest.cpu_ns).sum::<u64>();

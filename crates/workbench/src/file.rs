@@ -1,4 +1,4 @@
-//! An experiment's TOML, as it is written.
+//! The form of an experiment's TOML.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use weir_policy::moderation::Kind;
 
 use super::units::{BitRate, Rate, Time};
 
-/// All of it. `docs/guide/lab.md` explains the keys.
+/// A whole file. `docs/guide/lab.md` explains the keys.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExperimentFile {
@@ -16,17 +16,17 @@ pub struct ExperimentFile {
     pub profile: String,
     #[serde(default = "one_seed")]
     pub seeds: Vec<u64>,
-    /// Each flow begins at a random time before this.
+    /// Upper bound of each flow's random beginning.
     pub start: Option<Time>,
     pub warm_up: Time,
     pub run: Time,
     pub topology: TopologyFile,
     #[serde(default)]
     pub realization: RealizationFile,
-    /// As `weir.toml`'s; `worker` says more of each.
+    /// Execution model, as in `weir.toml`; `worker` has the details.
     #[serde(default)]
     pub execution: Execution,
-    /// The worker that has all queues at first, from 0; they are the workers' in turn without it.
+    /// The worker that has all queues at first, from 0. By default the workers take turns.
     pub first_worker: Option<usize>,
     #[serde(default)]
     pub dispatch: DispatchFile,
@@ -46,7 +46,7 @@ pub struct ExperimentFile {
 }
 
 impl ExperimentFile {
-    /// What the points of a sweep are called; none, if there is no such sweep.
+    /// Returns the names of a sweep's points; none if there is no such sweep.
     pub fn points_of(&self, sweep: &str) -> &[String] {
         self.sweeps.iter().find(|it| it.name == sweep).map_or(&[], |it| &it.points)
     }
@@ -69,21 +69,21 @@ pub struct TopologyFile {
     pub threads_per_core: usize,
 }
 
-/// How weir is realized, and what else there is around it.
+/// Variants of weir and its surroundings.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RealizationFile {
     #[serde(default)]
     pub workers: Workers,
-    /// The last worker has the uplink, and the others the guests.
+    /// The last worker serves only the uplink, and the others only guests.
     #[serde(default)]
     pub uplink_apart: bool,
-    /// 2: another host like this at the other end of the wire.
+    /// 2: a second such host at the other end of the wire.
     pub hosts: Option<usize>,
-    /// Who wakes up goes to any idle CPU.
+    /// Woken threads go to any idle CPU.
     #[serde(default)]
     pub cache_blind: bool,
-    /// vCPUs look at their rings all the time.
+    /// vCPUs busy-poll their rings.
     #[serde(default)]
     pub guests_poll: bool,
     /// Guests want calls for sent frames only while their rings are full.
@@ -92,17 +92,17 @@ pub struct RealizationFile {
     /// Guests are threads of weir's own driver.
     #[serde(default)]
     pub guests_are_threads: bool,
-    /// Workers set the timers of holds ahead.
+    /// Workers set the timers of holds earlier.
     #[serde(default)]
     pub timers_ahead: bool,
-    /// The manager may have all guests held together, at the uplink too.
+    /// The manager may hold all guests' calls together, at the uplink too.
     #[serde(default)]
     pub manager: bool,
     pub identifiers: Option<IdentifiersFile>,
     pub placement: Option<PlacementFile>,
 }
 
-/// As `realization` in weir.toml.
+/// Mode of the workers, like `realization` in weir.toml.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workers {
@@ -115,7 +115,7 @@ pub enum Workers {
 #[serde(deny_unknown_fields)]
 pub struct IdentifiersFile {
     pub count: usize,
-    /// Where they are demultiplexed.
+    /// CPU of the demultiplexer.
     pub cpu: usize,
 }
 
@@ -136,24 +136,24 @@ pub enum PlacementPolicy {
     Dynamic,
 }
 
-/// Which threads do weir's work (Dong 2011 §4.3.1).
+/// Threads for weir's work (Dong 2011 §4.3.1).
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Execution {
-    /// The workers that are written, each of which serves many queues.
+    /// The listed workers, each of which serves many queues.
     #[default]
     Tasklet,
     /// A worker for each guest and each uplink, under the ordinary scheduler.
     Threads,
-    /// The same, of the real-time class.
+    /// As `Threads`, of the real-time class.
     RtThreads,
 }
 
-/// What moving queues between workers is for: see [`weir_policy::dispatch::Aim`].
+/// Aim of moving queues between workers: see [`weir_policy::dispatch::Aim`].
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DispatchFile {
-    /// They do not move.
+    /// Queues do not move.
     #[default]
     None,
     Spread,
@@ -163,12 +163,12 @@ pub enum DispatchFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerFile {
-    /// So many like this; each on one of `cpus` then, in turn.
+    /// Number of such workers; each is then on one of `cpus`, in turn.
     #[serde(default = "one")]
     pub count: usize,
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// Of the real-time class; of the fair class without one.
+    /// Priority in the real-time class; without one, the fair class.
     pub priority: Option<u8>,
 }
 
@@ -176,7 +176,7 @@ pub struct WorkerFile {
 #[serde(deny_unknown_fields)]
 pub struct GuestsFile {
     pub count: usize,
-    /// Each guest on one of these, in turn; anywhere, if empty.
+    /// CPUs of the guests, in turn; any CPU if empty.
     #[serde(default)]
     pub cpus: Vec<usize>,
     #[serde(deserialize_with = "kind")]
@@ -185,16 +185,16 @@ pub struct GuestsFile {
     pub rx_usecs: Option<Time>,
     pub rx_frames: Option<u32>,
     pub rx_ring: Option<u16>,
-    /// Between two polls by the guest's own timer; "0ns" for none.
+    /// Interval of the guest's own poll timer; "0ns" for none.
     pub poll: Option<Time>,
     #[serde(default)]
     pub empty_polls: u32,
-    /// Whether that timer goes on at its own pace; it is set anew after each poll otherwise.
+    /// The timer keeps its own period; otherwise each poll restarts it.
     #[serde(default)]
     pub poll_periodic: bool,
-    /// Between two polls of a hypervisor around each guest; none without it.
+    /// Poll interval of a nested hypervisor around each guest; none by default.
     pub hypervisor_poll: Option<Time>,
-    /// Whether the driver merges TCP segments (LRO).
+    /// The driver merges TCP segments (LRO).
     #[serde(default)]
     pub lro: bool,
 }
@@ -206,7 +206,7 @@ pub fn kind<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Kind, D::Error>
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkFile {
-    /// So many like this; guests have them in turn.
+    /// Number of such guests in turn.
     #[serde(default = "one")]
     pub count: usize,
     pub rate: BitRate,
@@ -215,7 +215,7 @@ pub struct UplinkFile {
     pub queue: usize,
     #[serde(default = "ring")]
     pub ring: usize,
-    /// How long frames gather before an interrupt.
+    /// Time for which frames gather before an interrupt.
     pub hold: Time,
 }
 
@@ -227,7 +227,7 @@ pub fn ring() -> usize {
     512
 }
 
-/// One flow for each guest, or several.
+/// One or more flows for each guest.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadFile {
@@ -260,7 +260,7 @@ pub enum TrafficFile {
         request: u32,
         answer: u32,
         think: Time,
-        /// Thinks for a time between the two, by chance.
+        /// Upper bound of a random think time between the two.
         think_max: Option<Time>,
         serve: Time,
     },
@@ -277,12 +277,12 @@ pub enum Arrivals {
     Poisson(Rate),
 }
 
-/// Keys that take one value after another, together.
+/// Keys that take several values in turn, together.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepFile {
     pub name: String,
-    /// What the values are called.
+    /// Names of the values.
     pub points: Vec<String>,
     pub sweep: BTreeMap<String, Vec<toml::Value>>,
 }
@@ -295,7 +295,7 @@ pub struct PlotFile {
     pub y: Vec<Figure>,
 }
 
-/// What is read off a run.
+/// A figure of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
@@ -315,41 +315,41 @@ pub enum Figure {
     RingWaitUs,
 }
 
-/// A point of the sweeps: what each is at.
+/// A point of the sweeps: each sweep's value.
 pub type At = BTreeMap<String, String>;
 
-/// What a paper says, to be held against what comes out here.
+/// A paper's claim, to compare with the results.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimFile {
-    /// Which figure or table.
+    /// The figure or table.
     pub figure: String,
-    /// Where in the paper the number or statement stands.
+    /// Place of the number or statement in the paper.
     pub source: String,
     pub says: String,
     pub used: Use,
     pub y: Figure,
     pub is: Statement,
-    /// Why it comes out otherwise here, where it does.
+    /// Reason for a different result here.
     pub reason: Option<String>,
 }
 
-/// What was measured on a real host at a point, to stand beside what comes out here.
+/// A measurement on a real host at a point, to compare with the results.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredFile {
     pub at: At,
     pub y: Figure,
     pub mean: f64,
-    /// Of several measurements, the least; the mean without it.
+    /// Least of several measurements; the mean by default.
     pub min: Option<f64>,
-    /// And the most.
+    /// Largest of several measurements.
     pub max: Option<f64>,
-    /// Where and how it was measured.
+    /// Place and way of the measurement.
     pub source: String,
 }
 
-/// Whether a profile was fitted to a claim.
+/// Relation of the profile to a claim: fitted or not.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
@@ -358,7 +358,7 @@ pub enum Use {
 }
 
 impl Use {
-    /// The word in files and output.
+    /// Returns the word in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fit => "fit",
@@ -372,28 +372,28 @@ impl Use {
 pub enum Statement {
     /// The value at a point.
     Value { at: At, value: f64 },
-    /// The change from a point to another: in the unit of `y`, in percent, or only its sign.
+    /// The change from one point to another: in the unit of `y`, in percent, or only its sign.
     Change {
         from: At,
         to: At,
         by: Option<f64>,
         percent: Option<f64>,
         sign: Option<Sign>,
-        /// What a sign alone may come to in percent, where the paper says "slightly".
+        /// Largest change that agrees with a sign alone (percent), if the paper says "slightly".
         percent_max: Option<f64>,
     },
-    /// The second over the first.
+    /// The ratio of the second point to the first.
     Ratio { from: At, to: At, value: f64 },
-    /// The change from a point to another is larger than another change, and the same way.
+    /// The change from one point to another exceeds another change, in the same direction.
     More { from: At, to: At, than: Span },
-    /// Points of the plot's x, from the least y on; those not named come after.
+    /// Points of the plot's x, from the least y on; unnamed points come after.
     Least { at: At, points: Vec<String> },
-    /// A point of x loses at most so much to the best of the others, chosen with hindsight: the least y among those
-    /// with nearly the most packets a second.
+    /// A point of x loses at most `percent` to the best of the others, chosen with hindsight: the
+    /// least y among those with nearly the most packets a second.
     Within { at: At, point: String, percent: f64 },
 }
 
-/// From a point to another.
+/// A pair of points.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Span {

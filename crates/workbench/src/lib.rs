@@ -1,26 +1,26 @@
-//! `weir lab`: the papers' experiments in virtual time, beside what the papers say.
+//! `weir lab`: the papers' experiments in virtual time, beside the papers' results.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | [`args`] | the command line |
-//! | `file.rs` | an experiment's TOML as it is written; `units.rs`: its quantities |
-//! | `experiment.rs` | the scenarios that it stands for, checked, within bounds |
-//! | `check.rs` | what would come to nothing, or speaks of what is not there |
-//! | `profile.rs` | a machine's costs, each with where it is from |
-//! | `figures.rs` | what is read off a run |
+//! | `file.rs` | the form of an experiment's TOML; `units.rs`: its quantities |
+//! | `experiment.rs` | an experiment's scenarios, checked, within bounds |
+//! | `check.rs` | refuses settings without effect, and names of nothing |
+//! | `profile.rs` | a machine's costs, each with its origin |
+//! | `figures.rs` | figures of a run |
 //! | `verdict.rs` | the paper's numbers beside ours |
 //! | `papers.rs` | a verdict on each figure of a paper |
 //! | `parallel.rs` | runs on all CPUs |
 //! | `output.rs` | the table, and JSON |
-//! | `sensitivity.rs` | the same with each fitted cost varied |
-//! | `report/` | the same as a page with plots |
+//! | `sensitivity.rs` | results with each fitted cost varied |
+//! | `report/` | results as a page with plots |
 //! | `calibrate/` | this machine's costs, as a profile |
-//! | `plan/` | what is best for a host of one's own |
-//! | `measure/` | the same on a real switch, and how far what is simulated is from that |
-//! | `ablation.rs` | what each mechanism of the law of control is worth |
-//! | `soak.rs` | hosts by chance on which things go wrong |
+//! | `plan/` | the best settings for a given host |
+//! | `measure/` | experiments on a real switch, and their distance from the simulation |
+//! | `ablation.rs` | the worth of each mechanism of the law of control |
+//! | `soak.rs` | random hosts with faults |
 //!
-//! What is run is `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
+//! Runs use `weir_lab::host`; the papers' experiments are in `crates/lab/scenarios`.
 
 #![forbid(unsafe_code)]
 
@@ -72,7 +72,7 @@ use profile::Machine;
 
 const MEASURED_ROUNDS: usize = 5;
 
-/// `weir lab`
+/// Runs a `weir lab` command.
 pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
     match command {
         LabCommand::List { json } => list(*json, out),
@@ -163,7 +163,7 @@ fn run_experiments(args: &LabRunArgs, out: &mut dyn Write) -> Result<(), LabErro
     Ok(())
 }
 
-/// One after the other, or as JSON.
+/// Prints all, one after the other, or as JSON.
 fn show(all: &[impl Display + Serialize], json: bool, out: &mut dyn Write) -> Result<(), LabError> {
     if json {
         serde_json::to_writer_pretty(&mut *out, all).map_err(io::Error::from)?;
@@ -177,13 +177,13 @@ fn show(all: &[impl Display + Serialize], json: bool, out: &mut dyn Write) -> Re
     Ok(())
 }
 
-/// The experiments of these names and files, or all that come with weir.
+/// Returns the experiments of these names and files, or all that come with weir.
 fn selected(
     names: &[String],
     seed: Option<u64>,
     profile: Option<&Path>,
 ) -> Result<Vec<Experiment>, LabError> {
-    // What is predicted for a machine is of no paper, and no part of them all.
+    // The machine's own experiment belongs to no paper, so `all` excludes it.
     let known = || EXPERIMENTS.iter().chain([&REALITY]);
     let built_in = |name: &str| known().find(|it| it.0 == name).map(|it| it.1);
     if names.is_empty() {
@@ -202,7 +202,7 @@ fn selected(
     Ok(experiments)
 }
 
-/// On standard error, and only where that is a terminal.
+/// Returns a progress bar on standard error, visible only on a terminal.
 fn progress(runs: usize) -> ProgressBar {
     weir_bench::progress_of(runs as u64)
 }
@@ -225,7 +225,7 @@ fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabErr
     Ok(Outcome::new(experiment, points, events.into_inner()))
 }
 
-/// Runs a point with each of `seeds`. `events` are those of the experiment so far.
+/// Runs a point with each of `seeds`. `events` are the experiment's events so far.
 fn run_point(
     experiment: &Experiment,
     at: &At,
@@ -256,7 +256,7 @@ fn run_point(
     Ok(Point { at: at.clone(), figures, seeds: names().zip(values).collect() })
 }
 
-/// An experiment with the profile of `profile`, or else the one that it names.
+/// Reads an experiment with the profile of `profile`, or else the one that it names.
 fn parse(
     source: Source<'_>,
     seed: Option<u64>,

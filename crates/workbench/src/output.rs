@@ -1,4 +1,4 @@
-//! What came of an experiment, for people and as JSON.
+//! Results of an experiment, for people and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,23 +12,23 @@ use super::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Statement
 use super::profile::Machine;
 use super::verdict::{Judged, Verdict, judge};
 
-/// What came of an experiment. The same for the same experiment and seeds, to the byte.
+/// Results of an experiment, the same to the byte for the same experiment and seeds.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub(super) name: String,
     pub(super) title: String,
     pub(super) paper: Option<String>,
     machine: String,
-    /// Costs of the machine that were fitted, with what to.
+    /// Fitted costs of the machine, with the claims they were fitted to.
     fitted: BTreeMap<String, String>,
     pub(super) seeds: Vec<u64>,
     pub(super) events: u64,
     pub(super) points: Vec<Point>,
     pub(super) claims: Vec<Judged>,
-    /// What was measured on a real host, of this experiment's file or by `--measured`.
+    /// Measurements on a real host, from this experiment's file or by `--measured`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     measured: Vec<MeasuredFile>,
-    /// Points that `--measured` could not measure, each with the reason.
+    /// Points that `--measured` could not measure, with the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) not_measured: Vec<(String, String)>,
 }
@@ -36,16 +36,16 @@ pub struct Outcome {
 /// A point of the sweeps.
 #[derive(Debug, Serialize)]
 pub struct Point {
-    /// Where.
+    /// The values of the sweeps.
     pub at: At,
-    /// By [`Figure::as_str`].
+    /// Figures by [`Figure::as_str`].
     pub figures: BTreeMap<&'static str, Measured>,
-    /// The same, seed by seed.
+    /// Figures by seed.
     #[serde(skip)]
     pub seeds: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// What the plot and the claims need.
+/// Returns the figures that the plot and the claims need.
 pub fn figures(file: &ExperimentFile) -> Vec<Figure> {
     let claimed = file.claims.iter().map(|claim| claim.y);
     let measured = file.measured.iter().map(|measured| measured.y);
@@ -59,7 +59,7 @@ pub fn figures(file: &ExperimentFile) -> Vec<Figure> {
 }
 
 impl Outcome {
-    /// Judges the claims by what came out at each point.
+    /// Judges the claims by the results at each point.
     pub fn new(experiment: &Experiment, points: Vec<Point>, events: u64) -> Self {
         let file = &experiment.file;
         let x = file.points_of(&file.plot.x);
@@ -96,7 +96,7 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// What was measured, beside what came out.
+    /// Writes the measurements beside the results.
     fn write_measured(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table =
             Table::new(&["<POINT", "<FIGURE", "SIMULATED", "MEASURED", "LEAST", "MOST", "<WHERE"]);
@@ -123,7 +123,7 @@ impl Outcome {
     }
 }
 
-/// What was fitted, and to what; costs of a second machine are told apart by its title.
+/// Iterates over fitted costs and their claims; a second machine's costs carry its title.
 fn fitted((number, machine): (usize, &Machine)) -> impl Iterator<Item = (String, String)> {
     machine.fitted().map(move |cost| {
         let name = match number {

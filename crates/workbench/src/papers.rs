@@ -11,24 +11,24 @@ use super::file::Use;
 use super::output::Outcome;
 use super::verdict::{Judged, Verdict, words};
 
-/// A figure of a paper, and what came of what is claimed of it.
+/// A figure of a paper, and the results of its claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Standing {
-    /// `Dong 2011`.
+    /// Short name of the paper: `Dong 2011`.
     pub paper: String,
-    /// `Fig. 2`.
+    /// Name of the figure: `Fig. 2`.
     pub figure: String,
-    /// Its worst claim's.
+    /// The worst verdict among its claims.
     pub verdict: Verdict,
-    /// The verdict may hang on the seed, as that of a claim does.
+    /// The verdict may depend on the seed, because a claim's does.
     pub within_spread: bool,
-    /// How many of its claims are reproduced,
+    /// Number of reproduced claims.
     pub reproduced: usize,
-    /// of so many,
+    /// Number of claims.
     pub claims: usize,
-    /// of which so many were predicted.
+    /// Number of predicted claims.
     pub predicted: usize,
-    /// Why it is not reproduced, if it is not: its worst claims, and their reasons.
+    /// Reason for a failure: its worst claims, and their reasons.
     pub reason: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Standing {
             figure,
             verdict: worst,
             within_spread: match worst {
-                // Nothing is worse; it is better if all that are as bad can be.
+                // No verdict is worse; the verdict depends on the seed only if all such claims do.
                 Verdict::Not => at_worst().all(|claim| claim.within_spread),
                 Verdict::Reproduced | Verdict::DirectionOnly => {
                     all().any(|claim| claim.within_spread)
@@ -65,25 +65,25 @@ impl Standing {
         }
     }
 
-    /// The verdict in words; whether it hangs on the seed, and whether nothing of it was predicted.
+    /// Returns the verdict in words, with notes on seeds and on missing predictions.
     pub fn words(&self) -> String {
         let fitted = if self.predicted == 0 { ", fitted" } else { "" };
         format!("{}{fitted}", words(self.verdict, self.within_spread))
     }
 
-    /// How many of its claims are reproduced.
+    /// Returns the share of reproduced claims in words.
     pub fn share(&self) -> String {
         format!("{} of {}", self.reproduced, self.claims)
     }
 }
 
-/// All figures, paper after paper; within one in the order of their numbers.
+/// All figures by paper, then by number.
 #[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
 pub struct Standings(pub Vec<Standing>);
 
 impl Standings {
-    /// Of what came out; an experiment without a `paper` is about no figure.
+    /// Judges the outcomes; an experiment without a `paper` belongs to no figure.
     pub fn of<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Self {
         let mut figures: Vec<(&str, String, Vec<&Judged>)> = Vec::new();
         for outcome in outcomes {
@@ -106,7 +106,7 @@ impl Standings {
         )
     }
 
-    /// The papers, each with its figures.
+    /// Iterates over the papers with their figures.
     pub fn by_paper(&self) -> impl Iterator<Item = (&str, &[Standing])> {
         self.0.chunk_by(|a, b| a.paper == b.paper).filter_map(|all| {
             let first = all.first()?;
@@ -114,7 +114,7 @@ impl Standings {
         })
     }
 
-    /// How many of them there are, and how many have which verdict.
+    /// Returns the number of figures, and of each verdict, in words.
     pub fn tally(all: &[Standing]) -> String {
         let of = |verdict| all.iter().filter(|it| it.verdict == verdict).count();
         format!(
@@ -148,12 +148,12 @@ impl fmt::Display for Standings {
     }
 }
 
-/// A paper's short name: of `Dong 2011, Figs. 12 to 15` what stands before the figures.
+/// Returns a paper's short name: for `Dong 2011, Figs. 12 to 15` the part before the figures.
 fn paper(text: &str) -> &str {
     text.split(',').next().unwrap_or(text).trim()
 }
 
-/// The figures that a claim is about: two of `Figs. 10, 11`, and of `Fig. 6 (a)` the whole.
+/// Returns the figures of a claim: two for `Figs. 10, 11`, and the whole figure for `Fig. 6 (a)`.
 fn figures_of(text: &str) -> Vec<String> {
     let whole = text.split(" (").next().unwrap_or(text);
     match whole.strip_prefix("Figs. ") {
@@ -162,7 +162,7 @@ fn figures_of(text: &str) -> Vec<String> {
     }
 }
 
-/// So that Fig. 2 comes before Fig. 10, and figures without a number by name.
+/// Returns a sort key that puts Fig. 2 before Fig. 10, and sorts figures without a number by name.
 fn in_order(figure: &str) -> (String, u32, String) {
     let digits = figure.find(|letter: char| letter.is_ascii_digit()).unwrap_or(figure.len());
     let (name, number) = figure.split_at(digits);

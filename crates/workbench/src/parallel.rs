@@ -1,4 +1,4 @@
-//! Runs on as many CPUs as there are: each is by itself, and what comes of them is in their order.
+//! Parallel runs on all CPUs: runs are independent, and results keep their order.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use std::thread;
 
 use super::LabError;
 
-/// What `run` makes of each of `items`, in their order.
+/// Maps `items` by `run`, in order.
 ///
 /// # Errors
-/// That of the first item, in their order, that failed before all had begun.
+/// The error of the first item, in their order, that failed before all had begun.
 pub fn map<I: Sync, T: Send>(
     items: &[I],
     run: impl Fn(&I) -> Result<T, LabError> + Sync,

@@ -1,4 +1,4 @@
-//! A machine's costs as TOML: each number with its unit and with where it is from.
+//! A machine's costs as TOML: each number with its unit and its origin.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -29,42 +29,42 @@ struct Cost {
 /// A machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What it is.
+    /// The machine's title.
     pub title: String,
-    /// What things cost on it.
+    /// Its costs.
     pub profile: Profile,
-    /// The same, as they are written, each with where it is from; in the order of [`Profile::fields`].
+    /// The costs as written, each with its origin, in the order of [`Profile::fields`].
     pub costs: Vec<StatedCost>,
 }
 
-/// A cost as a profile states it.
+/// A cost in a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatedCost {
-    /// Of [`Profile::fields`].
+    /// Name in [`Profile::fields`].
     pub field: &'static str,
-    /// Its key.
+    /// Key in the file.
     pub name: &'static str,
-    /// The number with its unit.
+    /// Number with its unit.
     pub value: String,
-    /// Where it is from.
+    /// Its origin.
     pub origin: Origin,
-    /// The source, what it was fitted to, or why it was assumed.
+    /// The source, the claim it was fitted to, or the reason for an assumption.
     pub text: String,
 }
 
-/// Where a cost is from.
+/// Origin of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It stands somewhere, or was measured.
+    /// A publication or a measurement.
     Source,
-    /// It was chosen so that a figure comes out.
+    /// A choice that makes a figure come out.
     Fitted,
-    /// Neither.
+    /// An assumption.
     Assumed,
 }
 
 impl Origin {
-    /// The key in a profile.
+    /// Returns the key in a profile.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -77,7 +77,8 @@ impl Origin {
 /// Reads a number with its unit.
 pub type Read = fn(&str) -> Result<u64, String>;
 
-/// The key of a field of [`Profile::fields`], which has its unit at the end, and how its number is read.
+/// Returns the key of a field of [`Profile::fields`], whose name ends with the unit, and the reader
+/// of its number.
 pub fn key(field: &'static str) -> (&'static str, Read) {
     fn read<T: FromStr<Err: ToString>>(text: &str, value: fn(T) -> u64) -> Result<u64, String> {
         text.parse().map(value).map_err(|error: T::Err| error.to_string())
@@ -93,7 +94,7 @@ pub fn key(field: &'static str) -> (&'static str, Read) {
     }
 }
 
-/// A number of a field of [`Profile::fields`] with its unit, as [`key`] reads it.
+/// Writes a field's number with its unit, for [`key`]'s reader.
 pub fn written(field: &str, value: u64) -> String {
     let unit = match field {
         _ if field.ends_with("_ps_per_byte") => "ps/B",
@@ -150,7 +151,7 @@ impl Machine {
         Ok(Self { title: file.title, profile, costs: stated })
     }
 
-    /// The costs that were fitted.
+    /// Iterates over the fitted costs.
     pub fn fitted(&self) -> impl Iterator<Item = &StatedCost> {
         self.costs.iter().filter(|cost| cost.origin == Origin::Fitted)
     }

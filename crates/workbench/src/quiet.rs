@@ -1,8 +1,8 @@
 //! Keeps idle states and other threads away from a measurement, as `cyclictest` does.
 //!
-//! The wake-up cost of a CPU depends on how long it was idle, and in a virtual machine on its host: the same sleep
-//! may cost five times as much a second later. Other threads take a CPU for milliseconds, which delays about one
-//! packet in a hundred.
+//! The wake-up cost of a CPU depends on its idle time, and in a virtual machine on the host: the
+//! same sleep may cost five times as much a second later. Other threads take a CPU for
+//! milliseconds, which delays about one packet in a hundred.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -12,30 +12,31 @@ use weir_engine::Priority;
 
 use crate::args::QuietArgs;
 
-/// Who holds it open says how late a CPU may be back from an idle state (`Documentation/power/pm_qos_interface.rst`).
+/// A process that holds this file open sets the largest latency of CPUs' idle states
+/// (`Documentation/power/pm_qos_interface.rst`).
 const LATENCY: &str = "/dev/cpu_dma_latency";
-/// In microseconds: none.
+/// Latency zero (us).
 const AT_ONCE: i32 = 0;
 
-/// While this lives, CPUs never idle, and this thread and its children run before all without real-time priority;
-/// if wanted, and as far as the system allows.
+/// While this lives, CPUs never idle, and this thread and its children precede all threads without
+/// real-time priority. Both apply as far as wanted and allowed by the system.
 #[derive(Debug)]
 pub(super) struct Quiet {
     awake: Option<io::Result<File>>,
     first: Option<io::Result<()>>,
 }
 
-/// How something was measured.
+/// Conditions of a measurement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct How {
-    /// For a reader.
+    /// Description for a reader.
     pub(super) said: String,
-    /// Its threads came before all others.
+    /// Its threads preceded all others.
     pub(super) is_first: bool,
 }
 
 impl Quiet {
-    /// From now on, unless `args` want less.
+    /// Applies both from now on, unless `args` want less.
     pub(super) fn unless(args: &QuietArgs) -> Self {
         let hold = || {
             let mut file = OpenOptions::new().write(true).open(LATENCY)?;
@@ -62,13 +63,13 @@ impl Quiet {
 impl Drop for Quiet {
     fn drop(&mut self) {
         if self.is_first() {
-            // It may always be had: whoever has a real-time priority may leave it.
+            // This always succeeds: a thread with a real-time priority may give it up.
             let _ = weir_engine::set_priority(Priority::Usual);
         }
     }
 }
 
-/// What a reader of the numbers has to know.
+/// Writes the conditions, for a reader of the numbers.
 impl fmt::Display for Quiet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.awake {
@@ -93,7 +94,7 @@ mod tests {
         let none = Quiet::unless(&QuietArgs { idle_states: true, fair: true });
         let said = none.to_string();
         assert_eq!(said, "CPUs in idle states as they like, threads among all others");
-        // On a thread of its own, which other tests do not wait for.
+        // On a separate thread, so that other tests need not wait for it.
         let tried = std::thread::spawn(|| {
             let quiet = Quiet::unless(&QuietArgs::default());
             (

@@ -1,4 +1,4 @@
-//! How weir is realized, as an experiment says it, and the second host that it may speak of.
+//! Variants of weir in an experiment, and its optional second host.
 
 use weir_lab::realization::{Identifiers, Placement, Realization};
 use weir_lab::scenario::{Guest, Scenario, Thread};
@@ -8,7 +8,7 @@ use weir_policy::placement::Policy;
 use super::error::Problem;
 use super::file::{PlacementFile, PlacementPolicy, RealizationFile, Workers};
 
-/// What `[realization]` says.
+/// Reads `[realization]`.
 pub fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
     let hosts = file.hosts.unwrap_or(1);
     if !(1..=2).contains(&hosts) {
@@ -41,7 +41,7 @@ pub fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
     })
 }
 
-/// A second host like the first, at the other end of the uplink's wire.
+/// Adds an equal second host at the other end of the uplink's wire.
 pub fn doubled(one: Scenario) -> Scenario {
     let each = one.topology.cpus().unwrap_or(0);
     let on = |cpus: &[usize], host: usize| match cpus.is_empty() {

@@ -1,4 +1,4 @@
-//! What hangs on the numbers that were fitted: each is varied alone, and the claims are judged again.
+//! Effects of the fitted numbers: each is varied alone, and the claims are judged again.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,7 +20,7 @@ use super::profile::{Machine, StatedCost};
 use super::verdict::{Judged, Verdict, judge};
 use super::{parallel, run_point};
 
-/// By how much a number is varied (percent), and how that is written.
+/// Variations (percent), and how they are written.
 pub const PERCENTS: [(i64, &str); 7] = [
     (-50, "-50 %"),
     (-25, "-25 %"),
@@ -31,7 +31,7 @@ pub const PERCENTS: [(i64, &str); 7] = [
     (50, "+50 %"),
 ];
 
-/// A fitted number of a machine, and what its experiments' claims come to when it is another.
+/// A fitted number of a machine, and the verdicts of its experiments' claims under other values.
 #[derive(Debug, Serialize)]
 pub struct Sensitivity {
     /// The machine.
@@ -40,43 +40,43 @@ pub struct Sensitivity {
     pub cost: String,
     /// The number, with its unit.
     pub value: String,
-    /// What it was fitted to.
+    /// The claim it was fitted to.
     pub fitted: String,
-    /// One for each claim of the experiments on that machine.
+    /// The claims of the experiments on that machine.
     pub claims: Vec<Varied>,
 }
 
 /// A claim under each of [`PERCENTS`].
 #[derive(Debug, Serialize)]
 pub struct Varied {
-    /// Its experiment.
+    /// Name of its experiment.
     pub experiment: String,
-    /// Which figure or table.
+    /// Name of the figure or table.
     pub figure: String,
-    /// What it says.
+    /// Text of the claim.
     pub says: String,
     /// Whether a number was fitted to it.
     pub used: Use,
     /// The paper's number or order.
     pub paper: String,
-    /// What came out.
+    /// Results by variation.
     pub at: Vec<AtPercent>,
 }
 
-/// What a claim comes to at one of [`PERCENTS`].
+/// A claim's result at one of [`PERCENTS`].
 #[derive(Debug, Serialize)]
 pub struct AtPercent {
-    /// By how much the number was varied.
+    /// Variation of the number.
     pub percent: i64,
-    /// Ours.
+    /// Our result.
     pub ours: String,
-    /// Ours over the paper's, where it gives a number.
+    /// Our result over the paper's, if the paper gives a number.
     pub ratio: Option<f64>,
-    /// Which of them agree.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// The points that an experiment's claims speak of.
+/// Returns the points of an experiment's claims.
 fn needed(experiment: &Experiment) -> Vec<&(At, Scenario)> {
     let asked = RefCell::new(Vec::new());
     judged(experiment, |_, at| {
@@ -93,10 +93,10 @@ fn judged(experiment: &Experiment, y: impl Fn(Figure, &At) -> f64) -> Vec<Judged
     file.claims.iter().map(|claim| judge(claim, x, &y)).collect()
 }
 
-/// How many runs [`of`] makes.
+/// Returns the number of runs of [`of`].
 ///
 /// # Errors
-/// That they would not end within bounds.
+/// The runs exceed the bounds.
 pub fn runs(experiments: &[Experiment]) -> Result<usize, LabError> {
     let mut runs = 0;
     for experiment in experiments {
@@ -124,8 +124,8 @@ fn variations(experiment: &Experiment) -> impl Iterator<Item = (&Machine, &State
     })
 }
 
-/// Varies each fitted number of the experiments' machines, with the first seed: a relevant number moves more than a
-/// seed does.
+/// Varies each fitted number of the experiments' machines, with the first seed. A relevant number
+/// matters more than the seed.
 pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivity>, LabError> {
     let mut all: Vec<Sensitivity> = Vec::new();
     for experiment in experiments {

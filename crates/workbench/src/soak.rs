@@ -1,4 +1,4 @@
-//! `weir lab soak`: seed after seed, until one breaks an invariant or it is enough.
+//! `weir lab soak`: plays seeds until one breaks an invariant or the time is over.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +12,13 @@ use weir_text::count;
 use super::LabError;
 use crate::args::LabSoakArgs;
 
-/// A first seed by the clock lies below this: it is typed more easily.
+/// Upper bound of a first seed from the clock, which is easy to type.
 const SEEDS: u64 = 1_000_000_000;
 
+/// Runs `weir lab soak`.
+///
 /// # Errors
-/// [`LabError::Broken`], once what is known of the seed has been printed.
+/// [`LabError::Broken`], after the details of the seed have been printed.
 pub fn run(args: &LabSoakArgs, out: &mut dyn Write) -> Result<(), LabError> {
     if let Some(seed) = args.seed {
         let Played { events, steps } = play(seed).or_else(|failure| broken(&failure, out))?;
@@ -36,7 +38,7 @@ fn soak(
     out: &mut dyn Write,
 ) -> Result<(), LabError> {
     let start = Instant::now();
-    // On standard error, and only where that is a terminal.
+    // On standard error, and only on a terminal.
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("{spinner} {elapsed} {pos} have held, now seed {msg}");
     bar.set_style(style.expect("a constant template that is valid"));

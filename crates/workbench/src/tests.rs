@@ -58,7 +58,7 @@ fn shown(error: LabError) -> String {
     text
 }
 
-/// What is said of [`SMALL`] with `from` replaced.
+/// Returns the error for [`SMALL`] with `from` replaced.
 fn problem(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
     shown(experiment(&SMALL.replace(from, to)).unwrap_err())
@@ -163,7 +163,7 @@ fn problems_show_the_line_and_what_was_expected() {
     insta::assert_snapshot!(problems.join("\n"));
 }
 
-/// What is written and does nothing anywhere is a mistake; where one point of a sweep needs it, it may be there.
+/// A setting without any effect is a mistake. A setting that one point of a sweep needs is allowed.
 #[test]
 fn what_would_come_to_nothing_is_refused() {
     let twins = |keys: &str, realization: &str| {
@@ -319,11 +319,11 @@ fn a_claim_that_hangs_on_the_seed_says_so() {
         run_one(&experiment, &ProgressBar::hidden()).unwrap().claims[0].words()
     };
     assert_eq!(words("1", 2.0), "direction only");
-    // 100 arrivals, give or take 10: some seeds lie within 15 %, some do not.
+    // 100 arrivals, plus or minus 10: some seeds lie within 15 %, some do not.
     assert!(words("1", 23_000.0).ends_with(", within the seeds' spread"));
 }
 
-/// What `nested` claims of three layers is what the formula says of the costs that it is run with.
+/// The claims of `nested` about three layers agree with the formula for its costs.
 #[test]
 fn the_claims_of_nested_are_the_splits_of_least_cost_by_the_formula() {
     let (name, text) = *EXPERIMENTS.iter().find(|it| it.0 == "nested").unwrap();

@@ -1,11 +1,11 @@
-//! Quantities with units, as scenarios and profiles write them.
+//! Quantities with units, in scenarios and profiles.
 
 use std::str::FromStr;
 
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Text that is no quantity of the kind that is meant.
+/// Error: the text is not a quantity of this kind.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{text}` is not {expected}")]
 pub struct NotAQuantity {
@@ -13,7 +13,7 @@ pub struct NotAQuantity {
     expected: &'static str,
 }
 
-/// A whole number before one of the units, in the smallest of them.
+/// Parses a whole number before one of the units. Returns it in the smallest unit.
 fn quantity(
     text: &str,
     units: &[(&str, u64)],
@@ -62,11 +62,11 @@ quantities! {
         &[("pps", 1), ("kpps", 1_000), ("Mpps", 1_000_000)];
     /// A cost of bytes (ps a byte).
     ByteCost, "a cost such as \"50ps/B\" (ps/B, ns/B)", &[("ps/B", 1), ("ns/B", 1_000)];
-    /// A share, of 1000.
+    /// A share (per mille).
     Permille, "a share such as \"600permille\"", &[("permille", 1)];
 }
 
-/// How much comes: by packets, or by bits, of which a packet has as many as its frame.
+/// A rate by packets, or by bits of their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Rate {
@@ -77,7 +77,7 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// Packets a second, of frames of so many bytes.
+    /// Returns the packets a second, for frames of `bytes`.
     pub fn packets_per_s(self, bytes: u32) -> f64 {
         match self {
             Self::Packets(packets) => packets as f64,
@@ -85,7 +85,7 @@ impl Rate {
         }
     }
 
-    /// Between two of these frames (ns). `None`: there are none, or they come closer.
+    /// Returns the gap of such frames (ns). `None`: there are none, or they come closer.
     pub fn gap_ns(self, bytes: u32) -> Option<u64> {
         // `as` saturates.
         let gap_ns = (1e9 / self.packets_per_s(bytes)) as u64;

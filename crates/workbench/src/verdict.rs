@@ -1,32 +1,32 @@
-//! Whether what came out is what a paper says.
+//! Compares results with a paper's statements.
 
 use serde::Serialize;
 
 use super::file::{At, ClaimFile, Figure, Sign, Statement, Use};
 
-/// A size is reproduced within this share of the paper's.
+/// Largest relative difference from the paper's number at which a size is reproduced.
 pub const TOLERANCE: f64 = 0.15;
-/// A point with a smaller share of the most packets a second is not the best of a `within`, as in `weir bench
+/// Least share of the most packets a second for the best of a `within`, as in `weir bench
 /// --policies`.
 const PACKETS_SHARE_MIN: f64 = 0.98;
-/// A smaller change (percent) has no direction, being noise on a real host; [`Judged::within_spread`] finds larger
-/// ones that come and go with the seed.
+/// Smallest change with a direction (percent). Smaller ones are noise on a real host;
+/// [`Judged::within_spread`] finds larger ones that depend on the seed.
 const NO_CHANGE_PERCENT: f64 = 1.0;
 
-/// What came of a claim, the best first.
+/// Verdict on a claim, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Direction, order of the alternatives, and size within 15 %, as far as the paper gives them.
     Reproduced,
-    /// The direction, or the best alternative, and no more.
+    /// Only the direction, or the best alternative.
     DirectionOnly,
     /// Neither.
     Not,
 }
 
 impl Verdict {
-    /// In words.
+    /// Returns the verdict in words.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
@@ -35,7 +35,7 @@ impl Verdict {
         }
     }
 
-    /// In a letter.
+    /// Returns the verdict as a letter.
     pub const fn sign(self) -> &'static str {
         match self {
             Self::Reproduced => "✓",
@@ -45,45 +45,46 @@ impl Verdict {
     }
 }
 
-/// A claim with what came out.
+/// A claim with its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
-    /// Which figure or table.
+    /// Name of the figure or table.
     pub figure: String,
-    /// Where in the paper.
+    /// Place in the paper.
     pub source: String,
-    /// What it says.
+    /// Text of the claim.
     pub says: String,
     /// Whether the profile was fitted to it.
     pub used: Use,
     /// The paper's number or order.
     pub paper: String,
-    /// Ours.
+    /// Our result.
     pub ours: String,
-    /// Ours over the paper's, where it gives a number.
+    /// Our result over the paper's, if the paper gives a number.
     pub ratio: Option<f64>,
-    /// Which of them agree, by the means of the seeds.
+    /// Verdict by the means over the seeds.
     pub verdict: Verdict,
-    /// At least one of the seeds alone has another verdict.
+    /// At least one seed alone has another verdict.
     pub within_spread: bool,
-    /// Why it is not reproduced, if it is not.
+    /// Reason for a failure.
     pub reason: Option<String>,
 }
 
 impl Judged {
-    /// The verdict in words, and whether it hangs on the seed.
+    /// Returns the verdict in words, with a note if it depends on the seed.
     pub fn words(&self) -> String {
         words(self.verdict, self.within_spread)
     }
 }
 
-/// A verdict in words, and whether it hangs on the seed.
+/// Describes a verdict in words, with a note if it depends on the seed.
 pub fn words(verdict: Verdict, within_spread: bool) -> String {
     let spread = if within_spread { ", within the seeds' spread" } else { "" };
     format!("{}{spread}", verdict.as_str())
 }
 
-/// Judges a claim. `value` gives a figure at a point, and `x` is the name and points of the plot's x.
+/// Judges a claim. `value` returns a figure at a point, and `x` is the name and points of the
+/// plot's x.
 pub fn judge(
     claim: &ClaimFile,
     x: (&str, &[String]),
@@ -106,7 +107,7 @@ pub fn judge(
         Statement::Change { from, to, by, percent, sign, percent_max } => {
             let (from, to) = (y(from), y(to));
             let change = to - from;
-            // Of nothing, no change is no change, and any other is beyond all percentages.
+            // Relative to zero, no change is zero, and any other change is infinite.
             let relative = if change == 0.0 { 0.0 } else { 100.0 * change / from };
             let words = match relative.is_finite() {
                 true => format!("{relative:+.1} %"),
@@ -172,16 +173,16 @@ pub fn judge(
     }
 }
 
-/// A point of x, with what a `within` compares.
+/// A point of x, with the values for a `within`.
 pub struct Setting<'t> {
     name: &'t str,
-    /// A second.
+    /// Packets a second.
     packets: f64,
-    /// What the claim is about.
+    /// Value of the claim's figure.
     pub y: f64,
 }
 
-/// All points of x, elsewhere `at`.
+/// Returns the settings at all points of x, elsewhere `at`.
 pub fn settings<'t>(
     figure: Figure,
     at: &At,
@@ -196,7 +197,7 @@ pub fn settings<'t>(
     x.1.iter().map(setting).collect()
 }
 
-/// The best of all settings but the one called `name`.
+/// Returns the best setting except `name`.
 pub fn best_but<'s, 't>(name: &str, all: &'s [Setting<'t>]) -> Option<&'s Setting<'t>> {
     let others = all.iter().filter(|it| it.name != name);
     let most = others.clone().map(|it| it.packets).fold(0.0, f64::max);
@@ -204,13 +205,13 @@ pub fn best_but<'s, 't>(name: &str, all: &'s [Setting<'t>]) -> Option<&'s Settin
     enough.min_by(|a, b| a.y.total_cmp(&b.y))
 }
 
-/// The least share of the best's packets that still counts as within `percent`; y may exceed the best's by the same
-/// share.
+/// Returns the least share of the best's packets that still counts as within `percent`; y may
+/// exceed the best's by the same share.
 pub fn share_within(percent: f64) -> f64 {
     1.0 - percent / 100.0
 }
 
-/// What the setting called `name` loses to the best of the others, in packets and in y.
+/// Compares the setting `name` with the best of the others, in packets and in y.
 fn within(name: &str, percent: f64, all: &[Setting<'_>]) -> (String, String, Verdict) {
     let ours = all.iter().find(|it| it.name == name);
     let (Some(ours), Some(best)) = (ours, best_but(name, all)) else {
@@ -226,7 +227,7 @@ fn within(name: &str, percent: f64, all: &[Setting<'_>]) -> (String, String, Ver
     (format!("{} within {percent} %", best.name), ours, verdict)
 }
 
-/// Of a change of which the paper gives no number, though it may say that it is small.
+/// Judges a change without a number in the paper, though the paper may call it small.
 fn direction(up: bool, percent: f64, percent_max: Option<f64>) -> Verdict {
     if percent.is_nan() || percent.abs() < NO_CHANGE_PERCENT || (percent > 0.0) != up {
         Verdict::Not
@@ -237,7 +238,7 @@ fn direction(up: bool, percent: f64, percent_max: Option<f64>) -> Verdict {
     }
 }
 
-/// A verdict on a change, of which one of hardly a percent has not even the direction.
+/// Returns a verdict on a change; a change of hardly a percent has no direction.
 fn moved(percent: f64, verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::DirectionOnly if percent.abs() < NO_CHANGE_PERCENT => Verdict::Not,
@@ -245,7 +246,7 @@ fn moved(percent: f64, verdict: Verdict) -> Verdict {
     }
 }
 
-/// Of numbers that the paper gives.
+/// Judges numbers that the paper gives.
 fn size(paper: f64, ours: f64) -> Verdict {
     if (ours - paper).abs() <= TOLERANCE * paper.abs() {
         Verdict::Reproduced

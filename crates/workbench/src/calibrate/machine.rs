@@ -17,51 +17,53 @@ use super::super::measure::{pin, usable_cpus};
 use super::{Cost, exact_timers, in_rounds, paired};
 
 const WAKE_UPS: u64 = 200;
-/// How long a sleeper is given to fall asleep.
+/// Time for a sleeper to fall asleep.
 const TO_SLEEP: Duration = Duration::from_micros(100);
-/// How long one sleeps that does so for a short time.
+/// Duration of a short sleep.
 const SHORT_SLEEP: Duration = Duration::from_micros(10);
-/// Longest time that it sleeps (s): the one that was to wake it has failed.
+/// Longest sleep (s). It ends only if the waking thread has failed.
 const SLEEP_S_MAX: i64 = 5;
-/// How long interruptions are looked for on each CPU in one round, and how long those take that count.
+/// Time spent on finding interruptions on each CPU in one round, and the shortest and longest
+/// interruptions that count.
 const TICKS_TIME: Duration = Duration::from_millis(50);
 const TICK_MIN: Duration = Duration::from_micros(5);
 const TICK_MAX: Duration = Duration::from_millis(1);
-/// Looks at an epoll set in one round.
+/// Looks at an epoll set per round.
 const LOOKS: u32 = 5_000;
-/// Timers of one round, and how long each is set for.
+/// Timers per round, and the time of each.
 const TIMERS: u64 = 100;
 const TIMER_NS: u32 = 100_000;
-/// A time that is over before anybody sleeps (ns).
+/// A time that is over before the thread sleeps (ns).
 const MISSED_NS: u32 = 2_000;
-/// A timer that is set does not fire meanwhile (s).
+/// A time after which a timer does not fire during the measurement (s).
 const FAR_S: i64 = 100;
-/// Sizes that are copied, from a small frame to a large segment (bytes).
+/// Sizes of copies, from a small frame to a large segment (bytes).
 const COPIED: [usize; 4] = [64, 1_514, 16 << 10, 64 << 10];
-/// What source and target each go round in: a ring's buffers (bytes).
+/// Size of the source and target areas, which copies go through in a circle like a ring's buffers
+/// (bytes).
 const AREA_BYTES: usize = 2 << 20;
-/// Bytes copied of each size in one round.
+/// Total of the copies of each size in one round (bytes).
 const ROUND_BYTES: usize = 16 << 20;
-/// Rows of pings in one round, and times that a line of cache goes there and back in one.
+/// Rows of pings per round, and round trips of a cache line per row.
 const ROWS: u64 = 50;
 const PINGS: u64 = 100;
-/// Looks before a thread lets others run, in case there is but one CPU.
+/// Looks before a thread yields, in case there is only one CPU.
 const SPINS: u32 = 2_000;
 
-/// What sleeps cost and how long it takes to come back from them, one of each round (ns).
+/// Costs of sleeps and delays of their ends, one value per round (ns).
 pub(super) struct Sleeps {
     pub(super) worker: WakeUps,
-    /// What it costs more to fall asleep by a timer.
+    /// Additional cost of falling asleep by a timer.
     pub(super) timer_set: Vec<f64>,
     pub(super) guest: WakeUps,
     pub(super) timer: Timers,
-    /// CPU time of a guest's sleep while another has the CPU.
+    /// CPU time of a guest's sleep while another thread has the CPU.
     pub(super) busy: Vec<f64>,
-    /// CPU time of the write that ends it.
+    /// CPU time of the write that ends this sleep.
     pub(super) busy_write: Vec<f64>,
 }
 
-/// All of them.
+/// Measures all costs of this file.
 pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
     let cpus = Cpus::new();
     let [worker, guest, short] = wake_ups(&cpus, rounds)?;
@@ -78,7 +80,7 @@ pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
         Ok(nanos(start.elapsed()) / f64::from(LOOKS))
     })?;
     costs.push(Cost::new("poll_ns", "epoll_wait of an empty set, without waiting", looks));
-    // On a thread of its own, whose timers may be as exact as a worker's.
+    // On a separate thread, whose timers may be as exact as a worker's.
     let timers = thread::scope(|scope| scope.spawn(|| timers(&cpus, &set, rounds)).join());
     let timer = timers.map_err(|_| panicked())??;
     costs.push(Cost::new("deadline_ns", "setting a timerfd", in_rounds(rounds, timer_set)?));
@@ -103,15 +105,16 @@ pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
     Ok((costs, Sleeps { worker, timer_set, guest, timer, busy, busy_write }))
 }
 
-/// How a thread waits for its eventfd.
+/// The way a thread waits for its eventfd.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleep {
     Untimed,
-    /// By a timer that fires later, for which nobody waits.
+    /// By a timer that fires later and does not matter.
     Timed,
 }
 
-/// From when a thread falls asleep until another one of its CPU runs, which has waited for that (ns): the median.
+/// Returns the time from a thread's falling asleep to the run of another thread that waited for its
+/// CPU (ns): the median.
 fn until_another_runs(cpus: &Cpus, sleep: Sleep) -> io::Result<f64> {
     let (sleeper, other) = (Set::new()?, Set::new()?);
     let (base, began, ended) = (Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
@@ -153,8 +156,8 @@ fn until_another_runs(cpus: &Cpus, sleep: Sleep) -> io::Result<f64> {
     })
 }
 
-/// The mean length and interval of interruptions of a running thread, on both CPUs (ns), if any. Longer ones than
-/// the kernel's are preemptions.
+/// Returns the mean length and interval of interruptions of a running thread, on both CPUs (ns), if
+/// there are any. Interruptions longer than the kernel's are preemptions.
 fn interruptions(cpus: &Cpus) -> Option<(f64, f64)> {
     let look = |which| {
         cpus.pin(which);
@@ -179,7 +182,8 @@ fn interruptions(cpus: &Cpus) -> Option<(f64, f64)> {
     (count > 0).then(|| (lost / f64::from(count), time / f64::from(count)))
 }
 
-/// CPU time of a sleep that a thread on the same, never idle CPU ends, and of the write that ends it (ns).
+/// Returns the CPU time of a sleep that a thread on the same, never idle CPU ends, and of the write
+/// that ends it (ns).
 fn taking_turns(cpus: &Cpus) -> io::Result<(f64, f64)> {
     let sets = [Set::new()?, Set::new()?];
     let play = |own: &Set, other: &Set, begins: bool| {
@@ -214,12 +218,12 @@ fn taking_turns(cpus: &Cpus) -> io::Result<(f64, f64)> {
 /// Sleeps that a timer ends (ns).
 #[derive(Default)]
 pub(super) struct Timers {
-    /// How late the sleeper is back: the median, one in ten, and one in a hundred.
+    /// Lateness of the sleeper: the median, one in ten, and one in a hundred.
     pub(super) late: Vec<f64>,
     pub(super) late_p90: Vec<f64>,
     /// CPU time of a sleep.
     pub(super) sleep: Vec<f64>,
-    /// The same of one whose time is over before it has begun.
+    /// CPU time of a sleep whose time is over before it has begun.
     pub(super) missed: Vec<f64>,
 }
 
@@ -247,7 +251,7 @@ fn timers(cpus: &Cpus, set: &Set, rounds: usize) -> io::Result<Timers> {
     Ok(timers)
 }
 
-/// What setting a timer takes (ns).
+/// Returns the cost of setting a timer (ns).
 fn timer_set() -> io::Result<f64> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
     let start = Instant::now();
@@ -264,7 +268,7 @@ fn panicked() -> io::Error {
     io::Error::other("a thread that measures has panicked")
 }
 
-/// The first and the last CPU of this process; the latter only if it is another one.
+/// The first and the last CPU of this process; the last one only if it differs.
 struct Cpus([Option<usize>; 2]);
 
 impl Cpus {
@@ -274,7 +278,7 @@ impl Cpus {
         Self([cpus.next(), cpus.next_back()])
     }
 
-    /// Keeps the calling thread on one of them, if it is there.
+    /// Pins the calling thread to one of them, if there is one.
     fn pin(&self, which: usize) {
         if let Some(cpu) = self.0.get(which).copied().flatten() {
             pin(None, cpu);
@@ -282,7 +286,7 @@ impl Cpus {
     }
 }
 
-/// An epoll set with an eventfd, as a worker has one.
+/// An epoll set with an eventfd, like a worker's.
 struct Set {
     epoll: OwnedFd,
     event: OwnedFd,
@@ -298,7 +302,7 @@ impl Set {
         Ok(Self { epoll, event })
     }
 
-    /// Whether the eventfd is written to within so many seconds.
+    /// Waits up to `seconds` for a write to the eventfd. Returns whether there was one.
     fn wait(&self, seconds: i64) -> io::Result<bool> {
         let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
         let mut events = Vec::with_capacity(1);
@@ -306,14 +310,14 @@ impl Set {
         Ok(epoll::wait(&self.epoll, space, Some(&timeout))? > 0)
     }
 
-    /// Waits for so long (ns), in `ppoll` as a worker with a deadline does.
+    /// Waits for `ns`, in `ppoll` like a worker with a deadline.
     fn wait_for(&self, ns: u32) -> io::Result<()> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: ns.into() };
         poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout))?;
         Ok(())
     }
 
-    /// As [`wait`](Self::wait), by `poll`, and reads the eventfd then.
+    /// Waits like [`wait`](Self::wait), but by `poll`, and then reads the eventfd.
     fn poll(&self, seconds: i64) -> io::Result<bool> {
         let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
         let woken = poll(&mut [PollFd::new(&self.event, PollFlags::IN)], Some(&timeout))? > 0;
@@ -329,14 +333,14 @@ impl Set {
     }
 }
 
-/// Who sleeps, and is woken.
+/// Kind of sleeper.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleeper {
-    /// A worker in `epoll_wait`, which leaves the eventfd alone, on the last CPU.
+    /// A worker in `epoll_wait` on the last CPU, which does not read the eventfd.
     Worker,
-    /// A guest's thread in `poll`, which reads it then, on the first.
+    /// A guest's thread in `poll` on the first CPU, which reads the eventfd.
     Guest,
-    /// The same, for as short a time as somebody needs who answers at once.
+    /// A guest's thread, for as short a sleep as a sender's whose answer comes at once.
     ShortGuest,
 }
 
@@ -344,14 +348,15 @@ enum Sleeper {
 #[derive(Default)]
 pub(super) struct WakeUps {
     pub(super) write: Vec<f64>,
-    /// From its begin to the sleeper: the median, one in ten, and one in a hundred.
+    /// Latency from the write's beginning to the sleeper: the median, one in ten, and one in a
+    /// hundred.
     pub(super) latency: Vec<f64>,
     pub(super) latency_p90: Vec<f64>,
     /// CPU time of the sleeper.
     pub(super) sleep: Vec<f64>,
 }
 
-/// Those of each kind of sleeper.
+/// Measures each kind of sleeper.
 fn wake_ups(cpus: &Cpus, rounds: usize) -> io::Result<[WakeUps; 3]> {
     let mut all = [(); 3].map(|()| WakeUps::default());
     for _ in 0..rounds {
@@ -397,19 +402,19 @@ impl WakeUps {
     }
 }
 
-/// What a sleeper and the one that wakes it share.
+/// State shared by a sleeper and its waker.
 struct Shared {
     who: Sleeper,
     set: Set,
     base: Instant,
-    /// When the sleeper woke up last (ns since `base`), 0 before it does.
+    /// Time of the sleeper's last wake-up (ns since `base`), 0 before the first.
     awake: AtomicU64,
     /// The sleeper will not wake up again.
     ended: AtomicBool,
 }
 
 impl Shared {
-    /// CPU time of falling asleep and waking up (ns).
+    /// Returns the CPU time of falling asleep and waking up (ns).
     fn sleep(&self) -> io::Result<f64> {
         let start = cpu_time();
         for _ in 0..WAKE_UPS {
@@ -425,7 +430,7 @@ impl Shared {
         Ok(nanos(cpu_time().saturating_sub(start)) / WAKE_UPS as f64)
     }
 
-    /// Times of writes, and from their begins to the sleeper (ns).
+    /// Returns the durations of writes, and the times from their beginnings to the sleeper (ns).
     fn wake(&self) -> io::Result<(Vec<f64>, Vec<f64>)> {
         let (mut writes, mut latencies) = (Vec::new(), Vec::new());
         for _ in 0..WAKE_UPS {
@@ -451,7 +456,7 @@ impl Shared {
     }
 }
 
-/// A copy by size; the cost of a byte is that of the largest over that of the smallest.
+/// Measures copies by size. The cost of a byte is the slope between the smallest and the largest.
 fn copies(rounds: usize) -> io::Result<Cost> {
     let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
     let mut each = COPIED.map(|_| Vec::new());
@@ -479,7 +484,8 @@ fn copies(rounds: usize) -> io::Result<Cost> {
     Ok(Cost::new("copy_ps_per_byte", format!("copies within 2 MiB: {}", sizes.join(", ")), rounds))
 }
 
-/// A cache line's way between threads (ns): the fastest of many short rows of pings, with both CPUs undisturbed.
+/// Returns the time of a cache line's way between threads (ns): the fastest of many short rows of
+/// pings, when both CPUs are undisturbed.
 fn ping_pong(cpus: &Cpus) -> f64 {
     let turn = AtomicU64::new(0);
     let play = |first: u64| {
@@ -498,13 +504,13 @@ fn ping_pong(cpus: &Cpus) -> f64 {
     };
     thread::scope(|scope| {
         scope.spawn(|| play(1));
-        // A thread of its own, since it stays on its CPU.
+        // A separate thread, since it stays pinned.
         let first = scope.spawn(|| play(0)).join();
         first.unwrap_or(f64::INFINITY)
     })
 }
 
-/// Looks until there is something.
+/// Looks until there is a value.
 fn spin<T>(look: impl Fn() -> Option<T>) -> T {
     loop {
         for _ in 0..SPINS {
@@ -528,7 +534,7 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     values.get(at).or(values.last()).copied().unwrap_or(0.0)
 }
 
-/// This thread's.
+/// Returns this thread's CPU time.
 fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -1,13 +1,13 @@
 //! `weir lab calibrate`: measures the costs of this machine and writes a profile.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `machine.rs` | costs without a switch: calls, wake-ups, timers, copies, caches |
 //! | `stages.rs` | datapath stages, by the marks of `weir_engine::stages`, and the guests' costs |
 //! | `played.rs` | costs that cannot be measured alone, fitted so that simulation meets measurement |
 //!
-//! Each cost is the median of several rounds and stands beside their spread. A cost that takes a real guest to
-//! measure stays as in [`Profile::example`], and says so.
+//! Each cost is the median of several rounds and is printed with their spread. A cost whose
+//! measurement needs a real guest stays as in [`Profile::example`], and says so.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -32,13 +32,14 @@ use played::Packet;
 
 const ROUNDS: usize = 9;
 
-/// What is measured one after another: costs without a switch, and three kinds of packets.
+/// Number of successive measurements: costs without a switch, and three kinds of packets.
 const PARTS: u64 = 4;
 
-/// How late the kernel may make a timer on purpose (ns): as `weir_engine` asks of it for its workers.
+/// Timer slack for measurements (ns), the same that `weir_engine` sets for its workers.
 const TIMER_SLACK_NS: u64 = 1_000;
 
-/// Makes this thread's timers as exact as a worker's. If the kernel refuses, they are later, as the numbers show.
+/// Makes this thread's timers as exact as a worker's. If the kernel refuses, timers are later, and
+/// the results show it.
 pub(super) fn exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
 }
@@ -47,7 +48,7 @@ pub(super) fn exact_timers() {
 struct Cost {
     field: &'static str,
     how: String,
-    /// One for each round, in the field's unit; at least one.
+    /// Results of the rounds, in the field's unit; at least one.
     rounds: Vec<f64>,
 }
 
@@ -60,7 +61,7 @@ impl Cost {
 /// Measures, and prints the profile.
 ///
 /// # Errors
-/// A switch or a thread cannot be had; the output cannot be written.
+/// A switch or a thread is not available; the output cannot be written.
 pub(super) fn run(args: &QuietArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let quiet = Quiet::unless(args);
     let mut calibration = Calibration::default();
@@ -73,19 +74,19 @@ pub(super) fn run(args: &QuietArgs, out: &mut dyn Write) -> Result<(), LabError>
     Ok(())
 }
 
-/// What was measured of this machine so far.
+/// Measurements of this machine so far.
 #[derive(Debug, Default)]
 pub(super) struct Calibration {
     costs: Vec<Cost>,
-    /// What packets that come alone took, in each round.
+    /// Cost of isolated packets, in each round.
     alone: Vec<Packet>,
 }
 
 impl Calibration {
-    /// Measures everything `rounds` times more, on switches of its own, in [`PARTS`].
+    /// Adds `rounds` rounds of every measurement, on switches of its own, in [`PARTS`].
     ///
     /// # Errors
-    /// A switch or a thread cannot be had.
+    /// A switch or a thread is not available.
     pub(super) fn measure(&mut self, rounds: usize, bar: &ProgressBar) -> Result<(), LabError> {
         bar.set_message("calls, sleeps, timers, copies");
         let (mut costs, sleeps) = machine::measure(rounds).map_err(LabError::Calibrate)?;
@@ -102,14 +103,14 @@ impl Calibration {
         Ok(())
     }
 
-    /// The profile's TOML, of a machine that was measured like that.
+    /// Returns the profile's TOML. `how` describes the measurement.
     ///
     /// # Errors
-    /// What was measured cannot be played.
+    /// The measured run cannot be simulated.
     pub(super) fn profile(&self, how: &How) -> Result<String, LabError> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let build = if cfg!(debug_assertions) { ", by a debug build of weir" } else { "" };
-        // Where all share one CPU, who waits for whom is not what is played.
+        // Threads that share one CPU wait for each other in other ways than the simulation.
         let set = match usable_cpus().len() > 1 && !self.alone.is_empty() {
             true => Some(played::set(medians(&self.costs, how), Packet::middle(&self.alone))?),
             false => None,
@@ -119,7 +120,7 @@ impl Calibration {
     }
 }
 
-/// What is known of a cost without being measured (ns), and why.
+/// Returns the value of a cost that is known without a measurement (ns), and the reason.
 fn known(field: &str, how: &How) -> Option<(u64, &'static str)> {
     match field {
         "slice_ns" | "granularity_ns" if how.is_first => {
@@ -132,7 +133,7 @@ fn known(field: &str, how: &How) -> Option<(u64, &'static str)> {
     }
 }
 
-/// The median of each cost, what is known of it, and the example's where there is neither.
+/// Returns the median of each cost, else its known value, else the example's.
 fn medians(costs: &[Cost], how: &How) -> Profile {
     let example = Profile::example().fields();
     let value = |field| {
@@ -145,24 +146,24 @@ fn medians(costs: &[Cost], how: &How) -> Profile {
     profile
 }
 
-/// A cost in whole units: what takes less than one still takes time.
+/// Rounds a cost to whole units, at least one for a positive cost.
 fn whole(value: f64) -> u64 {
     (value.round() as u64).max(1)
 }
 
-/// What `f` makes of each round of two measurements.
+/// Combines each round of two measurements by `f`.
 fn paired(one: &[f64], other: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
     one.iter().zip(other).map(|(one, other)| f(*one, *other)).collect()
 }
 
-/// The one in the middle of some rounds; 0 where there is none.
+/// Returns the median of the rounds; 0 without rounds.
 fn median(rounds: &[f64]) -> f64 {
     let mut rounds = rounds.to_vec();
     rounds.sort_by(f64::total_cmp);
     rounds.get(rounds.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// A profile's TOML. Costs that were `set` afterwards say so.
+/// Returns a profile's TOML. Costs that were `set` afterwards are marked.
 fn profile(title: &str, costs: &[Cost], set: Option<&Profile>, how: &How) -> String {
     let mut text = format!("title = \"{title}\"\n\n[costs]\n");
     let set = set.map(Profile::fields).unwrap_or_default();
@@ -193,7 +194,7 @@ fn profile(title: &str, costs: &[Cost], set: Option<&Profile>, how: &How) -> Str
     text
 }
 
-/// `rounds` of a measurement.
+/// Measures `rounds` times.
 fn in_rounds(rounds: usize, mut measure: impl FnMut() -> io::Result<f64>) -> io::Result<Vec<f64>> {
     (0..rounds).map(|_| measure()).collect()
 }

@@ -1,8 +1,9 @@
-//! Costs that cannot be measured alone, fitted until isolated packets cost in virtual time what they cost here.
+//! Costs that cannot be measured alone, fitted until isolated packets cost in virtual time what
+//! they cost here.
 //!
-//! A loop measures what a sleep or a kick costs alone; among other threads the cost depends on who has the CPU. So
-//! the lab simulates the measured run and moves each cost by the difference. No run that `weir lab validate`
-//! predicts is used.
+//! A loop measures the cost of a sleep or a kick alone. Among other threads the cost depends on the
+//! CPU's present user. So the lab simulates the measured run and moves each cost by the difference.
+//! Runs that `weir lab validate` predicts are not used.
 
 use weir_lab::host;
 use weir_lab::profile::Profile;
@@ -17,10 +18,10 @@ use super::super::quiet::How;
 use super::stages::ALONE_PER_S;
 use super::{median, whole};
 
-/// How often the run is played.
+/// Number of simulations.
 const STEPS: usize = 16;
-/// The factor by which fitting may move a measured cost: fitting shares out the unknown, and does not overrule
-/// measurements.
+/// The factor by which fitting may change a measured cost. Fitting distributes the unknown rest,
+/// and does not overrule measurements.
 const APART_MAX: f64 = 2.0;
 
 pub(super) const SET: [&str; 7] = [
@@ -33,19 +34,19 @@ pub(super) const SET: [&str; 7] = [
     "kick_ns",
 ];
 
-/// What a packet that comes alone takes (ns).
+/// Cost of an isolated packet (ns).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Packet {
     /// CPU time of the worker.
     pub(super) worker_ns: f64,
-    /// Of who sends it.
+    /// CPU time of the sender.
     pub(super) sender_ns: f64,
-    /// Of who receives it.
+    /// CPU time of the receiver.
     pub(super) receiver_ns: f64,
 }
 
 impl Packet {
-    /// Between two moments; nothing where none came.
+    /// Returns the cost between two moments; nothing if no packet came.
     pub(super) fn measured(before: &Counts, after: &Counts) -> Option<Self> {
         let ([sent_before, got_before], [sent, got]) =
             (before.guests.as_slice(), after.guests.as_slice())
@@ -64,7 +65,8 @@ impl Packet {
         })
     }
 
-    /// How far one is from another: of each figure the logarithm of how often it is the other's.
+    /// Returns the distance from another: the sum over the figures of the absolute logarithm of
+    /// their ratio.
     fn apart(&self, other: &Self) -> f64 {
         let each = |it: &Self| [it.worker_ns, it.sender_ns, it.receiver_ns];
         let pairs = each(self).into_iter().zip(each(other));
@@ -81,10 +83,11 @@ impl Packet {
     }
 }
 
-/// `profile` with the costs of [`SET`] such that a packet takes what was `measured`, as nearly as that can be had.
+/// Returns `profile` with the costs of [`SET`] fitted so that a packet costs what was `measured`,
+/// as nearly as possible.
 ///
 /// # Errors
-/// The run cannot be played.
+/// The run cannot be simulated.
 pub(super) fn set(profile: Profile, measured: Packet) -> Result<Profile, LabError> {
     let mut scenario = scenario()?;
     scenario.profile = profile;
@@ -100,10 +103,12 @@ pub(super) fn set(profile: Profile, measured: Packet) -> Result<Profile, LabErro
     Ok(best)
 }
 
-/// `now` with each cost moved by half of what `played` and `measured` differ in, not too far from `first`.
+/// Returns `now` with each cost moved by half of the difference between `played` and `measured`,
+/// within bounds around `first`.
 fn next(first: &Profile, now: &Profile, played: &Packet, measured: &Packet) -> Profile {
     let mut profile = *now;
-    // A sleep is the worker's, a kick the sender's, an interrupt and what comes after it the receiver's.
+    // A sleep is the worker's, a kick the sender's, an interrupt and its consequences the
+    // receiver's.
     let more = |cost_ns: u64, measured_ns: f64, played_ns: f64| {
         (cost_ns as f64 + measured_ns - played_ns) / cost_ns.max(1) as f64
     };
@@ -126,7 +131,7 @@ fn next(first: &Profile, now: &Profile, played: &Packet, measured: &Packet) -> P
     profile
 }
 
-/// What a packet takes in virtual time.
+/// Returns the cost of a packet in virtual time.
 fn play(scenario: &Scenario) -> Result<Packet, LabError> {
     let report = host::run(scenario).map_err(|source| LabError::Run {
         experiment: NAME.to_owned(),
@@ -144,10 +149,10 @@ fn play(scenario: &Scenario) -> Result<Packet, LabError> {
     })
 }
 
-/// What errors call it.
+/// The run's name in errors.
 const NAME: &str = "packets that come alone";
 
-/// The run of `stages.rs` in which packets come alone.
+/// Returns the run of `stages.rs` with isolated packets.
 fn scenario() -> Result<Scenario, LabError> {
     let text = format!(
         r#"title = "{NAME}"

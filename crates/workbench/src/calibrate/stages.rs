@@ -1,7 +1,8 @@
 //! The cost of packets through a switch and two guests, first in batches, then one at a time.
 //!
-//! Packets in batches show the least cost of each. Single packets each need a sleep, a kick and a call; the
-//! difference is the cost of these. No rate and no kind of traffic here is one that `weir lab validate` predicts.
+//! Packets in batches show the least cost of each. Single packets each need a sleep, a kick and a
+//! call; the difference is the cost of these. `weir lab validate` predicts other rates and other
+//! kinds of traffic.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,19 +22,20 @@ use super::machine::Sleeps;
 use super::played::Packet;
 use super::{Cost, median, paired};
 
-/// Before the first round.
+/// Time before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);
 const ROUND: Duration = Duration::from_millis(200);
-/// Entries of a ring, and packets in flight: half of it.
+/// Entries of a ring; half as many packets are in flight.
 const RING: u16 = 1024;
 const WINDOW: u32 = 512;
-/// Bytes of a packet: all of a small one is in the part that weir reads anyway, so that no copy is counted.
+/// Length of a small packet (bytes). It lies in the part that weir reads anyway, so that no copy is
+/// counted.
 const SMALL_BYTES: usize = 64;
 const LARGE_BYTES: usize = 1514;
-/// Packets a second that come alone.
+/// Rate of isolated packets (per second).
 pub(super) const ALONE_PER_S: u64 = 7_000;
 
-/// The stages whose cost for a packet among many is one of a profile's.
+/// The stages whose cost per packet in a batch is a field of the profile.
 const FIELDS: [(Stage, &str); 4] = [
     (Stage::Take, "take_ns"),
     (Stage::Classify, "classify_ns"),
@@ -43,20 +45,20 @@ const FIELDS: [(Stage, &str); 4] = [
 
 const ALONE: &str = "what a packet that comes alone costs";
 
-/// What was spent on a packet in each round (ns).
+/// Costs of a packet in each round (ns).
 #[derive(Default)]
 struct Spent {
-    /// By [`FIELDS`].
+    /// Costs by [`FIELDS`].
     stages: [Vec<f64>; FIELDS.len()],
-    /// CPU time of the worker for each of its wake-ups, without that of the stages.
+    /// CPU time of the worker per wake-up, without the stages.
     sleep: Vec<f64>,
-    /// By guest (who sends, who receives), what it did.
+    /// Work of the guests: sender, then receiver.
     guests: [Vec<Did>; 2],
-    /// All of it for a packet; nothing of a round in which none came.
+    /// All costs of a packet; a round without packets has no entry.
     packets: Vec<Packet>,
 }
 
-/// What a guest did in a round.
+/// A guest's work in a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Did {
     cpu_ns: f64,
@@ -66,7 +68,8 @@ struct Did {
     kicks: f64,
 }
 
-/// All of them, and what `sleeps` come to; and what packets that come alone took, in each round.
+/// Measures all costs, with the `sleeps` measured before. Also returns the costs of isolated
+/// packets in each round.
 pub(super) fn measure(
     rounds: usize,
     sleeps: &Sleeps,
@@ -85,7 +88,7 @@ pub(super) fn measure(
     let mut found = runs.of_stages();
     found.extend(runs.of_frames());
     found.extend(runs.of_sleeps());
-    // A round in which nothing came says nothing.
+    // A round without packets says nothing.
     found.retain_mut(|cost| {
         cost.rounds.retain(|value| value.is_finite());
         !cost.rounds.is_empty()
@@ -93,7 +96,7 @@ pub(super) fn measure(
     Ok((found, runs.alone.packets))
 }
 
-/// Small and large packets in batches, small packets alone; and the cost of sleeps alone.
+/// Small and large packets in batches, isolated small packets, and the cost of sleeps alone.
 struct Runs<'s> {
     together: Spent,
     large: Spent,
@@ -102,7 +105,7 @@ struct Runs<'s> {
 }
 
 impl Runs<'_> {
-    /// The worker's, for each packet and each burst.
+    /// Returns the worker's costs for each packet and each burst.
     fn of_stages(&self) -> Vec<Cost> {
         let in_stage =
             |spent: &Spent, stage: usize| spent.stages.get(stage).cloned().unwrap_or_default();
@@ -123,7 +126,7 @@ impl Runs<'_> {
         stages.chain(apart).collect()
     }
 
-    /// The guests', for each packet and its bytes.
+    /// Returns the guests' costs for each packet and its bytes.
     fn of_frames(&self) -> Vec<Cost> {
         let [send, receive] = self.of_each(&self.together);
         let [send_large, receive_large] = self.of_each(&self.large);
@@ -143,16 +146,16 @@ impl Runs<'_> {
         ]
     }
 
-    /// What a packet costs who sends it and who receives it (ns).
+    /// Returns the cost of a packet for its sender and its receiver (ns).
     fn of_each(&self, spent: &Spent) -> [Vec<f64>; 2] {
         let Sleeps { worker, guest, .. } = self.sleeps;
         spent.of_each_packet(median(&guest.sleep), median(&worker.write))
     }
 
-    /// Sleeps, wake-ups and timers, with the kick that ends each sleep.
+    /// Returns the costs of sleeps, wake-ups and timers, with the kick that ends each sleep.
     ///
-    /// A sleep's CPU time is spent on falling asleep and on waking up; only waking up delays packets. The split is
-    /// not measured: half is assumed, and the sums are right.
+    /// A sleep's CPU time is spent on falling asleep and on waking up, and only waking up delays
+    /// packets. The split is not measured: half is assumed, and the sums are right.
     fn of_sleeps(&self) -> Vec<Cost> {
         let Sleeps { worker, timer_set, guest, timer, busy, busy_write } = self.sleeps;
         let [send, receive] = self.of_each(&self.together);
@@ -162,7 +165,7 @@ impl Runs<'_> {
         let kicked_p90 = less(&worker.latency_p90, &worker.write);
         let [worker_back, guest_back] =
             [paired(&worker.sleep, &kicked, back), paired(&guest.sleep, &guest.latency, back)];
-        // A timer is set before it is slept; what it costs more where it fires is spent on coming back.
+        // A timer is set before the sleep. The additional cost of its firing belongs to the return.
         let timer_fired = less(&less(&timer.sleep, &worker.sleep), timer_set);
         let timer_back = plus(&worker_back, &timer_fired);
         let wake_up = |kick: &[f64], call: &[f64]| {
@@ -178,7 +181,7 @@ impl Runs<'_> {
         let end = less(&wakes, &interrupt);
         let sleep = before_service(&worker_back, &worker.sleep, &self.alone.sleep);
         let settle = less(&self.alone.sleep, &sleep);
-        // A sender's sleep is the end of a poll, a timer that is set, and coming back by it.
+        // A sender's sleep consists of the end of a poll, a timer, and the return from it.
         let guest_timer = less(&less(&timer.sleep, &end), timer_set);
         let apart_ns = median(&timer.sleep);
         let kicks = sender
@@ -252,19 +255,20 @@ fn plus(one: &[f64], other: &[f64]) -> Vec<f64> {
     paired(one, other, |one, other| one + other)
 }
 
-/// What is spent on a sleep before anything is served (ns): on coming back from it, and half of what the whole is
-/// more than the `sleep` alone, since the loop around it works before and after.
+/// Returns the part of a sleep that precedes service (ns): the return, and half of the excess of
+/// the whole over `sleep` alone, since the loop around it works before and after.
 fn before_service(back: &[f64], sleep: &[f64], whole: &[f64]) -> Vec<f64> {
     let around = paired(whole, sleep, |whole, sleep| (whole - sleep).max(0.0) / 2.0);
     plus(back, &around)
 }
 
-/// Of the CPU time of a sleep, what is spent on coming back from it, which takes `latency_ns` in all (ns).
+/// Returns the part of a sleep's CPU time that is spent on the return, whose whole latency is
+/// `latency_ns` (ns).
 fn back(cpu_ns: f64, latency_ns: f64) -> f64 {
     (cpu_ns / 2.0).min(latency_ns)
 }
 
-/// Packets of `bytes` from one guest to another on the first CPU, by a worker on the last.
+/// Sends packets of `bytes` from one guest to another on the first CPU, by a worker on the last.
 fn spent(rounds: usize, bytes: usize, rate: small::Rate) -> Result<Spent, LabError> {
     let cpus = usable_cpus();
     let (guests, worker_cpu) =
@@ -276,7 +280,7 @@ fn spent(rounds: usize, bytes: usize, rate: small::Rate) -> Result<Spent, LabErr
         frame_bytes: bytes as u32, // at most 1514
         first: true,
     };
-    // A packet that comes alone has a call of its own only where none is held.
+    // Only without holds does an isolated packet have a call of its own.
     let calls = CallSettings { moderation: Moderation(Kind::Immediate), ..CallSettings::default() };
     let setting = Setting {
         calls,
@@ -309,7 +313,7 @@ impl Spent {
     fn round(&mut self, marks: &StageCosts, ns_per_tick: f64, before: &Counts, after: &Counts) {
         let mut all_ns = 0.0;
         for (rounds, (stage, _)) in self.stages.iter_mut().zip(FIELDS) {
-            // None, where there was no frame.
+            // NaN without frames.
             let ns = marks.per_frame(stage).map_or(f64::NAN, |ticks| ticks * ns_per_tick);
             all_ns += ns;
             rounds.push(ns);
@@ -324,8 +328,8 @@ impl Spent {
         self.packets.extend(Packet::measured(before, after));
     }
 
-    /// The cost of a packet for its sender and its receiver, by round (ns): two unknowns, since both guests send
-    /// and receive.
+    /// Returns the cost of a packet for its sender and its receiver, by round (ns): two unknowns,
+    /// since both guests send and receive.
     fn of_each_packet(&self, interrupt_ns: f64, kick_ns: f64) -> [Vec<f64>; 2] {
         let [begins, answers] = &self.guests;
         let left = |did: &Did| did.cpu_ns - did.wakeups * interrupt_ns - did.kicks * kick_ns;

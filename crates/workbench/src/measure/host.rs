@@ -21,19 +21,20 @@ use weir_wire::Mac;
 use super::super::calibrate::exact_timers;
 use super::setting::{Flow, Setting};
 
-/// How long anything may take to start: on a machine that is busy threads wait.
+/// Longest time for any start: on a busy machine threads wait.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 const START_POLL: Duration = Duration::from_millis(1);
 /// UDP or TCP ports.
 const PORTS: (u16, u16) = (40_000, 5_201);
 
-/// How long a thread of this process was ready and had no CPU (ns): `schedstat` has it beside its CPU time.
+/// Returns how long a thread of this process was ready without a CPU (ns), which `schedstat` has
+/// beside its CPU time.
 fn waited_ns(thread: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     text.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// All of it. Dropping it ends the guests, then the switch.
+/// The switch and its guests. Dropping it ends the guests, then the switch.
 pub(crate) struct Host {
     guests: Vec<Guest>,
     switch: Arc<Switch>,
@@ -45,33 +46,33 @@ struct Guest {
     pair: Arc<PairCounters>,
 }
 
-/// A guest that is connected, and does nothing yet.
+/// A connected guest without traffic.
 struct Idle {
     vif: Vif,
     pair: QueuePair,
     flow: Flow,
     role: Role,
-    /// The traffic as it sees it.
+    /// The flow as seen from this guest.
     addresses: load::Flow,
 }
 
-/// What was counted until a moment.
+/// Counts up to a moment.
 #[derive(Clone)]
 pub(crate) struct Counts {
     pub at: Instant,
     pub worker_cpu_ns: u64,
-    /// How long the worker was ready and had no CPU.
+    /// Time that the worker was ready without a CPU.
     pub worker_waited_ns: u64,
     pub wakeups: u64,
     /// Calls for received frames.
     pub calls: u64,
-    /// Two for each flow: who begins it, then the other.
+    /// Two for each flow: the end that begins it, then the other.
     pub guests: Vec<GuestCounts>,
     /// Latencies of the first load's flows (ns).
     pub latency: Option<Histogram<u64>>,
 }
 
-/// What a guest did until then.
+/// A guest's counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GuestCounts {
     pub cpu_ns: u64,
@@ -89,10 +90,10 @@ fn station(number: usize) -> Station {
 }
 
 impl Host {
-    /// Starts everything; sockets are made in `dir`.
+    /// Starts everything, with sockets in `dir`.
     ///
     /// # Errors
-    /// The switch or a guest cannot be had.
+    /// The switch or a guest is not available.
     pub fn start(setting: &Setting, dir: &Path) -> Result<Self, RigError> {
         let guests = 2 * setting.flows.len();
         let calls = setting.calls;
@@ -131,7 +132,7 @@ impl Host {
         let (begin, answer): (Vec<_>, Vec<_>) =
             idle.into_iter().partition(|guest| guest.role == Role::Sender);
         let answer = answer.into_iter().map(Idle::start).collect::<Result<Vec<_>, _>>()?;
-        // Frames to somebody who has said nothing yet are flooded.
+        // Frames to a station that has sent nothing yet are flooded.
         host.wait_for(|port| port.tx.frames > 0, |number| number % 2 == 1)?;
         for (begins, answers) in begin.into_iter().zip(answer) {
             host.guests.extend([begins.start()?, answers]);
@@ -139,7 +140,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Waits until the ports whose numbers are `meant` are `ready`.
+    /// Waits until the ports whose numbers `meant` selects are `ready`.
     fn wait_for(
         &self,
         ready: fn(&PortStats) -> bool,
@@ -159,14 +160,14 @@ impl Host {
         }
     }
 
-    /// What has been counted.
+    /// Returns the present counts.
     pub fn counts(&self) -> Counts {
         let stats = self.switch.stats();
         let mut latency: Option<Histogram<u64>> = None;
         for guest in self.guests.iter().filter(|it| it.flow.first && it.measures_latency()) {
             let of_guest = guest.end.stats.latency();
             match &mut latency {
-                // It cannot fail: all have the same bounds.
+                // This cannot fail, since all have the same bounds.
                 Some(all) => drop(all.add(&of_guest)),
                 None => latency = Some(of_guest),
             }
@@ -183,12 +184,12 @@ impl Host {
         }
     }
 
-    /// Whether a guest has given up; [`finish`](Self::finish) says why.
+    /// Returns whether a guest has given up; [`finish`](Self::finish) returns the reason.
     pub fn has_failed(&self) -> bool {
         self.guests.iter().any(|it| it.end.has_failed())
     }
 
-    /// Ends all of it.
+    /// Ends the guests and the switch.
     ///
     /// # Errors
     /// A guest has given up.
@@ -216,7 +217,7 @@ impl Idle {
         let usual = Options::new(own.mac);
         let options = Options {
             queue_size: ring,
-            // A stream's segments are sent as they are: the lab cuts none.
+            // A stream's segments are sent uncut, as in the lab.
             features: usual.features - Features::HOST_TSO4,
             ..usual
         };
@@ -240,7 +241,8 @@ impl Idle {
 }
 
 impl Guest {
-    /// Its end of the flow measures the lab's latency. For a stream this is from a segment to its acknowledgement.
+    /// Returns whether this end of the flow measures the lab's latency. For a stream this is from a
+    /// segment to its acknowledgement.
     fn measures_latency(&self) -> bool {
         !matches!(self.flow.traffic, rig::Load::Bulk(_))
             && self.flow.traffic.latency_at() == self.end.role

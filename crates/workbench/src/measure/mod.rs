@@ -1,16 +1,16 @@
-//! `--measured`: runs experiments on a real switch with built-in guests, beside the simulation. `weir lab
-//! validate`: compares the two.
+//! `--measured`: runs experiments on a real switch with built-in guests, beside the simulation.
+//! `weir lab validate`: compares the two.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `setting.rs` | which part of an experiment this machine can measure, and why not the rest |
+//! | `setting.rs` | the part of an experiment that this machine can measure, and the reasons against the rest |
 //! | `host.rs` | the switch and its guests |
 //! | `figures.rs` | figures of the real host, as of a simulated one |
 //! | `validate.rs` | predicted and measured side by side |
 //!
-//! Each round measures all points in turn, so a disturbance of the machine affects all points alike. A figure is
-//! the median of its rounds, printed with the least and the most. A point whose worker had to wait for its CPU is
-//! measured again.
+//! Each round measures all points in turn, so a disturbance of the machine affects all points
+//! alike. A figure is the median of its rounds, printed with the least and the most. A point whose
+//! worker had to wait for its CPU is measured again.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,33 +38,33 @@ pub(super) use setting::{Flow, Setting};
 pub(super) use validate::run as validate;
 pub(super) use weir_bench::rig::{pin, usable_cpus};
 
-/// A worker that waits longer for its CPU (percent of the time) shares it with somebody. Alone, it waits for
-/// the scheduler, a microsecond or so for each of its sleeps.
+/// Longest wait of a worker for a CPU of its own (percent of the time). Alone, it waits for the
+/// scheduler, a microsecond or so for each of its sleeps. A longer wait means that it shares the
+/// CPU.
 const WAITED_MAX_PERCENT: f64 = 5.0;
-/// How often a point is measured for one round at most.
+/// Most measurements of a point for one round.
 const TRIES_MAX: usize = 3;
 
-/// Parts of a run of which each has latencies of its own.
+/// Parts of a run with latencies of their own.
 const PARTS: u32 = 10;
 
-/// A point that is measured, with the rounds so far.
+/// A point under measurement, with the rounds so far.
 struct Rounds<'e> {
     at: &'e At,
     setting: Setting,
-    /// By figure, one value of each round.
+    /// By figure, one value per round.
     values: Vec<(Figure, Vec<f64>)>,
-    /// How long the worker waited for its CPU in each of them (percent).
+    /// The worker's wait for its CPU in each round (percent).
     waited: Vec<f64>,
 }
 
-/// Points that cannot be measured, each with the reason.
+/// Points that cannot be measured, with the reasons.
 pub(super) type Refused = Vec<(String, String)>;
 
-/// Points in whose median round the worker shared its CPU with somebody, each with how long it waited for it
-/// (percent).
+/// Points in whose median round the worker shared its CPU, with its wait (percent).
 pub(super) type Disturbed = Vec<(String, f64)>;
 
-/// Measures what can be of each experiment. Which points cannot, and why.
+/// Measures the measurable points of each experiment. Returns the other points, with the reasons.
 ///
 /// # Errors
 /// The only experiment cannot be measured at all; others as [`measure`].
@@ -85,11 +85,11 @@ pub(super) fn measure_each(
     refused
 }
 
-/// Measures all points of `experiment` that can be, and adds them to its `[[measured]]`. The others are
-/// returned, with the reasons.
+/// Measures the measurable points of `experiment`, and adds them to its `[[measured]]`. Returns the
+/// other points, with the reasons.
 ///
 /// # Errors
-/// None of its points can be measured here; a switch cannot be had; it was interrupted.
+/// No point is measurable here; a switch is not available; the measurement was interrupted.
 pub(super) fn measure(
     experiment: &mut Experiment,
     rounds: usize,
@@ -99,10 +99,10 @@ pub(super) fn measure(
     measure_between(experiment, rounds, bar, stop, || Ok(())).map(|(refused, _)| refused)
 }
 
-/// The same, and calls `between` before each round over all points, and after the last.
+/// Does the same, and calls `between` before each round over all points, and after the last.
 ///
 /// # Errors
-/// Those of [`measure`] and of `between`.
+/// As [`measure`], and those of `between`.
 fn measure_between(
     experiment: &mut Experiment,
     rounds: usize,
@@ -145,7 +145,7 @@ fn measure_between(
     Ok((refused, disturbed))
 }
 
-/// The one in the middle, or the mean of the two that are.
+/// Returns the median: the value in the middle, or the mean of the two in the middle.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = |at: usize| values.get(at).copied();
@@ -154,7 +154,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Rounds<'_> {
-    /// One more: the first try in which nobody else had the worker's CPU, or the one with least of that.
+    /// Adds a round: the first try in which the worker had its CPU alone, or the try with the least
+    /// wait.
     fn round(&mut self, dir: &Path, stop: &AtomicBool) -> Result<(), LabError> {
         let mut best: Option<(f64, Vec<Counts>)> = None;
         for _ in 0..TRIES_MAX {
@@ -175,7 +176,7 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// What is counted at the begin and at the end of each part.
+    /// Returns the counts at the beginning and at the end of each part.
     fn measured_once(&self, dir: &Path, stop: &AtomicBool) -> Result<Vec<Counts>, LabError> {
         let host = Host::start(&self.setting, dir)?;
         rig::wait(self.setting.warm_up, stop, || host.has_failed());
@@ -191,7 +192,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// As an experiment's file has it.
+    /// Returns the form of an experiment's file.
     fn measured(self, source: &str) -> Vec<MeasuredFile> {
         let at = self.at;
         let one = |(y, mut values): (Figure, Vec<f64>)| {

@@ -1,4 +1,5 @@
-//! What of an experiment can be had here: a point of its sweeps as a switch with built-in guests.
+//! Turns a point of an experiment's sweeps into a switch with built-in guests, if this machine can
+//! run it.
 
 use std::time::Duration;
 
@@ -11,62 +12,62 @@ use weir_lab::scenario::{Endpoint, Guest, Load, LoadKind, Scenario};
 use weir_switch::stats::CallSettings;
 use weir_vif::load::{bulk, pingpong, small};
 
-/// Headers of a TCP segment without options: Ethernet (14), IPv4 (20), TCP (20).
+/// Length of a TCP segment's headers without options: Ethernet (14), IPv4 (20), TCP (20).
 const TCP_HEADERS: u32 = 54;
 const ETHERNET_HEADER: u32 = 14;
-/// Segments for which a receiver sends one acknowledgement, here and in the lab (RFC 1122 §4.2.3.2).
+/// Segments per acknowledgement, here and in the lab (RFC 1122 §4.2.3.2).
 const ACK_EVERY: u32 = 2;
 
-/// Why a point cannot be measured here. Each fits on a line.
+/// Reason why a point cannot be measured here. Each fits on a line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreal {
-    /// There is a wire.
+    /// It has an uplink.
     #[error("it has an uplink, and there is no other host here")]
     Uplink,
-    /// Linux guests.
+    /// Its guests are virtual machines.
     #[error(
         "its guests are virtual machines, and those here are threads (`realization.guests_are_threads`)"
     )]
     Machines,
-    /// Workers.
+    /// The number of workers.
     #[error("it has {0} workers, and only one can be measured")]
     Workers(usize),
-    /// Something that weir has and a lone switch has not, or that the lab alone has.
+    /// A feature of weir that a lone switch lacks, or of the lab alone.
     #[error("{0} can only be simulated")]
     Played(&'static str),
     /// A thread needs a CPU that this process may not use.
     #[error("it needs CPU {cpu}, and this process may use {usable}")]
     Cpu {
-        /// Which.
+        /// The CPU.
         cpu: usize,
-        /// Those that there are.
+        /// The usable CPUs.
         usable: String,
     },
-    /// A thread that is held on no CPU, or on one of several.
+    /// A thread is pinned to no CPU, or to one of several.
     #[error("{0} is not pinned to one CPU, so runs would differ")]
     NotPinned(&'static str),
-    /// A guest with too much to do.
+    /// A guest has more than one flow.
     #[error("{0} belongs to two flows, and a measured guest is one thread with one flow")]
     TwoFlows(String),
-    /// Nothing flows.
+    /// There is no traffic.
     #[error("no frame would be sent")]
     Silent,
-    /// Rings that cannot be had.
+    /// The rings are not possible.
     #[error("{guest} has rings of {rx} and {tx}; a measured guest needs one size, a power of two")]
     Rings {
-        /// Whose.
+        /// Name of the guest.
         guest: String,
         /// Entries of the receive ring.
         rx: u16,
-        /// Of the transmit ring.
+        /// Entries of the transmit ring.
         tx: u16,
     },
-    /// Traffic that no built-in guest makes.
+    /// Built-in guests cannot make the traffic.
     #[error("load `{load}`: {what}")]
     Traffic {
         /// The load.
         load: String,
-        /// What is not possible.
+        /// The unsupported part.
         what: String,
     },
     /// A setting that weir refuses.
@@ -74,39 +75,39 @@ pub enum Unreal {
     Value(#[from] ValueError),
 }
 
-/// A point as it is measured.
+/// A measurable point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// When guests are called.
+    /// Policy of the guests' calls.
     pub calls: CallSettings,
     pub latency_budget: LatencyBudget,
     /// Entries of each ring.
     pub ring: u16,
-    /// Where the worker runs.
+    /// CPU of the worker.
     pub worker_cpu: usize,
     pub flows: Vec<Flow>,
-    /// Before anything is counted, and how long is.
+    /// Time before measurements, and time of the measurements.
     pub warm_up: Duration,
     pub run: Duration,
 }
 
-/// Traffic from one guest to another, which both have nothing else to do.
+/// Traffic from one guest to another, which have no other traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {
-    /// Where the two ends run.
+    /// CPUs of the two ends.
     pub cpus: [usize; 2],
     pub traffic: rig::Load,
-    /// Bytes of a frame of the kind that counts as throughput.
+    /// Length of a frame that counts as throughput (bytes).
     pub frame_bytes: u32,
-    /// Whether its latency is that of the first load.
+    /// Its latency is the first load's.
     pub first: bool,
 }
 
 impl Setting {
-    /// What `scenario` asks for, where this process may run on `usable`.
+    /// Returns the setting for `scenario` if this process may run on `usable`.
     ///
     /// # Errors
-    /// The first thing that cannot be had.
+    /// The first requirement that cannot be met.
     pub fn of(scenario: &Scenario, usable: &[usize]) -> Result<Self, Unreal> {
         if !scenario.uplinks.is_empty() {
             return Err(Unreal::Uplink);
@@ -137,7 +138,7 @@ impl Setting {
             let first = Some(group(&load.name)) == first;
             flows.push(Flow { cpus, traffic, frame_bytes, first });
         }
-        // All guests of an experiment are alike but for where they run.
+        // All guests of an experiment differ only in their CPUs.
         let (false, Some(guest)) = (flows.is_empty(), scenario.guests.first()) else {
             return Err(Unreal::Silent);
         };
@@ -147,12 +148,12 @@ impl Setting {
     }
 }
 
-/// The name of an experiment's load, without the number of its guest and flow.
+/// Returns the name of an experiment's load, without the numbers of guest and flow.
 fn group(name: &str) -> &str {
     name.rsplit_once(' ').map_or(name, |(group, _)| group)
 }
 
-/// Nothing is asked for that only the lab has.
+/// Refuses features that only the lab has.
 fn played(scenario: &Scenario) -> Result<(), Unreal> {
     let Realization {
         dedicated,

@@ -10,12 +10,12 @@ fn experiment(text: &str) -> Experiment {
 
 fn measured(text: &str) -> (Experiment, Result<Refused, LabError>) {
     let mut experiment = experiment(text);
-    // Two rounds: on a busy machine nothing may come in one of them.
+    // Two rounds: on a busy machine one of them may have no packets.
     let result = measure(&mut experiment, 2, &progress(0), &AtomicBool::new(false));
     (experiment, result)
 }
 
-/// The one that comes with weir, on CPUs that this process may use, and over soon.
+/// The experiment that comes with weir, on this process's CPUs, and short.
 fn here(text: &str) -> String {
     let usable = usable_cpus();
     let (first, last) = (usable[0], usable[usable.len() - 1]);
@@ -51,21 +51,21 @@ fn what_is_measured_stands_beside_what_is_simulated_point_by_point() {
             assert!(measured.mean >= 0.0 && measured.mean.is_finite(), "{measured:?}");
             measured.mean
         });
-        // Of one setting it may be nothing, where others have the CPUs.
+        // At one setting it may be zero, if other threads have the CPUs.
         assert!(measured.fold(0.0, f64::max) > 0.0, "{figure:?} of {all:?}");
     }
 }
 
 #[test]
 fn what_cannot_be_had_here_is_refused_and_says_why() {
-    // Streams over all of it would be refused for their length.
+    // Streams at all points would exceed the allowed length.
     let text = REALITY.1.replace("run = \"500ms\"", "run = \"50ms\"");
     let why = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
         let experiment = experiment(&text.replace(from, to));
         Setting::of(&experiment.points[0].1, &[0, 1]).unwrap_err().to_string()
     };
-    // Those of the first point.
+    // The datagrams of the first point.
     let datagrams = "{ datagrams = { bytes = 64, arrivals = { poisson = \"10kpps\" } } }";
     let says = [
         ("guests_are_threads = true\n", "", "guests_are_threads"),

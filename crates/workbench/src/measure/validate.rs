@@ -1,4 +1,5 @@
-//! `weir lab validate`: what the lab predicts for this machine from what things cost on it, and what is measured.
+//! `weir lab validate`: the lab's predictions for this machine from its calibrated costs, beside
+//! measurements.
 
 use std::fmt;
 use std::io::Write;
@@ -18,13 +19,13 @@ use super::super::{progress, read, run_one};
 use super::{Disturbed, LabError, Refused, measure_between, median};
 use crate::args::LabValidateArgs;
 
-/// How far predictions may be off (percent): half of them, and all.
+/// Largest errors of predictions (percent): the median, and any.
 const MEDIAN_MAX_PERCENT: f64 = 15.0;
 const WORST_MAX_PERCENT: f64 = 35.0;
 /// Rounds of calibration before each round of measurement, and after the last.
 const CALIBRATION_ROUNDS: usize = 3;
 
-/// What is said of one figure at one point.
+/// One figure at one point.
 #[derive(Debug, Serialize)]
 struct Compared {
     point: String,
@@ -34,11 +35,11 @@ struct Compared {
     measured: f64,
     measured_min: f64,
     measured_max: f64,
-    /// How far the prediction is off, of what was measured (percent).
+    /// Error of the prediction, relative to the measurement (percent).
     error_percent: f64,
 }
 
-/// What a [`Validation`] says beside the figures, in its order.
+/// Parts of a [`Validation`] besides the figures, in its order.
 type Parts = (String, [String; 2], Refused, Disturbed, usize, usize);
 
 #[derive(Debug, Serialize)]
@@ -46,9 +47,9 @@ struct Validation {
     title: String,
     machine: String,
     measured_with: String,
-    /// What was not measured, and why.
+    /// Points that were not measured, with the reasons.
     refused: Refused,
-    /// What was measured while somebody else had the worker's CPU, and how long that waited for it (percent).
+    /// Points that were measured while the worker shared its CPU, with its wait (percent).
     disturbed: Disturbed,
     settings: usize,
     rounds: usize,
@@ -58,11 +59,12 @@ struct Validation {
     passed: bool,
 }
 
-/// Calibrates this machine, unless there is a profile, predicts and measures. Calibration and measurement take
-/// turns, so that a machine that is slower for a while is so for both.
+/// Calibrates this machine, unless there is a profile, predicts and measures. Calibration and
+/// measurement take turns, so that a slow phase of the machine affects both.
 ///
 /// # Errors
-/// [`LabError`]; [`LabError::Unlike`] after the output if predictions are further off than they may be.
+/// [`LabError`]; [`LabError::Unlike`] after the output if the errors of predictions exceed the
+/// bounds.
 pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let stop = rig::catch_signals()?;
     let quiet = Quiet::unless(&args.quiet);
@@ -78,7 +80,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
         let machine = || Machine::parse(Source { name, text });
         Experiment::parse(source, args.seed, |_| machine().map(Some))
     };
-    // What things cost is of no matter to what is measured.
+    // Costs do not matter to the measurement.
     let mut measured = match &given {
         Some(profile) => parse(profile)?,
         None => parse(&("what is assumed".to_owned(), Calibration::default().profile(&how)?))?,
@@ -131,7 +133,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     }
 }
 
-/// How far `predicted` is from `measured`, in percent of the latter.
+/// Returns the difference of `predicted` and `measured`, in percent of the latter.
 fn error_percent(predicted: f64, measured: f64) -> f64 {
     if measured == predicted {
         return 0.0;
@@ -147,7 +149,7 @@ impl Validation {
         let errors = || compared.iter().map(|it| it.error_percent);
         let median_error_percent = median(errors().collect());
         let worst_error_percent = errors().fold(0.0, f64::max);
-        // Not a number passes nothing.
+        // NaN does not pass.
         let passed =
             median_error_percent <= MEDIAN_MAX_PERCENT && worst_error_percent <= WORST_MAX_PERCENT;
         Self {

@@ -1,4 +1,4 @@
-//! What weir could be told: the settings that are played, and those that need not be.
+//! Candidates for weir's settings: those to play, and those to skip.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,46 +15,48 @@ use weir_text::count;
 
 use super::host::Host;
 
-/// Of real-time threads, as weir gives it to them.
+/// Priority of real-time threads, as weir sets it.
 const PRIORITY: u8 = 1;
-/// Between two looks of the placer (ns), as in weir.
+/// Interval of the placer's looks (ns), as in weir.
 const LOOK_NS: u64 = 1_000_000_000;
-/// The same under `static`, which only asks who has traffic with whom, and follows its first plan at once: early
-/// enough that no run waits for it.
+/// Interval under `static` (ns). That policy needs only the guests' traffic, and follows its first
+/// plan at once, so the interval is short enough for every run.
 const LOOK_STATIC_NS: u64 = 100_000_000;
-/// A dynamic plan is followed when it has been better for three seconds, and its first look is after one (ns).
+/// Warm-up under `dynamic` (ns). A dynamic plan takes effect after three seconds of advantage, and
+/// its first look is after one.
 const WARM_UP_DYNAMIC_NS: u64 = 5_000_000_000;
-/// Up to so many workers each number is played, and above it powers of two and three times those.
+/// Number of workers up to which each number is played. Above it powers of two and three times
+/// those are.
 const STEP_BY_STEP: usize = 4;
-/// With so few CPUs weir places nothing.
+/// Number of CPUs at or below which weir places nothing.
 const FEW_CPUS: usize = 2;
 
 /// Settings of `[switch]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which threads do the work.
+    /// Execution model.
     pub execution: Execution,
-    /// How workers wait for it; of tasklets only.
+    /// How workers wait for work; only for tasklets.
     pub realization: Option<Realization>,
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: usize,
-    /// Where they run.
+    /// Placement of the workers.
     pub placement: PlacementMode,
-    /// Placements move vCPUs too.
+    /// The placement moves vCPUs too.
     pub pin_vcpus: bool,
 }
 
-/// Settings that are not played, and why.
+/// Settings that are not played.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Skipped {
-    /// Which.
+    /// The settings.
     pub what: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
 impl Candidate {
-    /// `base` with these settings, as weir's crew and manager realize them.
+    /// Returns `base` with these settings, as weir's crew and manager realize them.
     pub fn scenario(&self, base: &Scenario) -> Scenario {
         let class = match self.execution {
             Execution::Tasklet | Execution::Threads => Class::Fair { weight: WEIGHT_USUAL },
@@ -72,7 +74,7 @@ impl Candidate {
             PlacementMode::Dynamic => Some((Policy::Dynamic, LOOK_NS)),
         };
         let warm_up_ns = match self.placement {
-            // The same for both, so that both have the same packets.
+            // The same time for both, so that both have the same packets.
             PlacementMode::Off | PlacementMode::Static => base.warm_up_ns.max(2 * LOOK_STATIC_NS),
             PlacementMode::Dynamic => base.warm_up_ns.max(WARM_UP_DYNAMIC_NS),
         };
@@ -94,12 +96,12 @@ impl Candidate {
         }
     }
 
-    /// The same with another placement.
+    /// Returns the candidate with another placement.
     pub fn placed(self, placement: PlacementMode, pin_vcpus: bool) -> Self {
         Self { placement, pin_vcpus: pin_vcpus && placement != PlacementMode::Off, ..self }
     }
 
-    /// How far it is from weir's defaults; of two that are as good the nearer is chosen.
+    /// Returns the distance from weir's defaults, which decides between equals.
     pub fn oddness(&self) -> [usize; 3] {
         let realization = match self.realization {
             Some(Realization::Adaptive) | None => 0,
@@ -120,19 +122,20 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// What is to be played for a host.
+/// The plays for a host.
 #[derive(Debug)]
 pub struct Candidates {
-    /// At first.
+    /// Candidates to play first.
     pub first: Vec<Candidate>,
-    /// Then for the best of these.
+    /// The best of these is played with the dynamic placement too.
     pub dynamic: bool,
-    /// And what is not.
+    /// Settings to skip.
     pub skipped: Vec<Skipped>,
 }
 
 impl Candidates {
-    /// All settings that the file's limits allow, but those of which simple reckoning says enough.
+    /// Returns all settings that the file's limits allow, except those that a simple estimate
+    /// decides.
     pub fn of(host: &Host) -> Self {
         let limits = &host.file.limits;
         let executions =
@@ -199,7 +202,7 @@ impl Candidates {
     }
 }
 
-/// Each once, in the order in which they stand.
+/// Removes duplicates, and keeps the order.
 fn once_each<T: PartialEq>(all: Vec<T>) -> Vec<T> {
     let mut once = Vec::new();
     for one in all {
@@ -215,7 +218,7 @@ fn cores(host: &Host) -> usize {
     topology.cpus().unwrap_or(0) / topology.threads_per_core.max(1)
 }
 
-/// How many workers are worth playing.
+/// Returns the numbers of workers to play.
 fn workers(host: &Host, skipped: &mut Vec<Skipped>) -> Vec<usize> {
     let ports = host.scenario.guests.len() + host.scenario.uplinks.len();
     let cpus = host.cpus.topology.cpus().unwrap_or(1);
@@ -240,7 +243,7 @@ fn workers(host: &Host, skipped: &mut Vec<Skipped>) -> Vec<usize> {
             ),
         });
     }
-    // Of many, one more or less makes little of a difference.
+    // With many workers one more or less matters little.
     let step = |it: &usize| {
         let odd = it >> it.trailing_zeros();
         *it <= STEP_BY_STEP || odd == 1 || odd == 3 || *it == from || *it == to
@@ -260,7 +263,7 @@ fn span(from: usize, to: usize) -> String {
     if from == to { count(to, "worker") } else { format!("{from} to {to} workers") }
 }
 
-/// The placements that are played at first, and whether the dynamic one is after them.
+/// Returns the placements to play first, and whether the dynamic one follows.
 fn placeable(
     host: &Host,
     wanted: &[PlacementMode],
@@ -288,7 +291,7 @@ fn placeable(
             why: "with one last-level cache it does nothing".into(),
         });
     }
-    // It takes seconds to settle, so that it is played where it may be the best only.
+    // It takes seconds to settle, so only the best candidate is played with it.
     let later = placements.len() > 1 && placements.contains(&dynamic);
     if later {
         placements.retain(|it| *it != dynamic);

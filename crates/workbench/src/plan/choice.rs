@@ -1,9 +1,12 @@
-//! Chooses the best simulated plan, and says what is wrong with the others.
+//! Chooses the best simulated plan, and explains the faults of the others.
 //!
-//! 1. Every load gets through: losses stay within `lost`, and streams and requests reach their `at_least`.
-//! 2. Every group keeps its p99, or else its latency budget; weir keeps to the CPUs that it may use.
+//! 1. Every load gets through: losses stay within `lost`, and streams and requests reach their
+//!    `at_least`.
+//! 2. Every group keeps its p99, or else its latency budget; weir keeps to the CPUs that it may
+//!    use.
 //! 3. Of the remaining plans, those win whose weir and guests together take the least CPU.
-//! 4. Among plans within one percent, or 0.01 CPU, of the best, the fewest workers win, then the plan nearest to
+//! 4. Among plans within one percent, or 0.01 CPU, of the best, the fewest workers win, then the
+//!    plan nearest to
 //!    weir's defaults.
 
 use weir_text::count;
@@ -11,19 +14,20 @@ use weir_text::count;
 use super::host::{Group, Host};
 use super::play::{GroupPlayed, Played};
 
-/// CPU times that differ by no more than this are the same; the lab takes no smaller change for one.
+/// Largest relative difference of CPU times that counts as none; the lab does not resolve smaller
+/// ones.
 const SAME: f64 = 0.01;
-/// The same in CPUs, where they are few.
+/// The same as an absolute difference (CPUs).
 const SAME_CPUS: f64 = 0.01;
-/// A budget is kept where so many of all interrupts come in time, as for a p99.
+/// Largest share of late interrupts with which a budget counts as kept, like a p99.
 const LATE_MAX: f64 = 0.01;
 
-/// Something that a candidate does not do.
+/// A limit that a candidate does not meet.
 #[derive(Clone, Debug)]
 pub struct Miss {
-    /// In words.
+    /// Description in words.
     pub text: String,
-    /// The distance: the missing part of the load, or the excess over a bound.
+    /// Distance: the missing part of the load, or the excess over a bound.
     by: By,
 }
 
@@ -33,7 +37,7 @@ enum By {
     Bound(f64),
 }
 
-/// What a candidate does not do of all that is asked for.
+/// Returns the limits that a candidate does not meet.
 pub fn misses(host: &Host, played: &Played) -> Vec<Miss> {
     let groups = host.groups.iter().zip(&played.groups);
     let mut misses: Vec<_> = groups.flat_map(|(group, it)| of_group(host, group, it)).collect();
@@ -78,8 +82,8 @@ fn of_group(host: &Host, group: &Group, it: &GroupPlayed) -> Vec<Miss> {
     misses
 }
 
-/// The best of what was played, by its index; of several that miss something, the one that comes nearest.
-/// `None`: nothing was played.
+/// Returns the index of the best play. If every play misses a limit, it is the nearest one. `None`:
+/// nothing was played.
 pub fn best(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
     let Some(least) = least_cpus(all) else { return nearest(all) };
     let rank = |played: &Played| (played.candidate.workers, played.candidate.oddness());
@@ -92,13 +96,13 @@ pub fn best(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
         .map(|(at, _)| at)
 }
 
-/// The least CPU of those that miss nothing; `None` without any.
+/// Returns the least CPU among plays that meet every limit; `None` without any.
 pub fn least_cpus(all: &[(Played, Vec<Miss>)]) -> Option<f64> {
     let good = all.iter().filter(|(_, misses)| misses.is_empty());
     good.map(|(played, _)| played.cpus()).min_by(f64::total_cmp)
 }
 
-/// The one of which the least load is missing; then the one that exceeds no bound by as much.
+/// Returns the play with the least missing load, then with the smallest excess over a bound.
 fn nearest(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
     let worst = |misses: &[Miss], of: fn(By) -> f64| {
         misses.iter().map(|miss| of(miss.by)).fold(0.0, f64::max)
@@ -117,7 +121,7 @@ fn same(cpus: f64, least: f64) -> bool {
     cpus <= least + (least * SAME).max(SAME_CPUS)
 }
 
-/// Why `played`, which misses nothing, was not chosen; `least`: see [`least_cpus`].
+/// Explains why `played`, which meets every limit, was not chosen; `least`: see [`least_cpus`].
 pub fn why_not(played: &Played, chosen: &Played, least: f64) -> String {
     if !same(played.cpus(), least) {
         let more = (played.cpus() - chosen.cpus()).max(SAME_CPUS);
@@ -130,7 +134,7 @@ pub fn why_not(played: &Played, chosen: &Played, least: f64) -> String {
     }
 }
 
-/// A time for people: in ms from one on, else in us.
+/// Writes a time for people: in ms from one on, else in us.
 pub fn time(ns: u64) -> String {
     match ns {
         0..1_000_000 => format!("{:.0} us", ns as f64 / 1e3),
@@ -138,7 +142,7 @@ pub fn time(ns: u64) -> String {
     }
 }
 
-/// A part for people.
+/// Writes a share for people.
 pub fn percent(part: f64) -> String {
     if part > 0.0 && part < 0.001 {
         return "less than 0.1 %".into();

@@ -1,7 +1,7 @@
 //! A host's CPUs, with the lab's numbers and with Linux's.
 //!
-//! The lab numbers CPUs along caches and cores, with siblings adjacent; Linux follows the firmware. Files with
-//! `topology = "this"`, and the output for them, use Linux's numbers.
+//! The lab numbers CPUs along caches and cores, with siblings adjacent; Linux follows the firmware.
+//! Files with `topology = "this"`, and the output for them, use Linux's numbers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,20 +11,20 @@ use weir_lab::topology::{CpuId, Topology};
 use super::file::HostTopology;
 use crate::error::{LabError, Problem};
 
-/// Where sysfs is.
+/// Path of sysfs.
 const SYSFS: &str = "/sys";
 
 /// The CPUs of a host.
 #[derive(Debug)]
 pub struct HostCpus {
-    /// As the lab has them.
+    /// Topology in the lab.
     pub topology: Topology,
-    /// The number of each on the host, by its number in the lab; the same, if empty.
+    /// Host's number of each CPU, by its number in the lab; empty if both are the same.
     numbers: Vec<u16>,
 }
 
 impl HostCpus {
-    /// The CPUs that a file speaks of; what is wrong with them is the inner error.
+    /// Returns the CPUs of a file. The inner error is a fault of these CPUs.
     ///
     /// # Errors
     /// sysfs cannot be read.
@@ -43,7 +43,7 @@ impl HostCpus {
         })
     }
 
-    /// The same of a machine whose caches have as many cores each, and so on.
+    /// Returns the CPUs of a regular machine, whose caches have equal numbers of cores, and so on.
     pub fn regular(machine: &weir_topology::Topology) -> Result<Self, Problem> {
         let mut cpus = machine.cpus.clone();
         cpus.sort_by_key(|cpu| (cpu.node, cpu.cache, cpu.core, cpu.id));
@@ -70,12 +70,12 @@ impl HostCpus {
         }
     }
 
-    /// What the host calls a CPU of the lab.
+    /// Returns the host's number of a CPU of the lab.
     pub fn number(&self, cpu: CpuId) -> usize {
         self.numbers.get(cpu).map_or(cpu, |number| (*number).into())
     }
 
-    /// The CPU of the lab that the host calls so.
+    /// Returns the lab's CPU with the host's `number`.
     pub fn cpu(&self, number: usize) -> Option<CpuId> {
         let cpus = 0..self.topology.cpus().unwrap_or(0);
         cpus.into_iter().find(|cpu| self.number(*cpu) == number)
@@ -90,7 +90,7 @@ fn not_regular(what: &str) -> Problem {
     Problem::new("topology", message)
 }
 
-/// How many different parts each whole has, if all have as many.
+/// Returns the number of different parts per whole, if it is the same for all.
 fn each(of: impl Iterator<Item = (u16, u16)>) -> Option<usize> {
     let mut parts: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
     for (whole, part) in of {

@@ -1,4 +1,4 @@
-//! A host's TOML, as it is written. `docs/guide/lab.md` explains the keys.
+//! The form of a host's TOML. `docs/guide/lab.md` explains the keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::units::{BitRate, Permille, Rate, Time};
 #[serde(deny_unknown_fields)]
 pub struct HostFile {
     pub title: String,
-    /// A shipped profile, or a file from this file's folder on.
+    /// A shipped profile, or a file relative to this file's folder.
     pub profile: String,
     #[serde(default = "one_seed")]
     pub seeds: Vec<u64>,
@@ -39,7 +39,7 @@ fn start() -> Time {
     Time(10_000_000)
 }
 
-/// Long enough for queues to find their workers, and for `auto` to try its holds.
+/// Returns a time in which queues find their workers, and `auto` tries its holds.
 fn warm_up() -> Time {
     Time(500_000_000)
 }
@@ -51,7 +51,7 @@ fn run() -> Time {
 /// The host's processors.
 #[derive(Debug)]
 pub enum HostTopology {
-    /// `"this"`: those of the machine on which the command runs.
+    /// `"this"`: the CPUs of the machine that runs the command.
     This,
     /// As in an experiment.
     Written(TopologyFile),
@@ -80,15 +80,15 @@ impl<'de> Deserialize<'de> for HostTopology {
     }
 }
 
-/// What a plan may cost and has to keep, and which settings are played.
+/// Limits of a plan, and settings to play.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitsFile {
-    /// CPUs that weir may use; so many workers at most.
+    /// CPUs that weir may use, which also bounds the workers.
     pub cpus: Option<usize>,
-    /// For groups that have none of their own.
+    /// Default p99 of groups.
     pub p99: Option<Time>,
-    /// Of a group's packets; none, without it.
+    /// Largest share of a group's packets that may be lost; none by default.
     pub lost: Option<Permille>,
     pub execution: Option<Vec<Execution>>,
     pub realization: Option<Vec<Realization>>,
@@ -104,7 +104,7 @@ pub struct UplinkFile {
     pub rate: BitRate,
     #[serde(default)]
     pub kind: UplinkKind,
-    /// The interface of the host; called like the uplink without it.
+    /// Interface of the host; by default the uplink's name.
     pub interface: Option<InterfaceName>,
     #[serde(default = "delay")]
     pub delay: Time,
@@ -124,7 +124,7 @@ fn hold() -> Time {
     Time(0)
 }
 
-/// As weir.toml's: for what is written there, since all cost the same in the lab.
+/// Kind of the uplink in weir.toml. All kinds cost the same in the lab.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UplinkKind {
@@ -135,7 +135,7 @@ pub enum UplinkKind {
 }
 
 impl UplinkKind {
-    /// The word in files.
+    /// Returns the word in files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tap => "tap",
@@ -145,16 +145,16 @@ impl UplinkKind {
     }
 }
 
-/// VMs that are alike.
+/// A group of equal VMs.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupFile {
     #[serde(default = "one")]
     pub count: usize,
-    /// The vCPU of each that has its interface's interrupts is on one of these, in turn; anywhere, if empty.
+    /// CPUs of the vCPUs that get the interfaces' interrupts, in turn; any CPU if empty.
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// So many more vCPUs of each VM compute all the time, on the same CPUs.
+    /// Number of further vCPUs of each VM that compute all the time, on the same CPUs.
     #[serde(default)]
     pub busy_vcpus: usize,
     #[serde(default = "budget")]
@@ -175,16 +175,16 @@ fn auto() -> Kind {
     Kind::Auto
 }
 
-/// A load of each VM of a group: it comes from there, or goes there.
+/// A load of each VM of a group, from it or to it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupLoad {
-    /// `"uplink"`, or a group.
+    /// Source: `"uplink"`, or a group.
     pub from: Option<String>,
     pub to: Option<String>,
     #[serde(default = "one")]
     pub flows: usize,
-    /// What has to come through for each VM; for traffic that takes what it gets.
+    /// Least throughput for each VM, for traffic without a rate of its own.
     pub at_least: Option<Rate>,
     pub traffic: TrafficFile,
 }

@@ -1,4 +1,4 @@
-//! From a host's TOML to what the lab plays, without the workers: those are what is planned.
+//! Turns a host's TOML into a scenario without the workers, which the plan adds.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,40 +19,40 @@ use crate::experiment::{span, traffic};
 use crate::file::TrafficFile;
 use crate::profile::Machine;
 
-/// What a group's loads call the way out; no group can be called so.
+/// Name of the uplink in a group's loads; no group may have it.
 const UPLINK: &str = "uplink";
 
-/// A host to be planned.
+/// A host to plan.
 #[derive(Debug)]
 pub struct Host {
-    /// Its file's name.
+    /// Name of its file.
     pub name: String,
-    /// What it says of itself, its seeds and limits.
+    /// Content of the file, with seeds and limits.
     pub file: HostFile,
-    /// What things cost on it.
+    /// Costs of its machine.
     pub machine: Machine,
     /// Its CPUs.
     pub cpus: HostCpus,
-    /// All but the workers: there is one, anywhere, to be replaced.
+    /// The scenario, with one unpinned worker as a placeholder.
     pub scenario: Scenario,
-    /// In the order of their names.
+    /// Groups in the order of their names.
     pub groups: Vec<Group>,
-    /// In the order of their names.
+    /// Uplinks in the order of their names.
     pub uplinks: Vec<UplinkPort>,
 }
 
-/// VMs that are alike.
+/// A group of equal VMs.
 #[derive(Debug)]
 pub struct Group {
-    /// Its name.
+    /// The group's name.
     pub name: String,
     /// Its guests.
     pub guests: Range<usize>,
-    /// For how long their frames may be held.
+    /// Longest hold of their frames.
     pub latency_budget: LatencyBudget,
-    /// When they are called.
+    /// Policy of their calls.
     pub moderation: Kind,
-    /// What datagrams and requests have to keep (ns).
+    /// Largest p99 of datagrams and requests (ns).
     pub p99_ns: Option<u64>,
     /// Its loads.
     pub loads: Vec<GroupLoads>,
@@ -61,25 +61,25 @@ pub struct Group {
 /// A load of each VM of a group.
 #[derive(Debug)]
 pub struct GroupLoads {
-    /// Which of the scenario's.
+    /// Its loads in the scenario.
     pub loads: Range<usize>,
-    /// Frames a second that have to come through for each VM.
+    /// Least number of frames per second for each VM.
     pub at_least: Option<f64>,
 }
 
-/// An uplink, as weir.toml is to have it.
+/// An uplink for weir.toml.
 #[derive(Debug)]
 pub struct UplinkPort {
-    /// Its name.
+    /// The uplink's name.
     pub name: PortName,
-    /// What it is.
+    /// The uplink's kind.
     pub kind: UplinkKind,
-    /// The interface of the host.
+    /// Interface of the host.
     pub interface: InterfaceName,
 }
 
 impl Group {
-    /// The name of the VM with this number, from 1, and of its interface.
+    /// Returns the name of the VM with this number, from 1, which is also its interface's name.
     pub fn vm(&self, number: usize) -> String {
         vm(&self.name, number)
     }
@@ -90,10 +90,10 @@ fn vm(group: &str, number: usize) -> String {
 }
 
 impl Host {
-    /// Reads a host; `machine` gives the profile that it names.
+    /// Reads a host; `machine` returns the profile that it names.
     ///
     /// # Errors
-    /// The first problem, with its place; sysfs cannot be read.
+    /// The first problem, with its place; or sysfs cannot be read.
     pub fn parse(
         source: Source<'_>,
         seed: Option<u64>,
@@ -126,13 +126,13 @@ impl Host {
     }
 }
 
-/// A host of which some is there.
+/// A host under construction.
 struct Building<'f> {
     cpus: &'f HostCpus,
     scenario: Scenario,
     groups: Vec<Group>,
     uplinks: Vec<UplinkPort>,
-    /// Where in the file what has a name in the scenario is.
+    /// Place in the file of each name in the scenario.
     places: BTreeMap<String, String>,
 }
 
@@ -270,10 +270,10 @@ impl<'f> Building<'f> {
         Ok(())
     }
 
-    /// The lab's numbers of CPUs.
+    /// Returns the lab's numbers of CPUs.
     ///
     /// # Errors
-    /// The first number that is none.
+    /// The first number that does not exist.
     fn numbered(&self, numbers: &[usize]) -> Result<Vec<usize>, usize> {
         numbers.iter().map(|number| self.cpus.cpu(*number).ok_or(*number)).collect()
     }
@@ -331,7 +331,7 @@ impl<'f> Building<'f> {
         if group.guests != guests {
             return Ok(Endpoint::Guest(group.guests.start + at % group.guests.len()));
         }
-        // Within a group each with the next.
+        // Within a group each VM has the next one as peer.
         match guests.len() {
             1 => {
                 Err(format!("`{name}` has no other VM, expected `count` above 1 or another group"))
@@ -340,7 +340,7 @@ impl<'f> Building<'f> {
         }
     }
 
-    /// Links can carry what has to go over them.
+    /// Checks that links can carry their loads.
     fn links(&self) -> Result<(), Problem> {
         let mut bits = vec![[0.0; 2]; self.scenario.uplinks.len()];
         for load in &self.scenario.loads {
@@ -370,7 +370,7 @@ impl<'f> Building<'f> {
         Ok(())
     }
 
-    /// A problem of the scenario, where its cause is in the file.
+    /// Converts an error of the scenario into a problem at its cause in the file.
     fn place(&self, error: &ScenarioError) -> Problem {
         let by_name = |name: &str| self.places.get(name).cloned();
         let path = match error {
@@ -408,7 +408,8 @@ fn limits(file: &HostFile) -> Result<(), Problem> {
     }
 }
 
-/// The name of a port, or of a group, without dots: they would look like keys. `table` is what it stands in.
+/// Checks the name of a port or a group, which has no dots, since they would look like keys.
+/// `table` holds the name.
 fn plain(name: &str, table: &str) -> Result<PortName, Problem> {
     if name.contains('.') {
         let message = format!("`{name}` has a dot in it, expected a name out of a-z, 0-9, - and _");

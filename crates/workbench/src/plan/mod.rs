@@ -1,14 +1,14 @@
-//! `weir lab plan`: what to tell weir on a host, by playing what it could be told.
+//! `weir lab plan`: finds the best settings for a host by simulating candidates.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `file.rs` | a host's TOML as it is written |
+//! | `file.rs` | the form of a host's TOML |
 //! | `cpus.rs` | its CPUs, written or this machine's |
-//! | `host.rs` | the scenario that it stands for, without workers |
-//! | `candidate.rs` | the settings that are played, and those that need not be |
-//! | `play.rs` | what comes of each |
-//! | `choice.rs` | which is best, and what is wrong with the others |
-//! | `output.rs` | the tables, and JSON; `weir_toml.rs`: the configuration that makes it so |
+//! | `host.rs` | a host's scenario, without workers |
+//! | `candidate.rs` | the settings to play, and those to skip |
+//! | `play.rs` | the results of each |
+//! | `choice.rs` | the best, and the faults of the others |
+//! | `output.rs` | the tables, and JSON; `weir_toml.rs`: the configuration of the plan |
 
 use std::io::Write;
 use std::path::Path;
@@ -38,10 +38,10 @@ use choice::{best, misses};
 use host::Host;
 use output::Plan;
 
-/// `weir lab plan`
+/// Runs `weir lab plan`.
 ///
 /// # Errors
-/// [`LabError`]; [`LabError::NoPlan`] after what comes nearest has been written.
+/// [`LabError`]; [`LabError::NoPlan`] after the nearest plan has been written.
 pub fn run(args: &LabPlanArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let host = host(args)?;
     let candidates = Candidates::of(&host);
@@ -57,7 +57,7 @@ pub fn run(args: &LabPlanArgs, out: &mut dyn Write) -> Result<(), LabError> {
     }
 }
 
-/// The host of a file, or the one of that name that comes with weir.
+/// Returns the host of a file, or the shipped host of that name.
 fn host(args: &LabPlanArgs) -> Result<Host, LabError> {
     let name = args.file.display().to_string();
     let text = match HOSTS.iter().find(|(built_in, _)| *built_in == name) {
@@ -70,7 +70,7 @@ fn host(args: &LabPlanArgs) -> Result<Host, LabError> {
     })
 }
 
-/// The profile that `instead` is, or else the one that a host in `folder` names.
+/// Returns the profile `instead`, or the one that a host in `folder` names.
 fn machine(
     named: &str,
     instead: Option<&Path>,
@@ -88,12 +88,14 @@ fn machine(
     Machine::parse(Source { name: &name, text: &read(&path)? }).map(Some)
 }
 
+/// Checks that the plays end within bounds.
+///
 /// # Errors
-/// It would take too long.
+/// The plays would take too long.
 fn check_bounds(host: &Host, candidates: &Candidates) -> Result<(), LabError> {
     let events = |candidate: &Candidate| estimate::events(&candidate.scenario(&host.scenario));
     let first = candidates.first.iter().map(events).fold(0, u64::saturating_add);
-    // Which it will be is not known yet.
+    // The best candidate is not known yet.
     let dynamic = candidates.first.iter().filter(|_| candidates.dynamic);
     let dynamic = dynamic.map(|it| events(&it.placed(PlacementMode::Dynamic, it.pin_vcpus)));
     let seeds = host.file.seeds.len();
@@ -109,7 +111,7 @@ fn check_bounds(host: &Host, candidates: &Candidates) -> Result<(), LabError> {
     }
 }
 
-/// Plays all candidates; then the best with the dynamic placement, where that is asked for.
+/// Plays all candidates, then the best with the dynamic placement, if the file asks for it.
 fn plan(host: &Host, candidates: Candidates, bar: &ProgressBar) -> Result<Plan, LabError> {
     let Candidates { first, dynamic, mut skipped } = candidates;
     let judged = |played: Vec<play::Played>| {

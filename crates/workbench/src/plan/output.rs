@@ -1,4 +1,4 @@
-//! A plan, for people and as JSON. The same for the same file and seeds, to the byte.
+//! A plan, for people and as JSON, the same to the byte for the same file and seeds.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::host::Host;
 use super::play::Played;
 use super::weir_toml::weir_toml;
 
-/// A plan, and what else there was.
+/// A plan, with its alternatives.
 #[derive(Debug, Serialize)]
 pub struct Plan {
     name: String,
@@ -20,17 +20,17 @@ pub struct Plan {
     machine: String,
     seeds: Vec<u64>,
     events: u64,
-    /// The best does all that is asked for.
+    /// The best play meets every limit.
     pub good: bool,
-    /// What is recommended; if that is not good, what comes nearest.
+    /// The recommended settings, or the nearest ones if none is good.
     pub best: Alternative,
     pub rejected: Vec<Alternative>,
     skipped: Vec<Skipped>,
-    /// Where it is good.
+    /// The configuration, if the plan is good.
     pub weir_toml: Option<String>,
 }
 
-/// Something that was played.
+/// A played candidate.
 #[derive(Debug, Serialize)]
 pub struct Alternative {
     execution: Execution,
@@ -38,12 +38,13 @@ pub struct Alternative {
     pub workers: usize,
     pub placement: PlacementMode,
     pin_vcpus: bool,
-    /// The host's number of each worker's CPU, where workers have their own.
+    /// Host's number of each worker's CPU, if workers are pinned.
     worker_cpus: Option<Vec<usize>>,
     weir_cpus: f64,
     guest_cpus: f64,
     groups: Vec<GroupFigures>,
-    /// What it misses, or why another is better; nothing, if it was chosen and misses nothing.
+    /// Missed limits, or reasons why another is better; empty for the chosen plan if it meets every
+    /// limit.
     pub why_not: Vec<String>,
 }
 
@@ -61,7 +62,7 @@ struct GroupFigures {
 }
 
 impl Plan {
-    /// Chooses from `all`.
+    /// Chooses the best of `all`.
     ///
     /// # Panics
     /// If `all` is empty.
@@ -75,7 +76,7 @@ impl Plan {
         };
         let mut others: Vec<_> =
             all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, it)| it).collect();
-        // The good ones first, from the least CPU on; then the others, in the order of their settings.
+        // Good candidates first, by CPU; then the others, in the order of their settings.
         others.sort_by(|(a, a_misses), (b, b_misses)| {
             let order = a_misses.is_empty().cmp(&b_misses.is_empty()).reverse();
             let by_cpus = match a_misses.is_empty() && b_misses.is_empty() {
@@ -139,12 +140,12 @@ impl Alternative {
         }
     }
 
-    /// The worst of its groups.
+    /// Returns the worst p99 of its groups.
     pub fn p99_us(&self) -> Option<f64> {
         self.groups.iter().filter_map(|group| group.p99_us).max_by(f64::total_cmp)
     }
 
-    /// Where its workers run, in words.
+    /// Describes the CPUs of its workers.
     fn places(&self) -> String {
         match (self.placement, &self.worker_cpus) {
             (PlacementMode::Off, _) => "where the kernel puts them".into(),
@@ -162,7 +163,7 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// A time in us for people.
+/// Writes a time (us) for people.
 fn shown_us(us: Option<f64>) -> String {
     // `as` saturates.
     us.map_or_else(|| "-".into(), |us| time((us * 1e3).round() as u64))

@@ -1,4 +1,4 @@
-//! Playing candidates, and what came of each.
+//! Plays candidates, and collects their results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{panic, thread};
@@ -15,49 +15,50 @@ use super::candidate::Candidate;
 use super::host::{Group, Host};
 use crate::error::LabError;
 
-/// What came of a candidate: of CPU and throughput the mean of the seeds, of all else the worst.
+/// Results of a candidate: the mean over the seeds for CPU and throughput, the worst for all else.
 #[derive(Clone, Debug)]
 pub struct Played {
-    /// What was played.
+    /// The candidate.
     pub candidate: Candidate,
-    /// CPUs that weir kept busy.
+    /// Number of CPUs that weir kept busy.
     pub weir_cpus: f64,
-    /// CPUs that all guests kept busy.
+    /// Number of CPUs that all guests kept busy.
     pub guest_cpus: f64,
-    /// Where each worker ran last, with the first seed.
+    /// Last CPU of each worker, with the first seed.
     pub worker_cpus: Vec<Option<CpuId>>,
     /// Events of all seeds.
     pub events: u64,
-    /// By group.
+    /// Results by group.
     pub groups: Vec<GroupPlayed>,
 }
 
-/// What came of a group's loads, of all its VMs together.
+/// Results of a group's loads, of all its VMs together.
 #[derive(Clone, Debug, Default)]
 pub struct GroupPlayed {
-    /// CPUs that its guests kept busy.
+    /// Number of CPUs that its guests kept busy.
     pub cpus: f64,
-    /// Throughput of what its loads send forth.
+    /// Throughput of its loads' forward direction.
     pub mbit_per_s: f64,
     /// Frames, both ways.
     pub packets_per_s: f64,
-    /// The part of datagrams and requests that did not arrive.
+    /// Share of datagrams and requests that did not arrive.
     pub lost: f64,
-    /// The part of its interrupts that came later than its latency budget.
+    /// Share of its interrupts that came later than its latency budget.
     pub late: f64,
-    /// Of its datagrams, from writer to reader, and of its requests, to the answer (ns); `None` without any.
+    /// p99 of its datagrams from writer to reader, and of its requests to the answer (ns); `None`
+    /// without any.
     pub p99_ns: Option<u64>,
     /// By load: frames a second that came through for each VM.
     pub forth_per_s: Vec<f64>,
 }
 
 impl Played {
-    /// CPUs that host and guests kept busy.
+    /// Returns the number of CPUs that host and guests kept busy.
     pub fn cpus(&self) -> f64 {
         self.weir_cpus + self.guest_cpus
     }
 
-    /// Of at least one report, one for each seed.
+    /// Summarises reports, one for each seed and at least one.
     fn of(host: &Host, candidate: Candidate, reports: &[Report]) -> Self {
         let mean = |of: &dyn Fn(&Report) -> f64| {
             reports.iter().map(of).sum::<f64>() / reports.len().max(1) as f64
@@ -110,10 +111,10 @@ impl GroupPlayed {
                         report.per_s(load.bytes) / f64::from((*bytes).max(1))
                     }
                 };
-                // TCP loses segments by design, and what it waits for is its own window.
+                // TCP loses segments by design, and waits for its own window.
                 if !matches!(spec.kind, LoadKind::Stream { .. }) {
                     latency.merge(&load.latency);
-                    // What is under way at the end is no more than a burst, where workers keep up.
+                    // If workers keep up, at most a burst is under way at the end.
                     let behind = load.sent.saturating_sub(load.received + BURST_MAX as u64);
                     lost += behind.max(load.dropped);
                     sent += load.sent;
@@ -146,10 +147,10 @@ impl GroupPlayed {
     }
 }
 
-/// Plays each candidate with each seed, as many at a time as there are CPUs.
+/// Plays each candidate with each seed, in parallel on all CPUs.
 ///
 /// # Errors
-/// The first candidate's that failed.
+/// The error of the first candidate that failed.
 pub fn all(
     host: &Host,
     candidates: &[Candidate],
@@ -174,12 +175,12 @@ pub fn all(
     let mut done = thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let joined = threads.into_iter().map(|thread| thread.join());
-        // A panic of one of them goes on here.
+        // A panic of a thread goes on here.
         joined
             .flat_map(|done| done.unwrap_or_else(|it| panic::resume_unwind(it)))
             .collect::<Vec<_>>()
     });
-    // The same order, whoever was first.
+    // In the candidates' order, whichever thread finished first.
     done.sort_by_key(|(at, _)| *at);
     let reports = done.into_iter().map(|(_, report)| report).collect::<Result<Vec<_>, _>>()?;
     let of_each = candidates.iter().zip(reports.chunks(seeds.len().max(1)));

@@ -9,7 +9,7 @@ use weir_topology::fixtures;
 use super::cpus::HostCpus;
 use super::*;
 
-/// Four guests that send to each other; a frame takes a worker some 22 us.
+/// Four guests that send to each other; a frame costs a worker some 22 us.
 const SMALL: &str = r#"title = "Four that send to each other"
 profile = "slow"
 start = "1ms"
@@ -40,11 +40,11 @@ to = "web"
 traffic = { datagrams = { bytes = 200, arrivals = { poisson = "8kpps" } } }
 "#;
 
-/// The part of it that says which CPUs there are.
+/// Its description of the CPUs.
 const TOPOLOGY: &str =
     "[topology]\nsockets = 1\nllcs_per_socket = 2\ncores_per_llc = 3\nthreads_per_core = 1\n";
 
-/// A shipped machine on which a worker takes 20 us for a frame.
+/// Returns a shipped machine on which a frame costs a worker 20 us.
 fn slow() -> Machine {
     let (name, text) = PROFILES.iter().find(|(name, _)| *name == "dong-2011").unwrap();
     let mut machine = Machine::parse(Source { name, text }).unwrap();
@@ -69,7 +69,7 @@ fn shown(error: &LabError) -> String {
     text
 }
 
-/// [`SMALL`] with `from` replaced.
+/// Returns [`SMALL`] with `from` replaced.
 fn with(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
     SMALL.replace(from, to)
@@ -139,7 +139,7 @@ fn twice_the_load_gets_more_workers() {
 
 #[test]
 fn a_tighter_p99_rejects_what_was_chosen_before() {
-    // Frames wait for a worker that is nearly always busy.
+    // Frames wait for a worker that is almost always busy.
     let host = |p99: &str| {
         planned(&with("8kpps", "10kpps").replace("p99 = \"2ms\"", &format!("p99 = \"{p99}\"")))
     };
@@ -171,7 +171,7 @@ fn what_nothing_can_do_is_said_with_the_nearest() {
     let plan = planned(&with("p99 = \"2ms\"", "p99 = \"1us\""));
     assert!(!plan.good && plan.weir_toml.is_none());
     assert!(plan.best.why_not[0].contains("over the target 1 us"), "{plan}");
-    // The nearest is that with the least p99.
+    // The nearest one has the least p99.
     let p99 = |it: &output::Alternative| it.p99_us().unwrap();
     assert!(plan.rejected.iter().all(|it| p99(it) >= p99(&plan.best)), "{plan}");
     let lossy = planned(&with("[limits]", "[limits]\ncpus = 1").replace("8kpps", "16kpps"));
@@ -217,7 +217,7 @@ fn settings_that_cannot_be_best_are_not_played() {
     assert!(busy.first.iter().all(|it| it.workers > 2));
     let why: Vec<_> = busy.skipped.iter().map(|it| it.to_owned()).collect();
     assert!(why.iter().any(|it| it.what == "1 to 2 workers"), "{why:?}");
-    // Of many numbers of workers some are played.
+    // Of large numbers of workers only some are played.
     let many =
         open.replace("cores_per_llc = 3", "cores_per_llc = 16").replace("count = 4", "count = 20");
     let many = Candidates::of(&parse(&many).unwrap());
@@ -237,7 +237,8 @@ fn a_candidate_is_played_as_the_switch_realizes_it() {
     let tasklets = |realization, workers| {
         scenario(Execution::Tasklet, Some(realization), workers, PlacementMode::Off)
     };
-    // As few workers as suffice, all queues with the first; all alike; and queues stay with a worker that is alone.
+    // Three cases: as few workers as suffice, with all queues at the first; all alike; and queues
+    // that stay with a lone worker.
     let moves = |it: &Scenario| (it.dispatch, it.first_worker, it.realization.dedicated);
     assert_eq!(moves(&tasklets(Realization::Adaptive, 3)), (Some(Aim::Pack), Some(0), false));
     assert_eq!(moves(&tasklets(Realization::Shared, 3)), (Some(Aim::Spread), None, false));
@@ -250,7 +251,7 @@ fn a_candidate_is_played_as_the_switch_realizes_it() {
     assert!(real_time.workers.iter().all(|it| matches!(it.class, Class::Realtime { priority: 1 })));
     assert_eq!(threads.realization.placement, None);
     assert_eq!(real_time.realization.placement.unwrap().policy, Policy::Static);
-    // A placer has looked before anything is measured.
+    // A placer has looked before measurements begin.
     assert!(real_time.warm_up_ns > real_time.realization.placement.unwrap().look_ns);
 }
 
@@ -299,7 +300,7 @@ fn this_machine_has_its_own_numbers_of_cpus() {
     for cpu in 0..32 {
         assert_eq!(two.cpu(two.number(cpu)), Some(cpu));
     }
-    // Siblings are next to each other in the lab only.
+    // Siblings are adjacent only in the lab.
     assert!(two.number(1) > two.number(0) + 1);
     assert_eq!(two.cpu(32), None);
     let Err(hybrid) = read(fixtures::HYBRID) else { panic!("it has two kinds of cores") };
@@ -377,7 +378,7 @@ fn the_example_is_a_host_that_can_be_planned() {
     let host = host(&args).unwrap();
     assert_eq!(host.file.seeds, [3]);
     check_bounds(&host, &Candidates::of(&host)).unwrap();
-    // The guide shows the same one.
+    // The guide shows the same host.
     let guide = include_str!("../../../../docs/guide/lab.md");
     let shown = guide.split("```toml\n").find(|it| it.contains("\n[group.web]\n")).unwrap();
     let table = |text: &str| text.parse::<toml::Table>().unwrap();

@@ -1,4 +1,4 @@
-//! The `weir.toml` that makes a plan so.
+//! The `weir.toml` of a plan.
 
 use std::fmt::Write;
 
@@ -7,7 +7,8 @@ use weir_config::PlacementMode;
 use super::candidate::Candidate;
 use super::host::Host;
 
-/// A whole configuration: what was planned, the uplinks, and an interface for each VM. `weir check` takes it.
+/// Returns a whole configuration: the planned settings, the uplinks, and an interface for each VM.
+/// `weir check` accepts it.
 pub fn weir_toml(host: &Host, plan: &Candidate) -> String {
     let mut text = String::from("[switch]\n");
     // Writing to a string does not fail.

@@ -1,10 +1,11 @@
-//! Scales: where a value stands, and which values are written beside it.
+//! Scales: positions of values, and ticks.
 
-/// Most ticks of a scale.
+/// Most ticks on a scale.
 const TICKS_MAX: f64 = 6.0;
-/// Room above the largest value, as a share of the scale: marks stand there.
+/// Room above the largest value, as a share of the scale, for marks.
 const HEADROOM: f64 = 0.15;
-/// Points of x stand to scale up to this ratio of the largest distance to the smallest; beyond it they would touch.
+/// Largest ratio between distances of points of x at which they are drawn to scale. Beyond it
+/// points would touch.
 const UNEVEN_MAX: f64 = 12.0;
 
 /// The scale of y.
@@ -19,7 +20,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Holds all `values`, which are finite, and 0: else small differences would look large.
+    /// Returns a scale for all `values`, which are finite, and 0. Without 0, small differences
+    /// would look large.
     pub fn holding(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = values
             .fold((0.0, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
@@ -31,12 +33,12 @@ impl Scale {
         Self { from: (low / step).floor() * step, to: high + room, step }
     }
 
-    /// Where a value stands, from 0 to 1.
+    /// Returns the position of a value, from 0 to 1.
     pub fn share(&self, value: f64) -> f64 {
         ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0)
     }
 
-    /// The ticks, and how they are written.
+    /// Iterates over the ticks with their labels.
     pub fn ticks(&self) -> impl Iterator<Item = (f64, String)> + '_ {
         let first = (self.from / self.step).ceil();
         let count = ((self.to - self.from) / self.step).floor() as usize + 1;
@@ -48,14 +50,15 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, so that `range` has few of them.
+/// Returns 1, 2 or 5 times a power of ten, so that `range` has few steps.
 fn step_for(range: f64) -> f64 {
     let power = 10f64.powf((range / TICKS_MAX).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     steps.into_iter().find(|step| range / step <= TICKS_MAX).unwrap_or(10.0 * power)
 }
 
-/// Where points stand along x, from 0 to 1, if their names are numbers of one unit that go up.
+/// Returns the positions of points along x, from 0 to 1, if their names are increasing numbers of
+/// one unit.
 pub fn numeric(points: &[String]) -> Option<Vec<f64>> {
     let numbers: Vec<f64> = points.iter().map(|point| number(point)).collect::<Option<_>>()?;
     let gaps: Vec<f64> = numbers.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -72,7 +75,7 @@ pub fn numeric(points: &[String]) -> Option<Vec<f64>> {
     Some(numbers.iter().map(|number| (number - first) / (last - first)).collect())
 }
 
-/// A number with or without a unit of time or rate, or a percent sign.
+/// Parses a number with or without a unit of time or rate, or a percent sign.
 pub fn number(name: &str) -> Option<f64> {
     const UNITS: &[(&str, f64)] = &[
         ("", 1.0),
@@ -99,12 +102,12 @@ pub fn number(name: &str) -> Option<f64> {
     digits.parse::<f64>().ok().map(|number| number * factor)
 }
 
-/// A value in few letters.
+/// Writes a value in few letters.
 pub fn short(value: f64) -> String {
     short_beside(value, value)
 }
 
-/// A value in few letters, with the unit that `largest` has.
+/// Writes a value in few letters, with the unit of `largest`.
 fn short_beside(value: f64, largest: f64) -> String {
     let (value, unit) = match largest.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),

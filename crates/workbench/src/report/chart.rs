@@ -7,76 +7,76 @@ use crate::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Sign, Sta
 use crate::output::{self, Outcome};
 use crate::verdict::{best_but, settings, share_within};
 
-/// What series are called where nothing but x is swept.
+/// Name of the series if only x is swept.
 const ONLY_SERIES: &str = "simulated";
 
 /// A plot.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// For links and files' names.
+    /// Id for links and file names.
     pub id: String,
     /// The figure, in words.
     pub title: String,
-    /// Where in the sweeps that are neither x nor series; empty where there are none.
+    /// Values of the sweeps other than x and series; empty without such sweeps.
     pub at: String,
     /// The sweep along x.
     pub x_name: String,
-    /// What its points are called.
+    /// Names of its points.
     pub x: Vec<String>,
-    /// One for each point of the sweep that `series` names.
+    /// One series for each point of the sweep that `series` names.
     pub series: Vec<Series>,
-    /// What the paper says.
+    /// Statements of the paper.
     pub marks: Vec<Mark>,
-    /// Of how many seeds the least, mean and most are shown.
+    /// Number of seeds behind the least, mean and most.
     pub seeds: usize,
 }
 
-/// What came out, and what was measured, at each point of x.
+/// Results and measurements at each point of x.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name.
+    /// The series' name.
     pub name: String,
-    /// Here; nothing where no number came out.
+    /// Simulated results; `None` where there is no number.
     pub simulated: Vec<Option<Measured>>,
-    /// On a real host.
+    /// Measurements on a real host.
     pub measured: Vec<Option<Measured>>,
 }
 
-/// Something that the paper says of a point.
+/// A paper's statement about a point.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// Of which series.
+    /// Index of the series.
     pub series: usize,
-    /// At which point of x.
+    /// Index of the point of x.
     pub x: usize,
-    /// How it is drawn.
+    /// Way of drawing.
     pub kind: MarkKind,
-    /// In words, with the figure's name.
+    /// Text, with the figure's name.
     pub says: String,
 }
 
-/// How a paper's statement is drawn.
+/// Ways of drawing a paper's statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MarkKind {
     /// Its number.
     Value(f64),
-    /// Where its change or ratio leads from the number that came out here at another point.
+    /// A number derived from our result at another point, by the paper's change or ratio.
     FromOurs(f64),
     /// More than at another point, without a number.
     Up,
     /// Less than at another point, without a number.
     Down,
-    /// The least of its series, or the next after that: 1, 2, and so on.
+    /// Rank in its series, from the least: 1, 2, and so on.
     Least(usize),
 }
 
 impl Chart {
-    /// What it shows, and where in the other sweeps.
+    /// Returns the title with the values of the other sweeps.
     pub fn heading(&self) -> String {
         if self.at.is_empty() { self.title.clone() } else { format!("{}, {}", self.title, self.at) }
     }
 
-    /// A mark in words.
+    /// Describes a mark in words.
     pub fn says(&self, mark: &Mark) -> String {
         let what = match mark.kind {
             MarkKind::Value(value) => format!("{value:.1}"),
@@ -91,7 +91,7 @@ impl Chart {
     }
 }
 
-/// All plots of an experiment, figure after figure: those that the paper speaks of first.
+/// Returns all plots of an experiment by figure; the paper's figures come first.
 pub fn all(experiment: &Experiment, outcome: &Outcome) -> Vec<Chart> {
     let file = &experiment.file;
     let mut figures = output::figures(file);
@@ -111,7 +111,7 @@ pub fn all(experiment: &Experiment, outcome: &Outcome) -> Vec<Chart> {
     charts
 }
 
-/// Each point of the sweeps that are neither x nor series.
+/// Returns each point of the sweeps other than x and series.
 fn others(file: &ExperimentFile) -> Vec<At> {
     let is_other = |name: &String| *name != file.plot.x && Some(name) != file.plot.series.as_ref();
     let mut all = vec![At::new()];
@@ -164,7 +164,7 @@ struct Plot<'e> {
 }
 
 impl Plot<'_> {
-    /// All of where a point is.
+    /// Returns a point's values of all sweeps.
     fn at(&self, x: &str, series: Option<&String>) -> At {
         let mut at = self.at.clone();
         at.insert(self.file.plot.x.clone(), x.to_owned());
@@ -189,7 +189,7 @@ impl Plot<'_> {
         })
     }
 
-    /// Series and x of a point, if it is in this plot.
+    /// Returns series and x of a point, if it is in this plot.
     fn place(&self, at: &At) -> Option<(usize, usize)> {
         let plot = &self.file.plot;
         if self.at.iter().any(|(sweep, point)| at.get(sweep) != Some(point)) {
@@ -202,7 +202,7 @@ impl Plot<'_> {
         Some((plot.series.as_ref().map_or(Some(0), number)?, number(&plot.x)?))
     }
 
-    /// What a claim comes to in this plot.
+    /// Returns a claim's marks in this plot.
     fn marks(&self, claim: &ClaimFile) -> Vec<Mark> {
         if claim.y != self.figure {
             return Vec::new();
@@ -265,7 +265,7 @@ impl Plot<'_> {
     }
 }
 
-/// A figure's name in words, with its unit: `latency_p99_us` is "Latency p99 (us)".
+/// Returns a figure's name in words, with its unit: `latency_p99_us` is "Latency p99 (us)".
 fn title(figure: &str) -> String {
     const UNITS: &[(&str, &str)] =
         &[("_percent", "%"), ("_us", "us"), ("_ns", "ns"), ("_ms", "ms")];
@@ -280,7 +280,7 @@ fn title(figure: &str) -> String {
     format!("{}{}{per_s}{unit}", first.map(String::from).unwrap_or_default(), letters.as_str())
 }
 
-/// A name that can stand in a link or a file's name: of a path, what the file is called.
+/// Returns a name for links and file names; for a path, the name of the file.
 pub fn slug(name: &str) -> String {
     let file = name.rsplit('/').next().unwrap_or(name);
     let stem = file.strip_suffix(".toml").unwrap_or(file);

@@ -1,4 +1,5 @@
-//! What a report was made from, in a few letters: tells cheaply whether the one in a repository is that of today.
+//! A short digest of a report's inputs. It shows cheaply whether the report in a repository is up
+//! to date.
 
 use std::fmt::Write as _;
 
@@ -10,15 +11,16 @@ use weir_limits::LAB_EVENTS_MAX;
 use crate::experiment::{Experiment, name_of};
 use crate::{LabError, parallel};
 
-/// The file that they stand in, beside the report's pages.
+/// File of the digests, beside the report's pages.
 pub const FILE: &str = "digests.txt";
-/// Events that the beginning of a run is estimated at; it has a fraction of them.
+/// Target of the estimated events for the beginning of a run, which has only a part of them.
 const EVENTS: u64 = 200_000;
 
-/// One line for each experiment: its name, and 16 digits of a hash over its text and the start of each of its
-/// points.
+/// Returns one line for each experiment: its name, and 16 digits of a hash over its text and the
+/// start of each of its points.
 ///
-/// The hash misses late effects, such as a queue that moves after 50 ms or a vCPU that is placed after seconds.
+/// The hash misses late effects, such as a queue that moves after 50 ms or a vCPU that is placed
+/// after seconds.
 ///
 /// # Errors
 /// A run failed.
@@ -48,7 +50,7 @@ fn digest(experiment: &Experiment) -> Result<u64, LabError> {
     Ok(hash)
 }
 
-/// As much of a scenario as [`EVENTS`] allow.
+/// Shortens a scenario to about [`EVENTS`] events.
 fn beginning(scenario: &Scenario) -> Scenario {
     let ns = scenario.warm_up_ns.saturating_add(scenario.run_ns);
     let share = u128::from(ns) * u128::from(EVENTS) / u128::from(estimate::events(scenario).max(1));
@@ -56,7 +58,7 @@ fn beginning(scenario: &Scenario) -> Scenario {
     Scenario { warm_up_ns: 0, run_ns, ..scenario.clone() }
 }
 
-/// FNV-1a: the same everywhere and in every version of Rust. Nobody wants to deceive with it.
+/// FNV-1a: the same everywhere and in every version of Rust. It need not resist attacks.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn fnv1a(hash: u64, text: &str) -> u64 {

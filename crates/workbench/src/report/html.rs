@@ -12,7 +12,7 @@ use crate::papers::Standings;
 use crate::profile::{Machine, Origin};
 use crate::verdict::{Judged, Verdict};
 
-/// Of everything but plots.
+/// Styles of everything except plots.
 const PAGE: &str = include_str!("page.css");
 
 const COLOURS: &str = "<fieldset><legend>Colours</legend>\
@@ -20,7 +20,7 @@ const COLOURS: &str = "<fieldset><legend>Colours</legend>\
     <label><input type=\"radio\" name=\"colours\" id=\"light\"> light</label>\
     <label><input type=\"radio\" name=\"colours\" id=\"dark\"> dark</label></fieldset>\n";
 
-/// The page's text.
+/// Returns the page's text.
 pub fn page(report: &Report<'_>) -> String {
     let mut page = String::new();
     // Writing to a string does not fail.
@@ -68,7 +68,7 @@ fn write(page: &mut String, report: &Report<'_>) -> fmt::Result {
     )
 }
 
-/// All verdicts.
+/// Writes all verdicts.
 fn summary(page: &mut String, report: &Report<'_>, tally: Tally) -> fmt::Result {
     writeln!(
         page,
@@ -112,7 +112,7 @@ fn summary(page: &mut String, report: &Report<'_>, tally: Tally) -> fmt::Result 
     Ok(())
 }
 
-/// How many of something have which verdict, in words and as a bar.
+/// Writes the number of each verdict, in words and as a bar.
 fn headline(page: &mut String, tally: Tally, of_what: &str) -> fmt::Result {
     if tally.all() == 0 {
         return Ok(());
@@ -164,7 +164,7 @@ fn figure_verdicts(page: &mut String, figures: &Standings) -> fmt::Result {
     Ok(())
 }
 
-/// A table that falls apart into cards where there is little room.
+/// Writes the head of a table that turns into cards on narrow screens.
 fn table_head(page: &mut String, caption: &str, names: &[&str]) -> fmt::Result {
     page.push_str("<table class=\"cards\">");
     if !caption.is_empty() {
@@ -182,7 +182,7 @@ fn verdict(page: &mut String, claim: &Judged) -> fmt::Result {
     badge(page, claim.verdict, &claim.words())
 }
 
-/// A verdict, and below it whatever `words` say besides.
+/// Writes a verdict, with `words` below it.
 fn badge(page: &mut String, verdict: Verdict, words: &str) -> fmt::Result {
     let class = match verdict {
         Verdict::Reproduced => "good",
@@ -199,7 +199,7 @@ fn badge(page: &mut String, verdict: Verdict, words: &str) -> fmt::Result {
     Ok(())
 }
 
-/// What a claim says, beside what came out.
+/// Writes a claim beside its result.
 fn said(page: &mut String, claim: &Judged) -> fmt::Result {
     write!(
         page,
@@ -256,7 +256,7 @@ fn section(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// A plot, and below it a table with the same numbers.
+/// Writes a plot, and below it a table with the same numbers.
 fn figure(
     page: &mut String,
     svg: &str,
@@ -289,7 +289,7 @@ fn figure(
     Ok(())
 }
 
-/// What hangs on the fitted numbers.
+/// Writes the effects of fitted numbers.
 fn sensitivity(page: &mut String, report: &Report<'_>) -> fmt::Result {
     if report.varied.is_empty() {
         return Ok(());
@@ -307,7 +307,7 @@ fn sensitivity(page: &mut String, report: &Report<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Where measured figures are from.
+/// Writes the sources of measured figures.
 fn measured(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
     for source in entry.measured() {
         writeln!(page, "<p class=\"soft\">Measured: {}</p>", Escaped(source))?;
@@ -315,7 +315,7 @@ fn measured(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// A machine's costs, each with where it is from.
+/// Writes a machine's costs, each with its origin.
 fn costs(page: &mut String, machine: &Machine) -> fmt::Result {
     let count = |origin| machine.costs.iter().filter(|cost| cost.origin == origin).count();
     writeln!(

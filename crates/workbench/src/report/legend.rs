@@ -1,4 +1,4 @@
-//! A plot's legend: only what is in the plot, in as many lines as it takes.
+//! A plot's legend: only elements that are in the plot, on as many lines as needed.
 
 use std::fmt::Write as _;
 
@@ -9,36 +9,36 @@ use super::text::{Escaped, cut, width};
 
 const SIZE: f64 = 12.0;
 const LINE: f64 = 20.0;
-/// Room for a key, and between two entries.
+/// Width of a key, and gap between two entries.
 const KEY: f64 = 38.0;
 const GAP: f64 = 12.0;
 /// Most letters of an entry.
 const LETTERS_MAX: usize = 48;
 
-/// Something that is drawn.
+/// A drawn element.
 #[derive(Clone, Copy, Debug)]
 pub enum Key {
-    /// A series, by its number.
+    /// A series, by number.
     Series(usize),
-    /// What the paper says.
+    /// A statement of the paper.
     Mark(MarkKind),
-    /// What was measured.
+    /// A measurement.
     Measured,
-    /// The least and most of the seeds.
+    /// Least and most over the seeds.
     Whisker,
 }
 
-/// Entries with their places.
+/// Entries with their positions.
 #[derive(Debug)]
 pub struct Legend {
-    /// Where each begins, in which line, and its words.
+    /// Position, line, key and text of each entry.
     entries: Vec<(f64, usize, Key, String)>,
-    /// Whether series are lines.
+    /// Series are drawn as lines.
     lines: bool,
 }
 
 impl Legend {
-    /// What `chart` shows, in lines of at most `width_max`.
+    /// Builds the legend of `chart`, on lines of at most `width_max`.
     pub fn of(chart: &Chart, width_max: f64) -> Self {
         let (mut entries, mut x, mut line) = (Vec::new(), 0.0, 0);
         for (key, words) in words(chart) {
@@ -53,7 +53,7 @@ impl Legend {
         Self { entries, lines: axis::numeric(&chart.x).is_some() }
     }
 
-    /// How high it is.
+    /// Returns its height.
     pub fn height(&self) -> f64 {
         self.entries.last().map_or(0.0, |entry| LINE * (entry.1 + 1) as f64)
     }

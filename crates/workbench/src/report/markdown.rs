@@ -8,12 +8,12 @@ use crate::papers::Standings;
 use crate::profile::Machine;
 use crate::sensitivity::Sensitivity;
 
-/// The page that leads to the others.
+/// File name of the index.
 pub const INDEX: &str = "README.md";
-/// The page of what hangs on the fitted numbers, without its ending.
+/// File name of the page on fitted numbers, without its ending.
 const SENSITIVITY: &str = "sensitivity";
 
-/// The files: their names and texts.
+/// Returns the names and texts of the files.
 pub fn files(report: &Report<'_>) -> Vec<(String, String)> {
     let mut files = vec![(INDEX.to_owned(), index(report))];
     for entry in &report.entries {
@@ -39,7 +39,7 @@ fn sensitivity<'s>(all: impl Iterator<Item = (String, &'s Sensitivity)>) -> Stri
     text
 }
 
-/// A plot, and below it a table with the same numbers.
+/// Returns a plot, and below it a table with the same numbers.
 fn figure(heading: &str, id: &str, (head, rows): (Vec<String>, Vec<Vec<String>>)) -> String {
     let heading = Cell(heading);
     let cells =
@@ -51,7 +51,7 @@ fn figure(heading: &str, id: &str, (head, rows): (Vec<String>, Vec<Vec<String>>)
     )
 }
 
-/// A text in a cell, in which no letter is markup.
+/// A cell's text, escaped so that no letter is markup.
 struct Cell<'t>(&'t str);
 
 impl fmt::Display for Cell<'_> {

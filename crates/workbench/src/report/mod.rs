@@ -1,17 +1,17 @@
 //! `weir lab report`: experiments as a page with plots, and as Markdown.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `chart.rs` | the data of a plot: simulated, claimed by the paper, measured |
-//! | `svg.rs` | how it is drawn; `axis.rs`: scales, `legend.rs`: its legend, `text.rs`: its text |
-//! | `moves.rs` | how verdicts change when fitted costs vary |
+//! | `svg.rs` | draws a plot; `axis.rs`: scales, `legend.rs`: its legend, `text.rs`: its text |
+//! | `moves.rs` | plots of verdicts under varied fitted costs |
 //! | `html.rs` | the self-contained page |
-//! | `markdown.rs` | the same for a repository, with plots as files |
-//! | `digest.rs` | whether a repository's report is up to date |
+//! | `markdown.rs` | the report for a repository, with plots as files |
+//! | `digest.rs` | digests that show whether a repository's report is up to date |
 //! | `style.rs`, `*.css` | colours, light and dark |
 //!
-//! Everything comes from an experiment's `[plot]` and claims, so a new experiment needs no code. The same
-//! experiments and seeds give the same bytes.
+//! Everything comes from an experiment's `[plot]` and claims, so a new experiment needs no code.
+//! The same experiments and seeds give the same bytes.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -42,13 +42,14 @@ mod text;
 
 use chart::{Chart, slug};
 
-/// Where the page is written to if nothing is said.
+/// Default file of the page.
 const HTML_DEFAULT: &str = "lab-report.html";
 
-/// Runs the experiments and writes the page, or the Markdown, or both. Says on `out` what it has written.
+/// Runs the experiments and writes the page, or the Markdown, or both. Lists the written files on
+/// `out`.
 ///
 /// # Errors
-/// [`LabError`]: nothing is written unless all experiments came to an end.
+/// [`LabError`]: nothing is written unless every experiment has finished.
 pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let mut experiments = selected(&args.names, args.seed, args.profile.as_deref())?;
     check_names(&experiments)?;
@@ -57,7 +58,7 @@ pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
         (None, None) => Some(PathBuf::from(HTML_DEFAULT)),
         (Some(path), _) => Some(path.clone()),
     };
-    // Files that cannot be written are known before the experiments are run.
+    // Unwritable files are found before the experiments run.
     let html = html.map(|path| begin(&path).map(|file| (file, path))).transpose()?;
     if let Some(folder) = &args.markdown {
         fs::create_dir_all(folder)
@@ -92,11 +93,11 @@ pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
     Ok(())
 }
 
-/// A file that will be at `path`; what is there stays until [`finish`].
+/// Begins a file that will be at `path`; an existing file stays until [`finish`].
 fn begin(path: &Path) -> Result<NamedTempFile, LabError> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let mut builder = Builder::new();
-    // As any file that is made: less what the umask takes.
+    // Like any new file: the umask applies.
     builder.permissions(Permissions::from_mode(0o666));
     let file = builder.tempfile_in(folder.unwrap_or(Path::new(".")));
     file.map_err(|source| LabError::Write { path: path.to_owned(), source })
@@ -109,7 +110,7 @@ fn finish(mut file: NamedTempFile, path: &Path, text: &str) -> Result<(), LabErr
     Ok(())
 }
 
-/// Each experiment has a link and files of its own.
+/// Checks that each experiment has a link and files of its own.
 fn check_names(experiments: &[Experiment]) -> Result<(), LabError> {
     for (number, experiment) in experiments.iter().enumerate() {
         let name = slug(&experiment.name);
@@ -120,7 +121,7 @@ fn check_names(experiments: &[Experiment]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// What a page is made of.
+/// Content of a page.
 struct Report<'r> {
     entries: Vec<Entry<'r>>,
     /// A verdict for each figure of the papers.
@@ -128,11 +129,11 @@ struct Report<'r> {
     varied: &'r [Sensitivity],
 }
 
-/// An experiment with what came of it.
+/// An experiment with its results.
 struct Entry<'r> {
     experiment: &'r Experiment,
     outcome: &'r Outcome,
-    /// Its name in links and in files' names.
+    /// Its name in links and file names.
     id: String,
     charts: Vec<Chart>,
 }
@@ -171,7 +172,7 @@ impl<'r> Report<'r> {
     }
 }
 
-/// How many claims have which verdict.
+/// Number of claims by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     reproduced: usize,
@@ -202,7 +203,7 @@ impl Tally {
     }
 }
 
-/// A table of a plot's numbers: its head, and a row for each point of x.
+/// Returns a table of a plot's numbers: its head, and a row for each point of x.
 fn numbers(chart: &Chart) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head = vec![chart.x_name.clone()];
     for series in &chart.series {
@@ -240,7 +241,7 @@ fn numbers(chart: &Chart) -> (Vec<String>, Vec<Vec<String>>) {
     (head, rows.collect())
 }
 
-/// A table of what a sensitivity plot shows.
+/// Returns a table of a sensitivity plot.
 fn moves(it: &Sensitivity) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head = ["claim", "used to", "paper"].map(str::to_owned).to_vec();
     head.extend(PERCENTS.map(|(_, words)| words.to_owned()));

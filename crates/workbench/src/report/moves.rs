@@ -9,37 +9,37 @@ use super::text::{Escaped, cut, lines};
 use crate::sensitivity::{AtPercent, PERCENTS, Sensitivity, Varied};
 use crate::verdict::{TOLERANCE, Verdict};
 
-/// Height of a claim's words, and of what is drawn below them.
+/// Height of a claim's words and its drawing.
 const ROW: f64 = 44.0;
-/// The middle of what is drawn, below the top of its row.
+/// Middle of the drawing, below the top of its row.
 const MIDDLE: f64 = 29.0;
-/// Where the numbers' area ends, and the verdicts begin.
+/// End of the numbers' area, where the verdicts begin.
 const AREA_END: f64 = 316.0;
 const VERDICTS: f64 = 336.0;
-/// A verdict's square, and the distance of two.
+/// Size of a verdict's square, and distance of two squares.
 const SQUARE: f64 = 15.0;
 const SQUARES: f64 = 18.5;
-/// The least and most of ours over the paper's that the area ever holds; what is beyond stands at its edge.
+/// Limits of our number over the paper's in the area. Numbers beyond them stand at the edge.
 const RATIOS: (f64, f64) = (-1.0, 3.0);
 /// Most letters of a claim.
 const LETTERS_MAX: usize = 70;
 
-/// A name for links and files; `number` is its place among all that are drawn.
+/// Returns a name for links and file names; `number` is its position among all plots.
 pub fn id(number: usize, it: &Sensitivity) -> String {
     format!("sensitivity-{}-{}", number + 1, it.cost)
 }
 
-/// The plot as an element of a page.
+/// Returns the plot as an element of a page.
 pub fn inline(id: &str, it: &Sensitivity) -> String {
     draw(id, it, "", "")
 }
 
-/// The plot as a file's text.
+/// Returns the plot as a file's text.
 pub fn file(id: &str, it: &Sensitivity) -> String {
     draw(id, it, " xmlns=\"http://www.w3.org/2000/svg\"", &standalone())
 }
 
-/// What the plot is of.
+/// Returns the plot's heading.
 pub fn heading(it: &Sensitivity) -> String {
     format!("{} = {}, varied", it.cost, it.value)
 }
@@ -85,7 +85,7 @@ fn draw(id: &str, it: &Sensitivity, attributes: &str, style: &str) -> String {
     svg
 }
 
-/// What the area has to hold, in halves.
+/// Returns the range of the area, in halves.
 fn range(it: &Sensitivity) -> (f64, f64) {
     let ratios = || it.claims.iter().flat_map(|claim| &claim.at).filter_map(|at| at.ratio);
     let least = ratios().fold(0.0, f64::min).max(RATIOS.0);
@@ -128,7 +128,7 @@ fn dot(percent: i64, x: f64, y: f64) -> String {
     }
 }
 
-/// What a claim's numbers stand on: lines, and how far off a number is reproduced.
+/// Draws the lines behind a claim's numbers, and the range in which a number is reproduced.
 fn grid(svg: &mut String, ticks: &[f64], middle: f64, x: impl Fn(f64) -> f64) {
     let (high, low) = (middle - 10.0, middle + 10.0);
     let (from, to) = (x(1.0 - TOLERANCE), x(1.0 + TOLERANCE));
@@ -144,7 +144,7 @@ fn grid(svg: &mut String, ticks: &[f64], middle: f64, x: impl Fn(f64) -> f64) {
     }
 }
 
-/// A claim: its words, where its number goes, and its verdicts.
+/// Draws a claim: its words, its numbers, and its verdicts.
 fn row(svg: &mut String, claim: &Varied, top: f64, x: impl Fn(f64) -> f64) {
     let words = format!("{}: {} ({})", claim.figure, claim.says, claim.used.as_str());
     let y = top + MIDDLE;
@@ -156,7 +156,7 @@ fn row(svg: &mut String, claim: &Varied, top: f64, x: impl Fn(f64) -> f64) {
     );
     let places: Vec<(i64, f64)> =
         claim.at.iter().filter_map(|at| Some((at.percent, x(at.ratio?)))).collect();
-    // What is beyond the edge is told by its number, where there is room.
+    // A number beyond the edge is written out, if there is room.
     let as_is = claim.at.iter().find(|at| at.percent == 0).and_then(|at| at.ratio);
     let beyond = as_is.filter(|ratio| *ratio < RATIOS.0 || *ratio > RATIOS.1);
     let still = places.windows(2).all(|pair| pair[0].1 == pair[1].1);

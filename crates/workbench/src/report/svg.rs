@@ -1,5 +1,5 @@
-//! A [`Chart`] as SVG: lines where x is a number, bars where its points have names; the paper's numbers and
-//! what was measured drawn over them. Colours and lines are classes of `plot.css`.
+//! A [`Chart`] as SVG: lines where x is a number, bars where its points have names. The paper's
+//! numbers and measurements are drawn over them. Colours and lines are classes of `plot.css`.
 
 use std::fmt::{Display, Write as _};
 
@@ -10,55 +10,56 @@ use super::style::{COLOURS, standalone};
 use super::text::{Escaped, cut, lines, width};
 use crate::figures::Measured;
 
-/// Lengths, in the SVG's units.
+/// Width, in the SVG's units like all lengths.
 pub const WIDTH: f64 = 480.0;
-/// The margin all round.
+/// Margin on all sides.
 pub const MARGIN: f64 = 14.0;
-/// Height of the area in which values stand.
+/// Height of the area for values.
 const AREA: f64 = 216.0;
-/// Size of the text of points.
+/// Text size of points' names.
 const SMALL: f64 = 11.0;
 const LINE: f64 = 13.0;
-/// Most lines below a point, before the names are turned.
+/// Most lines below a point before the names are turned.
 const LINES_MAX: usize = 3;
 /// Most letters of a turned name.
 const TURNED_MAX: usize = 26;
-/// How steep turned names are (degrees), and how much of their length is height.
+/// Slope of turned names (degrees), and the share of their length that becomes height.
 const TURN: (f64, f64) = (35.0, 0.58);
 /// Widest bar.
 const BAR_MAX: f64 = 34.0;
-/// The share of a point's room that its bars take.
+/// Share of a point's width that its bars take.
 const BARS: f64 = 0.8;
 /// Half of a marker's height.
 const DOT: f64 = 4.0;
-/// How far right of its point a paper's number stands, where there are lines, so that both show when they agree.
+/// Distance of a paper's number to the right of its point in line plots, so that both are visible
+/// when they agree.
 const ASIDE: f64 = 10.0;
 
-/// The class of what is of any series.
+/// Class of elements of any series.
 const NEUTRAL: &str = "any";
 
-/// A plot that is being drawn.
+/// A plot under construction.
 struct Drawing {
     svg: String,
     left: f64,
     top: f64,
-    /// Of each point of x, the middle.
+    /// Middle of each point of x.
     middles: Vec<f64>,
     bar: Option<f64>,
     scale: Scale,
 }
 
-/// The plot as an element of a page.
+/// Returns the plot as an element of a page.
 pub fn inline(chart: &Chart) -> String {
     draw(chart, "", "")
 }
 
-/// The plot as a file's text.
+/// Returns the plot as a file's text.
 pub fn file(chart: &Chart) -> String {
     draw(chart, " xmlns=\"http://www.w3.org/2000/svg\"", &standalone())
 }
 
-/// What a plot shows, for those who do not see it.
+/// Describes a plot, for readers who do not see it.
 pub fn described(chart: &Chart) -> String {
     let names: Vec<_> = chart.series.iter().map(|series| series.name.as_str()).collect();
     let mut text = format!("By {} ({}): {}.", chart.x_name, chart.x.join(", "), names.join(", "));
@@ -80,7 +81,7 @@ fn draw(chart: &Chart, attributes: &str, style: &str) -> String {
     let room = WIDTH - MARGIN - left;
     let middles: Vec<f64> = match &positions {
         Some(shares) => {
-            // So that the first and the last do not stand on the edge.
+            // Keeps the first and last points off the edges.
             let inset = 16.0;
             shares.iter().map(|share| left + inset + (room - 2.0 * inset) * share).collect()
         }
@@ -124,8 +125,8 @@ fn draw(chart: &Chart, attributes: &str, style: &str) -> String {
     svg
 }
 
-/// The begin of a plot of that height, up to its title. `names`: its id, what it is called for those who do not see
-/// it, its title, and what it shows.
+/// Returns the beginning of a plot of that height, up to its title. `names`: its id, its accessible
+/// name, its title, and its description.
 pub fn begin([attributes, style]: [&str; 2], height: f64, names: [&str; 4]) -> String {
     let [id, heading, title, described] = names.map(Escaped);
     format!(
@@ -137,14 +138,14 @@ pub fn begin([attributes, style]: [&str; 2], height: f64, names: [&str; 4]) -> S
     )
 }
 
-/// Small text of which `anchor` (`start`, `middle` or `end`) stands at x.
+/// Returns small text whose `anchor` (`start`, `middle` or `end`) is at x.
 pub fn small(x: f64, y: f64, anchor: &str, words: impl Display) -> String {
     format!(
         "<text class=\"small\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
     )
 }
 
-/// Everything that stands somewhere on the scale of y.
+/// Returns every value on the scale of y.
 fn all_values(chart: &Chart) -> Vec<f64> {
     let each = |it: &Measured| [it.mean, it.min, it.max];
     let series = chart.series.iter();
@@ -156,12 +157,12 @@ fn all_values(chart: &Chart) -> Vec<f64> {
     points.flatten().flat_map(each).chain(stated).collect()
 }
 
-/// The class of a series' colour.
+/// Returns the class of a series' colour.
 pub fn colour(series: usize) -> String {
     format!("s{}", series % COLOURS)
 }
 
-/// A series' marker: these differ in shape, for those who do not see their colours.
+/// Returns a series' marker. Markers differ in shape, for readers who do not see their colours.
 pub fn dot(series: usize, x: f64, y: f64) -> String {
     let class = format!("class=\"dot {}\"", colour(series));
     let r = DOT;
@@ -192,7 +193,7 @@ pub fn dot(series: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// A mark of the paper's, with the class of a colour.
+/// Returns a mark of the paper's, with a colour's class.
 pub fn mark(kind: MarkKind, colour: &str, x: f64, y: f64) -> String {
     match kind {
         MarkKind::Value(_) | MarkKind::FromOurs(_) => {
@@ -214,13 +215,13 @@ pub fn mark(kind: MarkKind, colour: &str, x: f64, y: f64) -> String {
     }
 }
 
-/// What was measured.
+/// Returns the mark of a measurement.
 pub fn cross(x: f64, y: f64) -> String {
     let path = format!("d=\"M{:.1} {:.1}l9 9m0 -9l-9 9\"", x - 4.5, y - 4.5);
     format!("<path class=\"halo\" {path}/><path class=\"measured\" {path}/>")
 }
 
-/// From the least to the most of several runs.
+/// Returns a line from the least to the most of several runs.
 pub fn whisker(class: &str, x: f64, low: f64, high: f64) -> String {
     format!(
         "<path class=\"{class}\" d=\"M{:.1} {high:.1}h6M{x:.1} {high:.1}V{low:.1}M{:.1} {low:.1}h6\"/>",
@@ -240,7 +241,7 @@ impl Drawing {
         middle + self.bar.map_or(0.0, |bar| bar * offset)
     }
 
-    /// Grid, ticks and the names of x's points; where these end.
+    /// Draws grid, ticks and the names of x's points. Returns their lower end.
     fn axes(&mut self, chart: &Chart) -> f64 {
         let right = WIDTH - MARGIN;
         for (tick, words) in self.scale.ticks() {
@@ -272,7 +273,7 @@ impl Drawing {
             let most = names.iter().map(Vec::len).max().unwrap_or(0);
             return bottom + 5.0 + LINE * most as f64;
         }
-        // A turned name that would begin left of the plot is cut to what there is room for.
+        // A turned name that would begin left of the plot is cut to the room available.
         let mut depth: f64 = 0.0;
         for (name, x) in chart.x.iter().zip(&self.middles) {
             let letters = ((x - 4.0) / (0.6 * SMALL * TURN.0.to_radians().cos())) as usize;
@@ -291,7 +292,7 @@ impl Drawing {
         bottom + 14.0 + depth
     }
 
-    /// What came out here: a line with markers, or bars.
+    /// Draws the results of a series: a line with markers, or bars.
     fn series(&mut self, chart: &Chart, number: usize, values: &[Option<Measured>]) {
         let class = colour(number);
         let at: Vec<(usize, f64, Measured)> = values
@@ -332,7 +333,7 @@ impl Drawing {
         }
     }
 
-    /// Whether a mark stands where the value of a bar that ends at `y` would.
+    /// Returns whether a mark covers the position of a value above a bar that ends at `y`.
     fn covers(&self, kind: MarkKind, y: f64) -> bool {
         match kind {
             MarkKind::Value(value) | MarkKind::FromOurs(value) => {
@@ -343,7 +344,7 @@ impl Drawing {
         }
     }
 
-    /// A bar's value above it, where it fits.
+    /// Writes a bar's value above it, if it fits.
     fn value(&mut self, bar: f64, x: f64, it: Measured) {
         let text = short(it.mean);
         if width(&text, SMALL) <= bar {
@@ -363,7 +364,7 @@ impl Drawing {
         }
     }
 
-    /// What the paper says, each with its words for a pointer that rests on it.
+    /// Draws the paper's statements, each with a tooltip.
     fn marks(&mut self, chart: &Chart) {
         for (number, it) in chart.marks.iter().enumerate() {
             let ours =
@@ -400,7 +401,7 @@ impl Drawing {
     }
 }
 
-/// What the keys of `chart` look like; the words are the legend's.
+/// Draws a legend's key as `chart` does; the legend has the words.
 pub fn key(key: Key, x: f64, y: f64, lines: bool) -> String {
     match key {
         Key::Series(series) if lines => {

@@ -7,7 +7,7 @@ use crate::output::Point;
 use crate::profile::{self, Machine};
 use crate::{EXPERIMENTS, PROFILES, parse};
 
-/// Two sweeps, one of them numbers; markup in every text; each kind of claim; something measured.
+/// Two sweeps, one of them numbers; markup in every text; each kind of claim; a measurement.
 const SMALL: &str = r#"title = "Streams & <b>guests</b>"
 paper = "Nobody | 2099"
 profile = "dong-2011"
@@ -106,7 +106,7 @@ fn experiment() -> Experiment {
     Experiment::parse(source, None, |_| Ok(Some(machine()))).unwrap()
 }
 
-/// With one fitted cost, whatever the profile of Dong 2011 comes to have.
+/// Returns a machine with one fitted cost, whatever the profile of Dong 2011 becomes.
 fn machine() -> Machine {
     let (name, text) = PROFILES[0];
     let text = text.replace("fitted = ", "assumed = ");
@@ -117,7 +117,7 @@ fn machine() -> Machine {
     Machine { title: "a <host>".into(), ..machine }
 }
 
-/// What came of an experiment if each figure at point number n is 10 (n + 1), give or take 1.
+/// Returns the outcome of an experiment whose figures at point n are 10 (n + 1), plus or minus 1.
 fn outcome(experiment: &Experiment) -> Outcome {
     let points = experiment.points.iter().enumerate().map(|(number, (at, _))| {
         let mean = 10.0 * (number as f64 + 1.0);
@@ -136,7 +136,7 @@ fn varied(experiments: &[Experiment]) -> Vec<Sensitivity> {
     sensitivity::of(experiments, &indicatif::ProgressBar::hidden()).unwrap()
 }
 
-/// Every element that is begun is ended, in order; attributes are quoted.
+/// Asserts that every element is closed, in order, and that attributes are quoted.
 fn assert_well_formed(text: &str) {
     const VOID: [&str; 4] = ["meta", "input", "br", "!doctype"];
     let mut open: Vec<&str> = Vec::new();
@@ -166,7 +166,7 @@ fn a_plot_shows_what_the_paper_says_what_came_out_and_what_was_measured() {
     let charts = chart::all(&experiment, &outcome(&experiment));
     let [cpu, calls] = &charts[..] else { panic!("{charts:?}") };
     assert_eq!((cpu.id.as_str(), cpu.title.as_str()), ("small-cpu_percent", "CPU (%)"));
-    // Points are numbered with the first sweep the innermost.
+    // The first sweep is the innermost.
     let means =
         |series: &Series| series.simulated.iter().map(|it| it.unwrap().mean).collect::<Vec<_>>();
     assert_eq!(means(&cpu.series[0]), [10.0, 20.0, 30.0]);
@@ -282,7 +282,8 @@ fn what_takes_too_long_with_costs_varied_is_refused_before_it_starts() {
     );
 }
 
-/// Whatever comes with weir has a page, whose plots are not empty and say all that the papers say.
+/// Every experiment of weir has a page, whose plots are not empty and show all of the papers'
+/// statements.
 #[test]
 fn every_experiment_has_plots_with_all_its_claims() {
     for (name, text) in EXPERIMENTS {
@@ -385,7 +386,7 @@ fn a_report_that_cannot_be_written_or_run_leaves_what_there_was() {
     assert_eq!(error.to_string(), format!("cannot write {}", nowhere.join("page.html").display()));
 }
 
-/// `docs/lab` as it is in the repository.
+/// Reads a file of `docs/lab` in the repository.
 fn committed(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lab").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -393,7 +394,7 @@ fn committed(name: &str) -> String {
 
 const AGAIN: &str = "docs/lab is not of today: `make lab-report` writes it again";
 
-/// All experiments by how they begin, and those that take no time whole.
+/// All experiments by their beginnings, and fast ones whole.
 #[test]
 fn the_report_in_the_repository_is_the_one_that_comes_out() {
     const SHORT: [&str; 4] = ["dong-fig11", "raj-fig4", "raj-fig8", "raj-fig9"];
@@ -417,7 +418,7 @@ fn the_report_in_the_repository_is_the_one_that_comes_out() {
     }
 }
 
-/// All that the project has set out to reproduce.
+/// All figures that the project wants to reproduce.
 const FIGURES: &[(&str, &[&str])] = &[
     (
         "Dong 2011",
@@ -458,7 +459,7 @@ fn every_figure_that_was_set_out_for_has_a_verdict_and_a_reason() {
     }
 }
 
-/// WCAG 2.2, 1.4.11 and 1.4.3: 3 to 1 for what is drawn, 4.5 to 1 for text.
+/// WCAG 2.2, 1.4.11 and 1.4.3: 3 to 1 for graphics, 4.5 to 1 for text.
 #[test]
 fn colours_can_be_told_from_the_page() {
     let luminance = |colour: &str| {
