@@ -18,9 +18,10 @@ pub(crate) enum Said {
     AcceptFailed,
     Stopped,
     NoRecord,
+    Base,
 }
 
-const KINDS: usize = 7;
+const KINDS: usize = 8;
 
 /// What all ports of the process may say together: a token is a line.
 static ALL: LazyLock<Gcra> = LazyLock::new(all);

@@ -28,6 +28,7 @@ use weir_wire::ethernet::ethertype;
 
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, PROTOCOL_OFFERED, offered};
+use crate::logs::Said;
 use crate::migration::Migration;
 use crate::notify::{Notifier, check_kick};
 use crate::port::VhostPort;
@@ -490,7 +491,10 @@ impl Session {
         let base = base.unwrap_or(fresh);
         // Of a packed ring's base some front ends say the lower half only.
         let mut ring = self.build(ring_index, size, &addresses, base, false)?;
-        let resumed = base as u16 != fresh as u16 || ring.device.is_resumed();
+        let stands = ring.device.base();
+        let is_fresh = [base, stands].iter().all(|base| *base as u16 == fresh as u16);
+        let resumed = !is_fresh || ring.device.is_resumed();
+        self.say_if_disputed(ring_index, base, &ring.device);
         (ring.started, ring.resumed) = (resumed, resumed);
         self.port.with_queue(ring_index, |queue| {
             ring.expects_enable = resumed && !queue.enabled;
@@ -516,11 +520,31 @@ impl Session {
     /// stands at 0 with wrap counters of 0 has been all through, and its first descriptor is marked used.
     fn meant_base(&self, base: u32, vring: &Vring, size: u16, addresses: &Addresses) -> u32 {
         let config = self.features.ring(size);
-        if base != 0 || !config.packed || config.in_order || vring.stopped_at == Some(base) {
+        if base != 0 || !config.packed || vring.stopped_at == Some(base) {
             return base;
         }
         let memory = Arc::new(self.memory.clone());
-        if weir_ring::is_untouched(&memory, addresses) { config.fresh_base() } else { base }
+        let untouched = weir_ring::is_untouched(&memory, addresses, size);
+        if untouched { config.fresh_base() } else { base }
+    }
+
+    /// Where a front end took chains while no back end was there, or is wrong about the place.
+    fn say_if_disputed(&self, ring: usize, said: u32, device: &DeviceRing) {
+        let (stands, vif) = (device.base(), self.port.name());
+        // Some front ends say the lower half only, and some say of each ring that it is new.
+        let news = said != device.config().fresh_base() && said as u16 != stands as u16;
+        if news && !device.is_resumed() {
+            self.port.log(Said::Base, |unsaid| {
+                tracing::warn!(
+                    vif,
+                    ring,
+                    said,
+                    stands,
+                    unsaid,
+                    "the front end's base is not where the ring stands: what was taken and not returned is taken again"
+                );
+            });
+        }
     }
 
     fn queue_ref(&self, ring: usize) -> QueueRef {

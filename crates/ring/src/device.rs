@@ -63,7 +63,8 @@ macro_rules! each {
 }
 
 impl DeviceRing {
-    /// A ring at `at`, going on where `base` says (vhost-user `SET_VRING_BASE`).
+    /// A ring at `at`. A packed one goes on where `base` says (vhost-user `SET_VRING_BASE`), with what was taken and
+    /// not given back to be taken again. A split one goes on at its used index.
     pub fn new(
         memory: &Arc<GuestMemory>,
         config: RingConfig,
@@ -77,8 +78,8 @@ impl DeviceRing {
         let format = if site.config.packed {
             Format::Packed(PackedDevice::new(site, base)?)
         } else {
-            let base = u16::try_from(base).map_err(|_| SetupError::Base(base))?;
-            Format::Split(SplitDevice::new(site, base)?)
+            u16::try_from(base).map_err(|_| SetupError::Base(base))?;
+            Format::Split(SplitDevice::new(site, 0)?)
         };
         Ok(Self::of(format))
     }
@@ -111,9 +112,9 @@ impl DeviceRing {
         let site = Site { memory, config, at };
         let found = match record.base_if_of(&config, origin) {
             Some(before) if config.packed => {
-                Self::packed_by(site, base, said == before, &mut record)?
+                Self::packed_by(site, base, is_said_again(said, before), &mut record)?
             }
-            Some(_) => Self::split_by(site, base, &mut record)?,
+            Some(_) => Self::split_by(site, &mut record)?,
             None => None,
         };
         let mut ring = match found {
@@ -122,7 +123,7 @@ impl DeviceRing {
                 Self { resumed: true, ..found }
             }
             None if config.packed => {
-                let next_used = PackedDevice::next_used_by(config.size, base)?;
+                let next_used = PackedDevice::next_used_by(site, base)?;
                 // Before the ring is touched: from then on it is one that the record may be of.
                 record.begin(&config, origin, said, next_used);
                 Self::begin(site, base)?
@@ -138,15 +139,10 @@ impl DeviceRing {
     }
 
     /// A split ring as `record` has it; `None` if that says nothing of it.
-    fn split_by(
-        site: Site<'_>,
-        base: u32,
-        record: &mut Record,
-    ) -> Result<Option<Self>, SetupError> {
-        let Ok(base) = u16::try_from(base) else { return Ok(None) };
-        let (used, base) = SplitDevice::places(site, base)?;
+    fn split_by(site: Site<'_>, record: &mut Record) -> Result<Option<Self>, SetupError> {
+        let used = SplitDevice::used_index(site)?;
         // A driver that begins anew does so at 0, where no chain that stays is ever recorded.
-        if used == 0 || base != used {
+        if used == 0 {
             return Ok(None);
         }
         let valid = match record.valid() {
@@ -155,13 +151,14 @@ impl DeviceRing {
             Valid::Moving(from, ..) => Valid::Final(from),
             valid => valid,
         };
+        // Somebody else has given chains back since: these among them, or nobody knows.
+        let valid = if record.knows(used) { valid } else { Valid::None };
         let list = match valid {
             Valid::Final(list) => record.list(list),
             _ => Some(List::default()),
         };
         let Some(list) = list.filter(|list| list.log.is_empty()) else { return Ok(None) };
-        let taken = used.wrapping_add(list.chains.len() as u16); // at most the ring's size
-        let device = SplitDevice::new(site, taken)?;
+        let device = SplitDevice::new(site, list.chains.len() as u16)?; // at most the ring's size
         record.set_valid(valid);
         Ok(Some(Self::with_list(Format::Split(device), &list)))
     }
@@ -485,18 +482,24 @@ impl DeviceRing {
             Format::Split(ring) if stay && record.is_some() && ring.would_show(count) == 0 => {
                 return 0;
             }
-            Format::Split(ring) => match record.as_mut().filter(|_| *changed) {
-                Some(record) => {
-                    let (from, to) = (record.current(), record.other());
-                    let chains = in_flight(&self.kept, &self.in_order);
-                    record.write_list(to, 0, chains, [].iter(), [].into_iter());
-                    record.set_valid(Valid::Moving(from, to, ring.would_show(count)));
-                    let published = ring.publish_first(count);
-                    record.set_valid(if stay { Valid::Final(to) } else { Valid::None });
-                    published
+            Format::Split(ring) => {
+                let shows = ring.would_show(count);
+                if let Some(record) = record {
+                    record.shows(ring.published(), shows);
                 }
-                None => ring.publish_first(count),
-            },
+                match record.as_mut().filter(|_| *changed) {
+                    Some(record) => {
+                        let (from, to) = (record.current(), record.other());
+                        let chains = in_flight(&self.kept, &self.in_order);
+                        record.write_list(to, 0, chains, [].iter(), [].into_iter());
+                        record.set_valid(Valid::Moving(from, to, shows));
+                        let published = ring.publish_first(count);
+                        record.set_valid(if stay { Valid::Final(to) } else { Valid::None });
+                        published
+                    }
+                    None => ring.publish_first(count),
+                }
+            }
             Format::Packed(ring) if !*changed && ring.is_plain() => {
                 ring.publish_first(count, record.as_ref())
             }
@@ -601,6 +604,12 @@ impl DeviceRing {
         self.mark_kicks();
         available
     }
+}
+
+/// A front end that took chains of a packed ring and gave none back says another place to take from, but the same
+/// place of the used descriptor.
+fn is_said_again(said: u32, before: u32) -> bool {
+    said == before || (said >> 16 != 0 && said >> 16 == before >> 16)
 }
 
 /// What was taken and is not given back, as far as it stays, in that order; and whether it is done.

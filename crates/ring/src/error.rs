@@ -34,6 +34,24 @@ pub enum SetupError {
     /// Where the ring is to go on is no place that such a ring can be at.
     #[error("ring base {0:#x} is not a position of this ring")]
     Base(u32),
+    /// A packed ring's base lies behind what its memory says.
+    #[error(
+        "the ring is said to go on at slot {slot}, which a back end has given back already in this round: restart the \
+         guest's driver, or the guest"
+    )]
+    UsedAlready {
+        /// The slot.
+        slot: u16,
+    },
+    /// A packed ring's base lies ahead of what its memory says.
+    #[error(
+        "slot {slot} is said to have been taken, which the driver has not made available: restart the guest's driver, \
+         or the guest"
+    )]
+    NeverOffered {
+        /// The slot.
+        slot: u16,
+    },
 }
 
 /// A driver broke the rules of the ring. The port that owns the ring stops.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! whose ring it is      magic, shape, base, origin, addresses   written before the ring is touched
-//! a publication         where it begins and ends, its first     packed rings, each time
+//! a publication         where it begins and ends, its first     packed rings, each time; split: while chains stay
 //! which list is valid   none | A | A, or B once used.idx is k | A, and its publication is to be done again
 //! list A, list B        chains that were taken and not given back; packed: their descriptors, and a publication
 //! ```
@@ -36,6 +36,9 @@ const WORD_BYTES: usize = 8;
 
 /// In a chain's word: it is done, and waits for its turn to be given back (`VIRTIO_F_IN_ORDER`).
 const DONE: u64 = 1 << 63;
+
+/// In a publication's word: it is a split ring's, from one used index to another.
+const SPLIT: u64 = 1 << 48;
 
 const NONE: u8 = 0;
 const FINAL: u8 = 1;
@@ -234,6 +237,19 @@ impl Record {
         let ends = u64::from(before) | u64::from(after) << 16;
         self.write(PUBLICATION, ends | u64::from(single) << 32);
         then();
+    }
+
+    /// A split ring whose used index is `before` is about to show `after`, while chains stay.
+    pub(crate) fn shows(&self, before: u16, after: u16) {
+        self.write(PUBLICATION, u64::from(before) | u64::from(after) << 16 | SPLIT);
+        then();
+    }
+
+    /// Whether a split ring's used index is one that was shown with the list that counts. A record of an older weir
+    /// does not say.
+    pub(crate) fn knows(&self, used: u16) -> bool {
+        let ends = self.read(PUBLICATION);
+        ends & SPLIT == 0 || used == ends as u16 || used == (ends >> 16) as u16
     }
 
     /// The publication that was made or begun last.

@@ -339,18 +339,13 @@ impl Session {
         Ok(())
     }
 
-    /// A ring goes on where the one who is gone has left it: a split one at its used index, a packed one by its record.
+    /// A ring goes on where the one who is gone has left it: a packed one by its record.
     fn restore_service(&mut self, index: usize, kick: OwnedFd) -> Result<(), Refusal> {
         let vring = &self.vrings[index];
-        let (Some(size), Some(addresses)) = (vring.size, vring.addresses) else {
+        let (Some(size), Some(_)) = (vring.size, vring.addresses) else {
             return Err(Refusal::NotKept("a ring's addresses"));
         };
-        if !self.features.packed() {
-            let memory = Arc::new(self.memory.clone());
-            let used = memory.window(addresses.device, 4);
-            let used = used.ok_or(Refusal::NotKept("a ring's memory"))?.load_acquire(2);
-            self.vrings[index].base = Some(used.into());
-        } else if self.record(index, size).is_none() {
+        if self.features.packed() && self.record(index, size).is_none() {
             return Err(Refusal::NotKept("a packed ring's record"));
         }
         self.start_service(index as u32, kick)

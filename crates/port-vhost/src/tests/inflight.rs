@@ -85,6 +85,14 @@ fn enable(guest: &mut Guest) {
 
 /// All but enabling the rings.
 fn set_up_again(guest: &mut Guest, switch: &Switch, kept: &Kept) {
+    try_to_set_up_again(guest, switch, kept).unwrap();
+}
+
+fn try_to_set_up_again(
+    guest: &mut Guest,
+    switch: &Switch,
+    kept: &Kept,
+) -> Result<(), FrontEndError> {
     let (port, stream) = port(switch, kept.path().as_deref());
     guest.port = port;
     guest.front = FrontEnd::new(stream);
@@ -101,8 +109,9 @@ fn set_up_again(guest: &mut Guest, switch: &Switch, kept: &Kept) {
             guest.front.set_vring_base(index, used.into()).unwrap();
         }
         guest.front.set_vring_call(index, Some(guest.calls[index as usize].as_fd())).unwrap();
-        guest.front.set_vring_kick(index, Some(guest.kicks[index as usize].as_fd())).unwrap();
+        guest.front.set_vring_kick(index, Some(guest.kicks[index as usize].as_fd()))?;
     }
+    Ok(())
 }
 
 fn image(file: &File) -> Vec<u8> {
@@ -279,10 +288,17 @@ fn what_a_front_end_writes_into_its_records_is_its_own_loss() {
         }
         file.write_all_at(&record, 0).unwrap();
         switch.engine.remove_port(before.id());
-        come_back(&mut a, &switch, &kept);
-        let frame_of = frame(&a, Some(&b), 60, 2);
-        a.offer(1, &VnetHdr::default(), &frame_of);
-        a.send_now();
+        // Of a packed ring without a record the front end's base is all there is, and the ring contradicts it.
+        if try_to_set_up_again(&mut a, &switch, &kept).is_ok() {
+            enable(&mut a);
+            let frame_of = frame(&a, Some(&b), 60, 2);
+            a.offer(1, &VnetHdr::default(), &frame_of);
+            a.send_now();
+        } else {
+            let reason = || a.port.info().stop_reason.unwrap_or_default();
+            eventually("it is said why", || reason().contains("said to go on at slot"));
+            assert_ne!(a.features & RING_PACKED, 0);
+        }
         let there = frame(&b, Some(&c), 60, 7);
         b.send(&there);
         while c.wait_received().1 != there {}

@@ -151,7 +151,7 @@ fn what_is_not_whole_is_not_taken_up() {
             State { vrings: rings(KeptVring { addresses: None, ..served.clone() }), ..idle() },
             "addresses",
         ),
-        (State { vrings: rings(served.clone()), ..idle() }, "a ring's memory"),
+        (State { vrings: rings(served.clone()), ..idle() }, "is not in shared memory"),
         (
             State { features: modern() | RING_PACKED, vrings: rings(served), ..idle() },
             "a packed ring's record",

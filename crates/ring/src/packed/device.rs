@@ -131,28 +131,51 @@ fn places_by(size: u16, base: u32) -> Result<(u16, u16), SetupError> {
     Ok((next_used, next_avail))
 }
 
-/// Whether nobody has ever marked the first descriptor of this packed ring as used, nor gone over it twice: it is new,
-/// or its driver has put in what is there in its first round. `false` where there is no memory.
-pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses) -> bool {
-    let first = memory.window(at.descriptor, DESC_BYTES);
-    first.is_some_and(|first| first.load_acquire(PACKED_FLAGS) & PACKED_F_USED == 0)
+/// Whether this packed ring of `size` slots is new, or its driver is in its first round: no descriptor is marked used,
+/// nor made available in a second round. With `VIRTIO_F_IN_ORDER` a device may leave out any of a round's slots but not
+/// all. `false` where there is no memory.
+pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses, size: u16) -> bool {
+    let ring = memory.window(at.descriptor, usize::from(size) * DESC_BYTES);
+    ring.is_some_and(|ring| {
+        let flags = |slot| ring.load_acquire(usize::from(slot) * DESC_BYTES + PACKED_FLAGS);
+        (0..size).all(|slot| flags(slot) & PACKED_F_USED == 0)
+    })
 }
 
 impl PackedDevice {
     /// A ring at `site`, going on at `base` (vhost-user, "Vring descriptor indices for packed
     /// virtqueues"): slot and wrap counter of the next available descriptor in the lower half, of
     /// the next used one in the upper half. An upper half of 0 stands for the same place: that is
-    /// what front ends say that know of the lower half only.
+    /// what front ends say that know of the lower half only. What lies between was taken by somebody who is gone, and is
+    /// taken again.
     pub(crate) fn new(site: Site<'_>, base: u32) -> Result<Self, SetupError> {
-        let (next_used, next_avail) = places_by(site.config.size, base)?;
-        let mut ring = Self::at(site, next_used)?;
-        ring.take_all(ring.distance(next_used, next_avail));
-        Ok(ring)
+        let next_used = Self::next_used_by(site, base)?;
+        Self::at(site, next_used)
     }
 
     /// Where a ring that goes on at `base` puts its next used descriptor.
-    pub(crate) fn next_used_by(size: u16, base: u32) -> Result<u16, SetupError> {
-        Ok(places_by(size, base)?.0)
+    ///
+    /// # Errors
+    /// The ring's memory contradicts it.
+    pub(crate) fn next_used_by(site: Site<'_>, base: u32) -> Result<u16, SetupError> {
+        let size = site.config.size;
+        let (next_used, next_avail) = places_by(size, base)?;
+        let [ring, ..] = site.packed_areas()?;
+        let at = usize::from(slot(next_used, size)) * DESC_BYTES + PACKED_FLAGS;
+        let marks = ring.load_acquire(at) & PACKED_MARKS;
+        let (available, used) = match wrap(next_used, size) {
+            true => (PACKED_F_AVAIL, PACKED_MARKS),
+            false => (PACKED_F_USED, 0),
+        };
+        let slot = slot(next_used, size);
+        if marks == used {
+            // Its driver would see whatever comes only after it has gone around twice.
+            return Err(SetupError::UsedAlready { slot });
+        }
+        if next_avail != next_used && marks != available {
+            return Err(SetupError::NeverOffered { slot });
+        }
+        Ok(next_used)
     }
 
     /// A ring that goes on at this place, with nothing taken.

@@ -50,24 +50,14 @@ pub(crate) struct SplitDevice {
 const DESCRIPTORS_PER_LINE: u16 = (CACHE_LINE_BYTES / DESC_BYTES) as u16;
 const ELEMENTS_PER_LINE: u16 = (CACHE_LINE_BYTES / USED_ELEM_BYTES) as u16;
 
-/// The used index, and the meaning of `base`.
-///
-/// DPDK's virtio-user says 0 at each new start, however far its ring has gone. Where 0 is impossible, the driver
-/// has got back everything before the used index, as other back ends assume.
-fn places(avail: &Window, used: &Window, size: u16, base: u16) -> (u16, u16) {
-    let (to, used) = (avail.load(IDX), used.load(IDX));
-    let reaches = |from| distance(from, to) <= size;
-    let base = if base == 0 && !reaches(0) && reaches(used) { used } else { base };
-    (used, base)
-}
-
 impl SplitDevice {
-    /// A ring at `site`, going on at available index `base` (vhost-user `SET_VRING_BASE`) and at the
-    /// used index that its memory holds.
-    pub(crate) fn new(site: Site<'_>, base: u16) -> Result<Self, SetupError> {
+    /// A ring at `site`, going on behind `taken` chains that its driver has not got back. Where it stands says the
+    /// used index in its memory: docs/design/0028-inflight.md.
+    pub(crate) fn new(site: Site<'_>, taken: u16) -> Result<Self, SetupError> {
         let [descriptors, avail, used] = site.split_areas()?;
         let config = site.config;
-        let (next_used, base) = places(&avail, &used, config.size, base);
+        let next_used = used.load(IDX);
+        let next_avail = next_used.wrapping_add(taken);
         let bad = SetupError::Size(config.size.into());
         let mut ring = Self {
             config,
@@ -76,8 +66,8 @@ impl SplitDevice {
             avail,
             elements: used.elements(used_entry(0), config.size).ok_or(bad)?,
             used,
-            next_avail: base,
-            avail_end: base,
+            next_avail,
+            avail_end: next_avail,
             next_used,
             published: next_used,
             published_total: 0,
@@ -92,11 +82,10 @@ impl SplitDevice {
         Ok(ring)
     }
 
-    /// The used index that the memory of a ring at `site` holds, and where a front end that says `base` means it to go
-    /// on.
-    pub(crate) fn places(site: Site<'_>, base: u16) -> Result<(u16, u16), SetupError> {
-        let [_, avail, used] = site.split_areas()?;
-        Ok(places(&avail, &used, site.config.size, base))
+    /// The used index that the memory of a ring at `site` holds.
+    pub(crate) fn used_index(site: Site<'_>) -> Result<u16, SetupError> {
+        let [_, _, used] = site.split_areas()?;
+        Ok(used.load(IDX))
     }
 
     /// The used index after the first `count` of the completed chains are published.

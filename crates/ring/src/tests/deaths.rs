@@ -26,13 +26,15 @@ struct Outlives {
     memory: Arc<GuestMemory>,
     record: Arc<GuestMemory>,
     config: RingConfig,
+    /// Chains that the front end took while no device was there, and did not give back.
+    took: Cell<u16>,
 }
 
 impl Outlives {
     fn new(config: RingConfig) -> Self {
         let spec = RegionSpec { guest_address: 0, size: RECORD, user_address: 0, mmap_offset: 0 };
         let record = Arc::new(GuestMemory::map(&[(spec, memfd(RECORD))]).unwrap());
-        Self { memory: memory(), record, config }
+        Self { memory: memory(), record, config, took: Cell::default() }
     }
 
     fn driver(&self) -> DriverRing {
@@ -44,12 +46,13 @@ impl Outlives {
         Record::new(window, 0, self.config.size).unwrap()
     }
 
-    /// What QEMU says when a back end comes back: a split ring's used index, and what it said before of a packed one.
+    /// What QEMU says when a back end comes back: a split ring's used index, and what it said before of a packed one;
+    /// and beyond that what it [took](Self::take_away).
     fn base(&self) -> u32 {
         if self.config.packed {
-            return self.config.fresh_base();
+            return self.config.fresh_base() + u32::from(self.took.get());
         }
-        self.memory.window(AT.device, 4).unwrap().load(2).into()
+        self.indices().1.wrapping_add(self.took.get()).into()
     }
 
     fn device(&self) -> DeviceRing {
@@ -57,8 +60,46 @@ impl Outlives {
     }
 
     fn device_at(&self, base: u32) -> DeviceRing {
+        self.device_by(base).unwrap()
+    }
+
+    fn device_by(&self, base: u32) -> Result<DeviceRing, SetupError> {
         let (memory, config) = (&self.memory, self.config);
-        DeviceRing::recorded(memory, config, &AT, base, base, self.record(), &ORIGIN).unwrap()
+        DeviceRing::recorded(memory, config, &AT, base, base, self.record(), &ORIGIN)
+    }
+
+    /// A split ring's indices: available, used.
+    fn indices(&self) -> (u16, u16) {
+        let index = |at| self.memory.window(at, 4).unwrap().load(2);
+        (index(AT.driver), index(AT.device))
+    }
+
+    /// What QEMU does while its back end is away: it takes up to so many chains. In order it gives none back, else it
+    /// gives back all. Returns the heads of those.
+    fn take_away(&self, max: u16) -> Vec<u16> {
+        let RingConfig { size, packed, in_order, .. } = self.config;
+        if packed {
+            // Wherever it stood long ago.
+            self.took.set(if in_order { max % size } else { 0 });
+            return Vec::new();
+        }
+        let (available, used) = self.indices();
+        let taken = max.min(available.wrapping_sub(used));
+        if in_order {
+            self.took.set(taken);
+            return Vec::new();
+        }
+        let raw = self.memory.window(0, MEMORY as usize).unwrap();
+        let given_back = (0..taken).map(|nth| {
+            let place = usize::from(used.wrapping_add(nth) % size);
+            let head = raw.load(AT.driver as usize + 4 + 2 * place);
+            let element = u64::from(head).to_le_bytes();
+            raw.write(AT.device as usize + 4 + 8 * place, element);
+            head
+        });
+        let given_back = given_back.collect();
+        raw.store_release(AT.device as usize + 2, used.wrapping_add(taken));
+        given_back
     }
 
     /// As a driver does that begins anew.
@@ -81,6 +122,8 @@ enum Step {
     Retry { kept: u8 },
     /// The driver takes back what it finds.
     Reap,
+    /// The device dies between two bursts, and the front end takes so many chains before the next one comes.
+    Away(u8),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -90,6 +133,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(chains, kept, some)| Step::Send { chains, kept: if some { kept } else { 0 } }),
         1 => any::<u8>().prop_map(|kept| Step::Retry { kept }),
         2 => Just(Step::Reap),
+        1 => any::<u8>().prop_map(|takes| Step::Away(takes % 20)),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -140,6 +184,8 @@ struct Sender {
     offered: HashMap<u16, u32>,
     offers: u32,
     deaths: u32,
+    /// How often it died between two bursts.
+    absences: u32,
 }
 
 impl Sender {
@@ -158,6 +204,7 @@ impl Sender {
             offered: HashMap::new(),
             offers: 0,
             deaths: 0,
+            absences: 0,
         };
         sender.come();
         sender
@@ -233,7 +280,21 @@ impl Sender {
                 sent
             }),
             Step::Reap => self.reap(),
+            Step::Away(takes) => self.away(takes.into()),
         }
+    }
+
+    fn away(&mut self, takes: u16) {
+        self.device = None;
+        self.absences += 1;
+        self.under_way.extend(self.since.drain(..));
+        // Else it would give back chains that the device gave back out of their order.
+        if self.waiting.is_empty() || self.outlives.config.in_order {
+            for head in self.outlives.take_away(takes) {
+                *self.sent.entry(self.offered[&head]).or_default() += 1;
+            }
+        }
+        self.come();
     }
 
     /// What is sent is sent before its chains are given back; dying, the device leaves it so.
@@ -251,7 +312,7 @@ impl Sender {
         match self.fate.live(|| device.publish()) {
             Some(_) => {
                 self.device = Some(device);
-                if self.outlives.base() != 0 {
+                if self.outlives.config.packed || self.outlives.indices().1 != 0 {
                     self.since.clear();
                 }
             }
@@ -286,7 +347,7 @@ impl Sender {
         for (chain, times) in &self.sent {
             let under_way = self.under_way.contains(chain);
             assert!(*times == 1 || under_way, "chain {chain} was sent {times} times");
-            assert!(*times <= 1 + self.deaths);
+            assert!(*times <= 1 + self.deaths + self.absences);
         }
     }
 }
@@ -307,6 +368,7 @@ fn a_little_of_everything() -> Vec<Step> {
         ]);
         steps.extend([
             Step::Send { chains: 1, kept: 1 },
+            Step::Away(round),
             Step::Send { chains: 4, kept: 0 },
             Step::Retry { kept: if round % 2 == 0 { 0b110 } else { 0 } },
             Step::Reap,
@@ -515,20 +577,21 @@ fn a_record_of_another_ring_says_nothing() {
         let with = |origin: Origin, config: RingConfig| {
             let (memory, base) = (&outlives.memory, outlives.base());
             let record = outlives.record();
-            let ring =
-                DeviceRing::recorded(memory, config, &origin.at, base, base, record, &origin);
-            ring.unwrap().left_behind().len()
+            DeviceRing::recorded(memory, config, &origin.at, base, base, record, &origin)
+                .map(|ring| ring.left_behind().len())
         };
+        // What QEMU says of a packed ring is where it stood long ago.
+        let unknown = if config.packed { Err(SetupError::UsedAlready { slot: 0 }) } else { Ok(0) };
         let at = Addresses { driver: AT.driver + 64, ..AT };
         let others = [Origin { memory: [7, 9], ..ORIGIN }, Origin { at, ..ORIGIN }];
         let copy: Vec<u8> = bytes(&outlives);
         for other in others {
-            assert_eq!(with(other, config), 0);
+            assert_eq!(with(other, config), unknown);
             set_bytes(&outlives, &copy);
         }
-        assert_eq!(with(ORIGIN, RingConfig { size: 4, ..config }), 0);
+        assert_eq!(with(ORIGIN, RingConfig { size: 4, ..config }), unknown);
         set_bytes(&outlives, &copy);
-        assert_eq!(with(ORIGIN, config), 2, "{config:?}");
+        assert_eq!(with(ORIGIN, config), Ok(2), "{config:?}");
     }
 }
 
@@ -538,6 +601,29 @@ fn a_base_that_nobody_said_before_is_right() {
     let (outlives, _) = left_ring(config);
     let device = outlives.device_at(0x8006_8006);
     assert_eq!((device.base(), device.is_resumed()), (0x8006_8006, false));
+}
+
+#[test]
+fn chains_that_a_front_end_gave_back_meanwhile_are_not_given_back_again() {
+    let config = formats(SIZE)[0];
+    assert!(!config.packed && !config.in_order);
+    let mut sender = Sender::new(config, Fate::default());
+    sender.step(Step::Offer(1));
+    sender.step(Step::Send { chains: 1, kept: 0 });
+    for _ in 0..4 {
+        sender.step(Step::Offer(1));
+    }
+    // The first two of these go, the last two stay: what comes back in order are these two, and one that was new.
+    sender.step(Step::Send { chains: 4, kept: 0b1100 });
+    sender.step(Step::Offer(1));
+    let Sender { outlives, mut driver, device, .. } = sender;
+    drop(device);
+    assert_eq!(outlives.take_away(3).len(), 3);
+    let mut device = outlives.device();
+    assert_eq!((device.left_behind(), device.refill()), (vec![], Ok(0)));
+    device.publish();
+    assert_eq!(std::iter::from_fn(|| driver.take()).count(), 6);
+    assert_eq!((driver.skipped(), driver.in_flight()), (0, 0));
 }
 
 #[test]
@@ -625,7 +711,7 @@ proptest! {
             if head_too || at >= 64 { record[at] = byte }
         }
         set_bytes(&outlives, &record);
-        let mut device = outlives.device();
+        let Ok(mut device) = outlives.device_by(outlives.base()) else { return Ok(()) };
         let left = device.left_behind();
         prop_assert!(left.len() <= usize::from(SIZE));
         for token in left {

@@ -159,6 +159,94 @@ fn a_new_device_goes_on_where_the_old_one_stopped() {
 }
 
 #[test]
+fn chains_that_somebody_took_and_never_gave_back_are_taken_again_in_order() {
+    for config in formats(8) {
+        let (memory, mut driver, mut device) = pair(config);
+        let heads: Vec<_> =
+            (0..4).map(|i| driver.offer(&[buffer(i, 1 + i as u32, false)]).unwrap()).collect();
+        driver.publish();
+        let take = |device: &mut DeviceRing| {
+            device.refill().unwrap();
+            device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap()
+        };
+        let first = take(&mut device).unwrap();
+        take(&mut device).unwrap();
+        take(&mut device).unwrap();
+        device.complete(first.token, 0);
+        device.publish();
+        let base = device.base();
+        drop(device);
+        let mut next = DeviceRing::new(&memory, config, &AT, base).unwrap();
+        let mut lengths = Vec::new();
+        while let Some(chain) = take(&mut next) {
+            lengths.push(chain.len);
+            next.complete(chain.token, 0);
+        }
+        next.publish();
+        assert_eq!(lengths, [2, 3, 4], "{config:?}");
+        let back: Vec<_> = std::iter::from_fn(|| driver.take()).map(|used| used.head).collect();
+        assert_eq!((back, driver.skipped()), (heads, 0), "{config:?}");
+    }
+}
+
+#[test]
+fn a_packed_base_that_the_ring_contradicts_is_refused() {
+    let config = RingConfig { packed: true, ..config(4) };
+    let (memory, mut driver, mut device) = pair(config);
+    for nth in 0..6 {
+        driver.offer(&[buffer(0, 1, false)]).unwrap();
+        driver.publish();
+        device.refill().unwrap();
+        let chain = device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap().unwrap();
+        device.complete(chain.token, 0);
+        device.publish();
+        driver.take().unwrap();
+        assert_eq!(device.base() as u16 & 0x7fff, (nth + 1) % 4);
+    }
+    // In slots 0 and 1 the second round's, in 2 and 3 the first one's.
+    let at = |base| DeviceRing::new(&memory, config, &AT, base).map(|ring| ring.base());
+    assert_eq!(at(0x0002_0002), Ok(0x0002_0002));
+    for (base, slot) in [(0x8002_8002, 2), (0x8003_8003, 3), (0x0000_0001, 1), (0x0001_0003, 1)] {
+        assert_eq!(at(base), Err(SetupError::UsedAlready { slot }), "{base:#x}");
+    }
+    assert_eq!(at(0x0002_0003), Err(SetupError::NeverOffered { slot: 2 }), "nobody took it");
+    driver.offer(&[buffer(0, 1, false)]).unwrap();
+    driver.publish();
+    assert_eq!(at(0x0002_0003), Ok(0x0002_0002), "and is taken again");
+}
+
+/// User-mode Linux says 0 of a packed ring that has not run.
+#[test]
+fn a_packed_ring_is_untouched_until_its_first_round_has_brought_something_back() {
+    for in_order in [false, true] {
+        let config = RingConfig { packed: true, in_order, ..config(4) };
+        let (memory, mut driver, mut device) = pair(config);
+        let untouched = || is_untouched(&memory, &AT, 4);
+        assert!(untouched());
+        for _ in 0..4 {
+            driver.offer(&[buffer(0, 1, false)]).unwrap();
+        }
+        driver.publish();
+        assert!(untouched(), "offered all of it");
+        device.refill().unwrap();
+        while let Some(chain) = device.take(Direction::Readable, &memory, &mut Vec::new()).unwrap()
+        {
+            device.refill().unwrap();
+            device.complete(chain.token, 0);
+        }
+        device.publish();
+        assert_eq!(device.base(), 0, "here 0 is where it stands");
+        assert!(!untouched());
+        while driver.take().is_some() {}
+        driver.offer(&[buffer(0, 1, false)]).unwrap();
+        driver.publish();
+        assert!(!untouched());
+    }
+    let beyond = Addresses { descriptor: MEMORY - 16, ..AT };
+    assert!(!is_untouched(&memory(), &beyond, 4), "there is no memory");
+}
+
+#[test]
 fn a_used_element_that_names_nothing_is_skipped() {
     let (memory, mut driver, mut device) = pair(config(8));
     let head = driver.offer(&[buffer(0, 1, true)]).unwrap();
@@ -334,9 +422,9 @@ fn weir_sees_what_is_taken_once_the_ring_is_full_again_or_a_call_is_asked_for() 
     }
 }
 
-/// DPDK's virtio-user, when it comes to a new switch with a ring that has been used.
+/// Whatever a front end says, its driver has got back what the used index counts.
 #[test]
-fn a_base_of_0_that_cannot_be_meant_is_where_the_used_index_stands() {
+fn a_split_ring_goes_on_at_its_used_index() {
     const SIZE: u16 = 8;
     let memory = memory();
     let raw = memory.window(0, MEMORY as usize).unwrap();
@@ -345,13 +433,16 @@ fn a_base_of_0_that_cannot_be_meant_is_where_the_used_index_stands() {
         raw.store(avail, avail_idx);
         raw.store(used, used_idx);
         let mut device = DeviceRing::new(&memory, config(SIZE), &AT, base).unwrap();
-        (device.base(), device.refill().ok())
+        (device.base(), device.refill())
     };
-    assert_eq!(base(103, 100, 0), (100, Some(3)));
-    // What can be meant is.
-    assert_eq!(base(5, 3, 0), (0, Some(5)));
-    assert_eq!(base(3, u16::MAX, 0), (0, Some(3)));
-    // Another base, or a ring in which nothing fits, is the front end's mistake.
-    assert_eq!(base(103, 100, 1), (1, None));
-    assert_eq!(base(103, 50, 0), (0, None));
+    // DPDK's virtio-user, when it comes to a new switch with a ring that has been used.
+    assert_eq!(base(103, 100, 0), (100, Ok(3)));
+    assert_eq!(base(5, 3, 0), (3, Ok(2)));
+    // QEMU with in_order, which takes while its back end is away, and returns nothing.
+    assert_eq!(base(118, 116, 118), (116, Ok(2)));
+    assert_eq!(base(3, u16::MAX, 2), (u16::MAX.into(), Ok(4)));
+    // A base that is behind: these chains were given back.
+    assert_eq!(base(118, 116, 110), (116, Ok(2)));
+    let too_many = RingError::AvailIndexJump { from: 50, to: 103, size: SIZE };
+    assert_eq!(base(103, 50, 103), (50, Err(too_many)));
 }
