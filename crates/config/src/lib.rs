@@ -79,12 +79,12 @@ pub use settings::{Change, Setting, VifChanges};
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges, SharingError};
 pub use storm::StormControl;
 pub use values::{
-    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FdbEntries, FilePath,
-    FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget,
-    MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, PacketBurst, PacketRate, Period,
-    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode,
-    SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
-    Vni, Weight, WorkerCount, Workers,
+    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
+    FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
+    LatencyBudget, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
+    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
+    RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
+    UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use xen::XenConfig;
 

@@ -14,8 +14,8 @@ use super::parse::{missing, report_repeated};
 use super::section::{Located, Section};
 use super::suggest;
 use super::values::{
-    HostAddress, InterfaceName, Mtu, NetworkName, PacketRate, PortName, QueuePairs, UdpPort, Vid,
-    VlanMode, Vni,
+    HostAddress, InterfaceName, Mtu, NetworkName, OverlayDscp, PacketRate, PortName, QueuePairs,
+    UdpPort, Vid, VlanMode, Vni,
 };
 use super::{UplinkConfig, VifConfig};
 
@@ -32,6 +32,8 @@ pub struct OverlayConfig {
     pub mtu: Mtu,
     /// Sockets that share what comes by flow.
     pub queues: QueuePairs,
+    /// The DSCP of the datagrams.
+    pub dscp: OverlayDscp,
     /// FRR says who is where in networks without peers, by BGP EVPN.
     pub evpn: bool,
 }
@@ -263,6 +265,7 @@ pub(super) fn overlay(
         );
     }
     let queues = queues.map_or(QueuePairs::default(), |queues| queues.value);
+    let dscp = section.value("dscp", problems).unwrap_or_default();
     let evpn = section.take::<bool>("evpn", problems);
     section.finish(problems);
     if let (Some(local), Some(evpn)) = (local, &evpn)
@@ -282,6 +285,7 @@ pub(super) fn overlay(
         port,
         mtu: mtu.unwrap_or(OverlayConfig::mtu_default(local)),
         queues,
+        dscp,
         evpn,
     });
     (overlay, Some(header))

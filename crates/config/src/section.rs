@@ -14,12 +14,12 @@ use super::filter::Expression;
 use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
-    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Execution, FdbEntries, FilePath,
-    FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns, LatencyBudget,
-    MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, PacketBurst, PacketRate, Period,
-    PlacementMode, PortName, QueuePairs, Realization, RxFrames, RxUsecs, Schedule, SocketMode,
-    SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight,
-    WorkerCount, Workers,
+    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
+    FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
+    LatencyBudget, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
+    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
+    RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
+    UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -326,6 +326,7 @@ from_toml_integer! {
     Mtu = "a number of bytes, such as 1500";
     Vni = "a network's number (VNI), such as 100";
     UdpPort = "a UDP port, such as 4789";
+    Dscp = "a DSCP, such as 46, or \"inherit\"";
     QueuePairs = "a number of queues, such as 2";
     FdbEntries = "a number of addresses, such as 131072";
     RxUsecs = "a number of microseconds, such as 200";
@@ -365,6 +366,19 @@ impl FromToml for Workers {
                 ValueError::NotAChoice { value: word.into(), choices: &["auto"] },
             )),
             None => WorkerCount::from_toml(value).map(Self::Count),
+        }
+    }
+}
+
+impl FromToml for OverlayDscp {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        match value.get_ref().as_str() {
+            Some("inherit") => Ok(Self::Inherit),
+            Some(word) => Err(Fault::new(
+                value,
+                ValueError::NotAChoice { value: word.into(), choices: &["inherit"] },
+            )),
+            None => Dscp::from_toml(value).map(Self::Fixed),
         }
     }
 }

@@ -70,6 +70,8 @@ pub enum DropReason {
     /// It came to an overlay without a header that weir knows, or with a frame that is none; counted at the overlay, as
     /// all that follow.
     BadEncapsulation,
+    /// Its way from another host was marked as congested, and its sender heeds no mark (RFC 6040 §4.2).
+    MarkedNotEct,
     /// It came for a network that the overlay does not serve.
     NetworkUnknown,
     /// It came from a host that is no member of its network.
@@ -88,7 +90,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [Self; 32] = [
+    const OWN: [Self; 33] = [
         Self::FrameTooShort,
         Self::FrameTooLong,
         Self::GsoHeaders,
@@ -113,6 +115,7 @@ impl DropReason {
         Self::MulticastUnwanted,
         Self::BadRequest,
         Self::BadEncapsulation,
+        Self::MarkedNotEct,
         Self::NetworkUnknown,
         Self::RemoteUnknown,
         Self::FloodBudget,
@@ -186,6 +189,7 @@ impl DropReason {
             Self::MulticastUnwanted => "multicast_unwanted",
             Self::BadRequest => "bad_request",
             Self::BadEncapsulation => "bad_encapsulation",
+            Self::MarkedNotEct => "marked_not_ect",
             Self::NetworkUnknown => "network_unknown",
             Self::RemoteUnknown => "remote_unknown",
             Self::FloodBudget => "flood_budget",

@@ -70,6 +70,14 @@ impl PeerAddress {
         Self { bytes, len }
     }
 
+    /// The socket option that has the traffic class of what goes there.
+    fn class_option(&self) -> (c_int, c_int) {
+        match self.len {
+            V6_LEN => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            _ => (libc::IPPROTO_IP, libc::IP_TOS),
+        }
+    }
+
     /// The address without the port; `None` of another family.
     fn ip(&self) -> Option<IpAddr> {
         let family = u16::from_ne_bytes(*self.bytes.first_chunk()?);
@@ -101,10 +109,11 @@ struct Datagram {
     len: usize,
 }
 
-/// One message: datagrams that follow each other, for one receiver.
+/// One message: datagrams that follow each other, for one receiver, with one traffic class.
 #[derive(Clone, Copy)]
 struct Message {
     to: PeerAddress,
+    class: u8,
     first: usize,
     end: usize,
     len: usize,
@@ -152,13 +161,14 @@ pub struct Sent {
 
 impl<'m> Batch<'_, 'm> {
     /// Adds a datagram for each of `to`: `front`, at most [`DATAGRAM_FRONT_LEN_MAX`] bytes together, which is copied, then
-    /// `body`, which is not. With `gso` it may become part of the last message. `false`, and no change, while there is no
-    /// room: [send](Self::send) first.
+    /// `body`, which is not. `class` is the traffic class of its IP header. With `gso` it may become part of the last
+    /// message. `false`, and no change, while there is no room: [send](Self::send) first.
     pub fn push(
         &mut self,
         front: &[&[u8]],
         body: impl Iterator<Item = Slice<'m>>,
         to: &[PeerAddress],
+        class: u8,
         gso: bool,
     ) -> bool {
         let outbox = &mut *self.outbox;
@@ -182,10 +192,10 @@ impl<'m> Batch<'_, 'm> {
         let len = outbox.iovecs[first..].iter().map(|iovec| iovec.iov_len).sum();
         outbox.datagrams.push(Datagram { first, end, len });
         match to {
-            [to] if gso && outbox.joins(to, len) => {}
+            [to] if gso && outbox.joins(to, class, len) => {}
             _ => {
                 let end = outbox.datagrams.len();
-                let new = |&to| Message { to, first: end - 1, end, len };
+                let new = |&to| Message { to, class, first: end - 1, end, len };
                 outbox.messages.extend(to.iter().map(new));
             }
         }
@@ -263,12 +273,13 @@ impl<'m> Batch<'_, 'm> {
 
 impl Outbox {
     /// Makes the last datagram part of the last message, if it can be: of the same length as the others, or the end.
-    fn joins(&mut self, to: &PeerAddress, len: usize) -> bool {
+    fn joins(&mut self, to: &PeerAddress, class: u8, len: usize) -> bool {
         let last = self.datagrams.len() - 1;
         let Some(message) = self.messages.last_mut() else { return false };
         let (first, before) = (self.datagrams[message.first], message.end - message.first);
         let fits = message.end == last
             && message.to == *to
+            && message.class == class
             && before < SEGMENTS_MAX
             && len <= first.len
             && message.len == before * first.len
@@ -283,19 +294,15 @@ impl Outbox {
     /// Sends messages from `next` on by one call; says how many.
     fn call(&mut self, socket: BorrowedFd<'_>, next: usize) -> io::Result<usize> {
         let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; CALL_MAX];
-        let mut controls = [Control::EMPTY; CALL_MAX];
+        let mut controls = [const { MaybeUninit::<Control>::uninit() }; CALL_MAX];
         let messages = &self.messages[next..];
         let count = messages.len().min(CALL_MAX);
         for ((message, header), control) in messages.iter().zip(&mut headers).zip(&mut controls) {
             let datagrams = &self.datagrams[message.first..message.end];
             let (Some(first), Some(last)) = (datagrams.first(), datagrams.last()) else { continue };
             let pieces = &mut self.iovecs[first.first..last.end];
-            let mut header_of = header_for(&message.to, pieces);
-            if let (true, Ok(len)) = (datagrams.len() > 1, u16::try_from(first.len)) {
-                *control = Control::segment(len);
-                header_of.msg_control = ptr::from_mut(control).cast();
-                header_of.msg_controllen = CONTROL_SEGMENT_LEN as _;
-            }
+            let segment_len = if datagrams.len() > 1 { first.len } else { 0 };
+            let header_of = header_for(message, segment_len, pieces, control);
             header.write(mmsghdr { msg_hdr: header_of, msg_len: 0 });
         }
         // SAFETY: the first `count` headers are filled in (a message has a datagram, and a datagram a piece). Each names
@@ -317,11 +324,13 @@ impl Outbox {
         index: usize,
         lost: &mut dyn FnMut(Range<usize>, &io::Error),
     ) -> bool {
-        let Message { to, first, end, .. } = self.messages[index];
+        let message = self.messages[index];
         let mut all = true;
-        for index in first..end {
+        for index in message.first..message.end {
             let datagram = self.datagrams[index];
-            let header = header_for(&to, &mut self.iovecs[datagram.first..datagram.end]);
+            let mut control = MaybeUninit::uninit();
+            let pieces = &mut self.iovecs[datagram.first..datagram.end];
+            let header = header_for(&message, 0, pieces, &mut control);
             // SAFETY: as in `call`, of one message.
             let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) };
             if sent < 0 {
@@ -337,50 +346,110 @@ fn piece(slice: &Slice<'_>) -> iovec {
     iovec { iov_base: slice.as_ptr().cast::<c_void>(), iov_len: slice.len() }
 }
 
-fn header_for(to: &PeerAddress, pieces: &mut [iovec]) -> msghdr {
+/// A message's header. With a `segment_len` the pieces are several datagrams of that length. The header is good for as
+/// long as all that it was made of.
+fn header_for(
+    message: &Message,
+    segment_len: usize,
+    pieces: &mut [iovec],
+    control: &mut MaybeUninit<Control>,
+) -> msghdr {
     // SAFETY: `msghdr` is a C struct of integers and pointers; zero bytes are a value of it.
     let mut header: msghdr = unsafe { std::mem::zeroed() };
-    header.msg_name = to.bytes.as_ptr().cast_mut().cast();
-    header.msg_namelen = to.len;
+    header.msg_name = message.to.bytes.as_ptr().cast_mut().cast();
+    header.msg_namelen = message.to.len;
     header.msg_iov = pieces.as_mut_ptr();
     header.msg_iovlen = pieces.len() as _;
+    let segment_len = u16::try_from(segment_len).unwrap_or(0);
+    if segment_len != 0 || message.class != 0 {
+        let control = control.write(Control::EMPTY);
+        let mut len = 0;
+        if segment_len != 0 {
+            len = control.put(len, (libc::SOL_UDP, UDP_SEGMENT), &segment_len.to_ne_bytes());
+        }
+        if message.class != 0 {
+            let value = c_int::from(message.class).to_ne_bytes();
+            len = control.put(len, message.to.class_option(), &value);
+        }
+        header.msg_control = ptr::from_mut(control).cast();
+        header.msg_controllen = len as _;
+    }
     header
 }
 
+const WORD: usize = size_of::<usize>();
 /// `sizeof(struct cmsghdr)`: a length of a word, level and type.
-const CMSG_HEADER_LEN: usize = size_of::<usize>() + 8;
-/// `CMSG_SPACE` of a `u16`.
-const CONTROL_SEGMENT_LEN: usize = CMSG_HEADER_LEN + 8;
+const CMSG_HEADER_LEN: usize = WORD + 8;
 
-/// Room for a control message of a few bytes: `struct tpacket_auxdata` has 20.
+/// `CMSG_SPACE`: bytes that a control message takes with a value of `len` bytes.
+const fn cmsg_space(len: usize) -> usize {
+    CMSG_HEADER_LEN + len.next_multiple_of(WORD)
+}
+
+/// Bytes of `UDP_SEGMENT` or `UDP_GRO`, and of a traffic class beside it, which both have an `int` at most.
+const CONTROL_LEN: usize = 2 * cmsg_space(size_of::<c_int>());
+
+/// Room for the control messages of a message. A packet socket's `struct tpacket_auxdata` has 20 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; CMSG_HEADER_LEN + 24]);
+struct Control([u8; CONTROL_LEN]);
+
+const _: () = assert!(cmsg_space(20) <= CONTROL_LEN);
 
 impl Control {
-    const EMPTY: Self = Self([0; CMSG_HEADER_LEN + 24]);
+    const EMPTY: Self = Self([0; CONTROL_LEN]);
 
-    /// `UDP_SEGMENT`.
-    fn segment(len: u16) -> Self {
-        const WORD: usize = size_of::<usize>();
-        let mut control = Self::EMPTY;
-        let bytes = &mut control.0;
-        bytes[..WORD].copy_from_slice(&(CMSG_HEADER_LEN + size_of::<u16>()).to_ne_bytes());
-        bytes[WORD..WORD + 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-        bytes[WORD + 4..WORD + 8].copy_from_slice(&UDP_SEGMENT.to_ne_bytes());
-        bytes[CMSG_HEADER_LEN..CMSG_HEADER_LEN + 2].copy_from_slice(&len.to_ne_bytes());
-        control
+    /// Puts a control message of an `int` at most at `at`, and says where the next one goes.
+    fn put(&mut self, at: usize, (level, kind): (c_int, c_int), value: &[u8]) -> usize {
+        let bytes = &mut self.0[at..];
+        bytes[..WORD].copy_from_slice(&(CMSG_HEADER_LEN + value.len()).to_ne_bytes());
+        bytes[WORD..WORD + 4].copy_from_slice(&level.to_ne_bytes());
+        bytes[WORD + 4..WORD + 8].copy_from_slice(&kind.to_ne_bytes());
+        bytes[CMSG_HEADER_LEN..CMSG_HEADER_LEN + value.len()].copy_from_slice(value);
+        at + cmsg_space(value.len())
     }
 }
 
-/// What `UDP_GRO` says, if the control message is that.
-fn gro(control: &[u8]) -> Option<usize> {
-    const WORD: usize = size_of::<usize>();
+/// What the kernel says of a message beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Said {
+    /// `UDP_GRO`: bytes of each datagram.
+    segment_len: Option<usize>,
+    /// `IP_TOS` or `IPV6_TCLASS`.
+    class: u8,
+}
+
+impl Said {
+    fn of(mut control: &[u8]) -> Self {
+        let mut said = Self::default();
+        while let Some((level, kind, value, rest)) = next_of(control) {
+            let number = value.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
+            match (level, kind) {
+                (libc::SOL_UDP, UDP_GRO) => {
+                    let len = number.and_then(|it| usize::try_from(it).ok());
+                    said.segment_len = len.filter(|&len| len > 0);
+                }
+                // One byte.
+                (libc::IPPROTO_IP, libc::IP_TOS) => said.class = value.first().map_or(0, |it| *it),
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    said.class = number.map_or(0, |it| it as u8);
+                }
+                _ => {}
+            }
+            control = rest;
+        }
+        said
+    }
+}
+
+/// The first control message: its level, its type, its value, and what follows it.
+fn next_of(control: &[u8]) -> Option<(c_int, c_int, &[u8], &[u8])> {
+    let len = usize::from_ne_bytes(*control.first_chunk()?);
     let level = c_int::from_ne_bytes(*control.get(WORD..)?.first_chunk()?);
     let kind = c_int::from_ne_bytes(*control.get(WORD + 4..)?.first_chunk()?);
-    let value = c_int::from_ne_bytes(*control.get(CMSG_HEADER_LEN..)?.first_chunk()?);
-    let is_gro = (level, kind) == (libc::SOL_UDP, UDP_GRO) && value > 0;
-    usize::try_from(value).ok().filter(|_| is_gro)
+    let value = control.get(CMSG_HEADER_LEN..len)?;
+    let rest = control.get(cmsg_space(value.len())..).unwrap_or_default();
+    Some((level, kind, value, rest))
 }
 
 /// A message that was received.
@@ -392,6 +461,8 @@ pub struct Arrival {
     pub from: Option<IpAddr>,
     /// The message is datagrams of that length, the last one maybe shorter.
     pub segment_len: usize,
+    /// The traffic class of its IP header, as far as the socket is told: `IP_RECVTOS`, `IPV6_RECVTCLASS`.
+    pub class: u8,
     /// There was more of it than the buffer took.
     pub truncated: bool,
 }
@@ -407,8 +478,9 @@ pub fn receive_datagrams<'b>(
 ) -> io::Result<usize> {
     arrivals.clear();
     receive_messages(socket, buffers, |Received { len, control, truncated, from }| {
-        let segment_len = gro(control).unwrap_or(len);
-        arrivals.push(Arrival { len, from: from.ip(), segment_len, truncated });
+        let Said { segment_len, class } = Said::of(control);
+        let segment_len = segment_len.unwrap_or(len);
+        arrivals.push(Arrival { len, from: from.ip(), segment_len, class, truncated });
     })
 }
 

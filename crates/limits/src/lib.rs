@@ -229,6 +229,8 @@ pub const FDB_OVERLAY_PART: usize = 2;
 pub const OVERLAY_OVERHEAD_V4: u16 = 20 + 8 + 8 + 14;
 /// The same over IPv6.
 pub const OVERLAY_OVERHEAD_V6: u16 = 40 + 8 + 8 + 14;
+/// The largest DSCP (RFC 2474: six bits).
+pub const DSCP_MAX: u8 = 63;
 /// Most hosts that one network's frames are flooded to.
 pub const OVERLAY_PEERS_MAX: usize = 256;
 /// Most hosts of all networks together, a power of two: members and others that speak.

@@ -56,9 +56,9 @@ impl<'m> Sending<'_, 'm> {
         let header = packet.offload.to_vnet(0).to_bytes();
         let front = [&header[..device.vnet_len().min(header.len())], packet.head.as_slice()];
         let to = [PeerAddress::NONE];
-        if !self.batch.push(&front, packet.body(), &to, false) {
+        if !self.batch.push(&front, packet.body(), &to, 0, false) {
             self.send();
-            if !self.batch.push(&front, packet.body(), &to, false) {
+            if !self.batch.push(&front, packet.body(), &to, 0, false) {
                 self.port.counters().dropped(DropReason::DeviceError, packet.frames.into());
                 return Put::Refused;
             }

@@ -284,7 +284,7 @@ impl VxlanPort {
                 OUTBOX.with_borrow_mut(|outbox| {
                     let mut batch = outbox.batch();
                     let bytes = word.to_bytes();
-                    let _ = batch.push(&[&bytes], std::iter::empty(), &[peer.socket], false);
+                    let _ = batch.push(&[&bytes], std::iter::empty(), &[peer.socket], 0, false);
                     // A host that cannot be reached gets no frames either.
                     let _ = batch.send(socket.as_fd(), |_, _| ());
                 });

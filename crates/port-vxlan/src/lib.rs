@@ -39,7 +39,7 @@ pub use across::{Between, Here};
 pub use error::OverlayError;
 pub use networks::{NetworkSpec, Networks};
 pub use port::{AnswerCounters, VxlanPort};
-pub use sockets::{OverlayOptions, OverlaySockets};
+pub use sockets::{OuterDscp, OverlayOptions, OverlaySockets};
 pub use suppress::{Owned, Sighting};
 
 #[cfg(test)]

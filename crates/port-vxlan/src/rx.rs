@@ -114,12 +114,13 @@ impl VxlanPort {
             None => &network.peers[..],
         };
         let header = header::of(network.vni);
+        let class = self.sockets.dscp.class_for(&frame.head);
         let gso = self.gso.load(Ordering::Relaxed);
         let emitted = emit(burst, frame, EgressTag::Untagged, OffloadCaps::NONE, |packet| {
             let front: [&[u8]; 2] = [&header, packet.head.as_slice()];
-            if !batch.push(&front, packet.body(), to, gso) {
+            if !batch.push(&front, packet.body(), to, class, gso) {
                 self.flush(*sender, batch);
-                if !batch.push(&front, packet.body(), to, gso) {
+                if !batch.push(&front, packet.body(), to, class, gso) {
                     counters.dropped(DropReason::DeviceError, 1);
                     return Put::Refused;
                 }

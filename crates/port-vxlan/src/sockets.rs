@@ -11,6 +11,8 @@ use weir_limits::{
     OVERLAY_OVERHEAD_V4, OVERLAY_OVERHEAD_V6, OVERLAY_SOCKET_BUFFER_LEN, OVERLAY_SOURCE_PORTS,
 };
 use weir_port_tap::{InterfaceName, Link, LinkError};
+use weir_wire::Head;
+use weir_wire::traffic_class::{DSCP_SHIFT, ecn};
 
 use crate::error::OverlayError;
 use crate::sys;
@@ -28,6 +30,30 @@ pub struct OverlayOptions {
     pub queues: usize,
     /// The MTU that guests are told.
     pub mtu: u16,
+    /// The DSCP of what goes to other hosts.
+    pub dscp: OuterDscp,
+}
+
+/// The DSCP of the datagrams in which frames travel (RFC 2983).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OuterDscp {
+    /// This one, 0 to 63: no guest decides what the underlay prefers.
+    Fixed(u8),
+    /// The one of the packet inside, and 0 where there is none (Linux calls it `tos inherit`).
+    Inherit,
+}
+
+impl OuterDscp {
+    /// The traffic class of a datagram with the frame that begins with `head`: ECN is the inner one (RFC 6040 §4.1, normal
+    /// mode).
+    #[inline]
+    pub(crate) fn class_for(self, head: &Head) -> u8 {
+        let inner = head.traffic_class();
+        match self {
+            Self::Fixed(dscp) => dscp << DSCP_SHIFT | inner & ecn::MASK,
+            Self::Inherit => inner,
+        }
+    }
 }
 
 /// The open sockets of an overlay.
@@ -38,6 +64,7 @@ pub struct OverlaySockets {
     /// Each with a port that the kernel chose.
     pub(crate) senders: Vec<OwnedFd>,
     pub(crate) local: SocketAddr,
+    pub(crate) dscp: OuterDscp,
     /// Readable when weir has answered something itself.
     pub(crate) bell: OwnedFd,
 }
@@ -97,8 +124,12 @@ impl OverlaySockets {
             drop(left);
             (0..options.queues).map(queue).collect::<Result<_, OverlayError>>()?
         };
+        // Those that an older weir has left may lack what follows.
+        for queue in &queues {
+            sys::tell_class(queue.as_fd(), options.local.is_ipv6())
+                .map_err(setup("ask for the traffic class of datagrams"))?;
+        }
         if options.local.is_ipv6() {
-            // Those that an older weir has left may lack it.
             for queue in &queues {
                 let done = sys::take_without_checksum(queue.as_fd());
                 done.map_err(setup("take datagrams without a checksum over IPv6"))?;
@@ -107,7 +138,7 @@ impl OverlaySockets {
         let senders = (0..OVERLAY_SOURCE_PORTS).map(sender).collect::<Result<_, OverlayError>>()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = bell.map_err(|errno| setup("make an event counter")(errno.into()))?;
-        Ok(Self { queues, senders, local, bell })
+        Ok(Self { queues, senders, local, dscp: options.dscp, bell })
     }
 
     /// Its queues, in their order.

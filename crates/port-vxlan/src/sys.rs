@@ -29,6 +29,14 @@ pub(crate) fn take_without_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)
 }
 
+/// Has the kernel say the traffic class of each message (`IP_RECVTOS`, `IPV6_RECVTCLASS`).
+pub(crate) fn tell_class(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
+    match v6 {
+        false => set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+        true => set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+    }
+}
+
 /// Sets DF, and refuses what is longer than the interface's MTU. Nobody outside changes that: with `IP_PMTUDISC_DO` any
 /// host that guesses a port could say by ICMP that the way takes 552 bytes. Of IPv6, whose hosts alone fragment, the
 /// kernel does not even note such a message (`IPV6_PMTUDISC_INTERFACE`); of IPv4 that mode would not set DF.

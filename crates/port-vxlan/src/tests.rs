@@ -15,11 +15,12 @@ use weir_limits::{BURST_MAX, OVERLAY_BUFFERS, OVERLAY_PARKED_MAX};
 use weir_wire::{Layers, Mac, Tci, VnetHdr, ethertype, vnet};
 
 use crate::{
-    NetworkSpec, Networks, OverlayError, OverlayOptions, OverlaySockets, Sighting, VxlanPort,
-    header,
+    NetworkSpec, Networks, OuterDscp, OverlayError, OverlayOptions, OverlaySockets, Sighting,
+    VxlanPort, header,
 };
 
 mod across;
+mod marks;
 mod netns;
 mod suppress;
 
@@ -37,7 +38,14 @@ fn ip(test: u16, last: u8) -> IpAddr {
 }
 
 fn options(local: IpAddr) -> OverlayOptions {
-    OverlayOptions { local, interface: None, port: 4789, queues: 1, mtu: 1450 }
+    OverlayOptions {
+        local,
+        interface: None,
+        port: 4789,
+        queues: 1,
+        mtu: 1450,
+        dscp: OuterDscp::Fixed(0),
+    }
 }
 
 /// Host `last` of the `test`'s with addresses of IPv6, which a network of its own has to have.
@@ -70,6 +78,16 @@ impl Rig {
 
     /// With hosts at these addresses, and queues that another process has left.
     fn at(floods_per_s: u32, ip_of: impl Fn(u8) -> IpAddr + 'static, left: Vec<OwnedFd>) -> Self {
+        let options = options(ip_of(1));
+        Self::by(&options, floods_per_s, ip_of, left)
+    }
+
+    fn by(
+        options: &OverlayOptions,
+        floods_per_s: u32,
+        ip_of: impl Fn(u8) -> IpAddr + 'static,
+        left: Vec<OwnedFd>,
+    ) -> Self {
         let spec = |number: u16, peers: [u8; 2]| NetworkSpec {
             number,
             vni: VNIS[usize::from(number)],
@@ -78,7 +96,7 @@ impl Rig {
             neigh_suppress: number == BLUE,
         };
         let networks = Networks::new(&[spec(BLUE, [2, 3]), spec(RED, [3, 4])], 4789);
-        let sockets = OverlaySockets::go_on(&options(ip_of(1)), left).unwrap();
+        let sockets = OverlaySockets::go_on(options, left).unwrap();
         let fabric = Fabric::new();
         let id = fabric.add_port(PortConfig::overlay(fabric.fdb().capacity())).unwrap();
         fabric.set_active(id, true).unwrap();

@@ -19,7 +19,9 @@ use weir_limits::{
     OVERLAY_PARKED_MAX,
 };
 use weir_port_tap::{Service, Uncalled};
-use weir_wire::{VnetHdr, ethertype};
+use weir_wire::layers::IPV4_HEADER_LEN_MIN;
+use weir_wire::traffic_class::ecn;
+use weir_wire::{VnetHdr, ethertype, leave_tunnel};
 
 use crate::across::{self, Word};
 use crate::header;
@@ -92,6 +94,16 @@ struct Waiting {
     end: usize,
     segment_len: usize,
     from: Option<IpAddr>,
+    class: u8,
+}
+
+/// A datagram: where it is, who sent it, and the traffic class of the packet that brought it.
+struct Datagram {
+    buffer: u8,
+    at: usize,
+    len: usize,
+    from: Option<IpAddr>,
+    class: u8,
 }
 
 /// Which buffers hold what.
@@ -136,11 +148,10 @@ impl Slots {
         }
     }
 
-    /// The next datagram: its buffer, where in it, and who sent it.
-    fn next(&mut self) -> Option<(u8, usize, usize, Option<IpAddr>)> {
-        let Waiting { buffer, at, end, segment_len, from } = self.waiting.front_mut()?;
+    fn next(&mut self) -> Option<Datagram> {
+        let Waiting { buffer, at, end, segment_len, from, class } = self.waiting.front_mut()?;
         let len = (*segment_len).min(*end - *at);
-        let datagram = (*buffer, *at, len, *from);
+        let datagram = Datagram { buffer: *buffer, at: *at, len, from: *from, class: *class };
         *at += len;
         if at == end {
             self.waiting.pop_front();
@@ -194,18 +205,23 @@ impl SocketQueue<'_> {
         slots.errors = 0;
         slots.drained = slots.arrivals.len() < asked;
         for index in 0..slots.arrivals.len() {
-            let Arrival { len, from, segment_len, truncated } = slots.arrivals[index];
+            let Arrival { len, from, segment_len, class, truncated } = slots.arrivals[index];
             let Some(buffer) = slots.free.pop() else { break };
             slots.hold(buffer);
             // One that is not whole is judged as an empty one.
             let end = if truncated { 0 } else { len.min(BUFFER_LEN) };
-            slots.waiting.push_back(Waiting { buffer, at: 0, end, segment_len, from });
+            slots.waiting.push_back(Waiting { buffer, at: 0, end, segment_len, from, class });
         }
         true
     }
 
     /// Judges a datagram: what of it is a frame, of which network, from which host.
-    fn open(&self, place: Slice<'_>, from: Option<IpAddr>) -> Result<(u16, u32), DropReason> {
+    fn open(
+        &self,
+        place: Slice<'_>,
+        from: Option<IpAddr>,
+        class: u8,
+    ) -> Result<(u16, u32), DropReason> {
         let header = place.read_array().ok_or(DropReason::BadEncapsulation)?;
         let vni = header::vni(header).ok_or(DropReason::BadEncapsulation)?;
         let origin = self.networks.origin(vni, from).map_err(|stranger| match stranger {
@@ -221,6 +237,9 @@ impl SocketQueue<'_> {
         let kind = frame.skip(ETHERTYPE_AT).read_array().map_or(0, u16::from_be_bytes);
         if matches!(kind, ethertype::VLAN | ethertype::QINQ) {
             return Err(DropReason::BadEncapsulation);
+        }
+        if class & ecn::MASK != ecn::NOT_ECT {
+            mark(frame, class)?;
         }
         Ok(origin)
     }
@@ -251,6 +270,19 @@ impl SocketQueue<'_> {
             burst.name_network(token.network);
         }
     }
+}
+
+/// Has a frame say what its way through the underlay was like (RFC 6040).
+fn mark(frame: Slice<'_>, outer: u8) -> Result<(), DropReason> {
+    /// All that is read and changed, as there is no tag.
+    const FRONT_LEN: usize = ETHERTYPE_AT + 2 + IPV4_HEADER_LEN_MIN as usize;
+    let mut front = [0; FRONT_LEN];
+    let read = frame.read(&mut front);
+    let front = &mut front[..read];
+    if leave_tunnel(front, outer).map_err(|_| DropReason::MarkedNotEct)? {
+        frame.write(front);
+    }
+    Ok(())
 }
 
 impl Source for SocketQueue<'_> {
@@ -294,12 +326,15 @@ impl Source for SocketQueue<'_> {
             if slots.waiting.is_empty() && (slots.drained || !self.receive(slots)) {
                 break;
             }
-            let Some((buffer, at, len, from)) = slots.next() else { continue };
+            let Some(Datagram { buffer, at, len, from, class }) = slots.next() else { continue };
             datagrams += 1;
             // A message that is used up is freed with its last frame.
             let is_last = slots.waiting.front().is_none_or(|waiting| waiting.buffer != buffer);
             let place = self.buffers.all_of(buffer).map(|all| all.skip(at).first(len));
-            match place.ok_or(DropReason::DeviceError).and_then(|place| self.open(place, from)) {
+            match place
+                .ok_or(DropReason::DeviceError)
+                .and_then(|place| self.open(place, from, class))
+            {
                 Err(DropReason::BadEncapsulation) if self.hear(place, from, now_ns) => {}
                 Ok((network, remote)) => {
                     if let Some(sender) = self.buffers.remotes.get(usize::from(buffer)) {

@@ -17,6 +17,7 @@
 //! 7. [`flow_hash`] is the RSS hash of a frame's flow.
 //! 8. [`Neighbour`] reads who asks for whom in ARP and neighbour discovery, and [`Answer`] answers.
 //! 9. [`TooBig`] tells the sender of a packet that it is too long.
+//! 10. [`Head::traffic_class`] reads DSCP and ECN, and [`leave_tunnel`] marks a packet that met congestion in a tunnel.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -35,6 +36,7 @@ mod own;
 #[cfg(test)]
 mod testing;
 pub mod too_big;
+pub mod traffic_class;
 pub mod vlan;
 pub mod vnet;
 
@@ -51,5 +53,6 @@ pub use offload::{
     CsumPartial, Fit, Gso, GsoKind, Offload, OffloadCaps, OffloadError, transport_csum,
 };
 pub use too_big::TooBig;
+pub use traffic_class::{MarkedNotEct, leave_tunnel, traffic_class};
 pub use vlan::Tci;
 pub use vnet::VnetHdr;

@@ -19,6 +19,7 @@ fn every_key_is_read() {
         port = 8472
         mtu = 9000
         queues = 4
+        dscp = 46
 
         [network.blue]
         vni = 100
@@ -45,6 +46,7 @@ fn every_key_is_read() {
     assert_eq!(overlay.local.to_string(), "2001:db8::1");
     assert_eq!(overlay.interface.as_ref().unwrap().to_string(), "eth0");
     assert_eq!((overlay.port.get(), overlay.mtu.get(), overlay.queues.get()), (8472, 9000, 4));
+    assert_eq!(overlay.dscp, OverlayDscp::Fixed(46.try_into().unwrap()));
     assert_eq!(all.len(), 3);
     let overlaid: Vec<_> = config
         .networks
@@ -72,6 +74,26 @@ fn a_network_without_peers_is_frrs_where_there_is_evpn() {
     assert!(networks.overlay.as_ref().unwrap().evpn);
     assert_eq!(networks.by_evpn().collect::<Vec<_>>(), [(1, 7), (2, 8)]);
     assert_eq!(parse(&with_blue("")).unwrap().networks.by_evpn().count(), 0);
+}
+
+#[test]
+fn datagrams_have_the_dscp_of_the_configuration_or_of_the_packet_inside() {
+    let dscp = |value: &str| {
+        let text = with_blue("").replacen("[overlay]\n", &format!("[overlay]\n{value}\n"), 1);
+        parse(&text).unwrap().networks.overlay.unwrap().dscp
+    };
+    let fixed = |value: u64| OverlayDscp::Fixed(value.try_into().unwrap());
+    assert_eq!(dscp(""), fixed(0));
+    assert_eq!(dscp("dscp = 63"), fixed(63));
+    assert_eq!(dscp("dscp = \"inherit\""), OverlayDscp::Inherit);
+    for (value, expected) in
+        [("64", "0 to 63"), ("-1", "0 to 63"), ("\"ef\"", "`inherit`"), ("true", "a DSCP")]
+    {
+        let text =
+            with_blue("").replacen("[overlay]\n", &format!("[overlay]\ndscp = {value}\n"), 1);
+        let said = format!("{:?}", refused(&text));
+        assert!(said.contains(expected), "{value}: {said}");
+    }
 }
 
 #[test]

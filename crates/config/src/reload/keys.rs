@@ -70,13 +70,14 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
 
 /// Those of `[overlay]`.
 pub(super) fn overlay(overlay: &OverlayConfig) -> Keys {
-    let OverlayConfig { local, interface, port, mtu, queues, evpn } = overlay;
+    let OverlayConfig { local, interface, port, mtu, queues, dscp, evpn } = overlay;
     vec![
         ("local", is(local)),
         ("interface", may(interface)),
         ("port", is(port)),
         ("mtu", is(mtu)),
         ("queues", is(queues)),
+        ("dscp", is(dscp)),
         ("evpn", is(evpn)),
     ]
 }

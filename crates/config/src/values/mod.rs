@@ -21,7 +21,7 @@ pub use names::{
     SocketMode, SocketPath, UserName,
 };
 pub use numbers::{
-    ContainerBytes, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs,
+    ContainerBytes, Dscp, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs,
     UdpPort, Vid, Vni, Weight, WorkerCount,
 };
 pub use quantities::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
@@ -167,6 +167,30 @@ impl fmt::Display for MacAddress {
 }
 
 serde_as_text!(MacAddress);
+
+/// The DSCP of the datagrams in which frames of networks travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverlayDscp {
+    /// This one.
+    Fixed(Dscp),
+    /// The one of the packet inside.
+    Inherit,
+}
+
+impl Default for OverlayDscp {
+    fn default() -> Self {
+        Self::Fixed(Dscp::DEFAULT)
+    }
+}
+
+impl fmt::Display for OverlayDscp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(dscp) => dscp.fmt(f),
+            Self::Inherit => f.write_str("inherit"),
+        }
+    }
+}
 
 /// How many workers serve the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -134,6 +134,16 @@ bounded_integer! {
 }
 
 bounded_integer! {
+    /// A DSCP (RFC 2474).
+    Dscp(u8) = 0, limits::DSCP_MAX
+}
+
+impl Dscp {
+    /// Best effort.
+    pub const DEFAULT: Self = Self(0);
+}
+
+bounded_integer! {
     /// A UDP port.
     UdpPort(u16) = 1, u16::MAX
 }

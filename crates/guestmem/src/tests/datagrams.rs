@@ -40,7 +40,7 @@ fn datagrams_are_gathered_and_keep_their_bounds_with_gso_and_without() {
         for (number, len) in [(1, 500), (2, 500), (3, 20), (4, 500)] {
             let body =
                 [payload.slice(0, len / 2).unwrap(), payload.slice(0, len - len / 2).unwrap()];
-            assert!(batch.push(&[&[number], b"head"], body.into_iter(), &address, gso));
+            assert!(batch.push(&[&[number], b"head"], body.into_iter(), &address, 0, gso));
         }
         let sent = batch.send(from.as_fd(), |which, error| panic!("{which:?} lost: {error}"));
         assert_eq!(sent, Sent::default());
@@ -59,8 +59,8 @@ fn one_datagram_goes_to_each_of_several() {
     let addresses = [&to, &other].map(|it| PeerAddress::new(it.local_addr().unwrap()));
     let mut outbox = Outbox::default();
     let mut batch = outbox.batch();
-    assert!(batch.push(&[b"for all"], std::iter::empty(), &addresses, true));
-    assert!(batch.push(&[b"for one"], std::iter::empty(), &addresses[1..], true));
+    assert!(batch.push(&[b"for all"], std::iter::empty(), &addresses, 0, true));
+    assert!(batch.push(&[b"for one"], std::iter::empty(), &addresses[1..], 0, true));
     batch.send(from.as_fd(), |which, error| panic!("{which:?} lost: {error}"));
     assert_eq!(received(&to), b"for all");
     assert_eq!((received(&other), received(&other)), (b"for all".into(), b"for one".into()));
@@ -75,9 +75,9 @@ fn what_the_kernel_refuses_is_said_and_the_rest_goes() {
     let body = long.slice(0, 70_000);
     let mut outbox = Outbox::default();
     let mut batch = outbox.batch();
-    assert!(batch.push(&[b"a"], std::iter::empty(), &here, true));
-    assert!(batch.push(&[b"b"], body.into_iter(), &here, true));
-    assert!(batch.push(&[b"c"], std::iter::empty(), &here, true));
+    assert!(batch.push(&[b"a"], std::iter::empty(), &here, 0, true));
+    assert!(batch.push(&[b"b"], body.into_iter(), &here, 0, true));
+    assert!(batch.push(&[b"c"], std::iter::empty(), &here, 0, true));
     let mut lost = Vec::new();
     batch.send(from.as_fd(), |which, error| lost.push((which, error.raw_os_error())));
     assert_eq!(lost, [(1..2, Some(libc::EMSGSIZE))]);
@@ -91,7 +91,7 @@ fn a_file_gets_them_one_by_one_and_says_which_it_does_not_take() {
     let mut outbox = Outbox::default();
     let mut batch = outbox.batch();
     for body in [body.slice(0, 3), body.slice(0, 1 << 20), body.slice(4, 1)] {
-        assert!(batch.push(&[b"a", b"b"], body.into_iter(), &[PeerAddress::NONE], false));
+        assert!(batch.push(&[b"a", b"b"], body.into_iter(), &[PeerAddress::NONE], 0, false));
     }
     let mut lost = Vec::new();
     batch.write(from.as_fd(), |which, error| lost.push((which, error.raw_os_error())));
@@ -113,7 +113,7 @@ fn a_full_file_is_not_asked_again_for_the_rest_of_a_batch() {
     let mut outbox = Outbox::default();
     let mut batch = outbox.batch();
     for body in [body.slice(0, 3), body.slice(0, 4090), body.slice(4, 1)] {
-        assert!(batch.push(&[b"ab"], body.into_iter(), &[PeerAddress::NONE], false));
+        assert!(batch.push(&[b"ab"], body.into_iter(), &[PeerAddress::NONE], 0, false));
     }
     let mut lost = Vec::new();
     batch.write(writer.as_fd(), |which, error| lost.push((which, error.kind())));
@@ -128,7 +128,7 @@ fn a_batch_has_a_bound_and_takes_more_when_it_was_sent() {
     let here = [PeerAddress::new(to.local_addr().unwrap())];
     let mut outbox = Outbox::default();
     let mut batch = outbox.batch();
-    let push = |batch: &mut Batch<'_, '_>| batch.push(&[b"x"], std::iter::empty(), &here, false);
+    let push = |batch: &mut Batch<'_, '_>| batch.push(&[b"x"], std::iter::empty(), &here, 0, false);
     let pushed = (0..2 * DATAGRAMS_MAX).take_while(|_| push(&mut batch)).count();
     assert_eq!(pushed, DATAGRAMS_MAX);
     batch.send(from.as_fd(), |_, _| {});
@@ -145,7 +145,7 @@ fn messages_are_received_with_their_senders_and_where_they_are_cut() {
     let mut outbox = Outbox::default();
     let mut batch = outbox.batch();
     for part in [&b"aaaa"[..], b"bbbb", b"c"] {
-        assert!(batch.push(&[part], std::iter::empty(), &here, true));
+        assert!(batch.push(&[part], std::iter::empty(), &here, 0, true));
     }
     batch.send(from.as_fd(), |which, error| panic!("{which:?} lost: {error}"));
     let buffers = [HostBuffer::new(64), HostBuffer::new(64)];
@@ -154,7 +154,7 @@ fn messages_are_received_with_their_senders_and_where_they_are_cut() {
     let mut receive = || receive_datagrams(to.as_fd(), slices.iter().copied(), &mut arrivals);
     while receive().is_err() {}
     let from = Some(IpAddr::from(Ipv4Addr::LOCALHOST));
-    assert_eq!(arrivals, [Arrival { len: 9, from, segment_len: 4, truncated: false }]);
+    assert_eq!(arrivals, [Arrival { len: 9, from, segment_len: 4, class: 0, truncated: false }]);
     let mut bytes = [0; 9];
     slices[0].read(&mut bytes);
     assert_eq!(&bytes, b"aaaabbbbc");

@@ -31,7 +31,9 @@ use weir_engine::{Port, PortCounters, Slot};
 use weir_fabric::{PortConfig, Vid};
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{FramePort, Tap, TapOptions};
-use weir_port_vxlan::{NetworkSpec, Networks, OverlayOptions, OverlaySockets, VxlanPort};
+use weir_port_vxlan::{
+    NetworkSpec, Networks, OuterDscp, OverlayOptions, OverlaySockets, VxlanPort,
+};
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 use weir_vif::{Features, WaitFor};
 use weir_wire::Offload;
@@ -168,8 +170,14 @@ impl Rig {
                     hosts.reverse();
                 }
                 let [local, peer] = hosts;
-                let options =
-                    OverlayOptions { local, interface: None, port: 4789, queues, mtu: 1450 };
+                let options = OverlayOptions {
+                    local,
+                    interface: None,
+                    port: 4789,
+                    queues,
+                    mtu: 1450,
+                    dscp: OuterDscp::Fixed(0),
+                };
                 let spec = NetworkSpec {
                     number: 0,
                     vni: 100,

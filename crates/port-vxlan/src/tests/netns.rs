@@ -6,7 +6,7 @@ use std::process::Command;
 use super::*;
 
 /// Runs `body` in a thread with a network namespace of its own, whose loopback has this MTU.
-fn in_new_network(mtu: &str, body: impl FnOnce() + Send) {
+pub(super) fn in_new_network(mtu: &str, body: impl FnOnce() + Send) {
     if !weir_testing::is_root("a network namespace") {
         return;
     }
@@ -61,7 +61,7 @@ fn root_a_host_without_a_way_is_counted() {
 }
 
 /// Adds host 1 to 5 of a test to loopback, by IPv6.
-fn speak_ipv6(test: u16) {
+pub(super) fn speak_ipv6(test: u16) {
     for last in 1..=5 {
         let address = format!("{}/128", ip6(test, last));
         let add = ["address", "add", &address, "dev", "lo", "nodad"];

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_config::{
-    Config, NetworkError, Networks, OverlayConfig, OverlayNetwork, PortName, VifConfig,
+    Config, NetworkError, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName, VifConfig,
 };
 use weir_engine::PortCounters;
 use weir_fabric::{PortConfig, PortId, Vid};
 use weir_limits::EVPN_CLAIMS_MAX;
 use weir_port_tap::UplinkPort;
-use weir_port_vxlan::{NetworkSpec, OverlayOptions, OverlaySockets, VxlanPort};
+use weir_port_vxlan::{NetworkSpec, OuterDscp, OverlayOptions, OverlaySockets, VxlanPort};
 use weir_wire::Mac;
 
 use super::evpn::{Evpn, EvpnDevices};
@@ -53,6 +53,10 @@ fn open(overlay: &OverlayConfig, keeping: &Keeping) -> Result<OverlaySockets, Sw
         port: overlay.port.get(),
         queues: overlay.queues.get().into(),
         mtu: overlay.mtu.get(),
+        dscp: match overlay.dscp {
+            OverlayDscp::Fixed(dscp) => OuterDscp::Fixed(dscp.get()),
+            OverlayDscp::Inherit => OuterDscp::Inherit,
+        },
     };
     OverlaySockets::go_on(&options, keeping.queues(&port_name()))
         .map_err(|source| SwitchError::Overlay { help: source.help(), source })

@@ -1,0 +1,186 @@
+//! Congestion marks and DSCP: between a packet inside and the datagram around it.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use weir_guestmem::{Outbox, PeerAddress, receive_datagrams};
+use weir_wire::checksum::ipv4_header_checksum;
+use weir_wire::traffic_class;
+use weir_wire::traffic_class::{DSCP_SHIFT, ecn};
+
+use super::netns::{in_new_network, speak_ipv6};
+use super::*;
+
+const IP_AT: usize = 14;
+
+/// A UDP packet of this traffic class for [`GUEST`].
+fn packet(class: u8, v6: bool) -> Vec<u8> {
+    let ethernet = etherparse::PacketBuilder::ethernet2(FAR.0, GUEST.0);
+    let mut bytes = Vec::new();
+    if v6 {
+        ethernet.ipv6([1; 16], [2; 16], 64).udp(1, 2).write(&mut bytes, &[7; 40]).unwrap();
+        bytes[IP_AT] = 0x60 | class >> 4;
+        bytes[IP_AT + 1] = class << 4;
+    } else {
+        let ip = ethernet.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+        ip.udp(1, 2).write(&mut bytes, &[7; 40]).unwrap();
+        bytes[IP_AT + 1] = class;
+        let checksum = ipv4_header_checksum(&bytes[IP_AT..IP_AT + 20]);
+        bytes[IP_AT + 10..IP_AT + 12].copy_from_slice(&checksum.to_be_bytes());
+    }
+    bytes
+}
+
+/// The next datagrams that a host gets: of each the traffic class and the frame.
+fn classes(host: &UdpSocket, number: usize) -> Vec<(u8, Vec<u8>)> {
+    host.set_nonblocking(true).unwrap();
+    let buffers: Vec<_> = (0..8).map(|_| HostBuffer::new(3000)).collect();
+    let slices = || buffers.iter().map(|buffer| buffer.slice(0, 3000).unwrap());
+    let (mut all, mut arrivals, start) = (Vec::new(), Vec::new(), Instant::now());
+    while all.len() < number && start.elapsed() < PATIENCE {
+        let _ = receive_datagrams(host.as_fd(), slices(), &mut arrivals);
+        for (arrival, slice) in arrivals.iter().zip(slices()) {
+            let mut bytes = vec![0; arrival.len];
+            slice.read(&mut bytes);
+            all.push((arrival.class, bytes[header::LEN..].to_vec()));
+        }
+    }
+    assert_eq!(all.len(), number);
+    all
+}
+
+/// Host 2 sends a frame in a datagram of this traffic class.
+fn send(rig: &Rig, class: u8, frame: &[u8]) {
+    let mut outbox = Outbox::default();
+    let mut batch = outbox.batch();
+    let header = header::of(VNIS[0]);
+    let to = [PeerAddress::new(rig.here())];
+    assert!(batch.push(&[&header, frame], std::iter::empty(), &to, class, false));
+    batch.send(rig.host(2).as_fd(), |_, error| panic!("lost: {error}"));
+}
+
+/// What host 2 gets for frames of the guest's, each with its traffic class.
+fn outer_classes(rig: &mut Rig, frames: &[Vec<u8>]) -> Vec<u8> {
+    crate::sys::tell_class(rig.host(2).as_fd(), rig.ip(2).is_ipv6()).unwrap();
+    // Behind host 2.
+    rig.send(2, VNIS[0], &frame(FAR, GUEST, 0, 60));
+    rig.take_and_learn();
+    let mut to_guest = frames.to_vec();
+    for frame in &mut to_guest {
+        frame[..6].copy_from_slice(&GUEST.0);
+    }
+    rig.deliver_plain(BLUE, &to_guest);
+    let got = classes(rig.host(2), frames.len());
+    let frames_got: Vec<_> = got.iter().map(|(_, frame)| frame.clone()).collect();
+    assert_eq!(frames_got, to_guest, "as they were, in their order");
+    got.into_iter().map(|(class, _)| class).collect()
+}
+
+fn encapsulates(ip_of: impl Fn(u8) -> IpAddr + Copy + 'static) {
+    let af41 = 34 << DSCP_SHIFT;
+    let mut inner = Vec::new();
+    for v6 in [false, true] {
+        // Neighbours of one length and of one flow, which would be one message but for their class.
+        for mark in [ecn::NOT_ECT, ecn::ECT_0, ecn::ECT_1, ecn::CE, ecn::CE] {
+            inner.push((packet(af41 | mark, v6), af41 | mark));
+        }
+    }
+    // No IP packet.
+    inner.push((frame(GUEST, FAR, 1, 60), 0));
+    let frames: Vec<_> = inner.iter().map(|(frame, _)| frame.clone()).collect();
+    let with = |dscp, expected: &dyn Fn(u8) -> u8| {
+        let options = OverlayOptions { dscp, ..options(ip_of(1)) };
+        let mut rig = Rig::by(&options, 1000, ip_of, Vec::new());
+        let expected: Vec<_> = inner.iter().map(|(_, class)| expected(*class)).collect();
+        assert_eq!(outer_classes(&mut rig, &frames), expected, "{dscp:?}");
+    };
+    with(OuterDscp::Fixed(0), &|class| class & ecn::MASK);
+    with(OuterDscp::Fixed(63), &|class| 63 << DSCP_SHIFT | class & ecn::MASK);
+    with(OuterDscp::Inherit, &|class| class);
+}
+
+fn decapsulates(mut rig: Rig) {
+    use ecn::{CE, ECT_0, ECT_1, NOT_ECT};
+    let dscp = 10 << DSCP_SHIFT;
+    for v6 in [false, true] {
+        for (inner, outer, expected) in [
+            (NOT_ECT, ECT_0, NOT_ECT),
+            (ECT_0, NOT_ECT, ECT_0),
+            (ECT_0, CE, CE),
+            (ECT_0, ECT_1, ECT_1),
+            (ECT_1, CE, CE),
+            (CE, ECT_0, CE),
+        ] {
+            // The way's DSCP is nothing to the guest.
+            send(&rig, 46 << DSCP_SHIFT | outer, &packet(dscp | inner, v6));
+            let got = rig.take_all(Take::New);
+            let expected = packet(dscp | expected, v6);
+            assert_eq!(traffic_class(&got[0].1), traffic_class(&expected));
+            assert_eq!(got, [(BLUE, expected)], "checksum and all: {inner} in {outer}");
+        }
+        send(&rig, CE, &packet(dscp, v6));
+    }
+    assert_eq!(rig.take_all(Take::New), []);
+    assert_eq!(rig.drops(), [("marked_not_ect", 2)]);
+    // What is no IP packet, and what is too short for one.
+    let mut cut = packet(ECT_0, false);
+    cut.truncate(IP_AT + 3);
+    for other in [frame(GUEST, FAR, 1, 60), cut] {
+        send(&rig, CE, &other);
+        assert_eq!(rig.take_all(Take::New), [(BLUE, other)]);
+    }
+    assert_eq!(rig.port.free_buffers(0), OVERLAY_BUFFERS);
+}
+
+#[test]
+fn rfc_6040_4_1_a_datagram_has_the_mark_of_its_packet_and_the_dscp_of_the_overlay() {
+    encapsulates(|last| ip(0xfe, last));
+}
+
+#[test]
+fn rfc_6040_4_2_marks_of_the_way_reach_packets_that_heed_them_and_others_are_dropped() {
+    decapsulates(Rig::new());
+}
+
+#[test]
+fn root_rfc_6040_marks_and_dscp_cross_an_underlay_of_ipv6() {
+    in_new_network("65536", || {
+        speak_ipv6(1);
+        encapsulates(|last| ip6(1, last));
+        decapsulates(Rig::at(1000, |last| ip6(1, last), Vec::new()));
+    });
+}
+
+#[test]
+fn marks_reach_packets_by_sockets_that_an_older_weir_has_left() {
+    let old = UdpSocket::bind((ip(0xfd, 1), 4789)).unwrap();
+    old.set_nonblocking(true).unwrap();
+    decapsulates(Rig::at(1000, |last| ip(0xfd, last), vec![old.into()]));
+}
+
+#[test]
+fn all_segments_of_a_packet_have_its_mark() {
+    let mut rig = Rig::new();
+    crate::sys::tell_class(rig.host(2).as_fd(), false).unwrap();
+    rig.send(2, VNIS[0], &frame(FAR, GUEST, 0, 60));
+    rig.take_and_learn();
+    let mut bytes = Vec::new();
+    etherparse::PacketBuilder::ethernet2(FAR.0, GUEST.0)
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+        .udp(1000, 2000)
+        .write(&mut bytes, &[1; 500])
+        .unwrap();
+    bytes[IP_AT + 1] = ecn::ECT_0;
+    let header = VnetHdr {
+        flags: vnet::F_NEEDS_CSUM,
+        gso_type: vnet::GSO_UDP_L4,
+        hdr_len: 42,
+        gso_size: 100,
+        csum_start: 34,
+        csum_offset: 6,
+        num_buffers: 0,
+    };
+    rig.deliver(BLUE, &[(header, bytes)]);
+    let got: Vec<_> = classes(rig.host(2), 5).into_iter().map(|(class, _)| class).collect();
+    assert_eq!(got, [ecn::ECT_0; 5]);
+}
