@@ -1,4 +1,4 @@
-//! Figures with a value of each round, and how they are shown.
+//! Figures with one value per round, and their output.
 
 use std::fmt;
 use std::io::Write;
@@ -10,7 +10,7 @@ use super::report::{median_and_spread, significant};
 use super::{BenchError, print};
 use crate::args::BenchArgs;
 
-/// A figure: median and spread over the rounds, and each round's.
+/// A figure: median and spread over the rounds, and each round's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct FigureRow {
     pub(super) name: String,
@@ -23,7 +23,7 @@ pub(super) struct FigureRow {
 }
 
 impl FigureRow {
-    /// `None` where no round has the figure.
+    /// Summarises the rounds; `None` if no round has the figure.
     pub(super) fn new(
         name: impl Into<String>,
         unit: &'static str,
@@ -35,7 +35,7 @@ impl FigureRow {
     }
 }
 
-/// All of them, for people.
+/// Returns a table of the figures, for people.
 pub(super) fn figures_table(figures: &[FigureRow]) -> Table {
     let headers = ["<FIGURE", "MEDIAN", "MIN", "MAX", "<UNIT", "<WHAT IT SAYS"];
     let mut table = Table::new(&headers);
@@ -52,18 +52,18 @@ pub(super) fn figures_table(figures: &[FigureRow]) -> Table {
     table
 }
 
-/// What a measurement found, if that is figures and nothing else.
+/// The result of a measurement that consists only of figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Figures {
     pub(super) title: &'static str,
     pub(super) figures: Vec<FigureRow>,
-    /// What a reader is to know beside.
+    /// Notes for the reader.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) notes: Vec<String>,
 }
 
 impl Figures {
-    /// Prints them, as JSON or as a table.
+    /// Prints the figures, as JSON or as a table.
     pub(super) fn print(&self, args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
         if self.figures.is_empty() {
             return Err(BenchError::Interrupted);

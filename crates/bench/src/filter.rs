@@ -1,4 +1,4 @@
-//! `weir bench --filter-cost`: how many packets still go through with a filter.
+//! `weir bench --filter-cost`: throughput with a filter, compared with none.
 
 use std::fmt;
 use std::io::Write;
@@ -18,15 +18,15 @@ use super::{BenchError, SLICES, print, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, Load};
 
-/// The sender's rules: an expression of ten terms, none of which the traffic (UDP from 10.0.0.0/24)
-/// can be judged without, and nothing else passes.
+/// The sender's rules: an expression of ten terms. The traffic (UDP from 10.0.0.0/24) needs all of
+/// them for its verdict, and nothing else passes.
 const RULES: &[&str] = &[
     "tx accept ip and udp and src net 10.0.0.0/8 \
      and not (dst port 53 or 67 or 68 or 123 or 161 or 514 or 1900)",
     "tx drop",
 ];
 
-/// One slice without the filter, and right after it one with it.
+/// One slice without the filter, directly followed by one with it.
 struct Pair {
     none: Slice,
     filtered: Slice,
@@ -42,7 +42,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     Ok(print(&report, args.json, out)?)
 }
 
-/// Pairs of slices. Ends early when `stop` is set.
+/// Measures pairs of slices. Ends early when `stop` is set.
 fn measure(time: Duration, dir: &Path, stop: &AtomicBool) -> Result<Vec<Pair>, BenchError> {
     let load = Load::Small(small::Options {
         frame_bytes: SMALL_FRAME_BYTES,
@@ -68,7 +68,7 @@ fn measure(time: Duration, dir: &Path, stop: &AtomicBool) -> Result<Vec<Pair>, B
     Ok(pairs)
 }
 
-/// What was found. Its JSON is what `weir bench --filter-cost --json` prints.
+/// The result. Its JSON is the output of `weir bench --filter-cost --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Report {
     /// The sender's rules.
@@ -77,20 +77,20 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// A figure without a filter and with one: medians of the slices.
+/// A figure without the filter and with it: medians of the slices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     name: &'static str,
     says: &'static str,
     none: f64,
     filtered: f64,
-    /// What each pair of slices says.
+    /// Ratio of each pair of slices.
     #[serde(skip)]
     ratios: Vec<f64>,
 }
 
 impl Row {
-    /// `None` where no pair has the figure.
+    /// Summarises the pairs; `None` if no pair has the figure.
     fn new(
         name: &'static str,
         says: &'static str,
@@ -112,7 +112,7 @@ impl Row {
 }
 
 impl Report {
-    /// `None` without a whole pair.
+    /// Builds the report; `None` without a complete pair.
     fn new(pairs: &[Pair]) -> Option<Self> {
         let rows = vec![
             Row::new("filter_cost", "64 B one way, 512 in flight", pairs, Slice::packets_per_s)?,

@@ -1,17 +1,17 @@
 //! `weir bench`: measures weir on this machine with this program alone. [`demo`]: `weir demo`.
 //!
-//! Each slice of a measurement has its own [rig]: a switch with one worker, two built-in guests, and traffic.
-//! Slices of the measurements alternate, so a disturbance of the machine affects all. A figure is the median over
-//! its slices, with its spread.
+//! Each slice of a measurement has its own [rig]: a switch with one worker, two built-in guests,
+//! and traffic. Slices of the measurements alternate, so a disturbance of the machine affects all.
+//! A figure is the median over its slices, with its spread.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `plan.rs` | the measurements: which traffic, which figures |
+//! | `plan.rs` | the measurements: their traffic and figures |
 //! | `slice.rs` | one slice of a measurement |
 //! | `memcpy.rs` | the cost of a plain copy |
 //! | `report.rs` | medians, the table, and JSON |
 //! | `policies/` | `--policies`: moderation policies side by side |
-//! | `filter.rs` | `--filter-cost`: packets with a filter and without |
+//! | `filter.rs` | `--filter-cost`: packets with and without a filter |
 //! | `sharing.rs` | `--sharing`: how senders share a worker |
 //! | `cores/` | several workers and many interfaces |
 //! | `figures.rs` | figures with a value of each round |
@@ -54,58 +54,58 @@ use plan::Measurement;
 use report::Report;
 use slice::Slice;
 
-/// Workers of the switch that is measured.
+/// Workers of the measured switch.
 const WORKERS: u64 = 1;
 const SLICES: u32 = 5;
-/// How long anything may take: on a machine that is busy a thread may wait for seconds.
+/// Longest time for any step: on a busy machine a thread may wait for seconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why there is no result.
+/// Reason why there is no result.
 #[derive(Debug, Error, Diagnostic)]
 pub enum BenchError {
-    /// The switch or a guest.
+    /// The switch or a guest failed.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Rig(#[from] RigError),
-    /// A port cannot be had.
+    /// A port could not be added.
     #[error("cannot add a simulated port")]
     Port(#[from] weir_fabric::PortError),
-    /// `--filter` leaves nothing.
+    /// No measurement matches `--filter`.
     #[error("no measurement or figure has {filter:?} in its name")]
     NoSuchFigure {
-        /// What was asked for.
+        /// The text given.
         filter: String,
-        /// The names there are.
+        /// The existing names.
         #[help]
         help: String,
     },
-    /// The traffic did not flow.
+    /// There was no traffic.
     #[error("{measurement}: no packet arrived in {} ms", time.as_millis())]
     #[diagnostic(help(
         "the machine may be busy with other work; \
                        try more --seconds"
     ))]
     NothingArrived {
-        /// Which.
+        /// Name of the measurement.
         measurement: &'static str,
-        /// How long was waited.
+        /// Time of the wait.
         time: Duration,
     },
-    /// The switch does not do what it is asked for.
+    /// The switch refuses a request.
     #[error("the switch refused {request}: {reason}")]
     Refused {
-        /// What was asked for.
+        /// The request.
         request: &'static str,
-        /// What it said.
+        /// The switch's answer.
         reason: String,
     },
-    /// What needs two processors has one.
+    /// The measurement needs two CPUs.
     #[error("this takes two CPUs, and this process may use one")]
     OneProcessor,
-    /// Interrupted before anything could be said.
+    /// Interrupted before the first result.
     #[error("interrupted before the first result")]
     Interrupted,
-    /// Text cannot be written.
+    /// Output failed.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
 }
@@ -137,7 +137,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let mut measured: Vec<_> =
         plan.into_iter().map(|m| Measured { measurement: m, slices: Vec::new() }).collect();
     measure(&mut measured, time, dir.path(), &stop)?;
-    // After an interruption those of the first round that were never begun have nothing to show.
+    // After an interruption, measurements that were never begun have no result.
     measured.retain(|measured| !measured.slices.is_empty());
     if measured.is_empty() {
         return Err(BenchError::Interrupted);
@@ -161,7 +161,7 @@ pub fn print(
     out.flush()
 }
 
-/// The measurements that `filter` means, which must be some.
+/// Returns the measurements that match `filter`, at least one.
 fn select(all: Vec<Measurement>, filter: Option<&str>) -> Result<Vec<Measurement>, BenchError> {
     let Some(filter) = filter else { return Ok(all) };
     let names: Vec<_> = all.iter().map(|measurement| measurement.name).collect();
@@ -173,7 +173,7 @@ fn select(all: Vec<Measurement>, filter: Option<&str>) -> Result<Vec<Measurement
     Ok(selected)
 }
 
-/// All slices, of each measurement in turn: A B C A B C ... Ends early when `stop` is set.
+/// Measures all slices, of each measurement in turn: A B C A B C ... Ends early when `stop` is set.
 fn measure(
     measured: &mut [Measured],
     time: Duration,
@@ -195,7 +195,7 @@ fn measure(
     Ok(())
 }
 
-/// Waits until something holds that is to hold soon.
+/// Waits until a condition holds, with a timeout.
 fn wait_for(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(), BenchError> {
     let start = Instant::now();
     while !holds() {
@@ -207,12 +207,13 @@ fn wait_for(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(), B
     Ok(())
 }
 
-/// A bar for all slices of so many measurements.
+/// Returns a progress bar for all slices of these measurements.
 fn progress(measurements: usize) -> ProgressBar {
     progress_of(u64::from(SLICES) * measurements as u64)
 }
 
-/// A bar on standard error, with the time that is left; nothing where that is no terminal.
+/// Returns a progress bar on standard error, with the remaining time; it is invisible without a
+/// terminal.
 pub fn progress_of(parts: u64) -> ProgressBar {
     let bar = ProgressBar::new(parts).with_finish(ProgressFinish::AndClear);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left: {msg}");

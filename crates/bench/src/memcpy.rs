@@ -1,25 +1,27 @@
-//! What a core copies when it does nothing else: the limit of a switch that copies once.
+//! Throughput of plain copies by one core: the limit of a switch that copies once.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Bytes copied at a time: a large segment's.
+/// Length of each copy (bytes), like a large segment's.
 const SEGMENT_BYTES: usize = 64 << 10;
-/// Bytes that source and target each go round in: a stream's window, a ring's buffers.
+/// Size of the source and target areas, which copies go through in a circle (bytes): a stream's
+/// window, a ring's buffers.
 const AREA_BYTES: usize = 2 << 20;
 
-/// Gbit that this thread copies in each second of its CPU time, measured for `time` of that.
+/// Returns the Gbit that this thread copies per second of its CPU time, measured for `time` of CPU
+/// time.
 pub(super) fn gbit_per_cpu_s(time: Duration) -> f64 {
-    // Not zeroes: pages that were never written may all be the same one.
+    // Not zeroes, since pages that were never written may all be the same one.
     let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
     let mut copy = || {
         for (from, to) in from.chunks(SEGMENT_BYTES).zip(to.chunks_mut(SEGMENT_BYTES)) {
             black_box(to).copy_from_slice(black_box(from));
         }
     };
-    // Into the caches that the stream is in as well.
+    // Fills the caches that the stream uses as well.
     copy();
     let start = cpu_time();
     let mut rounds = 0_u64;
@@ -33,7 +35,7 @@ pub(super) fn gbit_per_cpu_s(time: Duration) -> f64 {
     }
 }
 
-/// This thread's.
+/// Returns this thread's CPU time.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

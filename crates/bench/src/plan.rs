@@ -1,4 +1,4 @@
-//! The measurements: which traffic, and which figures come of it.
+//! The measurements: their traffic, and their figures.
 
 use std::time::Duration;
 
@@ -10,51 +10,51 @@ use weir_vif::load::{bulk, pingpong, small};
 use super::slice::Slice;
 use crate::rig::{Load, Places};
 
-/// Bytes of a small packet's frame, as weir sees it: without check sequence.
+/// Length of a small packet's frame (bytes), without check sequence, as weir sees it.
 pub(super) const SMALL_FRAME_BYTES: usize = 64;
-/// Bytes of a large packet's frame.
+/// Length of a large packet's frame (bytes).
 pub(super) const LARGE_FRAME_BYTES: usize = 1500;
-/// Packets in flight at full speed: half a ring, so that no loss is for want of room.
+/// Packets in flight at full speed: half a ring, so that no packet is lost for lack of room.
 pub(super) const WINDOW: u32 = 512;
-/// Bytes of a frame with an MTU of 1500.
+/// Length of a frame with an MTU of 1500 (bytes).
 const MTU_FRAME_BYTES: usize = 1514;
-/// 1 Gbit/s of those, their check sequences counted.
+/// Number of these frames in 1 Gbit/s, check sequences included.
 const GBIT_FRAMES_PER_S: u64 = 1_000_000_000 / ((MTU_FRAME_BYTES as u64 + 4) * 8);
-/// When a stream without acknowledgement is sent again: Linux's `TCP_RTO_MIN`, longer than a guest waits for a CPU.
+/// Retransmission timeout of a stream: Linux's `TCP_RTO_MIN`, longer than a guest waits for a CPU.
 pub(super) const RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Before counting begins, where nothing has to be found out first.
+/// Time before counting, for measurements without learning.
 pub(super) const WARM_UP: Duration = Duration::from_millis(100);
 
-/// Traffic, and what is to be said of it.
+/// A kind of traffic, and its figures.
 pub(super) struct Measurement {
     pub(super) name: &'static str,
     pub(super) load: Load,
-    /// Whether the guests use packed rings.
+    /// The guests use packed rings.
     pub(super) packed: bool,
-    /// Whether the guests take several frames in one buffer.
+    /// The guests take several frames in one buffer.
     pub(super) containers: bool,
-    /// Which processors guests and workers run on.
+    /// CPUs of guests and workers.
     pub(super) places: Places,
-    /// How long it runs before it counts, for caches, rings and policies to settle.
+    /// Time before counting, in which caches, rings and policies settle.
     pub(super) warm_up: Duration,
     pub(super) calls: CallSettings,
-    /// When the sender is called, where that is not the same.
+    /// Policy of the sender's calls, if it differs.
     pub(super) sender_calls: Option<CallSettings>,
-    /// How long their frames may be held.
+    /// Longest hold of the guests' frames.
     pub(super) latency_budget: LatencyBudget,
     /// The sender's filter rules.
     pub(super) filter: &'static [&'static str],
-    /// Whether a plain copy is measured right after it.
+    /// Measures a plain copy directly afterwards.
     pub(super) memcpy: bool,
     pub(super) tells: Tells,
 }
 
-/// What is told of a measurement.
+/// Results of a measurement.
 pub(super) enum Tells {
-    /// These figures.
+    /// Figures of the traffic.
     Figures(&'static [Figure]),
-    /// What each stage costs; measured, and the others not, with the marks of stages on.
+    /// The cost of each stage. This measurement turns the marks of stages on.
     Stages,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Figure {
     pub(super) name: &'static str,
     pub(super) unit: &'static str,
     pub(super) says: &'static str,
-    /// From counts to the figure; `None` where there is nothing to divide by.
+    /// Computes the figure from counts; `None` for a zero denominator.
     pub(super) of: fn(&Slice) -> Option<f64>,
 }
 
@@ -92,7 +92,7 @@ impl Measurement {
         Self { packed: true, ..self }
     }
 
-    /// Whether `filter` is a part of its name or of a figure's.
+    /// Returns whether `filter` is a part of its name or of a figure's.
     pub(super) fn is_meant_by(&self, filter: &str) -> bool {
         self.name.contains(filter)
             || match self.tells {
@@ -102,7 +102,7 @@ impl Measurement {
     }
 }
 
-/// All of them, in the order in which they are shown.
+/// Returns all measurements, in the order of display.
 pub(super) fn all() -> Vec<Measurement> {
     let flood = |frame_bytes| {
         let rate = small::Rate::Window(WINDOW);

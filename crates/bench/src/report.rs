@@ -11,15 +11,15 @@ use super::plan::Tells;
 use super::slice::Slice;
 use super::{Measured, WORKERS};
 
-/// What was found. Its JSON is what `weir bench --json` prints.
+/// The result. Its JSON is the output of `weir bench --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Report {
-    /// weir's version.
+    /// Version of weir.
     version: &'static str,
-    /// Cores that this process may use: switch and guests share them.
+    /// Number of cores that this process may use; switch and guests share them.
     cores: usize,
     workers: u64,
-    /// Length of each slice, seconds.
+    /// Length of each slice (s).
     slice_seconds: f64,
     measurements: Vec<MeasuredRow>,
 }
@@ -27,13 +27,13 @@ pub(super) struct Report {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct MeasuredRow {
     name: &'static str,
-    /// Slices that were measured.
+    /// Number of slices.
     slices: usize,
-    /// Cores that the worker kept busy, median.
+    /// Cores that the worker kept busy (median).
     switch_cores: f64,
-    /// Cores that the two guests' threads kept busy, which make and check the traffic, median.
+    /// Cores that the two guests' threads kept busy (median). They make and check the traffic.
     guests_cores: f64,
-    /// Packets that did not arrive, or not right, in all slices.
+    /// Packets that did not arrive intact, in all slices.
     lost: u64,
     figures: Vec<FigureRow>,
 }
@@ -47,13 +47,13 @@ struct FigureRow {
     min: f64,
     max: f64,
     says: &'static str,
-    /// The stage whose cost it is; those stand in a table of their own.
+    /// The stage of this cost; stages have a table of their own.
     #[serde(skip)]
     stage: Option<Stage>,
 }
 
 impl FigureRow {
-    /// `None` where no slice has the figure.
+    /// Summarises the slices; `None` if no slice has the figure.
     fn new(
         name: impl Into<String>,
         unit: impl Into<String>,
@@ -125,7 +125,8 @@ fn stage_figures(measurement: &str, slices: &[Slice]) -> Vec<FigureRow> {
     Stage::ALL.into_iter().filter_map(figure).chain(bursts).collect()
 }
 
-/// The middle value, or the mean of the two in the middle; the smallest; the largest.
+/// Returns the median (the middle value, or the mean of the two in the middle), the smallest and
+/// the largest.
 pub(super) fn median_and_spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     values.sort_by(f64::total_cmp);
     let (min, max) = (*values.first()?, *values.last()?);
@@ -133,7 +134,7 @@ pub(super) fn median_and_spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)>
     Some((f64::midpoint(values[low], values[high]), min, max))
 }
 
-/// Three significant digits or more, and commas.
+/// Writes a number with three significant digits or more, and commas.
 pub(super) fn significant(value: f64) -> String {
     match value.abs() {
         1000.0.. => decimal(value.round() as u64),

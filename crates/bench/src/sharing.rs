@@ -1,8 +1,8 @@
-//! `weir bench --sharing`: how senders share a worker, and what a flood does to its neighbour.
+//! `weir bench --sharing`: how senders share a worker, and how a flood affects its neighbour.
 //!
-//! Ports are simulated in this process, which makes the worker the bottleneck: real guests on the same cores would
-//! be slower than the worker. Everything between the ports is weir's own, copies included. Worker time is what weir
-//! charges; the ports count the victim's times and frames.
+//! Ports are simulated in this process, which makes the worker the bottleneck: real guests on the
+//! same cores would be slower than the worker. Everything between the ports is weir's own, copies
+//! included. Worker time is what weir charges; the ports count the victim's times and frames.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ pub(super) mod port;
 
 use port::{PlayedPort, Sends};
 
-/// Frames of eight senders, from the smallest to the largest that weir moves (bytes).
+/// Frame lengths of eight senders, from the smallest to the largest that weir moves (bytes).
 const UNEQUAL_BYTES: [usize; 8] = [64, 128, 256, 512, 1024, 1514, 9014, 65_000];
-/// Senders of other frames each, and their weights.
+/// Frame lengths and weights of senders.
 const WEIGHTED: [(usize, u16); 3] = [(1514, 1), (64, 2), (9014, 4)];
-/// More frames than anybody gets through.
+/// More frames than any sender gets through.
 pub(super) const ENDLESS: u64 = u64::MAX / 2;
-/// Before counting begins.
+/// Time before counting.
 const WARM_UP: Duration = Duration::from_millis(50);
-/// Between two packets of the victim whose times are taken.
+/// Pause between two timed packets of the victim.
 const VICTIM_PAUSE: Duration = Duration::from_micros(100);
 
 /// A figure of one slice, by name.
@@ -97,7 +97,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     Figures { title: "how senders share one worker", figures, notes: Vec::new() }.print(args, out)
 }
 
-/// All slices, of each figure in turn.
+/// Measures all slices, of each figure in turn.
 fn measure(
     figures: &[&Figure],
     time: Duration,
@@ -136,19 +136,19 @@ impl Bench {
         Ok(Self { engine, sink, senders: Vec::new() })
     }
 
-    /// A sender of frames of `len` bytes to the sink, and its weight.
+    /// Adds a sender of frames of `len` bytes to the sink, with a weight.
     fn sender(&mut self, len: usize, weight: u16) -> Result<Arc<PlayedPort>, BenchError> {
         let sends = Sends { from: mac(self.senders.len() + 1), to: mac(0), len };
         let port = PlayedPort::add(&self.engine, sends)?;
         self.engine.set_share(port.id(), Share { weight, window: None }, RateLimit::NONE);
         self.senders.push(Arc::clone(&port));
-        // Until the sink has said where it is, frames to it are flooded.
+        // Frames to the sink are flooded until the switch knows its address.
         self.sink.send(&self.engine, 1);
         wait_for("the sink's place", || port.received() > 0)?;
         Ok(port)
     }
 
-    /// Lets senders send without end for a while; worker time of each meanwhile (ns).
+    /// Lets senders send without end for `time`. Returns the worker time of each (ns).
     fn shares(&self, time: Duration) -> Result<Vec<f64>, BenchError> {
         let read = || self.senders.iter().map(|port| port.worker_ns()).collect::<Vec<_>>();
         let idle = read();
@@ -163,7 +163,7 @@ impl Bench {
         Ok(used.collect())
     }
 
-    /// The times of single packets of `victim`, while nobody else sends to the sink.
+    /// Returns the times of single packets of `victim`, while nobody else sends to the sink.
     fn times(&self, victim: &PlayedPort, time: Duration) -> Result<TimesSummary, BenchError> {
         thread::sleep(WARM_UP);
         self.sink.take_times();
@@ -184,7 +184,7 @@ fn mac(number: usize) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, number as u8])
 }
 
-/// (sum x)^2 / (n sum x^2), 1 where all are equal (Jain, Chiu & Hawe 1984).
+/// Returns Jain's index (sum x)^2 / (n sum x^2), 1 if all are equal (Jain, Chiu & Hawe 1984).
 fn jain_index(used: &[f64]) -> f64 {
     let (sum, squares) = used.iter().fold((0.0, 0.0), |(s, q), t| (s + t, q + t * t));
     sum * sum / (used.len() as f64 * squares)
@@ -213,7 +213,7 @@ fn weight_error(time: Duration) -> Result<f64, BenchError> {
     Ok(errors.fold(0.0, f64::max))
 }
 
-/// A flood of the smallest frames, to a receiver of its own.
+/// Adds a flood of the smallest frames, to a receiver of its own.
 fn flood(bench: &Bench) -> Result<(), BenchError> {
     let [target, source] = [100, 101].map(mac);
     let announces = Sends { from: target, to: Mac::BROADCAST, len: SMALL_FRAME_BYTES };

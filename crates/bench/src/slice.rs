@@ -1,4 +1,4 @@
-//! One slice of a measurement: counters before and after, on a rig of its own or one of several slices.
+//! One slice of a measurement: counters before and after, on a rig of its own or a shared one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,49 +13,49 @@ use super::plan::{Measurement, Tells};
 use super::{BenchError, WORKERS, memcpy};
 use crate::rig::{self, Guest, Load, Rig, Role, Setup, port};
 
-/// Longest time that a plain copy is measured.
+/// Longest measurement of a plain copy.
 const MEMCPY_TIME: Duration = Duration::from_millis(100);
 
 /// A distribution of times: round trips, or one way; see [`Load::latency_at`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Latency {
-    /// The mean, ns.
+    /// Mean (ns).
     pub(super) mean_ns: f64,
-    /// The median, ns.
+    /// Median (ns).
     pub(super) p50_ns: u64,
-    /// 99 of 100 are at most this, ns.
+    /// 99th percentile (ns).
     pub(super) p99_ns: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Slice {
     pub(super) seconds: f64,
-    /// Frames that the receiver got. A TSO frame counts once.
+    /// Frames received by the receiver. A TSO frame counts once.
     pub(super) received: u64,
-    /// Their bytes, Ethernet headers included.
+    /// Bytes of these frames, Ethernet headers included.
     pub(super) received_bytes: u64,
-    /// Frames that either guest got: what the switch did, acknowledgements included.
+    /// Frames received by either guest: the switch's work, acknowledgements included.
     pub(super) switched: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub(super) switched_bytes: u64,
-    /// Times that the worker woke from sleep.
+    /// Number of the worker's wake-ups from sleep.
     pub(super) wakeups: u64,
-    /// CPU time of the worker, seconds.
+    /// CPU time of the worker (s).
     pub(super) switch_cpu_s: f64,
-    /// CPU time of both guests' threads, which make and check the traffic, seconds.
+    /// CPU time of both guests' threads, which make and check the traffic (s).
     pub(super) guests_cpu_s: f64,
     pub(super) receiver_cpu_s: f64,
     /// Times of packets, if the traffic has them.
     pub(super) latency: Option<Latency>,
-    /// Differences between the one-way times of successive packets, seconds.
+    /// Sum of the differences between the one-way times of successive packets (s).
     pub(super) delay_change_s: f64,
-    /// Frames that did not arrive, or not right.
+    /// Frames that did not arrive intact.
     pub(super) lost: u64,
-    /// Times that a guest was told of a frame later than its budget allows, by the reason's name.
+    /// Number of times that a guest learned of a frame later than its budget allows, by reason.
     pub(super) breaches: BTreeMap<String, u64>,
-    /// What the stages cost; nothing unless it was to be measured.
+    /// Costs of the stages; empty unless measured.
     pub(super) stages: StageCosts,
-    /// A plain copy right after it, Gbit for each second of CPU time.
+    /// Plain copy directly afterwards (Gbit per second of CPU time).
     pub(super) memcpy: Option<f64>,
 }
 
@@ -94,14 +94,14 @@ impl Counters {
             guests_cpu_ns: rig.guests().map(Guest::cpu_ns).iter().sum(),
             receiver_cpu_ns: rig.guest(Role::Receiver).cpu_ns(),
             delay_change_ns: loads.iter().map(|load| load.delay_change_ns).sum(),
-            // The rig has one worker, so that no other number measures anything.
+            // The rig has one worker, so only the first entry is measured.
             stages: stages::costs().map(|(_, costs)| costs).next().unwrap_or_default(),
         }
     }
 }
 
 impl Slice {
-    /// Measures for `time`, or until `stop` is set; then what is returned says nothing.
+    /// Measures for `time`, or until `stop` is set, when the result is meaningless.
     pub(super) fn measure(
         measurement: &Measurement,
         time: Duration,
@@ -118,7 +118,7 @@ impl Slice {
         Ok(Self { memcpy, ..slice })
     }
 
-    /// Fails if nothing has arrived of a load that has packets, unless `stop` is set.
+    /// Fails if a load with packets has delivered none, unless `stop` is set.
     pub(super) fn check(
         &self,
         measurement: &'static str,
@@ -133,7 +133,7 @@ impl Slice {
         Ok(())
     }
 
-    /// Counts for `time` what a rig with this load does, once it has run for `warm_up`.
+    /// Counts for `time` on a rig with this load, once it has run for `warm_up`.
     pub(super) fn count(
         rig: &Rig,
         load: Load,
@@ -146,7 +146,8 @@ impl Slice {
         let (before, earlier) = (Counters::read(rig), latency());
         rig::wait(time, stop, || rig.has_failed());
         let (after, mut latency) = (Counters::read(rig), latency());
-        // It cannot fail: both have the same bounds, and the later one has what the earlier has.
+        // This cannot fail: both have the same bounds, and the later histogram includes the earlier
+        // one.
         let _ = latency.subtract(&earlier);
         let latency = (!latency.is_empty()).then(|| Latency {
             mean_ns: latency.mean(),
@@ -184,88 +185,88 @@ impl Slice {
         }
     }
 
-    /// Packets that arrived, for each second.
+    /// Returns the packets that arrived per second.
     pub(super) fn packets_per_s(&self) -> Option<f64> {
         ratio(self.received as f64, self.seconds)
     }
 
-    /// Packets for each second of the worker's CPU time, both directions.
+    /// Returns the packets per second of the worker's CPU time, both directions.
     pub(super) fn packets_per_cpu_s(&self) -> Option<f64> {
         ratio(self.switched as f64, self.switch_cpu_s)
     }
 
-    /// Throughput, Gbit for each second.
+    /// Returns the throughput (Gbit per second).
     pub(super) fn gbit_per_s(&self) -> Option<f64> {
         ratio(gbit(self.received_bytes), self.seconds)
     }
 
-    /// Throughput, Gbit for each second of the worker's CPU time, both directions.
+    /// Returns the throughput (Gbit per second of the worker's CPU time), both directions.
     pub(super) fn gbit_per_cpu_s(&self) -> Option<f64> {
         ratio(gbit(self.switched_bytes), self.switch_cpu_s)
     }
 
-    /// What a plain copy does, Gbit for each second of CPU time.
+    /// Returns the throughput of a plain copy (Gbit per second of CPU time).
     pub(super) fn memcpy_gbit_per_s(&self) -> Option<f64> {
         self.memcpy
     }
 
-    /// The stream against the plain copy, both for the same CPU time.
+    /// Returns the ratio of the stream to the plain copy, for the same CPU time.
     pub(super) fn stream_vs_memcpy(&self) -> Option<f64> {
         ratio(self.gbit_per_cpu_s()?, self.memcpy?)
     }
 
-    /// A part of the times of packets, microseconds.
+    /// Returns a quantile of the times of packets (us).
     pub(super) fn latency_us(&self, of: fn(Latency) -> u64) -> Option<f64> {
         self.latency.map(|latency| of(latency) as f64 / 1e3)
     }
 
-    /// Their mean, microseconds.
+    /// Returns the mean time (us).
     pub(super) fn mean_latency_us(&self) -> Option<f64> {
         self.latency.map(|latency| latency.mean_ns / 1e3)
     }
 
-    /// How much the one-way time of a packet differs from that of the one before, microseconds.
+    /// Returns the mean difference between the one-way times of successive packets (us).
     pub(super) fn jitter_us(&self) -> Option<f64> {
         ratio(1e6 * self.delay_change_s, self.received as f64)
     }
 
-    /// Packets per CPU second of worker and receiver together: the way from the sender's ring to the receiver's
-    /// application.
+    /// Returns the packets per CPU second of worker and receiver together: the way from the
+    /// sender's ring to the receiver's application.
     pub(super) fn packets_per_delivering_cpu_s(&self) -> Option<f64> {
         ratio(self.received as f64, self.switch_cpu_s + self.receiver_cpu_s)
     }
 
-    /// Packets for each second of the receiver's CPU time.
+    /// Returns the packets per second of the receiver's CPU time.
     pub(super) fn packets_per_receiver_cpu_s(&self) -> Option<f64> {
         ratio(self.received as f64, self.receiver_cpu_s)
     }
 
-    /// CPU time of the worker and of the guests for each packet, microseconds.
+    /// Returns the CPU time of the worker and the guests per packet (us).
     pub(super) fn all_cpu_us_per_packet(&self) -> Option<f64> {
         ratio(1e6 * (self.switch_cpu_s + self.guests_cpu_s), self.received as f64)
     }
 
-    /// CPU time of the worker for each packet, microseconds.
+    /// Returns the CPU time of the worker per packet (us).
     pub(super) fn cpu_us_per_packet(&self) -> Option<f64> {
         ratio(1e6 * self.switch_cpu_s, self.switched as f64)
     }
 
-    /// Wake-ups of the worker for each packet.
+    /// Returns the worker's wake-ups per packet.
     pub(super) fn wakeups_per_packet(&self) -> Option<f64> {
         ratio(self.wakeups as f64, self.switched as f64)
     }
 
-    /// Wake-ups of the worker for each second.
+    /// Returns the worker's wake-ups per second.
     pub(super) fn wakeups_per_s(&self) -> Option<f64> {
         ratio(self.wakeups as f64, self.seconds)
     }
 
-    /// Cores that the worker kept busy.
+    /// Returns the number of cores that the worker kept busy.
     pub(super) fn switch_cores(&self) -> f64 {
         ratio(self.switch_cpu_s, self.seconds).unwrap_or(0.0)
     }
 
-    /// Cores that the guests' threads kept busy.
+    /// Returns the number of cores that the guests' threads kept busy.
     pub(super) fn guests_cores(&self) -> f64 {
         ratio(self.guests_cpu_s, self.seconds).unwrap_or(0.0)
     }
@@ -286,7 +287,7 @@ pub(super) fn setup(measurement: &Measurement) -> Setup {
     }
 }
 
-/// What all guests were told too late, by the reason's name.
+/// Returns the late calls of all guests, by reason.
 fn breaches(stats: &SwitchStats) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for (reason, count) in stats.ports.iter().flat_map(|port| &port.budget_breaches) {
@@ -299,7 +300,7 @@ fn gbit(bytes: u64) -> f64 {
     bytes as f64 * 8.0 / 1e9
 }
 
-/// `None` where there is nothing to divide by.
+/// Returns the ratio; `None` for a zero denominator.
 fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }

@@ -1,4 +1,4 @@
-//! What the bench says of slices that are given.
+//! Results for given slices.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use weir_engine::stages::{self, StageCosts};
 use super::slice::Latency;
 use super::*;
 
-/// A slice of one second with so many packets of 1000 bytes each way, half a core of the worker's
-/// and one and a half of the guests'.
+/// Returns a slice of one second with `packets` packets of 1000 bytes each way, half a core of the
+/// worker's and one and a half of the guests'.
 fn slice(packets: u64) -> Slice {
     Slice {
         seconds: 1.0,

@@ -1,8 +1,9 @@
-//! `weir bench --attach-detach`: what interfaces leave behind that come and go under traffic.
+//! `weir bench --attach-detach`: resources left behind by interfaces that come and go under
+//! traffic.
 //!
-//! A control request adds each interface. A guest connects, starts its rings and sends. Then the interface is
-//! removed, half of the time with its guest connected. Two other guests talk meanwhile. Descriptors, threads and
-//! memory are those of the whole process, guests included.
+//! A control request adds each interface. A guest connects, starts its rings and sends. Then the
+//! interface is removed, half of the time with its guest connected. Two other guests talk
+//! meanwhile. Descriptors, threads and memory are those of the whole process, guests included.
 
 use std::fs;
 use std::io::{self, Write};
@@ -22,13 +23,13 @@ use super::crowd::{Crowd, Guest, Pair, Setup, vif};
 use crate::args::BenchArgs;
 use crate::rig::{self, RigError};
 
-/// Packets that the two guests which stay send each second.
+/// Rate of packets between the two guests that stay.
 const TRAFFIC: small::Rate = small::Rate::PerSecond(20_000);
-/// Different interfaces that come and go.
+/// Number of different interfaces that come and go.
 const DIFFERENT: usize = 7;
-/// How long the end of an interface may take: threads and descriptors end after the request does.
+/// Longest time for the end of an interface, since threads and descriptors end after the request.
 const SETTLE: Duration = Duration::from_secs(5);
-/// For how long nothing changes where nothing is under way.
+/// Time without a change after which nothing is under way.
 const REST: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(1);
 
@@ -38,7 +39,7 @@ struct Holdings {
     threads: usize,
     /// Mappings of guests' memory.
     mappings: usize,
-    /// Resident memory of its own, guests' not counted: a ring is touched bit by bit.
+    /// The process's own resident memory, without the guests', whose rings are touched bit by bit.
     resident_bytes: u64,
 }
 
@@ -56,12 +57,12 @@ impl Holdings {
         })
     }
 
-    /// Whether there is no more than `before`, memory aside.
+    /// Returns whether there are no more resources than `before`, memory aside.
     fn is_within(&self, before: &Self) -> bool {
         self.fds <= before.fds && self.threads <= before.threads && self.mappings <= before.mappings
     }
 
-    /// The same once it does not change.
+    /// Returns the resources once they no longer change.
     fn at_rest() -> io::Result<Self> {
         let mut found = Self::now()?;
         let mut since = Instant::now();
@@ -75,7 +76,7 @@ impl Holdings {
         Ok(found)
     }
 
-    /// The same once it has no more than `before`, or when that takes too long.
+    /// Returns the resources once they are within `before`, or after a timeout.
     fn settled(before: &Self) -> io::Result<Self> {
         let start = Instant::now();
         loop {
@@ -88,7 +89,7 @@ impl Holdings {
     }
 }
 
-/// What was left behind under one execution model.
+/// Resources left behind under one execution model.
 #[derive(Debug, Clone, PartialEq)]
 struct Left {
     execution: Execution,
@@ -98,7 +99,7 @@ struct Left {
     mappings: usize,
     /// Growth of resident memory for each interface (bytes), part by part.
     bytes: Vec<f64>,
-    /// Packets that arrived between the two other guests, and those that did not.
+    /// Packets that arrived between the two other guests, and packets lost.
     arrived: u64,
     lost: u64,
     seconds: f64,
@@ -118,7 +119,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     figures(&all).print(args, out)
 }
 
-/// So many interfaces, after a fifth of as many whose memory is there to be used again.
+/// Adds and removes `count` interfaces, after a fifth as many that leave memory for reuse.
 fn measure(
     execution: Execution,
     cycles: u32,
@@ -163,7 +164,7 @@ fn come_and_go(
     dir: &Path,
     stop: &AtomicBool,
 ) -> Result<Left, BenchError> {
-    // Numbers that no guest has who stays.
+    // Numbers of no guest that stays.
     let vifs = (2..2 + DIFFERENT).map(|number| Ok((number, vif(number, 1, dir)?)));
     let vifs = vifs.collect::<Result<Vec<_>, RigError>>()?;
     let progress = progress(1);
@@ -201,7 +202,7 @@ fn come_and_go(
     })
 }
 
-/// One interface from its creation to its end. Its guest leaves first, or is cut off.
+/// Plays one interface from its creation to its end. Its guest leaves first, or is cut off.
 fn cycle(
     switch: &Switch,
     number: usize,

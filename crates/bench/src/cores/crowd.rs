@@ -1,7 +1,7 @@
 //! A switch with pairs of guests, each a client and a server with an interface of its own.
 //!
-//! One thread of the measurement can poll the rings of all guests in turn. Such guests cost little and never sleep,
-//! so the switch is what is measured.
+//! One thread of the measurement can poll the rings of all guests in turn. Such guests cost little
+//! and never sleep, so the measurement shows the switch.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -23,23 +23,23 @@ use super::super::plan::SMALL_FRAME_BYTES;
 use super::super::{BenchError, wait_for};
 use crate::rig::{self, RigError, pin};
 
-/// UDP ports begin here: a flow of each number.
+/// First UDP port; each flow has its own.
 const CLIENT_PORT: u16 = 40_000;
 const SERVER_PORT: u16 = 5_201;
-/// The flow of what guests say to be heard of: no frame of the traffic.
+/// Flow number of the guests' greetings, which are no traffic.
 const GREETING: u16 = 20_000;
-/// Where the IPv4 header begins, and what of it.
+/// Offset of the IPv4 header, and of the headers behind it.
 const IPV4: usize = 14;
 const IPV4_CSUM: usize = IPV4 + 10;
 const UDP: usize = IPV4 + 20;
-/// Where a frame has its flow's number and its own.
+/// Offset of the flow's and the frame's numbers.
 const PAYLOAD: usize = UDP + 8;
 
-/// What a crowd is to be like.
+/// Options of a crowd.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
     pub(super) pairs: usize,
-    /// Queue pairs of each interface.
+    /// Queue pairs per interface.
     pub(super) queues: u8,
     pub(super) workers: u64,
     pub(super) realization: Realization,
@@ -59,7 +59,7 @@ impl Default for Setup {
     }
 }
 
-/// A guest, and what goes on in its name.
+/// A guest with its queues.
 pub(super) struct Guest {
     /// Dropped before the session ends.
     pub(super) queues: Vec<QueuePair>,
@@ -74,20 +74,20 @@ pub(super) struct Pair {
     pub(super) server: Guest,
 }
 
-/// A switch with such pairs.
+/// A switch with pairs of guests.
 pub(super) struct Crowd {
     // Dropped in this order: guests hang up before their switch is gone.
     pub(super) pairs: Vec<Pair>,
     pub(super) switch: Arc<Switch>,
 }
 
-/// A guest's addresses, by its number.
+/// Returns a guest's addresses, by its number.
 fn station(number: usize) -> Station {
     let [.., high, low] = number.to_be_bytes();
     Station { mac: Mac([0x52, 0x54, 0, 1, high, low]), ip: Ipv4Addr::new(10, 1, high, low) }
 }
 
-/// The interface of a guest.
+/// Returns the interface of a guest.
 pub(super) fn vif(number: usize, queues: u8, dir: &Path) -> Result<VifConfig, RigError> {
     let name = format!("guest{number}");
     let socket = rig::socket(dir, &name)?;
@@ -97,7 +97,7 @@ pub(super) fn vif(number: usize, queues: u8, dir: &Path) -> Result<VifConfig, Ri
 }
 
 impl Crowd {
-    /// Starts everything; sockets are made in `dir`.
+    /// Starts everything, with sockets in `dir`.
     pub(super) fn start(setup: &Setup, dir: &Path) -> Result<Self, BenchError> {
         let guests = 2 * setup.pairs;
         let vifs: Vec<_> =
@@ -126,7 +126,7 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Every guest has heard of its peer, and the switch knows where each is.
+    /// Makes every guest known to its peer and to the switch.
     fn introduce(&mut self) -> Result<(), BenchError> {
         for Pair { client, server } in &mut self.pairs {
             for guest in [&*client, &*server] {
@@ -148,7 +148,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Holds every worker on a processor.
+    /// Pins every worker to a CPU.
     pub(super) fn pin_workers(&self, cpu: usize) {
         for thread in self.switch.engine().worker_threads().into_iter().flatten() {
             pin(Some(thread), cpu);
@@ -157,7 +157,7 @@ impl Crowd {
 }
 
 impl Guest {
-    /// Connects to the interface; `number` makes its addresses.
+    /// Connects to the interface; `number` determines its addresses.
     pub(super) fn connect(number: usize, config: &VifConfig) -> Result<Self, RigError> {
         let station = station(number);
         let options = Options {
@@ -171,27 +171,27 @@ impl Guest {
         Ok(Self { queues, port: config.name.clone(), station, _vif: vif })
     }
 
-    /// Says something on every queue.
+    /// Sends a frame on every queue.
     fn greet(&mut self, frame: &Frame) {
         for queue in &mut self.queues {
-            // A ring that nothing was sent on yet is not full.
+            // An unused ring is not full.
             let _ = queue.send_raw(&frame.bytes, &VnetHdr::default());
             queue.flush();
         }
     }
 
-    /// Says to everybody where it is.
+    /// Announces its address to everybody.
     pub(super) fn announce(&mut self) {
         let everybody = Station { mac: Mac::BROADCAST, ip: Ipv4Addr::BROADCAST };
         self.greet(&Frame::between(self.station, everybody, GREETING));
     }
 
-    /// Whether there was anything to hear.
+    /// Receives all frames. Returns whether there were any.
     fn hear(&mut self) -> bool {
         self.queues.iter_mut().any(|queue| queue.recv(|_| ()).is_some())
     }
 
-    /// The traffic of the loads of `weir_vif`.
+    /// Returns the flow for the loads of `weir_vif`.
     pub(super) fn flow_to(&self, peer: &Self) -> Flow {
         Flow {
             local: self.station,
@@ -202,14 +202,14 @@ impl Guest {
     }
 }
 
-/// A UDP frame with the number of its flow and its own.
+/// A UDP frame with its flow's number and its own.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     bytes: [u8; SMALL_FRAME_BYTES],
 }
 
 impl Frame {
-    /// A frame of the flow of that number.
+    /// Builds a frame of the flow with this number.
     pub(super) fn new(from: &Guest, to: &Guest, flow: u16) -> Self {
         Self::between(from.station, to.station, flow)
     }
@@ -226,7 +226,7 @@ impl Frame {
         put(IPV4 + 16, &to.ip.octets());
         put(UDP, &(CLIENT_PORT + flow).to_be_bytes());
         put(UDP + 2, &SERVER_PORT.to_be_bytes());
-        // Without a checksum, which UDP over IPv4 need not have.
+        // No checksum, which UDP over IPv4 does not require.
         put(UDP + 4, &((SMALL_FRAME_BYTES - UDP) as u16).to_be_bytes());
         put(PAYLOAD, &flow.to_be_bytes());
         let checksum = ipv4_header_checksum(&bytes[IPV4..UDP]);
@@ -234,14 +234,15 @@ impl Frame {
         Self { bytes }
     }
 
-    /// Offers the frame with this number of its own; `false` when the ring is full.
+    /// Offers the frame with number `seq`; returns `false` if the ring is full.
     pub(super) fn send(&mut self, queue: &mut QueuePair, seq: u64) -> bool {
         self.bytes[PAYLOAD + 2..PAYLOAD + 10].copy_from_slice(&seq.to_be_bytes());
         queue.send_raw(&self.bytes, &VnetHdr::default()).is_ok()
     }
 }
 
-/// Flow and frame number of the next received frame, without greetings; `None` without one.
+/// Returns flow and frame number of the next received frame, skipping greetings; `None` without
+/// one.
 pub(super) fn receive(queue: &mut QueuePair) -> Option<(u16, u64)> {
     loop {
         let (flow, seq) = queue.recv(|frame| {

@@ -1,12 +1,12 @@
-//! Several workers, many interfaces: what the figures of dispatch and of realizations come from.
+//! Several workers and many interfaces: the source of the figures on dispatch and realizations.
 //!
-//! | file | option | what |
+//! | file | option | contents |
 //! |---|---|---|
-//! | `two_workers.rs` | `--two-workers` | what two workers do against one, at many queues and at one |
-//! | `reorder.rs` | `--reorder` | flows stay in order while all that can move moves |
+//! | `two_workers.rs` | `--two-workers` | two workers against one, with many queues and with one |
+//! | `reorder.rs` | `--reorder` | order of flows while queues and entries move |
 //! | `vifs.rs` | `--vifs` | round trips and throughput of 1 to 32 interfaces (Raj 2006, Figs. 4 and 5) |
-//! | `ping_pong.rs` | `--ping-pong` | how fast cores answer each other |
-//! | `attach_detach.rs` | `--attach-detach` | what interfaces that come and go leave behind |
+//! | `ping_pong.rs` | `--ping-pong` | latency between cores |
+//! | `attach_detach.rs` | `--attach-detach` | resources left behind by interfaces that come and go |
 //! | `crowd.rs` | | a switch with pairs of guests |
 
 use std::io::Write;
@@ -24,7 +24,7 @@ mod vifs;
 /// Measures, and prints the result.
 type Measurement = fn(&BenchArgs, &mut dyn Write) -> Result<(), BenchError>;
 
-/// The one that the command line names, if it names one of these.
+/// Returns the measurement that the command line names, if it is one of these.
 pub(super) fn asked_for(args: &BenchArgs) -> Option<Measurement> {
     let all: [(bool, Measurement); 5] = [
         (args.two_workers, two_workers::run),

@@ -1,8 +1,8 @@
-//! `weir bench --ping-pong`: how fast two cores answer each other, by polling, by waiting for a cache line where
+//! `weir bench --ping-pong`: latency between two cores, by polling, by waiting for a cache line if
 //! the CPU can, and by waking.
 //!
-//! These bound a switch's latency: a polling worker sees a request after a cache line's transfer, a sleeping worker
-//! after the kernel's wake-up.
+//! These bound a switch's latency: a polling worker sees a request after a cache line's transfer, a
+//! sleeping worker after the kernel's wake-up.
 
 use std::hint;
 use std::io::{self, Write};
@@ -20,34 +20,34 @@ use super::super::{BenchError, SLICES, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, pin, two_cpus};
 
-/// How often a thread that sleeps looks whether it is to end.
+/// Interval at which a sleeping thread checks for its end.
 const STOP_POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// Polled rounds between two looks at the clock.
 const ROUNDS: u64 = 100;
-/// Between two rings of the bell, so that the one who waits is asleep.
+/// Pause between two signals, so that the waiting thread is asleep.
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// A thread that answers another.
 struct Court {
-    /// The number of the last ball served.
+    /// Number of the last ball served.
     ball: Line,
-    /// The number of the last one played back.
+    /// Number of the last ball returned.
     back: Line,
-    /// Rung with a ball, where the answering thread sleeps.
+    /// Signalled with a ball if the answering thread sleeps.
     bell: OwnedFd,
     ended: AtomicBool,
 }
 
-/// A cache line of its own, and its neighbour that is fetched with it.
+/// A cache line of its own, with the neighbour that is fetched with it.
 #[repr(align(128))]
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// How the answering thread waits.
+/// The way the answering thread waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Polling,
-    /// For a write to the ball's line, on a processor that has instructions for that.
+    /// For a write to the ball's line, by the CPU's instructions for that.
     Monitoring(Monitor),
     Asleep,
 }
@@ -62,13 +62,13 @@ impl Court {
         })
     }
 
-    /// Plays every ball back until the end.
+    /// Returns every ball until the end.
     fn answer(&self, waits: Waits) -> io::Result<()> {
         while !self.ended.load(Ordering::Relaxed) {
             if waits == Waits::Asleep {
                 let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
                 poll(&mut fds, Some(&STOP_POLL))?;
-                // Nothing to read where the time was up.
+                // There is nothing to read after a timeout.
                 let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             }
             let ball = self.ball.0.load(Ordering::Acquire);
@@ -81,7 +81,7 @@ impl Court {
         Ok(())
     }
 
-    /// Serves a ball and waits for it; `false` if it does not come back.
+    /// Serves a ball and waits for its return; returns `false` if it does not come back.
     fn rally(&self, number: u64, waits: Waits, stop: &AtomicBool) -> io::Result<bool> {
         self.ball.0.store(number, Ordering::Release);
         if waits == Waits::Asleep {
@@ -97,7 +97,7 @@ impl Court {
     }
 }
 
-/// Median round trip (ns) with one thread on each processor; `None` after an interruption.
+/// Returns the median round trip (ns) with one thread on each CPU; `None` after an interruption.
 fn round_trip_ns(
     waits: Waits,
     cpus: [usize; 2],
@@ -123,7 +123,8 @@ fn round_trip_ns(
     })
 }
 
-/// Times (ns) of round trips: of one where each is with a system call, else means of [`ROUNDS`].
+/// Returns times of round trips (ns): single ones if each has a system call, else means of
+/// [`ROUNDS`].
 fn serve(court: &Court, waits: Waits, time: Duration, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let rounds = if waits == Waits::Asleep { 1 } else { ROUNDS };
     let (mut number, mut times) = (0, Vec::new());
@@ -183,7 +184,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
         .print(args, out)
 }
 
-/// How this processor can wait for a cache line without polling.
+/// Describes how this CPU can wait for a cache line without polling.
 fn monitor_wait(monitor: Option<Monitor>) -> String {
     match monitor {
         Some(monitor) => format!("ping_pong_poll_monitor is by {}", monitor.name()),

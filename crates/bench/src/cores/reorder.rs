@@ -24,16 +24,17 @@ use crate::rig;
 const QUEUES: u8 = 4;
 const WORKERS: usize = 2;
 const FLOWS: u16 = 64;
-/// Packets that are sent, or looked for in a ring, at a time.
+/// Packets sent, or looked for in a ring, at a time.
 const BURST: u64 = 64;
-/// Packets of a flow before the next flow's: during its pause, its old queue can empty, so its entry may move.
+/// Packets of a flow before the next flow's turn. During its pause its old queue can empty, so that
+/// its entry may move.
 const TRAIN: u64 = 64;
-/// Between two times that everything moves.
+/// Interval of the moves.
 const STEP: Duration = Duration::from_micros(200);
-/// Entries that are to move in a step: as many as may be on their way at once.
+/// Entries to move per step: the most that may be on their way at once.
 const ENTRIES: usize = weir_limits::STEERING_CHANGES_MAX;
 
-/// Packets between two looks of who waits.
+/// Packets between two updates of the progress.
 const SHOWN: u64 = 1 << 16;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -80,14 +81,14 @@ fn measure(packets: u64, dir: &Path, stop: &AtomicBool) -> Result<Found, BenchEr
     Ok(found)
 }
 
-/// Sends so many packets and looks at what comes of them.
+/// Sends `packets` packets, and counts the received ones.
 fn count(pair: &mut Pair, packets: u64, stop: &AtomicBool) -> Found {
     let Pair { client, server } = pair;
     let mut frames: Vec<_> = (0..FLOWS).map(|flow| Frame::new(client, server, flow)).collect();
     let mut sent_of = [0_u64; FLOWS as usize];
     let mut next_of = [0_u64; FLOWS as usize];
     let mut found = Found::default();
-    // What is in flight no longer, though it did not arrive.
+    // Packets that count as lost, and so are no longer in flight.
     let mut given_up = 0;
     let start = Instant::now();
     let mut progress = start;
@@ -130,7 +131,8 @@ fn count(pair: &mut Pair, packets: u64, stop: &AtomicBool) -> Found {
     Found { seconds: start.elapsed().as_secs_f64(), ..found }
 }
 
-/// Gives queues to other workers and entries to other queues until `ended`; how many queues.
+/// Moves queues to other workers and entries to other queues until `ended`. Returns the number of
+/// moved queues.
 fn move_everything(switch: &Switch, names: &[PortName; 2], ended: &AtomicBool) -> u64 {
     let [Some(client), Some(server)] = names.each_ref().map(|name| switch.vif(name)) else {
         return 0;
@@ -150,7 +152,7 @@ fn move_everything(switch: &Switch, names: &[PortName; 2], ended: &AtomicBool) -
                 let (lap, entry) = (place / INDIRECTION_LEN, place % INDIRECTION_LEN);
                 steering.begin_move(entry, (entry + lap) % usize::from(QUEUES), &*server);
             }
-            // None is given up.
+            // No change is given up.
             steering.look_after(u32::MAX, &*server);
         }
         step += 1;

@@ -29,14 +29,14 @@ use crate::args::BenchArgs;
 use crate::rig::{self, RigError};
 
 const PAIRS: usize = 4;
-/// Before counting begins: queues have gone to the workers that they stay with.
+/// Time before counting, in which queues settle at their workers.
 const SETTLE: Duration = Duration::from_millis(800);
-/// The same where they are given to their workers.
+/// Time before counting if queues are assigned by hand.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// The longest frame of Ethernet: most of it is copied outside of the helper's turn.
+/// The longest Ethernet frame: most of its copy takes place outside of the helper's turn.
 const LONG_FRAME_BYTES: usize = 1514;
-/// How often a queue gets its helper again, which dispatching by load may take away.
+/// Interval at which the queue gets its helper again, since dispatch by load may take it away.
 const HELP: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy)]
@@ -53,17 +53,17 @@ const HOT: [Work; 2] = [
     Work { pairs: 1, frame_bytes: LONG_FRAME_BYTES },
 ];
 
-/// What a number of workers did.
+/// Work of a number of workers.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Did {
     packets: u64,
     seconds: f64,
-    /// CPU time of each worker, seconds.
+    /// CPU time of each worker (s).
     cpu_s: Vec<f64>,
 }
 
 impl Did {
-    /// What the workers do in a second when each has a core.
+    /// Returns the packets per second if each worker had a core.
     fn packets_per_s_of_cores(&self) -> f64 {
         let cpu_s: f64 = self.cpu_s.iter().sum();
         self.cpu_s.len() as f64 * self.packets as f64 / cpu_s
@@ -73,7 +73,7 @@ impl Did {
         self.packets as f64 / self.seconds
     }
 
-    /// CPU time of the worker with the least against that of the one with the most.
+    /// Returns the ratio of the least to the largest CPU time of a worker.
     fn least_busy(&self) -> f64 {
         let most = self.cpu_s.iter().copied().fold(0.0, f64::max);
         self.cpu_s.iter().copied().fold(most, f64::min) / most
@@ -83,14 +83,14 @@ impl Did {
 struct Round {
     one: Did,
     two: Did,
-    /// The same two, played.
+    /// Both numbers of workers, with simulated ports.
     played: [Did; 2],
-    /// One hot queue, of each kind in [`HOT`]: by one worker, and by one with a helper.
+    /// One hot queue, of each kind in [`HOT`]: by one worker, and by a worker with a helper.
     hot: [[Did; 2]; 2],
 }
 
 impl Round {
-    /// What a hot queue gains by a helper.
+    /// Returns the gain of a hot queue from a helper.
     fn helped_vs_alone(&self, kind: usize) -> f64 {
         let [alone, helped] = &self.hot[kind];
         helped.packets_per_s_of_cores() / alone.packets_per_s_of_cores()
@@ -208,7 +208,8 @@ fn figures(rounds: &[Round]) -> Figures {
     }
 }
 
-/// Packets between guests, each of whose ends has a thread. One pair alone is helped by the second worker.
+/// Counts packets between guests, with a thread for each end. The second worker helps with a lone
+/// pair.
 fn slice(workers: u64, work: Work, time: Duration, dir: &Path) -> Result<Did, BenchError> {
     let Crowd { mut pairs, switch } =
         Crowd::start(&Setup { pairs: work.pairs, workers, ..Setup::default() }, dir)?;
@@ -265,7 +266,7 @@ fn slice(workers: u64, work: Work, time: Duration, dir: &Path) -> Result<Did, Be
     })
 }
 
-/// Lets the other worker help with a port's only queue until `ended`.
+/// Keeps the other worker as helper of a port's only queue until `ended`.
 fn keep_helped(engine: &Engine, port: PortId, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let worker = engine.worker_of(port, 0).unwrap_or(0);
@@ -274,7 +275,7 @@ fn keep_helped(engine: &Engine, port: PortId, ended: &AtomicBool) {
     }
 }
 
-/// Packets between ports that need no thread.
+/// Counts packets between ports without threads.
 fn played(workers: usize, time: Duration) -> Result<Did, BenchError> {
     let options = Options { workers, realization: EngineRealization::Shared, ..Options::default() };
     let engine = Engine::start_with(options)?;
@@ -286,7 +287,7 @@ fn played(workers: usize, time: Duration) -> Result<Did, BenchError> {
         let sends = Sends { from: to, to: Mac::BROADCAST, len: SMALL_FRAME_BYTES };
         let sink = PlayedPort::add(&engine, sends)?;
         let sender = PlayedPort::add(&engine, Sends { from, to, len: SMALL_FRAME_BYTES })?;
-        // Until it has said where it is, frames to it are flooded.
+        // Frames to it are flooded until the switch knows its address.
         sink.send(&engine, 1);
         wait_for("a sink's place", || sender.received() > 0)?;
         engine.assign(sender.id(), 0, pair % workers)?;
@@ -306,7 +307,7 @@ fn played(workers: usize, time: Duration) -> Result<Did, BenchError> {
     })
 }
 
-/// CPU time of each worker until now (ns).
+/// Returns each worker's CPU time so far (ns).
 fn cpu_ns(engine: &Engine) -> Vec<u64> {
     engine.workers().into_iter().map(|worker| worker.cpu_ns.unwrap_or(0)).collect()
 }

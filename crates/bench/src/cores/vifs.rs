@@ -19,19 +19,20 @@ use super::crowd::{Crowd, Frame, Pair, Setup, receive};
 use crate::args::BenchArgs;
 use crate::rig::{self, pin, two_cpus};
 
-/// How many interfaces have a peer.
+/// Numbers of interfaces with a peer.
 const COUNTS: [usize; 6] = [1, 2, 4, 8, 16, 32];
-/// Pause of a guest between an answer and its next request: it does something with the answer.
+/// Pause of a guest between an answer and its next request, in which a real guest would use the
+/// answer.
 const PAUSE: Duration = Duration::from_micros(500);
-/// An answer that takes longer does not come.
+/// Time after which an answer counts as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Packets in flight between two guests where they go as fast as they can, and at a time.
+/// Packets in flight between two guests at full speed, and packets at a time.
 const WINDOW: u64 = 128;
 const BURST: u64 = 32;
-/// Before counting begins.
+/// Time before counting.
 const WARM_UP: Duration = Duration::from_millis(20);
 
-/// What one realization did with a number of interfaces.
+/// Results of one realization with a number of interfaces.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cell {
     /// Median round trip (us).
@@ -39,7 +40,7 @@ struct Cell {
     packets_per_s: f64,
 }
 
-/// Both realizations with the same interfaces, right after each other.
+/// Both realizations with the same interfaces, in direct succession.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Round {
     vifs: usize,
@@ -101,7 +102,7 @@ fn figures(rounds: &[Round]) -> Figures {
     }
 }
 
-/// `None` after an interruption.
+/// Measures a cell; `None` after an interruption.
 fn cell(
     vifs: usize,
     realization: Realization,
@@ -139,13 +140,13 @@ struct Talk<'p> {
     request: Frame,
     answer: Frame,
     seq: u64,
-    /// Since when it waits for the answer.
+    /// Time of the pending request.
     asked: Option<Instant>,
     next_at: Instant,
 }
 
 impl Talk<'_> {
-    /// Answers, asks, and says how long an answer took that came (ns).
+    /// Answers, asks, and returns the round-trip time of an answer that came (ns).
     fn step(&mut self) -> Option<Duration> {
         let (client, server) = (&mut self.pair.client.queues[0], &mut self.pair.server.queues[0]);
         if let Some((_, seq)) = receive(server) {
@@ -173,7 +174,7 @@ impl Talk<'_> {
     }
 }
 
-/// How long answers took (ns). Guests ask at different times.
+/// Returns round-trip times (ns). Guests ask at different times.
 fn round_trips_ns(
     pairs: &mut [Pair],
     time: Duration,
@@ -207,7 +208,7 @@ fn round_trips_ns(
             }
         }
     }
-    // Nothing of it is to be met later.
+    // Waits for remaining answers, so that none appears later.
     let ended = Instant::now();
     while talks.iter().any(|talk| talk.asked.is_some()) {
         if ended.elapsed() > ANSWER_TIMEOUT {
@@ -221,7 +222,7 @@ fn round_trips_ns(
     Ok(times)
 }
 
-/// Packets that arrive in a second, all guests sending to their peers as fast as they can.
+/// Returns the packets that arrive per second while all guests send to their peers at full speed.
 fn packets_per_s(pairs: &mut [Pair], time: Duration, stop: &AtomicBool) -> f64 {
     let mut streams: Vec<_> = pairs
         .iter_mut()

@@ -1,4 +1,4 @@
-//! What is counted while a phase runs.
+//! Counters of a running phase.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) fn setup(phase: Phase) -> Setup {
     }
 }
 
-/// The counters of a phase as they are now.
+/// Returns the present counters of a phase.
 pub(super) fn sample(phase: Phase, rig: &Rig) -> Sample {
     let latency = rig.guest(phase.traffic.load().latency_at()).stats.latency();
     let latency = (!latency.is_empty()).then(|| Latency {
@@ -56,7 +56,7 @@ pub(super) fn sample(phase: Phase, rig: &Rig) -> Sample {
     }
 }
 
-/// Dropped frames by the reason's name, of both ports.
+/// Returns both ports' dropped frames by reason.
 fn drops(stats: &SwitchStats) -> BTreeMap<String, u64> {
     let mut drops = BTreeMap::new();
     for (reason, count) in stats.ports.iter().flat_map(|port| &port.drops) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{DemoError, Outcome, Progress, View};
 
-/// A column of the table; `docs/guide/json.md` says what each field is.
+/// A column of the table; `docs/guide/json.md` explains the fields.
 #[derive(Debug, Serialize)]
 pub(super) struct Column<'o> {
     traffic: &'static str,
@@ -59,7 +59,7 @@ impl<'o> From<&'o Outcome> for Column<'o> {
     }
 }
 
-/// Shows how far the demo is on standard error, and nothing else.
+/// Shows only the demo's progress, on standard error.
 pub(super) struct Quiet(ProgressBar);
 
 impl Quiet {

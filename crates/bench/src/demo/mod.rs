@@ -1,12 +1,12 @@
-//! `weir demo`: a switch and its guests in one process, traffic between them, and what it cost.
+//! `weir demo`: a switch and its guests in one process, traffic between them, and its cost.
 //!
-//! Each phase has a [rig] of its own, so that counters and histograms are the phase's.
+//! Each phase has a [rig] of its own, so that counters and histograms belong to the phase.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `traffic.rs` | the kinds of traffic, and which end measures what |
-//! | `counters.rs` | what is counted at a moment |
-//! | `figures.rs` | from counters to figures |
+//! | `traffic.rs` | the kinds of traffic, and the measurements of each end |
+//! | `counters.rs` | counts at one moment |
+//! | `figures.rs` | figures, from counters |
 //! | `screen.rs`, `plain.rs` | the live display, and lines of text |
 //! | `report.rs`, `json.rs` | the table at the end, and as JSON |
 
@@ -35,13 +35,13 @@ use plain::Plain;
 use screen::Screen;
 use traffic::Traffic;
 
-/// How often counters are read and the display is drawn.
+/// Interval of readings and drawings.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Why the demo ended before its time.
+/// Reason why the demo ended early.
 #[derive(Debug, Error, Diagnostic)]
 pub enum DemoError {
-    /// The switch or a guest.
+    /// The switch or a guest failed.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Rig(#[from] RigError),
@@ -54,7 +54,7 @@ pub enum DemoError {
     Output(#[from] io::Error),
 }
 
-/// One kind of traffic under one policy, for a time.
+/// One kind of traffic under one policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Phase {
     traffic: Traffic,
@@ -62,14 +62,14 @@ struct Phase {
     duration: Duration,
 }
 
-/// What a phase came to.
+/// Result of a phase.
 #[derive(Debug, Clone)]
 struct Outcome {
     phase: Phase,
     figures: Sample,
 }
 
-/// The phases of a demo that takes `total`.
+/// Returns the phases of a demo that takes `total`.
 fn plan(total: Duration) -> Vec<Phase> {
     let shares: u32 = Traffic::ALL.iter().map(|traffic| traffic.share()).sum();
     Traffic::ALL
@@ -82,15 +82,15 @@ fn plan(total: Duration) -> Vec<Phase> {
         .collect()
 }
 
-/// How far the demo is.
+/// Progress of the demo.
 struct Progress<'a> {
     plan: &'a [Phase],
     current: usize,
-    /// The counters since this phase began, one [`TICK`] apart.
+    /// Counters since this phase began, one [`TICK`] apart.
     samples: &'a [Sample],
-    /// Whether this phase is over.
+    /// This phase is over.
     ended: bool,
-    /// Earlier phases.
+    /// Results of earlier phases.
     outcomes: &'a [Outcome],
     elapsed: Duration,
     total: Duration,
@@ -101,12 +101,12 @@ impl Progress<'_> {
         self.plan[self.current]
     }
 
-    /// The newest counters.
+    /// Returns the newest counters.
     fn now(&self) -> Sample {
         self.samples.last().cloned().unwrap_or_default()
     }
 
-    /// The counters from `window` ago, or the oldest.
+    /// Returns the counters from `window` ago, or the oldest.
     fn before(&self, window: Duration) -> Sample {
         let since = self.now().at.saturating_sub(window);
         let before = self.samples.iter().rev().find(|sample| sample.at <= since);
@@ -114,19 +114,19 @@ impl Progress<'_> {
     }
 }
 
-/// Shows the user how it goes.
+/// A view of the demo for the user.
 trait View {
     /// Shows the progress.
     fn show(&mut self, progress: &Progress<'_>) -> Result<(), DemoError>;
 
-    /// Waits for `time`, or less if the user asks for the end; whether that is so.
+    /// Waits for `time`, or less if the user asks for the end. Returns whether the user did.
     fn wait(&mut self, time: Duration) -> Result<bool, DemoError>;
 }
 
 /// Runs the demo. `terminal`: a person looks at standard output.
 ///
 /// # Errors
-/// [`DemoError`]; the table is printed for the phases before.
+/// [`DemoError`]; the table of the earlier phases is printed.
 pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), DemoError> {
     let stop = rig::catch_signals()?;
     let dir = rig::temp_dir()?;
@@ -155,7 +155,7 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), D
     Ok(())
 }
 
-/// Runs the phases one after the other, until the last or until the user has seen enough.
+/// Runs the phases in order, until the last one or until the user ends the demo.
 fn drive(
     plan: &[Phase],
     dir: &Path,
@@ -192,7 +192,7 @@ fn drive(
         rig.finish()?;
         if let [first, .., last] = samples.as_slice() {
             let figures = first.until(last);
-            // Ended before anything went through: there is nothing to report.
+            // A phase that ended before any frame went through has no report.
             if figures.frames > 0 {
                 outcomes.push(Outcome { phase: *phase, figures });
             }

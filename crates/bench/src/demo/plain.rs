@@ -9,15 +9,15 @@ use weir_text::{decimal, time};
 use super::figures::{Sample, or_dash};
 use super::{DemoError, Progress, View};
 
-/// Between two lines.
+/// Interval of the lines.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// A rest at the end of a phase that is shorter gets no line: its figures would say little.
+/// Shortest rest of a phase that gets a line. Figures of a shorter one would say little.
 const REST_MIN: Duration = Duration::from_millis(200);
 
 /// Prints a line each second.
 pub(super) struct Plain<'o> {
     out: &'o mut dyn Write,
-    /// The phase of the last line, and the counters there.
+    /// Phase of the last line, and its counters.
     last: Option<(usize, Sample)>,
 }
 

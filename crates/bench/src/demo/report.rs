@@ -1,4 +1,4 @@
-//! What stays on the terminal: a table of what was measured, and what to do next.
+//! The final output on the terminal: a table of results, and the next steps.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ struct Row {
     cell: fn(&Outcome) -> String,
 }
 
-/// The rows: a phase is a column, since there are more figures than phases.
+/// The rows. A phase is a column, since there are more figures than phases.
 const ROWS: &[Row] = &[
     Row { label: "moderation", cell: |outcome| outcome.phase.moderation.to_string() },
     Row { label: "seconds", cell: |outcome| format!("{:.1}", outcome.figures.seconds()) },
@@ -58,12 +58,12 @@ fn latency(figures: &Sample, of: fn(Latency) -> u64) -> String {
     figures.latency.map_or_else(|| "-".into(), |latency| time(of(latency)))
 }
 
-/// Packets that did not come, and those that came after a later one.
+/// Returns lost packets, and packets that came after a later one.
 pub(super) fn lost_reordered(figures: &Sample) -> String {
     format!("{}, {}", decimal(figures.lost), decimal(figures.reordered))
 }
 
-/// The table, and what went wrong.
+/// The table, and errors.
 pub(super) struct Summary<'o> {
     outcomes: &'o [Outcome],
 }
@@ -112,10 +112,10 @@ fn trouble(f: &mut fmt::Formatter<'_>, outcome: &Outcome) -> fmt::Result {
     writeln!(f, "{name}: packets {}", told.join(", "))
 }
 
-/// What the user has just seen, and the next step.
+/// A summary of the demo, and the next step.
 pub(super) struct Closing<'o> {
     outcomes: &'o [Outcome],
-    /// CPUs that this process may use.
+    /// Number of CPUs that this process may use.
     cpus: usize,
 }
 
@@ -130,7 +130,7 @@ impl<'o> Closing<'o> {
         Some(&outcome.figures)
     }
 
-    /// What tells most about each kind of traffic that was run.
+    /// Returns the most telling result of each kind of traffic.
     fn highlights(&self) -> Vec<String> {
         let bulk = self.figures(Traffic::Bulk);
         let flood = self.figures(Traffic::Flood);

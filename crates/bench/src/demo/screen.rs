@@ -16,31 +16,31 @@ use super::report::lost_reordered;
 use super::traffic::Traffic;
 use super::{DemoError, Progress, View};
 
-/// Figures that change are those of so long.
+/// Window of the changing figures.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Columns up to which the display grows; wider, figures would be far apart.
+/// Largest width of the display; beyond it figures would be far apart.
 const WIDTH_MAX: u16 = 120;
-/// Lines up to which the graph grows.
+/// Largest height of the graph (lines).
 const GRAPH_HEIGHT_MAX: u16 = 16;
-/// Columns of the left list of figures.
+/// Width of the left list of figures (columns).
 const LEFT_WIDTH: u16 = 40;
-/// What is going on now.
+/// Colour of the present phase.
 const LIVE: Color = Color::Cyan;
-/// What is over and went well.
+/// Colour of a phase that ended well.
 const DONE: Color = Color::Green;
 
-/// Whether keys can be read: standard input is a terminal.
+/// Returns whether keys can be read: standard input is a terminal.
 pub(super) fn has_keyboard() -> bool {
     io::stdin().is_terminal()
 }
 
-/// The terminal, on its alternate screen and in raw mode until this is dropped.
+/// The terminal, on its alternate screen and in raw mode until dropped.
 pub(super) struct Screen {
     terminal: DefaultTerminal,
 }
 
 impl Screen {
-    /// Takes the terminal. A panic of any thread gives it back first.
+    /// Takes the terminal. A panic of any thread restores it first.
     pub(super) fn open() -> io::Result<Self> {
         let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
         Ok(Self { terminal })
@@ -75,7 +75,7 @@ impl View for Screen {
     }
 }
 
-/// In raw mode Ctrl-C is a key like any other.
+/// Returns whether the key ends the demo. In raw mode Ctrl-C is an ordinary key.
 fn asks_for_the_end(key: KeyEvent) -> bool {
     key.kind == KeyEventKind::Press
         && match key.code {
@@ -117,7 +117,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     frame.render_widget(Line::from(text).right_aligned(), clock);
 }
 
-/// The phase's own figure over its time, which fills the width when the phase ends.
+/// Draws the phase's own figure over time. The graph fills the width when the phase ends.
 fn draw_graph(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     let phase = progress.phase();
     let metric = Metric::of(phase.traffic);
@@ -146,7 +146,7 @@ fn draw_graph(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     frame.render_widget(graph, inner);
 }
 
-/// What tells most about a kind of traffic.
+/// The most telling figure of a kind of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Metric {
     GbitPerS,
@@ -171,7 +171,7 @@ impl Metric {
         }
     }
 
-    /// The height of a bar, in a unit of its own.
+    /// Returns the height of a bar, in a unit of its own.
     fn height(self, figures: &Sample) -> u64 {
         match self {
             Self::GbitPerS => (figures.gbit_per_s() * 1e3) as u64,
@@ -180,7 +180,7 @@ impl Metric {
     }
 }
 
-/// `width` bars for the whole `duration`; none for the time to come.
+/// Returns `width` bars for the whole `duration`, without bars for the future.
 fn bars(samples: &[Sample], duration: Duration, width: u16, metric: Metric) -> Vec<Option<u64>> {
     let rates: Vec<(Duration, u64)> = samples
         .windows(2)
@@ -245,7 +245,7 @@ fn figure_list(frame: &mut Frame<'_>, area: Rect, list: [(&'static str, String);
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// The phases: done, going on, and to come.
+/// Draws the phases: finished, present, and future.
 fn draw_results(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     let rows = progress.plan.iter().enumerate().map(|(index, phase)| {
         let outcome = progress.outcomes.iter().find(|outcome| outcome.phase == *phase);

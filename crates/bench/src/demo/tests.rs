@@ -1,4 +1,4 @@
-//! What the demo shows, for counters that are given.
+//! The demo's output for given counters.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -7,7 +7,7 @@ use weir_switch::stats::Times;
 use super::figures::{Latency, Trouble};
 use super::*;
 
-/// The counters after `tenths` of a second with `frames` and `bytes` each second.
+/// Returns the counters after `tenths` of a second with `frames` and `bytes` each second.
 fn sample(tenths: u32, frames: u64, bytes: u64) -> Sample {
     let n = u64::from(tenths);
     Sample {

@@ -7,11 +7,12 @@ use weir_vif::load::{bulk, pingpong, small};
 
 use crate::rig::Load;
 
-/// Bytes of the frames that are small.
+/// Length of small frames (bytes).
 const SMALL_FRAME_BYTES: usize = 64;
-/// Packets in flight when small packets go at full speed: half a guest's ring, so that no loss is for want of room.
+/// Small packets in flight at full speed: half a guest's ring, so that no packet is lost for lack
+/// of room.
 const FLOOD_WINDOW: u32 = 512;
-/// When a stream without acknowledgement is sent again: Linux's `TCP_RTO_MIN`, longer than a guest waits for a CPU.
+/// Retransmission timeout of a stream: Linux's `TCP_RTO_MIN`, longer than a guest waits for a CPU.
 const BULK_RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Packets per second of the paced traffic.
 const PACED_PER_S: u64 = 10_000;
@@ -30,10 +31,10 @@ pub(super) enum Traffic {
 }
 
 impl Traffic {
-    /// All, in the order in which they are shown.
+    /// All kinds, in the order of display.
     pub(super) const ALL: [Self; 4] = [Self::Bulk, Self::Flood, Self::Paced, Self::RequestResponse];
 
-    /// Its name: the head of a column.
+    /// Returns its name, which heads a column.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bulk => "bulk TCP",
@@ -62,7 +63,7 @@ impl Traffic {
         }
     }
 
-    /// Its part of the demo's time, in relation to the others'.
+    /// Returns its share of the demo's time, relative to the others.
     pub(super) fn share(self) -> u32 {
         match self {
             Self::Bulk | Self::Flood => 3,
@@ -70,7 +71,7 @@ impl Traffic {
         }
     }
 
-    /// The same for the guests.
+    /// Returns the guests' load.
     pub(super) fn load(self) -> Load {
         let frame_bytes = SMALL_FRAME_BYTES;
         let small = |rate| Load::Small(small::Options { frame_bytes, rate, ..Default::default() });

@@ -1,4 +1,5 @@
-//! How often a guest is told of a frame later than its budget allows, and why.
+//! Breaches of latency budgets: how often a guest learns of a frame later than its budget allows,
+//! and why.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use super::super::figures::FigureRow;
 use super::super::slice::Slice;
 use super::{Contest, Setting};
 
-/// A load under a policy and a budget: all rounds together.
+/// A load under a policy and a budget, over all rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct BreachRow {
     pub(super) latency_budget: &'static str,
@@ -19,9 +20,9 @@ pub(super) struct BreachRow {
     pub(super) policy: String,
     /// Packets that the guests received.
     pub(super) packets: u64,
-    /// Times that they were told too late, by the reason's name.
+    /// Number of late calls, by reason.
     pub(super) by_reason: BTreeMap<String, u64>,
-    /// Those for which the worker did have its processor.
+    /// Late calls while the worker did have its CPU, per million packets.
     pub(super) per_million: f64,
 }
 
@@ -42,13 +43,13 @@ impl BreachRow {
         }
     }
 
-    /// The cell's name, for people.
+    /// Returns the cell's name, for people.
     pub(super) fn cell(&self) -> String {
         format!("{} under {} with {}", self.load, self.policy, self.latency_budget)
     }
 }
 
-/// How many there are without those that a missing processor explains.
+/// Returns the number of breaches without those that a missing CPU explains.
 fn kept<K: Ord + Borrow<str>>(by_reason: &BTreeMap<K, u64>) -> u64 {
     by_reason.values().sum::<u64>() - by_reason.get(BreachReason::NoCpu.as_str()).unwrap_or(&0)
 }
@@ -57,9 +58,10 @@ fn per_million(count: u64, packets: u64) -> f64 {
     if packets == 0 { 0.0 } else { 1e6 * count as f64 / packets as f64 }
 }
 
-/// The worst cell, all cells together, and the same by reason.
+/// Returns the worst cell, all cells together, and all cells by reason.
 ///
-/// Each is one value over all rounds: breaches are rare, so their median over a few rounds would be 0.
+/// Each is one value over all rounds: breaches are rare, so their median over a few rounds would be
+/// 0.
 pub(super) fn figures(rows: &[BreachRow]) -> Vec<FigureRow> {
     let by_rate = |a: &&BreachRow, b: &&BreachRow| a.per_million.total_cmp(&b.per_million);
     let Some(worst) = rows.iter().max_by(by_rate) else { return Vec::new() };

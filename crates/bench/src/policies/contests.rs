@@ -1,4 +1,4 @@
-//! The contests: which loads, under which settings.
+//! The contests: their loads and settings.
 
 use std::time::Duration;
 
@@ -16,23 +16,24 @@ use super::pairs::{
 use super::{Contest, Purpose, Setting};
 use crate::rig::{Load, Places};
 
-/// The budget that policies may spend where budgets are not what is compared.
+/// The policies' budget where budgets are not compared.
 const BUDGET: &str = "1ms";
-/// The budgets under which breaches are counted.
+/// The budgets of the breach count.
 const BREACH_BUDGETS: [&str; 3] = ["100us", "250us", "1ms"];
-/// Fixed holds, in microseconds.
+/// Fixed holds (us).
 pub(super) const RX_USECS: [u32; 5] = [50, 100, 250, 500, 1000];
-/// A threshold of frames, as VPP has one by default.
+/// A threshold of frames, VPP's default.
 const RX_FRAMES: u16 = 32;
-/// Random arrivals of which one is expected within [`BUDGET`]: a packet seldom has company.
+/// Rate of random arrivals of which one is expected within [`BUDGET`], so that packets seldom have
+/// company.
 const LOW_RATE: u64 = 1000;
-/// Rates of single packets in the breach count, and how much longer each runs, so that one late call is few per
-/// million.
+/// Rates of single packets in the breach count, and the factor of each one's duration, so that one
+/// late call is few per million.
 const BREACH_RATES: [(&str, u64, u32); 2] = [("64B-20k", 20_000, 5), ("64B-100k", 100_000, 1)];
-/// What a policy may take to find out how long to hold.
+/// Time for a policy to find its hold.
 const LEARN: Duration = Duration::from_millis(1_500);
 
-/// All of them, in the order in which they are shown.
+/// Returns all contests, in the order of display.
 pub(super) fn all() -> Vec<Contest> {
     let grid = loads().map(|(load_name, load)| Contest {
         settings: grid_settings(),
@@ -64,14 +65,14 @@ fn contest(group: &str, load_name: &'static str, load: Load, purpose: Purpose) -
     }
 }
 
-/// A policy without settings of its own.
+/// Returns a policy without settings of its own.
 fn setting(kind: Kind) -> Setting {
     let calls = CallSettings { moderation: Moderation(kind), ..CallSettings::default() };
     let learns = matches!(kind, Kind::Auto | Kind::AggregateAdaptive);
     Setting { name: kind.to_string(), calls, warm_up: if learns { LEARN } else { WARM_UP } }
 }
 
-/// The policies with a fixed hold, then `auto`.
+/// Returns the policies with a fixed hold, then `auto`.
 pub(super) fn grid_settings() -> Vec<Setting> {
     let backend = setting(Kind::Backend);
     let held = RX_USECS.map(|usecs| {
@@ -101,7 +102,7 @@ fn requests() -> Load {
     Load::RequestResponse(pingpong::Options::default())
 }
 
-/// The grid's.
+/// Returns the grid's loads.
 fn loads() -> [(&'static str, Load); 12] {
     let (at, most) = (small::Rate::PerSecond, small::Rate::Window(WINDOW));
     let mixed = mixed::Options { stream: stream(), ..mixed::Options::default() };
@@ -128,18 +129,19 @@ fn breach_loads() -> impl Iterator<Item = (&'static str, Load, u32)> {
     paced.into_iter().chain([("64B-max", packets(small::Rate::Window(WINDOW)), 1)])
 }
 
-/// One policy against another.
+/// Returns the contests of one policy against another.
 fn pairs() -> [Contest; 5] {
     let flood = Load::Small(small::Options {
         frame_bytes: SMALL_FRAME_BYTES,
         rate: small::Rate::Window(WINDOW),
-        // Offloads take room in a container, and the comparison excludes them and the application's use of packets.
+        // Offloads take room in a container. The comparison leaves them out, and the application's
+        // use of packets too.
         partial_checksum: false,
         verify: false,
     });
     let random = packets(SMALL_FRAME_BYTES, small::Rate::Random(LOW_RATE));
     let against = |tested, baseline| vec![setting(tested), setting(baseline)];
-    // Containers are compared where the packets arrive: the sender gets its acknowledgements at once.
+    // Containers are compared at the receiver, while the sender gets its acknowledgements at once.
     let to_receiver = |group, load_name, load, comparisons| Contest {
         containers: true,
         sender_calls: Some(setting(Kind::Immediate).calls),

@@ -1,17 +1,18 @@
 //! A grid of loads: `auto` against the best fixed hold of each load.
 //!
-//! A fixed hold suits some loads and ruins others. The best fixed setting of a load delivers the most packets, and
-//! among equals takes the least CPU for each. `auto` does not know the load. It is compared by packets delivered,
-//! and by CPU time for each (worker and both guests). Both ratios are taken within a round, so a disturbance
-//! affects both sides; the worse median of the two counts.
+//! A fixed hold suits some loads and ruins others. The best fixed setting of a load delivers the
+//! most packets, and among equals takes the least CPU for each. `auto` does not know the load. It
+//! is compared by packets delivered, and by CPU time for each (worker and both guests). Both ratios
+//! are taken within a round, so a disturbance affects both sides; the worse median of the two
+//! counts.
 //!
-//! For each round the best is chosen from the *other* rounds. Chosen from the same rounds it would be the luckiest:
-//! of seven equal settings, one always has a better median than `auto`.
+//! For each round the best setting is chosen from the *other* rounds. From the same rounds it would
+//! be the luckiest one: of seven equal settings, one always has a better median than `auto`.
 //!
 //! Settings that are [`far off`](given_up) after the first round leave the contest.
 //!
-//! Without traffic, busy cores are compared, and less than [`IDLE_CORES`] counts as that much. Loads with packets,
-//! even a thousand a second, have no such floor.
+//! Without traffic, busy cores are compared, and less than [`IDLE_CORES`] counts as that much.
+//! Loads with packets, even a thousand a second, have no such floor.
 
 use serde::Serialize;
 
@@ -20,13 +21,13 @@ use super::super::report::median_and_spread;
 use super::super::slice::Slice;
 use super::{Contest, Setting};
 
-/// A fixed setting with which fewer packets arrive than this share of the most is not among the best.
+/// Least share of the most packets at which a fixed setting may be among the best.
 const PACKETS_SHARE_MIN: f64 = 0.98;
-/// Cores of which fewer are busy are idle: half a percent of one.
+/// Number of busy cores below which all count as idle: half a percent of one.
 const IDLE_CORES: f64 = 0.005;
-/// A fixed setting is far off with fewer packets than this share of the most,
+/// Share of the most packets below which a fixed setting is far off.
 const PACKETS_SHARE_FAR_OFF: f64 = 0.9;
-/// or with as many times the CPU of the best.
+/// Multiple of the best setting's CPU above which a fixed setting is far off.
 const COST_FAR_OFF: f64 = 1.4;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -42,21 +43,21 @@ pub(super) struct LoadRow {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct PolicyRow {
     pub(super) name: String,
-    /// How often it was measured.
+    /// Number of turns measured.
     pub(super) turns: usize,
     pub(super) packets_per_s: f64,
-    /// CPU time of the worker and the guests for each packet.
+    /// CPU time of the worker and the guests per packet.
     pub(super) cpu_us_per_packet: f64,
-    /// Cores busy, worker and guests.
+    /// Busy cores of worker and guests.
     pub(super) cores: f64,
-    /// The median time of a packet or, if the load has them, of a round trip.
+    /// Median time of a packet or, if the load has them, of a round trip.
     pub(super) p50_us: Option<f64>,
-    /// Times that a guest was told later than the budget allows.
+    /// Number of times that a guest learned of a frame later than the budget allows.
     pub(super) breaches: u64,
 }
 
 impl PolicyRow {
-    /// Over all rounds but one.
+    /// Summarises all rounds but one.
     fn new(setting: &Setting, slices: &[Slice], without: Option<usize>) -> Self {
         let slices = slices.iter().enumerate().filter(|(round, _)| Some(*round) != without);
         let slices: Vec<_> = slices.map(|(_, slice)| slice).collect();
@@ -75,7 +76,7 @@ impl PolicyRow {
         }
     }
 
-    /// What is to be little, where `most` packets arrive under any policy.
+    /// Returns the cost to minimise, where `most` packets arrive under any policy.
     fn cost(&self, most: f64) -> f64 {
         match most {
             0.0 => self.cores.max(IDLE_CORES),
@@ -84,13 +85,13 @@ impl PolicyRow {
     }
 }
 
-/// Cores busy, worker and guests.
+/// Returns the busy cores of worker and guests.
 fn cores(slice: &Slice) -> f64 {
     slice.switch_cores() + slice.guests_cores()
 }
 
 impl LoadRow {
-    /// The load, and `auto` against the best, round by round.
+    /// Compares `auto` with the best setting, round by round.
     pub(super) fn new(contest: &Contest, slices: &[Vec<Slice>]) -> (Self, FigureRow) {
         let rows = |without| rows(contest, slices, without);
         // `auto` is the last.
@@ -114,13 +115,13 @@ impl LoadRow {
     }
 }
 
-/// All settings, over all turns but one.
+/// Returns all settings, over all turns but one.
 fn rows(contest: &Contest, slices: &[Vec<Slice>], without: Option<usize>) -> Vec<PolicyRow> {
     let settings = contest.settings.iter().zip(slices);
     settings.map(|(setting, slices)| PolicyRow::new(setting, slices, without)).collect()
 }
 
-/// Which is best of policies, of which there is one at least.
+/// Returns the index of the best of at least one policy.
 pub(super) fn best(policies: &[PolicyRow]) -> usize {
     let most = most(policies);
     let enough =
@@ -129,7 +130,7 @@ pub(super) fn best(policies: &[PolicyRow]) -> usize {
     cheapest.map_or(0, |(index, _)| index)
 }
 
-/// Those that were not given up.
+/// Iterates over the policies that were not given up.
 fn to_the_end(policies: &[PolicyRow]) -> impl Iterator<Item = (usize, &PolicyRow)> {
     let turns = most_turns(policies);
     policies.iter().enumerate().filter(move |(_, policy)| policy.turns == turns)
@@ -143,7 +144,8 @@ pub(super) fn most_turns(policies: &[PolicyRow]) -> usize {
     policies.iter().map(|policy| policy.turns).max().unwrap_or(0)
 }
 
-/// By setting, whether it is not worth to be measured further: the one that is last, `auto`, always is.
+/// Returns, by setting, whether further measurements are useless. The last setting, `auto`, is
+/// always measured.
 pub(super) fn given_up(contest: &Contest, slices: &[Vec<Slice>]) -> Vec<bool> {
     let policies = rows(contest, slices, None);
     let fixed = &policies[..policies.len() - 1];
@@ -158,7 +160,8 @@ pub(super) fn given_up(contest: &Contest, slices: &[Vec<Slice>]) -> Vec<bool> {
     fixed.chain([false]).collect()
 }
 
-/// The share of another's result, by round: packets, or CPU for each, whichever median is worse.
+/// Returns our share of another's result, by round: packets, or CPU per packet, whichever median is
+/// worse.
 pub(super) fn against(ours: &[Slice], others: &[&Slice]) -> Vec<f64> {
     let rounds = || ours.iter().zip(others.iter().copied());
     if others.iter().all(|slice| slice.received == 0) {
@@ -175,7 +178,7 @@ pub(super) fn against(ours: &[Slice], others: &[&Slice]) -> Vec<f64> {
     if median(&packets) < median(&cpu) { packets } else { cpu }
 }
 
-/// The worst load's figure stands for all.
+/// Returns the worst load's figure, which stands for all.
 pub(super) fn worst(figures: &[FigureRow]) -> Option<FigureRow> {
     let worst = figures.iter().min_by(|a, b| a.median.total_cmp(&b.median))?;
     let says = format!("the worst of {} loads, {}", figures.len(), worst.says);

@@ -1,11 +1,11 @@
 //! `weir bench --policies`: moderation policies side by side, under the same loads.
 //!
-//! A [`Contest`] is a load under several settings, which take turns between the same two guests: guests differ from
-//! one start to the next. Each round starts two new guests.
+//! A [`Contest`] is a load under several settings, which take turns between the same two guests,
+//! since guests differ from one start to the next. Each round starts two new guests.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `contests.rs` | all contests: which loads, which settings |
+//! | `contests.rs` | all contests: loads and settings |
 //! | `grid.rs` | a grid of loads: `auto` against the best fixed hold |
 //! | `pairs.rs` | one policy against another that it should beat |
 //! | `breaches.rs` | how often a guest is notified later than its budget allows |
@@ -41,42 +41,43 @@ use report::Report;
 struct Setting {
     name: String,
     calls: CallSettings,
-    /// What it may take to find out how long to hold.
+    /// Time to find its hold.
     warm_up: Duration,
 }
 
 /// A load under several settings.
 struct Contest {
-    /// Its name, and its load's alone.
+    /// Name of the contest, and of its load.
     name: String,
     load_name: &'static str,
     load: Load,
-    /// The budget that the policies may spend, as the configuration says it.
+    /// The policies' budget, as written in the configuration.
     budget: &'static str,
-    /// How many times as long as the others it is measured.
+    /// Factor of its duration, compared with the others.
     longer: u32,
-    /// Whether the guests take containers.
+    /// The guests take containers.
     containers: bool,
-    /// Which processors guests and workers run on.
+    /// CPUs of guests and workers.
     places: Places,
     settings: Vec<Setting>,
-    /// Those of the sender, where it does not have the receiver's.
+    /// Settings of the sender, if it does not have the receiver's.
     sender_calls: Option<CallSettings>,
     purpose: Purpose,
 }
 
 #[derive(Clone, Copy)]
 enum Purpose {
-    /// To compare the last setting with the best of the others.
+    /// Compares the last setting with the best of the others.
     Grid,
-    /// To compare the first setting with the second.
+    /// Compares the first setting with the second.
     Pair(&'static [Comparison]),
-    /// To count what came too late.
+    /// Counts late calls.
     Breaches,
 }
 
 impl Purpose {
-    /// Turns of each setting in a round. Short turns spread disturbances over all; counts are added up.
+    /// Returns the turns of each setting in a round. Short turns spread disturbances over all
+    /// settings; counts are added up.
     fn turns(self) -> u32 {
         match self {
             Self::Grid | Self::Pair(_) => 3,
@@ -87,7 +88,7 @@ impl Purpose {
 
 struct Measured {
     contest: Contest,
-    /// By setting, one for each of its turns: as many for all, but for those that are not measured to the end.
+    /// By setting, one slice per turn: the same number for all, except for those given up.
     slices: Vec<Vec<Slice>>,
 }
 
@@ -102,7 +103,7 @@ impl Contest {
         }
     }
 
-    /// Whether `filter` is a part of its name or of a figure's.
+    /// Returns whether `filter` is a part of its name or of a figure's.
     fn is_meant_by(&self, filter: &str) -> bool {
         let figure = match self.purpose {
             Purpose::Pair(figures) => figures.iter().any(|figure| figure.name.contains(filter)),
@@ -132,7 +133,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     Ok(print(&report, args.json, out)?)
 }
 
-/// Those that `filter` means, which must be some.
+/// Returns the contests that match `filter`, at least one.
 fn select(all: Vec<Contest>, filter: &str) -> Result<Vec<Contest>, BenchError> {
     let names: Vec<_> = all.iter().map(|contest| contest.name.clone()).collect();
     let selected: Vec<_> = all.into_iter().filter(|contest| contest.is_meant_by(filter)).collect();
@@ -143,7 +144,7 @@ fn select(all: Vec<Contest>, filter: &str) -> Result<Vec<Contest>, BenchError> {
     Ok(selected)
 }
 
-/// A round of each contest, and again. Ends early when `stop` is set.
+/// Measures a round of each contest, repeatedly. Ends early when `stop` is set.
 fn measure(
     measured: &mut [Measured],
     pauses: &mut Pauses,
@@ -161,7 +162,7 @@ fn measure(
                 return Ok(());
             }
         }
-        // As long as the longest of those whose late calls are counted.
+        // Pauses are observed for as long as the longest contest with a breach count.
         let breaches = measured.iter().filter(|of| matches!(of.contest.purpose, Purpose::Breaches));
         if let Some(longer) = breaches.map(|of| of.contest.longer).max() {
             pauses.watch(time * longer, stop);
@@ -171,7 +172,8 @@ fn measure(
 }
 
 impl Measured {
-    /// All settings in turn, and again, between the same two guests; `measured` is called after each slice.
+    /// Measures all settings in turn, repeatedly, between the same two guests. Calls `measured`
+    /// after each slice.
     fn round(
         &mut self,
         time: Duration,
@@ -188,7 +190,7 @@ impl Measured {
         let time = time * contest.longer / turns;
         let rig = Rig::start(&slice::setup(&contest.measurement()), dir)?;
         for _ in 0..turns {
-            // Nobody has the same before it each time.
+            // The order rotates, so that no setting always has the same predecessor.
             let first = slices.iter().map(Vec::len).max().unwrap_or(0);
             let mut turn = Vec::new();
             for index in (first..).map(|n| n % slices.len()).take(slices.len()) {

@@ -1,4 +1,4 @@
-//! One policy against another, where it is to be better.
+//! One policy against another that it should beat.
 
 use serde::Serialize;
 
@@ -96,22 +96,22 @@ pub(super) const ADAPTIVE_PPS: &[Comparison] = &[Comparison {
     of: Slice::packets_per_s,
 }];
 
-/// A comparison with what was compared.
+/// A comparison with its subjects.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct PairRow {
     pub(super) name: &'static str,
     pub(super) load: &'static str,
     pub(super) unit: &'static str,
-    /// The policy that is to be better, and its median.
+    /// The policy that should be better, and its median.
     pub(super) policy: String,
     pub(super) value: f64,
-    /// The one that it is compared with, and its median.
+    /// The policy that it is compared with, and its median.
     pub(super) against: String,
     pub(super) against_value: f64,
 }
 
 impl Comparison {
-    /// The ratio round by round, and what it is of; `None` where there is nothing to compare.
+    /// Returns the ratio round by round, with its subjects; `None` if there is nothing to compare.
     pub(super) fn rows(
         &self,
         contest: &Contest,

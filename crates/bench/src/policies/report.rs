@@ -1,4 +1,4 @@
-//! What was found: figures, and the tables that they come from.
+//! The results: figures, and the tables behind them.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::pairs::PairRow;
 use super::pauses::Pauses;
 use super::{Measured, Purpose};
 
-/// What was found. Its JSON is what `weir bench --policies --json` prints.
+/// The result. Its JSON is the output of `weir bench --policies --json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Report {
     figures: Vec<FigureRow>,

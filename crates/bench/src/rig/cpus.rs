@@ -1,20 +1,20 @@
-//! Which processors the threads of a measurement run on.
+//! CPUs of a measurement's threads.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Who shares a processor with whom, where there are two of them and more threads.
+/// Sharing of CPUs, if there are two CPUs and more threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Places {
-    /// The scheduler decides. Where it puts three threads on two processors, it does so differently each time.
+    /// The scheduler decides. It places three threads on two CPUs differently each time.
     Anywhere,
-    /// The guests are together, and workers by themselves.
+    /// The guests share a CPU, and workers have one for themselves.
     GuestsTogether,
-    /// The receiver has a CPU alone: its thread's CPU time excludes turns with its sender.
+    /// The receiver has a CPU alone, so that its thread's CPU time excludes turns with its sender.
     ReceiverAlone,
 }
 
-/// Where each of them runs.
+/// CPU of each thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cpus {
     pub(super) workers: usize,
@@ -23,7 +23,7 @@ pub(super) struct Cpus {
 }
 
 impl Places {
-    /// `None` if that is the scheduler's choice, or there is but one processor.
+    /// Returns the CPUs; `None` if the scheduler decides, or there is only one CPU.
     pub(super) fn cpus(self) -> Option<Cpus> {
         let [first, last] = two_cpus()?;
         match self {
@@ -34,13 +34,13 @@ impl Places {
     }
 }
 
-/// Processors on which this thread may run.
+/// Returns the CPUs on which this thread may run.
 pub fn usable_cpus() -> Vec<usize> {
     let allowed = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
 }
 
-/// The first and the last of them; `None` if there is but one.
+/// Returns the first and the last of them; `None` if there is only one.
 pub fn two_cpus() -> Option<[usize; 2]> {
     match usable_cpus()[..] {
         [first, .., last] => Some([first, last]),
@@ -48,7 +48,7 @@ pub fn two_cpus() -> Option<[usize; 2]> {
     }
 }
 
-/// Holds a thread, or this one, on a processor; one that may not be held runs where it likes.
+/// Pins a thread, or this one, to a CPU. A thread that may not be pinned runs anywhere.
 pub fn pin(thread: Option<u32>, cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);

@@ -12,7 +12,7 @@ use weir_vif::{Features, Options, QueuePair, Vif};
 use super::load::{Load, Role};
 use super::{RigError, Setup, pin};
 
-/// A guest whose interface is connected, and that does nothing yet.
+/// A connected guest without traffic.
 pub(super) struct IdleGuest {
     role: Role,
     vif: Vif,
@@ -20,7 +20,7 @@ pub(super) struct IdleGuest {
 }
 
 impl IdleGuest {
-    /// Connects to the switch at `socket`, with an interface as `setup` wants it.
+    /// Connects to the switch at `socket`, with an interface according to `setup`.
     pub(super) fn connect(role: Role, setup: &Setup, socket: &Path) -> Result<Self, RigError> {
         let mut options = Options {
             queue_size: QUEUE_SIZE_SUGGESTED,
@@ -37,7 +37,7 @@ impl IdleGuest {
         Ok(Self { role, vif, pair })
     }
 
-    /// Starts the guest's end of the traffic, on this processor if there is one to name.
+    /// Starts the guest's end of the traffic, on this CPU if there is one.
     pub(super) fn start(self, load: Load, cpu: Option<usize>) -> Result<Guest, RigError> {
         let Self { role, vif, pair } = self;
         let on_start = move || {
@@ -51,9 +51,9 @@ impl IdleGuest {
 
 /// A guest at work. Dropping it ends its thread, then its session.
 pub struct Guest {
-    /// Which end of the traffic it is.
+    /// The guest's end of the traffic.
     pub role: Role,
-    /// What its end of the traffic measures.
+    /// Measurements of its end.
     pub stats: Arc<LoadStats>,
     stop: Arc<AtomicBool>,
     thread_id: Arc<AtomicU32>,
@@ -62,7 +62,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts a thread that calls `on_start` and then is the end `role` of `load` over `flow`.
+    /// Starts a thread that calls `on_start` and then plays the end `role` of `load` over `flow`.
     pub fn start(
         load: Load,
         role: Role,
@@ -89,18 +89,18 @@ impl Guest {
         Ok(Self { role, stats, stop, thread_id, thread, _vif: vif })
     }
 
-    /// Time its thread had on a CPU until now, ns; 0 where the kernel does not say.
+    /// Returns its thread's CPU time so far (ns); 0 if the kernel does not report it.
     pub fn cpu_ns(&self) -> u64 {
         let tid = self.thread_id.load(Ordering::Relaxed);
         weir_engine::thread_cpu_ns(tid).unwrap_or(0)
     }
 
-    /// Whether its thread has ended, which nobody asked it to.
+    /// Returns whether its thread has ended unasked.
     pub fn has_failed(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Asks its thread to end, and does not wait.
+    /// Asks its thread to end, without waiting.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -120,7 +120,7 @@ impl Drop for Guest {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
-            // Whoever drops it unfinished has another error to tell of.
+            // A caller that drops it unfinished has another error to report.
             let _ = thread.join();
         }
     }

@@ -10,7 +10,7 @@ use weir_wire::Mac;
 
 /// TCP or UDP port of the sender and of the receiver.
 const PORTS: (u16, u16) = (40_000, 5_201);
-/// How often a silent guest looks whether it is to end.
+/// Interval at which a silent guest checks for its end.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// An end of the traffic.
@@ -23,7 +23,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The name of the guest and of its interface.
+    /// Returns the name of the guest and of its interface.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sender => "sender",
@@ -31,7 +31,7 @@ impl Role {
         }
     }
 
-    /// The guest's addresses.
+    /// Returns the guest's addresses.
     pub(super) fn station(self) -> Station {
         let number = match self {
             Self::Sender => 1,
@@ -40,7 +40,7 @@ impl Role {
         Station { mac: Mac([0x52, 0x54, 0, 0, 0, number]), ip: Ipv4Addr::new(10, 0, 0, number) }
     }
 
-    /// The traffic as the guest sees it.
+    /// Returns the flow as seen from the guest.
     pub(super) fn flow(self) -> Flow {
         let flow = Flow {
             local: Self::Sender.station(),
@@ -66,13 +66,13 @@ pub enum Load {
     RequestResponse(pingpong::Options),
     /// A stream and small packets on the same queues.
     Mixed(mixed::Options),
-    /// None.
+    /// No traffic.
     Silence,
 }
 
 impl Load {
-    /// The end that measures latencies: of a stream from a frame to its acknowledgement, of requests the
-    /// round trip, of small packets one way.
+    /// Returns the end that measures latencies: of a stream from a frame to its acknowledgement, of
+    /// requests the round trip, of small packets one way.
     pub fn latency_at(self) -> Role {
         match self {
             Self::Bulk(_) | Self::RequestResponse(_) => Role::Sender,
@@ -80,7 +80,7 @@ impl Load {
         }
     }
 
-    /// Is one end of it, until `end.stop`.
+    /// Plays one end of it, until `end.stop`.
     pub fn run(self, role: Role, end: End<'_>) -> Result<(), LoadError> {
         match (self, role) {
             (Self::Bulk(options), Role::Sender) => bulk::send(end, &options),

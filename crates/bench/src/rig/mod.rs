@@ -1,10 +1,10 @@
-//! A switch with two built-in guests and traffic between them, in this process: what `weir demo` shows and `weir
-//! bench` measures.
+//! A switch with two built-in guests and traffic between them, in this process, for `weir demo` and
+//! `weir bench`.
 //!
-//! Only the machines are simulated: the switch is the one of `weir run`, the guests are [`weir_vif`] drivers, and
-//! they meet over vhost-user sockets in a temporary directory.
+//! Only the machines are simulated: the switch is the one of `weir run`, the guests are
+//! [`weir_vif`] drivers, and they meet over vhost-user sockets in a temporary directory.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `load.rs` | the kinds of traffic and their ends |
 //! | `guest.rs` | a guest, and the thread that plays one end |
@@ -42,15 +42,15 @@ pub use guest::Guest;
 use guest::IdleGuest;
 pub use load::{Load, Role};
 
-/// How long a guest's interface may take to start, on a machine with much else to do.
+/// Longest time for a guest's interface to start, on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often it is looked at meanwhile.
+/// Interval of the checks meanwhile.
 const START_POLL: Duration = Duration::from_millis(1);
 
-/// How often an interruption is looked for.
+/// Interval of the checks for an interruption.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
-/// Waits for `time`, or until there is no sense in it.
+/// Waits for `time`, or until an interruption or a failure.
 pub fn wait(time: Duration, stop: &AtomicBool, has_failed: impl Fn() -> bool) {
     let start = Instant::now();
     while !stop.load(Ordering::Relaxed) && !has_failed() {
@@ -62,16 +62,16 @@ pub fn wait(time: Duration, stop: &AtomicBool, has_failed: impl Fn() -> bool) {
     }
 }
 
-/// Why a rig could not be had, or broke.
+/// Reason why a rig could not start, or broke.
 #[derive(Debug, Error, Diagnostic)]
 pub enum RigError {
-    /// No directory for the sockets.
+    /// The directory for the sockets could not be made.
     #[error("cannot make a temporary directory in {}", dir.display())]
     #[diagnostic(help("set TMPDIR to a directory that you may write to"))]
     TempDir {
-        /// Where it was to be.
+        /// Parent of the directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The directory cannot hold sockets.
@@ -80,7 +80,7 @@ pub enum RigError {
     SocketPath {
         /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: ValueError,
     },
     /// The switch did not start.
@@ -92,31 +92,31 @@ pub enum RigError {
     Connect {
         /// The guest.
         guest: &'static str,
-        /// What went wrong.
+        /// The error.
         source: VifError,
     },
-    /// A guest is connected and nothing goes through its interface.
+    /// A connected guest's interface passes no frames.
     #[error("the interface of the guest {guest} cannot start: {reason}")]
     NotReady {
         /// The guest.
         guest: &'static str,
-        /// What the switch says of the port.
+        /// The port's state in the switch.
         reason: String,
     },
-    /// The switch does not take other settings.
+    /// The switch refuses other settings.
     #[error("cannot change when the guest {guest} is called: {message}")]
     Calls {
         /// The guest.
         guest: &'static str,
-        /// What the switch says.
+        /// The switch's answer.
         message: String,
     },
-    /// A guest's thread could not be had.
+    /// A guest's thread could not start.
     #[error("cannot start a thread for the guest {guest}")]
     Thread {
         /// The guest.
         guest: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A guest gave up.
@@ -124,7 +124,7 @@ pub enum RigError {
     Load {
         /// The guest.
         guest: &'static str,
-        /// Why.
+        /// The error.
         source: LoadError,
     },
     /// Signals cannot be caught.
@@ -132,26 +132,26 @@ pub enum RigError {
     Signals(#[source] io::Error),
 }
 
-/// What a rig is to be like.
+/// Options of a rig.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     /// The traffic.
     pub load: Load,
-    /// When guests are called.
+    /// Policy of the guests' calls.
     pub calls: CallSettings,
-    /// When the sender is called, where that is not the same.
+    /// Policy of the sender's calls, if it differs.
     pub sender_calls: Option<CallSettings>,
-    /// How long their frames may be held.
+    /// Longest hold of the guests' frames.
     pub latency_budget: LatencyBudget,
     /// Workers of the switch.
     pub workers: Workers,
-    /// Whether the guests use packed rings instead of split ones.
+    /// The guests use packed rings instead of split ones.
     pub packed: bool,
-    /// Whether the guests take several frames in one buffer.
+    /// The guests take several frames in one buffer.
     pub containers: bool,
     /// The sender's filter rules.
     pub filter: &'static [&'static str],
-    /// Which processors guests and workers run on.
+    /// CPUs of guests and workers.
     pub places: Places,
 }
 
@@ -165,7 +165,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts everything; sockets are made in `dir`.
+    /// Starts everything, with sockets in `dir`.
     pub fn start(setup: &Setup, dir: &Path) -> Result<Self, RigError> {
         let cpus = setup.places.cpus();
         let switch = Switch::start(&config(setup, dir)?)?;
@@ -183,25 +183,25 @@ impl Rig {
         }
         let receiver = receiver.start(setup.load, cpus.map(|cpus| cpus.receiver))?;
         if setup.load != Load::Silence {
-            // Until the receiver has said where it is, frames to it are flooded, and floods don't
-            // wait for room.
+            // Frames to the receiver are flooded until the switch knows its address, and floods do
+            // not wait for room.
             wait_until(&switch, Role::Receiver, |port| port.tx.frames > 0)?;
         }
         let sender = sender.start(setup.load, cpus.map(|cpus| cpus.sender))?;
         Ok(Self { sender, receiver, switch, started: Instant::now() })
     }
 
-    /// Time since the traffic began.
+    /// Returns the time since the traffic began.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Whether a guest has given up; [`finish`](Self::finish) says why.
+    /// Returns whether a guest has given up; [`finish`](Self::finish) returns the reason.
     pub fn has_failed(&self) -> bool {
         self.guests().into_iter().any(Guest::has_failed)
     }
 
-    /// One of the guests.
+    /// Returns one of the guests.
     pub fn guest(&self, role: Role) -> &Guest {
         match role {
             Role::Sender => &self.sender,
@@ -209,17 +209,17 @@ impl Rig {
         }
     }
 
-    /// Both guests.
+    /// Returns both guests.
     pub fn guests(&self) -> [&Guest; 2] {
         [&self.sender, &self.receiver]
     }
 
-    /// The switch's counters as they are now.
+    /// Returns the switch's present counters.
     pub fn stats(&self) -> SwitchStats {
         self.switch.stats()
     }
 
-    /// Has the guests called otherwise from now on, the sender by settings of its own if there are any.
+    /// Changes the policy of the guests' calls from now on; the sender may have its own.
     pub fn set_calls(
         &self,
         calls: CallSettings,
@@ -259,13 +259,13 @@ impl Rig {
     }
 }
 
-/// The port of a guest in `stats`.
+/// Returns the port of a guest in `stats`.
 pub fn port(stats: &SwitchStats, role: Role) -> Option<&PortStats> {
     let mut ports = stats.ports.iter();
     ports.find(|port| port.name.as_str() == role.name())
 }
 
-/// A directory for the sockets, removed when dropped.
+/// Makes a directory for the sockets, removed when dropped.
 pub fn temp_dir() -> Result<TempDir, RigError> {
     let parent = std::env::temp_dir();
     std::path::absolute(&parent)
@@ -273,7 +273,8 @@ pub fn temp_dir() -> Result<TempDir, RigError> {
         .map_err(|source| RigError::TempDir { dir: parent, source })
 }
 
-/// A flag that SIGINT, SIGTERM and SIGHUP set: results so far are still shown, and the sockets are removed.
+/// Returns a flag that SIGINT, SIGTERM and SIGHUP set, so that results so far are still shown, and
+/// the sockets removed.
 pub fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -282,7 +283,7 @@ pub fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
     Ok(stop)
 }
 
-/// A configuration as `weir run` reads one from a file.
+/// Returns a configuration like one that `weir run` reads from a file.
 fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
     let vif = |role: Role| {
         let mut vif = VifConfig::new(port_name(role), socket(dir, role.name())?);
@@ -315,13 +316,14 @@ fn port_name(role: Role) -> PortName {
     name.expect("a constant that is a valid name")
 }
 
-/// The socket of that name in `dir`.
+/// Returns the socket of that name in `dir`.
 pub fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
     let path = dir.join(name).with_extension("sock");
     SocketPath::try_from(path.as_path()).map_err(|source| RigError::SocketPath { path, source })
 }
 
-/// Waits until a guest's interface is `ready`: earlier frames are lost, as with any booting machine.
+/// Waits until a guest's interface is `ready`. Earlier frames are lost, as with any booting
+/// machine.
 fn wait_until(switch: &Switch, role: Role, ready: fn(&PortStats) -> bool) -> Result<(), RigError> {
     let start = Instant::now();
     loop {

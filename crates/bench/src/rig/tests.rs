@@ -1,4 +1,4 @@
-//! Policies changed under traffic, by requests as they come over the control socket.
+//! Changes of policies under traffic, by requests like those of the control socket.
 
 use weir_config::{Moderation, Setting, VifChanges, WorkerCount};
 use weir_policy::moderation::Kind;
@@ -9,7 +9,7 @@ use weir_vif::load::{bulk, mixed, pingpong, small};
 use super::*;
 
 const RECEIVER: Role = Role::Receiver;
-/// How long anything may take before a test gives up.
+/// Time after which a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn rig(load: Load) -> (Rig, TempDir) {
@@ -88,7 +88,7 @@ fn settings_that_do_not_go_together_change_nothing() {
     {
         assert!(matches!(set(&rig, refused), Response::Error { .. }), "{refused:?}");
     }
-    // The time goes on, and so does its share of the workers'.
+    // Time goes on, and the share of the workers' time changes.
     let VifExplanation { sharing, receiving, .. } = before.clone();
     assert_eq!(VifExplanation { sharing, receiving, ..explain(&rig) }, before);
     assert_eq!(set(&rig, &["latency_budget=100us", "rx_usecs=none"]), Response::Ok);

@@ -18,34 +18,34 @@ use weir_limits::FRAME_LEN_MAX;
 use weir_policy::steering::Receiver;
 use weir_wire::{Mac, OffloadCaps};
 
-/// Frames of a full burst of it.
+/// Frames of a full burst.
 const BURST: usize = 32;
-/// A virtio-net header that says nothing, before each frame.
+/// Length of an empty virtio-net header before each frame.
 const VNET_LEN: usize = 12;
 /// Local experimental ethertype (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// A played port.
+/// A simulated port.
 pub(in super::super) struct PlayedPort {
     id: PortId,
     counters: Arc<PortCounters>,
     frame: HostBuffer,
-    /// Frames that it has to send.
+    /// Frames left to send.
     left: AtomicU64,
-    /// Where received frames are copied to.
+    /// Destination of received frames.
     inbox: HostBuffer,
-    /// When the frame was sent that is received next (ns), if somebody wants to know.
+    /// Time of sending of the next received frame (ns), if it is timed.
     asked_ns: AtomicU64,
-    /// How long such frames took.
+    /// Times of such frames.
     times: Mutex<Times>,
 }
 
-/// Where a frame goes and how long it is.
+/// Destination and length of frames.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Sends {
     pub(in super::super) from: Mac,
     pub(in super::super) to: Mac,
-    /// Bytes.
+    /// Length of a frame (bytes).
     pub(in super::super) len: usize,
 }
 
@@ -77,28 +77,28 @@ impl PlayedPort {
         self.id
     }
 
-    /// Makes it send so many frames, from now on.
+    /// Starts sending `frames` frames.
     pub(in super::super) fn send(&self, engine: &Engine, frames: u64) {
         self.left.store(frames, Ordering::SeqCst);
         engine.nudge(QueueRef { port: self.id, queue: 0, side: Side::Tx });
     }
 
-    /// Worker time that was charged to it (ns).
+    /// Returns the worker time charged to it (ns).
     pub(in super::super) fn worker_ns(&self) -> u64 {
         self.counters.worker_ns.get()
     }
 
-    /// Frames that it received.
+    /// Returns the number of received frames.
     pub(in super::super) fn received(&self) -> u64 {
         self.counters.rx[0].frames.get()
     }
 
-    /// The next frame that it receives is sent now.
+    /// Starts the timer for the next received frame.
     pub(in super::super) fn time_next(&self) {
         self.asked_ns.store(clock::now_ns(), Ordering::SeqCst);
     }
 
-    /// Takes out what was timed.
+    /// Takes the times out.
     pub(in super::super) fn take_times(&self) -> Times {
         std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -129,7 +129,7 @@ impl Port for PlayedPort {
         for token in 0..frames {
             let pieces = Pieces::Only(slice);
             let chain = TakenChain { token, len: slice.len() as u32, pieces };
-            // It is a frame, and there is room for a burst.
+            // The frame is valid, and there is room for a burst.
             let _ = burst.add(chain, VNET_LEN, now_ns);
         }
         if frames > 0 {
