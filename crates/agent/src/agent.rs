@@ -1,4 +1,4 @@
-//! The program: the session's actions done, on one thread that sleeps in `poll`.
+//! The program: executes the session's actions, on one thread that sleeps in `poll`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,19 +21,19 @@ use crate::report::Reporter;
 use crate::session::{Action, OtherVersion, Session};
 use crate::state::{StateError, StateFile};
 
-/// Why the agent ends.
+/// Reason why the agent ends.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The guest has no port to the host.
+    /// The port to the host is missing.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The state file can't be used.
+    /// The state file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// A setting can't be restored.
+    /// A setting cannot be restored.
     #[error("cannot restore settings: {0}")]
     Restore(#[source] DeferralError),
-    /// A file of the kernel's can't be used.
+    /// A file of the kernel cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// Signals or `poll` failed.
@@ -41,7 +41,7 @@ pub enum AgentError {
     System(#[from] io::Error),
 }
 
-/// Why one connection ended; the agent tries again.
+/// Reason why one connection ended; the agent tries again.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error(transparent)]
@@ -74,7 +74,7 @@ impl From<AgentError> for End {
     }
 }
 
-/// Runs until SIGTERM, SIGINT or SIGHUP, and leaves every interface as it was found.
+/// Runs until SIGTERM, SIGINT or SIGHUP, and restores every interface.
 pub fn run(args: &Args) -> Result<(), AgentError> {
     let signals = signals()?;
     let guest = Guest::new(&args.root);
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<(), AgentError> {
     served.and(restored)
 }
 
-/// Nanoseconds since `start`.
+/// Returns the nanoseconds since `start`.
 pub(crate) fn elapsed_ns(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
@@ -102,14 +102,14 @@ struct Agent {
     guest: Guest,
     deferral: Deferral,
     session: Session,
-    /// Those of the last hello.
+    /// Interfaces of the last hello.
     interfaces: Vec<Nic>,
     reporter: Reporter,
     start: Instant,
 }
 
 impl Agent {
-    /// Connects, again and again, until a signal.
+    /// Connects repeatedly until a signal.
     fn serve(&mut self, port: &Port, signals: &UnixStream) -> Result<(), AgentError> {
         let mut connected_before = false;
         let mut told = String::new();
@@ -123,11 +123,11 @@ impl Agent {
                         End::Lost(lost) => lost.to_string(),
                     }
                 }
-                // A port that was there comes back, perhaps.
+                // A port that existed may come back.
                 Err(error) if connected_before || error.is_of_host() => error.to_string(),
                 Err(error) => return Err(error.into()),
             };
-            // Once, and not each second.
+            // Logged once, not each second.
             if lost != told {
                 log(&format!("{lost}; trying again each second"));
                 told = lost;
@@ -138,7 +138,8 @@ impl Agent {
         }
     }
 
-    /// Serves one connection. Every interface has its original settings when it returns, or the end is a failure.
+    /// Serves one connection. On return every interface has its original settings, or the end is a
+    /// failure.
     fn converse(&mut self, stream: File, signals: &UnixStream) -> End {
         let mut channel = Channel::new(stream);
         channel.end_line();
@@ -153,7 +154,7 @@ impl Agent {
             return End::Failed(error);
         }
         if matches!(end, End::Signal) {
-            // Whether weir still hears it makes no difference to the guest.
+            // The guest does not need weir to receive it.
             let _ = channel.send(&GuestMessage::Bye);
         }
         end
@@ -209,7 +210,7 @@ impl Agent {
     fn hello(&mut self, session: u32, channel: &mut Channel<File>) -> Result<(), End> {
         channel.flush()?;
         if channel.wants_write() {
-            // Nobody reads yet, and hellos must not pile up.
+            // The host is not reading yet, and hellos must not pile up.
             return Ok(());
         }
         self.interfaces = self.guest.interfaces().map_err(AgentError::File)?;
@@ -260,7 +261,7 @@ struct Ready {
     readable: bool,
 }
 
-/// Sleeps until a signal, until the channel can be used, or for `timeout_ns`.
+/// Sleeps until a signal, until the channel is ready, or for `timeout_ns`.
 fn wait(
     signals: &UnixStream,
     channel: Option<&Channel<File>>,
@@ -285,7 +286,7 @@ fn wait(
     Ok(Ready { signal: next_ready(), readable: next_ready() })
 }
 
-/// A socket that becomes readable when the agent should end.
+/// Returns a socket that becomes readable when the agent should end.
 fn signals() -> io::Result<UnixStream> {
     let (readable, written) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT, SIGHUP] {
@@ -294,13 +295,13 @@ fn signals() -> io::Result<UnixStream> {
     Ok(readable)
 }
 
-/// Differs from one start of the agent to the next.
+/// Returns a number that differs between starts of the agent.
 fn seed() -> u32 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since_1970.subsec_nanos() ^ std::process::id().rotate_left(16)
 }
 
-/// One line for the service's log. Nobody may be left to read it.
+/// Writes a line to the service's log, which may have no reader any more.
 fn log(text: &str) {
     let _ = writeln!(io::stderr(), "weir-agent: {text}");
 }

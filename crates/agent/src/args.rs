@@ -38,7 +38,7 @@ const EXIT_CODES: &str = "Exit codes: 0 stopped by a signal, everything is as it
     1 failed; 2 wrong usage; 3 no port to the host";
 
 impl Args {
-    /// Where the host is.
+    /// Returns the port to the host.
     pub fn host(&self) -> Port {
         self.vsock.map_or_else(|| Port::Path(self.port.clone()), Port::Vsock)
     }

@@ -1,4 +1,4 @@
-//! Messages both ways over a stream that does not block, with bounded memory.
+//! Messages in both directions over a non-blocking stream, with bounded memory.
 
 use std::io::{self, Read, Write};
 
@@ -9,25 +9,25 @@ use weir_limits::AGENT_OUTBOUND_BYTES_MAX;
 use crate::lines::{Lines, TooLong};
 use crate::protocol::{DecodeError, EncodeError, decode, encode};
 
-/// Why a channel is of no more use.
+/// Reason why a channel is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The other side closed it.
     #[error("no connection to the peer")]
     Closed,
-    /// The other side sent more than a line may have.
+    /// The other side sent too long a line.
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    /// The other side sent a line that is no message.
+    /// The other side sent a line that is not a message.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A message that can't be sent.
+    /// A message cannot be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
     /// The other side does not read.
     #[error("the peer left {len} bytes unread")]
     Unread {
-        /// How many wait for it.
+        /// Number of waiting bytes.
         len: usize,
     },
     /// The stream failed.
@@ -44,7 +44,7 @@ pub(crate) struct Channel<S> {
 }
 
 impl<S: Read + Write> Channel<S> {
-    /// `stream` must not block.
+    /// Returns a channel over `stream`, which must not block.
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, inbound: Lines::new(), outbound: Vec::new() }
     }
@@ -53,7 +53,7 @@ impl<S: Read + Write> Channel<S> {
         &self.stream
     }
 
-    /// The next message that is all there; `None` if it takes [`Channel::fill`] to get one.
+    /// Returns the next complete message; `None` if [`Channel::fill`] must be called first.
     pub(crate) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ChannelError> {
         match self.inbound.next_line()? {
             Some(line) => Ok(Some(decode(line)?)),
@@ -61,7 +61,7 @@ impl<S: Read + Write> Channel<S> {
         }
     }
 
-    /// Reads once. Gives the number of bytes; `None` if there is nothing to read now.
+    /// Reads once. Returns the number of bytes; `None` if there is nothing to read now.
     pub(crate) fn fill(&mut self) -> Result<Option<usize>, ChannelError> {
         loop {
             match self.inbound.fill(&mut self.stream) {
@@ -84,17 +84,17 @@ impl<S: Read + Write> Channel<S> {
         self.flush()
     }
 
-    /// Ends whatever an earlier agent may have left on this port in the middle of a line.
+    /// Ends a partial line that an earlier agent may have left on this port.
     pub(crate) fn end_line(&mut self) {
         self.outbound.push(b'\n');
     }
 
-    /// Whether something waits for the stream to become writable.
+    /// Returns whether bytes wait for the stream to become writable.
     pub(crate) fn wants_write(&self) -> bool {
         !self.outbound.is_empty()
     }
 
-    /// Writes what the stream takes.
+    /// Writes as much as the stream takes.
     pub(crate) fn flush(&mut self) -> Result<(), ChannelError> {
         while !self.outbound.is_empty() {
             match self.stream.write(&self.outbound) {
@@ -110,7 +110,7 @@ impl<S: Read + Write> Channel<S> {
     }
 }
 
-/// A terminal whose other side is gone says `EIO`.
+/// Returns whether the error means a hang-up. A terminal whose other side is gone reports `EIO`.
 fn hung_up(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     matches!(error.kind(), BrokenPipe | ConnectionReset) || error.raw_os_error() == Some(libc::EIO)

@@ -1,21 +1,21 @@
 //! The guest's cost of an interrupt, estimated while it runs (C_v of Dong 2011 Eq. 2).
 //!
-//! The kernel's CPU time per second is modelled as `a + b * packets + c * interrupts`, and `c` found by least
-//! squares with fading weights. Packets and interrupts come together; only while weir changes the interval do they
-//! vary apart and give an answer.
+//! The kernel's CPU time per second is modelled as `a + b * packets + c * interrupts`, and `c`
+//! found by least squares with fading weights. Packets and interrupts mostly vary together. Only
+//! while weir changes the interval do they vary independently, so that `c` can be found.
 
 use weir_limits::{AGENT_COST_NS_MAX, AGENT_COST_NS_MIN};
 
-/// Weight of a new sample: those of the last half minute decide.
+/// Weight of a new sample. The samples of the last half minute dominate.
 const WEIGHT: f64 = 1.0 / 32.0;
-/// Samples before there is an answer.
+/// Number of samples before there is an estimate.
 const SAMPLES_MIN: u32 = 16;
-/// The part of the interrupts' variance that packets do not explain must be at least this.
+/// Least part of the interrupts' variance that packets must leave unexplained.
 const APART_MIN: f64 = 0.05;
-/// An estimate must be so many standard errors away from zero.
+/// Least distance of an estimate from zero (standard errors).
 const ERRORS_MIN: f64 = 3.0;
 
-/// Means and co-moments of (packets, interrupts, CPU ns), each in a second.
+/// Means and co-moments of (packets, interrupts, CPU ns), per second.
 #[derive(Debug, Default)]
 pub(crate) struct Cost {
     samples: u32,
@@ -37,7 +37,7 @@ impl Cost {
         }
         let per_second = 1e9 / interval_ns as f64;
         self.samples = self.samples.saturating_add(1);
-        // The first samples weigh the same; afterwards the weights fade.
+        // The first samples have equal weights; afterwards the weights fade.
         let weight = WEIGHT.max(1.0 / f64::from(self.samples));
         let packets = packets as f64 * per_second - self.packets;
         let interrupts = interrupts as f64 * per_second - self.interrupts;
@@ -54,12 +54,12 @@ impl Cost {
         self.cpu_cpu = moment(self.cpu_cpu, cpu_ns, cpu_ns);
     }
 
-    /// The cost of one interrupt (ns), where the samples tell it from noise.
+    /// Returns the cost of one interrupt (ns), if the samples distinguish it from noise.
     pub(crate) fn ns_per_interrupt(&self) -> Option<u64> {
         if self.samples < SAMPLES_MIN || self.interrupts_interrupts <= 0.0 {
             return None;
         }
-        // What is left of interrupts and CPU time once packets have explained what they can.
+        // The part of interrupts and CPU time that packets do not explain.
         let explained = |with_packets: f64| {
             if self.packets_packets > 0.0 { with_packets / self.packets_packets } else { 0.0 }
         };
@@ -89,14 +89,14 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const COST: u64 = 4000;
 
-    /// Random numbers below 2^16.
+    /// Returns random numbers below 2^16.
     fn noise() -> impl FnMut() -> u64 {
         let mut random = SplitMix64::seed_from_u64(1);
         move || random.next_u64() >> 48
     }
 
     fn cpu_ns(interrupts: u64, packets: u64, noise: u64) -> u64 {
-        // As /proc/stat has it: in ticks of 10 ms.
+        // As in /proc/stat: in ticks of 10 ms.
         (100_000_000 + COST * interrupts + 1500 * packets + 100 * noise) / 10_000_000 * 10_000_000
     }
 

@@ -1,10 +1,10 @@
-//! `/proc/stat`: how long the guest's CPUs have been in the kernel.
+//! `/proc/stat`: CPU time of the guest's kernel.
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Time of all CPUs in system calls, interrupts and softirqs since the guest's start (ns), from the line `cpu  user
-/// nice system idle iowait irq softirq ...`; `None` without it. The kernel counts ticks of 1/`ticks_per_second` s,
-/// so a single second is coarse.
+/// Returns the time of all CPUs in system calls, interrupts and softirqs since the guest's start
+/// (ns), from the line `cpu user nice system idle iowait irq softirq ...`; `None` without it. The
+/// kernel counts ticks of 1/`ticks_per_second` s, so a single second is coarse.
 pub(crate) fn kernel_ns(text: &str, ticks_per_second: u64) -> Option<u64> {
     let mut words = text.lines().find_map(|line| line.strip_prefix("cpu "))?.split_whitespace();
     let mut ticks = |skip| words.nth(skip)?.parse::<u64>().ok();

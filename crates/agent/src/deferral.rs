@@ -1,10 +1,11 @@
-//! Front-end coalescing on a stock `virtio_net` or `xen-netfront` (Dong 2011 §4.1): a timer, not an interrupt,
-//! triggers NAPI polls.
+//! Front-end coalescing on a stock `virtio_net` or `xen-netfront` (Dong 2011 §4.1): a timer, not an
+//! interrupt, triggers NAPI polls.
 //!
-//! With `gro_flush_timeout` = t and `napi_defer_hard_irqs` = n, the kernel keeps a queue's interrupts off after a
-//! poll that found frames, polls again t later, and turns them on after n empty polls in a row
-//! (`napi_complete_done`). `xen-netfront` also polls by the timer, but asks for events after each poll whatever
-//! `napi_complete_done` says. weir holds these events back, and finds that the guest has taken the frames already.
+//! With `gro_flush_timeout` = t and `napi_defer_hard_irqs` = n, the kernel keeps a queue's
+//! interrupts off after a poll that found frames, polls again t later, and turns them on after n
+//! empty polls in a row (`napi_complete_done`). `xen-netfront` also polls by the timer, but asks
+//! for events after each poll whatever `napi_complete_done` says. weir holds these events back, and
+//! then finds that the guest has taken the frames already.
 
 use weir_limits::{
     AGENT_EMPTY_POLLS_MIN, AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN, AGENT_POLL_PAUSE_NS,
@@ -14,46 +15,47 @@ use weir_wire::Mac;
 use crate::guest::{DEFER_HARD_IRQS, FLUSH_TIMEOUT, FileError, Guest, Nic};
 use crate::state::{Found, StateError, StateFile};
 
-/// Why an interface is not as it was asked for.
+/// Reason why an interface is not set as requested.
 #[derive(Debug, thiserror::Error)]
 pub enum DeferralError {
-    /// No such interface has that address.
+    /// No interface has that address.
     #[error("no interface of virtio-net or xen-netfront has the address {mac}")]
     NoInterface {
         /// The address.
         mac: Mac,
     },
-    /// The kernel can't do it.
+    /// The kernel lacks the setting.
     #[error("{name} cannot poll on a timer, which takes Linux 5.8 or later")]
     CannotDefer {
         /// The interface.
         name: String,
     },
-    /// An interval that makes no sense.
+    /// The interval is out of bounds.
     #[error("an interval of {poll_ns} ns is outside {AGENT_POLL_NS_MIN} to {AGENT_POLL_NS_MAX} ns")]
     Range {
         /// The interval (ns).
         poll_ns: u64,
     },
-    /// A setting can't be read or written.
+    /// A setting cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// What was found can't be kept, and so nothing is changed.
+    /// The original settings cannot be saved, so nothing is changed.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// Empty polls in a row before a queue's interrupts come back on.
+/// Returns the number of consecutive empty polls before a queue's interrupts are turned on again.
 ///
-/// An empty poll costs about the interrupt that it saves, so few are best, but at least two: with one frame an
-/// interval on average, every third interval is empty, and two in a row are rarer. Short intervals need enough of
-/// them for [a short pause](AGENT_POLL_PAUSE_NS); after a pause of ten intervals or more an interrupt is cheaper.
-/// More polls do not help a steady load, and each is wasted when the load ends.
+/// An empty poll costs about as much as the interrupt that it saves, so few are best. At least two
+/// are needed: with one frame per interval on average, every third interval is empty, and two in a
+/// row are rarer. Short intervals need enough of them for [a short pause](AGENT_POLL_PAUSE_NS);
+/// after a pause of ten intervals or more an interrupt is cheaper. More polls do not help a steady
+/// load, and each is wasted when the load ends.
 pub(crate) fn empty_polls(poll_ns: u64) -> u64 {
     u64::from(AGENT_EMPTY_POLLS_MIN) + AGENT_POLL_PAUSE_NS.div_ceil(poll_ns.max(1))
 }
 
-/// The interfaces that were changed, and how they were found.
+/// Changed interfaces with their original settings.
 #[derive(Debug)]
 pub(crate) struct Deferral {
     guest: Guest,
@@ -62,7 +64,7 @@ pub(crate) struct Deferral {
 }
 
 impl Deferral {
-    /// Restores what an agent before has left changed.
+    /// Restores the settings that an earlier agent has left changed.
     pub(crate) fn recover(guest: Guest, state: StateFile) -> Result<Self, DeferralError> {
         let found = state.load()?;
         let mut deferral = Self { guest, state, found };
@@ -70,12 +72,13 @@ impl Deferral {
         Ok(deferral)
     }
 
-    /// Whether some interface is not as it was found.
+    /// Returns whether some interface is changed.
     pub(crate) fn is_changed(&self) -> bool {
         !self.found.is_empty()
     }
 
-    /// Makes an interface poll at `poll_ns`, or restores it. After an error it is restored, if possible.
+    /// Makes an interface poll at `poll_ns`, or restores it. After an error it is restored, if
+    /// possible.
     pub(crate) fn apply(&mut self, mac: Mac, poll_ns: Option<u64>) -> Result<(), DeferralError> {
         let interfaces = self.guest.interfaces()?;
         let interface = interfaces
@@ -87,12 +90,12 @@ impl Deferral {
             None => return self.restore(mac),
         };
         result.inspect_err(|_| {
-            // The first error says more; what stays changed here is tried again at the end.
+            // The first error says more. A setting that stays changed here is retried at the end.
             let _ = self.restore(mac);
         })
     }
 
-    /// Makes every interface as it was found, each although another may fail.
+    /// Restores every interface, even if another one fails.
     pub(crate) fn restore_all(&mut self) -> Result<(), DeferralError> {
         let macs: Vec<Mac> = self.found.iter().map(|found| found.mac).collect();
         let mut result = Ok(());
@@ -132,7 +135,7 @@ impl Deferral {
             return Ok(());
         };
         let interfaces = self.guest.interfaces()?;
-        // An interface that is gone has taken its settings with it.
+        // A removed interface has taken its settings with it.
         if let Some(interface) = interfaces.iter().find(|interface| interface.interface.mac == mac)
         {
             write(interface, DEFER_HARD_IRQS, found.napi_defer_hard_irqs)?;

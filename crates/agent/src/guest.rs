@@ -1,5 +1,5 @@
-//! The guest's `/sys` and `/proc` about interfaces that a host's switch may serve: those of `virtio_net` and
-//! `xen-netfront`.
+//! The guest's `/sys` and `/proc`, for interfaces of `virtio_net` and `xen-netfront`, which a
+//! host's switch may serve.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -14,18 +14,19 @@ use crate::interrupts::{Device, queue_interrupts};
 use crate::protocol::{Interface, Text};
 use crate::report::{Counts, Sample};
 
-/// The file of `/sys/class/net/IF` with the number of empty polls before interrupts come back on.
+/// File in `/sys/class/net/IF` with the number of empty polls before interrupts are turned on
+/// again.
 pub(crate) const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
-/// The file of `/sys/class/net/IF` with the interval at which NAPI polls meanwhile (ns).
+/// File in `/sys/class/net/IF` with NAPI's poll interval meanwhile (ns).
 pub(crate) const FLUSH_TIMEOUT: &str = "gro_flush_timeout";
 
-/// A file that can't be used.
+/// A file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 pub struct FileError {
-    /// Which file.
+    /// The file.
     pub path: PathBuf,
-    /// What happened.
+    /// The error.
     pub source: io::Error,
 }
 
@@ -49,7 +50,7 @@ impl Nic {
         &self.device
     }
 
-    /// One of its files in `/sys/class/net`.
+    /// Returns the path of one of its files in `/sys/class/net`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -64,24 +65,24 @@ impl Nic {
     }
 }
 
-/// The system that the agent runs in.
+/// The agent's system.
 #[derive(Clone, Debug)]
 pub(crate) struct Guest {
     root: PathBuf,
 }
 
 impl Guest {
-    /// `root` is `/`, but for tests.
+    /// Returns the system at `root`, which is `/` except in tests.
     pub(crate) fn new(root: &Path) -> Self {
         Self { root: root.into() }
     }
 
-    /// The kernel's release, as `uname -r` has it.
+    /// Returns the kernel's release, like `uname -r`.
     pub(crate) fn kernel(&self) -> Result<Text, FileError> {
         Ok(Text::new(read(&self.root.join("proc/sys/kernel/osrelease"))?.trim()))
     }
 
-    /// The interfaces of paravirtual drivers, by name; no more than `AGENT_INTERFACES_MAX`.
+    /// Returns the interfaces of paravirtual drivers by name, at most `AGENT_INTERFACES_MAX`.
     pub(crate) fn interfaces(&self) -> Result<Vec<Nic>, FileError> {
         let net = self.root.join("sys/class/net");
         let entries = fs::read_dir(&net).map_err(FileError::at(&net))?;
@@ -91,7 +92,7 @@ impl Guest {
         Ok(found.take(AGENT_INTERFACES_MAX).collect())
     }
 
-    /// What the counters say at `now_ns`. An interface that is gone meanwhile is left out.
+    /// Reads the counters at `now_ns`. An interface that is gone meanwhile is left out.
     pub(crate) fn sample(&self, interfaces: &[Nic], now_ns: u64) -> Result<Sample, FileError> {
         let path = self.root.join("proc/stat");
         let ticks = rustix::param::clock_ticks_per_second();
@@ -111,7 +112,7 @@ impl Guest {
     }
 }
 
-/// The interface in `dir`, if it has such a driver.
+/// Returns the interface in `dir`, if it has such a driver.
 fn nic(dir: PathBuf, name: &OsStr) -> Option<Nic> {
     let device_link = dir.join("device");
     let driver = fs::read_link(device_link.join("driver")).ok()?;
@@ -124,7 +125,7 @@ fn nic(dir: PathBuf, name: &OsStr) -> Option<Nic> {
     Some(Nic { interface: Interface { mac, name, can_defer }, device, dir })
 }
 
-/// A file of the kernel's, which has no length until it is read.
+/// Reads a file of the kernel, which has no length until it is read.
 fn read(path: &Path) -> Result<String, FileError> {
     let mut bytes = Vec::new();
     File::open(path)

@@ -1,19 +1,19 @@
-//! `/proc/interrupts`: how often a device has interrupted.
+//! `/proc/interrupts`: the number of a device's interrupts.
 
 use std::fmt;
 
-/// A device, by what `/proc/interrupts` calls it.
+/// A device, by its name in `/proc/interrupts`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     /// `virtio2`.
     Virtio(String),
-    /// A vif of Xen's: `vif0`, and the name of its interface, which older drivers use.
+    /// A Xen vif: `vif0`, and the name of its interface, which older drivers use.
     Xen { vif: String, interface: String },
 }
 
 impl Device {
-    /// The device called `device` of a driver, as sysfs names them (`vif-0` of `vif` is xen-netfront's);
-    /// `None` for other drivers.
+    /// Returns the device called `device` of a driver, with names from sysfs (`vif-0` of `vif` is
+    /// xen-netfront's); `None` for other drivers.
     pub(crate) fn of(driver: &str, device: &str, interface: &str) -> Option<Self> {
         match driver {
             "virtio_net" => Some(Self::Virtio(device.to_owned())),
@@ -25,10 +25,10 @@ impl Device {
         }
     }
 
-    /// Whether an interrupt of this name belongs to one of its queues.
+    /// Returns whether an interrupt of this name belongs to one of its queues.
     ///
-    /// xen-netfront names those of queue 0 `vif0-q0-tx` and `vif0-q0-rx`, or `eth0-q0-tx` once the interface has
-    /// its name, and `eth0` if both rings share one channel.
+    /// xen-netfront names the interrupts of queue 0 `vif0-q0-tx` and `vif0-q0-rx`, or `eth0-q0-tx`
+    /// once the interface has its name, and `eth0` if both rings share one channel.
     fn has_queue(&self, name: &str) -> bool {
         match self {
             Self::Virtio(device) => name.strip_prefix(device.as_str()).is_some_and(|of_device| {
@@ -58,13 +58,13 @@ impl fmt::Display for Device {
     }
 }
 
-/// The interrupts of `device` for its queues, on all CPUs; `None` if no line names it (s390 counts all devices in
-/// one).
+/// Returns the interrupts of `device` for its queues, on all CPUs; `None` if no line names it (s390
+/// counts all devices in one).
 ///
-/// A line is `NUMBER: count for each CPU, controller and its line, names`, with names separated by commas. A virtio
-/// device's names depend on its vectors: one for each queue (`virtio2-input.0`, `virtio2-output.0`), one for all
-/// queues (`virtio2-virtqueues`), or one for everything (`virtio2`, perhaps shared with other devices).
-/// `virtio2-config` belongs to no queue.
+/// A line is `NUMBER: count for each CPU, controller and its line, names`, with names separated by
+/// commas. A virtio device's names depend on its vectors: one for each queue (`virtio2-input.0`,
+/// `virtio2-output.0`), one for all queues (`virtio2-virtqueues`), or one for everything
+/// (`virtio2`, perhaps shared with other devices). `virtio2-config` belongs to no queue.
 pub(crate) fn queue_interrupts(text: &str, device: &Device) -> Option<u64> {
     let mut lines = text.lines();
     let cpus = lines.next()?.split_whitespace().filter(|word| word.starts_with("CPU")).count();
@@ -90,7 +90,7 @@ mod tests {
         queue_interrupts(text, &Device::Virtio(device.into()))
     }
 
-    /// Linux 6.1, a PV guest with two interfaces, of which one has a channel for both rings.
+    /// Linux 6.1, a PV guest with two interfaces, one of which has a single channel for both rings.
     const XEN_6_1: &str = "\
             CPU0       CPU1
   1:       4040       3977  xen-percpu    -virq      timer0
@@ -132,7 +132,7 @@ MIS:          0
   31:          0          0      90000          0   PCI-MSI 65537-edge      virtio10-input.0
 ";
 
-    /// Too few vectors for the queues.
+    /// Fewer vectors than queues.
     const MSIX_SHARED: &str = "           CPU0
  30:          4   PCI-MSI 65536-edge      virtio3-config
  31:       1234   PCI-MSI 65537-edge      virtio3-virtqueues

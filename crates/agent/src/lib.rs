@@ -1,18 +1,19 @@
-//! The coalescing client inside a Linux guest, and the host's half of its protocol (Dong 2011 §4.2).
+//! The coalescing client inside a Linux guest, and the host's half of its protocol (Dong 2011
+//! §4.2).
 //!
-//! The client, `weir-agent`, makes a stock `virtio_net` or `xen-netfront` poll on its own timer (front-end
-//! coalescing) at the interval that weir's manager asks for, reports the cost of interrupts, and restores the
-//! original settings when it stops or hears nothing more.
+//! The client, `weir-agent`, makes a stock `virtio_net` or `xen-netfront` poll on its own timer
+//! (front-end coalescing) at the interval that weir's manager asks for, reports the cost of
+//! interrupts, and restores the original settings when it stops or hears nothing more.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `protocol.rs` | [`GuestMessage`] and [`HostMessage`], their bytes |
 //! | `lines.rs`, `channel.rs` | lines of bounded length, both ways, over any stream |
-//! | `session.rs` | when the agent greets, reports, applies and restores; pure, in virtual time |
+//! | `session.rs` | the agent's state machine; pure, in virtual time |
 //! | `deferral.rs`, `state.rs` | the kernel's settings, and the file that keeps the original ones |
 //! | `guest.rs`, `interrupts.rs`, `cpu.rs` | readers of the guest's `/sys` and `/proc` |
 //! | `report.rs`, `cost.rs` | counts of an interval, and the cost of an interrupt |
-//! | `port.rs` | the way to the host |
+//! | `port.rs` | the port to the host |
 //! | `agent.rs`, `once.rs`, `args.rs` | the program |
 //! | `host/` | [`AgentLink`](host::AgentLink): weir's side of one agent |
 //!

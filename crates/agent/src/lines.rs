@@ -1,23 +1,23 @@
-//! Lines of bounded length, out of a stream that comes in pieces.
+//! Lines of bounded length, from a stream that comes in pieces.
 
 use std::io::{self, Read};
 
 use weir_limits::AGENT_LINE_BYTES_MAX;
 
-/// A line longer than `AGENT_LINE_BYTES_MAX`.
+/// Error: a line is longer than `AGENT_LINE_BYTES_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a line has more than {AGENT_LINE_BYTES_MAX} bytes")]
 pub struct TooLong;
 
-/// Takes bytes in and gives lines out. It never keeps more than one line's worth of bytes.
+/// Collects bytes and returns lines. It never keeps more than one line's worth of bytes.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    /// Always `AGENT_LINE_BYTES_MAX` long.
+    /// Buffer of `AGENT_LINE_BYTES_MAX` bytes.
     buffer: Box<[u8]>,
-    /// What has come and was not given out: `buffer[start..end]`.
+    /// Pending bytes: `buffer[start..end]`.
     start: usize,
     end: usize,
-    /// How much of it is known to hold no newline.
+    /// End of the part that is known to hold no newline.
     scanned: usize,
 }
 
@@ -26,8 +26,8 @@ impl Lines {
         Self { buffer: vec![0; AGENT_LINE_BYTES_MAX].into(), start: 0, end: 0, scanned: 0 }
     }
 
-    /// Reads once, up to the free room, and returns the bytes: 0 at the stream's end. Call it when
-    /// [`Lines::next_line`] has no whole line.
+    /// Reads once, up to the free room, and returns the number of bytes: 0 at the stream's end.
+    /// Call it when [`Lines::next_line`] has no whole line.
     pub(crate) fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -41,7 +41,7 @@ impl Lines {
         Ok(len)
     }
 
-    /// The next line that is not empty, without its newline; `None` if it is not all there.
+    /// Returns the next non-empty line, without its newline; `None` if it is incomplete.
     pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, TooLong> {
         loop {
             let pending = self.buffer.get(self.start..self.end).unwrap_or_default();
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// All lines of `bytes`, which come in pieces of at most `piece` bytes.
+    /// Returns all lines of `bytes`, which come in pieces of at most `piece` bytes.
     fn lines(bytes: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, TooLong> {
         let mut lines = Lines::new();
         let mut out = Vec::new();

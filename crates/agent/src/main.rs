@@ -11,7 +11,7 @@ use weir_agent::agent::{self, AgentError};
 use weir_agent::args::Args;
 use weir_agent::once;
 
-/// There is no port to the host.
+/// Exit code for a missing port to the host.
 const EXIT_NO_PORT: u8 = 3;
 
 fn main() -> ExitCode {

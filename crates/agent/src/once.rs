@@ -1,4 +1,4 @@
-//! `weir-agent --once`: what would be reported, for humans.
+//! `weir-agent --once`: shows a report for humans.
 
 use std::io::{self, Write};
 use std::thread;
@@ -12,18 +12,18 @@ use crate::guest::{DEFER_HARD_IRQS, FLUSH_TIMEOUT, FileError, Guest, Nic};
 use crate::protocol::Report;
 use crate::report::Reporter;
 
-/// Why there is nothing to show.
+/// Reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
-    /// A file of the kernel's can't be used.
+    /// A file of the kernel cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Nothing could be written.
+    /// Output failed.
     #[error("output: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Counts for a second and prints what happened.
+/// Counts for a second and prints the counts.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<(), OnceError> {
     let guest = Guest::new(&args.root);
     let start = Instant::now();

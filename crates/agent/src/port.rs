@@ -1,4 +1,4 @@
-//! The way to the host: a virtio-serial port, vsock, or, for tests, a Unix socket or a terminal.
+//! The port to the host: a virtio-serial port, vsock, or, for tests, a Unix socket or a terminal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,16 +11,16 @@ use rustix::io::Errno;
 use rustix::termios::{OptionalActions, isatty, tcgetattr, tcsetattr};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Where the host is.
+/// Address of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// A virtio-serial port, or what stands for one.
+    /// A virtio-serial port, or a replacement.
     Path(PathBuf),
     /// A vsock port of the host.
     Vsock(u32),
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The virtual machine has no such port.
@@ -46,24 +46,24 @@ pub enum PortError {
         "no vsock device: the virtual machine needs one, with QEMU -device vhost-vsock-pci,guest-cid=CID"
     )]
     NoVsock,
-    /// Nobody listens on the host.
+    /// Nothing listens on the host.
     #[error("weir does not answer at {port}")]
     NoHost {
         /// The port.
         port: String,
     },
-    /// Anything else.
+    /// Another error.
     #[error("{port}: {source}")]
     Io {
         /// The port.
         port: String,
-        /// What happened.
+        /// The error.
         source: io::Error,
     },
 }
 
 impl PortError {
-    /// Whether the guest has the port, and only the host is missing.
+    /// Returns whether the guest has the port, and only the host is missing.
     pub fn is_of_host(&self) -> bool {
         matches!(self, Self::NoHost { .. })
     }

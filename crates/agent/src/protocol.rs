@@ -25,21 +25,21 @@ use weir_wire::Mac;
 /// The protocol's version. Both sides must have the same.
 pub const VERSION: u32 = 1;
 
-/// From the agent in the guest.
+/// A message from the agent in the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum GuestMessage {
-    /// The agent is there, with every setting as it found it.
+    /// The agent is there, with all original settings.
     Hello(Hello),
-    /// What happened at one interface since the report before.
+    /// Counts of one interface since the previous report.
     Report(Report),
     /// The answer to [`HostMessage::Set`].
     Applied(Applied),
-    /// The agent ends, and has restored what it found.
+    /// The agent ends, and has restored all settings.
     Bye,
 }
 
-/// From weir.
+/// A message from weir.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum HostMessage {
@@ -47,29 +47,30 @@ pub enum HostMessage {
     Welcome {
         /// weir's [`VERSION`].
         version: u32,
-        /// The number of the hello.
+        /// Session number of the hello.
         session: u32,
     },
-    /// How the driver of one interface is to take its frames.
+    /// Settings of an interface's driver.
     Set {
-        /// Which interface.
+        /// Address of the interface.
         #[serde(with = "mac_as_text")]
         mac: Mac,
-        /// Poll at this interval (ns), with interrupts off while frames come; `None`: as it was found.
+        /// Poll interval (ns), with interrupts off while frames come; `None`: the original
+        /// settings.
         poll_ns: Option<u64>,
     },
     /// weir is there.
     Ping,
-    /// weir wants nothing more: the agent restores what it found.
+    /// weir wants nothing more: the agent restores all settings.
     Bye,
 }
 
-/// Who the agent is and what it can do.
+/// Identity and abilities of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The agent's [`VERSION`].
     pub version: u32,
-    /// A number that the agent has drawn for this session.
+    /// Session number that the agent has drawn.
     pub session: u32,
     /// The agent's release.
     pub agent: Text,
@@ -83,52 +84,53 @@ pub struct Hello {
 /// An interface of the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its address, by which both sides name it.
+    /// The interface's address, by which both sides name it.
     #[serde(with = "mac_as_text")]
     pub mac: Mac,
-    /// What the guest calls it.
+    /// The interface's name in the guest.
     pub name: Text,
-    /// Whether its driver can poll on a timer: Linux 5.8 and later (`napi_defer_hard_irqs`).
+    /// Its driver can poll on a timer: Linux 5.8 and later (`napi_defer_hard_irqs`).
     pub can_defer: bool,
 }
 
-/// What happened at one interface.
+/// Counts of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which interface.
+    /// Address of the interface.
     #[serde(with = "mac_as_text")]
     pub mac: Mac,
-    /// Since when (ns).
+    /// Time since the previous report (ns).
     pub interval_ns: u64,
     /// Interrupts of its queues; `None` if the guest's kernel does not count them by device.
     pub interrupts: Option<u64>,
-    /// Frames it received.
+    /// Frames received.
     pub rx_packets: u64,
     /// CPU time of the whole guest in interrupts, softirqs and system calls (ns).
     pub cpu_ns: u64,
-    /// The guest's cost of an interrupt (ns), once known. An exit or two outside the guest come on top.
+    /// The guest's cost of an interrupt (ns), once known. An exit or two outside the guest come in
+    /// addition.
     pub cost_ns_per_interrupt: Option<u64>,
 }
 
-/// What became of a setting.
+/// Result of a setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// Which interface.
+    /// Address of the interface.
     #[serde(with = "mac_as_text")]
     pub mac: Mac,
-    /// What was asked for.
+    /// The requested interval (ns).
     pub poll_ns: Option<u64>,
-    /// Why it was not done; the interface then is as it was found.
+    /// Reason for a failure; the interface then has its original settings.
     pub error: Option<Text>,
 }
 
-/// Why a message is not sent.
+/// Reason why a message is not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// It has too much in it.
+    /// The message is too long.
     #[error("the message has {len} bytes; at most {AGENT_LINE_BYTES_MAX} are allowed")]
     TooLong {
-        /// Its length with the newline.
+        /// Length of the message with the newline.
         len: usize,
     },
     /// `serde_json` failed.
@@ -136,20 +138,21 @@ pub enum EncodeError {
     Json(#[from] serde_json::Error),
 }
 
-/// Why a line is not a message.
+/// Reason why a line is not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the line is not a message of this protocol, at column {column}: {reason}")]
 pub struct DecodeError {
-    /// Where, counted from 1; 0 if it is the message as a whole.
+    /// Position of the error, counted from 1; 0 if it concerns the whole message.
     pub column: usize,
-    /// What is wrong. It may quote the line, so it has no control characters and a bounded length.
+    /// Description of the error. It may quote the line, so it has no control characters and a
+    /// bounded length.
     pub reason: Text,
 }
 
 /// Appends `message` and a newline to `bytes`.
 ///
 /// # Errors
-/// [`EncodeError`]; nothing is appended then.
+/// [`EncodeError`]; nothing is appended.
 pub(crate) fn encode(message: &impl Serialize, bytes: &mut Vec<u8>) -> Result<(), EncodeError> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
@@ -160,7 +163,7 @@ pub(crate) fn encode(message: &impl Serialize, bytes: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// The message in a line without its newline.
+/// Decodes a line without its newline.
 pub(crate) fn decode<M: DeserializeOwned>(line: &[u8]) -> Result<M, DecodeError> {
     serde_json::from_slice(line).map_err(|error| DecodeError {
         column: error.column(),
@@ -173,19 +176,19 @@ pub(crate) fn decode<M: DeserializeOwned>(line: &[u8]) -> Result<M, DecodeError>
 #[serde(try_from = "String")]
 pub struct Text(String);
 
-/// Why a string is not a [`Text`].
+/// Error: a string is not a [`Text`].
 #[derive(Debug, thiserror::Error)]
 #[error("a text is at most {AGENT_TEXT_LEN_MAX} printable ASCII characters")]
 pub struct NotText;
 
 impl Text {
-    /// What can be kept of `text`: its beginning, with `?` for what is not printable ASCII.
+    /// Returns the beginning of `text`, with `?` for characters other than printable ASCII.
     pub fn new(text: &str) -> Self {
         let printable = |c| if Self::allows(c) { c } else { '?' };
         Self(text.chars().take(AGENT_TEXT_LEN_MAX).map(printable).collect())
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -219,7 +222,7 @@ fn few_interfaces<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Interface>, 
     }
 }
 
-/// `52:54:00:12:34:56`.
+/// Serialises an address as `52:54:00:12:34:56`.
 pub(crate) mod mac_as_text {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What was counted between two looks at the guest.
+//! Counts between two samples of the guest.
 
 use weir_wire::Mac;
 
@@ -23,7 +23,7 @@ pub(crate) struct Counts {
     pub(crate) rx_packets: u64,
 }
 
-/// Makes reports out of samples.
+/// Computes reports from samples.
 #[derive(Debug, Default)]
 pub(crate) struct Reporter {
     before: Option<Sample>,
@@ -31,13 +31,14 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// Forgets the last sample: the next report is about the time after the next one.
+    /// Forgets the last sample: the next report begins with the next sample.
     pub(crate) fn restart(&mut self) {
         self.before = None;
     }
 
-    /// What happened since the sample before, for each interface that is in both; nothing after a
-    /// restart. Counters that went backwards belong to a device that was plugged in anew: zero.
+    /// Returns the counts since the previous sample, for each interface that is in both; none after
+    /// a restart. A counter that went backwards belongs to a device that was plugged in anew, and
+    /// counts as zero.
     pub(crate) fn next(&mut self, sample: Sample) -> Vec<Report> {
         let Some(before) = self.before.replace(sample.clone()) else { return Vec::new() };
         let interval_ns = sample.at_ns.saturating_sub(before.at_ns);

@@ -1,4 +1,5 @@
-//! When the agent greets, reports, applies and restores. Pure: times and messages in, actions out.
+//! The agent's state machine: it greets, reports, applies and restores. Pure: times and messages
+//! in, actions out.
 //!
 //! ```text
 //!              connected                welcome with our number
@@ -10,7 +11,7 @@
 //!      └────────────────────────── Restore ◀───────────────────────────┘
 //! ```
 //!
-//! Settings of weir's are in force in `Open` only: every way out of it restores what was found.
+//! weir's settings are in force only in `Open`: every way out of it restores the original ones.
 
 use std::fmt;
 
@@ -19,7 +20,7 @@ use weir_wire::Mac;
 
 use crate::protocol::{HostMessage, VERSION};
 
-/// What the agent does next.
+/// The agent's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a hello with this number.
@@ -29,27 +30,27 @@ pub enum Action {
     },
     /// Send a report for each interface.
     Report,
-    /// Make an interface poll, or restore it, and send what became of it.
+    /// Make an interface poll, or restore it, and send the result.
     Apply {
-        /// Which interface.
+        /// Address of the interface.
         mac: Mac,
-        /// The interval (ns); `None`: as it was found.
+        /// Poll interval (ns); `None`: the original settings.
         poll_ns: Option<u64>,
     },
     /// Restore every interface.
     Restore(Reason),
 }
 
-/// Why the settings of weir's are no longer in force.
+/// Reason why weir's settings are no longer in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// weir said `bye`.
     Bye,
-    /// Nothing came from weir for `AGENT_SILENCE_NS`.
+    /// weir was silent for `AGENT_SILENCE_NS`.
     Silence,
     /// The connection is closed.
     Closed,
-    /// The guest has other interfaces than those of the hello.
+    /// The guest's interfaces differ from those of the hello.
     Interfaces,
 }
 
@@ -85,30 +86,31 @@ enum State {
 #[derive(Debug)]
 pub struct Session {
     state: State,
-    /// The number of the present session, or of the last one.
+    /// Number of the present session, or of the last one.
     number: u32,
 }
 
 impl Session {
-    /// Not connected. `seed` should differ from that of agents before, whose answers may still come.
+    /// Returns a closed session. `seed` should differ from earlier agents', whose answers may still
+    /// come.
     pub const fn new(seed: u32) -> Self {
         Self { state: State::Closed, number: seed }
     }
 
-    /// Whether weir has answered, so that its settings are in force.
+    /// Returns whether weir has answered, so that its settings are in force.
     pub const fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }
 
-    /// There is a connection.
+    /// Notes a new connection.
     pub fn connected(&mut self, now_ns: u64) {
         self.greet_at(now_ns);
     }
 
-    /// A message came.
+    /// Handles a message.
     ///
     /// # Errors
-    /// [`OtherVersion`]; the connection is of no use then.
+    /// [`OtherVersion`]; the connection is then useless.
     pub fn received(
         &mut self,
         message: HostMessage,
@@ -142,7 +144,7 @@ impl Session {
         }
     }
 
-    /// The guest's interfaces are no longer those of the hello: begin anew.
+    /// Begins anew, since the guest's interfaces differ from those of the hello.
     pub fn interfaces_changed(&mut self, now_ns: u64) -> Option<Action> {
         if !self.is_open() {
             return None;
@@ -151,14 +153,14 @@ impl Session {
         Some(Action::Restore(Reason::Interfaces))
     }
 
-    /// The connection is closed, or was given up.
+    /// Notes that the connection is closed, or was given up.
     pub fn closed(&mut self) -> Option<Action> {
         let was_open = self.is_open();
         self.state = State::Closed;
         was_open.then_some(Action::Restore(Reason::Closed))
     }
 
-    /// What is due; to be asked until there is nothing.
+    /// Returns the next due action. Call it until it returns `None`.
     pub fn due(&mut self, now_ns: u64) -> Option<Action> {
         match &mut self.state {
             State::Closed => None,
@@ -179,7 +181,7 @@ impl Session {
         }
     }
 
-    /// When [`Session::due`] is to be asked again (ns); `None` without a connection.
+    /// Returns when to call [`Session::due`] again (ns); `None` without a connection.
     pub fn deadline_ns(&self) -> Option<u64> {
         match self.state {
             State::Closed => None,

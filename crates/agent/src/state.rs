@@ -15,28 +15,28 @@ use weir_wire::Mac;
 use crate::guest::FileError;
 use crate::protocol::mac_as_text;
 
-/// The settings that one interface had.
+/// Original settings of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Found {
     #[serde(with = "mac_as_text")]
     pub(crate) mac: Mac,
     pub(crate) napi_defer_hard_irqs: u64,
-    /// Nanoseconds.
+    /// `gro_flush_timeout` (ns).
     pub(crate) gro_flush_timeout: u64,
 }
 
-/// Why the file can't be used.
+/// Reason why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It can't be read or written.
+    /// The file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is not what an agent writes.
+    /// The content is not an agent's.
     #[error("{} does not hold settings: {reason}; restore them by hand and remove it", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// Another agent uses it.
@@ -47,11 +47,11 @@ pub enum StateError {
     },
 }
 
-/// The file, and the lock that makes it one agent's.
+/// The file, and the lock that reserves it for one agent.
 #[derive(Debug)]
 pub(crate) struct StateFile {
     path: PathBuf,
-    /// Given back by the kernel when the process ends, however it does.
+    /// The kernel releases the lock whenever and however the process ends.
     _lock: File,
 }
 
@@ -66,7 +66,7 @@ impl StateFile {
         }
     }
 
-    /// What an agent before has left; nothing, if there is no file.
+    /// Returns the settings that an earlier agent has left; none without a file.
     pub(crate) fn load(&self) -> Result<Vec<Found>, StateError> {
         let mut bytes = Vec::new();
         match File::open(&self.path)
@@ -81,7 +81,7 @@ impl StateFile {
         }
     }
 
-    /// Replaces the file as a whole; removes it if there is nothing to keep.
+    /// Replaces the whole file; removes it if there is nothing to keep.
     pub(crate) fn save(&self, found: &[Found]) -> Result<(), StateError> {
         if found.is_empty() {
             return match fs::remove_file(&self.path) {

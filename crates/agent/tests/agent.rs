@@ -1,4 +1,4 @@
-//! The program `weir-agent` in a made-up guest, with a Unix socket for its port.
+//! The program `weir-agent` in a simulated guest, with a Unix socket for its port.
 
 mod fake_guest;
 
@@ -18,7 +18,7 @@ use weir_wire::Mac;
 const MAC: &str = "52:54:00:00:00:01";
 /// The unit of `/proc/stat`.
 const TICK_NS: u64 = 10_000_000;
-/// Longer than anything takes that does not hang.
+/// Time that exceeds anything that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Agent(Child);
@@ -34,7 +34,7 @@ impl Agent {
         kill_process(pid, signal).expect("the agent is there");
     }
 
-    /// Its exit code.
+    /// Returns its exit code.
     fn end(mut self) -> Option<i32> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -49,7 +49,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Nothing to do about one that has ended.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -73,7 +73,7 @@ fn listen(guest: &FakeGuest) -> UnixListener {
     UnixListener::bind(guest.path("port")).expect("a socket")
 }
 
-/// weir, line by line.
+/// weir's side, line by line.
 struct Host {
     lines: BufReader<UnixStream>,
 }
@@ -85,7 +85,7 @@ impl Host {
         Self { lines: BufReader::new(stream) }
     }
 
-    /// Accepts, and welcomes the agent.
+    /// Accepts a connection, and welcomes the agent.
     fn greet(listener: &UnixListener) -> Self {
         let mut host = Self::accept(listener);
         host.welcome();
@@ -109,7 +109,7 @@ impl Host {
         );
     }
 
-    /// The next message of this kind. While it waits, weir stays awake.
+    /// Waits for the next message of this kind, and sends pings meanwhile.
     fn next(&mut self, kind: &str) -> Value {
         loop {
             let mut line = String::new();
@@ -161,7 +161,7 @@ fn hello_set_applied_report_and_restored_on_sigterm() {
     host.set(Some(1_000_000));
     assert_eq!(guest.settings("eth0"), ("3".to_owned(), "1000000".to_owned()));
 
-    // The first report is about the time before; a later one may come between two files.
+    // The first report concerns the time before. A later one may come between two files.
     host.next("report");
     guest.count(700, 3000);
     let (mut interrupts, mut packets, mut cpu_ns) = (0, 0, 0);
@@ -307,7 +307,7 @@ fn both_halves_understand_each_other() {
     let mut link = AgentLink::new(stream, vec![mac]).expect("a link");
     let start = Instant::now();
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).expect("a short test");
-    // Long enough for the agent to miss pings, if there were none. On a machine with much else to do one half may
+    // Long enough for the agent to miss pings, if there were none. On a busy machine one side may
     // take the other for gone: then the agent greets again.
     let (mut applied, mut reports) = (false, 0);
     while !applied || reports < 4 {

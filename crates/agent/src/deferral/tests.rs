@@ -1,4 +1,4 @@
-//! Settings changed and restored in a made-up guest.
+//! Settings changed and restored in a simulated guest.
 
 use std::fs;
 
@@ -71,7 +71,7 @@ fn what_cannot_be_done_is_named() {
     fs::remove_file(fake.path("sys/class/net/eth1/napi_defer_hard_irqs")).unwrap();
     let mut deferral = deferral(&fake);
     let nobody = Mac([2, 0, 0, 0, 0, 9]);
-    // Of another driver.
+    // An interface of another driver.
     let e1000 = Mac([0x52, 0x54, 0, 0, 0, 0x99]);
     for mac in [nobody, e1000] {
         let error = deferral.apply(mac, Some(250_000)).unwrap_err();

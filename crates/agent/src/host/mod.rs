@@ -22,10 +22,10 @@ use crate::protocol::{GuestMessage, HostMessage, VERSION};
 use session::{Due, HostSession};
 pub use session::{Event, Violation};
 
-/// Why a link is of no more use.
+/// Reason why a link is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The connection ended, or what came over it is no message.
+    /// The connection ended, or carried an invalid message.
     #[error("agent: {0}")]
     Channel(#[from] ChannelError),
     /// The agent broke the rules.
@@ -33,13 +33,13 @@ pub enum LinkError {
     Violation(#[from] Violation),
 }
 
-/// Why a setting is not sent. The link goes on, but for [`SetError::Link`].
+/// Reason why a setting is not sent. The link goes on, except for [`SetError::Link`].
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
     /// No agent has said hello.
     #[error("no agent in the guest")]
     NoAgent,
-    /// Not an interface of this virtual machine.
+    /// The interface does not belong to this virtual machine.
     #[error("{mac} is not an interface of this virtual machine")]
     NotServed {
         /// The address.
@@ -51,7 +51,7 @@ pub enum SetError {
         /// The interval (ns).
         poll_ns: u64,
     },
-    /// The link is of no more use.
+    /// The link is unusable.
     #[error(transparent)]
     Link(#[from] LinkError),
 }
@@ -64,21 +64,21 @@ pub struct AgentLink {
 }
 
 impl AgentLink {
-    /// A connection that was accepted from the port of a virtual machine whose interfaces have the
-    /// addresses `macs`. What an agent says about others is passed over.
+    /// Returns a link over an accepted connection to the port of a virtual machine whose interfaces
+    /// have the addresses `macs`. Messages about other addresses are ignored.
     ///
     /// # Errors
-    /// The stream can't be made not to block.
+    /// The stream cannot be made non-blocking.
     pub fn new(stream: impl Into<Foreign<UnixStream>>, macs: Vec<Mac>) -> io::Result<Self> {
         let stream = stream.into();
         stream.set_nonblocking(true)?;
         Ok(Self { channel: Channel::new(stream), session: HostSession::new(macs) })
     }
 
-    /// Reads what has come, at most `AGENT_READ_BYTES_MAX`, and answers a hello.
+    /// Reads at most `AGENT_READ_BYTES_MAX`, and answers a hello.
     ///
     /// # Errors
-    /// [`LinkError`]; what came before the error is lost with the link.
+    /// [`LinkError`]; messages before the error are lost with the link.
     pub fn readable(
         &mut self,
         now_ns: u64,
@@ -102,12 +102,13 @@ impl AgentLink {
         Ok(events.into_iter())
     }
 
-    /// Whether an agent has said hello and was heard lately.
+    /// Returns whether an agent has said hello and was heard lately.
     pub fn has_agent(&self) -> bool {
         self.session.is_open()
     }
 
-    /// Asks for an interface to be polled at `poll_ns`, or restored. The answer is an [`Event::Applied`].
+    /// Requests that an interface is polled at `poll_ns`, or restored. The answer is an
+    /// [`Event::Applied`].
     pub fn set(&mut self, mac: Mac, poll_ns: Option<u64>) -> Result<(), SetError> {
         if !self.session.is_open() {
             return Err(SetError::NoAgent);
@@ -124,7 +125,7 @@ impl AgentLink {
         sent.map_err(|error| SetError::Link(error.into()))
     }
 
-    /// Pings an agent each second, and takes one that says nothing for three seconds for gone.
+    /// Pings an agent each second. An agent that is silent for three seconds counts as gone.
     pub fn tick(&mut self, now_ns: u64) -> Result<Option<Event>, LinkError> {
         match self.session.due(now_ns) {
             Some(Due::Ping) => {
@@ -136,24 +137,26 @@ impl AgentLink {
         }
     }
 
-    /// When [`AgentLink::tick`] is to be called at the latest (ns); `None` while there is no agent.
+    /// Returns the latest time for the next [`AgentLink::tick`] (ns); `None` while there is no
+    /// agent.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.session.deadline_ns()
     }
 
-    /// Whether something waits for the connection to become writable.
+    /// Returns whether bytes wait for the connection to become writable.
     pub fn wants_write(&self) -> bool {
         self.channel.wants_write()
     }
 
-    /// Sends what waits.
+    /// Sends waiting bytes.
     pub fn writable(&mut self) -> Result<(), LinkError> {
         Ok(self.channel.flush()?)
     }
 
-    /// Says that weir wants nothing more. Otherwise the agent notices by silence or the connection's end.
+    /// Tells the agent that weir wants nothing more. Otherwise the agent notices by silence or the
+    /// connection's end.
     pub fn bye(mut self) {
-        // An agent that does not hear it restores as well.
+        // An agent that does not receive it restores as well.
         let _ = self.channel.send(&HostMessage::Bye);
     }
 }

@@ -1,7 +1,7 @@
 //! weir's side of the conversation. Pure: times and messages in, events out.
 //!
-//! An agent runs in a guest, which may be hostile. Its messages concern its own virtual machine's interfaces only,
-//! are believed within bounds, and are limited in rate.
+//! An agent runs in a guest, which may be hostile. Its messages affect only its own virtual
+//! machine's interfaces, are clamped to bounds, and are limited in rate.
 
 use weir_limits::{
     AGENT_BYTES_PER_S_MAX, AGENT_COST_NS_MAX, AGENT_COST_NS_MIN, AGENT_CPUS_MAX,
@@ -14,45 +14,46 @@ use crate::protocol::{Applied, GuestMessage, Hello, Report, VERSION};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// What the switch learns from an agent.
+/// An event for the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An agent is there, and each interface has its original settings. Only this virtual machine's are listed.
+    /// An agent is there, and each interface has its original settings. Only this virtual machine's
+    /// interfaces are listed.
     Hello(Hello),
-    /// What happened at an interface, with each number brought into what is possible.
+    /// Counts of an interface, each clamped to its possible range.
     Report(Report),
-    /// What became of a setting.
+    /// The result of a setting.
     Applied(Applied),
-    /// The agent is gone, and each interface restored. The connection stays: a virtio-serial port lasts as long as
-    /// its machine.
+    /// The agent is gone, and each interface restored. The connection stays: a virtio-serial port
+    /// lasts as long as its machine.
     Gone,
 }
 
-/// What no agent of weir's does. The connection is to be closed.
+/// A violation of the protocol. The connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Too much of it.
+    /// The agent sends too much.
     #[error(
         "the agent sends more than {AGENT_LINES_PER_S_MAX} lines or {AGENT_BYTES_PER_S_MAX} bytes a second"
     )]
     Flood,
-    /// Another version of the protocol.
+    /// The agent speaks another version of the protocol.
     #[error(
         "the agent speaks version {agent} of the protocol, weir version {VERSION}: update one of them"
     )]
     OtherVersion {
-        /// The agent's.
+        /// The agent's version.
         agent: u32,
     },
-    /// A report about no time, or about too long a time.
+    /// A report's interval is zero or too long.
     #[error("a report covers {interval_ns} ns; at most {AGENT_INTERVAL_NS_MAX} are allowed")]
     Interval {
-        /// The time it is about (ns).
+        /// The interval (ns).
         interval_ns: u64,
     },
 }
 
-/// One agent, as weir sees it.
+/// One agent, from weir's side.
 #[derive(Debug)]
 pub(super) struct HostSession {
     /// The virtual machine's interfaces.
@@ -92,12 +93,12 @@ impl HostSession {
         self.macs.contains(&mac)
     }
 
-    /// So many bytes came, whatever they are.
+    /// Counts received bytes of any kind.
     pub(super) fn count_bytes(&mut self, len: usize, now_ns: u64) -> Result<(), Violation> {
         self.bytes.take(len, now_ns)
     }
 
-    /// A message came at `now_ns`. A [`Event::Hello`] is to be answered with a welcome.
+    /// Handles a message at `now_ns`. The caller must answer an [`Event::Hello`] with a welcome.
     pub(super) fn received(
         &mut self,
         message: GuestMessage,
@@ -112,7 +113,7 @@ impl HostSession {
             self.open = Some(Open { heard_ns: now_ns, ping_at_ns: now_ns + AGENT_PERIOD_NS });
             return Ok(Some(Event::Hello(hello)));
         }
-        // An agent that was taken for gone learns by our silence to greet again.
+        // Silence makes an agent that was taken for gone greet again.
         let Some(open) = &mut self.open else { return Ok(None) };
         open.heard_ns = now_ns;
         Ok(match message {
@@ -144,18 +145,19 @@ impl HostSession {
         })
     }
 
-    /// When [`HostSession::due`] has something to say at the latest; `None` while there is no agent.
+    /// Returns the latest time of the next event of [`HostSession::due`]; `None` while there is no
+    /// agent.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let open = self.open?;
         Some(open.ping_at_ns.min(open.heard_ns.saturating_add(AGENT_SILENCE_NS)))
     }
 }
 
-/// A rate, of which a second's worth may come at once after a rest.
+/// A rate limit. After a rest, a second's worth may come at once.
 #[derive(Debug)]
 struct Rate {
     per_second: u32,
-    /// When what came so far would have come at the highest rate (ns).
+    /// Time by which the items so far would have come at the highest rate (ns).
     until_ns: u64,
 }
 
@@ -171,8 +173,8 @@ impl Rate {
     }
 }
 
-/// `report` with each number clamped to what is possible: an agent that lies about its costs moves its own
-/// interfaces, no further than an honest one could.
+/// Clamps each number of `report` to its possible range: an agent that lies about its costs affects
+/// only its own interfaces, no more than an honest one could.
 pub(super) fn believable(report: Report) -> Result<Report, Violation> {
     let interval_ns = report.interval_ns;
     if interval_ns == 0 || interval_ns > AGENT_INTERVAL_NS_MAX {

@@ -58,7 +58,7 @@ fn events(link: &mut AgentLink, now_ns: u64) -> Vec<Event> {
     link.readable(now_ns).unwrap().collect()
 }
 
-/// A link whose agent has said hello at time 0.
+/// Returns a link whose agent has said hello at time 0.
 fn greeted() -> (AgentLink, UnixStream) {
     let (mut link, mut guest) = link();
     tell(&mut guest, &hello(VERSION, &[OURS]));
@@ -126,7 +126,7 @@ fn a_silent_agent_is_gone_once_and_comes_back_with_a_hello() {
     assert_eq!(link.tick(3 * SECOND - 1).unwrap(), None);
     assert_eq!(link.tick(3 * SECOND).unwrap(), Some(Event::Gone));
     assert_eq!((link.tick(9 * SECOND).unwrap(), link.deadline_ns()), (None, None));
-    // It was only slow: what it says is of a session that is over.
+    // The agent was only slow: its message belongs to a session that is over.
     tell(&mut guest, &GuestMessage::Report(report(OURS)));
     assert_eq!(events(&mut link, 9 * SECOND), []);
     tell(&mut guest, &hello(VERSION, &[OURS]));
@@ -244,8 +244,8 @@ fn lies_are_brought_into_what_is_possible() {
 }
 
 proptest! {
-    /// Whatever a guest writes, in whatever pieces, ends in events or in an error; and the events are
-    /// about our interfaces.
+    /// Any bytes of a guest, in any pieces, end in events or in an error, and the events concern
+    /// our interfaces.
     #[test]
     fn any_bytes_are_survived(
         pieces in prop::collection::vec(

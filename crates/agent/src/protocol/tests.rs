@@ -1,4 +1,4 @@
-//! Bytes of the messages, and what is no message.
+//! Bytes of the messages, and invalid messages.
 
 use proptest::prelude::*;
 

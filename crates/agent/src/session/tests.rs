@@ -16,7 +16,7 @@ fn welcome(session: u32) -> HostMessage {
     HostMessage::Welcome { version: VERSION, session }
 }
 
-/// Connected and greeted at `now_ns`; gives the number.
+/// Connects and greets at `now_ns`. Returns the session number.
 fn greeted(session: &mut Session, now_ns: u64) -> u32 {
     session.connected(now_ns);
     let Some(Action::Hello { session: number }) = session.due(now_ns) else {
@@ -84,7 +84,7 @@ fn silence_restores_and_begins_anew_with_another_number() {
     assert_eq!(session.due(4 * SECOND), Some(Action::Restore(Reason::Silence)));
     let Some(Action::Hello { session: next }) = session.due(4 * SECOND) else { panic!() };
     assert_ne!(next, number);
-    // The host was only slow: what it said meanwhile is of the session that is over.
+    // The host was only slow: its messages meanwhile belong to a session that is over.
     assert_eq!(session.received(set(), 4 * SECOND), Ok(None));
     assert_eq!(session.received(welcome(next), 5 * SECOND), Ok(None));
     assert_eq!(session.received(set(), 5 * SECOND), Ok(Some(POLL)));
@@ -136,7 +136,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens, settings are in force only while the session is open and the host was heard
+    /// In any case settings are in force only while the session is open and the host was heard
     /// within the last three seconds.
     #[test]
     fn settings_never_outlive_the_session(steps in prop::collection::vec(step(), 1..200)) {
@@ -145,7 +145,7 @@ proptest! {
         for step in steps {
             let mut actions = Vec::new();
             match step {
-                // A new connection only after the one before.
+                // A new connection begins only after the previous one.
                 Step::Connected if session.deadline_ns().is_none() => session.connected(now_ns),
                 Step::Connected => {}
                 Step::Interfaces => actions.extend(session.interfaces_changed(now_ns)),

@@ -1,4 +1,4 @@
-//! A directory with as much of `/sys` and `/proc` as the agent looks at.
+//! A directory with the part of `/sys` and `/proc` that the agent reads.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// What each interface starts with: not the kernel's zeros, which would tell less.
+/// Initial settings of each interface, which differ from the kernel's zeros to show more.
 pub const FOUND_POLLS: &str = "1";
 pub const FOUND_TIMEOUT: &str = "20000";
 
@@ -15,7 +15,7 @@ pub struct FakeGuest {
 }
 
 impl FakeGuest {
-    /// A guest with `eth0` (52:54:00:00:00:01, virtio2) and an interface of another driver.
+    /// Returns a guest with `eth0` (52:54:00:00:00:01, virtio2) and an interface of another driver.
     pub fn new() -> Self {
         let guest = Self { dir: tempfile::tempdir().expect("a directory") };
         guest.write("proc/sys/kernel/osrelease", "6.18.44\n");
@@ -40,7 +40,7 @@ impl FakeGuest {
             .expect("a link");
     }
 
-    /// Sets what the kernel has counted for `eth0`.
+    /// Sets the kernel's counters of `eth0`.
     pub fn count(&self, interrupts: u64, rx_packets: u64) {
         self.write(
             "proc/interrupts",
@@ -53,7 +53,7 @@ impl FakeGuest {
         self.write("sys/class/net/eth0/statistics/rx_packets", &format!("{rx_packets}\n"));
     }
 
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout` of an interface.
+    /// Returns `napi_defer_hard_irqs` and `gro_flush_timeout` of an interface.
     pub fn settings(&self, name: &str) -> (String, String) {
         let read = |file: &str| {
             let path = self.path(&format!("sys/class/net/{name}/{file}"));
@@ -77,7 +77,7 @@ impl FakeGuest {
     pub fn write(&self, relative: &str, text: &str) {
         let path = self.path(relative);
         fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-        // Replaced as a whole, as the kernel's files never show half of a number.
+        // Replaced as a whole, since the kernel's files never show half of a number.
         let new = self.path("new");
         fs::write(&new, text).expect("written");
         fs::rename(new, path).expect("renamed");
