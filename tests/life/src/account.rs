@@ -1,4 +1,4 @@
-//! What weir says that it has dropped, over the lives of many weirs.
+//! Drops that weir reports, over the lives of many weirs.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,36 @@ use weir_bed::{error::Result, weir_stats::Stats};
 /// Drops by port and reason.
 type Drops = BTreeMap<(String, String), u64>;
 
-/// Frames that are counted with a reason.
+/// Frames counted with a reason.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Of weirs that have ended.
+    /// Drops of weirs that have ended.
     past: Drops,
-    /// Of the one that runs, when it was last asked.
+    /// Drops of the running weir, when it was last asked.
     now: Drops,
 }
 
 impl Account {
-    /// What the running weir says now.
+    /// Takes the running weir's counters.
     pub fn note(&mut self, stats: &Stats) -> Result<()> {
         self.now = stats.drops()?;
         Ok(())
     }
 
-    /// It has ended: the next one begins at zero.
+    /// Notes that it has ended: the next one begins at zero.
     pub fn ended(&mut self) {
         for (at, count) in std::mem::take(&mut self.now) {
             *self.past.entry(at).or_default() += count;
         }
     }
 
-    /// All of it, at ports that are `among`.
+    /// Returns the total at the ports that `among` selects.
     pub fn total(&self, among: impl Fn(&str) -> bool) -> u64 {
         let all = self.past.iter().chain(&self.now);
         all.filter(|((port, _), _)| among(port)).map(|(_, count)| count).sum()
     }
 
-    /// By reason.
+    /// Returns the drops by reason.
     pub fn reasons(&self) -> String {
         let mut reasons = BTreeMap::<_, u64>::new();
         for ((_, reason), count) in self.past.iter().chain(&self.now) {

@@ -1,4 +1,4 @@
-//! The figures of one run: printed as they are found, and set in `target/bench/report.json`.
+//! The figures of one run: printed as they are measured, and set in `target/bench/report.json`.
 
 use weir_bed::{
     error::Result,
@@ -6,7 +6,7 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// What was found, in order.
+/// The figures, in order.
 #[derive(Debug, Default)]
 pub struct Bars {
     figures: Vec<(&'static str, f64)>,
@@ -25,20 +25,20 @@ impl Bars {
         self.figures.push((name, value));
     }
 
-    /// Sets them in the report beside what others have measured.
+    /// Sets the figures in the report beside those of other programs.
     pub fn write(&self, workspace: &Workspace) -> Result<()> {
         let path = report::merge(workspace, &self.figures)?;
         println!("written: {}", path.display());
         Ok(())
     }
 
-    /// How many have missed their goals.
+    /// Returns how many have missed their goals.
     pub fn missed(&self) -> u32 {
         self.missed
     }
 }
 
-/// The value that a share of all are not above.
+/// Returns the value that a share of all do not exceed.
 pub fn quantile(values: &mut [f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = (values.len() as f64 * share).ceil().max(1.0) as usize;

@@ -7,10 +7,10 @@ use weir_system_tests::guests::fabric::Scene;
 
 use crate::bars::{Bars, quantile};
 
-/// Between two moves.
+/// Time between two moves.
 const TRAFFIC: Duration = Duration::from_secs(1);
 
-/// A guest moves `moves` times.
+/// Moves a guest `moves` times.
 pub fn run(lab: &Lab, moves: u32, _: u64, bars: &mut Bars) -> Result<()> {
     let mut scene = Scene::begin(lab)?;
     let (mut lost, mut reachable_ms, mut answered_ms) = (0, Vec::new(), Vec::new());

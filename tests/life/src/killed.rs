@@ -1,4 +1,4 @@
-//! SIGKILL at any instant: what is lost, what comes twice, and for how long nothing comes.
+//! SIGKILL at any instant: losses, duplicates, and gaps in traffic.
 
 use std::{thread, time::Duration};
 
@@ -15,12 +15,12 @@ use crate::{
     scene::{SHAPES, Scene},
 };
 
-/// Between the return of traffic and the next kill, at most.
+/// Longest time between the return of traffic and the next kill.
 const PAUSE: Duration = Duration::from_millis(40);
-/// Of all kills, one in so many is under guests in QEMU.
+/// Number of kills for each one under guests in QEMU.
 const REAL_SHARE: u32 = 8;
 
-/// What was counted over all kills.
+/// Totals over all kills.
 #[derive(Debug, Default)]
 struct Found {
     gaps_ms: Vec<f64>,

@@ -1,4 +1,5 @@
-//! What a dirty log costs: time of weir's worker for a packet with both guests' writes logged, over without.
+//! Cost of a dirty log: time of weir's worker per packet with both guests' writes logged, relative
+//! to none.
 
 use std::{
     net::Ipv4Addr,
@@ -21,13 +22,13 @@ use weir_vif::{
 
 use crate::{bars::Bars, traffic::mac};
 
-/// How long each turn takes, and how often a monitor would read the log meanwhile.
+/// Time of each turn, and interval at which a monitor would read the log meanwhile.
 const TURN: Duration = Duration::from_millis(500);
 const READ: Duration = Duration::from_millis(100);
-/// What is left out after a change.
+/// Time left out after a change.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// By turns, with the log and without, so many times.
+/// Takes turns with the log and without, `rounds` times.
 pub fn run(lab: &Lab, rounds: u32, _: u64, bars: &mut Bars) -> Result<()> {
     for (name, frame_bytes, packed) in [
         ("dirty_log_cost", 64, false),
@@ -88,7 +89,7 @@ fn by_turns(weir: &Weir, vifs: &mut [Vif; 2], rounds: u32) -> Result<Samples> {
     let mut ratios = Samples::new();
     for round in 0..rounds {
         let mut times = [0.0; 2];
-        // What comes first is another one each time.
+        // The order alternates.
         for turn in 0..2 {
             let logged = (round + turn) % 2 == 1;
             vifs.iter_mut().try_for_each(|vif| vif.log_writes(logged)).map_err(failed)?;
@@ -100,7 +101,7 @@ fn by_turns(weir: &Weir, vifs: &mut [Vif; 2], rounds: u32) -> Result<Samples> {
     Ok(ratios)
 }
 
-/// The worker's time for a packet.
+/// Returns the worker's time per packet.
 fn packet_ns(weir: &Weir, vifs: &[Vif; 2], logged: bool) -> Result<f64> {
     thread::sleep(SETTLE);
     let look = || -> Result<[u64; 2]> {
@@ -118,7 +119,7 @@ fn packet_ns(weir: &Weir, vifs: &[Vif; 2], logged: bool) -> Result<f64> {
         }
     }
     let now = look()?;
-    // What it had before is cleared; so this is what is written now.
+    // The previous content was cleared, so this is written now.
     check(!logged || pages > 0, || "a log stays empty".into())?;
     let [busy, frames] = [0, 1].map(|at: usize| now[at] - before[at]);
     check(frames > 0, || "no packets flow".into())?;

@@ -1,7 +1,9 @@
-//! weir's long life: SIGKILL, reload, upgrade, migration, and days of all of it, and what guests notice.
+//! weir's long life: SIGKILL, reload, upgrade, migration, days of all of them, and their effects on
+//! guests.
 //!
-//! `life survive` measures each by itself and prints figures ([`bars`]); `life soak` mixes them by chance for hours.
-//! [`traffic`] is what is measured with: numbered frames between guests of this process. [`real`] guests are Linux.
+//! `life survive` measures each by itself and prints figures ([`bars`]); `life soak` mixes them at
+//! random for hours. The measurements use [`traffic`]: numbered frames between guests of this
+//! process. [`real`] guests are Linux.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +38,7 @@ use crate::{
     traffic::{Build, Flow, Pace, Station, mac},
 };
 
-/// What becomes of guests whose weir is killed, reloaded, upgraded, or left for days.
+/// Effects on guests whose weir is killed, reloaded, upgraded, or left for days.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -50,25 +52,25 @@ enum Task {
         /// weir's program.
         #[arg(long)]
         weir: PathBuf,
-        /// Only parts whose name contains this.
+        /// Only parts whose name contains this text.
         #[arg(long)]
         only: Option<String>,
-        /// How often each happens, over how often it does for a figure; other numbers than 1 are not recorded.
+        /// Factor of the number of events per figure; figures are recorded only with 1.
         #[arg(long, default_value_t = 1.0)]
         scale: f64,
-        /// What happens when comes of this number; one by chance where there is none.
+        /// Seed of the events; random by default.
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Everything by chance, for hours.
+    /// Mixes all events at random, for hours.
     Soak {
         /// weir's program.
         #[arg(long)]
         weir: PathBuf,
-        /// How long.
+        /// Duration (hours).
         #[arg(long, default_value_t = 2.0)]
         hours: f64,
-        /// What happens when comes of this number; one by chance where there is none.
+        /// Seed of the events; random by default.
         #[arg(long)]
         seed: Option<u64>,
         /// Guests of this process only, no virtual machines.
@@ -89,7 +91,7 @@ enum Task {
 /// A part of `survive`.
 struct Part {
     name: &'static str,
-    /// How often it happens.
+    /// Number of events.
     times: u32,
     run: fn(&Lab, u32, u64, &mut Bars) -> Result<()>,
 }
@@ -139,9 +141,9 @@ fn soak(weir: PathBuf, wanted: soak::Wanted, short: bool) -> Result<bool> {
     Ok(done.is_ok() && bars.missed() == 0)
 }
 
-/// Until it is killed.
+/// Runs until killed.
 fn guest(socket: PathBuf, index: usize, peer: usize) -> Result<bool> {
-    /// Nobody has this flow's account.
+    /// A flow that nobody accounts for.
     const FLOW: u16 = 60_000;
     let pace = Pace { burst: 1, window: None };
     let flow = Arc::new(Flow::new(FLOW, mac(index), mac(peer), pace));
@@ -161,7 +163,7 @@ fn guest(socket: PathBuf, index: usize, peer: usize) -> Result<bool> {
     station.check_alive().map(|()| true)
 }
 
-/// Until it is killed.
+/// Runs until killed.
 fn press(mib: usize) -> Result<bool> {
     let mut bytes = vec![1_u8; mib << 20];
     loop {

@@ -1,6 +1,7 @@
-//! Live migration, there and back under traffic both ways, beside the same guests on TAPs and kernel bridges.
+//! Live migration, there and back under traffic both ways, beside the same guests on TAPs and
+//! kernel bridges.
 //!
-//! Both stand and both have traffic all the time; moves of the one and of the other take turns.
+//! Both setups run and have traffic all the time; their moves take turns.
 
 use std::{path::PathBuf, thread, time::Duration};
 
@@ -20,9 +21,9 @@ use weir_system_tests::{frontends::parts::Parts, guests::moves::join};
 use crate::bars::Bars;
 
 const PORT: u16 = 5000;
-/// Between two moves.
+/// Time between two moves.
 const TRAFFIC: Duration = Duration::from_secs(1);
-/// How long a guest may stand still: QEMU's own default.
+/// Longest standstill of a guest: QEMU's own default.
 const DOWNTIME_MS_MAX: u64 = 300;
 const BRIDGE: &str = "bridge";
 
@@ -35,7 +36,7 @@ struct Cell {
     device: &'static str,
 }
 
-/// QEMU 7.2 and 10, one and four queues, split and packed.
+/// Returns the cells: QEMU 7.2 and 10, one and four queues, split and packed.
 fn cells(lab: &Lab) -> Result<Vec<Cell>> {
     let parts = Parts::new(&lab.workspace)?;
     let mut cells = Vec::new();
@@ -51,7 +52,7 @@ fn cells(lab: &Lab) -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-/// What was found.
+/// The results.
 #[derive(Default)]
 struct Found {
     failures: u32,
@@ -61,7 +62,7 @@ struct Found {
     bridge_ms: Samples,
 }
 
-/// Guests move `moves` times on weir, and as often on bridges.
+/// Moves guests `moves` times on weir, and as often on bridges.
 pub fn run(lab: &Lab, moves: u32, _: u64, bars: &mut Bars) -> Result<()> {
     let cells = cells(lab)?;
     let each = moves.div_ceil(cells.len() as u32);
@@ -70,7 +71,7 @@ pub fn run(lab: &Lab, moves: u32, _: u64, bars: &mut Bars) -> Result<()> {
         let before = found.failures + found.moves;
         if let Err(error) = measure(lab, cell, each, &mut found) {
             println!("{}: {error}", cell.name);
-            // One that could not be made is none that went well.
+            // Moves that could not be made count as failures.
             found.failures += each - (found.failures + found.moves - before);
         }
     }
@@ -113,14 +114,14 @@ fn measure(lab: &Lab, cell: &Cell, moves: u32, found: &mut Found) -> Result<()> 
             cell.name,
             if lost > 0 { ", where a connection was lost" } else { "" }
         );
-        // QEMU tells whole milliseconds.
+        // QEMU reports whole milliseconds.
         found.weir_ms.push(weir_ms.max(1) as f64);
         found.bridge_ms.push(bridge_ms.max(1) as f64);
     }
     Ok(())
 }
 
-/// A guest that stays and one that moves, and a connection each way.
+/// A guest that stays and one that moves, with a connection each way.
 struct Pair {
     stays: Guest,
     moves: Mover,
@@ -148,7 +149,7 @@ impl Pair {
         Ok(this)
     }
 
-    /// How many of the two connections do not go on, or have carried wrong bytes.
+    /// Returns how many of the two connections have stopped, or have carried wrong bytes.
     fn lost_connections(&mut self) -> Result<u32> {
         let guests = [&mut self.stays, &mut self.moves.guest];
         let mut lost = 0;
@@ -159,7 +160,7 @@ impl Pair {
     }
 }
 
-/// Two weirs whose TAPs are on bridges that a wire joins.
+/// Two weirs whose TAPs are on bridges, with a wire between them.
 struct Weirs([Weir; 2]);
 
 impl Weirs {
@@ -187,7 +188,7 @@ impl Weirs {
     }
 }
 
-/// Two kernel bridges that a wire joins.
+/// Two kernel bridges, with a wire between them.
 struct Bridges {
     hosts: [Netns; 2],
     dirs: [PathBuf; 2],
@@ -206,7 +207,7 @@ impl Bridges {
         Ok(Self { hosts, dirs })
     }
 
-    /// The same guest as on weir, but for its back end, which has a new TAP each time.
+    /// Returns the same guest as on weir with another back end, a new TAP each time.
     fn spec(&self, weirs: &Weirs, cell: &Cell, index: u8, at: usize) -> Result<GuestSpec> {
         let mut spec = weirs.spec(cell, index, at)?;
         let (host, tap) = (&self.hosts[at], weir::name(index));
@@ -220,7 +221,7 @@ impl Bridges {
     }
 }
 
-/// QEMU's arguments with a TAP in place of a vhost-user socket.
+/// Returns QEMU's arguments with a TAP in place of a vhost-user socket.
 fn on_tap(arguments: &[String], tap: &str, queues: u8) -> Vec<String> {
     let mut changed = Vec::new();
     for pair in arguments.chunks(2) {
@@ -232,7 +233,7 @@ fn on_tap(arguments: &[String], tap: &str, queues: u8) -> Vec<String> {
                 changed.extend([option.clone(), tap]);
             }
             [option, value] if option == "-device" && value.starts_with("virtio-net-pci") => {
-                // A TAP takes no more than 256 entries to send from.
+                // A TAP takes at most 256 transmit entries.
                 let kept = value.split(',').filter(|part| !part.starts_with("tx_queue_size"));
                 let named = kept.map(|part| match part.split_once('=') {
                     Some(("netdev", _)) => "netdev=net0",

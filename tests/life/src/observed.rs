@@ -1,4 +1,4 @@
-//! What a program has of the machine.
+//! A program's use of the machine.
 
 use procfs::{
     Current, Uptime,
@@ -6,22 +6,23 @@ use procfs::{
 };
 use weir_bed::error::{Error, Result};
 
-/// What must not grow.
+/// Resources that must not grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// Memory of its own (`RssAnon`): neither guests' memory nor its program's text.
+    /// Memory of its own (`RssAnon`), without guests' memory and the program's text.
     pub own_kib: u64,
-    /// Descriptors.
+    /// Number of descriptors.
     pub fds: u64,
-    /// Threads that stay, see [`STAYS_S`].
+    /// Number of threads that stay, see [`STAYS_S`].
     pub threads: u64,
 }
 
-/// A thread that is as old (s) stays. The keeper's closers end after a second with nothing to close.
+/// Age from which on a thread stays (s). The keeper's closers end after a second with nothing to
+/// close.
 const STAYS_S: f64 = 3.0;
 
 impl Observed {
-    /// What process `pid` has now.
+    /// Reads the present resources of process `pid`.
     pub fn of(pid: u32) -> Result<Self> {
         let look = || {
             let process = Process::new(pid.cast_signed())?;
@@ -29,7 +30,7 @@ impl Observed {
             let (now, ticks) = (Uptime::current()?.uptime, procfs::ticks_per_second() as f64);
             let age = |stat: Stat| now - stat.starttime as f64 / ticks;
             let own = age(process.stat()?);
-            // One that has ended meanwhile has no status any more.
+            // A thread that has ended meanwhile has no status.
             let tasks = process.tasks()?.flatten().filter_map(|task| task.stat().ok());
             let threads = staying(own, &tasks.map(age).collect::<Vec<_>>()) as u64;
             Ok(Self { own_kib, fds: process.fd_count()? as u64, threads })
@@ -38,7 +39,7 @@ impl Observed {
     }
 }
 
-/// How many of the threads of a program stay; all of one that has just begun them.
+/// Returns how many of a program's threads stay; all of them if the program has just begun.
 fn staying(program_s: f64, threads_s: &[f64]) -> usize {
     let is_young = program_s < 2.0 * STAYS_S;
     threads_s.iter().filter(|age| is_young || **age >= STAYS_S).count()

@@ -1,4 +1,4 @@
-//! Real guests: what they say of what came, and came twice, and came wrong.
+//! Real guests, and their reports of lost, repeated and wrong data.
 
 use std::{thread, time::Duration};
 
@@ -17,40 +17,40 @@ use crate::random::Random;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 5000;
 const TRAFFIC: Duration = Duration::from_secs(1);
-/// Echo requests for each kill, and seconds between two.
+/// Echo requests per kill, and seconds between two.
 const ECHOES: u32 = 50;
 const ECHO_INTERVAL: f64 = 0.02;
-/// What Linux says when a chain comes back that it has not given away.
+/// Counts Linux's messages about chains that came back without having been given away.
 const WRONG_CHAINS: &str = "dmesg | grep -c -e 'is not a head' -e 'out of range' || true";
-/// What guests have seen.
+/// Reports of guests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Echo requests.
     pub sent: u64,
-    /// Of these, those without an answer.
+    /// Requests without an answer.
     pub lost: u64,
-    /// Answers that came again.
+    /// Repeated answers.
     pub repeated: u64,
-    /// Chains that came back and were not given away.
+    /// Chains that came back without having been given away.
     pub wrong_chains: u64,
     /// Lines over TCP.
     pub lines: u64,
-    /// Of these, those that were not the next one.
+    /// Lines out of order.
     pub wrong_lines: u64,
 }
 
-/// Chains that came back to `guest` and were not given away.
+/// Counts the chains that came back to `guest` without having been given away.
 pub fn wrong_chains(guest: &mut Guest) -> Result<u64> {
     let count = guest.run(WRONG_CHAINS, PATIENCE)?;
     count.trim().parse().map_err(|_| Error::parse("a number of chains", count))
 }
 
-/// The command for `count` echo requests to `ip`.
+/// Returns the command for `count` echo requests to `ip`.
 pub fn echo(ip: &str, count: u32, interval: f64) -> String {
     format!("ping -q -c {count} -i {interval} -W 10 {ip} || true")
 }
 
-/// What that printed: sent, answered, answered again.
+/// Parses its output: sent, answered, answered again.
 pub fn echoed(printed: &str) -> Result<[u64; 3]> {
     let number = |name: &str| {
         let words = printed.split(',').find(|part| part.contains(name))?;
@@ -61,7 +61,8 @@ pub fn echoed(printed: &str) -> Result<[u64; 3]> {
     Ok([sent, answered, number("duplicates").unwrap_or(0)])
 }
 
-/// What plugs guest `index` in, with `device` added to its device's options.
+/// Returns the specification that plugs guest `index` in, with `device` added to its device's
+/// options.
 pub fn spec(weir: &Weir, index: u8, queues: u8, device: &str) -> Result<GuestSpec> {
     let mut plug = weir.plug(index)?;
     for argument in &mut plug.qemu_args {
@@ -72,7 +73,8 @@ pub fn spec(weir: &Weir, index: u8, queues: u8, device: &str) -> Result<GuestSpe
     Ok(GuestSpec { name: weir::name(index), cidr: address::cidr(index), vcpus: queues, plug })
 }
 
-/// Two guests in QEMU, one with split and one with packed rings, under a weir that is killed `kills` times.
+/// Runs two guests in QEMU, one with split and one with packed rings, under a weir that is killed
+/// `kills` times.
 pub fn killed(lab: &Lab, queues: u8, kills: u32, random: &mut Random) -> Result<Seen> {
     let vif = Vif { queues: (queues > 1).then_some(queues), ..Vif::default() };
     let setup = Setup { vifs: vec![vif; 2], keeper: true, workers: Some(2), ..Setup::default() };

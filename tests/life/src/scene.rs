@@ -1,5 +1,5 @@
-//! A weir with a keeper, and three guests of this process: two that send to each other on all their queues, and one
-//! whose buffers run out all the time, so that frames for it wait.
+//! A weir with a keeper, and three guests of this process: two that send to each other on all their
+//! queues, and one that often has no buffers, so that frames for it wait.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     traffic::{Build, Flow, Pace, Settled, Traffic, Way, mac},
 };
 
-/// The two who send to each other, and the slow one.
+/// The two guests that send to each other, and the slow one.
 const PAIR: [usize; 2] = [0, 1];
 const SLOW: usize = 2;
 const DAWDLE: Duration = Duration::from_micros(400);
@@ -24,15 +24,15 @@ const TICK: Duration = Duration::from_micros(500);
 /// Rings of all guests.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// How it is called.
+    /// Name of the shape.
     pub name: &'static str,
     /// `RING_PACKED` or none.
     pub format: Features,
-    /// Queue pairs of the two.
+    /// Queue pairs of the two guests.
     pub queues: u8,
 }
 
-/// Split and packed, with one and four queues.
+/// Split and packed rings, with one and four queues.
 pub const SHAPES: [Shape; 4] = [
     Shape { name: "split, one queue", format: Features::NONE, queues: 1 },
     Shape { name: "packed, one queue", format: Features::RING_PACKED, queues: 1 },
@@ -40,22 +40,22 @@ pub const SHAPES: [Shape; 4] = [
     Shape { name: "packed, four queues", format: Features::RING_PACKED, queues: 4 },
 ];
 
-/// All of it.
+/// The weir with its guests.
 pub struct Scene {
     /// The guests.
     pub traffic: Traffic,
     /// weir.
     pub weir: Weir,
-    /// What it was started with.
+    /// Its setup.
     pub setup: Setup,
     account: Account,
     accounted: u64,
-    /// Frames that did not come, and that weir counts with a reason.
+    /// Frames that did not arrive, and that weir counts with a reason.
     pub dropped: u64,
 }
 
 impl Scene {
-    /// Traffic flows when this returns. Interfaces beyond the guests' are `more`.
+    /// Starts everything, and waits for traffic. `more` are interfaces beyond the guests'.
     pub fn begin(lab: &Lab, shape: Shape, more: &[Vif]) -> Result<Self> {
         let of_pair = Vif { queues: Some(shape.queues), ..Vif::default() };
         let mut vifs = vec![of_pair.clone(), of_pair, Vif::default()];
@@ -89,17 +89,17 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Flows between the two.
+    /// Iterates over the flows between the two guests.
     pub fn fast(&self) -> impl Iterator<Item = &Arc<Flow>> + Clone {
         self.traffic.flows().iter().filter(|flow| flow.to != mac(SLOW))
     }
 
-    /// The longest time without a frame of one of these flows, since this was asked for.
+    /// Returns the longest time without a frame of one of these flows, since the last call.
     pub fn take_gap(&self) -> Duration {
         self.fast().map(|flow| flow.take_gap()).max().unwrap_or_default()
     }
 
-    /// SIGKILL, and the next one at once.
+    /// Kills weir by SIGKILL, and starts the next one at once.
     pub fn kill(&mut self) -> Result<()> {
         self.account.note(&self.weir.stats()?)?;
         self.weir.crash();
@@ -107,7 +107,7 @@ impl Scene {
         self.weir.launch_again()
     }
 
-    /// Another weir takes over from the one that runs.
+    /// Lets another weir take over from the running one.
     pub fn upgrade(&mut self) -> Result<()> {
         self.account.note(&self.weir.stats()?)?;
         self.weir.upgrade()?;
@@ -122,7 +122,8 @@ impl Scene {
             .map_err(|error| weir_bed::error::Error::Check(format!("{error}\n{}", self.weir.log())))
     }
 
-    /// All that was sent has come when this returns, or never comes: then without a reason that weir counts.
+    /// Waits until every sent frame has arrived or is lost. The result counts those without a
+    /// reason.
     pub fn settle(&mut self) -> Result<Settled> {
         let settled = self.traffic.settle(self.traffic.flows().iter());
         self.account.note(&self.weir.stats()?)?;
@@ -134,7 +135,7 @@ impl Scene {
         Ok(Settled { missing, ..settled })
     }
 
-    /// What was dropped with a reason.
+    /// Returns the drops by reason.
     pub fn reasons(&self) -> String {
         self.account.reasons()
     }

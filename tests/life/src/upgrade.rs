@@ -1,4 +1,4 @@
-//! `weir upgrade` under traffic: for how long nothing comes, and what is lost.
+//! `weir upgrade` under traffic: gaps and losses.
 
 use std::{thread, time::Duration};
 
@@ -17,12 +17,12 @@ use crate::{
 
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// Whether this weir knows the command.
+/// Returns whether this weir knows the command.
 pub fn is_there(lab: &Lab) -> bool {
     run_command(&[lab.weir.as_os_str(), "upgrade".as_ref(), "--help".as_ref()]).is_ok()
 }
 
-/// Another weir takes over, `upgrades` times.
+/// Lets another weir take over, `upgrades` times.
 pub fn run(lab: &Lab, upgrades: u32, seed: u64, bars: &mut Bars) -> Result<()> {
     if !is_there(lab) {
         println!("skipped: this weir has no `upgrade`");

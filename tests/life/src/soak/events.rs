@@ -1,4 +1,4 @@
-//! What happens, by chance.
+//! The random events.
 
 use std::{io::ErrorKind, thread, time::Duration};
 
@@ -13,31 +13,31 @@ use weir_bed::{
 use super::world::World;
 use crate::{observed::Observed, random::Random};
 
-/// How long traffic flows before what happens next, at most.
+/// Longest time of traffic before the next event.
 const TRAFFIC: Duration = Duration::from_secs(3);
-/// A suspended host.
+/// Time of a suspended host.
 const SUSPENDED: Duration = Duration::from_secs(4);
-/// How far another clock stands before or after this machine's, at most (s).
+/// Largest difference of another clock from this machine's (s).
 const CLOCK_STEP: u64 = 10_000;
-/// Of this machine's free memory, one part in so many is taken, and at most this (MiB).
+/// Divisor of this machine's free memory to take, and the upper bound (MiB).
 const MEMORY_SHARE: u64 = 4;
 const MEMORY_MIB_MAX: u64 = 2048;
-/// Descriptors that weir may have beyond those that it has.
+/// Descriptors that weir may open in addition.
 const DESCRIPTORS_LEFT: u64 = 3;
 
-/// Something that happens.
+/// An event.
 pub struct Event {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// How often it happens, over the sum of all.
+    /// Its weight among all events.
     pub weight: u64,
-    /// Whether it takes real guests.
+    /// Needs real guests.
     pub real: bool,
-    /// Makes it happen; what is to be said of it.
+    /// Makes it happen. Returns a note for the log.
     pub run: fn(&mut World<'_>, &mut Random) -> Result<String>,
 }
 
-/// All of them.
+/// All events.
 pub const ALL: &[Event] = &[
     Event { name: "traffic", weight: 4, real: false, run: traffic },
     Event { name: "reload", weight: 4, real: false, run: reload },
@@ -54,7 +54,7 @@ pub const ALL: &[Event] = &[
     Event { name: "move", weight: 2, real: true, run: move_over },
 ];
 
-/// One of them.
+/// Draws an event.
 pub fn draw(random: &mut Random, real: bool) -> &'static Event {
     let possible = || ALL.iter().filter(|event| real || !event.real);
     let mut at = random.below(possible().map(|event| event.weight).sum());
@@ -69,13 +69,13 @@ pub fn draw(random: &mut Random, real: bool) -> &'static Event {
     drawn
 }
 
-/// Nothing happens.
+/// Only traffic.
 fn traffic(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     thread::sleep(random.pause(TRAFFIC));
     world.resume().map(|()| String::new())
 }
 
-/// Interfaces come, change and go; at the end all is as before.
+/// Lets interfaces come, change and go; at the end all is as before.
 fn reload(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let count = 1 + random.below(4);
     for _ in 0..count {
@@ -93,14 +93,14 @@ fn reload(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume().map(|()| format!("{count} times"))
 }
 
-/// SIGKILL.
+/// Kills weir by SIGKILL.
 fn kill(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     thread::sleep(random.pause(TRAFFIC / 3));
     world.kill_first()?;
     go_on(world, random)
 }
 
-/// Guests go on under the next weir.
+/// Lets guests go on under the next weir.
 fn go_on(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume()?;
     // A user-mode Linux is called by pipe, and such sessions are not kept.
@@ -108,7 +108,7 @@ fn go_on(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.await_victim().map(|()| String::new())
 }
 
-/// Another weir takes over in order.
+/// Lets another weir take over in order.
 fn upgrade(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     if !crate::upgrade::is_there(world.lab) {
         return Ok("left out: this weir has none".into());
@@ -118,12 +118,12 @@ fn upgrade(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     go_on(world, random)
 }
 
-/// SIGKILL on the other host.
+/// Kills the other host's weir by SIGKILL.
 fn kill_other(world: &mut World<'_>, _: &mut Random) -> Result<String> {
     world.kill_second().map(|()| String::new())
 }
 
-/// SIGKILL to the keeper, and not much later to weir.
+/// Kills the keeper by SIGKILL, and weir soon afterwards.
 fn kill_keeper(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let filled = "a keeper is there";
     let before = world.weirs[0].log().matches(filled).count();
@@ -135,7 +135,7 @@ fn kill_keeper(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     kill(world, random)
 }
 
-/// The next weir's clock stands elsewhere; so does that of the one after it.
+/// Shifts the clock of the next weir, and of the one after it.
 fn clock(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let ahead = random.below(2 * CLOCK_STEP) as i64 - CLOCK_STEP as i64;
     let clock = Clock::ahead(ahead)?;
@@ -147,7 +147,7 @@ fn clock(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     kill(world, random).map(|_| format!("{ahead} s, and back"))
 }
 
-/// A host that sleeps.
+/// Suspends the host.
 fn suspend(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let pause = random.pause(SUSPENDED);
     world.weirs[0].process().stop();
@@ -156,7 +156,7 @@ fn suspend(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume().map(|()| format!("{:.1} s", pause.as_secs_f32()))
 }
 
-/// SIGKILL to a guest under traffic both ways, and the next one.
+/// Kills a guest by SIGKILL under traffic both ways, and starts the next one.
 fn victim(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let count = 1 + random.below(5);
     for _ in 0..count {
@@ -164,14 +164,14 @@ fn victim(world: &mut World<'_>, random: &mut Random) -> Result<String> {
         world.await_victim()?;
         thread::sleep(random.pause(TRAFFIC / 10));
     }
-    // For a while nobody is there.
+    // For a while there is no guest.
     world.victim = None;
     thread::sleep(random.pause(TRAFFIC / 3));
     world.begin_victim()?;
     world.await_victim().map(|()| format!("{count} times"))
 }
 
-/// weir has no descriptor left for a guest that comes, until it has.
+/// Leaves weir without a descriptor for a new guest for a while.
 fn descriptors(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let pid = world.weirs[0].process().pid();
     world.victim = None;
@@ -193,7 +193,7 @@ fn descriptors(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume().map(|()| format!("{left} left"))
 }
 
-/// Sets how many descriptors `pid` may have; how many it could before.
+/// Sets the number of descriptors that `pid` may have. Returns the previous limit.
 fn limit(pid: u32, current: Option<u64>) -> Result<Option<u64>> {
     let wanted = Rlimit { current, maximum: hard_limit(pid)? };
     let before = prlimit(Pid::from_raw(pid.cast_signed()), Resource::Nofile, wanted);
@@ -214,7 +214,7 @@ fn hard_limit(pid: u32) -> Result<Option<u64>> {
     })
 }
 
-/// Another program takes much of the memory that is left, and writes to all of it.
+/// Takes much of the free memory by another program, which writes to all of it.
 fn memory(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     use procfs::Current as _;
     let info = procfs::Meminfo::current()
@@ -231,7 +231,7 @@ fn memory(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume().map(|()| format!("{mib} MiB"))
 }
 
-/// SIGKILL to a user-mode Linux, and the next one.
+/// Kills a user-mode Linux by SIGKILL, and starts the next one.
 fn uml(world: &mut World<'_>, _: &mut Random) -> Result<String> {
     if let Some(real) = &mut world.real {
         real.boot_uml(&world.weirs[0])?;
@@ -239,7 +239,7 @@ fn uml(world: &mut World<'_>, _: &mut Random) -> Result<String> {
     Ok(String::new())
 }
 
-/// A live migration under traffic.
+/// Migrates a guest under traffic.
 fn move_over(world: &mut World<'_>, _: &mut Random) -> Result<String> {
     let downtime = match &mut world.real {
         Some(real) => real.move_over(world.lab, &world.weirs)?,

@@ -1,25 +1,26 @@
-//! Whether a program grows: what it has after its first minutes, and what it has at the end.
+//! Growth of a program: its resources after the first minutes, and at the end.
 
 use crate::observed::Observed;
 
-/// A program that has just started is not full yet: so many looks are left out, and so many are taken together.
+/// Number of looks left out at the start, since a new program is not full yet, and number of looks
+/// taken together.
 const WARM_UP: usize = 2;
 const TOGETHER: usize = 3;
 
-/// What was seen of one life of a program.
+/// Looks at one life of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Life {
     seen: Vec<Observed>,
 }
 
 impl Life {
-    /// Another look.
+    /// Adds a look.
     pub fn note(&mut self, seen: Observed) {
         self.seen.push(seen);
     }
 
-    /// By how much it has grown since it was warm. What is there for a moment does not count: the least of some looks
-    /// stands for all of them.
+    /// Returns the growth since the warm-up. Resources held for a moment do not count: the least of
+    /// some looks stands for all of them.
     pub fn growth(&self) -> Option<Observed> {
         let warm = self.seen.get(WARM_UP..)?;
         let least = |looks: &[Observed]| {
@@ -41,7 +42,7 @@ impl Life {
         })
     }
 
-    /// What it had at the last look.
+    /// Returns the last look.
     pub fn last(&self) -> Option<Observed> {
         self.seen.last().copied()
     }
@@ -52,28 +53,28 @@ impl Life {
 pub struct Lives {
     now: Life,
     most: Observed,
-    /// What the first life and the last one had, when they were warm.
+    /// Resources of the first and last lives after their warm-up.
     ends: Option<[Observed; 2]>,
 }
 
 impl Lives {
-    /// Another look at the one that runs.
+    /// Adds a look at the present life.
     pub fn note(&mut self, seen: Observed) {
         self.now.note(seen);
     }
 
-    /// It has ended, and another one begins.
+    /// Ends the present life.
     pub fn ended(&mut self) {
         let life = std::mem::take(&mut self.now);
         let growth = life.growth().unwrap_or_default();
         self.most = larger(self.most, growth);
-        // One that was hardly there says nothing of how large it becomes.
+        // A short life does not show the program's size.
         if let Some(last) = life.last().filter(|_| life.seen.len() > WARM_UP) {
             self.ends = Some([self.ends.map_or(last, |[first, _]| first), last]);
         }
     }
 
-    /// By how much any of them has grown, and the last one is larger than the first.
+    /// Returns the largest growth of any life, or the growth from the first life to the last.
     pub fn growth(mut self) -> Observed {
         self.ended();
         let between = self.ends.map(|[first, last]| Observed {

@@ -1,4 +1,4 @@
-//! `make soak`: everything that can happen to a weir, by chance, for hours.
+//! `make soak`: every possible event of a weir's life, at random, for hours.
 
 mod events;
 mod growth;
@@ -19,23 +19,24 @@ use weir_bed::{
 use self::world::World;
 use crate::{bars::Bars, observed::Observed, random::Random};
 
-/// What is asked for.
+/// Options of a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// How long.
+    /// Duration.
     pub time: Duration,
-    /// What comes when.
+    /// Seed of the events.
     pub seed: u64,
-    /// Whether real guests take part.
+    /// Real guests take part.
     pub real: bool,
 }
 
-/// Everything that happens comes of the seed and of how often something has happened: never of how long it took.
+/// Returns the random stream for an event. It depends on the seed and the event's number, never on
+/// the time that events took.
 fn chance(seed: u64, number: u64) -> Random {
     Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number))
 }
 
-/// Runs it; figures go to `bars`.
+/// Runs a soak; figures go to `bars`.
 pub fn run(lab: &Lab, wanted: Wanted, bars: &mut Bars) -> Result<()> {
     let mut world = World::begin(lab, wanted.real)?;
     println!(
@@ -80,8 +81,8 @@ pub fn run(lab: &Lab, wanted: Wanted, bars: &mut Bars) -> Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Descriptors and threads of the session of a guest that has moved from one weir to the other, which the first look
-/// has not seen. A leak exceeds them within the hundreds of events of an hour.
+/// Descriptors and threads for the session of a guest that has moved from one weir to the other,
+/// which the first look has not seen. A leak exceeds them within the hundreds of events of an hour.
 const MOVED_FDS: f64 = 24.0;
 const MOVED_THREADS: f64 = 1.0;
 
@@ -105,7 +106,7 @@ fn report(world: World<'_>, events: u64, took: Duration, bars: &mut Bars) {
     bars.add("soak_thread_growth", most(|it| it.threads), Some(Goal::AtMost(MOVED_THREADS)));
 }
 
-/// Lines for a log, and beneath them on a terminal how long it still takes.
+/// Lines for a log, and below them on a terminal the remaining time.
 struct Progress(Option<ProgressBar>);
 
 fn progress(time: Duration) -> Progress {

@@ -1,4 +1,4 @@
-//! Everybody who takes part in a soak.
+//! All participants of a soak.
 //!
 //! ```text
 //!  guests of this process --- weir A - TAP - bridge ---- bridge - TAP - weir B
@@ -29,20 +29,21 @@ use crate::{
     traffic::{Build, Flow, Pace, Traffic, Way, mac},
 };
 
-/// Two with split rings and four queues, two with packed ones, and one in order whose buffers run out.
+/// Guests of this process: two with split rings and four queues, two with packed rings, and one in
+/// order that often has no buffers.
 const PEERS: usize = 5;
 const SLOW: usize = 4;
-/// Sends to the victim all the time, whether that lives or not.
+/// Sends to the victim all the time, whether the victim lives or not.
 const LOSSY: usize = 5;
-/// A program of its own, killed at times.
+/// A guest in a program of its own, killed at times.
 pub const VICTIM: usize = 6;
 /// A guest that stays, one that moves, and a user-mode Linux.
 const STAYS: u8 = 7;
 const MOVES: u8 = 8;
 const UML: u8 = 9;
-/// All of them.
+/// Number of all guests.
 pub const GUESTS: usize = 10;
-/// Where no frames come from real guests, whose broadcasts nobody has counted.
+/// A VLAN without frames of real guests, whose broadcasts are not counted.
 const PEERS_VLAN: u16 = 98;
 const VICTIMS_VLAN: u16 = 99;
 
@@ -54,27 +55,27 @@ const PORT: u16 = 5000;
 pub struct Real {
     pub stays: Guest,
     pub moves: Mover,
-    /// Which weir it is at.
+    /// Index of its weir.
     pub at: usize,
     pub uml: Option<Guest>,
-    /// If it runs here.
+    /// User-mode Linux, if it runs here.
     uml_programs: Option<UserModeLinux>,
     lines: [u64; 2],
     weirs_dirs: [PathBuf; 2],
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
     /// Frames without a reason, echo requests without an answer, wrong lines.
     pub unaccounted: u64,
-    /// Chains that have not come back, or were given back twice.
+    /// Chains that have not come back, or came back twice.
     pub wrong_chains: u64,
     /// Echo requests of real guests.
     pub echoes: u64,
 }
 
-/// All of it. Guests end before the switches do.
+/// All participants. Guests end before the switches do.
 pub struct World<'a> {
     pub traffic: Traffic,
     pub victim: Option<Process>,
@@ -86,12 +87,12 @@ pub struct World<'a> {
     pub keepers: [Lives; 2],
     account: Account,
     accounted: u64,
-    /// What the victim's sender had sent when the weir that runs began, or its counters did.
+    /// Count of the victim's sender when the present weir, or its counters, began.
     lossy_base: u64,
     pub found: Found,
 }
 
-/// How all interfaces are.
+/// Returns the setup of all interfaces.
 fn setup() -> Setup {
     let vif = |index: usize| Vif {
         queues: [0, 1].contains(&index).then_some(4),
@@ -106,7 +107,7 @@ fn setup() -> Setup {
     Setup {
         vifs,
         uplink: Some(Uplink::Tap),
-        // What is for nobody else goes nowhere else.
+        // Frames of the other VLANs stay off the uplink.
         uplink_vlan: Some(1),
         keeper: true,
         workers: Some(2),
@@ -114,7 +115,7 @@ fn setup() -> Setup {
     }
 }
 
-/// Two weirs whose TAPs are on bridges, and a wire between these.
+/// Starts two weirs whose TAPs are on bridges, with a wire between them.
 fn hosts(lab: &Lab, setup: &Setup) -> Result<[Weir; 2]> {
     let weirs = [Weir::start(lab, setup)?, Weir::start(lab, setup)?];
     weir_system_tests::guests::moves::join(&weirs)?;
@@ -175,7 +176,7 @@ impl Real {
         Ok(())
     }
 
-    /// The guest that moves goes to the other weir.
+    /// Moves the moving guest to the other weir.
     pub fn move_over(&mut self, lab: &Lab, weirs: &[Weir; 2]) -> Result<u64> {
         self.at = 1 - self.at;
         let spec = real::spec(&weirs[self.at], MOVES, 1, ",packed=on")?;
@@ -183,7 +184,7 @@ impl Real {
         Ok(moved.downtime_ms)
     }
 
-    /// What they have seen since the last time: everybody asks somebody.
+    /// Collects the guests' reports since the last call: every guest asks another one.
     fn judge(&mut self, found: &mut Found) -> Result<()> {
         const COUNT: u32 = 5;
         let mut ask = |guest: &mut Guest, index: u8| -> Result<()> {
@@ -214,7 +215,7 @@ impl Real {
 }
 
 impl<'a> World<'a> {
-    /// Traffic flows when this returns; real guests take part if `real`.
+    /// Starts everything, and waits for traffic; real guests take part if `real`.
     pub fn begin(lab: &'a Lab, real: bool) -> Result<Self> {
         let setup = setup();
         let weirs = hosts(lab, &setup)?;
@@ -239,7 +240,7 @@ impl<'a> World<'a> {
         Ok(this)
     }
 
-    /// Flows whose frames all arrive.
+    /// Iterates over flows whose frames all arrive.
     pub fn peers(&self) -> impl Iterator<Item = &Arc<Flow>> + Clone {
         self.traffic.flows().iter().filter(|flow| flow.from != mac(LOSSY))
     }
@@ -248,7 +249,7 @@ impl<'a> World<'a> {
         self.traffic.flows().iter().filter(|flow| flow.from == mac(LOSSY))
     }
 
-    /// Has another victim; the one before, if there is one, gets SIGKILL.
+    /// Starts a new victim; the previous one, if there is one, gets SIGKILL.
     pub fn begin_victim(&mut self) -> Result<()> {
         self.victim = None;
         let own = std::env::current_exe()
@@ -269,7 +270,8 @@ impl<'a> World<'a> {
         })
     }
 
-    /// SIGKILL to weir A. What it has counted is read first, and nothing more is sent meanwhile to whoever may lose it.
+    /// Kills weir A by SIGKILL. Its counters are read first, and nothing more is sent meanwhile to
+    /// guests that may lose it.
     pub fn kill_first(&mut self) -> Result<()> {
         self.settle_lossy()?;
         self.weirs[0].crash();
@@ -280,7 +282,7 @@ impl<'a> World<'a> {
         self.weirs[0].launch_again()
     }
 
-    /// Another weir takes over from weir A; what was counted is settled as before a SIGKILL.
+    /// Lets another weir take over from weir A; counters are settled as before a SIGKILL.
     pub fn upgrade_first(&mut self) -> Result<()> {
         self.settle_lossy()?;
         self.weirs[0].upgrade()?;
@@ -290,7 +292,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// SIGKILL to weir B.
+    /// Kills weir B by SIGKILL.
     pub fn kill_second(&mut self) -> Result<()> {
         self.weirs[1].crash();
         self.lives[1].ended();
@@ -298,7 +300,7 @@ impl<'a> World<'a> {
         self.weirs[1].await_stats("the other weir to be back", PATIENCE, |_| true)
     }
 
-    /// Traffic flows again after [`World::kill_first`].
+    /// Waits for traffic after [`World::kill_first`].
     pub fn resume(&mut self) -> Result<()> {
         let flowing = self.traffic.await_flow(self.peers());
         self.traffic.go_on();
@@ -308,7 +310,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// What the victim's sender has sent, and what weir says of it, by weir's own counters: both ends are weir's.
+    /// Compares the victim's sender with weir's counters, which count both ends.
     fn settle_lossy(&mut self) -> Result<()> {
         let settled = self.traffic.settle_uncounted(self.lossy());
         self.found.wrong_chains += settled.stuck;
@@ -322,7 +324,7 @@ impl<'a> World<'a> {
         self.account.note(&stats)
     }
 
-    /// Stops sending, and looks whether each frame has come or is counted with a reason.
+    /// Stops sending, and checks that each frame has arrived or is counted with a reason.
     pub fn settle(&mut self) -> Result<()> {
         let settled = self.traffic.settle(self.peers());
         self.settle_lossy()?;
@@ -344,7 +346,8 @@ impl<'a> World<'a> {
         self.real.as_mut().map_or(Ok(()), |real| real.judge(&mut self.found))
     }
 
-    /// Looks how large everybody is, where all guests are at home: a session takes descriptors and a thread.
+    /// Measures the size of every program, while all guests are at home: a session takes
+    /// descriptors and a thread.
     pub fn look(&mut self) -> Result<()> {
         if self.real.as_ref().is_some_and(|real| real.at != 0) {
             return Ok(());
@@ -359,24 +362,26 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Chains that came back to guests of this process and were not given away, and frames that came twice.
+    /// Returns the chains that came back to guests of this process without having been given away,
+    /// and the frames that came twice.
     pub fn totals(&self) -> (u64, u64, u64) {
         let (sent, repeated) = self.traffic.sent_and_repeated();
         (self.traffic.errors(), sent, repeated)
     }
 
-    /// What was dropped with a reason.
+    /// Returns the drops by reason.
     pub fn reasons(&self) -> String {
         self.account.reasons()
     }
 }
 
-/// Of the frames to the victim.
+/// Returns the frames to the victim that were delivered or dropped.
 fn delivered_or_dropped(stats: &Stats) -> Result<u64> {
     let [lossy, victim] = [LOSSY, VICTIM].map(|index| weir::name(index as u16));
     let delivered: u64 = stats.frames_by_queue(&victim, Side::Rx)?.iter().sum();
     let drops = stats.drops()?;
-    // Reasons with a receiver are counted there, but for a frame that waited in its sender's memory.
+    // Reasons with a receiver are counted there, except for a frame that waited in its sender's
+    // memory.
     let at_receiver = |reason: &str| reason.starts_with("rx_") && reason != "rx_waited_too_long";
     let dropped: u64 = drops
         .iter()

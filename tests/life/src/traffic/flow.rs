@@ -15,34 +15,34 @@ use super::ledger::Ledger;
 /// See [`Flow::give_up`].
 const PATIENCE_NS: u64 = 20_000_000;
 
-/// How much a sender sends.
+/// Rate of a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// At most this many at each turn.
+    /// Most frames per turn.
     pub burst: u64,
-    /// At most this many on their way, where the receiver tells what it has.
+    /// Most frames on their way, if the receiver reports arrivals.
     pub window: Option<u64>,
 }
 
-/// A flow, as both its ends and whoever judges see it.
+/// A flow, shared by its ends and its judge.
 #[derive(Debug)]
 pub struct Flow {
-    /// Its number, in each frame.
+    /// Number of the flow, in each frame.
     pub id: u16,
     /// The sender.
     pub from: Mac,
     /// The receiver.
     pub to: Mac,
-    /// How much is sent.
+    /// Rate of sending.
     pub pace: Pace,
     paused: AtomicBool,
     sent: AtomicU64,
     come: AtomicU64,
-    /// Behind the last one that has come, or is not waited for any more.
+    /// End of the frames that have arrived, or are no longer waited for.
     horizon: AtomicU64,
     corrupt: AtomicU64,
     ledger: Mutex<Ledger>,
-    /// When the last frame came, and the longest time between two (ns).
+    /// Time of the last frame, and longest time between two (ns).
     last_ns: AtomicU64,
     gap_ns: AtomicU64,
     gave_up_ns: AtomicU64,
@@ -51,7 +51,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Nothing is sent yet.
+    /// Returns a flow without frames.
     pub fn new(id: u16, from: Mac, to: Mac, pace: Pace) -> Self {
         Self {
             id,
@@ -76,7 +76,7 @@ impl Flow {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many frames the sender may send now.
+    /// Returns how many frames the sender may send now.
     pub fn due(&self) -> u64 {
         if self.paused.load(Relaxed) {
             return 0;
@@ -86,17 +86,18 @@ impl Flow {
         self.pace.burst.min(window.saturating_sub(on_their_way))
     }
 
-    /// Sends no more, or again.
+    /// Pauses or resumes sending.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Relaxed);
     }
 
-    /// The next one was sent. The sender's alone.
+    /// Notes that the next frame was sent. Only for the sender.
     pub fn has_sent(&self) {
         self.sent.store(self.sent() + 1, Relaxed);
     }
 
-    /// For frames that have not come within 20 ms the sender waits no longer: what is lost must not look like a pause.
+    /// Ends the wait for frames that have not arrived within 20 ms: a loss must not look like a
+    /// pause.
     pub fn give_up(&self) {
         let now = self.begun.elapsed().as_nanos() as u64;
         let last = self.last_ns.load(Relaxed).max(self.gave_up_ns.load(Relaxed));
@@ -106,12 +107,12 @@ impl Flow {
         }
     }
 
-    /// How many were sent.
+    /// Returns how many frames were sent.
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
 
-    /// One has come.
+    /// Notes the arrival of a frame.
     pub fn enter(&self, number: u64) {
         let mut ledger = self.ledger();
         ledger.enter(number);
@@ -124,39 +125,39 @@ impl Flow {
         }
     }
 
-    /// One has come with wrong bytes.
+    /// Notes the arrival of a frame with wrong bytes.
     pub fn corrupted(&self) {
         self.corrupt.fetch_add(1, Relaxed);
     }
 
-    /// How many have come with wrong bytes.
+    /// Returns how many frames came with wrong bytes.
     pub fn corrupt(&self) -> u64 {
         self.corrupt.load(Relaxed)
     }
 
-    /// How many have come.
+    /// Returns how many frames have arrived.
     pub fn come(&self) -> u64 {
         self.come.load(Relaxed)
     }
 
-    /// How many have come that were there.
+    /// Returns how many frames arrived again.
     pub fn repeated(&self) -> u64 {
         self.ledger().repeated()
     }
 
-    /// Whether nothing is on its way.
+    /// Returns whether nothing is on its way.
     pub fn is_settled(&self) -> bool {
         self.come() + self.written_off.load(Relaxed) == self.sent()
     }
 
-    /// Writes off what has not come; how many.
+    /// Writes off missing frames. Returns their number.
     pub fn write_off(&self) -> u64 {
         let missing = self.ledger().write_off(self.sent());
         self.written_off.fetch_add(missing, Relaxed);
         missing
     }
 
-    /// The longest time between two frames since this was asked for, one that lasts included.
+    /// Returns the longest time between two frames since the last call, including the present gap.
     pub fn take_gap(&self) -> Duration {
         let now = self.begun.elapsed().as_nanos() as u64;
         let lasts = now.saturating_sub(self.last_ns.load(Relaxed));

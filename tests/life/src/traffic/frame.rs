@@ -1,21 +1,22 @@
-//! Numbered frames: UDP over IPv4, so that flows spread over queues, filled so that any byte that is wrong is seen.
+//! Numbered frames: UDP over IPv4, so that flows spread over queues, with content that shows any
+//! wrong byte.
 
 use weir_wire::{Mac, checksum::ipv4_header_checksum};
 
 const ETHERNET: usize = 14;
 const UDP: usize = ETHERNET + 20;
 const PAYLOAD: usize = UDP + 8;
-/// "weir"; then the flow and the number.
+/// "weir"; the flow and the number follow.
 const MARK: [u8; 4] = *b"weir";
 const FLOW: usize = PAYLOAD + 4;
 const NUMBER: usize = FLOW + 2;
 const FILL: usize = NUMBER + 8;
-/// What all frames of all flows are shorter than.
+/// Upper bound of all frames' lengths.
 const LONGEST: usize = 1514;
 
-/// Writes frame `number` of `flow` over what is in `out`.
+/// Writes frame `number` of `flow` into `out`, whose content it replaces.
 pub fn write(out: &mut Vec<u8>, from: Mac, to: Mac, flow: u16, number: u64) {
-    // Of all sizes, and one as often as another.
+    // All lengths, equally often.
     let len = 60 + (number.wrapping_mul(0x9e37_79b9) >> 7) as usize % (LONGEST - 60);
     out.clear();
     out.resize(len, number as u8);
@@ -41,23 +42,23 @@ pub fn write(out: &mut Vec<u8>, from: Mac, to: Mac, flow: u16, number: u64) {
     out[NUMBER..FILL].copy_from_slice(&number.to_be_bytes());
 }
 
-/// What a frame is.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// Frame `number` of flow `flow`.
     Numbered {
-        /// Which flow.
+        /// Number of the flow.
         flow: u16,
-        /// Which of its frames.
+        /// Number of the frame.
         number: u64,
     },
-    /// One of those with other bytes in it than it was sent with.
+    /// A numbered frame whose bytes were changed.
     Corrupt,
-    /// Another program's, or for another guest.
+    /// Another program's frame, or one for another guest.
     Other,
 }
 
-/// What `frame` is, received by `to`.
+/// Reads `frame`, received by `to`.
 pub fn read(frame: &[u8], to: Mac, expected: &mut Vec<u8>) -> Read {
     if frame.len() < FILL || frame[PAYLOAD..FLOW] != MARK || frame[..6] != to.0 {
         return Read::Other;

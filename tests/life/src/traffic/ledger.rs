@@ -1,20 +1,20 @@
-//! Which frames of a flow have come, and how often.
+//! Frames of a flow that have arrived, and how often.
 
 use std::collections::BTreeSet;
 
-/// The numbers from 0 that have come. Its size is that of what is on its way.
+/// The arrived numbers, from 0. Its size is that of the frames on their way.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// All below it have come, or are written off.
+    /// All numbers below it have arrived, or are written off.
     floor: u64,
-    /// Those that have come beyond.
+    /// Arrived numbers beyond it.
     beyond: BTreeSet<u64>,
     written_off: u64,
     repeated: u64,
 }
 
 impl Ledger {
-    /// One has come; whether for the first time.
+    /// Notes an arrival. Returns whether it is the first.
     pub fn enter(&mut self, number: u64) -> bool {
         if number < self.floor || !self.beyond.insert(number) {
             self.repeated += 1;
@@ -26,17 +26,17 @@ impl Ledger {
         true
     }
 
-    /// How many have come.
+    /// Returns how many frames have arrived.
     pub fn come(&self) -> u64 {
         self.floor - self.written_off + self.beyond.len() as u64
     }
 
-    /// How many have come that were there.
+    /// Returns how many frames arrived again.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
 
-    /// Writes off those below `end` that have not come; how many.
+    /// Writes off the missing numbers below `end`. Returns how many.
     pub fn write_off(&mut self, end: u64) -> u64 {
         let missing = end.saturating_sub(self.floor) - self.beyond.range(..end).count() as u64;
         self.written_off += missing;
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(ledger.write_off(6), 3);
         assert_eq!((ledger.come(), ledger.write_off(6)), (4, 0));
         assert_eq!(ledger.write_off(7), 0);
-        // What comes after that was thought to be lost, and counts as wrong in this way.
+        // An arrival after its loss was assumed counts as a repetition.
         assert!(!ledger.enter(4));
         assert_eq!((ledger.come(), ledger.repeated()), (4, 1));
     }

@@ -1,4 +1,4 @@
-//! Guests of this process, the flows between them, and what became of each frame.
+//! Guests of this process, the flows between them, and the fate of each frame.
 
 mod flow;
 mod frame;
@@ -18,34 +18,35 @@ pub use self::{
     station::{Build, Station},
 };
 
-/// How long frames may take to arrive after the last one was sent, and how long without progress is the end of them.
+/// Longest time for frames to arrive after the last one was sent, and time without progress that
+/// ends the wait.
 const ARRIVAL: Duration = Duration::from_secs(20);
 const STANDSTILL: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(5);
-/// How long traffic may take to flow again.
+/// Longest time until traffic flows again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The address of interface `index` of weir.
+/// Returns the address of weir's interface `index`.
 pub fn mac(index: usize) -> Mac {
     let [high, low] = (index as u16 + 1).to_be_bytes();
     Mac([0x52, 0x54, 0, 0x77, high, low])
 }
 
-/// From one guest to another, by their indices.
+/// A flow between two guests, by index.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     /// The sender.
     pub from: usize,
     /// The receiver.
     pub to: usize,
-    /// How much.
+    /// Rate.
     pub pace: Pace,
 }
 
-/// What became of all that was sent.
+/// Fate of all sent frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Frames that have not come.
+    /// Frames that have not arrived.
     pub missing: u64,
     /// Chains that have not come back to their sender.
     pub stuck: u64,
@@ -58,7 +59,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Plugs in all of `builds` and lets frames go all `ways`.
+    /// Plugs in all of `builds` and starts the flows `ways`.
     pub fn begin(builds: &[Build], ways: &[Way]) -> Result<Self> {
         let flow = |(id, way): (u16, &Way)| {
             Arc::new(Flow::new(id, builds[way.from].mac, mac(way.to), way.pace))
@@ -74,12 +75,12 @@ impl Traffic {
         Ok(Self { stations, flows })
     }
 
-    /// All flows.
+    /// Returns all flows.
     pub fn flows(&self) -> &[Arc<Flow>] {
         &self.flows
     }
 
-    /// Waits until some frames of each of `flows` have come.
+    /// Waits until some frames of each of `flows` have arrived.
     pub fn await_flow<'f>(&self, flows: impl Iterator<Item = &'f Arc<Flow>>) -> Result<()> {
         const SOME: u64 = 20;
         let flows: Vec<_> = flows.map(|flow| (flow, flow.come() + SOME)).collect();
@@ -93,14 +94,14 @@ impl Traffic {
         })
     }
 
-    /// Has all of `flows` pause until their frames have come, and writes off those that have not.
+    /// Pauses `flows` until their frames have arrived, and writes off the missing ones.
     pub fn settle<'f>(&self, flows: impl Iterator<Item = &'f Arc<Flow>> + Clone) -> Settled {
         flows.clone().for_each(|flow| flow.pause(true));
         let on_their_way = || self.on_their_way(flows.clone());
         let come = || flows.clone().map(|flow| flow.come()).sum::<u64>();
         let mut left = self.await_turns();
         let (mut still, mut before) = (Duration::ZERO, (come(), on_their_way()));
-        // Time counts in looks: while this machine stands still, everybody does.
+        // Time counts in looks: while this machine stands still, no guest makes progress either.
         while !left.is_zero() && still < STANDSTILL {
             if flows.clone().all(|flow| flow.is_settled()) && on_their_way() == 0 {
                 break;
@@ -115,13 +116,14 @@ impl Traffic {
         Settled { missing, stuck: on_their_way() }
     }
 
-    /// Chains of those who send these flows.
+    /// Returns the chains of these flows' senders that are on their way.
     fn on_their_way<'f>(&self, flows: impl Iterator<Item = &'f Arc<Flow>> + Clone) -> u64 {
         let sends = |station: &&Station| flows.clone().any(|flow| flow.from == station.mac());
         self.stations.iter().filter(sends).map(Station::in_flight).sum()
     }
 
-    /// Until all guests' threads know of a pause, and have told what they did before. What is left of their patience.
+    /// Waits until all guests' threads know of a pause, and have reported their work before it.
+    /// Returns the remaining patience.
     fn await_turns(&self) -> Duration {
         let turns = || self.stations.iter().flat_map(Station::turns);
         let before: Vec<_> = turns().collect();
@@ -133,7 +135,7 @@ impl Traffic {
         left
     }
 
-    /// The same for flows whose receivers are elsewhere: until their chains have come back.
+    /// Settles flows whose receivers are elsewhere: waits until their chains have come back.
     pub fn settle_uncounted<'f>(
         &self,
         flows: impl Iterator<Item = &'f Arc<Flow>> + Clone,
@@ -148,24 +150,24 @@ impl Traffic {
         Settled { missing: 0, stuck: on_their_way() }
     }
 
-    /// Lets all of them flow again.
+    /// Resumes all flows.
     pub fn go_on(&self) {
         self.flows.iter().for_each(|flow| flow.pause(false));
     }
 
-    /// Fails if a guest's session has ended, or has been given chains or bytes that are not its own.
+    /// Fails if a guest's session has ended, or has received chains or bytes that are not its own.
     pub fn check(&self) -> Result<()> {
         self.stations.iter().try_for_each(Station::check_alive)?;
         let corrupt: u64 = self.flows.iter().map(|flow| flow.corrupt()).sum();
         check(corrupt == 0, || format!("{corrupt} frames came with wrong bytes"))
     }
 
-    /// Chains that came back and were not given away.
+    /// Returns the chains that came back without having been given away.
     pub fn errors(&self) -> u64 {
         self.stations.iter().map(Station::errors).sum()
     }
 
-    /// Frames that were sent, and those of them that came more than once.
+    /// Returns the frames sent, and those that arrived more than once.
     pub fn sent_and_repeated(&self) -> (u64, u64) {
         let sent = self.flows.iter().map(|flow| flow.sent()).sum();
         (sent, self.flows.iter().map(|flow| flow.repeated()).sum())

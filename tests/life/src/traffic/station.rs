@@ -22,17 +22,17 @@ use super::{
     frame::{self, Read},
 };
 
-/// How long weir may take to have a socket, and to answer there.
+/// Longest time until weir has a socket, and answers there.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Frames that are received before the sender has its turn.
+/// Frames received before the sender's turn.
 const TURN: usize = 256;
 
-/// What a guest is like.
+/// Options of a guest.
 #[derive(Clone, Debug)]
 pub struct Build {
     /// weir's socket for it.
     pub socket: PathBuf,
-    /// Its address.
+    /// The guest's address.
     pub mac: Mac,
     /// Queue pairs.
     pub queues: usize,
@@ -40,13 +40,13 @@ pub struct Build {
     pub queue_size: u16,
     /// `RING_PACKED`, `IN_ORDER`, both or none.
     pub format: Features,
-    /// How long it takes over each frame that comes.
+    /// Delay for each received frame.
     pub dawdle: Duration,
-    /// From one turn at sending to the next.
+    /// Time between two turns at sending.
     pub tick: Duration,
 }
 
-/// What a thread tells of its queue pair.
+/// A thread's report on its queue pair.
 #[derive(Debug, Default)]
 struct Told {
     in_flight: AtomicU16,
@@ -63,8 +63,8 @@ pub struct Station {
 }
 
 impl Station {
-    /// Connects, and begins. `sends` are its flows, dealt out to its queue pairs in turn; `all` are those of everybody,
-    /// by number.
+    /// Connects, and begins. `sends` are its flows, dealt to its queue pairs in turn; `all` are
+    /// everybody's flows, by number.
     pub fn begin(build: &Build, sends: &[Arc<Flow>], all: &Arc<Vec<Arc<Flow>>>) -> Result<Self> {
         let plain = Options::new(build.mac);
         let options = Options {
@@ -99,22 +99,22 @@ impl Station {
         Ok(Self { vif, stop, told, threads })
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn mac(&self) -> Mac {
         self.vif.mac()
     }
 
-    /// Chains that it has given away to be sent and that have not come back.
+    /// Returns the chains that it has given away and that have not come back.
     pub fn in_flight(&self) -> u64 {
         self.told.iter().map(|told| u64::from(told.in_flight.load(Relaxed))).sum()
     }
 
-    /// How often each of its threads has told all that it knows.
+    /// Returns how often each of its threads has reported.
     pub fn turns(&self) -> Vec<u64> {
         self.told.iter().map(|told| told.turns.load(Relaxed)).collect()
     }
 
-    /// Chains that came back and were not given away.
+    /// Returns the chains that came back without having been given away.
     pub fn errors(&self) -> u64 {
         self.told.iter().map(|told| told.errors.load(Relaxed)).sum()
     }
@@ -194,7 +194,7 @@ impl Thread {
                     flow.enter(number);
                 }
             }
-            // Whose it was cannot be told.
+            // The flow of a corrupt frame is unknown.
             Read::Corrupt => self.all.first().into_iter().for_each(|flow| flow.corrupted()),
             Read::Other => return,
         }
