@@ -20,16 +20,16 @@ use weir_wire::{Mac, Offload};
 
 use super::Bench;
 
-/// How often hosts look whether others live (ms).
+/// Interval of BFD's checks between hosts (ms).
 const BFD_MS: u32 = 100;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Addresses that appear: as many as an interface may have, nearly.
+/// Number of addresses that appear, almost the most for one interface.
 const ADDRESSES: u8 = 50;
-/// A frame of an experimental type, without more.
+/// Length of a frame of an experimental type (bytes).
 const FRAME_LEN: usize = 60;
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// What runs on a host.
+/// The programs of a host.
 struct Member {
     _vif: Vif,
     pair: QueuePair,
@@ -42,14 +42,14 @@ struct Member {
 }
 
 impl Member {
-    /// On host `n` of two.
+    /// Starts host `n` of two.
     fn start(lab: &Lab, underlay: &Underlay, n: usize) -> Result<Self> {
         let host = &underlay.hosts[n - 1];
         let frr = Frr::start(host, n, &[3 - n], Some(BFD_MS))?;
         let (control, socket) =
             (socket_path(&host.dir, "control.sock")?, socket_path(&host.dir, "a.sock")?);
         let toml = host.dir.join("weir.toml");
-        // Hardly a frame goes to who is not known.
+        // Almost no frame goes to an unknown address.
         let text = format!(
             "[switch]\nworkers = 1\ncontrol = {control:?}\n[overlay]\nlocal = \"{}\"\nevpn = true\n\
              [network.blue]\nvni = 100\nflood_per_second = 1\n\
@@ -83,7 +83,7 @@ impl Member {
         self.pair.flush();
     }
 
-    /// Whether a frame for this address is among those that have come.
+    /// Returns whether a frame for this address has arrived.
     fn hears(&mut self, dst: Mac) -> bool {
         let (mut frame, mut heard) = (Vec::new(), false);
         while self.pair.recv_into(&mut frame).is_some() {
@@ -92,7 +92,7 @@ impl Member {
         heard
     }
 
-    /// When FRR's host had an address behind a device (s), by what the kernel told.
+    /// Returns when FRR's host learned each address behind a device (s), by the kernel's messages.
     fn noted(&self, device: &str) -> Result<HashMap<String, f64>> {
         let text = fs::read_to_string(&self.log).map_err(Error::io("read", &self.log))?;
         let behind = format!("dev {device} ");
@@ -112,7 +112,7 @@ impl Member {
     }
 }
 
-/// Seconds of a day: `Thu Nov 26 00:49:30 2026 123456 usec`.
+/// Parses seconds of a day: `Thu Nov 26 00:49:30 2026 123456 usec`.
 fn seconds(time: &str) -> Option<f64> {
     let words: Vec<_> = time.split_whitespace().collect();
     let clock: Vec<f64> = words.get(3)?.split(':').filter_map(|part| part.parse().ok()).collect();
@@ -121,7 +121,7 @@ fn seconds(time: &str) -> Option<f64> {
     Some((hours * 60.0 + minutes) * 60.0 + seconds + usec / 1e6)
 }
 
-/// Two hosts that know each other, and the underlay.
+/// Starts two hosts that know each other, and the underlay.
 fn fabric(lab: &Lab) -> Result<([Member; 2], Underlay)> {
     let underlay = Underlay::new(&lab.workspace.run_dir("evpn")?, 2)?;
     let [mut one, mut two] = [Member::start(lab, &underlay, 1)?, Member::start(lab, &underlay, 2)?];
@@ -136,7 +136,8 @@ fn fabric(lab: &Lab) -> Result<([Member; 2], Underlay)> {
     Ok(([one, two], underlay))
 }
 
-/// From the first frame of an address at one host to the first frame for it that another host's guest sends there.
+/// Measures from an address's first frame at one host to the first frame for it that another host's
+/// guest sends there.
 pub(super) fn reachable(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let ([mut one, mut two], _underlay) = fabric(bench.lab)?;
     let nobody = Mac([0x52, 0x54, 0, 0, 9, 9]);
@@ -151,7 +152,7 @@ pub(super) fn reachable(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
             if start.elapsed() > PATIENCE {
                 return Err(Error::Timeout { what: format!("{mac} is reached"), after: PATIENCE });
             }
-            // What may go to all goes to nobody.
+            // These use up the limit of floods, so that frames for `mac` arrive only once it is known.
             for _ in 0..9 {
                 two.say(nobody, src);
             }
@@ -178,7 +179,7 @@ pub(super) fn reachable(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// From a host's silence to the last frame that is sent there. BFD: three times 100 ms.
+/// Measures from a host's silence to the last frame that is sent there. BFD: three times 100 ms.
 pub(super) fn host_failure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let mut times = Samples::default();
     for round in 1..=bench.rounds {
@@ -195,7 +196,7 @@ pub(super) fn host_failure(bench: &Bench<'_>, report: &mut Report) -> Result<()>
             }
             std::thread::sleep(Duration::from_millis(5));
             let now = underlay.sent_by(2)?;
-            // BFD and BGP say a little meanwhile.
+            // BFD and BGP send a few frames meanwhile.
             if now - seen >= 25 * FRAME_LEN as u64 {
                 last = Instant::now();
             }

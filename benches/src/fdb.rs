@@ -1,4 +1,4 @@
-//! What a lookup in a forwarding table with many addresses costs, compared to one with few.
+//! Cost of a look-up in a forwarding table with many addresses, compared to a small table.
 
 use weir_bed::{
     error::{Error, Result},
@@ -31,7 +31,7 @@ pub(super) fn lookups(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Those among the words of a line.
+/// Returns the numbers among the words of a line.
 fn numbers<const N: usize>(line: &str) -> Result<[f64; N]> {
     let numbers: Vec<_> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     numbers.try_into().map_err(|_| Error::parse("what lookups cost", line.to_owned()))

@@ -19,7 +19,7 @@ use super::{
     vm_traffic::{OMIT_SECONDS, TCP_SECONDS},
 };
 
-/// Gbit/s to the host, and from it.
+/// Throughput to the host, and from it (Gbit/s).
 type Run = [f64; 2];
 
 pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {

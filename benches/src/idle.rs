@@ -1,4 +1,4 @@
-//! What weir costs while its guests do nothing.
+//! Cost of weir while its guests do nothing.
 
 use std::{
     thread,
@@ -17,27 +17,27 @@ use weir_bed::{
 
 use super::Bench;
 
-/// What guests and switch may take to become silent.
+/// Time for guests and switch to become silent.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// How long wake-ups are counted.
+/// Time for which wake-ups are counted.
 const WAKEUPS_TIME: Duration = Duration::from_secs(10);
 
-/// How long CPU time is counted.
+/// Time for which CPU time is counted.
 const CPU_TIME: Duration = Duration::from_secs(30);
 
-/// Ports attached while CPU time is counted.
+/// Ports attached during the measurement of CPU time.
 const SILENT_PORTS: usize = 4;
 
-/// Ports attached while memory is looked at.
+/// Ports attached during the measurement of memory.
 const MANY_PORTS: u16 = 1000;
 
-/// Descriptors that weir, or the program with its guests, needs for so many ports, with room:
-/// a listener, a connection, and eventfds for calls, kicks and errors of two rings.
+/// Descriptors per port of weir or of the program with its guests, with room: a listener, a
+/// connection, and eventfds for calls, kicks and errors of two rings.
 pub(super) const DESCRIPTORS_PER_PORT: u64 = 16;
 
-/// How often any of weir's threads ran, with two guests attached whose interfaces are up and silent
-/// (no IPv6, no neighbours to ask for).
+/// Counts how often any of weir's threads ran, with two attached guests whose interfaces are up and
+/// silent (no IPv6, no neighbours to ask for).
 pub(super) fn wakeups(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let weir = Weir::start(bench.lab, &Setup::vifs(2))?;
     let specs = [0, 1].map(|index| {
@@ -57,7 +57,8 @@ pub(super) fn wakeups(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// CPU time of all of weir's threads while nobody sends, in percent of a core to two decimals.
+/// Measures the CPU time of all of weir's threads while nobody sends, in percent of a core to two
+/// decimals.
 pub(super) fn cpu(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let weir = Weir::start(bench.lab, &Setup::vifs(SILENT_PORTS))?;
     let sockets: Vec<_> =
@@ -76,7 +77,7 @@ pub(super) fn cpu(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What memory each attached port costs weir.
+/// Measures weir's memory per attached port.
 pub(super) fn memory(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     allow_descriptors(u64::from(MANY_PORTS) * DESCRIPTORS_PER_PORT)?;
     let (resident_before, tables_before) = {

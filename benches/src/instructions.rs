@@ -1,8 +1,8 @@
-//! Instructions that weir takes for a packet, counted by callgrind. The count is the same on a busy machine, so
-//! `make test` notices when the datapath grows.
+//! Instructions per packet in weir, counted by callgrind. The count is the same on a busy machine,
+//! so `make test` notices when the datapath grows.
 //!
-//! It covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile: from one
-//! guest's ring to another's, without drivers, sleep and wake-ups.
+//! It covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile:
+//! from one guest's ring to another's, without drivers, sleep and wake-ups.
 
 mod calls;
 mod librte_vhost;
@@ -27,7 +27,7 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// Prints where instructions and lines of shared memory go, and what bursts cost in system calls.
+/// Prints instructions and shared-memory lines by stage, and system calls per burst.
 pub fn show(workspace: &Workspace) -> Result<()> {
     print!("{}", stages::table(workspace)?);
     print!("\n{}", lines::table(workspace)?);
@@ -37,34 +37,34 @@ pub fn show(workspace: &Workspace) -> Result<()> {
 
 const EXAMPLE: &str = "instructions";
 
-/// The function that is counted with all it calls. A pattern: compilers append to names.
+/// The function that is counted with all its callees. A pattern, since compilers append to names.
 const COUNTED: &str = "instructions::measured*";
 
-/// Bursts that are counted in each row.
+/// Number of bursts counted in each row.
 const BURSTS: u32 = 1000;
 
 /// The recorded figures, below the workspace's root.
 const RECORD: &str = "docs/instructions.toml";
 
-/// How many percent more than recorded are a regression.
+/// Increase over the record that is a regression (percent).
 const TOLERANCE_PERCENT: f64 = 3.0;
 
-/// How a figure is recorded anew.
+/// Command that records the figures anew.
 const RECORD_COMMAND: &str = "cargo run -p xtask -- instructions --record";
 
-/// One variant of the C library's copies, whatever the processor has others for.
+/// Selects one variant of the C library's copies, whatever the CPU supports.
 const TUNABLES: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-ERMS");
 
-/// Traffic whose packets are counted.
+/// A kind of traffic.
 #[derive(Debug)]
 struct Row {
     name: &'static str,
-    /// Both guests' rings, as the program calls them, and whether the sender has a filter of ten terms.
+    /// Name of both guests' rings in the program, and whether the sender has a filter of ten terms.
     rings: &'static str,
-    /// Bytes of each frame.
+    /// Length of each frame (bytes).
     frame_bytes: u32,
-    /// Frames that weir takes at once.
+    /// Frames that weir takes at a time.
     burst: u32,
 }
 
@@ -86,10 +86,11 @@ const ROWS: [Row; 9] = [
     Row::new("instructions_per_packet_1500_split_burst1", "split", 1500, 1),
 ];
 
-/// What a port takes that nobody captures, over what it takes where nobody ever has: each frame of a burst of 32.
+/// Name of the difference between a port after a capture and a port that was never captured, per
+/// frame of a burst of 32.
 const CAPTURE_OFF: &str = "capture_off_instructions";
 
-/// The two: ports in the engine's table, with a capture that has come and gone, and without one.
+/// The two cases: ports in the engine's table, after a capture and without one.
 const CAPTURED: [Row; 2] = [
     Row::new("capture_off_once_captured", "split-once-captured", 64, 32),
     Row::new("capture_off_never_captured", "split-never-captured", 64, 32),
@@ -105,7 +106,7 @@ pub fn count(workspace: &Workspace) -> Result<Vec<Count>> {
     ROWS.iter().map(|row| Ok((row.name, row.count(&program, &dir)?))).collect()
 }
 
-/// Counts, prints, and judges what a capture leaves behind when it ends; whether that is nothing.
+/// Counts, prints, and judges the remains of an ended capture. Returns whether there are none.
 fn capture_off(workspace: &Workspace) -> Result<bool> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
@@ -115,22 +116,23 @@ fn capture_off(workspace: &Workspace) -> Result<bool> {
     Ok(held)
 }
 
-/// The row of [`CAPTURE_OFF`], and whether it is nothing.
+/// Returns the row of [`CAPTURE_OFF`], and whether the difference is zero.
 fn difference(once: f64, never: f64) -> (String, bool) {
-    // What not each packet takes rounds away: places in memory differ from run to run.
+    // Rounding removes costs that are not per packet, since addresses differ from run to run.
     let more = (once - never).round() as i64;
     let verdict = if more > 0 { "  GREW" } else { "" };
     (format!("{CAPTURE_OFF:<44}{never:>10.1}{once:>10.1}{more:>+9}{verdict}\n"), more <= 0)
 }
 
 impl Row {
-    /// Instructions per packet; what callgrind found stays in `dir`, for `callgrind_annotate`.
+    /// Returns instructions per packet. callgrind's output stays in `dir`, for
+    /// `callgrind_annotate`.
     fn count(&self, program: &Path, dir: &Path) -> Result<f64> {
         let (packets, profile) = self.profile(program, dir, &[])?;
         Ok(total(&profile)? / packets)
     }
 
-    /// Packets, and what callgrind says of them with `options`.
+    /// Runs callgrind with `options`. Returns the number of packets, and the profile.
     fn profile(&self, program: &Path, dir: &Path, options: &[&str]) -> Result<(f64, String)> {
         let out = dir.join(self.name.replace(' ', "_"));
         let mut argv = vec![
@@ -159,19 +161,19 @@ impl Row {
     }
 }
 
-/// Instructions in all, of a callgrind profile with one kind of event.
+/// Returns the total instructions of a callgrind profile with one kind of event.
 fn total(profile: &str) -> Result<f64> {
     let found = profile.lines().find_map(|line| line.strip_prefix("totals: "));
     let number = found.and_then(|number| number.trim().parse().ok());
     number.ok_or_else(|| Error::parse("the total of a callgrind profile", found.unwrap_or("none")))
 }
 
-/// What compiled the program: with another one other figures are to be expected.
+/// The compiler of the program. Another one gives other figures.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Compiler {
     /// `rustc`'s release.
     rustc: String,
-    /// The machine it compiles for.
+    /// Target machine.
     target: String,
 }
 
@@ -181,7 +183,7 @@ impl Compiler {
         Self::parse(&run_in(&[rustc.as_str(), "-vV"], Path::new("."), &[])?)
     }
 
-    /// From the lines of `rustc -vV`.
+    /// Parses the lines of `rustc -vV`.
     fn parse(text: &str) -> Result<Self> {
         let field = |name| {
             let value = text.lines().find_map(|line| line.strip_prefix(name));
@@ -196,7 +198,7 @@ impl Compiler {
 struct Record {
     #[serde(flatten)]
     compiler: Compiler,
-    /// By name.
+    /// Figures by name.
     figures: BTreeMap<String, f64>,
 }
 
@@ -223,14 +225,14 @@ impl Record {
     }
 }
 
-/// How the figures compare with the recorded ones.
+/// Result of the comparison with the recorded figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// None is above the tolerance.
+    /// No figure exceeds the tolerance.
     Held,
-    /// Some are, or are not recorded.
+    /// Some figures exceed it, or are not recorded.
     Grew,
-    /// There is nothing to compare with, for this reason.
+    /// A comparison is impossible, for this reason.
     Incomparable(String),
 }
 
@@ -255,7 +257,7 @@ pub fn compare(workspace: &Workspace) -> Result<Outcome> {
     Ok(if grew || left || called { Outcome::Grew } else { Outcome::Held })
 }
 
-/// Counts and prints system calls; whether a burst takes more than it did.
+/// Counts and prints system calls. Returns whether a burst takes more than recorded.
 fn system_calls(workspace: &Workspace) -> Result<bool> {
     if !is_root() {
         println!("skipped: needs root: system calls");
@@ -266,11 +268,11 @@ fn system_calls(workspace: &Workspace) -> Result<bool> {
     Ok(grew)
 }
 
-/// Counts and writes what is found to `docs/instructions.toml`; its path.
+/// Counts and writes the results to `docs/instructions.toml`. Returns its path.
 pub fn record(workspace: &Workspace) -> Result<PathBuf> {
     let counts = count(workspace)?;
     let path = path(workspace);
-    // Without figures so far there is nothing to show beside the new ones.
+    // The first record has no earlier figures beside it.
     let before = Record::read(&path).map(|record| record.figures).unwrap_or_default();
     print!("{}", table(&counts, &before).0);
     let figures = counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -283,7 +285,7 @@ fn path(workspace: &Workspace) -> PathBuf {
     workspace.root.join(RECORD)
 }
 
-/// A row for each count beside what was recorded, and whether any has grown too much.
+/// Returns a row for each count beside its record, and whether any has grown too much.
 fn table(counts: &[Count], recorded: &BTreeMap<String, f64>) -> (String, bool) {
     let mut text = format!("{:<44}{:>10}{:>10}{:>9}\n", "figure", "recorded", "now", "change");
     let mut any_grew = false;
@@ -294,7 +296,7 @@ fn table(counts: &[Count], recorded: &BTreeMap<String, f64>) -> (String, bool) {
             continue;
         };
         let percent = 100.0 * (now - before) / before;
-        // A recorded 0 or a wrong number compares as grown.
+        // A record of 0 or NaN counts as grown.
         let grew = percent.is_nan() || percent > TOLERANCE_PERCENT;
         any_grew |= grew;
         let verdict = match grew {

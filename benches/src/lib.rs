@@ -53,7 +53,8 @@ use self::{
     vif_programs::VifPrograms,
 };
 
-/// Where contenders run. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to the rest.
+/// CPUs of the contenders. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to the
+/// rest.
 const PINNING: &str = "\
 QEMU guests and user-mode Linux: nothing is pinned, the scheduler places guests and switches;
   OVS-DPDK pins its polling thread itself (CPU 1).
@@ -66,25 +67,25 @@ Policies, filters, TSO, 1 to 32 interfaces, and two cores that answer each other
 Several workers, sharing, interfaces that come and go: nothing is pinned. Switch and guests are
   threads of one process there.";
 
-/// The CPU a switch is held on where packet rates are measured.
+/// CPU of a pinned switch in measurements of packet rates.
 const SWITCH_CPU: usize = peers::ovs_dpdk::POLLING_CPU;
 
 const CLIENT_CPU: usize = 0;
 
-/// What every row needs.
+/// Common state of the rows.
 struct Bench<'a> {
     lab: &'a Lab,
     programs: VifPrograms,
-    /// How often each contender is measured.
+    /// Number of measurements of each contender.
     rounds: u32,
-    /// What else the machine did before each measurement.
+    /// Load of other programs before each measurement.
     other_load: RefCell<Samples>,
     machine: Machine,
 }
 
 impl Bench<'_> {
-    /// To be called when nothing that was started here runs: notes what the machine does all the same, and how fast
-    /// it is.
+    /// Notes the load of other programs, and the machine's speed. Call it while no program of the
+    /// benchmark runs.
     fn note_other_load(&self) -> Result<()> {
         let percent = other_load::percent()?;
         if percent >= other_load::DISTURBING_PERCENT {
@@ -94,12 +95,14 @@ impl Bench<'_> {
         self.machine.look()
     }
 
-    /// What `measure` finds in each round; those in which the machine's speed changed do not count.
+    /// Returns the results of `measure` in each round; rounds in which the machine's speed changed
+    /// do not count.
     fn rounds<T>(&self, measure: impl FnMut(u32) -> Result<T>) -> Result<Vec<T>> {
         self.machine.rounds(self.rounds, measure)
     }
 
-    /// `measure` of every contender in turn, in all rounds: A B C A B C ... `rate` is what is printed of it.
+    /// Measures every contender in turn, in all rounds: A B C A B C ... `rate` is the printed part
+    /// of a result.
     fn interleaved<T, const N: usize>(
         &self,
         unit: &str,
@@ -126,13 +129,13 @@ impl Bench<'_> {
     }
 }
 
-/// A measurement, named as the figure it is there for.
+/// A measurement, named after its main figure.
 struct Row {
     name: &'static str,
     measure: fn(&Bench<'_>, &mut Report) -> Result<()>,
 }
 
-/// Those that run before what `weir bench` measures ([`weir_bench::ROWS`]), in order.
+/// Rows before those of `weir bench` ([`weir_bench::ROWS`]), in order.
 const ROWS: &[Row] = &[
     Row { name: "pps64_vs_ovs_dpdk", measure: packet_rate::small_vs_ovs_dpdk },
     Row { name: "pps64_vs_testpmd", measure: packet_rate::small_vs_testpmd },
@@ -170,7 +173,7 @@ const ROWS: &[Row] = &[
     Row { name: "capture_on_pps", measure: watched::capture },
 ];
 
-/// Keeps the calling thread on one CPU.
+/// Pins the calling thread to one CPU.
 fn pin(cpu: usize) -> Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(cpu);
@@ -179,8 +182,8 @@ fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(None, &cpus).map_err(failed)
 }
 
-/// Adds what the machine was like while the row `name` was measured; ratios among the figures from the `first`th on
-/// for each speed.
+/// Adds the machine's state during the row `name`, and for each speed the ratios among the figures
+/// from index `first` on.
 fn add_looks(name: &'static str, looks: Looks, first: usize, report: &mut Report) {
     let Looks { speeds, bounces, dropped, .. } = looks;
     let has_rounds = dropped > 0 || !speeds.is_empty();
@@ -196,7 +199,7 @@ fn add_looks(name: &'static str, looks: Looks, first: usize, report: &mut Report
     }
 }
 
-/// What weir executes for a packet, whatever the machine does beside.
+/// Counts weir's instructions per packet, which do not depend on the machine's load.
 fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     for (name, instructions) in instructions::count(&bench.lab.workspace)? {
         let what = "counted by callgrind, from one guest's ring to another's";
@@ -205,21 +208,21 @@ fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// A switch to be measured.
+/// A switch to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contender {
     Weir,
-    /// With two workers, anywhere.
+    /// weir with two workers, not pinned.
     WeirOnTwoCores,
     TapBridge,
     OvsDpdk,
-    /// A guest's way to the host, and no switch.
+    /// A guest's connection to the host, without a switch.
     Passt,
-    /// Two of them, on two hosts.
+    /// Two weirs, on two hosts.
     WeirOverlay,
     /// A bridge and the kernel's VXLAN device on each of two hosts.
     KernelOverlay,
-    /// Two vhost-user ports and nothing between them, `burst` packets at a time, on one core or two.
+    /// Two vhost-user ports without a switch, `burst` packets at a time, on one core or two.
     TestpmdVhost {
         burst: u32,
         cores: usize,
@@ -240,7 +243,7 @@ impl Contender {
         }
     }
 
-    /// Starts it with two ports; `cpu` is where weir is held, if anywhere.
+    /// Starts it with two ports; `cpu` is weir's CPU, if it is pinned.
     fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         let started = self.start_anew(lab, cpu);
         if matches!(self, Self::Weir | Self::WeirOnTwoCores | Self::WeirOverlay) {
@@ -268,7 +271,7 @@ impl Contender {
     }
 }
 
-/// Which row comes now, and how long the others may take if they are as those before.
+/// Describes the next row, and the remaining time by the pace so far.
 fn progress(done: usize, rows: usize, elapsed: Duration) -> String {
     let text = format!("row {} of {rows}", done + 1);
     let Some(each) = elapsed.checked_div(u32::try_from(done).unwrap_or(u32::MAX)) else {
@@ -279,9 +282,10 @@ fn progress(done: usize, rows: usize, elapsed: Duration) -> String {
     format!("{text}, {} min gone, about {} min left", minutes(elapsed), minutes(left))
 }
 
-/// Measures every row, or those whose name contains `only`, and prints as it goes; what was found.
+/// Measures every row, or those whose name contains `only`, and prints as it goes. Returns the
+/// results.
 ///
-/// A row that can't be measured is told in the report and does not keep the others from being.
+/// A row that cannot be measured is noted in the report and does not stop the others.
 pub fn run(lab: &Lab, rounds: u32, only: Option<&str>) -> Result<Report> {
     let names =
         || ROWS.iter().map(|row| row.name).chain(weir_bench::ROWS.iter().map(|row| row.name));

@@ -1,5 +1,5 @@
-//! What weir's CPU does for traffic between two `vif` guests: the cost of 1 Gbit/s, and the most
-//! that a core moves in large segments.
+//! weir's CPU time for traffic between two `vif` guests: the cost of 1 Gbit/s, and the most that a
+//! core moves in large segments.
 
 use std::{path::PathBuf, time::Instant};
 
@@ -12,23 +12,23 @@ use weir_bed::{
 use super::{Bench, CLIENT_CPU, SWITCH_CPU, memcpy, sleeps};
 use crate::vif_programs::{EverySecond, MACS};
 
-/// Frames of 1500 bytes of IP packet, without check sequence, as a guest sends them.
+/// Length of a frame with an IP packet of 1500 bytes, without check sequence.
 const FRAME_BYTES: u32 = 1514;
 
 /// 1 Gbit/s in such frames, their check sequences counted.
 const FRAMES_PER_SECOND: u32 = 1_000_000_000 / ((FRAME_BYTES + 4) * 8);
 
-/// What of that has to arrive for the figure to mean something.
+/// Least share of the load that must arrive.
 const ARRIVED_MIN: f64 = 0.99;
 
-/// How long is counted, after a second to warm up.
+/// Time of counting (s), after a second to warm up.
 const SECONDS: u32 = 3;
 
-/// A receive buffer of a guest that takes large segments in few of them.
+/// Size of a guest's receive buffers (bytes), so that a large segment takes few of them.
 const LARGE_BUFFER_BYTES: u32 = 32 << 10;
 
-/// CPU of all of weir's threads while 1 Gbit/s crosses it, with the default latency budget and with one that
-/// is four times as long.
+/// Measures the CPU of all of weir's threads while 1 Gbit/s crosses it, with the default latency
+/// budget and with one four times as long.
 pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let rounds = bench.rounds(|_| {
         let (weir, default) = paced_run(bench, None)?;
@@ -54,7 +54,7 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// 1 Gbit/s under one latency budget.
+/// Runs 1 Gbit/s under one latency budget.
 fn paced_run(bench: &Bench<'_>, latency_budget: Option<&'static str>) -> Result<(Weir, Measured)> {
     let (weir, sockets) = start(bench, latency_budget)?;
     let load =
@@ -69,7 +69,7 @@ fn paced_run(bench: &Bench<'_>, latency_budget: Option<&'static str>) -> Result<
     Ok((weir, run))
 }
 
-/// Large segments against a plain copy of as many bytes, in turn.
+/// Compares large segments with a plain copy of as many bytes, in turn.
 pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let stream = |buffer_bytes| {
         let (weir, sockets) = start(bench, None)?;
@@ -115,7 +115,7 @@ pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// A weir that takes frames from the guests of the examples.
+/// Starts a weir that takes frames from the guests of the examples.
 pub(super) fn start(
     bench: &Bench<'_>,
     latency_budget: Option<&'static str>,
@@ -123,7 +123,7 @@ pub(super) fn start(
     start_with(bench, &Vif { latency_budget, ..Vif::default() }, false)
 }
 
-/// The same with both interfaces like `vif`; its worker may poll for good.
+/// Starts one with both interfaces like `vif`; its worker may busy-poll without end.
 pub(super) fn start_with(
     bench: &Bench<'_>,
     vif: &Vif,
@@ -137,13 +137,13 @@ pub(super) fn start_with(
     Ok((weir, sockets))
 }
 
-/// What a load reached, and what weir took for it.
+/// Throughput of a load, and weir's cost.
 struct Measured {
-    /// The mean of the load's seconds.
+    /// Mean over the load's seconds.
     figure: f64,
     /// CPU time per time.
     cores: f64,
-    /// Wake-ups of weir's workers, and calls to guests, a second.
+    /// Wake-ups of weir's workers, and calls to guests, per second.
     wakeups: f64,
     calls: f64,
 }

@@ -1,8 +1,8 @@
-//! How fast a cache line travels between the two CPUs that switch and client have.
+//! Time of a cache line's way between the CPUs of switch and client.
 //!
-//! The host of a virtual machine moves its CPUs: for hours they share a core or a cache, and for hours they do not. A
-//! rate between two cores depends on it more than on the program. So each round is measured between two looks, and one
-//! during which the speed has changed is dropped.
+//! The host of a virtual machine moves its CPUs: for hours they share a core or a cache, and for
+//! hours they do not. A rate between two cores depends on it more than on the program. So each
+//! round is measured between two looks, and a round in which the speed has changed is dropped.
 
 use std::{
     cell::RefCell,
@@ -18,19 +18,19 @@ use weir_bed::{
 
 use super::{CLIENT_CPU, SWITCH_CPU, pin};
 
-/// From so many nanoseconds for one way on, CPUs are far apart. Measured on the EPYC: 44 to 57 near, 250 to 290 far;
-/// nothing was ever between, and this is the geometric mean of the two ends.
+/// Least time of one way between CPUs that count as far apart (ns). Measured on the EPYC: 44 to 57
+/// near, 250 to 290 far, and nothing in between; this is the geometric mean of the two ends.
 const FAR_FROM_NS: f64 = 120.0;
 
-/// How long is looked, and for how long at most where other load keeps a thread from its CPU.
+/// Time of a look, and its limit where other load keeps a thread from its CPU.
 const TIME: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Ways there and back that are timed together: fewer than fill the time between two interruptions.
+/// Round trips timed together. They take less than the time between two interruptions.
 const BATCH: u32 = 50;
 const BATCHES_MIN: usize = 20;
 
-/// What CPUs are to each other.
+/// Distance of two CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speed {
     Near,
@@ -38,12 +38,12 @@ pub(super) enum Speed {
 }
 
 impl Speed {
-    /// By the time of one way.
+    /// Returns the speed for the time of one way.
     fn of(bounce_ns: f64) -> Self {
         if bounce_ns < FAR_FROM_NS { Self::Near } else { Self::Far }
     }
 
-    /// As figures are named.
+    /// Returns the word in figures' names.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
@@ -52,21 +52,21 @@ impl Speed {
     }
 }
 
-/// What the machine was like while a row was measured.
+/// State of the machine during a row.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    /// In each round that counts.
+    /// Speed in each round that counts.
     pub(super) speeds: Vec<Speed>,
-    /// ns for one way: before, in and after each of these.
+    /// Time of one way before, in and after each of these rounds (ns).
     pub(super) bounces: Samples,
-    /// Rounds in which the speed changed.
+    /// Number of rounds in which the speed changed.
     pub(super) dropped: u32,
-    /// ns since the round began that is measured.
+    /// Times of one way in the present round (ns).
     current: Vec<f64>,
 }
 
 impl Looks {
-    /// Ends a round; whether it counts: all looks found the same speed.
+    /// Ends a round. Returns whether it counts: every look found the same speed.
     fn end_round(&mut self) -> bool {
         let bounces = std::mem::take(&mut self.current);
         let mut speeds = bounces.iter().map(|ns| Speed::of(*ns));
@@ -84,7 +84,7 @@ impl Looks {
     }
 }
 
-/// The machine, which is looked at.
+/// The machine under observation.
 pub(super) struct Machine<L = fn() -> Result<f64>> {
     look: L,
     looks: RefCell<Looks>,
@@ -95,15 +95,15 @@ impl<L: Fn() -> Result<f64>> Machine<L> {
         Self { look, looks: RefCell::default() }
     }
 
-    /// Notes how long a cache line takes now.
+    /// Notes the present time of one way.
     pub(super) fn look(&self) -> Result<()> {
         let ns = (self.look)()?;
         self.looks.borrow_mut().current.push(ns);
         Ok(())
     }
 
-    /// What `measure` finds in `rounds` rounds of one speed each, given their numbers. Rounds that are dropped are made
-    /// up for, `rounds` of them at most.
+    /// Returns the results of `measure` in `rounds` rounds of one speed each, given their numbers.
+    /// Dropped rounds are repeated, at most `rounds` of them.
     pub(super) fn rounds<T>(
         &self,
         rounds: u32,
@@ -130,10 +130,10 @@ impl<L: Fn() -> Result<f64>> Machine<L> {
         Ok(found)
     }
 
-    /// What was seen since it was asked last.
+    /// Returns the observations since the last call.
     pub(super) fn seen(&self) -> Looks {
         let mut looks = self.looks.take();
-        // Of a row without rounds.
+        // For a row without rounds.
         if looks.speeds.is_empty() && looks.dropped == 0 {
             looks.bounces = looks.current.drain(..).collect();
         }
@@ -141,12 +141,12 @@ impl<L: Fn() -> Result<f64>> Machine<L> {
     }
 }
 
-/// A cache line of its own, and its neighbour that is fetched with it.
+/// A cache line of its own, with the neighbour that is fetched with it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// ns for one way between the CPUs, now.
+/// Measures the time of one way between the CPUs (ns).
 pub(super) fn bounce_ns() -> Result<f64> {
     let [there, back] = [const { Line(AtomicU64::new(0)) }; 2];
     let ended = AtomicBool::new(false);
@@ -154,7 +154,7 @@ pub(super) fn bounce_ns() -> Result<f64> {
         let (pinned, mut last) = (pin(SWITCH_CPU), 0);
         while pinned.is_ok() && !ended.load(Ordering::Relaxed) {
             let number = there.0.load(Ordering::Acquire);
-            // Stores that say nothing new would take the line away from the one who looks at it.
+            // A store without a new value would take the line away from its reader.
             if number != last {
                 back.0.store(number, Ordering::Release);
                 last = number;
@@ -179,7 +179,7 @@ pub(super) fn bounce_ns() -> Result<f64> {
         .ok_or_else(|| Error::Check(format!("no cache line bounced for {PATIENCE:?}")))
 }
 
-/// ns for one way, of each batch.
+/// Returns the time of one way for each batch (ns).
 fn ask(there: &Line, back: &Line, ended: &AtomicBool) -> Vec<f64> {
     let (start, mut number, mut batches) = (Instant::now(), 0, Vec::new());
     let goes_on = |batches: &Vec<f64>| {
@@ -203,7 +203,8 @@ fn ask(there: &Line, back: &Line, ended: &AtomicBool) -> Vec<f64> {
     batches
 }
 
-/// The lower quartile: interruptions make batches longer, by a hundred times and more, and never shorter.
+/// Returns the lower quartile: interruptions make batches longer, a hundredfold and more, and never
+/// shorter.
 fn undisturbed(mut batches: Vec<f64>) -> Option<f64> {
     batches.sort_by(f64::total_cmp);
     let enough = batches.len() >= BATCHES_MIN;

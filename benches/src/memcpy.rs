@@ -1,4 +1,4 @@
-//! What a core can copy when it does nothing else: the limit of a switch that copies once.
+//! Throughput of plain copies by one core: the limit of a switch that copies once.
 
 use std::{
     hint::black_box,
@@ -10,26 +10,27 @@ use weir_bed::error::{Error, Result};
 
 use super::pin;
 
-/// Bytes copied at a time: a large segment's.
+/// Length of each copy (bytes), like a large segment's.
 pub(super) const SEGMENT_BYTES: usize = 64 << 10;
 
-/// Of a receive buffer, as `vif` has them.
+/// Size of a receive buffer of `vif` (bytes).
 pub(super) const BUFFER_BYTES: usize = 2 << 10;
 
-/// Bytes that source and destination each go round in: a stream's window, a ring's buffers.
+/// Size of the source and target areas, which copies go through in a circle (bytes): a stream's
+/// window, a ring's buffers.
 const AREA_BYTES: usize = 2 << 20;
 
-/// How long is counted, after as long to warm up.
+/// Time of counting, after an equal warm-up.
 const TIME: Duration = Duration::from_millis(300);
 
-/// What is before a frame in the first of a guest's buffers.
+/// Length of the header in a guest's first buffer (bytes).
 const HEADER_BYTES: usize = 12;
 
-/// Gbit/s that a thread on CPU `cpu` copies, in pieces of `piece_bytes` at most.
+/// Measures the throughput of a thread on CPU `cpu` (Gbit/s), with copies of at most `piece_bytes`.
 pub(super) fn gbit_per_second(cpu: usize, piece_bytes: usize) -> Result<f64> {
     let copying = thread::spawn(move || {
         pin(cpu)?;
-        // Not zeroes: pages that were never written may all be the same one.
+        // Not zeroes, since pages that were never written may all be the same one.
         let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
         copy_for(TIME, piece_bytes, &from, &mut to);
         Ok(copy_for(TIME, piece_bytes, &from, &mut to))
@@ -42,7 +43,7 @@ fn copy_for(time: Duration, piece_bytes: usize, from: &[u8], to: &mut [u8]) -> f
     let mut bytes = 0;
     while start.elapsed() < time {
         for (from, to) in from.chunks(SEGMENT_BYTES).zip(to.chunks_mut(SEGMENT_BYTES)) {
-            // As a frame lies in a guest's buffers: a header before it, and a piece in each.
+            // Like a frame in a guest's buffers: a header before it, and a piece in each.
             let whole = piece_bytes >= SEGMENT_BYTES;
             let to = if whole { to } else { &mut to[HEADER_BYTES..] };
             for (from, to) in from.chunks(piece_bytes).zip(to.chunks_mut(piece_bytes)) {

@@ -1,17 +1,17 @@
-//! What the machine does while nothing of the benchmark runs: a busy machine makes figures that
-//! say more about who shares a core with whom than about switches.
+//! Load of other programs. On a busy machine figures show the sharing of cores more than the
+//! switches.
 
 use std::{fs, path::Path, thread, time::Duration};
 
 use weir_bed::error::{Error, Result};
 
-/// How long is looked: 20 of the kernel's clock ticks for every CPU.
+/// Time of a look: 20 of the kernel's clock ticks for every CPU.
 const TIME: Duration = Duration::from_millis(200);
 
-/// From this share on, figures are not to be trusted, and it is said so.
+/// Load from which on the report marks figures as unreliable.
 pub(super) const DISTURBING_PERCENT: f64 = 10.0;
 
-/// Percent of the machine's CPU time that others use, now.
+/// Returns the present share of the machine's CPU time that other programs use (percent).
 pub(super) fn percent() -> Result<f64> {
     let before = CpuTime::read()?;
     thread::sleep(TIME);
@@ -32,8 +32,8 @@ impl CpuTime {
         Self::parse(&text).ok_or_else(|| Error::parse("/proc/stat", text))
     }
 
-    /// The first line: `cpu user nice system idle iowait irq softirq steal guest guest_nice`, where
-    /// `guest` is part of `user`.
+    /// Parses the first line: `cpu user nice system idle iowait irq softirq steal guest
+    /// guest_nice`, where `guest` is part of `user`.
     fn parse(stat: &str) -> Option<Self> {
         let numbers = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
         let ticks: Vec<f64> =

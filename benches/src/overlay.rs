@@ -1,5 +1,5 @@
-//! A network over two hosts, each a namespace with an underlay between them: two weirs, or two bridges with the
-//! kernel's VXLAN device; the same two guests on either.
+//! A network over two hosts, each a namespace with an underlay between them: two weirs, or two
+//! bridges with the kernel's VXLAN device. Both have the same two guests.
 
 use std::{fmt::Write as _, fs, path::PathBuf, time::Duration};
 
@@ -19,7 +19,7 @@ use weir_bed::{
 
 use super::{Bench, Contender, vm_traffic};
 
-/// The guests' MTU: what VXLAN over IPv4 leaves of an underlay's 1500.
+/// The guests' MTU: 1500 of the underlay less VXLAN over IPv4.
 const MTU: u32 = 1450;
 const VNI: u32 = 100;
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -124,7 +124,7 @@ impl Switch for KernelPair {
     }
 }
 
-/// One TCP connection between the hosts' guests, and what it takes.
+/// Measures one TCP connection between the hosts' guests, and its cost.
 pub(super) fn tcp(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let contenders = [Contender::WeirOverlay, Contender::KernelOverlay];
     let [weir, kernel] =
@@ -152,7 +152,7 @@ pub(super) fn tcp(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Small datagrams between the hosts' guests.
+/// Measures small datagrams between the hosts' guests.
 pub(super) fn small_udp(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let contenders = [Contender::WeirOverlay, Contender::KernelOverlay];
     let [weir, kernel] =

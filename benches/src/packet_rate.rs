@@ -1,4 +1,4 @@
-//! Packets through two ports, from a client that polls, on one core of the switch.
+//! Packets through two ports, from a polling client, on one core of the switch.
 
 use std::{os::unix::net::UnixStream, thread, time::Duration};
 
@@ -14,21 +14,22 @@ use weir_vhost_user::FrontEnd;
 
 use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU};
 
-/// What adaptive switches may take to notice the load.
+/// Time for adaptive switches to notice the load.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// How long is counted.
+/// Time of counting.
 const TIME: Duration = Duration::from_millis(2500);
 
 /// `VIRTIO_F_RING_PACKED` and `VIRTIO_F_IN_ORDER` (virtio 1.2 §6).
 const PACKED_FEATURES: [(u32, &str); 2] = [(34, "VIRTIO_F_RING_PACKED"), (35, "VIRTIO_F_IN_ORDER")];
 
-/// Threads that poll do not share a CPU: they would take turns of milliseconds.
+/// Number of CPUs needed: polling threads do not share one, since they would take turns of
+/// milliseconds.
 const CPUS_OF_TWO_CORES: usize = 3;
 
 /// 256 packets in flight in each direction, all of one burst.
 ///
-/// Rings have the size with which the peer is fastest: DPDK's split rings slow down with all entries in flight; its
+/// Rings have the peer's fastest size: DPDK's split rings slow down with all entries in flight; its
 /// packed rings, and those of large packets, gain from fitting in caches.
 const IN_FLIGHT_256: Traffic<'static> = Traffic {
     small_pages: false,
@@ -47,20 +48,20 @@ struct Comparison {
     weir: Contender,
     peer: Contender,
     traffic: Traffic<'static>,
-    /// Names of the figures: the ratio, weir's rate, the peer's, and what the client could do.
+    /// Names of the figures: the ratio, weir's rate, the peer's, and the client's limit.
     names: [&'static str; 4],
     what: &'static str,
-    /// The name of the ratio of packets for each second that the switches were busy by their own counts.
+    /// Name of the ratio of packets per second that the switches were busy, by their own counts.
     busy: Option<&'static str>,
     goal: Option<Goal>,
 }
 
-/// What was measured of a switch.
+/// Results for a switch.
 pub(super) struct Rate {
     packets_per_second: f64,
-    /// For each second that the switch was busy, if it counts that.
+    /// Rate per second that the switch was busy, if it counts that.
     pub(super) per_busy_second: Option<f64>,
-    /// What the client could have done.
+    /// Limit of the client.
     limit: f64,
 }
 
@@ -121,7 +122,7 @@ pub(super) fn small_packed_vs_testpmd(bench: &Bench<'_>, report: &mut Report) ->
         "pps64_packed_testpmd",
         "pps64_packed_client_limit",
     ];
-    // testpmd falls back to split rings without a word, so the back end is asked.
+    // testpmd falls back to split rings silently, so the back end is asked.
     if let Some(missing) = missing_packed_feature(bench)? {
         report.leave_out(names[0], format!("not supported by this back end: no {missing}"));
         return Ok(());
@@ -198,7 +199,8 @@ pub(super) fn large_vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Resul
     row.measure(bench, report)
 }
 
-/// Two workers against a forwarder with a core for each port, where the client has another one.
+/// Compares two workers with a forwarder that has a core for each port, while the client has
+/// another core.
 pub(super) fn small_on_two_cores(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     if thread::available_parallelism().is_ok_and(|cpus| cpus.get() < CPUS_OF_TWO_CORES) {
         let why = "left out: two cores for the switch and one for the client are three CPUs";
@@ -253,13 +255,13 @@ impl Comparison {
     }
 }
 
-/// Packets delivered, both directions together.
+/// Measures delivered packets, both directions together.
 fn packets_per_second(bench: &Bench<'_>, contender: Contender, traffic: &Traffic) -> Result<Rate> {
     let _pages = HugePages::reserve()?;
     through(&*contender.start(bench.lab, Some(SWITCH_CPU))?, traffic)
 }
 
-/// The same through a switch that is there.
+/// Measures a running switch.
 pub(super) fn through(switch: &dyn Switch, traffic: &Traffic) -> Result<Rate> {
     let links = [&switch.link(0)?, &switch.link(1)?];
     let mut client = Testpmd::start(links, traffic, CLIENT_CPU)?;
@@ -274,7 +276,7 @@ pub(super) fn through(switch: &dyn Switch, traffic: &Traffic) -> Result<Rate> {
     Ok(Rate { packets_per_second, per_busy_second, limit })
 }
 
-/// The first feature of packed rings in order that weir's ports don't offer.
+/// Returns the first feature of packed rings in order that weir's ports do not offer.
 fn missing_packed_feature(bench: &Bench<'_>) -> Result<Option<&'static str>> {
     let weir = Weir::start(bench.lab, &Setup::vifs(1))?;
     let socket = weir.link(0)?.socket;

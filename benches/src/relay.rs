@@ -1,5 +1,5 @@
-//! What waking up costs by itself: the limit of a switch that sleeps until a guest kicks it, and calls guests that
-//! sleep.
+//! Cost of wake-ups alone: the limit of a switch that sleeps until a guest kicks it, and calls
+//! guests that sleep.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -24,7 +24,7 @@ use super::{
     sleeps::{self, failed},
 };
 
-/// A thread that sleeps until it is woken, and how much it was given.
+/// A thread that sleeps until it is woken, and its count of messages.
 #[derive(Debug)]
 struct Place {
     wake: OwnedFd,
@@ -48,7 +48,7 @@ impl Place {
         self.given.load(Ordering::Acquire)
     }
 
-    /// Until it is woken, or for as long as `timeout`.
+    /// Sleeps until woken, or for `timeout`.
     fn sleep(&self, timeout: Duration) -> Result<()> {
         let (tv_sec, tv_nsec) = (timeout.as_secs().cast_signed(), timeout.subsec_nanos().into());
         match poll(
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// Who asks, who answers, and what the one in between has from each.
+/// The asking and the answering thread, with the relay's ends to each.
 #[derive(Debug)]
 struct Places {
     asking: Place,
@@ -75,11 +75,12 @@ struct Places {
     stop: AtomicBool,
 }
 
-/// How long one waits at most before it looks whether to stop.
+/// Interval of the checks for the end.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// Round trips of `rate` requests a second for `seconds`, evenly, between two threads on `client_cpu` that sleep until
-/// they are woken, by a third one on `cpu` that does nothing but to pass wake-ups on; and its CPU time per time.
+/// Measures round trips of `rate` requests a second for `seconds`, evenly spaced, between two
+/// sleeping threads on `client_cpu`. A third thread on `cpu` only passes wake-ups on; its CPU time
+/// per time is returned too.
 pub(super) fn round_trips(
     cpu: usize,
     client_cpu: usize,
@@ -153,7 +154,8 @@ fn answer(places: &Places) -> Result<()> {
     Ok(())
 }
 
-/// As a worker of weir sleeps: one set of descriptors, each write an event, none read. Says its CPU time per time.
+/// Passes wake-ups on, sleeping like a worker of weir: one set of descriptors, each write an event,
+/// none read. Returns its CPU time per time.
 fn pass(places: &Places) -> Result<f64> {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
     for from in [&places.asked, &places.answered] {

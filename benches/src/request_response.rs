@@ -1,4 +1,5 @@
-//! Requests and answers at a rate that leaves a switch idle most of the time: how long they take, and what they cost.
+//! Requests and answers at a rate that leaves a switch idle most of the time: their times and
+//! costs.
 
 use std::{
     path::PathBuf,
@@ -20,17 +21,17 @@ use super::{
 const REQUESTS_PER_SECOND: u32 = 10_000;
 const SECONDS: u32 = 4;
 
-/// After Open vSwitch's end the kernel has its huge pages to put away. Whoever came at once stood still for 34 ms in the
-/// four seconds that were counted.
+/// After Open vSwitch's end the kernel releases its huge pages. A switch started at once stood
+/// still for 34 ms in the four counted seconds.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
-/// How often guests try to come.
+/// Number of attempts of guests to connect.
 const ATTEMPTS: u32 = 3;
 
-/// Of what was asked for, what has to be asked and answered.
+/// Least share of the requests that must be sent and answered.
 const SHARE_MIN: f64 = 0.98;
 
-/// What was measured of a switch.
+/// Results for a switch.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     times: RoundTrips,
@@ -38,17 +39,17 @@ struct Run {
     cores: f64,
 }
 
-/// What `ask` says.
+/// Output of `ask`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RoundTrips {
     pub(super) asked: f64,
     pub(super) answered: f64,
-    /// Microseconds at the median, the 99th percentile and the 99.9th.
+    /// Median, 99th and 99.9th percentile (us).
     pub(super) us: [f64; 3],
 }
 
 impl RoundTrips {
-    /// Of `9 asked  8 answered  p50 1.0 us  p99 2.0 us  p99.9 3.0 us`.
+    /// Parses `9 asked  8 answered  p50 1.0 us  p99 2.0 us  p99.9 3.0 us`.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let words: Vec<_> = line.split_whitespace().collect();
         let before = |unit: &str| -> Option<f64> {
@@ -62,22 +63,22 @@ impl RoundTrips {
     }
 }
 
-/// What passes requests and answers on.
+/// A way of requests and answers.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// As it comes: budgets of 250 us.
+    /// weir with defaults: budgets of 250 us.
     Weir,
     WeirWithBudget(&'static str),
     /// Calls without a hold.
     WeirImmediate,
-    /// Polls, as Open vSwitch does.
+    /// weir that busy-polls like Open vSwitch.
     WeirDedicated,
     Ovs,
-    /// A thread that wakes up and wakes others up, and no switch.
+    /// A thread that wakes up and wakes others, without a switch.
     Relay,
 }
 
-/// With the ends of their figures' names. The first is what the others are compared with.
+/// All ways, with the ends of their figures' names. The others are compared with the first.
 const WAYS: [(Way, &str); 6] = [
     (Way::Ovs, "ovs"),
     (Way::Weir, ""),
@@ -87,12 +88,12 @@ const WAYS: [(Way, &str); 6] = [
     (Way::Relay, "_limit"),
 ];
 
-/// What is compared of all ways.
+/// A value compared between the ways.
 struct Value {
     name: &'static str,
     what: &'static str,
     read: fn(&Run) -> f64,
-    /// At most, over Open vSwitch, of a weir as it comes.
+    /// Largest ratio to Open vSwitch for a weir with defaults.
     goal: Option<f64>,
 }
 
@@ -197,7 +198,7 @@ fn run(bench: &Bench<'_>, way: Way) -> Result<Run> {
     checked(Run { times, cores })
 }
 
-/// Unless too few were asked and answered.
+/// Checks that enough requests were sent and answered.
 fn checked(run: Run) -> Result<Run> {
     let wanted = SHARE_MIN * f64::from(REQUESTS_PER_SECOND * SECONDS);
     let RoundTrips { asked, answered, .. } = run.times;
@@ -207,10 +208,10 @@ fn checked(run: Run) -> Result<Run> {
     Ok(run)
 }
 
-/// The load, warmed up.
+/// Starts the load, and warms it up.
 ///
-/// Open vSwitch makes the buffers of a port when its first guest comes, and answers the next one after that: on a busy
-/// machine later than a vif guest waits. Then they are there.
+/// Open vSwitch makes the buffers of a port when its first guest comes, and answers the next guest
+/// afterwards, on a busy machine later than a vif guest waits. A further attempt finds the buffers.
 fn warm_load(bench: &Bench<'_>, way: Way, sockets: &[PathBuf; 2]) -> Result<EverySecond> {
     let mut said = String::new();
     for _ in 0..ATTEMPTS {

@@ -1,5 +1,6 @@
-//! What a route of EVPN takes of hosts, by which the lab tells how large a fabric may be (`weir_lab::fabric`): processor
-//! time and memory of FRR and weir on the host that announces addresses, and on one that hears of them.
+//! Cost of an EVPN route, from which the lab estimates the largest fabric (`weir_lab::fabric`):
+//! processor time and memory of FRR and weir on the host that announces addresses, and on one that
+//! learns them.
 
 use std::{
     fs, thread,
@@ -18,14 +19,14 @@ use weir_bed::{
 
 use super::Bench;
 
-/// The lab is fitted to the first two, and predicts the last.
+/// Numbers of hosts. The lab is fitted to the first two, and predicts the last.
 const HOSTS: [usize; 3] = [2, 3, 5];
 const ROUTES: u32 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// After a weir's start; and after the last route, until FRR is at rest.
+/// Time after a weir's start, and after the last route, until FRR is at rest.
 const SETTLED: Duration = Duration::from_secs(4);
 
-/// What runs on a host.
+/// The programs of a host.
 struct Member {
     frr: Frr,
     weir: Process,
@@ -33,7 +34,7 @@ struct Member {
     control: String,
 }
 
-/// Processor time of zebra, bgpd and weir's thread for EVPN, and bytes of the same processes.
+/// Processor time of zebra, bgpd and weir's EVPN thread, and memory of the same processes (bytes).
 struct Used {
     times: [Duration; 3],
     bytes: [u64; 3],
@@ -67,7 +68,7 @@ impl Member {
         })
     }
 
-    /// How many addresses of other hosts it knows.
+    /// Returns how many addresses of other hosts it knows.
     fn knows(&self) -> Result<u64> {
         let text = run(&[&*self.program, "stats", "--json", "--control", &*self.control])?;
         let stats: serde_json::Value =
@@ -79,7 +80,8 @@ impl Member {
     }
 }
 
-/// Of an announcing and a hearing host: microseconds and bytes for a route, by zebra, bgpd and weir.
+/// Measures an announcing and a learning host: microseconds and bytes per route, by zebra, bgpd and
+/// weir.
 fn measure(lab: &Lab, count: usize) -> Result<[[(f64, f64); 3]; 2]> {
     let underlay = Underlay::new(&lab.workspace.run_dir("routes")?, count)?;
     let numbered = (1..).zip(&underlay.hosts);
@@ -127,7 +129,7 @@ fn measure(lab: &Lab, count: usize) -> Result<[[(f64, f64); 3]; 2]> {
     }))
 }
 
-/// By numbers of hosts.
+/// Measures by number of hosts.
 pub(super) fn cost(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     for count in HOSTS {
         let measured = measure(bench.lab, count)?;

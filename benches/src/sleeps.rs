@@ -1,4 +1,5 @@
-//! What sleeping costs by itself: the limit of a switch that sleeps between bursts, and calls guests that sleep.
+//! Cost of sleeps alone: the limit of a switch that sleeps between bursts, and calls guests that
+//! sleep.
 
 use std::{
     os::fd::OwnedFd,
@@ -16,14 +17,15 @@ use weir_bed::error::{Error, Result};
 
 use super::pin;
 
-/// How long is counted.
+/// Time of counting.
 const TIME: Duration = Duration::from_secs(1);
 
-/// What an eventfd can't count beyond: the called thread ends.
+/// Count of the eventfd that ends the called thread.
 const END: u64 = 1 << 32;
 
-/// CPU time per time of a thread on CPU `cpu` that sleeps by a timer `sleeps` times a second and calls `calls` times a second
-/// a thread that sleeps on CPU `called_cpu`, and does nothing else.
+/// Measures the CPU time per time of a thread on CPU `cpu` that sleeps by a timer `sleeps` times a
+/// second and calls a sleeping thread on CPU `called_cpu` `calls` times a second, and does nothing
+/// else.
 pub(super) fn cores(cpu: usize, called_cpu: usize, sleeps: f64, calls: f64) -> Result<f64> {
     let call = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed("make an eventfd"))?;
     let call = Arc::new(call);
@@ -39,7 +41,8 @@ pub(super) fn cores(cpu: usize, called_cpu: usize, sleeps: f64, calls: f64) -> R
         let call = Arc::clone(&call);
         thread::spawn(move || {
             pin(cpu)?;
-            // As weir's workers have it; the kernel's usual 50 us would be part of every sleep.
+            // The timer slack of weir's workers; the kernel's usual 50 us would be part of every
+            // sleep.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
             sleep_and_call(&call, sleeps, calls)
         })
@@ -64,7 +67,7 @@ fn sleep_and_call(call: &OwnedFd, sleeps: f64, calls: f64) -> Result<f64> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(failed("sleep")(errno)),
         }
-        // A sleep that ended late is followed by one that is as long as the others.
+        // After a sleep that ended late, the next one has the usual length.
         due = start.elapsed() + period;
         slept += 1.0;
         while called * sleeps < slept * calls {
@@ -78,7 +81,7 @@ fn sleep_and_call(call: &OwnedFd, sleeps: f64, calls: f64) -> Result<f64> {
     Ok(cpu.as_secs_f64() / start.elapsed().as_secs_f64() * share)
 }
 
-/// Of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub(super) fn cpu_time() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(tv_sec.unsigned_abs(), u32::try_from(tv_nsec).unwrap_or_default())
@@ -90,7 +93,7 @@ fn count(eventfd: &OwnedFd) -> Result<u64> {
     Ok(u64::from_ne_bytes(count))
 }
 
-/// What a system call did not do.
+/// Makes an error for a failed system call.
 pub(super) fn failed(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Io { what: what.into(), source: errno.into() }
 }

@@ -1,7 +1,8 @@
-//! Traffic of usual programs between two guests that run natively without KVM: user-mode Linux.
+//! Traffic of ordinary programs between two guests that run natively without KVM: user-mode Linux.
 //!
-//! On weir they have virtio-net by vhost-user; on the kernel's bridge the vector driver on a TAP, with the settings of
-//! the kernel's own guide. All loads of a contender run between the same two guests.
+//! On weir they have virtio-net by vhost-user; on the kernel's bridge the vector driver on a TAP,
+//! with the settings of the kernel's own guide. All loads of a contender run between the same two
+//! guests.
 
 use std::{
     path::Path,
@@ -27,7 +28,7 @@ use super::{
     request_response::RoundTrips,
 };
 
-/// How many there are, of one virtual CPU each.
+/// Number of guests, of one virtual CPU each.
 const GUESTS: f64 = 2.0;
 
 const TCP_SECONDS: u64 = 3;
@@ -35,7 +36,7 @@ const FLOWS: u8 = 16;
 const ASK_SECONDS: u64 = 3;
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Requests and answers.
+/// A load of requests and answers.
 struct Talk {
     port: u16,
     request_bytes: u32,
@@ -45,22 +46,22 @@ struct Talk {
     how: &'static str,
 }
 
-/// Small values of a cache over connections that stay.
+/// Small values of a cache over lasting connections.
 const CACHE: Talk =
     Talk { port: 11_211, request_bytes: 40, answer_bytes: 300, connections: 8, how: "keep" };
 
-/// Pages over HTTP/1.0, a connection each.
+/// Pages over HTTP/1.0, each over its own connection.
 const PAGES: Talk =
     Talk { port: 80, request_bytes: 200, answer_bytes: 16_384, connections: 4, how: "close" };
 
-/// What was measured of a switch.
+/// Results for a switch.
 struct Run {
-    /// Gbit/s of one connection, and of many.
+    /// Throughput of one connection, and of many (Gbit/s).
     tcp: f64,
     flows: f64,
-    /// CPU time of the switch per time, during the first.
+    /// CPU time of the switch per time, during the first load.
     cores: f64,
-    /// That of the machine.
+    /// CPU time of the machine per time.
     busy_cores: f64,
     cache: Talked,
     pages: Talked,
@@ -68,7 +69,7 @@ struct Run {
 
 #[derive(Clone, Copy, Debug)]
 struct Talked {
-    /// Answers a second.
+    /// Answers per second.
     rate: f64,
     p99_us: f64,
 }
@@ -117,8 +118,8 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 }
 
 impl Run {
-    /// The rate of one connection with a switch that takes no CPU and leaves it to the guests, at the same cost for
-    /// each byte. A guest has one core at most.
+    /// Returns the rate of one connection with a switch that takes no CPU and leaves it to the
+    /// guests, at the same cost per byte. A guest has one core at most.
     fn limit(&self) -> f64 {
         let guests = (self.busy_cores - self.cores).max(f64::MIN_POSITIVE);
         self.tcp * (self.busy_cores.min(GUESTS) / guests).max(1.0)
@@ -156,7 +157,7 @@ fn run(bench: &Bench<'_>, programs: &UserModeLinux, contender: Contender) -> Res
     }
 }
 
-/// From the first guest to the second.
+/// Runs all loads from the first guest to the second.
 fn loads(switch: &dyn Switch, [mut client, mut server]: [Guest; 2]) -> Result<Run> {
     iperf::serve(&mut server, iperf::PORT)?;
     let tcp = Tcp { omit_seconds: 1, ..Tcp::to(address::ip(1), TCP_SECONDS) };
@@ -190,7 +191,7 @@ impl Talk {
     }
 }
 
-/// Of `9 asked  9 answered  8.5 /s  p50 1.0 us  p99 2.0 us  p99.9 3.0 us`.
+/// Parses `9 asked  9 answered  8.5 /s  p50 1.0 us  p99 2.0 us  p99.9 3.0 us`.
 fn talked(line: &str) -> Option<Talked> {
     let (before, _) = line.split_once(" /s")?;
     let rate = before.split_whitespace().next_back()?.parse().ok()?;

@@ -20,8 +20,8 @@ use crate::vif_programs::{EverySecond, MACS};
 
 const FRAME_BYTES: u32 = 64;
 
-/// How long is counted, after a second to warm up and before another, since an interface may go with
-/// its program.
+/// Time of counting (s), with a second before and after it, since an interface may go with its
+/// program.
 const SECONDS: u32 = 3;
 
 pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
@@ -60,7 +60,8 @@ pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// By a TAP, against a switch that polls, each on a core. Packets that arrive a second.
+/// Compares TAP uplinks of weir and of a switch that polls, each on a core, by packets that arrive
+/// per second.
 pub(super) fn vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let rounds = bench.rounds(|round| {
         let ways: [(&str, &dyn Fn() -> Result<f64>); 3] = [
@@ -102,7 +103,7 @@ fn through_ovs(bench: &Bench<'_>) -> Result<f64> {
     Ok(rate)
 }
 
-/// What the host gets of a program that sends.
+/// Measures the packets that the host gets from a sending program.
 type Measure = fn(&Bench<'_>, Uplink) -> Result<Rate>;
 
 fn through_weir(bench: &Bench<'_>, uplink: Uplink) -> Result<Rate> {
@@ -127,7 +128,7 @@ fn port_alone(bench: &Bench<'_>, uplink: Uplink) -> Result<Rate> {
 
 struct Rate {
     packets_per_second: f64,
-    /// For each second of CPU time of the program that sends.
+    /// Rate per second of the sending program's CPU time.
     per_core: f64,
 }
 

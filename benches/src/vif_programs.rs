@@ -1,5 +1,5 @@
-//! Examples of the `vif` crate, user-space guests that load a switch or just sit there, of the uplinks and of the
-//! forwarding table.
+//! Examples of the `vif` crate, of the uplinks and of the forwarding table: user-space guests that
+//! load a switch or stay silent.
 
 use std::{
     io::Write,
@@ -17,12 +17,12 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// How long a program may be silent: it says something every second while it runs, and once all of
-/// a thousand guests are attached.
+/// Longest silence of a program: it prints a line every second while it runs, and one once all of a
+/// thousand guests are attached.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The Ethernet addresses of the two guests of `stream` and `paced`, from which alone weir takes
-/// frames at their ports.
+/// Ethernet addresses of the two guests of `stream` and `paced`, the only ones that weir accepts at
+/// their ports.
 pub const MACS: [&str; 2] = ["52:54:00:00:01:01", "52:54:00:00:01:02"];
 
 /// The built programs.
@@ -32,13 +32,14 @@ pub struct VifPrograms {
 }
 
 impl VifPrograms {
-    /// Builds them, with optimisation.
+    /// Builds them with optimisation.
     pub fn build(workspace: &Workspace) -> Result<Self> {
         Ok(Self { built: Programs::build_to_measure(workspace)? })
     }
 
-    /// A stream of 64 KiB segments from the guest at the first socket to that at the second, which has receive
-    /// buffers of `buffer_bytes`, for `seconds`, both on CPU `cpu`: Gbit/s of payload, every second.
+    /// Streams 64 KiB segments from the guest at the first socket to that at the second, which has
+    /// receive buffers of `buffer_bytes`, for `seconds`, both on CPU `cpu`. Prints Gbit/s of
+    /// payload every second.
     pub fn stream(
         &self,
         sockets: &[PathBuf; 2],
@@ -49,7 +50,8 @@ impl VifPrograms {
         self.every_second("stream", sockets, &[seconds, buffer_bytes], cpu)
     }
 
-    /// `rate` UDP frames of `frame_bytes` a second the same way: frames that arrived, every second.
+    /// Sends `rate` UDP frames of `frame_bytes` a second the same way. Prints the frames that
+    /// arrived every second.
     pub fn paced(
         &self,
         sockets: &[PathBuf; 2],
@@ -61,8 +63,8 @@ impl VifPrograms {
         self.every_second("paced", sockets, &[rate, frame_bytes, seconds], cpu)
     }
 
-    /// UDP frames of `frame_bytes` from the guest at `socket` to nobody in particular, as fast as it
-    /// can: frames that left it, every second.
+    /// Sends UDP frames of `frame_bytes` from the guest at `socket` to an outside address, as fast
+    /// as it can. Prints the frames sent every second.
     pub fn outward(
         &self,
         socket: &Path,
@@ -75,8 +77,8 @@ impl VifPrograms {
         self.run("outward", argv.collect(), &on(cpu))
     }
 
-    /// The same, for frames that come from no guest: straight from an uplink's port, opened at
-    /// `placement`, into its interface.
+    /// Sends frames that come from no guest: straight from an uplink's port, opened at `placement`,
+    /// into its interface.
     pub fn uplink_limit(
         &self,
         uplink: Uplink,
@@ -89,8 +91,9 @@ impl VifPrograms {
         self.run("uplink_limit", names.into_iter().chain(numbers).collect(), placement)
     }
 
-    /// `rate` requests a second from the guest at the first socket to that at the second, which answers, for `seconds`
-    /// after one to warm up. Says a line when it is warm, and one in the end.
+    /// Sends `rate` requests a second from the guest at the first socket to that at the second,
+    /// which answers, for `seconds` after one to warm up. Prints a line after the warm-up, and one
+    /// at the end.
     pub fn ask(
         &self,
         sockets: &[PathBuf; 2],
@@ -101,12 +104,12 @@ impl VifPrograms {
         self.every_second("ask", sockets, &[rate, seconds], cpu)
     }
 
-    /// What lookups in a forwarding table take: a line for few addresses, and one for many.
+    /// Measures look-ups in a forwarding table: a line for few addresses, and one for many.
     pub fn lookup(&self, cpu: usize) -> Result<EverySecond> {
         self.run("lookup", Vec::new(), &on(cpu))
     }
 
-    /// A silent guest at each of `sockets`, until what is returned is dropped.
+    /// Attaches a silent guest at each of `sockets`, until the process is dropped.
     pub fn attach(&self, sockets: &[PathBuf]) -> Result<Process> {
         let program = self.example("attach");
         let (process, Dialogue { mut stdin, lines }) =
@@ -115,7 +118,7 @@ impl VifPrograms {
             writeln!(stdin, "{}", socket.display())
                 .map_err(|source| Error::Io { what: format!("write to {program}"), source })?;
         }
-        // It waits for the end of the list.
+        // The program waits for the end of the list.
         drop(stdin);
         let line = next_line(&lines, &program)?;
         if line != format!("{} attached", sockets.len()) {
@@ -149,13 +152,13 @@ impl VifPrograms {
         Ok(EverySecond { process, dialogue, name })
     }
 
-    /// The path of an example's program.
+    /// Returns the path of an example's program.
     pub fn example(&self, name: &str) -> String {
         self.built.example(name).to_string_lossy().into_owned()
     }
 }
 
-/// A running program that says every second what arrived.
+/// A running program that prints its results every second.
 pub struct EverySecond {
     process: Process,
     dialogue: Dialogue,
@@ -163,17 +166,17 @@ pub struct EverySecond {
 }
 
 impl EverySecond {
-    /// What the program uses of the machine.
+    /// Returns the program's use of the machine.
     pub fn usage(&self) -> Usage {
         Usage::of(self.process.pid())
     }
 
-    /// Awaits what it says next.
+    /// Waits for its next line.
     pub fn line(&mut self) -> Result<String> {
         next_line(&self.dialogue.lines, self.name)
     }
 
-    /// Awaits the end of the current second: its figure.
+    /// Waits for the end of the present second. Returns its figure.
     pub fn next(&mut self) -> Result<f64> {
         let line = self.line()?;
         figure(&line).ok_or_else(|| Error::parse("a second's figure", line))
@@ -184,7 +187,7 @@ fn next_line(lines: &Receiver<String>, name: &str) -> Result<String> {
     lines.recv_timeout(PATIENCE).map_err(|error| Error::Check(format!("{name}: {error}")))
 }
 
-/// The third word of `  1 s    82345 frames/s  0 lost in all`.
+/// Parses the third word of `  1 s    82345 frames/s  0 lost in all`.
 fn figure(line: &str) -> Option<f64> {
     let mut words = line.split_whitespace();
     let (_number, unit, figure) = (words.next()?, words.next()?, words.next()?);

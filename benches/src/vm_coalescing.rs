@@ -1,8 +1,9 @@
-//! What a latency budget saves two stock guests: interrupts, and CPU for the same bytes.
+//! Savings of a latency budget for two stock guests: interrupts, and CPU for the same bytes.
 //!
-//! All contenders and guests use `EVENT_IDX`, which already leaves out every interrupt that a guest does not want;
-//! the remaining ones are counted. weir's settings take turns on the same two guests, by `weir vif set`: a
-//! connection's speed differs by a fifth from boot to boot, more than the settings do.
+//! All contenders and guests use `EVENT_IDX`, which already leaves out every interrupt that a guest
+//! does not want; the remaining ones are counted. weir's settings take turns on the same two
+//! guests, by `weir vif set`: a connection's speed differs by a fifth from boot to boot, more than
+//! the settings do.
 
 use std::{
     fmt,
@@ -29,34 +30,34 @@ use crate::peers::tap_bridge::TapBridge;
 
 pub(super) const BUDGET: &str = "1ms";
 
-/// Less than an emulated guest can take in, so that it comes to rest between packets: one that never
-/// does takes no interrupts, whatever the switch holds.
+/// Rate below an emulated guest's capacity, so that the guest rests between packets. A guest that
+/// never rests takes no interrupts, whatever the switch holds.
 const UDP_PACKETS_PER_SECOND: u32 = 20_000;
 
-/// Until weir knows that an agent has come or gone.
+/// Longest time for weir to learn that an agent has come or gone.
 const AGENT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is measured of a contender in a round.
+/// Results of a contender in a round.
 #[derive(Clone, Copy)]
 struct Measured {
-    /// Interrupts for each datagram, and the share of datagrams that arrived.
+    /// Interrupts per datagram, and the share of datagrams that arrived.
     udp_interrupts: f64,
     udp_arrived: f64,
-    /// CPU microseconds of both guests and the switch for a datagram.
+    /// CPU time of both guests and the switch per datagram (us).
     udp_cpu: f64,
-    /// Interrupts for each packet of a TCP transfer, and its throughput.
+    /// Interrupts per packet of a TCP transfer, and its throughput.
     tcp_interrupts: f64,
     tcp_gbit: f64,
-    /// CPU seconds of both guests and the switch for a gigabyte by TCP.
+    /// CPU time of both guests and the switch per gigabyte by TCP (s).
     cpu_per_gb: f64,
     /// The switch's part of it.
     switch_cpu_per_gb: f64,
-    /// Interrupts of both guests for a datagram, and for a gigabyte by TCP.
+    /// Interrupts of both guests per datagram, and per gigabyte by TCP.
     udp_interrupts_of_both: f64,
     interrupts_per_gb: f64,
 }
 
-/// How weir holds calls.
+/// weir's way of holding calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Immediate,
@@ -66,39 +67,40 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Immediate, Way::Auto, Way::AutoWithAgents];
 
-/// What was measured of all in a round, the ways of weir in the order of [`WAYS`].
+/// Results of a round; weir's ways are in the order of [`WAYS`].
 struct Round {
     ways: [Measured; 3],
     bridge: Measured,
 }
 
 impl Round {
-    /// CPU microseconds that an interrupt takes, of the guest, its monitor and the switch: what a datagram takes less
-    /// with nearly none.
+    /// Returns the CPU time of an interrupt for the guest, its monitor and the switch (us): the
+    /// saving of a datagram with almost no interrupts.
     fn interrupt_cost_us(&self) -> f64 {
         let [immediate, _, few] = &self.ways;
         (immediate.udp_cpu - few.udp_cpu)
             / (immediate.udp_interrupts_of_both - few.udp_interrupts_of_both)
     }
 
-    /// CPU seconds for a gigabyte by TCP under `immediate`, without what its interrupts take.
+    /// Returns the CPU time per gigabyte by TCP under `immediate`, without the cost of its
+    /// interrupts (s).
     fn cpu_per_gb_uninterrupted(&self) -> f64 {
         let immediate = &self.ways[0];
         immediate.cpu_per_gb - 1e-6 * self.interrupt_cost_us() * immediate.interrupts_per_gb
     }
 }
 
-/// What `auto` is compared with.
+/// The opponent of `auto`.
 #[derive(Clone, Copy)]
 enum Against {
     Immediate,
     TapBridge,
 }
 
-/// A figure of `auto` to the same figure of another.
+/// Ratio of `auto`'s figure to another's.
 struct Ratio {
     name: &'static str,
-    /// The name of the same without agents in the guests, where that is a figure too.
+    /// Name of the same ratio without agents in the guests, if that is a figure too.
     without_agents: Option<&'static str>,
     what: &'static str,
     of: fn(&Measured) -> f64,
@@ -187,7 +189,7 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let mut rounds = Vec::new();
     for round in 1..=bench.rounds {
         bench.note_other_load()?;
-        // In turn, for what one finds the last has left.
+        // The order rotates, since each contender inherits the machine from the one before.
         let round = if round % 2 == 1 {
             let ways = weir(bench, round)?;
             Round { ways, bridge: bridge(bench, round)? }
@@ -218,7 +220,8 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What no policy can come below: the stream's CPU time if interrupts, and then the switch too, took none.
+/// Adds the limit of all policies: the stream's CPU time if interrupts, and then the switch too,
+/// took none.
 fn limits(rounds: &[Round], report: &mut Report) {
     let samples = |of: fn(&Round) -> f64| rounds.iter().map(of).collect();
     let what = "CPU that an interrupt takes, of guest, monitor and switch: what a datagram takes less with nearly none";
@@ -272,8 +275,8 @@ impl Measured {
     }
 }
 
-/// All ways of weir between two guests that are booted for it: there and back again, each beginning a round
-/// in its turn, so that a machine that becomes slower favours none.
+/// Measures all ways of weir between two freshly booted guests, there and back again. Each way
+/// begins a round in turn, so that a machine that becomes slower favours none.
 fn weir(bench: &Bench<'_>, round: u32) -> Result<[Measured; 3]> {
     let vif = Vif {
         moderation: Some(Way::Immediate.moderation()),
@@ -304,7 +307,7 @@ fn weir(bench: &Bench<'_>, round: u32) -> Result<[Measured; 3]> {
     Ok(measured.map(|it| it.expect("measured")))
 }
 
-/// Starts the guests' agents, or ends them.
+/// Starts or ends the guests' agents.
 fn set_agents(weir: &Weir, guests: &mut [Guest; 2], on: bool) -> Result<()> {
     for (index, guest) in (0_u16..).zip(guests) {
         if on {
@@ -318,7 +321,7 @@ fn set_agents(weir: &Weir, guests: &mut [Guest; 2], on: bool) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's TAP and bridge, as often.
+/// Measures the kernel's TAP and bridge equally often.
 fn bridge(bench: &Bench<'_>, round: u32) -> Result<Measured> {
     let switch = TapBridge::start(2)?;
     let mut guests = two_guests(bench.lab, Contender::TapBridge, &switch)?;
@@ -332,14 +335,14 @@ fn bridge(bench: &Bench<'_>, round: u32) -> Result<Measured> {
     Ok(first.mean(once()?))
 }
 
-/// Datagrams, then TCP.
+/// Runs datagrams, then TCP.
 fn traffic(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Measured> {
     let (pace, bytes) = (Pace::PerSecond(UDP_PACKETS_PER_SECOND), UDP_FRAME_BYTES);
     let (start, before) = (Instant::now(), Spent::now(switch, guests)?);
     let [client, server] = &mut *guests;
     let udp = pktgen::send(client, server, pace, bytes, UDP_SECONDS)?;
     let of_udp = Spent::now(switch, guests)?.since(&before);
-    // The margins before and after what is counted have the same rate, or none.
+    // The margins before and after the counted time have the same rate, or none.
     let datagrams = udp.received.packets_per_second * start.elapsed().as_secs_f64();
 
     let tcp = Tcp { omit_seconds: OMIT_SECONDS, ..Tcp::to(address::ip(1), TCP_SECONDS) };
@@ -347,7 +350,7 @@ fn traffic(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Measured> {
     let transfer = tcp.run(&mut guests[0])?;
     let of_tcp = Spent::now(switch, guests)?.since(&before);
     let received = Look::at(&mut guests[1])?.since(first);
-    // The seconds that are left out of the rate took CPU, too, and moved bytes at the same rate.
+    // The seconds outside the rate took CPU, too, and moved bytes at the same rate.
     let seconds = (TCP_SECONDS + OMIT_SECONDS) as f64;
     let gigabytes = transfer.bits_per_second * seconds / 8e9;
     Ok(Measured {
@@ -363,18 +366,18 @@ fn traffic(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Measured> {
     })
 }
 
-/// What traffic has taken.
+/// Cost of traffic.
 struct Spent {
-    /// CPU seconds of both guests and what carries their packets.
+    /// CPU time of both guests and the switch (s).
     cpu: f64,
-    /// Of the latter.
+    /// The switch's part of it.
     switch_cpu: f64,
     /// Interrupts of both guests.
     interrupts: f64,
 }
 
 impl Spent {
-    /// So far. The guests' shells are free.
+    /// Returns the cost so far. The guests' shells must be free.
     fn now(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Self> {
         let switch_cpu = switch.cpu_time()?.as_secs_f64();
         let (mut cpu, mut interrupts) = (switch_cpu, 0.0);

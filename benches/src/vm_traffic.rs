@@ -1,4 +1,4 @@
-//! Traffic between two guests of one CPU each, virtio-net as QEMU and Linux set it up by default.
+//! Traffic between two guests of one CPU each, with the default virtio-net of QEMU and Linux.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,19 @@ use weir_bed::{
 
 use super::{Bench, Contender};
 
-/// How long a round's TCP transfer is counted, after [`OMIT_SECONDS`].
+/// Counted time of a round's TCP transfer (s), after [`OMIT_SECONDS`].
 pub(super) const TCP_SECONDS: u64 = 4;
 
-/// Slow start is not what is compared.
+/// Time of the slow start (s), which is not compared.
 pub(super) const OMIT_SECONDS: u64 = 1;
 
-/// How long a round's datagrams are sent.
+/// Time of a round's datagrams (s).
 pub(super) const UDP_SECONDS: u64 = 3;
 
-/// With check sequence.
+/// Length of a frame with check sequence (bytes).
 pub(super) const UDP_FRAME_BYTES: u32 = 64;
 
-/// What [`limits`] are.
+/// Explanation of [`limits`].
 pub(super) const LIMIT: &str = "\
     the same were weir's CPU time nothing and its guests' instead, where a packet costs them what it did, a virtual \
     CPU has one core at most, and a pktgen sender, which never rests, needs no more";
@@ -40,7 +40,7 @@ struct Names {
     rates: [&'static str; 2],
     /// Cores that weir, the sender and the receiver kept busy.
     weir_cores: [&'static str; 3],
-    /// Those that the sender and the receiver on the bridge did.
+    /// Cores that the sender and the receiver on the bridge kept busy.
     bridge_cores: [&'static str; 2],
 }
 
@@ -112,9 +112,9 @@ impl Names {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct GuestCpu {
-    /// Of its virtual CPU.
+    /// CPU time of its virtual CPU.
     vcpu: Duration,
-    /// Of its QEMU, with that.
+    /// CPU time of its QEMU, including the virtual CPU.
     all: Duration,
 }
 
@@ -129,7 +129,7 @@ impl GuestCpu {
     }
 }
 
-/// CPU times of everything that has a part in a transfer.
+/// CPU times of everything that takes part in a transfer.
 struct Cpu {
     at: Instant,
     switch: Duration,
@@ -145,13 +145,13 @@ impl Cpu {
     }
 }
 
-/// What arrived, and what it took.
+/// Received traffic, and its cost.
 pub(super) struct Transfer {
-    /// Gbit or packets a second.
+    /// Rate (Gbit or packets per second).
     rate: f64,
-    /// All that arrived while CPU time was counted, in the same unit.
+    /// Amount received while CPU time was counted, in the same unit.
     amount: f64,
-    /// The sender goes on when nothing can be sent: its CPU time says nothing.
+    /// The sender goes on when nothing can be sent, so its CPU time says nothing.
     sender_spins: bool,
     time: Duration,
     switch: Duration,
@@ -184,8 +184,9 @@ impl Transfer {
         self.sender.all + self.receiver.all
     }
 
-    /// The rate of these guests with a switch that takes no CPU and leaves them its own, at the same cost for each
-    /// packet. A vCPU has one core at most, and a sender that spins needs no more.
+    /// Returns the rate of these guests with a switch that takes no CPU and leaves them its own, at
+    /// the same cost per packet. A vCPU has one core at most, and a sender that spins needs no
+    /// more.
     fn limit(&self) -> f64 {
         let Self { rate, amount, switch, .. } = *self;
         let scaled = |cpu: Duration| rate * (switch + cpu).as_secs_f64() / cpu.as_secs_f64();
@@ -199,12 +200,12 @@ impl Transfer {
     }
 }
 
-/// CPU time (s) of all that has a part in it, for each Gbit or packet.
+/// Returns the CPU time of all parts (s) per Gbit or packet.
 pub(super) fn costs(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|run| run.cost(run.switch + run.guests())).collect()
 }
 
-/// That of the guests.
+/// Returns the guests' part of it.
 pub(super) fn guests_costs(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|run| run.cost(run.guests())).collect()
 }
@@ -213,7 +214,7 @@ pub(super) fn switch_cores(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|run| run.cores(run.switch)).collect()
 }
 
-/// [`Transfer::limit`] of each.
+/// Returns [`Transfer::limit`] of each.
 pub(super) fn limits(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(Transfer::limit).collect()
 }
@@ -222,7 +223,7 @@ pub(super) fn rates(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|transfer| transfer.rate).collect()
 }
 
-/// [`Bench::interleaved`] of transfers.
+/// Measures transfers by [`Bench::interleaved`].
 pub(super) fn interleaved<const N: usize>(
     bench: &Bench<'_>,
     unit: &str,
@@ -233,7 +234,7 @@ pub(super) fn interleaved<const N: usize>(
     bench.interleaved(unit, contenders, measure, |transfer| transfer.rate)
 }
 
-/// What arrives at the second guest when the first sends by one connection.
+/// Measures one connection from the first guest to the second, at the second.
 pub(super) fn tcp_transfer(lab: &Lab, contender: Contender) -> Result<Transfer> {
     let switch = contender.start(lab, None)?;
     let [mut client, mut server] = two_guests(lab, contender, &*switch)?;
@@ -242,12 +243,12 @@ pub(super) fn tcp_transfer(lab: &Lab, contender: Contender) -> Result<Transfer> 
     let before = Cpu::read(&*switch, &client, &server)?;
     let rate = tcp.run(&mut client)?.gbit_per_second();
     let after = Cpu::read(&*switch, &client, &server)?;
-    // The seconds that are left out of the rate took CPU, too, and moved bytes at the same rate.
+    // The seconds outside the rate took CPU, too, and moved bytes at the same rate.
     let amount = rate * (TCP_SECONDS + OMIT_SECONDS) as f64;
     Ok(Transfer::new(rate, amount, false, &before, &after))
 }
 
-/// Small datagrams that arrive at the second guest.
+/// Measures small datagrams that arrive at the second guest.
 pub(super) fn datagrams(lab: &Lab, contender: Contender) -> Result<Transfer> {
     let switch = contender.start(lab, None)?;
     let [mut client, mut server] = two_guests(lab, contender, &*switch)?;

@@ -1,4 +1,4 @@
-//! What it costs to have a thousand ports, and to look at weir: scrapes, `weir top`, a capture.
+//! Cost of a thousand ports, and of observing weir: scrapes, `weir top`, a capture.
 
 use std::{
     path::PathBuf,
@@ -24,32 +24,32 @@ use super::{
     Bench, CLIENT_CPU, SWITCH_CPU, idle::DESCRIPTORS_PER_PORT, packet_rate, vif_programs::MACS,
 };
 
-/// Interfaces with a silent guest each.
+/// Number of interfaces with a silent guest each.
 const SILENT: u16 = 1000;
 
-/// The first one. Before these are two for load, and two whose guests announce themselves to all others once, so that
-/// each interface has had a frame and an interrupt.
+/// Index of the first one. Before these are two for load, and two whose guests announce themselves
+/// to all others once, so that each interface has had a frame and an interrupt.
 const FIRST_SILENT: u16 = 4;
 
-/// How long that may take.
+/// Longest time for that.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What adaptive switches may take to notice the load.
+/// Time for adaptive switches to notice the load.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// How often Prometheus scrapes, at most.
+/// Shortest interval of Prometheus's scrapes.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Answers of each round.
+/// Answers per round.
 const SCRAPES: u32 = 5;
 
-/// How long packets are counted: some scrapes.
+/// Time for which packets are counted, which includes some scrapes.
 const LOAD_TIME: Duration = Duration::from_secs(4);
 
-/// How long the CPU time of `weir top` is counted.
+/// Time for which the CPU time of `weir top` is counted.
 const TOP_TIME: Duration = Duration::from_secs(15);
 
-/// How long each part of a round of captures is, in seconds.
+/// Time of each part of a round of captures (s).
 const CAPTURE_SECONDS: &str = "3";
 
 /// A weir with a thousand silent guests.
@@ -89,7 +89,7 @@ impl Crowd {
     }
 }
 
-/// From the request to the end of the answer.
+/// Measures from the request to the end of the answer.
 pub(super) fn scrape(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
     let crowd = Crowd::start(bench, None)?;
@@ -111,7 +111,8 @@ pub(super) fn scrape(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What a packet takes a worker that serves a thousand silent ports as well, against one that does not.
+/// Measures a packet's cost for a worker that serves a thousand silent ports as well, compared with
+/// one that does not.
 pub(super) fn crowded_load(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let _pages = HugePages::reserve()?;
     let crowd = Crowd::start(bench, Some(SWITCH_CPU))?;
@@ -138,7 +139,7 @@ pub(super) fn crowded_load(bench: &Bench<'_>, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// Packets that pass while somebody scrapes, against those that pass while nobody does, in turns.
+/// Compares packets during scrapes with packets without, in turns.
 pub(super) fn scraped_load(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
     let _pages = HugePages::reserve()?;
@@ -160,7 +161,7 @@ pub(super) fn scraped_load(bench: &Bench<'_>, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// What `measure` gives while a thread scrapes.
+/// Returns the result of `measure` while a thread scrapes.
 fn while_scraped<T>(crowd: &Crowd, measure: impl FnOnce() -> Result<T>) -> Result<T> {
     let goes_on = AtomicBool::new(true);
     thread::scope(|scope| {
@@ -183,7 +184,7 @@ fn while_scraped<T>(crowd: &Crowd, measure: impl FnOnce() -> Result<T>) -> Resul
     })
 }
 
-/// CPU time of `weir top` on a terminal.
+/// Measures the CPU time of `weir top` on a terminal.
 pub(super) fn top(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let crowd = Crowd::start(bench, None)?;
     let (program, control) = (bench.lab.weir.display(), crowd.control());
@@ -214,7 +215,7 @@ pub(super) fn top(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Packets that a worker moves while all of them are captured, against those that it moves while none is.
+/// Compares a worker's packets during a capture of all with packets without.
 pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
     let program = bench.programs.example("captured");
@@ -237,8 +238,8 @@ pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The ratio, the share of lost frames, the ratio by the clock and the writer's time of
-/// ` 1  off 9/s  on 5/s  by the clock 0.9  writer 80 ns  0.556  written 3, lost 1`.
+/// Parses the ratio, the share of lost frames, the ratio by the clock and the writer's time of ` 1
+/// off 9/s  on 5/s  by the clock 0.9  writer 80 ns  0.556  written 3, lost 1`.
 fn captured(line: &str) -> Option<[f64; 4]> {
     let (before, counts) = line.split_once("  written ")?;
     let mut parts = before.rsplit("  ");

@@ -1,4 +1,4 @@
-//! Figures that `weir bench` finds by itself, with guests of its own in its own process.
+//! Figures that `weir bench` measures by itself, with guests in its own process.
 
 use serde_json::Value;
 use weir_bed::{
@@ -10,18 +10,18 @@ use weir_bed::{
 use super::Bench;
 
 pub(super) struct WeirBench {
-    /// The figure that it is there for.
+    /// Name of its main figure.
     pub(super) name: &'static str,
-    /// What `weir bench` is told.
+    /// Arguments of `weir bench`.
     args: &'static [&'static str],
-    /// How long each of its parts is measured in all; `None` for one that ends by itself.
+    /// Total time of each of its parts (s); `None` if it ends by itself.
     seconds: Option<u32>,
-    /// What figures are to reach, by name; those that are not among them are shown.
+    /// Goals of figures, by name; other figures are only shown.
     goals: &'static [(&'static str, Goal)],
 }
 
-/// All of them, in the order they run. Guests are weir's own, in its process. Each setting of a load takes its turn in
-/// each round; ratios are taken within a round.
+/// All of them, in the order in which they run. Guests are weir's own, in its process. Each setting
+/// of a load takes its turn in each round; ratios are taken within a round.
 pub(super) const ROWS: &[WeirBench] = &[
     // `auto` and the settings with a fixed hold, over the grid of loads.
     WeirBench {
@@ -37,21 +37,21 @@ pub(super) const ROWS: &[WeirBench] = &[
         seconds: Some(5),
         goals: &[("rr_latency_vs_immediate", Goal::AtMost(1.05))],
     },
-    // What guests are told later than their budgets allow.
+    // Guests' calls after their budgets.
     WeirBench {
         name: "budget_breaches_per_million",
         args: &["--policies", "--filter", "budget_breaches"],
         seconds: Some(5),
         goals: &[("budget_breaches_per_million", Goal::AtMost(10.0))],
     },
-    // Packets in containers and packets by themselves.
+    // Packets in containers and single packets.
     WeirBench {
         name: "aggregate_pps_vs_single",
         args: &["--policies", "--filter", "aggregate_pps"],
         seconds: Some(4),
         goals: &[("aggregate_pps_vs_single", Goal::AtLeast(1.5))],
     },
-    // Containers whose timeout follows the traffic, and those with a fixed one.
+    // Containers with an adaptive timeout, and those with a fixed one.
     WeirBench {
         name: "adaptive_delay_vs_fixed",
         args: &["--policies", "--filter", "adaptive_"],
@@ -69,7 +69,7 @@ pub(super) const ROWS: &[WeirBench] = &[
         seconds: Some(3),
         goals: &[("two_workers_vs_one", Goal::AtLeast(1.8))],
     },
-    // Packets of many flows while queues and flows move all the time.
+    // Packets of many flows while queues and flows keep moving.
     WeirBench {
         name: "reordered_packets",
         args: &["--reorder", "--packets", "20000000"],
@@ -91,7 +91,7 @@ pub(super) const ROWS: &[WeirBench] = &[
     },
     // Two cores that answer each other.
     WeirBench { name: "ping_pong", args: &["--ping-pong"], seconds: Some(1), goals: &[] },
-    // How senders share a worker, and what a flood does to its neighbour.
+    // Senders that share a worker, and the effect of a flood on its neighbour.
     WeirBench {
         name: "sharing",
         args: &["--sharing"],
@@ -103,7 +103,7 @@ pub(super) const ROWS: &[WeirBench] = &[
             ("weight_error", Goal::AtMost(0.03)),
         ],
     },
-    // Packets with a filter of ten terms and without.
+    // Packets with and without a filter of ten terms.
     WeirBench {
         name: "filter_cost",
         args: &["--filter-cost"],

@@ -1,5 +1,6 @@
-//! System calls that weir takes for a burst, as `strace` sees them: a guest's kick, a burst that weir takes from a guest and
-//! delivers, and one that it takes from an uplink. The example's `calls.rs` says what each part is. Waking up is not in them.
+//! weir's system calls per burst, as `strace` sees them: a guest's kick, a burst that weir takes
+//! from a guest and delivers, and one that it takes from an uplink. The example's `calls.rs`
+//! explains each part. Wake-ups are not included.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -18,13 +19,14 @@ use weir_bed::{
 
 use super::EXAMPLE;
 
-/// Bursts that are counted for each figure.
+/// Number of bursts for each figure.
 const BURSTS: &str = "20";
 
-/// Frames of each burst and how many: 64 bytes, and one packet of 65,000 that is to be cut into segments.
+/// Frames: 64 bytes, or one packet of 65,000 bytes that is cut into segments; and how many per
+/// burst.
 const TRAFFIC: [(&str, &str); 4] = [("64", "1"), ("64", "8"), ("64", "32"), ("gso", "1")];
 
-/// A part of a burst's way between two uplinks, and the calls that it takes with each [`TRAFFIC`].
+/// A part of a burst's way between two uplinks, with its calls under each [`TRAFFIC`].
 struct Row {
     name: &'static str,
     uplinks: [&'static str; 2],
@@ -32,7 +34,8 @@ struct Row {
     recorded: [usize; 4],
 }
 
-/// What is taken from an uplink ends with the call of the guest. 65,000 bytes are 45 frames for AF_XDP and VXLAN.
+/// The way of a burst from an uplink ends with the guest's call. 65,000 bytes are 45 frames for
+/// AF_XDP and VXLAN.
 const ROWS: [Row; 10] = [
     Row::new("guest: its kick", ["guest", "guest"], "kick", [1, 1, 1, 1]),
     Row::new("guest to guest", ["guest", "guest"], "send", [1, 1, 1, 1]),
@@ -57,10 +60,10 @@ impl Row {
     }
 }
 
-/// The calls of one part of one burst, each with how often.
+/// The calls of one part of one burst, with their numbers.
 type Calls = BTreeMap<String, usize>;
 
-/// A table, and whether a row is above what is recorded. Needs root.
+/// Returns a table, and whether a row exceeds its record. Needs root.
 pub(super) fn table(workspace: &Workspace) -> Result<(String, bool)> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
@@ -96,7 +99,7 @@ pub(super) fn table(workspace: &Workspace) -> Result<(String, bool)> {
     Ok((text, any_grew))
 }
 
-/// For each [`TRAFFIC`] between two uplinks the calls of each part.
+/// Returns the calls of each part between two uplinks, for each [`TRAFFIC`].
 fn trace(
     program: &Path,
     dir: &Path,
@@ -132,18 +135,19 @@ fn trace(
     Ok(all)
 }
 
-/// The calls of each part in its usual course: of bursts of the usual length, which mostly come at once, the middle one
-/// by the number of calls.
+/// Returns the usual calls of each part: among the bursts of the most frequent length, the median
+/// by number of calls.
 fn usual(said: &str, trace: &str) -> HashMap<String, Calls> {
     let mut parts: HashMap<&str, HashMap<&str, Vec<Calls>>> = HashMap::new();
     let names = trace.lines().filter_map(|line| line.split_once('(')).map(|(name, _)| name);
     let names: Vec<&str> = names.collect();
-    // What is between two marks and the next two is not counted.
+    // Calls between two marks and the next two are not counted.
     let between = names.split(|name| *name == "getppid").skip(1).step_by(2);
     for (line, names) in said.lines().zip(between) {
         let Some((part, frames)) = line.split_once(' ') else { continue };
         let mut calls = Calls::new();
-        // The clock of a worker's CPU: a call of a guest that takes long, as under strace, is timed by that.
+        // The clock of a worker's CPU: a guest's call that takes long, as under strace, is timed by
+        // it.
         for name in names.iter().filter(|name| **name != "clock_gettime") {
             *calls.entry((*name).to_owned()).or_default() += 1;
         }

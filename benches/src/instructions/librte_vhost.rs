@@ -1,7 +1,9 @@
-//! The same for DPDK's vhost library: what it takes to take a packet from one guest's ring and put it into another's.
+//! Instructions of DPDK's vhost library to take a packet from one guest's ring and put it into
+//! another's.
 //!
-//! `dpdk-testpmd` passes packets on between two vhost ports under callgrind, unchanged and without a look at them. A
-//! second one is both guests. Polls that find nothing are counted first and left out.
+//! `dpdk-testpmd` passes packets on between two vhost ports under callgrind, unchanged and without
+//! a look at them. A second instance plays both guests. Empty polls are counted first and
+//! subtracted.
 
 use std::{fmt::Write as _, fs, path::Path, thread, time::Duration};
 
@@ -17,16 +19,16 @@ use weir_bed::{
 use super::Row;
 use crate::{CLIENT_CPU, SWITCH_CPU, peers::testpmd_vhost::TestpmdVhost};
 
-/// How long polls are counted that find nothing.
+/// Time for which empty polls are counted.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How long packets are counted.
+/// Time for which packets are counted.
 const BUSY: Duration = Duration::from_secs(8);
 
-/// How long rings are given to run empty.
+/// Time for rings to run empty.
 const REST: Duration = Duration::from_secs(2);
 
-/// Frames that either side takes at once.
+/// Frames that either side takes at a time.
 const BURST: u32 = 32;
 
 const DEQUEUE: &str = "rte_vhost_dequeue_burst";
@@ -39,21 +41,21 @@ const SHOWN: [(Rings, Row); 3] = [
     (Rings::PackedInOrder, Row::new("packed, in order", "packed-in-order", 64, BURST)),
 ];
 
-/// Calls of a function, and instructions in them and in what they call.
+/// Number of calls of a function, with the instructions in it and its callees.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Calls {
     number: f64,
     instructions: f64,
 }
 
-/// Instructions for a packet.
+/// Instructions per packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cost {
     dequeue: f64,
     enqueue: f64,
 }
 
-/// A table: instructions of the library and of all of weir, for a packet of 64 bytes.
+/// Returns a table: instructions of the library and of all of weir, for a packet of 64 bytes.
 pub fn table(workspace: &Workspace, program: &Path) -> Result<String> {
     let dir = workspace.target("instructions")?;
     let mut text = format!(
@@ -79,7 +81,8 @@ fn cost(workspace: &Workspace, rings: Rings, dir: &Path) -> Result<Cost> {
     let wrapper = [
         VALGRIND,
         "--tool=callgrind",
-        // Its threads take turns: the one that answers a front end would wait for the one that polls.
+        // Its threads take turns: the one that answers a front end would wait for the one that
+        // polls.
         "--fair-sched=yes",
         "--instr-atstart=no",
         "--compress-strings=no",
@@ -111,14 +114,14 @@ fn cost(workspace: &Workspace, rings: Rings, dir: &Path) -> Result<Cost> {
 }
 
 impl Cost {
-    /// Of the profile of polls that found nothing, and one of the same with `packets`.
+    /// Computes the cost from a profile of empty polls, and one with `packets`.
     fn of(idle: &str, busy: &str, packets: f64) -> Result<Self> {
         let (idle, dequeue) = (calls(idle, DEQUEUE), calls(busy, DEQUEUE));
         let enqueue = calls(busy, ENQUEUE);
         check(idle.number > 0.0 && enqueue.number > 0.0 && packets > 0.0, || {
             format!("callgrind saw {idle:?} and {enqueue:?}, and {packets} packets passed")
         })?;
-        // What was taken was put elsewhere at once.
+        // Every packet taken was put elsewhere at once.
         let found_nothing = dequeue.number - enqueue.number;
         let polls = found_nothing * idle.instructions / idle.number;
         let dequeue = (dequeue.instructions - polls) / packets;
@@ -126,7 +129,7 @@ impl Cost {
     }
 }
 
-/// All calls of `function` in a profile without compressed names and positions.
+/// Returns all calls of `function` in a profile without compressed names and positions.
 fn calls(profile: &str, function: &str) -> Calls {
     let mut calls = Calls::default();
     let (mut callee, mut is_call) = ("", false);

@@ -1,6 +1,7 @@
-//! Lines of shared memory that a packet costs: valgrind's lackey says which address each instruction reads or writes, and
-//! the example where guests' memory is mapped. A line counts once for a burst, on each side and in each stage that touches
-//! it. What the kernel touches is not in them, nor is what is fetched ahead and not used.
+//! Lines of shared memory that a packet costs. valgrind's lackey shows the address that each
+//! instruction reads or writes, and the example shows the mappings of guests' memory. A line counts
+//! once for a burst, on each side and in each stage that touches it. Accesses by the kernel, and
+//! lines that are fetched ahead and not used, are not included.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,13 +24,13 @@ use super::{
     stages::{STAGES, functions_at, stage_of},
 };
 
-/// Bytes of a line.
+/// Length of a cache line (bytes).
 const LINE: u64 = 64;
-/// Bursts of each row; some of the first may be missed.
+/// Bursts per row; some of the first may be missed.
 const BURSTS: u32 = 24;
-/// Lines of the trace between two looks whether the measured bursts have begun.
+/// Lines of the trace between two checks whether the measured bursts have begun.
 const LOOK: usize = 5_000;
-/// Whose accesses these are, beside weir's stages.
+/// Origins of accesses, besides weir's stages.
 const DRIVERS: [&str; 2] = ["sender's driver", "receiver's driver"];
 const ALL: &str = "weir, all";
 
@@ -44,17 +45,17 @@ const SHOWN: [Row; 8] = [
     Row::new("1500 x32", "packed", 1500, 32),
 ];
 
-/// Lines read, and lines written, for a packet.
+/// Lines read, and lines written, per packet.
 type Count = [f64; 2];
 
-/// What the example says of itself before the bursts that count: where its functions and its mappings are.
+/// Output of the example before the counted bursts: the places of its functions and mappings.
 #[derive(Debug, Default)]
 struct Places {
-    /// Where a worker's turn begins, and the drivers' turn.
+    /// Addresses at which a worker's turn and the drivers' turn begin.
     turns: [u64; 2],
-    /// Of the program: from, to, and what its addresses are more than those in its file.
+    /// Range of the program's addresses, and their offset from those in its file.
     program: (u64, u64),
-    /// Of guests' memory: from, to, and where that is in which file.
+    /// Ranges of guests' memory, with their position in which file.
     memory: Vec<(u64, u64, u64, u64)>,
 }
 
@@ -62,7 +63,7 @@ struct Places {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Access {
     burst: u32,
-    /// By weir; else by a driver.
+    /// Access by weir; otherwise by a driver.
     is_weirs: bool,
     instruction: u64,
     /// File and number of the line.
@@ -70,7 +71,7 @@ struct Access {
     is_write: bool,
 }
 
-/// A table: a line for each stage and driver, a column for each kind of traffic.
+/// Returns a table with a line for each stage and driver, and a column for each kind of traffic.
 pub(super) fn table(workspace: &Workspace) -> Result<String> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
@@ -96,7 +97,7 @@ pub(super) fn table(workspace: &Workspace) -> Result<String> {
     Ok(text)
 }
 
-/// Lines for a packet of one kind of traffic, by stage and driver.
+/// Returns the lines per packet of one kind of traffic, by stage and driver.
 fn count(row: &Row, program: &Path, dir: &Path) -> Result<BTreeMap<&'static str, Count>> {
     let (said, log) = (dir.join("places"), dir.join("lackey.log"));
     let _ = fs::remove_file(&said);
@@ -124,14 +125,14 @@ fn count(row: &Row, program: &Path, dir: &Path) -> Result<BTreeMap<&'static str,
     check(bursts > 0, || format!("no burst was seen; see {}", log.display()))?;
     let places = tracer.places.unwrap_or_default();
     let packets = f64::from(bursts) * f64::from(row.burst);
-    // The last burst may be cut off by the end.
+    // The end may cut the last burst.
     let accesses: Vec<Access> =
         tracer.accesses.into_iter().filter(|access| (1..=bursts).contains(&access.burst)).collect();
     let lines = by_stage(&accesses, &places, program)?;
     Ok(lines.into_iter().map(|(name, lines)| (name, lines.map(|it| it as f64 / packets))).collect())
 }
 
-/// Lines in all, by stage and driver.
+/// Returns the total of lines, by stage and driver.
 fn by_stage(
     accesses: &[Access],
     places: &Places,
@@ -160,7 +161,7 @@ fn by_stage(
     for access in accesses {
         let Access { burst, line, is_write, .. } = *access;
         let driver = if Some(line.0) == sender { DRIVERS[0] } else { DRIVERS[1] };
-        // Outside of the program there is the C library, which copies.
+        // Outside of the program is the C library, which copies.
         let stage = stages.get(&access.instruction).copied().unwrap_or("copy");
         let names = match access.is_weirs {
             true => [Some(stage), Some(ALL)],
@@ -176,12 +177,12 @@ fn by_stage(
 }
 
 impl Places {
-    /// From the file that the example writes, once all of it is there.
+    /// Reads the example's file, once it is complete.
     fn read(said: &Path) -> Option<Self> {
         Self::parse(&fs::read_to_string(said).ok()?)
     }
 
-    /// From lines of `/proc/self/maps`, and `turns A B` behind them.
+    /// Parses lines of `/proc/self/maps`, with `turns A B` behind them.
     fn parse(text: &str) -> Option<Self> {
         let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
         let mut places = Self::default();
@@ -205,7 +206,7 @@ impl Places {
     }
 }
 
-/// What the trace has told so far.
+/// State of the trace so far.
 #[derive(Debug, Default)]
 struct Tracer {
     places: Option<Places>,
@@ -216,7 +217,8 @@ struct Tracer {
 }
 
 impl Tracer {
-    /// Takes a line of lackey's: `I  4016c80,3`, ` L 1ffeff,8`, ` S ...`, ` M ...` (read and written).
+    /// Takes a line of lackey's: `I  4016c80,3`, ` L 1ffeff,8`, ` S ...`, ` M ...` (read and
+    /// written).
     fn line(&mut self, line: &str) {
         let Some(places) = &self.places else { return };
         let mut words = line.split_whitespace();

@@ -1,7 +1,7 @@
-//! Where a packet's instructions go: the same counts by stage of its way.
+//! Instructions per packet by stage of its way.
 //!
-//! callgrind counts by address. `addr2line` says which functions are inlined there, and the first rule that one of them
-//! meets names the stage. What a function of the C library takes counts for its caller.
+//! callgrind counts by address. `addr2line` names the functions inlined there, and the first rule
+//! that matches one of them gives the stage. A function of the C library counts for its caller.
 
 use std::{collections::BTreeMap, ffi::OsStr, fmt::Write as _, path::Path};
 
@@ -11,7 +11,8 @@ use weir_bed::{
 
 use super::{EXAMPLE, Row, librte_vhost};
 
-/// Stages in the order of a packet's way; a rule is a part of a file's path, and how a function in it begins.
+/// Stages in the order of a packet's way. A rule is a part of a file's path, and the beginning of a
+/// function's name in it.
 pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
     ("poll", &[]),
     (
@@ -81,7 +82,7 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
     ),
 ];
 
-/// In this order rules are asked: what is inlined into a wider stage comes before that.
+/// Order of the rules: a stage that is inlined into a wider one comes before it.
 const ASKED: [&str; 10] = [
     "counters",
     "header check",
@@ -95,7 +96,7 @@ const ASKED: [&str; 10] = [
     "copy",
 ];
 
-/// Traffic that is shown by stage.
+/// Kinds of traffic shown by stage.
 const SHOWN: [Row; 10] = [
     Row::new("split 64 x1", "split", 64, 1),
     Row::new("x8", "split", 64, 8),
@@ -109,14 +110,15 @@ const SHOWN: [Row; 10] = [
     Row::new("1500 x32", "packed", 1500, 32),
 ];
 
-/// callgrind's name of what runs before `main`.
+/// callgrind's name for the code before `main`.
 const START: &str = "(below main)";
 
-/// Instructions of each stage for a packet.
+/// Instructions per packet of each stage.
 type ByStage = BTreeMap<&'static str, f64>;
 
-/// A table: a line for each stage, a column for each kind of traffic. A stage's rest, what is in none of the others, is
-/// poll: locks, what a burst borrows, and what is said of it at its end. Below it: what DPDK's vhost library takes.
+/// Returns a table with a line for each stage, and a column for each kind of traffic. The
+/// remainder, in no other stage, is poll: locks, a burst's borrowed data, and the bookkeeping at
+/// its end. Below it stands DPDK's vhost library.
 pub fn table(workspace: &Workspace) -> Result<String> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
@@ -158,7 +160,7 @@ fn by_stage(row: &Row, program: &Path, dir: &Path) -> Result<ByStage> {
     Ok(stages)
 }
 
-/// Instructions at each address of `program`, with what other objects take for it.
+/// Returns the instructions at each address of `program`, including callees in other objects.
 fn by_address(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
     let own = program.to_string_lossy();
     let (mut object, mut function, mut callee) = (String::new(), String::new(), String::new());
@@ -174,7 +176,8 @@ fn by_address(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
             is_call = true;
         } else if let Some(line) = line.strip_prefix("0x") {
             let is_of_library = !callee.is_empty() && callee != own;
-            // It calls the C library, which calls `main`: all of the program would count twice.
+            // This function calls the C library, which calls `main`: the whole program would count
+            // twice.
             let is_start = function == START;
             let is_own = object == own && !is_start && (!is_call || is_of_library);
             let mut fields = line.split(' ');
@@ -192,7 +195,8 @@ fn by_address(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
     counts
 }
 
-/// For each address the functions that it belongs to, from the innermost inlined one outwards, each with its file.
+/// Returns the functions at each address, from the innermost inlined one outwards, each with its
+/// file.
 pub(super) fn functions_at<'a>(
     program: &Path,
     addresses: impl Iterator<Item = &'a u64>,
@@ -224,7 +228,7 @@ pub(super) fn stage_of(functions: &[(String, String)]) -> &'static str {
     stages.into_iter().find(|(_, rules)| meets(rules)).map_or(STAGES[0].0, |(stage, _)| stage)
 }
 
-/// The last part of a path that names no closure and no type's arguments.
+/// Returns the last part of a path that is neither a closure nor a type argument.
 fn own_name(function: &str) -> &str {
     let path = function.split("::{").next().unwrap_or(function);
     let path = path.split("::<").next().unwrap_or(path);

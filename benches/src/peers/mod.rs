@@ -1,4 +1,4 @@
-//! The switches weir is compared with, each brought up from nothing for one measurement.
+//! The switches that weir is compared with, each started afresh for one measurement.
 
 pub mod ovs_dpdk;
 pub mod passt;

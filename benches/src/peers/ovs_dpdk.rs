@@ -29,18 +29,18 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// The socket of its database.
 const DATABASE: &str = "db.sock";
 
-/// The socket on which the switch takes commands.
+/// The switch's control socket.
 const CONTROL: &str = "vswitchd.ctl";
 
-/// How long each of its daemons may take to answer.
+/// Longest time for an answer of its daemons.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The CPU its polling thread has to itself as far as it is concerned; the rest of it is on CPU 0.
+/// CPU of its polling thread, which it uses alone; its other threads are on CPU 0.
 pub const POLLING_CPU: usize = 1;
 
 /// A running Open vSwitch with one bridge.
 pub struct OvsDpdk {
-    // In the order they must go: the switch, its database, then what they use.
+    // Dropped in order: the switch, its database, then their resources.
     vswitchd: Process,
     _database: Process,
     home: Home,
@@ -49,20 +49,20 @@ pub struct OvsDpdk {
     qemu: Qemu,
 }
 
-/// Where it runs.
+/// Its environment.
 enum Home {
     Own(Netns),
-    /// With an uplink.
+    /// A site with an uplink.
     Site(UplinkSite),
 }
 
 impl OvsDpdk {
-    /// A bridge with `ports` vhost-user ports.
+    /// Starts a bridge with `ports` vhost-user ports.
     pub fn start(workspace: &Workspace, qemu: Qemu, ports: u8) -> Result<Self> {
         Self::start_at(Home::Own(Netns::new()?), workspace, qemu, ports)
     }
 
-    /// A bridge with one vhost-user port and a TAP as uplink, by DPDK's driver.
+    /// Starts a bridge with one vhost-user port and a TAP as uplink, by DPDK's driver.
     pub fn with_tap(workspace: &Workspace, qemu: Qemu) -> Result<Self> {
         let site = UplinkSite::new(Uplink::Tap)?;
         let switch = Self::start_at(Home::Site(site), workspace, qemu, 1)?;
@@ -72,14 +72,14 @@ impl OvsDpdk {
         let interface = Uplink::Tap.interface();
         let devargs = format!("options:dpdk-devargs=\"net_tap0,iface={interface}\"");
         let add = ["add-port", "br0", "tap0", "--", "set", "Interface", "tap0", "type=dpdk"];
-        // The driver needs as many queues each way, and there is one to send for each thread.
+        // The driver needs as many queues each way, and there is a transmit queue for each thread.
         vsctl.run(&[&add[..], &["options:n_rxq=2", &devargs]].concat())?;
         let error = vsctl.ask(&["get", "Interface", "tap0", "error"])?;
         check(error.trim() == "[]", || format!("Open vSwitch has no TAP: {error}"))?;
         Ok(switch)
     }
 
-    /// Where the uplink leads.
+    /// Returns the uplink's site.
     pub fn uplink(&self) -> Result<&UplinkSite> {
         match &self.home {
             Home::Site(site) => Ok(site),
@@ -155,7 +155,7 @@ impl Switch for OvsDpdk {
     fn plug(&self, index: u8) -> Result<Plug> {
         let socket = socket_path(&self.dir, &port(index))?;
         let mac = address::mac(index);
-        // The queue sizes that weir's own QEMU arguments have.
+        // The queue sizes of weir's own QEMU arguments.
         let mut device =
             format!("virtio-net-pci,netdev=net0,mac={mac},rx_queue_size=1024,tx_queue_size=1024");
         if !self.qemu.has_msix() {
@@ -193,7 +193,8 @@ impl Switch for OvsDpdk {
     }
 }
 
-/// The cycles of the first polling thread, as `idle cycles: 1234 (1.00%)` and `processing cycles: ...`.
+/// Parses the cycles of the first polling thread: `idle cycles: 1234 (1.00%)` and `processing
+/// cycles: ...`.
 fn work(shown: &str) -> Option<Work> {
     let (_, thread) = shown.split_once("pmd thread")?;
     let cycles = |of: &str| -> Option<u64> {

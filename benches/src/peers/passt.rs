@@ -1,7 +1,9 @@
-//! passt: a VM's user-mode network. What a guest sends by TCP goes through sockets of the host, without privileges.
+//! passt: a VM's user-mode network. A guest's TCP goes through sockets of the host, without
+//! privileges.
 //!
-//! A namespace with an interface and a default route is the host: without these passt does not start. Its address is
-//! the guest's as well, and the guest reaches the host at its gateway's (passt(1)).
+//! A namespace with an interface and a default route is the host: without these passt does not
+//! start. Its address is the guest's as well, and the guest reaches the host at its gateway's
+//! (passt(1)).
 
 use std::{path::PathBuf, time::Duration};
 
@@ -19,7 +21,7 @@ use weir_bed::{
 /// The program.
 pub const PROGRAM: &str = "/usr/bin/passt";
 
-/// Where the guest finds the host.
+/// The host's address for the guest.
 pub const HOST: &str = "10.77.0.254";
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +34,7 @@ pub struct Passt {
 }
 
 impl Passt {
-    /// Starts it with the options that passt(1) shows, in the foreground.
+    /// Starts it with the options of passt(1), in the foreground.
     pub fn start(workspace: &Workspace) -> Result<Self> {
         let host = Netns::new()?;
         host.ip(&["link", "add", "u0", "type", "veth", "peer", "name", "u1"])?;
@@ -65,7 +67,7 @@ impl Passt {
         Ok(Self { process, socket, host })
     }
 
-    /// The host.
+    /// Returns the host.
     pub fn host(&self) -> &Netns {
         &self.host
     }

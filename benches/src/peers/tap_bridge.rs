@@ -1,6 +1,7 @@
-//! The kernel's bridge between two TAPs: what libvirt gives a VM by default.
+//! The kernel's bridge between two TAPs, libvirt's default for a VM.
 //!
-//! QEMU itself moves packets between the guest and its TAP (no vhost-net), with all offloads of virtio-net.
+//! QEMU itself moves packets between the guest and its TAP (no vhost-net), with all offloads of
+//! virtio-net.
 
 use weir_bed::{
     address, error::Result, netns::Netns, process::Placement, qemu::Plug, switch::Switch,
@@ -14,7 +15,7 @@ pub struct TapBridge {
 }
 
 impl TapBridge {
-    /// A bridge with `ports` TAPs.
+    /// Makes a bridge with `ports` TAPs.
     pub fn start(ports: u8) -> Result<Self> {
         let netns = Netns::new()?;
         netns.add_bridge(BRIDGE)?;
@@ -24,7 +25,7 @@ impl TapBridge {
         Ok(Self { netns })
     }
 
-    /// Where its TAPs are.
+    /// Returns the TAPs' placement.
     pub fn placement(&self) -> Placement {
         self.netns.placement()
     }
@@ -33,7 +34,7 @@ impl TapBridge {
 impl Switch for TapBridge {
     fn plug(&self, index: u8) -> Result<Plug> {
         let netdev = format!("tap,id=net0,ifname={},script=no,downscript=no", tap(index));
-        // As large as weir's, but for TX: 256 is the most that QEMU gives a TAP.
+        // Ring sizes like weir's, except TX: QEMU gives a TAP at most 256.
         let mac = address::mac(index);
         let device = format!("virtio-net-pci,netdev=net0,mac={mac},rx_queue_size=1024");
         let qemu_args = vec![String::from("-netdev"), netdev, String::from("-device"), device];
@@ -41,7 +42,7 @@ impl Switch for TapBridge {
     }
 }
 
-/// The name of TAP `index`.
+/// Returns the name of TAP `index`.
 pub fn tap(index: u8) -> String {
     format!("tap{index}")
 }

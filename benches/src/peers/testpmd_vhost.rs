@@ -14,12 +14,12 @@ use weir_bed::{
     workspace::{Workspace, socket_path},
 };
 
-/// How long it may take to open its sockets.
+/// Longest time to open its sockets.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running testpmd with two ports, polling on one CPU.
 pub struct TestpmdVhost {
-    // In the order they must go: the program, what it says, then what it uses.
+    // Dropped in order: the program, its output, then its resources.
     process: Process,
     _dialogue: Dialogue,
     _pages: Option<HugePages>,
@@ -27,14 +27,16 @@ pub struct TestpmdVhost {
 }
 
 impl TestpmdVhost {
-    /// Forwards `burst` packets at a time, with one thread for each of `cpus`; the others are on the first of these.
+    /// Forwards `burst` packets at a time, with one thread for each of `cpus`; other threads are on
+    /// the first of these.
     pub fn start(workspace: &Workspace, burst: u32, cpus: &[usize]) -> Result<Self> {
         let pages = HugePages::reserve()?;
         let memory = ["--single-file-segments", "--in-memory"];
         Self::start_by(workspace, &["stdbuf", "-oL"], &memory, burst, cpus, Some(pages))
     }
 
-    /// The same as the last words of the command `wrapper`, without huge pages, and with copies as callgrind knows them.
+    /// Starts it as the last words of the command `wrapper`, without huge pages, and with copies
+    /// that callgrind supports.
     pub fn start_wrapped(
         workspace: &Workspace,
         wrapper: &[&str],
@@ -91,7 +93,7 @@ impl TestpmdVhost {
         Ok(Self { process, _dialogue: dialogue, _pages: pages, dir })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
