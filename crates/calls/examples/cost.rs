@@ -4,8 +4,8 @@
 //! cargo run --release -p weir-calls --example cost
 //! ```
 //!
-//! Ways take turns of a few thousand calls. Printed are the median of the rounds (ns) and its ratio to a plain
-//! `write`, for the calling thread alone, without what it wakes up.
+//! Ways take turns of a few thousand calls. The output is the median of the rounds (ns) and its
+//! ratio to a plain `write`, for the calling thread alone, without the threads it wakes up.
 //!
 //! Instructions in user space, of one way (`write`, `aio`, `watchdog`, `proxy`):
 //!
@@ -78,7 +78,7 @@ fn ways() -> Result<Vec<(&'static str, Way)>, Box<dyn Error>> {
         Box::new(move || weir_calls::signal(fd.as_fd()).expect("an eventfd")),
     ));
 
-    // A thread that looks at this word now and then interrupts what has taken too long.
+    // A thread that looks at this word regularly interrupts a call that takes too long.
     static SINCE: AtomicU64 = AtomicU64::new(0);
     let (fd, start) = (call()?, Instant::now());
     ways.push((
@@ -90,7 +90,8 @@ fn ways() -> Result<Vec<(&'static str, Way)>, Box<dyn Error>> {
         }),
     ));
 
-    // What a thread in between costs its caller, who finds it asleep: not what it costs itself.
+    // Cost of a thread in between for its caller, which finds the thread asleep; the thread's own
+    // cost is not included.
     let (fd, theirs) = (call()?, call()?);
     let ours = fd.try_clone()?;
     std::thread::spawn(move || {
@@ -103,7 +104,7 @@ fn ways() -> Result<Vec<(&'static str, Way)>, Box<dyn Error>> {
     });
     ways.push(("proxy (write to a thread's eventfd)", Box::new(move || write(&fd))));
 
-    // By sysctl, by a filter of system calls, or not built in: io_uring is not everywhere.
+    // io_uring may be disabled by sysctl, by a filter of system calls, or not built in.
     if let Ok(ring) = IoUring::new(1) {
         let fd = call()?;
         ring.submitter().register_eventfd(fd.as_raw_fd())?;
@@ -125,11 +126,11 @@ fn write(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }
 
-/// Submits `entry`, which is about `fd`, and waits until it is complete.
+/// Submits `entry` for `fd`, and waits until it is complete.
 fn submits(mut ring: IoUring, entry: Entry, fd: OwnedFd) -> Way {
     Box::new(move || {
         let _ = &fd;
-        // SAFETY: what the entry names (a descriptor, and 8 bytes that are static) is there until it is complete.
+        // SAFETY: the entry's descriptor and its 8 static bytes stay valid until it is complete.
         unsafe { ring.submission().push(&entry) }.expect("an empty queue");
         ring.submit_and_wait(1).expect("a ring");
         assert_eq!(ring.completion().count(), 1);

@@ -11,40 +11,41 @@ use crate::kind::Kind;
 use crate::proxy::{Line, Proxy};
 use crate::signal;
 
-/// Why a call cannot be given, or could not be.
+/// Reason why a call cannot be given, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// A descriptor that no call can go to.
+    /// Calls cannot use this kind of descriptor.
     #[error("{0} cannot be called; an eventfd, a pipe and a Unix stream socket can")]
     Kind(Kind),
-    /// A socket that was connected by a path: it may be the front end's end of the very connection that it came over,
-    /// and weir would never see that one end.
+    /// The socket was connected by a path. It may be the front end's end of the very connection
+    /// that it came over, and weir would never see that connection end.
     #[error("a socket with an address cannot be called; a socket of a pair can")]
     Named,
     /// The kernel refuses.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// The thread that writes calls to pipes and sockets of this front end is in the hands of one of them.
+    /// The thread that writes this front end's calls to pipes and sockets is stuck in one of them.
     #[error(
         "the thread that writes this front end's calls has been stuck in its descriptor for {ms} ms"
     )]
     Stuck {
-        /// For how long (ms).
+        /// Duration (ms).
         ms: u64,
     },
 }
 
-/// A descriptor that a call goes to.
+/// A descriptor for calls.
 #[derive(Debug)]
 pub enum Call {
     /// The kernel signals it.
     Eventfd(OwnedFd),
-    /// A thread of this front end's writes to it: no eventfd, or a kernel that signals none.
+    /// A thread of this front end writes to the descriptor: it is no eventfd, or the kernel cannot
+    /// signal it.
     Line(Line),
 }
 
 impl Call {
-    /// A way to `fd`, through `proxy` where there is no better one.
+    /// Returns a way to `fd`, through `proxy` only if necessary.
     pub fn new(fd: OwnedFd, proxy: &Proxy) -> Result<Self, CallError> {
         let kind = Kind::of(fd.as_fd())?;
         match kind {
@@ -59,7 +60,7 @@ impl Call {
     /// Gives a call. Never blocks.
     ///
     /// # Errors
-    /// It was not given, and will not be: [`CallError`].
+    /// The call was not given, and will not be: [`CallError`].
     #[inline]
     pub fn give(&self) -> Result<(), CallError> {
         match self {
@@ -69,8 +70,9 @@ impl Call {
     }
 }
 
-/// Descriptors in flight to a socket are open for as long as it is: with the front end's end of its own connection among them,
-/// the session would have no end. So `socket` receives nothing from now on, and what has come is closed.
+/// Makes `socket` receive nothing from now on, and closes what has come. Descriptors in flight to a
+/// socket are open as long as the socket is: if the front end's end of its own connection is among
+/// them, the session would never end.
 fn hold_nothing(socket: &OwnedFd) -> Result<(), CallError> {
     let has_address = |address: SocketAddrAny| {
         SocketAddrUnix::try_from(address).is_ok_and(|unix| {
@@ -82,7 +84,7 @@ fn hold_nothing(socket: &OwnedFd) -> Result<(), CallError> {
     if getsockname(socket).ok().into_iter().chain(other_end).any(has_address) {
         return Err(CallError::Named);
     }
-    // What has no other end any more gets nothing either.
+    // A socket whose other end is gone receives nothing either.
     let _ = shutdown(socket, Shutdown::Read);
     // Without room for descriptors the kernel closes them.
     while recv(socket, &mut [0; 4096], RecvFlags::DONTWAIT).is_ok_and(|(len, _)| len > 0) {}
@@ -105,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Only ends a test that fails.
+    /// Only ends a failing test.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -120,7 +122,7 @@ mod tests {
         Call::new(fd, proxy)
     }
 
-    /// Runs `what` on a thread, which may block for ever.
+    /// Runs `what` on a thread, which may block for ever. Returns whether it ends.
     fn ends(what: impl FnOnce() + Send + 'static) -> bool {
         let (done, wait) = mpsc::channel();
         thread::spawn(move || {
@@ -188,13 +190,15 @@ mod tests {
         assert!(error.to_string().starts_with("/dev/null cannot be called"), "{error}");
     }
 
-    /// A TCP socket whose close waits until its data has gone out, which `peer` is to read and does not.
+    /// Returns a TCP socket whose close waits until its data has gone out, while `peer` does not
+    /// read.
     fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();
-        // Until nothing moves any more: what was written may still be on its way to the reader's buffer.
+        // Writes until nothing moves any more: written data may still be on its way to the reader's
+        // buffer.
         let mut refused = 0;
         while refused < 5 {
             refused = if socket.write(&[0; 65536]).is_ok() { 0 } else { refused + 1 };
@@ -205,7 +209,7 @@ mod tests {
         (socket.into(), peer)
     }
 
-    /// Leaves `fd` in flight to the other end of `socket`, whose close closes it.
+    /// Leaves `fd` in flight to the other end of `socket`, which closes it when closed.
     fn send_along(socket: &UnixStream, fd: OwnedFd) {
         let fds = [fd.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -222,7 +226,7 @@ mod tests {
         send_along(&theirs, socket);
         let (_other, kept) = UnixStream::pair().unwrap();
         let kept = new_call(kept.into(), &proxy).unwrap();
-        // A call that comes by a socket would have closed it by now.
+        // A call through a socket would have closed it by now.
         let call = Call::Line(proxy.line(ours.into(), Kind::UnixStream).unwrap());
         assert!(ends(move || drop(call)), "not by whoever drops it");
         eventually("the thread is stuck", || proxy.stuck_ns().is_some());

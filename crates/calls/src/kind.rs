@@ -1,8 +1,8 @@
-//! The kind of a descriptor that somebody else has opened.
+//! The kind of a descriptor that another process has opened.
 //!
-//! `fstat` would ask its file system, possibly a FUSE server of the same person; `/proc/self/fdinfo` would ask its
-//! file, whose answer may be long (an epoll set lists all it watches). The link's name comes from the kernel alone:
-//! a real path begins with a slash, unlike the names below.
+//! `fstat` would ask its file system, possibly a FUSE server of the same owner; `/proc/self/fdinfo`
+//! would ask its file, whose answer may be long (an epoll set lists all it watches). The link's
+//! name comes from the kernel alone: a real path begins with a slash, unlike the names below.
 
 use std::fmt;
 use std::io;
@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-/// Longest name that is shown of what is refused.
+/// Longest name shown for a refused descriptor.
 const NAME_LEN_MAX: usize = 64;
 
-/// What a descriptor is.
+/// Kind of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An eventfd.
@@ -22,12 +22,13 @@ pub enum Kind {
     Pipe,
     /// A Unix stream socket.
     UnixStream,
-    /// Anything else: how the kernel names it.
+    /// Another kind, by the kernel's name.
     Other(String),
 }
 
 impl Kind {
-    /// Looks at `fd`. Nothing is asked of its file, so that it takes no longer than the name has letters.
+    /// Finds the kind of `fd` without a request to its file, so that the time depends only on the
+    /// name's length.
     ///
     /// # Errors
     /// Without `/proc`.
@@ -58,13 +59,13 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Answered by the kernel's socket layer alone.
+/// Returns whether the descriptor is a Unix stream socket, by the kernel's socket layer alone.
 fn is_unix_stream(fd: impl AsFd) -> bool {
     sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX)
         && sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
 }
 
-/// What may stand in a log.
+/// Makes a name safe for a log.
 fn printable(name: &str) -> String {
     let letters = name.chars().map(|c| if c.is_control() { '?' } else { c });
     letters.take(NAME_LEN_MAX).collect()

@@ -1,10 +1,11 @@
-//! Calls: how weir interrupts a guest through a descriptor that its front end chose and still holds.
+//! Calls: how weir interrupts a guest through a descriptor that its front end chose and still
+//! holds.
 //!
-//! The caller serves other guests too, so a call must not block, whatever the front end does to the descriptor.
-//! `write` may: `O_NONBLOCK` is a flag of the open file, which the front end shares and can clear. See
-//! [docs/design/0024-calls.md](../../../docs/design/0024-calls.md).
+//! The caller serves other guests too, so a call must not block, whatever the front end does to the
+//! descriptor. `write` may: `O_NONBLOCK` is a flag of the open file, which the front end shares and
+//! can clear. See [docs/design/0024-calls.md](../../../docs/design/0024-calls.md).
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `call.rs` | a way to call a guest, for any descriptor |
 //! | `kind.rs` | the kind of a descriptor, without asking its file system |

@@ -7,36 +7,37 @@
 
 use weir_limits::{CALL_DEBT_NS_MAX, CALL_NS_MAX, CALL_NS_USUAL_MAX, CALLS_WATCHED};
 
-/// The account of one descriptor's calls. It outlives the descriptor: who starts afresh has not paid by that.
+/// The account of one descriptor's calls. It outlives the descriptor, so that a fresh start pays no
+/// debt.
 #[derive(Debug, Default)]
 pub struct Price {
-    /// Calls that are still measured by the CPU clock.
+    /// Number of calls that are still measured by the CPU clock.
     watched: u32,
     debt_ns: u64,
 }
 
-/// What a call that was measured comes to.
+/// Result of a measured call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// What is for the called port to pay (ns).
+    /// Time that the called port must pay for (ns).
     pub beyond_ns: u64,
-    /// It is called no more.
+    /// The port gets no more calls.
     pub too_dear: bool,
 }
 
 impl Price {
-    /// Whether the next call is to be measured by the CPU clock.
+    /// Returns whether to measure the next call by the CPU clock.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.watched > 0
     }
 
-    /// A call took longer than is usual, by the wall clock: what that was is not known yet.
+    /// Notes a call of unusual length by the wall clock, whose cause is not known yet.
     pub fn suspect(&mut self) {
         self.watched = CALLS_WATCHED;
     }
 
-    /// A call has taken so much CPU time (ns).
+    /// Notes the CPU time of a call (ns).
     pub fn measured(&mut self, cpu_ns: u64) -> Verdict {
         self.debt_ns = self.debt_ns.saturating_add(cpu_ns).saturating_sub(CALL_NS_MAX);
         let beyond_ns = cpu_ns.saturating_sub(CALL_NS_USUAL_MAX);
@@ -46,7 +47,7 @@ impl Price {
             _ => CALLS_WATCHED,
         };
         let too_dear = self.debt_ns >= CALL_DEBT_NS_MAX;
-        // More would only take longer to pay off.
+        // A larger debt would only take longer to pay off.
         self.debt_ns = self.debt_ns.min(CALL_DEBT_NS_MAX);
         Verdict { beyond_ns, too_dear }
     }
@@ -59,7 +60,7 @@ mod tests {
     const USUAL: u64 = 2_000;
     const DEAR: u64 = 2_000_000;
 
-    /// How many calls of `cpu_ns` until it is called no more.
+    /// Returns the number of calls of `cpu_ns` until the port gets no more.
     fn calls_until_too_dear(price: &mut Price, mut cpu_ns: impl FnMut(u64) -> u64) -> Option<u64> {
         (0..100_000).find(|call| price.measured(cpu_ns(*call)).too_dear)
     }

@@ -28,36 +28,37 @@ use crate::kind::Kind;
 /// The lines of one VIF, and the thread that serves them.
 #[derive(Debug)]
 pub struct Proxy {
-    /// What the thread is called.
+    /// Name of the thread.
     name: String,
-    /// Held by lines and by the thread: with the last of them it is gone.
+    /// Held by lines and by the thread; dropped with the last of them.
     shared: Mutex<Weak<Shared>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// weir's own.
+    /// weir's own eventfd.
     bell: OwnedFd,
     state: Mutex<State>,
-    /// Since when the thread has been in a front end's hands (ns); 0: it is not.
+    /// Time since which the thread has been in a front end's hands (ns); 0 if it is not.
     since_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     lines: Vec<Arc<Wire>>,
-    /// The thread is there.
+    /// The thread is running.
     running: bool,
 }
 
-/// A way for calls to one descriptor. Dropping it takes the descriptor away; the thread closes it.
+/// A way for calls to one descriptor. Dropping it removes the descriptor; the thread closes it.
 #[derive(Debug)]
 pub struct Line {
     flags: Arc<Flags>,
     shared: Arc<Shared>,
 }
 
-/// What the thread has of a line. Nobody else holds it: the last to let go closes the descriptor.
+/// The thread's part of a line. Nobody else holds it: dropping the last reference closes the
+/// descriptor.
 #[derive(Debug)]
 struct Wire {
     fd: OwnedFd,
@@ -74,17 +75,17 @@ struct Flags {
 }
 
 impl Proxy {
-    /// With no line and no thread yet. `name`: the interface's.
+    /// Returns a proxy without lines and thread. `name`: the interface's.
     pub fn new(name: &str) -> Self {
         // The kernel shows 15 letters.
         Self { name: format!("calls-{name}"), shared: Mutex::default() }
     }
 
-    /// A line to `fd`, which is `kind`.
+    /// Adds a line to `fd` of kind `kind`.
     ///
     /// # Errors
-    /// [`CallError::Stuck`] where an earlier descriptor still has the thread; no thread can be started; no descriptor
-    /// is left.
+    /// [`CallError::Stuck`] if the thread is stuck in an earlier descriptor; no thread can be
+    /// started; no descriptor is left.
     pub fn line(&self, fd: OwnedFd, kind: Kind) -> Result<Line, CallError> {
         let mut known = self.known();
         let shared = match known.upgrade() {
@@ -109,13 +110,15 @@ impl Proxy {
                 weir_sandbox::narrow(weir_sandbox::Thread::Caller);
                 let serve = AssertUnwindSafe(|| served.serve());
                 if catch_unwind(serve).is_err() {
-                    // weir's mistake, and its own interface's loss: the next line has another thread.
+                    // A panic is weir's fault, and costs its own interface only: the next line has
+                    // another thread.
                     let lines = {
                         let mut state = served.state();
                         state.running = false;
                         std::mem::take(&mut state.lines)
                     };
-                    // Without the lock. It may have been in their hands already, and comes back now.
+                    // Without the lock, since closing may block. Its end also clears `since_ns`, if
+                    // the panic came in a front end's hands.
                     served.in_their_hands(|| drop(lines));
                 }
             })?;
@@ -130,23 +133,24 @@ impl Proxy {
         self.shared.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Whether there is anything of it: lines, or the thread.
+    /// Returns whether there are lines or the thread.
     #[cfg(test)]
     pub(crate) fn is_running(&self) -> bool {
         self.known().upgrade().is_some()
     }
 
-    /// For how long (ns) the thread has been stuck in a write, if it is.
+    /// Returns how long the thread has been stuck in a write (ns), if it is.
     pub fn stuck_ns(&self) -> Option<u64> {
         self.known().upgrade()?.stuck_ns()
     }
 }
 
 impl Line {
-    /// Has a call written. Never waits. Calls that come before it is written are one.
+    /// Requests that a call is written, without waiting. Further calls before the write are one
+    /// with it.
     ///
     /// # Errors
-    /// [`CallError::Stuck`]: the thread is not coming back.
+    /// [`CallError::Stuck`]: the thread does not come back.
     pub fn ring(&self) -> Result<(), CallError> {
         if self.flags.wanted.swap(true, Ordering::SeqCst) {
             return self.shared.check();
@@ -169,7 +173,8 @@ impl Shared {
     }
 
     fn ring(&self) {
-        // Nobody else has this eventfd: it does not block. A full counter wakes the thread as well.
+        // This eventfd is weir's alone, so it does not block. A full counter wakes the thread as
+        // well.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
@@ -195,7 +200,7 @@ impl Shared {
                 all.partition(|line| line.flags.gone.load(Ordering::SeqCst));
             state.lines = lines;
             let lines = state.lines.clone();
-            // What comes later finds the bell, or no thread and starts one.
+            // A later line finds the bell, or no thread and starts one.
             let over = state.lines.is_empty() && gone.is_empty();
             state.running = !over;
             drop(state);
@@ -209,13 +214,13 @@ impl Shared {
                 }
             }
             if self.state().lines.is_empty() {
-                // Once more, to end.
+                // Wakes the thread once more, to end.
                 self.ring();
             }
         }
     }
 
-    /// Does what may take for ever.
+    /// Runs work that may take for ever.
     fn in_their_hands(&self, what: impl FnOnce()) {
         self.since_ns.store(now_ns(), Ordering::SeqCst);
         what();
@@ -224,7 +229,8 @@ impl Shared {
 }
 
 impl Wire {
-    /// A full descriptor has unread calls, so one more says nothing. One whose other end is closed has no reader.
+    /// Writes the call. A full descriptor has unread calls, so one more says nothing. A descriptor
+    /// whose other end is closed has no reader.
     fn write(&self) {
         let one = 1_u64.to_ne_bytes();
         if self.kind == Kind::UnixStream {

@@ -13,13 +13,14 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::sys::Context;
 
-/// What calls need that is there once.
+/// State that all calls of the process share.
 struct Common {
-    /// An empty file of which requests read nothing. It is never closed.
+    /// An empty file, from which requests read nothing. It is never closed.
     empty: BorrowedFd<'static>,
     /// For threads that get no context of their own.
     context: Mutex<Context>,
-    /// Contexts of threads that have ended. To make and to destroy one takes the kernel long.
+    /// Contexts of threads that have ended, kept because making and destroying one takes the kernel
+    /// long.
     free: Mutex<Vec<Context>>,
 }
 
@@ -48,7 +49,7 @@ fn common() -> Result<&'static Common, i32> {
 /// One thread's context, so that no thread waits for another.
 struct Own {
     common: &'static Common,
-    /// `None`: the process may not have more. Then [`Common::context`] serves.
+    /// `None` if the process may not have more contexts. Then [`Common::context`] serves.
     context: Option<Context>,
 }
 
@@ -78,10 +79,10 @@ thread_local! {
     static OWN: OnceCell<Own> = const { OnceCell::new() };
 }
 
-/// Whether [`signal`] works in this process at all.
+/// Checks whether [`signal`] works in this process.
 ///
 /// # Errors
-/// Why it does not: a kernel without Linux AIO, or a filter of system calls.
+/// The reason why not: a kernel without Linux AIO, or a filter of system calls.
 pub fn available() -> io::Result<()> {
     common().map(|_| ()).map_err(io::Error::from_raw_os_error)
 }
@@ -89,7 +90,8 @@ pub fn available() -> io::Result<()> {
 /// Adds 1 to the counter of `eventfd`. Never blocks; a counter at its end stays there.
 ///
 /// # Errors
-/// Nothing was signalled: it is no eventfd, the kernel had no memory, or [`available`] says why.
+/// Nothing was signalled: the descriptor is no eventfd, the kernel had no memory, or [`available`]
+/// returns the reason.
 #[inline]
 pub fn signal(eventfd: BorrowedFd<'_>) -> io::Result<()> {
     OWN.with(|own| match own.get() {
@@ -152,7 +154,7 @@ mod tests {
             thread::scope(|scope| scope.spawn(|| signal(fd.as_fd()).unwrap()).join().unwrap());
         }
         assert_eq!(count(&fd), 100);
-        // Of this test and of those beside it.
+        // Contexts of this test and of those beside it.
         assert!(lock(&common().unwrap().free).len() < 50);
     }
 

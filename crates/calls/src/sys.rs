@@ -1,7 +1,8 @@
-//! Linux AIO, as far as a call needs it: io_setup(2), io_submit(2), and the ring of completions.
+//! The part of Linux AIO that a call needs: io_setup(2), io_submit(2), and the ring of completions.
 //!
-//! `libc` has the system calls' numbers, `rustix` has nothing. Structures are those of `linux/aio_abi.h` and, for
-//! the ring, of `fs/aio.c` (`struct aio_ring`), which libaio reads as well.
+//! `libc` has the system calls' numbers, `rustix` has nothing. Structures are those of
+//! `linux/aio_abi.h` and, for the ring, of `fs/aio.c` (`struct aio_ring`), which libaio reads as
+//! well.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -36,15 +37,16 @@ struct Iocb {
     result_fd: u32,
 }
 
-/// The head of `struct aio_ring`, which io_setup(2) maps into the process. The kernel trusts none of it.
+/// The head of `struct aio_ring`, which io_setup(2) maps into the process. The kernel does not rely
+/// on its content.
 #[repr(C)]
 #[derive(Debug)]
 struct Ring {
     id: u32,
     len: u32,
-    /// Completions before it were seen.
+    /// Index before which completions were seen.
     head: AtomicU32,
-    /// The kernel writes the next completion here.
+    /// Index of the kernel's next completion.
     tail: AtomicU32,
     magic: u32,
 }
@@ -56,12 +58,12 @@ struct Request {
     list: UnsafeCell<[*mut Iocb; 1]>,
 }
 
-/// A context of Linux AIO with the one request that it is for: to read no bytes of a file. It stands for one event of
-/// `/proc/sys/fs/aio-max-nr`, and for one or two pages.
+/// A context of Linux AIO with its one request: to read no bytes of a file. It counts as one event
+/// of `/proc/sys/fs/aio-max-nr`, and takes one or two pages.
 #[derive(Debug)]
 pub(crate) struct Context {
     ring: NonNull<Ring>,
-    /// Nothing but its `result_fd` differs from one time to the next.
+    /// Only its `result_fd` changes.
     request: Box<Request>,
 }
 
@@ -70,14 +72,14 @@ pub(crate) struct Context {
 unsafe impl Send for Context {}
 
 impl Context {
-    /// `file` has to be there for as long as the context is used.
+    /// Makes a context for `file`, which must exist as long as the context is used.
     ///
     /// # Errors
-    /// `ENOSYS` where the kernel is built without AIO, `EPERM` where a filter of system calls refuses it, `EAGAIN`
-    /// where others have taken all of `aio-max-nr`.
+    /// `ENOSYS` if the kernel is built without AIO, `EPERM` if a filter of system calls refuses it,
+    /// `EAGAIN` if others have taken all of `aio-max-nr`.
     pub(crate) fn new(file: BorrowedFd<'static>) -> io::Result<Self> {
         let mut id: c_ulong = 0;
-        // SAFETY: the kernel writes one word, which is there.
+        // SAFETY: the kernel writes one word, `id`, which is valid for the call.
         check(unsafe { libc::syscall(libc::SYS_io_setup, 1_u32, &raw mut id) })?;
         let ring = NonNull::new(id as *mut Ring).ok_or(io::ErrorKind::Unsupported)?;
         let iocb = Iocb {
@@ -90,7 +92,7 @@ impl Context {
             iocb: UnsafeCell::new(iocb),
             list: UnsafeCell::new([std::ptr::null_mut()]),
         });
-        // SAFETY: nobody else knows of it yet.
+        // SAFETY: nobody else has access to the request yet.
         unsafe { *request.list.get() = [request.iocb.get()] };
         let context = Self { ring, request };
         match context.ring().magic {
@@ -107,21 +109,24 @@ impl Context {
         unsafe { self.ring.as_ref() }
     }
 
-    /// Reads no bytes of the file, which signals `eventfd` when it is done: before this returns, for a file whose
-    /// reads never wait.
+    /// Reads no bytes of the file, whose completion signals `eventfd`. For a file whose reads never
+    /// wait, this happens before the return.
     ///
     /// # Errors
-    /// `EINVAL` where `eventfd` is no eventfd; nothing was signalled then. `EAGAIN` without memory for it.
+    /// `EINVAL` if `eventfd` is no eventfd; then nothing was signalled. `EAGAIN` without memory for
+    /// it.
     #[inline]
     pub(crate) fn read_nothing(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
-        // SAFETY: a context is not `Sync`, so that nobody else uses the request. The kernel has read it, and
-        // written its key to it, when io_submit returns; it names no memory to read into.
+        // SAFETY: a context is not `Sync`, so nobody else uses the request. When io_submit returns,
+        // the kernel has read the request and written its key. The request names no memory to read
+        // into.
         check(unsafe {
             (*self.request.iocb.get()).result_fd = eventfd.as_raw_fd().cast_unsigned();
             let list = self.request.list.get();
             libc::syscall(libc::SYS_io_submit, self.ring.as_ptr(), 1 as c_long, list)
         })?;
-        // Nobody looks at completions: all are seen. The kernel counts those that are not before it takes more.
+        // Nobody reads completions, so all count as seen. The kernel counts the others before it
+        // takes more.
         let ring = self.ring();
         ring.head.store(ring.tail.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
@@ -130,7 +135,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and nobody can use it any more. No request is under way that it would wait for.
+        // SAFETY: the context is ours, and nobody can use it any more. It has no request under way
+        // to wait for.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.ring.as_ptr()) };
     }
 }
