@@ -1,6 +1,6 @@
-//! Tables, numbers and units as people read them; [`plain`]: text from outside, as a terminal may see it.
+//! Tables, numbers and units for people; [`plain`]: text from outside, made safe for a terminal.
 //!
-//! For programs. The switch phrases nothing.
+//! For programs. The switch itself writes no text.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ pub mod plain;
 pub struct Table(comfy_table::Table);
 
 impl Table {
-    /// A table with these headers; a `<` in front aligns the column left instead of right.
+    /// Makes a table with these headers; a `<` in front aligns the column left instead of right.
     pub fn new(headers: &[&'static str]) -> Self {
         let mut table = comfy_table::Table::new();
         let names = headers.iter().map(|header| header.trim_start_matches('<'));
@@ -44,12 +44,12 @@ impl fmt::Display for Table {
     }
 }
 
-/// "1 problem", "2 problems".
+/// Writes "1 problem", "2 problems".
 pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// `12_345_678` as `12,345,678`.
+/// Writes `12_345_678` as `12,345,678`.
 pub fn decimal(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -62,17 +62,17 @@ pub fn decimal(number: u64) -> String {
     text
 }
 
-/// Bytes in decimal units, as network rates are counted: `1.5 GB`.
+/// Writes bytes in decimal units, like network rates: `1.5 GB`.
 pub fn bytes(number: u64) -> String {
     scaled(number, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
-/// A number in three digits: `1.2 M`.
+/// Writes a number in three digits: `1.2 M`.
 pub fn short(number: u64) -> String {
     scaled(number, &["", "k", "M", "G", "T", "P", "E"]).trim_end().into()
 }
 
-/// Nanoseconds in the unit that fits: `250 us`.
+/// Writes nanoseconds in the unit that fits: `250 us`.
 pub fn time(ns: u64) -> String {
     const NS_PER_S: u64 = 1_000_000_000;
     if ns == 0 {
@@ -84,7 +84,7 @@ pub fn time(ns: u64) -> String {
     }
 }
 
-/// Three significant digits and the unit, each unit a thousand times the one before.
+/// Writes three significant digits and the unit. Each unit is a thousand times the one before.
 fn scaled(number: u64, units: &[&str]) -> String {
     let mut value = number as f64;
     let mut unit = 0;
@@ -102,12 +102,12 @@ fn scaled(number: u64, units: &[&str]) -> String {
     }
 }
 
-/// A part of a whole, or `-` of nothing.
+/// Writes a part of a whole, or `-` for an empty whole.
 pub fn ratio(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.3}", part as f64 / whole as f64) }
 }
 
-/// Seconds as `1d01h`, `1h02m`, `1m05s` or `5s`.
+/// Writes seconds as `1d01h`, `1h02m`, `1m05s` or `5s`.
 pub fn uptime(seconds: f64) -> String {
     let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
     let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);

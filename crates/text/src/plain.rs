@@ -1,5 +1,6 @@
-//! Text from outside on a terminal or in a log: characters that a terminal obeys, or that hide or reorder others,
-//! are written out as `\u001b`, which JSON reads as the character itself.
+//! Text from outside on a terminal or in a log. Characters that a terminal obeys, or that hide or
+//! reorder others, are written as escapes such as `\u001b`, which JSON reads as the character
+//! itself.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -7,20 +8,21 @@ use std::io::{self, Write};
 
 use weir_limits::CONFIG_TEXT_SHOWN_MAX;
 
-/// Whether `c` does something other than being seen: controls (C0, C1, DEL), and what joins, hides or turns
-/// around the text beside it (Unicode's Bidi_Control and the invisible format characters).
+/// Returns whether `c` has an effect besides being shown: controls (C0, C1, DEL), and characters
+/// that join, hide or reorder the text beside them (Unicode's Bidi_Control and the invisible format
+/// characters).
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
-/// `text` without unprintable characters.
+/// Returns `text` with unprintable characters escaped.
 pub fn plain(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
 }
 
-/// The same in at most [`CONFIG_TEXT_SHOWN_MAX`] characters.
+/// Returns the same in at most [`CONFIG_TEXT_SHOWN_MAX`] characters.
 pub fn plain_short(text: &str) -> String {
     let mut chars = text.chars();
     let mut short: String = chars.by_ref().take(CONFIG_TEXT_SHOWN_MAX).collect();
@@ -30,7 +32,7 @@ pub fn plain_short(text: &str) -> String {
     plain(&short).into_owned()
 }
 
-/// `text` with as many bytes as before, so that places in it stay where they are.
+/// Returns `text` with the same number of bytes, so that positions in it stay valid.
 pub fn plain_in_place(text: &str) -> Cow<'_, str> {
     let keep = |c: char| !is_unprintable(c) || matches!(c, '\n' | '\t');
     if text.chars().all(keep) {
@@ -64,19 +66,19 @@ fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     plain.into()
 }
 
-/// What may stand in the output although a terminal obeys it.
+/// Characters that the output may contain although a terminal obeys them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obeyed {
     /// Ends of lines and tabs.
     Lines,
-    /// The end of the last line of each write, and colours where there are any: a log's records.
+    /// The end of the last line of each write, and colours if enabled, for a log's records.
     Record {
         /// The terminal shows colours.
         colours: bool,
     },
 }
 
-/// Writes text so that a terminal shows it.
+/// A writer that makes text safe for a terminal.
 #[derive(Debug)]
 pub struct Plain<W> {
     out: W,
@@ -84,14 +86,14 @@ pub struct Plain<W> {
 }
 
 impl<W: Write> Plain<W> {
-    /// Before `out`.
+    /// Puts the filter before `out`.
     pub fn new(out: W, obeyed: Obeyed) -> Self {
         Self { out, obeyed }
     }
 }
 
 impl<W: Write> Write for Plain<W> {
-    /// What is not UTF-8 is shown as replacement characters.
+    /// Bytes that are not UTF-8 become replacement characters.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         match self.obeyed {
@@ -113,7 +115,7 @@ impl<W: Write> Write for Plain<W> {
     }
 }
 
-/// A report as it goes to standard error, lines and colours as they are.
+/// Returns a report for standard error, with its lines and colours.
 pub fn report(text: &str) -> String {
     text.split_inclusive('\n')
         .map(|line| {
@@ -123,7 +125,8 @@ pub fn report(text: &str) -> String {
         .collect()
 }
 
-/// Without unprintable characters but those of colours (ECMA-48 SGR): they change nothing but how text looks.
+/// Escapes unprintable characters except those of colours (ECMA-48 SGR), which change only the look
+/// of text.
 fn coloured(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
