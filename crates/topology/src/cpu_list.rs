@@ -1,25 +1,25 @@
-//! Lists of processors as the kernel writes them (`cpulist`, Documentation/admin-guide/cputopology.rst).
+//! Lists of processors in the kernel's form (`cpulist`, Documentation/admin-guide/cputopology.rst).
 
 use std::collections::BTreeSet;
 
 use thiserror::Error;
 use weir_limits::CPUS_MAX;
 
-/// What is wrong with a list.
+/// Error in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CpuListError {
-    /// A part of it is neither a number nor a range of two.
+    /// A part is neither a number nor a range of two.
     #[error("{0:?} is neither a number nor a range such as 0-3")]
     Part(String),
     /// A range ends before it begins.
     #[error("the range {0} ends before it begins")]
     Backward(String),
-    /// A number that this weir cannot handle.
+    /// A number exceeds weir's limit.
     #[error("there is no CPU {0}: the largest number is {max}", max = CPUS_MAX - 1)]
     TooLarge(u64),
 }
 
-/// Reads a list such as `0-3,8`, with or without the newline at its end; the empty list is one.
+/// Reads a list such as `0-3,8`, with or without a final newline. The empty list is valid.
 pub fn parse_cpu_list(text: &str) -> Result<BTreeSet<u16>, CpuListError> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let mut cpus = BTreeSet::new();
@@ -38,17 +38,17 @@ pub fn parse_cpu_list(text: &str) -> Result<BTreeSet<u16>, CpuListError> {
 }
 
 fn number(digits: &str, part: &str) -> Result<u16, CpuListError> {
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(CpuListError::Part(part.into()));
     }
-    // All that is left to go wrong with a row of digits is that they are too many.
+    // A row of digits can only fail by its length.
     let number: u64 = digits.parse().unwrap_or(u64::MAX);
     let known = u16::try_from(number).ok().filter(|number| usize::from(*number) < CPUS_MAX);
     known.ok_or(CpuListError::TooLarge(number))
 }
 
-/// Writes processors as the kernel does: `0-3,8`.
+/// Writes processors in the kernel's form: `0-3,8`.
 pub fn cpu_list(cpus: &BTreeSet<u16>) -> String {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for cpu in cpus {

@@ -1,4 +1,4 @@
-//! Trees of real machines, for tests: each a text with one `path = content` a line.
+//! Trees of real machines, for tests: each a text with `path = content` lines.
 
 use std::fs;
 use std::io;
@@ -10,17 +10,17 @@ use crate::parse_cpu_list;
 pub const ONE_CACHE: &str = include_str!("../fixtures/one_cache.sysfs");
 /// Two sockets of eight cores with two threads each.
 pub const TWO_SOCKETS_SMT: &str = include_str!("../fixtures/two_sockets_smt.sysfs");
-/// Two sockets of 24 cores, of which three share a cache.
+/// Two sockets of 24 cores; three cores share a cache.
 pub const AMD_CCX: &str = include_str!("../fixtures/amd_ccx.sysfs");
 /// Six performance cores and eight efficiency cores, one cache.
 pub const HYBRID: &str = include_str!("../fixtures/hybrid.sysfs");
-/// Two processors, nothing known of caches and nodes.
+/// Two processors without information about caches and nodes.
 pub const SMALL_VM: &str = include_str!("../fixtures/small_vm.sysfs");
 
 /// Makes the tree of `fixture` in `dir`.
 ///
 /// # Errors
-/// A line that is none, or what the file system says.
+/// A malformed line, or an error of the file system.
 pub fn expand(fixture: &str, dir: &Path) -> io::Result<()> {
     let lines = fixture.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     for line in lines {

@@ -1,10 +1,12 @@
-//! The CPUs of a machine, from sysfs: SMT siblings, shared last-level caches, NUMA nodes and efficiency cores.
+//! The CPUs of a machine, from sysfs: SMT siblings, shared last-level caches, NUMA nodes and
+//! efficiency cores.
 //!
-//! [`Topology::read`] takes the mount point of sysfs, so it can read another machine's tree. Containers and some
-//! virtual machines show less than the kernel knows. Without files about caches, the CPUs of one package and node
-//! count as sharing one; without nodes there is one ([`Topology::caches_known`], [`Topology::nodes_known`]).
+//! [`Topology::read`] takes the mount point of sysfs, so it can read another machine's tree.
+//! Containers and some virtual machines show less than the kernel knows. Without files about
+//! caches, the CPUs of one package and node count as sharing one; without nodes there is one
+//! ([`Topology::caches_known`], [`Topology::nodes_known`]).
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `cpu_list.rs` | lists of CPUs, such as `0-3,8` |
 //! | `sysfs.rs` | reading one file, strictly and bounded |
@@ -28,10 +30,10 @@ use weir_policy::placement::Cpu;
 /// The processors of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// Those that are online, by number. Groups are named by the lowest processor in them.
+    /// Online processors, by number. A group has the number of its lowest processor.
     pub cpus: Vec<Cpu>,
-    /// Whether the kernel says which processors share a cache.
+    /// The kernel reports which processors share a cache.
     pub caches_known: bool,
-    /// Whether the kernel says which processors are of one node.
+    /// The kernel reports the nodes of processors.
     pub nodes_known: bool,
 }

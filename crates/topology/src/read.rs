@@ -14,7 +14,7 @@ impl Topology {
     /// Reads the machine's processors from `sysfs`, which is `/sys` for this machine.
     ///
     /// # Errors
-    /// [`TopologyError`]: a file cannot be read or has nonsense in it, or there is no list of processors.
+    /// [`TopologyError`]: a file cannot be read or is malformed, or there is no list of processors.
     pub fn read(sysfs: &Path) -> Result<Self, TopologyError> {
         let system = sysfs.join("devices/system");
         let online_path = system.join("cpu/online");
@@ -32,14 +32,14 @@ impl Topology {
             let node = nodes.get(id).copied().unwrap_or(0);
             let cache = cache(&dir.join("cache"), *id)?;
             caches_known &= cache.is_some();
-            // -1 where the machine has none.
+            // -1 if the machine has none.
             let package = number(&dir.join("topology/physical_package_id"))?.unwrap_or(-1);
             let efficiency = small.contains(id);
             found.push((Cpu { id: *id, core, cache: *id, node, efficiency }, cache, package));
         }
         let mut unknown: BTreeMap<(i64, u16), u16> = BTreeMap::new();
         let cpus = found.into_iter().map(|(mut cpu, cache, package)| {
-            // The first of a package and node in turn is the lowest.
+            // The first processor of a package and node is the lowest.
             let stands_for =
                 cache.unwrap_or_else(|| *unknown.entry((package, cpu.node)).or_insert(cpu.id));
             cpu.cache = stands_for;
@@ -49,7 +49,8 @@ impl Topology {
     }
 }
 
-/// The lowest thread of the processor's core. Older kernels know the threads by another name.
+/// Returns the lowest thread of the processor's core. Older kernels have another name for the
+/// threads.
 fn core(dir: &Path, cpu: u16) -> Result<u16, TopologyError> {
     for name in ["core_cpus_list", "thread_siblings_list"] {
         if let Some(threads) = cpus_with(&dir.join("topology").join(name), cpu)? {
@@ -59,8 +60,8 @@ fn core(dir: &Path, cpu: u16) -> Result<u16, TopologyError> {
     Ok(cpu)
 }
 
-/// The lowest processor that shares this one's last-level cache, which is the one of the highest level that
-/// holds data; `None` if nothing is said about caches.
+/// Returns the lowest processor that shares this one's last-level cache, the cache of the highest
+/// level that holds data; `None` without information about caches.
 fn cache(dir: &Path, cpu: u16) -> Result<Option<u16>, TopologyError> {
     let mut last: Option<(i64, u16)> = None;
     for index in 0..CACHE_INDEXES_MAX {
@@ -82,10 +83,10 @@ fn cache(dir: &Path, cpu: u16) -> Result<Option<u16>, TopologyError> {
     Ok(last.map(|(_, first)| first))
 }
 
-/// The node of each processor; of none, if the kernel knows no nodes.
+/// Returns the node of each processor; none if the kernel knows no nodes.
 fn nodes(dir: &Path) -> Result<BTreeMap<u16, u16>, TopologyError> {
     let mut nodes = BTreeMap::new();
-    // Written as processors are.
+    // In the same form as processors.
     for node in cpus(&dir.join("online"))?.unwrap_or_default() {
         let members = cpus(&dir.join(format!("node{node}/cpulist")))?.unwrap_or_default();
         nodes.extend(members.into_iter().map(|cpu| (cpu, node)));
@@ -93,8 +94,8 @@ fn nodes(dir: &Path) -> Result<BTreeMap<u16, u16>, TopologyError> {
     Ok(nodes)
 }
 
-/// The efficiency cores: by Intel's two kinds of performance counters (`cpu_atom`), or by what the scheduler takes a
-/// processor to be worth (a `cpu_capacity` below three quarters of the largest).
+/// Returns the efficiency cores: by Intel's two kinds of performance counters (`cpu_atom`), or by
+/// the scheduler's capacity of a processor (a `cpu_capacity` below three quarters of the largest).
 fn efficiency_cores(sysfs: &Path, online: &BTreeSet<u16>) -> Result<BTreeSet<u16>, TopologyError> {
     let devices = sysfs.join("devices");
     if cpus(&devices.join("cpu_core/cpus"))?.is_some()

@@ -10,7 +10,7 @@ use weir_limits::SYSFS_BYTES_MAX;
 
 use crate::cpu_list::{CpuListError, parse_cpu_list};
 
-/// Why a machine's processors are not known.
+/// Reason why a machine's processors are unknown.
 #[derive(Debug, Error)]
 pub enum TopologyError {
     /// A file cannot be read.
@@ -18,32 +18,33 @@ pub enum TopologyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file is longer than any of its kind.
+    /// A file exceeds its limit.
     #[error("{} is longer than {SYSFS_BYTES_MAX} bytes", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
     },
-    /// A file has no list of processors.
+    /// A file has no valid list of processors.
     #[error("{}: {source}", path.display())]
     CpuList {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: CpuListError,
     },
-    /// A file has no number.
+    /// A file has no valid number.
     #[error("{}: {text:?} is not a number", path.display())]
     Number {
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// Its content.
         text: String,
     },
-    /// The threads of a processor's core, or the sharers of its cache, are without itself.
+    /// The threads of a processor's core, or the sharers of its cache, do not include the processor
+    /// itself.
     #[error("{} does not list its own CPU {cpu}", path.display())]
     NotItself {
         /// The file.
@@ -53,7 +54,7 @@ pub enum TopologyError {
     },
 }
 
-/// A file's text, without its last newline; `None` if there is none.
+/// Reads a file's text, without its last newline; `None` if the file does not exist.
 pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     let read = |source| TopologyError::Read { path: path.into(), source };
     let file = match File::open(path) {
@@ -62,7 +63,7 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
         Err(error) => return Err(read(error)),
     };
     let mut text = String::new();
-    // One byte more than allowed tells "too long" from "just fits".
+    // One byte more than allowed distinguishes "too long" from "just fits".
     file.take(SYSFS_BYTES_MAX + 1).read_to_string(&mut text).map_err(read)?;
     if text.len() as u64 > SYSFS_BYTES_MAX {
         return Err(TopologyError::TooLong { path: path.into() });
@@ -73,7 +74,7 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     Ok(Some(text))
 }
 
-/// A file's list of processors; `None` if there is no such file.
+/// Reads a file's list of processors; `None` if the file does not exist.
 pub(crate) fn cpus(path: &Path) -> Result<Option<BTreeSet<u16>>, TopologyError> {
     let parse = |text: String| {
         parse_cpu_list(&text).map_err(|source| TopologyError::CpuList { path: path.into(), source })
@@ -81,7 +82,7 @@ pub(crate) fn cpus(path: &Path) -> Result<Option<BTreeSet<u16>>, TopologyError> 
     text(path)?.map(parse).transpose()
 }
 
-/// As [`cpus`]; among them must be `cpu`.
+/// Reads a list like [`cpus`], which must include `cpu`.
 pub(crate) fn cpus_with(path: &Path, cpu: u16) -> Result<Option<BTreeSet<u16>>, TopologyError> {
     match cpus(path)? {
         Some(cpus) if !cpus.contains(&cpu) => {
@@ -91,7 +92,7 @@ pub(crate) fn cpus_with(path: &Path, cpu: u16) -> Result<Option<BTreeSet<u16>>, 
     }
 }
 
-/// A file's number; `None` if there is no such file.
+/// Reads a file's number; `None` if the file does not exist.
 pub(crate) fn number(path: &Path) -> Result<Option<i64>, TopologyError> {
     let parse =
         |text: String| text.parse().map_err(|_| TopologyError::Number { path: path.into(), text });

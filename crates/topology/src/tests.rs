@@ -1,4 +1,4 @@
-//! What is read of real machines, and of trees with something wrong.
+//! Results for real machines, and for faulty trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ fn read(fixture: &str) -> Topology {
     Topology::read(tree(fixture).path()).unwrap()
 }
 
-/// Cores, caches, nodes and kinds, each with its processors.
+/// Summarises cores, caches, nodes and kinds, each with its processors.
 fn summary(topology: &Topology) -> String {
     let groups = |of: &dyn Fn(&Cpu) -> String| {
         let mut groups: BTreeMap<(u16, String), BTreeSet<u16>> = BTreeMap::new();
