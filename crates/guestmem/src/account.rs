@@ -1,10 +1,12 @@
-//! How much memory front ends have mapped, with bounds.
+//! The memory that front ends have mapped, and its bounds.
 //!
-//! An account grows before `mmap` and shrinks after `munmap`, so it never says less than is mapped. A sparse file
-//! is free for its owner: without bounds, one front end could fill the switch's address space.
+//! An account grows before `mmap` and shrinks after `munmap`, so it never shows less than is
+//! mapped. A sparse file is free for its owner: without bounds, one front end could fill the
+//! switch's address space.
 //!
-//! Who belongs to whom weir does not know: all interfaces are alike. Each has a share that no other one gets, however
-//! many others belong to one tenant, and a floor that even shares of those that come later leave (docs/design/0052-shares.md).
+//! weir does not know the tenants: all interfaces are alike. Each interface has a share that no
+//! other one gets, however many others belong to one tenant. Each also has a floor that the shares
+//! of others leave free, even if it comes later (docs/design/0052-shares.md).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,12 +23,12 @@ pub enum Bound {
     /// `memory_max` of the interface.
     #[error("the regions have {bytes} bytes in all; `memory_max` of this interface allows {max}")]
     Memory {
-        /// What the table would have with this region.
+        /// Size of the table with this region.
         bytes: u64,
         /// `memory_max`.
         max: u64,
     },
-    /// A front end that changes its table so fast that old ones are in use yet.
+    /// A front end changes its table so fast that old tables are still in use.
     #[error(
         "more than {MEM_TABLES_MAX} memory tables of `memory_max` ({max} bytes) mapped at a time"
     )]
@@ -34,61 +36,62 @@ pub enum Bound {
         /// `memory_max`.
         max: u64,
     },
-    /// More regions of old and new tables than a front end may have.
+    /// The old and new tables have more regions than allowed.
     #[error("more than {MEM_TABLES_MAX} memory tables of {MEM_SLOTS_MAX} regions mapped at a time")]
     Regions,
-    /// The rest of what may be mapped is others' share.
+    /// The rest of the memory is other guests' share.
     #[error(
         "all guests together have mapped what is not kept for a guest that has less than its share; \
          the share of each interface is {share} bytes"
     )]
     TotalMemory {
-        /// What each interface may have in any case.
+        /// The memory that each interface may have in any case.
         share: u64,
     },
-    /// The rest of the regions is others' share.
+    /// The rest of the regions is other guests' share.
     #[error(
         "all guests together have mapped the regions that are not kept for a guest that has less than \
          its share; the share of each interface is {share} regions"
     )]
     TotalRegions {
-        /// What each interface may have in any case.
+        /// The regions that each interface may have in any case.
         share: usize,
     },
 }
 
-/// What is mapped at one moment.
+/// Mapped memory at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mapped {
     /// Bytes, in whole pages.
     pub bytes: u64,
-    /// Mappings.
+    /// Number of mappings.
     pub regions: usize,
 }
 
-/// What may be mapped of something (bytes, regions), and how it is shared.
+/// An amount of bytes or regions that may be mapped, and its division.
 #[derive(Debug, Clone, Copy)]
 struct Pool {
     max: u64,
-    /// What each account may have in any case.
+    /// The part of each account in any case.
     floor: u64,
 }
 
 impl Pool {
-    /// What accounts that are `count` may have together: room for the floors of all that may come is kept.
+    /// Returns the total for `count` accounts: all but the floors of further accounts.
     fn for_all(&self, count: usize) -> u64 {
         let to_come = PORTS_MAX.saturating_sub(count) as u64;
         self.max.saturating_sub(to_come.saturating_mul(self.floor))
     }
 
-    /// What each of `count` may have that nobody else gets.
+    /// Returns the part of each of `count` accounts that no other one gets.
     fn share(&self, count: usize) -> u64 {
         let part = self.for_all(count) / MEMORY_SHARED_PART / count.max(1) as u64;
         part.max(self.floor)
     }
 
-    /// Whether account `index` of those that have `used` may have `more`. Within its share it must leave others their
-    /// floors, and beyond its share it must leave them their shares. `most(i)` is all that account i may have.
+    /// Returns whether account `index` among those with `used` may have `more`. Within its share it
+    /// must leave others their floors, and beyond its share it must leave them their shares.
+    /// `most(i)` is the limit of account i.
     fn fits(&self, used: &[u64], index: usize, more: u64, most: impl Fn(usize) -> u64) -> bool {
         let share = self.share(used.len());
         let within = used[index].saturating_add(more) <= share;
@@ -105,7 +108,7 @@ enum Exceeded {
     Regions,
 }
 
-/// What all accounts of one switch have together.
+/// The accounts of one switch together.
 #[derive(Debug)]
 pub(crate) struct Total {
     bytes: Pool,
@@ -113,7 +116,7 @@ pub(crate) struct Total {
     accounts: Mutex<Accounts>,
 }
 
-/// What each account has mapped, and all that it may: those of one index are one account's.
+/// Mapped amounts and limits by account; the entries of one index belong to one account.
 #[derive(Debug)]
 struct Accounts {
     names: Vec<u64>,
@@ -135,7 +138,7 @@ impl Total {
         Self::with_floors((bytes_max, floor), (regions_max as u64, regions_floor))
     }
 
-    /// So much of each, of which each account has a floor.
+    /// Returns a total with these amounts, each with the floor of an account.
     pub(crate) const fn with_floors(bytes: (u64, u64), regions: (u64, u64)) -> Self {
         let accounts = Accounts {
             names: Vec::new(),
@@ -152,11 +155,11 @@ impl Total {
     }
 
     fn lock(&self) -> MutexGuard<'_, Accounts> {
-        // Plain numbers, each changed whole.
+        // Each number is changed in one step, so a poisoned lock does no harm.
         self.accounts.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A new account, by a name that grows.
+    /// Adds an account. Returns its name, a growing number.
     fn join(&self, bytes_max: u64) -> u64 {
         let mut accounts = self.lock();
         let name = accounts.named;
@@ -185,7 +188,7 @@ impl Total {
         }
     }
 
-    /// A region of so many bytes, if it leaves others what is theirs.
+    /// Takes a region of `bytes`, if that leaves others their parts.
     fn take(&self, name: u64, bytes: u64) -> Result<(), Exceeded> {
         let mut accounts = self.lock();
         let Some(index) = accounts.index(name) else { return Ok(()) };
@@ -222,7 +225,7 @@ impl Total {
         Mapped { bytes: accounts.bytes.iter().sum(), regions }
     }
 
-    /// What each account may have that nobody else gets.
+    /// Returns the part of each account that no other one gets.
     pub(crate) fn share(&self) -> Mapped {
         let count = self.lock().names.len();
         let regions = self.regions.share(count) as usize;
@@ -230,29 +233,29 @@ impl Total {
     }
 }
 
-/// There is one address space.
+/// One for the process, since there is one address space.
 static PROCESS: Total = Total::new(MEMORY_TOTAL_MAX, MEM_REGIONS_TOTAL_MAX);
 
-/// What the guests of this process have mapped together; the bounds are [`MEMORY_TOTAL_MAX`] and
-/// [`MEM_REGIONS_TOTAL_MAX`].
+/// Returns the memory that the guests of this process have mapped together. The bounds are
+/// [`MEMORY_TOTAL_MAX`] and [`MEM_REGIONS_TOTAL_MAX`].
 pub fn total_mapped() -> Mapped {
     PROCESS.mapped()
 }
 
-/// What one front end may share, and what it has mapped.
+/// The memory that one front end may share, and the memory it has mapped.
 #[derive(Debug)]
 pub struct Account {
     max_bytes: AtomicU64,
-    /// Its name there.
+    /// The account's name in the total.
     name: u64,
     total: &'static Total,
-    /// File systems beside tmpfs and hugetlbfs whose files it may share.
+    /// Allowed file systems besides tmpfs and hugetlbfs.
     file_systems: Box<[String]>,
 }
 
 impl Account {
-    /// At most `max_bytes` in one memory table, of tmpfs, hugetlbfs and `file_systems` (names as in
-    /// `/proc/filesystems`).
+    /// Returns an account of at most `max_bytes` in one memory table, from tmpfs, hugetlbfs and
+    /// `file_systems` (names as in `/proc/filesystems`).
     pub fn new(max_bytes: u64, file_systems: &[String]) -> Self {
         let mut account = Self::within(max_bytes, &PROCESS);
         account.file_systems = file_systems.into();
@@ -266,19 +269,19 @@ impl Account {
         Self { max_bytes, name, total, file_systems }
     }
 
-    /// Sets what a memory table may have from now on; one that has more stays.
+    /// Sets the limit of a memory table from now on; a larger table stays.
     pub fn set_max_bytes(&self, max_bytes: u64) {
         let max_bytes = max_bytes.clamp(MEMORY_MAX_MIN, MEMORY_MAX_MAX);
         self.max_bytes.store(max_bytes, Ordering::Relaxed);
         self.total.set_bytes_max(self.name, MEM_TABLES_MAX as u64 * max_bytes);
     }
 
-    /// What a memory table may have.
+    /// Returns the limit of a memory table.
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes.load(Ordering::Relaxed)
     }
 
-    /// What is mapped now, of this table and of older ones that a worker has yet to let go of.
+    /// Returns the memory mapped now, by this table and by older ones that a worker still uses.
     pub fn mapped(&self) -> Mapped {
         self.total.mapped_by(self.name)
     }
@@ -287,7 +290,7 @@ impl Account {
         &self.file_systems
     }
 
-    /// Room for a region of `len` bytes beside `others`, those of the same table.
+    /// Takes room for a region of `len` bytes beside `others`, the bytes of the same table.
     pub(crate) fn charge(self: &Arc<Self>, len: u64, others: u64) -> Result<Charge, Bound> {
         let max = self.max_bytes();
         let bytes = others.saturating_add(len);
@@ -314,7 +317,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        // Whatever it has mapped keeps it.
+        // Existing mappings hold the account, so none is left.
         self.total.leave(self.name);
     }
 }
@@ -325,7 +328,7 @@ impl Default for Account {
     }
 }
 
-/// Room for one mapping, taken for as long as this lives.
+/// Room for one mapping, held for the lifetime of this value.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Arc<Account>,

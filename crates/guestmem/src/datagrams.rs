@@ -1,8 +1,9 @@
-//! Many datagrams or frames in one system call, each gathered from foreign memory: `sendmmsg` with UDP GSO, `recvmmsg`
-//! with UDP GRO (udp(7), `UDP_SEGMENT` and `UDP_GRO` in `linux/udp.h`).
+//! Many datagrams or frames in one system call, each gathered from foreign memory: `sendmmsg` with
+//! UDP GSO, `recvmmsg` with UDP GRO (udp(7), `UDP_SEGMENT` and `UDP_GRO` in `linux/udp.h`).
 //!
-//! GSO: the kernel takes up to 64 datagrams of one length (the last may be shorter) for one receiver as one message,
-//! and cuts it where the way needs that, in the network card if it can. GRO is the reverse.
+//! GSO: the kernel takes up to 64 datagrams of one length (the last may be shorter) for one
+//! receiver as one message, and cuts it where necessary, in the network card if possible. GRO is
+//! the reverse.
 
 use std::io;
 use std::marker::PhantomData;
@@ -18,22 +19,23 @@ use weir_limits::{CHAIN_LEN_MAX, DATAGRAM_FRONT_LEN_MAX, DATAGRAMS_MAX, DATAGRAM
 use crate::host::HostBuffer;
 use crate::slice::Slice;
 
-/// `UDP_SEGMENT` of `linux/udp.h`: bytes of each datagram of a message.
+/// `UDP_SEGMENT` of `linux/udp.h`: length of each datagram of a message.
 const UDP_SEGMENT: c_int = 103;
-/// `UDP_GRO`: the same of a message that was received.
+/// `UDP_GRO`: the same for a received message.
 const UDP_GRO: c_int = 104;
-/// Datagrams of one message (`UDP_MAX_SEGMENTS` before Linux 6.9).
+/// Most datagrams of one message (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS_MAX: usize = 64;
-/// Bytes of one message: what IPv4 leaves of its 65,535.
+/// Longest message (bytes): 65,535 less the headers of IPv4 and UDP.
 const MESSAGE_LEN_MAX: usize = 65_507;
-/// Pieces of one message (`UIO_MAXIOV`).
+/// Most pieces of one message (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
-/// Messages of one call.
+/// Most messages of one call.
 const CALL_MAX: usize = 64;
 
 const _: () = assert!(CHAIN_LEN_MAX + 1 < PIECES_MAX);
 
-/// A socket's address as the kernel has it (`struct sockaddr_in`, `sockaddr_in6`), made once for many messages.
+/// A socket's address in the kernel's form (`struct sockaddr_in`, `sockaddr_in6`), made once for
+/// many messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct PeerAddress {
@@ -48,10 +50,10 @@ const V6_LEN: u32 = 28;
 
 impl PeerAddress {
     const EMPTY: Self = Self { bytes: [0; 32], len: 32 };
-    /// Where a bound packet socket sends.
+    /// No address, for a bound packet socket.
     pub const NONE: Self = Self { bytes: [0; 32], len: 0 };
 
-    /// Of a socket there.
+    /// Converts a socket's address.
     pub fn new(address: SocketAddr) -> Self {
         let (mut bytes, port) = ([0; 32], address.port().to_be_bytes());
         let len = match address.ip() {
@@ -119,9 +121,9 @@ struct Message {
     len: usize,
 }
 
-/// Room for the messages of one call, kept between batches.
+/// Buffers for the messages of one call, kept between batches.
 pub struct Outbox {
-    /// Fronts of datagrams, one after the other.
+    /// Fronts of datagrams, in order.
     fronts: HostBuffer,
     used: usize,
     iovecs: Vec<iovec>,
@@ -138,7 +140,7 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// An empty batch. It borrows what its datagrams are gathered from.
+    /// Returns an empty batch. It borrows the memory of its datagrams.
     pub fn batch<'m>(&mut self) -> Batch<'_, 'm> {
         let mut batch = Batch { outbox: self, memory: PhantomData };
         batch.clear();
@@ -146,16 +148,16 @@ impl Outbox {
     }
 }
 
-/// Datagrams that are to be sent together.
+/// Datagrams to send together.
 pub struct Batch<'o, 'm> {
     outbox: &'o mut Outbox,
     memory: PhantomData<Slice<'m>>,
 }
 
-/// What became of a [`Batch`].
+/// Result of sending a [`Batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// The kernel does not take several datagrams as one message on this way, and took each alone.
+    /// The kernel does not take several datagrams as one message on this way, but took each alone.
     pub refuses_gso: bool,
 }
 
@@ -202,13 +204,13 @@ impl<'m> Batch<'_, 'm> {
         true
     }
 
-    /// Nothing is to be sent.
+    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.outbox.messages.is_empty()
     }
 
-    /// Sends all by the non-blocking `socket` and empties the batch. `lost` hears of datagrams that were not sent:
-    /// which, in the order in which they were pushed, and why.
+    /// Sends all datagrams by the non-blocking `socket` and empties the batch. Calls `lost` for
+    /// datagrams that were not sent, with their numbers in the order of `push` and the reason.
     pub fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -222,7 +224,7 @@ impl<'m> Batch<'_, 'm> {
                 Ok(messages) => next += messages,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // The socket's buffer is full, and stays so for the others.
+                    // The socket's buffer is full, and stays full for the others.
                     for left in &self.outbox.messages[next..] {
                         lost(left.first..left.end, &error);
                     }
@@ -242,7 +244,8 @@ impl<'m> Batch<'_, 'm> {
         sent
     }
 
-    /// The same with a file that takes one at a time, as a TAP does: `writev` for each.
+    /// Writes all datagrams to a file that takes one at a time, such as a TAP, by `writev` for
+    /// each.
     pub fn write(&mut self, file: BorrowedFd<'_>, mut lost: impl FnMut(Range<usize>, &io::Error)) {
         for (index, datagram) in self.outbox.datagrams.iter().enumerate() {
             let pieces = &self.outbox.iovecs[datagram.first..datagram.end];
@@ -252,7 +255,7 @@ impl<'m> Batch<'_, 'm> {
             if written < 0 {
                 let error = io::Error::last_os_error();
                 if error.kind() == io::ErrorKind::WouldBlock {
-                    // The file is full, and stays so for the others.
+                    // The file is full, and stays full for the others.
                     lost(index..self.outbox.datagrams.len(), &error);
                     break;
                 }
@@ -291,7 +294,7 @@ impl Outbox {
         fits
     }
 
-    /// Sends messages from `next` on by one call; says how many.
+    /// Sends messages from `next` on by one call. Returns their number.
     fn call(&mut self, socket: BorrowedFd<'_>, next: usize) -> io::Result<usize> {
         let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; CALL_MAX];
         let mut controls = [const { MaybeUninit::<Control>::uninit() }; CALL_MAX];
@@ -305,9 +308,10 @@ impl Outbox {
             let header_of = header_for(message, segment_len, pieces, control);
             header.write(mmsghdr { msg_hdr: header_of, msg_len: 0 });
         }
-        // SAFETY: the first `count` headers are filled in (a message has a datagram, and a datagram a piece). Each names
-        // an address, pieces and a control message that live during the call. Pieces are checked slices, or of
-        // `fronts`: readable memory, as the lifetime of the batch says.
+        // SAFETY: the first `count` headers are filled in (a message has a datagram, and a datagram
+        // a piece). Each names an address, pieces and a control message that live during the call.
+        // Pieces are checked slices, or parts of `fronts`: readable memory, by the lifetime of the
+        // batch.
         let sent = unsafe {
             let headers = headers.as_mut_ptr().cast::<mmsghdr>();
             libc::sendmmsg(socket.as_raw_fd(), headers, count as u32, 0)
@@ -315,8 +319,8 @@ impl Outbox {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends the datagrams of a message that was refused, each by itself. Whether it was refused for being one message:
-    /// each of its datagrams has gone.
+    /// Sends each datagram of a refused message by itself. Returns whether the message was refused
+    /// for being one: each of its datagrams was sent.
     #[cold]
     fn send_each(
         &mut self,
@@ -452,14 +456,14 @@ fn next_of(control: &[u8]) -> Option<(c_int, c_int, &[u8], &[u8])> {
     Some((level, kind, value, rest))
 }
 
-/// A message that was received.
+/// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its bytes in the buffer.
+    /// Length of the message in the buffer (bytes).
     pub len: usize,
-    /// Who says that it sent the message; `None` of another family than IP.
+    /// Claimed sender of the message; `None` for a family other than IP.
     pub from: Option<IpAddr>,
-    /// The message is datagrams of that length, the last one maybe shorter.
+    /// Length of the message's datagrams (bytes). The last one may be shorter.
     pub segment_len: usize,
     /// The traffic class of its IP header, as far as the socket is told: `IP_RECVTOS`, `IPV6_RECVTCLASS`.
     pub class: u8,
@@ -467,10 +471,11 @@ pub struct Arrival {
     pub truncated: bool,
 }
 
-/// Receives datagrams as [`receive_messages`] does: `arrivals` says what. It is empty after an error.
+/// Receives datagrams like [`receive_messages`], and describes them in `arrivals`, which is empty
+/// after an error.
 ///
 /// # Errors
-/// `WouldBlock`: there is none.
+/// `WouldBlock`: there is no datagram.
 pub fn receive_datagrams<'b>(
     socket: BorrowedFd<'_>,
     buffers: impl Iterator<Item = Slice<'b>>,
@@ -484,23 +489,24 @@ pub fn receive_datagrams<'b>(
     })
 }
 
-/// A message as [`receive_messages`] received it.
+/// A message received by [`receive_messages`].
 #[derive(Debug)]
 pub struct Received<'r> {
-    /// Its bytes in the buffer.
+    /// Length of the message in the buffer (bytes).
     pub len: usize,
     /// The control messages (`struct cmsghdr` and what follows it, cmsg(3)).
     pub control: &'r [u8],
-    /// There was more of it than the buffer took.
+    /// The buffer was too short for the message.
     pub truncated: bool,
     from: &'r PeerAddress,
 }
 
-/// Receives a message into each of `buffers`, at most [`DATAGRAMS_RECEIVED_MAX`], as far as the non-blocking `socket` has
-/// some, by one call: `got` hears of each. Returns how many it might have received.
+/// Receives a message into each of `buffers`, at most [`DATAGRAMS_RECEIVED_MAX`], as far as the
+/// non-blocking `socket` has some, by one call. Calls `got` for each. Returns how many it might
+/// have received.
 ///
 /// # Errors
-/// `WouldBlock`: there is none.
+/// `WouldBlock`: there is no message.
 pub fn receive_messages<'b>(
     socket: BorrowedFd<'_>,
     buffers: impl Iterator<Item = Slice<'b>>,
@@ -526,15 +532,15 @@ pub fn receive_messages<'b>(
         header.write(mmsghdr { msg_hdr: into, msg_len: 0 });
         count += 1; // at most MAX
     }
-    // SAFETY: the first `count` headers are filled in. Each names one piece, a checked slice, an address and a control
-    // message, all writable during the call.
+    // SAFETY: the first `count` headers are filled in. Each names one piece (a checked slice), an
+    // address and a control message, all writable during the call.
     let received = unsafe {
         let headers = headers.as_mut_ptr().cast::<mmsghdr>();
         libc::recvmmsg(socket.as_raw_fd(), headers, count, 0, ptr::null_mut())
     };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     for ((header, name), control) in headers.iter().zip(&names).zip(&controls).take(received) {
-        // SAFETY: the kernel says that it received as many messages as headers were filled in, at most.
+        // SAFETY: the kernel received at most as many messages as headers were filled in.
         let header = unsafe { header.assume_init_ref() };
         got(Received {
             len: header.msg_len as usize,

@@ -14,10 +14,10 @@ use weir_limits::MEM_REGIONS_TOTAL_MAX;
 use crate::place::Place;
 use crate::spare::Spare;
 
-/// One mapping that the handler may repair. Slots are never freed, only reused, so that the
-/// handler can walk them without a lock.
+/// One mapping that the handler may repair. Slots are never freed, only reused, so that the handler
+/// can walk the list without a lock.
 struct Slot {
-    /// Its part of the spare memory.
+    /// Number of its part of the spare memory.
     number: usize,
     place: Place,
     state: AtomicU8,
@@ -26,7 +26,7 @@ struct Slot {
 
 /// The front end's memory is mapped.
 const WHOLE: u8 = 0;
-/// A thread is about to replace it.
+/// A thread is replacing the mapping.
 const BREAKING: u8 = 1;
 /// Spare memory is mapped.
 const REPLACED: u8 = 2;
@@ -42,18 +42,18 @@ static SLOTS: Mutex<Slots> = Mutex::new(Slots { free: Vec::new(), made: 0 });
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 static INSTALL: std::sync::Once = std::sync::Once::new();
 
-/// How many times shared memory turned out to be gone. A port compares this with the value it saw
-/// last, and looks at its own regions only when it moved.
+/// Returns how many times shared memory turned out to be gone. A port compares this with its last
+/// value, and looks at its own regions only after a change.
 #[inline]
 pub fn fault_count() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }
 
-/// A mapping known to the handler for as long as this lives.
+/// A mapping that the handler knows, for the lifetime of this value.
 pub(crate) struct Registration(&'static Slot);
 
 impl Registration {
-    /// A place for a mapping, with spare memory of its own.
+    /// Registers a mapping, with spare memory of its own.
     pub(crate) fn new() -> io::Result<Self> {
         let spare = Spare::open()?;
         INSTALL.call_once(install);
@@ -71,18 +71,19 @@ impl Registration {
         self.0.state.load(Ordering::Relaxed) != WHOLE
     }
 
-    /// The mapping is about to go: the handler leaves its addresses alone from now on.
+    /// Makes the handler leave the mapping's addresses alone, before it is unmapped.
     pub(crate) fn retire(&self) {
         self.0.place.set(0, 0);
     }
 }
 
 impl Drop for Registration {
-    /// The mapping is gone.
+    /// Frees the slot after the mapping is gone.
     fn drop(&mut self) {
         self.retire();
         let wipe = || Spare::opened().map_or(Ok(()), |spare| spare.wipe(self.0.number));
-        // What one guest left is never another's: a slot that cannot be wiped is not used again.
+        // Remains of one guest must never reach another: a slot that cannot be wiped is not used
+        // again.
         if !self.poisoned() || wipe().is_ok() {
             self.0.state.store(WHOLE, Ordering::Relaxed);
             SLOTS.lock().unwrap_or_else(|e| e.into_inner()).free.push(self.0);
@@ -105,7 +106,7 @@ fn free_slot() -> io::Result<&'static Slot> {
         next: AtomicPtr::new(HEAD.load(Ordering::Relaxed)),
     }));
     slots.made += 1;
-    // The lock is held: no other writer of HEAD.
+    // The lock is held, so there is no other writer of HEAD.
     HEAD.store(std::ptr::from_ref(slot).cast_mut(), Ordering::Release);
     Ok(slot)
 }
@@ -120,7 +121,7 @@ fn install() {
         action.sa_sigaction = entry as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigemptyset(&mut action.sa_mask);
-        // It can only fail for an invalid signal number; then SIGBUS keeps its default action.
+        // It fails only for an invalid signal number; then SIGBUS keeps its default action.
         libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
     }
 }
@@ -140,7 +141,8 @@ fn find(address: usize) -> Option<(&'static Slot, usize, usize)> {
     while !next.is_null() {
         // SAFETY: every non-null pointer in the list is a leaked, never freed `Slot`.
         let slot: &'static Slot = unsafe { &*next };
-        // One that changes now is not the one: that is in use by the access that faulted.
+        // A place that changes now is the wrong one: the right one is in use by the access that
+        // faulted.
         if let Some((base, len)) = slot.place.get()
             && address.wrapping_sub(base) < len
         {
@@ -151,7 +153,7 @@ fn find(address: usize) -> Option<(&'static Slot, usize, usize)> {
     None
 }
 
-/// Lets the access at `address` go on; `false` when it cannot.
+/// Lets the access at `address` continue. Returns `false` if it cannot.
 fn repair(slot: &Slot, base: usize, len: usize, address: usize) -> bool {
     let Some(spare) = Spare::opened() else { return false };
     let claim = slot.state.compare_exchange(WHOLE, BREAKING, Ordering::AcqRel, Ordering::Acquire);
@@ -166,15 +168,15 @@ fn repair(slot: &Slot, base: usize, len: usize, address: usize) -> bool {
             FAULTS.fetch_add(1, Ordering::Relaxed);
             true
         }
-        // Another thread is at it: the access faults again until that is done.
+        // Another thread is replacing it: the access faults again until that is done.
         Err(BREAKING) => true,
-        // There is no page for it (or it faulted before the mapping was replaced, which does no harm).
-        // SAFETY: as above; the spare memory's pages are of the usual size.
+        // No page can be allocated for it (or it faulted before the mapping was replaced, which
+        // does no harm). SAFETY: as above; the spare memory's pages are of the usual size.
         Err(_) => unsafe { spare.cover_page(slot.number, address) },
     }
 }
 
-/// Makes spare memory as if no page were left, for a test in a process of its own.
+/// Makes spare memory behave as if no page were left, for a test in a process of its own.
 #[cfg(test)]
 pub(crate) fn exhaust_spare() {
     rustix::fs::ftruncate(&Spare::open().unwrap().sparse, 0).unwrap();

@@ -1,8 +1,9 @@
-//! Which files may be a guest's memory.
+//! Decides which files may be a guest's memory.
 //!
-//! An access to a mapped file can wait for the server of its file system; with FUSE, and file systems on top of it,
-//! that is anybody. So only named file systems are allowed: tmpfs (memfd, `/dev/shm`) and hugetlbfs. Another file
-//! is not even asked for its size, because the question goes to its server.
+//! An access to a mapped file can wait for the server of its file system. With FUSE, and file
+//! systems on top of it, anybody can be that server. So only tmpfs (memfd, `/dev/shm`), hugetlbfs
+//! and named file systems are allowed. weir does not even ask another file for its size, because
+//! the question goes to its server.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -12,16 +13,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, StatxFlags, fcntl_get_seals, statx};
 use weir_limits::MOUNTINFO_BYTES_MAX;
 
-/// The file system is not among those allowed.
+/// Error: the file system is not allowed.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// Its name, if weir can tell.
+    /// Name of the file system, if known.
     pub(crate) file_system: Option<String>,
 }
 
 /// Refuses a file whose file system is neither tmpfs nor hugetlbfs nor in `allowed`.
 pub(crate) fn judge(file: &File, allowed: &[String]) -> Result<(), Refused> {
-    // The kernel itself answers: seals are something that only files of tmpfs and hugetlbfs have.
+    // The kernel itself answers: only files of tmpfs and hugetlbfs have seals.
     if fcntl_get_seals(file).is_ok() {
         return Ok(());
     }
@@ -32,8 +33,8 @@ pub(crate) fn judge(file: &File, allowed: &[String]) -> Result<(), Refused> {
     }
 }
 
-/// The name of a file's file system as `/proc/self/mountinfo` has it. Asks nobody but the kernel: not the file
-/// system (`statfs`), and not the file (`/proc/self/fdinfo`, which can be long).
+/// Returns the name of a file's file system from `/proc/self/mountinfo`. Asks only the kernel:
+/// neither the file system (`statfs`) nor the file (`/proc/self/fdinfo`, which can be long).
 fn file_system(file: BorrowedFd<'_>) -> Option<String> {
     const NO_PATH: &CStr = c"";
     let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -44,7 +45,7 @@ fn file_system(file: BorrowedFd<'_>) -> Option<String> {
     list.take(MOUNTINFO_BYTES_MAX).read_to_string(&mut mounts).ok()?;
     let device = format!("{}:{}", told.stx_dev_major, told.stx_dev_minor);
     let mounts = || mounts.lines().filter_map(Mount::parse);
-    // A front end in a container has mounts of its own; the device is the same.
+    // A front end in a container has mounts of its own, but the device is the same.
     let found = mounts()
         .find(|found| Some(found.id) == mount)
         .or_else(|| mounts().find(|found| found.device == device));
@@ -83,7 +84,7 @@ mod tests {
         let in_shm = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         judge(&in_shm, &[]).unwrap();
-        // Where the program lies is a file system of a disk or a container.
+        // The program's file system is that of a disk or a container.
         let program = File::open("/proc/self/exe").unwrap();
         let Err(Refused { file_system: Some(name) }) = judge(&program, &[]) else {
             panic!("{:?}", judge(&program, &[]))

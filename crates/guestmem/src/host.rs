@@ -1,12 +1,12 @@
-//! Memory of weir's own in the shape of a guest's: what an uplink reads frames into.
+//! weir's own memory in the shape of a guest's: uplinks read frames into it.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 
 use crate::slice::Slice;
 
-/// A fixed buffer that hands out [`Slice`]s, so that a frame from an uplink and a frame from a
-/// guest go the same way.
+/// A fixed buffer that hands out [`Slice`]s, so that frames from uplinks and from guests go the
+/// same way.
 pub struct HostBuffer {
     bytes: Box<[UnsafeCell<u8>]>,
 }
@@ -15,14 +15,15 @@ pub struct HostBuffer {
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
-    /// A zeroed buffer of `len` bytes. Of a large one the kernel gives memory as it is used.
+    /// Allocates a zeroed buffer of `len` bytes. For a large one the kernel gives memory as it is
+    /// used.
     pub fn new(len: usize) -> Self {
         let zeroed = Box::into_raw(vec![0_u8; len].into_boxed_slice());
         // SAFETY: it comes from a box, and `UnsafeCell<u8>` has the layout of `u8`.
         Self { bytes: unsafe { Box::from_raw(zeroed as *mut [UnsafeCell<u8>]) } }
     }
 
-    /// `len` bytes at `at`, if they are in the buffer.
+    /// Returns `len` bytes at `at`, if they are in the buffer.
     #[inline]
     pub fn slice(&self, at: usize, len: usize) -> Option<Slice<'_>> {
         let cells = self.bytes.get(at..at.checked_add(len)?)?;
@@ -32,12 +33,12 @@ impl HostBuffer {
         Some(unsafe { Slice::new(start, len) })
     }
 
-    /// Bytes.
+    /// Returns the length (bytes).
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// No bytes.
+    /// Returns whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

@@ -1,24 +1,25 @@
-//! Foreign memory: what a front end shared with weir, and the only code that touches it.
+//! Foreign memory, which a front end shares with weir, and the only code that touches it.
 //!
-//! A guest may write to its memory at any moment, so no Rust reference into it exists: bytes go through raw-pointer
-//! reads, writes and copies of [`Slice`]s, each checked against one mapped region when it is made. A guest can
-//! change the *values* that weir reads, never whether an access is in bounds.
+//! A guest may write to its memory at any moment, so no Rust reference into it exists: bytes go
+//! through raw-pointer reads, writes and copies of [`Slice`]s, each checked against one mapped
+//! region when it is made. A guest can change the *values* that weir reads, never whether an access
+//! is in bounds.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `mapping.rs` | one region's `mmap`, its checks, and its end |
 //! | `account.rs` | [`Account`]: bounds on the memory of a front end, and of all together |
-//! | `file.rs` | which files may be memory |
-//! | `reaper.rs` | mappings that a worker was the last to use |
+//! | `file.rs` | the files that may be memory |
+//! | `reaper.rs` | unmapping, for workers that used a mapping last |
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
 //! | `place.rs`, `spare.rs` | where the handler finds mappings, and their replacements |
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
-//! | `log.rs` | [`DirtyLog`], [`WriteLog`]: which pages were written, for a guest that moves |
+//! | `log.rs` | [`DirtyLog`], [`WriteLog`]: the written pages of a guest that moves |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`], [`Elements`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
 //! | `io.rs` | `read` from a file descriptor into a slice |
 //! | `datagrams.rs` | [`Outbox`], [`receive_messages`]: many messages at once to and from slices, with UDP GSO and GRO |
-//! | `host.rs` | [`HostBuffer`]: memory of weir's own, in the same shape |
+//! | `host.rs` | [`HostBuffer`]: weir's own memory, in the same shape |
 //! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
 //! | `watch.rs` | `watch`: for tests, a look between any two writes |
@@ -64,7 +65,7 @@ pub use window::{Element, Elements, Window, fence};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};
 
-/// What `place.rs` is made of; `model.rs` has a model checker's.
+/// The atomics of `place.rs`; `model.rs` has a model checker's.
 mod atomic {
     pub(crate) use std::sync::atomic::{AtomicUsize, Ordering, fence};
 }

@@ -1,9 +1,10 @@
-//! The dirty log of a guest that moves: a bit for each page that weir has written (vhost-user, "Migration").
+//! The dirty log of a guest that moves: a bit for each page that weir has written (vhost-user,
+//! "Migration").
 //!
-//! The front end shares it, and clears bits at any moment: first it takes a word's bits, then it copies their pages. So
-//! a bit is set after the bytes that it stands for, with a full fence in between; then one that is set already may be
-//! left alone, since it is taken after that look, and its page is copied after it was taken. See
-//! `docs/design/0034-migration.md`.
+//! The front end shares the log, and clears bits at any moment: first it takes a word's bits, then
+//! it copies their pages. So weir sets a bit after it has written the page, with a full fence in
+//! between. A bit that is already set may then stay as it is: the front end takes it after weir's
+//! look, and copies the page after that. See `docs/design/0034-migration.md`.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -15,28 +16,28 @@ use crate::regions::{GuestMemory, MemoryError};
 use crate::slice::Slice;
 use crate::window::{Window, fence};
 
-/// Bytes of a page, for which there is one bit (vhost-user spec).
+/// Length of a page with one bit (bytes; vhost-user spec).
 pub const LOG_PAGE_BYTES: u64 = 0x1000;
 
-/// Bytes of what is written at once, and pages that it has bits for.
+/// Length of a word that is written at once (bytes), and the number of pages with bits in it.
 const WORD_BYTES: usize = 2;
 const WORD_PAGES: u64 = 16;
 
-/// What is wrong with a log.
+/// Error of a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Its file cannot be mapped. A log has no guest address, so that 0 stands for one.
+    /// The log's file cannot be mapped. A log has no guest address; the error shows 0.
     #[error("the dirty log cannot be mapped: {0}")]
     Map(#[from] MemoryError),
-    /// Its words would not be whole in memory.
+    /// The offset would split its words in memory.
     #[error("the dirty log begins at {0:#x} of its file, which is no multiple of 8")]
     Offset(u64),
     /// There are addresses without a bit.
     #[error("the dirty log of {bytes} bytes has no bit for guest address {guest_address:#x}")]
     TooShort {
-        /// Bytes of the log.
+        /// Length of the log (bytes).
         bytes: usize,
-        /// An address that has none.
+        /// A guest address without a bit.
         guest_address: u64,
     },
 }
@@ -46,16 +47,16 @@ pub struct DirtyLog {
     /// Keeps the mapping.
     memory: Arc<GuestMemory>,
     words: Window,
-    /// Pages that have a bit.
+    /// Number of pages with a bit.
     pages: u64,
-    /// A page was to be marked that has none.
+    /// A page without a bit was to be marked.
     overrun: AtomicBool,
-    /// A page was marked that was not.
+    /// An unmarked page was marked.
     news: AtomicBool,
 }
 
 impl DirtyLog {
-    /// Maps the `size` bytes at `offset` of `file`, which count as `account`'s memory.
+    /// Maps `size` bytes at `offset` of `file`, which count as `account`'s memory.
     ///
     /// # Errors
     /// [`LogError::Map`], [`LogError::Offset`].
@@ -72,7 +73,7 @@ impl DirtyLog {
         let mut memory = GuestMemory::new(Arc::clone(account));
         memory.add(spec, file)?;
         let memory = Arc::new(memory);
-        // All that was mapped, and its address fits.
+        // All of these bytes were mapped, and the address fits.
         let words = memory.window(0, size as usize & !(WORD_BYTES - 1));
         let words = words.ok_or(LogError::TooShort { bytes: 0, guest_address: 0 })?;
         let pages = (words.len() / WORD_BYTES) as u64 * WORD_PAGES;
@@ -80,7 +81,7 @@ impl DirtyLog {
         Ok(Self { memory, words, pages, overrun: none(), news: none() })
     }
 
-    /// Refuses a log that has no bit for the `len` bytes at a guest-physical address.
+    /// Checks that the log has bits for the `len` bytes at a guest-physical address.
     ///
     /// # Errors
     /// [`LogError::TooShort`].
@@ -92,29 +93,29 @@ impl DirtyLog {
         }
     }
 
-    /// All that was written before has its bit when it is marked by the result.
+    /// Returns a marker of pages. A mark by it becomes visible after all earlier writes.
     #[inline]
     pub fn after_writes(&self) -> Marks<'_> {
         fence(Ordering::SeqCst);
         Marks(self)
     }
 
-    /// Its file was truncated, and an access noticed: bits are lost.
+    /// Returns whether its file was truncated, and an access noticed: bits are lost.
     pub fn is_poisoned(&self) -> bool {
         self.memory.poisoned()
     }
 
-    /// Something was written that has no bit.
+    /// Returns whether a page without a bit was written.
     pub fn is_overrun(&self) -> bool {
         self.overrun.load(Ordering::Relaxed)
     }
 
-    /// Whether a page was marked that was not, since the last time.
+    /// Returns whether an unmarked page was marked since the last call.
     pub fn take_news(&self) -> bool {
         self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Relaxed)
     }
 
-    /// Takes the pages that are marked, as the front end does: each is given to `page` by its number.
+    /// Takes the marked pages, as the front end does, and calls `page` with the number of each.
     pub fn take(&self, mut page: impl FnMut(u64)) {
         for word in 0..self.words.len() / WORD_BYTES {
             let mut bits = self.words.take_bits(word * WORD_BYTES);
@@ -133,7 +134,7 @@ impl std::fmt::Debug for DirtyLog {
     }
 }
 
-/// A [`DirtyLog`], after the writes that are to be marked.
+/// A marker for a [`DirtyLog`], made after the writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Marks<'l>(&'l DirtyLog);
 
@@ -164,7 +165,7 @@ impl Marks<'_> {
 #[derive(Debug)]
 pub struct WriteLog {
     log: Arc<DirtyLog>,
-    /// By where they are mapped.
+    /// Regions by their mapped address.
     places: Box<[Mapped]>,
 }
 
@@ -177,10 +178,10 @@ struct Mapped {
 }
 
 impl WriteLog {
-    /// For slices of `memory`.
+    /// Returns a log for slices of `memory`.
     ///
     /// # Errors
-    /// [`LogError::TooShort`] unless every byte of it has its bit.
+    /// [`LogError::TooShort`] unless every byte of `memory` has its bit.
     pub fn new(log: Arc<DirtyLog>, memory: &GuestMemory) -> Result<Self, LogError> {
         if let Some(last) = memory.last_address() {
             log.check(last, 1)?;
@@ -191,14 +192,14 @@ impl WriteLog {
         Ok(Self { log, places })
     }
 
-    /// As [`DirtyLog::after_writes`], for slices.
+    /// Does the same as [`DirtyLog::after_writes`], for slices.
     #[inline]
     pub fn after_writes(&self) -> WriteMarks<'_> {
         WriteMarks { marks: self.log.after_writes(), places: &self.places }
     }
 }
 
-/// A [`WriteLog`], after the writes that are to be marked.
+/// A marker for a [`WriteLog`], made after the writes.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteMarks<'l> {
     marks: Marks<'l>,
@@ -206,7 +207,7 @@ pub struct WriteMarks<'l> {
 }
 
 impl WriteMarks<'_> {
-    /// Marks the pages of a slice. One of other memory is an overrun.
+    /// Marks the pages of a slice. A slice of other memory is an overrun.
     #[inline]
     pub fn slice(self, slice: &Slice<'_>) {
         let (address, len) = (slice.address(), slice.len() as u64);

@@ -19,15 +19,16 @@ use crate::reaper;
 pub struct RegionSpec {
     /// Guest-physical address of the first byte.
     pub guest_address: u64,
-    /// Bytes.
+    /// Length (bytes).
     pub size: u64,
-    /// Address of the first byte in the front end's own process; ring addresses are given so.
+    /// Address of the first byte in the front end's own process; ring addresses use this address
+    /// space.
     pub user_address: u64,
-    /// Where the region begins in the file.
+    /// Offset of the region in the file.
     pub mmap_offset: u64,
 }
 
-/// Why a region was refused.
+/// Reason why a region was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// `size` is 0.
@@ -62,8 +63,8 @@ pub enum MapError {
         /// Guest-physical address.
         guest_address: u64,
     },
-    /// A file of a file system that is not allowed: whoever serves one in user space could make an access
-    /// to the memory wait for as long as it likes.
+    /// The file's system is not allowed: a server in user space could make an access to the memory
+    /// wait for as long as it likes.
     #[error(
         "region at guest address {guest_address:#x} is on a file system that is not allowed ({}); guest memory must be \
          on tmpfs (memfd) or hugetlbfs",
@@ -72,18 +73,18 @@ pub enum MapError {
     FileSystem {
         /// Guest-physical address.
         guest_address: u64,
-        /// Its name, if weir can tell.
+        /// Name of the file system, if known.
         file_system: Option<String>,
     },
-    /// It is more than may be mapped.
+    /// The region exceeds a bound.
     #[error("region at guest address {guest_address:#x}: {bound}")]
     Bound {
         /// Guest-physical address.
         guest_address: u64,
-        /// What would be exceeded.
+        /// The bound.
         bound: Bound,
     },
-    /// `fstat` or `mmap` failed, or what is made ready for the end of the file.
+    /// `fstat`, `mmap`, or the preparation for the end of the file failed.
     #[error("region at guest address {guest_address:#x}: {call} failed: {source}")]
     Os {
         /// Guest-physical address.
@@ -96,7 +97,7 @@ pub enum MapError {
 }
 
 impl RegionSpec {
-    /// Whether addresses and sizes are possible: all ends fit in 64 bits.
+    /// Checks addresses and sizes: all ends must fit in 64 bits.
     pub(crate) fn check(&self) -> Result<(), MapError> {
         let Self { guest_address, size, user_address, mmap_offset } = *self;
         if size == 0 {
@@ -115,9 +116,9 @@ pub(crate) struct Mapping {
     pub(crate) spec: RegionSpec,
     /// First byte of the region (not of the mapping, which begins at a page boundary).
     start: NonNull<u8>,
-    /// Device and inode of its file.
+    /// Device and inode of the region's file.
     file: [u64; 2],
-    /// There until the end.
+    /// The mapping, present until the drop.
     held: Option<Held>,
 }
 
@@ -128,7 +129,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a region that was [checked](RegionSpec::check), for a table that has `others` bytes already.
+    /// Maps a region that was [checked](RegionSpec::check), for a table that has `others` bytes
+    /// already.
     pub(crate) fn new(
         spec: RegionSpec,
         file: &File,
@@ -157,8 +159,8 @@ impl Mapping {
         .map_err(|e| os("mmap", e.into()))?;
         let held = Held { base, len: extent.len, registration, _charge: charge };
         held.registration.guard(base as usize, extent.len);
-        // A core dump is no place for what guests have in memory.
-        // SAFETY: advice about this mapping, which changes none of its bytes.
+        // A core dump must not contain guests' memory. SAFETY: advice about this mapping, which
+        // changes none of its bytes.
         unsafe { madvise(base, extent.len, Advice::LinuxDontDump) }
             .map_err(|e| os("madvise", e.into()))?;
         let lead = (mmap_offset - extent.offset) as usize;
@@ -170,22 +172,22 @@ impl Mapping {
         Ok(Self { spec, start, file: extent.file, held: Some(held) })
     }
 
-    /// Bytes that are mapped: whole pages.
+    /// Returns the number of mapped bytes, in whole pages.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         self.held.as_ref().map_or(0, |held| held.len as u64)
     }
 
-    /// Device and inode of its file.
+    /// Returns device and inode of the region's file.
     pub(crate) fn file(&self) -> [u64; 2] {
         self.file
     }
 
-    /// Where the region's first byte is mapped.
+    /// Returns the address of the region's first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Address of the byte `offset` bytes into the region, if `len` bytes from there are in it.
+    /// Returns the address of the byte at `offset`, if `len` bytes from there are in the region.
     #[inline]
     pub(crate) fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         if offset.checked_add(len)? > self.spec.size {
@@ -195,7 +197,7 @@ impl Mapping {
         Some(unsafe { self.start.add(offset as usize) })
     }
 
-    /// The file was truncated below what the region needs, and an access noticed.
+    /// Returns whether the file was truncated below the region's end, and an access noticed.
     pub(crate) fn poisoned(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.registration.poisoned())
     }
@@ -209,24 +211,26 @@ impl Drop for Mapping {
     }
 }
 
-/// Unmapped at once (bytes), at least: some tens of microseconds where each page of it was touched.
+/// Least number of bytes unmapped at once, which takes some tens of microseconds if every page was
+/// touched.
 const UNMAP_LEN_MIN: usize = 2 << 20;
-/// At most, where few pages were: a file may be sparse and have a terabyte.
+/// Most bytes unmapped at once, if few pages were touched: a sparse file may have a terabyte.
 const UNMAP_LEN_MAX: usize = 64 << 20;
-/// After so long, threads that wait for the processor come first: the kernel would let them wait for some milliseconds.
+/// Time after which the thread yields to threads that wait for its CPU. The kernel would let them
+/// wait for some milliseconds.
 const UNMAP_TURN: Duration = Duration::from_micros(100);
 
-/// What is mapped of a file.
+/// The mapped part of a file.
 struct Extent {
-    /// Where it begins in the file.
+    /// Offset of its beginning in the file.
     offset: u64,
     len: usize,
-    /// Its device and inode.
+    /// Device and inode of the file.
     file: [u64; 2],
 }
 
 impl Extent {
-    /// What a region needs of its file, in whole pages of that.
+    /// Returns the part of its file that a region needs, in whole pages of that file.
     fn of(spec: &RegionSpec, file: &File, file_systems: &[String]) -> Result<Self, MapError> {
         let RegionSpec { guest_address, size, mmap_offset, .. } = *spec;
         let wraps = || MapError::Wraps { guest_address, size };
@@ -247,7 +251,7 @@ impl Extent {
         if file_len < needed {
             return Err(MapError::FileTooShort { guest_address, needed, file: file_len });
         }
-        // mmap wants offset and length in units of the file's page size; for hugetlbfs that is
+        // mmap requires offset and length in units of the file's page size. For hugetlbfs that is
         // the huge page, which is also the file's block size.
         let page = u64::try_from(stat.st_blksize)
             .ok()
@@ -261,12 +265,12 @@ impl Extent {
     }
 }
 
-/// Addresses that are mapped, and what was taken for them. Unmapped when dropped.
+/// Mapped addresses, with the charge for them. Unmapped when dropped.
 pub(crate) struct Held {
     base: *mut libc::c_void,
     len: usize,
     registration: Registration,
-    /// Given back last.
+    /// Released last.
     _charge: Charge,
 }
 
@@ -275,7 +279,7 @@ unsafe impl Send for Held {}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // First, so that the handler never touches an address range that is somebody else's.
+        // First, so that the handler never touches an address range that has a new owner.
         self.registration.retire();
         let (mut start, mut len, mut since) = (0, UNMAP_LEN_MIN, Instant::now());
         while start < self.len {
@@ -284,7 +288,7 @@ impl Drop for Held {
             // holds the `GuestMemory` that owned this mapping, so none is left.
             // A failure leaves an unused mapping behind.
             let unmap = |len| unsafe { munmap(self.base.byte_add(start), len) };
-            // Pages may be larger than a piece (hugetlbfs): then it is all or nothing.
+            // Pages may be larger than a piece (hugetlbfs). Then all is unmapped at once.
             if unmap(piece).is_err() {
                 let _ = unmap(self.len - start);
                 break;

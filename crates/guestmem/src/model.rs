@@ -1,4 +1,5 @@
-//! What the model checker `loom` runs of this crate beside windows: the handler itself meets real signals.
+//! The part of this crate, besides windows, that the model checker `loom` runs. The handler itself
+//! handles real signals.
 
 #[path = "place.rs"]
 mod place;

@@ -1,13 +1,13 @@
-//! Waiting for another core's write to a line of cache, without looking at it all the time and without the kernel.
+//! Waits for another core's write to a cache line, without polling it and without the kernel.
 
 use std::fs;
 use std::sync::atomic::AtomicU64;
 
-/// How long a wait takes at most (ticks of the TSC, some 40 us): what is waited for may be gone.
+/// Longest wait (ticks of the TSC, some 40 us), since the expected writer may be gone.
 #[cfg(target_arch = "x86_64")]
 const TICKS_MAX: u32 = 100_000;
 
-/// Instructions that do so, which not every processor has.
+/// CPU instructions for such a wait, which not every processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Monitor {
     /// UMONITOR and UMWAIT: Intel's, since Tremont and Sapphire Rapids.
@@ -17,7 +17,7 @@ pub enum Monitor {
 }
 
 impl Monitor {
-    /// Those of this processor. A hypervisor may keep them from its guests.
+    /// Returns the instructions of this processor. A hypervisor may hide them from its guests.
     pub fn of_this_processor() -> Option<Self> {
         let info = fs::read_to_string("/proc/cpuinfo").ok()?;
         let flags = info.lines().find(|line| line.starts_with("flags"))?;
@@ -29,7 +29,7 @@ impl Monitor {
         }
     }
 
-    /// The instruction that waits.
+    /// Returns the name of the waiting instruction.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Umwait => "umwait",
@@ -37,9 +37,10 @@ impl Monitor {
         }
     }
 
-    /// Waits until something is written near `word`, if that is `seen` still; it may end sooner.
+    /// Waits for a write near `word`, if its value is still `seen`. The wait may end sooner.
     ///
-    /// On another processor than [`Self::of_this_processor`] spoke of, it ends this process.
+    /// On a processor without the instructions it ends this process, so the value must come from
+    /// [`Self::of_this_processor`].
     #[cfg(target_arch = "x86_64")]
     pub fn wait(self, word: &AtomicU64, seen: u64) {
         use std::arch::asm;
@@ -96,7 +97,7 @@ impl Monitor {
         }
     }
 
-    /// There are none on this architecture.
+    /// Not reached: this architecture has no such instructions.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn wait(self, _word: &AtomicU64, _seen: u64) {
         std::hint::spin_loop();
@@ -110,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Where the processor has neither, only that it says so can be tested.
+    /// On a processor with neither, the test can only check that.
     #[test]
     fn a_wait_ends_with_a_write_and_does_not_begin_after_it() {
         let Some(monitor) = Monitor::of_this_processor() else { return };

@@ -1,5 +1,5 @@
-//! Whole pages with a mapping of their own: weir's, which the kernel puts packets into, or what somebody else shares
-//! through a device file or a memfd.
+//! Whole pages with a mapping of their own: weir's, for packets from the kernel, or another
+//! process's, through a device file or a memfd.
 
 use std::ffi::c_void;
 use std::io;
@@ -13,12 +13,13 @@ use crate::slice::Slice;
 
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Whole pages that hand out [`Slice`]s, and that somebody else may write at any time: the kernel, or another domain or
-/// process. They are mapped on their own and unmapped when dropped: whoever holds on to weir's own for a while after
-/// that, as the kernel may, reaches nobody, as it could if an allocator had given them to somebody else.
+/// Whole pages that hand out [`Slice`]s. The kernel, another domain or another process may write to
+/// them at any time. They have a mapping of their own and are unmapped when dropped. The kernel may
+/// hold on to weir's pages for a while after that, and then reaches nobody else's memory, as it
+/// could if an allocator had reused them.
 ///
-/// They must stay backed for as long as they are mapped. Xen sees to that for grants (a page that is
-/// mapped is not given to anybody else, even if its domain dies); a file must not be truncated.
+/// The pages must stay backed for as long as they are mapped. Xen ensures it for grants (a mapped
+/// page is not given to anybody else, even if its domain dies); a file must not be truncated.
 pub struct MappedPages {
     start: NonNull<u8>,
     len: usize,
@@ -30,7 +31,7 @@ unsafe impl Send for MappedPages {}
 unsafe impl Sync for MappedPages {}
 
 impl MappedPages {
-    /// At least `len` zeroed bytes of weir's own.
+    /// Allocates at least `len` zeroed bytes of weir's own.
     ///
     /// # Errors
     /// There is no memory, or `len` is 0.
@@ -39,26 +40,27 @@ impl MappedPages {
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ACCESS, MapFlags::PRIVATE) }?;
         let pages = Self::at(start, len)?;
-        // Frames of guests are in there.
+        // The pages will contain guests' frames.
         pages.leave_out_of_dumps()?;
         Ok(pages)
     }
 
-    /// Maps `len` bytes of `fd` from `offset` on, for reading and writing. Both are multiples of a page.
+    /// Maps `len` bytes of `fd` from `offset` on, for reading and writing. Both are multiples of a
+    /// page.
     ///
     /// # Errors
-    /// That of `mmap`; for a grant, Xen's refusal.
+    /// The error of `mmap`; for a grant, Xen's refusal.
     pub fn map(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start =
             unsafe { mmap(std::ptr::null_mut(), len, ACCESS, MapFlags::SHARED, fd, offset) }?;
         let pages = Self::at(start, len)?;
-        // A core dump is no place for what guests have in memory. Device files may have seen to it.
+        // A core dump must not contain guests' memory. Device files may have ensured it.
         let _ = pages.leave_out_of_dumps();
         Ok(pages)
     }
 
-    /// Of a mapping of `len` bytes at `start`, which is this one's from now on.
+    /// Takes over a mapping of `len` bytes at `start`.
     fn at(start: *mut c_void, len: usize) -> io::Result<Self> {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, len })
@@ -69,28 +71,28 @@ impl MappedPages {
         unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontDump) }
     }
 
-    /// Bytes.
+    /// Returns the length (bytes).
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// No bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where they begin, and how many bytes they are.
+    /// Returns the address and the length (bytes).
     #[cfg(not(loom))]
     pub(crate) fn span(&self) -> (NonNull<u8>, usize) {
         (self.start, self.len)
     }
 
-    /// For system calls that take an address: where the bytes begin, at the start of a page.
+    /// Returns the address of the first byte, at the start of a page, for system calls.
     pub fn address(&self) -> usize {
         self.start.as_ptr() as usize
     }
 
-    /// `len` bytes at `at`, if they are in these pages.
+    /// Returns `len` bytes at `at`, if they are in these pages.
     #[inline]
     pub fn slice(&self, at: usize, len: usize) -> Option<Slice<'_>> {
         if at.checked_add(len)? > self.len {
@@ -101,7 +103,8 @@ impl MappedPages {
         Some(unsafe { Slice::new(self.start.add(at), len) })
     }
 
-    /// `at` is a multiple of 4 inside, or the caller's programming error.
+    /// Returns the field at `at`, which must be a multiple of 4 and within the pages, or the caller
+    /// is wrong.
     #[inline]
     fn atomic(&self, at: usize) -> &AtomicU32 {
         let inside = at.checked_add(4).is_some_and(|end| end <= self.len);
@@ -112,14 +115,14 @@ impl MappedPages {
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
     }
 
-    /// Reads a 32-bit field in the byte order of the machine, which Xen's rings have; later reads are
+    /// Reads a 32-bit field in the machine's byte order, which Xen's rings have. Later reads are
     /// not moved before it.
     #[inline]
     pub fn load_acquire(&self, at: usize) -> u32 {
         self.atomic(at).load(Ordering::Acquire)
     }
 
-    /// Writes such a field; earlier writes are not moved after it.
+    /// Writes a 32-bit field in the machine's byte order. Earlier writes are not moved after it.
     #[inline]
     pub fn store_release(&self, at: usize, value: u32) {
         self.atomic(at).store(value, Ordering::Release);

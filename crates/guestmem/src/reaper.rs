@@ -1,8 +1,9 @@
 //! Mappings that a separate thread unmaps.
 //!
-//! A worker keeps the memory of its burst. If a front end takes memory away meanwhile, the worker is its last user,
-//! and would wait for the kernel to take down page tables of gigabytes and to flush every other CPU's TLB. Memory
-//! that waits here still counts in its front end's account, which bounds it.
+//! A worker keeps the memory of its burst. If a front end takes memory away meanwhile, the worker
+//! is its last user. Unmapping would make the worker wait while the kernel takes down page tables
+//! of gigabytes and flushes every other CPU's TLB. Memory that waits here still counts in its front
+//! end's account, which bounds it.
 
 use std::cell::Cell;
 use std::io;
@@ -10,7 +11,7 @@ use std::sync::{Mutex, OnceLock, mpsc};
 
 use crate::mapping::Held;
 
-/// Held while something is unmapped here, so that a test can hold it up.
+/// Held during an unmapping here, so that a test can delay it.
 #[cfg(test)]
 static UNMAPPING: Mutex<()> = Mutex::new(());
 
@@ -20,7 +21,7 @@ thread_local! {
     static IN_A_HURRY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread unmaps no guest's memory from now on: it leaves that to another.
+/// Makes the calling thread leave unmapping of guests' memory to another thread.
 pub fn leave_unmapping_to_others() {
     IN_A_HURRY.set(true);
 }
@@ -47,18 +48,18 @@ pub(crate) fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Unmaps `held`, here or, for a thread in a hurry, elsewhere.
+/// Unmaps `held`, here or, for a thread in a hurry, on the other thread.
 pub(crate) fn unmap(held: Held) {
     // A thread that is ending has no flag any more, and no hurry.
     let in_a_hurry = IN_A_HURRY.try_with(Cell::get).unwrap_or(false);
     match REAPER.get().filter(|_| in_a_hurry) {
-        // The thread never ends; if it did, the error would have `held`, and unmap it.
+        // The thread never ends; if it did, the error would own `held`, and unmap it.
         Some(reaper) => drop(reaper.send(held)),
         None => drop(held),
     }
 }
 
-/// Does `work` while nothing is unmapped by the thread.
+/// Does `work` while the thread unmaps nothing.
 #[cfg(test)]
 pub(crate) fn hold_up<T>(work: impl FnOnce() -> T) -> T {
     let _unmapping = UNMAPPING.lock().unwrap_or_else(|e| e.into_inner());

@@ -11,7 +11,7 @@ use crate::mapping::{MapError, Mapping, RegionSpec};
 use crate::slice::Slice;
 use crate::window::Window;
 
-/// Why a memory table was refused, or an address is not in it.
+/// Reason why a memory table was refused, or an address is not in it.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// One region could not be mapped.
@@ -20,41 +20,41 @@ pub enum MemoryError {
     /// Two regions share guest-physical or user addresses.
     #[error("regions at guest addresses {first:#x} and {second:#x} overlap")]
     Overlap {
-        /// Guest-physical address of one.
+        /// Guest-physical address of one region.
         first: u64,
-        /// Guest-physical address of the other.
+        /// Guest-physical address of the other region.
         second: u64,
     },
     /// More regions than [`MEM_SLOTS_MAX`].
     #[error("more than {MEM_SLOTS_MAX} memory regions")]
     TooMany,
-    /// `REM_MEM_REG` for a region that is not there.
+    /// `REM_MEM_REG` names a region that does not exist.
     #[error("no region at guest address {guest_address:#x} with {size:#x} bytes to remove")]
     NoSuchRegion {
         /// Guest-physical address.
         guest_address: u64,
-        /// Size, bytes.
+        /// Size (bytes).
         size: u64,
     },
 }
 
-/// Everything that one front end shares: disjoint regions, sorted by guest address.
+/// All memory that one front end shares: disjoint regions, sorted by guest address.
 ///
-/// Immutable: a change makes a new value that shares the unchanged mappings, so a worker in mid-burst keeps what it
-/// started with.
+/// Immutable: a change makes a new value that shares the unchanged mappings, so a worker in
+/// mid-burst keeps its memory.
 #[derive(Clone, Default)]
 pub struct GuestMemory {
     account: Arc<Account>,
     /// Keeps the mappings.
     regions: Vec<Arc<Mapping>>,
-    /// The same, in the same order, as a lookup needs them: one line of cache for two regions, and
-    /// no pointer to follow.
+    /// The regions in the same order, in the form of a look-up: two regions per cache line, without
+    /// a pointer to follow.
     table: Vec<Translation>,
-    /// The largest of them, where nearly all buffers are.
+    /// The largest region, which has nearly all buffers.
     main: Translation,
 }
 
-/// Where a region's guest-physical addresses are mapped.
+/// Mapping of a region's guest-physical addresses.
 #[derive(Clone, Copy)]
 struct Translation {
     guest_address: u64,
@@ -63,7 +63,7 @@ struct Translation {
 }
 
 impl Default for Translation {
-    /// No address.
+    /// Returns a translation of no address.
     fn default() -> Self {
         Self { guest_address: 0, size: 0, start: NonNull::dangling() }
     }
@@ -75,21 +75,21 @@ unsafe impl Send for Translation {}
 // SAFETY: as above.
 unsafe impl Sync for Translation {}
 
-/// Up to here a table is searched from the front: guests have two or three regions.
+/// Largest table that is searched from the front: guests have two or three regions.
 const LINEAR_SEARCH_MAX: usize = 8;
 
 impl GuestMemory {
-    /// No memory yet; what will be mapped is `account`'s.
+    /// Returns an empty table. Later mappings count as `account`'s.
     pub fn new(account: Arc<Account>) -> Self {
         Self { account, ..Self::default() }
     }
 
-    /// Maps `regions`, with an account of their own. Nothing stays mapped when one of them is refused.
+    /// Maps `regions`, with an account of their own. If one is refused, nothing stays mapped.
     pub fn map(regions: &[(RegionSpec, File)]) -> Result<Self, MemoryError> {
         Self::default().replaced_by(regions)
     }
 
-    /// Maps `regions` for the same account. Nothing of them stays mapped when one is refused.
+    /// Maps `regions` for the same account. If one is refused, none of them stays mapped.
     pub fn replaced_by(&self, regions: &[(RegionSpec, File)]) -> Result<Self, MemoryError> {
         let mut memory = Self::new(Arc::clone(&self.account));
         for (spec, file) in regions {
@@ -143,46 +143,46 @@ impl GuestMemory {
         }
     }
 
-    /// This very region is there already.
+    /// Returns whether the table has exactly this region.
     pub fn has(&self, spec: &RegionSpec) -> bool {
         self.regions.iter().any(|region| region.spec == *spec)
     }
 
-    /// Number of regions.
+    /// Returns the number of regions.
     pub fn len(&self) -> usize {
         self.regions.len()
     }
 
-    /// No region at all.
+    /// Returns whether there is no region.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
 
-    /// Shared bytes in all regions.
+    /// Returns the shared bytes of all regions.
     pub fn size_bytes(&self) -> u64 {
         self.regions.iter().map(|r| r.spec.size).sum()
     }
 
-    /// The last guest-physical address; `None` without a region.
+    /// Returns the last guest-physical address; `None` without a region.
     pub fn last_address(&self) -> Option<u64> {
-        // Sorted, and without overlaps.
+        // The regions are sorted, and without overlaps.
         self.regions.last().map(|region| region.spec.guest_address + (region.spec.size - 1))
     }
 
-    /// The guest-physical address of an address of the front end's own process.
+    /// Returns the guest-physical address for an address in the front end's own process.
     pub fn guest_address(&self, user_address: u64) -> Option<u64> {
         let spec = &self.region_with(user_address)?.spec;
         Some(spec.guest_address + (user_address - spec.user_address))
     }
 
-    /// Where each region is mapped, how many bytes it has, and its guest-physical address.
+    /// Iterates over the regions: mapped address, length (bytes), and guest-physical address.
     pub(crate) fn places(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         self.table
             .iter()
             .map(|region| (region.start.as_ptr() as usize, region.size, region.guest_address))
     }
 
-    /// A region's file was truncated and an access noticed: the contents are lost.
+    /// Returns whether a region's file was truncated and an access noticed: the contents are lost.
     pub fn poisoned(&self) -> bool {
         self.regions.iter().any(|r| r.poisoned())
     }
@@ -208,12 +208,14 @@ impl GuestMemory {
         self.table.get(after.checked_sub(1)?).filter(has)
     }
 
-    /// `len` bytes at a guest-physical address, if there are some and the largest region holds them all.
+    /// Returns `len` bytes at a guest-physical address, if `len` is not 0 and the largest region
+    /// holds all of them.
     #[inline(always)]
     pub fn main_slice(&self, guest_address: u64, len: u32) -> Option<Slice<'_>> {
         let Translation { guest_address: first, size, start } = self.main;
         let offset = guest_address.wrapping_sub(first);
-        // The shorter of two bounds of a length, less 1: none of 0 bytes is in it.
+        // One comparison for both bounds of the length: less 1, a length of 0 is the largest
+        // number.
         if offset >= size || u64::from(len).wrapping_sub(1) >= size - offset {
             return None;
         }
@@ -222,7 +224,7 @@ impl GuestMemory {
         Some(unsafe { Slice::new(start.add(offset as usize), len as usize) })
     }
 
-    /// `len` bytes at a guest-physical address, if one region holds them all.
+    /// Returns `len` bytes at a guest-physical address, if one region holds all of them.
     #[inline]
     pub fn slice(&self, guest_address: u64, len: u32) -> Option<Slice<'_>> {
         let region = self.region_at(guest_address)?;
@@ -269,14 +271,15 @@ impl GuestMemory {
             };
             pieces.push(slice);
             left -= len;
-            // The region's end fits in 64 bits; going on at exactly 2^64 finds no region.
+            // The region's end fits in 64 bits. An address of exactly 2^64 wraps to 0, where the
+            // next step finds no region.
             address = address.wrapping_add(len);
         }
         true
     }
 
-    /// What tells the memory at an address of the front end's own process from any other: device and inode of its
-    /// file.
+    /// Returns device and inode of the file at an address of the front end's own process. They
+    /// distinguish the memory from any other.
     pub fn file_at(&self, user_address: u64) -> Option<[u64; 2]> {
         Some(self.region_with(user_address)?.file())
     }
@@ -287,8 +290,8 @@ impl GuestMemory {
         })
     }
 
-    /// `len` bytes at an address of the front end's own process, kept mapped by the result
-    /// (vhost-user gives the rings' addresses so).
+    /// Returns a window of `len` bytes at an address of the front end's own process, which keeps
+    /// them mapped (vhost-user gives ring addresses in this form).
     pub fn window(self: &Arc<Self>, user_address: u64, len: usize) -> Option<Window> {
         let region = self.region_with(user_address)?;
         let start = region.at(user_address - region.spec.user_address, len as u64)?;
@@ -304,7 +307,8 @@ impl std::fmt::Debug for GuestMemory {
     }
 }
 
-/// Both ends fit in 64 bits: `RegionSpec::check` has seen to it.
+/// Returns whether two ranges overlap. `RegionSpec::check` has ensured that both ends fit in 64
+/// bits.
 fn overlaps(a: u64, a_len: u64, b: u64, b_len: u64) -> bool {
     a < b + b_len && b < a + a_len
 }

@@ -6,11 +6,11 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::regions::GuestMemory;
 
-/// What a processor fetches at once.
+/// Length of a cache line (bytes).
 pub const CACHE_LINE_BYTES: usize = 64;
 
-/// Bytes of memory that somebody else may write at any time. Plain data: a pointer that was
-/// checked once and a length; the lifetime keeps the mapping.
+/// Bytes of memory that others may write at any time. Plain data: a pointer that was checked once
+/// and a length; the lifetime keeps the mapping.
 #[derive(Clone, Copy)]
 pub struct Slice<'m> {
     start: NonNull<u8>,
@@ -31,19 +31,19 @@ impl<'m> Slice<'m> {
         Self { start, len, memory: PhantomData }
     }
 
-    /// Bytes.
+    /// Returns the length (bytes).
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// No bytes.
+    /// Returns whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes from `at` on; empty if there are none.
+    /// Returns the bytes from `at` on; none if there are fewer.
     #[inline]
     pub fn skip(&self, at: usize) -> Self {
         let at = at.min(self.len);
@@ -51,13 +51,13 @@ impl<'m> Slice<'m> {
         unsafe { Self::new(self.start.add(at), self.len - at) }
     }
 
-    /// The first `len` bytes, or all if there are fewer.
+    /// Returns the first `len` bytes, or all if there are fewer.
     #[inline]
     pub fn first(&self, len: usize) -> Self {
         Self { len: len.min(self.len), ..*self }
     }
 
-    /// Copies the first bytes out, as many as fit in both; says how many.
+    /// Copies the first bytes out, as many as fit in both. Returns their number.
     #[inline]
     pub fn read(&self, out: &mut [u8]) -> usize {
         let len = self.len.min(out.len());
@@ -68,7 +68,7 @@ impl<'m> Slice<'m> {
         len
     }
 
-    /// Copies bytes in at the front, as many as fit in both; says how many.
+    /// Copies bytes in at the front, as many as fit in both. Returns their number.
     #[inline]
     pub fn write(&self, bytes: &[u8]) -> usize {
         let len = self.len.min(bytes.len());
@@ -77,8 +77,8 @@ impl<'m> Slice<'m> {
         len
     }
 
-    /// Fills `out` with the bytes from `at` on, without a call; `false`, and anything in `out`, where there are not as many
-    /// or `out` has not 8 to 128.
+    /// Fills `out` with the bytes from `at` on, without a call. Returns `false`, with unspecified
+    /// content in `out`, if there are too few bytes or the length of `out` is not 8 to 128.
     #[inline(always)]
     pub fn read_at(&self, at: usize, out: &mut [u8]) -> bool {
         let fits = at.checked_add(out.len()).is_some_and(|end| end <= self.len);
@@ -89,8 +89,8 @@ impl<'m> Slice<'m> {
         copied
     }
 
-    /// Writes `bytes` from `at` on, without a call; `false` and no change where there is no room for them or they are not 8
-    /// to 128.
+    /// Writes `bytes` from `at` on, without a call. Returns `false`, and changes nothing, if there
+    /// is no room or their length is not 8 to 128.
     #[inline(always)]
     pub fn write_at(&self, at: usize, bytes: &[u8]) -> bool {
         let fits = at.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
@@ -98,8 +98,8 @@ impl<'m> Slice<'m> {
         fits && unsafe { copy_short(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) }
     }
 
-    /// Reads the first `N` bytes, if there are as many: with a length that the compiler knows, a
-    /// header goes through registers.
+    /// Reads the first `N` bytes, if there are enough. The compiler knows the length, so a header
+    /// goes through registers.
     #[inline]
     pub fn read_array<const N: usize>(&self) -> Option<[u8; N]> {
         if N > self.len {
@@ -112,7 +112,7 @@ impl<'m> Slice<'m> {
         Some(bytes)
     }
 
-    /// Writes `N` bytes at the front; `false` and no change when there is no room for them.
+    /// Writes `N` bytes at the front. Returns `false`, and changes nothing, if there is no room.
     #[inline]
     pub fn write_array<const N: usize>(&self, bytes: [u8; N]) -> bool {
         let fits = N <= self.len;
@@ -123,15 +123,15 @@ impl<'m> Slice<'m> {
         fits
     }
 
-    /// Asks the processor to fetch the first bytes (two cache lines) before they are read.
+    /// Asks the processor to fetch the first two cache lines before a read.
     #[inline]
     pub fn prefetch(&self) {
-        // Wrapping: an address is all that is needed, and the second line may lie beyond the end.
+        // Wrapping: only the address is needed, and the second line may lie beyond the end.
         prefetch_line(self.start.as_ptr());
         prefetch_line(self.start.as_ptr().wrapping_add(CACHE_LINE_BYTES));
     }
 
-    /// The same for all of them.
+    /// Asks the processor to fetch all cache lines before a read.
     #[inline]
     pub fn prefetch_all(&self) {
         for at in (0..self.len).step_by(CACHE_LINE_BYTES) {
@@ -139,14 +139,15 @@ impl<'m> Slice<'m> {
         }
     }
 
-    /// As [`prefetch`](Self::prefetch), before they are written.
+    /// Asks the processor to fetch the first lines before a write; see
+    /// [`prefetch`](Self::prefetch).
     #[inline]
     pub fn prefetch_front_write(&self) {
         prefetch_line_to_write(self.start.as_ptr());
         prefetch_line_to_write(self.start.as_ptr().wrapping_add(CACHE_LINE_BYTES));
     }
 
-    /// The same for the first `bytes` bytes.
+    /// Asks the processor to fetch the first `bytes` bytes before a write.
     #[inline]
     pub fn prefetch_write(&self, bytes: usize) {
         let bytes = self.len.min(bytes);
@@ -161,7 +162,7 @@ impl<'m> Slice<'m> {
         }
     }
 
-    /// Copies this slice to the front of `to`, as many bytes as fit in both; says how many.
+    /// Copies this slice to the front of `to`, as many bytes as fit in both. Returns their number.
     ///
     /// This is the one copy between two guests.
     #[inline]
@@ -172,21 +173,22 @@ impl<'m> Slice<'m> {
         len
     }
 
-    /// For system calls that take an address: where the bytes begin.
+    /// Returns the address of the first byte, for system calls.
     #[inline]
     pub fn address(&self) -> usize {
         self.start.as_ptr() as usize
     }
 
-    /// The same as a pointer.
+    /// Returns the address as a pointer.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 }
 
-/// Copies 8 to 128 bytes: two copies of a length that the compiler knows, which meet or overlap, front and back. Where
-/// `from` and `to` overlap, `to` has any of the bytes. `false`, and nothing done, for another length.
+/// Copies 8 to 128 bytes by two copies, front and back, which meet or overlap. The compiler knows
+/// their length. If `from` and `to` overlap, `to` gets any of the bytes. Returns `false`, and
+/// copies nothing, for another length.
 ///
 /// # Safety
 /// `len` bytes are readable at `from` and writable at `to`.
@@ -215,15 +217,15 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) -> bool {
     true
 }
 
-/// Fixes what was copied out: the compiler may neither read the guest's memory again for it, nor turn two copies
-/// (in, and on to the receiver) into one that skips the checks. It costs no instruction, where `read_volatile` of
-/// an array would cost one load per byte.
+/// Fixes a value that was copied out. The compiler may neither read the guest's memory again for
+/// it, nor merge two copies (in, and on to the receiver) into one that skips the checks. It costs
+/// no instruction, while `read_volatile` of an array would cost one load per byte.
 #[inline]
 pub(crate) fn read_once() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// A hint: no access, so that it cannot fault whatever the address is.
+/// Prefetches a line: a hint without an access, so it cannot fault for any address.
 #[inline]
 pub(crate) fn prefetch_line(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -235,11 +237,12 @@ pub(crate) fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
-/// As [`prefetch_line`], and takes the line from other cores.
+/// Does the same as [`prefetch_line`], and takes the line from other cores.
 #[inline]
 pub(crate) fn prefetch_line_to_write(address: *const u8) {
     // The intrinsic with a hint to write becomes a plain prefetch unless the whole program is built
-    // for newer processors; the line would then be fetched twice, the second time by each store.
+    // for newer processors. Then each line would be fetched twice, the second time by the first
+    // store.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: PREFETCHW accesses nothing architecturally; processors without it take it for a no-op.
     unsafe {
@@ -253,7 +256,7 @@ pub(crate) fn prefetch_line_to_write(address: *const u8) {
     let _ = address;
 }
 
-/// The same for four lines, in a row: by itself each would have its address worked out.
+/// Prefetches four consecutive lines for writing. Separate calls would each compute their address.
 #[inline]
 fn prefetch_four_lines_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -280,12 +283,13 @@ impl std::fmt::Debug for Slice<'_> {
     }
 }
 
-/// An empty vector with the capacity of `used`, for what is borrowed by another burst: the data path keeps one allocation
-/// and never borrows across bursts. `B` is `A` with another lifetime.
+/// Returns an empty vector with the capacity of `used`, for the borrows of another burst. The data
+/// path keeps one allocation and never borrows across bursts. `B` is `A` with another lifetime.
 #[inline]
 pub fn recycle<A, B>(mut used: Vec<A>) -> Vec<B> {
     const { assert!(size_of::<A>() == size_of::<B>() && align_of::<A>() == align_of::<B>()) };
     used.clear();
-    // Source and target have one layout: collecting in place keeps the allocation (asserted by a test).
+    // Source and target have one layout, so collecting in place keeps the allocation (asserted by a
+    // test).
     used.into_iter().map(|_| -> B { unreachable!("the vector was cleared") }).collect()
 }

@@ -215,7 +215,7 @@ fn recycling_keeps_the_allocation() {
 }
 
 proptest! {
-    /// Whatever is asked, a piece lies in a region or is refused, and lengths add up.
+    /// For any request, a piece lies in a region or is refused, and lengths add up.
     #[test]
     fn pieces_cover_exactly_the_bytes_that_are_in_regions(
         starts in proptest::collection::vec(0u64..16, 1..6),

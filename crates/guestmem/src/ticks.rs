@@ -1,6 +1,6 @@
-//! The processor's own counter: the cheapest clock there is.
+//! The processor's own counter, the cheapest clock.
 
-/// What [`now`] counts, for people.
+/// Unit of [`now`], for people.
 pub const UNIT: &str = if cfg!(target_arch = "x86_64") {
     "TSC cycles"
 } else if cfg!(target_arch = "aarch64") {
@@ -9,9 +9,9 @@ pub const UNIT: &str = if cfg!(target_arch = "x86_64") {
     "ns"
 };
 
-/// The CPU's counter. Its rate is constant whatever the core's clock does, and it agrees between a machine's cores
-/// as far as a kernel that uses it for its own clock can tell. It is read without waiting for earlier instructions:
-/// a few dozen cycles early or late.
+/// Reads the CPU's counter. Its rate is constant whatever the core's clock does, and a machine's
+/// cores agree on it as far as a kernel that uses it for its own clock can tell. The read does not
+/// wait for earlier instructions, so it is a few dozen cycles early or late.
 #[inline]
 pub fn now() -> u64 {
     counter()

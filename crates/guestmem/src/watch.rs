@@ -1,4 +1,4 @@
-//! For tests: what a process that is killed leaves behind.
+//! For tests: the memory that a killed process leaves behind.
 
 use std::cell::RefCell;
 
@@ -8,7 +8,7 @@ thread_local! {
     static LOOK: RefCell<Option<Look>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and `look` before each write that it makes through a [`Window`](crate::Window).
+/// Runs `work`, and `look` before each of its writes through a [`Window`](crate::Window).
 pub fn between_writes<T>(look: impl FnMut() + 'static, work: impl FnOnce() -> T) -> T {
     LOOK.set(Some(Box::new(look)));
     let done = work();
@@ -16,7 +16,7 @@ pub fn between_writes<T>(look: impl FnMut() + 'static, work: impl FnOnce() -> T)
     done
 }
 
-/// A write is about to be made. One that is made while looking is not looked at.
+/// Announces a write. A write made by the look itself is not announced.
 pub(crate) fn about_to_write() {
     let Some(mut look) = LOOK.take() else { return };
     look();

@@ -1,4 +1,4 @@
-//! Ring structures in foreign memory, and the fence between what one side writes and what it reads.
+//! Ring structures in foreign memory, and the fence between one side's writes and reads.
 //!
 //! A model checker runs the rings on `window_loom.rs` instead, which has the same items.
 
@@ -14,7 +14,7 @@ use crate::slice::{prefetch_line, prefetch_line_to_write, read_once};
 
 #[cfg(feature = "watch-writes")]
 use crate::watch::about_to_write;
-/// For tests that look at memory between any two writes (`watch.rs`); else nothing.
+/// Does nothing, except in tests that look at memory between any two writes (`watch.rs`).
 #[cfg(not(feature = "watch-writes"))]
 #[inline(always)]
 fn about_to_write() {}
@@ -42,37 +42,40 @@ impl Window {
         Self { start, len, _memory: memory }
     }
 
-    /// All of the pages that `owner` has, such as a mapped grant, kept mapped by the result.
+    /// Returns a window over all pages of `owner`, such as a mapped grant, which it keeps mapped.
     pub fn over<O>(owner: Arc<O>) -> Self
     where
         O: AsRef<MappedPages> + Send + Sync + 'static,
     {
         let pages: &MappedPages = (*owner).as_ref();
         let (start, len) = pages.span();
-        // SAFETY: the pages were borrowed from what `owner` points to, for as long as that is borrowed. The
-        // window shares it, so that nobody can move it, change it or drop it meanwhile.
+        // SAFETY: the pages were borrowed from the value behind `owner`, and stay valid as long as
+        // that value is borrowed. The window shares the value, so nobody can move, change or drop
+        // it meanwhile.
         unsafe { Self::new(start, len, owner) }
     }
 
-    /// Bytes.
+    /// Returns the length (bytes).
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// No bytes.
+    /// Returns whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// `len` bytes at `at` are in the window. One comparison where the compiler knows a bound of `at`.
+    /// Returns whether `len` bytes at `at` are in the window. One comparison if the compiler knows
+    /// a bound of `at`.
     #[inline(always)]
     fn holds(&self, at: usize, len: usize) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// `at` is a multiple of 2 or the caller's programming error; so is a position beyond the end.
+    /// Returns the 16-bit field at `at`. An odd `at` is a programming error of the caller, and so
+    /// is a position beyond the end.
     #[inline(always)]
     fn atomic(&self, at: usize) -> &AtomicU16 {
         let address = self.start.as_ptr() as usize + at;
@@ -89,8 +92,8 @@ impl Window {
         u16::from_le(self.atomic(at).load(Ordering::Acquire))
     }
 
-    /// As [`atomic`](Self::atomic), of a 32-bit field at a multiple of 4. No field is accessed in both
-    /// widths: atomics of different sizes may not meet.
+    /// Returns the 32-bit field at `at`, a multiple of 4; see [`atomic`](Self::atomic). No field is
+    /// accessed in both widths: atomics of different sizes may not meet.
     #[inline(always)]
     fn atomic32(&self, at: usize) -> &AtomicU32 {
         let address = self.start.as_ptr() as usize + at;
@@ -145,8 +148,9 @@ impl Window {
         self.atomic(at).store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// Sets bits of a little-endian 16-bit field, and says whether it had them not. If it has, it is only read, so that
-    /// whoever clears bits keeps its line of cache: a full [`fence`] stands before this, behind all that the bits mean.
+    /// Sets bits of a little-endian 16-bit field, and returns whether any was clear. If all are
+    /// set, it only reads, so that the side that clears bits keeps its cache line. A full [`fence`]
+    /// must precede this, after all writes that the bits announce.
     #[inline]
     pub fn set_bits(&self, at: usize, bits: u16) -> bool {
         let (field, bits) = (self.atomic(at), bits.to_le());
@@ -157,8 +161,8 @@ impl Window {
         has_not
     }
 
-    /// Clears a little-endian 16-bit field, and says what was there. A full [`fence`] behind this comes before what is
-    /// read because of it.
+    /// Clears a little-endian 16-bit field, and returns its old value. A full [`fence`] must
+    /// follow, before reads that depend on it.
     pub fn take_bits(&self, at: usize) -> u16 {
         u16::from_le(self.atomic(at).swap(0, Ordering::AcqRel))
     }
@@ -183,17 +187,17 @@ impl Window {
         unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr().add(at), N) };
     }
 
-    /// The window starts at a multiple of `align`.
+    /// Returns whether the window starts at a multiple of `align`.
     pub fn is_aligned(&self, align: usize) -> bool {
         (self.start.as_ptr() as usize).is_multiple_of(align)
     }
 }
 
-/// Equal elements of `N` bytes in a [`Window`], as rings have them: their bounds are checked once, and an index by one
-/// comparison or none.
+/// Equal elements of `N` bytes in a [`Window`], as in rings. Their bounds are checked once, and an
+/// index by one comparison or none.
 pub struct Elements<const N: usize> {
     start: NonNull<u8>,
-    /// Index of the last one.
+    /// Index of the last element.
     last: usize,
     /// Keeps the mapping.
     _memory: Arc<dyn Any + Send + Sync>,
@@ -205,8 +209,8 @@ unsafe impl<const N: usize> Send for Elements<N> {}
 unsafe impl<const N: usize> Sync for Elements<N> {}
 
 impl Window {
-    /// `count` elements from `at` on; `None` if there are none, not as many, or they are not aligned: descriptors, of 16
-    /// bytes, to 8, and all others to 2.
+    /// Returns `count` elements from `at` on; `None` if `count` is 0, they exceed the window, or
+    /// they are not aligned. Descriptors, of 16 bytes, are aligned to 8, and all others to 2.
     pub fn elements<const N: usize>(&self, at: usize, count: u16) -> Option<Elements<N>> {
         let last = usize::from(count).checked_sub(1)?;
         let align = if N == 16 { 8 } else { 2 };
@@ -222,13 +226,13 @@ impl Window {
 }
 
 impl<const N: usize> Elements<N> {
-    /// The index of a free-running number, in a ring whose size is a power of two.
+    /// Returns the index of a free-running number, in a ring whose size is a power of two.
     #[inline(always)]
     pub fn around(&self, number: u16) -> usize {
         usize::from(number) & self.last
     }
 
-    /// Where an element is. An index beyond the last one is a programming error.
+    /// Returns the address of an element. An index beyond the last one is a programming error.
     #[inline(always)]
     fn at(&self, index: usize) -> NonNull<u8> {
         assert!(index <= self.last, "element {index} of {}", self.last + 1);
@@ -236,18 +240,18 @@ impl<const N: usize> Elements<N> {
         unsafe { self.start.add(index * N) }
     }
 
-    /// An element. An index beyond the last one is a programming error.
+    /// Returns an element. An index beyond the last one is a programming error.
     #[inline(always)]
     pub fn get(&self, index: usize) -> Element<'_, N> {
         Element { start: self.at(index), _elements: PhantomData }
     }
 
-    /// Up to `max` elements from an index on: fewer where the last one comes before.
+    /// Iterates over up to `max` elements from an index on, up to the last one.
     #[inline(always)]
     pub fn run(&self, first: usize, max: usize) -> impl Iterator<Item = Element<'_, N>> {
         let count = max.min((self.last + 1).saturating_sub(first));
-        // SAFETY: `last + 1` elements of N bytes from `start` are in the window; `first` is among them, or what is behind
-        // them all.
+        // SAFETY: `last + 1` elements of N bytes from `start` are in the window; `first` is one of
+        // them, or one past the last.
         let start = unsafe { self.start.add(first.min(self.last + 1) * N) };
         (0..count).map(move |nth| {
             // SAFETY: `count` elements from there are in the window.
@@ -274,13 +278,13 @@ impl<const N: usize> Elements<N> {
         unsafe { std::ptr::copy(bytes.as_ptr(), self.at(index).as_ptr(), N) };
     }
 
-    /// Asks the processor to fetch an element. Any index will do: nothing is read.
+    /// Asks the processor to fetch an element. Any index is valid, since nothing is read.
     #[inline(always)]
     pub fn prefetch(&self, index: usize) {
         prefetch_line(self.start.as_ptr().wrapping_add(index * N));
     }
 
-    /// As [`prefetch`](Self::prefetch), for one that is about to be written.
+    /// Asks the processor to fetch an element for a write; see [`prefetch`](Self::prefetch).
     #[inline(always)]
     pub fn prefetch_write(&self, index: usize) {
         prefetch_line_to_write(self.start.as_ptr().wrapping_add(index * N));
@@ -310,14 +314,14 @@ impl Elements<16> {
 
 /// One of [`Elements`].
 pub struct Element<'e, const N: usize> {
-    /// N bytes of the window, aligned as [`Window::elements`] says.
+    /// Address of N bytes of the window, aligned as in [`Window::elements`].
     start: NonNull<u8>,
     _elements: PhantomData<&'e Elements<N>>,
 }
 
 impl Element<'_, 16> {
-    /// Reads the second word, all of it at once, if its last 16-bit field is `ready`; then later reads are not moved
-    /// before it.
+    /// Reads the whole second word at once, if its last 16-bit field is `ready`. Then later reads
+    /// are not moved before it.
     #[inline(always)]
     pub fn load_second_acquire(&self, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
         // SAFETY: the second half of an element, at a multiple of 8, mapped while its elements live. Volatile and not

@@ -16,8 +16,8 @@ use crate::regions::GuestMemory;
 type Words = Arc<[AtomicU16]>;
 
 loom::lazy_static! {
-    /// By the address of their first byte. A lock of `std`: `loom` switches threads only where one
-    /// of its own is touched, and nobody holds this one there.
+    /// Words by the address of their first byte. A lock of `std`: `loom` switches threads only at
+    /// its own operations, and nobody holds this lock there.
     static ref WORDS: Mutex<HashMap<usize, Words>> = Mutex::default();
 }
 
@@ -25,7 +25,7 @@ loom::thread_local! {
     static WEAKNESS: Cell<Weakness> = Cell::new(Weakness::None);
 }
 
-/// What a thread leaves undone. A model that holds all the same does not test it.
+/// A step that a thread omits. A model that holds all the same does not test the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weakness {
     /// Nothing.
@@ -38,7 +38,7 @@ pub enum Weakness {
     RelaxedLoads,
 }
 
-/// Makes the calling thread of a model leave something undone from now on.
+/// Makes the calling thread of a model omit a step from now on.
 pub fn weaken(weakness: Weakness) {
     WEAKNESS.with(|cell| cell.set(weakness));
 }
@@ -47,7 +47,7 @@ fn has(weakness: Weakness) -> bool {
     WEAKNESS.with(|cell| cell.get() == weakness)
 }
 
-/// A fence, if the thread has not been [weakened](weaken).
+/// A fence, unless the thread is [weakened](weaken).
 pub fn fence(order: Ordering) {
     if !has(Weakness::NoFence) {
         loom::sync::atomic::fence(order);
@@ -72,12 +72,12 @@ impl Window {
         Self { words, start }
     }
 
-    /// Bytes.
+    /// Returns the length (bytes).
     pub fn len(&self) -> usize {
         2 * self.words.len()
     }
 
-    /// No bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -93,22 +93,23 @@ impl Window {
         self.atomic(at).load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire })
     }
 
-    /// Reads a 32-bit field, of which a model uses the lower half only, so that it is one word.
+    /// Reads a 32-bit field. A model uses only the lower half, so that it is one word. Later reads
+    /// are not moved before it.
     pub fn load32_acquire(&self, at: usize) -> u32 {
         self.load_acquire(at).into()
     }
 
-    /// Reads a 32-bit field, of which a model uses the lower half only.
+    /// Reads a 32-bit field; a model uses only the lower half.
     pub fn load32(&self, at: usize) -> u32 {
         self.load(at).into()
     }
 
-    /// Writes a 32-bit field, of which a model uses the lower half only.
+    /// Writes a 32-bit field; a model uses only the lower half.
     pub fn store32_release(&self, at: usize, value: u32) {
         self.store_release(at, u16::try_from(value).expect("a model is short"));
     }
 
-    /// Writes a 32-bit field, of which a model uses the lower half only.
+    /// Writes a 32-bit field; a model uses only the lower half.
     pub fn store32(&self, at: usize, value: u32) {
         self.store(at, u16::try_from(value).expect("a model is short"));
     }
@@ -129,7 +130,7 @@ impl Window {
         self.atomic(at).store(value, Ordering::Relaxed);
     }
 
-    /// Sets bits of a field, unless it has them.
+    /// Sets bits of a field, unless all are set.
     pub fn set_bits(&self, at: usize, bits: u16) -> bool {
         let has_not = self.load(at) & bits != bits;
         if has_not {
@@ -138,7 +139,7 @@ impl Window {
         has_not
     }
 
-    /// Clears a field, and says what was there.
+    /// Clears a field, and returns its old value.
     pub fn take_bits(&self, at: usize) -> u16 {
         self.atomic(at).swap(0, Ordering::AcqRel)
     }
@@ -159,7 +160,7 @@ impl Window {
         }
     }
 
-    /// The window starts at a multiple of `align`.
+    /// Returns whether the window starts at a multiple of `align`.
     pub fn is_aligned(&self, align: usize) -> bool {
         self.start.is_multiple_of(align)
     }
@@ -173,7 +174,7 @@ pub struct Elements<const N: usize> {
 }
 
 impl Window {
-    /// `count` elements of `N` bytes from `at` on.
+    /// Returns `count` elements of `N` bytes from `at` on.
     pub fn elements<const N: usize>(&self, at: usize, count: u16) -> Option<Elements<N>> {
         let last = usize::from(count).checked_sub(1)?;
         let window = Self { words: Arc::clone(&self.words), start: self.start };
@@ -182,7 +183,7 @@ impl Window {
 }
 
 impl<const N: usize> Elements<N> {
-    /// The index of a free-running number, in a ring whose size is a power of two.
+    /// Returns the index of a free-running number, in a ring whose size is a power of two.
     pub fn around(&self, number: u16) -> usize {
         usize::from(number) & self.last
     }
@@ -192,12 +193,12 @@ impl<const N: usize> Elements<N> {
         self.at + index * N
     }
 
-    /// An element.
+    /// Returns an element.
     pub fn get(&self, index: usize) -> Element<'_, N> {
         Element { window: &self.window, at: self.at(index) }
     }
 
-    /// Up to `max` elements from an index on: fewer where the last one comes before.
+    /// Iterates over up to `max` elements from an index on, up to the last one.
     pub fn run(&self, first: usize, max: usize) -> impl Iterator<Item = Element<'_, N>> {
         (first..=self.last).take(max).map(|index| self.get(index))
     }
@@ -212,10 +213,10 @@ impl<const N: usize> Elements<N> {
         self.window.write(self.at(index), bytes);
     }
 
-    /// A hint, that changes nothing.
+    /// A hint without effect.
     pub fn prefetch(&self, _index: usize) {}
 
-    /// A hint, that changes nothing.
+    /// A hint without effect.
     pub fn prefetch_write(&self, _index: usize) {}
 }
 
@@ -241,8 +242,8 @@ pub struct Element<'e, const N: usize> {
 }
 
 impl Element<'_, 16> {
-    /// Reads the four fields of the second half, the last first: if that is `ready`, the others are as new. (In
-    /// `window.rs` they are one word, read at once.)
+    /// Reads the four fields of the second half, the last one first: if that is `ready`, the others
+    /// are at least as new. (In `window.rs` they are one word, read at once.)
     pub fn load_second_acquire(&self, ready: impl FnOnce(u16) -> bool) -> Option<u64> {
         let at = self.at + 8;
         let last = self.window.load_acquire(at + 6);

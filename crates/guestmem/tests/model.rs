@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use weir_guestmem::model::Place;
 use weir_guestmem::{GuestMemory, RegionSpec, Weakness, Window, fence, weaken};
 
-/// One mapping goes and another comes to its place while the handler looks for a third.
+/// A mapping is replaced by another one at its place while the handler looks for a third.
 fn a_place_is_reused(weakness: Weakness) {
     loom::model(move || {
         let place = Arc::new(Place::default());
@@ -47,7 +47,7 @@ fn without_a_fence_it_sees_one_mapping_with_the_length_of_another() {
     a_place_is_reused(Weakness::NoFence);
 }
 
-/// Two words that are shared.
+/// Returns two shared words.
 fn window() -> Arc<Window> {
     let file = File::from(memfd_create("page and log", MemfdFlags::CLOEXEC).unwrap());
     ftruncate(&file, 4).unwrap();
@@ -56,7 +56,8 @@ fn window() -> Arc<Window> {
     Arc::new(memory.window(0, 4).unwrap())
 }
 
-/// A page is written twice while somebody takes its bit and copies it: what is copied last is what was written last.
+/// A page is written twice while another thread takes its bit and copies it: the last copy has the
+/// last write.
 fn a_page_is_written_while_it_is_copied(weakness: Weakness) {
     loom::model(move || {
         let words = window();

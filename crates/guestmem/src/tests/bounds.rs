@@ -1,4 +1,4 @@
-//! What a front end may have mapped, and who unmaps it.
+//! Bounds of a front end's mappings, and their unmapping.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use weir_limits::{
 use super::*;
 use crate::account::{Charge, Total};
 
-/// A switch of its own, as others in this process are busy.
+/// A switch of its own, since others in this process are busy.
 fn total(bytes: u64, regions: usize) -> &'static Total {
     Box::leak(Box::new(Total::with_floors((bytes, 0), (regions as u64, 0))))
 }
@@ -23,7 +23,7 @@ fn bound_of(result: Result<impl Sized, MemoryError>) -> Bound {
     }
 }
 
-/// Bytes of address space of this process in mappings of memfds called `name`.
+/// Returns the bytes of this process's address space in mappings of memfds called `name`.
 fn mapped_bytes_of(name: &str) -> u64 {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let lens = maps.lines().filter(|line| line.contains(name)).map(|line| {
@@ -60,7 +60,7 @@ fn a_table_has_memory_max_and_no_byte_more() {
     let mut memory = GuestMemory::new(Arc::clone(&account));
     memory.add(spec(0, MEMORY_MAX_MIN - 0x1000), &memfd(MEMORY_MAX_MIN)).unwrap();
     memory.add(spec(1 << 40, 1), &memfd(0x1000)).unwrap();
-    // A byte of it takes a page.
+    // A single byte of it takes a page.
     assert_eq!(account.mapped(), Mapped { bytes: MEMORY_MAX_MIN, regions: 2 });
     let (bytes, max) = (MEMORY_MAX_MIN + 0x1000, MEMORY_MAX_MIN);
     let one_more = memory.add(spec(1 << 41, 1), &memfd(0x1000));
@@ -145,12 +145,12 @@ fn all_front_ends_together_have_a_bound() {
     other.add(spec(0x2000, 0x1000), &memfd(0x1000)).unwrap();
 }
 
-/// A switch with the real bounds.
+/// Returns a switch with the real bounds.
 fn real_total() -> &'static Total {
     Box::leak(Box::new(Total::new(MEMORY_TOTAL_MAX, MEM_REGIONS_TOTAL_MAX)))
 }
 
-/// Has each of `accounts` charge for regions of `len` bytes in turns until nobody gets one more.
+/// Lets `accounts` charge for regions of `len` bytes in turns until nobody gets one more.
 fn grab(accounts: &[Arc<Account>], len: u64) -> Vec<Charge> {
     let mut charges = Vec::new();
     for account in accounts {
@@ -170,13 +170,13 @@ fn interfaces_that_take_all_they_get_leave_each_other_one_its_share() {
     };
     let (greedy, last) = (accounts(99), accounts(1));
     let _charges = grab(&greedy, 1 << 30);
-    // Half of what is for a hundred, in a hundred parts.
+    // Half of the amount for a hundred accounts, in a hundred parts.
     let for_all = MEMORY_TOTAL_MAX - (PORTS_MAX as u64 - 100) * MEMORY_FLOOR;
     let share = for_all / 2 / 100;
     assert!(share > 80 << 30);
     let got: Vec<_> = grab(&last, 1 << 30);
     assert!(got.len() as u64 >= share >> 30, "{} GiB of {share}", got.len());
-    // And whoever is added later has the floor.
+    // An account that is added later has the floor.
     let later = accounts(PORTS_MAX - 100);
     let _later: Vec<_> =
         later.iter().map(|account| account.charge(MEMORY_FLOOR, 0).unwrap()).collect();
@@ -239,7 +239,7 @@ fn guests_memory_is_not_in_core_dumps() {
     }
 }
 
-/// `VmFlags` of the mapping at an address (proc_pid_smaps(5)).
+/// Returns `VmFlags` of the mapping at an address (proc_pid_smaps(5)).
 fn flags_at(address: usize) -> Vec<String> {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let is_here = |line: &&str| {
@@ -257,7 +257,7 @@ fn a_worker_that_is_the_last_to_use_memory_leaves_the_unmapping_to_another_threa
     let memory = GuestMemory::map(&[(spec(0, 0x1000), named("weir-last", 0x1000))]).unwrap();
     let worker = std::thread::spawn(move || {
         leave_unmapping_to_others();
-        // Nothing is unmapped by the other thread until that is seen.
+        // The other thread unmaps nothing until this was checked.
         let unmapped = crate::reaper::hold_up(|| {
             drop(memory);
             mapped_bytes_of("weir-last") == 0
@@ -272,7 +272,7 @@ fn a_worker_that_is_the_last_to_use_memory_leaves_the_unmapping_to_another_threa
     }
 }
 
-/// How long that takes: the attack `sparse_files_by_20_front_ends`.
+/// The attack `sparse_files_by_20_front_ends` measures the time of this.
 #[test]
 fn a_region_of_any_length_is_unmapped_whole() {
     for len in [0x1000, 2 << 20, (2 << 20) + 0x1000, (200 << 20) + 0x3000, MEMORY_MAX_DEFAULT] {

@@ -1,4 +1,4 @@
-//! Files that end before the memory that is mapped of them.
+//! Files that end before their mapped memory.
 
 use std::process::Command;
 
@@ -23,13 +23,14 @@ fn truncated_memory_reads_as_zero_and_poisons_only_its_owner() {
     assert!(!bystander.poisoned());
 }
 
-/// Says to a test that it is the child, and with which limit.
+/// Tells a test that it is the child, and its limit.
 const CHILD: &str = "WEIR_GUESTMEM_CHILD";
 
 /// Runs the test `name` again, in a process of its own, with `CHILD` set to `value`.
 fn in_child(name: &str, value: &str) {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    // A thread that starts would else reserve 64 MiB of addresses for its own small allocations, at any time.
+    // Without this, a new thread would at any time reserve 64 MiB of addresses for its own small
+    // allocations.
     child.env("MALLOC_ARENA_MAX", "1");
     let child = child.args(["--exact", name, "--nocapture"]).env(CHILD, value);
     let out = child.output().unwrap();
@@ -42,7 +43,8 @@ fn in_child(name: &str, value: &str) {
     );
 }
 
-/// No large mapping that counts may be made in `work`. A little is left for other threads of the test.
+/// Does `work` while no large mapping that counts may be made. A little is left for other threads
+/// of the test.
 fn allow_no_more<T>(resource: Resource, work: impl FnOnce() -> T) -> T {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let field = if resource == Resource::As { "VmSize:" } else { "VmData:" };
@@ -102,7 +104,7 @@ fn truncated_memory_is_repaired_where_no_page_is_left() {
 
 #[test]
 fn what_one_guest_left_in_spare_memory_no_other_reads() {
-    // Slots are reused: far more rounds than other tests of this process hold.
+    // Slots are reused: there are far more rounds than slots of other tests in this process.
     for round in 0..200 {
         let file = memfd(0x4000);
         let memory = GuestMemory::map(&[(spec(0, 0x4000), file.try_clone().unwrap())]).unwrap();
