@@ -61,7 +61,7 @@ pub enum Distribution {
         /// 2.
         shape: f64,
     },
-    /// These values, in a loop.
+    /// Given values, in a loop.
     Trace(Vec<u64>),
 }
 

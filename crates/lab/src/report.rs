@@ -219,7 +219,7 @@ pub enum Violation {
         side: &'static str,
         /// Time at which the policy wanted to be asked (ns).
         due_ns: u64,
-        /// What happened instead.
+        /// Reason why no question came.
         what: &'static str,
     },
     /// A queue made no progress.

@@ -21,11 +21,11 @@ pub struct Topology {
 /// Distance of two CPUs, by the boundary between their caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// They share the last-level cache, or are the same.
+    /// The CPUs share the last-level cache, or are the same.
     Near,
-    /// They share the socket.
+    /// The CPUs share the socket.
     Socket,
-    /// They share no more than the host.
+    /// The CPUs share only the host.
     Host,
 }
 

@@ -133,7 +133,7 @@ pub struct CtrlBack {
 }
 
 impl CtrlBack {
-    /// As [`BackRing::attach`].
+    /// Takes over the ring; see [`BackRing::attach`].
     pub fn attach(sring: Window) -> Result<Self, SetupError> {
         Ok(Self { ring: BackRing::attach(sring)? })
     }

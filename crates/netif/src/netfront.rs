@@ -24,7 +24,7 @@ pub struct TxFront {
 }
 
 impl TxFront {
-    /// As [`FrontRing::init`].
+    /// Makes an empty ring; see [`FrontRing::init`].
     pub fn init(sring: Window) -> Result<Self, SetupError> {
         Ok(Self { ring: FrontRing::init(sring)? })
     }
@@ -104,7 +104,7 @@ pub struct RxFront {
 }
 
 impl RxFront {
-    /// As [`FrontRing::init`].
+    /// Makes an empty ring; see [`FrontRing::init`].
     pub fn init(sring: Window) -> Result<Self, SetupError> {
         let ring = FrontRing::init(sring)?;
         let ids = vec![0; ring.size() as usize];

@@ -28,7 +28,7 @@ pub struct RxBack {
 }
 
 impl RxBack {
-    /// As [`BackRing::attach`].
+    /// Takes over the ring; see [`BackRing::attach`].
     pub fn attach(sring: Window) -> Result<Self, SetupError> {
         Ok(Self { ring: BackRing::attach(sring)? })
     }

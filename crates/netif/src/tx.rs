@@ -97,7 +97,7 @@ struct Extras {
 }
 
 impl TxBack {
-    /// As [`BackRing::attach`].
+    /// Takes over the ring; see [`BackRing::attach`].
     pub fn attach(sring: Window) -> Result<Self, SetupError> {
         Ok(Self { ring: BackRing::attach(sring)? })
     }
@@ -215,7 +215,7 @@ impl TxBack {
                 Extra::McastAdd(address) => extras.mcast_add = Some(address),
                 Extra::McastDel(address) => extras.mcast_del = Some(address),
                 Extra::Hash { value, .. } => extras.hash = Some(value),
-                // It has a meaning only from back end to front end.
+                // XDP headroom has a meaning only from back end to front end.
                 Extra::Xdp { .. } => {}
             }
             if flags & !EXTRA_MORE != 0 {

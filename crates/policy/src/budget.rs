@@ -1,4 +1,4 @@
-//! How a latency budget is split between the layers that hold frames (Dong 2011 §4.2).
+//! Splits a latency budget between the layers that hold frames (Dong 2011 §4.2).
 //!
 //! Frames from the uplink are held twice: the uplink gathers them for up to T_p, each queue's calls
 //! are held for up to T_v, and T_p + T_v = T_worst is the budget (Eq. 1). The CPU cost is C_p /

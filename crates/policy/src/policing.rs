@@ -241,7 +241,7 @@ mod tests {
     fn what_time_has_paid_for_is_not_given_back() {
         let bucket = Gcra::new(1_000, 10);
         let (passed, _) = pass(&bucket, 0, &[1; 10]);
-        // It is full again, and empty.
+        // The bucket is full again, and then empty.
         assert_eq!(pass(&bucket, SECOND_NS, &[1; 20]).1, 10);
         bucket.give_back(SECOND_NS, &passed, [1; 10].into_iter());
         assert_eq!(pass(&bucket, SECOND_NS, &[1; 10]).1, 0);

@@ -38,7 +38,7 @@ pub enum VifError {
     /// The options are invalid.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// Nobody listens at the path.
+    /// Nothing listens at the path.
     #[error("cannot connect to {path}: {source}")]
     Connect {
         /// The socket.

@@ -55,7 +55,7 @@ pub struct Varied {
     pub figure: String,
     /// Text of the claim.
     pub says: String,
-    /// Whether a number was fitted to it.
+    /// Relation of the number's fit to the claim.
     pub used: Use,
     /// The paper's number or order.
     pub paper: String,

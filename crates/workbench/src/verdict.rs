@@ -54,7 +54,7 @@ pub struct Judged {
     pub source: String,
     /// Text of the claim.
     pub says: String,
-    /// Whether the profile was fitted to it.
+    /// Relation of the profile to the claim: fitted or not.
     pub used: Use,
     /// The paper's number or order.
     pub paper: String,

@@ -85,7 +85,7 @@ impl Host<'_> {
             }
         }
         let parked = self.waiting[from].len() - before;
-        self.settle(worker, from, (taken - parked) as u32, bytes); // a burst's, and what waits
+        self.settle(worker, from, (taken - parked) as u32, bytes); // bounded by a burst and the waiting frames
     }
 
     /// Parks a frame, if there is room for it.

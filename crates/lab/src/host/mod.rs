@@ -153,7 +153,7 @@ struct Host<'s> {
     guests: Vec<Guest>,
     uplinks: Vec<Uplink>,
     loads: Vec<Load>,
-    /// By host, if there are interrupt identifiers.
+    /// Interrupt controllers by host, if there are identifiers.
     demuxes: Vec<Demux>,
     ticks: Ticks,
     place: Option<Place>,
@@ -162,7 +162,7 @@ struct Host<'s> {
     delays: Delays,
     /// The shortest wait of frames that any guest allows (ns).
     wait_ns_max: u64,
-    /// By port: its frames that wait for full receivers.
+    /// Frames of each port that wait for full receivers.
     waiting: Vec<VecDeque<Frame>>,
     dropped: [u64; DropReason::ALL.len()],
     faults: &'s [Fault],

@@ -15,9 +15,9 @@ pub(super) struct Place {
     look_ns: u64,
     cpus: Vec<Cpu>,
     allowed: BTreeSet<u16>,
-    /// By thread: CPU time (ns) at the last look.
+    /// CPU time of each thread at the last look (ns).
     busy_ns: Vec<u64>,
-    /// By worker, by guest: frames carried since the last look.
+    /// Frames that each worker carried for each guest since the last look.
     carried: Vec<BTreeMap<u32, u64>>,
 }
 

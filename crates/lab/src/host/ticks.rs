@@ -11,7 +11,7 @@ use crate::scenario::Scenario;
 /// The ticks of a host.
 #[derive(Debug)]
 pub(super) struct Ticks {
-    /// By CPU, if the profile has ticks.
+    /// Handlers by CPU, if the profile has ticks.
     handlers: Vec<ThreadId>,
     random: Random,
 }

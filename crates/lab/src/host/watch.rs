@@ -89,7 +89,7 @@ pub(super) struct Watch {
     workers: Vec<Own>,
     /// By guest and side: the worker that had to ask.
     overdue: Vec<[Since<usize>; 2]>,
-    /// By guest and side: the guest sleeps without knowledge of its frames.
+    /// Set per guest and side while the guest sleeps without knowledge of its frames.
     asleep: Vec<[Since<()>; 2]>,
     /// By port: the first frame, and the worker that has to take it. The wait counts on that
     /// worker's clocks.

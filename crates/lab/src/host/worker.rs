@@ -41,7 +41,7 @@ struct Queue {
 /// A worker's position in its loop.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// It has run out of work.
+    /// The worker has run out of work.
     Rest,
     /// Looks at warm queues until `end_ns`.
     Look { start_ns: u64, end_ns: u64 },

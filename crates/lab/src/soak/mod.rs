@@ -47,7 +47,7 @@ pub struct Failure {
 /// A broken invariant, and its subject.
 #[derive(Clone, Debug)]
 pub enum Broken {
-    /// Of a host.
+    /// An invariant of a host.
     Host {
         /// Error of the seed's host.
         error: Error,
@@ -56,7 +56,7 @@ pub enum Broken {
         /// Error of the smaller host.
         shrunk: Error,
     },
-    /// Of a policy on its own.
+    /// An invariant of a policy by itself.
     Policy(Drilled),
 }
 

@@ -1,4 +1,4 @@
-//! When a container of frames is due (Thakur 2014, after Bourguiba 2012).
+//! Decides when a container of frames is due (Thakur 2014, after Bourguiba 2012).
 //!
 //! Frames for one guest gather in a *container* that is handed over as a whole: one publication,
 //! one call, and for a guest that unpacks them itself one buffer. [`Container`] counts its frames

@@ -1,4 +1,4 @@
-//! Played switches, looked at ten times a second.
+//! Simulated switches with ten looks a second.
 
 use super::*;
 

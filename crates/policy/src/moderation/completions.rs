@@ -1,4 +1,4 @@
-//! When to tell a guest that its transmitted frames have been taken.
+//! Decides when to tell a guest that its transmitted frames have been taken.
 
 use super::Verdict;
 use crate::hold_off::HoldOff;

@@ -1,4 +1,4 @@
-//! When to give a guest its call (the virtual interrupt) for frames in one receive queue.
+//! Decides when to give a guest its call (the virtual interrupt) for frames in one receive queue.
 //!
 //! The engine owns the ring, the clock and the timer; a [`Moderation`] owns the decision. One value
 //! serves one receive queue and is driven by one worker at a time:

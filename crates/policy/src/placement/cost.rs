@@ -45,7 +45,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Where the peers of a worker's traffic are: shares by cache and node, 1 in all, or none.
+/// Positions of the peers of a worker's traffic: shares by cache and node, 1 in all, or none.
 pub(super) struct Near(Vec<(u16, u16, f64)>);
 
 impl Near {

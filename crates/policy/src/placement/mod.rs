@@ -44,10 +44,11 @@ pub struct Cpu {
 /// The rule that places workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// By the processors where virtual ones may run; a worker always has a core of its own.
+    /// Places workers by the processors where virtual ones may run. A worker always has a core of
+    /// its own.
     Static,
-    /// By the processors where virtual ones run, load and traffic; a worker has a core where that
-    /// pays.
+    /// Places workers by the processors where virtual ones run, load and traffic. A worker has a
+    /// core where that pays.
     Dynamic,
 }
 
@@ -170,7 +171,7 @@ pub enum Why {
     VcpusRunThere,
     /// Another worker has that core.
     OtherWorker,
-    /// It is the slower kind of core.
+    /// The processor is of the slower kind of core.
     EfficiencyCore,
     /// No reason: the place is as good.
     AsGood,

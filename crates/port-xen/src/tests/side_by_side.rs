@@ -381,7 +381,7 @@ fn a_vif_that_is_detached_amid_two_workers_has_answered_all_that_was_taken_and_l
             let _stops = StopsAtEnd(&stop);
             let one = &mut one;
             scope.spawn(|| {
-                // It never stops sending, whatever xenstore says.
+                // The guest never stops sending, whatever xenstore says.
                 while !stop.load(Ordering::Relaxed) {
                     one.send(0, &frame(1, 2, &vec![round; LENGTHS[usize::from(round) % 2]]));
                 }

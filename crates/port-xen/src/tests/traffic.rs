@@ -297,7 +297,7 @@ fn a_guest_that_polls_in_time_gets_no_event_and_one_that_does_not_gets_it_then()
         events() > before
     });
     port.set_guest_poll_ns(None);
-    // It takes all frames, and asks for an event at the next one.
+    // The guest takes all frames, and asks for an event at the next one.
     all_is_answered(&mut one);
     while two.receive(0).is_some() {}
     let before = events();

@@ -155,7 +155,7 @@ impl TxRing {
     pub(super) fn take_again(&mut self, haul: &Haul, token: u64, arrived_ns: u64) {
         let answered = self.answered;
         let Some(&mut Flight { packet, from, slots, .. }) = self.flight(token) else { return };
-        let first = (from - answered) as usize; // of those that the ring has entries for
+        let first = (from - answered) as usize; // at most as many as the ring has entries
         haul.push(token, packet, self.buffers.range(first..first + slots), arrived_ns);
     }
 

@@ -1,5 +1,5 @@
-//! Costs that cannot be measured alone, fitted until isolated packets cost in virtual time what
-//! they cost here.
+//! Costs that cannot be measured alone, fitted until isolated packets have the same cost in virtual
+//! time as here.
 //!
 //! A loop measures the cost of a sleep or a kick alone. Among other threads the cost depends on the
 //! CPU's present user. So the lab simulates the measured run and moves each cost by the difference.

@@ -21,7 +21,7 @@ const ACK_EVERY: u32 = 2;
 /// Reason why a point cannot be measured here. Each fits on a line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreal {
-    /// It has an uplink.
+    /// The point has an uplink.
     #[error("it has an uplink, and there is no other host here")]
     Uplink,
     /// Its guests are virtual machines.

@@ -25,8 +25,8 @@ const LOOK_STATIC_NS: u64 = 100_000_000;
 /// Warm-up under `dynamic` (ns). A dynamic plan takes effect after three seconds of advantage, and
 /// its first look is after one.
 const WARM_UP_DYNAMIC_NS: u64 = 5_000_000_000;
-/// Number of workers up to which each number is played. Above it powers of two and three times
-/// those are.
+/// Number of workers up to which each number is played. Above it only powers of two, and three
+/// times these, are played.
 const STEP_BY_STEP: usize = 4;
 /// Number of CPUs at or below which weir places nothing.
 const FEW_CPUS: usize = 2;
@@ -36,7 +36,7 @@ const FEW_CPUS: usize = 2;
 pub struct Candidate {
     /// Execution model.
     pub execution: Execution,
-    /// How workers wait for work; only for tasklets.
+    /// Realization of the workers; only for tasklets.
     pub realization: Option<Realization>,
     /// Number of workers.
     pub workers: usize,
@@ -291,7 +291,7 @@ fn placeable(
             why: "with one last-level cache it does nothing".into(),
         });
     }
-    // It takes seconds to settle, so only the best candidate is played with it.
+    // A dynamic placement takes seconds to settle, so only the best candidate is played with it.
     let later = placements.len() > 1 && placements.contains(&dynamic);
     if later {
         placements.retain(|it| *it != dynamic);

@@ -53,7 +53,7 @@ fn run() -> Time {
 pub enum HostTopology {
     /// `"this"`: the CPUs of the machine that runs the command.
     This,
-    /// As in an experiment.
+    /// A topology in the form of an experiment's.
     Written(TopologyFile),
 }
 

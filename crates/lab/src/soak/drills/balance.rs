@@ -71,7 +71,7 @@ struct State {
     queues: Vec<Queue>,
     moves: Vec<Move>,
     looks: u64,
-    /// By queue: the look of its last move.
+    /// Look at which each queue was last moved.
     moved: Vec<Option<u64>>,
 }
 

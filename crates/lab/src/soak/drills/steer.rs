@@ -160,7 +160,7 @@ struct Worker {
 struct World {
     rings: Rings,
     workers: Vec<Worker>,
-    /// By flow: the next frame's number, and the place of the last.
+    /// Next frame's number of each flow, and the place of its last frame.
     next: Vec<u64>,
     last: Vec<Option<(usize, usize)>>,
     now_secs: u32,

@@ -86,7 +86,7 @@ struct Pending {
     hold_ns: u64,
     /// Time of the next look at the hold (ns).
     look_ns: u64,
-    /// A look before the end of the hold took place.
+    /// A look before the end of the hold is planned.
     looked: bool,
     /// The look found the load quiet.
     quiet: bool,

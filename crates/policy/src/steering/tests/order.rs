@@ -251,7 +251,7 @@ fn a_flow_does_not_go_back_to_an_entry_that_is_about_to_move() {
     let (flow, other) = (0, weir_limits::STEERING_FLOWS_MAX as u32);
     steering.record(flow, 0, 0, &rings);
     place();
-    // From here on it is known what the move waits for: the first frame.
+    // From here on the move waits for the first frame.
     assert!(steering.begin_move(0, 1, &rings));
     steering.look_after(10, &rings);
     // The flow follows its own queue past the move, and then loses its slot.
