@@ -16,7 +16,7 @@ use weir_bed::{
 };
 
 /// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
-const CODE_MAX: usize = 93_000;
+const CODE_MAX: usize = 98_000;
 const SHARE_MAX_PERCENT: usize = 15;
 const COMMAND_MAX: usize = 5_000;
 /// The crate of the command.
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(of([5_000, 7_000]), [""; 0]);
         assert!(of([5_001, 7_000])[0].starts_with("cli: 5001 lines"));
         assert!(of([2_000, 1_000])[0].starts_with("cli: more than 15 %"));
-        assert!(of([5_000, 8_801])[0].starts_with("93010 lines"));
+        assert!(of([5_000, 9_301])[0].starts_with("98010 lines"));
     }
 
     #[test]

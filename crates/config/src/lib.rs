@@ -24,6 +24,7 @@
 //! * `placement`: where workers run.
 //! * `overlay`: networks of tenants, and the hosts that they reach.
 //! * [`filter`]: which frames a port may send and receive.
+//! * `gateway`: what weir does for guests of a network by itself.
 //! * `guard`: the addresses from which a guest may send.
 //! * `sharing`: an interface's part of the workers, and its rate limits.
 //! * `port`: the part of a port's configuration that the fabric enforces.
@@ -46,6 +47,7 @@ use weir_limits as limits;
 mod api;
 pub mod error;
 pub mod filter;
+mod gateway;
 mod guard;
 mod mirror;
 mod moderation;
@@ -68,6 +70,7 @@ mod tests;
 pub use api::{Admins, ApiConfig, ListenAddress};
 pub use error::{ConfigError, Problem};
 pub use filter::{Expression, FilterRule};
+pub use gateway::{AddressRange, DhcpConfig, DomainName, FixedAddress, GatewayConfig, OwnAddress};
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
 pub use mirror::{MirrorError, check_mirrors};
 pub use moderation::{CallsError, Moderation};
@@ -81,7 +84,7 @@ pub use storm::StormControl;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
     FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
-    LatencyBudget, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
+    LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
     PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
     RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
     UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,

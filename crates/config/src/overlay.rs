@@ -10,6 +10,7 @@ use weir_fabric::Vid as FabricVid;
 use weir_limits as limits;
 
 use super::error::Problem;
+use super::gateway::{self, GatewayConfig};
 use super::parse::{missing, report_repeated};
 use super::section::{Located, Section};
 use super::suggest;
@@ -59,6 +60,19 @@ pub struct NetworkConfig {
     pub kind: NetworkKind,
     /// Its interfaces are isolated, unless they say otherwise.
     pub isolated: bool,
+    /// What weir does for its guests, if it does anything.
+    pub gateway: Option<GatewayConfig>,
+}
+
+impl NetworkConfig {
+    /// What begins the name of weir's own port in it.
+    const PORT_PREFIX: &str = "gateway.";
+
+    /// The name of weir's own port in it, if it has one.
+    pub fn port_name(&self) -> Option<PortName> {
+        self.gateway.as_ref()?;
+        format!("{}{}", Self::PORT_PREFIX, self.name).parse().ok()
+    }
 }
 
 /// What a network is.
@@ -189,6 +203,15 @@ impl Networks {
         }
     }
 
+    /// Those in which weir does something for guests, each with what the fabric calls it.
+    pub fn with_gateway(
+        &self,
+    ) -> impl Iterator<Item = (FabricVid, &NetworkConfig, &GatewayConfig)> {
+        self.all.iter().filter_map(|network| {
+            Some((self.vid(&network.name)?, network, network.gateway.as_ref()?))
+        })
+    }
+
     /// What the fabric calls a network.
     pub(super) fn vid(&self, name: &NetworkName) -> Option<FabricVid> {
         match &self.get(name)?.kind {
@@ -306,8 +329,12 @@ pub(super) fn networks(
     }
     let has_overlay = header.is_some();
     let mut vnis = Vec::new();
-    let read = |section| network(section, overlay.as_ref(), has_overlay, &mut vnis, problems);
-    let all: Vec<_> = sections.into_iter().filter_map(read).collect();
+    let read = |section: Section<'_>| {
+        let header = section.span.clone();
+        let network = network(section, overlay.as_ref(), has_overlay, &mut vnis, problems)?;
+        Some((network, header))
+    };
+    let (all, headers): (Vec<_>, Vec<_>) = sections.into_iter().filter_map(read).unzip();
     let by_evpn = |network: &NetworkConfig| match &network.kind {
         NetworkKind::Overlay(network) => network.by_evpn(),
         NetworkKind::Vlan(_) => false,
@@ -334,6 +361,12 @@ pub(super) fn networks(
     }
     let vnis = vnis.into_iter().map(|vni| (vni.value.to_string(), vni.span));
     report_repeated("VNI", vnis, problems);
+    let with_gateway = all.iter().zip(headers).filter(|(network, _)| network.gateway.is_some());
+    let vlans = with_gateway.filter_map(|(network, header)| match network.kind {
+        NetworkKind::Vlan(vid) => Some((vid.to_string(), header)),
+        NetworkKind::Overlay(_) => None,
+    });
+    report_repeated("VLAN of networks with an `address`", vlans, problems);
     Networks { overlay, all }
 }
 
@@ -356,6 +389,8 @@ fn network(
     let flood_per_second = section.take::<PacketRate>("flood_per_second", problems);
     let neigh_suppress = section.take::<bool>("neigh_suppress", problems);
     let isolated = section.take_or("isolated", false, problems);
+    let gateway = gateway::gateway(&mut section, problems);
+    let has_address = section.has("address");
     let title = section.title.clone();
     let (has_vlan, has_vni) = (section.has("vlan"), section.has("vni"));
     match (section.place("vlan"), section.place("vni")) {
@@ -365,8 +400,11 @@ fn network(
                 .label(vni, "makes it one of the overlay")
                 .help("keep one; a VLAN of an uplink's and a network of the overlay stay apart"),
         ),
+        // That of ports that name no VLAN.
+        (None, None) if has_address => {}
         (None, None) => {
-            let help = "add `vni = 100` and `peers`, or `vlan = 10` for one without other hosts";
+            let help = "add `vni = 100` and `peers`, or `vlan = 10` for one without other hosts; or an \
+                        `address`, which makes it that of ports that name no VLAN";
             problems.push(missing(&section, "vni", help));
         }
         (None, Some(vni)) if !has_overlay => problems.push(
@@ -408,6 +446,17 @@ fn network(
     }
     vnis.extend(vni.clone());
     let header = section.span.clone();
+    let name_max = limits::PORT_NAME_LEN_MAX - NetworkConfig::PORT_PREFIX.len();
+    if let Ok(name) = &name
+        && gateway.is_some()
+        && name.as_str().len() > name_max
+    {
+        problems.push(
+            Problem::new(format!("`{title}` has an `address` and a long name"))
+                .label(header.clone(), format!("more than {name_max} bytes"))
+                .help("weir's own port in the network is called after it: choose a shorter name"),
+        );
+    }
     section.finish(problems);
     if let Some(peers) = &peers {
         check_peers(&title, &header, peers, overlay, problems);
@@ -427,9 +476,10 @@ fn network(
             })
         }
         (None, Some(vlan)) => NetworkKind::Vlan(vlan.value),
+        (None, None) if has_address => NetworkKind::Vlan(Vid::DEFAULT),
         (None, None) => return None,
     };
-    Some(NetworkConfig { name: name.ok()?, kind, isolated })
+    Some(NetworkConfig { name: name.ok()?, kind, isolated, gateway })
 }
 
 fn check_peers(
@@ -507,12 +557,28 @@ pub(super) fn report(table: &str, error: &NetworkError, said: &Said, problems: &
     );
 }
 
-/// The overlay's own port has a name that no other port may have.
-pub(super) fn check_name(name: &PortName, header: &Range<usize>, problems: &mut Vec<Problem>) {
-    if name.as_str() == OverlayConfig::PORT_NAME {
+/// Ports of weir's own have names that no other port may have.
+pub(super) fn check_name(
+    networks: &Networks,
+    name: &PortName,
+    header: &Range<usize>,
+    problems: &mut Vec<Problem>,
+) {
+    if networks.overlay.is_some() && name.as_str() == OverlayConfig::PORT_NAME {
         problems.push(
             Problem::new(format!("no other port is called `{name}`"))
                 .label(header.clone(), "the name of the port of [overlay]")
+                .help("choose another name"),
+        );
+    }
+    let gateway = networks.all.iter().find(|it| it.port_name().as_ref() == Some(name));
+    if let Some(NetworkConfig { name: network, .. }) = gateway {
+        problems.push(
+            Problem::new(format!("no other port is called `{name}`"))
+                .label(
+                    header.clone(),
+                    format!("the name of weir's own port in `network.{network}`"),
+                )
                 .help("choose another name"),
         );
     }

@@ -496,17 +496,13 @@ fn check_networks(
         if let Err(error) = networks.settle(port) {
             overlay::report(&format!("vif.{}", port.name), &error, said, problems);
         }
-        if networks.overlay.is_some() {
-            overlay::check_name(&port.name, header, problems);
-        }
+        overlay::check_name(networks, &port.name, header, problems);
     }
     for Placed { port, header, said, .. } in uplinks {
         if let Err(error) = networks.check_uplink(port) {
             overlay::report(&format!("uplink.{}", port.name), &error, said, problems);
         }
-        if networks.overlay.is_some() {
-            overlay::check_name(&port.name, header, problems);
-        }
+        overlay::check_name(networks, &port.name, header, problems);
     }
 }
 

@@ -16,7 +16,7 @@ use super::suggest;
 use super::values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
     FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
-    LatencyBudget, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
+    LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
     PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
     RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
     UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
@@ -300,6 +300,7 @@ from_toml_string! {
     BitRate = "a rate in quotes, such as \"1Gbit\"";
     BurstSize = "a number of bytes in quotes, such as \"256KiB\"";
     MemoryMax = "a number of bytes in quotes, such as \"64GiB\"";
+    LeaseTime = "a duration in quotes, such as \"1h\"";
     Period = "a duration in quotes, such as \"1ms\"";
     LateTurns = "a fraction in quotes, such as \"1/4\"";
 }

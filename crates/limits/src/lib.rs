@@ -3,6 +3,10 @@
 //! Units come last in a name (`_ns`, `_bytes`, `_max`). A bound that a guest or a front end can
 //! run into has a named error or a named drop counter where it is enforced.
 
+mod addresses;
+
+pub use addresses::*;
+
 /// Most memory regions one front end may share (vhost-user `CONFIGURE_MEM_SLOTS`; QEMU's own limit).
 pub const MEM_SLOTS_MAX: usize = 509;
 /// Most regions in one `SET_MEM_TABLE` message (vhost-user spec, `VHOST_MEMORY_BASELINE_NREGIONS`).

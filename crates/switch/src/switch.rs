@@ -30,6 +30,7 @@ use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
 mod evpn;
+mod gateways;
 mod keeping;
 mod leaving;
 mod mirrors;
@@ -44,6 +45,7 @@ mod uplink_device;
 mod xen;
 
 pub use error::SwitchError;
+use gateways::{Gateway, Served};
 pub use keeping::Keeping;
 pub(crate) use keeping::Kept;
 use leaving::Upgrades;
@@ -107,16 +109,20 @@ struct Ports {
     vifs: Vec<Vif>,
     uplinks: Vec<Uplink>,
     overlay: Option<Overlay>,
+    /// Those of weir itself.
+    gateways: Vec<Gateway>,
 }
 
 impl Ports {
     fn is_uplink(&self, name: &PortName) -> bool {
         let overlay = self.overlay.iter().any(|overlay| overlay.name == *name);
-        overlay || self.uplinks.iter().any(|uplink| uplink.config.name == *name)
+        let own = self.gateways.iter().any(|gateway| gateway.name == *name);
+        own || overlay || self.uplinks.iter().any(|uplink| uplink.config.name == *name)
     }
 
     fn len(&self) -> usize {
-        self.vifs.len() + self.uplinks.len() + usize::from(self.overlay.is_some())
+        let own = self.gateways.len() + usize::from(self.overlay.is_some());
+        self.vifs.len() + self.uplinks.len() + own
     }
 }
 
@@ -136,6 +142,8 @@ pub struct Switch {
     networks: Networks,
     /// IP addresses that are configured for one station.
     owners: Arc<evpn::ConfiguredOwners>,
+    /// Guests that weir itself serves in their networks.
+    served: Served,
     latency_budget: Mutex<LatencyBudget>,
     source: Mutex<Option<Source>>,
     schedule: config::Schedule,
@@ -209,6 +217,7 @@ impl Switch {
             engine,
             networks,
             owners: Arc::default(),
+            served: Served::default(),
             latency_budget: Mutex::new(latency_budget),
             source: Mutex::default(),
             schedule: config::Schedule(options.schedule),
@@ -299,6 +308,7 @@ impl Switch {
         self.recall_leases(self.keeper.noted(), name.as_str(), guard.as_deref());
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.owners.remove(id);
+            self.served.remove(id);
             self.engine.remove_port(id);
             return Err(gone.into());
         }
@@ -328,9 +338,16 @@ impl Switch {
         self.engine.set_storm_limit(id, config.storm.limit());
         self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
         let guard = config.guarding.guard(None);
-        self.engine.set_source_guard(id, guard.clone(), config.guarding.router);
+        self.guard(id, config, &guard);
         self.owners.set(id, config, &self.networks);
+        self.served.set(id, config, &self.networks);
         guard
+    }
+
+    /// Holds an interface to its guard or, without one, to what its network asks of all guests.
+    fn guard(&self, id: PortId, config: &VifConfig, guard: &Option<Arc<SourceGuard>>) {
+        let guard = guard.clone().or_else(|| self.served.roles(config, &self.networks));
+        self.engine.set_source_guard(id, guard, config.guarding.router);
     }
 
     fn meet(
@@ -624,7 +641,9 @@ impl Switch {
         }
         if config.guarding != old.guarding {
             vif.guard = config.guarding.guard(vif.guard.as_deref());
-            self.engine.set_source_guard(id, vif.guard.clone(), config.guarding.router);
+        }
+        if config.guarding != old.guarding || config.vlan != old.vlan {
+            self.guard(id, &config, &vif.guard);
         }
         if let Some(rules) = rules {
             self.engine.set_rules(id, &rules);
@@ -632,6 +651,7 @@ impl Switch {
         }
         vif.config = config;
         self.owners.set(id, &vif.config, &self.networks);
+        self.served.set(id, &vif.config, &self.networks);
         self.manager.change_vif(id, self.vif_settings(&vif.config));
         Ok(())
     }
@@ -676,6 +696,7 @@ impl Switch {
         self.end_mirror(name);
         self.manager.remove_vif(vif.port.id());
         self.owners.remove(vif.port.id());
+        self.served.remove(vif.port.id());
         if let Err(busy) = self.sessions.remove(vif.port.id()) {
             // Its thread may yet come back, and ask for things by the port's number.
             vif.port.retire(&busy.to_string());
@@ -781,6 +802,7 @@ impl Drop for Switch {
         if let Some(overlay) = ports.overlay.take() {
             self.unplug_overlay(overlay);
         }
+        self.unplug_gateways(std::mem::take(&mut ports.gateways));
         for uplink in &ports.uplinks {
             uplink.port.stop(&self.engine, uplink.id);
             self.engine.remove_port(uplink.id);

@@ -93,6 +93,8 @@ pub(super) fn network(network: &NetworkConfig) -> Keys {
             suppress = of.by_evpn().then(|| neigh_suppress.to_string());
         }
     }
+    let gateway = network.gateway.as_ref();
+    let dhcp = gateway.and_then(|gateway| gateway.dhcp.as_ref());
     vec![
         ("vlan", vlan),
         ("vni", vni),
@@ -100,6 +102,14 @@ pub(super) fn network(network: &NetworkConfig) -> Keys {
         ("flood_per_second", flood),
         ("neigh_suppress", suppress),
         ("isolated", network.isolated.then(|| true.to_string())),
+        ("address", gateway.and_then(|it| list(&it.addresses, ", "))),
+        ("dhcp", gateway.map(|_| dhcp.is_some().to_string())),
+        ("range", dhcp.map(|it| it.range.to_string())),
+        ("router", dhcp.and_then(|it| may(&it.router))),
+        ("dns", dhcp.and_then(|it| list(&it.dns, ", "))),
+        ("domain", dhcp.and_then(|it| may(&it.domain))),
+        ("lease_time", dhcp.map(|it| it.lease_time.to_string())),
+        ("fixed", dhcp.and_then(|it| list(&it.fixed, ", "))),
     ]
 }
 

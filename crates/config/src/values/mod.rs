@@ -24,7 +24,7 @@ pub use numbers::{
     ContainerBytes, Dscp, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs,
     UdpPort, Vid, Vni, Weight, WorkerCount,
 };
-pub use quantities::{BitRate, BurstSize, LateTurns, MemoryMax, Period, Schedule};
+pub use quantities::{BitRate, BurstSize, LateTurns, LeaseTime, MemoryMax, Period, Schedule};
 pub use vlan::{MirroredPorts, TrunkVids, VlanMode};
 pub use words::{
     Direction, Execution, FilterAction, GuardMode, PlacementMode, Realization, SocketRole,

@@ -76,6 +76,9 @@ macro_rules! bounded_integer {
 pub struct Vid(weir_fabric::Vid);
 
 impl Vid {
+    /// That of ports that name none.
+    pub const DEFAULT: Self = Self(weir_fabric::Vid::DEFAULT);
+
     /// The number.
     pub const fn get(self) -> u16 {
         self.0.get()

@@ -111,6 +111,17 @@ quantity! {
     [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)]
 }
 
+quantity! {
+    /// How long an address is a guest's, in seconds.
+    LeaseTime = limits::LEASE_SECS_MIN, limits::LEASE_SECS_MAX, "a duration, such as \"1h\"",
+    [("s", 1), ("min", 60), ("h", 3_600), ("d", 86_400)]
+}
+
+impl LeaseTime {
+    /// Where nothing is configured.
+    pub const DEFAULT: Self = Self(limits::LEASE_SECS_DEFAULT);
+}
+
 /// How many turns of how many may be late: `1/4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -18,6 +18,7 @@ use crate::DropReason;
 mod dhcp;
 mod leases;
 mod neighbour;
+mod roles;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ pub use leases::{Lease, Origin};
 
 use dhcp::{Answer, Transaction};
 use leases::Leases;
+use roles::Roles;
 
 /// Where a UDP header has its checksum, and how long it is.
 const UDP_CSUM: usize = 6;
@@ -39,6 +41,8 @@ pub struct SourceGuard {
     router: bool,
     /// What it was given by DHCP, where that counts.
     leases: Option<Arc<Leases>>,
+    /// It has any address but some, if it is to be nobody's router and server.
+    roles: Option<Roles>,
 }
 
 /// A frame as the guard looks at it.
@@ -58,7 +62,13 @@ struct Seen<'f> {
 impl SourceGuard {
     /// For a guest that has these addresses; as a `router` it may also advertise itself as one, and answer DHCP.
     pub fn new(addresses: impl Into<Box<[IpNet]>>, router: bool) -> Self {
-        Self { addresses: addresses.into(), router, leases: None }
+        Self { addresses: addresses.into(), router, leases: None, roles: None }
+    }
+
+    /// For a guest that sends from any address but those of `others`, and is neither a router nor a server of DHCP.
+    pub fn of_roles(others: impl Into<Box<[IpAddr]>>) -> Self {
+        let roles = Roles { others: others.into() };
+        Self { roles: Some(roles), ..Self::new([], false) }
     }
 
     /// The guest also has what DHCP gives it from now on, and what it had given it under `before`.
@@ -153,6 +163,12 @@ impl SourceGuard {
     ) -> Result<(), DropReason> {
         let ethernet = Ethernet::parse(head).map_err(|_| DropReason::SourceGuardOther)?;
         let seen = Seen { head, len: len as usize, src: ethernet.src, csum_at, now_secs };
+        if let Some(roles) = &self.roles {
+            return match ethernet.tag {
+                Some(_) => Err(DropReason::SourceGuardOther),
+                None => roles.check(seen, ethernet.ethertype),
+            };
+        }
         match ethernet.ethertype {
             // What another tag hides, or a protocol that carries any other, could say anything.
             _ if ethernet.tag.is_some() => Err(DropReason::SourceGuardOther),

@@ -79,3 +79,25 @@ fn options_are_of(seen: Seen<'_>, ip: &Ipv6, mut at: usize) -> Option<()> {
     }
     Some(())
 }
+
+/// As whom a message of ICMPv6 speaks.
+pub(super) enum SpeaksAs {
+    /// As a router.
+    Router,
+    /// As the station that has this address, if it is in sight.
+    Station(Option<Ipv6Addr>),
+    /// As nobody but its source.
+    Nobody,
+}
+
+/// As whom the message at `at` speaks.
+pub(super) fn speaks_as(seen: Seen<'_>, at: usize) -> SpeaksAs {
+    match seen.array(at) {
+        Some([ROUTER_ADVERTISEMENT | REDIRECT]) => SpeaksAs::Router,
+        Some([NEIGHBOUR_ADVERTISEMENT]) => {
+            SpeaksAs::Station(seen.array::<16>(at + 8).map(Ipv6Addr::from))
+        }
+        Some(_) => SpeaksAs::Nobody,
+        None => SpeaksAs::Station(None),
+    }
+}

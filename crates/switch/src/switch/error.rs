@@ -1,6 +1,7 @@
 //! Why a switch, or a port of it, could not be started.
 
 use std::io;
+use std::path::PathBuf;
 
 use miette::Diagnostic;
 use thiserror::Error;
@@ -104,6 +105,28 @@ pub enum SwitchError {
         /// What to do about it.
         #[help]
         help: Option<String>,
+    },
+    /// The file of leases of a network with DHCP.
+    #[error("the file of leases {}", path.display())]
+    #[diagnostic(help(
+        "weir keeps it in the directory of its control socket, or in $STATE_DIRECTORY; it is to be weir's own file"
+    ))]
+    Leases {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// weir's own port in a network.
+    #[error("weir's port {name}")]
+    #[diagnostic(help(
+        "if its file of leases is damaged, remove it: guests ask for their addresses again"
+    ))]
+    Gateway {
+        /// The port.
+        name: PortName,
+        /// What went wrong.
+        source: io::Error,
     },
     /// The sockets of the overlay.
     #[error("the overlay")]

@@ -156,8 +156,9 @@ impl Switch {
         let ports = self.ports();
         let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
         let uplinks = ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
+        let own = ports.gateways.iter().map(|gateway| (gateway.id, &gateway.name));
         let names: BTreeMap<PortId, String> =
-            vifs.chain(uplinks).map(|(id, name)| (id, name.to_string())).collect();
+            vifs.chain(uplinks).chain(own).map(|(id, name)| (id, name.to_string())).collect();
         let mut addresses: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for entry in self.engine.fabric().fdb().entries(now_secs) {
             if let Some(name) = names.get(&entry.port) {
@@ -245,7 +246,9 @@ impl Switch {
         let port = |name: &str| {
             let vif = ports.vifs.iter().find(|vif| vif.config.name.as_str() == name);
             let uplink = ports.uplinks.iter().find(|uplink| uplink.config.name.as_str() == name);
-            vif.map(|vif| vif.port.id()).or(uplink.map(|uplink| uplink.id))
+            let own = ports.gateways.iter().find(|gateway| gateway.name.as_str() == name);
+            let other = uplink.map(|uplink| uplink.id).or(own.map(|own| own.id));
+            vif.map(|vif| vif.port.id()).or(other)
         };
         noted.recall(vif, guard, port);
     }

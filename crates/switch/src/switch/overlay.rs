@@ -15,6 +15,7 @@ use weir_port_vxlan::{NetworkSpec, OuterDscp, OverlayOptions, OverlaySockets, Vx
 use weir_wire::Mac;
 
 use super::evpn::{Evpn, EvpnDevices};
+use super::gateways::{self, LeaseFiles};
 use super::keeping::Kept;
 use super::{Keeping, Switch, SwitchError, UplinkDevice, refused};
 use crate::control::Response;
@@ -29,19 +30,22 @@ pub struct Devices {
     pub overlay: Option<OverlaySockets>,
     /// What FRR looks at, if it says who is where.
     pub evpn: Option<EvpnDevices>,
+    /// Files of leases.
+    pub(super) leases: LeaseFiles,
 }
 
 impl Devices {
     /// What `config` names; a device that another weir has left goes on.
     ///
     /// # Errors
-    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`]; what was opened is closed.
+    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`], [`SwitchError::Leases`]; what was opened is closed.
     pub fn open(config: &Config, keeping: &Keeping) -> Result<Self, SwitchError> {
         let overlay = config.networks.overlay.as_ref();
         Ok(Self {
             uplinks: UplinkDevice::open_all(&config.uplinks, keeping)?,
             overlay: overlay.map(|overlay| open(overlay, keeping)).transpose()?,
             evpn: EvpnDevices::open(&config.networks, keeping)?,
+            leases: gateways::open_leases(config)?,
         })
     }
 }

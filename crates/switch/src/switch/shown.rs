@@ -15,7 +15,7 @@ use weir_limits::{
 use weir_policy::steering::Steering;
 use weir_port_tap::UplinkPort;
 
-use super::{Overlay, Ports, Switch, Uplink, Vif};
+use super::{Gateway, Overlay, Ports, Switch, Uplink, Vif};
 use crate::GuestPort;
 use crate::control::{AddressEntry, AddressOrigin, Response};
 use crate::events::{Glance, PortGlance, told};
@@ -176,6 +176,7 @@ impl Switch {
             limits: self.overlay_limits(overlay),
             ..overlay_stats(overlay)
         });
+        let own = ports.gateways.iter().map(gateway_stats);
         let vifs = ports.vifs.iter().map(|vif| self.vif_stats(vif));
         let workers = self.engine.workers().into_iter().zip(0..);
         SwitchStats {
@@ -209,7 +210,7 @@ impl Switch {
             placement: self.manager.placement_counts().into(),
             limits: self.limits(&ports),
             stages: StageStats::of_this_process(),
-            ports: uplinks.chain(overlay).chain(vifs).collect(),
+            ports: uplinks.chain(overlay).chain(own).chain(vifs).collect(),
         }
     }
 
@@ -251,7 +252,8 @@ impl Switch {
         let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
         let overlay = ports.overlay.as_ref();
         let overlaid = overlay.map(|overlay| (overlay.id, &overlay.name));
-        let names: BTreeMap<_, _> = uplinks.chain(vifs).chain(overlaid).collect();
+        let own = ports.gateways.iter().map(|gateway| (gateway.id, &gateway.name));
+        let names: BTreeMap<_, _> = uplinks.chain(vifs).chain(overlaid).chain(own).collect();
         let networks: BTreeMap<_, _> = self
             .networks
             .of_overlay()
@@ -264,9 +266,15 @@ impl Switch {
             overlay.port.networks().host(remote)
         };
         let mut owned = overlay.map(Overlay::owned).unwrap_or_default();
+        let mut given: BTreeMap<_, _> = ports.gateways.iter().flat_map(Gateway::given).collect();
         let mut ips = |entry: &FdbEntry| {
             let network = entry.vid.network();
-            network.and_then(|network| owned.remove(&(network, entry.mac))).unwrap_or_default()
+            let owned = network.and_then(|network| owned.remove(&(network, entry.mac)));
+            let mut all = owned.unwrap_or_default();
+            all.extend(given.remove(&(entry.vid, entry.mac)).unwrap_or_default());
+            all.sort_unstable();
+            all.dedup();
+            all
         };
         let entries = fdb.entries(now_secs);
         // A port that is gone has no name any more.
@@ -433,6 +441,12 @@ fn overlay_stats(overlay: &Overlay) -> PortStats {
     let mut stats = outward_stats(&overlay.name, &*overlay.port, &overlay.counters);
     stats.answers = overlay.answers();
     stats.budget_breaches = breaches(&overlay.counters);
+    stats
+}
+
+fn gateway_stats(gateway: &Gateway) -> PortStats {
+    let mut stats = outward_stats(&gateway.name, &*gateway.port, &gateway.counters);
+    stats.answers = gateway.answers();
     stats
 }
 

@@ -103,6 +103,7 @@ impl Switch {
         if let Some(sockets) = devices.overlay {
             self.plug_in_overlay(sockets, devices.evpn)?;
         }
+        self.plug_in_gateways(devices.leases)?;
         for vif in wanted.vifs {
             self.add_vif(vif, Meeting::Configured)?;
         }

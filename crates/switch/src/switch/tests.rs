@@ -14,6 +14,7 @@ use crate::control::{ControlHandler as _, Request};
 use crate::explain::VifExplanation;
 use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 
+mod addresses;
 mod mirrors;
 mod tenants;
 
@@ -52,7 +53,10 @@ impl Bench {
     }
 
     fn with(vifs: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::within(tempfile::tempdir().unwrap(), vifs)
+    }
+
+    fn within(dir: TempDir, vifs: &str) -> Self {
         let control = SocketPath::try_from(dir.path().join("control.sock").as_path()).unwrap();
         let defaults = Defaults { control, control_named: true, keeper: None };
         let text = format!("[switch]\nworkers = 2\n{vifs}");

@@ -95,6 +95,7 @@ impl<S: Read + Write + Send> Board for Plug<S> {
             }
             switch.manager.remove_vif(port.id());
             switch.owners.remove(port.id());
+            switch.served.remove(port.id());
             switch.engine.remove_port(port.id());
             tracing::info!(%vif, "interface removed");
         }

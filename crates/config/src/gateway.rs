@@ -1,0 +1,480 @@
+//! What weir does for guests of a network by itself: the addresses at which it answers, and DHCP.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::str::FromStr;
+
+use ipnet::{IpNet, Ipv4Net};
+use toml::Spanned;
+use toml::de::DeValue;
+use weir_limits as limits;
+
+use super::error::Problem;
+use super::parse::report_repeated;
+use super::section::{Fault, FromToml, Located, Section};
+use super::values::{LeaseTime, PortName, ValueError};
+
+#[cfg(test)]
+mod tests;
+
+/// What weir does for guests of a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayConfig {
+    /// Its own addresses, each with the length of its subnet's prefix; one of IPv4 at most.
+    pub addresses: Vec<OwnAddress>,
+    /// Which addresses it gives to guests, if it gives any.
+    pub dhcp: Option<DhcpConfig>,
+}
+
+impl GatewayConfig {
+    /// Its own address of IPv4.
+    pub fn ipv4(&self) -> Option<Ipv4Net> {
+        ipv4_of(self.addresses.iter().copied())
+    }
+}
+
+/// What DHCP gives to guests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DhcpConfig {
+    /// From which addresses it takes.
+    pub range: AddressRange,
+    /// The way out.
+    pub router: Option<Ipv4Addr>,
+    /// Servers of names.
+    pub dns: Vec<Ipv4Addr>,
+    /// The domain of guests' names.
+    pub domain: Option<DomainName>,
+    /// How long an address is a guest's without being asked for again.
+    pub lease_time: LeaseTime,
+    /// Addresses of one interface each, in the order of the file.
+    pub fixed: Vec<FixedAddress>,
+}
+
+impl DhcpConfig {
+    /// The address of an interface, if it has one that never changes.
+    pub fn fixed_of(&self, vif: &PortName) -> Option<Ipv4Addr> {
+        self.fixed.iter().find(|fixed| fixed.vif == *vif).map(|fixed| fixed.address)
+    }
+}
+
+/// Writes a type by its `Display`, and reads it from a string by its `FromStr`.
+macro_rules! from_text {
+    ($($type:ty = $expected:expr;)+) => {
+        $(impl FromToml for $type {
+            fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+                let found = value.get_ref().type_str();
+                let fault = |error| Fault { span: value.span(), error };
+                let text = value.get_ref().as_str();
+                let text = text.ok_or_else(|| fault(ValueError::WrongType { expected: $expected, found }))?;
+                text.parse().map_err(fault)
+            }
+        })+
+    };
+}
+
+from_text! {
+    OwnAddress = OwnAddress::EXPECTED;
+    AddressRange = AddressRange::EXPECTED;
+    Ipv4Text = Ipv4Text::EXPECTED;
+    DomainName = DomainName::EXPECTED;
+    FixedAddress = FixedAddress::EXPECTED;
+}
+
+/// One, or several in brackets, each with its place.
+struct OneOrMore<T>(Vec<Located<T>>);
+
+impl<T: FromToml> FromToml for OneOrMore<T> {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let located = |item: &Spanned<DeValue<'_>>| {
+            Ok(Located { value: T::from_toml(item)?, span: item.span() })
+        };
+        match value.get_ref() {
+            DeValue::Array(items) => items.iter().map(located).collect::<Result<_, _>>().map(Self),
+            _ => Ok(Self(vec![located(value)?])),
+        }
+    }
+}
+
+/// An address of weir's in a network, and the length of its subnet's prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnAddress(IpNet);
+
+impl OwnAddress {
+    const EXPECTED: &str =
+        "an address and the length of its subnet's prefix, such as \"192.168.77.1/24\"";
+
+    /// The address and its subnet.
+    pub const fn get(self) -> IpNet {
+        self.0
+    }
+}
+
+impl FromStr for OwnAddress {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let net: Option<IpNet> = text.parse().ok();
+        let is_hosts = |net: &IpNet| {
+            let address = net.addr();
+            let is_station = match net {
+                // The first and the last address of a subnet are nobody's (RFC 1122 §3.2.1.3).
+                IpNet::V4(net) => {
+                    (1..=30).contains(&net.prefix_len())
+                        && net.addr() != net.network()
+                        && net.addr() != net.broadcast()
+                        && !net.addr().is_broadcast()
+                        && net.addr().octets()[0] != 0
+                }
+                // What a link-local address says depends on a link; the first one is any router's (RFC 4291 §2.6.1).
+                IpNet::V6(net) => {
+                    (1..=126).contains(&net.prefix_len())
+                        && net.addr() != net.network()
+                        && !net.addr().is_unicast_link_local()
+                        && net.addr().to_ipv4_mapped().is_none()
+                }
+            };
+            is_station
+                && !address.is_multicast()
+                && !address.is_unspecified()
+                && !address.is_loopback()
+        };
+        net.filter(is_hosts)
+            .map(Self)
+            .ok_or_else(|| ValueError::Quantity { value: text.into(), expected: Self::EXPECTED })
+    }
+}
+
+impl fmt::Display for OwnAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Addresses from one to another, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    /// The lowest.
+    pub first: Ipv4Addr,
+    /// The highest.
+    pub last: Ipv4Addr,
+}
+
+impl AddressRange {
+    const EXPECTED: &str =
+        "the first and the last address, such as \"192.168.77.100-192.168.77.199\"";
+
+    /// All that guests of a subnet can have.
+    pub fn of(subnet: Ipv4Net) -> Self {
+        let (network, broadcast) = (subnet.network().to_bits(), subnet.broadcast().to_bits());
+        Self { first: Ipv4Addr::from_bits(network + 1), last: Ipv4Addr::from_bits(broadcast - 1) }
+    }
+
+    /// Whether an address is among them.
+    pub fn contains(&self, address: Ipv4Addr) -> bool {
+        (self.first..=self.last).contains(&address)
+    }
+}
+
+impl FromStr for AddressRange {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let parsed = text
+            .split_once('-')
+            .and_then(|(first, last)| Some((first.trim().parse().ok()?, last.trim().parse().ok()?)))
+            .filter(|(first, last): &(Ipv4Addr, Ipv4Addr)| first <= last);
+        match parsed {
+            Some((first, last)) => Ok(Self { first, last }),
+            None => {
+                let expected = Self::EXPECTED;
+                Err(ValueError::Quantity { value: text.into(), expected })
+            }
+        }
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// An address of IPv4.
+struct Ipv4Text(Ipv4Addr);
+
+impl Ipv4Text {
+    const EXPECTED: &str = "an IPv4 address in quotes, such as \"192.168.77.1\"";
+}
+
+impl FromStr for Ipv4Text {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let ip = text.parse::<Ipv4Addr>().ok();
+        let ip = ip.filter(|ip| !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified());
+        ip.map(Self)
+            .ok_or_else(|| ValueError::Quantity { value: text.into(), expected: Self::EXPECTED })
+    }
+}
+
+/// A domain (RFC 1035 §2.3.1, with digits first as RFC 1123 §2.1 allows), in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainName(String);
+
+impl DomainName {
+    const EXPECTED: &str = "a domain in quotes, such as \"internal\"";
+
+    /// The text, without a dot at its end.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for DomainName {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        // With names of guests before it, it is to fit into 255 bytes.
+        let good = text.len() <= limits::DOMAIN_LEN_MAX && text.split('.').all(is_label);
+        match good {
+            true => Ok(Self(text.to_ascii_lowercase())),
+            false => Err(ValueError::Quantity { value: text.into(), expected: Self::EXPECTED }),
+        }
+    }
+}
+
+impl fmt::Display for DomainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// An address that is one interface's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FixedAddress {
+    /// The interface, which may come later.
+    pub vif: PortName,
+    /// Its address.
+    pub address: Ipv4Addr,
+}
+
+impl FixedAddress {
+    const EXPECTED: &str = "an interface and its address, such as \"web0 192.168.77.10\"";
+}
+
+impl FromStr for FixedAddress {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refused = || ValueError::Quantity { value: text.into(), expected: Self::EXPECTED };
+        let mut words = text.split_whitespace();
+        let (Some(vif), Some(address), None) = (words.next(), words.next(), words.next()) else {
+            return Err(refused());
+        };
+        Ok(Self { vif: vif.parse()?, address: address.parse().map_err(|_| refused())? })
+    }
+}
+
+impl fmt::Display for FixedAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.vif, self.address)
+    }
+}
+
+fn ipv4_of(addresses: impl Iterator<Item = OwnAddress>) -> Option<Ipv4Net> {
+    addresses.map(OwnAddress::get).find_map(|net| match net {
+        IpNet::V4(net) => Some(net),
+        IpNet::V6(_) => None,
+    })
+}
+
+/// Keys that say what DHCP gives.
+const OF_DHCP: [&str; 6] = ["range", "router", "dns", "domain", "lease_time", "fixed"];
+
+/// Reads the keys of a network's section, and says where they are if they do not go together.
+pub(super) fn gateway(
+    section: &mut Section<'_>,
+    problems: &mut Vec<Problem>,
+) -> Option<GatewayConfig> {
+    let before = problems.len();
+    let addresses = section.take::<OneOrMore<OwnAddress>>("address", problems);
+    let dhcp = section.take::<bool>("dhcp", problems);
+    let range = section.take::<AddressRange>("range", problems);
+    let router = section.take::<Ipv4Text>("router", problems);
+    let dns = section.value::<OneOrMore<Ipv4Text>>("dns", problems);
+    let domain = section.value::<DomainName>("domain", problems);
+    let lease_time = section.take_or("lease_time", LeaseTime::DEFAULT, problems);
+    let fixed = section.value::<OneOrMore<FixedAddress>>("fixed", problems);
+    let wants_dhcp = dhcp.as_ref().is_some_and(|dhcp| dhcp.value);
+    if !wants_dhcp && problems.len() == before {
+        for key in OF_DHCP {
+            if let Some(span) = section.refuse(key).filter(|_| section.has(key)) {
+                problems.push(
+                    Problem::new(format!("`{}` has `{key}` without `dhcp`", section.title))
+                        .label(span, "says what DHCP gives to guests")
+                        .help("add `dhcp = true`"),
+                );
+            }
+        }
+    }
+    let Some(addresses) = addresses else {
+        if let (Some(dhcp), false) = (dhcp.filter(|it| it.value), section.has("address")) {
+            problems.push(
+                Problem::new(format!("`{}` has `dhcp` without `address`", section.title))
+                    .label(dhcp.span, "nobody is there to ask")
+                    .help("add weir's own address, such as `address = \"192.168.77.2/24\"`"),
+            );
+        }
+        return None;
+    };
+    check_own(section, &addresses, problems);
+    let own: Vec<_> = addresses.value.0.iter().map(|address| address.value).collect();
+    let dhcp = dhcp.filter(|dhcp| dhcp.value).and_then(|dhcp| {
+        let Some(subnet) = ipv4_of(own.iter().copied()) else {
+            problems.push(
+                Problem::new(format!("`{}` has `dhcp` and no IPv4 address", section.title))
+                    .label(dhcp.span, "gives addresses of IPv4")
+                    .label(addresses.span.clone(), "no subnet to take them from")
+                    .help("add an address such as \"192.168.77.2/24\" to `address`"),
+            );
+            return None;
+        };
+        let within = Within { title: &section.title, subnet };
+        if let Some(range) = &range {
+            within.check_range(range, problems);
+        }
+        if let Some(router) = &router {
+            within.check_router(router, problems);
+        }
+        let fixed = fixed.map_or_else(Vec::new, |fixed| fixed.0);
+        within.check_fixed(&fixed, router.as_ref().map(|router| router.value.0), problems);
+        let dns = dns.map_or_else(Vec::new, |dns| dns.0);
+        if let Some(one_more) = dns.get(limits::DHCP_DNS_MAX) {
+            problems.push(section.does_not_fit(
+                one_more.span.clone(),
+                format!("{} servers of names are too many", dns.len()),
+                format!("name {} at most", limits::DHCP_DNS_MAX),
+            ));
+        }
+        Some(DhcpConfig {
+            range: range.map_or_else(|| AddressRange::of(subnet), |range| range.value),
+            router: router.map(|router| router.value.0),
+            dns: dns.into_iter().map(|dns| dns.value.0).collect(),
+            domain,
+            lease_time,
+            fixed: fixed.into_iter().map(|fixed| fixed.value).collect(),
+        })
+    });
+    Some(GatewayConfig { addresses: own, dhcp })
+}
+
+fn check_own(
+    section: &Section<'_>,
+    addresses: &Located<OneOrMore<OwnAddress>>,
+    problems: &mut Vec<Problem>,
+) {
+    let own = &addresses.value.0;
+    let refused = |span: Range<usize>, what: &str, help: String| {
+        Problem::new(format!("`{}` has {what}", section.title))
+            .label(span, "does not fit")
+            .help(help)
+    };
+    if own.is_empty() {
+        let help = "such as `address = \"192.168.77.2/24\"`".to_owned();
+        problems.push(refused(addresses.span.clone(), "no address in `address`", help));
+    }
+    if let Some(one_more) = own.get(limits::OWN_ADDRESSES_MAX) {
+        let help = format!("name {} at most", limits::OWN_ADDRESSES_MAX);
+        problems.push(refused(one_more.span.clone(), "too many addresses", help));
+    }
+    let second = own.iter().filter(|it| it.value.get().addr().is_ipv4()).nth(1);
+    if let Some(second) = second {
+        let help = "split the network: guests of one have one IPv4 subnet".to_owned();
+        problems.push(refused(second.span.clone(), "two IPv4 addresses", help));
+    }
+    let places = own.iter().map(|it| (it.value.get().addr().to_string(), it.span.clone()));
+    report_repeated(&format!("address of `{}`", section.title), places, problems);
+}
+
+/// What addresses are compared with.
+struct Within<'s> {
+    title: &'s str,
+    subnet: Ipv4Net,
+}
+
+impl Within<'_> {
+    /// Whether a station of the subnet can have it.
+    fn is_station(&self, address: Ipv4Addr) -> bool {
+        AddressRange::of(self.subnet).contains(address)
+    }
+
+    fn problem(&self, span: &Range<usize>, what: String, help: String) -> Problem {
+        let subnet = self.subnet.trunc();
+        Problem::new(format!("`{}`: {what}", self.title))
+            .label(span.clone(), format!("the subnet is {subnet}"))
+            .help(help)
+    }
+
+    fn any_station(&self) -> String {
+        format!("its stations have the addresses {}", AddressRange::of(self.subnet))
+    }
+
+    fn check_range(&self, range: &Located<AddressRange>, problems: &mut Vec<Problem>) {
+        let AddressRange { first, last } = range.value;
+        let span = &range.span;
+        if !self.is_station(first) || !self.is_station(last) {
+            let what = format!("the range {} is not within the subnet", range.value);
+            problems.push(self.problem(span, what, self.any_station()));
+        } else if first == last && first == self.subnet.addr() {
+            let what = "the range is weir's own address".to_owned();
+            problems.push(self.problem(span, what, "choose addresses for guests".into()));
+        }
+    }
+
+    fn check_router(&self, router: &Located<Ipv4Text>, problems: &mut Vec<Problem>) {
+        let Ipv4Text(address) = router.value;
+        if !self.is_station(address) {
+            let what = format!("the router {address} is not within the subnet");
+            problems.push(self.problem(&router.span, what, self.any_station()));
+        } else if address == self.subnet.addr() {
+            let what = "`router` is weir's own address, which routes nothing".to_owned();
+            let help = "name who routes, such as the host by the address of its TAP, and give weir another `address`";
+            problems.push(self.problem(&router.span, what, help.into()));
+        }
+    }
+
+    fn check_fixed(
+        &self,
+        fixed: &[Located<FixedAddress>],
+        router: Option<Ipv4Addr>,
+        problems: &mut Vec<Problem>,
+    ) {
+        if let Some(one_more) = fixed.get(limits::PORTS_MAX) {
+            let what = format!("{} fixed addresses are too many", fixed.len());
+            let help = format!("a switch has {} ports at most", limits::PORTS_MAX);
+            problems.push(self.problem(&one_more.span, what, help));
+            return;
+        }
+        for Located { value: FixedAddress { vif, address }, span } in fixed {
+            if !self.is_station(*address) {
+                let what = format!("{address} of `{vif}` is not within the subnet");
+                problems.push(self.problem(span, what, self.any_station()));
+            } else if *address == self.subnet.addr() || Some(*address) == router {
+                let what = format!(
+                    "{address} of `{vif}` is {}",
+                    match Some(*address) == router {
+                        true => "the router's",
+                        false => "weir's own",
+                    }
+                );
+                problems.push(self.problem(span, what, "choose another address".into()));
+            }
+        }
+        let vifs = fixed.iter().map(|it| (it.value.vif.to_string(), it.span.clone()));
+        report_repeated(&format!("interface in `fixed` of `{}`", self.title), vifs, problems);
+        let addresses = fixed.iter().map(|it| (it.value.address.to_string(), it.span.clone()));
+        report_repeated(&format!("address in `fixed` of `{}`", self.title), addresses, problems);
+    }
+}

@@ -1,0 +1,128 @@
+//! Keys of networks in which weir has an address.
+
+use super::super::{Config, Defaults, NetworkKind};
+use super::*;
+
+fn read(text: &str) -> Result<Config, Vec<String>> {
+    let control = "/run/weir/control.sock".parse().unwrap();
+    let defaults = Defaults { control, control_named: false, keeper: None };
+    let config = Config::from_toml("weir.toml", text, &defaults);
+    config.map_err(|error| error.problems().iter().map(|it| it.message.clone()).collect())
+}
+
+fn gateway(keys: &str) -> Result<GatewayConfig, Vec<String>> {
+    let config = read(&format!("[network.lan]\n{keys}"))?;
+    Ok(config.networks.all[0].gateway.clone().unwrap())
+}
+
+const DHCP: &str = "address = \"192.168.77.2/24\"\ndhcp = true\n";
+
+#[test]
+fn an_address_is_enough_for_a_network() {
+    let config =
+        read("[network.lan]\naddress = \"192.168.77.2/24\"\n[vif.web0]\nnetwork = \"lan\"\n")
+            .unwrap();
+    let network = &config.networks.all[0];
+    assert!(matches!(network.kind, NetworkKind::Vlan(vid) if vid.get() == 1));
+    assert_eq!(network.gateway.as_ref().unwrap().dhcp, None);
+    assert_eq!(network.port_name().unwrap().as_str(), "gateway.lan");
+    // It is the one of ports that name none.
+    let unnamed = read("[vif.web0]\n").unwrap().vifs[0].port_config(&config.networks);
+    assert_eq!(config.vifs[0].port_config(&config.networks).vlan, unnamed.vlan);
+    let (vid, ..) = config.networks.with_gateway().next().unwrap();
+    assert_eq!(weir_fabric::VlanMode::Access(vid), unnamed.vlan);
+}
+
+#[test]
+fn what_dhcp_gives_has_defaults() {
+    let dhcp = gateway(DHCP).unwrap().dhcp.unwrap();
+    assert_eq!(dhcp.range.to_string(), "192.168.77.1-192.168.77.254");
+    assert_eq!((dhcp.router, dhcp.lease_time.get()), (None, limits::LEASE_SECS_DEFAULT));
+    let keys = "range = \"192.168.77.100 - 192.168.77.199\"\nrouter = \"192.168.77.1\"\n\
+                dns = [\"192.168.77.1\", \"9.9.9.9\"]\ndomain = \"Lab.Internal\"\nlease_time = \"2h\"\n\
+                fixed = [\"web0 192.168.77.10\", \"db0 192.168.77.11\"]\n";
+    let dhcp = gateway(&format!("{DHCP}{keys}")).unwrap().dhcp.unwrap();
+    assert!(dhcp.range.contains("192.168.77.199".parse().unwrap()));
+    assert!(!dhcp.range.contains("192.168.77.200".parse().unwrap()));
+    assert_eq!(dhcp.domain.unwrap().as_str(), "lab.internal");
+    assert_eq!((dhcp.dns.len(), dhcp.lease_time.get()), (2, 7200));
+    let fixed = dhcp.fixed.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(fixed, ["web0 192.168.77.10", "db0 192.168.77.11"]);
+}
+
+#[test]
+fn addresses_of_both_families_are_one_networks() {
+    let gateway = gateway("address = [\"192.168.77.2/24\", \"fd00:77::2/64\"]\n").unwrap();
+    assert_eq!(gateway.addresses.len(), 2);
+    assert_eq!(gateway.ipv4().unwrap().to_string(), "192.168.77.2/24");
+}
+
+#[test]
+fn each_mistake_is_told_by_itself() {
+    let on = |keys: &str| gateway(&format!("{DHCP}{keys}")).unwrap_err().join("; ");
+    let cases = [
+        (
+            "range = \"192.168.77.0-192.168.77.9\"",
+            "the range 192.168.77.0-192.168.77.9 is not within the subnet",
+        ),
+        ("range = \"192.168.77.9-192.168.78.9\"", "is not within the subnet"),
+        ("range = \"192.168.77.9-192.168.77.1\"", "bad value for `network.lan.range`"),
+        ("range = \"192.168.77.2-192.168.77.2\"", "the range is weir's own address"),
+        ("router = \"192.168.77.2\"", "`router` is weir's own address, which routes nothing"),
+        ("router = \"192.168.77.255\"", "the router 192.168.77.255 is not within the subnet"),
+        ("router = \"fd00::1\"", "bad value for `network.lan.router`"),
+        (
+            "dns = [\"9.9.9.9\", \"9.9.9.8\", \"9.9.9.7\", \"9.9.9.6\", \"9.9.9.5\"]",
+            "5 servers of names are too many",
+        ),
+        ("dns = \"0.0.0.0\"", "bad value for `network.lan.dns`"),
+        ("domain = \"a..b\"", "bad value for `network.lan.domain`"),
+        ("domain = \"-a\"", "bad value for `network.lan.domain`"),
+        ("domain = \"\"", "bad value for `network.lan.domain`"),
+        ("lease_time = \"10s\"", "bad value for `network.lan.lease_time`"),
+        ("lease_time = \"31d\"", "bad value for `network.lan.lease_time`"),
+        ("fixed = \"web0\"", "bad value for `network.lan.fixed`"),
+        ("fixed = \"web0 10.0.0.1\"", "10.0.0.1 of `web0` is not within the subnet"),
+        ("fixed = \"web0 192.168.77.2\"", "192.168.77.2 of `web0` is weir's own"),
+        ("router = \"192.168.77.1\"\nfixed = \"web0 192.168.77.1\"", "of `web0` is the router's"),
+        ("fixed = [\"a 192.168.77.9\", \"b 192.168.77.9\"]", "192.168.77.9 is used 2 times"),
+        ("fixed = [\"a 192.168.77.8\", \"a 192.168.77.9\"]", "a is used 2 times"),
+    ];
+    for (keys, expected) in cases {
+        let problem = on(keys);
+        assert!(problem.contains(expected) && !problem.contains("; "), "{keys}: {problem}");
+    }
+    let refused = |keys: &str| gateway(keys).unwrap_err().join("; ");
+    let cases = [
+        ("vlan = 1\ndhcp = true", "`network.lan` has `dhcp` without `address`"),
+        ("address = \"fd00::2/64\"\ndhcp = true", "`network.lan` has `dhcp` and no IPv4 address"),
+        ("address = \"192.168.77.2/24\"\nlease_time = \"1h\"", "`lease_time` without `dhcp`"),
+        ("address = \"192.168.77.2\"", "bad value for `network.lan.address`"),
+        ("address = \"192.168.77.0/24\"", "bad value for `network.lan.address`"),
+        ("address = \"192.168.77.255/24\"", "bad value for `network.lan.address`"),
+        ("address = \"224.0.0.2/24\"", "bad value for `network.lan.address`"),
+        ("address = \"fe80::1/64\"", "bad value for `network.lan.address`"),
+        ("address = \"127.0.0.1/8\"", "bad value for `network.lan.address`"),
+        ("address = []", "no address in `address`"),
+        ("address = [\"192.168.77.2/24\", \"192.168.78.2/24\"]", "two IPv4 addresses"),
+        ("address = [\"fd00::2/64\", \"fd00::2/64\"]", "fd00::2 is used 2 times"),
+        ("dhcp = false", "`network.lan` has no `vni`"),
+    ];
+    for (keys, expected) in cases {
+        let problem = refused(keys);
+        assert!(problem.contains(expected) && !problem.contains("; "), "{keys}: {problem}");
+    }
+}
+
+#[test]
+fn weirs_own_port_is_nobody_elses() {
+    let lan = "[network.lan]\naddress = \"192.168.77.2/24\"\n";
+    let problems = read(&format!("{lan}[vif.\"gateway.lan\"]\n")).unwrap_err();
+    assert_eq!(problems, ["no other port is called `gateway.lan`"]);
+    let problems =
+        read(&format!("{lan}[network.other]\naddress = \"10.0.0.2/24\"\nvlan = 1\n")).unwrap_err();
+    assert_eq!(problems, ["the VLAN of networks with an `address` 1 is used 2 times"]);
+    let long = "x".repeat(limits::PORT_NAME_LEN_MAX);
+    let problems = read(&format!("[network.{long}]\naddress = \"192.168.77.2/24\"\n")).unwrap_err();
+    assert!(problems[0].contains("a long name"), "{problems:?}");
+}

@@ -1,0 +1,121 @@
+//! Which frames are for weir, and what becomes of those that are not DHCP.
+
+use std::net::IpAddr;
+
+use weir_wire::ethernet::HEADER_LEN;
+use weir_wire::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, protocol};
+use weir_wire::{
+    Answer, Ethernet, Layers, Mac, Neighbour, Network, Owner, Ports, Transport, ethertype,
+};
+
+use crate::frame;
+
+/// Ports of DHCP: a client's, and a server's (RFC 2131 §4.1).
+pub(crate) const DHCP_PORTS: Ports = Ports { src: 68, dst: 67 };
+const ICMP: u8 = 1;
+/// Where ARP has the address that is asked for, and neighbour discovery the target of a solicitation.
+const ARP_TARGET_AT: usize = HEADER_LEN + 24;
+const ND_TARGET_AT: usize = HEADER_LEN + IPV6_HEADER_LEN as usize + 8;
+const SOLICITATION: u8 = 135;
+
+/// What a frame is that weir answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A question for one of weir's addresses.
+    Neighbour,
+    /// An echo request.
+    Echo,
+    /// A message of DHCP, in the datagram that begins there.
+    Dhcp(u16),
+}
+
+/// weir as a station of a network.
+#[derive(Clone, Debug)]
+pub(crate) struct Station {
+    pub(crate) mac: Mac,
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) has_dhcp: bool,
+}
+
+impl Station {
+    fn has(&self, ip: impl Into<IpAddr>) -> bool {
+        self.ips.contains(&ip.into())
+    }
+
+    /// What the frame is that begins with `head`, if weir answers it.
+    pub(crate) fn wants(&self, head: &[u8]) -> Option<Wanted> {
+        let ethernet = Ethernet::parse(head).ok()?;
+        if ethernet.tag.is_some() || ethernet.src.is_multicast() {
+            return None;
+        }
+        if ethernet.ethertype == ethertype::ARP {
+            let target: [u8; 4] = head.get(ARP_TARGET_AT..)?.first_chunk().copied()?;
+            return self.has(target).then_some(Wanted::Neighbour);
+        }
+        let layers = Layers::parse(head).ok()?;
+        match (layers.network, layers.transport) {
+            (Network::Ipv4(ip), Transport::Udp { offset, ports }) => {
+                let for_weir = ip.dst.is_broadcast() || self.has(ip.dst);
+                let is_dhcp = self.has_dhcp && ports == DHCP_PORTS && for_weir;
+                is_dhcp.then_some(Wanted::Dhcp(offset))
+            }
+            (Network::Ipv4(ip), _) if ip.protocol == ICMP && !ip.fragment => {
+                // Options could ask for another way back.
+                let is_plain = ip.header_len == IPV4_HEADER_LEN_MIN;
+                let for_weir = ethernet.dst == self.mac && self.has(ip.dst) && is_plain;
+                for_weir.then_some(Wanted::Echo)
+            }
+            (Network::Ipv6(ip), _) if ip.protocol == protocol::ICMPV6 && !ip.fragment => {
+                if ip.header_len != IPV6_HEADER_LEN {
+                    return None;
+                }
+                match head.get(HEADER_LEN + usize::from(IPV6_HEADER_LEN))? {
+                    &SOLICITATION => {
+                        let target: [u8; 16] = head.get(ND_TARGET_AT..)?.first_chunk().copied()?;
+                        self.has(target).then_some(Wanted::Neighbour)
+                    }
+                    _ => (ethernet.dst == self.mac && self.has(ip.dst)).then_some(Wanted::Echo),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The answer to a question for a neighbour.
+    pub(crate) fn neighbour(&self, head: &[u8]) -> Option<Vec<u8>> {
+        // One that asks weir alone asks as one that asks all.
+        let mut asked = head.to_vec();
+        asked.get_mut(..6)?.copy_from_slice(&Mac::BROADCAST.0);
+        let ip = Neighbour::read(&asked)?.asks?;
+        if !self.has(ip) {
+            return None;
+        }
+        let answer = Answer::to(&asked, Owner { mac: self.mac, is_router: false })?;
+        Some(answer.as_slice().to_vec())
+    }
+
+    /// The answer to an echo request.
+    pub(crate) fn echo(&self, whole: &[u8]) -> Option<Vec<u8>> {
+        match Layers::parse(whole).ok()?.network {
+            Network::Ipv4(ip) => {
+                if ip.src.is_multicast() || ip.src.is_broadcast() || ip.src.is_unspecified() {
+                    return None;
+                }
+                let at = HEADER_LEN + usize::from(ip.header_len);
+                let end = HEADER_LEN + usize::from(ip.total_len);
+                let whole = whole.get(..end).filter(|_| end > at + 7)?;
+                frame::echo_reply(whole, self.mac, at, (HEADER_LEN + 12, 4))
+            }
+            Network::Ipv6(ip) => {
+                if ip.src.is_multicast() || ip.src.is_unspecified() {
+                    return None;
+                }
+                let at = HEADER_LEN + usize::from(ip.header_len);
+                let end = HEADER_LEN + usize::from(IPV6_HEADER_LEN) + usize::from(ip.payload_len);
+                let whole = whole.get(..end).filter(|_| end > at + 7)?;
+                frame::echo_reply(whole, self.mac, at, (HEADER_LEN + 8, 16))
+            }
+            Network::Other => None,
+        }
+    }
+}

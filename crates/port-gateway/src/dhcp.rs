@@ -1,0 +1,500 @@
+//! What becomes of one message of a client (RFC 2131).
+//!
+//! weir is the only server of its network, so it answers with a NAK where a server among others would be silent, and lets
+//! a client keep an address that weir does not remember, if the address is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+
+use dhcproto::v4::{DhcpOption, HType, Message, MessageType, Opcode, OptionCode};
+use dhcproto::{Decodable, Decoder, Encodable};
+use ipnet::Ipv4Net;
+use weir_limits::{DECLINED_SECS, LEASE_SECS_MIN, LEASES_MAX, LEASES_PER_VIF_MAX, OFFER_SECS};
+use weir_wire::Mac;
+
+use crate::leases::{Client, Hold, Lease, Leases};
+
+#[cfg(test)]
+mod tests;
+
+/// What begins a client's message: `op`, Ethernet, and how long its addresses are (RFC 2131 §2).
+const REQUEST_OF_ETHERNET: [u8; 3] = [1, 1, 6];
+/// Where a message has its magic cookie, which options follow (RFC 2131 §3), and what that is.
+const COOKIE: usize = 236;
+const OPTIONS: usize = 240;
+const MAGIC: [u8; 4] = [99, 130, 83, 99];
+/// A client accepts a message of so many bytes, and a shorter one may be taken for BOOTP's (RFC 1542 §2.1).
+const MESSAGE_LEN_MIN: usize = 300;
+
+/// What guests of a network are given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DhcpSettings {
+    /// weir's own address, and the subnet.
+    pub own: Ipv4Net,
+    /// From which addresses it takes.
+    pub range: RangeInclusive<Ipv4Addr>,
+    /// The way out.
+    pub router: Option<Ipv4Addr>,
+    /// Servers of names.
+    pub dns: Vec<Ipv4Addr>,
+    /// The domain of guests' names.
+    pub domain: Option<String>,
+    /// How long an address is given for (s).
+    pub lease_secs: u32,
+    /// Addresses of one interface each.
+    pub fixed: BTreeMap<String, Ipv4Addr>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker<'a> {
+    /// By the interface that it is behind.
+    pub vif: &'a str,
+    /// The sender of its frame.
+    pub mac: Mac,
+    /// The longest packet that its interface takes.
+    pub mtu: Option<u16>,
+}
+
+/// What was done with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// An address was offered.
+    Offered,
+    /// It was given, or its time was made longer.
+    Given,
+    /// Settings were given to a client that has an address.
+    Informed,
+    /// The client is to ask anew.
+    Refused,
+    /// The client has given an address back.
+    Released,
+    /// The client has found an address in use.
+    Declined,
+    /// There is no address for the client.
+    NoAddress,
+    /// Not a message for weir, or not one that it may answer.
+    Ignored,
+}
+
+/// An answer to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The message.
+    pub bytes: Vec<u8>,
+    /// The address that it is sent to.
+    pub to: Ipv4Addr,
+}
+
+/// The server of one network.
+#[derive(Debug)]
+pub struct Dhcp {
+    settings: DhcpSettings,
+    leases: Leases,
+    /// Interfaces of the network: an address is kept for each.
+    vifs: BTreeSet<String>,
+    /// Addresses that interfaces always have, and whose each is.
+    fixed: BTreeMap<String, Ipv4Addr>,
+    reserved: BTreeMap<Ipv4Addr, String>,
+    /// Leases have changed since they were saved.
+    pub is_dirty: bool,
+}
+
+impl Dhcp {
+    /// A server that goes on with these leases.
+    pub fn new(settings: DhcpSettings, leases: Leases) -> Self {
+        let (vifs, fixed, reserved) = Default::default();
+        let mut server = Self { settings, leases, vifs, fixed, reserved, is_dirty: false };
+        server.set_vifs([]);
+        server
+    }
+
+    /// Who has which address.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// What it gives.
+    pub fn settings(&self) -> &DhcpSettings {
+        &self.settings
+    }
+
+    /// The interfaces of the network, each with the address that it always has by its own configuration. What the
+    /// network says of it comes first.
+    pub fn set_vifs(&mut self, vifs: impl IntoIterator<Item = (String, Option<Ipv4Addr>)>) {
+        let (mut names, mut fixed) = (BTreeSet::new(), BTreeMap::new());
+        for (vif, own) in vifs {
+            let own = own.filter(|own| self.is_station(*own));
+            fixed.extend(own.map(|own| (vif.clone(), own)));
+            names.insert(vif);
+        }
+        fixed.extend(self.settings.fixed.clone());
+        self.reserved = fixed.iter().map(|(vif, address)| (*address, vif.clone())).collect();
+        (self.vifs, self.fixed) = (names, fixed);
+    }
+
+    /// Whether somebody other than weir and the router can have it.
+    fn is_station(&self, address: Ipv4Addr) -> bool {
+        let own = self.settings.own;
+        own.contains(&address)
+            && address != own.network()
+            && address != own.broadcast()
+            && address != own.addr()
+            && Some(address) != self.settings.router
+    }
+
+    /// Takes a client's message.
+    pub fn take(
+        &mut self,
+        asker: &Asker<'_>,
+        bytes: &[u8],
+        now_secs: u32,
+    ) -> (Done, Option<Reply>) {
+        // Checked before anything else reads it.
+        if bytes.get(..3) != Some(&REQUEST_OF_ETHERNET)
+            || bytes.get(COOKIE..OPTIONS) != Some(&MAGIC)
+        {
+            return (Done::Ignored, None);
+        }
+        let Ok(message) = Message::decode(&mut Decoder::new(bytes)) else {
+            return (Done::Ignored, None);
+        };
+        // Who asks in another's name would get that one's address; a relay has no place in a network with weir in it.
+        if message.chaddr() != asker.mac.0 || !message.giaddr().is_unspecified() {
+            return (Done::Ignored, None);
+        }
+        let id = match message.opts().get(OptionCode::ClientIdentifier) {
+            Some(DhcpOption::ClientIdentifier(id)) if !id.is_empty() => Some(id.clone()),
+            _ => None,
+        };
+        let client = Client { vif: asker.vif.to_owned(), mac: asker.mac, id };
+        let turn = Turn { server: self, asker, message: &message, client, now_secs };
+        match message.opts().msg_type() {
+            Some(MessageType::Discover) => turn.discover(),
+            Some(MessageType::Request) => turn.request(),
+            Some(MessageType::Decline) => turn.decline(),
+            Some(MessageType::Release) => turn.release(),
+            Some(MessageType::Inform) => turn.inform(),
+            _ => (Done::Ignored, None),
+        }
+    }
+
+    /// Whether an address may be given to whoever asks first.
+    fn is_for_all(&self, address: Ipv4Addr) -> bool {
+        self.settings.range.contains(&address)
+            && self.is_station(address)
+            && !self.reserved.contains_key(&address)
+    }
+
+    /// How many addresses there are for whoever asks first.
+    fn room(&self) -> u64 {
+        let range = &self.settings.range;
+        let (first, last) = (range.start().to_bits(), range.end().to_bits());
+        let others = self.settings.router.into_iter().chain([self.settings.own.addr()]);
+        let others = others.filter(|it| range.contains(it) && !self.reserved.contains_key(it));
+        let taken = self.reserved.keys().filter(|it| range.contains(*it)).count() + others.count();
+        (u64::from(last.saturating_sub(first)) + 1).saturating_sub(taken as u64)
+    }
+
+    /// Whether one more address is left for this interface: its first one is kept for each, so that no other takes it.
+    fn has_room_for(&self, vif: &str, now_secs: u32) -> bool {
+        let own = self.leases.held_by(vif, now_secs);
+        if own == 0 {
+            return true;
+        }
+        if own >= LEASES_PER_VIF_MAX {
+            return false;
+        }
+        let waits = |other: &&String| {
+            *other != vif
+                && !self.fixed.contains_key(*other)
+                && self.leases.held_by(other, now_secs) == 0
+        };
+        let kept = self.vifs.iter().filter(waits).count();
+        let held = self.leases.held(now_secs);
+        let held_of_range = self
+            .leases
+            .iter()
+            .filter(|(address, lease)| lease.holds(now_secs) && self.is_for_all(*address))
+            .count();
+        let free = self.room().saturating_sub(held_of_range as u64);
+        free > kept as u64 && held + kept < LEASES_MAX
+    }
+}
+
+/// A client's message, and the server that takes it.
+struct Turn<'t> {
+    server: &'t mut Dhcp,
+    asker: &'t Asker<'t>,
+    message: &'t Message,
+    client: Client,
+    now_secs: u32,
+}
+
+impl Turn<'_> {
+    /// Whether the client may have the address.
+    fn may_have(&self, address: Ipv4Addr) -> bool {
+        let leases = &self.server.leases;
+        match self.server.fixed.get(self.asker.vif) {
+            // All clients behind the interface are one as far as this address is concerned.
+            Some(fixed) => {
+                let is_free = leases.get(address).is_none_or(|lease| {
+                    let own = lease.client.vif == self.asker.vif && lease.hold != Hold::Declined;
+                    own || !lease.holds(self.now_secs)
+                });
+                *fixed == address && is_free
+            }
+            None => {
+                // An address that the client has already takes no room.
+                let has = leases
+                    .of(&self.client)
+                    .is_some_and(|(own, lease)| own == address && lease.holds(self.now_secs));
+                self.server.is_for_all(address)
+                    && leases.is_free_for(address, &self.client, self.now_secs)
+                    && (has || self.server.has_room_for(self.asker.vif, self.now_secs))
+            }
+        }
+    }
+
+    /// The address to offer: the one that is the interface's, the one that the client has or had, the one that it asks
+    /// for, any other (RFC 2131 §4.3.1).
+    fn choose(&self) -> Option<Ipv4Addr> {
+        if let Some(fixed) = self.server.fixed.get(self.asker.vif) {
+            return Some(*fixed).filter(|fixed| self.may_have(*fixed));
+        }
+        let had = self.server.leases.of(&self.client).map(|(address, _)| address);
+        let wanted =
+            had.into_iter().chain(self.requested()).find(|address| self.may_have(*address));
+        if wanted.is_some() {
+            return wanted;
+        }
+        if !self.server.has_room_for(self.asker.vif, self.now_secs) {
+            return None;
+        }
+        // From a place that is the interface's own: so it gets the same one again as long as it can.
+        let (first, last) = (self.server.settings.range.start(), self.server.settings.range.end());
+        let (first, size) = (first.to_bits(), u64::from(last.to_bits() - first.to_bits()) + 1);
+        let mut hasher = DefaultHasher::new();
+        (self.asker.vif, self.asker.mac.0).hash(&mut hasher);
+        let start = hasher.finish() % size;
+        let address = |step: u64| Ipv4Addr::from_bits(first + ((start + step) % size) as u32);
+        // Of so many, one is neither leased nor left out.
+        let tries = size.min(2 * LEASES_MAX as u64 + 8);
+        let free = |address: &Ipv4Addr| {
+            self.server.is_for_all(*address)
+                && self.server.leases.is_free_for(*address, &self.client, self.now_secs)
+        };
+        let never_had = |address: &Ipv4Addr| self.server.leases.get(*address).is_none();
+        let mut all = (0..tries).map(address);
+        all.find(|address| free(address) && never_had(address)).or_else(|| {
+            (0..tries).map(address).filter(free).min_by_key(|address| {
+                self.server.leases.get(*address).map_or(0, |lease| lease.until_secs)
+            })
+        })
+    }
+
+    fn requested(&self) -> Option<Ipv4Addr> {
+        match self.message.opts().get(OptionCode::RequestedIpAddress) {
+            Some(DhcpOption::RequestedIpAddress(address)) => Some(*address),
+            _ => None,
+        }
+    }
+
+    fn named_server(&self) -> Option<Ipv4Addr> {
+        match self.message.opts().get(OptionCode::ServerIdentifier) {
+            Some(DhcpOption::ServerIdentifier(address)) => Some(*address),
+            _ => None,
+        }
+    }
+
+    fn own(&self) -> Ipv4Addr {
+        self.server.settings.own.addr()
+    }
+
+    /// For how long: what the client asks for, within what is configured.
+    fn lease_secs(&self) -> u32 {
+        let max = self.server.settings.lease_secs;
+        match self.message.opts().get(OptionCode::AddressLeaseTime) {
+            Some(DhcpOption::AddressLeaseTime(secs)) => {
+                (*secs).clamp((LEASE_SECS_MIN as u32).min(max), max)
+            }
+            _ => max,
+        }
+    }
+
+    fn hold(&mut self, address: Ipv4Addr, hold: Hold, secs: u32) {
+        let lease = Lease {
+            client: self.client.clone(),
+            hold,
+            until_secs: self.now_secs.saturating_add(secs),
+        };
+        // A client has one address: another that it had is free for others, and so is what it was offered.
+        let others: Vec<_> = self
+            .server
+            .leases
+            .of_vif(self.asker.vif)
+            .filter(|(other, lease)| {
+                *other != address && lease.hold != Hold::Declined && lease.client.is(&self.client)
+            })
+            .map(|(other, _)| other)
+            .collect();
+        for other in others {
+            self.server.leases.forget(other);
+        }
+        self.server.leases.put(address, lease, self.now_secs);
+        self.server.is_dirty |= hold != Hold::Offered;
+    }
+
+    fn discover(mut self) -> (Done, Option<Reply>) {
+        let Some(address) = self.choose() else { return (Done::NoAddress, None) };
+        let secs = self.lease_secs();
+        // What the client has stays bound: it may go on with it (RFC 2131 §4.3.2).
+        let has = self.server.leases.of(&self.client).is_some_and(|(own, lease)| {
+            own == address && lease.hold == Hold::Bound && lease.holds(self.now_secs)
+        });
+        if !has {
+            self.hold(address, Hold::Offered, OFFER_SECS);
+        }
+        (Done::Offered, Some(self.reply(MessageType::Offer, address, Some(secs))))
+    }
+
+    fn request(mut self) -> (Done, Option<Reply>) {
+        let ciaddr = self.message.ciaddr();
+        let address = match (self.named_server(), self.requested()) {
+            // Another server's offer is the one that the client takes: there is none, but a client may think so.
+            (Some(server), _) if server != self.own() => {
+                if let Some((address, lease)) = self.server.leases.of(&self.client)
+                    && lease.hold == Hold::Offered
+                {
+                    self.server.leases.forget(address);
+                }
+                return (Done::Ignored, None);
+            }
+            // It chooses, or it comes back and says what it had.
+            (_, Some(address)) => address,
+            // It renews.
+            (None, None) if !ciaddr.is_unspecified() => ciaddr,
+            _ => return (Done::Ignored, None),
+        };
+        if !self.may_have(address) {
+            return (Done::Refused, Some(self.refuse()));
+        }
+        let secs = self.lease_secs();
+        self.hold(address, Hold::Bound, secs);
+        (Done::Given, Some(self.reply(MessageType::Ack, address, Some(secs))))
+    }
+
+    /// The client has found somebody with the address. It counts as one of the interface's own for a while, so that no
+    /// guest uses up a network's addresses by finding fault with each.
+    fn decline(mut self) -> (Done, Option<Reply>) {
+        let Some(address) = self.requested() else { return (Done::Ignored, None) };
+        let is_its = |(own, lease): (Ipv4Addr, &Lease)| {
+            own == address && lease.hold != Hold::Declined && lease.holds(self.now_secs)
+        };
+        let for_weir = self.named_server().is_none_or(|server| server == self.own());
+        if !for_weir || !self.server.leases.of(&self.client).is_some_and(is_its) {
+            return (Done::Ignored, None);
+        }
+        self.server.leases.forget(address);
+        self.hold(address, Hold::Declined, DECLINED_SECS);
+        (Done::Declined, None)
+    }
+
+    fn release(self) -> (Done, Option<Reply>) {
+        let address = self.message.ciaddr();
+        let for_weir = self.named_server().is_none_or(|server| server == self.own());
+        let is_its = self.server.leases.get(address).is_some_and(|lease| {
+            lease.client.is(&self.client) && lease.hold == Hold::Bound && lease.holds(self.now_secs)
+        });
+        if !for_weir || !is_its {
+            return (Done::Ignored, None);
+        }
+        self.server.leases.end(address, self.now_secs);
+        self.server.is_dirty = true;
+        (Done::Released, None)
+    }
+
+    /// No address and no time are given (RFC 2131 §4.3.5).
+    fn inform(self) -> (Done, Option<Reply>) {
+        if !self.server.settings.own.contains(&self.message.ciaddr()) {
+            return (Done::Ignored, None);
+        }
+        (Done::Informed, Some(self.reply(MessageType::Ack, Ipv4Addr::UNSPECIFIED, None)))
+    }
+
+    /// What every answer has.
+    fn answer(&self, kind: MessageType) -> Message {
+        let message = self.message;
+        let mut answer = Message::new_with_id(
+            message.xid(),
+            Ipv4Addr::UNSPECIFIED,
+            Ipv4Addr::UNSPECIFIED,
+            Ipv4Addr::UNSPECIFIED,
+            message.giaddr(),
+            &self.asker.mac.0,
+        );
+        answer.set_opcode(Opcode::BootReply).set_htype(HType::Eth).set_flags(message.flags());
+        let options = answer.opts_mut();
+        options.insert(DhcpOption::MessageType(kind));
+        options.insert(DhcpOption::ServerIdentifier(self.own()));
+        // RFC 6842 §3.
+        if let Some(id) = &self.client.id {
+            options.insert(DhcpOption::ClientIdentifier(id.clone()));
+        }
+        answer
+    }
+
+    fn reply(&self, kind: MessageType, address: Ipv4Addr, secs: Option<u32>) -> Reply {
+        let settings = &self.server.settings;
+        let mut answer = self.answer(kind);
+        answer.set_yiaddr(address).set_ciaddr(match kind {
+            MessageType::Ack => self.message.ciaddr(),
+            _ => Ipv4Addr::UNSPECIFIED,
+        });
+        let options = answer.opts_mut();
+        options.insert(DhcpOption::SubnetMask(settings.own.netmask()));
+        options.insert(DhcpOption::BroadcastAddr(settings.own.broadcast()));
+        if let Some(router) = settings.router {
+            options.insert(DhcpOption::Router(vec![router]));
+        }
+        if !settings.dns.is_empty() {
+            options.insert(DhcpOption::DomainNameServer(settings.dns.clone()));
+        }
+        if let Some(domain) = &settings.domain {
+            options.insert(DhcpOption::DomainName(domain.clone()));
+        }
+        if let Some(mtu) = self.asker.mtu {
+            options.insert(DhcpOption::InterfaceMtu(mtu));
+        }
+        if let Some(secs) = secs {
+            options.insert(DhcpOption::AddressLeaseTime(secs));
+            // RFC 2131 §4.4.5.
+            options.insert(DhcpOption::Renewal(secs / 2));
+            options.insert(DhcpOption::Rebinding(secs / 8 * 7 + secs % 8 * 7 / 8));
+        }
+        let ciaddr = self.message.ciaddr();
+        // RFC 2131 §4.1.
+        let to = match () {
+            () if !ciaddr.is_unspecified() => ciaddr,
+            () if self.message.flags().broadcast() => Ipv4Addr::BROADCAST,
+            () => address,
+        };
+        Reply { bytes: encode(&answer), to }
+    }
+
+    fn refuse(&self) -> Reply {
+        let answer = self.answer(MessageType::Nak);
+        // The address that the client has may not be one here (RFC 2131 §4.1).
+        Reply { bytes: encode(&answer), to: Ipv4Addr::BROADCAST }
+    }
+}
+
+fn encode(message: &Message) -> Vec<u8> {
+    // Only options that are too many fail, and there are few.
+    let mut bytes = message.to_vec().unwrap_or_default();
+    let len = bytes.len().max(MESSAGE_LEN_MIN);
+    bytes.resize(len, 0);
+    bytes
+}

@@ -1,0 +1,463 @@
+//! Cases of RFC 2131, and what a guest tries that wants more than its own.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const OWN: &str = "192.168.77.2/24";
+const MAC: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
+const OTHER: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
+const XID: u32 = 0xfeed_4711;
+
+fn ip(text: &str) -> Ipv4Addr {
+    text.parse().unwrap()
+}
+
+fn settings(range: RangeInclusive<&str>) -> DhcpSettings {
+    DhcpSettings {
+        own: OWN.parse().unwrap(),
+        range: ip(range.start())..=ip(range.end()),
+        router: Some(ip("192.168.77.1")),
+        dns: vec![ip("192.168.77.1"), ip("9.9.9.9")],
+        domain: Some("internal".into()),
+        lease_secs: 3600,
+        fixed: [("db0".to_owned(), ip("192.168.77.10"))].into(),
+    }
+}
+
+fn server() -> Dhcp {
+    let mut server = Dhcp::new(settings("192.168.77.100"..="192.168.77.199"), Leases::default());
+    server.set_vifs(["web0", "db0", "rogue"].map(|vif| (vif.to_owned(), None)));
+    server
+}
+
+fn asker(vif: &str, mac: Mac) -> Asker<'_> {
+    Asker { vif, mac, mtu: Some(1450) }
+}
+
+/// A client's message.
+fn message(kind: MessageType, mac: Mac, options: impl IntoIterator<Item = DhcpOption>) -> Message {
+    let none = Ipv4Addr::UNSPECIFIED;
+    let mut message = Message::new_with_id(XID, none, none, none, none, &mac.0);
+    message.opts_mut().insert(DhcpOption::MessageType(kind));
+    for option in options {
+        message.opts_mut().insert(option);
+    }
+    message
+}
+
+fn asked(address: Ipv4Addr) -> DhcpOption {
+    DhcpOption::RequestedIpAddress(address)
+}
+
+fn to_weir() -> DhcpOption {
+    DhcpOption::ServerIdentifier(ip("192.168.77.2"))
+}
+
+/// What a message is answered with.
+fn say(
+    server: &mut Dhcp,
+    asker: &Asker<'_>,
+    message: &Message,
+    now_secs: u32,
+) -> (Done, Option<(Message, Ipv4Addr)>) {
+    let (done, reply) = server.take(asker, &message.to_vec().unwrap(), now_secs);
+    let reply = reply.map(|reply| {
+        assert!(reply.bytes.len() >= MESSAGE_LEN_MIN, "a client may take it for BOOTP's");
+        (Message::decode(&mut Decoder::new(&reply.bytes)).unwrap(), reply.to)
+    });
+    (done, reply)
+}
+
+/// Asks for an address as a client does, and says which one it gets.
+fn lease(server: &mut Dhcp, vif: &str, mac: Mac, now_secs: u32) -> Option<Ipv4Addr> {
+    lease_as(server, &asker(vif, mac), None, now_secs)
+}
+
+fn lease_as(
+    server: &mut Dhcp,
+    asker: &Asker<'_>,
+    id: Option<&[u8]>,
+    now_secs: u32,
+) -> Option<Ipv4Addr> {
+    let id = || id.map(|id| DhcpOption::ClientIdentifier(id.to_vec()));
+    let (_, offer) = say(server, asker, &message(MessageType::Discover, asker.mac, id()), now_secs);
+    let offered = offer?.0.yiaddr();
+    let options = [asked(offered), to_weir()].into_iter().chain(id());
+    let (done, ack) =
+        say(server, asker, &message(MessageType::Request, asker.mac, options), now_secs);
+    assert_eq!(done, Done::Given);
+    let ack = ack.unwrap().0;
+    assert_eq!((ack.opts().msg_type(), ack.yiaddr()), (Some(MessageType::Ack), offered));
+    Some(offered)
+}
+
+#[test]
+fn spec_4_3_1_an_offer_has_an_address_of_the_range_and_all_that_is_configured() {
+    let mut server = server();
+    let discover =
+        message(MessageType::Discover, MAC, [DhcpOption::ClientIdentifier(vec![1, 2, 3])]);
+    let (done, offer) = say(&mut server, &asker("web0", MAC), &discover, 0);
+    let (offer, to) = offer.unwrap();
+    assert_eq!((done, offer.opcode(), offer.xid()), (Done::Offered, Opcode::BootReply, XID));
+    assert!(server.settings.range.contains(&offer.yiaddr()));
+    assert_eq!((to, offer.chaddr()), (offer.yiaddr(), &MAC.0[..]));
+    let has = |option: DhcpOption| {
+        assert!(offer.opts().iter().any(|(_, it)| *it == option), "{option:?}")
+    };
+    has(DhcpOption::MessageType(MessageType::Offer));
+    has(to_weir());
+    has(DhcpOption::SubnetMask(ip("255.255.255.0")));
+    has(DhcpOption::BroadcastAddr(ip("192.168.77.255")));
+    has(DhcpOption::Router(vec![ip("192.168.77.1")]));
+    has(DhcpOption::DomainNameServer(vec![ip("192.168.77.1"), ip("9.9.9.9")]));
+    has(DhcpOption::DomainName("internal".into()));
+    has(DhcpOption::InterfaceMtu(1450));
+    has(DhcpOption::AddressLeaseTime(3600));
+    has(DhcpOption::Renewal(1800));
+    has(DhcpOption::Rebinding(3150));
+    // RFC 6842 §3.
+    has(DhcpOption::ClientIdentifier(vec![1, 2, 3]));
+}
+
+#[test]
+fn spec_4_1_a_client_that_asks_for_broadcasts_gets_them() {
+    let mut server = server();
+    let mut discover = message(MessageType::Discover, MAC, []);
+    discover.set_flags(discover.flags().set_broadcast());
+    let (_, offer) = say(&mut server, &asker("web0", MAC), &discover, 0);
+    let (offer, to) = offer.unwrap();
+    assert_eq!((to, offer.flags().broadcast()), (Ipv4Addr::BROADCAST, true));
+}
+
+#[test]
+fn spec_4_3_1_a_client_gets_the_address_that_it_has_or_had_or_asks_for() {
+    let mut server = server();
+    let had = lease(&mut server, "web0", MAC, 0).unwrap();
+    assert_eq!(lease(&mut server, "web0", MAC, 10), Some(had));
+    // After its time is over, too.
+    assert_eq!(lease(&mut server, "web0", MAC, 100_000), Some(had));
+    let wanted = ip("192.168.77.150");
+    let discover = message(MessageType::Discover, OTHER, [asked(wanted)]);
+    let (_, offer) = say(&mut server, &asker("rogue", OTHER), &discover, 0);
+    assert_eq!(offer.unwrap().0.yiaddr(), wanted);
+}
+
+#[test]
+fn spec_4_3_1_a_shorter_time_that_a_client_asks_for_is_granted_and_a_longer_one_is_not() {
+    let mut server = server();
+    for (asked, granted) in [(600, 600), (1, 120), (u32::MAX, 3600)] {
+        let discover = message(MessageType::Discover, MAC, [DhcpOption::AddressLeaseTime(asked)]);
+        let (_, offer) = say(&mut server, &asker("web0", MAC), &discover, 0);
+        let offer = offer.unwrap().0;
+        let secs = offer.opts().get(OptionCode::AddressLeaseTime).unwrap();
+        assert_eq!(*secs, DhcpOption::AddressLeaseTime(granted));
+    }
+}
+
+#[test]
+fn spec_4_3_2_a_request_for_another_servers_offer_gives_weirs_offer_back() {
+    let mut server = server();
+    let discover = message(MessageType::Discover, MAC, []);
+    let (_, offer) = say(&mut server, &asker("web0", MAC), &discover, 0);
+    let offered = offer.unwrap().0.yiaddr();
+    let elsewhere = DhcpOption::ServerIdentifier(ip("192.168.77.66"));
+    let request = message(MessageType::Request, MAC, [asked(ip("192.168.77.99")), elsewhere]);
+    assert_eq!(say(&mut server, &asker("web0", MAC), &request, 0), (Done::Ignored, None));
+    assert_eq!(server.leases.get(offered), None);
+}
+
+#[test]
+fn spec_4_3_2_a_client_that_comes_back_keeps_its_address_or_is_told_to_ask_anew() {
+    let mut server = server();
+    let had = lease(&mut server, "web0", MAC, 0).unwrap();
+    let back = |address| message(MessageType::Request, MAC, [asked(address)]);
+    let (done, ack) = say(&mut server, &asker("web0", MAC), &back(had), 10);
+    assert_eq!((done, ack.unwrap().0.yiaddr()), (Done::Given, had));
+    // Of another network, of weir's own, out of the range, another guest's fixed one.
+    for wrong in ["10.0.0.5", "192.168.77.2", "192.168.77.1", "192.168.77.50", "192.168.77.10"] {
+        let (done, nak) = say(&mut server, &asker("web0", MAC), &back(ip(wrong)), 10);
+        let (nak, to) = nak.unwrap();
+        assert_eq!((done, to), (Done::Refused, Ipv4Addr::BROADCAST), "{wrong}");
+        assert_eq!(nak.opts().msg_type(), Some(MessageType::Nak));
+        assert_eq!(nak.opts().get(OptionCode::AddressLeaseTime), None);
+    }
+    // Another guest's.
+    let (done, _) = say(
+        &mut server,
+        &asker("rogue", OTHER),
+        &message(MessageType::Request, OTHER, [asked(had)]),
+        10,
+    );
+    assert_eq!(done, Done::Refused);
+}
+
+#[test]
+fn a_client_that_weir_does_not_remember_keeps_a_free_address() {
+    let mut server = server();
+    let wanted = ip("192.168.77.123");
+    let request = message(MessageType::Request, MAC, [asked(wanted)]);
+    let (done, ack) = say(&mut server, &asker("web0", MAC), &request, 0);
+    assert_eq!((done, ack.unwrap().0.yiaddr()), (Done::Given, wanted));
+}
+
+#[test]
+fn spec_4_3_2_a_renewal_counts_from_now_and_is_answered_to_the_client_itself() {
+    let mut server = server();
+    let had = lease(&mut server, "web0", MAC, 0).unwrap();
+    let mut renew = message(MessageType::Request, MAC, []);
+    renew.set_ciaddr(had);
+    let (done, ack) = say(&mut server, &asker("web0", MAC), &renew, 1800);
+    let (ack, to) = ack.unwrap();
+    assert_eq!((done, ack.yiaddr(), ack.ciaddr(), to), (Done::Given, had, had, had));
+    assert_eq!(server.leases.get(had).unwrap().until_secs, 1800 + 3600);
+    // Somebody else's, as if it were the guest's own.
+    let mut theft = message(MessageType::Request, OTHER, []);
+    theft.set_ciaddr(had);
+    let (done, nak) = say(&mut server, &asker("rogue", OTHER), &theft, 1800);
+    assert_eq!((done, nak.unwrap().0.opts().msg_type()), (Done::Refused, Some(MessageType::Nak)));
+}
+
+#[test]
+fn spec_4_3_3_an_address_that_is_in_use_is_given_to_nobody_for_a_while() {
+    let mut server = server();
+    let bad = lease(&mut server, "web0", MAC, 0).unwrap();
+    let decline = message(MessageType::Decline, MAC, [asked(bad), to_weir()]);
+    assert_eq!(say(&mut server, &asker("web0", MAC), &decline, 1), (Done::Declined, None));
+    let other = lease(&mut server, "web0", MAC, 2).unwrap();
+    assert_ne!(other, bad);
+    let request = message(MessageType::Request, OTHER, [asked(bad)]);
+    assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 3).0, Done::Refused);
+    assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 1000).0, Done::Given);
+}
+
+#[test]
+fn spec_4_3_4_an_address_that_was_given_back_is_free_and_its_client_is_remembered() {
+    let mut server = server();
+    let had = lease(&mut server, "web0", MAC, 0).unwrap();
+    let mut release = message(MessageType::Release, MAC, [to_weir()]);
+    release.set_ciaddr(had);
+    assert_eq!(say(&mut server, &asker("web0", MAC), &release, 5), (Done::Released, None));
+    assert_eq!(server.leases.held(5), 0);
+    assert_eq!(lease(&mut server, "web0", MAC, 6), Some(had));
+}
+
+#[test]
+fn spec_4_3_5_who_has_an_address_gets_settings_and_no_address() {
+    let mut server = server();
+    let mut inform = message(MessageType::Inform, MAC, []);
+    inform.set_ciaddr(ip("192.168.77.50"));
+    let (done, ack) = say(&mut server, &asker("web0", MAC), &inform, 0);
+    let (ack, to) = ack.unwrap();
+    assert_eq!(
+        (done, to, ack.yiaddr()),
+        (Done::Informed, ip("192.168.77.50"), Ipv4Addr::UNSPECIFIED)
+    );
+    assert_eq!(ack.opts().get(OptionCode::AddressLeaseTime), None);
+    assert!(ack.opts().contains(OptionCode::Router));
+    assert_eq!(server.leases.held(0), 0);
+}
+
+#[test]
+fn messages_in_anothers_name_or_by_a_relay_or_without_options_are_ignored() {
+    let mut server = server();
+    let ignored = (Done::Ignored, None);
+    let discover = message(MessageType::Discover, OTHER, []);
+    assert_eq!(say(&mut server, &asker("web0", MAC), &discover, 0), ignored);
+    let mut relayed = message(MessageType::Discover, MAC, []);
+    relayed.set_giaddr(ip("192.168.77.9"));
+    assert_eq!(say(&mut server, &asker("web0", MAC), &relayed, 0), ignored);
+    let mut answer = message(MessageType::Discover, MAC, []);
+    answer.set_opcode(Opcode::BootReply);
+    assert_eq!(say(&mut server, &asker("web0", MAC), &answer, 0), ignored);
+    let mut bytes = message(MessageType::Discover, MAC, []).to_vec().unwrap();
+    bytes[COOKIE] ^= 1;
+    assert_eq!(server.take(&asker("web0", MAC), &bytes, 0), (Done::Ignored, None));
+    let server_says = message(MessageType::Offer, MAC, []);
+    assert_eq!(say(&mut server, &asker("web0", MAC), &server_says, 0), ignored);
+    assert_eq!(server.leases.iter().count(), 0);
+}
+
+#[test]
+fn a_fixed_address_is_its_interfaces_and_nobody_elses() {
+    let mut server = server();
+    let fixed = ip("192.168.77.10");
+    assert_eq!(lease(&mut server, "db0", MAC, 0), Some(fixed));
+    // A boot ROM and a system give themselves different names.
+    let renamed = lease_as(&mut server, &asker("db0", MAC), Some(b"system"), 1);
+    assert_eq!(renamed, Some(fixed));
+    let request = message(MessageType::Request, OTHER, [asked(fixed)]);
+    assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 2).0, Done::Refused);
+    // By the interface's own configuration.
+    server.set_vifs([("web0".to_owned(), Some(ip("192.168.77.20")))]);
+    assert_eq!(lease(&mut server, "web0", OTHER, 3), Some(ip("192.168.77.20")));
+}
+
+#[test]
+fn an_address_that_becomes_fixed_waits_for_who_has_it() {
+    let mut server = server();
+    let had = lease(&mut server, "rogue", OTHER, 0).unwrap();
+    server.set_vifs([("web0".to_owned(), Some(had)), ("rogue".to_owned(), None)]);
+    assert_eq!(lease(&mut server, "web0", MAC, 1), None);
+    let mut renew = message(MessageType::Request, OTHER, []);
+    renew.set_ciaddr(had);
+    assert_eq!(say(&mut server, &asker("rogue", OTHER), &renew, 2).0, Done::Refused);
+    assert_eq!(lease(&mut server, "web0", MAC, 4000), Some(had));
+}
+
+#[test]
+fn a_client_identifier_counts_behind_its_own_interface_only() {
+    let mut server = server();
+    let had = lease_as(&mut server, &asker("web0", MAC), Some(b"web0's"), 0).unwrap();
+    let other = lease_as(&mut server, &asker("rogue", OTHER), Some(b"web0's"), 0).unwrap();
+    assert_ne!(had, other);
+    assert_eq!(server.leases.get(had).unwrap().client.vif, "web0");
+    let release = |ciaddr| {
+        let mut message = message(
+            MessageType::Release,
+            OTHER,
+            [DhcpOption::ClientIdentifier(b"web0's".to_vec())],
+        );
+        message.set_ciaddr(ciaddr);
+        message
+    };
+    assert_eq!(say(&mut server, &asker("rogue", OTHER), &release(had), 1), (Done::Ignored, None));
+    assert_eq!(server.leases.held_by("web0", 1), 1);
+}
+
+#[test]
+fn a_guest_with_many_names_leaves_an_address_for_each_other_interface() {
+    let range = "192.168.77.100"..="192.168.77.103";
+    let mut server = Dhcp::new(settings(range), Leases::default());
+    server.set_vifs(["rogue", "web0", "web1"].map(|vif| (vif.to_owned(), None)));
+    let mut got = BTreeSet::new();
+    for name in 0..100_u8 {
+        let mac = Mac([0x52, 0x54, 0, 0, 1, name]);
+        got.extend(lease_as(&mut server, &asker("rogue", mac), Some(&[name]), 0));
+        // Nor by finding fault with each address.
+        for address in got.clone() {
+            let options = [asked(address), to_weir(), DhcpOption::ClientIdentifier(vec![name])];
+            say(&mut server, &asker("rogue", mac), &message(MessageType::Decline, mac, options), 0);
+        }
+    }
+    assert_eq!(got.len(), 2, "of four addresses two are kept");
+    assert!(lease(&mut server, "web0", MAC, 1).is_some());
+    assert!(lease(&mut server, "web1", OTHER, 1).is_some());
+}
+
+#[test]
+fn an_interface_has_so_many_addresses_at_a_time_and_no_more() {
+    let mut server = server();
+    let names = 0..2 * LEASES_PER_VIF_MAX as u8;
+    let got =
+        names.filter_map(|name| lease_as(&mut server, &asker("rogue", MAC), Some(&[name]), 0));
+    assert_eq!(got.count(), LEASES_PER_VIF_MAX);
+}
+
+/// What a guest does.
+#[derive(Clone, Debug)]
+struct Move {
+    vif: usize,
+    mac: u8,
+    id: Option<u8>,
+    kind: MessageType,
+    address: u8,
+    asks: bool,
+    has: bool,
+    names_weir: Option<bool>,
+    /// Seconds that pass before.
+    later: u32,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let kind = prop::sample::select(vec![
+        MessageType::Discover,
+        MessageType::Request,
+        MessageType::Request,
+        MessageType::Decline,
+        MessageType::Release,
+        MessageType::Inform,
+    ]);
+    let one = (
+        (0..4_usize, 0..3_u8, prop::option::of(0..3_u8), kind),
+        (98..112_u8, any::<bool>(), any::<bool>(), prop::option::of(any::<bool>())),
+        prop::sample::select(vec![0, 1, 30, 100, 400, 4000]),
+    );
+    let one = one.prop_map(|((vif, mac, id, kind), (address, asks, has, names_weir), later)| {
+        Move { vif, mac, id, kind, address, asks, has, names_weir, later }
+    });
+    prop::collection::vec(one, 1..120)
+}
+
+const VIFS: [&str; 4] = ["web0", "web1", "db0", "rogue"];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// By what clients were told: a model of its own, which knows nothing of the server's tables.
+    #[test]
+    fn no_two_interfaces_have_an_address_at_a_time(moves in moves()) {
+        let mut server = Dhcp::new(settings("192.168.77.100"..="192.168.77.107"), Leases::default());
+        server.set_vifs(VIFS.map(|vif| (vif.to_owned(), None)));
+        let mut told: BTreeMap<Ipv4Addr, (usize, u32)> = BTreeMap::new();
+        let mut now_secs = 0;
+        for it in moves {
+            now_secs += it.later;
+            let mac = Mac([0x52, 0x54, 0, it.vif as u8, 0, it.mac]);
+            let address = Ipv4Addr::new(192, 168, 77, it.address);
+            let options = [
+                it.asks.then_some(asked(address)),
+                it.names_weir.map(|weir| match weir {
+                    true => to_weir(),
+                    false => DhcpOption::ServerIdentifier(ip("192.168.77.3")),
+                }),
+                it.id.map(|id| DhcpOption::ClientIdentifier(vec![id])),
+            ];
+            let mut message = message(it.kind, mac, options.into_iter().flatten());
+            if it.has {
+                message.set_ciaddr(address);
+            }
+            let asker = asker(VIFS[it.vif], mac);
+            let (done, reply) = say(&mut server, &asker, &message, now_secs);
+            prop_assert_eq!(matches!(done, Done::Offered | Done::Given | Done::Informed | Done::Refused), reply.is_some());
+            match done {
+                Done::Given => {
+                    let given = reply.unwrap().0.yiaddr();
+                    let fixed = given == ip("192.168.77.10") && VIFS[it.vif] == "db0";
+                    prop_assert!(fixed || server.settings.range.contains(&given), "{given}");
+                    if let Some((vif, until_secs)) = told.get(&given) {
+                        prop_assert!(*vif == it.vif || *until_secs <= now_secs, "{given} is another's");
+                    }
+                    let lease = server.leases.get(given).unwrap();
+                    told.insert(given, (it.vif, lease.until_secs));
+                }
+                Done::Released | Done::Declined => {
+                    let gone = if done == Done::Released { message.ciaddr() } else { address };
+                    prop_assert_eq!(told.get(&gone).map(|told| told.0), Some(it.vif));
+                    told.remove(&gone);
+                }
+                _ => {}
+            }
+            for vif in VIFS {
+                prop_assert!(server.leases.held_by(vif, now_secs) <= LEASES_PER_VIF_MAX);
+            }
+        }
+        // Whatever they did, each that has none gets one.
+        for (index, vif) in VIFS.into_iter().enumerate() {
+            if server.leases.held_by(vif, now_secs) == 0 {
+                prop_assert!(lease(&mut server, vif, Mac([2, 0, 0, 0, 0, index as u8]), now_secs).is_some(), "{}", vif);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600), at in 236..400_usize) {
+        let mut server = server();
+        let _ = server.take(&asker("web0", MAC), &bytes, 0);
+        // The same as options of a sound message.
+        let mut message = message(MessageType::Discover, MAC, []).to_vec().unwrap();
+        message.resize(at.max(240), 0);
+        message.extend(&bytes);
+        let _ = server.take(&asker("web0", MAC), &message, 0);
+    }
+}

@@ -1,0 +1,180 @@
+//! weir as a station of a network, as the engine sees it.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use weir_engine::burst::{Burst, Frame, Scratch};
+use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, PortCounters, Side, Taken, clock};
+use weir_fabric::{Fdb, PortId, Vid};
+use weir_limits::OWN_FRAME_LEN_MAX;
+use weir_policy::steering::{Receiver, Steering};
+use weir_port_tap::{FramePort, UplinkPort};
+use weir_wire::{Ethernet, Mac};
+
+use crate::answer::Station;
+use crate::desk::{AnswerDevice, Bell, Desk, GatewayCounters};
+
+/// Which network, and who weir is in it.
+#[derive(Clone, Debug)]
+pub struct GatewaySettings {
+    /// The port's name.
+    pub name: String,
+    /// The network, as the fabric calls it.
+    pub vid: Vid,
+    /// weir's MAC address in it.
+    pub mac: Mac,
+    /// Its IP addresses.
+    pub ips: Vec<IpAddr>,
+    /// Whether it answers DHCP.
+    pub has_dhcp: bool,
+}
+
+/// A guest of the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// Its interface.
+    pub vif: String,
+    /// The longest packet that the interface takes, where that is configured.
+    pub mtu: Option<u16>,
+    /// The address that it always has, where its interface's configuration says so.
+    pub fixed: Option<Ipv4Addr>,
+}
+
+/// weir in a network, as a port of the switch.
+pub struct GatewayPort {
+    inner: FramePort,
+    station: Station,
+    desk: Arc<Desk>,
+    counters: Arc<PortCounters>,
+}
+
+impl GatewayPort {
+    /// A port of the switch that `fdb` is of, which counts into `counters`.
+    pub fn new(
+        settings: GatewaySettings,
+        bell: Bell,
+        fdb: Arc<Fdb>,
+        counters: Arc<PortCounters>,
+    ) -> Self {
+        let GatewaySettings { name, vid, mac, ips, has_dhcp } = settings;
+        let desk = Arc::new(Desk::new(vid, fdb, bell.rung));
+        let device = AnswerDevice {
+            name,
+            desk: Arc::clone(&desk),
+            queues: [bell.heard],
+            steering: Steering::new(1).expect("one queue is few"),
+        };
+        let inner = FramePort::new(device, Arc::clone(&counters));
+        Self { inner, station: Station { mac, ips, has_dhcp }, desk, counters }
+    }
+
+    /// The guest behind a port from now on; `None` without.
+    pub fn set_guest(&self, port: PortId, guest: Option<Guest>) {
+        self.desk.set_guest(port, guest);
+    }
+
+    /// What was answered.
+    pub fn answered(&self) -> &GatewayCounters {
+        &self.desk.counters
+    }
+
+    pub(crate) fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
+    pub(crate) fn station(&self) -> &Station {
+        &self.station
+    }
+
+    /// Takes a copy of a frame that is for weir.
+    fn look_at(&self, burst: &Burst<'_>, frame: &Frame) {
+        let head = frame.head.as_slice();
+        let Some(wanted) = self.station.wants(head) else {
+            let is_for_weir = Ethernet::parse(head).is_ok_and(|it| it.dst == self.station.mac);
+            self.desk.counters.ignored.add(is_for_weir.into());
+            return;
+        };
+        let Ok(Ethernet { src, .. }) = Ethernet::parse(head) else { return };
+        // Learned when the burst was taken. One that is not is nobody's.
+        let now_secs = clock::secs(clock::now_ns());
+        let Some(from) = self.desk.fdb.lookup(self.desk.vid, src, now_secs) else { return };
+        self.desk.arrive(from, wanted, || {
+            let len = frame.len as usize;
+            if len > OWN_FRAME_LEN_MAX || frame.offload.gso().is_some() {
+                return None;
+            }
+            let mut copy = vec![0; len];
+            let (front, mut rest) = copy.split_at_mut_checked(head.len())?;
+            front.copy_from_slice(head);
+            for piece in burst.payload(frame) {
+                let read = piece.read(rest);
+                rest = rest.get_mut(read..)?;
+            }
+            Some(copy)
+        });
+    }
+}
+
+impl Port for GatewayPort {
+    fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        self.inner.take(queue, ask, scratch, forward)
+    }
+
+    fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
+        let (mut count, mut bytes) = (0, 0);
+        for outgoing in frames {
+            let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
+            count += 1;
+            bytes += u64::from(frame.len);
+            self.look_at(burst, frame);
+        }
+        if let Some(rx) = self.counters.rx.get(queue) {
+            rx.frames.add(count);
+            rx.bytes.add(bytes);
+        }
+        Delivered { frames: frames.len(), ..Delivered::default() }
+    }
+
+    fn arm_tx(&self, queue: usize) -> bool {
+        self.inner.arm_tx(queue)
+    }
+
+    fn kicked(&self, queue: usize, side: Side) {
+        self.inner.kicked(queue, side);
+    }
+
+    fn rx_queues(&self) -> usize {
+        self.inner.rx_queues()
+    }
+
+    fn steering(&self) -> Option<&Steering> {
+        self.inner.steering()
+    }
+
+    fn fail(&self, reason: &str) {
+        self.inner.fail(reason);
+    }
+}
+
+/// What is delivered is copied at once, or not at all.
+impl Receiver for GatewayPort {}
+
+impl UplinkPort for GatewayPort {
+    fn service(&self) -> &weir_port_tap::Service {
+        self.inner.service()
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.descriptors()
+    }
+}
+
+impl std::fmt::Debug for GatewayPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GatewayPort")
+            .field("station", &self.station)
+            .field("failure", &self.failure())
+            .finish()
+    }
+}

@@ -1,0 +1,183 @@
+//! The thread that answers for weir in one network.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use weir_engine::{beat, clock, lock, supervise};
+use weir_fabric::PortId;
+
+use crate::answer::{DHCP_PORTS, Station, Wanted};
+use crate::desk::{Arrival, Desk, Woken};
+use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
+use crate::frame;
+use crate::leases::{Hold, Lease, Leases};
+use crate::port::GatewayPort;
+use crate::store::Store;
+
+/// The thread. Dropped, it ends.
+pub struct Service {
+    desk: Arc<Desk>,
+    leases: Arc<Mutex<Leases>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Begins to answer behind `port`. What DHCP gives outlives weir in `store`, if there is one.
+    ///
+    /// # Errors
+    /// Of reading leases, or of starting a thread.
+    pub fn start(
+        port: &GatewayPort,
+        dhcp: Option<(DhcpSettings, Option<Store>)>,
+    ) -> io::Result<Self> {
+        let desk = Arc::clone(port.desk());
+        let shown = Arc::new(Mutex::new(Leases::default()));
+        let dhcp = dhcp
+            .map(|(settings, mut store)| {
+                let now_secs = clock::secs(clock::now_ns());
+                let load = |store: &mut Store| store.load(now_secs, settings.lease_secs);
+                let leases = store.as_mut().map(load).transpose()?.unwrap_or_default();
+                io::Result::Ok((Dhcp::new(settings, leases), store))
+            })
+            .transpose()?;
+        let mut clerk = Clerk {
+            station: port.station().clone(),
+            desk: Arc::clone(&desk),
+            dhcp,
+            shown: Arc::clone(&shown),
+            fails: false,
+        };
+        clerk.show();
+        let run = move || {
+            supervise("weir-gateway", || clerk.run());
+        };
+        let thread = std::thread::Builder::new().name("weir-gateway".into()).spawn(run)?;
+        Ok(Self { desk, leases: shown, thread: Some(thread) })
+    }
+
+    /// Who has an address now, and for how many seconds.
+    pub fn leases(&self) -> Vec<(Ipv4Addr, Lease, u32)> {
+        let now_secs = clock::secs(clock::now_ns());
+        let leases = lock(&self.leases);
+        let bound = leases.iter().filter(|(_, lease)| lease.hold == Hold::Bound);
+        let held = bound.filter(|(_, lease)| lease.holds(now_secs));
+        held.map(|(address, it)| (address, it.clone(), it.until_secs - now_secs)).collect()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.desk.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Clerk {
+    station: Station,
+    desk: Arc<Desk>,
+    dhcp: Option<(Dhcp, Option<Store>)>,
+    /// Leases as others see them.
+    shown: Arc<Mutex<Leases>>,
+    /// Leases cannot be saved, which was said.
+    fails: bool,
+}
+
+impl Clerk {
+    fn run(&mut self) {
+        // After a panic it begins anew.
+        let mut knows_guests = false;
+        loop {
+            let woken = beat::wait(|| self.desk.wait());
+            let Woken::Work(arrivals, changed) = woken else { return };
+            let now_secs = clock::secs(clock::now_ns());
+            if let Some((dhcp, _)) = self.dhcp.as_mut().filter(|_| changed || !knows_guests) {
+                knows_guests = true;
+                let guests = self.desk.guests();
+                dhcp.set_vifs(guests.into_iter().map(|guest| (guest.vif, guest.fixed)));
+            }
+            let mut answers = Vec::new();
+            for arrival in &arrivals {
+                answers.extend(self.answer(arrival, now_secs));
+            }
+            // A client may count on what it is told (RFC 2131 §3.1).
+            self.save(now_secs);
+            self.desk.send(answers);
+        }
+    }
+
+    fn answer(&mut self, arrival: &Arrival, now_secs: u32) -> Option<(PortId, Vec<u8>)> {
+        let counters = &self.desk.counters;
+        let frame = match arrival.wanted {
+            Wanted::Neighbour => {
+                let answer = self.station.neighbour(&arrival.frame);
+                let counter =
+                    if answer.is_some() { &counters.neighbours } else { &counters.ignored };
+                counter.add(1);
+                answer?
+            }
+            Wanted::Echo => {
+                let answer = self.station.echo(&arrival.frame);
+                let counter = if answer.is_some() { &counters.echoes } else { &counters.ignored };
+                counter.add(1);
+                answer?
+            }
+            Wanted::Dhcp(at) => self.dhcp(arrival, usize::from(at), now_secs)?,
+        };
+        Some((arrival.from, frame))
+    }
+
+    /// Takes the message in the datagram at `at`.
+    fn dhcp(&mut self, arrival: &Arrival, at: usize, now_secs: u32) -> Option<Vec<u8>> {
+        let (dhcp, _) = self.dhcp.as_mut()?;
+        let mac = weir_wire::Ethernet::parse(&arrival.frame).ok()?.src;
+        let guest = &arrival.served.guest;
+        let asker = Asker { vif: &guest.vif, mac, mtu: guest.mtu };
+        let len = arrival.frame.get(at + 4..at + 6)?.try_into().map(u16::from_be_bytes).ok()?;
+        let message = arrival.frame.get(at + 8..at + usize::from(len)).unwrap_or_default();
+        let (done, reply) = dhcp.take(&asker, message, now_secs);
+        let counters = &self.desk.counters;
+        match done {
+            Done::Offered => counters.offered.add(1),
+            Done::Given => counters.given.add(1),
+            Done::Informed => counters.informed.add(1),
+            Done::Refused => counters.refused.add(1),
+            Done::Released => counters.released.add(1),
+            Done::Declined => counters.declined.add(1),
+            Done::NoAddress => counters.no_address.add(1),
+            Done::Ignored => counters.ignored.add(1),
+        }
+        let reply = reply?;
+        let from = (dhcp.settings().own.addr(), DHCP_PORTS.dst);
+        frame::datagram((self.station.mac, mac), (from, (reply.to, DHCP_PORTS.src)), &reply.bytes)
+    }
+
+    /// Saves leases that have changed. Clients are answered nevertheless: without a file they keep their addresses, too.
+    fn save(&mut self, now_secs: u32) {
+        let Some((dhcp, store)) = &mut self.dhcp else { return };
+        if !std::mem::take(&mut dhcp.is_dirty) {
+            return;
+        }
+        let saved = store.as_mut().map_or(Ok(()), |store| store.save(dhcp.leases(), now_secs));
+        match saved {
+            Ok(()) => self.fails = false,
+            Err(error) => {
+                dhcp.is_dirty = true;
+                if !std::mem::replace(&mut self.fails, true) {
+                    tracing::error!(%error, "leases are not saved: a weir that is started anew does not know them");
+                }
+            }
+        }
+        self.show();
+    }
+
+    fn show(&mut self) {
+        if let Some((dhcp, _)) = &self.dhcp {
+            lock(&self.shown).clone_from(dhcp.leases());
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Guests that weir itself gives addresses to.
+
+use std::net::Ipv4Addr;
+
+use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
+use dhcproto::{Decodable, Decoder, Encodable};
+
+use super::*;
+use crate::control::AddressEntry;
+
+const NETWORK: &str = "[network.lan]\naddress = \"192.168.77.2/24\"\ndhcp = true\nrouter = \"192.168.77.1\"\n\
+                       range = \"192.168.77.100-192.168.77.199\"\nfixed = \"b 192.168.77.10\"\n";
+const WEIR: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
+const FIXED: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 10);
+
+fn with_vifs(vifs: &str) -> String {
+    format!("{NETWORK}{vifs}")
+}
+
+/// A guest that asks for addresses.
+struct Client {
+    _guest: Guest,
+    pair: QueuePair,
+    number: u8,
+}
+
+impl Client {
+    fn of(bench: &Bench, vif: &str, number: u8) -> Self {
+        let (guest, mut pairs) = bench.guest(vif, number, 1);
+        Self { _guest: guest, pair: pairs.remove(0), number }
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        eventually("room to send", || self.pair.send(frame, &Offload::NONE).is_ok());
+        self.pair.flush();
+    }
+
+    /// A client's message in a datagram to everybody.
+    fn says(&mut self, kind: MessageType, chaddr: u8, options: &[DhcpOption]) {
+        let none = Ipv4Addr::UNSPECIFIED;
+        let mut message =
+            Message::new_with_id(u32::from(self.number), none, none, none, none, &mac(chaddr));
+        message.opts_mut().insert(DhcpOption::MessageType(kind));
+        for option in options {
+            message.opts_mut().insert(option.clone());
+        }
+        let frame =
+            udp(self.number, (none, 68), (Ipv4Addr::BROADCAST, 67), &message.to_vec().unwrap());
+        self.send(&frame);
+    }
+
+    /// The next message of a server's, within a while.
+    fn hears(&mut self, patience: Duration) -> Option<Message> {
+        let end = Instant::now() + patience;
+        let mut frame = Vec::new();
+        while Instant::now() < end {
+            if self.pair.recv_into(&mut frame).is_none() {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            // UDP, from 67 to 68.
+            if frame.get(23) == Some(&17) && frame.get(34..38) == Some(&[0, 67, 0, 68]) {
+                assert_eq!(frame[..6], mac(self.number), "it is for this guest alone");
+                assert_eq!(frame[26..30], WEIR.octets());
+                assert_eq!([sum(&frame[14..34]), sum_of_udp(&frame)], [0; 2]);
+                return Some(Message::decode(&mut Decoder::new(&frame[42..])).unwrap());
+            }
+        }
+        None
+    }
+
+    fn must_hear(&mut self, kind: MessageType) -> Message {
+        let message = self.hears(Duration::from_secs(60)).expect("an answer");
+        assert_eq!(message.opts().msg_type(), Some(kind));
+        message
+    }
+
+    /// Asks until it has an address.
+    fn leases(&mut self) -> Ipv4Addr {
+        self.says(MessageType::Discover, self.number, &[]);
+        let offer = self.must_hear(MessageType::Offer);
+        let Some(DhcpOption::ServerIdentifier(WEIR)) =
+            offer.opts().get(OptionCode::ServerIdentifier)
+        else {
+            panic!("{offer}")
+        };
+        let options =
+            [DhcpOption::RequestedIpAddress(offer.yiaddr()), DhcpOption::ServerIdentifier(WEIR)];
+        self.says(MessageType::Request, self.number, &options);
+        let ack = self.must_hear(MessageType::Ack);
+        assert_eq!(ack.yiaddr(), offer.yiaddr());
+        ack.yiaddr()
+    }
+}
+
+fn sum(bytes: &[u8]) -> u16 {
+    let mut sum = weir_wire::Sum::new();
+    sum.add(bytes);
+    sum.finish()
+}
+
+fn sum_of_udp(frame: &[u8]) -> u16 {
+    let mut sum = weir_wire::Sum::new();
+    sum.add(&frame[26..34]);
+    sum.add_u32(17);
+    sum.add_u32(frame.len() as u32 - 34);
+    sum.add(&frame[34..]);
+    sum.finish()
+}
+
+/// A datagram without checksums, which few look at.
+fn udp(number: u8, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), payload: &[u8]) -> Vec<u8> {
+    let len = (8 + payload.len()) as u16;
+    let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    ip[2..4].copy_from_slice(&(20 + len).to_be_bytes());
+    ip[12..16].copy_from_slice(&from.0.octets());
+    ip[16..].copy_from_slice(&to.0.octets());
+    let ports = [from.1.to_be_bytes(), to.1.to_be_bytes(), len.to_be_bytes(), [0; 2]].concat();
+    [&[0xff; 6][..], &mac(number), &[8, 0], &ip, &ports, payload].concat()
+}
+
+fn arp_for(number: u8, own: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    let arp =
+        [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac(number), &own.octets(), &[0; 6], &target.octets()];
+    [&[0xff; 6][..], &mac(number), &[8, 6], &arp.concat(), &[0; 18]].concat()
+}
+
+impl Bench {
+    fn answered(&self, what: &str) -> u64 {
+        self.port("gateway.lan").answers.get(what).copied().unwrap_or(0)
+    }
+
+    fn stations(&self) -> Vec<AddressEntry> {
+        match self.switch.handle(Request::Addresses) {
+            Response::Addresses { addresses } => addresses,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn guests_get_addresses_which_their_guards_and_others_know() {
+    let vifs = "[vif.a]\nsource_guard = \"snooped\"\nmtu = 1400\n[vif.b]\n[vif.c]\n";
+    let bench = Bench::with(&with_vifs(vifs));
+    let [mut a, mut b, mut c] =
+        [("a", 1), ("b", 2), ("c", 3)].map(|(vif, number)| Client::of(&bench, vif, number));
+    let address = a.leases();
+    assert_eq!(b.leases(), FIXED);
+    let other = c.leases();
+    assert!(address != other && ![address, other].contains(&FIXED));
+    let guard = bench.port("a").guard.unwrap();
+    assert_eq!(guard.leases.iter().map(|it| it.address).collect::<Vec<_>>(), [address]);
+    // It may send from there, and others know who it is.
+    let mut frame = Vec::new();
+    a.send(&arp_for(1, address, other));
+    eventually("c hears it", || c.pair.recv_into(&mut frame).is_some() && frame[12..14] == [8, 6]);
+    let station = bench.stations().into_iter().find(|it| it.port.as_str() == "a").unwrap();
+    assert_eq!(station.ips, [std::net::IpAddr::from(address)]);
+    assert_eq!((bench.answered("dhcp_offered"), bench.answered("dhcp_given")), (3, 3));
+    // The MTU is its interface's own.
+    a.says(MessageType::Discover, 1, &[]);
+    let offer = a.must_hear(MessageType::Offer);
+    assert_eq!(offer.opts().get(OptionCode::InterfaceMtu), Some(&DhcpOption::InterfaceMtu(1400)));
+    b.says(MessageType::Discover, 2, &[]);
+    let offer = b.must_hear(MessageType::Offer);
+    assert_eq!(offer.opts().get(OptionCode::InterfaceMtu), None);
+}
+
+#[test]
+fn leases_outlive_weir() {
+    let vifs = "[vif.a]\n[vif.c]\n";
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::within(dir, &with_vifs(vifs));
+    let address = Client::of(&bench, "a", 1).leases();
+    let Bench { switch, dir } = bench;
+    drop(switch);
+    let bench = Bench::within(dir, &with_vifs(vifs));
+    let mut c = Client::of(&bench, "c", 3);
+    // It is still taken.
+    c.says(MessageType::Request, 3, &[DhcpOption::RequestedIpAddress(address)]);
+    c.must_hear(MessageType::Nak);
+    assert_eq!(Client::of(&bench, "a", 1).leases(), address);
+}
+
+#[test]
+fn weir_answers_at_its_own_address_and_at_no_other() {
+    let bench = Bench::with(&with_vifs("[vif.a]\n[vif.c]\n"));
+    let mut a = Client::of(&bench, "a", 1);
+    let address = a.leases();
+    a.send(&arp_for(1, address, Ipv4Addr::new(192, 168, 77, 1)));
+    a.send(&arp_for(1, address, WEIR));
+    let mut frame = Vec::new();
+    eventually("an answer", || a.pair.recv_into(&mut frame).is_some() && frame[12..14] == [8, 6]);
+    assert_eq!((&frame[20..22], &frame[28..32]), (&[0, 2][..], &WEIR.octets()[..]));
+    let own: [u8; 6] = frame[6..12].try_into().unwrap();
+    assert_eq!(frame[22..28], own);
+
+    let echo = |to: Ipv4Addr, kind: u8| {
+        let mut icmp = [&[kind, 0, 0, 0, 1, 2, 3, 4][..], b"some bytes"].concat();
+        let sum = sum(&icmp);
+        icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+        let mut echo = udp(1, (address, 0), (to, 0), &icmp[8..]);
+        echo[..6].copy_from_slice(&own);
+        echo[23] = 1;
+        echo[34..42].copy_from_slice(&icmp[..8]);
+        echo
+    };
+    // A reply, and a request that is to go on to somebody else, get no answer.
+    a.send(&echo(WEIR, 0));
+    a.send(&echo(Ipv4Addr::new(8, 8, 8, 8), 8));
+    a.send(&echo(WEIR, 8));
+    eventually("an answer", || a.pair.recv_into(&mut frame).is_some());
+    assert_eq!((&frame[26..30], &frame[30..34]), (&WEIR.octets()[..], &address.octets()[..]));
+    assert_eq!((frame[34], sum(&frame[34..])), (0, 0));
+    assert_eq!(frame[38..], echo(WEIR, 8)[38..]);
+    assert_eq!(bench.answered("echoes"), 1);
+    assert_eq!(bench.answered("ignored"), 2);
+
+    // Nobody else has its MAC address.
+    let mut c = Client::of(&bench, "c", 3);
+    let mut forged = arp_for(3, Ipv4Addr::new(192, 168, 77, 50), address);
+    forged[6..12].copy_from_slice(&own);
+    c.send(&forged);
+    let owned = || bench.port("c").drops.get("src_mac_owned") == Some(&1);
+    eventually("it is dropped", owned);
+}
+
+#[test]
+fn a_guest_that_floods_costs_no_other_an_answer_or_an_address() {
+    // As many addresses as there are interfaces, and one more.
+    let network = NETWORK.replace("100-192.168.77.199", "100-192.168.77.102");
+    let bench = Bench::with(&format!("{network}[vif.a]\n[vif.c]\n"));
+    let mut a = Client::of(&bench, "a", 1);
+    let mut c = Client::of(&bench, "c", 3);
+    for n in 0..2000_u16 {
+        let id = DhcpOption::ClientIdentifier(n.to_be_bytes().to_vec());
+        a.says(MessageType::Discover, 1, std::slice::from_ref(&id));
+        // In another's name, and for another's address.
+        a.says(MessageType::Discover, 3, &[id]);
+        if n % 100 == 0 {
+            while a.pair.recv(|_| ()).is_some() {}
+        }
+    }
+    assert!(bench.answered("over_rate") > 0);
+    let had = c.leases();
+    assert!(had != FIXED);
+    assert!(bench.answered("dhcp_offered") < 200);
+    // What it says of another's lease does not count, either.
+    a.says(MessageType::Release, 3, &[]);
+    assert_eq!(c.leases(), had);
+}
+
+#[test]
+fn guests_of_another_network_are_not_answered() {
+    let vifs = "[vif.a]\nvlan = 7\n[vif.b]\ntrunk = \"all\"\n[vif.c]\nnetwork = \"lan\"\n";
+    let bench = Bench::with(&with_vifs(vifs));
+    let mut a = Client::of(&bench, "a", 1);
+    let mut c = Client::of(&bench, "c", 3);
+    a.says(MessageType::Discover, 1, &[]);
+    c.leases();
+    assert_eq!(a.hears(Duration::from_millis(300)), None);
+    // Once it is in the network, it is.
+    assert_eq!(bench.set("a", "vlan=1"), Response::Ok);
+    a.leases();
+    assert_eq!(bench.set("a", "vlan=7"), Response::Ok);
+    a.says(MessageType::Discover, 1, &[]);
+    assert_eq!(a.hears(Duration::from_millis(300)), None);
+}
+
+#[test]
+fn a_guest_is_no_server_and_not_weir_unless_it_is_configured_so() {
+    let bench = Bench::with(&with_vifs("[vif.a]\n[vif.b]\n[vif.c]\nrouter = true\n"));
+    let [mut a, mut b, mut c] =
+        [("a", 1), ("b", 2), ("c", 3)].map(|(vif, number)| Client::of(&bench, vif, number));
+    let [address, other] = [a.leases(), c.leases()];
+    let offer = |number| udp(number, (other, 67), (Ipv4Addr::BROADCAST, 68), &[2; 240]);
+    let router = Ipv4Addr::new(192, 168, 77, 1);
+    a.send(&offer(1));
+    a.send(&arp_for(1, WEIR, address));
+    a.send(&arp_for(1, router, address));
+    let drops = || bench.port("a").drops;
+    eventually("they are dropped", || drops().values().sum::<u64>() == 3);
+    assert_eq!((drops()["source_guard_ip"], drops()["source_guard_arp"]), (1, 2));
+    // In another network it may, and in this one again not.
+    assert_eq!(bench.set("a", "vlan=7"), Response::Ok);
+    a.send(&arp_for(1, WEIR, address));
+    eventually("it is sent", || bench.port("a").tx.frames >= 6);
+    assert_eq!(bench.set("a", "vlan=1"), Response::Ok);
+    a.send(&arp_for(1, WEIR, address));
+    eventually("it is dropped", || drops()["source_guard_arp"] == 3);
+    let mut frame = Vec::new();
+    c.send(&offer(3));
+    eventually("b hears it", || b.pair.recv_into(&mut frame).is_some() && frame == offer(3));
+}
+
+#[test]
+fn nothing_else_is_called_as_weirs_own_port() {
+    let bench = Bench::with(&with_vifs("[vif.a]\n"));
+    let socket = bench.dir.path().join("other.sock");
+    let socket = SocketPath::try_from(socket.as_path()).unwrap();
+    let config = VifConfig::new(name("gateway.lan"), socket);
+    let added = bench.switch.handle(Request::VifAdd { config: config.into() });
+    assert!(
+        matches!(&added, Response::Error { message, .. } if message.contains("exists")),
+        "{added:?}"
+    );
+}
