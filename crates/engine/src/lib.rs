@@ -21,6 +21,7 @@
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `filter.rs` | which frames a port may send and receive |
 //! | `capture/` | copies of frames for somebody who looks on |
+//! | `own.rs` | frames that weir sends itself |
 //! | `trace.rs` | what would become of a frame, and why |
 //! | `mtu.rs` | limits on the length of a port's frames |
 //! | `storm.rs` | limits on flooded frames of a port |
@@ -66,6 +67,7 @@ mod kicks;
 mod lock;
 mod meter;
 mod mtu;
+mod own;
 mod per_queue;
 mod police;
 mod poller;

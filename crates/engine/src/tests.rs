@@ -925,3 +925,4 @@ mod filter;
 mod followed;
 mod helper;
 mod mirrored;
+mod own;

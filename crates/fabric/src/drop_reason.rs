@@ -10,6 +10,8 @@ pub enum DropReason {
     PortUnknown,
     /// The ingress port is not active.
     PortInactive,
+    /// The ingress port is blocked: it is part of a loop.
+    Loop,
     /// A tag with a VLAN id came in by an access port.
     VlanTaggedOnAccess,
     /// The frame has a tag more than the one that it was taken for, and would have left with that one first.
@@ -53,6 +55,7 @@ impl DropReason {
     pub const ALL: [Self; 18] = [
         Self::PortUnknown,
         Self::PortInactive,
+        Self::Loop,
         Self::VlanTaggedOnAccess,
         Self::VlanStillTagged,
         Self::VlanReservedVid,
@@ -81,6 +84,7 @@ impl DropReason {
         match self {
             Self::PortUnknown => "port_unknown",
             Self::PortInactive => "port_inactive",
+            Self::Loop => "loop",
             Self::VlanTaggedOnAccess => "vlan_tagged_on_access",
             Self::VlanStillTagged => "vlan_still_tagged",
             Self::VlanReservedVid => "vlan_reserved_vid",

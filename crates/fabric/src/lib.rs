@@ -22,13 +22,14 @@ pub mod fdb;
 pub mod mac_check;
 mod port;
 pub mod routes;
+mod sought;
 pub mod source_guard;
 mod view;
 pub mod vlan;
 
 pub use drop_reason::DropReason;
 pub use fabric::{Fabric, Known, PortError};
-pub use fdb::{Capacity, Claim, Fdb, FdbEntry, FdbStats, Learned, Learner};
+pub use fdb::{Capacity, Claim, Fdb, FdbEntry, FdbStats, Learned, Learner, Moves};
 pub use mac_check::MacCheck;
 pub use port::{PortConfig, PortId};
 pub use routes::Routes;

@@ -145,7 +145,7 @@ impl<'a> View<'a> {
     ) -> Result<(Vid, bool), DropReason> {
         let port = self.ports.port(ingress).ok_or(DropReason::PortUnknown)?;
         if !port.active {
-            return Err(DropReason::PortInactive);
+            return Err(port.refuse(frame));
         }
         let config = &port.config;
         let vid = config.vlan.ingress(frame.tag)?;
@@ -215,7 +215,7 @@ impl<'a> View<'a> {
     ) -> Result<Forward, DropReason> {
         let port = self.ports.port(ingress).ok_or(DropReason::PortUnknown)?;
         if !port.active {
-            return Err(DropReason::PortInactive);
+            return Err(port.refusal());
         }
         let config = &port.config;
         let vid = config.vlan.ingress(frame.tag)?;
@@ -300,7 +300,19 @@ impl<'a> View<'a> {
                 self.fdb.learn(vid, src, learner, now_secs);
                 Ok(false)
             }
+            Learned::PortLimit | Learned::NetworkLimit | Learned::BucketFull => {
+                self.look_at_unlearned(vid, src, learner.port);
+                Ok(false)
+            }
             _ => Ok(false),
+        }
+    }
+
+    /// The table has no room for this source address. It may be that of a probe.
+    #[cold]
+    fn look_at_unlearned(&self, vid: Vid, src: Mac, port: PortId) {
+        if let Some(port) = self.ports.port(port) {
+            port.sought.look_at(vid, src);
         }
     }
 }

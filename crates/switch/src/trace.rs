@@ -342,6 +342,9 @@ fn in_words(reason: DropReason) -> &'static str {
         DropReason::PortInactive => {
             "the port is not in service: its guest has not started its rings"
         }
+        DropReason::Loop => {
+            "the port is part of a loop, and blocked: `weir explain` says with which port"
+        }
         DropReason::VlanTaggedOnAccess => "an access port takes no frame with a VLAN's tag",
         DropReason::VlanStillTagged => {
             "behind its tag the frame has another, which would then count"

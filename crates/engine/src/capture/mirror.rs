@@ -8,7 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use weir_fabric::{EgressTag, PortId};
 use weir_guestmem::HostBuffer;
@@ -22,7 +21,8 @@ use crate::burst::{Pieces, Scratch, TakenChain};
 use crate::clock;
 use crate::engine::Engine;
 use crate::lock::lock;
-use crate::port::{Delivered, Outgoing, PANICKED, Side};
+use crate::own::{self, Offered, pause};
+use crate::port::{Outgoing, Side};
 use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters};
 use crate::switch::{Ports, Slot, slot};
@@ -35,9 +35,6 @@ const ROOM: usize = VnetHdr::LEN + FRAME_LEN_MAX as usize + TAG_LEN;
 /// How long the thread sleeps where it found frames, and where it found none. Workers never wake it.
 const PAUSE_NS: u64 = 1_000_000;
 const PAUSE_IDLE_NS: u64 = 5_000_000;
-/// How often a port without buffers is tried again, and after how long.
-const TRIES: usize = 10;
-const TRY_NS: u64 = 500_000;
 
 /// A mirror, from when it was made until it is dropped.
 pub struct Mirror {
@@ -205,34 +202,11 @@ impl Deliveries {
             frame,
             tag: it.tag.map_or(EgressTag::Untagged, EgressTag::Tagged),
         });
-        let mut left: Vec<Outgoing> = outgoing.collect();
-        let mut held = None;
         // A port that has just had no buffers for all that time may not have the copies of others wait as well.
-        let tries = if *is_full { 0 } else { TRIES };
-        for tried in 0..=tries {
-            if left.is_empty() || tried > 0 && stop.load(Ordering::Relaxed) {
-                break;
-            }
-            if tried > 0 {
-                pause(TRY_NS);
-            }
-            let deliver = || slot.port.deliver(0, &burst, &left);
-            let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
-                slot.port.fail(PANICKED);
-                slot.counters.dropped(DropReason::RxNotReady, left.len() as u64);
-                Delivered { frames: left.len(), ..Delivered::default() }
-            });
-            held = done.hold_until.or(held);
-            let mut place = 0;
-            left.retain(|_| {
-                let is_done = place < done.frames || done.ahead >> place & 1 != 0;
-                place += 1;
-                !is_done
-            });
-            if !done.worth_waiting {
-                break;
-            }
-        }
+        let was_full = *is_full;
+        let waits = || !was_full && !stop.load(Ordering::Relaxed);
+        let Offered { left, held_until: held } =
+            own::deliver(slot, &burst, outgoing.collect(), waits);
         slot.counters.dropped(DropReason::RxRingFull, left.len() as u64);
         *is_full = !left.is_empty();
         burst.give_back();
@@ -248,13 +222,9 @@ impl Deliveries {
     }
 
     /// Sleeps so long, or until a call is due.
+    // Whoever ends the mirror ends the pause.
     fn sleep(&self, ns: u64) {
         let due = self.held_until.map(|until_ns| until_ns.saturating_sub(clock::now_ns()));
         pause(due.unwrap_or(ns).min(ns));
     }
-}
-
-fn pause(ns: u64) {
-    // Whoever ends the mirror ends the pause.
-    beat::wait(|| std::thread::park_timeout(Duration::from_nanos(ns)));
 }

@@ -10,22 +10,55 @@ use arc_swap::ArcSwap;
 use weir_limits::PORTS_MAX;
 use weir_wire::Mac;
 
+use crate::DropReason;
 use crate::fdb::{Capacity, Claim, Fdb, Learner};
 use crate::mac_check::{self, FirstMac, MacCheck};
 use crate::port::{PortConfig, PortId};
-use crate::view::View;
+use crate::sought::Sought;
+use crate::view::{FrameKey, View};
 use crate::vlan::{Vid, VlanMode, VlanSet};
 
 /// A port as the data path sees it.
 #[derive(Clone)]
 pub(crate) struct Port {
     pub config: PortConfig,
+    /// It is up, and not blocked: what the data path asks.
     pub active: bool,
-    /// Shared by the snapshots that the port lives through.
+    up: bool,
+    blocked: bool,
+    /// Shared by the snapshots that the port lives through, as the next one.
     pub first_mac: Arc<FirstMac>,
+    pub sought: Arc<Sought>,
 }
 
 impl Port {
+    fn new(config: PortConfig) -> Self {
+        let (active, up, blocked) = (false, false, false);
+        let (first_mac, sought) = (Arc::new(FirstMac::new()), Arc::default());
+        Self { config, active, up, blocked, first_mac, sought }
+    }
+
+    fn standing(self, up: bool, blocked: bool) -> Self {
+        Self { active: up && !blocked, up, blocked, ..self }
+    }
+
+    /// Why a frame may not come in, where the port is not active.
+    #[cold]
+    pub fn refusal(&self) -> DropReason {
+        if self.up { DropReason::Loop } else { DropReason::PortInactive }
+    }
+
+    /// The same of this frame. A probe is noticed.
+    #[cold]
+    pub fn refuse(&self, frame: &FrameKey) -> DropReason {
+        if self.blocked
+            && let Ok(vid) = self.config.vlan.ingress(frame.tag)
+        {
+            self.sought.look_at(vid, frame.src);
+        }
+        self.refusal()
+    }
+
     /// The only address that the port may have, as far as it is known.
     pub fn only_mac(&self) -> Option<Mac> {
         match self.config.mac_check {
@@ -180,7 +213,7 @@ impl Fabric {
         let id = free.ok_or(PortError::TableFull)?;
         control.next = (id.index() + 1) % PORTS_MAX;
         self.fdb.flush_port(id);
-        table.set(id, Some(Port { config, active: false, first_mac: Arc::new(FirstMac::new()) }));
+        table.set(id, Some(Port::new(config)));
         self.replace(table);
         Ok(id)
     }
@@ -199,7 +232,7 @@ impl Fabric {
                 true => Arc::new(FirstMac::new()),
                 false => Arc::clone(&port.first_mac),
             };
-            Some(Port { config, active: port.active, first_mac })
+            Some(Port { config, first_mac, ..port.clone() })
         })
     }
 
@@ -211,14 +244,42 @@ impl Fabric {
     /// that was migrated away and now answers from behind the uplink.
     pub fn set_active(&self, id: PortId, active: bool) -> Result<(), PortError> {
         self.change(id, |port| {
-            let config = port.config.clone();
-            Some(Port { config, active, first_mac: Arc::new(FirstMac::new()) })
+            let first_mac = Arc::new(FirstMac::new());
+            Some(Port { first_mac, ..port.clone() }.standing(active, port.blocked))
         })
     }
 
-    /// Whether anyone sends and receives there.
+    /// Whether anyone sends and receives there, or would if the port were not [blocked](Self::set_blocked).
     pub fn is_active(&self, id: PortId) -> bool {
-        self.table.load().active_port(id).is_some()
+        self.table.load().port(id).is_some_and(|port| port.up)
+    }
+
+    /// Blocks a port that is part of a loop, or does so no longer. Nothing goes through it, whatever its session does;
+    /// what was learned behind it is forgotten.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub fn set_blocked(&self, id: PortId, blocked: bool) -> Result<(), PortError> {
+        self.change(id, |port| Some(port.clone().standing(port.up, blocked)))
+    }
+
+    /// Whether the port is blocked.
+    pub fn is_blocked(&self, id: PortId) -> bool {
+        self.table.load().port(id).is_some_and(|port| port.blocked)
+    }
+
+    /// Where the forwarding table has no place for the source address of what comes in, since the port is blocked or has
+    /// too many addresses, the port notes whether a frame of this VLAN and source address comes, and one whose address
+    /// differs in the last bit: see [`seen`](Self::seen).
+    pub fn seek(&self, id: PortId, vid: Vid, mac: Mac) {
+        if let Some(port) = self.table.load().port(id) {
+            port.sought.seek(vid, mac);
+        }
+    }
+
+    /// Whether such frames have come since [`seek`](Self::seek): the one whose address ends with a 0, and that with a 1.
+    pub fn seen(&self, id: PortId) -> [bool; 2] {
+        self.table.load().port(id).map_or([false; 2], |port| port.sought.seen())
     }
 
     /// Forgets the address that [`MacCheck::First`](crate::MacCheck::First) found, and what was

@@ -511,3 +511,82 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn nothing_goes_through_a_blocked_port_until_it_is_blocked_no_more() {
+    let Lan { fabric, a, b, uplink } = lan();
+    let second = add(&fabric, PortConfig::uplink());
+    forward(&fabric, second, frame(C, Mac::BROADCAST)).unwrap();
+    fabric.set_blocked(second, true).unwrap();
+    assert!(fabric.is_blocked(second) && fabric.is_active(second));
+    assert_eq!(forward(&fabric, second, frame(C, A)), Err(DropReason::Loop));
+    let thought = fabric.view().would_forward(second, &frame(C, A), 0);
+    assert_eq!(thought.forward, Err(DropReason::Loop));
+    assert_eq!(
+        fabric.fdb().lookup(Vid::DEFAULT, C, 0),
+        None,
+        "what was learned there is forgotten"
+    );
+    assert_eq!(forward(&fabric, a, frame(A, C)), FLOOD);
+    assert_eq!(flood(&fabric, a, 1), [b, uplink]);
+    fabric.set_blocked(second, false).unwrap();
+    assert_eq!(forward(&fabric, second, frame(C, A)), unicast(a));
+    assert_eq!(flood(&fabric, a, 1), [b, uplink, second]);
+}
+
+#[test]
+fn neither_a_new_session_nor_new_settings_end_a_block() {
+    let Lan { fabric, a, b, .. } = lan();
+    forward(&fabric, a, frame(A, B)).unwrap();
+    fabric.set_blocked(a, true).unwrap();
+    assert_eq!(fabric.first_mac(a), Some(A), "the block is no new session");
+    fabric.set_active(a, false).unwrap();
+    assert!(!fabric.is_active(a));
+    assert_eq!(forward(&fabric, a, frame(A, B)), Err(DropReason::PortInactive));
+    fabric.set_active(a, true).unwrap();
+    assert_eq!(forward(&fabric, a, frame(A, B)), Err(DropReason::Loop));
+    fabric.update_port(a, pinned(A)).unwrap();
+    assert_eq!(forward(&fabric, a, frame(A, B)), Err(DropReason::Loop));
+    assert_eq!(forward(&fabric, b, frame(B, A)), FLOOD, "its address is not known behind it");
+    fabric.set_blocked(a, false).unwrap();
+    assert_eq!(forward(&fabric, b, frame(B, A)), unicast(a));
+    fabric.set_blocked(a, true).unwrap();
+    fabric.remove_port(a).unwrap();
+    assert_eq!(fabric.set_blocked(a, true), Err(PortError::NoSuchPort(a)));
+    assert!(!fabric.is_blocked(a));
+}
+
+#[test]
+fn a_blocked_port_sees_the_probe_that_it_seeks_and_no_other_frame() {
+    let Lan { fabric, a, uplink, .. } = lan();
+    let (probe, twin) = (Mac([2, 1, 2, 3, 4, 4]), Mac([2, 1, 2, 3, 4, 5]));
+    fabric.seek(uplink, Vid::DEFAULT, probe);
+    forward(&fabric, uplink, frame(probe, Mac::BROADCAST)).unwrap();
+    assert_eq!(fabric.seen(uplink), [false; 2], "of a port that forwards the table says it");
+    fabric.set_blocked(uplink, true).unwrap();
+    let come = |src, tag| _ = forward(&fabric, uplink, FrameKey { tag, ..frame(src, A) });
+    come(Mac([2, 1, 2, 3, 4, 6]), None);
+    come(twin, Tci::new(2, 0, false));
+    assert_eq!(fabric.seen(uplink), [false; 2], "another address, or another VLAN");
+    come(twin, None);
+    assert_eq!(fabric.seen(uplink), [false, true]);
+    come(probe, None);
+    assert_eq!(fabric.seen(uplink), [true; 2]);
+    fabric.seek(uplink, Vid::DEFAULT, twin);
+    assert_eq!(fabric.seen(uplink), [false; 2], "each search begins anew");
+    assert_eq!(fabric.seen(a), [false; 2]);
+}
+
+#[test]
+fn a_port_whose_addresses_are_full_sees_the_probe_that_it_seeks() {
+    let fabric = Fabric::new();
+    let full = add(&fabric, PortConfig { learn_max: 1, ..PortConfig::uplink() });
+    let probe = Mac([2, 1, 2, 3, 4, 4]);
+    forward(&fabric, full, frame(A, Mac::BROADCAST)).unwrap();
+    fabric.seek(full, Vid::DEFAULT, probe);
+    forward(&fabric, full, frame(B, Mac::BROADCAST)).unwrap();
+    assert_eq!(fabric.seen(full), [false; 2]);
+    forward(&fabric, full, frame(probe, Mac::BROADCAST)).unwrap();
+    assert_eq!(fabric.fdb().lookup(Vid::DEFAULT, probe, 0), None);
+    assert_eq!(fabric.seen(full), [true, false]);
+}

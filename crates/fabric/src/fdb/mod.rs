@@ -22,6 +22,7 @@
 //! moved, aged or evicted.
 
 mod entry;
+mod moves;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +41,7 @@ use weir_wire::Mac;
 use crate::port::PortId;
 use crate::vlan::Vid;
 use entry::{Entry, Slot};
+pub use moves::Moves;
 
 /// Entries of a bucket: eight words are one cache line.
 const WAYS: usize = 8;
@@ -273,6 +275,7 @@ impl Bucket {
 struct Writer {
     /// The bucket at which the next [`Fdb::age`] begins.
     sweep_bucket: usize,
+    moves: moves::Noted,
 }
 
 /// Told of changes by whoever makes them, a worker for example: it returns at once.
@@ -308,7 +311,7 @@ impl Fdb {
             in_network: iter::repeat_with(AtomicU32::default).take(NETWORKS_MAX).collect(),
             told_behind: iter::repeat_with(AtomicU16::default).take(NETWORKS_MAX).collect(),
             bell: OnceLock::new(),
-            writer: Mutex::new(Writer { sweep_bucket: 0 }),
+            writer: Mutex::new(Writer { sweep_bucket: 0, moves: moves::Noted::default() }),
             changes: AtomicU64::new(1),
             counters: Counters::default(),
         }
@@ -514,7 +517,7 @@ impl Fdb {
 
     /// Enters an address that is new or has moved.
     fn change(&self, slot: Slot, learner: Learner, vid: Vid, now_secs: u32) -> Learned {
-        let _writer = self.lock();
+        let mut writer = self.lock();
         let bucket = &self.buckets[slot.bucket];
         // Another worker may have been first.
         let found = bucket.find(slot.tag);
@@ -525,6 +528,10 @@ impl Fdb {
         let empty = || bucket.words.iter().position(|word| word.load(Ordering::Relaxed) == 0);
         let way = match (found, empty()) {
             (Some((way, old)), _) => {
+                if old.port != learner.port {
+                    let outside = old.claim.is_outside() && learner.claim.is_outside();
+                    writer.moves.note(vid, old.port, learner.port, outside);
+                }
                 self.uncount(slot.bucket, old);
                 way
             }
@@ -551,6 +558,11 @@ impl Fdb {
             count.fetch_add(1, Ordering::Relaxed);
         }
         learned
+    }
+
+    /// Between which ports addresses have moved since the last call.
+    pub fn take_moves(&self) -> Vec<Moves> {
+        self.lock().moves.take()
     }
 
     /// Removes an address if it is (still) behind `port`, whatever its claim.

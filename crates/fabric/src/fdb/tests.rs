@@ -644,3 +644,46 @@ fn the_bell_rings_for_changes_in_networks() {
     sweep_all(&fdb, 2 + FDB_AGE_SECS);
     assert!(rings() > 0);
 }
+
+#[test]
+fn moves_between_two_ports_are_counted_each_way_until_they_are_read() {
+    let fdb = Fdb::new(SEED, Capacity::default());
+    for round in 0..3 {
+        fdb.learn(VLAN, mac(1), dynamic(7), round);
+        fdb.learn(VLAN, mac(1), dynamic(8), round);
+    }
+    fdb.learn(VLAN, mac(1), dynamic(8), 9);
+    fdb.learn(Vid::new(2).unwrap(), mac(1), dynamic(8), 9);
+    let moves = Moves { vid: VLAN, ports: [port(7), port(8)], times: [3, 2] };
+    assert_eq!(fdb.take_moves(), [moves]);
+    assert_eq!(fdb.take_moves(), []);
+    fdb.learn(VLAN, mac(1), dynamic(7), 9);
+    assert_eq!(fdb.take_moves(), [Moves { times: [0, 1], ..moves }]);
+}
+
+#[test]
+fn moves_of_guests_hide_none_between_uplinks() {
+    let fdb = Fdb::new(SEED, Capacity::default());
+    for host in 0..200 {
+        fdb.learn(VLAN, mac(host), dynamic(1), 0);
+        fdb.learn(VLAN, mac(host), dynamic(100 + host as u16), 0);
+    }
+    for number in [1, 2, 1] {
+        fdb.learn(VLAN, mac(5000), claimed(number, Claim::Uplink), 0);
+    }
+    let moves = fdb.take_moves();
+    assert_eq!(moves[0], Moves { vid: VLAN, ports: [port(1), port(2)], times: [1, 1] });
+    assert!(moves.len() < 100, "{} pairs are kept", moves.len());
+}
+
+#[test]
+fn an_address_that_is_refused_has_not_moved() {
+    let fdb = Fdb::new(SEED, Capacity::default());
+    fdb.learn(VLAN, mac(1), claimed(1, Claim::First), 0);
+    fdb.learn(VLAN, mac(1), claimed(2, Claim::Uplink), 0);
+    fdb.learn(VLAN, mac(2), dynamic(1), 0);
+    fdb.learn(VLAN, mac(2), Learner { learn_max: 0, ..dynamic(2) }, 0);
+    // The port's check has changed, and the address has not moved.
+    fdb.learn(VLAN, mac(2), claimed(1, Claim::Pinned), 0);
+    assert_eq!(fdb.take_moves(), []);
+}
