@@ -195,12 +195,18 @@ impl Networks {
         }
     }
 
-    /// Whether interfaces of this mode are isolated where they say nothing of it.
+    /// Whether interfaces of this mode are isolated where they say nothing of it: by the name of their network, or by
+    /// its VLAN.
     pub(super) fn isolates(&self, vlan: &VlanMode) -> bool {
-        match vlan {
-            VlanMode::Network(name) => self.get(name).is_some_and(|network| network.isolated),
-            _ => false,
-        }
+        let vlan = match vlan {
+            VlanMode::Network(name) => {
+                return self.get(name).is_some_and(|network| network.isolated);
+            }
+            VlanMode::Unset => NetworkKind::Vlan(Vid::DEFAULT),
+            VlanMode::Access(vid) => NetworkKind::Vlan(*vid),
+            VlanMode::Trunk { .. } => return false,
+        };
+        self.all.iter().any(|network| network.isolated && network.kind == vlan)
     }
 
     /// Those in which weir does something for guests, each with what the fabric calls it.

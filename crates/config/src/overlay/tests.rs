@@ -319,8 +319,12 @@ fn a_network_isolates_its_interfaces_unless_theirs_say_otherwise() {
     let config = parse(&format!("{text}[xen]\nnetwork = \"guests\"\n")).unwrap();
     let of = |vif: &VifConfig| vif.port_config(&config.networks).isolated;
     let isolated: Vec<_> = config.vifs.iter().map(of).collect();
-    assert_eq!(isolated, [true, false, false, true, false, true]);
+    assert_eq!(isolated, [true, false, false, true, true, true]);
     assert!(of(&config.xen.as_ref().unwrap().vif));
+    let own = "[network.all]\naddress = \"192.168.77.1/24\"\nisolated = true\n[vif.a]\n[vif.b]\nvlan = 2\n";
+    let own = parse(own).unwrap();
+    let isolated: Vec<_> = own.vifs.iter().map(|vif| vif.is_isolated(&own.networks)).collect();
+    assert_eq!(isolated, [true, false], "a network of interfaces that name none");
     let mut vif = config.vifs[0].clone();
     for (setting, expected) in [("false", false), ("none", true), ("true", true)] {
         let setting = format!("isolated={setting}").parse().unwrap();
