@@ -20,7 +20,7 @@ use weir_config::reload::Difference;
 use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::capture::CaptureRequest;
-use weir_switch::control::{AddressEntry, VifStatus};
+use weir_switch::control::{AddressEntry, Put, VifShown, VifStatus};
 use weir_switch::explain::Explanation;
 use weir_switch::stats::SwitchStats;
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
@@ -200,6 +200,16 @@ impl Client {
         self.ask(Method::POST, "/v1/vifs", json(config)).map(|_: Done| ())
     }
 
+    /// Sees to it that there is such an interface, and says what was done for it.
+    pub fn put_vif(&mut self, config: &VifConfig) -> Result<Put, ClientError> {
+        self.ask(Method::PUT, &format!("/v1/vifs/{}", config.name), json(config))
+    }
+
+    /// One interface, setting by setting.
+    pub fn vif(&mut self, name: &PortName) -> Result<VifShown, ClientError> {
+        self.get(&format!("/v1/vifs/{name}"))
+    }
+
     /// Changes an interface in use, and gives what there is to know about it.
     pub fn change_vif(
         &mut self,
@@ -213,6 +223,12 @@ impl Client {
     /// Removes an interface.
     pub fn remove_vif(&mut self, name: &PortName) -> Result<(), ClientError> {
         self.ask(Method::DELETE, &format!("/v1/vifs/{name}"), None).map(|_: Done| ())
+    }
+
+    /// The same, if there is one. Otherwise it says that there is none.
+    pub fn remove_vif_if_exists(&mut self, name: &PortName) -> Result<Option<String>, ClientError> {
+        let path = format!("/v1/vifs/{name}?if_exists=true");
+        self.ask(Method::DELETE, &path, None).map(|done: Done| done.note)
     }
 
     /// The interfaces of the switch.

@@ -12,7 +12,9 @@ use tempfile::TempDir;
 use weir_config::{ApiConfig, PortName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::Hands;
-use weir_switch::control::{ControlHandler, ReloadOutcome, Request, Response, VifStatus};
+use weir_switch::control::{
+    ControlHandler, Put, PutOutcome, ReloadOutcome, Request, Response, VifStatus,
+};
 use weir_switch::events::Glance;
 use weir_switch::stats::{PortKind, PortState, PortStats, SwitchStats};
 use weir_switch::unix_socket::ListenError;
@@ -44,6 +46,7 @@ impl ControlHandler for Recorder {
                     state: PortState::Running,
                     stopped_reason: None,
                     xen: false,
+                    origin: weir_switch::control::VifOrigin::File,
                     unsaved: Vec::new(),
                 }],
             },
@@ -69,6 +72,10 @@ impl ControlHandler for Recorder {
                 difference: Box::default(),
                 outcome: ReloadOutcome::Applied { notes: vec!["a note".into()] },
             },
+            Request::VifPut { .. } => Response::Put {
+                put: Put { outcome: PutOutcome::Changed, changed: vec!["vlan".into()], note: None },
+            },
+            Request::VifShow { .. } => Response::not_found("no such interface", "look"),
             Request::VifExplain { .. } => panic!("a mistake in the switch"),
             Request::VifSet { .. } => Response::Noted { note: "later".into() },
             Request::Upgrade => Response::Noted { note: "process 7 serves".into() },
@@ -190,6 +197,29 @@ fn requests_reach_the_switch_and_answers_the_client() {
         Request::Stats,
     ];
     assert_eq!(*served.handler.requests.lock().unwrap(), asked);
+}
+
+#[test]
+fn an_interface_that_is_to_be_there_is_named_once_and_one_that_is_to_go_need_not_be_there() {
+    let served = Served::new();
+    let mut client = served.client();
+    let put = client.put_vif(&vif("web0")).unwrap();
+    assert_eq!((put.outcome, put.changed), (PutOutcome::Changed, vec!["vlan".to_owned()]));
+    let note = client.remove_vif_if_exists(&name("x")).unwrap();
+    assert_eq!(note.as_deref(), Some("no such interface"));
+    assert!(matches!(client.vif(&name("x")), Err(ClientError::Refused { .. })));
+    let asked = [
+        Request::VifPut { config: vif("web0").into() },
+        Request::VifDel { name: name("x") },
+        Request::VifShow { name: name("x") },
+    ];
+    assert_eq!(*served.handler.requests.lock().unwrap(), asked);
+    let body = serde_json::to_string(&vif("web0")).unwrap();
+    let head = "PUT /v1/vifs/other HTTP/1.1\r\nhost: weir\r\ncontent-length";
+    let request = format!("{head}: {}\r\n\r\n{body}", body.len());
+    let (status, says) = served.raw(request.as_bytes());
+    assert!(status == 400 && says.contains("the path names other"), "{status} {says}");
+    assert_eq!(served.handler.requests.lock().unwrap().len(), 3);
 }
 
 #[test]

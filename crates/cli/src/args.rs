@@ -53,7 +53,10 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench", "lab"]),
     ("Serve", &["run", "check", "diff", "reload", "save", "upgrade"]),
     ("Plug in VMs", &["qemu-args", "vif", "filter"]),
-    ("Look inside", &["top", "stats", "addresses", "explain", "capture", "trace", "doctor"]),
+    (
+        "Look inside",
+        &["status", "top", "stats", "addresses", "explain", "capture", "trace", "doctor"],
+    ),
 ];
 
 /// The commands.
@@ -81,7 +84,7 @@ pub enum Command {
     Upgrade,
     /// Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
     QemuArgs(QemuArgs),
-    /// Add, change, remove or list interfaces of the running switch
+    /// Add, change, remove, show or list interfaces of the running switch
     #[command(subcommand)]
     Vif(VifCommand),
     /// Set, list or clear the packet filters of an interface or uplink
@@ -89,7 +92,9 @@ pub enum Command {
     Filter(FilterCommand),
     /// Watch rates, holds, drops and reasons of all interfaces, live
     Top(TopArgs),
-    /// Show the counters of the running switch
+    /// Show on one screen how the running switch is
+    Status(StatusArgs),
+    /// Show the counters of the running switch, or of some of its ports
     Stats(StatsArgs),
     /// Show the stations that the running switch knows, and where each is
     Addresses(AddressesArgs),
@@ -255,6 +260,9 @@ pub enum VifCommand {
         /// Settings, as in the [vif.NAME] table of the configuration
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<Setting>,
+        /// Where there is such an interface, set what differs, or change nothing
+        #[arg(long)]
+        may_exist: bool,
         /// Write what runs into the configuration file then, as `weir save --yes`
         #[arg(long)]
         save: bool,
@@ -277,9 +285,21 @@ pub enum VifCommand {
         /// Its name
         #[arg(value_parser = explained::<PortName>)]
         name: PortName,
+        /// It is well where there is none
+        #[arg(long)]
+        if_exists: bool,
         /// Write what runs into the configuration file then, as `weir save --yes`
         #[arg(long)]
         save: bool,
+    },
+    /// Show each setting of an interface, and where it is from
+    Show {
+        /// Its name
+        #[arg(value_parser = explained::<PortName>)]
+        name: PortName,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// List the interfaces
     List {
@@ -294,8 +314,11 @@ Examples:
   weir vif add web0
   weir vif add web0 queues=2 latency_budget=1ms vlan=10
   weir vif add fw0 trunk=[10,20] native=1 socket=/run/vms/fw0.sock
+  weir vif add web0 --may-exist vlan=10 by=libvirt:6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11
 
-The default socket is NAME.sock in the directory of the control socket.";
+The default socket is NAME.sock in the directory of the control socket. With --may-exist, settings that are
+not named stay as they are; one that cannot change under traffic, and differs, is an error. `by` says who
+keeps the interface: the file and `weir save` leave it alone.";
 
 const VIF_SET_EXAMPLES: &str = "\
 Examples:
@@ -367,9 +390,20 @@ Examples:
 
 Rules outlive a weir with a keeper. --save, or `weir save`, writes them into the configuration.";
 
+/// `weir status`
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `weir stats`
 #[derive(Debug, Args)]
 pub struct StatsArgs {
+    /// Interfaces and uplinks; without one all of them, and the workers
+    #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
+    pub names: Vec<PortName>,
     /// As JSON; with --watch one object on each line
     #[arg(long)]
     pub json: bool,
@@ -487,12 +521,13 @@ mod tests {
 
         Plug in VMs:
           qemu-args  Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
-          vif        Add, change, remove or list interfaces of the running switch
+          vif        Add, change, remove, show or list interfaces of the running switch
           filter     Set, list or clear the packet filters of an interface or uplink
 
         Look inside:
+          status     Show on one screen how the running switch is
           top        Watch rates, holds, drops and reasons of all interfaces, live
-          stats      Show the counters of the running switch
+          stats      Show the counters of the running switch, or of some of its ports
           addresses  Show the stations that the running switch knows, and where each is
           explain    Show how long an interface's calls are held, or where workers run, and why
           capture    Show or record the frames of interfaces and uplinks, or what is dropped, as pcapng

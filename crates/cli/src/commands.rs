@@ -10,10 +10,14 @@ use thiserror::Error;
 use weir_api::{Client, ClientError};
 use weir_bench::BenchError;
 use weir_bench::demo::DemoError;
+use weir_config::reload::ShownSetting;
 use weir_config::{
-    Config, ConfigError, Defaults, PortName, SocketPath, ValueError, VifChanges, VifConfig, Workers,
+    Config, ConfigError, Defaults, PortName, Setting, SocketPath, ValueError, VifChanges,
+    VifConfig, Workers,
 };
-use weir_switch::control::{AddressEntry, AddressOrigin, VifStatus};
+use weir_switch::control::{
+    AddressEntry, AddressOrigin, Put, PutOutcome, VifOrigin, VifShown, VifStatus,
+};
 use weir_switch::descriptors::Carried;
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
@@ -29,6 +33,7 @@ mod doctor;
 mod filter;
 mod reload;
 mod save;
+mod status;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -38,6 +43,7 @@ pub use doctor::doctor;
 pub use filter::filter;
 pub use reload::{diff, reload, upgrade};
 pub use save::save;
+pub use status::status;
 pub use trace::trace;
 
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
@@ -329,11 +335,15 @@ pub fn vif(
 ) -> Result<(), CommandError> {
     let connect = || Client::connect(defaults.control.as_path());
     match command {
-        VifCommand::Add { name, settings, save: also_save } => {
+        VifCommand::Add { name, settings, may_exist, save: also_save } => {
             let config = VifConfig::from_settings(name, settings, &defaults.control)?;
-            let socket = config.socket.clone();
-            connect()?.add_vif(&config)?;
-            writeln!(out, "{name}: added, socket {socket}")?;
+            let mut client = connect()?;
+            if *may_exist {
+                put(&mut client, config, settings, out)?;
+            } else {
+                client.add_vif(&config)?;
+                writeln!(out, "{name}: added, socket {}", config.socket)?;
+            }
             save::also(*also_save, defaults, out)?;
         }
         VifCommand::Set { name, settings, save: also_save } => {
@@ -345,10 +355,21 @@ pub fn vif(
             }
             save::also(*also_save, defaults, out)?;
         }
-        VifCommand::Del { name, save: also_save } => {
-            connect()?.remove_vif(name)?;
-            writeln!(out, "{name}: removed")?;
+        VifCommand::Del { name, if_exists, save: also_save } => {
+            let mut client = connect()?;
+            let missing = match if_exists {
+                true => client.remove_vif_if_exists(name)?,
+                false => client.remove_vif(name).map(|()| None)?,
+            };
+            match missing {
+                Some(missing) => writeln!(out, "{missing}: nothing changed")?,
+                None => writeln!(out, "{name}: removed")?,
+            }
             save::also(*also_save, defaults, out)?;
+        }
+        VifCommand::Show { name, json } => {
+            let vif = connect()?.vif(name)?;
+            write_as(out, *json, &vif, vif_shown(&vif))?;
         }
         VifCommand::List { json } => {
             let vifs = connect()?.vifs()?;
@@ -356,6 +377,47 @@ pub fn vif(
         }
     }
     Ok(())
+}
+
+/// Sees to it that there is an interface with these settings.
+fn put(
+    client: &mut Client,
+    new: VifConfig,
+    settings: &[Setting],
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let name = new.name.clone();
+    let existing = client.vifs()?.into_iter().find(|vif| vif.config.name == name);
+    let config = match existing {
+        Some(VifStatus { config, xen: false, .. }) => config.with_settings(settings)?,
+        _ => new,
+    };
+    let Put { outcome, changed, note } = client.put_vif(&config)?;
+    match outcome {
+        PutOutcome::Added => writeln!(out, "{name}: added, socket {}", config.socket)?,
+        PutOutcome::Changed => writeln!(out, "{name}: changed: {}", changed.join(", "))?,
+        PutOutcome::Unchanged => writeln!(out, "{name}: is as asked for, nothing changed")?,
+    }
+    if let Some(note) = note {
+        writeln!(out, "note: {note}")?;
+    }
+    Ok(())
+}
+
+fn vif_shown(vif: &VifShown) -> String {
+    let VifShown { name, state, stopped_reason, origin, settings } = vif;
+    let why = stopped_reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    let whose = match origin {
+        VifOrigin::File => "its file names it",
+        VifOrigin::Command => "it was added by a command",
+        VifOrigin::Xen => "a Xen guest's",
+    };
+    let mut table = Table::new(&["<SETTING", "<VALUE", "<FROM"]);
+    for ShownSetting { key, value, from } in settings {
+        let value = value.as_deref().unwrap_or("-");
+        table.row(vec![key.clone(), value.into(), from.to_string()]);
+    }
+    format!("{name}: {state}{why}; {whose}\n\n{table}")
 }
 
 /// `weir addresses`
@@ -413,9 +475,10 @@ fn vif_table(vifs: &[VifStatus]) -> Table {
         "<MODERATION",
         "<MAC",
         "<VLAN",
+        "<FROM",
         "<SOCKET",
     ]);
-    for VifStatus { config, state, .. } in vifs {
+    for VifStatus { config, state, origin, .. } in vifs {
         table.row(vec![
             config.name.to_string(),
             state.to_string(),
@@ -424,6 +487,7 @@ fn vif_table(vifs: &[VifStatus]) -> Table {
             config.moderation.to_string(),
             config.mac.map_or("-".into(), |mac| mac.to_string()),
             config.vlan.to_string(),
+            config.by.as_ref().map_or_else(|| origin.to_string(), ToString::to_string),
             config.socket.to_string(),
         ]);
     }
@@ -442,7 +506,8 @@ pub fn stats(
     }
     loop {
         // A new connection each time: one that only waits would be closed as idle.
-        let stats = Client::connect(defaults.control.as_path())?.stats()?;
+        let mut stats = Client::connect(defaults.control.as_path())?.stats()?;
+        status::only(&mut stats, &args.names)?;
         if clear && !args.json && args.watch.is_some() {
             write!(out, "{CLEAR_SCREEN}")?;
         }

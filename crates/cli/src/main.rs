@@ -48,6 +48,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
         Command::Top(args) => weir::top::run(&args, &defaults, &mut out)?,
+        Command::Status(args) => commands::status(&args, &defaults, &mut plain())?,
         Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,
         Command::Addresses(args) => commands::addresses(&args, &defaults, &mut plain())?,
         Command::Explain(args) => commands::explain(&args, &defaults, &mut plain())?,

@@ -229,6 +229,8 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
         let agent = format!("agent={}", weir.path("agent.sock").display());
         let socket = format!("socket={}", weir.path("other.sock").display());
         weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket]].concat());
+        let socket = format!("socket={}", weir.path("owned.sock").display());
+        weir.does(&["vif", "add", "owned", "by=libvirt:7", &socket]);
         weir.does(&["vif", "del", "gone"]);
         let before = weir.configs();
         type End = fn(&mut Weir);
@@ -258,9 +260,76 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
         let after = weir.configs();
         assert_eq!(keys(&after["b"]), defaults);
         assert!(after.contains_key("gone") && after.contains_key("late"));
+        assert_eq!(after["owned"]["by"], "libvirt:7");
+        assert!(!listed.contains("owned: added") && listed.contains("libvirt:7"), "{listed}");
+        assert!(difference.contains("kept by libvirt:7; stays"), "{difference}");
     }
     let as_by_default: Vec<_> = changed.iter().filter(|(_, differs)| !**differs).collect();
     assert!(as_by_default.is_empty(), "not tried: {as_by_default:?}");
+}
+
+/// A hook, or a person who is not sure, gives a command again.
+#[test]
+fn each_command_that_is_given_twice_ends_well_and_changes_nothing_more() {
+    let weir = Weir::start("", "[vif.a]\nqueues = 2\n");
+    let add = ["vif", "add", "web0", "--may-exist", "vlan=7", "isolated=true", "by=libvirt:7"];
+    let twice = |args: &[&str]| [weir.does(args), weir.does(args)];
+    let [first, second] = twice(&add);
+    assert!(first.starts_with("web0: added, socket "), "{first}");
+    assert_eq!(second, "web0: is as asked for, nothing changed\n");
+    weir.does(&["vif", "set", "web0", "rate=1Gbit"]);
+    weir.does(&["filter", "set", "web0", "tx drop tcp dst port 25"]);
+    let before = weir.configs();
+    weir.does(&add);
+    assert_eq!(weir.configs(), before, "settings that are not named stay");
+    let [first, second] = twice(&["vif", "add", "web0", "--may-exist", "vlan=9", "by=libvirt:7"]);
+    assert_eq!(
+        [first.as_str(), &second],
+        ["web0: changed: vlan\n", "web0: is as asked for, nothing changed\n"]
+    );
+    let [first, second] = twice(&["vif", "add", "a", "--may-exist", "queues=2"]);
+    assert_eq!(first, second, "an interface of the file is one, too");
+    let refused = weir.output(&["vif", "add", "web0", "--may-exist", "by=proxmox:7"]);
+    assert!(
+        !refused.status.success() && text(&refused).contains("libvirt:7"),
+        "{}",
+        text(&refused)
+    );
+    for args in [
+        &["vif", "set", "a", "rate=1Gbit"][..],
+        &["filter", "set", "a", "tx drop"],
+        &["filter", "clear", "a"],
+    ] {
+        twice(args);
+    }
+    let shown = weir.does(&["vif", "show", "web0"]);
+    let lines: Vec<_> =
+        shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in ["vlan 9 command", "rate 1Gbit command", "queues 1 default", "by libvirt:7 command"]
+    {
+        assert!(lines.iter().any(|it| it == line), "{line}: {shown}");
+    }
+    let a: Value = serde_json::from_str(&weir.does(&["vif", "show", "a", "--json"])).unwrap();
+    let queues = a["settings"].as_array().unwrap().iter().find(|it| it["key"] == "queues").unwrap();
+    assert_eq!((a["origin"].as_str(), queues["from"].as_str()), (Some("file"), Some("file")));
+    let status = weir.does(&["status"]);
+    assert!(
+        status.contains("interfaces  2 waiting") && status.contains("keeper      there"),
+        "{status}"
+    );
+    assert!(status.contains("vif.a.sharing.rate") && !status.contains("vif.web0"), "{status}");
+    let stats = weir.does(&["stats", "web0"]);
+    assert!(stats.contains("web0") && !stats.contains("\na "), "{stats}");
+    let missing = weir.output(&["stats", "nobody"]);
+    assert!(
+        !missing.status.success() && text(&missing).contains("there are: a, web0"),
+        "{}",
+        text(&missing)
+    );
+    let [first, second] = twice(&["vif", "del", "web0", "--if-exists"]);
+    assert_eq!(first, "web0: removed\n");
+    assert_eq!(second, "there is no interface called web0: nothing changed\n");
+    assert!(!weir.output(&["vif", "del", "web0"]).status.success());
 }
 
 /// The other keys of the port are as the file says now.

@@ -85,9 +85,9 @@ pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
     FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
     LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
-    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
-    RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
-    UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
+    Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort,
+    UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use xen::XenConfig;
 
@@ -217,6 +217,9 @@ pub struct VifConfig {
     pub agent: Option<SocketPath>,
     /// The guest's MAC address, the only source address it may then send from.
     pub mac: Option<MacAddress>,
+    /// Who keeps it, where neither the file nor a person does (`libvirt:UUID`).
+    #[serde(default)]
+    pub by: Option<Owner>,
     /// Whether source addresses are checked.
     pub mac_check: bool,
     /// Whether it reaches no other isolated interface; without it, as its network says.
@@ -277,6 +280,7 @@ impl VifConfig {
             container_bytes: None,
             agent: None,
             mac: None,
+            by: None,
             mac_check: Self::MAC_CHECK_DEFAULT,
             isolated: None,
             rss_rebalance: Self::RSS_REBALANCE_DEFAULT,

@@ -226,6 +226,11 @@ impl Networks {
         }
     }
 
+    /// The MTU that interfaces of this mode have where they say nothing of it.
+    pub(super) fn mtu_of(&self, vlan: &VlanMode) -> Option<Mtu> {
+        self.number_of(vlan).and(self.overlay.as_ref()).map(|overlay| overlay.mtu)
+    }
+
     /// Puts an interface into its network: in one of the overlay it has the overlay's MTU, unless its own says less.
     ///
     /// # Errors

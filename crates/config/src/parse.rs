@@ -248,6 +248,18 @@ fn vif(
     port.socket_mode = section.value("socket_mode", problems);
     port.agent = section.value("agent", problems);
     port.mac = section.value("mac", problems);
+    port.by = section.value("by", problems);
+    if switch.is_some()
+        && let Some(span) = section.refuse("by")
+    {
+        problems.push(
+            Problem::new(format!("`{}` has `by`", section.title))
+                .label(span, "says who keeps an interface that no file names")
+                .help(
+                    "leave it out, or let the owner add the interface: `weir vif add NAME by=...`",
+                ),
+        );
+    }
     port.mtu = section.value("mtu", problems);
     port.memory_max = section.take_or("memory_max", port.memory_max, problems);
     port.storm = StormControl::from_section(&mut section, problems);

@@ -10,19 +10,23 @@ use utoipa::ToSchema;
 use weir_limits::PORTS_MAX;
 
 use super::{
-    Config, LatencyBudget, NetworkConfig, NetworkName, Networks, PlacementConfig, PortName,
+    Config, LatencyBudget, NetworkConfig, NetworkName, Networks, Owner, PlacementConfig, PortName,
     SocketPath, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
 };
 
 mod keys;
 mod save;
+mod shown;
 #[cfg(test)]
 mod tests;
 
 use keys::Keys;
+pub use shown::{SettingFrom, ShownSetting, shown_vif};
 
 /// Keys of `[vif.NAME]` that an interface is made with.
 const VIF_FIXED: [&str; 4] = ["socket", "mode", "socket_mode", "agent"];
+/// The key that says who keeps an interface: another one removes it first.
+const OWNER: &str = "by";
 /// Keys of `[uplink.NAME]` that its device is opened with.
 const UPLINK_FIXED: [&str; 4] = ["kind", "name", "queues", "mtu"];
 /// Keys of `[switch]` that can change.
@@ -270,6 +274,12 @@ impl Running<'_> {
             match wanted {
                 // It is said where it is to be added.
                 Some(_) if xen => {}
+                // Whatever the file says of the name.
+                _ if vif.by.is_some() => {
+                    let by = vif.by.as_ref().map_or("", Owner::as_str);
+                    let note = Some(format!("kept by {by}; stays"));
+                    tables.push(whole(table, DifferenceKind::Unlisted, note));
+                }
                 Some(wanted) => {
                     let keys = differing(keys::vif(vif), keys::vif(wanted), |key| {
                         vif_effect(&vif.name, key)
@@ -381,6 +391,11 @@ impl Running<'_> {
     }
 }
 
+/// What `wanted` would change of an interface that runs, key by key.
+pub fn vif_difference(vif: &VifConfig, wanted: &VifConfig) -> Vec<KeyDifference> {
+    differing(keys::vif(vif), keys::vif(wanted), |key| vif_effect(&vif.name, key))
+}
+
 /// Whether a key can change, and what to know about it.
 struct Effect {
     alive: bool,
@@ -404,6 +419,7 @@ fn vif_effect(name: &PortName, key: &str) -> Effect {
         key if VIF_FIXED.contains(&key) => Effect::never(format!(
             "the socket exists; `weir vif del {name}` and a reload disconnect its guest"
         )),
+        OWNER => Effect::never("it belongs to whom it was added by"),
         "queues" => Effect::later("when its front end connects again"),
         "memory_max" => Effect::later("when its front end shares memory again"),
         "mtu" => Effect::later("the guest is told when its VM starts with new arguments"),

@@ -17,9 +17,9 @@ use super::values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
     FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
     LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
-    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RxFrames,
-    RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort, UplinkKind,
-    UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
+    Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
+    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort,
+    UplinkKind, UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -277,6 +277,7 @@ from_toml_string! {
     NetworkName = "the name of a network in quotes, such as \"blue\"";
     HostAddress = "an address in quotes, such as \"192.0.2.1\"";
     ChannelName = ChannelName::EXPECTED;
+    Owner = Owner::EXPECTED;
     UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\" or \"af_xdp\"";
     UserName = "a user in quotes, such as \"weir\"";
     GroupName = "a group in quotes, such as \"weir\"";

@@ -39,6 +39,13 @@ pub struct Setting {
 #[error("write KEY=VALUE, for example queues=2")]
 pub struct NotASetting;
 
+impl Setting {
+    /// Its key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+}
+
 impl FromStr for Setting {
     type Err = NotASetting;
     fn from_str(text: &str) -> Result<Self, NotASetting> {
@@ -88,10 +95,14 @@ impl VifConfig {
         settings: &[Setting],
         control: &SocketPath,
     ) -> Result<Self, ConfigError> {
-        let text = as_toml(name, settings);
-        parse::single_vif(&text, control)
-            .map_err(|problems| ConfigError::invalid(SOURCE_NAME, &text, problems))
+        from_text(&as_toml(name, settings), control)
     }
+}
+
+/// The interface that `text` is a table of.
+pub(super) fn from_text(text: &str, control: &SocketPath) -> Result<VifConfig, ConfigError> {
+    parse::single_vif(text, control)
+        .map_err(|problems| ConfigError::invalid(SOURCE_NAME, text, problems))
 }
 
 /// What to do with an optional setting.
@@ -220,7 +231,8 @@ pub struct VifChanges {
 impl VifChanges {
     /// Keys of an interface that cannot change while it exists: the guest has negotiated them, its monitor knows them, or
     /// they are what its tenant is held to.
-    const FIXED: [&'static str; 9] = [
+    const FIXED: [&'static str; 10] = [
+        "by",
         "socket",
         "mode",
         "socket_mode",

@@ -151,6 +151,7 @@ fn every_key_is_read() {
         container_bytes: Some(8192.try_into().unwrap()),
         agent: Some("/run/vms/web.agent".parse().unwrap()),
         mac: Some("52:54:00:ab:cd:ef".parse().unwrap()),
+        by: None,
         mac_check: false,
         isolated: Some(true),
         rss_rebalance: false,

@@ -29,7 +29,7 @@ const ADDRESSES: &str =
     "each guest has its own: `weir vif set vif3.0 source_guard=configured addresses=...`";
 
 /// Keys of `[vif.NAME]` that a Xen guest's interface has not, and what there is in their place.
-const NOT_HERE: [(&str, &str); 10] = [
+const NOT_HERE: [(&str, &str); 11] = [
     ("socket", "a Xen guest is met in xenstore"),
     ("mode", "a Xen guest is met in xenstore"),
     ("socket_mode", "a Xen guest is met in xenstore"),
@@ -39,6 +39,7 @@ const NOT_HERE: [(&str, &str); 10] = [
     ("addresses", ADDRESSES),
     ("router", ADDRESSES),
     ("mirror", "mirror to an uplink, such as a TAP of dom0"),
+    ("by", "the toolstack keeps a Xen guest's interfaces"),
     ("mtu", "set it in the guest; netfront is not told one"),
 ];
 

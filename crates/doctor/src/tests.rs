@@ -94,6 +94,7 @@ fn healthy() -> Facts {
         state: PortState::Running,
         stopped_reason: None,
         xen: false,
+        origin: weir_switch::control::VifOrigin::File,
         unsaved: Vec::new(),
     };
     let mut vif = PortStats::new(name(VIF), PortKind::Vif);

@@ -52,7 +52,7 @@ impl DropReason {
     pub const COUNT: usize = Self::ALL.len();
 
     /// Every reason, each at its [`Self::index`].
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::PortUnknown,
         Self::PortInactive,
         Self::Loop,

@@ -114,6 +114,8 @@ pub const SANDBOX_UID: u32 = 64_773;
 /// Longest message between weir and its helper (bytes): one names a socket or processors, the first all interfaces of
 /// uplinks and all networks that FRR is told of.
 pub const HELPER_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Longest text that says who keeps an interface (bytes): a word and a UUID, with room.
+pub const OWNER_LEN_MAX: usize = 128;
 /// Longest name of a descriptor that is kept (systemd: `FDNAME_MAX`).
 pub const KEPT_NAME_LEN_MAX: usize = 255;
 /// Most descriptors that are kept for one interface: two tables of memory, while one takes the other's place, three of

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use weir_config::reload::Difference;
+use weir_config::reload::{Difference, ShownSetting};
 use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 
 use crate::capture::{CaptureRefused, CaptureRequest, Recording};
@@ -21,6 +21,11 @@ use crate::trace::{FollowRequest, LiveTrace, Trace};
 pub enum Request {
     /// Adds an interface. Answer: [`Response::Ok`].
     VifAdd {
+        /// The interface.
+        config: Box<VifConfig>,
+    },
+    /// Sees to it that there is such an interface: adds it, or changes the one of its name. Answer: [`Response::Put`].
+    VifPut {
         /// The interface.
         config: Box<VifConfig>,
     },
@@ -42,6 +47,11 @@ pub enum Request {
         name: PortName,
         /// All of them, in their order.
         rules: Vec<FilterRule>,
+    },
+    /// One interface, setting by setting. Answer: [`Response::Shown`].
+    VifShow {
+        /// Its name.
+        name: PortName,
     },
     /// Every interface with its configuration. Answer: [`Response::Vifs`].
     VifList,
@@ -100,6 +110,16 @@ pub enum Response {
     Noted {
         /// What.
         note: String,
+    },
+    /// An interface.
+    Shown {
+        /// Setting by setting.
+        vif: Box<VifShown>,
+    },
+    /// There is what was asked for.
+    Put {
+        /// What was done for it.
+        put: Put,
     },
     /// The interfaces.
     Vifs {
@@ -218,6 +238,54 @@ pub enum ReloadOutcome {
     },
 }
 
+/// What was done for an interface that was to be there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Put {
+    /// In a word.
+    pub outcome: PutOutcome,
+    /// The keys that have changed.
+    #[serde(default)]
+    pub changed: Vec<String>,
+    /// What there is to know about it.
+    #[serde(default)]
+    pub note: Option<String>,
+}
+
+/// See [`Put`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PutOutcome {
+    /// There was none.
+    Added,
+    /// There was one, and some of its settings were others.
+    Changed,
+    /// It was there, and is as it was.
+    Unchanged,
+}
+
+/// By whose word an interface is there. An interface of `weir vif add` may have an owner besides (`by`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VifOrigin {
+    /// The configuration's.
+    File,
+    /// That of a command, or of the API.
+    #[default]
+    Command,
+    /// That of Xen's toolstack.
+    Xen,
+}
+
+impl fmt::Display for VifOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::File => "file",
+            Self::Command => "command",
+            Self::Xen => "xen",
+        })
+    }
+}
+
 /// An interface as it is now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VifStatus {
@@ -230,10 +298,28 @@ pub struct VifStatus {
     /// It is a Xen guest's: the toolstack has attached it.
     #[serde(default)]
     pub xen: bool,
+    /// By whose word it is there.
+    #[serde(default)]
+    pub origin: VifOrigin,
     /// Keys that were set while weir ran, as paths, and that its file does not say; `added` and nothing else for one that
     /// the file does not name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsaved: Vec<String>,
+}
+
+/// An interface, setting by setting.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VifShown {
+    /// Its name.
+    pub name: PortName,
+    /// How far it has come.
+    pub state: PortState,
+    /// Why it stopped, if it did.
+    pub stopped_reason: Option<String>,
+    /// By whose word it is there.
+    pub origin: VifOrigin,
+    /// Each key of `[vif.NAME]`.
+    pub settings: Vec<ShownSetting>,
 }
 
 /// How it is known where a station is.

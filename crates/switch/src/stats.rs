@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -39,6 +40,16 @@ pub struct SwitchStats {
     pub version: String,
     /// Seconds since the switch started.
     pub uptime_s: f64,
+    /// Whether a keeper holds what outlives weir.
+    #[serde(default)]
+    pub keeper: KeeperState,
+    /// The file that it was started with, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub file: Option<PathBuf>,
+    /// What runs otherwise than that file says, as `vif.web0.mac`: `weir save` writes it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsaved: Vec<String>,
     /// One entry for each worker thread.
     pub workers: Vec<WorkerStats>,
     /// How often a queue pair was given to another worker.
@@ -62,6 +73,19 @@ pub struct SwitchStats {
     pub limits: Limits,
     /// One entry for each port, VIFs and uplinks.
     pub ports: Vec<PortStats>,
+}
+
+/// What there is of a keeper.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeeperState {
+    /// None is configured: a weir that is killed takes its guests' sessions with it.
+    #[default]
+    None,
+    /// It is there.
+    There,
+    /// One is configured, and does not answer.
+    Gone,
 }
 
 /// A thread that panicked, other than a worker.

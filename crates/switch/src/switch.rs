@@ -36,6 +36,7 @@ mod leaving;
 mod mirrors;
 mod noted;
 mod overlay;
+mod put;
 mod reload;
 mod requests;
 mod settings;
@@ -570,30 +571,10 @@ impl Switch {
         let mut config = ports.vifs[index].config.clone();
         let sizes = changes.queues.is_some();
         changes.apply(&mut config);
-        if let Some(refusal) = self.settle(&mut config).or_else(|| self.refusal(&config)) {
+        if let Some(refusal) = self.becomes(&mut ports, index, config) {
             return refusal;
         }
-        let resized = config.queues != ports.vifs[index].config.queues;
-        if let (true, Vif { config, link: Link::Xen, .. }) = (resized, &ports.vifs[index]) {
-            return xen::queues_are_in_xenstore(config);
-        }
-        let conflict = ports
-            .vifs
-            .iter()
-            .filter(|vif| vif.config.name != *name)
-            .find_map(|vif| config.conflict_with(&vif.config));
-        if let Some(conflict) = conflict {
-            return Response::error(conflict.to_string());
-        }
-        if let Some(refusal) = ports.mirror_refusal(&config) {
-            return refusal;
-        }
-        let vif = &mut ports.vifs[index];
-        let before = vif.config.call_policy(self.budget(&vif.config));
-        if let Err(error) = self.change(vif, config, &before) {
-            return failed(&error);
-        }
-        match vif.queue_pairs().note().filter(|_| sizes) {
+        match ports.vifs[index].queue_pairs().note().filter(|_| sizes) {
             Some(note) => Response::Noted { note },
             None => Response::Ok,
         }
@@ -678,6 +659,10 @@ impl Switch {
             let error = config::MirrorError::Ignores(name.clone(), "filter");
             return refused(&error, "a mirror gets all frames: take its `mirror` away first");
         }
+        // Counters of rules that stay go on.
+        if *old_filter == filter {
+            return Response::Ok;
+        }
         self.engine.set_rules(id, &rules);
         (*old_filter, *old_rules) = (filter, rules);
         Response::Ok
@@ -725,6 +710,7 @@ impl Switch {
                 state: port_state(info.state),
                 stopped_reason: info.stop_reason.filter(|_| info.state == State::Stopped),
                 xen: matches!(vif.link, Link::Xen),
+                origin: vif.origin(),
             }
         };
         Response::Vifs { vifs: self.ports().vifs.iter().map(status).collect() }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_switch::control::{AddressEntry, VifStatus};
+use weir_switch::control::{AddressEntry, VifShown, VifStatus};
 use weir_switch::explain::Explanation;
 use weir_switch::stats::{PortStats, QueuePairStats, RuleStats};
 
@@ -121,6 +121,23 @@ pub(super) async fn addresses(State(api): State<Api>, Reader(asker): Reader) -> 
 pub(super) async fn vifs(State(api): State<Api>, Reader(asker): Reader) -> Response {
     let job = |handler: &dyn ControlHandler| match handler.handle(Ask::VifList) {
         Answer::Vifs { vifs } => Ok(json(&vifs)),
+        other => Err(Problem::of(other)),
+    };
+    api.answer(&asker, job).await
+}
+
+/// One interface: each of its settings, and where that is from.
+#[utoipa::path(
+    get, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)),
+    responses((status = 200, body = VifShown), (status = 404, body = Problem))
+)]
+pub(super) async fn vif(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    Named(name): Named,
+) -> Response {
+    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::VifShow { name }) {
+        Answer::Shown { vif } => Ok(json(&vif)),
         other => Err(Problem::of(other)),
     };
     api.answer(&asker, job).await

@@ -2,7 +2,7 @@
 
 use weir_config::reload::Difference;
 use weir_config::{FilterRule, VifChanges, VifConfig};
-use weir_switch::control::ReloadOutcome;
+use weir_switch::control::{Put, Refusal, ReloadOutcome};
 
 use super::*;
 
@@ -92,6 +92,38 @@ pub(super) async fn add_vif(
     Ok(api.change(&asker, ask).await)
 }
 
+/// Sees to it that there is such an interface: adds it, or makes the one of its name what is sent, which is all of it.
+/// Nothing changes where one of the keys that differ cannot change under traffic.
+#[utoipa::path(
+    put, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)), request_body = VifConfig,
+    responses(
+        (status = 200, body = Put), (status = 400, body = Problem),
+        (status = 403, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn put_vif(
+    State(api): State<Api>,
+    writer: Writer,
+    Named(name): Named,
+    request: Request,
+) -> Result<Response, Problem> {
+    const EXAMPLE: &str = "a `config` of GET /v1/vifs";
+    let asker = writer.compiles();
+    let bytes = body(&asker, request).await?;
+    let job = move |handler: &dyn ControlHandler| {
+        let config: Box<VifConfig> = parsed(&bytes, EXAMPLE)?;
+        if config.name != name {
+            let detail = format!("the path names {name}, and the request's body {}", config.name);
+            return Err(Problem::bad(detail).with_help("send one name in both places"));
+        }
+        match handler.handle(Ask::VifPut { config }) {
+            Answer::Put { put } => Ok(json(&put)),
+            other => Err(Problem::of(other)),
+        }
+    };
+    Ok(api.answer(&asker, job).await)
+}
+
 /// Changes an interface in use. What is not named stays as it is.
 #[utoipa::path(
     patch, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)), request_body = VifChanges,
@@ -112,9 +144,19 @@ pub(super) async fn change_vif(
     Ok(api.change(&asker, ask).await)
 }
 
+/// Whether there has to be something to remove.
+#[derive(Debug, Clone, Copy, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Removes {
+    /// It is well where there is none.
+    #[serde(default)]
+    if_exists: bool,
+}
+
 /// Removes an interface; its guest is disconnected.
 #[utoipa::path(
-    delete, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)),
+    delete, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path), Removes),
     responses(
         (status = 200, body = Done), (status = 403, body = Problem),
         (status = 404, body = Problem), (status = 409, body = Problem)
@@ -124,8 +166,17 @@ pub(super) async fn remove_vif(
     State(api): State<Api>,
     Writer(asker): Writer,
     Named(name): Named,
-) -> Response {
-    api.change(&asker, move || Ok(Ask::VifDel { name })).await
+    removes: Result<Query<Removes>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(Removes { if_exists }) = removes.map_err(|error| Problem::bad(error.body_text()))?;
+    let job = move |handler: &dyn ControlHandler| match handler.handle(Ask::VifDel { name }) {
+        Answer::Ok => Ok(json(&Done { note: None })),
+        Answer::Error { kind: Refusal::NotFound, message, .. } if if_exists => {
+            Ok(json(&Done { note: Some(message) }))
+        }
+        other => Err(Problem::of(other)),
+    };
+    Ok(api.answer(&asker, job).await)
 }
 
 /// Replaces all filter rules of an interface or an uplink at once.

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 
-use weir_api::{Client, ClientError};
+use weir_api::Client;
 use weir_config::Defaults;
 use weir_text::count;
 
 use super::save::also;
+use super::status::only;
 use super::{CommandError, write_json};
 use crate::args::FilterCommand;
 use crate::show;
@@ -33,14 +34,9 @@ pub fn filter(
             also(*save, defaults, out)?;
         }
         FilterCommand::List { name, json } => {
-            let mut ports = client.stats()?.ports;
-            if let Some(name) = name {
-                ports.retain(|port| port.name == *name);
-                if ports.is_empty() {
-                    let message = format!("there is no interface or uplink called {name}");
-                    return Err(ClientError::Refused { message, help: None }.into());
-                }
-            }
+            let mut stats = client.stats()?;
+            only(&mut stats, name.as_slice())?;
+            let ports = stats.ports;
             if *json {
                 let rules: std::collections::BTreeMap<_, _> = show::of_ports(&ports).collect();
                 return write_json(out, &rules);

@@ -21,6 +21,7 @@ impl ControlHandler for TwoKinds {
             state: PortState::Running,
             stopped_reason: None,
             xen,
+            origin: weir_switch::control::VifOrigin::File,
             unsaved: Vec::new(),
         };
         Response::Vifs { vifs: vec![vif("web0", false), vif("vif3.0", true)] }

@@ -6,6 +6,7 @@
 //! | `difference.rs` | what a file would change of the running switch |
 //! | `explain.rs` | an interface's policies, an uplink |
 //! | `manager.rs` | the split of a latency budget, costs, agents |
+//! | `status.rs` | the whole switch on one screen |
 //! | `placement.rs` | where workers and virtual processors run |
 
 use std::fmt;
@@ -18,9 +19,11 @@ mod explain;
 mod manager;
 mod placement;
 mod stats;
+mod status;
 
 pub use difference::difference;
 pub use stats::of_ports;
+pub use status::{Status, status};
 
 /// The table of `weir stats`.
 pub fn stats(of: &SwitchStats) -> String {

@@ -3,11 +3,47 @@
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, TomlError, Value};
 
 use super::super::{
-    Config, FilterRule, SwitchConfig, TrunkVids, UplinkConfig, VifConfig, VlanMode,
+    Config, ConfigError, FilterRule, SwitchConfig, TrunkVids, UplinkConfig, VifChanges, VifConfig,
+    VlanMode,
 };
 use super::keys::{self, Keys};
 use super::{Running, SWITCH_ALIVE};
 use crate::Setting;
+use crate::settings::from_text;
+
+impl VifConfig {
+    /// The interface with `settings` in place of its own: keys that none of them names stay as they are, but for what
+    /// belongs to another policy or another way to take part in VLANs.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with every problem of the whole.
+    pub fn with_settings(&self, settings: &[Setting]) -> Result<Self, ConfigError> {
+        let mut vif = self.clone();
+        let moderation: Vec<_> =
+            settings.iter().filter(|it| it.key() == "moderation").cloned().collect();
+        if !moderation.is_empty() {
+            VifChanges::from_settings(&self.name, &moderation)?.apply(&mut vif);
+        }
+        let mut nothing = Port::vif(&vif);
+        nothing.keys.iter_mut().for_each(|(_, value)| *value = None);
+        (nothing.vlan, nothing.filter) = (&VlanMode::Unset, &[]);
+        let mut document = DocumentMut::new();
+        let table = table(&mut document, "vif", Some(self.name.as_str()));
+        Port::vif(&vif).save(table, &nothing, &nothing.keys);
+        if settings.iter().any(|it| VLANS.contains(&it.key())) {
+            VLANS.iter().for_each(|key| drop(table.remove(key)));
+        }
+        for setting in settings {
+            // What is no TOML is the parser's to tell of, with its place.
+            let line = setting.to_string().parse::<DocumentMut>();
+            match line.ok().and_then(|mut line| line.remove(setting.key())) {
+                Some(item) => drop(table.insert(setting.key(), item)),
+                None => return VifConfig::from_settings(&self.name, settings, &self.socket),
+            }
+        }
+        from_text(&document.to_string(), &self.socket)
+    }
+}
 
 /// The keys of which one says how a port takes part in VLANs.
 const VLANS: [&str; 5] = ["vlan", "trunk", "native", "network", "mirror"];
@@ -88,9 +124,14 @@ impl Running<'_> {
                 }
             }
         }
-        let vifs: Vec<_> = self.vifs.iter().filter(|vif| !vif.xen).map(|vif| vif.config).collect();
+        let vifs: Vec<_> = self
+            .vifs
+            .iter()
+            .filter(|vif| !vif.xen && vif.config.by.is_none())
+            .map(|vif| vif.config)
+            .collect();
         for vif in &file.vifs {
-            if !vifs.iter().any(|it| it.name == vif.name) {
+            if !self.vifs.iter().any(|it| it.config.name == vif.name && !it.xen) {
                 remove(&mut document, "vif", vif.name.as_str());
             }
         }

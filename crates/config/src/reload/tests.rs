@@ -195,7 +195,9 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
 fn each_key_of_each_table_is_compared() {
     let all = |keys: Keys, cases: &[(&str, &str, &str, bool)]| {
         for (key, _) in keys {
-            assert!(cases.iter().any(|case| case.0 == key), "no case for {key}");
+            // No file says who keeps an interface.
+            let has = key == OWNER || cases.iter().any(|case| case.0 == key);
+            assert!(has, "no case for {key}");
         }
     };
     let config = parse("[uplink.lan]\nkind = \"tap\"\nname = \"w0\"\n").unwrap();
@@ -368,4 +370,99 @@ fn networks_change_with_a_restart_and_interfaces_wait_for_them() {
     assert!(switch.compare(&format!("{blue}[vif.web0]\nnetwork = \"blue\"\n")).0.is_empty());
     let moved = switch.check(&format!("{blue}{red}[vif.web0]\nnetwork = \"red\"\n"));
     assert_eq!(moved, Err("vif.web0: there is no network `red` before a restart".into()));
+}
+
+fn settings(texts: &[&str]) -> Vec<crate::Setting> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn an_interface_with_no_other_settings_is_the_same_whatever_it_has() {
+    for (key, needs, line, _) in VIF_KEYS {
+        let switch = match *key {
+            "window" | "period" => "[switch]\nschedule = \"dwcs\"\n",
+            _ => "",
+        };
+        let text = format!("{switch}[vif.b]\n[vif.web0]\n{needs}\n{line}\n");
+        let vif = parse(&text).unwrap().vifs.pop().unwrap();
+        assert_eq!(vif.with_settings(&[]).unwrap(), vif, "{key}");
+    }
+}
+
+#[test]
+fn settings_that_are_named_take_the_place_of_the_interfaces_own_and_others_stay() {
+    let text = "[vif.web0]\ntrunk = [10, 20]\nnative = 1\nmoderation = \"backend\"\nrx_usecs = 20\n\
+                rate = \"1Gbit\"\nsource_guard = \"configured\"\naddresses = [\"10.0.0.5\", \"fd00::5\"]\n\
+                [[vif.web0.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"tcp port 25\"\n";
+    let vif = parse(text).unwrap().vifs.pop().unwrap();
+    let vlan = vif.with_settings(&settings(&["vlan=7"])).unwrap();
+    assert_eq!(VifConfig { vlan: vif.vlan.clone(), ..vlan.clone() }, vif, "nothing else");
+    assert_eq!(vlan.vlan.to_string(), "7");
+    let immediate = vif.with_settings(&settings(&["moderation=immediate"])).unwrap();
+    assert_eq!((immediate.rx_usecs, &immediate.filter), (None, &vif.filter));
+    let by = vif.with_settings(&settings(&["by=libvirt:7"])).unwrap();
+    assert_eq!(by.by.unwrap().as_str(), "libvirt:7");
+    let error = vif.with_settings(&settings(&["rate=fast"])).unwrap_err();
+    assert!(format!("{:?}", miette::Report::new(error)).contains("rate"));
+    let too_long = format!("by={}", "x".repeat(weir_limits::OWNER_LEN_MAX + 1));
+    for bad in ["by=", "by=a b", "colour=red", &too_long] {
+        assert!(vif.with_settings(&settings(&[bad])).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn what_somebody_else_keeps_is_left_alone_whatever_the_file_says() {
+    let mut started = Started::with("[vif.a]\n");
+    started.by_hand = ["b", "c"]
+        .map(|name| VifConfig { by: Some("libvirt:7".parse().unwrap()), ..vif(name) })
+        .into();
+    let text = "[vif.a]\n[vif.b]\nvlan = 10\n";
+    let (difference, steps) = started.compare(text);
+    assert_eq!(lines(&difference), ["vif.b Unlisted", "vif.c Unlisted"]);
+    assert_eq!(difference.tables[0].note.as_deref(), Some("kept by libvirt:7; stays"));
+    assert_eq!(steps, Steps::default());
+    let file = parse(text).unwrap();
+    assert_eq!(started.running(|running| running.saved(text, &file)).unwrap(), text);
+    let refused = parse("[vif.a]\nby = \"me\"\n").unwrap_err();
+    assert!(format!("{:?}", miette::Report::new(refused)).contains("no file names"));
+}
+
+#[test]
+fn each_setting_is_shown_with_where_it_is_from() {
+    let text = "[overlay]\nlocal = \"192.0.2.1\"\n[network.blue]\nvni = 100\npeers = [\"192.0.2.2\"]\n\
+                isolated = true\n[vif.web0]\nnetwork = \"blue\"\nqueues = 2\n[vif.db0]\nmtu = 9000\n";
+    let config = parse(text).unwrap();
+    let budget = config.switch.latency_budget;
+    let shown = |vif: &VifConfig, file| {
+        let shown = shown_vif(vif, file, &config.networks, budget).into_iter();
+        let shown = shown.filter(|it| it.from != SettingFrom::Default && it.key != "socket");
+        shown.map(|it| format!("{} {} {}", it.key, it.value.unwrap(), it.from)).collect::<Vec<_>>()
+    };
+    let [web0, db0] = [&config.vifs[0], &config.vifs[1]];
+    let inherits = "latency_budget 250us switch";
+    let of_network = ["isolated true network", "vlan network blue", "mtu 1450 network"];
+    let file = shown(web0, Some(web0));
+    assert_eq!(
+        file,
+        ["queues 2 file", inherits, of_network[0], "vlan network blue file", of_network[2]]
+    );
+    assert_eq!(shown(db0, Some(db0)), [inherits, "mtu 9000 file"]);
+    let changed = web0.with_settings(&settings(&["isolated=false", "queues=1"])).unwrap();
+    assert_eq!(
+        shown(&changed, Some(web0)),
+        [
+            "queues 1 command",
+            inherits,
+            "isolated false command",
+            "vlan network blue file",
+            of_network[2]
+        ]
+    );
+    let added = VifConfig { rss_rebalance: false, ..vif("late") };
+    assert_eq!(shown(&added, None), [inherits, "rss_rebalance false command"]);
+    let of_all = shown_vif(web0, None, &config.networks, budget);
+    let keys: Vec<_> = of_all.iter().map(|it| it.key.as_str()).collect();
+    for (key, ..) in VIF_KEYS {
+        assert!(keys.contains(key), "{key}");
+    }
 }

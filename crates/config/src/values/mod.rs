@@ -17,7 +17,7 @@ use weir_wire::Mac;
 
 pub use error::ValueError;
 pub use names::{
-    ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, PortName,
+    ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, Owner, PortName,
     SocketMode, SocketPath, UserName,
 };
 pub use numbers::{

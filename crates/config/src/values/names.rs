@@ -243,6 +243,27 @@ impl FromStr for ChannelName {
     }
 }
 
+text! {
+    /// Who keeps an interface outside of the file: 1 to 128 printable characters of ASCII, without spaces.
+    Owner
+}
+
+impl Owner {
+    pub(crate) const EXPECTED: &str =
+        "who keeps the interface, in quotes and without spaces, such as \"libvirt:UUID\"";
+}
+
+impl FromStr for Owner {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+        if (1..=limits::OWNER_LEN_MAX).contains(&text.len()) && is_plain {
+            return Ok(Self(text.into()));
+        }
+        Err(ValueError::WrongType { expected: Self::EXPECTED, found: "a string that is none" })
+    }
+}
+
 /// The permissions of a socket file, as in `chmod`; at most `0777`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

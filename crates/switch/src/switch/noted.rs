@@ -50,6 +50,11 @@ pub(super) struct NotedLease {
     from: (String, u16),
 }
 
+/// Whether nobody but the file is to know of an interface: who keeps it adds it again.
+fn nobodys(added: &serde_json::Value) -> bool {
+    added["by"].is_null()
+}
+
 impl Noted {
     /// What another weir has noted.
     ///
@@ -93,7 +98,8 @@ impl Noted {
     /// Keys of an interface that the file does not say, or `added`.
     pub(super) fn unsaved_of(&self, vif: &str) -> Vec<String> {
         let keys = self.settings.get(vif).into_iter().flat_map(Settings::keys);
-        let added = self.added.iter().filter(|added| added["name"] == vif).map(|_| "added");
+        let added = self.added.iter().filter(|added| added["name"] == vif && nobodys(added));
+        let added = added.map(|_| "added");
         keys.chain(added).map(str::to_owned).collect()
     }
 
@@ -233,7 +239,8 @@ impl Switch {
             let table = table(name);
             settings.keys().map(move |key| format!("{table}.{key}")).collect::<Vec<_>>()
         });
-        let added = noted.added.iter().filter_map(|vif| vif["name"].as_str());
+        let added = noted.added.iter().filter(|vif| nobodys(vif));
+        let added = added.filter_map(|vif| vif["name"].as_str());
         let added = added.map(|name| format!("{} (added)", table(name)));
         let deleted = noted.deleted.iter().map(|name| format!("{} (removed)", table(name)));
         keys.chain(added).chain(deleted).collect()

@@ -127,7 +127,8 @@ impl Switch {
     /// Interfaces that the file names are the file's from now on.
     fn mark(&self, config: &Config) {
         for vif in &mut self.ports().vifs {
-            vif.from_file = config.vifs.iter().any(|it| it.name == vif.config.name);
+            let named = config.vifs.iter().any(|it| it.name == vif.config.name);
+            vif.from_file = named && vif.config.by.is_none();
         }
     }
 

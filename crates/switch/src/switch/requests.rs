@@ -26,6 +26,7 @@ impl ControlHandler for Switch {
     fn handle(&self, request: Request) -> Response {
         match request {
             Request::VifAdd { config } => self.one_after_the_other(|it| it.vif_add(*config)),
+            Request::VifPut { config } => self.one_after_the_other(|it| it.vif_put(*config)),
             Request::VifSet { name, changes } => {
                 self.one_after_the_other(|it| it.vif_set(&name, *changes))
             }
@@ -39,6 +40,7 @@ impl ControlHandler for Switch {
             Request::Reload { text, partly } => self.reload(&text, partly),
             Request::Upgrade => self.upgrade(),
             Request::VifList => self.vif_list(),
+            Request::VifShow { name } => self.vif_show(&name),
             Request::VifExplain { name } => self.vif_explain(&name),
             Request::Addresses => self.stations(),
             Request::Trace { name, frame } => self.traced(&name, &frame),

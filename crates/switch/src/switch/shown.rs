@@ -25,9 +25,9 @@ use crate::explain::{
 };
 use crate::manager::ManagedExplanation;
 use crate::stats::{
-    CallSettings, GuardExplanation, Limit, Limits, PanickedThread, PortDecision, PortKind,
-    PortState, PortStats, QueuePairNumbers, QueuePairStats, QueueStats, RuleStats, SessionStats,
-    StageStats, StillThread, SwitchStats, WorkerStats, descriptors, limits,
+    CallSettings, GuardExplanation, KeeperState, Limit, Limits, PanickedThread, PortDecision,
+    PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats, QueueStats, RuleStats,
+    SessionStats, StageStats, StillThread, SwitchStats, WorkerStats, descriptors, limits,
 };
 use crate::watchdog::{Still, still};
 
@@ -167,6 +167,7 @@ impl Switch {
 
     /// The counters of everything.
     pub fn stats(&self) -> SwitchStats {
+        let (file, unsaved) = (self.config_file(), self.unsaved());
         let ports = self.ports();
         let uplinks = ports.uplinks.iter().map(|uplink| PortStats {
             limits: limits([("addresses", self.addresses(uplink.id))]),
@@ -182,6 +183,13 @@ impl Switch {
         SwitchStats {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: self.started.elapsed().as_secs_f64(),
+            keeper: match (self.keeper.is_configured(), self.keeper.is_there()) {
+                (false, _) => KeeperState::None,
+                (true, true) => KeeperState::There,
+                (true, false) => KeeperState::Gone,
+            },
+            file,
+            unsaved,
             queues_moved: self.engine.moved().1,
             workers: workers
                 .map(|(worker, id)| WorkerStats {

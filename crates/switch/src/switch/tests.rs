@@ -16,6 +16,7 @@ use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 
 mod addresses;
 mod mirrors;
+mod put;
 mod tenants;
 
 /// A switch with interfaces, `a`, `b` and `c` where nothing else is said.

@@ -257,6 +257,12 @@ pub(super) fn not_ours_to_remove(vif: &VifConfig) -> Response {
     Response::refused(message, "`xl network-detach DOMAIN DEVID` removes it".to_owned())
 }
 
+/// `weir vif add --may-exist` of a vif that the toolstack has attached.
+pub(super) fn not_ours_to_put(vif: &VifConfig) -> Response {
+    let message = format!("{} is a Xen guest's interface", vif.name);
+    Response::refused(message, format!("`weir vif set {} KEY=VALUE` changes it", vif.name))
+}
+
 /// `weir vif set NAME queues=N` of a vif that the toolstack has attached.
 pub(super) fn queues_are_in_xenstore(vif: &VifConfig) -> Response {
     let message = format!(

@@ -43,6 +43,9 @@ fn sample() -> SwitchStats {
     SwitchStats {
         version: "0.1.0".into(),
         uptime_s: 3_725.0,
+        keeper: Default::default(),
+        file: None,
+        unsaved: Vec::new(),
         queues_moved: 3,
         workers: vec![WorkerStats {
             id: 0,

@@ -122,6 +122,7 @@ const NOBODYS: &[&str] = &[
     "CACHE_INDEXES_MAX",
     "PROC_STAT_BYTES_MAX",
     "PORT_NAME_LEN_MAX",
+    "OWNER_LEN_MAX",
     "IFNAME_LEN_MAX",
     "SOCKET_PATH_LEN_MAX",
     "VLAN_ID_MAX",

@@ -1,0 +1,180 @@
+//! What `weir status` prints.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use weir_config::PortName;
+use weir_switch::stats::{KeeperState, PortKind, PortState, PortStats, SwitchStats};
+use weir_text::{count, decimal, uptime};
+
+/// How many settings and errors are shown; the others are counted.
+const LINES_MAX: usize = 8;
+
+/// A running switch in short.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// weir's version.
+    pub version: String,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+    /// The file that it was started with.
+    pub file: Option<PathBuf>,
+    /// What there is of a keeper.
+    pub keeper: KeeperState,
+    /// How many interfaces are in each state.
+    pub interfaces: BTreeMap<String, u64>,
+    /// How many uplinks are in each state.
+    pub uplinks: BTreeMap<String, u64>,
+    /// What the file does not say.
+    pub unsaved: Vec<String>,
+    /// Why ports stopped, and what ended the last session that weir had to end.
+    pub errors: BTreeMap<PortName, String>,
+    /// Threads that stand still or have panicked, which is wrong.
+    pub threads: Vec<String>,
+}
+
+impl From<&SwitchStats> for Status {
+    fn from(it: &SwitchStats) -> Self {
+        let states = |kind: PortKind| {
+            let mut states = BTreeMap::new();
+            for port in it.ports.iter().filter(|port| port.kind == kind) {
+                *states.entry(port.state.to_string()).or_insert(0) += 1;
+            }
+            states
+        };
+        let error = |port: &PortStats| {
+            let stopped = port.stopped_reason.as_ref().map(|why| format!("stopped: {why}"));
+            let last = port.sessions.last_error.as_ref().map(|why| format!("last error: {why}"));
+            Some((port.name.clone(), stopped.or(last)?))
+        };
+        let still = it.still.iter().map(|it| format!("{} stands still", it.name));
+        let panicked = it.panicked.iter().map(|it| format!("{} panicked", it.name));
+        Self {
+            version: it.version.clone(),
+            uptime_s: it.uptime_s,
+            file: it.file.clone(),
+            keeper: it.keeper,
+            interfaces: states(PortKind::Vif),
+            uplinks: states(PortKind::Uplink),
+            unsaved: it.unsaved.clone(),
+            errors: it.ports.iter().filter_map(error).collect(),
+            threads: still.chain(panicked).collect(),
+        }
+    }
+}
+
+/// The screen.
+pub fn status(it: &Status) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, says: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{what:<12}{says}");
+    };
+    line("weir", format!("{}, up {}", it.version, uptime(it.uptime_s)));
+    line("file", it.file.as_ref().map_or("none".into(), |file| file.display().to_string()));
+    line(
+        "keeper",
+        match it.keeper {
+            KeeperState::None => "none is configured: a restart disconnects guests",
+            KeeperState::There => "there: guests outlive weir",
+            KeeperState::Gone => "configured, and does not answer: systemctl start weir-keeper",
+        }
+        .into(),
+    );
+    line("interfaces", states(&it.interfaces));
+    line("uplinks", states(&it.uplinks));
+    line(
+        "unsaved",
+        match it.unsaved.len() {
+            0 => "nothing: the file says what runs".into(),
+            number => format!("{}, until `weir save`", count(number, "setting")),
+        },
+    );
+    let shown = |line: &mut dyn FnMut(&str, String), all: Vec<String>| {
+        let more = all.len().saturating_sub(LINES_MAX);
+        all.into_iter().take(LINES_MAX).for_each(|one| line("", one));
+        if more > 0 {
+            line("", format!("and {more} more"));
+        }
+    };
+    shown(&mut line, it.unsaved.clone());
+    let errors: Vec<_> = it.errors.iter().map(|(port, why)| format!("{port}: {why}")).collect();
+    let errors = [it.threads.clone(), errors].concat();
+    line("errors", if errors.is_empty() { "none".into() } else { decimal(errors.len() as u64) });
+    shown(&mut line, errors);
+    text
+}
+
+/// `3 running, 1 waiting`, in the order in which a port goes through them.
+fn states(of: &BTreeMap<String, u64>) -> String {
+    let all = [PortState::Running, PortState::Connected, PortState::Waiting, PortState::Stopped];
+    let counted = all.iter().filter_map(|state| {
+        let state = state.to_string();
+        of.get(&state).map(|number| format!("{} {state}", decimal(*number)))
+    });
+    match counted.collect::<Vec<_>>() {
+        none if none.is_empty() => "none".into(),
+        states => states.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_switch::stats::StillThread;
+
+    use super::*;
+
+    fn port(name: &str, kind: PortKind, state: PortState) -> PortStats {
+        let mut port = PortStats::new(name.parse().unwrap(), kind);
+        port.state = state;
+        port
+    }
+
+    #[test]
+    fn one_screen_says_what_runs_and_what_is_wrong() {
+        let mut stopped = port("db0", PortKind::Vif, PortState::Stopped);
+        stopped.stopped_reason = Some("ring 0 is not in shared memory".into());
+        let mut failed = port("web0", PortKind::Vif, PortState::Running);
+        failed.sessions.last_error = Some("ring 4 does not exist".into());
+        let waiting = ["a", "b"].map(|name| port(name, PortKind::Vif, PortState::Waiting));
+        let lan = port("lan", PortKind::Uplink, PortState::Running);
+        let mut stats = SwitchStats {
+            version: "9.9".into(),
+            uptime_s: 90.0,
+            keeper: KeeperState::Gone,
+            file: Some("/etc/weir/weir.toml".into()),
+            unsaved: (0..10).map(|n| format!("vif.v{n}.mac")).collect(),
+            still: vec![StillThread { name: "weir-worker-0".into(), ..StillThread::default() }],
+            ports: [&waiting[..], &[failed, lan, stopped]].concat(),
+            ..SwitchStats::default()
+        };
+        let text = status(&Status::from(&stats));
+        for says in [
+            "weir        9.9, up ",
+            "file        /etc/weir/weir.toml\n",
+            "keeper      configured, and does not answer",
+            "interfaces  1 running, 2 waiting, 1 stopped\n",
+            "uplinks     1 running\n",
+            "unsaved     10 settings, until `weir save`\n            vif.v0.mac\n",
+            "            and 2 more\n",
+            "errors      3\n            weir-worker-0 stands still\n",
+            "            db0: stopped: ring 0 is not in shared memory\n",
+            "            web0: last error: ring 4 does not exist\n",
+        ] {
+            assert!(text.contains(says), "{says}: {text}");
+        }
+        assert!(text.lines().count() < 24, "{text}");
+        stats = SwitchStats::default();
+        let text = status(&Status::from(&stats));
+        for says in [
+            "interfaces  none\n",
+            "file        none\n",
+            "unsaved     nothing",
+            "errors      none\n",
+        ] {
+            assert!(text.contains(says), "{says}: {text}");
+        }
+    }
+}

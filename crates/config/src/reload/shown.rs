@@ -1,0 +1,83 @@
+//! Each setting of an interface, and where it is from.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::keys;
+use crate::{LatencyBudget, Networks, VifConfig};
+
+/// A key of `[vif.NAME]`, as it is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ShownSetting {
+    /// Its name in the file; `vlan` for `trunk`, `native`, `network` and `mirror`, too.
+    pub key: String,
+    /// As the file would say it; `None` where there is none.
+    pub value: Option<String>,
+    /// Where the value is from.
+    pub from: SettingFrom,
+}
+
+/// Where a setting is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SettingFrom {
+    /// Nobody has said anything.
+    Default,
+    /// The file, as weir has read it last; of a Xen guest, `[xen]` or the toolstack.
+    File,
+    /// A command, or the API.
+    Command,
+    /// The interface's network, or the overlay.
+    Network,
+    /// `[switch]`.
+    Switch,
+}
+
+impl fmt::Display for SettingFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Default => "default",
+            Self::File => "file",
+            Self::Command => "command",
+            Self::Network => "network",
+            Self::Switch => "switch",
+        })
+    }
+}
+
+/// Each setting of `vif`, which is `file` in the file, if that names it.
+pub fn shown_vif(
+    vif: &VifConfig,
+    file: Option<&VifConfig>,
+    networks: &Networks,
+    budget: LatencyBudget,
+) -> Vec<ShownSetting> {
+    let defaults = keys::vif(&VifConfig::new(vif.name.clone(), vif.socket.clone()));
+    let file = file.map(keys::vif);
+    let inherited = |key: &str| match key {
+        "isolated" if networks.isolates(&vif.vlan) => {
+            Some((true.to_string(), SettingFrom::Network))
+        }
+        "mtu" => Some((networks.mtu_of(&vif.vlan)?.to_string(), SettingFrom::Network)),
+        "latency_budget" => Some((budget.to_string(), SettingFrom::Switch)),
+        _ => None,
+    };
+    let each = keys::vif(vif).into_iter().zip(defaults).enumerate();
+    let shown = each.map(|(at, ((key, value), (_, default)))| {
+        let in_file = file.as_ref().and_then(|file| file.get(at)).map(|(_, value)| value);
+        let inherited = inherited(key);
+        // An interface in a network of the overlay has its MTU from the start.
+        let is_inherited = inherited.as_ref().is_some_and(|(it, _)| value.as_ref() == Some(it));
+        let (value, from) = match inherited {
+            Some((it, from)) if value.is_none() || is_inherited && key == "mtu" => (Some(it), from),
+            _ if in_file == Some(&value) && value != default => (value, SettingFrom::File),
+            _ if in_file.is_none() && value == default => (value, SettingFrom::Default),
+            _ if in_file == Some(&value) => (value, SettingFrom::Default),
+            _ => (value, SettingFrom::Command),
+        };
+        ShownSetting { key: key.into(), value, from }
+    });
+    shown.collect()
+}
