@@ -6,12 +6,17 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use weir_limits::{CONTROL_TOKEN_LEN_MAX, CONTROL_TOKEN_LEN_MIN};
+use weir_limits::{
+    CONFIG_COST_BYTES_MAX, CONFIG_COST_OF_ADMINS_BYTES_MAX, CONTROL_TOKEN_LEN_MAX,
+    CONTROL_TOKEN_LEN_MIN,
+};
 
 /// Users who may write.
 #[derive(Debug, Clone)]
 pub struct Access {
     admins: BTreeSet<u32>,
+    /// Those of them who can do with this process as they like.
+    owners: BTreeSet<u32>,
 }
 
 impl Access {
@@ -19,12 +24,19 @@ impl Access {
     #[must_use]
     pub fn of_this_user(admins: impl IntoIterator<Item = u32>) -> Self {
         let own = rustix::process::geteuid().as_raw();
-        Self { admins: admins.into_iter().chain([0, own]).collect() }
+        let owners = BTreeSet::from([0, own]);
+        Self { admins: admins.into_iter().chain(owners.iter().copied()).collect(), owners }
     }
 
     #[cfg(test)]
     pub(crate) fn nobody() -> Self {
-        Self { admins: BTreeSet::new() }
+        Self { admins: BTreeSet::new(), owners: BTreeSet::new() }
+    }
+
+    /// These may write, and nobody is root.
+    #[cfg(test)]
+    pub(crate) fn admins_only(admins: impl IntoIterator<Item = u32>) -> Self {
+        Self { admins: admins.into_iter().collect(), owners: BTreeSet::new() }
     }
 
     /// Whether `caller` may write.
@@ -32,6 +44,14 @@ impl Access {
         match caller {
             Caller::User(user) => self.admins.contains(&user),
             Caller::Network => false,
+        }
+    }
+
+    /// Most bytes of memory that reading a configuration of `caller`'s may take.
+    pub(crate) fn configuration_cost_max(&self, caller: Caller) -> u64 {
+        match caller {
+            Caller::User(user) if self.owners.contains(&user) => CONFIG_COST_BYTES_MAX,
+            Caller::User(_) | Caller::Network => CONFIG_COST_OF_ADMINS_BYTES_MAX,
         }
     }
 }

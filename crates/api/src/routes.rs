@@ -283,9 +283,18 @@ fn parsed<T: DeserializeOwned>(bytes: &[u8], example: &str) -> Result<T, Problem
     })
 }
 
-fn text(bytes: &[u8]) -> Result<String, Problem> {
-    let text = std::str::from_utf8(bytes).map(str::to_owned);
-    text.map_err(|error| Problem::bad(format!("a configuration is UTF-8 text: {error}")))
+/// A configuration's text, if to read it costs no more than the caller may have.
+fn text(bytes: &Bytes, cost: fn(&str) -> u64, cost_max: u64) -> Result<String, Problem> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Problem::bad(format!("a configuration is UTF-8 text: {error}")))?;
+    match cost(text) > cost_max {
+        false => Ok(text.to_owned()),
+        true => Err(Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "the configuration has too many keys and values for you to ask",
+        )
+        .with_help("ask as root, or as the user that weir runs as")),
+    }
 }
 
 /// A good answer.

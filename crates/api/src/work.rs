@@ -40,7 +40,7 @@ pub(crate) struct Work {
 pub(crate) enum Kind {
     /// It comes from somebody who may only read.
     Read,
-    /// It has expressions, which take as long as libpcap does.
+    /// It has a configuration, or expressions, which take as long as libpcap does.
     Compile,
 }
 
@@ -56,6 +56,7 @@ struct Turns {
 /// A turn. Dropped, it is another's.
 #[derive(Debug)]
 pub(crate) struct Turn {
+    kind: Kind,
     // The thread is free first, then the caller's next request may come.
     _thread: OwnedSemaphorePermit,
     _caller: OwnedSemaphorePermit,
@@ -87,7 +88,7 @@ impl Turns {
             Kind::Compile => &self.compiles,
         };
         let thread = Arc::clone(threads).acquire_owned().await.ok()?;
-        Some(Turn { _thread: thread, _caller: caller })
+        Some(Turn { kind, _thread: thread, _caller: caller })
     }
 }
 
@@ -151,6 +152,7 @@ impl Work {
         };
         let (answer, wait) = oneshot::channel();
         let job = move |handler: &dyn ControlHandler| {
+            let is_dear = turn.as_ref().is_some_and(|turn| turn.kind == Kind::Compile);
             let _turn = turn;
             // The client may have gone.
             let done = match caller {
@@ -158,6 +160,9 @@ impl Work {
                 None => job(handler),
             };
             let _ = answer.send(done);
+            if is_dear {
+                weir_config::give_back();
+            }
         };
         self.jobs.send(Box::new(job)).map_err(|_| failed("weir is ending"))?;
         wait.await.map_err(|_| failed("weir's log says more; please report it"))

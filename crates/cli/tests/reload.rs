@@ -1,7 +1,7 @@
 //! A running weir whose configuration file changes: `weir diff`, `weir reload`, SIGHUP.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use weir_limits::CONFIG_MEMORY_BYTES_MAX;
 use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
@@ -479,4 +480,54 @@ fn root_a_confined_weir_lets_uplinks_go_and_names_those_it_cannot_open() {
     assert!(weir.does(&["reload"]).contains("- uplink.lan  comes back only with a restart"));
     eventually("the TAP is gone", || (!network.has("weir0")).then_some(()));
     guest(dir.path(), "a", 1);
+}
+
+/// A figure of `/proc/PID/status` in bytes.
+fn memory(weir: &Weir, figure: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", weir.process.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with(figure)).unwrap();
+    1024 * line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_difference_keeps_nobody_waiting_and_gives_back_what_it_took() {
+    let dir = tempfile::tempdir().unwrap();
+    let weir = Weir::start(dir.path(), "[switch]\nworkers = 1\n", &[]);
+    let whole = dir.path().join("whole.toml");
+    let rules = "[[vif.a.filter]]\ndirection = \"tx\"\naction = \"drop\"\n".repeat(15_000);
+    fs::write(&whole, format!("[vif.a]\n{rules}")).unwrap();
+    weir.does(&["stats"]);
+    let before = memory(&weir, "VmRSS");
+    let ask = |text: &str| {
+        let mut stream = UnixStream::connect(dir.path().join("control.sock")).unwrap();
+        let head = format!(
+            "POST /v1/configuration/difference HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\nconnection: \
+             close\r\n\r\n",
+            text.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        // What is refused at its head is not read to its end.
+        let _ = stream.write_all(text.as_bytes());
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    let answered = AtomicU64::new(0);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let answer = ask(&fs::read_to_string(&whole).unwrap());
+            ended.store(true, Ordering::SeqCst);
+            assert!(answer.contains("has too much of a filter"), "{answer}");
+        });
+        while !ended.load(Ordering::SeqCst) {
+            weir.does(&["stats"]);
+            answered.fetch_add(u64::from(!ended.load(Ordering::SeqCst)), Ordering::SeqCst);
+        }
+    });
+    assert!(answered.load(Ordering::SeqCst) > 0, "nobody was served meanwhile");
+    let peak = memory(&weir, "VmHWM") - before;
+    assert!(peak > CONFIG_MEMORY_BYTES_MAX, "{peak}: it was not read at all");
+    let kept = || memory(&weir, "VmRSS").saturating_sub(before);
+    eventually("memory is given back", || (kept() < CONFIG_MEMORY_BYTES_MAX / 2).then_some(()));
 }

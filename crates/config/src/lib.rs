@@ -18,6 +18,7 @@
 //! * [`values`]: the types of single values; each one can only hold a valid value.
 //! * [`Config`] and its parts: plain structs, independent of TOML.
 //! * `parse`: TOML to those structs. It collects every problem instead of stopping at the first.
+//! * [`cost`]: what reading a text takes, before it is read.
 //! * [`error`]: problems as diagnostics that show the line.
 //! * `api`: who may ask weir for what.
 //! * `moderation`: when a guest is called.
@@ -32,7 +33,7 @@
 //! * [`reload`]: what a file would change of a running switch.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -45,9 +46,12 @@ use utoipa::ToSchema;
 use weir_limits as limits;
 
 mod api;
+pub mod cost;
 pub mod error;
 pub mod filter;
 mod gateway;
+#[allow(unsafe_code)]
+mod give_back;
 mod guard;
 mod mirror;
 mod moderation;
@@ -71,6 +75,7 @@ pub use api::{Admins, ApiConfig, ListenAddress};
 pub use error::{ConfigError, Problem};
 pub use filter::{Expression, FilterRule};
 pub use gateway::{AddressRange, DhcpConfig, DomainName, FixedAddress, GatewayConfig, OwnAddress};
+pub use give_back::give_back;
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
 pub use mirror::{MirrorError, check_mirrors};
 pub use moderation::{CallsError, Moderation};

@@ -204,7 +204,7 @@ impl Networks {
             }
             VlanMode::Unset => NetworkKind::Vlan(Vid::DEFAULT),
             VlanMode::Access(vid) => NetworkKind::Vlan(*vid),
-            VlanMode::Trunk { .. } => return false,
+            VlanMode::Trunk { .. } | VlanMode::Mirror(_) => return false,
         };
         self.all.iter().any(|network| network.isolated && network.kind == vlan)
     }

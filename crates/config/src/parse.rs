@@ -12,6 +12,7 @@ use weir_limits as limits;
 use weir_text::count;
 
 use super::api::ApiConfig;
+use super::cost;
 use super::error::Problem;
 use super::filter;
 use super::guard::Guarding;
@@ -116,12 +117,20 @@ pub(super) fn single_vif(text: &str, control: &SocketPath) -> Result<VifConfig, 
 /// The text as a tree.
 ///
 /// # Errors
-/// Every place where the text is not TOML.
+/// It asks for too much, or every place where a short text is not TOML, or the first one of a long text: the parser keeps
+/// as many mistakes as there are.
 pub(super) fn document(text: &str) -> Result<toml::Spanned<DeTable<'_>>, Vec<Problem>> {
-    let (document, errors) = DeTable::parse_recoverable(text);
-    if errors.is_empty() {
-        return Ok(document);
-    }
+    cost::check(text).map_err(|problem| vec![problem])?;
+    let errors = match text.len() <= limits::CONFIG_MISTAKES_LEN_MAX {
+        true => match DeTable::parse_recoverable(text) {
+            (document, errors) if errors.is_empty() => return Ok(document),
+            (_, errors) => errors,
+        },
+        false => match DeTable::parse(text) {
+            Ok(document) => return Ok(document),
+            Err(error) => vec![error],
+        },
+    };
     let problem = |error: &toml::de::Error| {
         let words = error.message().lines().next().unwrap_or_default().to_owned();
         Problem::new("not valid TOML").label(error.span().unwrap_or(0..0), words)

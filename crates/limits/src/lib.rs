@@ -594,6 +594,14 @@ pub const AGENT_PROC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 pub const UPLINK_FOUND_BYTES_MAX: u64 = 4096;
 /// Largest configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
+/// Most memory that reading a configuration may take: of any file of [`CONFIG_BYTES_MAX`] that has spaces and line breaks.
+pub const CONFIG_COST_BYTES_MAX: u64 = 96 * 1024 * 1024;
+/// The same where neither root nor weir's own user asks. With the answer it is less than [`CONFIG_MEMORY_BYTES_MAX`].
+pub const CONFIG_COST_OF_ADMINS_BYTES_MAX: u64 = 12 * 1024 * 1024;
+/// Most memory that weir takes for such a request, which it then gives back.
+pub const CONFIG_MEMORY_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Longest text of which every mistake in its TOML is looked for (bytes), not only the first.
+pub const CONFIG_MISTAKES_LEN_MAX: usize = 16 * 1024;
 /// Most problems of a configuration that are shown; of the rest there is a count. A person mends a few and
 /// looks again, and showing a problem takes a walk through the file.
 pub const CONFIG_PROBLEMS_SHOWN_MAX: usize = 50;
@@ -794,6 +802,8 @@ const _: () = {
     assert!(CONTROL_TOKEN_LEN_MAX < CONTROL_HEAD_BYTES_MAX);
     assert!(EVENTS_LOOK_NS < BREACHES_TOLD_NS && BREACHES_TOLD_NS < DROPS_QUIET_NS);
     assert!(CONFIG_PROBLEMS_SHOWN_MAX < CONFIG_PROBLEMS_MAX);
+    assert!(CONFIG_COST_OF_ADMINS_BYTES_MAX < CONFIG_MEMORY_BYTES_MAX);
+    assert!(CONFIG_MEMORY_BYTES_MAX < CONFIG_COST_BYTES_MAX);
     assert!(
         CONFIG_PROBLEMS_SHOWN_MAX * CONFIG_PLACES_SHOWN_MAX * CONFIG_LINE_SHOWN_MAX
             <= CONFIG_BYTES_MAX as usize

@@ -1,7 +1,7 @@
 //! What can be changed: what the command line changes, and nothing else.
 
 use weir_config::reload::Difference;
-use weir_config::{FilterRule, VifChanges, VifConfig};
+use weir_config::{FilterRule, VifChanges, VifConfig, cost};
 use weir_switch::control::{Put, Refusal, ReloadOutcome};
 
 use super::*;
@@ -217,9 +217,10 @@ pub(super) async fn difference(
     request: Request,
 ) -> Result<Response, Problem> {
     let asker = writer.compiles();
+    let cost_max = api.access.configuration_cost_max(asker.caller);
     let bytes = body(&asker, request).await?;
     let job = move |handler: &dyn ControlHandler| match handler
-        .handle(Ask::Diff { text: text(&bytes)? })
+        .handle(Ask::Diff { text: text(&bytes, cost::to_read, cost_max)? })
     {
         Answer::Difference { difference } => Ok(json(&difference)),
         other => Err(Problem::of(other)),
@@ -243,9 +244,10 @@ pub(super) async fn saved(
     request: Request,
 ) -> Result<Response, Problem> {
     let asker = writer.compiles();
+    let cost_max = api.access.configuration_cost_max(asker.caller);
     let bytes = body(&asker, request).await?;
     let job = move |handler: &dyn ControlHandler| match handler
-        .handle(Ask::Saved { text: text(&bytes)? })
+        .handle(Ask::Saved { text: text(&bytes, cost::to_edit, cost_max)? })
     {
         Answer::Text { text } => Ok(json(&ConfigurationText { text })),
         other => Err(Problem::of(other)),
@@ -270,9 +272,10 @@ pub(super) async fn reload(
 ) -> Result<Response, Problem> {
     let Query(HowMuch { partly }) = how_much.map_err(|error| Problem::bad(error.body_text()))?;
     let asker = writer.compiles();
+    let cost_max = api.access.configuration_cost_max(asker.caller);
     let bytes = body(&asker, request).await?;
     let job = move |handler: &dyn ControlHandler| match handler
-        .handle(Ask::Reload { text: text(&bytes)?, partly })
+        .handle(Ask::Reload { text: text(&bytes, cost::to_read, cost_max)?, partly })
     {
         Answer::Reloaded { difference, outcome } => {
             Ok(json(&Reloaded { difference: *difference, outcome }))

@@ -89,6 +89,32 @@ fn who_may_not_write_reads_and_is_told_what_to_do() {
 }
 
 #[test]
+fn an_admin_who_is_not_root_has_no_configuration_read_that_is_dear() {
+    let own = rustix::process::geteuid().as_raw();
+    let mut serving = Serving::default();
+    serving.set_access(Access::admins_only([own]));
+    let served = Served::with(serving);
+    let asked = |text: &str| {
+        let lines = [
+            "POST /v1/configuration/difference",
+            "POST /v1/configuration/saved",
+            "PUT /v1/configuration",
+        ];
+        lines.map(|line| {
+            let head =
+                format!("{line} HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n", text.len());
+            served.raw([head.as_bytes(), text.as_bytes()].concat().as_slice())
+        })
+    };
+    for (status, problem) in asked(&"k=1\n".repeat(limits::CONFIG_BYTES_MAX as usize / 4)) {
+        assert!(status == 413 && problem.contains("ask as root"), "{status}: {problem}");
+    }
+    let good = asked("k=1\n").map(|(status, _)| status);
+    assert_eq!(good, [200; 3]);
+    assert_eq!(served.handler.requests.lock().unwrap().len(), good.len());
+}
+
+#[test]
 fn over_tcp_the_token_reads_and_nobody_writes() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");

@@ -150,6 +150,8 @@ impl Switch {
         match text {
             Ok(text) => {
                 self.reload(&text, false);
+                drop(text);
+                weir_config::give_back();
             }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -238,26 +240,39 @@ impl Switch {
         Ok(Compared { config, difference, steps, check })
     }
 
-    /// What runs.
+    /// What runs, as it was a moment ago: whoever looks at it keeps nobody waiting.
     fn beside<T>(&self, look: impl FnOnce(&Running<'_>) -> T) -> Result<T, Box<Response>> {
-        let source = self.source();
-        let source = source.as_ref().ok_or_else(no_source)?;
-        let ports = self.ports();
-        let vifs = ports.vifs.iter().map(|vif| RunningVif {
-            config: &vif.config,
-            from_file: vif.from_file,
-            xen: matches!(vif.link, Link::Xen),
-        });
+        let (switch, xen, may_pin) = {
+            let source = self.source();
+            let source = source.as_ref().ok_or_else(no_source)?;
+            (source.switch.clone(), source.xen.clone(), source.may_pin)
+        };
+        let (vifs, uplinks) = {
+            let ports = self.ports();
+            let vifs = ports
+                .vifs
+                .iter()
+                .map(|vif| (vif.config.clone(), vif.from_file, matches!(vif.link, Link::Xen)));
+            let uplinks = ports.uplinks.iter().map(|uplink| uplink.config.clone());
+            (vifs.collect::<Vec<_>>(), uplinks.collect::<Vec<_>>())
+        };
         let running = Running {
-            switch: &source.switch,
+            switch: &switch,
             networks: &self.networks,
-            uplinks: ports.uplinks.iter().map(|uplink| &uplink.config).collect(),
-            vifs: vifs.collect(),
-            xen: source.xen.as_ref(),
+            uplinks: uplinks.iter().collect(),
+            vifs: vifs
+                .iter()
+                .map(|(config, from_file, xen)| RunningVif {
+                    config,
+                    from_file: *from_file,
+                    xen: *xen,
+                })
+                .collect(),
+            xen: xen.as_ref(),
             able: Able {
                 sockets: &|path| self.hands.may_use(path),
                 uplinks: matches!(self.hands, Hands::Own),
-                pin_vcpus: source.may_pin,
+                pin_vcpus: may_pin,
             },
         };
         Ok(look(&running))

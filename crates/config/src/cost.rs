@@ -1,0 +1,51 @@
+//! What it takes to read a configuration, before it is read: a text of one megabyte can ask for hundreds.
+//!
+//! The parser keeps each token, and a tree of what they say. Both are counted here by the lexer alone, which keeps
+//! nothing.
+
+use toml_parser::Source;
+use toml_parser::lexer::TokenKind;
+use weir_limits as limits;
+
+use super::error::Problem;
+
+/// Bytes of each token: itself, and the event that the parser makes of it.
+const TOKEN: u64 = 52;
+/// Bytes of a table: the first node of its map. Each dot of a key may begin one.
+const TABLE: u64 = 1150;
+/// Bytes of a key and its value in the node of a map, and of the first values of an array.
+const ENTRY: u64 = 190;
+/// Bytes of one more value of an array, which grows by doubling.
+const ITEM: u64 = 100;
+/// How many copies there are of the text: as a request, as text, in an error, and its longest string.
+const COPIES: u64 = 4;
+/// By how much more an editor takes, which keeps the spaces and comments of each value.
+const EDITING: u64 = 2;
+
+/// Bytes of memory that reading `text` takes at most.
+pub fn to_read(text: &str) -> u64 {
+    let of_tokens = Source::new(text).lex().map(|token| {
+        TOKEN
+            + match token.kind() {
+                TokenKind::LeftCurlyBracket | TokenKind::Dot => TABLE,
+                TokenKind::Equals | TokenKind::LeftSquareBracket => ENTRY,
+                TokenKind::Comma => ITEM,
+                _ => 0,
+            }
+    });
+    COPIES * text.len() as u64 + of_tokens.sum::<u64>()
+}
+
+/// Bytes of memory that reading `text` and writing it anew takes at most.
+pub fn to_edit(text: &str) -> u64 {
+    EDITING * to_read(text)
+}
+
+/// Refuses a text that nobody may have read.
+pub(super) fn check(text: &str) -> Result<(), Problem> {
+    match to_read(text) > limits::CONFIG_COST_BYTES_MAX {
+        false => Ok(()),
+        true => Err(Problem::new("it has too many keys and values")
+            .help("run a second weir for some of the ports and join them with an uplink")),
+    }
+}
