@@ -3,11 +3,15 @@
 //! Whoever closes a descriptor waits as long as its maker likes, and whoever drops a socket closes the descriptors that
 //! lie in it unread. A thread that serves several parties therefore closes none of them: it holds them as [`Foreign`],
 //! whose end hands them to a thread that serves their [`Party`] alone.
+//!
+//! Files in directories that others may change are found by [`place`], and sockets there are connected to by [`reach`].
 
 #![deny(unsafe_code)]
 
 mod interrupt;
 mod party;
+pub mod place;
+pub mod reach;
 #[cfg(test)]
 mod tests;
 

@@ -10,12 +10,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, shutdown, socket_with,
-};
+use rustix::net::{Shutdown, SocketType, shutdown};
 use weir_limits::{KEEPER_PATIENCE_NS, KEEPER_PAUSE_NS_MAX, KEEPER_PAUSE_NS_MIN, KEEPER_START_NS};
 
-use weir_foreign::Party;
+use weir_foreign::{Party, reach};
 
 use crate::shelf::owner_of;
 use crate::wire::{Received, Word, is_name, receive, send};
@@ -34,12 +32,9 @@ pub type Taken = BTreeMap<String, OwnedFd>;
 /// Connects to the keeper that listens at `path`, without waiting.
 ///
 /// # Errors
-/// Nobody listens there.
+/// As of [`reach::connect`]: nobody listens there, or somebody who may not.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
+    reach::connect_as(SocketType::SEQPACKET, path, |_| false)
 }
 
 /// The keeper, as weir has it. Dropping it leaves behind what is kept.

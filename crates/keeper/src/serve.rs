@@ -15,9 +15,10 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 use rustix::process::{Resource, Rlimit, Uid, geteuid, getrlimit, setrlimit};
+use weir_foreign::place::Place;
+use weir_foreign::reach;
 use weir_limits::DESCRIPTORS_MAX;
 
-use crate::client::connect;
 use crate::shelf::Shelf;
 use crate::wire::{Received, Word, receive, send};
 
@@ -109,20 +110,22 @@ impl Server {
     /// [`ServeError`]
     pub fn listen(path: &Path) -> Result<Self, ServeError> {
         let io = |error: io::Error| ServeError::Io(path.into(), error);
-        match fs::symlink_metadata(path) {
+        let place = Place::of(path).map_err(io)?;
+        let at = place.path();
+        match fs::symlink_metadata(&at) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(ServeError::NotASocket(path.into()));
             }
-            Ok(_) => match connect(path) {
+            Ok(_) => match reach::look_for_listener_as(SocketType::SEQPACKET, &place) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path).map_err(io)?;
+                    fs::remove_file(&at).map_err(io)?;
                 }
                 _ => return Err(ServeError::InUse(path.into())),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(io(error)),
         }
-        let listener = listening(path).map_err(|errno| io(errno.into()))?;
+        let listener = listening(&at).map_err(|errno| io(errno.into()))?;
         let shelf = Shelf::new(raise_descriptor_limit());
         Ok(Self { listener, shelf, weir: None, next: None, refused: BTreeSet::new() })
     }

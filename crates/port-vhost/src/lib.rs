@@ -8,7 +8,6 @@
 //! | `port.rs` | the interface as the engine sees it |
 //! | `session.rs` | a front end's requests |
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
-//! | `reach.rs` | the way to a socket in a directory of somebody else |
 //! | `front_end.rs` | a thread for each front end that is there |
 //! | `allowance.rs` | how much of the processors a session may take |
 //! | `silent.rs` | rings in service that serve nobody |
@@ -34,7 +33,6 @@ mod migration;
 mod notify;
 mod port;
 mod queue;
-mod reach;
 mod records;
 mod rx;
 mod session;
@@ -45,7 +43,6 @@ pub use error::{Refusal, StopReason};
 pub use keep::{Keep, Settled};
 pub use manager::{Dial, Endpoint, Manager, ManagerGone, StillBusy};
 pub use port::{VhostOptions, VhostPort};
-pub use reach::{connect, look_for_listener};
 pub use records::Records;
 
 #[cfg(test)]

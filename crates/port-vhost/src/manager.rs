@@ -53,7 +53,7 @@ pub enum Endpoint {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Who connects: [`crate::connect`], or another process for one that may not.
+        /// Who connects: [`weir_foreign::reach::connect`], or another process for one that may not.
         dial: Dial,
     },
     /// A session on a connected socket, once.

@@ -11,6 +11,7 @@ use rustix::fs::{
     fstat, ftruncate, memfd_create, open,
 };
 use rustix::process::geteuid;
+use weir_foreign::place::Place;
 use weir_guestmem::{Account, GuestMemory, MappedPages, RegionSpec, Window};
 use weir_limits::QUEUE_SIZE_MAX;
 use weir_ring::Record;
@@ -35,7 +36,8 @@ impl Records {
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = File::from(open(path, flags, Mode::RUSR | Mode::WUSR)?);
+        let place = Place::of(path)?;
+        let file = File::from(open(place.path(), flags, Mode::RUSR | Mode::WUSR)?);
         let stat = fstat(&file)?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let others = Mode::RWXG | Mode::RWXO;

@@ -18,7 +18,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use thiserror::Error;
 use weir_config::SocketMode;
-use weir_foreign::{Foreign, Party};
+use weir_foreign::place::Place;
+use weir_foreign::{Foreign, Party, reach};
 
 /// Connections that may wait for `accept`.
 const BACKLOG: i32 = 16;
@@ -95,11 +96,7 @@ static FILES: Mutex<Vec<(PathBuf, FileId)>> = Mutex::new(Vec::new());
 /// Removes the files of all sockets that this process has made.
 pub(crate) fn remove_all() {
     let files = std::mem::take(&mut *FILES.lock().unwrap_or_else(PoisonError::into_inner));
-    for (path, file) in files {
-        if file_id(&path).is_ok_and(|found| found == file) {
-            let _ = fs::remove_file(&path);
-        }
-    }
+    files.iter().for_each(|(path, file)| remove_if(path, *file));
 }
 
 /// A socket's file. Dropping it removes it, unless another program has put its own there.
@@ -133,13 +130,14 @@ impl BoundListener {
             move |source| ListenError::Io { step, path, source }
         };
         let parent = path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(parent).map_err(io_error("make the directory", parent))?;
+        let place = Place::make(path).map_err(io_error("use the directory", parent))?;
         // Two starting programs must not both take the old socket for stale and remove each other's new one.
-        let _lock = Lock::take(parent)?;
+        let _lock = Lock::take(&place)?;
 
-        remove_stale(path)?;
-        let listener = bind(path, mode, group).map_err(io_error("listen on", path))?;
-        let file = file_id(path).map_err(io_error("look at", path))?;
+        remove_stale(path, &place)?;
+        let at = place.path();
+        let listener = bind(&at, mode, group).map_err(io_error("listen on", path))?;
+        let file = file_id(&at).map_err(io_error("look at", path))?;
         let made = Made::Here(BoundFile::new(path, file));
         Ok(Self::new(listener, path, file, made))
     }
@@ -201,9 +199,9 @@ impl BoundListener {
 /// Connects to a front end that listens, and never to a socket of weir's own.
 ///
 /// # Errors
-/// As of [`weir_port_vhost::connect`].
+/// As of [`reach::connect`].
 pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
-    weir_port_vhost::connect(path, |file| {
+    reach::connect(path, |file| {
         let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         files.iter().any(|(_, own)| *own == file)
     })
@@ -218,10 +216,11 @@ impl BoundFile {
 
     /// The file that a weir which is gone has made, if it is there still.
     pub(crate) fn adopt(path: &Path, file: FileId, mode: SocketMode) -> Option<Self> {
-        if !file_id(path).is_ok_and(|found| found == file) {
+        let place = Place::of(path).ok()?;
+        if !file_id(&place.path()).is_ok_and(|found| found == file) {
             return None;
         }
-        set_mode(path, mode).ok()?;
+        set_mode(&place.path(), mode).ok()?;
         Some(Self::new(path, file))
     }
 }
@@ -229,42 +228,47 @@ impl BoundFile {
 /// The right to make and remove sockets in a directory: a file that only its owner can open and lock. (Any reader
 /// could lock the directory, for as long as they like.)
 #[derive(Debug)]
-struct Lock {
+struct Lock<'a> {
+    /// Its directory.
+    _place: &'a Place,
     path: PathBuf,
     file: File,
 }
 
-impl Lock {
-    const NAME: &str = ".weir.lock";
+impl<'a> Lock<'a> {
+    const NAME: &'static str = ".weir.lock";
+    /// How often it may be gone when it is locked: whoever has it removes it, and who owns the directory can, too.
+    const TRIES: usize = 1000;
 
-    fn take(dir: &Path) -> Result<Self, ListenError> {
-        let path = dir.join(Self::NAME);
+    fn take(place: &'a Place) -> Result<Self, ListenError> {
+        let path = place.beside(Self::NAME);
         let io_error = |step| {
-            let path = path.clone();
+            let path = place.shown().with_file_name(Self::NAME);
             move |errno: Errno| ListenError::Io { step, path, source: errno.into() }
         };
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        loop {
+        for _ in 0..Self::TRIES {
             let file = open(&path, flags, Mode::RUSR | Mode::WUSR)
                 .map_err(io_error("open the lock file"))?;
             let found = fstat(&file).map_err(io_error("look at the lock file"))?;
             // In a directory that others may write, one of theirs could stay locked for ever.
             if found.st_uid != geteuid().as_raw() || found.st_mode & 0o177 != 0 {
-                return Err(ListenError::Lock { path });
+                break;
             }
             flock(&file, FlockOperation::LockExclusive).map_err(io_error("lock"))?;
             // Whoever had it has removed it: then others lock a newer one.
             let file = File::from(file);
             let opened = file.metadata().map(|found| (found.dev(), found.ino())).ok();
             if opened.is_some() && opened == file_id(&path).ok() {
-                return Ok(Self { path, file });
+                return Ok(Self { _place: place, path, file });
             }
         }
+        Err(ListenError::Lock { path: place.shown().with_file_name(Self::NAME) })
     }
 }
 
-impl Drop for Lock {
+impl Drop for Lock<'_> {
     fn drop(&mut self) {
         // While it is still locked, so that it is this one.
         let _ = fs::remove_file(&self.path);
@@ -277,11 +281,23 @@ impl Drop for BoundFile {
         let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|it| (&it.0, it.1) != (&self.path, self.file));
         drop(files);
-        let _lock = self.path.parent().map(Lock::take);
-        if file_id(&self.path).is_ok_and(|file| file == self.file) {
-            // Nothing is left to do if it fails: the next start replaces a stale socket.
-            let _ = fs::remove_file(&self.path);
-        }
+        // Nothing is left to do if it fails: the next start replaces a stale socket.
+        let Ok(place) = Place::of(&self.path) else { return };
+        let _lock = Lock::take(&place);
+        remove_if_in(&place, self.file);
+    }
+}
+
+fn remove_if(path: &Path, file: FileId) {
+    if let Ok(place) = Place::of(path) {
+        remove_if_in(&place, file);
+    }
+}
+
+fn remove_if_in(place: &Place, file: FileId) {
+    let path = place.path();
+    if file_id(&path).is_ok_and(|found| found == file) {
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -301,26 +317,31 @@ fn file_id(path: &Path) -> io::Result<FileId> {
     fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
-fn remove_stale(path: &Path) -> Result<(), ListenError> {
+fn remove_stale(path: &Path, place: &Place) -> Result<(), ListenError> {
     let io_error = |step| move |source| ListenError::Io { step, path: path.to_owned(), source };
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => {}
+    let at = place.path();
+    let stale = match fs::symlink_metadata(&at) {
+        Ok(found) if found.file_type().is_socket() => (found.dev(), found.ino()),
         Ok(_) => return Err(ListenError::NotASocket { path: path.into() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io_error("look at")(error)),
-    }
+    };
     // Without waiting: who listens there and accepts nobody would keep whoever asks.
-    match weir_port_vhost::look_for_listener(path) {
+    match reach::look_for_listener_as(SocketType::STREAM, place) {
         Ok(stream) => {
             // Who serves there may have sent descriptors already.
-            drop(Foreign::from(stream));
+            drop(Foreign::from(UnixStream::from(stream)));
             Err(ListenError::InUse { path: path.into() })
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(ListenError::InUse { path: path.into() })
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(io_error("remove the stale socket"))
+            // Not what somebody has put there meanwhile.
+            match file_id(&at).map_err(io_error("look at"))? == stale {
+                true => fs::remove_file(at).map_err(io_error("remove the stale socket")),
+                false => Err(ListenError::InUse { path: path.into() }),
+            }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error("see whether anybody serves")(error)),
@@ -394,6 +415,35 @@ mod tests {
     }
 
     #[test]
+    fn no_socket_is_made_or_removed_behind_a_link_of_somebody_else() {
+        use std::os::unix::fs::symlink;
+        let (theirs, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::set_permissions(theirs.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let at = |name: &str| theirs.path().join(name);
+        let stale = own.path().join("web0.sock");
+        drop(UnixListener::bind(&stale).unwrap());
+        symlink(own.path(), at("link")).unwrap();
+        for name in ["link/web0.sock", "link/new.sock", "link/new/web0.sock"] {
+            let error = BoundListener::bind(&at(name), SocketMode::OWNER).unwrap_err();
+            let cause =
+                std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            assert!(cause.contains("is a link in a directory"), "{name}: {error}: {cause}");
+        }
+        let left: Vec<_> = fs::read_dir(own.path()).unwrap().map(|it| it.unwrap().path()).collect();
+        assert_eq!(left, [stale], "nothing is made or removed");
+
+        // Its directory becomes a link to another one, in which the same socket has the same name.
+        let bound = BoundListener::bind(&at("dir/a.sock"), SocketMode::OWNER).unwrap();
+        UnixStream::connect(at("dir/a.sock")).unwrap();
+        let other = own.path().join("a.sock");
+        fs::hard_link(at("dir/a.sock"), &other).unwrap();
+        fs::rename(at("dir"), at("moved")).unwrap();
+        symlink(own.path(), at("dir")).unwrap();
+        drop(bound);
+        assert!(other.exists(), "removed behind a link");
+    }
+
+    #[test]
     fn stale_socket_is_replaced_and_gets_its_permissions() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
@@ -460,7 +510,7 @@ mod tests {
         let listener = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
-        let waiting: Vec<_> = std::iter::repeat_with(|| weir_port_vhost::look_for_listener(&path))
+        let waiting: Vec<_> = std::iter::repeat_with(|| reach::look_for_listener(&path))
             .take_while(Result::is_ok)
             .collect();
         assert!(!waiting.is_empty());

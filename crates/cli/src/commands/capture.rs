@@ -13,6 +13,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use weir_api::{Client, ClientError};
 use weir_config::Defaults;
+use weir_foreign::place;
 
 use super::CommandError;
 use crate::args::CaptureArgs;
@@ -73,7 +74,7 @@ impl Write for Later {
         };
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(File::create(&self.path).map_err(named)?),
+            none => none.insert(place::create(&self.path).map_err(named)?),
         };
         file.write(bytes).map_err(named)
     }

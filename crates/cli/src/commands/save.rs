@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use weir_api::Client;
 use weir_config::reload::DifferenceKind;
 use weir_config::{Defaults, open_file, read_text};
+use weir_foreign::place::Place;
 
 use super::CommandError;
 use super::reload::{good_text, path_of};
@@ -23,8 +24,9 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
     let mut client = Client::connect(defaults.control.as_path())?;
     let path = path_of(args.file.as_deref(), &mut client)?;
     // Behind a link lies what is written.
-    let path = fs::canonicalize(&path).map_err(|error| not_saved(&path, error))?;
-    let old = good_text(&path, defaults)?;
+    let place = Place::of_target(&path).map_err(|error| not_saved(&path, error))?;
+    let path = place.shown();
+    let old = good_text(&place.path(), defaults)?;
     let new = client.saved(old.clone())?;
     if new == old {
         return Ok(writeln!(out, "{} says what runs", path.display())?);
@@ -43,7 +45,7 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
     if !args.yes && !agreed(out)? {
         return Err(not_saved(&path, "it is as it was"));
     }
-    replace(&path, &old, &new).map_err(|error| not_saved(&path, error))?;
+    replace(&place.path(), &old, &new).map_err(|error| not_saved(&path, error))?;
     // weir knows from here on that its file says so. What takes a restart stays as it is.
     client.reload(new, true)?;
     Ok(writeln!(out, "saved: {} says what runs", path.display())?)
@@ -131,7 +133,7 @@ mod tests {
         fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
         let link = dir.path().join("link");
         symlink(&file, &link).unwrap();
-        replace(&fs::canonicalize(&link).unwrap(), "old", "new").unwrap();
+        replace(&Place::of_target(&link).unwrap().path(), "old", "new").unwrap();
         assert_eq!(fs::read_to_string(&link).unwrap(), "new");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o640);

@@ -361,7 +361,10 @@ fn a_front_end_that_does_not_accept_keeps_nobody_waiting() {
     switch.manager.remove(deaf.id()).unwrap();
     switch
         .manager
-        .add(deaf, Endpoint::Connect { path, dial: Box::new(crate::look_for_listener) })
+        .add(
+            deaf,
+            Endpoint::Connect { path, dial: Box::new(weir_foreign::reach::look_for_listener) },
+        )
         .unwrap();
     let (_port, stream) = switch.port();
     let mut front = FrontEnd::new(stream);

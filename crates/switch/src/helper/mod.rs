@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, Once};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{ConfigError, InterfaceName, SocketMode, SocketPath, UplinkConfig, UplinkKind};
+use weir_foreign::place::Place;
 use weir_port_vhost::Records;
 
 use crate::explain::UplinkLayer;
@@ -51,10 +52,14 @@ fn records_path(socket: &SocketPath) -> PathBuf {
     PathBuf::from(format!("{socket}.rings"))
 }
 
+fn remove_records(socket: &SocketPath) {
+    let _ = Place::of(&records_path(socket)).and_then(|place| std::fs::remove_file(place.path()));
+}
+
 fn take_place(control: &SocketPath) {
     manager::restore_left_over(control);
     // Whoever asks from here on is answered by the one that binds it next.
-    let _ = std::fs::remove_file(control.as_path());
+    let _ = Place::of(control.as_path()).and_then(|place| std::fs::remove_file(place.path()));
 }
 
 /// Whether weir may have a socket at `path`: one of those that were named at the start, or any in the control socket's
@@ -185,7 +190,7 @@ impl Hands {
 
     pub(crate) fn remove_records(&self, socket: &SocketPath) {
         match self {
-            Self::Own => drop(std::fs::remove_file(records_path(socket))),
+            Self::Own => remove_records(socket),
             Self::Helper(helper) => {
                 drop(helper.ask(&Request::RemoveRecords { path: socket.clone() }));
             }

@@ -229,7 +229,7 @@ impl Serving {
 
     fn remove_records(&self, path: &SocketPath) -> Answer {
         if self.may_use(path) {
-            let _ = std::fs::remove_file(records_path(path));
+            super::remove_records(path);
         }
         Answer::Done
     }

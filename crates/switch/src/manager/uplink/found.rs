@@ -8,16 +8,15 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
-use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use weir_config::{InterfaceName, SocketPath};
+use weir_foreign::place::{Place, open_own};
 use weir_limits::UPLINK_FOUND_BYTES_MAX;
 
 /// How such a file's name ends; it begins with the control socket's, and the interface's is between.
@@ -99,19 +98,20 @@ impl Kept {
             move |source| FoundError::Io { step, path, source }
         };
         let parent = path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(parent).map_err(io_error("make the directory", parent))?;
+        let place = Place::make(&path).map_err(io_error("use the directory", parent))?;
         let bytes = serde_json::to_vec(found).map_err(|error| FoundError::Content {
             path: path.clone(),
             reason: error.to_string(),
         })?;
-        let new = path.with_extension("new");
+        let at = place.path();
+        let new = at.with_extension("new");
         // One that is left over; never through somebody's link in a directory that others may write.
         let _ = fs::remove_file(&new);
         let mut file = File::create_new(&new).map_err(io_error("make", &new))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|errno| io_error("lock", &new)(errno.into()))?;
         file.write_all(&bytes).map_err(io_error("write", &new))?;
-        match renameat_with(CWD, &new, CWD, &path, RenameFlags::NOREPLACE) {
+        match renameat_with(CWD, &new, CWD, &at, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(Self { path, _lock: file }),
             Err(errno) => {
                 // The next one replaces it.
@@ -126,7 +126,8 @@ impl Kept {
 
     /// Nothing has to be restored any more.
     pub(super) fn remove(self) {
-        if let Err(error) = fs::remove_file(&self.path) {
+        let removed = Place::of(&self.path).and_then(|place| fs::remove_file(place.path()));
+        if let Err(error) = removed {
             tracing::warn!(file = %self.path.display(), %error, "cannot remove a file");
         }
     }
@@ -156,7 +157,9 @@ fn load(path: PathBuf) -> Result<Option<(Found, Kept)>, FoundError> {
         let path = path.clone();
         move |source| FoundError::Io { step, path, source }
     };
-    let file = File::open(&path).map_err(io_error("open"))?;
+    // In a directory that others may write, one of theirs would keep weir waiting, or have it change the host's
+    // interfaces.
+    let file = open_own(&path).map_err(io_error("open"))?;
     // The helper of a weir that was killed a moment ago has it until it sees that.
     let until = Instant::now() + HELPER_END;
     loop {
@@ -168,10 +171,6 @@ fn load(path: PathBuf) -> Result<Option<(Found, Kept)>, FoundError> {
         }
     }
     let content = |reason| FoundError::Content { path: path.clone(), reason };
-    // In a directory that others may write, one of theirs would have weir change the host's interfaces.
-    if file.metadata().map_err(io_error("look at"))?.uid() != geteuid().as_raw() {
-        return Err(content("it is another user's".into()));
-    }
     let mut bytes = Vec::new();
     (&file).take(UPLINK_FOUND_BYTES_MAX).read_to_end(&mut bytes).map_err(io_error("read"))?;
     let found = serde_json::from_slice(&bytes).map_err(|error| content(error.to_string()))?;
@@ -239,7 +238,22 @@ mod tests {
         std::os::unix::fs::chown(file_of(&control, &found("eth0").interface), Some(1), None)
             .unwrap();
         let error = left_over(&control).remove(0).unwrap_err();
-        assert!(error.to_string().contains("another user's"), "{error}");
+        assert!(error.to_string().contains("no file of this user's alone"), "{error:?}");
+    }
+
+    #[test]
+    fn what_keeps_whoever_opens_it_waiting_is_not_opened() {
+        use rustix::fs::{FileType, Mode, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        let control = control(&dir);
+        let path = file_of(&control, &found("eth0").interface);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(left_over(&control).remove(0).is_err());
+        fs::remove_file(&path).unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, serde_json::to_vec(&found("eth0")).unwrap()).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert!(left_over(&control).remove(0).is_err());
     }
 
     #[test]

@@ -1,33 +1,18 @@
-//! Connects to a socket in a directory that somebody else may change.
-//!
-//! Who can write a directory can put a link there, or another socket, at any moment. So the way to a socket is walked
-//! with descriptors, and what was looked at is what is connected to. A link counts only where nobody but root and weir's
-//! own user could have put it.
+//! Connects to a socket in a directory that somebody else may change. What was looked at is what is connected to.
 
-use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::fs::{FileType, Stat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
-use rustix::process::geteuid;
 
-/// As many as the kernel follows.
-const LINKS_MAX: usize = 40;
+use crate::place::{Place, is_ours, is_safe};
 
 /// Why a socket is not connected to, though somebody may listen there.
 #[derive(Debug, thiserror::Error)]
 enum Unreachable {
-    #[error(
-        "{} is a link in a directory that user {owner} can change: weir follows links only where nobody but root and its \
-         own user can make one; name the socket itself",
-        path.display()
-    )]
-    Link { path: PathBuf, owner: u32 },
     #[error("{} is not a socket", .0.display())]
     NotASocket(PathBuf),
     #[error(
@@ -54,12 +39,23 @@ impl From<Unreachable> for io::Error {
 /// Nobody listens there, or who does has connections enough waiting. Of [`io::ErrorKind::PermissionDenied`] where the way
 /// leads by a link that somebody else could have put there, to a socket that is not the directory's owner's, or to weir.
 pub fn connect(path: &Path, is_own: impl FnOnce((u64, u64)) -> bool) -> io::Result<UnixStream> {
-    let socket = find(path)?;
-    let found = fstat(&socket)?;
+    connect_as(SocketType::STREAM, path, is_own).map(Into::into)
+}
+
+/// The same to a socket of another type.
+///
+/// # Errors
+/// As of [`connect`].
+pub fn connect_as(
+    kind: SocketType,
+    path: &Path,
+    is_own: impl FnOnce((u64, u64)) -> bool,
+) -> io::Result<OwnedFd> {
+    let (socket, found) = find(path)?;
     if is_own((found.st_dev, found.st_ino)) {
         return Err(Unreachable::Own(path.into()).into());
     }
-    let stream = connect_to(&socket)?;
+    let stream = connect_to(kind, &socket)?;
     let (peer, owner) = (sockopt::socket_peercred(&stream)?.uid.as_raw(), found.st_uid);
     if !is_ours(peer) && peer != owner {
         return Err(Unreachable::Peer { path: path.into(), peer, socket: owner }.into());
@@ -72,85 +68,50 @@ pub fn connect(path: &Path, is_own: impl FnOnce((u64, u64)) -> bool) -> io::Resu
 /// # Errors
 /// As of [`connect`], whoever is at the other end.
 pub fn look_for_listener(path: &Path) -> io::Result<UnixStream> {
-    connect_to(&find(path)?)
+    connect_to(SocketType::STREAM, &find(path)?.0).map(Into::into)
 }
 
-fn connect_to(socket: &OwnedFd) -> io::Result<UnixStream> {
+/// The same in a place, whose owner does not matter.
+///
+/// # Errors
+/// Nobody listens there.
+pub fn look_for_listener_as(kind: SocketType, place: &Place) -> io::Result<OwnedFd> {
+    connect_to(kind, &place.look()?.0)
+}
+
+fn connect_to(kind: SocketType, socket: &OwnedFd) -> io::Result<OwnedFd> {
     // What was found, and not what has that name by now.
     let this = format!("/proc/self/fd/{}", socket.as_raw_fd());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let stream = socket_with(AddressFamily::UNIX, kind, flags, None)?;
     // EAGAIN, the listener's queue is full, is an error as any other: it is tried again.
     rustix::net::connect(&stream, &SocketAddrUnix::new(this)?)?;
-    Ok(stream.into())
-}
-
-fn is_ours(user: u32) -> bool {
-    user == 0 || user == geteuid().as_raw()
-}
-
-/// Whether nobody but root and this user can put something into a directory.
-fn is_safe(dir: &Stat) -> bool {
-    is_ours(dir.st_uid) && dir.st_mode & 0o022 == 0
-}
-
-fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
-    let named = |part: &Component<'_>| !matches!(part, Component::RootDir | Component::CurDir);
-    path.components().filter(named).map(|part| part.as_os_str().to_owned())
-}
-
-fn open_dir(path: &str) -> io::Result<OwnedFd> {
-    Ok(openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(stream)
 }
 
 /// A descriptor of the socket, by which nothing is done but to name it.
-fn find(path: &Path) -> io::Result<OwnedFd> {
-    let start = if path.is_absolute() { "/" } else { "." };
-    let (mut dir, mut walked) = (open_dir(start)?, PathBuf::from(start));
-    let mut left: VecDeque<_> = parts(path).collect();
-    let mut links = 0;
-    while let Some(name) = left.pop_front() {
-        let here = fstat(&dir)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let next = openat(&dir, &name, flags, Mode::empty())?;
-        let found = fstat(&next)?;
-        let named = walked.join(&name);
-        match FileType::from_raw_mode(found.st_mode) {
-            FileType::Symlink => {
-                links += 1;
-                if links > LINKS_MAX {
-                    return Err(rustix::io::Errno::LOOP.into());
-                }
-                if !is_safe(&here) {
-                    return Err(Unreachable::Link { path: named, owner: here.st_uid }.into());
-                }
-                let target = readlinkat(&next, "", Vec::new())?.into_bytes();
-                let target = PathBuf::from(OsString::from_vec(target));
-                if target.is_absolute() {
-                    (dir, walked) = (open_dir("/")?, PathBuf::from("/"));
-                }
-                parts(&target).rev().for_each(|part| left.push_front(part));
-            }
-            FileType::Socket if left.is_empty() => {
-                let is_expected = found.st_uid == here.st_uid || is_ours(found.st_uid);
-                if !is_safe(&here) && !is_expected {
-                    let (socket, dir) = (found.st_uid, here.st_uid);
-                    return Err(Unreachable::Foreign { path: named, socket, dir }.into());
-                }
-                return Ok(next);
-            }
-            FileType::Directory if !left.is_empty() => (dir, walked) = (next, named),
-            _ => return Err(Unreachable::NotASocket(named).into()),
-        }
+fn find(path: &Path) -> io::Result<(OwnedFd, Stat)> {
+    let place = Place::of_target(path)?;
+    let here = place.dir()?;
+    let (socket, found) = place.look()?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+        return Err(Unreachable::NotASocket(place.shown()).into());
     }
-    Err(Unreachable::NotASocket(walked).into())
+    let is_expected = found.st_uid == here.st_uid || is_ours(found.st_uid);
+    if !is_safe(&here) && !is_expected {
+        let (socket, dir) = (found.st_uid, here.st_uid);
+        return Err(Unreachable::Foreign { path: place.shown(), socket, dir }.into());
+    }
+    Ok((socket, found))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, Mode};
 
     use super::*;
 
@@ -159,7 +120,7 @@ mod tests {
     }
 
     /// A directory that anybody can change, as a tenant's is to root.
-    fn open_to_all() -> tempfile::TempDir {
+    pub(crate) fn open_to_all() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
         dir
@@ -194,9 +155,10 @@ mod tests {
         rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         fs::write(at("file"), "").unwrap();
         fs::create_dir(at("dir")).unwrap();
-        for name in ["fifo", "file", "dir", "file/x"] {
+        for name in ["fifo", "file", "dir"] {
             assert!(why(&at(name)).contains("is not a socket"), "{name}");
         }
+        assert!(why(&at("file/x")).contains("is no directory"));
         assert_eq!(look_for_listener(&at("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
         drop(UnixListener::bind(at("stale")).unwrap());
         let stale = look_for_listener(&at("stale")).unwrap_err();
