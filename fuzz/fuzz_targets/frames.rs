@@ -20,9 +20,11 @@ use weir_engine::{
 use weir_fabric::{Fabric, MacCheck, PortConfig, PortId, Vid, VlanMode, VlanSet};
 use weir_filter::Program;
 use weir_guestmem::HostBuffer;
-use weir_limits::{BURST_MAX, FRAME_LEN_MAX, FRAME_LEN_MIN, GSO_SEGMENTS_MAX, HEAD_LEN};
+use weir_limits::{
+    BURST_MAX, FILTER_WINDOW_LEN, FRAME_LEN_MAX, FRAME_LEN_MIN, GSO_SEGMENTS_MAX, HEAD_LEN,
+};
 use weir_policy::steering::Receiver;
-use weir_wire::{Fit, Mac, Offload, OffloadCaps};
+use weir_wire::{Fit, Mac, Offload, OffloadCaps, TagProtocol};
 
 const PORTS: usize = 4;
 const TAG_LEN: usize = 4;
@@ -75,6 +77,7 @@ fn vlan(number: u8) -> VlanMode {
 struct Watcher {
     id: PortId,
     vlan: VlanMode,
+    tags: TagProtocol,
     caps: OffloadCaps,
     queues: usize,
     room: Mutex<usize>,
@@ -101,11 +104,22 @@ impl Watcher {
         assert!((least..=most).contains(&bytes.len()), "{} bytes", bytes.len());
         assert!(packet.frames >= 1 && packet.frames as usize <= BURST_MAX);
         assert_eq!(self.caps.accepts(packet.offload), Fit::AsIs, "{:?}", packet.offload);
-        let front = &bytes[..bytes.len().min(HEAD_LEN + TAG_LEN)];
-        let again = Offload::from_vnet(&packet.offload.to_vnet(1), front, bytes.len() as u32);
+        // Headers are looked at behind one tag.
+        let is_tag = |at: usize| matches!(bytes.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8]));
+        let mut outer = packet.offload.to_vnet(1);
+        let mut front = bytes[..bytes.len().min(FILTER_WINDOW_LEN + TAG_LEN)].to_vec();
+        if is_tag(12) && is_tag(16) && outer.flags & 1 != 0 {
+            front.drain(12..12 + TAG_LEN);
+            outer.csum_start -= TAG_LEN as u16;
+        }
+        let again = Offload::from_vnet(&outer, &front, bytes.len() as u32);
         assert!(again.is_ok(), "{again:?} of {:?}", packet.offload);
 
-        let tagged = matches!(bytes[12..14], [0x81, 0x00] | [0x88, 0xa8]);
+        // A customer's tag that leaves by a port of a provider's is payload.
+        let tagged = match self.tags {
+            TagProtocol::Dot1q => matches!(bytes[12..14], [0x81, 0x00] | [0x88, 0xa8]),
+            TagProtocol::Dot1ad => bytes[12..14] == [0x88, 0xa8],
+        };
         match &self.vlan {
             VlanMode::Access(access) => {
                 assert!(!tagged, "a tag behind an access port");
@@ -113,7 +127,7 @@ impl Watcher {
             }
             VlanMode::Trunk { native, allowed } => {
                 let vid = if tagged {
-                    assert_eq!(bytes[12..14], [0x81, 0x00], "a provider's tag first");
+                    assert_eq!(bytes[12..14], self.tags.ethertype().to_be_bytes(), "not its own");
                     let vid = u16::from_be_bytes([bytes[14], bytes[15]]) & 0xfff;
                     let vid = Vid::new(vid).expect("a VLAN's tag");
                     assert!(*native != Some(vid) && allowed.contains(vid), "{vid}");
@@ -279,13 +293,16 @@ fuzz_target!(|input: &[u8]| {
             _ => MacCheck::Pinned(Mac([0x52, 0x54, 0, 0, 0, number])),
         };
         let uplink = way & 0x20 != 0;
-        let config = PortConfig { vlan: vlan.clone(), mac_check, uplink, ..PortConfig::vif() };
-        let id = fabric.add_port(config).expect("room for four ports");
+        let tags = if rules & 0x40 == 0 { TagProtocol::Dot1q } else { TagProtocol::Dot1ad };
+        let config =
+            PortConfig { vlan: vlan.clone(), tags, mac_check, uplink, ..PortConfig::vif() };
+        let id = fabric.add_port(config.clone()).expect("room for four ports");
         fabric.set_active(id, way & 0x40 == 0).expect("the port is there");
         let counters = Arc::new(PortCounters::default());
         let port = Arc::new(Watcher {
             id,
-            vlan: vlan.clone(),
+            vlan,
+            tags,
             caps: caps(offloads & 0x1f),
             queues: usize::from(way & 0x80 == 0),
             room: Mutex::new(match offloads >> 5 {
@@ -299,12 +316,12 @@ fuzz_target!(|input: &[u8]| {
         slot.rules = PortRules { tx: chosen(rules), rx: chosen(rules >> 3) };
         ports.resize(id.index() + 1, None);
         ports[id.index()] = Some(slot);
-        made.push((id, vlan, counters));
+        made.push((id, config, counters));
     }
     KEPT.with_borrow_mut(|(forwarder, scratch, memory)| {
         for now in 0..BURSTS_MAX as u64 {
             let Some([how, count]) = take(&mut rest) else { return };
-            let (id, vlan, counters) = &made[usize::from(how) % PORTS];
+            let (id, config, counters) = &made[usize::from(how) % PORTS];
             let mut burst = scratch.lend();
             burst.from_device = how & 4 != 0;
             burst.park_room = usize::from(how >> 4);
@@ -315,7 +332,7 @@ fuzz_target!(|input: &[u8]| {
                 }
             }
             let room = burst.park_room;
-            let vids = burst.frames().iter().map(|frame| vlan.ingress(frame.tag).ok()).collect();
+            let vids = burst.frames().iter().map(|frame| config.ingress(frame.tag).ok()).collect();
             *sent.lock().expect("one thread") = Sent { from: Some(*id), vids };
             let view = fabric.view();
             let ingress = Ingress { view: &view, ports: &ports, port: *id, counters, now_ns: now };

@@ -330,9 +330,9 @@ Examples:
   weir vif set web0 queues=4               takes effect when the VM connects again
 
 These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
-mac_check, isolated, rss_rebalance, vlan, trunk, native, network, mirror, source_guard, addresses, router,
-weight, window, period, rate, burst, packets_per_second, packet_burst, rx_rate, rx_burst,
-rx_packets_per_second, rx_packet_burst.";
+mac_check, isolated, rss_rebalance, vlan, trunk, native, tag_protocol, network, mirror, source_guard,
+addresses, router, weight, window, period, rate, burst, packets_per_second, packet_burst, rx_rate,
+rx_burst, rx_packets_per_second, rx_packet_burst.";
 
 /// `weir addresses`
 #[derive(Debug, Args)]

@@ -144,6 +144,7 @@ impl BackendArgs {
             interface: self.tap.clone(),
             queues: self.queues,
             vlan: VlanMode::Unset,
+            tag_protocol: Default::default(),
             mtu: None,
             filter: Vec::new(),
             rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,

@@ -91,8 +91,8 @@ pub use values::{
     FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
     LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
     Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort,
-    UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
+    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TagProtocol, TrunkVids,
+    UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use xen::XenConfig;
 
@@ -172,6 +172,9 @@ pub struct UplinkConfig {
     pub queues: QueuePairs,
     /// VLANs of the port.
     pub vlan: VlanMode,
+    /// What kind of tags are the port's own.
+    #[serde(default, skip_serializing_if = "TagProtocol::is_default")]
+    pub tag_protocol: TagProtocol,
     /// The configured MTU; see [`UplinkConfig::mtu`] for the one in use.
     pub mtu: Option<Mtu>,
     /// Which frames it may send and receive.
@@ -234,6 +237,9 @@ pub struct VifConfig {
     pub rss_rebalance: bool,
     /// VLANs of the port.
     pub vlan: VlanMode,
+    /// What kind of tags are the port's own.
+    #[serde(default, skip_serializing_if = "TagProtocol::is_default")]
+    pub tag_protocol: TagProtocol,
     /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); see
     /// [`VifConfig::mtu`] for the one in use.
     pub mtu: Option<Mtu>,
@@ -290,6 +296,7 @@ impl VifConfig {
             isolated: None,
             rss_rebalance: Self::RSS_REBALANCE_DEFAULT,
             vlan: VlanMode::Unset,
+            tag_protocol: TagProtocol::default(),
             mtu: None,
             memory_max: MemoryMax::DEFAULT,
             storm: StormControl::default(),

@@ -24,7 +24,7 @@ use super::sharing::{self, Sharing};
 use super::storm::StormControl;
 use super::values::{
     Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, QueuePairs,
-    Schedule, SocketPath, TrunkVids, Vid, VlanMode,
+    Schedule, SocketPath, TagProtocol, TrunkVids, Vid, VlanMode,
 };
 use super::{
     Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig,
@@ -232,6 +232,7 @@ fn uplink(
     let queues = section.take_or("queues", QueuePairs::default(), problems);
     let rss_rebalance = rebalance(&mut section, problems);
     let vlan = vlan(&mut section, problems);
+    let tag_protocol = section.take_or("tag_protocol", TagProtocol::default(), problems);
     let mtu = section.value("mtu", problems);
     let filter = filter::rules(&mut section, problems);
     let weight = sharing::weight(&mut section, schedule, problems);
@@ -239,8 +240,18 @@ fn uplink(
     section.finish(problems);
 
     let (name, interface) = (name?, interface?.value);
-    let port =
-        UplinkConfig { name, kind, interface, queues, vlan, mtu, rss_rebalance, filter, weight };
+    let port = UplinkConfig {
+        name,
+        kind,
+        interface,
+        queues,
+        vlan,
+        tag_protocol,
+        mtu,
+        rss_rebalance,
+        filter,
+        weight,
+    };
     Some(Placed { port, header, resource, mac: None, agent: None, said })
 }
 
@@ -304,6 +315,7 @@ pub(super) fn any_vif(
     vif.isolated = section.value("isolated", problems);
     vif.rss_rebalance = rebalance(section, problems);
     vif.vlan = vlan(section, problems);
+    vif.tag_protocol = section.take_or("tag_protocol", vif.tag_protocol, problems);
     vif.filter = filter::rules(section, problems);
     vif.sharing = Sharing::from_section(section, schedule, problems);
     if !bad_moderation && let Err(error) = vif.check_calls(vif.latency_budget.unwrap_or(budget)) {

@@ -12,6 +12,7 @@ impl VifConfig {
         let default = PortConfig::vif();
         PortConfig {
             vlan: self.vlan.or_default(default.vlan, networks),
+            tags: self.tag_protocol.into(),
             mac_check: match (self.mac_check, self.mac) {
                 (false, _) => MacCheck::Off,
                 (true, Some(mac)) => MacCheck::Pinned(mac.into()),
@@ -35,7 +36,11 @@ impl UplinkConfig {
     /// The fabric's settings of the uplink's port.
     pub fn port_config(&self, networks: &Networks) -> PortConfig {
         let default = PortConfig::uplink();
-        PortConfig { vlan: self.vlan.or_default(default.vlan.clone(), networks), ..default }
+        PortConfig {
+            vlan: self.vlan.or_default(default.vlan.clone(), networks),
+            tags: self.tag_protocol.into(),
+            ..default
+        }
     }
 }
 
@@ -117,5 +122,8 @@ mod tests {
             allowed: VlanSet::Only([10, 20].map(fabric_vid).into_iter().collect()),
         };
         assert_eq!(vif.port_config(&Networks::default()).vlan, expected);
+        assert_eq!(vif.port_config(&Networks::default()).tags, weir_fabric::TagProtocol::Dot1q);
+        vif.tag_protocol = "802.1ad".parse().unwrap();
+        assert_eq!(vif.port_config(&Networks::default()).tags, weir_fabric::TagProtocol::Dot1ad);
     }
 }

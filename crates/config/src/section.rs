@@ -18,8 +18,8 @@ use super::values::{
     FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
     LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
     Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TrunkVids, UdpPort,
-    UplinkKind, UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
+    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TagProtocol, TrunkVids,
+    UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -278,6 +278,7 @@ from_toml_string! {
     HostAddress = "an address in quotes, such as \"192.0.2.1\"";
     ChannelName = ChannelName::EXPECTED;
     Owner = Owner::EXPECTED;
+    TagProtocol = "the kind of its own tags, \"802.1q\" or \"802.1ad\"";
     UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\" or \"af_xdp\"";
     UserName = "a user in quotes, such as \"weir\"";
     GroupName = "a group in quotes, such as \"weir\"";

@@ -19,7 +19,7 @@ use super::section::{Fault, FromToml, Section};
 use super::sharing::SharingChanges;
 use super::values::{
     ContainerBytes, LatencyBudget, MacAddress, PortName, QueuePairs, RxFrames, RxUsecs, SocketPath,
-    VlanMode,
+    TagProtocol, VlanMode,
 };
 
 /// What diagnostics call text that came from the command line.
@@ -222,6 +222,8 @@ pub struct VifChanges {
     pub rss_rebalance: Option<bool>,
     /// VLANs of the port.
     pub vlan: Option<VlanMode>,
+    /// What kind of tags are the port's own.
+    pub tag_protocol: Option<TagProtocol>,
     /// From which addresses its guest may send.
     pub guarding: GuardChanges,
     /// Its share of the workers and its rates.
@@ -278,6 +280,7 @@ impl VifChanges {
         let rss_rebalance = section.value("rss_rebalance", problems);
         let guarding = GuardChanges::from_section(&mut section, problems);
         let sharing = SharingChanges::read(&mut section, problems);
+        let tag_protocol = section.value("tag_protocol", problems);
         let no_vlan = ["vlan", "trunk", "network", "mirror"]
             .into_iter()
             .any(|key| section.is_word(key, NONE));
@@ -318,6 +321,7 @@ impl VifChanges {
             isolated,
             rss_rebalance,
             vlan,
+            tag_protocol,
             guarding,
             sharing,
         }
@@ -346,5 +350,6 @@ impl VifChanges {
         if let Some(vlan) = self.vlan {
             vif.vlan = vlan;
         }
+        vif.tag_protocol = self.tag_protocol.unwrap_or(vif.tag_protocol);
     }
 }

@@ -83,6 +83,7 @@ fn every_key_is_read() {
         mtu = 9000
         weight = 4
         rss_rebalance = false
+        tag_protocol = "802.1ad"
 
         [[uplink.lan.filter]]
         direction = "rx"
@@ -105,6 +106,7 @@ fn every_key_is_read() {
         isolated = true
         rss_rebalance = false
         vlan = 10
+        tag_protocol = "802.1ad"
         mtu = 68
         memory_max = "2TiB"
         broadcasts_per_second = 100
@@ -132,6 +134,7 @@ fn every_key_is_read() {
         interface: "weir0".parse().unwrap(),
         queues: 4.try_into().unwrap(),
         vlan: VlanMode::Trunk { allowed: TrunkVids::All, native: Some(1.try_into().unwrap()) },
+        tag_protocol: TagProtocol::Dot1ad,
         mtu: Some(9000.try_into().unwrap()),
         filter: vec!["rx drop stp".parse().unwrap()],
         rss_rebalance: false,
@@ -156,6 +159,7 @@ fn every_key_is_read() {
         isolated: Some(true),
         rss_rebalance: false,
         vlan: VlanMode::Access(10.try_into().unwrap()),
+        tag_protocol: TagProtocol::Dot1ad,
         mtu: Some(68.try_into().unwrap()),
         memory_max: "2TiB".parse().unwrap(),
         storm: StormControl {

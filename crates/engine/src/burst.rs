@@ -7,7 +7,9 @@ use weir_guestmem::{Slice, recycle};
 use weir_limits::{BURST_MAX, FILTER_WINDOW_LEN, FRAME_LEN_MAX, FRAME_LEN_MIN, HEAD_LEN};
 use weir_wire::checksum::nonzero;
 use weir_wire::vlan::TAG_LEN;
-use weir_wire::{CsumPartial, Ethernet, Head, Offload, OffloadError, Sum, Tci, VnetHdr, ethertype};
+use weir_wire::{
+    CsumPartial, Ethernet, Head, Offload, OffloadError, Sum, TagProtocol, Tci, VnetHdr,
+};
 
 use crate::egress::add_slices;
 use crate::fronts::Fronts;
@@ -81,11 +83,13 @@ impl Frame {
         Ok(if is_tagged { early.map(CsumPartial::tag_stripped) } else { early })
     }
 
-    /// The same for a GSO frame whose headers go on behind its head, as with long extension headers of IPv6. `payload` is
-    /// what follows the head.
+    /// The same for a GSO frame with two tags, or whose headers go on behind its head, as with long extension headers of
+    /// IPv6. `payload` is what follows the head.
     #[cold]
     #[inline(never)]
     fn look_further(&mut self, vnet: &VnetHdr, payload: &[Slice<'_>]) -> Result<(), FrameError> {
+        let tag_len = if self.take_off_tag()? { TAG_LEN as u16 } else { 0 };
+        let csum_start = vnet.csum_start.saturating_sub(tag_len);
         let mut front = [0; FILTER_WINDOW_LEN];
         let head = self.head.as_slice();
         front[..head.len()].copy_from_slice(head);
@@ -93,8 +97,8 @@ impl Frame {
         for piece in payload {
             filled += piece.read(&mut front[filled..]);
         }
-        self.offload = Offload::from_vnet(vnet, &front[..filled], self.len)?;
-        self.take_off_tag()?;
+        let vnet = VnetHdr { csum_start, ..*vnet };
+        self.offload = Offload::from_vnet(&vnet, &front[..filled], self.len)?;
         Ok(())
     }
 
@@ -191,7 +195,8 @@ pub struct Burst<'m> {
     segments: Segments,
     /// Where several workers serve its queue: given back when all frames have their places.
     pub turn: Option<&'m RefCell<Option<Turn>>>,
-    /// Frames, by their index, with a tag more than the one that was taken off, or with one of a provider's.
+    /// Frames, by their index, with a tag more than the one that was taken off; before [`Burst::settle_tags`] also those
+    /// of which a provider's was taken off.
     pub(crate) still_tagged: u64,
     /// Payload that was left with its sender.
     pub(crate) away: Option<Away<'m>>,
@@ -389,7 +394,9 @@ impl<'m> Burst<'m> {
                 fill_in(frame, csum, &mut self.pieces, own);
             }
             self.room.special |= 1 << self.count;
-            self.still_tagged |= u64::from(is_tag(frame.head.ethertype())) << self.count;
+            let is_of_provider = frame.tag.is_some_and(|tag| tag.protocol() == TagProtocol::Dot1ad);
+            self.still_tagged |=
+                u64::from(is_of_provider || is_tag(frame.head.ethertype())) << self.count;
             let OnWire { packets, bytes } = frame.on_wire();
             self.segments.packets += u64::from(packets - 1);
             self.segments.bytes += u64::from(bytes - frame.len);
@@ -501,6 +508,45 @@ impl<'m> Burst<'m> {
         true
     }
 
+    /// Leaves with each frame the tags that are not its sender's `own`, after which `still_tagged` says what begins with a
+    /// tag.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn settle_tags(&mut self, own: TagProtocol) {
+        let mut left = self.still_tagged;
+        self.still_tagged = 0;
+        while left != 0 {
+            let index = left.trailing_zeros() as u16; // a burst is short
+            left &= left - 1;
+            self.settle_tag(index, own);
+            let is_tagged = self.begins_with(index).is_some();
+            self.still_tagged |= u64::from(is_tagged) << index;
+        }
+    }
+
+    /// The same for one frame: puts the tag back that was taken off, if it is of another kind.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn settle_tag(&mut self, index: u16, own: TagProtocol) {
+        let Some(frame) = self.room.slots[..self.count].get_mut(usize::from(index)) else { return };
+        let Some(tag) = frame.tag.filter(|tag| tag.protocol() != own) else { return };
+        let before = frame.on_wire();
+        // A head has room for one tag; it had this one.
+        if frame.head.insert_vlan(tag).is_ok() {
+            (frame.tag, frame.len) = (None, frame.len + TAG_LEN as u32);
+            frame.offload = frame.offload.tag_inserted();
+            self.still_tagged |= 1 << index;
+            self.bytes += TAG_LEN as u64;
+            let added = u64::from(frame.on_wire().bytes - before.bytes);
+            self.segments.bytes += added - TAG_LEN as u64;
+        }
+    }
+
+    /// The kind of tag that a frame begins with, behind the one that was taken off.
+    pub(crate) fn begins_with(&self, index: u16) -> Option<TagProtocol> {
+        TagProtocol::of_ethertype(self.frames().get(usize::from(index))?.head.ethertype())
+    }
+
     /// All frames for the current receive queue have places, and only copies are left. If so for all queues, the
     /// next burst of the sender's queue has its turn.
     #[inline]
@@ -606,10 +652,10 @@ pub(crate) fn ones(count: u16) -> u64 {
     u64::MAX.checked_shr(u64::BITS - u32::from(count)).unwrap_or(0)
 }
 
-/// What says that a tag follows: 802.1Q's, and a provider's (802.1ad).
+/// Says that a tag follows, of either kind.
 #[inline]
 fn is_tag(ethertype: u16) -> bool {
-    matches!(ethertype, ethertype::VLAN | ethertype::QINQ)
+    TagProtocol::of_ethertype(ethertype).is_some()
 }
 
 #[cold]

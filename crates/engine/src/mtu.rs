@@ -1,12 +1,14 @@
 //! Limits of a port's frames. A guest knows its MTU: a longer frame from it breaks the rule; one for it finds no
 //! buffer.
 
+use weir_wire::TagProtocol;
 use weir_wire::ethernet::HEADER_LEN;
+use weir_wire::vlan::TAG_LEN;
 
 use crate::burst::{Burst, Frame};
 use crate::port::Outgoing;
 
-/// Most bytes of a port's frames, without the VLAN tag.
+/// Most bytes of a port's frames, without VLAN tags: two at most do not count, as in a Linux bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameLenMax(u32);
 
@@ -47,8 +49,13 @@ impl FrameLenMax {
 
     #[inline]
     fn is_exceeded_by(self, frame: &Frame) -> bool {
-        frame.len > self.0 && segment_len(frame) > self.0
+        frame.len > self.0 && segment_len(frame) - second_tag_len(frame) > self.0
     }
+}
+
+/// Bytes of the tag that a frame begins with behind the one that was taken off.
+fn second_tag_len(frame: &Frame) -> u32 {
+    TagProtocol::of_ethertype(frame.head.ethertype()).map_or(0, |_| TAG_LEN as u32)
 }
 
 /// Bytes of the longest frame that is on the wire once this one has been cut, if it is to be.

@@ -7,7 +7,7 @@ use weir_fabric::source_guard::Origin;
 use weir_fabric::{EgressTag, FrameKey, PortId, Route, Routed, Routes, SourceGuard, Vid, View};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
-use weir_wire::{Ethernet, Head, Tci};
+use weir_wire::Ethernet;
 
 use crate::blocked;
 use crate::burst::{Burst, Frame, ones};
@@ -248,13 +248,22 @@ impl Forwarder {
     /// Takes every frame of `burst` to receivers' rings, into `burst.room.parked`, or into a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         match slot(ingress.ports, ingress.port) {
-            Some(sender) if burst.still_tagged != 0 || !sender.sends_freely() => {
-                match sender.rules.tx.as_deref() {
-                    None => self.forward_careful(sender, ingress, burst),
-                    Some(rules) => self.forward_filtered(sender, rules, ingress, burst),
-                }
-            }
+            Some(sender) if burst.still_tagged != 0 => self.forward_tagged(sender, ingress, burst),
+            Some(sender) if !sender.sends_freely() => match sender.rules.tx.as_deref() {
+                None => self.forward_careful(sender, ingress, burst),
+                Some(rules) => self.forward_filtered(sender, rules, ingress, burst),
+            },
             _ => self.forward_but(0, ingress, burst),
+        }
+    }
+
+    /// The same where frames have tags that may be payload.
+    #[inline(never)]
+    fn forward_tagged(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        burst.settle_tags(ingress.view.tags(ingress.port));
+        match sender.rules.tx.as_deref() {
+            None => self.forward_careful(sender, ingress, burst),
+            Some(rules) => self.forward_filtered(sender, rules, ingress, burst),
         }
     }
 
@@ -320,7 +329,7 @@ impl Forwarder {
         let found = self.routes.find(view, ingress.port, addresses, now_secs);
         let routed = match found.filter(|_| tag.is_none()) {
             Some(route) => Ok(Routed::Unicast { route, known: true }),
-            None => self.look_up(ingress, head, *tag, now_secs)?,
+            None => self.look_up(ingress, burst, frame, now_secs)?,
         };
         match routed {
             Err(reason) => ingress.counters.dropped_of(reason, burst, 1 << frame),
@@ -334,7 +343,7 @@ impl Forwarder {
             Ok(Routed::Unicast { route: Route { port, tag }, .. }) => {
                 let outgoing = Outgoing { frame, tag };
                 if burst.still_tagged != 0 {
-                    if !is_still_tagged(ingress, burst, outgoing) {
+                    if !is_still_tagged(ingress, burst, port, outgoing) {
                         self.append(ingress, burst, port, outgoing, true);
                     }
                     return None;
@@ -353,10 +362,15 @@ impl Forwarder {
     fn look_up(
         &mut self,
         ingress: &Ingress<'_>,
-        head: &Head,
-        tag: Option<Tci>,
+        burst: &mut Burst<'_>,
+        frame: u16,
         now_secs: u32,
     ) -> Option<Result<Routed, weir_fabric::DropReason>> {
+        let own = ingress.view.tags(ingress.port);
+        if burst.frames().get(usize::from(frame))?.tag.is_some_and(|tag| tag.protocol() != own) {
+            burst.settle_tag(frame, own);
+        }
+        let &Frame { ref head, tag, .. } = burst.frames().get(usize::from(frame))?;
         // Every frame of a burst has an Ethernet header.
         let Ethernet { src, dst, .. } = Ethernet::parse(head.as_slice()).ok()?;
         let routed = ingress.view.route(ingress.port, &FrameKey { src, dst, tag }, now_secs);
@@ -381,7 +395,7 @@ impl Forwarder {
         for port in ingress.view.flood_ports(ingress.port, vid, dst) {
             if let Some(tag) = ingress.view.egress(port, vid, *came_with) {
                 let outgoing = Outgoing { frame, tag };
-                let is_counted = is_still_tagged(ingress, burst, outgoing);
+                let is_counted = is_still_tagged(ingress, burst, port, outgoing);
                 let goes_there =
                     is_counted || self.append(ingress, burst, port, outgoing, false).is_some();
                 goes_nowhere &= !goes_there;
@@ -562,10 +576,10 @@ fn refuse(
         ingress.counters.dropped_of(reason, burst, dropped);
         *refused |= dropped;
     };
-    if burst.still_tagged != 0 && !ingress.view.takes_still_tagged(ingress.port) {
+    if burst.still_tagged != 0 {
         // By one that is left alone, a guest would choose its VLAN.
         let reason = weir_fabric::DropReason::VlanTaggedOnAccess.into();
-        drop(&mut refused, burst.still_tagged, reason);
+        drop(&mut refused, tagged_on_access(ingress, burst), reason);
     }
     if sender.frame_len_max != FrameLenMax::NONE {
         let over = sender.frame_len_max.exceeded_by(burst) & !refused;
@@ -590,6 +604,16 @@ fn refuse(
         }
     }
     refused
+}
+
+/// Frames (bit i: frame i) that begin with a tag which their sender may not send.
+#[cold]
+fn tagged_on_access(ingress: &Ingress<'_>, burst: &Burst<'_>) -> u64 {
+    let is_refused = |index: &u16| {
+        let takes = |tag| ingress.view.takes_still_tagged(ingress.port, tag);
+        burst.still_tagged >> index & 1 != 0 && !burst.begins_with(*index).is_some_and(takes)
+    };
+    (0..burst.frames().len() as u16).filter(is_refused).fold(0, |bits, index| bits | 1 << index)
 }
 
 /// Has an overlay tell a guest of one of its networks that these of its frames are too long: those that the guest may
@@ -665,11 +689,17 @@ fn snoop(
     }
 }
 
-/// Whether a frame would leave without the tag that it came with and has another one, which would then count: it is
-/// dropped.
-fn is_still_tagged(ingress: &Ingress<'_>, burst: &Burst<'_>, outgoing: Outgoing) -> bool {
-    let still_tagged = burst.still_tagged >> outgoing.frame & 1 != 0;
-    let refused = still_tagged && outgoing.tag == EgressTag::Untagged;
+/// Whether a frame would leave by `port` without the tag that it came with and has another one, which would then count:
+/// it is dropped.
+fn is_still_tagged(
+    ingress: &Ingress<'_>,
+    burst: &Burst<'_>,
+    port: PortId,
+    outgoing: Outgoing,
+) -> bool {
+    let gives = |tag| ingress.view.gives_still_tagged(port, outgoing.tag, tag);
+    let refused = burst.still_tagged >> outgoing.frame & 1 != 0
+        && burst.begins_with(outgoing.frame).is_some_and(|tag| !gives(tag));
     if refused {
         let reason = weir_fabric::DropReason::VlanStillTagged;
         ingress.counters.dropped_of(reason, burst, 1 << outgoing.frame);

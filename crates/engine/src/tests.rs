@@ -578,6 +578,96 @@ fn a_second_tag_never_becomes_the_first() {
     assert_eq!(outer, [[0, 30], [0, 20]], "what would lose its outer tag does not leave");
 }
 
+/// An outer tag of a provider's tells VLANs apart where it is a trunk's own. Customers' tags behind it, and those of a
+/// customer whose port is such an access port, are payload.
+#[test]
+fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
+    use weir_fabric::{TagProtocol, Vid, VlanMode};
+    let engine = Engine::start(1).unwrap();
+    let port = |config: PortConfig| {
+        let (id, port) = engine.add_port(config, |id, _| Arc::new(FakePort::new(id))).unwrap();
+        engine.fabric().set_active(id, true).unwrap();
+        port
+    };
+    let tags = TagProtocol::Dot1ad;
+    let (of_provider, of_customers) =
+        (PortConfig { tags, ..PortConfig::uplink() }, PortConfig::uplink());
+    let access = |tags| {
+        let vlan = VlanMode::Access(Vid::new(30).unwrap());
+        PortConfig { vlan, tags, mac_check: MacCheck::Off, ..PortConfig::uplink() }
+    };
+    let (from, to) = (port(of_provider.clone()), port(of_provider));
+    let plain_trunk = port(of_customers);
+    let (customer, guest) = (port(access(tags)), port(access(TagProtocol::Dot1q)));
+    let tags_of = |port: &Arc<FakePort>, number: u8| {
+        let got = port.got.lock().unwrap();
+        let frame = got
+            .iter()
+            .map(|(_, frame)| frame)
+            .find(|frame| frame.ends_with(&tagged(&[], number)[14..]))?;
+        let len = frame.len() - tagged(&[], number).len();
+        Some(frame[12..12 + len].to_vec())
+    };
+    let bytes = |tags: &[(u16, u16)]| {
+        let all =
+            tags.iter().flat_map(|(kind, tci)| [kind.to_be_bytes(), tci.to_be_bytes()].concat());
+        Some(all.collect::<Vec<u8>>())
+    };
+    let (s, c) = (0x88a8, 0x8100);
+    // What comes from the provider, and what each of the others gets of it, in one burst.
+    type Tags = &'static [(u16, u16)];
+    let cases: [(u8, Tags, [Option<Tags>; 4]); 8] = [
+        (1, &[(0x88a8, 30)], [Some(&[(0x88a8, 30)]), Some(&[(0x8100, 30)]), Some(&[]), Some(&[])]),
+        (
+            2,
+            &[(0x88a8, 30), (0x8100, 7)],
+            [
+                Some(&[(0x88a8, 30), (0x8100, 7)]),
+                Some(&[(0x8100, 30), (0x8100, 7)]),
+                Some(&[(0x8100, 7)]),
+                None,
+            ],
+        ),
+        (
+            3,
+            &[(0x88a8, 30), (0x88a8, 7)],
+            [Some(&[(0x88a8, 30), (0x88a8, 7)]), Some(&[(0x8100, 30), (0x88a8, 7)]), None, None],
+        ),
+        // Untagged, as its own tags are: in VLAN 1, which both trunks have as their native one.
+        (4, &[(0x8100, 30)], [Some(&[(0x8100, 30)]), None, None, None]),
+        (5, &[(0x8100, 30), (0x88a8, 7)], [Some(&[(0x8100, 30), (0x88a8, 7)]), None, None, None]),
+        (6, &[], [Some(&[]), Some(&[]), None, None]),
+        (7, &[(0x88a8, 0), (0x8100, 7)], [Some(&[(0x8100, 7)]), None, None, None]),
+        (8, &[(0x88a8, 1)], [Some(&[]), Some(&[]), None, None]),
+    ];
+    send(&engine, &from, cases.iter().map(|(number, tags, _)| tagged(tags, *number)));
+    eventually("the last one is there", || tags_of(&to, 8).is_some());
+    for (number, came, got) in cases {
+        for (port, expected) in [&to, &plain_trunk, &customer, &guest].into_iter().zip(got) {
+            assert_eq!(tags_of(port, number), expected.and_then(bytes), "{came:?}");
+        }
+    }
+    // A customer's tags go into its VLAN, a provider's do not. Alone, so that no other frame has them looked at.
+    send(&engine, &customer, [tagged(&[(c, 7)], 11)]);
+    eventually("it is there", || tags_of(&to, 11).is_some());
+    send(
+        &engine,
+        &customer,
+        [tagged(&[(s, 30)], 12), tagged(&[(s, 0), (s, 9)], 13), tagged(&[(c, 7), (s, 9)], 14)],
+    );
+    eventually("it is there", || tags_of(&to, 14).is_some());
+    assert_eq!(tags_of(&to, 11), bytes(&[(s, 30), (c, 7)]));
+    assert_eq!(tags_of(&plain_trunk, 11), bytes(&[(c, 30), (c, 7)]));
+    assert_eq!(tags_of(&guest, 11), None, "who would take the tag for one of its own");
+    assert_eq!(tags_of(&to, 14), bytes(&[(s, 30), (c, 7), (s, 9)]));
+    assert_eq!((tags_of(&to, 12), tags_of(&to, 13)), (None, None));
+    // Where tags are customers', a provider's is payload, and never becomes the first.
+    send(&engine, &plain_trunk, [tagged(&[(s, 30)], 21), tagged(&[(c, 30), (s, 9)], 22)]);
+    eventually("it is there", || tags_of(&to, 22).is_some());
+    assert_eq!(tags_of(&to, 22), bytes(&[(s, 30), (s, 9)]));
+    assert_eq!([&to, &customer, &guest].map(|port| tags_of(port, 21)), [None, None, None]);
+}
+
 #[test]
 fn naps_are_within_the_budget_of_whoever_may_receive() {
     let port = |id, budget_ns, rx_queues| {

@@ -145,6 +145,9 @@ impl Engine {
             let ends = error.drop_reason().map(|reason| Step::Dropped { port, reason });
             return [Step::Refused(error)].into_iter().chain(ends).collect();
         }
+        let view = self.shared.fabric.view();
+        burst.settle_tag(0, view.tags(port));
+        burst.settle_tags(view.tags(port));
         let window = Window::default();
         let mut thinker = Thinker {
             ports: &ports,
@@ -155,7 +158,7 @@ impl Engine {
             steps: Vec::new(),
         };
         // Where it ends is its last step.
-        let _ = thinker.think(&self.shared.fabric.view());
+        let _ = thinker.think(&view);
         thinker.steps
     }
 }
@@ -170,7 +173,8 @@ impl Thinker<'_> {
             return self.drop(self.sender, FabricDrop::PortUnknown.into());
         };
         self.filter(self.sender, sender.rules.tx.as_deref(), frame.tag, false)?;
-        if still_tagged && !view.takes_still_tagged(self.sender) {
+        let inner = self.burst.begins_with(0).filter(|_| still_tagged);
+        if inner.is_some_and(|tag| !view.takes_still_tagged(self.sender, tag)) {
             return self.drop(self.sender, FabricDrop::VlanTaggedOnAccess.into());
         }
         self.mtu(self.sender, &sender, false)?;
@@ -204,7 +208,8 @@ impl Thinker<'_> {
         for port in receivers {
             if let Some(tag) = view.egress(port, vid, frame.tag) {
                 // Others get it all the same.
-                let _ = self.receiver(port, tag, still_tagged, unicast);
+                let keeps = inner.is_none_or(|inner| view.gives_still_tagged(port, tag, inner));
+                let _ = self.receiver(port, tag, !keeps, unicast);
             }
         }
         Ok(())
@@ -214,13 +219,13 @@ impl Thinker<'_> {
         &mut self,
         port: PortId,
         tag: EgressTag,
-        still_tagged: bool,
+        is_mistaken: bool,
         unicast: bool,
     ) -> Result<(), Ends> {
         let Some(receiver) = slot(self.ports, port).cloned() else { return Err(Ends) };
         let queue = queue_of(&receiver, self.burst.frames()[0].head.as_slice());
         self.steps.push(Step::Receiver { port, tag, queue });
-        if still_tagged && tag == EgressTag::Untagged {
+        if is_mistaken {
             return self.drop(self.sender, FabricDrop::VlanStillTagged.into());
         }
         if queue.is_none() {

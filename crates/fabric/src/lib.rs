@@ -36,3 +36,4 @@ pub use routes::Routes;
 pub use source_guard::SourceGuard;
 pub use view::{Forward, FrameKey, Route, Routed, Thought, View};
 pub use vlan::{EgressTag, Vid, VidError, VidSet, VlanMode, VlanSet};
+pub use weir_wire::TagProtocol;

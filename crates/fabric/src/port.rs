@@ -3,9 +3,11 @@
 use std::fmt;
 
 use weir_limits::{FDB_OVERLAY_PART, FDB_PER_PORT_MAX, FDB_PER_VIF_MAX, PORTS_MAX};
+use weir_wire::{TagProtocol, Tci};
 
+use crate::DropReason;
 use crate::mac_check::MacCheck;
-use crate::vlan::{Vid, VlanMode, VlanSet};
+use crate::vlan::{EgressTag, Vid, VlanMode, VlanSet};
 
 /// Number of a port of the switch, below `weir_limits::PORTS_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +41,8 @@ impl fmt::Display for PortId {
 pub struct PortConfig {
     /// Its VLANs.
     pub vlan: VlanMode,
+    /// What kind of tags are its own.
+    pub tags: TagProtocol,
     /// Which source addresses are accepted from it.
     pub mac_check: MacCheck,
     /// Most addresses learned behind it. Frames from further addresses are still forwarded; frames
@@ -51,6 +55,36 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
+    /// The tag of a frame that came in, where it is one of the port's own. Another one is payload.
+    #[inline]
+    pub fn own(&self, tag: Option<Tci>) -> Option<Tci> {
+        tag.filter(|tag| tag.protocol() == self.tags)
+    }
+
+    /// The VLAN of a frame that came in with `tag`.
+    ///
+    /// # Errors
+    /// See [`VlanMode::ingress`].
+    #[inline]
+    pub fn ingress(&self, tag: Option<Tci>) -> Result<Vid, DropReason> {
+        self.vlan.ingress(self.own(tag))
+    }
+
+    /// How a frame of `vid` that came in with `tag` leaves; `None` if the port is not a member.
+    #[inline]
+    pub fn egress(&self, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
+        match self.vlan.egress(vid, tag)? {
+            EgressTag::Tagged(tag) => Some(EgressTag::Tagged(tag.of(self.tags))),
+            EgressTag::Untagged => Some(EgressTag::Untagged),
+        }
+    }
+
+    /// Whether a frame without a tag of the port's own that begins with this tag would be taken for one of another VLAN,
+    /// here or by whom the port leads to. A provider's port knows customer tags as payload.
+    pub fn mistakes(&self, tag: TagProtocol) -> bool {
+        self.tags == TagProtocol::Dot1q || tag == TagProtocol::Dot1ad
+    }
+
     /// The default for a guest's interface: access to VLAN 1, source check on the first address.
     ///
     /// VLAN 1 is also the default of the Linux bridge and of most switches. A guest's port accepts no tags by
@@ -58,6 +92,7 @@ impl PortConfig {
     pub const fn vif() -> Self {
         Self {
             vlan: VlanMode::Access(Vid::DEFAULT),
+            tags: TagProtocol::Dot1q,
             mac_check: MacCheck::First,
             learn_max: FDB_PER_VIF_MAX,
             uplink: false,
@@ -71,6 +106,7 @@ impl PortConfig {
     pub const fn uplink() -> Self {
         Self {
             vlan: VlanMode::Trunk { native: Some(Vid::DEFAULT), allowed: VlanSet::All },
+            tags: TagProtocol::Dot1q,
             mac_check: MacCheck::Off,
             learn_max: FDB_PER_PORT_MAX,
             uplink: true,
@@ -83,6 +119,7 @@ impl PortConfig {
     pub const fn overlay(fdb_entries: usize) -> Self {
         Self {
             vlan: VlanMode::Networks,
+            tags: TagProtocol::Dot1q,
             mac_check: MacCheck::Off,
             learn_max: (fdb_entries / FDB_OVERLAY_PART) as u32,
             uplink: true,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use weir_wire::{Mac, Tci};
+use weir_wire::{Mac, TagProtocol, Tci};
 
 use crate::DropReason;
 use crate::fabric::PortTable;
@@ -148,7 +148,7 @@ impl<'a> View<'a> {
             return Err(port.refuse(frame));
         }
         let config = &port.config;
-        let vid = config.vlan.ingress(frame.tag)?;
+        let vid = config.ingress(frame.tag)?;
         let claim = match mac_check::check(config.mac_check, &port.first_mac, frame.src)? {
             Claim::Dynamic if config.uplink => Claim::Uplink,
             claim => claim,
@@ -218,7 +218,7 @@ impl<'a> View<'a> {
             return Err(port.refusal());
         }
         let config = &port.config;
-        let vid = config.vlan.ingress(frame.tag)?;
+        let vid = config.ingress(frame.tag)?;
         thought.vid = Some(vid);
         let claim = match mac_check::would_check(config.mac_check, &port.first_mac, frame.src)? {
             Claim::Dynamic if config.uplink => Claim::Uplink,
@@ -241,11 +241,23 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether a frame may come in by `ingress` that has a tag more than the one it was taken for. What is behind
-    /// an access port knows of no tags.
-    pub fn takes_still_tagged(&self, ingress: PortId) -> bool {
-        let port = self.ports.port(ingress);
-        port.is_some_and(|port| !matches!(port.config.vlan, VlanMode::Access(_)))
+    /// What kind of tags are a port's own.
+    #[inline]
+    pub fn tags(&self, port: PortId) -> TagProtocol {
+        self.ports.port(port).map_or_else(TagProtocol::default, |port| port.config.tags)
+    }
+
+    /// Whether a frame may come in by `ingress` that begins with this tag behind the one it was taken for. What is behind
+    /// an access port knows of no tags but, where its own are a provider's, a customer's.
+    pub fn takes_still_tagged(&self, ingress: PortId, tag: TagProtocol) -> bool {
+        let Some(port) = self.ports.port(ingress) else { return false };
+        !matches!(port.config.vlan, VlanMode::Access(_)) || !port.config.mistakes(tag)
+    }
+
+    /// Whether a frame may leave by `egress` in this way that begins with this tag behind the one it was taken for.
+    pub fn gives_still_tagged(&self, egress: PortId, way: EgressTag, tag: TagProtocol) -> bool {
+        way != EgressTag::Untagged
+            || self.ports.port(egress).is_some_and(|port| !port.config.mistakes(tag))
     }
 
     /// The number of the network that a port is in, if it is in one of an overlay.
@@ -271,7 +283,7 @@ impl<'a> View<'a> {
     /// How a frame of `vid` that came in with `tag` leaves by `port`; `None` if the port is not there,
     /// not active, or not in the VLAN.
     pub fn egress(&self, port: PortId, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
-        self.ports.active_port(port)?.config.vlan.egress(vid, tag)
+        self.ports.active_port(port)?.config.egress(vid, tag)
     }
 
     /// Whether the port is isolated from others that are.

@@ -15,6 +15,9 @@
 //!
 //! An access port also refuses its own VLAN's tag: a guest that sends tags expects to receive them, and would get
 //! none.
+//!
+//! Tags are customers' (802.1Q) or a provider's (802.1ad). Only those of one kind are a port's own
+//! ([`PortConfig::tags`](crate::PortConfig::tags)); a tag of the other kind is payload.
 
 use std::fmt;
 

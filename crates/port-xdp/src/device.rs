@@ -59,8 +59,8 @@ pub(crate) struct Held {
     _promiscuous: OwnedFd,
 }
 
-/// An Ethernet header and a VLAN tag, which an MTU does not count.
-const FRAME_OVERHEAD: u32 = 14 + TAG_LEN as u32;
+/// An Ethernet header and two VLAN tags, which an MTU does not count.
+const FRAME_OVERHEAD: u32 = 14 + 2 * TAG_LEN as u32;
 
 impl XdpInfo {
     /// Bytes of the longest frame of the interface.

@@ -17,7 +17,7 @@ use weir_engine::trace::{Queue, Step};
 use weir_fabric::fdb::Learned;
 use weir_fabric::{DropReason, EgressTag, Forward, PortId, Thought};
 use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
-use weir_wire::{Ethernet, Tci};
+use weir_wire::{Ethernet, TagProtocol, Tci};
 
 use crate::control::Response;
 use crate::switch::Switch;
@@ -304,6 +304,9 @@ impl Words<'_> {
 fn tagged(tag: Option<Tci>) -> String {
     match tag {
         None => "untagged".into(),
+        Some(tag) if tag.protocol() == TagProtocol::Dot1ad => {
+            format!("with an 802.1ad tag of VLAN {}", tag.vid())
+        }
         Some(tag) => format!("with a tag of VLAN {}", tag.vid()),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::bytes::be16_at;
 use crate::mac::Mac;
-use crate::vlan::{TAG_LEN, Tci};
+use crate::vlan::{TAG_LEN, TagProtocol, Tci};
 
 /// Values of the ethertype field (IEEE 802 numbers) that weir knows.
 pub mod ethertype {
@@ -16,7 +16,7 @@ pub mod ethertype {
     pub const VLAN: u16 = 0x8100;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;
-    /// 802.1ad service tag. weir switches such frames as untagged; it does not look behind the tag.
+    /// 802.1ad service tag.
     pub const QINQ: u16 = 0x88a8;
 }
 
@@ -44,7 +44,7 @@ pub struct Ethernet {
     pub dst: Mac,
     /// Source address.
     pub src: Mac,
-    /// The outer tag, where its ethertype is [`ethertype::VLAN`].
+    /// The outer tag, of either kind.
     pub tag: Option<Tci>,
     /// Ethertype after the tag; an 802.3 length when below 0x600.
     pub ethertype: u16,
@@ -71,10 +71,10 @@ impl Ethernet {
             ethertype: u16::from_be_bytes([t0, t1]),
             header_len: HEADER_LEN as u16,
         };
-        if untagged.ethertype != ethertype::VLAN {
+        let Some(protocol) = TagProtocol::of_ethertype(untagged.ethertype) else {
             return Ok(untagged);
-        }
-        let tag = be16_at(head, HEADER_LEN).map(Tci::from_bits);
+        };
+        let tag = be16_at(head, HEADER_LEN).map(|bits| Tci::from_bits(bits).of(protocol));
         match (tag, be16_at(head, HEADER_LEN + 2)) {
             (Some(_), Some(ethertype)) => Ok(Ethernet {
                 tag,
@@ -104,21 +104,23 @@ mod tests {
     }
 
     #[test]
-    fn service_tag_is_not_a_customer_tag() {
+    fn service_tag_is_no_customer_tag() {
         let mut frame = FRAME;
         frame[12..14].copy_from_slice(&ethertype::QINQ.to_be_bytes());
         let ethernet = Ethernet::parse(&frame).unwrap();
-        assert_eq!(
-            (ethernet.tag, ethernet.ethertype, ethernet.header_len),
-            (None, ethertype::QINQ, 14)
-        );
+        assert_eq!(ethernet.tag, Tci::new(10, 1, false).map(|tag| tag.of(TagProtocol::Dot1ad)));
+        assert_eq!((ethernet.ethertype, ethernet.header_len), (ethertype::ARP, 18));
     }
 
     #[test]
     fn header_cut_anywhere_is_an_error() {
-        for len in 0..FRAME.len() {
-            let need = if len < 14 { 14 } else { 18 };
-            assert_eq!(Ethernet::parse(&FRAME[..len]), Err(ParseError::Short { len, need }));
+        for protocol in [TagProtocol::Dot1q, TagProtocol::Dot1ad] {
+            let mut frame = FRAME;
+            frame[12..14].copy_from_slice(&protocol.ethertype().to_be_bytes());
+            for len in 0..frame.len() {
+                let need = if len < 14 { 14 } else { 18 };
+                assert_eq!(Ethernet::parse(&frame[..len]), Err(ParseError::Short { len, need }));
+            }
         }
     }
 }

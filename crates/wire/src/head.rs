@@ -4,7 +4,7 @@ use std::fmt;
 
 use weir_limits::HEAD_LEN;
 
-use crate::ethernet::{ETHERTYPE_OFFSET, Ethernet, HEADER_LEN, ethertype};
+use crate::ethernet::{ETHERTYPE_OFFSET, Ethernet, HEADER_LEN};
 use crate::vlan::{TAG_LEN, Tci};
 
 /// Most bytes a [`Head`] holds: a full front and one tag more.
@@ -155,7 +155,8 @@ impl Head {
             return Err(TagError::Full { len });
         }
         self.bytes.copy_within(ETHERTYPE_OFFSET..len, ETHERTYPE_OFFSET + TAG_LEN);
-        self.bytes[ETHERTYPE_OFFSET..TCI_OFFSET].copy_from_slice(&ethertype::VLAN.to_be_bytes());
+        self.bytes[ETHERTYPE_OFFSET..TCI_OFFSET]
+            .copy_from_slice(&tag.protocol().ethertype().to_be_bytes());
         self.bytes[TCI_OFFSET..TCI_OFFSET + 2].copy_from_slice(&tag.bits().to_be_bytes());
         self.len += TAG_LEN as u8;
         Ok(())
@@ -185,6 +186,8 @@ impl fmt::Debug for Head {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ethernet::ethertype;
+    use crate::vlan::TagProtocol;
 
     fn untagged(len: usize) -> Vec<u8> {
         let mut frame: Vec<u8> = (0..len).map(|n| n as u8).collect();
@@ -195,13 +198,15 @@ mod tests {
     #[test]
     fn insert_then_strip_gives_the_same_bytes_at_every_length() {
         let tag = Tci::new(100, 3, false).unwrap();
-        for len in HEADER_LEN..=HEAD_LEN {
+        let tags = [tag, tag.of(TagProtocol::Dot1ad)];
+        for (len, tag) in (HEADER_LEN..=HEAD_LEN).flat_map(|len| tags.map(|tag| (len, tag))) {
             let original = Head::copy_of(&untagged(len));
             let mut head = original;
             head.insert_vlan(tag).unwrap();
             assert_eq!(head.len(), len + 4);
             assert_eq!(head.as_slice()[..12], original.as_slice()[..12]);
-            assert_eq!(head.as_slice()[12..16], [0x81, 0x00, 0x60, 0x64]);
+            let kind = if tag == tags[0] { [0x81, 0x00] } else { [0x88, 0xa8] };
+            assert_eq!(head.as_slice()[12..16], [kind, [0x60, 0x64]].concat());
             assert_eq!(head.as_slice()[16..], original.as_slice()[12..]);
             assert_eq!(head.strip_vlan(), Some(tag));
             assert_eq!(head, original);

@@ -54,5 +54,5 @@ pub use offload::{
 };
 pub use too_big::TooBig;
 pub use traffic_class::{MarkedNotEct, leave_tunnel, traffic_class};
-pub use vlan::Tci;
+pub use vlan::{TagProtocol, Tci};
 pub use vnet::VnetHdr;

@@ -115,13 +115,24 @@ pub(super) fn network(network: &NetworkConfig) -> Keys {
 
 /// Those of `[uplink.NAME]`.
 pub(super) fn uplink(uplink: &UplinkConfig) -> Keys {
-    let UplinkConfig { name: _, kind, interface, queues, vlan, mtu, filter, rss_rebalance, weight } =
-        uplink;
+    let UplinkConfig {
+        name: _,
+        kind,
+        interface,
+        queues,
+        vlan,
+        tag_protocol,
+        mtu,
+        filter,
+        rss_rebalance,
+        weight,
+    } = uplink;
     vec![
         ("kind", is(kind)),
         ("name", is(interface)),
         ("queues", is(queues)),
         ("vlan", vlans(vlan)),
+        ("tag_protocol", is(tag_protocol)),
         ("mtu", may(mtu)),
         ("filter", rules(filter)),
         ("rss_rebalance", is(rss_rebalance)),
@@ -149,6 +160,7 @@ pub(super) fn vif(vif: &VifConfig) -> Keys {
         isolated,
         rss_rebalance,
         vlan,
+        tag_protocol,
         mtu,
         memory_max,
         storm,
@@ -173,6 +185,7 @@ pub(super) fn vif(vif: &VifConfig) -> Keys {
         ("isolated", may(isolated)),
         ("rss_rebalance", is(rss_rebalance)),
         ("vlan", vlans(vlan)),
+        ("tag_protocol", is(tag_protocol)),
         ("mtu", may(mtu)),
         ("memory_max", is(memory_max)),
         ("filter", rules(filter)),

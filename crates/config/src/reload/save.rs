@@ -102,6 +102,7 @@ impl Running<'_> {
             let defaults = UplinkConfig {
                 queues: Default::default(),
                 vlan: VlanMode::Unset,
+                tag_protocol: Default::default(),
                 mtu: None,
                 filter: Vec::new(),
                 rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,

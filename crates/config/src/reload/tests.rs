@@ -83,6 +83,7 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("vlan", "", "vlan = 10", true),
     ("vlan", "", "trunk = [10, 20]\nnative = 1", true),
     ("vlan", "", "mirror = [\"b\"]", true),
+    ("tag_protocol", "", "tag_protocol = \"802.1ad\"", true),
     ("mtu", "", "mtu = 9000", true),
     ("memory_max", "", "memory_max = \"1GiB\"", true),
     (
@@ -116,6 +117,7 @@ const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
     ("name", "kind = \"tap\"", "name = \"other\"", false),
     ("queues", "kind = \"tap\"\nname = \"w0\"", "queues = 2", false),
     ("vlan", "kind = \"tap\"\nname = \"w0\"", "vlan = 10", true),
+    ("tag_protocol", "kind = \"tap\"\nname = \"w0\"", "tag_protocol = \"802.1ad\"", true),
     ("mtu", "kind = \"tap\"\nname = \"w0\"", "mtu = 9000", false),
     (
         "filter",
@@ -226,6 +228,7 @@ fn tables_come_and_go_with_the_file() {
             "uplink.wan.kind default -> tap",
             "uplink.wan.name default -> w1",
             "uplink.wan.queues default -> 1",
+            "uplink.wan.tag_protocol default -> 802.1q",
             "uplink.wan.rss_rebalance default -> true",
             "vif.a Removed",
             "vif.b Changed",

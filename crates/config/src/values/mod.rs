@@ -28,7 +28,7 @@ pub use quantities::{BitRate, BurstSize, LateTurns, LeaseTime, MemoryMax, Period
 pub use vlan::{MirroredPorts, TrunkVids, VlanMode};
 pub use words::{
     Direction, Execution, FilterAction, GuardMode, PlacementMode, Realization, SocketRole,
-    UplinkKind,
+    TagProtocol, UplinkKind,
 };
 
 /// Describes a type as the one that it is written as.

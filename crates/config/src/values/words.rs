@@ -130,6 +130,33 @@ words! {
 }
 
 words! {
+    /// What kind of tags are a port's own. Those of the other kind are payload.
+    TagProtocol {
+        /// Customers', 0x8100.
+        #[default]
+        Dot1q = "802.1q",
+        /// A provider's, 0x88a8.
+        Dot1ad = "802.1ad",
+    }
+}
+
+impl TagProtocol {
+    /// Says nothing that would not hold without it.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<TagProtocol> for weir_fabric::TagProtocol {
+    fn from(protocol: TagProtocol) -> Self {
+        match protocol {
+            TagProtocol::Dot1q => Self::Dot1q,
+            TagProtocol::Dot1ad => Self::Dot1ad,
+        }
+    }
+}
+
+words! {
     /// What stands behind an uplink.
     UplinkKind {
         /// A TAP interface, made if it does not exist (`IFF_MULTI_QUEUE` with several queues).

@@ -373,6 +373,7 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
         interface: veth.name.parse().unwrap(),
         queues: 1.try_into().unwrap(),
         vlan: VlanMode::Unset,
+        tag_protocol: Default::default(),
         mtu: None,
         filter: Vec::new(),
         rss_rebalance: true,

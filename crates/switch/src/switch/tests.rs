@@ -16,6 +16,7 @@ use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 
 mod addresses;
 mod mirrors;
+mod oracle;
 mod put;
 mod tenants;
 

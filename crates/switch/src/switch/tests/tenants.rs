@@ -20,7 +20,7 @@ fn next(pair: &mut QueuePair) -> Vec<u8> {
 }
 
 impl Bench {
-    fn drops(&self, vif: &str) -> Vec<(String, u64)> {
+    pub(super) fn drops(&self, vif: &str) -> Vec<(String, u64)> {
         self.port(vif).drops.into_iter().collect()
     }
 }
@@ -73,14 +73,25 @@ fn what_is_longer_than_the_senders_mtu_is_dropped_and_counted_there() {
     send_frame(&mut a[0], &plain(1, 2, 1500));
     send_frame(&mut a[0], &tagged(1501));
     send_frame(&mut a[0], &tagged(1500));
+    // Nor does a second one, and a third one does.
+    let twice = |payload| {
+        let mut frame = tagged(payload);
+        frame.splice(12..12, [0x81, 0, 0, 8]);
+        frame
+    };
+    send_frame(&mut a[0], &twice(1501));
+    send_frame(&mut a[0], &twice(1500));
+    let mut thrice = twice(1500);
+    thrice.splice(12..12, [0x81, 0, 0, 7]);
+    send_frame(&mut a[0], &thrice);
     send_as(&mut a[0], &long, &long_as);
     send_as(&mut a[0], &fits, &fits_as);
     send_as(&mut a[0], &short, &short_as);
-    let got = [(); 4].map(|()| next(&mut b[0]));
+    let got = [(); 5].map(|()| next(&mut b[0]));
     assert_eq!(got[0], plain(1, 2, 1500));
-    assert_eq!(got[1], tagged(1500));
-    assert_eq!([got[2].len(), got[3].len()], [fits.len(), short.len()]);
-    assert_eq!(bench.drops("a"), [("over_mtu_tx".into(), 3)]);
+    assert_eq!([&got[1], &got[2]], [&tagged(1500), &twice(1500)]);
+    assert_eq!([got[3].len(), got[4].len()], [fits.len(), short.len()]);
+    assert_eq!(bench.drops("a"), [("over_mtu_tx".into(), 5)]);
     assert_eq!(bench.drops("b"), []);
 }
 
