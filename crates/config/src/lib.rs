@@ -243,6 +243,9 @@ pub struct VifConfig {
     /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); see
     /// [`VifConfig::mtu`] for the one in use.
     pub mtu: Option<Mtu>,
+    /// Whether `VIRTIO_F_ACCESS_PLATFORM` is offered.
+    #[serde(default)]
+    pub access_platform: bool,
     /// Bytes of memory that its front end may share.
     #[serde(default = "memory_max_default")]
     pub memory_max: MemoryMax,
@@ -298,6 +301,7 @@ impl VifConfig {
             vlan: VlanMode::Unset,
             tag_protocol: TagProtocol::default(),
             mtu: None,
+            access_platform: false,
             memory_max: MemoryMax::DEFAULT,
             storm: StormControl::default(),
             guarding: Guarding::default(),

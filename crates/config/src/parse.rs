@@ -281,6 +281,7 @@ fn vif(
         );
     }
     port.mtu = section.value("mtu", problems);
+    port.access_platform = section.take_or("access_platform", port.access_platform, problems);
     port.memory_max = section.take_or("memory_max", port.memory_max, problems);
     port.storm = StormControl::from_section(&mut section, problems);
     // The budget of a running switch is not known here, and is checked when the interface is added.

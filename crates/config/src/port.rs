@@ -1,5 +1,6 @@
-//! What of a port's configuration the fabric enforces: its VLANs and its source addresses.
+//! What of a port's configuration the fabric enforces, its VLANs and its source addresses, and what its guest is told.
 
+use weir_engine::guest::GuestDevice;
 use weir_fabric::{MacCheck, PortConfig, VlanSet};
 
 use super::values::{TrunkVids, VlanMode};
@@ -21,6 +22,15 @@ impl VifConfig {
             learn_max: default.learn_max,
             uplink: default.uplink,
             isolated: self.is_isolated(networks),
+        }
+    }
+
+    /// What front ends that ask are told of the interface's device.
+    pub fn device(&self) -> GuestDevice {
+        GuestDevice {
+            mac: weir_wire::Mac::from(self.mac_or_derived()).0,
+            mtu: self.mtu().get(),
+            access_platform: self.access_platform,
         }
     }
 }

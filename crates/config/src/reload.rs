@@ -421,6 +421,7 @@ fn vif_effect(name: &PortName, key: &str) -> Effect {
         )),
         OWNER => Effect::never("it belongs to whom it was added by"),
         "queues" => Effect::later("when its front end connects again"),
+        "access_platform" => Effect::later("when its VM starts anew"),
         "memory_max" => Effect::later("when its front end shares memory again"),
         "mtu" => Effect::later("the guest is told when its VM starts with new arguments"),
         _ => Effect::NOW,

@@ -108,6 +108,7 @@ fn every_key_is_read() {
         vlan = 10
         tag_protocol = "802.1ad"
         mtu = 68
+        access_platform = true
         memory_max = "2TiB"
         broadcasts_per_second = 100
         multicasts_per_second = 200
@@ -161,6 +162,7 @@ fn every_key_is_read() {
         vlan: VlanMode::Access(10.try_into().unwrap()),
         tag_protocol: TagProtocol::Dot1ad,
         mtu: Some(68.try_into().unwrap()),
+        access_platform: true,
         memory_max: "2TiB".parse().unwrap(),
         storm: StormControl {
             broadcasts_per_second: Some(100.try_into().unwrap()),

@@ -50,6 +50,31 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
         "weir vif set NAME queues=N",
     ),
     (
+        "said to go on at slot",
+        "the front end's base of a packed ring is none that the ring can have",
+        "start the VM anew",
+    ),
+    (
+        "is said to have been taken",
+        "the front end's base of a packed ring is none that the ring can have",
+        "start the VM anew",
+    ),
+    (
+        "of another byte order",
+        "the guest's driver is firmware of virtio 0.9 on a machine of another byte order",
+        "boot the VM from a disk; an operating system with a driver of virtio 1 has network",
+    ),
+    (
+        "the VM has a virtual IOMMU",
+        "weir does not translate for a virtual IOMMU",
+        "take -device intel-iommu or virtio-iommu from the VM, or iommu_platform=on from its device",
+    ),
+    (
+        "cannot change its device's configuration",
+        "the guest's driver writes to its device's configuration, which weir says",
+        "mac = \"ADDRESS\" or mtu = N in [vif.NAME], then weir reload; start the VM anew",
+    ),
+    (
         "needs VHOST_USER_PROTOCOL_F_MQ",
         "the front end uses one pair and no control queue",
         "weir vif set NAME queues=1",

@@ -13,7 +13,7 @@ mod sent;
 pub use calls::{CallPolicy, CallTimes, QueueDecision};
 pub use info::{PortInfo, Silence, SilentRing};
 pub use interface::{AnyInterface, Interface, QueuePair};
-pub use port::GuestPort;
+pub use port::{GuestDevice, GuestPort};
 pub use received::ReceiveCalls;
 pub use ring::{GuestRing, ReceiveRing, TransmitRing};
 pub use sent::{Asked, Completed, TransmitCalls};

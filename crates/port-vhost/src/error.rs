@@ -43,6 +43,12 @@ pub enum StopReason {
         /// How.
         error: FrameError,
     },
+    /// The driver's rings have another byte order than this machine: virtio 1.2 §2.4.3, legacy.
+    #[error(
+        "the guest's driver is of virtio 0.9 and of another byte order than this machine, which weir does not serve: a \
+         driver of virtio 1 has network; firmware that boots from the network so (s390x) has none, boot from a disk"
+    )]
+    ForeignEndian,
     /// The front end truncated memory that it shared.
     #[error("shared memory was truncated while in use")]
     MemoryTruncated,
@@ -176,6 +182,18 @@ pub enum Refusal {
     /// What a weir that is gone has left with the keeper is not whole.
     #[error("{0} is not with the keeper")]
     NotKept(&'static str),
+    /// Addresses that a virtual IOMMU translates.
+    #[error(
+        "the VM has a virtual IOMMU, for which weir does not translate: take that from the VM, or \
+         `iommu_platform=on` from its device"
+    )]
+    Iommu,
+    /// `SET_CONFIG`.
+    #[error(
+        "a driver cannot change its device's configuration: weir says it, by `mac`, `mtu` and `queues` of the \
+         interface"
+    )]
+    ConfigIsFixed,
     /// A request of a feature that was not offered.
     #[error("not supported by this back end")]
     Unsupported,

@@ -1,17 +1,20 @@
 //! What weir offers a driver, and what the driver's answer means.
 
-use virtio_bindings::virtio_config::{VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1};
+use virtio_bindings::virtio_config::{
+    VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1,
+};
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_RX, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE,
     VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
     VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6,
-    VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU,
+    VIRTIO_NET_F_MAC, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use weir_ring::RingConfig;
 use weir_vhost_user::{
     VHOST_USER_F_PROTOCOL_FEATURES, VHOST_USER_PROTOCOL_F_BACKEND_REQ,
-    VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
+    VHOST_USER_PROTOCOL_F_CONFIG, VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
+    VHOST_USER_PROTOCOL_F_CROSS_ENDIAN, VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
     VHOST_USER_PROTOCOL_F_LOG_SHMFD, VHOST_USER_PROTOCOL_F_MQ, VHOST_USER_PROTOCOL_F_MTU,
     VHOST_USER_PROTOCOL_F_RARP, VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VHOST_USER_PROTOCOL_F_RESET_DEVICE, VHOST_USER_PROTOCOL_F_STATUS,
@@ -39,9 +42,8 @@ const fn bits(features: &[u32]) -> u64 {
 }
 
 /// Device features. With `IN_ORDER`, a frame that waits for a full receiver delays the completion of all behind it,
-/// by the driver's choice. The front end serves `CTRL_VQ`: see [`offered`]. `STATUS` is not offered: the link's
-/// state is in the configuration space, which weir lacks; QEMU has both itself, and user-mode Linux would read a
-/// link that is down.
+/// by the driver's choice. The front end serves `CTRL_VQ`: see [`offered`]. `STATUS` is not offered: QEMU has the
+/// link's state itself, and for others it never changes. `RING_RESET` is not offered: docs/design/0053-front-ends.md.
 pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_F_VERSION_1,
     VIRTIO_F_RING_PACKED,
@@ -78,14 +80,41 @@ const BY_CONTROL_QUEUE: u64 = bits(&[
     VIRTIO_NET_F_MQ,
 ]);
 
-/// Device features of an interface with so many queue pairs.
-pub(crate) const fn offered(queue_pairs: usize) -> u64 {
-    if queue_pairs > 1 { OFFERED } else { OFFERED & !BY_CONTROL_QUEUE }
+/// What there is to offer to somebody, whoever it is.
+pub(crate) const OFFERED_EVER: u64 = OFFERED | bits(&[VIRTIO_NET_F_MAC, VIRTIO_F_ACCESS_PLATFORM]);
+
+/// On what it depends what is offered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    pub(crate) queue_pairs: usize,
+    /// The device's configuration space is weir's to say.
+    pub(crate) config: bool,
+    pub(crate) access_platform: bool,
+}
+
+impl Offer {
+    /// Device features.
+    pub(crate) const fn features(self) -> u64 {
+        let mut offered = if self.queue_pairs > 1 { OFFERED } else { OFFERED & !BY_CONTROL_QUEUE };
+        if self.config {
+            offered |= bits(&[VIRTIO_NET_F_MAC]);
+        }
+        if self.access_platform {
+            offered |= bits(&[VIRTIO_F_ACCESS_PLATFORM]);
+        }
+        offered
+    }
+
+    /// Protocol features.
+    pub(crate) const fn protocol_features(self) -> u64 {
+        let config = bits(&[VHOST_USER_PROTOCOL_F_CONFIG]);
+        if self.config { PROTOCOL_OFFERED | config } else { PROTOCOL_OFFERED }
+    }
 }
 
 /// Protocol features. In-band notifications are missing: a kick is an eventfd that a worker sleeps on, never a
-/// message. The dirty log is missing so far. `BACKEND_REQ` is for user-mode Linux, whose device has no interrupt
-/// without it (its rings ask for the timer's); weir has no request to make.
+/// message. `BACKEND_REQ` is for user-mode Linux, whose device has no interrupt without it (its rings ask for the
+/// timer's); weir has no request to make. `CROSS_ENDIAN` is offered to be told of guests that weir does not serve.
 pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_LOG_SHMFD,
@@ -93,12 +122,17 @@ pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_REPLY_ACK,
     VHOST_USER_PROTOCOL_F_MTU,
     VHOST_USER_PROTOCOL_F_BACKEND_REQ,
+    VHOST_USER_PROTOCOL_F_CROSS_ENDIAN,
     VHOST_USER_PROTOCOL_F_RESET_DEVICE,
     VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS,
     VHOST_USER_PROTOCOL_F_STATUS,
     VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD,
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
 ]);
+
+/// The same.
+pub(crate) const PROTOCOL_OFFERED_EVER: u64 =
+    PROTOCOL_OFFERED | bits(&[VHOST_USER_PROTOCOL_F_CONFIG]);
 
 /// A set of acknowledged device features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +162,11 @@ impl Features {
 
     pub(crate) fn packed(self) -> bool {
         self.has(VIRTIO_F_RING_PACKED)
+    }
+
+    /// The front end translates what the driver says, or expects weir to.
+    pub(crate) fn access_platform(self) -> bool {
+        self.has(VIRTIO_F_ACCESS_PLATFORM)
     }
 
     pub(crate) fn log_all(self) -> bool {
@@ -175,6 +214,13 @@ mod tests {
     #[test]
     fn the_inband_notification_bit_is_never_offered() {
         assert_eq!(PROTOCOL_OFFERED & 1 << VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS, 0);
+    }
+
+    /// QEMU 7.2, 10.0 and 11.1 offer the bit to their guests and tell no vhost-user back end of a reset.
+    #[test]
+    fn ring_reset_is_never_offered() {
+        let offer = Offer { queue_pairs: 8, config: true, access_platform: true };
+        assert_eq!((offer.features() | OFFERED_EVER) & 1 << 40, 0);
     }
 
     #[test]

@@ -52,6 +52,10 @@ pub(crate) struct State {
     pub(crate) features: u64,
     pub(crate) protocol_features: u64,
     pub(crate) status: u8,
+    /// `SET_OWNER` came before the front end asked for protocol features, once one of both has come.
+    pub(crate) owner_first: Option<bool>,
+    /// `SET_VRING_ENDIAN`.
+    pub(crate) foreign_endian: bool,
     pub(crate) mtu: Option<u16>,
     /// `SET_BACKEND_REQ_FD`.
     pub(crate) requests: Option<u32>,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use weir_calls::Proxy;
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{
-    AnyInterface, CallPolicy, GuestPort, Interface, PortInfo, QueuePair, ReceiveRing, SilentRing,
-    State,
+    AnyInterface, CallPolicy, GuestDevice, GuestPort, Interface, PortInfo, QueuePair, ReceiveRing,
+    SilentRing, State,
 };
 use weir_engine::queue::stop;
 use weir_engine::{
@@ -40,6 +40,8 @@ pub struct VhostOptions {
     pub queue_pairs: usize,
     /// When to call the guest.
     pub calls: CallPolicy,
+    /// What front ends that ask are told of the device.
+    pub device: GuestDevice,
 }
 
 /// What the session tells the statistics.
@@ -76,6 +78,7 @@ pub struct VhostPort {
     records: Option<Records>,
     keep: Option<Keep>,
     pub(crate) shown: Mutex<Shown>,
+    device: Mutex<GuestDevice>,
     /// What its sessions may take of the processors.
     pub(crate) allowance: Mutex<Allowance>,
     logs: Logs,
@@ -97,6 +100,7 @@ impl VhostPort {
             records: None,
             keep: None,
             shown: Mutex::default(),
+            device: Mutex::new(options.device),
             allowance: Mutex::default(),
             logs: Logs::default(),
             throttled: AtomicU64::new(0),
@@ -148,6 +152,10 @@ impl VhostPort {
     /// What it counts.
     pub fn counters(&self) -> &PortCounters {
         self.guest.counters()
+    }
+
+    pub(crate) fn device(&self) -> GuestDevice {
+        *lock(&self.device)
     }
 
     pub(crate) fn offered_queue_pairs(&self) -> usize {
@@ -338,6 +346,11 @@ impl GuestPort for VhostPort {
     // A front end asks once, so the present session keeps its number.
     fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy) {
         self.guest.offer(queue_pairs, calls);
+    }
+
+    // The same.
+    fn set_device(&self, device: GuestDevice) {
+        *lock(&self.device) = device;
     }
 
     fn set_memory_max(&self, bytes: u64) {

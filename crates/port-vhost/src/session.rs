@@ -14,20 +14,22 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use weir_engine::guest::GuestPort;
+use virtio_bindings::virtio_net::VIRTIO_NET_S_LINK_UP;
+use weir_engine::guest::{GuestDevice, GuestPort};
 use weir_engine::{Engine, QueueRef, Side, Watch, lock};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN};
 use weir_ring::{Addresses, DeviceRing, Origin, Record, ring_size};
 use weir_vhost_user::{
-    Connection, FrontMessage, Incoming, Inflight, MemoryRegion, Payload, Request, RequestCode,
-    VHOST_USER_PROTOCOL_F_BACKEND_REQ, VHOST_USER_PROTOCOL_F_LOG_SHMFD, VHOST_USER_PROTOCOL_F_MQ,
+    ConfigSpace, Connection, FrontMessage, Incoming, Inflight, MemoryRegion, Payload, Request,
+    RequestCode, VHOST_USER_PROTOCOL_F_BACKEND_REQ, VHOST_USER_PROTOCOL_F_CONFIG,
+    VHOST_USER_PROTOCOL_F_CROSS_ENDIAN, VHOST_USER_PROTOCOL_F_LOG_SHMFD, VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
 };
 use weir_wire::ethernet::ethertype;
 
 use crate::error::{Refusal, StopReason};
-use crate::features::{Features, PROTOCOL_OFFERED, offered};
+use crate::features::{Features, Offer};
 use crate::logs::Said;
 use crate::migration::Migration;
 use crate::notify::{Notifier, check_kick};
@@ -35,6 +37,9 @@ use crate::port::VhostPort;
 use crate::queue::{Queue, Ring};
 use crate::records::Region;
 use kept::Kept;
+
+/// Bytes of a configuration space, as the protocol bounds them.
+const CONFIG_SPACE_BYTES: usize = 256;
 
 /// What a front end has said about one ring.
 #[derive(Default)]
@@ -65,6 +70,11 @@ pub(crate) struct Session {
     protocol_features: u64,
     /// The front end's channel for requests of ours: there are none, but some front ends take its end for the session's.
     requests: Option<OwnedFd>,
+    /// Whether it began with `SET_OWNER`, once it is known: docs/design/0053-front-ends.md.
+    owner_first: Option<bool>,
+    device: GuestDevice,
+    /// `SET_VRING_ENDIAN`: the driver has another byte order than this machine.
+    foreign_endian: bool,
     status: u8,
     /// Where the front end keeps records of its rings; else they are the port's.
     inflight: Option<Region>,
@@ -97,6 +107,7 @@ enum Answer {
     Number(u64),
     Vring(VringState),
     Inflight(Inflight, OwnedFd),
+    Config(ConfigSpace),
 }
 
 impl Session {
@@ -112,6 +123,7 @@ impl Session {
         shown.features = 0;
         drop(shown);
         let memory = GuestMemory::new(Arc::clone(port.memory()));
+        let device = port.device();
         let vrings = (0..2 * queue_pairs).map(|_| Vring::default()).collect();
         Self {
             connection,
@@ -122,6 +134,9 @@ impl Session {
             features: Features::default(),
             protocol_features: 0,
             requests: None,
+            owner_first: None,
+            device,
+            foreign_endian: false,
             status: 0,
             inflight: None,
             migration: Migration::default(),
@@ -166,6 +181,7 @@ impl Session {
                 let inflight = Some((told, fd));
                 Some(Reply { inflight, ..Reply::new(request, told.encode()) })
             }
+            Ok(Answer::Config(space)) => Some(Reply::new(request, space.encode())),
             Ok(Answer::Done) => ack.then(|| Reply::new(request, 0u64.encode())),
             Err(refusal) => {
                 if ack {
@@ -192,15 +208,20 @@ impl Session {
 
     fn handle(&mut self, message: FrontMessage) -> Result<Answer, Refusal> {
         match message {
-            FrontMessage::GetFeatures => return Ok(Answer::Number(self.offered())),
+            FrontMessage::GetFeatures => return Ok(Answer::Number(self.offer().features())),
             FrontMessage::SetFeatures(features) => self.set_features(features)?,
-            FrontMessage::GetProtocolFeatures => return Ok(Answer::Number(PROTOCOL_OFFERED)),
+            FrontMessage::GetProtocolFeatures => {
+                self.owner_first.get_or_insert(false);
+                return Ok(Answer::Number(self.offer().protocol_features()));
+            }
             FrontMessage::SetProtocolFeatures(features) => {
-                refuse_unoffered(features, PROTOCOL_OFFERED)?;
+                refuse_unoffered(features, self.offer().protocol_features())?;
                 self.protocol_features = features;
             }
             // One session is one owner.
-            FrontMessage::SetOwner => {}
+            FrontMessage::SetOwner => {
+                self.owner_first.get_or_insert(true);
+            }
             // Deprecated; "use it to disable all rings".
             FrontMessage::ResetOwner => self.enable_all(false),
             FrontMessage::ResetDevice => self.reset(),
@@ -280,6 +301,22 @@ impl Session {
             }
             FrontMessage::GetInflightFd(wanted) => return self.make_inflight(wanted),
             FrontMessage::SetInflightFd { inflight, fd } => self.set_inflight(&inflight, fd)?,
+            FrontMessage::SetVringEndian(VringState { index, num })
+                if self.has_protocol(VHOST_USER_PROTOCOL_F_CROSS_ENDIAN) =>
+            {
+                self.vring(index)?;
+                self.foreign_endian |= (num != 0) != cfg!(target_endian = "big");
+                self.stop_if_foreign();
+            }
+            FrontMessage::GetConfig(wanted) if self.has_protocol(VHOST_USER_PROTOCOL_F_CONFIG) => {
+                return Ok(Answer::Config(self.config_space(wanted)));
+            }
+            FrontMessage::SetConfig(_) if self.has_protocol(VHOST_USER_PROTOCOL_F_CONFIG) => {
+                return Err(Refusal::ConfigIsFixed);
+            }
+            FrontMessage::Unknown { request, .. } if request.known() == Some(Request::IotlbMsg) => {
+                return Err(Refusal::Iommu);
+            }
             FrontMessage::VringKick { .. }
             | FrontMessage::SetVringEndian(_)
             | FrontMessage::SetBackendReqFd(_)
@@ -290,9 +327,33 @@ impl Session {
         Ok(Answer::Done)
     }
 
-    /// Device features.
-    fn offered(&self) -> u64 {
-        offered(self.vrings.len() / 2)
+    fn offer(&self) -> Offer {
+        Offer {
+            queue_pairs: self.vrings.len() / 2,
+            config: self.owner_first == Some(true),
+            access_platform: self.device.access_platform,
+        }
+    }
+
+    /// `GET_CONFIG`: what the guest's driver reads of its device (virtio 1.2 §5.1.4). Fields of features that are not
+    /// offered are 0.
+    fn config_space(&self, wanted: ConfigSpace) -> ConfigSpace {
+        let GuestDevice { mac, mtu, .. } = self.device;
+        let pairs = self.vrings.len() / 2;
+        let mut space = [0; CONFIG_SPACE_BYTES];
+        let fields = [VIRTIO_NET_S_LINK_UP as u16, pairs as u16, mtu].map(u16::to_le_bytes);
+        space[..12].copy_from_slice(&[&mac[..], fields.as_flattened()].concat());
+        let from = wanted.offset as usize;
+        let part = from.checked_add(wanted.bytes.len()).and_then(|end| space.get(from..end));
+        // None is an error.
+        ConfigSpace { bytes: part.unwrap_or_default().to_vec(), ..wanted }
+    }
+
+    /// A driver whose rings weir would read wrongly is not served until its device is reset.
+    fn stop_if_foreign(&self) {
+        if self.foreign_endian {
+            self.port.stop(&StopReason::ForeignEndian);
+        }
     }
 
     fn vring(&mut self, index: u32) -> Result<&mut Vring, Refusal> {
@@ -301,7 +362,11 @@ impl Session {
     }
 
     fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
-        refuse_unoffered(features, self.offered())?;
+        refuse_unoffered(features, self.offer().features())?;
+        // QEMU takes the bit back where it has nothing to translate.
+        if Features(features).access_platform() && self.requests.is_some() {
+            return Err(Refusal::Iommu);
+        }
         let logged = std::mem::replace(&mut self.features, Features(features)).log_all();
         lock(&self.port.shown).features = features;
         if self.features.log_all() != logged {
@@ -320,6 +385,7 @@ impl Session {
             // virtio 1.2 §2.1.1: the driver resets the device.
             self.stop_all();
             self.forget_all();
+            self.foreign_endian = false;
             self.port.clear_failure();
         }
         Ok(())
@@ -336,6 +402,7 @@ impl Session {
         self.features = Features::default();
         self.migration.end();
         self.status = 0;
+        self.foreign_endian = false;
         self.port.clear_failure();
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_engine::Engine;
-use weir_engine::guest::{CallPolicy, GuestPort};
+use weir_engine::guest::{CallPolicy, GuestDevice, GuestPort};
 use weir_fabric::PortConfig;
 use weir_foreign::{Foreign, Party};
 use weir_limits::ACCEPT_PAUSE_NS;
@@ -24,7 +24,8 @@ fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
     let engine = Engine::start(1).unwrap();
     let manager = Manager::start(Arc::clone(&engine)).unwrap();
     let calls = CallPolicy::within(Kind::Immediate, 250_000);
-    let options = VhostOptions { name: "test".into(), queue_pairs: 1, calls };
+    let options =
+        VhostOptions { name: "test".into(), queue_pairs: 1, calls, device: GuestDevice::default() };
     let (_, port) = engine
         .add_port(PortConfig::vif(), |id, counters| {
             Arc::new(VhostPort::new(id, counters, &options))

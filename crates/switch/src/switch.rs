@@ -289,6 +289,7 @@ impl Switch {
             name: name.to_string(),
             queue_pairs: config.queues.get().into(),
             calls: config.call_policy(self.budget(&config)),
+            device: config.device(),
         };
         let (id, port) = self
             .engine
@@ -617,6 +618,7 @@ impl Switch {
         if config.mtu != old.mtu {
             self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
         }
+        vif.port.set_device(config.device());
         if config.memory_max != old.memory_max {
             vif.port.set_memory_max(config.memory_max.get());
         }

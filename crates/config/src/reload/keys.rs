@@ -162,6 +162,7 @@ pub(super) fn vif(vif: &VifConfig) -> Keys {
         vlan,
         tag_protocol,
         mtu,
+        access_platform,
         memory_max,
         storm,
         guarding,
@@ -187,6 +188,7 @@ pub(super) fn vif(vif: &VifConfig) -> Keys {
         ("vlan", vlans(vlan)),
         ("tag_protocol", is(tag_protocol)),
         ("mtu", may(mtu)),
+        ("access_platform", is(access_platform)),
         ("memory_max", is(memory_max)),
         ("filter", rules(filter)),
     ];

@@ -85,6 +85,7 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("vlan", "", "mirror = [\"b\"]", true),
     ("tag_protocol", "", "tag_protocol = \"802.1ad\"", true),
     ("mtu", "", "mtu = 9000", true),
+    ("access_platform", "", "access_platform = true", true),
     ("memory_max", "", "memory_max = \"1GiB\"", true),
     (
         "filter",

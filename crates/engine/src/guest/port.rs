@@ -6,6 +6,24 @@ use weir_fabric::PortId;
 use super::{AnyInterface, CallPolicy, PortInfo};
 use crate::port::Port;
 
+/// What a guest is told of its device, where its front end leaves that to the switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestDevice {
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Its MTU.
+    pub mtu: u16,
+    /// `VIRTIO_F_ACCESS_PLATFORM` is offered: the guest decides which of its memory the device may reach.
+    pub access_platform: bool,
+}
+
+impl Default for GuestDevice {
+    /// A device of Ethernet's MTU without an address.
+    fn default() -> Self {
+        Self { mac: [0; 6], mtu: 1500, access_platform: false }
+    }
+}
+
 /// A guest's port, as the switch sees it beside the data path.
 pub trait GuestPort: Port {
     /// Its number in the switch.
@@ -24,6 +42,9 @@ pub trait GuestPort: Port {
     /// Offers so many queue pairs to the next front end, where the number is weir's to say. Guests are called by
     /// `calls` at pairs that are new.
     fn set_queue_pairs(&self, _queue_pairs: usize, _calls: &CallPolicy) {}
+
+    /// Has the next front end, and its guest, told this of the device.
+    fn set_device(&self, _device: GuestDevice) {}
 
     /// Lets its front end share so many bytes, from the next time on that it shares any.
     fn set_memory_max(&self, _bytes: u64) {}

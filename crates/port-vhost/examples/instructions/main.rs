@@ -31,7 +31,7 @@ use weir_engine::burst::Burst;
 use weir_engine::burst::Scratch;
 use weir_engine::capture::Wanted;
 use weir_engine::filter::{Action, PortRules, Rules};
-use weir_engine::guest::{CallPolicy, GuestPort, State};
+use weir_engine::guest::{CallPolicy, GuestDevice, GuestPort, State};
 use weir_engine::{
     Ask, Delivered, Engine, Forward, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side,
     Slot, Take, Taken, clock,
@@ -292,6 +292,7 @@ impl Rig {
             name: "guest".into(),
             queue_pairs: 1,
             calls: CallPolicy::within(Kind::Immediate, weir_limits::LATENCY_BUDGET_NS_DEFAULT),
+            device: GuestDevice::default(),
         };
         let config = PortConfig { vlan: VlanMode::Access(vid), ..PortConfig::vif() };
         let (id, _) = self.engine.add_port(config, |_, _| Arc::new(Stand))?;

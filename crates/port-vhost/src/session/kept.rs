@@ -21,9 +21,9 @@ use weir_vhost_user::{
     Request, reply_bytes,
 };
 
-use super::{PROTOCOL_OFFERED, Reply, Session, Vring, refuse_unoffered, spec};
+use super::{Reply, Session, Vring, refuse_unoffered, spec};
 use crate::error::{Refusal, StopReason};
-use crate::features::Features;
+use crate::features::{Features, OFFERED_EVER, PROTOCOL_OFFERED_EVER};
 use crate::front_end::connection;
 use crate::keep::{
     InflightState, Keep, LeftBehind, LogState, RegionState, State, UnderWay, VringState,
@@ -217,11 +217,14 @@ impl Session {
         }
         self.vrings.resize_with(rings, Vring::default);
         lock(&self.port.shown).queue_pairs = Some(state.queue_pairs);
-        refuse_unoffered(state.protocol_features, PROTOCOL_OFFERED)?;
+        refuse_unoffered(state.protocol_features, PROTOCOL_OFFERED_EVER)?;
         self.protocol_features = state.protocol_features;
-        refuse_unoffered(state.features, self.offered())?;
+        // What was offered then.
+        refuse_unoffered(state.features, OFFERED_EVER)?;
         self.features = Features(state.features);
         self.status = state.status;
+        self.owner_first = state.owner_first;
+        self.foreign_endian = state.foreign_endian;
         let mut shown = lock(&self.port.shown);
         shown.features = state.features;
         if state.mtu.is_some() {
@@ -251,6 +254,7 @@ impl Session {
                 self.restore_service(index, file(kick).ok_or(Refusal::NotKept("a kick"))?)?;
             }
         }
+        self.stop_if_foreign();
         Ok(())
     }
 
@@ -559,6 +563,8 @@ impl Session {
             features: self.features.0,
             protocol_features: self.protocol_features,
             status: self.status,
+            owner_first: self.owner_first,
+            foreign_endian: self.foreign_endian,
             mtu: kept.mtu,
             requests: kept.requests,
             inflight: kept.inflight,

@@ -134,7 +134,7 @@ fn a_third_ring_without_mq_is_refused_and_says_what_to_change() {
     assert!(reason.contains("ring 2 needs") && reason.contains("queues = 1"), "{reason}");
 }
 
-/// Whoever offers the link's state is asked for it, and weir has no configuration space.
+/// Whoever offers the link's state is to say when it changes; weir's never does, and QEMU has its own.
 #[test]
 fn the_links_state_is_the_front_ends_own() {
     const STATUS: u64 = 1 << 16;

@@ -1,5 +1,6 @@
 //! A switch with front ends that these tests write themselves, request by request.
 
+mod asked;
 mod calls;
 mod containers;
 mod fair;
@@ -38,7 +39,7 @@ use weir_wire::{Offload, VnetHdr};
 
 use crate::features::{Features, OFFERED};
 use crate::{Endpoint, Manager, VhostOptions, VhostPort};
-use weir_engine::guest::{CallPolicy, GuestPort, State};
+use weir_engine::guest::{CallPolicy, GuestDevice, GuestPort, State};
 
 pub(crate) const F_PROTOCOL: u64 = 1 << weir_vhost_user::VHOST_USER_F_PROTOCOL_FEATURES;
 pub(crate) const REPLY_ACK: u64 = 1 << weir_vhost_user::VHOST_USER_PROTOCOL_F_REPLY_ACK;
@@ -49,6 +50,9 @@ pub(crate) const RING_PACKED: u64 = 1 << 34;
 pub(crate) const IN_ORDER: u64 = 1 << 35;
 
 pub(crate) const LOG_ALL: u64 = 1 << 26;
+
+pub(crate) const DEVICE: GuestDevice =
+    GuestDevice { mac: [2, 0, 0, 0, 0, 9], mtu: 1500, access_platform: false };
 
 /// What a plain modern driver with split rings acknowledges.
 pub(crate) fn modern() -> u64 {
@@ -93,6 +97,7 @@ impl Switch {
             name: "test".into(),
             queue_pairs: 2,
             calls: CallPolicy::within(Kind::Immediate, 250_000),
+            device: DEVICE,
         };
         let (_, port) = self
             .engine

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 use weir_config::{Config, Defaults, PortName, VifConfig};
-use weir_engine::guest::CallPolicy;
+use weir_engine::guest::{CallPolicy, GuestDevice};
 use weir_engine::{PortCounters, QueueRef, Side};
 use weir_fabric::{PortConfig, PortId};
 use weir_policy::moderation::Kind;
@@ -100,7 +100,12 @@ impl Rig {
             std::thread::yield_now();
         }
         let calls = CallPolicy::within(Kind::Auto, 250_000);
-        let options = VhostOptions { name: "web0".into(), queue_pairs: 1, calls };
+        let options = VhostOptions {
+            name: "web0".into(),
+            queue_pairs: 1,
+            calls,
+            device: GuestDevice::default(),
+        };
         let make = |id, counters| Arc::new(VhostPort::new(id, counters, &options));
         let (port, _) = engine.add_port(PortConfig::vif(), make).unwrap();
         let host = host(dir.path(), allowed);

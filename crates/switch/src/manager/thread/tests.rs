@@ -1,5 +1,5 @@
 use rustix::event::{EventfdFlags, eventfd};
-use weir_engine::guest::CallPolicy;
+use weir_engine::guest::{CallPolicy, GuestDevice};
 use weir_engine::{QueueRef, Side};
 use weir_fabric::PortConfig;
 use weir_port_vhost::{VhostOptions, VhostPort};
@@ -14,7 +14,8 @@ fn run(kind: Kind) -> Run {
 fn run_with(kind: Kind, workers: usize) -> Run {
     let engine = Engine::start(workers).unwrap();
     let calls = CallPolicy::within(kind, 1_000_000);
-    let options = VhostOptions { name: "web0".into(), queue_pairs: 1, calls };
+    let options =
+        VhostOptions { name: "web0".into(), queue_pairs: 1, calls, device: GuestDevice::default() };
     let make = |id, counters| Arc::new(VhostPort::new(id, counters, &options));
     let (_, port) = engine.add_port(PortConfig::vif(), make).unwrap();
     let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
