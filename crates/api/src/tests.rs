@@ -45,6 +45,7 @@ impl ControlHandler for Recorder {
                     config: vif("web0"),
                     state: PortState::Running,
                     stopped_reason: None,
+                    front_end: None,
                     xen: false,
                     origin: weir_switch::control::VifOrigin::File,
                     unsaved: Vec::new(),

@@ -48,7 +48,7 @@ pub struct Host {
     pub links: BTreeMap<String, Link>,
     /// The installed QEMU's version.
     pub qemu_version: Option<(u32, u32)>,
-    /// The QEMUs that run.
+    /// The QEMUs that run, and whatever else is at the other end of an interface's socket.
     pub qemus: Vec<Qemu>,
     /// Sockets of interfaces.
     pub sockets: BTreeMap<PathBuf, SocketFile>,
@@ -82,6 +82,8 @@ pub struct Qemu {
     pub groups: Vec<u32>,
     /// Its command line.
     pub args: Vec<String>,
+    /// What its program says of its version.
+    pub version: Option<(u32, u32)>,
 }
 
 /// A socket on which weir listens, as a file.

@@ -29,6 +29,7 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
     let weir = server.and_then(|pid| Root(Path::new("/")).weir_of(pid));
     let log = output(&mut Command::new("dmesg")).unwrap_or_default();
     let own = own(Path::new("/"), weir);
+    let peers: Vec<_> = vifs.iter().filter_map(|vif| vif.front_end).collect();
     let sockets: Vec<_> = vifs.iter().map(|vif| vif.config.socket.as_path()).collect();
     Host {
         now_s: SystemTime::UNIX_EPOCH.elapsed().ok().map(|since| since.as_secs()),
@@ -37,12 +38,12 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
         sockets: sockets.iter().filter_map(|path| socket(path)).collect(),
         seccomp: lines(&log, |line| line.contains(SECCOMP) && is_of(line, &own)),
         denied: lines(&log, |line| is_denied(line, &own, &sockets)),
-        ..below(Path::new("/"), weir)
+        ..below(Path::new("/"), weir, &peers)
     }
 }
 
-/// What is in the files below `root` that are the kernel's.
-pub(super) fn below(root: &Path, weir: Option<u32>) -> Host {
+/// What is in the files below `root` that are the kernel's; `peers` are at the other ends of interfaces' sockets.
+pub(super) fn below(root: &Path, weir: Option<u32>, peers: &[u32]) -> Host {
     let root = Root(root);
     let weir = weir.filter(|pid| root.is_weir(*pid));
     let clock = "sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -54,7 +55,7 @@ pub(super) fn below(root: &Path, weir: Option<u32>) -> Host {
         hugepages: root.hugepages(),
         irqs: root.irqs(),
         links: root.links(),
-        qemus: root.qemus(),
+        qemus: root.qemus(peers),
         ended: root.ended(weir),
         ..Host::default()
     }
@@ -146,8 +147,8 @@ impl Root<'_> {
         self.entries("sys/class/net").filter_map(link).collect()
     }
 
-    /// Every process whose program is called `qemu-system-...`.
-    fn qemus(&self) -> Vec<Qemu> {
+    /// Every process whose program is called `qemu-system-...`, and those of `peers`.
+    fn qemus(&self, peers: &[u32]) -> Vec<Qemu> {
         let qemu = |entry: DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let line = fs::read(entry.path().join("cmdline")).ok()?;
@@ -156,7 +157,7 @@ impl Root<'_> {
                 .map(|arg| String::from_utf8_lossy(arg).into_owned())
                 .collect();
             let program = Path::new(args.first()?).file_name()?.to_str()?;
-            if !program.starts_with("qemu-system-") {
+            if !program.starts_with("qemu-system-") && !peers.contains(&pid) {
                 return None;
             }
             let status = self.text(entry.path().join("status"))?;
@@ -168,7 +169,8 @@ impl Root<'_> {
             let user = *numbers("Uid:").get(1)?;
             let mut groups = numbers("Groups:");
             groups.extend(numbers("Gid:").get(1));
-            Some(Qemu { pid, user, groups, args })
+            let version = qemu::version_in(&entry.path().join("exe"));
+            Some(Qemu { pid, user, groups, args, version })
         };
         self.entries("proc").filter_map(qemu).collect()
     }

@@ -1,5 +1,6 @@
-//! The QEMU that is installed.
+//! The QEMU that is installed, and those that run.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -56,7 +57,43 @@ pub fn version_of(program: &Path) -> Option<(u32, u32)> {
     let _ = qemu.kill();
     let _ = qemu.wait();
     let said = String::from_utf8_lossy(&said.ok()?.ok()?).into_owned();
-    version(said.split_once("QEMU emulator version ")?.1)
+    version(said.split_once(BEFORE_VERSION)?.1)
+}
+
+/// Longer than any QEMU: 30 MB.
+const PROGRAM_BYTES_MAX: u64 = 256 << 20;
+/// How much of it is looked at at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Of a version, its major and minor number.
+const VERSION_BYTES_MAX: usize = 16;
+/// What stands before a QEMU's version, in its answer and in its program.
+const BEFORE_VERSION: &str = "QEMU emulator version ";
+
+/// The version that is written in the program of a process that runs; `None` if none is, or it cannot be read. The
+/// program is not run: whoever asks may be root, and the program is somebody else's.
+pub(super) fn version_in(program: &Path) -> Option<(u32, u32)> {
+    let file = File::open(program).ok()?;
+    let len = file.metadata().ok().filter(|it| it.is_file())?.len();
+    let mut file = file.take(len.min(PROGRAM_BYTES_MAX));
+    let before = BEFORE_VERSION.as_bytes();
+    let mut piece = Vec::new();
+    loop {
+        // What may be the beginning is looked at again with the next piece: a version may lie across.
+        let kept = piece.len().min(before.len() + VERSION_BYTES_MAX);
+        piece.drain(..piece.len() - kept);
+        let read = file.by_ref().take(PIECE_BYTES).read_to_end(&mut piece).ok()?;
+        if let Some(at) = piece.windows(before.len()).position(|bytes| bytes == before) {
+            let said = &piece[at + before.len()..];
+            if said.len() >= VERSION_BYTES_MAX || read == 0 {
+                return version(&String::from_utf8_lossy(
+                    &said[..said.len().min(VERSION_BYTES_MAX)],
+                ));
+            }
+        }
+        if read == 0 {
+            return None;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +122,26 @@ mod tests {
         ] {
             assert_eq!(said_by(&format!("echo 'QEMU emulator version {said}'")), Some(version));
         }
+    }
+
+    #[test]
+    fn a_version_is_read_from_a_program_wherever_it_lies() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("qemu");
+        let text = format!("{BEFORE_VERSION}11.1.3 (Debian)");
+        for before in [0, 1, PIECE_BYTES as usize - 30, PIECE_BYTES as usize - 5] {
+            for after in [0, 100] {
+                let bytes = [vec![0; before], text.clone().into(), vec![0; after]].concat();
+                fs::write(&program, bytes).unwrap();
+                assert_eq!(version_in(&program), Some((11, 1)), "{before}, {after}");
+            }
+        }
+        for none in [BEFORE_VERSION, "", "QEMU", "QEMU emulator version x"] {
+            fs::write(&program, none).unwrap();
+            assert_eq!(version_in(&program), None, "{none}");
+        }
+        assert_eq!(version_in(dir.path()), None, "a directory");
+        assert_eq!(version_in(Path::new("/no/such/qemu")), None);
     }
 
     #[test]

@@ -21,6 +21,8 @@ use super::*;
 const VIF: &str = "web0";
 const UPLINK: &str = "lan";
 const SOCKET: &str = "/run/weir/web0.sock";
+/// The process of its VM.
+const VM: u32 = 77;
 const NOW_S: u64 = 1_800_000_000;
 
 fn name(text: &str) -> PortName {
@@ -93,6 +95,7 @@ fn healthy() -> Facts {
         config,
         state: PortState::Running,
         stopped_reason: None,
+        front_end: Some(VM),
         xen: false,
         origin: weir_switch::control::VifOrigin::File,
         unsaved: Vec::new(),
@@ -118,13 +121,14 @@ fn healthy() -> Facts {
     let socket = SocketFile { file: permissions(0o140_660, 64_055), above, has_records: true };
     let link = Link { mtu: 1500, is_up: true, has_carrier: true };
     let qemu = Qemu {
-        pid: 77,
+        pid: VM,
         user: 64_055,
         groups: vec![64_055],
         args: vec![
             "qemu-system-x86_64".into(),
             format!("socket,id=weir-web0,path={SOCKET},reconnect=1"),
         ],
+        version: Some((10, 0)),
     };
     Facts {
         host: Host {
@@ -199,6 +203,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
         }),
         ("second-vm", |it| vif(it).sessions.turned_away = 2),
         ("driver-absent", |it| vif(it).state = PortState::Connected),
+        ("halted", |it| vif(it).state = PortState::Halted),
         ("stopped", |it| {
             vif(it).state = PortState::Stopped;
             vif(it).stopped_reason =
@@ -259,7 +264,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
         ("hugepages-idle", |it| it.host.hugepages = Some((512, 512))),
         ("qemu-old", |it| it.host.qemu_version = Some((6, 2))),
         ("qemu-vectors", |it| {
-            it.host.qemu_version = Some((7, 2));
+            it.host.qemus[0].version = Some((7, 2));
             it.host.qemus[0].args.push("virtio-net-pci,netdev=weir-web0,vectors=4".into());
         }),
     ]
@@ -496,6 +501,49 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
 }
 
 #[test]
+fn a_vm_is_judged_by_its_own_program_and_not_by_the_installed_one() {
+    let vectors = "virtio-net-pci,netdev=weir-web0,vectors=4";
+    let seen = |installed, running, connected: bool| {
+        let mut facts = healthy();
+        let qemu = &mut facts.host.qemus[0];
+        qemu.version = running;
+        qemu.args.push(vectors.into());
+        if connected {
+            // Somebody hands it the socket as a descriptor.
+            qemu.args.retain(|arg| !arg.contains(SOCKET));
+        }
+        facts.host.qemu_version = installed;
+        examine(&facts).into_iter().map(|it| (it.check, it.subject)).collect::<Vec<_>>()
+    };
+    let of_vm = |check| vec![(check, VIF.to_owned())];
+    for connected in [false, true] {
+        assert_eq!(seen(Some((7, 2)), Some((11, 1)), connected), []);
+        assert_eq!(seen(Some((7, 2)), None, connected), [], "nobody knows");
+        assert_eq!(seen(Some((11, 1)), Some((7, 2)), connected), of_vm("qemu-vectors"));
+        assert_eq!(seen(Some((11, 1)), Some((6, 2)), connected), of_vm("qemu-old"));
+    }
+}
+
+#[test]
+fn what_is_said_of_a_vm_that_is_paused_and_of_one_that_boots_is_true_of_each() {
+    let said = |state| {
+        let mut facts = healthy();
+        vif(&mut facts).state = state;
+        drop_many(&mut facts, "rx_not_ready");
+        let found = examine(&facts);
+        let all: Vec<_> = found.iter().map(|it| format!("{} {}", it.what, it.mend)).collect();
+        all.join("\n")
+    };
+    let paused = said(PortState::Halted);
+    assert!(paused.contains("paused") && paused.contains("set_link"), "{paused}");
+    assert!(!paused.contains("boot") && !paused.contains("ip link"), "{paused}");
+    let boots = said(PortState::Connected);
+    assert!(
+        ["boots", "-S", "-incoming", "unplugged", "ip link"].iter().all(|it| boots.contains(it))
+    );
+}
+
+#[test]
 fn a_vm_that_may_not_enter_the_directory_is_found_and_one_of_root_is_not() {
     let mut facts = healthy();
     facts.vifs[0].state = PortState::Waiting;
@@ -599,9 +647,14 @@ fn each_fact_is_read_where_the_kernel_has_it() {
         ("proc/11/stat", "11 (weir-starter) Z 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 800 0\n"),
         ("proc/12/cmdline", "/usr/bin/qemu-system-x86_64\0-chardev\0socket,path=/a\0"),
         ("proc/12/status", "Uid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t5 6 \n"),
+        ("proc/12/exe", "\u{7f}ELF QEMU emulator version 11.1.3 (Debian)\n"),
         ("proc/13/cmdline", "less\0qemu-system-x86_64\0"),
+        // At the other end of a socket, whatever it is called.
+        ("proc/14/cmdline", "/usr/libexec/vmm\0"),
+        ("proc/14/status", "Uid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t\n"),
+        ("proc/14/exe", "no QEMU"),
     ]);
-    let host = host::below(dir.path(), Some(9));
+    let host = host::below(dir.path(), Some(9), &[14]);
     assert_eq!(host.clocksource.as_deref(), Some("hpet"));
     assert_eq!((host.cpus_online, host.cpus), (Some(8), Some(3)));
     assert_eq!((host.cpu_quota, host.hugepages), (Some(1.5), Some((512, 500))));
@@ -619,11 +672,14 @@ fn each_fact_is_read_where_the_kernel_has_it() {
     let root = host::Root(dir.path());
     assert_eq!([9, 10, 11, 12].map(|pid| root.weir_of(pid)), [Some(9), Some(9), None, None]);
     assert_eq!(host::own(dir.path(), Some(10)), Default::default(), "that is no weir");
-    let [qemu] = host.qemus.as_slice() else { panic!("{:?}", host.qemus) };
+    let mut qemus = host.qemus;
+    qemus.sort_by_key(|qemu| qemu.pid);
+    let [qemu, other] = qemus.as_slice() else { panic!("{qemus:?}") };
+    assert_eq!((qemu.version, other.pid, other.version), (Some((11, 1)), 14, None));
     assert_eq!((qemu.pid, qemu.user, qemu.groups.as_slice()), (12, 7, &[5, 6, 8][..]));
     assert_eq!(qemu.args[2], "socket,path=/a");
     // Another process has its number now.
-    assert_eq!(host::below(dir.path(), Some(13)).cpu_quota, None);
+    assert_eq!(host::below(dir.path(), Some(13), &[]).cpu_quota, None);
 }
 
 #[test]

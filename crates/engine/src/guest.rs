@@ -27,6 +27,8 @@ pub enum State {
     Waiting,
     /// A front end is connected, no ring is running.
     Connected,
+    /// Rings were running, and the front end has stopped them without its device being reset.
+    Halted,
     /// At least one ring is running.
     Running,
     /// The last session broke the rules; see the reason. A new session or a reset starts afresh.
@@ -39,6 +41,7 @@ impl State {
         match self {
             Self::Waiting => "waiting",
             Self::Connected => "connected",
+            Self::Halted => "halted",
             Self::Running => "running",
             Self::Stopped => "stopped",
         }

@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) owner_first: Option<bool>,
     /// `SET_VRING_ENDIAN`.
     pub(crate) foreign_endian: bool,
+    /// Rings that ran were stopped, and the device was not reset since.
+    pub(crate) halted: bool,
     pub(crate) mtu: Option<u16>,
     /// `SET_BACKEND_REQ_FD`.
     pub(crate) requests: Option<u32>,

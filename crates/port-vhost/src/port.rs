@@ -48,6 +48,8 @@ pub struct VhostOptions {
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) connected: bool,
+    /// The front end has stopped rings that ran, and its device was not reset since.
+    pub(crate) halted: bool,
     /// The process at the other end of the socket.
     pub(crate) front_end: Option<rustix::process::Pid>,
     /// Queue pairs that the session was offered.
@@ -316,6 +318,7 @@ impl GuestPort for VhostPort {
         let state = match (shown.connected, running) {
             _ if self.has_failed() => State::Stopped,
             (true, true) => State::Running,
+            (true, false) if shown.halted => State::Halted,
             (true, false) => State::Connected,
             (false, _) => State::Waiting,
         };

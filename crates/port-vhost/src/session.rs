@@ -248,8 +248,9 @@ impl Session {
                 (vring.base, vring.said) = (Some(num), Some(num));
             }
             FrontMessage::GetVringBase { index } => {
-                self.vring(index)?;
+                let ran = self.vring(index)?.watch.is_some();
                 let num = self.stop_ring(index as usize);
+                lock(&self.port.shown).halted |= ran;
                 return Ok(Answer::Vring(VringState { index, num }));
             }
             FrontMessage::SetVringKick { index, fd } => {
@@ -401,6 +402,7 @@ impl Session {
         }
         self.features = Features::default();
         self.migration.end();
+        lock(&self.port.shown).halted = false;
         self.status = 0;
         self.foreign_endian = false;
         self.port.clear_failure();
@@ -572,6 +574,7 @@ impl Session {
         if !self.engine.fabric().is_active(self.port.id()) {
             let _ = self.engine.fabric().set_active(self.port.id(), true);
         }
+        lock(&self.port.shown).halted = false;
         let watch = self
             .engine
             .watch(self.queue_ref(ring_index), kick)
@@ -699,7 +702,7 @@ impl Drop for Session {
         // Who comes next need not have this guest's address.
         let _ = self.engine.fabric().reset_mac_check(self.port.id());
         let mut shown = lock(&self.port.shown);
-        shown.connected = false;
+        (shown.connected, shown.halted) = (false, false);
         shown.queue_pairs = None;
         shown.front_end = None;
         shown.memory_bytes = 0;

@@ -295,6 +295,9 @@ pub struct VifStatus {
     pub state: PortState,
     /// Why it stopped, if it did.
     pub stopped_reason: Option<String>,
+    /// The process at the other end of its socket, of those that can be seen from weir's.
+    #[serde(default)]
+    pub front_end: Option<u32>,
     /// It is a Xen guest's: the toolstack has attached it.
     #[serde(default)]
     pub xen: bool,

@@ -157,6 +157,9 @@ pub enum PortState {
     Waiting,
     /// A front end is connected, the guest's driver has not started its rings.
     Connected,
+    /// Packets could flow, and the front end has stopped the rings without its device being reset: its VM is paused, or
+    /// its link is taken down.
+    Halted,
     /// Packets can flow.
     Running,
     /// The other side did something weir does not put up with; see the reason.
@@ -168,6 +171,7 @@ impl fmt::Display for PortState {
         f.pad(match self {
             Self::Waiting => "waiting",
             Self::Connected => "connected",
+            Self::Halted => "halted",
             Self::Running => "running",
             Self::Stopped => "stopped",
         })

@@ -711,6 +711,10 @@ impl Switch {
                 config: vif.config.clone(),
                 state: port_state(info.state),
                 stopped_reason: info.stop_reason.filter(|_| info.state == State::Stopped),
+                front_end: vif
+                    .port
+                    .front_end()
+                    .map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
                 xen: matches!(vif.link, Link::Xen),
                 origin: vif.origin(),
             }

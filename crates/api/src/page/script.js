@@ -2,7 +2,7 @@
 // The page asks the API as any client does. What it gets is written as text, never as markup.
 
 const LOOK_MS = 1000, HISTORY = 120, DECISIONS = 100, EVENTS = 100, ROWS = 50, DROPS = 50, DENSE = 60;
-const SIGNS = { running: "●", connected: "◐", waiting: "○", stopped: "✕" };
+const SIGNS = { running: "●", connected: "◐", halted: "◑", waiting: "○", stopped: "✕" };
 const by = (id) => document.getElementById(id);
 
 const page = {

@@ -20,6 +20,7 @@ impl ControlHandler for TwoKinds {
             config: VifConfig::new(name.parse().unwrap(), "/run/weir/a.sock".parse().unwrap()),
             state: PortState::Running,
             stopped_reason: None,
+            front_end: None,
             xen,
             origin: weir_switch::control::VifOrigin::File,
             unsaved: Vec::new(),

@@ -149,10 +149,22 @@ pub(super) fn driver_absent(facts: &Facts, found: &mut Vec<Finding>) {
         found.push(finding(
             "driver-absent",
             &port.name,
-            "its VM is there, and the guest's driver has not started a receive ring: does it boot still?",
+            "its VM is there, and no driver serves the device: the VM boots still or was not started (-S, -incoming),              the guest has no driver, or the device was unplugged",
             "the state `connected` of weir stats",
-            "in the guest: ip link set eth0 up; a kernel with virtio-net",
+            "in QEMU's monitor: info status, then cont; in the guest: ip link set eth0 up; a kernel with virtio-net",
         ));
+    }
+}
+
+pub(super) fn halted(facts: &Facts, found: &mut Vec<Finding>) {
+    for port in facts.guests().filter(|port| port.state == PortState::Halted) {
+        found.push(note(finding(
+            "halted",
+            &port.name,
+            "its VM has stopped the device, which worked: the VM is paused, or its link is taken down",
+            "the state `halted` of weir stats",
+            "in QEMU's monitor: info status, then cont; or set_link NETDEV on",
+        )));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use weir_config::values::PlacementMode;
 use weir_limits::LIMIT_SHOWN_PERCENT;
+use weir_switch::control::VifStatus;
 use weir_switch::descriptors::Carried;
 use weir_switch::explain::Explanation;
 use weir_switch::stats::{Limits, PortKind, PortState};
@@ -290,32 +291,51 @@ pub(super) fn hugepages_idle(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn qemu_old(facts: &Facts, found: &mut Vec<Finding>) {
-    if let Some((major, minor)) = facts.host.qemu_version.filter(|version| *version < QEMU_MIN) {
-        let (least_major, least_minor) = QEMU_MIN;
-        found.push(finding(
+    let (least_major, least_minor) = QEMU_MIN;
+    let old = |subject: String, (major, minor): (u32, u32), known_by: &str| {
+        finding(
             "qemu-old",
-            "host",
+            subject,
             format!("QEMU is older than any weir is tried with ({least_major}.{least_minor})"),
-            format!("qemu-system-x86_64 --version: {major}.{minor}"),
-            "update QEMU",
-        ));
+            format!("{known_by}: {major}.{minor}"),
+            "update QEMU, and start its VMs anew",
+        )
+    };
+    let is_old = |version: &(u32, u32)| *version < QEMU_MIN;
+    if let Some(version) = facts.host.qemu_version.filter(is_old) {
+        found.push(old("host".into(), version, "qemu-system-x86_64 --version"));
     }
+    for (vif, qemu) in of_vifs(facts) {
+        if let Some(version) = qemu.version.filter(is_old) {
+            let known_by = format!("the program of its VM (process {})", qemu.pid);
+            found.push(old(vif.config.name.to_string(), version, &known_by));
+        }
+    }
+}
+
+/// Interfaces, and the QEMU that is connected to each or names its socket.
+fn of_vifs(facts: &Facts) -> impl Iterator<Item = (&VifStatus, &Qemu)> {
+    facts.vifs.iter().filter_map(|vif| {
+        let socket = vif.config.socket.to_string();
+        let connected = |qemu: &&Qemu| vif.front_end == Some(qemu.pid);
+        let names_it = |qemu: &&Qemu| qemu.args.iter().any(|arg| arg.contains(&socket));
+        let qemus = &facts.host.qemus;
+        Some((vif, qemus.iter().find(connected).or_else(|| qemus.iter().find(names_it))?))
+    })
 }
 
 /// QEMU 7.2 without KVM ends, sooner or later, if its interface has vectors.
 pub(super) fn qemu_vectors(facts: &Facts, found: &mut Vec<Finding>) {
-    let has = |qemu: &Qemu, part: &str| qemu.args.iter().any(|arg| arg.contains(part));
     let vectors = |qemu: &Qemu| -> Option<u32> {
         let devices = qemu.args.iter().filter(|arg| arg.starts_with("virtio-net"));
         let mut options = devices.flat_map(|arg| arg.split(','));
         options.find_map(|option| option.strip_prefix("vectors=")?.parse().ok())
     };
-    let emulates = facts.host.qemu_version == Some(QEMU_MIN);
-    for qemu in facts.host.qemus.iter().filter(|qemu| emulates && !has(qemu, "kvm")) {
-        let of_vif = facts.vifs.iter().find(|vif| has(qemu, &vif.config.socket.to_string()));
-        let Some((vif, vectors)) = of_vif.zip(vectors(qemu).filter(|number| *number > 0)) else {
-            continue;
-        };
+    let emulates = |qemu: &Qemu| {
+        qemu.version == Some(QEMU_MIN) && !qemu.args.iter().any(|arg| arg.contains("kvm"))
+    };
+    for (vif, qemu) in of_vifs(facts).filter(|(_, qemu)| emulates(qemu)) {
+        let Some(vectors) = vectors(qemu).filter(|number| *number > 0) else { continue };
         let name = &vif.config.name;
         let what = "QEMU 7.2 that emulates the processor ends with vectors";
         let known_by = format!("QEMU (process {}) has vectors={vectors} and no KVM", qemu.pid);

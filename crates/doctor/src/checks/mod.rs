@@ -15,6 +15,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "waiting-monitor", find: attach::waiting },
     Check { name: "second-vm", find: attach::second_vm },
     Check { name: "driver-absent", find: attach::driver_absent },
+    Check { name: "halted", find: attach::halted },
     Check { name: "stopped", find: attach::stopped },
     Check { name: "uplink-stopped", find: machine::uplink_stopped },
     Check { name: "uplink-down", find: machine::uplink_down },

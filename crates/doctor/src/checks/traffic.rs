@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use weir_switch::explain::Explanation;
-use weir_switch::stats::PortStats;
+use weir_switch::stats::{PortState, PortStats};
 
 use super::{Facts, Finding, finding, note};
 
@@ -134,9 +134,13 @@ fn is_of_mirror(facts: &Facts, finding: &Finding) -> bool {
 }
 
 pub(super) fn receiver_not_ready(facts: &Facts, found: &mut Vec<Finding>) {
-    dropped(facts, found, "receiver-not-ready", &["rx_not_ready"], |_, _| {
+    dropped(facts, found, "receiver-not-ready", &["rx_not_ready"], |port, _| {
         let what = "frames come for a guest whose receive ring does not run";
-        (what.into(), "in the guest: ip link set eth0 up".into())
+        let mend = match port.state {
+            PortState::Halted => "in QEMU's monitor: info status, then cont; or set_link NETDEV on",
+            _ => "in the guest: ip link set eth0 up",
+        };
+        (what.into(), mend.into())
     });
 }
 

@@ -226,7 +226,7 @@ impl Session {
         self.owner_first = state.owner_first;
         self.foreign_endian = state.foreign_endian;
         let mut shown = lock(&self.port.shown);
-        shown.features = state.features;
+        (shown.features, shown.halted) = (state.features, state.halted);
         if state.mtu.is_some() {
             shown.mtu = state.mtu;
         }
@@ -565,6 +565,7 @@ impl Session {
             status: self.status,
             owner_first: self.owner_first,
             foreign_endian: self.foreign_endian,
+            halted: lock(&self.port.shown).halted,
             mtu: kept.mtu,
             requests: kept.requests,
             inflight: kept.inflight,

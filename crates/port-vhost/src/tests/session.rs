@@ -40,8 +40,40 @@ fn rings_start_on_kick_and_stop_on_get_vring_base() {
         guest.kick(1);
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(guest.tx.take(), None, "a stopped ring is not touched, kick or no kick");
-        assert_eq!(guest.port.info().state, State::Connected);
+        assert_eq!(guest.port.info().state, State::Halted);
     }
+}
+
+/// QEMU: a VM that is paused, or its link taken down, stops each ring and says status 0; a driver that resets its device
+/// comes with `RESET_DEVICE`, too.
+#[test]
+fn a_device_that_ran_and_was_stopped_is_halted_until_it_runs_again_or_is_reset() {
+    let switch = Switch::new();
+    let mut guest = switch.guest(1, modern());
+    let state = |guest: &mut Guest| {
+        guest.front.get_features().unwrap();
+        guest.port.info().state
+    };
+    let stop = |guest: &mut Guest| {
+        [0, 1].map(|ring| guest.front.get_vring_base(ring).unwrap());
+        guest.front.set_status(0).unwrap();
+    };
+    guest.front.get_vring_base(1).unwrap();
+    assert_eq!(state(&mut guest), State::Running, "a ring is left");
+    stop(&mut guest);
+    assert_eq!(state(&mut guest), State::Halted);
+    guest.set_up().unwrap();
+    guest.kick(0);
+    let port = Arc::clone(&guest.port);
+    eventually("it goes on", || port.info().state == State::Running);
+    stop(&mut guest);
+    guest.front.reset_device().unwrap();
+    assert_eq!(state(&mut guest), State::Connected, "its driver has gone");
+    // One that has never run is no more than connected, whatever is asked of its rings.
+    stop(&mut guest);
+    assert_eq!(state(&mut guest), State::Connected);
+    drop(guest);
+    eventually("the session ends", || port.info().state == State::Waiting);
 }
 
 #[test]

@@ -729,3 +729,59 @@ fn a_frame_too_big_for_unmergeable_buffers_is_dropped_and_counted() {
     a.send(&small);
     assert_eq!(b.wait_received().1, small, "the buffer was not used up");
 }
+
+/// Linux with pages of 64 KiB and without mergeable buffers: a header and eighteen pages for each frame.
+#[test]
+fn a_buffer_of_nineteen_pieces_and_more_than_a_mebibyte_takes_frames_of_any_length() {
+    const PAGE: u64 = 1 << 16;
+    const AT: u64 = 1 << 20;
+    for format in formats() {
+        let switch = Switch::new();
+        let mut a = switch.guest(1, format);
+        let (port, stream) = switch.port();
+        let mut b = Guest::with_rings(port, stream, 2, format & !(1 << 15), SIZE_MAX);
+        b.set_up().unwrap();
+        let header = Buffer { address: AT - 12, len: VnetHdr::LEN as u32, writable: true };
+        let pages = (0..18).map(|page| Buffer {
+            address: AT + page * PAGE,
+            len: PAGE as u32,
+            writable: true,
+        });
+        let buffer: Vec<_> = [header].into_iter().chain(pages).collect();
+        let offer = |b: &mut Guest| {
+            b.rx.offer(&buffer).unwrap();
+            b.rx.publish();
+            b.kick(0);
+        };
+        (0..SIZE_MAX / 19).for_each(|_| offer(&mut b));
+        b.kick(1);
+        let port = Arc::clone(&b.port);
+        eventually("the rings start", || port.info().state == State::Running);
+        let hello = frame(&b, None, 60, 1);
+        b.send(&hello);
+        assert_eq!(a.wait_received().1, hello);
+        // Around the ring several times.
+        for payload in [6, 1460, 60_000, 100, 65_000].into_iter().cycle().take(60) {
+            let (sent, mut vnet) = tcp(&a, &b, payload);
+            if payload > 1460 {
+                vnet.gso_type = vnet::GSO_TCPV4;
+                vnet.gso_size = 1448;
+                vnet.hdr_len = 54;
+            }
+            a.offer(0, &vnet, &sent);
+            a.send_now();
+            a.reap();
+            let mut used = None;
+            eventually("it arrives", || {
+                used = b.rx.take();
+                used.is_some()
+            });
+            let written = used.unwrap().written;
+            let mut bytes = vec![0; written as usize - VnetHdr::LEN];
+            b.memory.slice(AT, bytes.len() as u32).unwrap().read(&mut bytes);
+            assert!(bytes == sent, "{format:#x}: {payload}");
+            offer(&mut b);
+        }
+        assert_eq!((drops(&b.port, "rx_buffer_too_small"), b.port.info().stop_reason), (0, None));
+    }
+}

@@ -39,3 +39,27 @@ fn a_guest_that_kicks_in_vain_is_ignored_for_a_while_and_then_served() {
         assert_eq!(a.port.counters().kick_pauses.get(), 0, "it kicks for what it sends");
     }
 }
+
+/// OVMF's and SLOF's drivers poll, and kick their receive ring 900 times a second for nothing.
+#[test]
+fn firmware_that_kicks_its_receive_ring_for_nothing_is_ignored_for_a_while_and_gets_all_frames() {
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
+        introduce(&mut a, &mut b);
+        let pauses = || b.port.counters().kick_pauses.get();
+        assert_eq!(pauses(), 0);
+        for kick in 0..4 * u64::from(VAIN_KICKS_MAX) {
+            std::thread::sleep(Duration::from_micros(1100));
+            b.kick(0);
+            if kick % 16 == 0 {
+                let sent = frame(&a, Some(&b), 60, kick as u8);
+                a.send(&sent);
+                assert_eq!(b.wait_received().1, sent, "{format:#x}");
+                b.post(1);
+            }
+        }
+        assert!(b.port.counters().kick_pauses.get() > 0, "{format:#x}");
+        assert_eq!((lost([&a.port, &b.port]), b.port.info().stop_reason), (0, None));
+    }
+}

@@ -493,6 +493,7 @@ pub(super) fn port_state(state: State) -> PortState {
     match state {
         State::Waiting => PortState::Waiting,
         State::Connected => PortState::Connected,
+        State::Halted => PortState::Halted,
         State::Running => PortState::Running,
         State::Stopped => PortState::Stopped,
     }
