@@ -147,6 +147,9 @@ fn of_switch(stats: &SwitchStats, text: &mut Text) {
     text.family(Counter, panicked, panics);
     let moved = ("weir_queues_moved_total", "Queue pairs that were given to another worker.");
     text.family(Counter, moved, [(NONE, stats.queues_moved)]);
+    let loops =
+        ("weir_loops_found_total", "Loops that were found, each of which has blocked a port.");
+    text.family(Counter, loops, [(NONE, stats.loops.found)]);
     let worker = |value: fn(&WorkerStats) -> f64| {
         let labels = |it: &WorkerStats| [("worker", Cow::from(it.id.to_string()))];
         stats.workers.iter().map(move |it| (labels(it), value(it)))
@@ -191,6 +194,8 @@ fn of_ports(ports: &[PortStats], text: &mut Text) {
     text.family(Gauge, up, each(|it| f64::from(u8::from(it.state == PortState::Running))));
     let stopped = ("weir_port_stopped", "Whether weir has ended the port's service.");
     text.family(Gauge, stopped, each(|it| f64::from(u8::from(it.state == PortState::Stopped))));
+    let blocked = ("weir_port_blocked", "Whether the port is blocked, as part of a loop.");
+    text.family(Gauge, blocked, each(|it| f64::from(u8::from(it.blocked.is_some()))));
     let cpu = ("weir_port_worker_seconds_total", "Worker time that what the port sent has taken.");
     text.family(Counter, cpu, each(|it| seconds(it.worker_ns)));
     let parked =
@@ -268,7 +273,9 @@ fn of_queues(ports: &[PortStats], text: &mut Text) {
 mod tests {
     use std::collections::BTreeSet;
 
-    use weir_switch::stats::{Limit, PanickedThread, PortDecision, QueuePairStats, WorkerStats};
+    use weir_switch::stats::{
+        BlockStats, Limit, LoopStats, PanickedThread, PortDecision, QueuePairStats, WorkerStats,
+    };
 
     use super::*;
 
@@ -288,7 +295,10 @@ mod tests {
         port.budget_breaches.insert("no_cpu".into(), 1);
         let rx = QueueStats { frames: 3, bytes: 180, ..QueueStats::default() };
         port.set_queues(vec![QueuePairStats { rx, tx: QueueStats::default() }; 2]);
-        let uplink = PortStats::new("lan".parse().unwrap(), PortKind::Uplink);
+        let mut uplink = PortStats::new("lan".parse().unwrap(), PortKind::Uplink);
+        let with = "web0".parse().unwrap();
+        let block = BlockStats { with, vlan: 1, seconds: 1.0, retry_s: 9.0, tries: 0 };
+        uplink.blocked = Some(block);
         SwitchStats {
             version: "9\"\\\n".into(),
             uptime_s: 1.5,
@@ -298,6 +308,7 @@ mod tests {
                 ..WorkerStats::default()
             }],
             panicked: vec![PanickedThread { name: "weir-manager".into(), panics: 1, ended: false }],
+            loops: LoopStats { suspected: 2, found: 1 },
             limits: [("ports".to_owned(), Limit::new(2, 4096))].into(),
             ports: vec![port.clone(), uplink, PortStats { name: "db0".parse().unwrap(), ..port }],
             ..SwitchStats::default()
@@ -313,6 +324,9 @@ mod tests {
             "weir_worker_cpu_seconds_total{worker=\"0\"} 2.5",
             "weir_port_up{port=\"web0\"} 1",
             "weir_port_up{port=\"lan\"} 0",
+            "weir_port_blocked{port=\"lan\"} 1",
+            "weir_port_blocked{port=\"web0\"} 0",
+            "weir_loops_found_total 1",
             "weir_port_dropped_frames_total{port=\"web0\",reason=\"rx_ring_full\"} 7",
             "weir_port_hold_now_seconds{port=\"web0\"} 0.000002",
             "# TYPE weir_port_hold_seconds histogram",

@@ -235,6 +235,12 @@ pub fn check(
     if let Some(note) = descriptors {
         writeln!(out, "note: {note}")?;
     }
+    let uplinks: Vec<_> =
+        config.uplinks.iter().map(|it| (&it.name, it.interface.to_string())).collect();
+    let uplinks = uplinks.iter().map(|(name, interface)| (*name, interface.as_str()));
+    for joined in weir_doctor::joined_by_a_bridge(uplinks) {
+        writeln!(out, "note: {joined}")?;
+    }
     for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
         writeln!(out, "note: {note}")?;
     }

@@ -8,6 +8,7 @@ pub(crate) fn explanation(name: &str) -> VifExplanation {
     VifExplanation {
         name: name.parse().unwrap(),
         state: PortState::Running,
+        blocked: None,
         latency_budget_ns: 250_000,
         calls: CallSettings::default(),
         budget_breaches: Default::default(),

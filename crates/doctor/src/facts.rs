@@ -46,6 +46,8 @@ pub struct Host {
     pub irqs: BTreeMap<String, Vec<String>>,
     /// The host's interfaces.
     pub links: BTreeMap<String, Link>,
+    /// The bridge that each interface of the host is a port of, if it is.
+    pub bridges: BTreeMap<String, String>,
     /// The installed QEMU's version.
     pub qemu_version: Option<(u32, u32)>,
     /// The QEMUs that run, and whatever else is at the other end of an interface's socket.

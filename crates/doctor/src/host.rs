@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
+use weir_config::PortName;
 use weir_switch::control::VifStatus;
 use weir_topology::parse_cpu_list;
 
+use super::checks::{Joined, joined};
 use super::{Host, Link, Permissions, Qemu, SocketFile, qemu};
 
 /// weir, as the kernel calls its process.
@@ -42,6 +44,13 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
     }
 }
 
+/// Uplinks on ports of one bridge of this host: what leaves by one comes in by the other. By their names and interfaces.
+pub fn joined_by_a_bridge<'u>(
+    uplinks: impl IntoIterator<Item = (&'u PortName, &'u str)>,
+) -> Vec<Joined<'u>> {
+    joined(uplinks, &Root(Path::new("/")).bridges())
+}
+
 /// What is in the files below `root` that are the kernel's; `peers` are at the other ends of interfaces' sockets.
 pub(super) fn below(root: &Path, weir: Option<u32>, peers: &[u32]) -> Host {
     let root = Root(root);
@@ -55,6 +64,7 @@ pub(super) fn below(root: &Path, weir: Option<u32>, peers: &[u32]) -> Host {
         hugepages: root.hugepages(),
         irqs: root.irqs(),
         links: root.links(),
+        bridges: root.bridges(),
         qemus: root.qemus(peers),
         ended: root.ended(weir),
         ..Host::default()
@@ -145,6 +155,16 @@ impl Root<'_> {
             Some((name, Link { mtu: of("mtu")?.parse().ok()?, is_up, has_carrier }))
         };
         self.entries("sys/class/net").filter_map(link).collect()
+    }
+
+    fn bridges(&self) -> BTreeMap<String, String> {
+        let bridge = |entry: DirEntry| {
+            let master = fs::read_link(entry.path().join("master")).ok()?;
+            let bridge = master.file_name()?.to_str()?;
+            let is_one = self.0.join("sys/class/net").join(bridge).join("bridge").is_dir();
+            Some((entry.file_name().into_string().ok()?, bridge.to_owned())).filter(|_| is_one)
+        };
+        self.entries("sys/class/net").filter_map(bridge).collect()
     }
 
     /// Every process whose program is called `qemu-system-...`, and those of `peers`.

@@ -21,9 +21,9 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-pub use checks::CHECKS;
+pub use checks::{CHECKS, Joined};
 pub use facts::{Facts, Host, Link, Permissions, Qemu, SocketFile};
-pub use host::look_at_host;
+pub use host::{joined_by_a_bridge, look_at_host};
 
 /// Something that one check has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

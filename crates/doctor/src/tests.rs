@@ -1,6 +1,6 @@
 //! A healthy machine, of which nothing is found; and each fault in it, which its check finds, and no other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -11,8 +11,8 @@ use weir_switch::explain::{
     AgentExplanation, AgentState, Explanation, MachineSummary, PlacementExplanation, VifExplanation,
 };
 use weir_switch::stats::{
-    CallSettings, Limit, PortKind, PortState, PortStats, QueuePairNumbers, Silence, SilentRing,
-    StillThread, SwitchStats, WorkerStats,
+    BlockStats, CallSettings, Limit, PortKind, PortState, PortStats, QueuePairNumbers, Silence,
+    SilentRing, StillThread, SwitchStats, WorkerStats,
 };
 
 use super::host::Process;
@@ -78,8 +78,12 @@ fn placement() -> PlacementExplanation {
 }
 
 fn uplink(interface: &str) -> Explanation {
+    uplink_called(UPLINK, interface)
+}
+
+fn uplink_called(name: &str, interface: &str) -> Explanation {
     let of = serde_json::json!({
-        "name": UPLINK, "interface": interface, "layer": { "state": "worker_only" },
+        "name": name, "interface": interface, "layer": { "state": "worker_only" },
         "cost": { "ns": 1000, "source": "default" },
     });
     Explanation::Uplink(Box::new(serde_json::from_value(of).unwrap()))
@@ -145,6 +149,7 @@ fn healthy() -> Facts {
             ]
             .into(),
             links: [("eth0".into(), link)].into(),
+            bridges: BTreeMap::new(),
             qemu_version: Some((10, 0)),
             qemus: vec![qemu],
             sockets: [(SOCKET.into(), socket)].into(),
@@ -211,6 +216,16 @@ fn faults() -> Vec<(&'static str, Seed)> {
         }),
         ("uplink-stopped", |it| it.switch.as_mut().unwrap().ports[1].state = PortState::Stopped),
         ("uplink-down", |it| it.host.links.get_mut("eth0").unwrap().is_up = false),
+        ("loop", |it| {
+            let with = name(UPLINK);
+            let block = BlockStats { with, vlan: 1, seconds: 5.0, retry_s: 5.0, tries: 0 };
+            vif(it).blocked = Some(block);
+        }),
+        ("uplinks-joined", |it| {
+            it.explained.insert(name("lan1"), uplink_called("lan1", "eth2"));
+            let bridges = ["eth0", "eth2"].map(|it| (it.to_owned(), "br0".to_owned()));
+            it.host.bridges = bridges.into();
+        }),
         ("queues-differ", |it| {
             vif(it).queue_pairs =
                 Some(QueuePairNumbers { configured: 2, session: Some(1), in_use: 1 });
@@ -636,6 +651,8 @@ fn each_fact_is_read_where_the_kernel_has_it() {
         ("proc/irq/24/effective_affinity_list", "3\n"),
         ("sys/class/net/weir0/mtu", "1500\n"),
         ("sys/class/net/weir0/flags", "0x1002\n"),
+        ("sys/class/net/br0/bridge/stp_state", "0\n"),
+        ("sys/class/net/bond0/mtu", "none\n"),
         ("proc/9/comm", "weir\n"),
         ("proc/9/status", "Name:\tweir\nCpus_allowed_list:\t0-1,4\n"),
         ("proc/9/cgroup", "0::/system.slice/weir.service\n"),
@@ -654,7 +671,11 @@ fn each_fact_is_read_where_the_kernel_has_it() {
         ("proc/14/status", "Uid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t\n"),
         ("proc/14/exe", "no QEMU"),
     ]);
+    let net = dir.path().join("sys/class/net");
+    std::os::unix::fs::symlink("../br0", net.join("weir0/master")).unwrap();
+    std::os::unix::fs::symlink("../bond0", net.join("eth0/master")).unwrap();
     let host = host::below(dir.path(), Some(9), &[14]);
+    assert_eq!(host.bridges, [("weir0".to_owned(), "br0".to_owned())].into(), "a bond is none");
     assert_eq!(host.clocksource.as_deref(), Some("hpet"));
     assert_eq!((host.cpus_online, host.cpus), (Some(8), Some(3)));
     assert_eq!((host.cpu_quota, host.hugepages), (Some(1.5), Some((512, 500))));
@@ -744,4 +765,50 @@ fn versions_and_quotas_are_read() {
     assert_eq!(host::version("none"), None);
     assert_eq!(host::quota("50000 100000"), Some(0.5));
     assert_eq!(host::quota("max 100000"), None);
+}
+
+#[test]
+fn a_blocked_port_is_told_once_and_by_whose_it_is() {
+    let mut facts = healthy();
+    let block =
+        |with| BlockStats { with: name(with), vlan: 7, seconds: 5.0, retry_s: 5.0, tries: 2 };
+    vif(&mut facts).blocked = Some(block(UPLINK));
+    drop_many(&mut facts, "loop");
+    let found = examine(&facts);
+    assert_eq!(found.len(), 1, "its drops are no other fault: {found:#?}");
+    assert!(found[0].what.contains("between web0 and lan"), "{found:?}");
+    assert!(found[0].known_by.contains("VLAN 7, tried 2 times"), "{found:?}");
+    vif(&mut facts).blocked = Some(block(VIF));
+    assert!(examine(&facts)[0].what.contains("sends back"), "{:?}", examine(&facts));
+    vif(&mut facts).blocked = None;
+    vif(&mut facts).drops.clear();
+    let bridges = ["eth0", "eth2"].map(|it| (it.to_owned(), "br0".to_owned()));
+    facts.host.bridges = bridges.into();
+    facts.explained.insert(name("lan1"), uplink_called("lan1", "eth2"));
+    assert_eq!(examine(&facts)[0].check, "uplinks-joined");
+    let mut second = PortStats::new(name("lan1"), PortKind::Uplink);
+    (second.state, second.blocked) = (PortState::Running, Some(block(UPLINK)));
+    facts.switch.as_mut().unwrap().ports.push(second);
+    let found = examine(&facts);
+    let checks: Vec<_> = found.iter().map(|it| it.check).collect();
+    assert_eq!(checks, ["loop"], "what was foreseen has come: {found:#?}");
+    assert!(found[0].what.contains("comes back by lan1"), "{found:?}");
+}
+
+#[test]
+fn uplinks_are_joined_by_a_bridge_that_both_are_ports_of() {
+    let names = ["a", "b", "c", "d", "e"].map(name);
+    let interfaces = ["eth0", "eth1", "eth2", "eth3", "eth4"];
+    let uplinks = || names.iter().zip(interfaces);
+    let of = |bridges: &[(&str, &str)]| {
+        let bridges = bridges.iter().map(|(port, bridge)| ((*port).into(), (*bridge).into()));
+        let bridges: BTreeMap<String, String> = bridges.collect();
+        let joined = checks::joined(uplinks(), &bridges);
+        joined.iter().map(|it| format!("{}{}", it.first.0, it.second.0)).collect::<Vec<_>>()
+    };
+    assert!(of(&[]).is_empty());
+    assert!(of(&[("eth0", "br0"), ("eth1", "br1"), ("tap9", "br0")]).is_empty());
+    let bridges =
+        [("eth0", "br0"), ("eth1", "br1"), ("eth2", "br0"), ("eth3", "br1"), ("eth4", "br0")];
+    assert_eq!(of(&bridges), ["ac", "bd", "ae"]);
 }

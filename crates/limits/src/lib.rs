@@ -224,6 +224,31 @@ pub const FDB_PER_PORT_MAX: u32 = 4096;
 /// Most addresses learned behind one guest's interface. With the source-MAC check on it is one per
 /// VLAN; without it this leaves room for a few nested guests.
 pub const FDB_PER_VIF_MAX: u32 = 64;
+/// While a loop is possible and there is traffic, how often moves of addresses are looked at (ns).
+pub const LOOP_LOOK_NS: u64 = 100_000_000;
+/// A loop is suspected where addresses moved so often between two ports from one look to the next, each way.
+pub const LOOP_MOVES_MIN: u64 = 2;
+/// And so often in a second, each way: honest stations move more seldom.
+pub const LOOP_MOVES_PER_S: u64 = 20;
+/// Two ports are asked for a loop no more often than that (ns).
+pub const LOOP_AGAIN_NS: u64 = 1_000_000_000;
+/// Suspicions that are looked into at a time: so many between uplinks, and so many others.
+pub const LOOP_SUSPICIONS_MAX: usize = 4;
+/// How often probes are sent out of each port for a suspicion, and how many alike at a time: a loop's queues are full, and
+/// most frames get lost in them.
+pub const LOOP_PROBES: usize = 3;
+/// See [`LOOP_PROBES`].
+pub const LOOP_PROBE_COPIES: usize = 4;
+/// How often it is looked whether a probe has come back, and after how long (ns) each time.
+pub const LOOP_PROBE_LOOKS: usize = 10;
+/// See [`LOOP_PROBE_LOOKS`].
+pub const LOOP_PROBE_LOOK_NS: u64 = 2_000_000;
+/// After how long a port that is blocked for a loop is tried again (ns): the first time, and at most.
+pub const LOOP_RETRY_NS: u64 = 10_000_000_000;
+/// See [`LOOP_RETRY_NS`].
+pub const LOOP_RETRY_NS_MAX: u64 = 600_000_000_000;
+/// A thread that looks for a loop and does not end for so long (ns) is left behind.
+pub const LOOP_THREADS_END_NS: u64 = 1_000_000_000;
 /// Most networks of one switch that are no VLANs.
 pub const NETWORKS_MAX: usize = 4096;
 /// What part of the table the addresses that are learned behind uplinks in one network take at most, so that one tenant's
@@ -774,6 +799,13 @@ const _: () = {
         (FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_DEFAULT && FDB_ENTRIES_DEFAULT < FDB_ENTRIES_MAX
     );
     assert!(FDB_PER_VIF_MAX <= FDB_PER_PORT_MAX);
+    // Moves at the lowest rate are enough for a look.
+    assert!(LOOP_MOVES_PER_S * LOOP_LOOK_NS <= LOOP_MOVES_MIN * 1_000_000_000);
+    // A loop is found within 200 ms: a look, and the first probe out of both ports.
+    assert!(LOOP_LOOK_NS + 2 * LOOP_PROBE_LOOKS as u64 * LOOP_PROBE_LOOK_NS < 200_000_000);
+    // A pair is not asked again while it is asked.
+    assert!((LOOP_PROBES * 2 * LOOP_PROBE_LOOKS) as u64 * LOOP_PROBE_LOOK_NS < LOOP_AGAIN_NS);
+    assert!(LOOP_RETRY_NS < LOOP_RETRY_NS_MAX);
     // An address is noted as three numbers in brackets, of up to 4, 15 and 10 digits.
     // Beside what was learned there is room for all that can be set: of each port all rules, whose characters may be
     // written as two, and 8 KiB for its other keys.

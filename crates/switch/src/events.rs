@@ -49,6 +49,18 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A probe has shown that the port is part of a loop: it is blocked.
+    PortBlocked {
+        /// Its name.
+        port: PortName,
+        /// The port with which it is joined.
+        with: PortName,
+    },
+    /// The loop is gone: the port forwards again.
+    PortUnblocked {
+        /// Its name.
+        port: PortName,
+    },
     /// A guest was notified later than its latency budget allows.
     BudgetBreached {
         /// The port's name.
@@ -122,6 +134,8 @@ impl Event {
             Self::PortUp { .. } => "port_up",
             Self::PortDown { .. } => "port_down",
             Self::PortStopped { .. } => "port_stopped",
+            Self::PortBlocked { .. } => "port_blocked",
+            Self::PortUnblocked { .. } => "port_unblocked",
             Self::BudgetBreached { .. } => "budget_breached",
             Self::DropsBegan { .. } => "drops_began",
             Self::Reloaded { .. } => "reloaded",

@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 use weir_config::{Moderation, PortName};
 
 use crate::stats::{
-    CallSettings, GuardExplanation, PortState, QueuePairNumbers, RuleStats, SilentRing, Times,
+    BlockStats, CallSettings, GuardExplanation, PortState, QueuePairNumbers, RuleStats, SilentRing,
+    Times,
 };
 
 mod dispatch;
@@ -66,6 +67,9 @@ pub struct VifExplanation {
     pub name: PortName,
     /// How far it has come.
     pub state: PortState,
+    /// It is blocked: nothing goes through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<BlockStats>,
     /// The longest time that a frame may be held in all, in nanoseconds.
     pub latency_budget_ns: u64,
     /// When the guest is called, as it is configured.

@@ -28,6 +28,7 @@ pub mod descriptors;
 pub mod events;
 pub mod explain;
 mod helper;
+mod loops;
 mod manager;
 pub mod sandbox;
 pub mod stats;

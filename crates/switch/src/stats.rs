@@ -19,6 +19,7 @@ use weir_engine::stats::TimesSummary;
 
 mod guard;
 mod limits;
+mod loops;
 mod placement;
 mod queue_pairs;
 mod rules;
@@ -27,6 +28,7 @@ mod stages;
 
 pub use guard::{GuardExplanation, LeaseExplanation};
 pub use limits::{Limit, Limits, descriptors, limits};
+pub use loops::{BlockStats, LoopStats};
 pub use placement::PlacementStats;
 pub use queue_pairs::QueuePairNumbers;
 pub use rules::RuleStats;
@@ -64,6 +66,9 @@ pub struct SwitchStats {
     /// What placement did.
     #[serde(default)]
     pub placement: PlacementStats,
+    /// What the look for loops did.
+    #[serde(default)]
+    pub loops: LoopStats,
     /// One entry for each worker that served bursts while stages were measured; none without measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageStats>,
@@ -189,6 +194,9 @@ pub struct PortStats {
     pub state: PortState,
     /// Why it stopped, if it did.
     pub stopped_reason: Option<String>,
+    /// It is blocked: nothing goes through it, whatever its state is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<BlockStats>,
     /// Connections of a front end.
     pub sessions: SessionStats,
     /// The configured MAC address.
@@ -393,6 +401,7 @@ impl PortStats {
             kind,
             state: PortState::default(),
             stopped_reason: None,
+            blocked: None,
             sessions: SessionStats::default(),
             mac: None,
             vlan: VlanMode::default(),

@@ -13,7 +13,7 @@ use weir_config::{
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization};
-use weir_fabric::{Capacity, PortId, SourceGuard};
+use weir_fabric::{Capacity, MacCheck, PortId, SourceGuard};
 use weir_foreign::{Foreign, Party};
 use weir_guestmem::Account;
 use weir_limits::PORTS_MAX;
@@ -25,6 +25,7 @@ use weir_sandbox::descriptors;
 
 use crate::control::{Response, VifStatus};
 use crate::helper::Hands;
+use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::unix_socket::{BoundListener, ListenError};
 
@@ -134,6 +135,7 @@ pub struct Switch {
     // Mirrors are before all.
     mirrors: Mutex<Mirrors>,
     manager: manager::Manager,
+    loops: Arc<Loops>,
     sessions: Manager,
     ports: Mutex<Ports>,
     /// Requests that change the switch come one after the other: what was found to go together is to do so still when it
@@ -206,12 +208,15 @@ impl Switch {
             _ => SwitchError::Start(source),
         })?;
         let sessions = Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
-        let manager = manager::Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
+        let loops = Loops::new(&engine);
+        let manager = manager::Manager::start(Arc::clone(&engine), Arc::clone(&loops));
+        let manager = manager.map_err(SwitchError::Start)?;
         let started = Instant::now();
         let ports = Mutex::default();
         Ok(Arc::new(Self {
             mirrors: Mutex::default(),
             manager,
+            loops,
             sessions,
             ports,
             changing: Mutex::default(),
@@ -315,6 +320,7 @@ impl Switch {
             return Err(gone.into());
         }
         tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
+        self.loops.add(id, &name, false, self.is_open(&config));
         self.manager.add_vif(NewVif {
             name,
             port: Arc::clone(&port) as _,
@@ -493,11 +499,17 @@ impl Switch {
         self.engine.fabric().recall(id, &self.keeper.known(&name));
         let steered: Arc<dyn Port> = Arc::clone(&port) as _;
         let interface = self.hands.interface(config, &self.control);
+        self.loops.add(id, &name, true, true);
         self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
         let uplink = Uplink { config: config.clone(), id, port, counters, rules, _kept: kept };
         self.ports().uplinks.push(uplink);
         self.settle_mirrors();
         Ok(())
+    }
+
+    /// Whether any station may be behind an interface.
+    fn is_open(&self, config: &VifConfig) -> bool {
+        config.port_config(&self.networks).mac_check == MacCheck::Off
     }
 
     fn budget(&self, vif: &VifConfig) -> LatencyBudget {
@@ -635,6 +647,7 @@ impl Switch {
         vif.config = config;
         self.owners.set(id, &vif.config, &self.networks);
         self.served.set(id, &vif.config, &self.networks);
+        self.loops.change(id, self.is_open(&vif.config));
         self.manager.change_vif(id, self.vif_settings(&vif.config));
         Ok(())
     }
@@ -682,6 +695,7 @@ impl Switch {
         drop(ports);
         self.end_mirror(name);
         self.manager.remove_vif(vif.port.id());
+        self.loops.remove(vif.port.id());
         self.owners.remove(vif.port.id());
         self.served.remove(vif.port.id());
         if let Err(busy) = self.sessions.remove(vif.port.id()) {
@@ -788,6 +802,7 @@ fn failed(error: &SwitchError) -> Response {
 
 impl Drop for Switch {
     fn drop(&mut self) {
+        self.loops.end();
         let xen = self.xen.get_mut().unwrap_or_else(|e| e.into_inner()).take();
         drop(xen);
         let mut ports = std::mem::take(&mut *self.ports());

@@ -28,6 +28,10 @@ pub const ALL: &[Attack] = &[
         "sends from 100,000 addresses where the source is not checked"
     ),
     attack!(addresses_that_flap, "sends from the same addresses at two interfaces in turn"),
+    attack!(
+        two_interfaces_that_are_bridged,
+        "passes on what it gets between two interfaces: a loop"
+    ),
     attack!(tags_on_an_access_port, "sends frames of all VLANs, 802.1Q and 802.1ad"),
     attack!(tags_behind_tags, "sends frames with two, three and twenty tags"),
     attack!(tags_behind_priority_tags, "hides a tag behind one or two whose VLAN is 0"),
@@ -127,6 +131,31 @@ fn addresses_that_flap(field: &Field) -> Strike {
                 guest.taken(1, "a frame")?;
                 guest.repost(0);
             }
+        }
+        field.struck();
+    }
+}
+
+/// What it sends itself begins the loop, again and again.
+fn two_interfaces_that_are_bridged(field: &Field) -> Strike {
+    let guests =
+        ["bridge", "bridge2"].map(|name| Guest::attach(&field.socket(name), Plan::default()));
+    let [Ok(a), Ok(b)] = guests else { return Err(rustix::io::Errno::CONNREFUSED.into()) };
+    let (guests, mut seen) = ([&a, &b], [0_u16; 2]);
+    let own = frame(BROADCAST, Guest::mac(9), EXPERIMENTAL, 60);
+    loop {
+        guests[0].send(1, Header::default(), &own);
+        for _ in 0..100 {
+            for (from, seen) in seen.iter_mut().enumerate() {
+                let (guest, other) = (guests[from], guests[1 - from]);
+                while *seen != guest.ring(0).used() {
+                    other.send(1, Header::default(), &guest.received(0, *seen, own.len()));
+                    other.taken(1, "a frame that was passed on")?;
+                    *seen = seen.wrapping_add(1);
+                }
+                guest.repost(0);
+            }
+            std::thread::sleep(Duration::from_micros(200));
         }
         field.struck();
     }

@@ -11,7 +11,7 @@ use weir_switch::stats::{CallSettings, GuardExplanation, LeaseExplanation};
 use weir_text::{Table, decimal, ratio, time};
 
 use super::manager::{agent, cost, gatherer, split};
-use super::stats::{advice, by_reason, queue_pairs, rules, silent};
+use super::stats::{advice, blocked, by_reason, queue_pairs, rules, silent};
 
 /// Workers that were busy for so much of the time (%) had none left.
 const FULL_PERCENT: u64 = 90;
@@ -27,6 +27,9 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
         container_bytes.map(|it| format!(", container_bytes {it}")),
     ];
     f.extend(set.into_iter().flatten());
+    if let Some(block) = &it.blocked {
+        write!(f, "\n{}", blocked(block))?;
+    }
     let mut table = Table::new(&[
         "QUEUE",
         "HOLDS",
@@ -98,6 +101,9 @@ pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
             writeln!(f, "gathers frames for {} ({})", time(*uplink_ns), gatherer(by))?;
         }
         UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
+    }
+    if let Some(block) = &it.blocked {
+        writeln!(f, "{}", blocked(block))?;
     }
     writeln!(f, "costs: wake-up {}", cost(&it.cost))?;
     dispatch(f, &it.dispatch)?;

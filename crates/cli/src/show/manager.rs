@@ -112,8 +112,15 @@ mod tests {
             let (name, interface) = ("lan".parse().unwrap(), "eth0".into());
             let dispatch = DispatchExplanation { workers: vec![Some(0)], moves: Vec::new() };
             let steering = None;
-            let of =
-                UplinkExplanation { name, interface, layer, cost: unknown, dispatch, steering };
+            let of = UplinkExplanation {
+                name,
+                interface,
+                blocked: None,
+                layer,
+                cost: unknown,
+                dispatch,
+                steering,
+            };
             text(|f| uplink(f, &of))
         };
         let gathers = |by| shown(UplinkLayer::Gathers { uplink_ns: 300_000, by });

@@ -6,8 +6,9 @@ use std::fmt::{self, Write as _};
 use weir_engine::stages::Stage;
 use weir_limits::LIMIT_SHOWN_PERCENT;
 use weir_switch::stats::{
-    Limit, Limits, PanickedThread, PlacementStats, PortKind, PortStats, QueuePairNumbers,
-    RuleStats, SessionStats, Silence, SilentRing, StageStats, StillThread, SwitchStats,
+    BlockStats, Limit, Limits, PanickedThread, PlacementStats, PortKind, PortStats,
+    QueuePairNumbers, RuleStats, SessionStats, Silence, SilentRing, StageStats, StillThread,
+    SwitchStats,
 };
 use weir_text::{Table, bytes, decimal, ratio, time, uptime};
 
@@ -111,6 +112,14 @@ pub(super) fn silent(it: &SilentRing) -> String {
     format!("ring {ring} ({side} of queue {}) {what}", ring / 2)
 }
 
+/// Why nothing goes through a port.
+pub(super) fn blocked(it: &BlockStats) -> String {
+    let BlockStats { with, vlan, seconds, retry_s, tries } = it;
+    format!(
+        "blocked for {seconds:.0} s, a loop with {with} in VLAN {vlan}: tried {tries} times, and again in {retry_s:.0} s"
+    )
+}
+
 fn port_cells(port: &PortStats) -> Vec<String> {
     let mut cells = vec![
         port.name.to_string(),
@@ -144,6 +153,9 @@ fn notes(f: &mut String, port: &PortStats) -> fmt::Result {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
     } else if let Some(error) = &port.sessions.last_error {
         writeln!(f, "{}: last error: {error}", port.name)?;
+    }
+    if let Some(block) = &port.blocked {
+        writeln!(f, "{}: {}", port.name, blocked(block))?;
     }
     if let Some(near) = nearly_reached(&port.limits) {
         writeln!(f, "{}: nearly at its limits: {near}", port.name)?;

@@ -22,7 +22,7 @@ const FAST_CLOCKS: [&str; 4] =
 const DAY_S: u64 = 24 * 3600;
 
 /// The interfaces of the host that uplinks are on.
-fn uplinks(facts: &Facts) -> impl Iterator<Item = (&weir_config::PortName, &str)> {
+pub(super) fn uplinks(facts: &Facts) -> impl Iterator<Item = (&weir_config::PortName, &str)> {
     facts.explained.iter().filter_map(|(name, explained)| match explained {
         Explanation::Uplink(uplink) => Some((name, uplink.interface.as_str())),
         _ => None,

@@ -1,10 +1,13 @@
 //! One function for each fault. None looks anywhere but at the facts.
 
 mod attach;
+mod loops;
 mod machine;
 mod traffic;
 
 use super::{Check, Facts, Finding};
+pub use loops::Joined;
+pub(super) use loops::joined;
 
 /// All checks, in the order of the guide's table.
 pub const CHECKS: &[Check] = &[
@@ -19,6 +22,8 @@ pub const CHECKS: &[Check] = &[
     Check { name: "stopped", find: attach::stopped },
     Check { name: "uplink-stopped", find: machine::uplink_stopped },
     Check { name: "uplink-down", find: machine::uplink_down },
+    Check { name: "loop", find: loops::found },
+    Check { name: "uplinks-joined", find: loops::ahead },
     Check { name: "queues-differ", find: attach::queues_differ },
     Check { name: "silent-ring", find: attach::silent_ring },
     Check { name: "src-mac", find: traffic::src_mac },

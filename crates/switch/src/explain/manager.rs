@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{PortName, SocketPath};
 
+use crate::stats::BlockStats;
+
 use super::{DispatchExplanation, SteeringExplanation};
 
 /// How an interface's budget is split between the uplinks and its calls (Dong 2011 Eq. 4), and from
@@ -92,6 +94,9 @@ pub struct UplinkExplanation {
     pub name: PortName,
     /// The interface of the host.
     pub interface: String,
+    /// It is blocked: nothing goes through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<BlockStats>,
     /// How long frames gather at it.
     pub layer: UplinkLayer,
     /// C_p: what a wake-up by it costs.

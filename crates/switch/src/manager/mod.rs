@@ -3,7 +3,8 @@
 //! It is a thread outside the datapath. Under traffic it does each of these at its own interval, where something
 //! depends on it: moves queues between workers; decides by Eq. 4 how long uplinks coalesce and calls are held (Dong
 //! 2011 §4.2, fig. 5), and sets both, where a policy takes part or a guest has an agent; moves entries of
-//! indirection tables of ports with several receive queues; places workers on CPUs, if configured. Without traffic
+//! indirection tables of ports with several receive queues; places workers on CPUs, if configured; looks for loops,
+//! where some are possible. Without traffic
 //! it sleeps without a timer, until a worker wakes up.
 //!
 //! | file | what |
@@ -34,6 +35,7 @@ use crate::explain::{
     AgentExplanation, PlacementExplanation, SplitExplanation, SteeringExplanation,
     UplinkExplanation,
 };
+use crate::loops::Loops;
 
 mod agents;
 mod core;
@@ -111,10 +113,10 @@ impl Manager {
     ///
     /// # Errors
     /// No thread or descriptor could be had.
-    pub(crate) fn start(engine: Arc<Engine>) -> io::Result<Self> {
+    pub(crate) fn start(engine: Arc<Engine>, loops: Arc<Loops>) -> io::Result<Self> {
         let (sender, commands) = mpsc::channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let mut run = Run::new(engine, Arc::clone(&wake), commands);
+        let mut run = Run::new(engine, loops, Arc::clone(&wake), commands);
         let placement = run.placement_counts();
         let name = "weir-manager";
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {

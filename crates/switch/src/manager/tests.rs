@@ -417,7 +417,7 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
 #[test]
 fn a_manager_that_panics_begins_anew_and_one_that_does_so_again_and_again_ends_alone() {
     let engine = Engine::start(1).unwrap();
-    let manager = Manager::start(Arc::clone(&engine)).unwrap();
+    let manager = Manager::start(Arc::clone(&engine), Loops::new(&engine)).unwrap();
     manager.send(Command::Panic);
     assert!(manager.explain_placement().is_some(), "it answers");
     assert_eq!(weir_engine::panicked()["weir-manager"].panics, 1);

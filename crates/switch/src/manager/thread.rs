@@ -9,7 +9,7 @@ use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::{GuestPort, QueueDecision};
 use weir_engine::{Engine, Port, PortCounters, beat, clock};
 use weir_fabric::PortId;
-use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
+use weir_limits::{LATENCY_BUDGET_NS_DEFAULT, LOOP_LOOK_NS};
 use weir_policy::attempt::Why;
 use weir_policy::law::LAW;
 use weir_policy::moderation::Kind;
@@ -29,6 +29,7 @@ use crate::explain::{
     AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
     UplinkExplanation,
 };
+use crate::loops::Loops;
 
 /// How often queues are moved between workers by their load (ns), where they are: so often that two steps
 /// are done within a tenth of a second.
@@ -193,11 +194,13 @@ enum Task {
     Place,
     /// Asks and answers other hosts of latency budgets, with what the splits know.
     Across,
+    /// Looks for addresses that move as in a loop.
+    Loops,
 }
 
 impl Task {
-    const ALL: [Self; 5] =
-        [Self::Dispatch, Self::Split, Self::Rebalance, Self::Place, Self::Across];
+    const ALL: [Self; 6] =
+        [Self::Dispatch, Self::Split, Self::Rebalance, Self::Place, Self::Across, Self::Loops];
 }
 
 /// When it looks at the counters.
@@ -212,6 +215,7 @@ enum Rhythm {
 
 pub(super) struct Run {
     engine: Arc<Engine>,
+    loops: Arc<Loops>,
     wake: Arc<OwnedFd>,
     commands: mpsc::Receiver<Command>,
     core: Core,
@@ -232,11 +236,13 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn new(
         engine: Arc<Engine>,
+        loops: Arc<Loops>,
         wake: Arc<OwnedFd>,
         commands: mpsc::Receiver<Command>,
     ) -> Self {
         Self {
             engine,
+            loops,
             wake,
             commands,
             core: Core::default(),
@@ -366,6 +372,7 @@ impl Run {
                     let _ = answer.send(UplinkExplanation {
                         name,
                         interface: uplink.interface_name.clone(),
+                        blocked: None,
                         layer: uplink.interface.layer().clone(),
                         cost: cost(self.core.uplink_cost()),
                         // What the engine knows is filled in by the switch.
@@ -441,6 +448,7 @@ impl Run {
             Task::Rebalance => self.steers().then_some(REBALANCE_NS),
             Task::Place => self.placement.is_on().then_some(placement::LOOK_NS),
             Task::Across => self.overlay.as_ref().map(|_| LAW.look_ns),
+            Task::Loops => self.loops.are_possible().then_some(LOOP_LOOK_NS),
         }
     }
 
@@ -479,6 +487,7 @@ impl Run {
             }
             Task::Rebalance => self.rebalance(now_ns),
             Task::Across => self.exchange(now_ns),
+            Task::Loops => self.loops.look(now_ns),
             Task::Place => {
                 let vifs = self.vifs.values().map(ManagedVif::placement_look);
                 let uplinks = self.uplinks.iter().map(ManagedUplink::placement_look);

@@ -56,6 +56,7 @@ impl Switch {
         drop(self.xen.lock().unwrap_or_else(|e| e.into_inner()).take());
         // Their threads write into rings that are another weir's from here on.
         self.end_mirrors();
+        self.loops.end();
         let busy = self.sessions.leave();
         if busy > 0 {
             tracing::warn!(busy, "sessions are left in the middle of a request");

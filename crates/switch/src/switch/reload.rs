@@ -535,6 +535,7 @@ impl Switch {
         drop(ports);
         self.end_mirror(name);
         self.manager.remove_uplink(name);
+        self.loops.remove(uplink.id);
         uplink.port.stop(&self.engine, uplink.id);
         self.engine.remove_port(uplink.id);
         tracing::info!(uplink = %name, "uplink removed");

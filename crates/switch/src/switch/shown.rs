@@ -23,11 +23,13 @@ use crate::explain::{
     DispatchExplanation, HostExplanation, MovedPair, PortShare, QueueExplanation,
     ReceivingExplanation, SharingExplanation, UplinkExplanation, VifExplanation,
 };
+use crate::loops::{Blocked, LoopCounts};
 use crate::manager::ManagedExplanation;
 use crate::stats::{
-    CallSettings, GuardExplanation, KeeperState, Limit, Limits, PanickedThread, PortDecision,
-    PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats, QueueStats, RuleStats,
-    SessionStats, StageStats, StillThread, SwitchStats, WorkerStats, descriptors, limits,
+    BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats,
+    PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats,
+    QueueStats, RuleStats, SessionStats, StageStats, StillThread, SwitchStats, WorkerStats,
+    descriptors, limits,
 };
 use crate::watchdog::{Still, still};
 
@@ -63,6 +65,7 @@ impl Switch {
         let explanation = VifExplanation {
             name: name.clone(),
             state: port_state(state),
+            blocked: self.block_of(id),
             silent: silent.into_iter().map(Into::into).collect(),
             latency_budget_ns: self.budget(&vif.config).ns(),
             calls: CallSettings::of(&vif.config),
@@ -98,7 +101,9 @@ impl Switch {
         let uplink = ports.uplinks.iter().find(|it| it.config.name == explanation.name);
         let dispatch = uplink.map(|it| self.dispatch_of(it.id, it.port.queues(), clock::now_ns()));
         let dispatch = dispatch.unwrap_or_default();
-        Response::UplinkExplained { explanation: UplinkExplanation { dispatch, ..explanation } }
+        let blocked = uplink.and_then(|it| self.block_of(it.id));
+        let explanation = UplinkExplanation { dispatch, blocked, ..explanation };
+        Response::UplinkExplained { explanation }
     }
 
     /// Which workers serve the queues of a port.
@@ -171,6 +176,7 @@ impl Switch {
         let ports = self.ports();
         let uplinks = ports.uplinks.iter().map(|uplink| PortStats {
             limits: limits([("addresses", self.addresses(uplink.id))]),
+            blocked: self.block_of(uplink.id),
             ..uplink_stats(uplink)
         });
         let overlay = ports.overlay.iter().map(|overlay| PortStats {
@@ -216,10 +222,25 @@ impl Switch {
                 .collect(),
             still: still().into_iter().map(|thread| still_thread(&ports, thread)).collect(),
             placement: self.manager.placement_counts().into(),
+            loops: self.loop_stats(),
             limits: self.limits(&ports),
             stages: StageStats::of_this_process(),
             ports: uplinks.chain(overlay).chain(own).chain(vifs).collect(),
         }
+    }
+
+    fn loop_stats(&self) -> LoopStats {
+        let LoopCounts { suspected, found } = self.loops.counts();
+        LoopStats { suspected, found }
+    }
+
+    /// Why a port is blocked, if it is.
+    fn block_of(&self, port: PortId) -> Option<BlockStats> {
+        let Blocked { with, vid, for_ns, retry_in_ns, tries } =
+            self.loops.blocked(port, clock::now_ns())?;
+        let seconds = |ns| Duration::from_nanos(ns).as_secs_f64();
+        let (vlan, retry_s) = (vid.get(), seconds(retry_in_ns));
+        Some(BlockStats { with, vlan, seconds: seconds(for_ns), retry_s, tries })
     }
 
     /// What events show of it.
@@ -350,6 +371,7 @@ impl Switch {
         let info = vif.port.info();
         let mut stats = PortStats::new(vif.config.name.clone(), PortKind::Vif);
         stats.state = port_state(info.state);
+        stats.blocked = self.block_of(vif.port.id());
         stats.sessions = SessionStats {
             opened: info.opened,
             closed: info.closed,

@@ -15,6 +15,7 @@ use crate::explain::VifExplanation;
 use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 
 mod addresses;
+mod loops;
 mod mirrors;
 mod oracle;
 mod put;

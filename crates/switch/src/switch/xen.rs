@@ -94,6 +94,7 @@ impl<S: Read + Write + Send> Board for Plug<S> {
                 source.listed.xen.retain(|it| it.name.as_str() != vif.to_string());
             }
             switch.manager.remove_vif(port.id());
+            switch.loops.remove(port.id());
             switch.owners.remove(port.id());
             switch.served.remove(port.id());
             switch.engine.remove_port(port.id());
@@ -223,6 +224,7 @@ impl Switch {
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         let guard = self.set_up(id, &config, &rules);
         tracing::info!(vif = %name, port = %id, frontend = %config.socket, "interface added");
+        self.loops.add(id, &name, false, self.is_open(&config));
         self.manager.add_vif(NewVif {
             name,
             port: Arc::clone(&port) as _,

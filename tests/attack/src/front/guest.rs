@@ -232,6 +232,14 @@ impl Guest {
         }
     }
 
+    /// The first `len` bytes, an even number, of the frame that receive ring `index` got as its `number`th, while nobody has given its
+    /// buffer back: buffers are used in their order.
+    pub fn received(&self, index: u32, number: u16, len: usize) -> Vec<u8> {
+        let at = self.buffer(index, number % self.plan.size) + HEADER_LEN;
+        let pairs = (at..at + len).step_by(2);
+        pairs.flat_map(|at| self.memory.u16_at(at).to_ne_bytes()).collect()
+    }
+
     /// Gives back all receive buffers that were used.
     pub fn repost(&self, index: u32) {
         let ring = self.ring(index);

@@ -67,7 +67,8 @@ pub fn readers() -> Option<u32> {
     group.split(':').nth(1)?.parse().ok()
 }
 
-/// The attacker's interfaces have storm control, as between tenants; `stormy` has not. `bridge` may send from any address.
+/// The attacker's interfaces have storm control, as between tenants; `stormy` has not. `bridge` and `bridge2`
+/// may send from any address.
 /// What `watched` sends and receives is copied to `mirror`, another one's.
 fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     let open = setting == Setting::Open;
@@ -93,6 +94,7 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     }
     vif("stormy", "queues = 8\n");
     vif("bridge", &format!("mac_check = false\n{storms}"));
+    vif("bridge2", &format!("mac_check = false\n{storms}"));
     vif("trunk", &format!("trunk = [1, 2]\n{storms}"));
     vif("watched", storms);
     vif("mirror", "mirror = [\"watched\"]\n");

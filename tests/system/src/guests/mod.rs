@@ -6,6 +6,7 @@ mod card;
 pub mod fabric;
 mod kill;
 mod looks;
+mod loops;
 mod metrics;
 pub mod moves;
 mod page;
@@ -100,6 +101,10 @@ pub const ALL: &[SystemTest] = &[
     },
     SystemTest { name: "two_queue_guest_uses_both", run: queues::two_queue_guest_uses_both },
     SystemTest { name: "vlans_are_separate", run: vlan::vlans_are_separate },
+    SystemTest {
+        name: "two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut",
+        run: loops::two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut,
+    },
     SystemTest {
         name: "top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir",
         run: top::top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir,

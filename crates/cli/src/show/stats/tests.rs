@@ -1,6 +1,8 @@
 use weir_config::VlanMode;
 use weir_engine::stages::StageCosts;
-use weir_switch::stats::{PortState, QueuePairStats, QueueStats, Times, WorkerStats, limits};
+use weir_switch::stats::{
+    LoopStats, PortState, QueuePairStats, QueueStats, Times, WorkerStats, limits,
+};
 
 use super::super::text;
 use super::*;
@@ -40,6 +42,8 @@ fn sample() -> SwitchStats {
     lan.state = PortState::Running;
     lan.rx.frames = 99;
     lan.gro = 12;
+    let with = "web0".parse().unwrap();
+    lan.blocked = Some(BlockStats { with, vlan: 7, seconds: 12.3, retry_s: 7.7, tries: 1 });
     SwitchStats {
         version: "0.1.0".into(),
         uptime_s: 3_725.0,
@@ -64,6 +68,7 @@ fn sample() -> SwitchStats {
             kernel: "state D (disk sleep), in folio_wait_bit".into(),
         }],
         placement: PlacementStats::default(),
+        loops: LoopStats { suspected: 3, found: 1 },
         stages: Vec::new(),
         limits: limits([("descriptors", Limit::new(980, 1_024)), ("ports", Limit::new(3, 9))]),
         ports: vec![web0, bad, lan],
@@ -90,6 +95,7 @@ fn table_for_people() {
     web0: dropped: rx_full 7
     bad: stopped: TX queue 0: descriptor loop
     bad: told too late: asked_late 1,000
+    lan: blocked for 12 s, a loop with web0 in VLAN 7: tried 1 times, and again in 8 s
     lan: received merged (GRO): 12 packets
     "#);
 }

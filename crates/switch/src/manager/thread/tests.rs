@@ -19,7 +19,8 @@ fn run_with(kind: Kind, workers: usize) -> Run {
     let make = |id, counters| Arc::new(VhostPort::new(id, counters, &options));
     let (_, port) = engine.add_port(PortConfig::vif(), make).unwrap();
     let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-    let mut run = Run::new(engine, wake, mpsc::channel().1);
+    let loops = Loops::new(&engine);
+    let mut run = Run::new(engine, loops, wake, mpsc::channel().1);
     run.add_vif(ManagedVif::new(NewVif {
         name: "web0".parse().unwrap(),
         port,
