@@ -494,15 +494,16 @@ impl<'m> Burst<'m> {
     }
 
     /// Adds a whole frame of weir's own, at most [`HEAD_LEN`] bytes, that no ring knows of; `false`
-    /// when there is no room. The port that adds it leaves it out when it completes its chains.
-    pub fn add_own(&mut self, bytes: &[u8], now_ns: u64) -> bool {
+    /// when there is no room. The port that adds it leaves it out when it completes its chains. `tag` is not in `bytes`.
+    pub fn add_own(&mut self, bytes: &[u8], tag: Option<Tci>, now_ns: u64) -> bool {
         let head = Head::copy_of(bytes);
         if Ethernet::parse(head.as_slice()).is_err() {
             return false;
         }
         let len = head.len() as u32;
         let Some(frame) = self.room.slots.get_mut(self.count) else { return false };
-        *frame = Frame { head, len, arrived_ns: now_ns, ..Frame::EMPTY };
+        *frame = Frame { head, len, tag, arrived_ns: now_ns, ..Frame::EMPTY };
+        self.room.special |= u64::from(tag.is_some()) << self.count;
         self.bytes += u64::from(len);
         self.count += 1;
         true

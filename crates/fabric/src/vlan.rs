@@ -31,6 +31,11 @@ use crate::DropReason;
 pub struct Vid(u16);
 
 impl Vid {
+    /// Every VLAN that a tag can name, in ascending order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (1..=VLAN_ID_MAX).map(Self)
+    }
+
     /// VLAN 1, which untagged traffic belongs to unless configured otherwise (802.1Q table 9-2).
     pub const DEFAULT: Self = Self(1);
 
@@ -107,7 +112,7 @@ impl VidSet {
 
     /// The VLANs in the set, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Vid> {
-        (1..=VLAN_ID_MAX).map(Vid).filter(|&vid| self.contains(vid))
+        Vid::all().filter(|&vid| self.contains(vid))
     }
 
     fn position(vid: Vid) -> (usize, u64) {

@@ -260,6 +260,8 @@ pub const FDB_OVERLAY_PART: usize = 2;
 pub const OVERLAY_OVERHEAD_V4: u16 = 20 + 8 + 8 + 14;
 /// The same over IPv6.
 pub const OVERLAY_OVERHEAD_V6: u16 = 40 + 8 + 8 + 14;
+/// VLANs of a trunk in which a guest that has moved is announced with a tag: no more than a burst has frames.
+pub const ANNOUNCED_VLANS_MAX: usize = 64;
 /// The largest DSCP (RFC 2474: six bits).
 pub const DSCP_MAX: u8 = 63;
 /// Most hosts that one network's frames are flooded to.
@@ -790,6 +792,7 @@ const _: () = {
     assert!(OVERLAY_SOURCE_PORTS <= u16::BITS as usize && OVERLAY_BUFFERS <= u8::MAX as usize);
     assert!(XDP_FRAMES.is_power_of_two() && XDP_FRAMES <= u16::MAX as u32);
     assert!(XDP_PARKED_MAX <= BURST_MAX && XDP_PARKED_MAX + BURST_MAX <= XDP_FRAMES as usize);
+    assert!(ANNOUNCED_VLANS_MAX <= BURST_MAX);
     assert!(XDP_CHUNK_LEN_MIN <= XDP_CHUNK_LEN_MAX && XDP_CHUNK_LEN_MIN.is_power_of_two());
     assert!(PORTS_MAX <= u16::MAX as usize);
     assert!(WORKERS_MAX <= CPUS_MAX && CPUS_MAX <= u16::MAX as usize);

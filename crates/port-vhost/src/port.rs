@@ -24,7 +24,7 @@ use crate::allowance::Allowance;
 use crate::error::StopReason;
 use crate::keep::Keep;
 use crate::logs::{Logs, Said};
-use crate::queue::{Queue, Ring};
+use crate::queue::{Injected, Queue, Ring};
 use crate::records::Records;
 use crate::rx::{self, Placed};
 use crate::tx::{self, Sending};
@@ -220,10 +220,10 @@ impl VhostPort {
         stopped
     }
 
-    /// Queues a frame of weir's own, to be forwarded as if the guest had sent it.
-    pub(crate) fn inject(&self, frame: Box<[u8]>) {
+    /// Queues a frame of weir's own, to be forwarded as if the guest had sent it with each of its tags.
+    pub(crate) fn inject(&self, injected: Injected) {
         if let Some(pair) = self.guest.pair(0) {
-            pair.tx.lock().queue.injected = Some(frame);
+            pair.tx.lock().queue.injected = Some(Box::new(injected));
         }
     }
 

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_calls::Price;
+use weir_engine::burst::Burst;
 use weir_engine::clock;
 use weir_engine::guest::{GuestRing, ReceiveRing, TransmitRing};
 use weir_guestmem::{GuestMemory, fault_count};
 use weir_ring::{DeviceRing, Token};
-use weir_wire::OffloadCaps;
+use weir_wire::{OffloadCaps, Tci};
 
 use crate::error::StopReason;
 use crate::features::Features;
@@ -117,6 +118,22 @@ impl Ring {
     }
 }
 
+/// A frame that weir sends in the guest's name, once with each of some tags.
+#[derive(Debug)]
+pub(crate) struct Injected {
+    pub(crate) frame: Box<[u8]>,
+    /// The last one goes first.
+    pub(crate) tags: Vec<Option<Tci>>,
+}
+
+impl Injected {
+    /// Adds as much of it as there is room for; whether that is all.
+    pub(crate) fn add_to(&mut self, burst: &mut Burst<'_>, now_ns: u64) -> bool {
+        while self.tags.pop_if(|tag| burst.add_own(&self.frame, *tag, now_ns)).is_some() {}
+        self.tags.is_empty()
+    }
+}
+
 /// A queue as the session configures it.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -128,8 +145,8 @@ pub(crate) struct Queue {
     price: Price,
     /// `SET_VRING_ENABLE`.
     pub(crate) enabled: bool,
-    /// A frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
-    pub(crate) injected: Option<Box<[u8]>>,
+    /// What weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
+    pub(crate) injected: Option<Box<Injected>>,
     /// Frames wait for its next buffer: kicks stay on until one came.
     pub(crate) armed: bool,
     pub(crate) room: Room,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use virtio_bindings::virtio_net::VIRTIO_NET_S_LINK_UP;
 use weir_engine::guest::{GuestDevice, GuestPort};
-use weir_engine::{Engine, QueueRef, Side, Watch, lock};
+use weir_engine::{Engine, QueueRef, Side, Watch, clock, lock};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN};
 use weir_ring::{Addresses, DeviceRing, Origin, Record, ring_size};
@@ -26,6 +26,7 @@ use weir_vhost_user::{
     VHOST_USER_PROTOCOL_F_CROSS_ENDIAN, VHOST_USER_PROTOCOL_F_LOG_SHMFD, VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
 };
+use weir_wire::Mac;
 use weir_wire::ethernet::ethertype;
 
 use crate::error::{Refusal, StopReason};
@@ -34,7 +35,7 @@ use crate::logs::Said;
 use crate::migration::Migration;
 use crate::notify::{Notifier, check_kick};
 use crate::port::VhostPort;
-use crate::queue::{Queue, Ring};
+use crate::queue::{Injected, Queue, Ring};
 use crate::records::Region;
 use kept::Kept;
 
@@ -681,7 +682,9 @@ impl Session {
 
     /// `SEND_RARP`: after a migration, tells the network where the guest is now.
     fn send_rarp(&self, mac: [u8; 6]) {
-        self.port.inject(rarp(mac));
+        let now_secs = clock::secs(clock::now_ns());
+        let tags = self.engine.fabric().announcement_tags(self.port.id(), Mac(mac), now_secs);
+        self.port.inject(Injected { frame: rarp(mac), tags });
         self.engine.nudge(self.queue_ref(1));
     }
 }

@@ -98,7 +98,7 @@ impl Source for Sending<'_> {
             false => fill_new(ring, &lent.memory, burst, now_ns, counters),
         };
         let consumed = filled.map_err(|broken| self.broken(broken, lent))?;
-        queue.injected.take_if(|frame| burst.add_own(frame, now_ns));
+        queue.injected.take_if(|injected| injected.add_to(burst, now_ns));
         Ok(consumed)
     }
 
@@ -146,7 +146,8 @@ impl Source for Sending<'_> {
     #[inline]
     fn has_more(&self, queue: &mut Queue) -> Result<bool, StopReason> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(false) };
-        let more = ring.has_more();
+        // A burst may have had no room for all of it.
+        let more = ring.has_more() || queue.injected.is_some() && ring.is_served();
         ring.check()?;
         Ok(more)
     }

@@ -13,7 +13,7 @@ use weir_engine::{DropReason, PortCounters, Take, clock};
 use weir_fabric::Vid;
 use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_MAX};
 use weir_port_tap::{Service, Uncalled};
-use weir_wire::{Ethernet, Head, Mac, TooBig};
+use weir_wire::{Ethernet, Head, Mac, Tci, TooBig};
 
 use crate::port::VxlanPort;
 
@@ -113,9 +113,8 @@ impl Source for AnswerQueue<'_> {
         let mut waiting = self.answers.waiting();
         let count = waiting.len().min(BURST_MAX);
         for (network, frame) in waiting.drain(..count) {
-            if burst.add_own(frame.as_slice(), now_ns) {
-                burst.name_network(network);
-            }
+            // As the port's other frames have their network's number in place of a tag.
+            burst.add_own(frame.as_slice(), Some(Tci::from_bits(network)), now_ns);
         }
         Ok(count)
     }

@@ -7,8 +7,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use weir_limits::PORTS_MAX;
-use weir_wire::Mac;
+use weir_limits::{ANNOUNCED_VLANS_MAX, PORTS_MAX};
+use weir_wire::{Mac, Tci};
 
 use crate::DropReason;
 use crate::fdb::{Capacity, Claim, Fdb, Learner};
@@ -310,6 +310,23 @@ impl Fabric {
     /// The settings of a port; `None` if there is none of this number.
     pub fn port_config(&self, id: PortId) -> Option<PortConfig> {
         self.table.load().port(id).map(|port| port.config.clone())
+    }
+
+    /// With which tags a station behind a port tells everybody where it is now, if it is `mac`: in its VLAN, or in those
+    /// of its trunk. Of a trunk with more than [`ANNOUNCED_VLANS_MAX`] VLANs those count in which the address was seen
+    /// by this switch, behind whichever port.
+    pub fn announcement_tags(&self, id: PortId, mac: Mac, now_secs: u32) -> Vec<Option<Tci>> {
+        let Some(PortConfig { vlan, .. }) = self.port_config(id) else { return Vec::new() };
+        let (native, allowed) = match vlan {
+            VlanMode::Access(_) => return vec![None],
+            VlanMode::Networks => return Vec::new(),
+            VlanMode::Trunk { native, allowed } => (native, allowed),
+        };
+        let tagged = || Vid::all().filter(|&vid| allowed.contains(vid) && native != Some(vid));
+        let all = tagged().nth(ANNOUNCED_VLANS_MAX).is_none();
+        let wanted = tagged().filter(|&vid| all || self.fdb.lookup(vid, mac, now_secs).is_some());
+        let tags = wanted.take(ANNOUNCED_VLANS_MAX).map(|vid| Some(Tci::from_bits(vid.get())));
+        native.map(|_| None).into_iter().chain(tags).collect()
     }
 
     /// The address that [`MacCheck::First`](crate::MacCheck::First) pinned to a port, if any yet.

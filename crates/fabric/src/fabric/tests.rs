@@ -1,4 +1,4 @@
-use weir_limits::{FDB_AGE_SECS, FDB_PER_VIF_MAX};
+use weir_limits::{ANNOUNCED_VLANS_MAX, FDB_AGE_SECS, FDB_PER_VIF_MAX};
 use weir_wire::Tci;
 
 use super::*;
@@ -589,4 +589,43 @@ fn a_port_whose_addresses_are_full_sees_the_probe_that_it_seeks() {
     forward(&fabric, full, frame(probe, Mac::BROADCAST)).unwrap();
     assert_eq!(fabric.fdb().lookup(Vid::DEFAULT, probe, 0), None);
     assert_eq!(fabric.seen(full), [true, false]);
+}
+
+#[test]
+fn a_station_is_announced_in_the_vlans_of_its_port() {
+    let Lan { fabric, a, uplink, .. } = lan();
+    let tags = |vids: &[u16]| vids.iter().map(|&vid| Some(Tci::from_bits(vid))).collect::<Vec<_>>();
+    assert_eq!(fabric.announcement_tags(a, A, 0), [None], "the default VLAN");
+    let trunk = |native: Option<u16>, allowed| VlanMode::Trunk { native: native.map(vid), allowed };
+    let set = |vlan| fabric.update_port(a, PortConfig { vlan, ..PortConfig::vif() }).unwrap();
+    let only = |vids: std::ops::Range<u16>| VlanSet::Only(vids.map(vid).collect());
+    set(trunk(Some(11), only(10..13)));
+    assert_eq!(fabric.announcement_tags(a, A, 0), [vec![None], tags(&[10, 12])].concat());
+    set(trunk(None, only(10..13)));
+    assert_eq!(fabric.announcement_tags(a, A, 0), tags(&[10, 11, 12]));
+
+    // Of more than fit those count in which the station was seen before it came here.
+    let far = PortConfig { vlan: trunk(None, VlanSet::All), ..PortConfig::uplink() };
+    fabric.update_port(uplink, far).unwrap();
+    let seen = |src, number| {
+        let tag = Some(Tci::from_bits(number));
+        forward(&fabric, uplink, FrameKey { src, dst: Mac::BROADCAST, tag }).unwrap();
+    };
+    (1..=4094).step_by(1000).for_each(|number| seen(A, number));
+    seen(B, 7);
+    let max = ANNOUNCED_VLANS_MAX as u16;
+    for allowed in [VlanSet::All, only(1..1002)] {
+        let all = allowed == VlanSet::All;
+        set(trunk(Some(2), allowed));
+        let expected = tags(if all { &[1, 1001, 2001, 3001, 4001] } else { &[1, 1001] });
+        assert_eq!(fabric.announcement_tags(a, A, 0), [vec![None], expected].concat());
+    }
+    set(trunk(None, VlanSet::All));
+    assert_eq!(fabric.announcement_tags(a, C, 0), []);
+    assert_eq!(fabric.announcement_tags(a, A, FDB_AGE_SECS + 1), [], "long ago");
+    set(trunk(None, only(1..max + 1)));
+    assert_eq!(fabric.announcement_tags(a, C, 0).len(), ANNOUNCED_VLANS_MAX);
+    (1..=max + 9).for_each(|number| seen(A, number));
+    set(trunk(None, VlanSet::All));
+    assert_eq!(fabric.announcement_tags(a, A, 0).len(), ANNOUNCED_VLANS_MAX, "and no more");
 }

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 use weir_engine::guest::GuestPort;
+use weir_fabric::{Vid, VlanMode, VlanSet};
+use weir_limits::ANNOUNCED_VLANS_MAX;
 
 use super::*;
 use weir_vhost_user::VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS;
@@ -249,6 +251,62 @@ fn send_rarp_tells_everybody_where_the_guest_is() {
     assert_eq!(rarp[12..14], [0x80, 0x35]);
     assert_eq!(rarp[20..22], [0, 3], "request reverse");
     assert_eq!(rarp[32..38], a.mac, "who am I");
+}
+
+/// The VLANs in which the next `number` frames of a trunk tell where `mac` is; 0 without a tag.
+fn announced(guest: &mut Guest, mac: [u8; 6], number: usize) -> Vec<u16> {
+    let mut vids: Vec<_> = (0..number)
+        .map(|_| {
+            let (_, mut rarp) = guest.wait_received();
+            let vid = match rarp[12..14] {
+                [0x81, 0] => u16::from_be_bytes([rarp[14], rarp[15]]),
+                _ => 0,
+            };
+            if vid != 0 {
+                rarp.drain(12..16);
+            }
+            assert_eq!((&rarp[6..12], &rarp[12..14]), (&mac[..], &[0x80, 0x35][..]));
+            vid
+        })
+        .collect();
+    vids.sort_unstable();
+    vids
+}
+
+#[test]
+fn send_rarp_tells_each_vlan_of_a_trunk_where_its_guest_is() {
+    let switch = Switch::new();
+    let (mut a, mut b) =
+        (switch.guest(1, modern()), switch.guest_with_rings(2, modern(), SIZE_MAX));
+    let trunk = |guest: &Guest, vlan| {
+        let config = PortConfig { vlan, ..PortConfig::vif() };
+        switch.engine.fabric().update_port(guest.port.id(), config).unwrap();
+    };
+    let native = Some(Vid::DEFAULT);
+    trunk(&b, VlanMode::Trunk { native, allowed: VlanSet::All });
+    // A frame more than a burst has.
+    let vids = 100..100 + ANNOUNCED_VLANS_MAX as u16;
+    let allowed = VlanSet::Only(vids.clone().map(|vid| Vid::new(vid).unwrap()).collect());
+    trunk(&a, VlanMode::Trunk { native, allowed });
+    a.front.send_rarp(a.mac).unwrap();
+    let mac = a.mac;
+    let expected: Vec<_> = std::iter::once(0).chain(vids).collect();
+    assert_eq!(announced(&mut b, mac, expected.len()), expected);
+
+    // Of all VLANs those in which its frames were seen.
+    trunk(&a, VlanMode::Trunk { native: None, allowed: VlanSet::All });
+    for vid in [7u16, 4094] {
+        let mut tagged = frame(&a, None, 60, 1);
+        tagged.splice(12..12, [0x81, 0, (vid >> 8) as u8, vid as u8]);
+        a.send(&tagged);
+        b.wait_received();
+    }
+    a.front.send_rarp(a.mac).unwrap();
+    assert_eq!(announced(&mut b, mac, 2), [7, 4094]);
+    a.front.send_rarp(a.mac).unwrap();
+    assert_eq!(announced(&mut b, mac, 2), [7, 4094], "and in no others");
+    let dropped: u64 = a.port.counters().drops().map(|(_, number)| number).sum();
+    assert_eq!(dropped, 0);
 }
 
 #[test]
