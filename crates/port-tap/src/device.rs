@@ -25,6 +25,8 @@ pub struct TapOptions {
     pub queues: usize,
     /// Its MTU (bytes); `None` leaves it as it is.
     pub mtu: Option<u16>,
+    /// The host's address on it, if it is made here; `None`: the kernel's choice, another one each time.
+    pub mac: Option<Mac>,
 }
 
 /// What a TAP turned out to be.
@@ -81,19 +83,23 @@ impl Tap {
         let name = InterfaceName::new(&options.name).map_err(LinkError::from)?;
         let steering = Steering::new(options.queues).map_err(LinkError::from)?;
         let are_its = |queue: &OwnedFd| sys::is_queue_of(queue.as_fd(), &name).unwrap_or(false);
-        let queues = if left.len() == options.queues && left.iter().all(are_its) {
-            left
+        let failed = |step| setup_failed(&name, step);
+        let link = Link::new(name.clone()).map_err(failed("ask for it"))?;
+        let (queues, is_new) = if left.len() == options.queues && left.iter().all(are_its) {
+            (left, false)
         } else {
             drop(left);
-            attach_all(&name, options.queues)?
+            let is_new = link.index().is_err();
+            (attach_all(&name, options.queues)?, is_new)
         };
         let Some(first) = queues.first() else {
             return Err(TapError::WrongKind { name: name.to_string(), queues: 0 });
         };
         let offloads = configure(first, &name)?;
 
-        let failed = |step| setup_failed(&name, step);
-        let link = Link::new(name.clone()).map_err(failed("ask for it"))?;
+        if let Some(mac) = options.mac.filter(|_| is_new) {
+            link.set_mac(mac).map_err(failed("set its MAC address"))?;
+        }
         if let Some(mtu) = options.mtu {
             let name = name.to_string();
             link.set_mtu(mtu).map_err(|source| LinkError::Mtu { name, mtu, source })?;

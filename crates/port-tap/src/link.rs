@@ -113,6 +113,17 @@ impl Link {
         sys::mac(self.socket.as_fd(), &self.name)
     }
 
+    /// Sets the host's address on it.
+    ///
+    /// # Errors
+    /// `EPERM`; `EADDRNOTAVAIL`, where it is no station's address.
+    pub fn set_mac(&self, mac: Mac) -> io::Result<()> {
+        if self.mac()? == mac {
+            return Ok(());
+        }
+        sys::set_mac(self.socket.as_fd(), &self.name, mac)
+    }
+
     /// Brings it up.
     ///
     /// # Errors

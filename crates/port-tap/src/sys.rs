@@ -122,6 +122,17 @@ pub(crate) fn mac(socket: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<Ma
     Ok(Mac([m0, m1, m2, m3, m4, m5].map(|byte| byte as u8)))
 }
 
+/// `SIOCSIFHWADDR`
+pub(crate) fn set_mac(socket: BorrowedFd<'_>, name: &InterfaceName, mac: Mac) -> io::Result<()> {
+    let mut request = request(name);
+    let mut sa_data = [0; 14];
+    for (to, byte) in sa_data.iter_mut().zip(mac.0) {
+        *to = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_hwaddr = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data };
+    with_request(socket, libc::SIOCSIFHWADDR as libc::Ioctl, &mut request)
+}
+
 /// `SIOCGIFHWADDR`: the interface's `ARPHRD_*` type.
 pub(crate) fn hardware_type(socket: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<u16> {
     let mut request = request(name);

@@ -606,7 +606,8 @@ fn names_that_linux_refuses_are_refused_with_a_reason() {
 
 #[test]
 fn no_device_is_opened_for_options_that_cannot_be() {
-    let options = |name: &str, queues| TapOptions { name: name.into(), queues, mtu: None };
+    let options =
+        |name: &str, queues| TapOptions { name: name.into(), queues, mtu: None, mac: None };
     let error = Tap::open(&options("a-name-of-too-many-bytes", 1)).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -59,7 +59,7 @@ fn open(
     let counters = Arc::clone(counters);
     Ok(match kind {
         "tap" => {
-            let tap = Tap::open(&TapOptions { name, queues, mtu })?;
+            let tap = Tap::open(&TapOptions { name, queues, mtu, mac: None })?;
             Box::new(FramePort::new(tap, counters))
         }
         "af_packet" => {

@@ -43,6 +43,7 @@ mod requests;
 mod settings;
 mod shown;
 mod starting;
+mod tap_mac;
 mod uplink_device;
 mod xen;
 
@@ -445,7 +446,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_uplink(&self, config: &UplinkConfig) -> Result<(), SwitchError> {
-        self.plug_in(config, UplinkDevice::open(config, &self.keeper)?)
+        self.plug_in(config, UplinkDevice::open(config, &self.control, &self.keeper)?)
     }
 
     /// Adds an uplink whose device is open.

@@ -30,7 +30,7 @@ fn ip(arguments: &str) -> String {
 }
 
 fn open(name: &str, queues: usize, mtu: Option<u16>) -> Result<Tap, TapError> {
-    Tap::open(&TapOptions { name: name.into(), queues, mtu })
+    Tap::open(&TapOptions { name: name.into(), queues, mtu, mac: None })
 }
 
 /// Waits for what another thread is about to do.
@@ -95,7 +95,7 @@ impl Uplink {
 fn root_a_tap_whose_queues_are_kept_outlives_its_weir() {
     in_new_network(|| {
         for queues in [1, 2] {
-            let options = TapOptions { name: "weir0".into(), queues, mtu: None };
+            let options = TapOptions { name: "weir0".into(), queues, mtu: None, mac: None };
             let tap = Tap::open(&options).unwrap();
             ip("address add 10.0.0.1/24 dev weir0");
             let keep = |tap: &Tap| -> Vec<OwnedFd> {
@@ -131,6 +131,31 @@ fn root_a_tap_is_made_as_asked_and_goes_with_weir() {
         assert!(info.offloads.contains(OffloadCaps::TSO4 | OffloadCaps::TSO6));
         drop(tap);
         assert!(!ip("link").contains("weir0"));
+    });
+}
+
+#[test]
+fn root_a_tap_that_weir_makes_has_the_address_that_it_asked_for_each_time() {
+    in_new_network(|| {
+        let wanted = Mac([2, 0, 0, 0, 0x5e, 1]);
+        let options = |mac| TapOptions { name: "weir0".into(), queues: 2, mtu: None, mac };
+        for _ in 0..2 {
+            let tap = Tap::open(&options(Some(wanted))).unwrap();
+            assert_eq!(tap.info().mac, wanted);
+            assert!(ip("link show dev weir0").contains(&wanted.to_string()));
+        }
+        // What another weir has left stays as it is, and so does what was made beforehand.
+        let tap = Tap::open(&options(None)).unwrap();
+        let (left, its) = (tap.info().mac, tap.queues().iter());
+        let kept = its.map(|queue| queue.try_clone().unwrap()).collect();
+        drop(tap);
+        let tap = Tap::go_on(&options(Some(wanted)), kept).unwrap();
+        assert_eq!(tap.info().mac, left);
+        drop(tap);
+        ip("tuntap add dev weir0 mode tap multi_queue");
+        ip("link set dev weir0 address 02:00:00:00:00:07");
+        let tap = Tap::open(&options(Some(wanted))).unwrap();
+        assert_eq!(tap.info().mac, Mac([2, 0, 0, 0, 0, 7]));
     });
 }
 

@@ -152,7 +152,7 @@ impl Rig {
         let packet = |name: &str| PacketOptions { name: name.into(), queues, mtu };
         let port: Arc<dyn Port> = match kind {
             "tap" => {
-                let tap = Tap::open(&TapOptions { name: "weir0".into(), queues, mtu })?;
+                let tap = Tap::open(&TapOptions { name: "weir0".into(), queues, mtu, mac: None })?;
                 Arc::new(FramePort::new(tap, Arc::clone(&counters)))
             }
             "packet" | "far-packet" => {

@@ -64,7 +64,7 @@ impl EvpnDevices {
         let mut objects = Objects::open().map_err(refused)?;
         let (mut taps, mut devices) = (Vec::new(), Vec::new());
         for (number, vni) in networks.by_evpn() {
-            let options = TapOptions { name: tap_name(vni), queues: 1, mtu: None };
+            let options = TapOptions { name: tap_name(vni), queues: 1, mtu: None, mac: None };
             let left = keeping.evpn_tap(vni).into_iter().collect();
             let tap = Tap::go_on(&options, left)
                 .map_err(|error| SwitchError::Evpn { help: error.help(), source: error.into() })?;
