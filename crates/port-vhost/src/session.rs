@@ -249,9 +249,8 @@ impl Session {
                 (vring.base, vring.said) = (Some(num), Some(num));
             }
             FrontMessage::GetVringBase { index } => {
-                let ran = self.vring(index)?.watch.is_some();
+                self.vring(index)?;
                 let num = self.stop_ring(index as usize);
-                lock(&self.port.shown).halted |= ran;
                 return Ok(Answer::Vring(VringState { index, num }));
             }
             FrontMessage::SetVringKick { index, fd } => {
@@ -648,6 +647,7 @@ impl Session {
 
     /// Takes a ring out of service and says where it stands.
     fn stop_ring(&mut self, index: usize) -> u32 {
+        lock(&self.port.shown).halted |= self.vrings[index].watch.is_some();
         self.stop_ring_keeping_base(index);
         if self.vrings.iter().all(|vring| vring.watch.is_none()) {
             let _ = self.engine.fabric().set_active(self.port.id(), false);

@@ -149,7 +149,8 @@ pub(super) fn driver_absent(facts: &Facts, found: &mut Vec<Finding>) {
         found.push(finding(
             "driver-absent",
             &port.name,
-            "its VM is there, and no driver serves the device: the VM boots still or was not started (-S, -incoming),              the guest has no driver, or the device was unplugged",
+            "its VM is there, and no driver serves the device: the VM boots still or was not started (-S, -incoming), \
+             the guest has no driver, or the device was unplugged",
             "the state `connected` of weir stats",
             "in QEMU's monitor: info status, then cont; in the guest: ip link set eth0 up; a kernel with virtio-net",
         ));
@@ -161,7 +162,8 @@ pub(super) fn halted(facts: &Facts, found: &mut Vec<Finding>) {
         found.push(note(finding(
             "halted",
             &port.name,
-            "its VM has stopped the device, which worked: the VM is paused, or its link is taken down",
+            "its VM has stopped the device, which worked: the VM is paused, its link is taken down, or, where the front \
+             end does not tell of resets (QEMU 7.2), the guest's driver has gone",
             "the state `halted` of weir stats",
             "in QEMU's monitor: info status, then cont; or set_link NETDEV on",
         )));

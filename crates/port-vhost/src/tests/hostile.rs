@@ -174,7 +174,7 @@ fn a_stopped_port_starts_afresh_with_a_reset() {
     eventually("stops", || port.info().state == State::Stopped);
     guest.front.set_status(0).unwrap();
     guest.front.get_status().unwrap();
-    assert_eq!(port.info().state, State::Connected);
+    assert_eq!(port.info().state, State::Halted);
     assert!(port.info().stop_reason.is_some(), "the reason is still to be seen");
 }
 
