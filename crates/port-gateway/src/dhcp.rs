@@ -330,13 +330,14 @@ impl Turn<'_> {
             hold,
             until_secs: self.now_secs.saturating_add(secs),
         };
-        // A client has one address: another that it had is free for others, and so is what it was offered.
+        // What it was offered beside is free for others. What it was given is its own until that time is over, whatever
+        // else it asks for.
         let others: Vec<_> = self
             .server
             .leases
             .of_vif(self.asker.vif)
             .filter(|(other, lease)| {
-                *other != address && lease.hold != Hold::Declined && lease.client.is(&self.client)
+                *other != address && lease.hold == Hold::Offered && lease.client.is(&self.client)
             })
             .map(|(other, _)| other)
             .collect();

@@ -306,6 +306,20 @@ fn an_address_that_becomes_fixed_waits_for_who_has_it() {
 }
 
 #[test]
+fn an_address_that_a_client_leaves_for_another_is_its_own_until_its_time_is_over() {
+    let mut server = server();
+    let [left, taken] = [ip("192.168.77.104"), ip("192.168.77.100")];
+    for address in [left, taken] {
+        let request = message(MessageType::Request, MAC, [asked(address)]);
+        assert_eq!(say(&mut server, &asker("web0", MAC), &request, 0).0, Done::Given);
+    }
+    let request = message(MessageType::Request, OTHER, [asked(left)]);
+    assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 3599).0, Done::Refused);
+    assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 3600).0, Done::Given);
+    assert_eq!(lease(&mut server, "web0", MAC, 3601), Some(taken));
+}
+
+#[test]
 fn a_client_identifier_counts_behind_its_own_interface_only() {
     let mut server = server();
     let had = lease_as(&mut server, &asker("web0", MAC), Some(b"web0's"), 0).unwrap();

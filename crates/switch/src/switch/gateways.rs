@@ -38,18 +38,24 @@ pub(super) fn open_leases(config: &Config) -> Result<LeaseFiles, SwitchError> {
     };
     let open = |name: NetworkName| {
         let path = leases_path(config.switch.control.as_path(), &name);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .mode(0o600)
-            // In a directory that others may write to it could be somebody else's file.
-            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-            .open(&path)
-            .and_then(|file| match file.metadata()?.is_file() {
-                true => Ok(file),
-                false => Err(io::Error::other("not a regular file")),
-            });
+        // That of the control socket is made for it later.
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let made = std::fs::create_dir_all(dir);
+        let open = || {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .mode(0o600)
+                // In a directory that others may write to it could be somebody else's file.
+                .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+                .open(&path)
+                .and_then(|file| match file.metadata()?.is_file() {
+                    true => Ok(file),
+                    false => Err(io::Error::other("not a regular file")),
+                })
+        };
+        let file = made.and_then(|()| open());
         file.map(|file| (name, file)).map_err(|source| SwitchError::Leases { path, source })
     };
     config.networks.with_gateway().filter_map(dhcp).map(open).collect()
