@@ -71,7 +71,7 @@ pub(crate) struct Session {
     protocol_features: u64,
     /// The front end's channel for requests of ours: there are none, but some front ends take its end for the session's.
     requests: Option<OwnedFd>,
-    /// Whether it began with `SET_OWNER`, once it is known: docs/design/0053-front-ends.md.
+    /// Whether it began with `SET_OWNER`, once it is known: docs/design/0055-front-ends.md.
     owner_first: Option<bool>,
     device: GuestDevice,
     /// `SET_VRING_ENDIAN`: the driver has another byte order than this machine.

@@ -2,7 +2,7 @@
 //!
 //! The manager sees addresses that move back and forth between two ports, and has a probe sent (`probe.rs`). If the probe
 //! comes back, one of the ports is blocked (`judge.rs` says which), and tried again later. A thread for each suspicion
-//! sends and tries: a guest's memory may keep that thread waiting, and nobody else. See docs/design/0054-loops.md.
+//! sends and tries: a guest's memory may keep that thread waiting, and nobody else. See docs/design/0056-loops.md.
 //!
 //! | file | what |
 //! |---|---|
