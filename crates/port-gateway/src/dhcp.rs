@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv4Addr;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use dhcproto::v4::{DhcpOption, HType, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable, Decoder, Encodable};
@@ -25,6 +25,18 @@ const REQUEST_OF_ETHERNET: [u8; 3] = [1, 1, 6];
 const COOKIE: usize = 236;
 const OPTIONS: usize = 240;
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
+/// Options (RFC 2132 §3.1, §3.2), and those that a client is listened to for, each with how long it may be.
+const PAD: u8 = 0;
+const END: u8 = 255;
+const LISTENED_TO: [(u8, RangeInclusive<usize>); 5] = [
+    (50, 4..=4),   // the address that it asks for
+    (51, 4..=4),   // for how long
+    (53, 1..=1),   // what kind of message it is
+    (54, 4..=4),   // the server that it means
+    (61, 1..=255), // what it calls itself
+];
+/// Names of a server and of a file, which a client need not fill in.
+const NAMES: Range<usize> = 44..236;
 /// A client accepts a message of so many bytes, and a shorter one may be taken for BOOTP's (RFC 1542 §2.1).
 const MESSAGE_LEN_MIN: usize = 300;
 
@@ -158,7 +170,8 @@ impl Dhcp {
         {
             return (Done::Ignored, None);
         }
-        let Ok(message) = Message::decode(&mut Decoder::new(bytes)) else {
+        let Some(bytes) = with_few_options(bytes) else { return (Done::Ignored, None) };
+        let Ok(message) = Message::decode(&mut Decoder::new(&bytes)) else {
             return (Done::Ignored, None);
         };
         // Who asks in another's name would get that one's address; a relay has no place in a network with weir in it.
@@ -490,6 +503,36 @@ impl Turn<'_> {
         // The address that the client has may not be one here (RFC 2131 §4.1).
         Reply { bytes: encode(&answer), to: Ipv4Addr::BROADCAST }
     }
+}
+
+/// A message with those of its options alone that are listened to, each once and as long as it is to be: `dhcproto`
+/// refuses a message for any option that it does not like, and asserts that others are sound.
+fn with_few_options(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut kept = bytes.get(..OPTIONS)?.to_vec();
+    kept.get_mut(NAMES)?.fill(0);
+    let mut rest = bytes.get(OPTIONS..)?;
+    let mut wanted = LISTENED_TO.to_vec();
+    while let [code, after @ ..] = rest {
+        if *code == PAD {
+            rest = after;
+            continue;
+        }
+        if *code == END {
+            break;
+        }
+        let (len, after) = after.split_first()?;
+        let (value, after) = after.split_at_checked(usize::from(*len))?;
+        let is_it =
+            |(it, lens): &(u8, RangeInclusive<usize>)| it == code && lens.contains(&value.len());
+        if let Some(at) = wanted.iter().position(is_it) {
+            wanted.swap_remove(at);
+            kept.extend([*code, *len]);
+            kept.extend(value);
+        }
+        rest = after;
+    }
+    kept.push(END);
+    Some(kept)
 }
 
 fn encode(message: &Message) -> Vec<u8> {
