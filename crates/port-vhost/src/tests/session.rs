@@ -57,7 +57,9 @@ fn a_device_that_ran_and_was_stopped_is_halted_until_it_runs_again_or_is_reset()
         guest.port.info().state
     };
     let stop = |guest: &mut Guest| {
-        [0, 1].map(|ring| guest.front.get_vring_base(ring).unwrap());
+        for ring in 0..2 {
+            guest.front.get_vring_base(ring).unwrap();
+        }
         guest.front.set_status(0).unwrap();
     };
     guest.front.get_vring_base(1).unwrap();
