@@ -126,6 +126,8 @@ const NOBODYS: &[&str] = &[
     "IFNAME_LEN_MAX",
     "SOCKET_PATH_LEN_MAX",
     "VLAN_ID_MAX",
+    "DSCP_MAX",
+    "ANNOUNCED_VLANS_MAX",
     "SOURCE_ADDRESSES_MAX",
     "CAPTURE",
     "FOLLOWED_",
