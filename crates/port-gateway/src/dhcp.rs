@@ -247,6 +247,15 @@ struct Turn<'t> {
 }
 
 impl Turn<'_> {
+    /// Whether the client has the address, or was offered it.
+    fn has(&self, address: Ipv4Addr) -> bool {
+        self.server.leases.get(address).is_some_and(|lease| {
+            lease.hold != Hold::Declined
+                && lease.client.is(&self.client)
+                && lease.holds(self.now_secs)
+        })
+    }
+
     /// Whether the client may have the address.
     fn may_have(&self, address: Ipv4Addr) -> bool {
         let leases = &self.server.leases;
@@ -261,9 +270,7 @@ impl Turn<'_> {
             }
             None => {
                 // An address that the client has already takes no room.
-                let has = leases
-                    .of(&self.client)
-                    .is_some_and(|(own, lease)| own == address && lease.holds(self.now_secs));
+                let has = self.has(address);
                 self.server.is_for_all(address)
                     && leases.is_free_for(address, &self.client, self.now_secs)
                     && (has || self.server.has_room_for(self.asker.vif, self.now_secs))
@@ -404,11 +411,8 @@ impl Turn<'_> {
     /// guest uses up a network's addresses by finding fault with each.
     fn decline(mut self) -> (Done, Option<Reply>) {
         let Some(address) = self.requested() else { return (Done::Ignored, None) };
-        let is_its = |(own, lease): (Ipv4Addr, &Lease)| {
-            own == address && lease.hold != Hold::Declined && lease.holds(self.now_secs)
-        };
         let for_weir = self.named_server().is_none_or(|server| server == self.own());
-        if !for_weir || !self.server.leases.of(&self.client).is_some_and(is_its) {
+        if !for_weir || !self.has(address) {
             return (Done::Ignored, None);
         }
         self.server.leases.forget(address);

@@ -315,6 +315,15 @@ fn an_address_that_a_client_leaves_for_another_is_its_own_until_its_time_is_over
     }
     let request = message(MessageType::Request, OTHER, [asked(left)]);
     assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 3599).0, Done::Refused);
+    // It may go on with either, also where nothing else is free.
+    let range = "192.168.77.100"..="192.168.77.101";
+    let mut full = Dhcp::new(settings(range), Leases::default());
+    full.set_vifs([("web0".to_owned(), None)]);
+    let both = [taken, ip("192.168.77.101")];
+    for address in both.into_iter().chain(both) {
+        let request = message(MessageType::Request, MAC, [asked(address)]);
+        assert_eq!(say(&mut full, &asker("web0", MAC), &request, 0).0, Done::Given, "{address}");
+    }
     assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 3600).0, Done::Given);
     assert_eq!(lease(&mut server, "web0", MAC, 3601), Some(taken));
 }
