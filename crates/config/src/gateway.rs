@@ -1,11 +1,12 @@
 //! What weir does for guests of a network by itself: the addresses at which it answers, and DHCP.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net};
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::DeValue;
 use weir_limits as limits;
@@ -13,7 +14,7 @@ use weir_limits as limits;
 use super::error::Problem;
 use super::parse::report_repeated;
 use super::section::{Fault, FromToml, Located, Section};
-use super::values::{LeaseTime, PortName, ValueError};
+use super::values::{InterfaceName, LeaseTime, PortName, ValueError};
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,12 @@ pub struct GatewayConfig {
     pub addresses: Vec<OwnAddress>,
     /// Which addresses it gives to guests, if it gives any.
     pub dhcp: Option<DhcpConfig>,
+    /// Guests are told of its prefixes of IPv6, and make addresses of them.
+    pub ra: bool,
+    /// Servers of names that guests are told of.
+    pub dns: Vec<IpAddr>,
+    /// The way out through the host, if there is one.
+    pub nat: Option<NatConfig>,
 }
 
 impl GatewayConfig {
@@ -41,14 +48,83 @@ pub struct DhcpConfig {
     pub range: AddressRange,
     /// The way out.
     pub router: Option<Ipv4Addr>,
-    /// Servers of names.
-    pub dns: Vec<Ipv4Addr>,
     /// The domain of guests' names.
     pub domain: Option<DomainName>,
     /// How long an address is a guest's without being asked for again.
     pub lease_time: LeaseTime,
     /// Addresses of one interface each, in the order of the file.
     pub fixed: Vec<FixedAddress>,
+}
+
+/// The way out of a network through the host, whose addresses are those of weir.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NatConfig {
+    /// The host's interface in the network, which weir makes.
+    pub interface: InterfaceName,
+    /// Ports of the host that are guests', in the order of the file.
+    pub forward: Vec<Forward>,
+}
+
+/// A port of the host that is a guest's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forward {
+    /// Of TCP or of UDP.
+    pub protocol: ForwardProtocol,
+    /// The host's port.
+    pub port: u16,
+    /// The guest's interface, which has a fixed address.
+    pub vif: PortName,
+    /// The guest's port.
+    pub vif_port: u16,
+}
+
+/// What is forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ForwardProtocol {
+    /// Connections of TCP.
+    Tcp,
+    /// Datagrams of UDP.
+    Udp,
+}
+
+impl fmt::Display for ForwardProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+impl Forward {
+    const EXPECTED: &str =
+        "a protocol, a port of the host, an interface and its port, such as \"tcp 2222 web0:22\"";
+}
+
+impl FromStr for Forward {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refused = || ValueError::Quantity { value: text.into(), expected: Self::EXPECTED };
+        let mut words = text.split_whitespace();
+        let all = (words.next(), words.next(), words.next(), words.next());
+        let (Some(protocol), Some(port), Some(guest), None) = all else { return Err(refused()) };
+        let protocol = match protocol {
+            "tcp" => ForwardProtocol::Tcp,
+            "udp" => ForwardProtocol::Udp,
+            _ => return Err(refused()),
+        };
+        let number = |text: &str| text.parse().ok().filter(|port| *port != 0).ok_or_else(refused);
+        let (vif, vif_port) = guest.rsplit_once(':').ok_or_else(refused)?;
+        let (port, vif_port) = (number(port)?, number(vif_port)?);
+        Ok(Self { protocol, port, vif: vif.parse()?, vif_port })
+    }
+}
+
+impl fmt::Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}:{}", self.protocol, self.port, self.vif, self.vif_port)
+    }
 }
 
 impl DhcpConfig {
@@ -77,8 +153,10 @@ from_text! {
     OwnAddress = OwnAddress::EXPECTED;
     AddressRange = AddressRange::EXPECTED;
     Ipv4Text = Ipv4Text::EXPECTED;
+    ServerText = ServerText::EXPECTED;
     DomainName = DomainName::EXPECTED;
     FixedAddress = FixedAddress::EXPECTED;
+    Forward = Forward::EXPECTED;
 }
 
 /// One, or several in brackets, each with its place.
@@ -215,6 +293,31 @@ impl FromStr for Ipv4Text {
     }
 }
 
+/// The address of a server of names.
+struct ServerText(IpAddr);
+
+impl ServerText {
+    const EXPECTED: &str = "an address in quotes, such as \"9.9.9.9\"";
+}
+
+impl FromStr for ServerText {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let ip = text.parse::<IpAddr>().ok().filter(|ip| {
+            // What a link-local address says depends on a link.
+            let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+            !ip.is_multicast()
+                && !ip.is_unspecified()
+                && !ip.is_loopback()
+                && !link_local
+                && !broadcast
+        });
+        ip.map(Self)
+            .ok_or_else(|| ValueError::Quantity { value: text.into(), expected: Self::EXPECTED })
+    }
+}
+
 /// A domain (RFC 1035 §2.3.1, with digits first as RFC 1123 §2.1 allows), in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainName(String);
@@ -291,7 +394,98 @@ fn ipv4_of(addresses: impl Iterator<Item = OwnAddress>) -> Option<Ipv4Net> {
 }
 
 /// Keys that say what DHCP gives.
-const OF_DHCP: [&str; 6] = ["range", "router", "dns", "domain", "lease_time", "fixed"];
+const OF_DHCP: [&str; 5] = ["range", "router", "domain", "lease_time", "fixed"];
+
+/// Begins the name of the host's interface in a network, where nothing is configured.
+const INTERFACE_PREFIX: &str = "weir-";
+
+/// Keys that say how the way out is.
+const OF_NAT: [&str; 2] = ["interface", "forward"];
+
+/// What the keys of the way out say.
+struct NatKeys {
+    nat: Option<Located<bool>>,
+    interface: Option<Located<InterfaceName>>,
+    forward: Option<OneOrMore<Forward>>,
+}
+
+impl NatKeys {
+    fn of(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
+        let before = problems.len();
+        let keys = Self {
+            nat: section.take("nat", problems),
+            interface: section.take("interface", problems),
+            forward: section.value("forward", problems),
+        };
+        if !keys.is_wanted() && problems.len() == before {
+            for key in OF_NAT {
+                if let Some(span) = section.refuse(key).filter(|_| section.has(key)) {
+                    problems.push(
+                        Problem::new(format!("`{}` has `{key}` without `nat`", section.title))
+                            .label(span, "says how the way out through the host is")
+                            .help("add `nat = true`"),
+                    );
+                }
+            }
+        }
+        keys
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.nat.as_ref().is_some_and(|nat| nat.value)
+    }
+
+    /// The way out of the network with this name, for guests with what `dhcp` says.
+    fn settle(
+        self,
+        section: &Section<'_>,
+        dhcp: Option<&DhcpConfig>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<NatConfig> {
+        let nat = self.nat.filter(|nat| nat.value)?;
+        let name = section.title.strip_prefix("network.").unwrap_or(&section.title);
+        let interface = match self.interface {
+            Some(interface) => interface.value,
+            None if section.has("interface") => return None,
+            None => {
+                match format!("{INTERFACE_PREFIX}{name}").parse() {
+                    Ok(interface) => interface,
+                    Err(_) => {
+                        problems.push(section.does_not_fit(
+                        nat.span,
+                        format!("`{INTERFACE_PREFIX}{name}` is too long for an interface of the host"),
+                        "name it, such as `interface = \"weir-lan\"`",
+                    ));
+                        return None;
+                    }
+                }
+            }
+        };
+        let forward = self.forward.map_or_else(Vec::new, |forward| forward.0);
+        if let Some(one_more) = forward.get(limits::FORWARDS_MAX) {
+            problems.push(section.does_not_fit(
+                one_more.span.clone(),
+                format!("{} forwarded ports are too many", forward.len()),
+                format!("forward {} at most", limits::FORWARDS_MAX),
+            ));
+        }
+        for Located { value, span } in &forward {
+            if dhcp.is_none_or(|dhcp| dhcp.fixed_of(&value.vif).is_none()) {
+                problems.push(section.does_not_fit(
+                    span.clone(),
+                    format!("`forward` names `{}`, which has no fixed address", value.vif),
+                    format!("give it one: `dhcp = true` and `fixed = \"{} ADDRESS\"`", value.vif),
+                ));
+            }
+        }
+        let ports = forward
+            .iter()
+            .map(|it| (format!("{} {}", it.value.protocol, it.value.port), it.span.clone()));
+        report_repeated(&format!("port in `forward` of `{}`", section.title), ports, problems);
+        let forward = forward.into_iter().map(|it| it.value).collect();
+        Some(NatConfig { interface, forward })
+    }
+}
 
 /// Reads the keys of a network's section, and says where they are if they do not go together.
 pub(super) fn gateway(
@@ -303,10 +497,13 @@ pub(super) fn gateway(
     let dhcp = section.take::<bool>("dhcp", problems);
     let range = section.take::<AddressRange>("range", problems);
     let router = section.take::<Ipv4Text>("router", problems);
-    let dns = section.value::<OneOrMore<Ipv4Text>>("dns", problems);
+    let dns = section.take::<OneOrMore<ServerText>>("dns", problems);
+    let ra = section.take::<bool>("ra", problems);
     let domain = section.value::<DomainName>("domain", problems);
     let lease_time = section.take_or("lease_time", LeaseTime::DEFAULT, problems);
     let fixed = section.value::<OneOrMore<FixedAddress>>("fixed", problems);
+    let nat = NatKeys::of(section, problems);
+    let has_nat = nat.is_wanted();
     let wants_dhcp = dhcp.as_ref().is_some_and(|dhcp| dhcp.value);
     if !wants_dhcp && problems.len() == before {
         for key in OF_DHCP {
@@ -320,6 +517,13 @@ pub(super) fn gateway(
         }
     }
     let Some(addresses) = addresses else {
+        if let (Some(nat), false) = (nat.nat.filter(|it| it.value), section.has("address")) {
+            problems.push(
+                Problem::new(format!("`{}` has `nat` without `address`", section.title))
+                    .label(nat.span, "the host has no address there")
+                    .help("add the host's address, such as `address = \"192.168.77.1/24\"`"),
+            );
+        }
         if let (Some(dhcp), false) = (dhcp.filter(|it| it.value), section.has("address")) {
             problems.push(
                 Problem::new(format!("`{}` has `dhcp` without `address`", section.title))
@@ -341,7 +545,7 @@ pub(super) fn gateway(
             );
             return None;
         };
-        let within = Within { title: &section.title, subnet };
+        let within = Within { title: &section.title, subnet, has_nat };
         if let Some(range) = &range {
             within.check_range(range, problems);
         }
@@ -350,24 +554,55 @@ pub(super) fn gateway(
         }
         let fixed = fixed.map_or_else(Vec::new, |fixed| fixed.0);
         within.check_fixed(&fixed, router.as_ref().map(|router| router.value.0), problems);
-        let dns = dns.map_or_else(Vec::new, |dns| dns.0);
-        if let Some(one_more) = dns.get(limits::DHCP_DNS_MAX) {
-            problems.push(section.does_not_fit(
-                one_more.span.clone(),
-                format!("{} servers of names are too many", dns.len()),
-                format!("name {} at most", limits::DHCP_DNS_MAX),
-            ));
-        }
         Some(DhcpConfig {
             range: range.map_or_else(|| AddressRange::of(subnet), |range| range.value),
-            router: router.map(|router| router.value.0),
-            dns: dns.into_iter().map(|dns| dns.value.0).collect(),
+            // With the way out through the host the host is the router.
+            router: router.map(|router| router.value.0).or(has_nat.then(|| subnet.addr())),
             domain,
             lease_time,
             fixed: fixed.into_iter().map(|fixed| fixed.value).collect(),
         })
     });
-    Some(GatewayConfig { addresses: own, dhcp })
+    let nat = nat.settle(section, dhcp.as_ref(), problems);
+    let wants_ra = ra.as_ref().is_some_and(|ra| ra.value);
+    if let Some(ra) = ra.filter(|ra| ra.value && own.iter().all(|it| it.get().addr().is_ipv4())) {
+        problems.push(
+            Problem::new(format!("`{}` has `ra` and no IPv6 address", section.title))
+                .label(ra.span, "tells guests of prefixes of IPv6")
+                .label(addresses.span.clone(), "has none")
+                .help("add an address such as \"fd00:77::1/64\" to `address`"),
+        );
+    }
+    let dns = check_dns(section, dns, (wants_dhcp, wants_ra), problems);
+    Some(GatewayConfig { addresses: own, dhcp, ra: wants_ra, dns, nat })
+}
+
+/// Servers of names, each of a family of which guests are told.
+fn check_dns(
+    section: &Section<'_>,
+    dns: Option<Located<OneOrMore<ServerText>>>,
+    (dhcp, ra): (bool, bool),
+    problems: &mut Vec<Problem>,
+) -> Vec<IpAddr> {
+    let dns = dns.map_or_else(Vec::new, |dns| dns.value.0);
+    if let Some(one_more) = dns.get(limits::DHCP_DNS_MAX) {
+        problems.push(section.does_not_fit(
+            one_more.span.clone(),
+            format!("{} servers of names are too many", dns.len()),
+            format!("name {} at most", limits::DHCP_DNS_MAX),
+        ));
+    }
+    for Located { value: ServerText(server), span } in &dns {
+        let (told, key) = if server.is_ipv4() { (dhcp, "dhcp") } else { (ra, "ra") };
+        if !told {
+            problems.push(section.does_not_fit(
+                span.clone(),
+                format!("nobody is told of the server {server} without `{key}`"),
+                format!("add `{key} = true`"),
+            ));
+        }
+    }
+    dns.into_iter().map(|dns| dns.value.0).collect()
 }
 
 fn check_own(
@@ -402,6 +637,8 @@ fn check_own(
 struct Within<'s> {
     title: &'s str,
     subnet: Ipv4Net,
+    /// The host has weir's address, and routes.
+    has_nat: bool,
 }
 
 impl Within<'_> {
@@ -438,7 +675,7 @@ impl Within<'_> {
         if !self.is_station(address) {
             let what = format!("the router {address} is not within the subnet");
             problems.push(self.problem(&router.span, what, self.any_station()));
-        } else if address == self.subnet.addr() {
+        } else if address == self.subnet.addr() && !self.has_nat {
             let what = "`router` is weir's own address, which routes nothing".to_owned();
             let help = "name who routes, such as the host by the address of its TAP, and give weir another `address`";
             problems.push(self.problem(&router.span, what, help.into()));

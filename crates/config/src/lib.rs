@@ -74,7 +74,10 @@ mod tests;
 pub use api::{Admins, ApiConfig, ListenAddress};
 pub use error::{ConfigError, Problem};
 pub use filter::{Expression, FilterRule};
-pub use gateway::{AddressRange, DhcpConfig, DomainName, FixedAddress, GatewayConfig, OwnAddress};
+pub use gateway::{
+    AddressRange, DhcpConfig, DomainName, FixedAddress, Forward, ForwardProtocol, GatewayConfig,
+    NatConfig, OwnAddress,
+};
 pub use give_back::give_back;
 pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
 pub use mirror::{MirrorError, check_mirrors};

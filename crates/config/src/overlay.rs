@@ -372,6 +372,21 @@ pub(super) fn networks(
     }
     let vnis = vnis.into_iter().map(|vni| (vni.value.to_string(), vni.span));
     report_repeated("VNI", vnis, problems);
+    let with_nat = all.iter().zip(&headers).filter(|(network, _)| {
+        network.gateway.as_ref().is_some_and(|gateway| gateway.nat.is_some())
+    });
+    if let Some((_, header)) = with_nat.clone().nth(limits::WAYS_OUT_MAX) {
+        let max = limits::WAYS_OUT_MAX;
+        problems.push(
+            Problem::new(format!("{} networks with `nat` are too many", with_nat.clone().count()))
+                .label(header.clone(), format!("one more than {max}")),
+        );
+    }
+    let interfaces = with_nat.filter_map(|(network, header)| {
+        let nat = network.gateway.as_ref()?.nat.as_ref()?;
+        Some((nat.interface.to_string(), header.clone()))
+    });
+    report_repeated("interface of `nat`", interfaces, problems);
     let with_gateway = all.iter().zip(headers).filter(|(network, _)| network.gateway.is_some());
     let vlans = with_gateway.filter_map(|(network, header)| match network.kind {
         NetworkKind::Vlan(vid) => Some((vid.to_string(), header)),

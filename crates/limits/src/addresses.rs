@@ -6,6 +6,29 @@ use crate::{PORTS_MAX, SNOOPED_LEASES_MAX};
 pub const OWN_ADDRESSES_MAX: usize = 8;
 /// Servers of names that guests are told of.
 pub const DHCP_DNS_MAX: usize = 4;
+/// Networks with a way out through the host, and ports of the host that are forwarded to guests of one.
+pub const WAYS_OUT_MAX: usize = 4;
+/// See [`WAYS_OUT_MAX`].
+pub const FORWARDS_MAX: usize = 32;
+// The helper is told of all at once, beside what else it is told.
+const _: () = assert!(
+    WAYS_OUT_MAX * (FORWARDS_MAX * 112 + OWN_ADDRESSES_MAX * 48 + 256)
+        < crate::HELPER_MESSAGE_BYTES_MAX / 2
+);
+/// How often (s) guests are told of prefixes without being asked, and how long what they are told holds: some times as long
+/// (RFC 4861 §6.2.1, RFC 8106 §5.1). Addresses made of a prefix outlive a weir that is gone for a day.
+pub const RA_INTERVAL_SECS: u64 = 300;
+/// See [`RA_INTERVAL_SECS`].
+pub const RA_ROUTER_SECS: u16 = 1_800;
+/// See [`RA_INTERVAL_SECS`].
+pub const RA_DNS_SECS: u32 = 1_800;
+/// See [`RA_INTERVAL_SECS`].
+pub const RA_PREFERRED_SECS: u32 = 14_400;
+/// See [`RA_INTERVAL_SECS`].
+pub const RA_VALID_SECS: u32 = 86_400;
+const _: () = assert!(3 * RA_INTERVAL_SECS <= RA_ROUTER_SECS as u64);
+const _: () =
+    assert!(RA_ROUTER_SECS as u32 <= RA_PREFERRED_SECS && RA_PREFERRED_SECS < RA_VALID_SECS);
 /// Bytes of a network's domain: a guest's name and a dot come before it, and all of it has 253 at most (RFC 1035 §2.3.4).
 pub const DOMAIN_LEN_MAX: usize = 200;
 const _: () = assert!(DOMAIN_LEN_MAX + 1 + crate::PORT_NAME_LEN_MAX <= 253);

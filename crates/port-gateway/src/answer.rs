@@ -8,6 +8,7 @@ use weir_wire::{
     Answer, Ethernet, Layers, Mac, Neighbour, Network, Owner, Ports, Transport, ethertype,
 };
 
+use crate::advert::RaSettings;
 use crate::frame;
 
 /// Ports of DHCP: a client's, and a server's (RFC 2131 §4.1).
@@ -17,6 +18,7 @@ const ICMP: u8 = 1;
 const ARP_TARGET_AT: usize = HEADER_LEN + 24;
 const ND_TARGET_AT: usize = HEADER_LEN + IPV6_HEADER_LEN as usize + 8;
 const SOLICITATION: u8 = 135;
+const ROUTER_SOLICITATION: u8 = 133;
 
 /// What a frame is that weir answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(crate) enum Wanted {
     Neighbour,
     /// An echo request.
     Echo,
+    /// A question for routers.
+    Routers,
     /// A message of DHCP, in the datagram that begins there.
     Dhcp(u16),
 }
@@ -35,6 +39,10 @@ pub(crate) struct Station {
     pub(crate) mac: Mac,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) has_dhcp: bool,
+    /// The host has these addresses, and answers at them.
+    pub(crate) is_host: bool,
+    /// What guests are told of IPv6, if they are told anything.
+    pub(crate) ra: Option<RaSettings>,
 }
 
 impl Station {
@@ -42,13 +50,28 @@ impl Station {
         self.ips.contains(&ip.into())
     }
 
+    /// Whether a frame that begins with `head` is worth asking what it is, where most are the host's.
+    #[inline]
+    pub(crate) fn may_want(&self, head: &[u8]) -> bool {
+        const IPV4: [u8; 2] = ethertype::IPV4.to_be_bytes();
+        const IPV6: [u8; 2] = ethertype::IPV6.to_be_bytes();
+        match head.get(HEADER_LEN - 2..HEADER_LEN) {
+            Some(it) if it == IPV4 => head.get(HEADER_LEN + 9) == Some(&protocol::UDP),
+            Some(it) if it == IPV6 => head.get(HEADER_LEN + 6) == Some(&protocol::ICMPV6),
+            _ => false,
+        }
+    }
+
     /// What the frame is that begins with `head`, if weir answers it.
     pub(crate) fn wants(&self, head: &[u8]) -> Option<Wanted> {
+        if self.is_host && !self.may_want(head) {
+            return None;
+        }
         let ethernet = Ethernet::parse(head).ok()?;
         if ethernet.tag.is_some() || ethernet.src.is_multicast() {
             return None;
         }
-        if ethernet.ethertype == ethertype::ARP {
+        if ethernet.ethertype == ethertype::ARP && !self.is_host {
             let target: [u8; 4] = head.get(ARP_TARGET_AT..)?.first_chunk().copied()?;
             return self.has(target).then_some(Wanted::Neighbour);
         }
@@ -69,8 +92,14 @@ impl Station {
                 if ip.header_len != IPV6_HEADER_LEN {
                     return None;
                 }
-                match head.get(HEADER_LEN + usize::from(IPV6_HEADER_LEN))? {
-                    &SOLICITATION => {
+                match *head.get(HEADER_LEN + usize::from(IPV6_HEADER_LEN))? {
+                    ROUTER_SOLICITATION => {
+                        // RFC 4861 §6.1.1: it comes from this link.
+                        let is_near = head.get(HEADER_LEN + 7) == Some(&255);
+                        (is_near && self.ra.is_some()).then_some(Wanted::Routers)
+                    }
+                    _ if self.is_host => None,
+                    SOLICITATION => {
                         let target: [u8; 16] = head.get(ND_TARGET_AT..)?.first_chunk().copied()?;
                         self.has(target).then_some(Wanted::Neighbour)
                     }

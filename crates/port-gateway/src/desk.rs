@@ -3,19 +3,20 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 use weir_engine::stats::Counter;
 use weir_engine::{Side, clock, lock};
-use weir_fabric::{Fdb, PortId, Vid};
+use weir_fabric::{Fdb, FdbEntry, PortId, Vid};
 use weir_guestmem::{Batch, HostBuffer};
 use weir_limits::{OWN_ANSWERS_MAX, OWN_FRAMES_BURST, OWN_FRAMES_PER_SEC, OWN_FRAMES_WAITING_MAX};
 use weir_policy::policing::Gcra;
 use weir_policy::steering::Steering;
-use weir_port_tap::FrameDevice;
-use weir_wire::{Ethernet, OffloadCaps, VnetHdr};
+use weir_port_tap::{FrameDevice, Tap};
+use weir_wire::{Ethernet, Mac, OffloadCaps, VnetHdr};
 
 use crate::port::Guest;
 
@@ -24,6 +25,8 @@ use crate::port::Guest;
 pub struct GatewayCounters {
     /// Questions for weir's addresses (ARP, neighbour discovery).
     pub neighbours: Counter,
+    /// Guests that were told of prefixes, asked or not.
+    pub advertised: Counter,
     /// Echo requests.
     pub echoes: Counter,
     /// Addresses that were offered.
@@ -50,10 +53,11 @@ pub struct GatewayCounters {
 
 impl GatewayCounters {
     /// Each by its name.
-    pub fn all(&self) -> [(&'static str, u64); 12] {
+    pub fn all(&self) -> [(&'static str, u64); 13] {
         [
             ("neighbours", &self.neighbours),
             ("echoes", &self.echoes),
+            ("advertised", &self.advertised),
             ("dhcp_offered", &self.offered),
             ("dhcp_given", &self.given),
             ("dhcp_informed", &self.informed),
@@ -163,6 +167,17 @@ impl Desk {
         }
     }
 
+    /// Stations of guests, each with the port that it is behind and the guest.
+    pub(crate) fn stations(&self, now_secs: u32) -> Vec<(PortId, Mac, Arc<Served>)> {
+        let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.fdb.entries(now_secs).into_iter().filter(|entry| entry.vid == self.vid);
+        let of_guests = |entry: FdbEntry| {
+            let served = Arc::clone(guests.get(&entry.port)?);
+            Some((entry.port, entry.mac, served))
+        };
+        all.filter_map(of_guests).collect()
+    }
+
     /// All guests.
     pub(crate) fn guests(&self) -> Vec<Guest> {
         let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
@@ -204,12 +219,19 @@ impl Desk {
         self.woken.notify_one();
     }
 
-    /// Waits for frames to look at.
-    pub(crate) fn wait(&self) -> Woken {
+    /// Waits for frames to look at, or until `end`.
+    pub(crate) fn wait(&self, end: Option<Instant>) -> Woken {
         let idle =
             |waiting: &mut Waiting| waiting.all.is_empty() && !waiting.rings && !waiting.ends;
-        let waiting = self.woken.wait_while(self.waiting(), idle);
-        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting();
+        let mut waiting = match end {
+            None => self.woken.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner),
+            Some(end) => {
+                let left = end.saturating_duration_since(Instant::now());
+                let waited = self.woken.wait_timeout_while(waiting, left, idle);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
         if waiting.ends {
             return Woken::End;
         }
@@ -259,12 +281,52 @@ impl Desk {
     }
 }
 
-/// What the port's frames come from.
+/// The host as a station beside weir: the TAP that it has its address on.
+pub struct HostSide {
+    tap: Tap,
+    /// The TAP's queue once more, among those of the port.
+    queue: OwnedFd,
+}
+
+impl HostSide {
+    /// Of a TAP with one queue.
+    ///
+    /// # Errors
+    /// There is no descriptor left, or the TAP has another number of queues.
+    pub fn new(tap: Tap) -> io::Result<Self> {
+        let [queue] = tap.queues() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        Ok(Self { queue: queue.try_clone()?, tap })
+    }
+}
+
+/// What the port's frames come from, and what of them goes to the host.
 pub(crate) struct AnswerDevice {
-    pub(crate) name: String,
-    pub(crate) desk: Arc<Desk>,
-    pub(crate) queues: [OwnedFd; 1],
-    pub(crate) steering: Steering,
+    name: String,
+    desk: Arc<Desk>,
+    /// That of the host, if there is one, and the one of answers, which is last.
+    queues: Vec<OwnedFd>,
+    steering: Steering,
+    host: Option<Tap>,
+}
+
+impl AnswerDevice {
+    pub(crate) fn new(
+        name: String,
+        desk: Arc<Desk>,
+        bell: OwnedFd,
+        host: Option<HostSide>,
+    ) -> Self {
+        let (host, queue) = host.map(|HostSide { tap, queue }| (tap, queue)).unzip();
+        let queues: Vec<_> = queue.into_iter().chain([bell]).collect();
+        let steering = Steering::new(1).expect("one queue is few");
+        Self { name, desk, queues, steering, host }
+    }
+
+    /// The host, if it is its queue.
+    fn host(&self, queue: BorrowedFd<'_>) -> Option<&Tap> {
+        let of_answers = self.queues.last().is_some_and(|it| it.as_raw_fd() == queue.as_raw_fd());
+        self.host.as_ref().filter(|_| !of_answers)
+    }
 }
 
 impl FrameDevice for AnswerDevice {
@@ -281,7 +343,7 @@ impl FrameDevice for AnswerDevice {
     }
 
     fn offloads(&self) -> OffloadCaps {
-        OffloadCaps::NONE
+        self.host.as_ref().map_or(OffloadCaps::NONE, FrameDevice::offloads)
     }
 
     fn vnet_len(&self) -> usize {
@@ -290,10 +352,13 @@ impl FrameDevice for AnswerDevice {
 
     fn receive(
         &self,
-        _queue: BorrowedFd<'_>,
+        queue: BorrowedFd<'_>,
         buffers: &mut dyn Iterator<Item = &HostBuffer>,
         places: &mut Vec<Range<usize>>,
     ) -> io::Result<usize> {
+        if let Some(host) = self.host(queue) {
+            return host.receive(queue, buffers, places);
+        }
         let buffer = buffers.next().ok_or(io::ErrorKind::InvalidInput)?;
         let frame = self.desk.next_answer().ok_or(io::ErrorKind::WouldBlock)?;
         let len = VnetHdr::LEN + frame.len();
@@ -304,16 +369,19 @@ impl FrameDevice for AnswerDevice {
         Ok(1)
     }
 
-    /// Frames for the port are looked at before they would come here.
+    /// Frames for weir are looked at before they would come here.
     fn send(
         &self,
-        _queue: BorrowedFd<'_>,
-        _batch: &mut Batch<'_, '_>,
-        _lost: &mut dyn FnMut(Range<usize>, &io::Error),
+        queue: BorrowedFd<'_>,
+        batch: &mut Batch<'_, '_>,
+        lost: &mut dyn FnMut(Range<usize>, &io::Error),
     ) {
+        if let Some(host) = self.host(queue) {
+            host.send(queue, batch, lost);
+        }
     }
 
-    fn is_gone(&self, _queue: BorrowedFd<'_>, _side: Side, _error: &io::Error) -> bool {
-        false
+    fn is_gone(&self, queue: BorrowedFd<'_>, side: Side, error: &io::Error) -> bool {
+        self.host(queue).is_some_and(|host| host.is_gone(queue, side, error))
     }
 }

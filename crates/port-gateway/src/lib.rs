@@ -10,6 +10,7 @@
 //! | `dhcp.rs` | [`Dhcp`]: what becomes of one message of a client |
 //! | `leases.rs` | [`Leases`]: who has which address, and until when |
 //! | `store.rs` | [`Store`]: the file in which leases outlive weir |
+//! | `advert.rs` | router advertisements |
 //! | `frame.rs` | headers around an answer |
 //!
 //! Frames reach the port as they reach any station: by the address of the port, or by a flood. Frames between others do
@@ -21,6 +22,7 @@
 //! uplink, nor to another guest.
 #![forbid(unsafe_code)]
 
+mod advert;
 mod answer;
 mod desk;
 mod dhcp;
@@ -30,7 +32,8 @@ mod port;
 mod service;
 mod store;
 
-pub use desk::{Bell, GatewayCounters};
+pub use advert::RaSettings;
+pub use desk::{Bell, GatewayCounters, HostSide};
 pub use dhcp::DhcpSettings;
 pub use leases::{Client, Hold, Lease};
 pub use port::{GatewayPort, GatewaySettings, Guest};

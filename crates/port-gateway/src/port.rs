@@ -12,11 +12,11 @@ use weir_policy::steering::{Receiver, Steering};
 use weir_port_tap::{FramePort, UplinkPort};
 use weir_wire::{Ethernet, Mac};
 
+use crate::advert::{RaSettings, link_local};
 use crate::answer::Station;
-use crate::desk::{AnswerDevice, Bell, Desk, GatewayCounters};
+use crate::desk::{AnswerDevice, Bell, Desk, GatewayCounters, HostSide};
 
 /// Which network, and who weir is in it.
-#[derive(Clone, Debug)]
 pub struct GatewaySettings {
     /// The port's name.
     pub name: String,
@@ -28,6 +28,10 @@ pub struct GatewaySettings {
     pub ips: Vec<IpAddr>,
     /// Whether it answers DHCP.
     pub has_dhcp: bool,
+    /// What it tells guests of IPv6, if it does.
+    pub ra: Option<RaSettings>,
+    /// The host, if that has these addresses: frames for them are the host's, but for what weir answers itself.
+    pub host: Option<HostSide>,
 }
 
 /// A guest of the network.
@@ -57,21 +61,24 @@ impl GatewayPort {
         fdb: Arc<Fdb>,
         counters: Arc<PortCounters>,
     ) -> Self {
-        let GatewaySettings { name, vid, mac, ips, has_dhcp } = settings;
+        let GatewaySettings { name, vid, mac, mut ips, has_dhcp, ra, host } = settings;
+        // Guests ask for the address that they are told by.
+        ips.extend(ra.as_ref().map(|_| IpAddr::from(link_local(mac))));
         let desk = Arc::new(Desk::new(vid, fdb, bell.rung));
-        let device = AnswerDevice {
-            name,
-            desk: Arc::clone(&desk),
-            queues: [bell.heard],
-            steering: Steering::new(1).expect("one queue is few"),
-        };
+        let station = Station { mac, ips, has_dhcp, is_host: host.is_some(), ra };
+        let device = AnswerDevice::new(name, Arc::clone(&desk), bell.heard, host);
         let inner = FramePort::new(device, Arc::clone(&counters));
-        Self { inner, station: Station { mac, ips, has_dhcp }, desk, counters }
+        Self { inner, station, desk, counters }
     }
 
     /// The guest behind a port from now on; `None` without.
     pub fn set_guest(&self, port: PortId, guest: Option<Guest>) {
         self.desk.set_guest(port, guest);
+    }
+
+    /// weir's addresses in the network, or the host's.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.station.ips
     }
 
     /// What was answered.
@@ -85,6 +92,32 @@ impl GatewayPort {
 
     pub(crate) fn station(&self) -> &Station {
         &self.station
+    }
+
+    /// Looks at frames for weir, and has the host take others.
+    fn deliver_beside_host(
+        &self,
+        queue: usize,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+    ) -> Delivered {
+        let frame_of = |outgoing: &Outgoing| burst.frames().get(usize::from(outgoing.frame));
+        let is_for_weir = |outgoing: &Outgoing| {
+            let head = frame_of(outgoing).map(|frame| frame.head.as_slice());
+            head.is_some_and(|head| {
+                self.station.may_want(head) && self.station.wants(head).is_some()
+            })
+        };
+        for run in frames.chunk_by(|one, next| is_for_weir(one) == is_for_weir(next)) {
+            match run.first().is_some_and(is_for_weir) {
+                true => {
+                    run.iter().filter_map(frame_of).for_each(|frame| self.look_at(burst, frame))
+                }
+                // The host takes all, or they are lost.
+                false => _ = self.inner.deliver(queue, burst, run),
+            }
+        }
+        Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
     /// Takes a copy of a frame that is for weir.
@@ -122,6 +155,9 @@ impl Port for GatewayPort {
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
+        if self.station.is_host {
+            return self.deliver_beside_host(queue, burst, frames);
+        }
         let (mut count, mut bytes) = (0, 0);
         for outgoing in frames {
             let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
@@ -144,8 +180,9 @@ impl Port for GatewayPort {
         self.inner.kicked(queue, side);
     }
 
+    /// That of answers takes nothing.
     fn rx_queues(&self) -> usize {
-        self.inner.rx_queues()
+        self.inner.rx_queues().min(1)
     }
 
     fn steering(&self) -> Option<&Steering> {

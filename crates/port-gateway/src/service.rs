@@ -4,17 +4,24 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use weir_engine::{beat, clock, lock, supervise};
 use weir_fabric::PortId;
+use weir_limits::RA_INTERVAL_SECS;
+use weir_wire::Mac;
 
+use crate::advert::advertisement;
 use crate::answer::{DHCP_PORTS, Station, Wanted};
 use crate::desk::{Arrival, Desk, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
 use crate::frame;
 use crate::leases::{Hold, Lease, Leases};
-use crate::port::GatewayPort;
+use crate::port::{GatewayPort, Guest};
 use crate::store::Store;
+
+/// Between two rounds of advertisements that nobody asked for.
+const ADVERTISES_EVERY: Duration = Duration::from_secs(RA_INTERVAL_SECS);
 
 /// The thread. Dropped, it ends.
 pub struct Service {
@@ -48,6 +55,8 @@ impl Service {
             dhcp,
             shown: Arc::clone(&shown),
             fails: false,
+            // Those of a weir before this one go on for as long as they were told.
+            advertises: port.station().ra.as_ref().map(|_| Instant::now()),
         };
         clerk.show();
         let run = move || {
@@ -85,6 +94,8 @@ struct Clerk {
     shown: Arc<Mutex<Leases>>,
     /// Leases cannot be saved, which was said.
     fails: bool,
+    /// When all guests are told of prefixes again, if they are told.
+    advertises: Option<Instant>,
 }
 
 impl Clerk {
@@ -92,7 +103,7 @@ impl Clerk {
         // After a panic it begins anew.
         let mut knows_guests = false;
         loop {
-            let woken = beat::wait(|| self.desk.wait());
+            let woken = beat::wait(|| self.desk.wait(self.advertises));
             let Woken::Work(arrivals, changed) = woken else { return };
             let now_secs = clock::secs(clock::now_ns());
             if let Some((dhcp, _)) = self.dhcp.as_mut().filter(|_| changed || !knows_guests) {
@@ -101,6 +112,12 @@ impl Clerk {
                 dhcp.set_vifs(guests.into_iter().map(|guest| (guest.vif, guest.fixed)));
             }
             let mut answers = Vec::new();
+            if self.advertises.is_some_and(|at| Instant::now() >= at) {
+                self.advertises = Some(Instant::now() + ADVERTISES_EVERY);
+                for (port, mac, served) in self.desk.stations(now_secs) {
+                    answers.extend(self.advertise(mac, &served.guest).map(|frame| (port, frame)));
+                }
+            }
             for arrival in &arrivals {
                 answers.extend(self.answer(arrival, now_secs));
             }
@@ -126,9 +143,20 @@ impl Clerk {
                 counter.add(1);
                 answer?
             }
+            Wanted::Routers => {
+                let asker = weir_wire::Ethernet::parse(&arrival.frame).ok()?.src;
+                self.advertise(asker, &arrival.served.guest)?
+            }
             Wanted::Dhcp(at) => self.dhcp(arrival, usize::from(at), now_secs)?,
         };
         Some((arrival.from, frame))
+    }
+
+    /// What a station of this guest is told of IPv6.
+    fn advertise(&self, to: Mac, guest: &Guest) -> Option<Vec<u8>> {
+        let told = advertisement(self.station.mac, to, self.station.ra.as_ref()?, guest.mtu)?;
+        self.desk.counters.advertised.add(1);
+        Some(told)
     }
 
     /// Takes the message in the datagram at `at`.

@@ -30,6 +30,7 @@ pub mod explain;
 mod helper;
 mod loops;
 mod manager;
+mod nat;
 pub mod sandbox;
 pub mod stats;
 mod switch;

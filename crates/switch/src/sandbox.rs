@@ -11,6 +11,7 @@ use weir_config::{Config, Execution, SocketPath, UplinkKind, UserName};
 use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profile, SandboxError};
 
 use crate::helper::{Hands, Helper, Tasks};
+use crate::switch::gateways::nat_tasks;
 
 /// Who weir becomes where nobody says: this user, if there is one.
 const USER: &str = "weir";
@@ -96,6 +97,7 @@ impl Needs {
                 group: None,
                 beside: false,
                 vnis: config.networks.by_evpn().map(|(_, vni)| vni).collect(),
+                nat: nat_tasks(&config.networks),
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),

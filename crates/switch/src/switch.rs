@@ -27,11 +27,12 @@ use crate::control::{Response, VifStatus};
 use crate::helper::Hands;
 use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
+use crate::nat::Nat;
 use crate::unix_socket::{BoundListener, ListenError};
 
 mod error;
 mod evpn;
-mod gateways;
+pub(crate) mod gateways;
 mod keeping;
 mod leaving;
 mod mirrors;
@@ -114,6 +115,8 @@ struct Ports {
     overlay: Option<Overlay>,
     /// Those of weir itself.
     gateways: Vec<Gateway>,
+    /// Rules of their ways out, where no helper has made them.
+    nat: Vec<Nat>,
 }
 
 impl Ports {

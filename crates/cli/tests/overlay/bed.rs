@@ -102,7 +102,7 @@ fn path() -> String {
 /// Hosts 1 to `count` at 192.0.2.1 and so on, each by a link of its own to a router.
 pub(crate) struct Underlay {
     pub(crate) hosts: Vec<Host>,
-    router: fabric::Host,
+    pub(crate) router: fabric::Host,
     _dir: tempfile::TempDir,
 }
 

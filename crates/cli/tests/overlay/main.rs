@@ -1,6 +1,7 @@
 //! Networks over hosts: weirs and Linux bridges with the kernel's VXLAN device in a routed underlay of network
 //! namespaces, and whoever attacks them. That takes root; without it the tests are counted as skipped.
 
+mod addresses;
 mod attack;
 mod bed;
 mod budget;

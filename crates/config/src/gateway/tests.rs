@@ -41,11 +41,13 @@ fn what_dhcp_gives_has_defaults() {
     let keys = "range = \"192.168.77.100 - 192.168.77.199\"\nrouter = \"192.168.77.1\"\n\
                 dns = [\"192.168.77.1\", \"9.9.9.9\"]\ndomain = \"Lab.Internal\"\nlease_time = \"2h\"\n\
                 fixed = [\"web0 192.168.77.10\", \"db0 192.168.77.11\"]\n";
-    let dhcp = gateway(&format!("{DHCP}{keys}")).unwrap().dhcp.unwrap();
+    let gateway = gateway(&format!("{DHCP}{keys}")).unwrap();
+    assert_eq!(gateway.dns.len(), 2);
+    let dhcp = gateway.dhcp.unwrap();
     assert!(dhcp.range.contains("192.168.77.199".parse().unwrap()));
     assert!(!dhcp.range.contains("192.168.77.200".parse().unwrap()));
     assert_eq!(dhcp.domain.unwrap().as_str(), "lab.internal");
-    assert_eq!((dhcp.dns.len(), dhcp.lease_time.get()), (2, 7200));
+    assert_eq!(dhcp.lease_time.get(), 7200);
     let fixed = dhcp.fixed.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(fixed, ["web0 192.168.77.10", "db0 192.168.77.11"]);
 }
@@ -107,11 +109,71 @@ fn each_mistake_is_told_by_itself() {
         ("address = [\"192.168.77.2/24\", \"192.168.78.2/24\"]", "two IPv4 addresses"),
         ("address = [\"fd00::2/64\", \"fd00::2/64\"]", "fd00::2 is used 2 times"),
         ("dhcp = false", "`network.lan` has no `vni`"),
+        ("address = \"192.168.77.2/24\"\nra = true", "`network.lan` has `ra` and no IPv6 address"),
+        (
+            "address = \"fd00::2/64\"\nra = true\ndns = \"9.9.9.9\"",
+            "the server 9.9.9.9 without `dhcp`",
+        ),
+        ("address = \"192.168.77.2/24\"\ndns = \"fd00::9\"", "the server fd00::9 without `ra`"),
+        (
+            "address = \"fd00::2/64\"\nra = true\ndns = \"fe80::1\"",
+            "bad value for `network.lan.dns`",
+        ),
     ];
     for (keys, expected) in cases {
         let problem = refused(keys);
         assert!(problem.contains(expected) && !problem.contains("; "), "{keys}: {problem}");
     }
+}
+
+#[test]
+fn with_a_way_out_the_host_is_the_router() {
+    let keys = "nat = true\nfixed = \"web0 192.168.77.10\"\nforward = [\"tcp 2222 web0:22\", \"udp 53 web0:5353\"]\n";
+    let with = gateway(&format!("{DHCP}{keys}")).unwrap();
+    assert_eq!(with.dhcp.unwrap().router, Some("192.168.77.2".parse().unwrap()));
+    let nat = with.nat.unwrap();
+    assert_eq!(nat.interface.as_str(), "weir-lan");
+    let forward: Vec<_> = nat.forward.iter().map(ToString::to_string).collect();
+    assert_eq!(forward, ["tcp 2222 web0:22", "udp 53 web0:5353"]);
+    let named = gateway("address = \"10.0.0.1/8\"\nnat = true\ninterface = \"out0\"\n").unwrap();
+    assert_eq!(named.nat.unwrap().interface.as_str(), "out0");
+    // Another one may be.
+    let other = gateway(&format!("{DHCP}nat = true\nrouter = \"192.168.77.9\"\n")).unwrap();
+    assert_eq!(other.dhcp.unwrap().router, Some("192.168.77.9".parse().unwrap()));
+
+    let on = |keys: &str| gateway(&format!("{DHCP}{keys}")).unwrap_err().join("; ");
+    let cases = [
+        ("forward = \"tcp 2222 web0:22\"", "`network.lan` has `forward` without `nat`"),
+        ("interface = \"out0\"", "`network.lan` has `interface` without `nat`"),
+        (
+            "nat = true\nforward = \"tcp 2222 web0:22\"",
+            "`forward` names `web0`, which has no fixed address",
+        ),
+        ("nat = true\nforward = \"tcp 0 web0:22\"", "bad value for `network.lan.forward`"),
+        ("nat = true\nforward = \"sctp 22 web0:22\"", "bad value for `network.lan.forward`"),
+        ("nat = true\nforward = \"tcp 22 web0\"", "bad value for `network.lan.forward`"),
+        ("nat = true\nforward = \"tcp 22 web0:70000\"", "bad value for `network.lan.forward`"),
+        ("nat = true\ninterface = \"a name\"", "bad value for `network.lan.interface`"),
+    ];
+    for (keys, expected) in cases {
+        let problem = on(keys);
+        assert!(problem.contains(expected) && !problem.contains("; "), "{keys}: {problem}");
+    }
+    let fixed =
+        "nat = true\nfixed = \"a 192.168.77.9\"\nforward = [\"tcp 22 a:22\", \"tcp 22 a:23\"]";
+    assert!(on(fixed).contains("tcp 22 is used 2 times"));
+    let alone = gateway("vlan = 1\nnat = true").unwrap_err();
+    assert_eq!(alone, ["`network.lan` has `nat` without `address`"]);
+    let long =
+        read("[network.a-name-of-a-network]\naddress = \"10.0.0.1/8\"\nnat = true\n").unwrap_err();
+    assert!(long[0].contains("is too long for an interface"), "{long:?}");
+    let twins = |name: &str, n: u8| {
+        format!(
+            "[network.{name}]\nvlan = {n}\naddress = \"10.{n}.0.1/16\"\nnat = true\ninterface = \"out0\"\n"
+        )
+    };
+    let problems = read(&(twins("a", 1) + &twins("b", 2))).unwrap_err();
+    assert_eq!(problems, ["the interface of `nat` out0 is used 2 times"]);
 }
 
 #[test]

@@ -95,6 +95,7 @@ pub(super) fn network(network: &NetworkConfig) -> Keys {
     }
     let gateway = network.gateway.as_ref();
     let dhcp = gateway.and_then(|gateway| gateway.dhcp.as_ref());
+    let nat = gateway.and_then(|gateway| gateway.nat.as_ref());
     vec![
         ("vlan", vlan),
         ("vni", vni),
@@ -104,9 +105,13 @@ pub(super) fn network(network: &NetworkConfig) -> Keys {
         ("isolated", network.isolated.then(|| true.to_string())),
         ("address", gateway.and_then(|it| list(&it.addresses, ", "))),
         ("dhcp", gateway.map(|_| dhcp.is_some().to_string())),
+        ("nat", gateway.map(|it| it.nat.is_some().to_string())),
+        ("interface", nat.map(|it| it.interface.to_string())),
+        ("forward", nat.and_then(|it| list(&it.forward, ", "))),
         ("range", dhcp.map(|it| it.range.to_string())),
         ("router", dhcp.and_then(|it| may(&it.router))),
-        ("dns", dhcp.and_then(|it| list(&it.dns, ", "))),
+        ("ra", gateway.map(|it| it.ra.to_string())),
+        ("dns", gateway.and_then(|it| list(&it.dns, ", "))),
         ("domain", dhcp.and_then(|it| may(&it.domain))),
         ("lease_time", dhcp.map(|it| it.lease_time.to_string())),
         ("fixed", dhcp.and_then(|it| list(&it.fixed, ", "))),

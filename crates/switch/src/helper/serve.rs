@@ -16,6 +16,7 @@ use super::fabric::Fabric;
 use super::wire::{self, Answer, Request, Tasks};
 use super::{may_use, records_path, take_place};
 use crate::manager::{self, Gathering, UplinkInterface};
+use crate::nat::Nat;
 use crate::unix_socket::{self, BoundFile, BoundListener, FileId};
 
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
@@ -39,7 +40,10 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
         Ok(Some((Request::Begin(tasks), _))) => Serving::new(tasks),
         _ => return ExitCode::FAILURE,
     };
-    let mut answer = (Answer::Done, None);
+    let mut answer = match helper.make_rules() {
+        Ok(()) => (Answer::Done, None),
+        Err(error) => (refused(format!("the rules for a way out: {error}"), None), None),
+    };
     let mut bound = None;
     loop {
         let lent = answer.1.as_ref().map(AsFd::as_fd);
@@ -96,6 +100,8 @@ pub(super) struct Serving {
     bound: BTreeMap<SocketPath, BoundFile>,
     interfaces: BTreeMap<InterfaceName, UplinkInterface>,
     fabric: Fabric,
+    /// They are gone when this process is.
+    rules: Vec<Nat>,
 }
 
 impl Serving {
@@ -105,13 +111,20 @@ impl Serving {
         }
         let (bound, interfaces) = (BTreeMap::new(), BTreeMap::new());
         let (sockets, fabric) = (BTreeSet::new(), Fabric::of(tasks.vnis.clone()));
-        Self { tasks, sockets, confined: false, bound, interfaces, fabric }
+        Self { tasks, sockets, confined: false, bound, interfaces, fabric, rules: Vec::new() }
+    }
+
+    /// Makes the rules of its tasks.
+    fn make_rules(&mut self) -> std::io::Result<()> {
+        self.rules = self.tasks.nat.iter().map(Nat::start).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// Restores and removes all, as a weir that ends in order has it done.
     pub(super) fn undo(&mut self) {
         self.interfaces.clear();
         self.bound.clear();
+        self.rules.clear();
     }
 
     pub(super) fn answer(&mut self, request: Request) -> (Answer, Option<Given>) {

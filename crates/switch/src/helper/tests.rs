@@ -28,6 +28,7 @@ fn helper(dir: &Path) -> Serving {
         group: None,
         beside: false,
         vnis,
+        nat: Vec::new(),
     })
 }
 

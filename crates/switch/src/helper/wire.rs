@@ -19,6 +19,7 @@ use weir_limits::HELPER_MESSAGE_BYTES_MAX;
 
 use super::Lent;
 use crate::explain::UplinkLayer;
+use crate::nat::NatTask;
 use crate::unix_socket::FileId;
 
 /// What a helper is there for, said once and before weir serves anybody.
@@ -39,6 +40,8 @@ pub(crate) struct Tasks {
     pub(crate) beside: bool,
     /// Networks, by their VNIs, of which FRR may be told.
     pub(crate) vnis: BTreeSet<u32>,
+    /// Ways out of networks through the host, whose rules it makes before it gives up its rights, and holds.
+    pub(crate) nat: Vec<NatTask>,
 }
 
 /// What of FRR is to be there for what it has said to hold.

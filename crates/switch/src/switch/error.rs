@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use miette::Diagnostic;
 use thiserror::Error;
-use weir_config::PortName;
+use weir_config::{NetworkName, PortName};
 use weir_engine::filter::RulesError;
 use weir_fabric::PortError;
 use weir_port_vhost::ManagerGone;
@@ -117,6 +117,21 @@ pub enum SwitchError {
         /// What is wrong.
         source: io::Error,
     },
+    /// The way out of a network through the host.
+    #[error("the way out of network `{network}`")]
+    WayOut {
+        /// The network.
+        network: NetworkName,
+        /// What its user can do, where that is known.
+        #[help]
+        help: Option<String>,
+        /// What is wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Its rules.
+    #[error("the rules for a way out through the host")]
+    #[diagnostic(help("`nat` takes nftables, Linux 5.12 and CAP_NET_ADMIN"))]
+    Nat(#[source] io::Error),
     /// weir's own port in a network.
     #[error("weir's port {name}")]
     #[diagnostic(help(

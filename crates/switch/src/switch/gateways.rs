@@ -8,19 +8,25 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use rustix::fs::OFlags;
 use weir_config::{
-    Config, DhcpConfig, GatewayConfig, MacAddress, NetworkConfig, NetworkName, Networks, PortName,
-    VifConfig,
+    Config, DhcpConfig, Forward, GatewayConfig, MacAddress, NetworkConfig, NetworkName, Networks,
+    PortName, VifConfig,
 };
 use weir_engine::{PortCounters, lock};
 use weir_fabric::{MacCheck, PortConfig, PortId, SourceGuard, Vid, VlanMode};
-use weir_port_gateway::{Bell, DhcpSettings, GatewayPort, GatewaySettings, Guest, Service, Store};
-use weir_port_tap::UplinkPort;
+use weir_limits::RA_ROUTER_SECS;
+use weir_port_gateway::{
+    Bell, DhcpSettings, GatewayPort, GatewaySettings, Guest, HostSide, RaSettings, Service, Store,
+};
+use weir_port_tap::{Tap, TapOptions, UplinkPort};
 use weir_wire::Mac;
 
-use super::{Switch, SwitchError};
+use super::keeping::Kept;
+use super::{Keeping, Switch, SwitchError};
+use crate::helper::Hands;
+use crate::nat::{HostInterface, Nat, NatForward, NatTask};
 
 /// Where the service manager has weir keep what outlives it (systemd.exec(5), `StateDirectory=`).
 const STATE_DIRECTORY: &str = "STATE_DIRECTORY";
@@ -61,6 +67,58 @@ pub(super) fn open_leases(config: &Config) -> Result<LeaseFiles, SwitchError> {
     config.networks.with_gateway().filter_map(dhcp).map(open).collect()
 }
 
+/// TAPs by which the host is in networks, by network.
+pub(super) type HostTaps = BTreeMap<NetworkName, Tap>;
+
+/// Opens the TAP of each network with a way out through the host, and gives the host its addresses.
+///
+/// # Errors
+/// [`SwitchError::WayOut`]
+pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTaps, SwitchError> {
+    let mut taps = HostTaps::new();
+    for (vid, network, gateway) in networks.with_gateway() {
+        let (Some(nat), Some(name)) = (&gateway.nat, network.port_name()) else { continue };
+        let refused = |help, source: Box<dyn std::error::Error + Send + Sync>| {
+            SwitchError::WayOut { network: network.name.clone(), help, source }
+        };
+        let addresses: Vec<IpNet> = gateway.addresses.iter().map(|it| it.get()).collect();
+        let host =
+            HostInterface { name: &nat.interface, mac: mac_of(&name), addresses: &addresses };
+        host.check_others().map_err(|(help, source)| refused(help, source.into()))?;
+        let overlay = networks.overlay.as_ref().filter(|_| vid.network().is_some());
+        let mtu = overlay.map(|overlay| overlay.mtu.get());
+        let options = TapOptions { name: nat.interface.to_string(), queues: 1, mtu };
+        let tap = Tap::go_on(&options, keeping.queues(&name))
+            .map_err(|error| refused(error.help(), error.into()))?;
+        host.set_up(tap.info().mac).map_err(|source| refused(None, source.into()))?;
+        taps.insert(network.name.clone(), tap);
+    }
+    Ok(taps)
+}
+
+/// weir's MAC address behind its port of this name.
+fn mac_of(port: &PortName) -> Mac {
+    Mac::from(MacAddress::derived_from(port))
+}
+
+/// What the rules of each way out are.
+pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
+    let task = |(_, _, gateway): (_, _, &GatewayConfig)| {
+        let nat = gateway.nat.as_ref()?;
+        let forward = |it: &Forward| {
+            let guest = gateway.dhcp.as_ref()?.fixed_of(&it.vif)?;
+            let Forward { protocol, port, vif_port, .. } = *it;
+            Some(NatForward { protocol, port, guest, guest_port: vif_port })
+        };
+        Some(NatTask {
+            interface: nat.interface.clone(),
+            addresses: gateway.addresses.iter().map(|address| address.get()).collect(),
+            forwards: nat.forward.iter().filter_map(forward).collect(),
+        })
+    };
+    networks.with_gateway().filter_map(task).collect()
+}
+
 /// In the directory that the service manager names, or beside the control socket.
 fn leases_path(control: &Path, network: &NetworkName) -> PathBuf {
     let named = std::env::var_os(STATE_DIRECTORY);
@@ -78,6 +136,8 @@ pub(super) struct Gateway {
     pub(super) port: Arc<GatewayPort>,
     pub(super) counters: Arc<PortCounters>,
     pub(super) service: Service,
+    /// The host's TAP outlives this weir.
+    kept: Option<Kept>,
 }
 
 impl Gateway {
@@ -157,12 +217,30 @@ fn configured_in(subnet: Ipv4Net, config: &VifConfig) -> Option<Ipv4Addr> {
     own.next().filter(|_| own.next().is_none())
 }
 
-fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig) -> DhcpSettings {
+fn ra_settings(config: &GatewayConfig) -> RaSettings {
+    let prefixes = config.addresses.iter().filter_map(|address| match address.get() {
+        IpNet::V6(net) => Some(net.trunc()),
+        IpNet::V4(_) => None,
+    });
+    let dns = config.dns.iter().filter_map(|server| match server {
+        IpAddr::V6(server) => Some(*server),
+        IpAddr::V4(_) => None,
+    });
+    // Without a way out through the host weir routes nothing.
+    let router_secs = if config.nat.is_some() { RA_ROUTER_SECS } else { 0 };
+    RaSettings { prefixes: prefixes.collect(), dns: dns.collect(), router_secs }
+}
+
+fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig, dns: &[IpAddr]) -> DhcpSettings {
+    let dns = dns.iter().filter_map(|server| match server {
+        IpAddr::V4(server) => Some(*server),
+        IpAddr::V6(_) => None,
+    });
     DhcpSettings {
         own,
         range: dhcp.range.first..=dhcp.range.last,
         router: dhcp.router,
-        dns: dhcp.dns.clone(),
+        dns: dns.collect(),
         domain: dhcp.domain.as_ref().map(ToString::to_string),
         lease_secs: u32::try_from(dhcp.lease_time.get()).unwrap_or(u32::MAX),
         fixed: dhcp.fixed.iter().map(|it| (it.vif.to_string(), it.address)).collect(),
@@ -171,10 +249,21 @@ fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig) -> DhcpSettings {
 
 impl Switch {
     /// Puts weir into each network that has an address of its own, with open files of leases.
-    pub(super) fn plug_in_gateways(&self, mut files: LeaseFiles) -> Result<(), SwitchError> {
+    pub(super) fn plug_in_gateways(
+        &self,
+        mut files: LeaseFiles,
+        mut taps: HostTaps,
+    ) -> Result<(), SwitchError> {
         for (vid, network, config) in self.networks.with_gateway() {
             let Some(name) = network.port_name() else { continue };
-            self.plug_in_gateway(vid, &name, config, files.remove(&network.name))?;
+            let (file, host) = (files.remove(&network.name), taps.remove(&network.name));
+            self.plug_in_gateway(vid, &name, config, file, host)?;
+        }
+        // A helper has made the rules.
+        if matches!(self.hands, Hands::Own) {
+            let rules: Result<Vec<_>, _> =
+                nat_tasks(&self.networks).iter().map(Nat::start).collect();
+            self.ports().nat = rules.map_err(SwitchError::Nat)?;
         }
         Ok(())
     }
@@ -185,14 +274,18 @@ impl Switch {
         name: &PortName,
         config: &GatewayConfig,
         file: Option<File>,
+        host: Option<Tap>,
     ) -> Result<(), SwitchError> {
-        let mac = Mac::from(MacAddress::derived_from(name));
+        let mac = mac_of(name);
+        let kept = host.as_ref().and_then(|tap| self.keeper.keep_queues(name, tap.queues()));
         let settings = GatewaySettings {
             name: name.to_string(),
             vid,
             mac,
             ips: config.addresses.iter().map(|address| address.get().addr()).collect(),
             has_dhcp: config.dhcp.is_some(),
+            ra: config.ra.then(|| ra_settings(config)),
+            host: host.map(HostSide::new).transpose().map_err(SwitchError::Start)?,
         };
         let port_config = PortConfig {
             vlan: VlanMode::Access(vid),
@@ -212,7 +305,8 @@ impl Switch {
         // What it gives, a source guard takes note of.
         self.engine.set_source_guard(id, None, true);
         let dhcp = config.ipv4().zip(config.dhcp.as_ref());
-        let dhcp = dhcp.map(|(own, dhcp)| (dhcp_settings(own, dhcp), file.map(Store::new)));
+        let dhcp =
+            dhcp.map(|(own, dhcp)| (dhcp_settings(own, dhcp, &config.dns), file.map(Store::new)));
         let started = Service::start(&port, dhcp).and_then(|service| {
             port.start(&self.engine, id)?;
             Ok(service)
@@ -224,23 +318,23 @@ impl Switch {
         let addresses: Vec<_> = config.addresses.iter().map(ToString::to_string).collect();
         let dhcp = config.dhcp.is_some();
         tracing::info!(port = %id, name = %name, %mac, addresses = addresses.join(", "), dhcp, "weir is in a network");
-        let own = config.addresses.iter().map(|address| address.get().addr());
+        let own = port.addresses().iter().copied();
         let router = config.dhcp.as_ref().and_then(|dhcp| dhcp.router);
         let relied_on = own.chain(router.map(IpAddr::from)).collect();
         let (subnet, served) = (config.ipv4(), Arc::clone(&port));
         lock(&self.served.0).push(Serving { vid, subnet, relied_on, port: served });
         let counters = made.unwrap_or_default();
-        let gateway = Gateway { name: name.clone(), id, vid, port, counters, service };
+        let gateway = Gateway { name: name.clone(), id, vid, port, counters, service, kept };
         self.ports().gateways.push(gateway);
         Ok(())
     }
 
     /// Ends what [`plug_in_gateways`](Self::plug_in_gateways) began.
     pub(super) fn unplug_gateways(&self, gateways: Vec<Gateway>) {
-        for Gateway { id, port, service, .. } in gateways {
+        for Gateway { id, port, service, kept, .. } in gateways {
             port.stop(&self.engine, id);
             self.engine.remove_port(id);
-            drop(service);
+            drop((service, kept));
         }
     }
 }

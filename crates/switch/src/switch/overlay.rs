@@ -15,7 +15,7 @@ use weir_port_vxlan::{NetworkSpec, OuterDscp, OverlayOptions, OverlaySockets, Vx
 use weir_wire::Mac;
 
 use super::evpn::{Evpn, EvpnDevices};
-use super::gateways::{self, LeaseFiles};
+use super::gateways::{self, HostTaps, LeaseFiles};
 use super::keeping::Kept;
 use super::{Keeping, Switch, SwitchError, UplinkDevice, refused};
 use crate::control::Response;
@@ -32,13 +32,15 @@ pub struct Devices {
     pub evpn: Option<EvpnDevices>,
     /// Files of leases.
     pub(super) leases: LeaseFiles,
+    /// TAPs of ways out through the host.
+    pub(super) taps: HostTaps,
 }
 
 impl Devices {
     /// What `config` names; a device that another weir has left goes on.
     ///
     /// # Errors
-    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`], [`SwitchError::Leases`]; what was opened is closed.
+    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`], [`SwitchError::Leases`], [`SwitchError::WayOut`]; what was opened is closed.
     pub fn open(config: &Config, keeping: &Keeping) -> Result<Self, SwitchError> {
         let overlay = config.networks.overlay.as_ref();
         Ok(Self {
@@ -46,6 +48,7 @@ impl Devices {
             overlay: overlay.map(|overlay| open(overlay, keeping)).transpose()?,
             evpn: EvpnDevices::open(&config.networks, keeping)?,
             leases: gateways::open_leases(config)?,
+            taps: gateways::open_taps(&config.networks, keeping)?,
         })
     }
 }

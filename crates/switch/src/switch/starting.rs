@@ -103,7 +103,7 @@ impl Switch {
         if let Some(sockets) = devices.overlay {
             self.plug_in_overlay(sockets, devices.evpn)?;
         }
-        self.plug_in_gateways(devices.leases)?;
+        self.plug_in_gateways(devices.leases, devices.taps)?;
         for vif in wanted.vifs {
             self.add_vif(vif, Meeting::Configured)?;
         }

@@ -294,6 +294,70 @@ fn a_guest_is_no_server_and_not_weir_unless_it_is_configured_so() {
 }
 
 #[test]
+fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
+    let network = "[network.lan]\naddress = [\"fd00:77::2/64\", \"fd00:78::2/56\"]\nra = true\ndns = \"fd00::53\"\n";
+    let bench = Bench::with(&format!("{network}[vif.a]\nmtu = 1400\n[vif.c]\n"));
+    let [mut a, mut c] = [("a", 1), ("c", 3)].map(|(vif, number)| Client::of(&bench, vif, number));
+    let solicit = |number: u8, hops: u8| {
+        let all_routers = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+        let ip = [&[0x60, 0, 0, 0, 0, 8, 58, hops][..], &[0; 16], &all_routers].concat();
+        [
+            &[0x33, 0x33, 0, 0, 0, 2],
+            &mac(number)[..],
+            &[0x86, 0xdd],
+            &ip,
+            &[133, 0, 0, 0, 0, 0, 0, 0],
+        ]
+        .concat()
+    };
+    // One that comes from elsewhere is not answered.
+    a.send(&solicit(1, 64));
+    a.send(&solicit(1, 255));
+    let mut frame = Vec::new();
+    eventually("an answer", || {
+        a.pair.recv_into(&mut frame).is_some() && frame.get(54) == Some(&134)
+    });
+    assert_eq!(bench.answered("advertised"), 1);
+    assert_eq!((&frame[..6], frame[21]), (&mac(1)[..], 255));
+    // The checksum, the lifetime of a router, and the options in their order.
+    let mut sum = weir_wire::Sum::new();
+    sum.add(&frame[22..54]);
+    sum.add_u32(frame.len() as u32 - 54);
+    sum.add_u32(58);
+    sum.add(&frame[54..]);
+    assert_eq!((sum.finish(), &frame[60..62]), (0, &[0, 0][..]));
+    let options = &frame[70..];
+    assert_eq!((&options[..2], &options[2..8]), (&[1, 1][..], &frame[6..12]));
+    assert_eq!(options[8..16], [5, 1, 0, 0, 0, 0, 5, 120]);
+    // Addresses are made of prefixes of 64 bits.
+    assert_eq!(
+        (&options[16..20], &options[48..52]),
+        (&[3, 4, 64, 0xc0][..], &[3, 4, 56, 0x80][..])
+    );
+    assert_eq!(options[32..48], [0xfd, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(options[80..82], [25, 3]);
+    assert_eq!(options[88..], [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x53]);
+    // Others heard the question, and not the answer.
+    eventually("c hears it", || {
+        c.pair.recv_into(&mut frame).is_some() && frame.get(54) == Some(&133)
+    });
+    c.says(MessageType::Discover, 3, &[]);
+    std::thread::sleep(Duration::from_millis(50));
+    while c.pair.recv_into(&mut frame).is_some() {
+        assert_ne!(frame.get(54), Some(&134));
+    }
+    // It is no router, and a guest is none either.
+    a.send(
+        &solicit(1, 255)
+            .iter()
+            .enumerate()
+            .map(|(at, byte)| if at == 54 { 134 } else { *byte })
+            .collect::<Vec<_>>(),
+    );
+    eventually("it is dropped", || bench.port("a").drops.get("source_guard_nd") == Some(&1));
+}
+
+#[test]
 fn nothing_else_is_called_as_weirs_own_port() {
     let bench = Bench::with(&with_vifs("[vif.a]\n"));
     let socket = bench.dir.path().join("other.sock");

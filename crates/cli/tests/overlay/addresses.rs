@@ -1,0 +1,285 @@
+//! Networks that work by themselves: guests with a real client of DHCP (busybox's), in namespaces of their own.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use weir_bed::fabric;
+use weir_bed::process::{Process, output_of};
+use weir_port_tap::{Tap, TapOptions};
+use weir_testing::document::blocks;
+use weir_testing::eventually;
+use weir_vif::{Health, Options, Vif, WaitFor};
+use weir_wire::VnetHdr;
+
+use super::bed::{Host, Underlay};
+
+/// What a client does with what it is given, and where it writes that down.
+const SCRIPT: &str = "#!/bin/sh
+[ $1 = bound ] || [ $1 = renew ] || exit 0
+ip -4 addr flush dev $interface
+ip addr add $ip/$mask dev $interface
+[ -z \"$router\" ] || ip route replace default via $router
+echo \"$ip $mask $router $dns $domain $mtu $lease\" >lease
+";
+
+/// A guest: a namespace whose `eth0` is an interface of weir's, by a driver in user space.
+pub(super) struct Station {
+    host: fabric::Host,
+    ends: Arc<AtomicBool>,
+    carrier: Option<JoinHandle<()>>,
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(carrier) = self.carrier.take() {
+            let _ = carrier.join();
+        }
+    }
+}
+
+impl Station {
+    pub(super) fn new(dir: &Path, at: &Host, vif: &str) -> Self {
+        let host = fabric::Host::new(dir.join(vif)).unwrap();
+        fs::write(host.dir.join("script"), SCRIPT).unwrap();
+        host.run("chmod +x script").unwrap();
+        let options = TapOptions { name: "eth0".into(), queues: 1, mtu: None };
+        let tap = host.within(|| Tap::open(&options)).unwrap().unwrap();
+        let ends = Arc::new(AtomicBool::default());
+        // Beside weir's control socket, in a mount of the host's own.
+        let (there, beside) = (at.pid(), at.socket(vif));
+        let socket = match beside.exists() {
+            true => beside,
+            false => format!("/proc/{there}/root/run/weir/{vif}.sock").into(),
+        };
+        let until = Arc::clone(&ends);
+        let carry = move || carry(&socket, &tap, &until);
+        let carrier = Some(std::thread::spawn(carry));
+        Self { host, ends, carrier }
+    }
+
+    pub(super) fn run(&self, line: &str) -> String {
+        self.host.run(line).unwrap()
+    }
+
+    fn start(&self, line: &str) -> Process {
+        self.host.start("program", line).unwrap()
+    }
+
+    fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        self.host.within(body).unwrap()
+    }
+
+    /// Asks for an address; what it is given: address, length of the prefix, router, servers of names, and so on.
+    pub(super) fn asks(&self) -> Option<Vec<String>> {
+        let line = "busybox udhcpc -i eth0 -q -n -f -t 5 -T 2 -s ./script";
+        let asked = self.host.command(line).output().unwrap();
+        let lease = fs::read_to_string(self.host.dir.join("lease")).ok();
+        let lease = lease.filter(|_| asked.status.success())?;
+        Some(lease.split_whitespace().map(str::to_owned).collect())
+    }
+
+    pub(super) fn pings(&self, to: &str) {
+        let to: Ipv4Addr = to.parse().unwrap();
+        eventually(&format!("{to} answers"), || self.host.pings(to, 56).unwrap().then_some(()));
+    }
+}
+
+/// Carries frames between a TAP and the rings of an interface, also of a weir that comes anew.
+fn carry(socket: &Path, tap: &Tap, until: &AtomicBool) {
+    let queue = tap.queues()[0].as_fd();
+    let mut buffer = vec![0; 70_000];
+    let mut frame = Vec::new();
+    while !until.load(Ordering::Relaxed) {
+        let Ok(mut vif) = Vif::connect(socket, &Options::new(tap.info().mac)) else {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        let mut pair = vif.queue_pairs().remove(0);
+        while !until.load(Ordering::Relaxed) && is_up(&vif) {
+            while let Ok(len) = rustix::io::read(queue, &mut buffer) {
+                let (header, rest) = buffer[..len].split_first_chunk().unwrap();
+                while pair.send_raw(rest, &VnetHdr::from_bytes(header)).is_err() {
+                    if until.load(Ordering::Relaxed) || !is_up(&vif) {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
+            }
+            pair.flush();
+            while let Some(received) = pair.recv_into(&mut frame) {
+                let whole = [&received.header.to_bytes()[..], &frame].concat();
+                let _ = rustix::io::write(queue, &whole);
+            }
+            let _ = pair.wait(WaitFor::Receive, Duration::from_millis(1));
+        }
+    }
+}
+
+fn is_up(vif: &Vif) -> bool {
+    vif.health().is_ok_and(|health| health == Health::Connected)
+}
+
+fn has_what_it_takes() -> bool {
+    weir_testing::is_root("network namespaces") && weir_testing::has("busybox", "busybox-static")
+}
+
+#[test]
+fn root_guests_get_addresses_by_which_they_reach_each_other_and_the_host() {
+    if !has_what_it_takes() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut underlay = Underlay::new(1);
+    let at = &mut underlay.hosts[0];
+    let vif = |name: &str| format!("[vif.{name}]\nsocket = {:?}\n", at.socket(name));
+    let config = "[network.lan]\naddress = [\"192.168.77.2/24\", \"fd00:77::2/64\"]\nra = true\ndhcp = true\nrouter = \"192.168.77.1\"\n\
+                  dns = [\"192.168.77.1\", \"9.9.9.9\"]\ndomain = \"lab.internal\"\nfixed = \"db0 192.168.77.10\"\n\
+                  [uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\n"
+        .to_owned()
+        + &vif("web0")
+        + "source_guard = \"snooped\"\n"
+        + &vif("db0");
+    at.start_weir(&config);
+    at.run("ip addr add 192.168.77.1/24 dev weir0");
+    let [web, db] = ["web0", "db0"].map(|vif| Station::new(dir.path(), at, vif));
+    let lease = web.asks().expect("an address");
+    assert_eq!(
+        lease[1..],
+        ["24", "192.168.77.1", "192.168.77.1", "9.9.9.9", "lab.internal", "3600"]
+    );
+    assert_eq!(db.asks().expect("an address")[0], "192.168.77.10");
+    for address in ["192.168.77.1", "192.168.77.2", "192.168.77.10"] {
+        web.pings(address);
+    }
+    let shown = at.run("weir addresses");
+    assert!(shown.contains(&lease[0]) && shown.contains("192.168.77.10"), "{shown}");
+
+    // A kernel makes an address of the prefix, and no route by a station that routes nothing.
+    let made = || db.run("ip -6 addr show dev eth0 scope global");
+    eventually("an address of IPv6", || made().contains("fd00:77:").then_some(()));
+    eventually("weir answers", || {
+        db.host
+            .command("busybox ping6 -c 1 -W 1 fd00:77::2")
+            .output()
+            .ok()
+            .filter(|it| it.status.success())
+    });
+    assert_eq!(db.run("ip -6 route show default"), "");
+
+    // Who is behind an uplink gets none.
+    let asks = "busybox udhcpc -i weir0 -q -n -f -t 2 -T 1 -s /bin/true";
+    assert!(!at.command(asks).output().unwrap().status.success());
+
+    // After a SIGKILL, too, addresses are whose they were, and a client that comes back keeps its own.
+    at.weir = None;
+    at.spawn_weir("weir run weir.toml");
+    at.run("ip addr replace 192.168.77.1/24 dev weir0");
+    assert_eq!(web.asks().expect("an address"), lease);
+    let wanted = &lease[0];
+    let steals = format!("busybox udhcpc -i eth0 -q -n -f -t 5 -T 2 -r {wanted} -s ./script");
+    let _ = output_of(db.host.command(&steals));
+    let got = fs::read_to_string(db.host.dir.join("lease")).unwrap();
+    assert!(got.starts_with("192.168.77.10 "), "{got}");
+    web.pings("192.168.77.10");
+}
+
+#[test]
+fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behind() {
+    if !has_what_it_takes() || !weir_testing::has("nft", "nftables") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut underlay = Underlay::new(1);
+    // The internet knows the host, and nobody behind it.
+    underlay.router.run("ip addr add 9.9.9.9/32 dev lo").unwrap();
+    let others = "add table inet others\nadd chain inet others forward { type filter hook forward priority 0; }\n";
+    let at = &mut underlay.hosts[0];
+    at.run(&format!("sh -c 'printf \"{}\" | nft -f -'", others.replace('\n', "\\n")));
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/network.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let blocks = blocks(&guide);
+    let first = blocks.iter().find(|block| block.language == "toml").unwrap();
+    fs::write(at.dir.join("weir.toml"), first.lines.join("\n") + "\n").unwrap();
+
+    let mut guests = Vec::new();
+    let mut commands = 0;
+    for block in blocks.iter().filter(|block| block.language == "sh") {
+        for (_, line) in block.commands() {
+            commands += 1;
+            if let Some(line) = line.strip_suffix(" &") {
+                at.spawn_weir(line);
+                guests = ["web0", "db0"].map(|vif| Station::new(dir.path(), at, vif)).into();
+            } else if line == "udhcpc -i eth0" {
+                let leases = guests.iter().map(|guest| guest.asks().expect("an address"));
+                let leases: Vec<_> = leases.collect();
+                assert_eq!(leases[0][..4], ["192.168.77.10", "24", "192.168.77.1", "9.9.9.9"]);
+            } else if let Some(target) = line.strip_prefix("ping -c 3 ") {
+                guests.iter().for_each(|guest| guest.pings(target));
+            } else {
+                at.run(&line);
+            }
+        }
+    }
+    assert!(commands >= 8, "{commands} commands");
+    let shown = at.run("weir addresses");
+    assert!(shown.contains("192.168.77.10"), "{shown}");
+
+    // A renewal goes to the address of the host, where weir takes it.
+    let renewed = || {
+        let stats: serde_json::Value = serde_json::from_str(&at.run("weir stats --json")).unwrap();
+        let ports = stats["ports"].as_array().unwrap();
+        let port = ports.iter().find(|it| it["name"] == "gateway.lan").unwrap();
+        port["answers"]["dhcp_given"].as_u64().unwrap()
+    };
+    let before = renewed();
+    let client = guests[1].start("busybox udhcpc -i eth0 -f -t 5 -T 2 -s ./script");
+    eventually("it has an address", || (renewed() > before).then_some(()));
+    let before = renewed();
+    guests[1].run(&format!("kill -USR1 {}", client.pid()));
+    eventually("it renews", || (renewed() > before).then_some(()));
+    drop(client);
+
+    // What is forwarded, from outside and from another guest.
+    let [web, db] = &guests[..] else { panic!("two guests") };
+    let listener = web.within(|| TcpListener::bind("0.0.0.0:22").unwrap());
+    let outside = |from: &dyn Fn() -> std::io::Result<TcpStream>| {
+        let from = from().unwrap();
+        let (mut accepted, peer) = listener.accept().unwrap();
+        accepted.write_all(b"web0").unwrap();
+        drop(accepted);
+        let mut said = String::new();
+        (&from).read_to_string(&mut said).unwrap();
+        assert_eq!(said, "web0");
+        peer
+    };
+    let connect = || TcpStream::connect("192.0.2.1:2222");
+    let peer = outside(&|| underlay.router.within(connect).unwrap());
+    assert_eq!(peer.ip().to_string(), "192.0.2.254", "web0 sees who comes");
+    outside(&|| db.within(connect));
+    // What nobody asked for does not get in, though the way is known.
+    let router = &underlay.router;
+    router.run("ip route add 192.168.77.0/24 via 192.0.2.1 dev r1 onlink").unwrap();
+    assert!(!router.pings(Ipv4Addr::new(192, 168, 77, 10), 56).unwrap());
+
+    let at = &mut underlay.hosts[0];
+    at.run("nft flush ruleset");
+    assert!(at.run("nft list tables").contains("weir-lan-"), "others cannot remove it");
+    web.pings("9.9.9.9");
+    // Killed, it leaves nothing.
+    at.weir.take().unwrap().kill();
+    eventually("the table is gone", || at.run("nft list tables").is_empty().then_some(()));
+    assert!(!at.run("ip link show").contains("weir-lan"));
+    // A subnet of the host's own is refused.
+    at.run("ip addr add 192.168.77.99/24 dev u0");
+    let refused = at.command("weir run weir.toml").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("reaches by `u0`"), "{said}");
+}
