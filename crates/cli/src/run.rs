@@ -247,9 +247,9 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     let hands = sandbox::start_helper(mode, &needs)?;
     let socket = args.open_socket(&hands)?;
     let uplink = args.uplink(name("host"));
-    let nowhere: SocketPath = "/".parse().expect("a constant that is a valid path");
-    let device = UplinkDevice::open(&uplink, &nowhere, &Keeping::default())?;
+    let device = UplinkDevice::open(&uplink, &Keeping::default())?;
     sandbox::confine(mode, &needs)?;
+    let nowhere: SocketPath = "/".parse().expect("a constant that is a valid path");
     let end = signals.handle();
     let left = Left { hands: hands.clone(), control: None, compiler: None };
     let asks = Asks::start(signals, left).map_err(RunError::Signals)?;

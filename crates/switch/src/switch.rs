@@ -449,7 +449,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; then nothing has changed.
     pub fn add_uplink(&self, config: &UplinkConfig) -> Result<(), SwitchError> {
-        self.plug_in(config, UplinkDevice::open(config, &self.control, &self.keeper)?)
+        self.plug_in(config, UplinkDevice::open(config, &self.keeper)?)
     }
 
     /// Adds an uplink whose device is open.

@@ -44,7 +44,7 @@ impl Devices {
     pub fn open(config: &Config, keeping: &Keeping) -> Result<Self, SwitchError> {
         let overlay = config.networks.overlay.as_ref();
         Ok(Self {
-            uplinks: UplinkDevice::open_all(&config.uplinks, &config.switch.control, keeping)?,
+            uplinks: UplinkDevice::open_all(&config.uplinks, keeping)?,
             overlay: overlay.map(|overlay| open(overlay, keeping)).transpose()?,
             evpn: EvpnDevices::open(&config.networks, keeping)?,
             leases: gateways::open_leases(config)?,

@@ -329,7 +329,7 @@ impl Switch {
         notes: &mut Vec<String>,
     ) -> Result<(), SwitchError> {
         let (first, last) = self.order(steps.vifs_added, &steps.vifs_removed);
-        let devices = UplinkDevice::open_all(&steps.uplinks_added, &self.control, &self.keeper)?;
+        let devices = UplinkDevice::open_all(&steps.uplinks_added, &self.keeper)?;
         let ready = self.prepare_all(first)?;
         // Nothing has been touched so far.
         if let Some(placement) = steps.placement {

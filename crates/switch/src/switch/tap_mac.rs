@@ -2,25 +2,40 @@
 //! neighbour stays true.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
-use weir_config::{InterfaceName, SocketPath};
+use weir_config::InterfaceName;
 use weir_wire::Mac;
 
 /// One for each installation of a system (machine-id(5)).
 const MACHINE_ID: &str = "/etc/machine-id";
 /// The id is not to be guessed from what leaves the machine, and means something else to other programs.
 const PURPOSE: &[u8] = b"weir TAP";
+/// A setting that only the machine's first network namespace has (`net_core_table` in `net/core/sysctl_net_core.c`).
+const FIRST_NAMESPACE_HAS: &str = "/proc/sys/net/core/netdev_budget";
+/// The network namespace of the calling thread.
+const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// The address of the TAP `name` of the weir with this control socket; `None` where the machine has no id. The socket
-/// tells apart the weirs of one machine, which may be on one network and have TAPs of one name in namespaces.
-pub(super) fn of(name: &InterfaceName, control: &SocketPath) -> Option<Mac> {
+/// The address of the TAP `name` of the calling thread's network namespace; `None` where the machine has no id.
+pub(super) fn of(name: &InterfaceName) -> Option<Mac> {
     let id = fs::read_to_string(MACHINE_ID).ok();
-    let mac = id.as_deref().and_then(machine_id).map(|id| derive(id, name, control));
+    let namespace = namespace()?;
+    let mac = id.as_deref().and_then(machine_id).map(|id| derive(id, &namespace, name));
     if mac.is_none() {
         tracing::info!(interface = %name, "no id in {MACHINE_ID}: the TAP has another MAC address at each start");
     }
     mac
+}
+
+/// What tells apart the network namespaces of a machine, which may be on one network and have TAPs of one name: nothing
+/// in the first one, and a number elsewhere, as long as the namespace lasts.
+fn namespace() -> Option<String> {
+    if Path::new(FIRST_NAMESPACE_HAS).exists() {
+        return Some(String::new());
+    }
+    Some(fs::metadata(NAMESPACE).ok()?.ino().to_string())
 }
 
 /// What the file says, unless the machine is still to get its id ("uninitialized").
@@ -30,11 +45,9 @@ fn machine_id(text: &str) -> Option<&str> {
     is_id.then_some(id)
 }
 
-fn derive(id: &str, name: &InterfaceName, control: &SocketPath) -> Mac {
+fn derive(id: &str, namespace: &str, name: &InterfaceName) -> Mac {
     let mut hash = Sha256::new();
-    for part in
-        [PURPOSE, id.as_bytes(), control.to_string().as_bytes(), name.to_string().as_bytes()]
-    {
+    for part in [PURPOSE, id.as_bytes(), namespace.as_bytes(), name.to_string().as_bytes()] {
         // No part goes on in the next one.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
@@ -47,34 +60,70 @@ fn derive(id: &str, name: &InterfaceName, control: &SocketPath) -> Mac {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::{BufRead, BufReader};
+    use std::os::fd::AsFd;
+    use std::process::{Command, Stdio};
+    use std::thread;
+
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
     use super::*;
 
     const ID: &str = "3d1219c7c4c5404aaa1f6d2a48adfda4";
 
-    fn mac(id: &str, name: &str, control: &str) -> Mac {
-        derive(id, &name.parse().unwrap(), &control.parse().unwrap())
+    fn mac(id: &str, namespace: &str, name: &str) -> Mac {
+        derive(id, namespace, &name.parse().unwrap())
     }
 
     #[test]
-    fn the_address_of_a_tap_is_its_machines_its_weirs_and_its_names() {
-        let of = |id, name, control| mac(id, name, control);
-        let one = of(ID, "tap0", "/run/weir/control.sock");
-        assert_eq!(one, of(ID, "tap0", "/run/weir/control.sock"));
+    fn the_address_of_a_tap_is_its_machines_its_namespaces_and_its_names() {
+        let one = mac(ID, "", "tap0");
+        assert_eq!(one, mac(ID, "", "tap0"));
         // As Python's hashlib has it.
-        assert_eq!(one.to_string(), "56:8e:ba:b3:0f:f7");
+        assert_eq!(one.to_string(), "26:b6:67:36:9f:02");
         for other in [
-            of("4d1219c7c4c5404aaa1f6d2a48adfda4", "tap0", "/run/weir/control.sock"),
-            of(ID, "tap1", "/run/weir/control.sock"),
-            of(ID, "tap0", "/run/weir/other.sock"),
+            mac("4d1219c7c4c5404aaa1f6d2a48adfda4", "", "tap0"),
+            mac(ID, "4026532000", "tap0"),
+            mac(ID, "", "tap1"),
         ] {
             assert_ne!(one, other);
         }
     }
 
     #[test]
+    fn root_each_network_namespace_has_a_name_of_its_own() {
+        if !weir_testing::is_root("a network namespace") {
+            return;
+        }
+        let here = namespace().unwrap();
+        assert_eq!(namespace().unwrap(), here);
+        let in_another = |_| {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "sh", "-c", "echo ready && exec sleep 100"]);
+            let mut holder = command.stdout(Stdio::piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            let file = File::open(format!("/proc/{}/ns/net", holder.id())).unwrap();
+            let enter = || {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(file.as_fd(), kind).map(|()| namespace().unwrap())
+            };
+            let there = thread::scope(|scope| scope.spawn(enter).join()).unwrap().unwrap();
+            (holder, there)
+        };
+        let [(mut first, one), (mut second, two)] = [1, 2].map(in_another);
+        for holder in [&mut first, &mut second] {
+            holder.kill().unwrap();
+            holder.wait().unwrap();
+        }
+        assert!(one != two && one != here && two != here, "{here} {one} {two}");
+    }
+
+    #[test]
     fn the_address_of_a_tap_is_a_stations_and_locally_administered() {
         for number in 0..500 {
-            let mac = mac(ID, &format!("tap{number}"), "/run/weir/control.sock");
+            let mac = mac(ID, "", &format!("tap{number}"));
             assert_eq!(mac.0[0] & 0b11, 0b10, "{mac}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use weir_config::{SocketPath, UplinkConfig, UplinkKind};
+use weir_config::{UplinkConfig, UplinkKind};
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{Tap, TapOptions};
 use weir_port_xdp::{XdpInterface, XdpOptions};
@@ -24,23 +24,15 @@ impl UplinkDevice {
     ///
     /// # Errors
     /// As of [`UplinkDevice::open`]; those that were opened are closed.
-    pub fn open_all(
-        uplinks: &[UplinkConfig],
-        control: &SocketPath,
-        keeping: &Keeping,
-    ) -> Result<Vec<Self>, SwitchError> {
-        uplinks.iter().map(|uplink| Self::open(uplink, control, keeping)).collect()
+    pub fn open_all(uplinks: &[UplinkConfig], keeping: &Keeping) -> Result<Vec<Self>, SwitchError> {
+        uplinks.iter().map(|uplink| Self::open(uplink, keeping)).collect()
     }
 
-    /// Opens it, for the weir with this control socket, or goes on with what another weir has left of it.
+    /// Opens it, or goes on with what another weir has left of it.
     ///
     /// # Errors
     /// [`SwitchError::Uplink`]
-    pub fn open(
-        config: &UplinkConfig,
-        control: &SocketPath,
-        keeping: &Keeping,
-    ) -> Result<Self, SwitchError> {
+    pub fn open(config: &UplinkConfig, keeping: &Keeping) -> Result<Self, SwitchError> {
         let refused = |help, source: Box<dyn Error + Send + Sync>| SwitchError::Uplink {
             name: config.name.clone(),
             source,
@@ -52,7 +44,7 @@ impl UplinkDevice {
         match config.kind {
             UplinkKind::Tap => {
                 let left = keeping.queues(&config.name);
-                let mac = tap_mac::of(&config.interface, control);
+                let mac = tap_mac::of(&config.interface);
                 Tap::go_on(&TapOptions { name, queues, mtu, mac }, left)
                     .map(Self::Tap)
                     .map_err(|error| refused(error.help(), error.into()))
