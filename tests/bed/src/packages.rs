@@ -30,6 +30,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/bin/iperf3", package: "iperf3" },
     Tool { program: "/usr/sbin/ip", package: "iproute2" },
     Tool { program: "/usr/sbin/ethtool", package: "ethtool" },
+    Tool { program: "/usr/sbin/nft", package: "nftables" },
+    Tool { program: "/bin/busybox", package: "busybox-static" },
     Tool { program: VSWITCHD, package: "openvswitch-switch-dpdk" },
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: "/usr/bin/passt", package: "passt" },
