@@ -296,8 +296,11 @@ impl Loops {
             }
             match seen {
                 Seen::Back(_) => self.wait_on(port, true),
-                // It has nobody behind it who takes frames; so nobody knows.
-                Seen::NotSent => self.wait_on(port, false),
+                // Somebody is there and takes no frames, so nobody knows.
+                Seen::NotSent if engine.fabric().is_active(port.party.id) => {
+                    self.wait_on(port, false);
+                }
+                Seen::NotSent => return self.unblock(port, "nobody is behind it"),
                 Seen::Nothing => return self.unblock(port, "no probe has come back"),
             }
         }

@@ -27,6 +27,8 @@ struct End {
     /// Where frames go that leave by the port; nowhere at first.
     outside: Mutex<Option<mpsc::SyncSender<Vec<u8>>>>,
     got: AtomicUsize,
+    /// It takes no frames.
+    is_deaf: AtomicBool,
     /// Whoever delivers waits for as long as this is locked.
     stands: Mutex<()>,
 }
@@ -59,7 +61,7 @@ impl Port for End {
     }
 
     fn rx_queues(&self) -> usize {
-        1
+        usize::from(!self.is_deaf.load(Ordering::Relaxed))
     }
 
     fn deliver(&self, _: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
@@ -141,6 +143,7 @@ impl Rig {
                 to_send: Mutex::default(),
                 outside: Mutex::default(),
                 got: AtomicUsize::new(0),
+                is_deaf: AtomicBool::new(false),
                 stands: Mutex::default(),
             })
         };
@@ -432,6 +435,23 @@ fn other_settings_of_a_blocked_port_have_it_tried_at_once() {
     drop(bridge);
     rig.loops.change(second.id, true);
     eventually("it forwards", || rig.blocked(&second).is_none().then_some(()));
+}
+
+#[test]
+fn a_guest_that_takes_no_probe_stays_blocked_until_it_has_gone() {
+    let rig = Rig::new(LONG_NS);
+    let [first, second] = ["nic0", "nic1"].map(|name| rig.guest(name));
+    let bridge = rig.join(&[&first, &second], false);
+    rig.speaks(&[&first, &second], 1);
+    rig.eventually_blocked(&second);
+    second.end.is_deaf.store(true, Ordering::Relaxed);
+    drop(bridge);
+    rig.loops.remove(first.id);
+    let tried = || rig.blocked(&second).filter(|it| it.tries > 0);
+    eventually("it is tried, and stays blocked", tried);
+    rig.engine.fabric().set_active(second.id, false).unwrap();
+    rig.loops.change(second.id, true);
+    eventually("the next guest is not blocked", || rig.blocked(&second).is_none().then_some(()));
 }
 
 #[test]
