@@ -142,6 +142,11 @@ fn of_switch(stats: &SwitchStats, text: &mut Text) {
     let still =
         ("weir_threads_standing_still", "Threads that have something to do and do nothing.");
     text.family(Gauge, still, [(NONE, stats.still.len())]);
+    let unclosed =
+        ("weir_descriptors_unclosed", "Descriptors that a party has sent and that do not close.");
+    let parties = stats.unclosed.iter();
+    let parties = parties.map(|it| ([("party", Cow::from(&it.party))], it.descriptors));
+    text.family(Gauge, unclosed, parties);
     let panics = stats.panicked.iter().map(|it| ([("thread", Cow::from(&it.name))], it.panics));
     let panicked = ("weir_thread_panics_total", "Panics of threads, which are weir's mistakes.");
     text.family(Counter, panicked, panics);
@@ -274,7 +279,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use weir_switch::stats::{
-        BlockStats, Limit, LoopStats, PanickedThread, PortDecision, QueuePairStats, WorkerStats,
+        BlockStats, Limit, LoopStats, PanickedThread, PortDecision, QueuePairStats, Unclosed,
+        WorkerStats,
     };
 
     use super::*;
@@ -309,6 +315,7 @@ mod tests {
             }],
             panicked: vec![PanickedThread { name: "weir-manager".into(), panics: 1, ended: false }],
             loops: LoopStats { suspected: 2, found: 1 },
+            unclosed: vec![Unclosed { party: "web0".into(), descriptors: 64, seconds: 9.0 }],
             limits: [("ports".to_owned(), Limit::new(2, 4096))].into(),
             ports: vec![port.clone(), uplink, PortStats { name: "db0".parse().unwrap(), ..port }],
             ..SwitchStats::default()

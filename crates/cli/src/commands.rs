@@ -19,6 +19,7 @@ use weir_switch::control::{
     AddressEntry, AddressOrigin, Put, PutOutcome, VifOrigin, VifShown, VifStatus,
 };
 use weir_switch::descriptors::Carried;
+use weir_switch::memory;
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
 use weir_workbench::LabError;
@@ -231,8 +232,7 @@ pub fn check(
         };
         writeln!(out, "Xen: {which}, where /dev/xen/xenbus is")?;
     }
-    let descriptors = Carried::of(&config).note();
-    if let Some(note) = descriptors {
+    for note in [Carried::of(&config).note(), memory::note(&config.vifs)].into_iter().flatten() {
         writeln!(out, "note: {note}")?;
     }
     let uplinks: Vec<_> =

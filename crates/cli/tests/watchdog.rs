@@ -213,3 +213,47 @@ fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left(
         }
     }
 }
+
+#[test]
+fn neither_an_upgrade_nor_a_signal_makes_weir_leave_while_a_worker_stands_still() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = dir.path().join("keeper.sock");
+    let mut kept = Command::new(env!("CARGO_BIN_EXE_weir-keeper")).arg(&keeper).spawn().unwrap();
+    eventually("the keeper listens", || weir_keeper::connect(&keeper).ok());
+    let config =
+        format!("workers = 1\nrealization = \"dedicated\"\nkeeper = {keeper:?}\n[vif.a]\n");
+    let mut weir = Weir::start(dir.path(), &config, &["--no-sandbox"]);
+    assert_eq!(weir.other_news(), "READY=1");
+    let socket = dir.path().join("a.sock");
+    let options = Options::new(Mac([0x52, 0x54, 0, 0, 0, 1]));
+    let _guest = eventually("weir serves a guest", || Vif::connect(&socket, &options).ok());
+    eventually("its queue is served", || {
+        (weir.stats()?["ports"][0]["state"] == "running").then_some(())
+    });
+    let worker = weir.thread("weir-worker-0");
+    let stopped = eventually("it stops where it keeps nobody waiting", || {
+        let stopped = Stopped::at_once(worker);
+        weir.stats().map(|_| stopped)
+    });
+    let mut upgrade = Command::new(env!("CARGO_BIN_EXE_weir"));
+    upgrade
+        .arg("--control")
+        .arg(dir.path().join("control.sock"))
+        .arg("upgrade")
+        .env("COLUMNS", "500");
+    let refused = upgrade.output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("weir-worker-0"), "{said}");
+    let before = weir.log().len();
+    weir.signal(Signal::USR2);
+    eventually("the signal is refused", || {
+        weir.log()[before..].contains("not left to the next weir").then_some(())
+    });
+    assert!(weir.process.try_wait().unwrap().is_none() && weir.stats().is_some(), "{}", weir.log());
+    drop(stopped);
+    weir.signal(Signal::USR2);
+    let status = eventually("it leaves", || weir.process.try_wait().unwrap());
+    assert!(status.success(), "{}", weir.log());
+    kept.kill().unwrap();
+    kept.wait().unwrap();
+}

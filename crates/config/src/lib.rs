@@ -138,6 +138,8 @@ pub struct SwitchConfig {
     pub user: Option<UserName>,
     /// The socket of the keeper, which holds what the next weir needs to go on with this one's front ends.
     pub keeper: Option<SocketPath>,
+    /// Whether the way to a front end that listens may lead by links that somebody else can make.
+    pub allow_symlinks: bool,
     /// Who may use the API, and over what.
     pub api: ApiConfig,
 }
@@ -156,6 +158,7 @@ impl SwitchConfig {
             placement: PlacementConfig::default(),
             user: None,
             keeper: None,
+            allow_symlinks: false,
             api: ApiConfig::default(),
         }
     }

@@ -174,6 +174,7 @@ fn switch_table(
         if let Some(Located { value, span }) = section.take("keeper", problems) {
             (switch.keeper, keeper_at) = (Some(value), Some(span));
         }
+        switch.allow_symlinks = section.take_or("allow_symlinks", false, problems);
         switch.placement = placement(&mut section, problems);
         if let Some(Located { value, span }) = section.take("user", problems) {
             if has_xen {

@@ -190,6 +190,13 @@ fn placement_is_off_unless_it_is_chosen() {
 }
 
 #[test]
+fn links_of_others_are_allowed_by_name_only() {
+    assert!(!parse("").unwrap().switch.allow_symlinks);
+    assert!(parse("[switch]\nallow_symlinks = true\n").unwrap().switch.allow_symlinks);
+    assert!(refused("[switch]\nallow_symlinks = \"yes\"\n").contains("true or false"));
+}
+
+#[test]
 fn interface_without_keys_has_the_documented_defaults() {
     let config = parse("[switch]\ncontrol = \"/tmp/w/c.sock\"\n[vif.web0]\n").unwrap();
     let vif = &config.vifs[0];

@@ -12,7 +12,7 @@ use weir_switch::explain::{
 };
 use weir_switch::stats::{
     BlockStats, CallSettings, Limit, PortKind, PortState, PortStats, QueuePairNumbers, Silence,
-    SilentRing, StillThread, SwitchStats, WorkerStats,
+    SilentRing, StillThread, SwitchStats, Unclosed, WorkerStats,
 };
 
 use super::host::Process;
@@ -251,6 +251,10 @@ fn faults() -> Vec<(&'static str, Seed)> {
         ("thread-still", |it| {
             let still = StillThread { name: "weir-worker-0".into(), ..StillThread::default() };
             it.switch.as_mut().unwrap().still = vec![still];
+        }),
+        ("unclosed", |it| {
+            let unclosed = Unclosed { party: VIF.into(), descriptors: 64, seconds: 9.0 };
+            it.switch.as_mut().unwrap().unclosed = vec![unclosed];
         }),
         ("helper-ended", |it| it.host.ended = vec!["weir-helper".into()]),
         ("seccomp", |it| {

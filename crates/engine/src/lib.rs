@@ -38,6 +38,7 @@
 //! | `activity.rs` | a bell that rings when traffic begins |
 //! | `ready.rs` | how many queues of a port can receive |
 //! | `shared.rs`, `handle.rs` | what workers share, and what others see of one |
+//! | `logs.rs` | how often messages about one party are logged |
 //! | `supervise.rs` | other threads that panic |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.
@@ -65,6 +66,7 @@ mod handle;
 mod holds;
 mod kicks;
 mod lock;
+pub mod logs;
 mod meter;
 mod mtu;
 mod own;

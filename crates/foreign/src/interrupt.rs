@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 
 use weir_limits::FOREIGN_CLOSE_NS_MAX;
 
+use crate::Party;
+
 const CLOSE_MAX: Duration = Duration::from_nanos(FOREIGN_CLOSE_NS_MAX);
+/// A close that several signals have not ended.
+const STUCK: Duration = Duration::from_nanos(10 * FOREIGN_CLOSE_NS_MAX);
 
 /// Threads that close.
 static CLOSING: Mutex<Closers> = Mutex::new(Closers { threads: Vec::new(), is_watched: false });
@@ -21,6 +25,7 @@ struct Closers {
 #[derive(Debug)]
 struct At {
     tid: i32,
+    party: Party,
     since: Mutex<Option<Instant>>,
     was_interrupted: AtomicBool,
 }
@@ -33,10 +38,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Closing(Arc<At>);
 
 impl Closing {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(party: Party) -> Self {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        let at =
-            Arc::new(At { tid, since: Mutex::new(None), was_interrupted: AtomicBool::new(false) });
+        let (since, was_interrupted) = (Mutex::new(None), AtomicBool::new(false));
+        let at = Arc::new(At { tid, party, since, was_interrupted });
         let mut closers = lock(&CLOSING);
         closers.threads.push(Arc::clone(&at));
         if !closers.is_watched {
@@ -60,6 +65,33 @@ impl Drop for Closing {
     fn drop(&mut self) {
         lock(&CLOSING).threads.retain(|at| !Arc::ptr_eq(at, &self.0));
     }
+}
+
+/// A party whose descriptor no signal has closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stuck {
+    /// As logs name it.
+    pub party: String,
+    /// Descriptors of it that are not closed, that one included.
+    pub open: usize,
+    /// For how long that one has been closing.
+    pub since: Duration,
+}
+
+/// Parties whose descriptors do not close in time, as it is now.
+#[must_use]
+pub fn stuck() -> Vec<Stuck> {
+    // Their queues are looked at without this lock, which a closer takes to begin and to end.
+    let closing = lock(&CLOSING).threads.clone();
+    let late = |at: &Arc<At>| {
+        let since = lock(&at.since).map(|since| since.elapsed())?;
+        (since >= STUCK).then(|| Stuck {
+            party: at.party.name().to_owned(),
+            open: at.party.open(),
+            since,
+        })
+    };
+    closing.iter().filter_map(late).collect()
 }
 
 /// Interrupts what takes too long, while there is anybody to close.

@@ -24,7 +24,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-pub use interrupt::hurry;
+pub use interrupt::{Stuck, hurry, stuck};
 pub use party::Party;
 
 /// Descriptors of one message: the most that the kernel takes (`SCM_MAX_FD`).

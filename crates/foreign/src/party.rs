@@ -56,6 +56,11 @@ impl Party {
         Self(Arc::new(Shared { name: name.into(), queue: Mutex::default(), bell: Condvar::new() }))
     }
 
+    /// What logs call it.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
     /// Descriptors that were handed over and are not closed yet.
     #[must_use]
     pub fn open(&self) -> usize {
@@ -96,7 +101,7 @@ impl Party {
     }
 
     fn close_all(&self) {
-        let closing = interrupt::Closing::new();
+        let closing = interrupt::Closing::new(self.clone());
         while let Some(descriptor) = self.next() {
             let interrupted = closing.close(descriptor);
             let mut queue = self.lock();

@@ -56,6 +56,15 @@ pub struct Place {
     pub(crate) walked: PathBuf,
 }
 
+/// Which links count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// Those that nobody but root and this user can make.
+    Own,
+    /// Any: an administrator has said so.
+    Any,
+}
+
 /// Whether a name that is a link is the link, or what that leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
@@ -109,7 +118,7 @@ impl Place {
     /// # Errors
     /// A directory is not there, or the way leads by a link that somebody else could have put there.
     pub fn of(path: &Path) -> io::Result<Self> {
-        Self::walk(path, Last::Itself, false)
+        Self::walk(path, Last::Itself, false, Links::Own)
     }
 
     /// The same, and makes the directories that are missing.
@@ -117,7 +126,7 @@ impl Place {
     /// # Errors
     /// As of [`Place::of`].
     pub fn make(path: &Path) -> io::Result<Self> {
-        Self::walk(path, Last::Itself, true)
+        Self::walk(path, Last::Itself, true, Links::Own)
     }
 
     /// The place of what `path` leads to, if it is a link.
@@ -125,10 +134,14 @@ impl Place {
     /// # Errors
     /// As of [`Place::of`].
     pub fn of_target(path: &Path) -> io::Result<Self> {
-        Self::walk(path, Last::Target, false)
+        Self::of_target_by(Links::Own, path)
     }
 
-    fn walk(path: &Path, last: Last, makes: bool) -> io::Result<Self> {
+    pub(crate) fn of_target_by(links: Links, path: &Path) -> io::Result<Self> {
+        Self::walk(path, Last::Target, false, links)
+    }
+
+    fn walk(path: &Path, last: Last, makes: bool, count: Links) -> io::Result<Self> {
         let start = if path.is_absolute() { "/" } else { "." };
         let (mut dir, mut walked) = (open_dir(start)?, PathBuf::from(start));
         let mut left: VecDeque<_> = parts(path).collect();
@@ -165,7 +178,7 @@ impl Place {
                     if links > LINKS_MAX {
                         return Err(Errno::LOOP.into());
                     }
-                    if !is_safe(&here) {
+                    if count == Links::Own && !is_safe(&here) {
                         return Err(Refused::Link { path: named, owner: here.st_uid }.into());
                     }
                     let target = readlinkat(&next, "", Vec::new())?.into_bytes();

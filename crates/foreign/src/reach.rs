@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Stat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
-use crate::place::{Place, is_ours, is_safe};
+use crate::place::{Links, Place, is_ours, is_safe};
 
 /// Why a socket is not connected to, though somebody may listen there.
 #[derive(Debug, thiserror::Error)]
@@ -33,13 +33,17 @@ impl From<Unreachable> for io::Error {
 }
 
 /// Connects without waiting: a front end that listens but does not accept must not keep who connects from the others.
-/// `is_own` says of a file, by device and inode, whether weir itself listens there.
+/// Which `links` count on the way an administrator says. `is_own` says of a file, by device and inode, whether weir itself listens there.
 ///
 /// # Errors
 /// Nobody listens there, or who does has connections enough waiting. Of [`io::ErrorKind::PermissionDenied`] where the way
 /// leads by a link that somebody else could have put there, to a socket that is not the directory's owner's, or to weir.
-pub fn connect(path: &Path, is_own: impl FnOnce((u64, u64)) -> bool) -> io::Result<UnixStream> {
-    connect_as(SocketType::STREAM, path, is_own).map(Into::into)
+pub fn connect(
+    links: Links,
+    path: &Path,
+    is_own: impl FnOnce((u64, u64)) -> bool,
+) -> io::Result<UnixStream> {
+    connect_as(SocketType::STREAM, links, path, is_own).map(Into::into)
 }
 
 /// The same to a socket of another type.
@@ -48,10 +52,11 @@ pub fn connect(path: &Path, is_own: impl FnOnce((u64, u64)) -> bool) -> io::Resu
 /// As of [`connect`].
 pub fn connect_as(
     kind: SocketType,
+    links: Links,
     path: &Path,
     is_own: impl FnOnce((u64, u64)) -> bool,
 ) -> io::Result<OwnedFd> {
-    let (socket, found) = find(path)?;
+    let (socket, found) = find(links, path)?;
     if is_own((found.st_dev, found.st_ino)) {
         return Err(Unreachable::Own(path.into()).into());
     }
@@ -68,7 +73,7 @@ pub fn connect_as(
 /// # Errors
 /// As of [`connect`], whoever is at the other end.
 pub fn look_for_listener(path: &Path) -> io::Result<UnixStream> {
-    connect_to(SocketType::STREAM, &find(path)?.0).map(Into::into)
+    connect_to(SocketType::STREAM, &find(Links::Own, path)?.0).map(Into::into)
 }
 
 /// The same in a place, whose owner does not matter.
@@ -90,8 +95,8 @@ fn connect_to(kind: SocketType, socket: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// A descriptor of the socket, by which nothing is done but to name it.
-fn find(path: &Path) -> io::Result<(OwnedFd, Stat)> {
-    let place = Place::of_target(path)?;
+fn find(links: Links, path: &Path) -> io::Result<(OwnedFd, Stat)> {
+    let place = Place::of_target_by(links, path)?;
     let here = place.dir()?;
     let (socket, found) = place.look()?;
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
@@ -116,7 +121,7 @@ pub(crate) mod tests {
     use super::*;
 
     fn why(path: &Path) -> String {
-        connect(path, |_| true).unwrap_err().to_string()
+        connect(Links::Own, path, |_| true).unwrap_err().to_string()
     }
 
     /// A directory that anybody can change, as a tenant's is to root.
@@ -146,6 +151,17 @@ pub(crate) mod tests {
         symlink("round", own.path().join("round")).unwrap();
         let error = look_for_listener(&own.path().join("round")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::LOOP.raw_os_error()));
+    }
+
+    #[test]
+    fn links_of_others_count_where_an_administrator_says_so_and_lead_to_no_socket_of_weirs() {
+        let (own, theirs) = (tempfile::tempdir().unwrap(), open_to_all());
+        let (target, link) = (own.path().join("target.sock"), theirs.path().join("link"));
+        let _listener = UnixListener::bind(&target).unwrap();
+        symlink(&target, &link).unwrap();
+        assert!(connect(Links::Any, &link, |_| false).is_ok());
+        let own = connect(Links::Any, &link, |_| true).unwrap_err().to_string();
+        assert!(own.contains("weir itself listens"), "{own}");
     }
 
     #[test]
@@ -181,6 +197,6 @@ pub(crate) mod tests {
         assert!(why(&at).contains("belongs to user 1002, in a directory that user 1001"));
         give(&at, 1001);
         assert!(why(&at).contains("weir itself listens"));
-        assert!(connect(&at, |_| false).is_ok(), "root listens, and may anywhere");
+        assert!(connect(Links::Own, &at, |_| false).is_ok(), "root listens, and may anywhere");
     }
 }

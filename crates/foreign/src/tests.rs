@@ -1,10 +1,11 @@
 use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir_testing::slow::{lingering, send_with};
 
-use crate::{Foreign, Party};
+use crate::{Foreign, Party, stuck};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -58,4 +59,23 @@ fn a_socket_with_a_slow_descriptor_ends_at_its_partys_expense_and_in_bounded_tim
     eventually(|| quick.open() == 0);
     eventually(|| party.open() == 0);
     assert!(began.elapsed() < MINUTE, "cut short: a close would take ten minutes");
+}
+
+#[test]
+fn a_party_whose_descriptor_no_signal_closes_is_named_while_it_does_not() {
+    struct Waits(mpsc::Receiver<()>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+    let party = Party::new("whose server is gone");
+    let named = || stuck().into_iter().find(|it| it.party == "whose server is gone");
+    let (end, waits) = mpsc::channel();
+    party.close(Waits(waits));
+    party.close(());
+    eventually(|| named().is_some());
+    assert_eq!(named().unwrap().open, 2);
+    drop(end);
+    eventually(|| named().is_none() && party.open() == 0);
 }

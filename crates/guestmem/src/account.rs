@@ -242,6 +242,11 @@ pub fn total_mapped() -> Mapped {
     PROCESS.mapped()
 }
 
+/// What each of so many interfaces may map of this process's memory that nobody else gets (bytes).
+pub fn share_among(interfaces: usize) -> u64 {
+    PROCESS.bytes.share(interfaces)
+}
+
 /// The memory that one front end may share, and the memory it has mapped.
 #[derive(Debug)]
 pub struct Account {

@@ -48,7 +48,7 @@ pub mod watch;
 #[cfg_attr(loom, path = "window_loom.rs")]
 mod window;
 
-pub use account::{Account, Bound, Mapped, total_mapped};
+pub use account::{Account, Bound, Mapped, share_among, total_mapped};
 pub use datagrams::{
     Arrival, Batch, Outbox, PeerAddress, Received, Sent, receive_datagrams, receive_messages,
 };

@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, SocketType, shutdown};
 use weir_limits::{KEEPER_PATIENCE_NS, KEEPER_PAUSE_NS_MAX, KEEPER_PAUSE_NS_MIN, KEEPER_START_NS};
 
+use weir_foreign::place::Links;
 use weir_foreign::{Party, reach};
 
 use crate::shelf::owner_of;
@@ -34,7 +35,7 @@ pub type Taken = BTreeMap<String, OwnedFd>;
 /// # Errors
 /// As of [`reach::connect`]: nobody listens there, or somebody who may not.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    reach::connect_as(SocketType::SEQPACKET, path, |_| false)
+    reach::connect_as(SocketType::SEQPACKET, Links::Own, path, |_| false)
 }
 
 /// The keeper, as weir has it. Dropping it leaves behind what is kept.
@@ -79,15 +80,20 @@ impl Keeper {
     /// Takes what the keeper has. Without one, weir goes on, and [`start`](Self::start)s to look for it.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// There is one that cannot be reached, or does not say in time what it has: it may have rules that weir must not be
+    /// without. Or no descriptor is left.
     pub fn take(dial: Dial) -> io::Result<(Self, Taken)> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (link, taken) = match dial().and_then(|link| ask(link, &Word::Take, START)) {
-            Ok((link, taken)) => (Some(Arc::new(link)), taken),
-            Err(error) => {
-                tracing::warn!(%error, "no keeper yet: what it may have is not taken up, and nothing is kept until it is there");
+        let (link, taken) = match dial() {
+            Ok(link) => {
+                let (link, taken) = ask(link, &Word::Take, START)?;
+                (Some(Arc::new(link)), taken)
+            }
+            Err(error) if is_nobody(&error) => {
+                tracing::warn!(%error, "no keeper yet: nothing is kept until it is there");
                 (None, Taken::new())
             }
+            Err(error) => return Err(error),
         };
         let state = Mutex::new(State { link, ..State::default() });
         let shared = Shared { dial, state, stop: AtomicBool::new(false), bell };
@@ -266,6 +272,11 @@ impl Shared {
         drop(state);
         drop(stale);
     }
+}
+
+/// Whether an error says that no keeper is there.
+fn is_nobody(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// Says something, and waits for a while where the keeper has much to read.

@@ -246,7 +246,7 @@ impl Server {
     }
 }
 
-fn listening(path: &Path) -> Result<OwnedFd, Errno> {
+pub(crate) fn listening(path: &Path) -> Result<OwnedFd, Errno> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
     let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
     // unix(7): the file's permissions are those of the socket, less the umask.

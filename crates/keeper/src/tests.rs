@@ -8,6 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use weir_limits::{KEPT_NAME_LEN_MAX, KEPT_PER_OWNER_MAX};
 use weir_testing::eventually;
 
+use crate::serve::listening;
 use crate::shelf::{Full, Shelf};
 use crate::wire::{Received, Word, is_name, receive, send};
 use crate::{Keeper, Server, Taken, connect};
@@ -248,4 +249,48 @@ fn the_next_weir_looks_before_the_last_one_is_gone_and_takes_after() {
     drop(next);
     let (_last, taken) = weir(&path);
     assert!(taken.contains_key("web0/4") && !taken.contains_key("web0/3"));
+}
+
+#[test]
+fn a_keeper_that_is_there_and_does_not_answer_is_an_error_and_none_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keeper.sock");
+    let take = || {
+        let path = path.clone();
+        Keeper::take(Box::new(move || connect(&path)))
+    };
+    assert!(!take().unwrap().0.is_there());
+    let listener = listening(&path).unwrap();
+    assert_eq!(take().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    drop(listener);
+    assert!(!take().unwrap().0.is_there(), "it has ended");
+    // It hears one word, and ends.
+    std::fs::remove_file(&path).unwrap();
+    let listener = listening(&path).unwrap();
+    let hears = std::thread::spawn(move || {
+        let one = eventually("somebody comes", || rustix::net::accept(&listener).ok());
+        eventually("a word", || matches!(receive(&one), Ok(Received::Word(..))).then_some(()));
+    });
+    assert!(take().is_err());
+    hears.join().unwrap();
+}
+
+#[test]
+fn a_keeper_that_reads_nothing_any_more_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keeper.sock");
+    let listener = listening(&path).unwrap();
+    let answers = std::thread::spawn(move || {
+        let one = eventually("somebody comes", || rustix::net::accept(&listener).ok());
+        send(&one, &Word::Ready, None).unwrap();
+        one
+    });
+    let (weir, _) = weir(&path);
+    let _held = answers.join().unwrap();
+    assert!(weir.is_there());
+    let event = Arc::new(event());
+    eventually("it is given up", || {
+        weir.store("web0/1", Arc::clone(&event));
+        (!weir.is_there()).then_some(())
+    });
 }

@@ -11,7 +11,7 @@
 //! | `front_end.rs` | a thread for each front end that is there |
 //! | `allowance.rs` | how much of the processors a session may take |
 //! | `silent.rs` | rings in service that serve nobody |
-//! | `logs.rs` | how often a port's messages are logged |
+//! | `logs.rs` | the kinds of messages about a port, each logged a few times a minute |
 //! | `records.rs` | ring state that survives a SIGKILL, and its file |
 //! | `keep.rs`, `session/kept.rs` | what of a session outlives weir, and how it goes on |
 //! | `migration.rs`, `session/log.rs` | the dirty log of a guest that moves |

@@ -286,7 +286,7 @@ impl VhostPort {
 
     /// Logs by `say`, unless that was said too often; with how many times it was not said.
     pub(crate) fn log(&self, said: Said, say: impl FnOnce(Option<u64>)) {
-        self.logs.say(said, say);
+        self.logs.say(said as usize, say);
     }
 
     pub(crate) fn note_throttled(&self) {

@@ -14,6 +14,7 @@
 //! | `helper` | who does for a confined program what it cannot do any more |
 //! | [`watchdog`] | threads that stand still; news for the service manager |
 //! | [`descriptors`] | how many interfaces and guests the limit of descriptors carries |
+//! | [`memory`] | how much memory interfaces promise their front ends |
 //! | [`upgrade`] | a new weir takes the place of one that runs |
 //! | [`unix_socket`] | listening on a Unix socket with care |
 //!
@@ -30,6 +31,7 @@ pub mod explain;
 mod helper;
 mod loops;
 mod manager;
+pub mod memory;
 mod nat;
 pub mod sandbox;
 pub mod stats;

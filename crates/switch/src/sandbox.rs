@@ -96,6 +96,7 @@ impl Needs {
                 config: None,
                 group: None,
                 beside: false,
+                allow_links: config.switch.allow_symlinks,
                 vnis: config.networks.by_evpn().map(|(_, vni)| vni).collect(),
                 nat: nat_tasks(&config.networks),
             },

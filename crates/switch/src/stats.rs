@@ -63,6 +63,9 @@ pub struct SwitchStats {
     /// Threads that stand still, as the watchdog has found them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub still: Vec<StillThread>,
+    /// Who has sent descriptors that do not close.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unclosed: Vec<Unclosed>,
     /// What placement did.
     #[serde(default)]
     pub placement: PlacementStats,
@@ -120,6 +123,17 @@ pub struct StillThread {
     pub seconds: f64,
     /// Where it is, as the kernel says.
     pub kernel: String,
+}
+
+/// A party that has sent a descriptor which no signal closes, as of a file whose server does not answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Unclosed {
+    /// An interface, an agent's socket, a user of the control socket.
+    pub party: String,
+    /// How many of its descriptors wait to be closed, that one included.
+    pub descriptors: u64,
+    /// For how long that one has (s).
+    pub seconds: f64,
 }
 
 /// One worker thread.

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use miette::Diagnostic;
@@ -18,7 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use thiserror::Error;
 use weir_config::SocketMode;
-use weir_foreign::place::Place;
+use weir_foreign::place::{Links, Place};
 use weir_foreign::{Foreign, Party, reach};
 
 /// Connections that may wait for `accept`.
@@ -196,12 +197,21 @@ impl BoundListener {
     }
 }
 
+/// An administrator lets others' links count on the way to front ends that listen.
+static ANY_LINKS: AtomicBool = AtomicBool::new(false);
+
+/// See [`SwitchConfig::allow_symlinks`](weir_config::SwitchConfig::allow_symlinks).
+pub(crate) fn allow_links(any: bool) {
+    ANY_LINKS.store(any, Ordering::Relaxed);
+}
+
 /// Connects to a front end that listens, and never to a socket of weir's own.
 ///
 /// # Errors
 /// As of [`reach::connect`].
 pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
-    reach::connect(path, |file| {
+    let links = if ANY_LINKS.load(Ordering::Relaxed) { Links::Any } else { Links::Own };
+    reach::connect(links, path, |file| {
         let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         files.iter().any(|(_, own)| *own == file)
     })

@@ -8,9 +8,9 @@ use weir_limits::LIMIT_SHOWN_PERCENT;
 use weir_switch::stats::{
     BlockStats, Limit, Limits, PanickedThread, PlacementStats, PortKind, PortStats,
     QueuePairNumbers, RuleStats, SessionStats, Silence, SilentRing, StageStats, StillThread,
-    SwitchStats,
+    SwitchStats, Unclosed,
 };
-use weir_text::{Table, bytes, decimal, ratio, time, uptime};
+use weir_text::{Table, bytes, count, decimal, ratio, time, uptime};
 
 /// The table that `weir stats` prints.
 pub(super) fn stats(f: &mut String, it: &SwitchStats) -> fmt::Result {
@@ -37,6 +37,13 @@ pub(super) fn stats(f: &mut String, it: &SwitchStats) -> fmt::Result {
         let port = port.as_ref().map_or(String::new(), |port| format!(" of {port}"));
         let party = party.as_ref().map_or(String::new(), |party| format!(" for {party}"));
         writeln!(f, "{name} stands still for {seconds:.0} s: it {does}{port}{party}; {kernel}")?;
+    }
+    for Unclosed { party, descriptors, seconds } in &it.unclosed {
+        let number = count(*descriptors as usize, "descriptor");
+        writeln!(
+            f,
+            "{party}: {number} sent here wait to be closed, for {seconds:.0} s: its service stands still"
+        )?;
     }
     if it.ports.is_empty() {
         return writeln!(f, "no ports; add one with `weir vif add NAME`");

@@ -43,6 +43,7 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         placement: PlacementConfig { mode, pin_vcpus },
         user,
         keeper,
+        allow_symlinks,
         api: ApiConfig { group, admins, listen, token_file },
     } = switch;
     let workers = match workers {
@@ -61,6 +62,7 @@ pub(super) fn switch(switch: &SwitchConfig) -> Keys {
         ("pin_vcpus", is(pin_vcpus)),
         ("user", may(user)),
         ("keeper", may(keeper)),
+        ("allow_symlinks", is(allow_symlinks)),
         ("group", may(group)),
         ("admin", list(admins.as_slice(), ", ")),
         ("api_listen", may(listen)),

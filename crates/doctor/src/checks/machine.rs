@@ -5,7 +5,7 @@ use weir_limits::LIMIT_SHOWN_PERCENT;
 use weir_switch::control::VifStatus;
 use weir_switch::descriptors::Carried;
 use weir_switch::explain::Explanation;
-use weir_switch::stats::{Limits, PortKind, PortState};
+use weir_switch::stats::{Limits, PortKind, PortState, Unclosed};
 
 use super::{Facts, Finding, finding, note};
 use crate::facts::Qemu;
@@ -87,6 +87,19 @@ pub(super) fn thread_still(facts: &Facts, found: &mut Vec<Finding>) {
             format!("the thread {} panicked{ended}: a bug in weir", thread.name),
             format!("{} panics", thread.panics),
             "report it with the log: journalctl -u weir",
+        ));
+    }
+}
+
+pub(super) fn unclosed(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(switch) = &facts.switch else { return };
+    for Unclosed { party, descriptors, seconds } in &switch.unclosed {
+        found.push(finding(
+            "unclosed",
+            party.as_str(),
+            "it sent a descriptor that does not close: it takes no new front end, agent or message until that has ended",
+            format!("{descriptors} wait to be closed, the first for {seconds:.0} s"),
+            "end the server of the file system that the descriptor is of, or unmount it (umount -f); then end its program",
         ));
     }
 }

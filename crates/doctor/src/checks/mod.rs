@@ -40,6 +40,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "agent-absent", find: attach::agent_absent },
     Check { name: "no-records", find: attach::no_records },
     Check { name: "thread-still", find: machine::thread_still },
+    Check { name: "unclosed", find: machine::unclosed },
     Check { name: "helper-ended", find: machine::helper_ended },
     Check { name: "seccomp", find: machine::seccomp },
     Check { name: "access-denied", find: machine::access_denied },

@@ -119,6 +119,14 @@ impl Teller {
     }
 }
 
+/// A socket that the helper has connected, or why it has not.
+fn connected((answer, socket): (Answer, Option<OwnedFd>)) -> io::Result<OwnedFd> {
+    match answer {
+        Answer::Errno(code) => Err(io::Error::from_raw_os_error(code)),
+        _ => Ok(socket.ok_or_else(no_descriptor)?),
+    }
+}
+
 fn told(helper: &Helper, request: &Request) -> Result<(), Errno> {
     match helper.ask(request) {
         Ok((Answer::Errno(code), _)) => Err(Errno::from_raw_os_error(code)),
@@ -236,8 +244,7 @@ impl Hands {
             Self::Helper(helper) => {
                 let helper = Arc::clone(helper);
                 Box::new(move || {
-                    let (_, socket) = helper.ask(&Request::ConnectKeeper { path: path.clone() })?;
-                    socket.ok_or_else(|| io::Error::from(no_descriptor()))
+                    connected(helper.ask(&Request::ConnectKeeper { path: path.clone() })?)
                 })
             }
         }
@@ -446,8 +453,7 @@ impl Helper {
     }
 
     fn connect(&self, path: &Path) -> io::Result<UnixStream> {
-        let (_, socket) = self.ask(&Request::Connect { path: socket_path(path)? })?;
-        Ok(socket.map(UnixStream::from).ok_or_else(no_descriptor)?)
+        connected(self.ask(&Request::Connect { path: socket_path(path)? })?).map(Into::into)
     }
 
     fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {

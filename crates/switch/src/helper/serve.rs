@@ -109,6 +109,7 @@ impl Serving {
         if let Some(control) = tasks.control.as_ref().filter(|_| !tasks.beside) {
             manager::restore_left_over(control);
         }
+        unix_socket::allow_links(tasks.allow_links);
         let (bound, interfaces) = (BTreeMap::new(), BTreeMap::new());
         let (sockets, fabric) = (BTreeSet::new(), Fabric::of(tasks.vnis.clone()));
         Self { tasks, sockets, confined: false, bound, interfaces, fabric, rules: Vec::new() }
@@ -258,7 +259,11 @@ impl Serving {
         }
         match connect() {
             Ok(socket) => (Answer::Done, Some(socket)),
-            Err(error) => (refused(error.to_string(), None), None),
+            // Whether nobody is there matters to whoever asks.
+            Err(error) => match error.raw_os_error() {
+                Some(errno) => (Answer::Errno(errno), None),
+                None => (refused(error.to_string(), None), None),
+            },
         }
     }
 

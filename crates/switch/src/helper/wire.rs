@@ -38,6 +38,8 @@ pub(crate) struct Tasks {
     pub(crate) config: Option<PathBuf>,
     /// Another weir has this one's place yet.
     pub(crate) beside: bool,
+    /// Links that others can make count on the way to front ends.
+    pub(crate) allow_links: bool,
     /// Networks, by their VNIs, of which FRR may be told.
     pub(crate) vnis: BTreeSet<u32>,
     /// Ways out of networks through the host, whose rules it makes before it gives up its rights, and holds.

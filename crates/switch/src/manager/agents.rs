@@ -9,6 +9,7 @@ use std::sync::Arc;
 use weir_agent::host::{AgentLink, Event, LinkError, SetError};
 use weir_agent::{Applied, Hello, Report};
 use weir_config::SocketPath;
+use weir_engine::logs::Logs;
 use weir_fabric::PortId;
 use weir_foreign::{Foreign, Party};
 use weir_sandbox::descriptors;
@@ -22,6 +23,14 @@ use crate::unix_socket::{self, BoundListener};
 /// After an error of a virtual machine's agent, the next one is heard so much later (ns).
 const REST_NS: u64 = 1_000_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
+
+/// What is said of an agent that its guest can have said again and again.
+#[derive(Debug, Clone, Copy)]
+enum Said {
+    Connected,
+    Lost,
+    CannotListen,
+}
 
 /// The meeting point of a virtual machine's agent. Its interfaces share it; the socket's file goes with the last.
 #[derive(Debug, Clone)]
@@ -43,6 +52,7 @@ pub(super) struct Agent {
     link: Option<AgentLink>,
     /// An agent has spoken on this link: each is logged once, however often it greets.
     has_greeted: bool,
+    logs: Logs<3>,
     /// Nobody is heard until then (ns).
     rests_until_ns: u64,
     hello: Option<Hello>,
@@ -94,6 +104,7 @@ impl Agent {
             party,
             link: None,
             has_greeted: false,
+            logs: Logs::default(),
             rests_until_ns: 0,
             hello: None,
             error: None,
@@ -218,7 +229,10 @@ impl Agent {
                 // A device model that is missing is tried again each second, and logged once.
                 let known = self.error.replace(error.to_string());
                 if known != self.error {
-                    tracing::warn!(socket = %self.path(), %error, "cannot listen for an agent");
+                    let error = error.to_string();
+                    self.logs.say(Said::CannotListen as usize, |unsaid| {
+                        tracing::warn!(socket = %self.path(), error, unsaid, "cannot listen for an agent");
+                    });
                 }
                 self.rests_until_ns = now_ns.saturating_add(REST_NS);
             }
@@ -251,7 +265,9 @@ impl Agent {
                 if !std::mem::replace(&mut self.has_greeted, true) {
                     // As strings they are quoted: what a guest says is no field of the line.
                     let (agent, kernel) = (hello.agent.to_string(), hello.kernel.to_string());
-                    tracing::info!(socket = %self.path(), agent, kernel, "agent connected");
+                    self.logs.say(Said::Connected as usize, |unsaid| {
+                        tracing::info!(socket = %self.path(), agent, kernel, unsaid, "agent connected");
+                    });
                     events::tell(events::Event::AgentConnected { socket: self.path().clone() });
                 }
                 self.gone();
@@ -310,7 +326,9 @@ impl Agent {
     /// The agent notices by the end of the connection, and restores.
     fn drop_link(&mut self, error: &LinkError, now_ns: u64) {
         let error = error.to_string();
-        tracing::warn!(socket = %self.path(), error, "lost the agent");
+        self.logs.say(Said::Lost as usize, |unsaid| {
+            tracing::warn!(socket = %self.path(), error, unsaid, "lost the agent");
+        });
         self.error = Some(error);
         self.link = None;
         self.rests_until_ns = now_ns.saturating_add(REST_NS);
@@ -348,5 +366,39 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.hang_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use weir_config::SocketMode;
+    use weir_limits::LOG_LINES_MAX;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_that_comes_and_goes_is_logged_a_few_times() {
+        const TIMES: u64 = 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.agent");
+        let bound = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
+        let path: SocketPath = path.to_str().unwrap().parse().unwrap();
+        let socket = AgentSocket { path, _kept: None, bound: Some(Arc::new(bound)) };
+        let mut agent = Agent::new(socket).unwrap();
+        agent.add_vif(PortId::new(1).unwrap(), Mac([2, 0, 0, 0, 0, 1]));
+        let mut now_ns = 1;
+        for _ in 0..TIMES {
+            let mut guest = UnixStream::connect(agent.path().as_path()).unwrap();
+            guest.write_all(b"no message at all\n").unwrap();
+            agent.serve(true, now_ns);
+            assert!(agent.link.is_some());
+            agent.serve(true, now_ns);
+            assert!(agent.link.is_none(), "it is heard on");
+            now_ns += 2 * REST_NS;
+        }
+        assert!(agent.logs.unsaid() >= TIMES - u64::from(LOG_LINES_MAX));
     }
 }

@@ -30,6 +30,13 @@ pub enum SwitchError {
     #[error("the configuration names no keeper")]
     #[diagnostic(help("set `keeper` in [switch]"))]
     NoKeeper,
+    /// What the last weir has left may be there and cannot be had.
+    #[error("the keeper is there and does not say what it has")]
+    #[diagnostic(help(
+        "weir does not start without rules that were set while the last one ran: end another weir that uses this keeper, or \
+         start the keeper anew, which forgets them and disconnects all front ends"
+    ))]
+    Silent(#[source] io::Error),
     /// What another weir has cannot be had.
     #[error("the keeper does not say what it has")]
     Look(#[source] io::Error),

@@ -64,7 +64,7 @@ impl Keeping {
     /// Takes what another weir has left with the keeper of this configuration, if it has one.
     pub fn take(config: &Config, hands: &Hands) -> Result<Self, SwitchError> {
         let Some(path) = &config.switch.keeper else { return Ok(Self::default()) };
-        let taken = Keeper::take(hands.dial_keeper(path)).map_err(SwitchError::Start)?;
+        let taken = Keeper::take(hands.dial_keeper(path)).map_err(SwitchError::Silent)?;
         let (keeper, taken) = taken;
         Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(taken), ..Self::default() })
     }

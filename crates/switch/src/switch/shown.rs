@@ -8,6 +8,7 @@ use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, panicked, stages};
 use weir_fabric::{Claim, FdbEntry, PortId};
+use weir_foreign::Stuck;
 use weir_guestmem::total_mapped;
 use weir_limits::{
     MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX, PORTS_MAX,
@@ -28,8 +29,8 @@ use crate::manager::ManagedExplanation;
 use crate::stats::{
     BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats,
     PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats,
-    QueueStats, RuleStats, SessionStats, StageStats, StillThread, SwitchStats, WorkerStats,
-    descriptors, limits,
+    QueueStats, RuleStats, SessionStats, StageStats, StillThread, SwitchStats, Unclosed,
+    WorkerStats, descriptors, limits,
 };
 use crate::watchdog::{Still, still};
 
@@ -221,6 +222,7 @@ impl Switch {
                 })
                 .collect(),
             still: still().into_iter().map(|thread| still_thread(&ports, thread)).collect(),
+            unclosed: weir_foreign::stuck().into_iter().map(unclosed).collect(),
             placement: self.manager.placement_counts().into(),
             loops: self.loop_stats(),
             limits: self.limits(&ports),
@@ -409,6 +411,10 @@ impl Switch {
 pub(super) fn measure_stages(on: bool) -> Response {
     stages::set_on(on);
     Response::Ok
+}
+
+fn unclosed(Stuck { party, open, since }: Stuck) -> Unclosed {
+    Unclosed { party, descriptors: open as u64, seconds: since.as_secs_f64() }
 }
 
 fn still_thread(ports: &Ports, thread: Still) -> StillThread {

@@ -10,6 +10,7 @@ use super::settings::{Wanted, passes_nothing};
 use super::{Devices, Keeping, Meeting, Switch, SwitchError, engine_options};
 use crate::helper::Hands;
 use crate::manager;
+use crate::unix_socket;
 
 impl Switch {
     /// Starts everything in `config`, or nothing.
@@ -60,6 +61,7 @@ impl Switch {
             keeping,
             config.networks.clone(),
         )?;
+        unix_socket::allow_links(config.switch.allow_symlinks);
         let host = manager::Host { hands, ..manager::Host::default() };
         switch.manager.place(config.switch.placement, host);
         Ok(switch)

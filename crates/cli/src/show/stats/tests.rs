@@ -67,6 +67,7 @@ fn sample() -> SwitchStats {
             seconds: 12.3,
             kernel: "state D (disk sleep), in folio_wait_bit".into(),
         }],
+        unclosed: vec![Unclosed { party: "bad".into(), descriptors: 64, seconds: 7.8 }],
         placement: PlacementStats::default(),
         loops: LoopStats { suspected: 3, found: 1 },
         stages: Vec::new(),
@@ -82,6 +83,7 @@ fn table_for_people() {
     nearly at their limits: descriptors 980 of 1,024 (95%)
     weir-manager panicked 16 times and does nothing any more: see the log, and report it
     weir-worker-0 stands still for 12 s: it serves a queue of web0; state D (disk sleep), in folio_wait_bit
+    bad: 64 descriptors sent here wait to be closed, for 8 s: its service stands still
 
     PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  WORKER  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
     web0  running  10    2,000,000      3 GB      4,096    262 kB      7  1.5 ms        0.013         0  812 ns  240 us  250 us

@@ -1,0 +1,131 @@
+//! The threads and processes of a weir in which everything is switched on that has one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use weir_testing::eventually;
+use weir_vif::{Options, Vif};
+use weir_wire::Mac;
+
+/// `/proc` has no more of a name.
+const NAME_LEN_MAX: usize = 15;
+/// Not to be had here, each with what it takes.
+const ELSEWHERE: [&str; 7] = [
+    "calls-VIF",     // a front end that calls by pipe
+    "weir-evpn",     // FRR
+    "weir-xen",      // Xen
+    "weir-leaves",   // SIGUSR2
+    "weir-undoes",   // a main thread that stands still at the end
+    "weir-closer",   // for a moment
+    "weir-closings", // as long as that
+];
+
+/// Dropped, it is killed.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn cut(name: &str) -> String {
+    let name = if name.starts_with("calls-") { "calls-VIF" } else { name };
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let name = if stem == "weir-worker-" { "weir-worker-N" } else { name };
+    name.chars().take(NAME_LEN_MAX).collect()
+}
+
+/// Names of the first column of the table.
+fn listed() -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SECURITY.md");
+    let text = fs::read_to_string(path).unwrap();
+    let (_, table) = text.split_once("\n| thread | close |").expect("the table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let firsts = rows.map(|row| row.split('|').nth(1).unwrap());
+    firsts.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(cut).collect()
+}
+
+fn name_of(task: &Path) -> Option<String> {
+    Some(cut(fs::read_to_string(task.join("comm")).ok()?.trim_end()))
+}
+
+/// Names of the threads of a process and of all that it has started.
+fn running(process: u32, names: &mut BTreeSet<String>) {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return };
+    for task in tasks.flatten().map(|task| task.path()) {
+        names.extend(name_of(&task));
+        let children = fs::read_to_string(task.join("children")).unwrap_or_default();
+        children.split_whitespace().for_each(|child| running(child.parse().unwrap(), names));
+    }
+}
+
+/// Posts `json`, and keeps the connection on which the answer comes.
+fn post(control: &Path, line: &str, json: &str) -> UnixStream {
+    let stream = UnixStream::connect(control).unwrap();
+    let length = json.len();
+    let head = format!("POST {line} HTTP/1.1\r\nhost: w\r\ncontent-length: {length}\r\n\r\n{json}");
+    (&stream).write_all(head.as_bytes()).unwrap();
+    let mut status = [0; 12];
+    (&stream).read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200", "{line}");
+    stream
+}
+
+#[test]
+fn each_thread_that_runs_stands_in_the_table_of_the_security_policy() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (control, keeper, token) = (at("control.sock"), at("keeper.sock"), at("token"));
+    fs::write(&token, "0123456789abcdef0123").unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let client = UnixListener::bind(at("client.sock")).unwrap();
+    let config = format!(
+        "[switch]\ncontrol = {control:?}\nworkers = 2\nkeeper = {keeper:?}\nplacement = \"dynamic\"\n\
+         api_listen = \"{tcp}\"\napi_token_file = {token:?}\n\
+         [vif.a]\nagent = {:?}\n[[vif.a.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"port 25\"\n\
+         [vif.b]\nmode = \"client\"\nsocket = {:?}\n[vif.m]\nmirror = [\"a\"]\n",
+        at("a.agent"),
+        at("client.sock"),
+    );
+    fs::write(at("weir.toml"), config).unwrap();
+    let log = fs::File::create(at("log")).unwrap();
+    let _keeper = Running(
+        Command::new(env!("CARGO_BIN_EXE_weir-keeper"))
+            .arg(&keeper)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    eventually("the keeper listens", || weir_keeper::connect(&keeper).ok());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("run").arg(at("weir.toml")).stdin(Stdio::null()).stderr(log);
+    let weir = Running(command.spawn().unwrap());
+    eventually("weir serves", || UnixStream::connect(&control).ok());
+    let options = Options::new(Mac([0x52, 0x54, 0, 0, 0, 1]));
+    let _guest = eventually("weir serves a guest", || Vif::connect(at("a.sock"), &options).ok());
+    let _front = client.accept().unwrap();
+    let _agent = UnixStream::connect(at("a.agent")).unwrap();
+    let _streams = [
+        post(&control, "/v1/captures", "{\"ports\":[\"a\"]}"),
+        post(&control, "/v1/ports/a/trace/live", "{\"frames\":9}"),
+    ];
+
+    let (listed, mut seen) = (listed(), BTreeSet::new());
+    assert!(listed.len() > 20, "{listed:?}");
+    // The keeper's process has the name of the thread.
+    let wanted: BTreeSet<_> =
+        listed.iter().filter(|name| !ELSEWHERE.map(cut).contains(name)).cloned().collect();
+    eventually(&format!("all of {wanted:?}"), || {
+        running(weir.0.id(), &mut seen);
+        wanted.is_subset(&seen).then_some(())
+    });
+    let unlisted: Vec<_> = seen.difference(&listed).collect();
+    assert!(unlisted.is_empty(), "SECURITY.md lacks {unlisted:?}");
+}
