@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm demo-fabric build deb deb-test check test fresh frontends aarch64 guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm demo-fabric fabric build deb deb-test check test fresh frontends aarch64 guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -25,6 +25,9 @@ demo-vm: ## The same with two real Linux guests under QEMU (needs root)
 
 demo-fabric: ## Three hosts under BGP EVPN: a guest that moves, a host that dies (needs root)
 	$(XTASK) demo-fabric
+
+fabric: libpcap ## System tests with the installed FRR, and that of each root in WEIR_FRR_ROOT (needs root, some 5 minutes)
+	$(XTASK) fabric
 
 build: libpcap ## Build weir as it ships
 	$(CARGO) build --release -p weir

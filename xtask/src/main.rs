@@ -16,6 +16,7 @@ mod deny;
 #[cfg(test)]
 mod documents;
 mod examples;
+mod fabric;
 mod figures;
 #[cfg(test)]
 mod foreign;
@@ -178,6 +179,8 @@ enum Task {
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
+    /// Run the system tests with FRR: the installed one, and that of each root that WEIR_FRR_ROOT names. Needs root.
+    Fabric,
     /// Run weir on a real Xen, under QEMU, and compare it with the kernel's back end.
     Xen {
         /// Only scenarios whose name contains this; the comparison is called `figures`.
@@ -306,6 +309,10 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::DemoFabric { weir } => {
             need_root()?;
             demo_fabric::run(&Lab::prepare_fabric(workspace, weir)?)?;
+        }
+        Task::Fabric => {
+            need_root()?;
+            fabric::run(&workspace)?;
         }
         // All tasks begin with that.
         Task::Packages { to_build: true } => {}

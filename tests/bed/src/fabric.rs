@@ -274,6 +274,35 @@ impl Underlay {
     }
 }
 
+/// Names the root of another system whose FRR is to be used, as debootstrap makes one.
+pub const FRR_ROOT: &str = "WEIR_FRR_ROOT";
+
+/// A command line of FRR's system: this one, or that of [`FRR_ROOT`].
+pub fn of_frr(line: &str) -> String {
+    match frr_root() {
+        Some(root) => format!("chroot {} {line}", root.display()),
+        None => line.to_owned(),
+    }
+}
+
+fn frr_root() -> Option<PathBuf> {
+    std::env::var_os(FRR_ROOT).filter(|root| !root.is_empty()).map(PathBuf::from)
+}
+
+/// Shows the other system what of the host FRR needs, and the host alone.
+fn enter_frr_root(host: &Host) -> Result<()> {
+    let Some(root) = frr_root() else { return Ok(()) };
+    let root = root.display();
+    if host.run(&format!("mountpoint -q {root}/run")).is_ok() {
+        return Ok(());
+    }
+    host.run("mkdir -p /etc/frr")?;
+    for shared in ["/run", "/dev", "/proc", "/etc/frr"] {
+        host.run(&format!("mount --bind {shared} {root}{shared}"))?;
+    }
+    Ok(())
+}
+
 /// FRR on a host, unchanged. It ends when this is dropped.
 pub struct Frr {
     /// `zebra`, what looks whether hosts live, and `bgpd` last.
@@ -284,7 +313,7 @@ impl Frr {
     /// On host `n`, which has `others` as neighbours. BFD, if there is to be one, sends every so many milliseconds, and
     /// takes a host for dead that has missed three.
     pub fn start(host: &Host, n: usize, others: &[usize], bfd_ms: Option<u32>) -> Result<Self> {
-        host.run("install -d -o frr -g frr /run/frr")?;
+        Self::prepare(host)?;
         let path = host.dir.join("frr.conf");
         fs::write(&path, config(n, others, bfd_ms)).map_err(Error::io("write", &path))?;
         host.run("cp frr.conf /run/frr/frr.conf")?;
@@ -293,10 +322,17 @@ impl Frr {
         Self::with(host, "/run/frr/frr.conf", &all.into_iter().filter(wanted).collect::<Vec<_>>())
     }
 
-    /// These daemons with a configuration that the host has.
+    /// Makes the directory of its sockets.
+    pub fn prepare(host: &Host) -> Result<()> {
+        enter_frr_root(host)?;
+        host.run(&of_frr("install -d -o frr -g frr /run/frr")).map(drop)
+    }
+
+    /// These daemons with a configuration that the host has, once it is [prepared](Self::prepare).
     pub fn with(host: &Host, config: &str, daemons: &[&str]) -> Result<Self> {
         let start = |name: &&str| {
-            let daemon = host.start(name, &format!("{DAEMONS}/{name} -f {config} --log stdout"))?;
+            let line = format!("{DAEMONS}/{name} -f {config} --log stdout");
+            let daemon = host.start(name, &of_frr(&line))?;
             let socket = format!("test -S /run/frr/{name}.vty");
             wait_until(name, PATIENCE, || Ok(host.run(&socket).is_ok()))?;
             Ok(daemon)
@@ -304,9 +340,31 @@ impl Frr {
         Ok(Self { daemons: daemons.iter().map(start).collect::<Result<_>>()? })
     }
 
+    /// What the FRR of a system with this root calls itself; `None` where there is none.
+    pub fn version_in(root: &Path) -> Option<String> {
+        if !Self::is_in(root) {
+            return None;
+        }
+        let program = format!("{DAEMONS}/bgpd");
+        let said = Command::new("chroot").arg(root).args([&program, "--version"]).output().ok()?;
+        let said = String::from_utf8_lossy(&said.stdout);
+        let first = said.lines().next().filter(|line| !line.is_empty());
+        Some(first.unwrap_or("FRR of an unknown version").to_owned())
+    }
+
+    /// The same of the one that is used.
+    pub fn version() -> Option<String> {
+        Self::version_in(&frr_root().unwrap_or_else(|| PathBuf::from("/")))
+    }
+
     /// Whether it is installed.
     pub fn is_installed() -> bool {
-        Path::new(DAEMONS).join("bgpd").exists()
+        Self::is_in(&frr_root().unwrap_or_else(|| PathBuf::from("/")))
+    }
+
+    /// Whether it is installed in a system with this root.
+    pub fn is_in(root: &Path) -> bool {
+        root.join(DAEMONS.trim_start_matches('/')).join("bgpd").exists()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use weir_bed::fabric::Frr;
+use weir_bed::fabric::{Frr, of_frr};
 use weir_limits::EVPN_WITHDRAWN_NS;
 use weir_testing::eventually;
 use weir_wire::Mac;
@@ -19,7 +19,9 @@ pub(crate) fn has_frr() -> bool {
     }
     let is_there = Frr::is_installed();
     if !is_there {
-        weir_testing::skipped("FRR is not installed: apt-get install frr");
+        weir_testing::skipped(
+            "FRR is not installed here, nor in WEIR_FRR_ROOT: apt-get install frr",
+        );
     }
     is_there && weir_testing::has("ethtool", "ethtool")
 }
@@ -257,10 +259,11 @@ fn root_every_command_of_the_guide_for_a_fabric_works() {
     let mut underlay = Underlay::new(3);
     for host in &underlay.hosts {
         // As Debian's package has it, for this host alone.
+        host.run("mkdir -p /etc/frr");
         host.run("mount -t tmpfs none /etc/frr");
         host.run("printf 'zebra=yes\\nbgpd=no\\n' > /etc/frr/daemons");
         host.run("touch /etc/frr/vtysh.conf");
-        host.run("install -d -o frr -g frr /run/frr");
+        Frr::prepare(host).unwrap();
     }
     underlay.hosts[2].run("ethtool -K u0 tx off");
     guide.write(&underlay, "toml", "weir.toml", 2);
@@ -273,7 +276,11 @@ fn root_every_command_of_the_guide_for_a_fabric_works() {
             host.run("grep -x bgpd=yes /etc/frr/daemons");
             frr.push(Frr::with(host, "/etc/frr/frr.conf", &["zebra", "bgpd"]).unwrap());
         }
-        restarts
+        let asks = line.starts_with("vtysh ");
+        if asks {
+            host.run(&of_frr(line));
+        }
+        restarts || asks
     });
     assert!(commands >= 25 && frr.len() == 3, "{commands} commands");
     eventually("host 1 knows where the guest of host 3 is, by FRR", || {

@@ -1,0 +1,77 @@
+//! `make fabric`: the tests of networks under BGP EVPN, with each FRR that there is.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use weir_bed::{
+    error::{Error, Result, check},
+    fabric::{FRR_ROOT, Frr},
+    workspace::Workspace,
+};
+
+/// Modules of the overlay's system tests in which FRR runs.
+const TESTS: [&str; 3] = ["evpn::", "suppress::", "lives::"];
+
+/// Runs them with the installed FRR, and with that of each root in [`FRR_ROOT`], which are separated by colons.
+pub fn run(workspace: &Workspace) -> Result<()> {
+    let (mut tried, mut failed) = (Vec::new(), Vec::new());
+    for root in roots(env::var_os(FRR_ROOT).unwrap_or_default().to_string_lossy().as_ref()) {
+        let Some(version) = Frr::version_in(&root) else {
+            println!("skipped: no FRR in {}", root.display());
+            continue;
+        };
+        println!("{version} in {}", root.display());
+        let mut command = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+        command.args(["test", "-p", "weir", "--test", "overlay", "--"]).args(TESTS);
+        command.current_dir(&workspace.root).env_remove(FRR_ROOT);
+        if root != Path::new("/") {
+            command.env(FRR_ROOT, &root);
+        }
+        let status = command.status().map_err(Error::io("run cargo in", &workspace.root))?;
+        if !status.success() {
+            failed.push(version.clone());
+        }
+        tried.push(version);
+    }
+    check(!tried.is_empty(), || {
+        format!("no FRR: apt-get install frr, or name a root that has it in {FRR_ROOT}")
+    })?;
+    println!("tried: {}", tried.join(", "));
+    check(failed.is_empty(), || format!("failed: {}", failed.join(", ")))
+}
+
+/// This system, then others, each once.
+fn roots(named: &str) -> Vec<PathBuf> {
+    let mut all = vec![PathBuf::from("/")];
+    for root in named.split(':').filter(|root| !root.is_empty()).map(PathBuf::from) {
+        if !all.contains(&root) {
+            all.push(root);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_root_is_tried_once_and_this_system_first() {
+        let of = |named| roots(named).iter().map(|it| it.display().to_string()).collect::<Vec<_>>();
+        assert_eq!(of(""), ["/"]);
+        assert_eq!(of("/a::/b:/a:/"), ["/", "/a", "/b"]);
+    }
+
+    #[test]
+    fn the_tests_with_frr_are_there() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cli/tests/overlay");
+        for module in TESTS {
+            let file = dir.join(module.replace("::", ".rs"));
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            assert!(text.contains("has_frr()"), "{}", file.display());
+        }
+    }
+}
