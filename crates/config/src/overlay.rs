@@ -302,16 +302,6 @@ pub(super) fn overlay(
     let dscp = section.value("dscp", problems).unwrap_or_default();
     let evpn = section.take::<bool>("evpn", problems);
     section.finish(problems);
-    if let (Some(local), Some(evpn)) = (local, &evpn)
-        && evpn.value
-        && !local.get().is_ipv4()
-    {
-        problems.push(
-            Problem::new("`overlay` has `evpn` and an IPv6 address")
-                .label(evpn.span.clone(), format!("FRR has no VXLAN from {local}"))
-                .help("give the underlay IPv4 addresses, or name `peers` in each network"),
-        );
-    }
     let evpn = evpn.is_some_and(|evpn| evpn.value);
     let overlay = local.map(|local| OverlayConfig {
         local,

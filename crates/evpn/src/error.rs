@@ -1,9 +1,12 @@
 //! Why EVPN cannot be had.
 
 use std::io;
+use std::net::IpAddr;
 
 use rustix::io::Errno;
 use weir_limits::{EVPN_DEVICE_PORT, EVPN_DEVICE_PORTS};
+
+use crate::version::{FRR_OVER_IPV6, FrrVersion};
 
 /// Why zebra cannot be shown a network, or cannot be heard.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +24,14 @@ pub enum EvpnError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// FRR is too old for the underlay's addresses.
+    #[error("FRR {has} has no VXLAN over IPv6, and `local` of [overlay] is {local}")]
+    FrrTooOld {
+        /// Its version.
+        has: FrrVersion,
+        /// This host's address in the underlay.
+        local: IpAddr,
+    },
     /// The kernel does not say what is noted.
     #[error("cannot read what FRR has noted in the kernel")]
     Read(#[source] io::Error),
@@ -29,7 +40,15 @@ pub enum EvpnError {
 impl EvpnError {
     /// What its user can do.
     pub fn help(&self) -> Option<String> {
-        let Self::Device { name, source, .. } = self else { return None };
+        let (name, source) = match self {
+            Self::Device { name, source, .. } => (name, source),
+            Self::FrrTooOld { .. } => {
+                return Some(format!(
+                    "take FRR {FRR_OVER_IPV6} or later, give the underlay IPv4 addresses, or name `peers` in each network"
+                ));
+            }
+            Self::Socket(_) | Self::Read(_) => return None,
+        };
         match Errno::from_io_error(source) {
             Some(Errno::PERM | Errno::ACCESS) => {
                 Some("making devices for FRR takes CAP_NET_ADMIN: start weir as root".into())

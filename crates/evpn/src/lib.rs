@@ -11,6 +11,8 @@
 //! | `table.rs` | [`Table`]: who is behind other hosts, from that; pure |
 //! | `neighbours.rs` | which IP addresses those have; pure |
 //! | `presence.rs` | [`Presence`]: whether FRR is there, and what is kept if not; pure |
+//! | `resync.rs` | [`Resync`]: when a zebra that was restarted alone is to be told all anew; pure |
+//! | `version.rs` | [`FrrVersion`]: which FRR there is |
 //! | `socket.rs` | rtnetlink |
 //! | `error.rs` | [`EvpnError`], with advice |
 //!
@@ -23,8 +25,10 @@ mod error;
 mod neighbours;
 mod objects;
 mod presence;
+mod resync;
 mod socket;
 mod table;
+mod version;
 mod watch;
 
 pub use announce::{Announced, Herald, How, Owned, Place};
@@ -32,7 +36,9 @@ pub use claims::{Claims, Judged};
 pub use error::EvpnError;
 pub use objects::{Devices, Objects, bridge_name, tap_name, vxlan_name};
 pub use presence::Presence;
+pub use resync::{QUESTION, Resync};
 pub use table::{Dirty, Noted, Remote, Table};
+pub use version::{FRR_OVER_IPV6, FrrVersion};
 pub use watch::Watch;
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! bridge is disabled: whoever sends to that port reaches nobody.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::link::{
@@ -76,7 +76,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`EvpnError`]; then none is left but the TAP.
-    pub fn make(&mut self, vni: u32, local: Ipv4Addr) -> Result<Devices, EvpnError> {
+    pub fn make(&mut self, vni: u32, local: IpAddr) -> Result<Devices, EvpnError> {
         let made = self.try_make(vni, local).or_else(|_| {
             // The helper of a weir that has just died may have removed them meanwhile.
             self.remove(vni);
@@ -88,7 +88,7 @@ impl Objects {
         made
     }
 
-    fn try_make(&mut self, vni: u32, local: Ipv4Addr) -> Result<Devices, EvpnError> {
+    fn try_make(&mut self, vni: u32, local: IpAddr) -> Result<Devices, EvpnError> {
         let (bridge, vxlan, tap) = (bridge_name(vni), vxlan_name(vni), tap_name(vni));
         let failed = |name: &str, step| {
             let name = name.to_owned();
@@ -123,6 +123,20 @@ impl Objects {
         }
         self.disable(vxlan_index).map_err(failed(&vxlan, "keep frames from its bridge"))?;
         Ok(Devices { bridge: bridge_index, vxlan: vxlan_index, tap: tap_index })
+    }
+
+    /// Takes a network's VXLAN device down and up: to zebra and bgpd its VNI goes and comes.
+    ///
+    /// # Errors
+    /// `ENODEV`: there is none.
+    pub fn renew(&mut self, vni: u32) -> io::Result<()> {
+        let link = self.find(&vxlan_name(vni))?.ok_or(Errno::NODEV)?;
+        let mut down = LinkMessage::default();
+        down.header.index = link.index();
+        down.header.change_mask = LinkFlags::Up;
+        self.socket.request(RouteNetlinkMessage::NewLink(down), 0)?;
+        self.set(link.index(), Vec::new())?;
+        self.disable(link.index())
     }
 
     /// Removes a network's devices but the TAP, which goes by itself.
@@ -186,12 +200,7 @@ impl Objects {
     }
 
     /// The VXLAN device, on the first port that is free; the next ones get the same.
-    fn make_vxlan(
-        &mut self,
-        mut found: Option<Link>,
-        vni: u32,
-        local: Ipv4Addr,
-    ) -> io::Result<u32> {
+    fn make_vxlan(&mut self, mut found: Option<Link>, vni: u32, local: IpAddr) -> io::Result<u32> {
         let ports = match self.port {
             Some(port) => port..=port,
             None => EVPN_DEVICE_PORT..=EVPN_DEVICE_PORT + (EVPN_DEVICE_PORTS - 1),
@@ -200,7 +209,7 @@ impl Objects {
         for port in ports {
             let data = InfoData::Vxlan(vec![
                 InfoVxlan::Id(vni),
-                InfoVxlan::Local(local),
+                at(local),
                 InfoVxlan::Port(port),
                 InfoVxlan::Learning(false),
             ]);
@@ -255,6 +264,13 @@ impl Objects {
     }
 }
 
+fn at(local: IpAddr) -> InfoVxlan {
+    match local {
+        IpAddr::V4(ip) => InfoVxlan::Local(ip),
+        IpAddr::V6(ip) => InfoVxlan::Local6(ip),
+    }
+}
+
 fn as_port(port: Vec<InfoBridgePort>) -> LinkAttribute {
     LinkAttribute::LinkInfo(vec![
         LinkInfo::PortKind(InfoPortKind::Bridge),
@@ -286,10 +302,10 @@ impl Link {
     }
 
     /// Whether it is a VXLAN device for this.
-    fn carries(&self, vni: u32, local: Ipv4Addr) -> bool {
+    fn carries(&self, vni: u32, local: IpAddr) -> bool {
         self.info().any(|info| match info {
             LinkInfo::Data(InfoData::Vxlan(data)) => {
-                data.contains(&InfoVxlan::Id(vni)) && data.contains(&InfoVxlan::Local(local))
+                data.contains(&InfoVxlan::Id(vni)) && data.contains(&at(local))
             }
             _ => false,
         })

@@ -3,9 +3,12 @@
 use weir_limits::{EVPN_BACK_NS, EVPN_HOLD_NS, EVPN_WITHDRAWN_NS};
 
 /// Whether FRR is there.
+///
+/// FRR that stays away for longer than what it has said holds has left its place, to another program maybe: what leaves
+/// the kernel then has been withdrawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// It was never seen to come or go: what it says holds.
+    /// It was not seen, or not for long: what is said holds.
     #[default]
     Unknown,
     /// It is, since then (ns).
@@ -23,8 +26,18 @@ impl Presence {
             (Self::Unknown, true) => Self::Here(0),
             (Self::Gone(_), true) => Self::Here(now_ns),
             (Self::Here(_), false) => Self::Gone(now_ns),
+            (Self::Gone(since_ns), false)
+                if now_ns.saturating_sub(since_ns) >= EVPN_HOLD_NS + EVPN_WITHDRAWN_NS =>
+            {
+                Self::Unknown
+            }
             (same, _) => same,
         };
+    }
+
+    /// It is about to withdraw all, and to say it anew within `takes_ns`.
+    pub fn says_anew(&mut self, now_ns: u64, takes_ns: u64) {
+        *self = Self::Here(now_ns.saturating_add(takes_ns));
     }
 
     /// Whether what is stale since `since_ns` goes now.
@@ -71,5 +84,32 @@ mod tests {
         assert!(!presence.is_due(10 * S, 20 * S + EVPN_BACK_NS - 1));
         assert!(presence.is_due(10 * S, 20 * S + EVPN_BACK_NS));
         assert!(presence.is_due(21 * S, 22 * S), "what FRR withdraws now goes soon");
+    }
+
+    #[test]
+    fn what_frr_is_about_to_say_anew_stays_until_it_had_time_to() {
+        let mut presence = Presence::default();
+        presence.saw(true, S);
+        presence.says_anew(10 * S, 2 * S);
+        presence.saw(true, 11 * S);
+        assert!(!presence.is_due(11 * S, 12 * S + EVPN_BACK_NS - 1));
+        assert!(presence.is_due(11 * S, 12 * S + EVPN_BACK_NS));
+        assert!(presence.is_due(13 * S, 14 * S));
+    }
+
+    #[test]
+    fn where_frr_does_not_come_back_what_is_withdrawn_goes_soon_again() {
+        let mut presence = Presence::default();
+        presence.saw(true, S);
+        presence.saw(false, 10 * S);
+        let end_ns = 10 * S + EVPN_HOLD_NS + EVPN_WITHDRAWN_NS;
+        presence.saw(false, end_ns - 1);
+        assert_eq!(presence, Presence::Gone(10 * S));
+        assert!(presence.is_due(10 * S, end_ns - 1), "nothing that went with FRR is left");
+        presence.saw(false, end_ns);
+        assert_eq!(presence, Presence::Unknown);
+        assert!(presence.is_due(end_ns + S, end_ns + S + EVPN_WITHDRAWN_NS));
+        presence.saw(true, end_ns + S);
+        assert_eq!(presence, Presence::Here(0));
     }
 }

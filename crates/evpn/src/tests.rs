@@ -14,7 +14,7 @@ use weir_wire::{Mac, Owner};
 
 use crate::{Devices, Herald, How, Objects, Table, Watch, bridge_name, tap_name, vxlan_name};
 
-const LOCAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// A namespace in which this thread is; its only other process holds it.
 struct Namespace(Child);
@@ -99,6 +99,42 @@ fn root_what_zebra_looks_at_is_made_found_again_and_removed() {
     run("ip tuntap add weirt100 mode tap");
     objects.make(100, LOCAL).unwrap();
     assert!(run("ip -d link show dev weirv100").contains("local 192.0.2.1 "));
+}
+
+#[test]
+fn root_the_same_is_made_for_an_underlay_of_ipv6() {
+    if !weir_testing::is_root("network namespaces") {
+        return;
+    }
+    let _namespace = Namespace::enter();
+    let local = "2001:db8::1".parse().unwrap();
+    run("ip addr add 2001:db8::1/128 dev lo nodad");
+    let mut objects = Objects::open().unwrap();
+    let made = objects.make(100, local).unwrap();
+    assert!(run("ip -d link show dev weirv100").contains("local 2001:db8::1 "));
+    assert_eq!(objects.make(100, local).unwrap(), made, "found again");
+    let anew = objects.make(100, LOCAL).unwrap();
+    assert_ne!(anew.vxlan, made.vxlan, "of another family");
+}
+
+#[test]
+fn root_a_vni_goes_and_comes_with_its_device_whose_port_stays_disabled() {
+    if !weir_testing::is_root("network namespaces") {
+        return;
+    }
+    let _namespace = Namespace::enter();
+    let mut objects = Objects::open().unwrap();
+    assert!(objects.renew(100).is_err(), "there is none");
+    let made = objects.make(100, LOCAL).unwrap();
+    let entry = "02:00:00:00:00:09 dev weirv100 dst 192.0.2.9 self dynamic extern_learn";
+    run(&format!("bridge fdb add {entry}"));
+    objects.renew(100).unwrap();
+    assert!(!run("bridge fdb show").contains("02:00:00:00:00:09"), "it was down");
+    let link = run("ip -o link show dev weirv100");
+    assert!(link.contains(",UP"), "{link}");
+    let port = run("bridge -d link show dev weirv100");
+    assert!(port.contains("state disabled") && port.contains("learning off"), "{port}");
+    assert_eq!(objects.make(100, LOCAL).unwrap(), made);
 }
 
 fn watch(devices: Devices) -> (Watch, Table) {

@@ -312,6 +312,10 @@ pub const EVPN_WITHDRAWN_NS: u64 = 100_000_000;
 pub const EVPN_HOLD_NS: u64 = 120_000_000_000;
 /// How long (ns) FRR may take, once it is back, to say anew what it had said before.
 pub const EVPN_BACK_NS: u64 = 30_000_000_000;
+/// How long (ns) bgpd may take, once VNIs have gone and come, to tell zebra of other hosts.
+pub const EVPN_RESYNC_NS: u64 = 5_000_000_000;
+/// How often in a row weir sees bgpd connected to a new zebra, at each [look](EVPN_LOOK_NS), before VNIs go and come.
+pub const EVPN_RESYNC_LOOKS: u32 = 4;
 /// How often (ns) weir looks for FRR while that is gone.
 pub const EVPN_LOOK_NS: u64 = 500_000_000;
 /// How soon (ns) an address that another host has taken is announced again at the earliest.
@@ -788,11 +792,11 @@ const _: () = {
     assert!(OVERLAY_HOSTS_MAX >= NETWORKS_MAX * 2 * OVERLAY_PEERS_MAX);
     // A number that has been a host's is another one's after 2,000 others at the earliest.
     assert!(OVERLAY_HOSTS_MAX.is_power_of_two() && OVERLAY_HOSTS_MAX <= 1 << 21);
+    assert!(ANNOUNCED_VLANS_MAX <= BURST_MAX);
     assert!(OVERLAY_PEERS_MAX <= DATAGRAMS_MAX && OVERLAY_PARKED_MAX <= BURST_MAX);
     assert!(OVERLAY_SOURCE_PORTS <= u16::BITS as usize && OVERLAY_BUFFERS <= u8::MAX as usize);
     assert!(XDP_FRAMES.is_power_of_two() && XDP_FRAMES <= u16::MAX as u32);
     assert!(XDP_PARKED_MAX <= BURST_MAX && XDP_PARKED_MAX + BURST_MAX <= XDP_FRAMES as usize);
-    assert!(ANNOUNCED_VLANS_MAX <= BURST_MAX);
     assert!(XDP_CHUNK_LEN_MIN <= XDP_CHUNK_LEN_MAX && XDP_CHUNK_LEN_MIN.is_power_of_two());
     assert!(PORTS_MAX <= u16::MAX as usize);
     assert!(WORKERS_MAX <= CPUS_MAX && CPUS_MAX <= u16::MAX as usize);

@@ -251,6 +251,110 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
 }
 
 #[test]
+fn root_a_station_that_is_withdrawn_after_zebra_was_restarted_alone_goes() {
+    if !has_frr() {
+        return;
+    }
+    let mut underlay = Underlay::new(2);
+    make_bridges(&underlay.hosts[1], 2);
+    let mut frr = [(1, 2), (2, 1)].map(|(n, other)| start_frr(&underlay.hosts[n - 1], n, &[other]));
+    start_weir(&mut underlay, 1);
+    let [one, two] = &underlay.hosts[..] else { panic!("two hosts") };
+    let _tells = Tells(&underlay);
+    let _guest = one.guest("blue", mac(1));
+    two.run("ip link add s100 type veth peer name e100");
+    two.run("ip link set s100 master br100 up");
+    for last in [3, 4] {
+        two.run(&format!("bridge fdb add {} dev s100 master static", mac(last)));
+    }
+    let knows = |last| behind(one, "blue", mac(last)).as_deref() == Some("192.0.2.2");
+    eventually("host 1 hears of both stations", || (knows(3) && knows(4)).then_some(()));
+    let said =
+        |words: &str| std::fs::read_to_string(one.dir.join("weir.log")).unwrap().contains(words);
+
+    frr[0].daemons.remove(0).kill();
+    eventually("weir sees it end", || said("FRR is gone").then_some(()));
+    let mut zebra = Frr::with(one, "/run/frr/frr.conf", &["zebra"]).unwrap();
+    frr[0].daemons.insert(0, zebra.daemons.remove(0));
+    eventually("bgpd is back at it", || said("zebra was restarted alone").then_some(()));
+    eventually("the next zebra knows of the stations", || {
+        let all = one.run(&of_frr("vtysh -c 'show evpn mac vni 100'"));
+        [3, 4].iter().all(|&last| all.contains(&mac(last).to_string())).then_some(())
+    });
+    assert!(knows(3) && knows(4), "and weir has known of them all the time");
+    two.run(&format!("bridge fdb del {} dev s100 master", mac(3)));
+    eventually("the station is gone at host 1", || (!knows(3)).then_some(()));
+    assert!(knows(4));
+    eventually("host 2 knows of host 1's guest", || {
+        is_noted(two, "vx100", mac(1), 1).then_some(())
+    });
+}
+
+/// Whether FRR notes who is behind hosts with IPv6 addresses.
+fn has_vxlan_over_ipv6() -> bool {
+    let version = Frr::version().unwrap();
+    let numbers = version.split_whitespace().last().unwrap().split(['.', '-']);
+    let numbers: Vec<u32> = numbers.map_while(|number| number.parse().ok()).collect();
+    numbers >= vec![10, 6]
+}
+
+#[test]
+fn root_an_underlay_of_ipv6_takes_an_frr_that_has_vxlan_over_it() {
+    if !has_frr() {
+        return;
+    }
+    let mut underlay = Underlay::new(2);
+    underlay.speak_ipv6();
+    let _frr = [(1, 2), (2, 1)].map(|(n, other)| {
+        let host = &underlay.hosts[n - 1];
+        let there = format!("neighbor 2001:db8::{other}");
+        let text = format!(
+            "router bgp 65000\n bgp router-id 192.0.2.{n}\n no bgp default ipv4-unicast\n {there} remote-as 65000\n \
+             {there} timers connect 1\n address-family l2vpn evpn\n  {there} activate\n  advertise-all-vni\n"
+        );
+        std::fs::write(host.dir.join("frr.conf"), text).unwrap();
+        Frr::prepare(host).unwrap();
+        host.run("cp frr.conf /run/frr/frr.conf");
+        Frr::with(host, "/run/frr/frr.conf", &["zebra", "bgpd"]).unwrap()
+    });
+    let configs = [1, 2].map(|n| {
+        let blue = vif(&underlay.hosts[n - 1], "blue", "blue", Some(mac(n as u8)));
+        Underlay::in_ipv6(&config(n, &[("blue", 100)], &blue))
+    });
+    if !has_vxlan_over_ipv6() {
+        let host = &underlay.hosts[0];
+        std::fs::write(host.dir.join("weir.toml"), &configs[0]).unwrap();
+        let output = host.command("weir run weir.toml").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr)
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(!output.status.success());
+        for words in ["has no VXLAN over IPv6", "take FRR 10.6 or later"] {
+            assert!(said.contains(words), "{said}");
+        }
+        return;
+    }
+    for (host, text) in underlay.hosts.iter_mut().zip(configs) {
+        host.start_weir(&text);
+    }
+    let [one, two] = &underlay.hosts[..] else { panic!("two hosts") };
+    let _tells = Tells(&underlay);
+    let [mut here, mut there] = [(one, 1), (two, 2)].map(|(host, n)| host.guest("blue", mac(n)));
+    eventually("host 1 hears where host 2's guest is", || {
+        (behind(one, "blue", mac(2))? == "2001:db8::2").then_some(())
+    });
+    eventually("a frame arrives", || {
+        here.say(mac(2), "over IPv6");
+        there.hears(Duration::from_millis(100))
+    });
+    drop(there);
+    eventually("host 1 hears that the guest is gone", || {
+        behind(one, "blue", mac(2)).is_none().then_some(())
+    });
+}
+
+#[test]
 fn root_every_command_of_the_guide_for_a_fabric_works() {
     if !has_frr() {
         return;

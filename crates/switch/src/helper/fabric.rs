@@ -97,10 +97,15 @@ impl Fabric {
         if self.vnis.is_empty() {
             return Err(Errno::PERM.into());
         }
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        connect(&socket, &SocketAddrUnix::new(daemon.path())?)?;
-        Ok(socket)
+        connect_to(daemon)
+    }
+
+    /// Has VNIs go and come, for a zebra that knows of no other host; an error is of the first that failed.
+    pub(super) fn renew(&mut self) -> Result<(), Errno> {
+        let (objects, _) = open(&mut self.open)?;
+        let renewed =
+            self.vnis.iter().map(|vni| objects.renew(*vni).map_err(|error| errno(&error)));
+        renewed.fold(Ok(()), |all, one| all.and(one))
     }
 
     /// Removes devices whose TAP no weir has open.
@@ -119,6 +124,14 @@ impl Fabric {
             std::thread::sleep(CLOSING_TURN);
         }
     }
+}
+
+/// Connects to one of FRR's daemons.
+pub(crate) fn connect_to(daemon: FrrDaemon) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(daemon.path())?)?;
+    Ok(socket)
 }
 
 fn open(open: &mut Option<(Objects, Herald)>) -> Result<&mut (Objects, Herald), Errno> {

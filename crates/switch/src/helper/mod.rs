@@ -31,6 +31,7 @@ mod tests;
 pub(crate) mod wire;
 
 use fabric::Fabric;
+pub(crate) use fabric::connect_to;
 pub(crate) use wire::{Announcement, FrrDaemon, OwnerAnnouncement, Tasks};
 use wire::{Answer, Request};
 
@@ -107,6 +108,17 @@ impl Teller {
         match self {
             Self::Own(fabric) => fabric.connect(daemon).ok(),
             Self::Helper(helper) => helper.ask(&Request::ConnectFrr { daemon }).ok()?.1,
+        }
+    }
+
+    /// Has VNIs go and come, so that FRR says all of them anew.
+    ///
+    /// # Errors
+    /// Of the first that could not.
+    pub(crate) fn renew(&mut self) -> Result<(), Errno> {
+        match self {
+            Self::Own(fabric) => fabric.renew(),
+            Self::Helper(helper) => told(helper, &Request::RenewFabric),
         }
     }
 

@@ -181,6 +181,7 @@ impl Serving {
                 Ok(socket) => (Answer::Done, Some(socket)),
                 Err(error) => (refused(error.to_string(), None), None),
             },
+            Request::RenewFabric => (done(self.fabric.renew()), None),
             Request::LeaveFabric => {
                 self.fabric.leave();
                 (Answer::Done, None)

@@ -124,6 +124,8 @@ pub(super) enum Request {
     AnnounceOwners { all: Vec<OwnerAnnouncement> },
     /// Connects to FRR's daemons, whose descriptor comes with the answer: it ends with the daemon.
     ConnectFrr { daemon: FrrDaemon },
+    /// Has VNIs go and come, so that FRR says all of them anew.
+    RenewFabric,
     /// Removes the devices that FRR looks at, where no weir has them open.
     LeaveFabric,
     /// Lets a virtual processor's thread run on these processors only.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,24 +14,28 @@ use rustix::io::Errno;
 use weir_config::Networks;
 use weir_engine::{beat, clock, supervise};
 use weir_evpn::{
-    Announced, Dirty, How, Objects, Owned, Place, Presence, Remote, Table, Watch, tap_name,
+    Announced, Dirty, EvpnError, FRR_OVER_IPV6, FrrVersion, How, Objects, Owned, Place, Presence,
+    Remote, Resync, Table, Watch, tap_name,
 };
 use weir_fabric::{Claim, Fdb, FdbEntry, Learned, Learner, PortId, Vid};
 use weir_limits::{
-    EVPN_ADOPT_NS, EVPN_BATCH, EVPN_LOOK_NS, EVPN_PAUSE_NS, EVPN_WITHDRAWN_NS, FDB_AGE_SECS,
+    EVPN_ADOPT_NS, EVPN_BATCH, EVPN_LOOK_NS, EVPN_PAUSE_NS, EVPN_RESYNC_NS, EVPN_WITHDRAWN_NS,
+    FDB_AGE_SECS,
 };
 use weir_port_tap::{Tap, TapOptions};
 use weir_port_vxlan::VxlanPort;
 use weir_wire::Mac;
 
 use super::{Keeping, Switch, SwitchError};
-use crate::helper::{Announcement, FrrDaemon, OwnerAnnouncement, Teller};
+use crate::helper::{Announcement, FrrDaemon, OwnerAnnouncement, Teller, connect_to};
 
 mod owners;
 
 pub(super) use owners::ConfiguredOwners;
 use owners::Owners;
 
+/// Bytes that are read of who has connected to zebra.
+const ANSWER_LEN: usize = 8192;
 /// After an error of the kernel's (ns).
 const RETRY_NS: u64 = 1_000_000_000;
 /// Looking through the forwarding table takes at most this part of a processor, as a divisor.
@@ -56,11 +60,15 @@ impl EvpnDevices {
         let Some(overlay) = networks.overlay.as_ref().filter(|overlay| overlay.evpn) else {
             return Ok(None);
         };
-        let IpAddr::V4(local) = overlay.local.get() else { return Ok(None) };
+        let local = overlay.local.get();
         let refused = |source: weir_evpn::EvpnError| SwitchError::Evpn {
             help: source.help(),
             source: source.into(),
         };
+        // FRR that starts later is looked at then.
+        if let Ok(zebra) = connect_to(FrrDaemon::Zebra) {
+            fits(&zebra, local).map_err(refused)?;
+        }
         let mut objects = Objects::open().map_err(refused)?;
         let (mut taps, mut devices) = (Vec::new(), Vec::new());
         for (number, vni) in networks.by_evpn() {
@@ -73,6 +81,17 @@ impl EvpnDevices {
         }
         let watch = Watch::open(devices).map_err(refused)?;
         Ok(Some(Self { taps, watch }))
+    }
+}
+
+/// Whether the FRR of a daemon knows of hosts with addresses as `local` is.
+fn fits(daemon: &OwnedFd, local: IpAddr) -> Result<(), EvpnError> {
+    if local.is_ipv4() {
+        return Ok(());
+    }
+    match FrrVersion::ask(daemon) {
+        Some(has) if has < FRR_OVER_IPV6 => Err(EvpnError::FrrTooOld { has, local }),
+        _ => Ok(()),
     }
 }
 
@@ -168,6 +187,7 @@ impl Switch {
         let learn_max = fabric.port_config(id).map_or(0, |config| config.learn_max);
         let shown = Arc::default();
         let owners = Owners::new(&self.networks, Arc::clone(&self.owners), Arc::clone(&shown));
+        let local = self.networks.overlay.as_ref().map(|overlay| overlay.local.get());
         let mut member = Member {
             watch: devices.watch,
             table: Table::new(learn_max as usize),
@@ -180,8 +200,11 @@ impl Switch {
             vnis,
             teller,
             bell: Arc::clone(&bell),
+            local: local.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
             daemons: [None, None],
             presence: Presence::default(),
+            resync: Resync::default(),
+            asked_ns: 0,
             looked_for_ns: None,
             looked: (0, 0),
             look: true,
@@ -218,9 +241,14 @@ struct Member {
     vnis: BTreeMap<u16, u32>,
     teller: Teller,
     bell: Arc<Bell>,
+    /// This host's address in the underlay.
+    local: IpAddr,
     /// What ends with each of FRR's daemons.
     daemons: [Option<OwnedFd>; 2],
     presence: Presence,
+    resync: Resync,
+    /// When zebra was asked last who has connected to it (ns).
+    asked_ns: u64,
     /// When it has looked for those that are not there (ns).
     looked_for_ns: Option<u64>,
     /// When it has looked through the forwarding table, and how long that took (ns).
@@ -277,16 +305,26 @@ impl Member {
     /// Notes whether FRR is there. Returns after how long (ns) to look again, if it is not.
     fn look_for_frr(&mut self) -> Option<u64> {
         let now_ns = clock::now_ns();
-        for daemon in &mut self.daemons {
-            daemon.take_if(|daemon| has_ended(daemon));
-        }
+        let [zebra_ended, _] = self
+            .daemons
+            .each_mut()
+            .map(|daemon| daemon.take_if(|daemon| has_ended(daemon)).is_some());
+        self.resync.saw(zebra_ended, self.daemons[1].is_some());
         let has_all = |member: &Self| member.daemons.iter().all(Option::is_some);
         let before = has_all(self);
         let next_ns = self.looked_for_ns.map_or(0, |at| at + EVPN_LOOK_NS);
         if !before && now_ns >= next_ns {
             self.looked_for_ns = Some(now_ns);
             for (slot, daemon) in self.daemons.iter_mut().zip(FrrDaemon::ALL) {
-                *slot = slot.take().or_else(|| self.teller.connect(daemon));
+                if slot.is_none() {
+                    *slot = self.teller.connect(daemon);
+                    let local = self.local;
+                    let fits = || slot.as_ref().map_or(Ok(()), |daemon| fits(daemon, local));
+                    let fits = beat::wait(fits);
+                    if let Err(error) = fits {
+                        tracing::error!(%error, "{}", error.help().unwrap_or_default());
+                    }
+                }
             }
         }
         let was = self.presence;
@@ -296,9 +334,35 @@ impl Member {
                 tracing::warn!("FRR is gone: what it has said serves on for a while");
             }
             (Presence::Gone(_), Presence::Here(_)) => tracing::info!("FRR is back"),
+            (Presence::Gone(_), Presence::Unknown) => {
+                tracing::warn!("FRR has not come back: what leaves the kernel counts as withdrawn");
+            }
             _ => {}
         }
-        (!has_all(self)).then_some(EVPN_LOOK_NS)
+        self.resync(now_ns);
+        (!has_all(self) || self.resync.is_wanted()).then_some(EVPN_LOOK_NS)
+    }
+
+    /// Has all said anew to a zebra that was restarted alone, once bgpd has connected to it.
+    fn resync(&mut self, now_ns: u64) {
+        let [Some(zebra), _] = &self.daemons else { return };
+        if !self.resync.is_wanted() || now_ns < self.asked_ns + EVPN_LOOK_NS {
+            return;
+        }
+        self.asked_ns = now_ns;
+        // Its answer to the question before this one.
+        let mut answer = [0; ANSWER_LEN];
+        let len = rustix::io::read(zebra, &mut answer).unwrap_or(0);
+        let is_due = self.resync.heard(&answer[..len]);
+        // A zebra that does not read is asked again.
+        let _ = rustix::io::write(zebra, weir_evpn::QUESTION);
+        if is_due {
+            tracing::info!("zebra was restarted alone: FRR says anew who is where");
+            self.presence.says_anew(now_ns, EVPN_RESYNC_NS);
+            if let Err(errno) = self.teller.renew() {
+                self.failed(&io::Error::from(errno));
+            }
+        }
     }
 
     /// Takes what FRR says. Returns after how long (ns) to look again, if that is not only when FRR says more.
