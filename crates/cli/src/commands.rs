@@ -15,9 +15,7 @@ use weir_config::{
     Config, ConfigError, Defaults, PortName, Setting, SocketPath, ValueError, VifChanges,
     VifConfig, Workers,
 };
-use weir_switch::control::{
-    AddressEntry, AddressOrigin, Put, PutOutcome, VifOrigin, VifShown, VifStatus,
-};
+use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
 use weir_switch::descriptors::Carried;
 use weir_switch::memory;
 use weir_text::plain::{self, Obeyed, Plain};
@@ -446,8 +444,7 @@ fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
         Table::new(&["<NETWORK", "<ADDRESS", "<PORT", "<HOST", "<ORIGIN", "AGE", "<IP"]);
     for AddressEntry { vlan, mac, port, network, host, ips, origin, age_s, .. } in addresses {
         let ips: Vec<_> = ips.iter().map(ToString::to_string).collect();
-        let is_learned = origin == AddressOrigin::Learned;
-        let age = if is_learned { time(u64::from(age_s) * 1_000_000_000) } else { "-".into() };
+        let age = age_s.map_or("-".into(), |age_s| time(u64::from(age_s) * 1_000_000_000));
         table.row(vec![
             network.unwrap_or_else(|| format!("VLAN {vlan}")),
             mac,

@@ -11,14 +11,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
-use weir_api::{ApiServer, Serving, ServingError};
+use weir_api::{ApiServer, Client, Serving, ServingError};
 use weir_config::{Config, ConfigError, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
 use weir_switch::compiler::Compiler;
 use weir_switch::control::ControlHandler;
 use weir_switch::descriptors;
 use weir_switch::sandbox::{self, ConfineError, Needs};
-use weir_switch::unix_socket::ListenError;
+use weir_switch::unix_socket::{self, ListenError};
 use weir_switch::upgrade::{Beside, Starter};
 use weir_switch::watchdog::{Service, Watchdog};
 use weir_switch::{Devices, Keeping, Meeting, Switch, SwitchError, UplinkDevice};
@@ -46,6 +46,17 @@ pub enum RunError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Control(#[from] ListenError),
+    /// A switch has one process.
+    #[error("weir {version} runs already, and answers on {control}")]
+    #[diagnostic(help(
+        "`weir status` shows how it is, `weir reload` applies a changed file, `weir upgrade` puts another program in its place; a second switch needs another `control`"
+    ))]
+    Runs {
+        /// Its version.
+        version: String,
+        /// Its control socket.
+        control: SocketPath,
+    },
     /// The API cannot be served as configured.
     #[error(transparent)]
     #[diagnostic(transparent)]
@@ -112,6 +123,9 @@ fn run_beside(
     // All expressions of this process, from those of its file on.
     let compiler = Compiler::serve_this_process(mode).map_err(RunError::Compiler)?;
     let config = Config::load(&args.file, defaults)?;
+    if beside.is_none() {
+        runs_alone(&config.switch.control)?;
+    }
     log_to_stderr();
     raise_descriptor_limit();
     descriptors::reserve();
@@ -221,6 +235,22 @@ fn run_beside(
     }
     drop(switch);
     Ok(())
+}
+
+/// Looks for a weir on the control socket, before anything is opened that is that one's.
+///
+/// # Errors
+/// [`RunError::Runs`], or [`RunError::Control`] for another program.
+fn runs_alone(control: &SocketPath) -> Result<(), RunError> {
+    let path = control.as_path();
+    // What cannot be found out here is found out when the socket is made.
+    if !unix_socket::is_served(path).unwrap_or(false) {
+        return Ok(());
+    }
+    match Client::connect(path).and_then(|mut client| client.stats()) {
+        Ok(stats) => Err(RunError::Runs { version: stats.version, control: control.clone() }),
+        Err(_) => Err(ListenError::InUse { path: path.into() }.into()),
+    }
 }
 
 /// Notes for the next weir what has been learned, if there was traffic.

@@ -24,5 +24,6 @@ pub(crate) fn explanation(name: &str) -> VifExplanation {
         steering: None,
         silent: Vec::new(),
         hosts: Vec::new(),
+        traffic: Default::default(),
     }
 }

@@ -338,3 +338,54 @@ fn a_mirror_is_made_and_ended_by_a_command() {
     send(&mut b, &udp(B, A, 9));
     eventually("which sends, too", || a.recv(|_| ()));
 }
+
+#[test]
+fn a_second_weir_says_that_one_runs_and_leaves_everything_alone() {
+    let weir = Weir::start();
+    let (_a, _pair) = weir.guest("a", A);
+    let sockets = || {
+        let id = |name: &str| {
+            let file = fs::metadata(weir.dir.path().join(name)).unwrap();
+            std::os::unix::fs::MetadataExt::ino(&file)
+        };
+        ["control.sock", "a.sock", "b.sock"].map(id)
+    };
+    let before = sockets();
+    let mut second = Command::new(env!("CARGO_BIN_EXE_weir"));
+    second.env("COLUMNS", "500").arg("run").arg(weir.dir.path().join("weir.toml"));
+    let output = second.output().unwrap();
+    let says = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{says}");
+    assert!(says.contains("runs already, and answers on"), "{says}");
+    assert!(says.contains("weir upgrade"), "{says}");
+    assert_eq!(sockets(), before);
+    assert!(weir.does(&["stats", "a"]).contains("running"));
+}
+
+#[test]
+fn an_explanation_begins_with_whether_traffic_passes_and_why_not() {
+    let weir = Weir::start();
+    let first = |name: &str| weir.does(&["explain", name]).lines().next().unwrap().to_owned();
+    let waits = first("a");
+    assert!(waits.starts_with("a: traffic does not pass: no VM is connected"), "{waits}");
+    let (_a, mut pair) = weir.guest("a", A);
+    let alone = first("a");
+    assert!(alone.contains("none of them runs"), "{alone}");
+    let (_b, _pair) = weir.guest("b", B);
+    let idle = first("b");
+    assert!(idle.starts_with("b: traffic can pass: nothing is in the way"), "{idle}");
+    weir.does(&["filter", "set", "a", "tx drop"]);
+    send(&mut pair, &udp(A, B, 53));
+    let filtered = eventually("the frame is dropped", || {
+        Some(first("a")).filter(|says| says.contains("a filter drops all that it sends"))
+    });
+    assert!(filtered.starts_with("a: traffic does not pass"), "{filtered}");
+    let doctor = weir.command(&["doctor"]);
+    assert!(text(&doctor.stdout).contains("filter-all"), "{}", text(&doctor.stdout));
+    weir.does(&["filter", "clear", "a"]);
+    weir.does(&["vif", "set", "a", "vlan=7"]);
+    let moved = first("a");
+    assert!(moved.contains("no other port is in VLAN 7"), "{moved}");
+    let doctor = weir.command(&["doctor"]);
+    assert!(text(&doctor.stdout).contains("vlan-alone"), "{}", text(&doctor.stdout));
+}

@@ -531,3 +531,28 @@ fn a_difference_keeps_nobody_waiting_and_gives_back_what_it_took() {
     let kept = || memory(&weir, "VmRSS").saturating_sub(before);
     eventually("memory is given back", || (kept() < CONFIG_MEMORY_BYTES_MAX / 2).then_some(()));
 }
+
+#[test]
+fn root_an_uplink_whose_interface_has_gone_comes_back_by_a_reload_or_is_named() {
+    if !weir_testing::is_root("a network namespace") {
+        return;
+    }
+    for (options, comes_back) in [(&["--no-sandbox"][..], true), (&[], false)] {
+        let (dir, network) = (tempfile::tempdir().unwrap(), Network::new());
+        let weir = network.weir(dir.path(), &format!("{TWO}{LAN}"), options);
+        let holder = network.0.id().to_string();
+        let delete = ["--net", "--target", &holder, "ip", "link", "del", "weir0"];
+        assert!(Command::new("nsenter").args(delete).status().unwrap().success());
+        let explained = || weir.does(&["explain", "lan"]);
+        eventually("the uplink stops", || {
+            explained().contains("its interface is closed").then_some(())
+        });
+        // What else the file changes is changed all the same.
+        write_config(dir.path(), &format!("{TWO}{LAN}[vif.late]\n"));
+        let said = weir.does(&["reload"]);
+        assert!(weir.vifs().contains("late"), "{said}");
+        assert_eq!(network.has("weir0"), comes_back, "{said}");
+        assert_eq!(said.contains("uplink lan stays closed"), !comes_back, "{said}");
+        assert_eq!(explained().contains("is closed"), !comes_back, "{}", explained());
+    }
+}

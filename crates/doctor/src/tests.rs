@@ -8,11 +8,12 @@ use std::path::Path;
 use weir_config::{Config, Defaults, PlacementMode, PortName, SocketPath};
 use weir_switch::control::VifStatus;
 use weir_switch::explain::{
-    AgentExplanation, AgentState, Explanation, MachineSummary, PlacementExplanation, VifExplanation,
+    AgentExplanation, AgentState, Explanation, HostHeard, MachineSummary, OverlayExplanation,
+    OverlayNetworkExplanation, PlacementExplanation, VifExplanation,
 };
 use weir_switch::stats::{
-    BlockStats, CallSettings, Limit, PortKind, PortState, PortStats, QueuePairNumbers, Silence,
-    SilentRing, StillThread, SwitchStats, Unclosed, WorkerStats,
+    BlockStats, CallSettings, Limit, PortKind, PortState, PortStats, QueuePairNumbers, RuleStats,
+    Silence, SilentRing, StillThread, SwitchStats, Unclosed, WorkerStats,
 };
 
 use super::host::Process;
@@ -131,6 +132,7 @@ fn healthy() -> Facts {
         args: vec![
             "qemu-system-x86_64".into(),
             format!("socket,id=weir-web0,path={SOCKET},reconnect=1"),
+            "memory-backend-memfd,id=mem,size=1G,share=on".into(),
         ],
         version: Some((10, 0)),
     };
@@ -207,12 +209,21 @@ fn faults() -> Vec<(&'static str, Seed)> {
             it.host.qemus[0].args[1] = format!("socket,id=weir-web0,path={SOCKET}");
         }),
         ("second-vm", |it| vif(it).sessions.turned_away = 2),
+        ("memory-private", |it| {
+            (it.vifs[0].state, vif(it).state) = (PortState::Connected, PortState::Connected);
+            it.host.qemus[0].args.truncate(2);
+        }),
         ("driver-absent", |it| vif(it).state = PortState::Connected),
         ("halted", |it| vif(it).state = PortState::Halted),
         ("stopped", |it| {
             vif(it).state = PortState::Stopped;
             vif(it).stopped_reason =
                 Some("ring 1: the descriptor area at 0x1000 is not in shared memory".into());
+        }),
+        ("session-fails", |it| {
+            vif(it).sessions.failed = 3;
+            vif(it).sessions.last_error =
+                Some("ring 4 does not exist, this interface has 2".into());
         }),
         ("uplink-stopped", |it| it.switch.as_mut().unwrap().ports[1].state = PortState::Stopped),
         ("uplink-down", |it| it.host.links.get_mut("eth0").unwrap().is_up = false),
@@ -235,6 +246,38 @@ fn faults() -> Vec<(&'static str, Seed)> {
         }),
         ("src-mac", |it| drop_many(it, "src_mac_spoofed")),
         ("vlan", |it| drop_many(it, "vlan_not_allowed")),
+        ("vlan-alone", |it| {
+            let Explanation::Vif(mut vif) = explained(None) else { panic!("a guest's") };
+            vif.traffic.state = PortState::Running;
+            it.explained.insert(name(VIF), Explanation::Vif(vif));
+        }),
+        ("filter-all", |it| {
+            let rule = "tx drop".parse().unwrap();
+            vif(it).filter = vec![RuleStats { rule, packets: 3, bytes: 180 }];
+        }),
+        ("overlay-host", |it| {
+            let host = HostHeard {
+                host: "192.0.2.2".parse().unwrap(),
+                has_weir: false,
+                unanswered: 3,
+                stations: 0,
+                heard_s: None,
+            };
+            let network = OverlayNetworkExplanation {
+                name: "blue".parse().unwrap(),
+                vni: 100,
+                evpn: false,
+                hosts: vec![host],
+            };
+            let overlay = OverlayExplanation {
+                name: name("overlay"),
+                local: "192.0.2.1".parse().unwrap(),
+                udp_port: 4789,
+                mtu: 1450,
+                networks: vec![network],
+            };
+            it.explained.insert(name("overlay"), Explanation::Overlay(Box::new(overlay)));
+        }),
         ("receiver-not-ready", |it| drop_many(it, "rx_not_ready")),
         ("receiver-slow", |it| drop_many(it, "rx_waited_too_long")),
         ("offloads", |it| drop_many(it, "rx_buffer_too_small")),

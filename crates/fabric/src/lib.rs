@@ -28,7 +28,7 @@ mod view;
 pub mod vlan;
 
 pub use drop_reason::DropReason;
-pub use fabric::{Fabric, Known, PortError};
+pub use fabric::{Fabric, Known, PortError, Reach};
 pub use fdb::{Capacity, Claim, Fdb, FdbEntry, FdbStats, Learned, Learner, Moves};
 pub use mac_check::MacCheck;
 pub use port::{PortConfig, PortId};

@@ -218,6 +218,17 @@ impl VlanMode {
         }
     }
 
+    /// Whether some VLAN is carried by both.
+    pub fn meets(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Access(vid), other) | (other, Self::Access(vid)) => other.is_member(*vid),
+            (Self::Networks, other) | (other, Self::Networks) => matches!(other, Self::Networks),
+            (Self::Trunk { .. }, Self::Trunk { .. }) => {
+                (1..=VLAN_ID_MAX).map(Vid).any(|vid| self.is_member(vid) && other.is_member(vid))
+            }
+        }
+    }
+
     /// How a frame of `vid` that came in with `tag` leaves; `None` if the port is not a member.
     pub fn egress(&self, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
         if !self.is_member(vid) {
@@ -348,6 +359,30 @@ mod tests {
         assert_eq!(VlanMode::Networks.ingress(Some(beyond)), Err(DropReason::VlanNotAllowed));
         let set: VidSet = [network].into_iter().collect();
         assert!(!set.contains(network) && set.iter().next().is_none());
+    }
+
+    #[test]
+    fn modes_meet_where_a_vlan_is_carried_by_both() {
+        let network = |number| VlanMode::Access(Vid::of_network(number).unwrap());
+        let access = |number| VlanMode::Access(vid(number));
+        let modes = [
+            (access(5), access(5), true),
+            (access(5), access(6), false),
+            (access(5), trunk(Some(5), &[]), true),
+            (access(5), trunk_all(None), true),
+            (trunk(None, &[7, 8]), trunk(Some(8), &[9]), true),
+            (trunk(None, &[7]), trunk(Some(8), &[9]), false),
+            (network(1), network(1), true),
+            (network(1), network(2), false),
+            (network(1), trunk_all(Some(1)), false),
+            (network(1), VlanMode::Networks, true),
+            (access(1), VlanMode::Networks, false),
+            (trunk_all(None), VlanMode::Networks, false),
+        ];
+        for (one, other, expected) in modes {
+            assert_eq!(one.meets(&other), expected, "{one:?} {other:?}");
+            assert_eq!(other.meets(&one), expected, "{other:?} {one:?}");
+        }
     }
 
     #[test]

@@ -132,6 +132,17 @@ pub struct Between {
     pub told_late_there: u64,
 }
 
+/// Another host of a network, as far as it is heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// The other host.
+    pub host: IpAddr,
+    /// It has a weir, which has said something.
+    pub has_weir: bool,
+    /// How often it was asked since, while frames went there, and said nothing.
+    pub unanswered: u32,
+}
+
 /// This host and another one.
 #[derive(Debug)]
 pub(crate) struct Pair {
@@ -247,6 +258,11 @@ impl Pair {
         })
     }
 
+    fn heard(&self, host: IpAddr) -> Heard {
+        let state = lock(&self.state);
+        Heard { host, has_weir: state.heard.is_some(), unanswered: state.unheard }
+    }
+
     fn between(&self, host: IpAddr) -> Option<Between> {
         let word = lock(&self.state).heard?;
         Some(Between {
@@ -300,6 +316,13 @@ impl VxlanPort {
         let networks = self.networks();
         let members = networks.peers().filter(|host| networks.member(network, host.ip).is_some());
         members.filter_map(|host| host.pair.between(host.ip)).collect()
+    }
+
+    /// The other hosts that are members of a network.
+    pub fn members(&self, network: u16) -> Vec<Heard> {
+        let networks = self.networks();
+        let members = networks.peers().filter(|host| networks.member(network, host.ip).is_some());
+        members.map(|host| host.pair.heard(host.ip)).collect()
     }
 }
 

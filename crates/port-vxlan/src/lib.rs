@@ -35,7 +35,7 @@ mod suppress;
 mod sys;
 mod tx;
 
-pub use across::{Between, Here};
+pub use across::{Between, Heard, Here};
 pub use error::OverlayError;
 pub use networks::{NetworkSpec, Networks};
 pub use port::{AnswerCounters, VxlanPort};

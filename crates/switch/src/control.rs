@@ -12,7 +12,7 @@ use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
 
 use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
-use crate::explain::{PlacementExplanation, UplinkExplanation, VifExplanation};
+use crate::explain::{OverlayExplanation, PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::stats::{PortState, SwitchStats};
 use crate::trace::{FollowRequest, LiveTrace, Trace};
 
@@ -56,8 +56,8 @@ pub enum Request {
     /// Every interface with its configuration. Answer: [`Response::Vifs`].
     VifList,
     /// What the policies of an interface do, and why. Answer: [`Response::Explained`],
-    /// [`Response::UplinkExplained`] if the name is an uplink's, or [`Response::PlacementExplained`] if it is
-    /// `placement` and no port's.
+    /// [`Response::UplinkExplained`] if the name is an uplink's, [`Response::OverlayExplained`] of the overlay's port, or
+    /// [`Response::PlacementExplained`] if it is `placement` and no port's.
     VifExplain {
         /// Its name.
         name: PortName,
@@ -134,7 +134,12 @@ pub enum Response {
     /// What an uplink does with the frames that come in on it.
     UplinkExplained {
         /// At the moment of the answer.
-        explanation: UplinkExplanation,
+        explanation: Box<UplinkExplanation>,
+    },
+    /// Networks that span hosts, and whom of these weir hears.
+    OverlayExplained {
+        /// At the moment of the answer.
+        explanation: Box<OverlayExplanation>,
     },
     /// Where workers and virtual processors run.
     PlacementExplained {
@@ -371,8 +376,8 @@ pub struct AddressEntry {
     pub origin: AddressOrigin,
     /// Whether the port holds the address because it is configured so.
     pub configured: bool,
-    /// Seconds since it last sent a frame.
-    pub age_s: u32,
+    /// Seconds since it last sent a frame; `None` where it is known by other means.
+    pub age_s: Option<u32>,
 }
 
 /// What answers requests. Calls come from several threads at once.

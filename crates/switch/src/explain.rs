@@ -15,10 +15,12 @@ use crate::stats::{
 mod dispatch;
 mod hosts;
 mod manager;
+mod overlay;
 mod placement;
 mod receiving;
 mod sharing;
 mod steering;
+mod traffic;
 
 pub use dispatch::{DispatchExplanation, MovedPair};
 pub use hosts::HostExplanation;
@@ -26,10 +28,12 @@ pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
     UplinkExplanation, UplinkLayer,
 };
+pub use overlay::{HostHeard, OverlayExplanation, OverlayNetworkExplanation};
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
 pub use receiving::ReceivingExplanation;
 pub use sharing::{PortShare, SharingExplanation};
 pub use steering::{MoveExplanation, SteeringExplanation, SteeringQueue};
+pub use traffic::{Passes, TrafficExplanation, USUAL_DROPS, Verdict, drops_all};
 
 /// What a command explains.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -41,13 +45,15 @@ pub enum Explanation {
     Uplink(Box<UplinkExplanation>),
     /// Of where workers run.
     Placement(Box<PlacementExplanation>),
+    /// Of the overlay.
+    Overlay(Box<OverlayExplanation>),
 }
 
 impl Explanation {
     /// Whether it counts something from one moment to another.
     #[must_use]
     pub fn counts(&self) -> bool {
-        matches!(self, Self::Vif(_))
+        matches!(self, Self::Vif(_) | Self::Uplink(_))
     }
 
     /// As [`VifExplanation::since`].
@@ -55,6 +61,10 @@ impl Explanation {
     pub fn since(self, before: &Self) -> Self {
         match (self, before) {
             (Self::Vif(now), Self::Vif(before)) => Self::Vif(Box::new(now.since(before))),
+            (Self::Uplink(mut now), Self::Uplink(before)) => {
+                now.traffic.since(&before.traffic);
+                Self::Uplink(now)
+            }
             (now, _) => now,
         }
     }
@@ -111,6 +121,9 @@ pub struct VifExplanation {
     /// Rings in service that serve nobody.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentRing>,
+    /// What says whether traffic passes.
+    #[serde(default)]
+    pub traffic: TrafficExplanation,
 }
 
 /// The policy of one receive queue.
@@ -147,6 +160,13 @@ impl VifExplanation {
         }
         self.sharing.since(&before.sharing);
         self.receiving.since(&before.receiving);
+        self.traffic.since(&before.traffic);
         self
+    }
+
+    /// Whether traffic passes, and if not, why.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.traffic.verdict(self.name.as_str(), true, &self.filter, &self.silent)
     }
 }

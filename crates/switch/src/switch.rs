@@ -45,6 +45,7 @@ mod settings;
 mod shown;
 mod starting;
 mod tap_mac;
+mod traffic;
 mod uplink_device;
 mod xen;
 

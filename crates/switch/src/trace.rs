@@ -87,7 +87,13 @@ impl Switch {
         }
         let steps = self.engine().trace(id, frame);
         let ports = self.named_ports();
-        let words = Words { ports: &ports, sender: id, ethernet: Ethernet::parse(frame).ok() };
+        let vlan = steps.iter().find_map(|step| match step {
+            Step::Fabric(Thought { vid, .. }) => vid.map(|vid| self.vlan_name(vid)),
+            _ => None,
+        });
+        let ethernet = Ethernet::parse(frame).ok();
+        let overlay = self.overlay_id();
+        let words = Words { ports: &ports, sender: id, ethernet, vlan, overlay };
         let delivered = steps.iter().filter_map(|step| match step {
             Step::Delivered { port } => words.of(*port).map(|port| port.name.clone()),
             _ => None,
@@ -131,6 +137,9 @@ struct Words<'t> {
     ports: &'t [Named],
     sender: PortId,
     ethernet: Option<Ethernet>,
+    /// What people call the frame's VLAN.
+    vlan: Option<String>,
+    overlay: Option<PortId>,
 }
 
 impl Words<'_> {
@@ -177,11 +186,12 @@ impl Words<'_> {
                 say("storm_control", self.sender, says.into());
             }
             Step::Receiver { port, tag, queue } => {
-                let tag = match tag {
+                let leaves = match tag {
+                    _ if self.overlay == Some(port) => "for other hosts of its network".into(),
                     EgressTag::Untagged => "without a tag".into(),
                     EgressTag::Tagged(tag) => tagged(Some(tag)),
                 };
-                say("egress", port, format!("leaves {tag}"));
+                say("egress", port, format!("leaves {leaves}"));
                 say("queue", port, receive_queue(queue));
             }
             Step::Answered { port, mac } => {
@@ -239,7 +249,10 @@ impl Words<'_> {
             None => return,
         };
         match (thought.vid, thought.forward) {
-            (Some(vid), _) => say("vlan", sender, format!("is in VLAN {vid}")),
+            (Some(vid), _) => {
+                let vlan = self.vlan.clone().unwrap_or_else(|| format!("VLAN {vid}"));
+                say("vlan", sender, format!("is in {vlan}"));
+            }
             (None, Err(reason)) => {
                 say("vlan", sender, in_words(reason).into());
                 return;
@@ -281,6 +294,9 @@ impl Words<'_> {
     }
 
     fn delivered(&self, port: PortId, queue: Option<Queue>) -> String {
+        if self.overlay == Some(port) {
+            return "the hosts of the network get the frame".into();
+        }
         let Some(port) = self.of(port) else { return "the port gets the frame".into() };
         let (Some(budget_ns), Some(queue)) = (port.budget_ns, queue) else {
             return "the interface of the host gets the frame".into();

@@ -336,25 +336,40 @@ fn remove_stale(path: &Path, place: &Place) -> Result<(), ListenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io_error("look at")(error)),
     };
+    match is_served_at(place) {
+        Ok(true) => Err(ListenError::InUse { path: path.into() }),
+        Ok(false) => match file_id(&at) {
+            // Not what somebody has put there meanwhile.
+            Ok(found) if found != stale => Err(ListenError::InUse { path: path.into() }),
+            Ok(_) => fs::remove_file(at).map_err(io_error("remove the stale socket")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(io_error("look at")(error)),
+        },
+        Err(error) => Err(io_error("see whether anybody serves")(error)),
+    }
+}
+
+/// Whether somebody listens on the socket at `path`.
+///
+/// # Errors
+/// Those of [`Place::of`], and the system's, other than that nobody does.
+pub fn is_served(path: &Path) -> io::Result<bool> {
+    is_served_at(&Place::of(path)?)
+}
+
+fn is_served_at(place: &Place) -> io::Result<bool> {
     // Without waiting: who listens there and accepts nobody would keep whoever asks.
     match reach::look_for_listener_as(SocketType::STREAM, place) {
         Ok(stream) => {
             // Who serves there may have sent descriptors already.
             drop(Foreign::from(UnixStream::from(stream)));
-            Err(ListenError::InUse { path: path.into() })
+            Ok(true)
         }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(ListenError::InUse { path: path.into() })
-        }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            // Not what somebody has put there meanwhile.
-            match file_id(&at).map_err(io_error("look at"))? == stale {
-                true => fs::remove_file(at).map_err(io_error("remove the stale socket")),
-                false => Err(ListenError::InUse { path: path.into() }),
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(io_error("see whether anybody serves")(error)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock => Ok(true),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(false),
+            _ => Err(error),
+        },
     }
 }
 

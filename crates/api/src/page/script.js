@@ -435,13 +435,22 @@ function dropped(known) {
 
 const empty = (columns, text) => make("tr", {}, make("td", { colspan: columns, class: "empty" }, text));
 
+/** The newest event: one that comes again is counted in its line. */
+const told = { text: "", times: 0, line: null };
+
 function tell({ event, ...about }) {
   const values = Object.entries(about).filter(([name, value]) => name !== "port" && value !== null && value !== "");
-  const rest = values.map(([name, value]) => `${words(name)} ${words(String(value))}`).join(", ");
+  const rest = values.map(([name, value]) => `${words(name)} ${value}`).join(", ");
   const text = `${about.port ? `${about.port}: ` : ""}${words(event)}${rest ? ` (${rest})` : ""}`;
   if (by("events").dataset.any === undefined) by("events").replaceChildren();
   by("events").dataset.any = "";
-  by("events").prepend(make("li", {}, make("time", {}, clock()), text));
+  if (told.text === text && told.line?.isConnected) {
+    told.times += 1;
+    told.line.replaceChildren(make("time", {}, clock()), `${text}, ${told.times} times`);
+    return;
+  }
+  Object.assign(told, { text, times: 1, line: make("li", {}, make("time", {}, clock()), text) });
+  by("events").prepend(told.line);
   while (by("events").children.length > EVENTS) by("events").lastElementChild.remove();
 }
 

@@ -62,6 +62,7 @@ pub(super) async fn policies(
             Answer::Explained { explanation } => json(&explanation),
             Answer::UplinkExplained { explanation } => json(&explanation),
             Answer::PlacementExplained { explanation } => json(&explanation),
+            Answer::OverlayExplained { explanation } => json(&explanation),
             other => return Err(Problem::of(other)),
         })
     };

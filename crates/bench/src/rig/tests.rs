@@ -89,8 +89,8 @@ fn settings_that_do_not_go_together_change_nothing() {
         assert!(matches!(set(&rig, refused), Response::Error { .. }), "{refused:?}");
     }
     // Time goes on, and the share of the workers' time changes.
-    let VifExplanation { sharing, receiving, .. } = before.clone();
-    assert_eq!(VifExplanation { sharing, receiving, ..explain(&rig) }, before);
+    let VifExplanation { sharing, receiving, traffic, .. } = before.clone();
+    assert_eq!(VifExplanation { sharing, receiving, traffic, ..explain(&rig) }, before);
     assert_eq!(set(&rig, &["latency_budget=100us", "rx_usecs=none"]), Response::Ok);
     assert_eq!(explain(&rig).queues[0].hold_ns, 80_000);
     assert_eq!(set(&rig, &["latency_budget=0us"]), Response::Ok);

@@ -4,8 +4,9 @@ use std::fmt::{self, Write as _};
 
 use weir_config::Receiving;
 use weir_switch::explain::{
-    DispatchExplanation, HostExplanation, MovedPair, PortShare, ReceivingExplanation,
-    SharingExplanation, SteeringExplanation, UplinkExplanation, UplinkLayer, VifExplanation,
+    DispatchExplanation, HostExplanation, MovedPair, OverlayExplanation, OverlayNetworkExplanation,
+    Passes, PortShare, ReceivingExplanation, SharingExplanation, SteeringExplanation,
+    UplinkExplanation, UplinkLayer, Verdict, VifExplanation,
 };
 use weir_switch::stats::{CallSettings, GuardExplanation, LeaseExplanation};
 use weir_text::{Table, decimal, ratio, time};
@@ -15,6 +16,58 @@ use super::stats::{advice, blocked, by_reason, queue_pairs, rules, silent};
 
 /// Workers that were busy for so much of the time (%) had none left.
 const FULL_PERCENT: u64 = 90;
+
+/// Does traffic pass, and if not, why.
+pub(super) fn verdict(f: &mut String, name: &str, it: &Verdict) -> fmt::Result {
+    let passes = match it.passes {
+        Passes::Yes => "traffic passes",
+        Passes::Idle => "traffic can pass",
+        Passes::No => "traffic does not pass",
+    };
+    writeln!(f, "{name}: {passes}: {}", it.because.join("; "))
+}
+
+/// Networks that span hosts, and whom of these weir hears.
+pub(super) fn overlay(f: &mut String, it: &OverlayExplanation) -> fmt::Result {
+    let OverlayExplanation { name, local, udp_port, mtu, networks } = it;
+    writeln!(f, "{name}: this host is {local}, UDP port {udp_port}, MTU {mtu} in its networks")?;
+    let mut table = Table::new(&["<NETWORK", "VNI", "<HOST", "<HEARD", "STATIONS", "LAST"]);
+    for OverlayNetworkExplanation { name, vni, evpn, hosts } in networks {
+        if hosts.is_empty() {
+            let who = if *evpn { "FRR names none" } else { "none" };
+            let vni = vni.to_string();
+            table.row([name.as_str(), &vni, who, "-", "0", "-"].map(String::from).into());
+        }
+        for host in hosts {
+            let heard = match (host.is_unheard(), host.has_weir) {
+                (true, _) => "not heard",
+                (false, true) => "its weir answers",
+                (false, false) if host.stations > 0 => "yes",
+                (false, false) => "not yet",
+            };
+            let last = host.heard_s.map(|age_s| time(u64::from(age_s) * 1_000_000_000));
+            table.row(vec![
+                name.to_string(),
+                vni.to_string(),
+                host.host.to_string(),
+                heard.into(),
+                host.stations.to_string(),
+                last.unwrap_or_else(|| "-".into()),
+            ]);
+        }
+    }
+    write!(f, "\n{table}")?;
+    let unheard = networks.iter().flat_map(|it| it.hosts.iter().map(move |host| (it, host)));
+    for (network, host) in unheard.filter(|(_, host)| host.is_unheard()) {
+        let (host, network) = (host.host, &network.name);
+        writeln!(
+            f,
+            "nothing is heard from {host}: ping {host}; UDP port {udp_port} open on both hosts; {local} among its peers \
+             of {network}"
+        )?;
+    }
+    Ok(())
+}
 
 /// An interface, with the frames and calls of one second.
 pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {

@@ -112,6 +112,7 @@ mod tests {
             let (name, interface) = ("lan".parse().unwrap(), "eth0".into());
             let dispatch = DispatchExplanation { workers: vec![Some(0)], moves: Vec::new() };
             let steering = None;
+            let (traffic, filter) = Default::default();
             let of = UplinkExplanation {
                 name,
                 interface,
@@ -120,6 +121,8 @@ mod tests {
                 cost: unknown,
                 dispatch,
                 steering,
+                traffic,
+                filter,
             };
             text(|f| uplink(f, &of))
         };

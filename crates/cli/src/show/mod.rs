@@ -33,8 +33,15 @@ pub fn stats(of: &SwitchStats) -> String {
 /// What `weir explain` says, about frames and calls of one second.
 pub fn explanation(of: &Explanation) -> String {
     text(|f| match of {
-        Explanation::Vif(it) => explain::vif(f, it),
-        Explanation::Uplink(it) => explain::uplink(f, it),
+        Explanation::Vif(it) => {
+            explain::verdict(f, it.name.as_str(), &it.verdict())?;
+            explain::vif(f, it)
+        }
+        Explanation::Uplink(it) => {
+            explain::verdict(f, it.name.as_str(), &it.verdict())?;
+            explain::uplink(f, it)
+        }
+        Explanation::Overlay(it) => explain::overlay(f, it),
         Explanation::Placement(it) => placement::placement(f, it),
     })
 }

@@ -3,7 +3,7 @@
 use weir_config::SocketRole;
 use weir_switch::control::VifStatus;
 use weir_switch::explain::{AgentState, Explanation};
-use weir_switch::stats::{PortState, Silence};
+use weir_switch::stats::{PortState, PortStats, Silence};
 
 use super::{Facts, Finding, finding, note};
 use crate::facts::{Permissions, Qemu};
@@ -144,8 +144,43 @@ pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
+/// Whether a VM lets others have its memory, as far as its arguments say.
+fn shares_memory(qemu: &Qemu) -> bool {
+    let has = |arg: &str, parts: &[&str]| parts.iter().any(|part| arg.contains(part));
+    qemu.args.iter().any(|arg| {
+        // These share it unless told otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
+        has(arg, &["memory-backend-memfd", "memory-backend-shm"])
+            && !has(arg, &["share=off", "share=no", "share=false", "\"share\":false"])
+            || has(arg, &["share=on", "share=yes", "share=true", "\"share\":true"])
+    })
+}
+
+/// QEMU goes on without a network where weir cannot have the guest's memory.
+pub(super) fn memory_private(facts: &Facts, found: &mut Vec<Finding>) {
+    for vif in facts.vifs.iter().filter(|vif| vif.state != PortState::Running && !vif.xen) {
+        let path = vif.config.socket.as_path().display().to_string();
+        let names_it = |qemu: &&Qemu| qemu.args.iter().any(|arg| arg.contains(&path));
+        let private = facts.host.qemus.iter().filter(names_it).find(|qemu| !shares_memory(qemu));
+        if let Some(qemu) = private {
+            let name = &vif.config.name;
+            found.push(finding(
+                "memory-private",
+                name,
+                "the guest's memory is not shared: weir can neither read nor write its frames",
+                format!("QEMU (process {}) has no memory backend with share=on", qemu.pid),
+                format!("start the VM anew with $(weir qemu-args {name})"),
+            ));
+        }
+    }
+}
+
 pub(super) fn driver_absent(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.guests().filter(|port| port.state == PortState::Connected) {
+        let is_told =
+            |it: &Finding| it.check == "memory-private" && it.subject == port.name.as_str();
+        if found.iter().any(is_told) {
+            continue;
+        }
         found.push(finding(
             "driver-absent",
             &port.name,
@@ -182,6 +217,29 @@ pub(super) fn stopped(facts: &Facts, found: &mut Vec<Finding>) {
             reason,
             mend,
         ));
+    }
+}
+
+/// Front ends that come and are turned out for an error, again and again: the state is `waiting` between two of them.
+pub(super) fn session_fails(facts: &Facts, found: &mut Vec<Finding>) {
+    let ended = |port: &&PortStats| port.state != PortState::Stopped && port.sessions.failed > 0;
+    for port in facts.guests().filter(ended) {
+        let now = port.sessions.failed
+            - facts.before(port, |it| it.sessions.failed).min(port.sessions.failed);
+        if now == 0 && port.state == PortState::Running {
+            continue;
+        }
+        let reason = port.sessions.last_error.as_deref().unwrap_or("no reason is known");
+        let (what, mend) = explained(reason);
+        let failing = finding(
+            "session-fails",
+            &port.name,
+            format!("its VM connects, and weir ends the session: {what}"),
+            format!("{} sessions ended so, {now} of them just now: {reason}", port.sessions.failed),
+            mend.replace("NAME", port.name.as_str()),
+        );
+        // One that comes no more may have been mended.
+        found.push(if now > 0 { failing } else { note(failing) });
     }
 }
 

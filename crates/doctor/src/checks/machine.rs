@@ -4,7 +4,7 @@ use weir_config::values::PlacementMode;
 use weir_limits::LIMIT_SHOWN_PERCENT;
 use weir_switch::control::VifStatus;
 use weir_switch::descriptors::Carried;
-use weir_switch::explain::Explanation;
+use weir_switch::explain::{Explanation, UplinkLayer};
 use weir_switch::stats::{Limits, PortKind, PortState, Unclosed};
 
 use super::{Facts, Finding, finding, note};
@@ -42,7 +42,12 @@ pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
             &port.name,
             "the way to the host is closed; guests reach each other only",
             port.stopped_reason.as_deref().unwrap_or("its state"),
-            "bring the interface back, then systemctl restart weir",
+            match facts.explained.get(&port.name) {
+                Some(Explanation::Uplink(uplink)) if uplink.layer == UplinkLayer::WorkerOnly => {
+                    "systemctl restart weir, which makes the TAP anew; then its bridge or address"
+                }
+                _ => "bring the interface back, then systemctl restart weir",
+            },
         ));
     }
 }

@@ -1,8 +1,9 @@
 //! What becomes of frames: drops that are too many, and calls that are too late.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use weir_switch::explain::Explanation;
+use weir_config::Direction;
+use weir_switch::explain::{Explanation, USUAL_DROPS, drops_all};
 use weir_switch::stats::{PortState, PortStats};
 
 use super::{Facts, Finding, finding, note};
@@ -101,7 +102,9 @@ pub(super) fn src_mac(facts: &Facts, found: &mut Vec<Finding>) {
         match reason {
             "src_mac_owned" => (
                 "the guest sends from an address that another interface has".into(),
-                format!("give one of the guests another address: weir vif set {name} mac=..."),
+                format!(
+                    "start its VM anew with $(weir qemu-args {name}), which gives it an address of its own"
+                ),
             ),
             _ => (
                 "the guest sends from another address than the one it is held to".into(),
@@ -124,6 +127,74 @@ pub(super) fn vlan(facts: &Facts, found: &mut Vec<Finding>) {
         (what.into(), mend)
     });
     found.retain(|it| it.check != "vlan" || !is_of_mirror(facts, it));
+}
+
+/// A guest that runs, and shares its VLAN with nobody.
+pub(super) fn vlan_alone(facts: &Facts, found: &mut Vec<Finding>) {
+    let others = facts.ports().count() > 1;
+    for (name, explained) in &facts.explained {
+        let Explanation::Vif(vif) = explained else { continue };
+        let it = &vif.traffic;
+        let is_alone = it.reaches + it.silent + it.isolated == 0;
+        if it.state != PortState::Running || it.is_mirror || !is_alone {
+            continue;
+        }
+        let alone = finding(
+            "vlan-alone",
+            name,
+            "the guest reaches nobody: no other port is in its VLAN or network",
+            format!("{} of {name}, and those of all other ports", it.vlan),
+            format!("weir vif set {name} vlan=N, or an uplink or a guest in that VLAN"),
+        );
+        found.push(if others { alone } else { note(alone) });
+    }
+}
+
+/// Rules that let nothing through.
+pub(super) fn filter_all(facts: &Facts, found: &mut Vec<Finding>) {
+    for port in facts.ports() {
+        for direction in drops_all(&port.filter) {
+            let what = format!(
+                "a packet filter drops each frame that the port {}",
+                match direction {
+                    Direction::Tx => "sends",
+                    Direction::Rx => "is to receive",
+                }
+            );
+            let dropped = port.filter.iter().filter(|it| it.rule.direction == direction);
+            let frames: u64 = dropped.map(|it| it.packets).sum();
+            let known_by =
+                format!("the {direction} rules have dropped {frames} frames, and let none through");
+            let mend = format!("weir filter list {0}; weir filter clear {0}", port.name);
+            found.push(finding("filter-all", &port.name, what, known_by, mend));
+        }
+    }
+}
+
+/// Hosts of the overlay that frames go to, and that none comes from.
+pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
+    for (name, explained) in &facts.explained {
+        let Explanation::Overlay(overlay) = explained else { continue };
+        let mut unheard = BTreeMap::<_, Vec<_>>::new();
+        for network in &overlay.networks {
+            for host in network.hosts.iter().filter(|host| host.is_unheard()) {
+                unheard.entry(host.host).or_default().push(network.name.as_str());
+            }
+        }
+        for (host, networks) in unheard {
+            let (local, port) = (overlay.local, overlay.udp_port);
+            let networks = networks.join(", ");
+            found.push(finding(
+                "overlay-host",
+                name,
+                format!("nothing comes from host {host}: frames of its guests, nor an answer of its weir"),
+                format!("weir explain {name}: networks {networks}"),
+                format!(
+                    "ping {host}; UDP port {port} open on both hosts; {local} among its `peers`; weir doctor there"
+                ),
+            ));
+        }
+    }
 }
 
 /// What a mirror sends is dropped, and that is how it is meant.
@@ -208,23 +279,11 @@ pub(super) fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Drops that every network has, or that say nothing of a fault.
-const USUAL: [&str; 8] = [
-    "hairpin",
-    "isolated",
-    "multicast_unwanted",
-    "port_inactive",
-    "port_unknown",
-    "reserved_group_address",
-    "tx_stopped",
-    "unknown_unicast",
-];
-
 /// Whatever else is dropped, and no other check has told of.
 pub(super) fn other_drops(facts: &Facts, found: &mut Vec<Finding>) {
     let mut others = Vec::new();
     let reasons: BTreeSet<_> = facts.ports().flat_map(|port| port.drops.keys()).collect();
-    let reasons = reasons.into_iter().map(String::as_str).filter(|it| !USUAL.contains(it));
+    let reasons = reasons.into_iter().map(String::as_str).filter(|it| !USUAL_DROPS.contains(it));
     dropped(facts, &mut others, "drops", &reasons.collect::<Vec<_>>(), |port, reason| {
         let what = match reason {
             reason if reason.starts_with("source_guard") => {

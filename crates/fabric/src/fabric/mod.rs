@@ -157,6 +157,17 @@ pub struct Known {
     pub seen_secs: u32,
 }
 
+/// The other ports in the VLANs of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Those that send and receive, and get its frames.
+    pub active: u32,
+    /// Those where nobody is.
+    pub silent: u32,
+    /// Those that are isolated, as it is.
+    pub isolated: u32,
+}
+
 /// Why a control call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
@@ -327,6 +338,26 @@ impl Fabric {
         let wanted = tagged().filter(|&vid| all || self.fdb.lookup(vid, mac, now_secs).is_some());
         let tags = wanted.take(ANNOUNCED_VLANS_MAX).map(|vid| Some(Tci::from_bits(vid.get())));
         native.map(|_| None).into_iter().chain(tags).collect()
+    }
+
+    /// Whom a port can reach, as its settings say.
+    pub fn reach(&self, id: PortId) -> Reach {
+        let table = self.table.load();
+        let Some(port) = table.port(id) else { return Reach::default() };
+        let mut reach = Reach::default();
+        for (other, number) in table.ports.iter().zip(0..) {
+            let Some(other) = other.as_deref().filter(|_| id.get() != number) else { continue };
+            if !port.config.vlan.meets(&other.config.vlan) {
+                continue;
+            }
+            let counted = match (port.config.isolated && other.config.isolated, other.active) {
+                (true, _) => &mut reach.isolated,
+                (false, true) => &mut reach.active,
+                (false, false) => &mut reach.silent,
+            };
+            *counted += 1;
+        }
+        reach
     }
 
     /// The address that [`MacCheck::First`](crate::MacCheck::First) pinned to a port, if any yet.

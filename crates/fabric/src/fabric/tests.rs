@@ -111,6 +111,11 @@ fn an_isolated_port_reaches_what_is_not_isolated_and_no_other_isolated_port() {
         assert_eq!(unknown_to, [uplink]);
     };
     check(&isolates);
+    let reach = |port| {
+        let Reach { active, silent, isolated } = fabric.reach(port);
+        [active, silent, isolated]
+    };
+    assert_eq!((reach(a), reach(c)), ([4, 0, 0], [3, 0, 1]));
     // It holds from the next view on, both ways.
     fabric.update_port(d, PortConfig::vif()).unwrap();
     assert_eq!(forward(&fabric, d, frame(macs[4], unknown)), FLOOD);
@@ -119,6 +124,10 @@ fn an_isolated_port_reaches_what_is_not_isolated_and_no_other_isolated_port() {
     fabric.set_active(d, false).unwrap();
     assert_eq!(flood(&fabric, c, 1), [a, b, uplink]);
     assert_eq!(flood(&fabric, a, 1), [b, uplink, c]);
+    assert_eq!(fabric.reach(a), Reach { active: 3, silent: 1, isolated: 0 });
+    fabric.update_port(a, access(7)).unwrap();
+    assert_eq!(fabric.reach(a), Reach { active: 1, silent: 0, isolated: 0 }, "the uplink");
+    fabric.update_port(a, PortConfig::vif()).unwrap();
     fabric.remove_port(c).unwrap();
     assert_eq!(flood(&fabric, a, 1), [b, uplink]);
 }

@@ -4,9 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{PortName, SocketPath};
 
-use crate::stats::BlockStats;
-
-use super::{DispatchExplanation, SteeringExplanation};
+use super::{DispatchExplanation, SteeringExplanation, TrafficExplanation, Verdict};
+use crate::stats::{BlockStats, RuleStats};
 
 /// How an interface's budget is split between the uplinks and its calls (Dong 2011 Eq. 4), and from
 /// which numbers.
@@ -107,6 +106,20 @@ pub struct UplinkExplanation {
     /// How flows to it are spread over several queues; none where it has one.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
+    /// What says whether traffic passes.
+    #[serde(default)]
+    pub traffic: TrafficExplanation,
+    /// Its filter rules, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<RuleStats>,
+}
+
+impl UplinkExplanation {
+    /// Whether traffic passes, and if not, why.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.traffic.verdict(self.name.as_str(), false, &self.filter, &[])
+    }
 }
 
 /// How long frames gather at an uplink.

@@ -27,7 +27,7 @@ use super::uplink::Gathering;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
 use crate::explain::{
     AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
-    UplinkExplanation,
+    TrafficExplanation, UplinkExplanation,
 };
 use crate::loops::Loops;
 
@@ -377,6 +377,8 @@ impl Run {
                         cost: cost(self.core.uplink_cost()),
                         // What the engine knows is filled in by the switch.
                         dispatch: DispatchExplanation::default(),
+                        traffic: TrafficExplanation::default(),
+                        filter: Vec::new(),
                         steering: uplink.table.explain(
                             now_ns,
                             &*uplink.port,

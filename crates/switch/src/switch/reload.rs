@@ -10,7 +10,7 @@ use std::sync::{MutexGuard, PoisonError};
 use weir_config::reload::{Able, Difference, DifferenceKind, Running, RunningVif, Steps};
 use weir_config::{
     Config, ConfigError, Defaults, LatencyBudget, PlacementConfig, PortName, SwitchConfig,
-    UplinkConfig, VifConfig, XenConfig, read_text,
+    UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
 };
 use weir_engine::RateLimit;
 use weir_limits::PORTS_MAX;
@@ -232,7 +232,12 @@ impl Switch {
     }
 
     fn compare(&self, config: Config) -> Result<Compared, Box<Response>> {
+        let gone = self.uplinks_gone();
         let (difference, steps, check) = self.beside(|running| {
+            // An uplink whose interface has gone is one that is not there.
+            let mut running = running.clone();
+            let is_wanted = |name: &PortName| config.uplinks.iter().any(|it| it.name == *name);
+            running.uplinks.retain(|it| !(gone.contains(&it.name) && is_wanted(&it.name)));
             let (difference, steps) = running.compare(&config);
             let check = running.check(&steps);
             (difference, steps, check)
@@ -304,6 +309,7 @@ impl Switch {
             source.switch.placement = placement.unwrap_or(source.switch.placement);
         }
         self.mark(config);
+        notes.extend(self.still_gone());
         match (own, self.config_file()) {
             (false, Some(file)) => notes.push(format!(
                 "weir starts with {}, which says otherwise; the next start without a keeper is by that file",
@@ -356,6 +362,8 @@ impl Switch {
             undo.push(Undo::RemoveVif(name));
         }
         for (uplink, device) in steps.uplinks_added.iter().zip(devices) {
+            // What is left of one whose interface has gone.
+            self.unplug(&uplink.name);
             self.plug_in(uplink, device)?;
             undo.push(Undo::RemoveUplink(uplink.name.clone()));
         }
@@ -403,6 +411,30 @@ impl Switch {
                 notes.push(format!("not undone: {message}"));
             }
         }
+    }
+
+    /// Uplinks that have stopped, and whose interfaces can be opened again: a TAP is made anew.
+    fn uplinks_gone(&self) -> Vec<PortName> {
+        let can_open = |uplink: &UplinkConfig| {
+            let interface = Path::new("/sys/class/net").join(uplink.interface.as_str());
+            matches!(self.hands, Hands::Own)
+                && (uplink.kind == UplinkKind::Tap || interface.exists())
+        };
+        let ports = self.ports();
+        let gone = ports.uplinks.iter().filter(|uplink| uplink.port.failure().is_some());
+        let gone = gone.filter(|uplink| can_open(&uplink.config));
+        gone.map(|uplink| uplink.config.name.clone()).collect()
+    }
+
+    /// What a reload does not bring back.
+    fn still_gone(&self) -> Vec<String> {
+        let ports = self.ports();
+        let gone = ports.uplinks.iter().filter_map(|uplink| {
+            let failure = uplink.port.failure()?;
+            let name = &uplink.config.name;
+            Some(format!("uplink {name} stays closed until weir is started again: {failure}"))
+        });
+        gone.collect()
     }
 
     fn mark_one(&self, name: &PortName) {

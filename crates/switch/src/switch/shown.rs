@@ -7,7 +7,7 @@ use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, VlanMode, Wei
 use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, panicked, stages};
-use weir_fabric::{Claim, FdbEntry, PortId};
+use weir_fabric::{Claim, FdbEntry, PortId, Vid};
 use weir_foreign::Stuck;
 use weir_guestmem::total_mapped;
 use weir_limits::{
@@ -42,6 +42,9 @@ impl Switch {
     pub(super) fn vif_explain(&self, name: &PortName) -> Response {
         let ports = self.ports();
         let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
+            if let Some(overlay) = ports.overlay.as_ref().filter(|overlay| overlay.name == *name) {
+                return self.overlay_explain(overlay);
+            }
             return match self.manager.explain_uplink(name) {
                 Some(explanation) => self.with_dispatch(&ports, explanation),
                 None if name.as_str() == PLACEMENT => self.placement_explain(),
@@ -86,6 +89,7 @@ impl Switch {
             guard: vif.guard_explanation(now_ns),
             steering,
             hosts: self.hosts_of(&ports, &vif.config.vlan),
+            traffic: self.vif_traffic(vif),
         };
         Response::Explained { explanation: Box::new(explanation) }
     }
@@ -103,8 +107,11 @@ impl Switch {
         let dispatch = uplink.map(|it| self.dispatch_of(it.id, it.port.queues(), clock::now_ns()));
         let dispatch = dispatch.unwrap_or_default();
         let blocked = uplink.and_then(|it| self.block_of(it.id));
-        let explanation = UplinkExplanation { dispatch, blocked, ..explanation };
-        Response::UplinkExplained { explanation }
+        let traffic = uplink.map(|uplink| self.uplink_traffic(uplink)).unwrap_or_default();
+        let filter = uplink.map(|it| RuleStats::of(&it.config.filter, &it.rules));
+        let filter = filter.unwrap_or_default();
+        let explanation = UplinkExplanation { dispatch, blocked, traffic, filter, ..explanation };
+        Response::UplinkExplained { explanation: Box::new(explanation) }
     }
 
     /// Which workers serve the queues of a port.
@@ -150,7 +157,8 @@ impl Switch {
         }
     }
 
-    /// What `of` makes of each port: its number, its name, its filter, and of a guest's the port and its budget.
+    /// What `of` makes of each port, the overlay's too: its number, its name, its filter, and of a guest's the port and
+    /// its budget.
     pub(crate) fn each_port<T>(
         &self,
         of: impl Fn(PortId, &PortName, &[FilterRule], Option<(&dyn GuestPort, LatencyBudget)>) -> T,
@@ -162,13 +170,27 @@ impl Switch {
         });
         let uplinks = ports.uplinks.iter();
         let uplinks = uplinks.map(|it| of(it.id, &it.config.name, &it.config.filter, None));
-        vifs.chain(uplinks).collect()
+        let overlay = ports.overlay.iter().map(|it| of(it.id, &it.name, &[], None));
+        vifs.chain(uplinks).chain(overlay).collect()
+    }
+
+    /// The port of the overlay, if there is one.
+    pub(crate) fn overlay_id(&self) -> Option<PortId> {
+        self.ports().overlay.as_ref().map(|overlay| overlay.id)
+    }
+
+    /// What people call a VLAN of the fabric's.
+    pub(crate) fn vlan_name(&self, vid: Vid) -> String {
+        let mut networks = self.networks.of_overlay();
+        let network = networks.find(|(number, ..)| vid.network() == Some(*number));
+        network.map_or_else(|| format!("VLAN {vid}"), |(_, it, _)| format!("network {}", it.name))
     }
 
     /// The number of an interface's or uplink's port.
     pub(crate) fn port_id(&self, name: &PortName) -> Option<PortId> {
+        let overlay = self.overlay_id();
         let ports = self.each_port(|id, other, _, _| (other == name).then_some(id));
-        ports.into_iter().flatten().next()
+        ports.into_iter().flatten().find(|id| Some(*id) != overlay)
     }
 
     /// The counters of everything.
@@ -310,6 +332,11 @@ impl Switch {
         let entries = fdb.entries(now_secs);
         // A port that is gone has no name any more.
         let shown = entries.into_iter().filter_map(|entry| {
+            let origin = match entry.claim {
+                Claim::Told | Claim::ToldSticky => AddressOrigin::Evpn,
+                Claim::Pinned => AddressOrigin::Configured,
+                Claim::Dynamic | Claim::First | Claim::Uplink => AddressOrigin::Learned,
+            };
             Some(AddressEntry {
                 vlan: entry.vid.get(),
                 mac: entry.mac.to_string(),
@@ -317,13 +344,9 @@ impl Switch {
                 network: entry.vid.network().and_then(|number| networks.get(&number).cloned()),
                 host: host(&entry),
                 ips: ips(&entry),
-                origin: match entry.claim {
-                    Claim::Told | Claim::ToldSticky => AddressOrigin::Evpn,
-                    Claim::Pinned => AddressOrigin::Configured,
-                    Claim::Dynamic | Claim::First | Claim::Uplink => AddressOrigin::Learned,
-                },
+                origin,
                 configured: entry.claim == Claim::Pinned,
-                age_s: entry.age_secs,
+                age_s: (origin == AddressOrigin::Learned).then_some(entry.age_secs),
             })
         });
         Response::Addresses { addresses: shown.collect() }

@@ -81,7 +81,7 @@ impl Switch {
         let filter = (!request.filter.is_empty()).then(|| request.filter.program());
         let ports = self.each_port(|id, name, _, vif| (id, name.clone(), vif.is_some()));
         let following = self.engine().follow(sender, filter, frames)?;
-        let words = Words { ports, sender };
+        let words = Words { ports, sender, overlay: self.overlay_id() };
         Ok(LiveTrace { following, frames, words, epoch_ns: epoch_ns() })
     }
 }
@@ -120,6 +120,7 @@ impl LiveTrace {
 struct Words {
     ports: Vec<(PortId, PortName, bool)>,
     sender: PortId,
+    overlay: Option<PortId>,
 }
 
 impl Words {
@@ -172,6 +173,9 @@ impl Words {
                 let begins = format!("goes into receive queue {queue}");
                 let says = match is_guest {
                     true => format!("the guest has the frame{}", called(call, done_ns)),
+                    false if Some(part.port) == self.overlay => {
+                        "the frame is on its way to other hosts".into()
+                    }
                     false => "the interface of the host has the frame".into(),
                 };
                 vec![
