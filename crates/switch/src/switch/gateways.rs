@@ -24,7 +24,7 @@ use weir_port_tap::{Tap, TapOptions, UplinkPort};
 use weir_wire::Mac;
 
 use super::keeping::Kept;
-use super::{Keeping, Switch, SwitchError};
+use super::{Keeping, Switch, SwitchError, tap_mac};
 use crate::helper::Hands;
 use crate::nat::{HostInterface, Nat, NatForward, NatTask};
 
@@ -87,7 +87,12 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
         host.check_others().map_err(|(help, source)| refused(help, source.into()))?;
         let overlay = networks.overlay.as_ref().filter(|_| vid.network().is_some());
         let mtu = overlay.map(|overlay| overlay.mtu.get());
-        let options = TapOptions { name: nat.interface.to_string(), queues: 1, mtu };
+        let options = TapOptions {
+            name: nat.interface.to_string(),
+            queues: 1,
+            mtu,
+            mac: tap_mac::of(&nat.interface),
+        };
         let tap = Tap::go_on(&options, keeping.queues(&name))
             .map_err(|error| refused(error.help(), error.into()))?;
         host.set_up(tap.info().mac).map_err(|source| refused(None, source.into()))?;
