@@ -128,7 +128,10 @@ impl TrafficExplanation {
                 format!("no VM is connected: start one with $(weir qemu-args {name})")
             }
             (PortState::Connected, _) => {
-                "no receive ring runs: the guest boots still, its monitor has paused it, or its driver is off".into()
+                "no receive ring runs: the VM was not started, its guest boots still, or its driver is off".into()
+            }
+            (PortState::Halted, _) => {
+                "the VM has stopped the device: its monitor has paused it (cont), or its link is off (set_link)".into()
             }
             (PortState::Stopped, true) => {
                 return vec![format!("weir has stopped it: {}", error.unwrap_or("no reason is known"))];
