@@ -50,7 +50,7 @@ impl Station {
         let host = fabric::Host::new(dir.join(vif)).unwrap();
         fs::write(host.dir.join("script"), SCRIPT).unwrap();
         host.run("chmod +x script").unwrap();
-        let options = TapOptions { name: "eth0".into(), queues: 1, mtu: None };
+        let options = TapOptions { name: "eth0".into(), queues: 1, mtu: None, mac: None };
         let tap = host.within(|| Tap::open(&options)).unwrap().unwrap();
         let ends = Arc::new(AtomicBool::default());
         // Beside weir's control socket, in a mount of the host's own.
