@@ -108,7 +108,8 @@ impl Kernel {
             }
             run("ip link add br0 type bridge mcast_snooping 0 forward_delay 0");
             let taps = ["t0", "t1"].map(|name| {
-                let options = TapOptions { name: name.into(), queues: 1, mtu: Some(1500) };
+                let options =
+                    TapOptions { name: name.into(), queues: 1, mtu: Some(1500), mac: None };
                 let tap = Tap::open(&options).unwrap();
                 run(&format!("ip link set {name} master br0"));
                 tap
