@@ -103,9 +103,11 @@ impl Fabric {
     /// Has VNIs go and come, for a zebra that knows of no other host; an error is of the first that failed.
     pub(super) fn renew(&mut self) -> Result<(), Errno> {
         let (objects, _) = open(&mut self.open)?;
-        let renewed =
-            self.vnis.iter().map(|vni| objects.renew(*vni).map_err(|error| errno(&error)));
-        renewed.fold(Ok(()), |all, one| all.and(one))
+        let mut renewed = Ok(());
+        for vni in &self.vnis {
+            renewed = renewed.and(objects.renew(*vni).map_err(|error| errno(&error)));
+        }
+        renewed
     }
 
     /// Removes devices whose TAP no weir has open.
