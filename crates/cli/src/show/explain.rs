@@ -43,7 +43,7 @@ pub(super) fn overlay(f: &mut String, it: &OverlayExplanation) -> fmt::Result {
                 (true, _) => "not heard",
                 (false, true) => "its weir answers",
                 (false, false) if host.stations > 0 => "yes",
-                (false, false) => "not yet",
+                (false, false) => "nothing yet",
             };
             let last = host.heard_s.map(|age_s| time(u64::from(age_s) * 1_000_000_000));
             table.row(vec![
@@ -58,11 +58,12 @@ pub(super) fn overlay(f: &mut String, it: &OverlayExplanation) -> fmt::Result {
     }
     write!(f, "\n{table}")?;
     let unheard = networks.iter().flat_map(|it| it.hosts.iter().map(move |host| (it, host)));
-    for (network, host) in unheard.filter(|(_, host)| host.is_unheard()) {
+    for (network, host) in unheard.filter(|(_, host)| host.is_unheard() || host.is_silent()) {
+        let is = if host.is_unheard() { "comes" } else { "has come so far" };
         let (host, network) = (host.host, &network.name);
         writeln!(
             f,
-            "nothing is heard from {host}: ping {host}; UDP port {udp_port} open on both hosts; {local} among its peers \
+            "nothing {is} from {host}: ping {host}; UDP port {udp_port} open on both hosts; {local} among its peers \
              of {network}"
         )?;
     }

@@ -212,3 +212,67 @@ fn root_every_command_of_the_guide_for_two_hosts_works() {
     let commands = guide.run(&mut underlay, |_, _| false);
     assert!(commands >= 17, "{commands} commands");
 }
+
+#[test]
+fn root_commands_name_networks_and_the_hosts_that_are_not_heard() {
+    if !weir_testing::is_root("network namespaces") {
+        return;
+    }
+    let mut underlay = Underlay::new(3);
+    for (n, other) in [(1, 2), (2, 1)] {
+        let port = vif(&underlay.hosts[n - 1], "blue", "blue", Some(mac(n as u8)));
+        // Nobody speaks at host 3.
+        let config = Underlay::config(n, &[("blue", 100, &[other, 3])], &port);
+        underlay.hosts[n - 1].start_weir(&config);
+    }
+    let [mut one, mut two] = [1, 2].map(|n| underlay.hosts[n - 1].guest("blue", mac(n as u8)));
+    let here = &underlay.hosts[0];
+    one.say(Mac::BROADCAST, "to all");
+    assert_eq!(two.must_hear(), (mac(1), "to all".into()));
+    two.say(mac(1), "back");
+    assert_eq!(one.must_hear(), (mac(2), "back".into()));
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let explained = eventually("the weirs have spoken", || {
+        one.say(mac(2), "again");
+        Some(here.run("weir explain overlay")).filter(|it| it.contains("its weir answers"))
+    });
+    let words = plain(&explained);
+    assert!(words.contains("blue 100 192.0.2.2 its weir answers 1"), "{explained}");
+    assert!(words.contains("blue 100 192.0.2.3 nothing yet 0 -"), "{explained}");
+    assert!(explained.contains("nothing has come so far from 192.0.2.3: ping"), "{explained}");
+    let of_hosts = || {
+        // Its exit code says that something is wrong.
+        let doctor = here.command("weir doctor --json").output().unwrap();
+        let doctor: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+        let found = doctor["findings"].as_array().unwrap().clone();
+        let found = found.into_iter().filter(|it| it["check"] == "overlay-host");
+        found.map(|it| (it["wrong"] == true, it["what"].to_string())).collect::<Vec<_>>()
+    };
+    let found = of_hosts();
+    assert!(found.len() == 1 && !found[0].0 && found[0].1.contains("192.0.2.3"), "{found:?}");
+    let trace = here.run(&format!("weir trace blue 'eth.dst={}'", mac(2)));
+    for says in ["is in network blue", "leaves for other hosts of its network", "is behind overlay"]
+    {
+        assert!(trace.contains(says), "{says}: {trace}");
+    }
+    assert!(!trace.contains("VLAN") && !trace.contains("port 1"), "{trace}");
+    let known: serde_json::Value =
+        serde_json::from_str(&here.run("weir addresses --json")).unwrap();
+    for entry in known.as_array().unwrap() {
+        assert_eq!(entry["age_s"].is_null(), entry["configured"] == true, "{known:#}");
+    }
+    let first = here.run("weir explain blue");
+    assert!(first.starts_with("blue: traffic "), "{first}");
+    assert!(!first.starts_with("blue: traffic does not pass"), "{first}");
+
+    // One that was heard, and is no more.
+    let other = &underlay.hosts[1];
+    other.run(&format!("kill -KILL {}", other.weir.as_ref().unwrap().pid()));
+    eventually("host 2 is asked in vain", || {
+        one.say(mac(2), "are you there");
+        let said = here.run("weir explain overlay");
+        said.contains("nothing comes from 192.0.2.2").then_some(())
+    });
+    let found = of_hosts();
+    assert!(found.iter().any(|(wrong, what)| *wrong && what.contains("192.0.2.2")), "{found:?}");
+}

@@ -171,28 +171,37 @@ pub(super) fn filter_all(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Hosts of the overlay that frames go to, and that none comes from.
+/// Hosts of the overlay that frames go to, and that none comes from. One of which nothing has come yet may have no guest.
 pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
     for (name, explained) in &facts.explained {
         let Explanation::Overlay(overlay) = explained else { continue };
-        let mut unheard = BTreeMap::<_, Vec<_>>::new();
+        let sent = facts.ports().any(|port| port.name == *name && port.rx.frames > 0);
+        let mut unheard = BTreeMap::<_, (bool, Vec<_>)>::new();
         for network in &overlay.networks {
-            for host in network.hosts.iter().filter(|host| host.is_unheard()) {
-                unheard.entry(host.host).or_default().push(network.name.as_str());
+            for host in &network.hosts {
+                if host.is_unheard() || sent && host.is_silent() {
+                    let (wrong, networks) = unheard.entry(host.host).or_default();
+                    *wrong |= host.is_unheard();
+                    networks.push(network.name.as_str());
+                }
             }
         }
-        for (host, networks) in unheard {
+        for (host, (wrong, networks)) in unheard {
             let (local, port) = (overlay.local, overlay.udp_port);
             let networks = networks.join(", ");
-            found.push(finding(
+            let comes = if wrong { "comes" } else { "has come so far" };
+            let silent = finding(
                 "overlay-host",
                 name,
-                format!("nothing comes from host {host}: frames of its guests, nor an answer of its weir"),
+                format!(
+                    "nothing {comes} from host {host}: neither frames of its guests nor an answer of its weir"
+                ),
                 format!("weir explain {name}: networks {networks}"),
                 format!(
                     "ping {host}; UDP port {port} open on both hosts; {local} among its `peers`; weir doctor there"
                 ),
-            ));
+            );
+            found.push(if wrong { silent } else { note(silent) });
         }
     }
 }

@@ -56,9 +56,15 @@ impl HostHeard {
     /// A host that is asked so often and says nothing is not heard.
     const UNANSWERED_MIN: u32 = 3;
 
-    /// Nothing comes from there, though frames go there.
+    /// Nothing comes from there any more, though frames go there: a weir answers, and who has none has guests that do.
     #[must_use]
     pub fn is_unheard(&self) -> bool {
-        self.stations == 0 && self.unanswered >= Self::UNANSWERED_MIN
+        self.unanswered >= Self::UNANSWERED_MIN && (self.has_weir || self.stations == 0)
+    }
+
+    /// Nothing has come from there so far.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.stations == 0 && !self.has_weir
     }
 }
