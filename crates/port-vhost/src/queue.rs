@@ -128,6 +128,8 @@ pub(crate) struct Injected {
 
 impl Injected {
     /// Adds as much of it as there is room for; whether that is all.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn add_to(&mut self, burst: &mut Burst<'_>, now_ns: u64) -> bool {
         while self.tags.pop_if(|tag| burst.add_own(&self.frame, *tag, now_ns)).is_some() {}
         self.tags.is_empty()

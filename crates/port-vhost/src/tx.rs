@@ -146,8 +146,8 @@ impl Source for Sending<'_> {
     #[inline]
     fn has_more(&self, queue: &mut Queue) -> Result<bool, StopReason> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(false) };
-        // A burst may have had no room for all of it.
-        let more = ring.has_more() || queue.injected.is_some() && ring.is_served();
+        // A burst may have had no room for all of what is injected.
+        let more = ring.has_more() || (queue.injected.is_some() && ring.is_served());
         ring.check()?;
         Ok(more)
     }
