@@ -242,6 +242,22 @@ fn a_packed_ring_is_untouched_until_its_first_round_has_brought_something_back()
         driver.publish();
         assert!(!untouched());
     }
+    // One used descriptor for each batch: after three rounds slot 0 looks as it did in the first one.
+    let config = RingConfig { packed: true, in_order: true, ..config(4) };
+    let (there, mut driver, mut device) = pair(config);
+    for batch in [3, 4, 4, 1] {
+        for _ in 0..batch {
+            driver.offer(&[buffer(0, 1, false)]).unwrap();
+        }
+        driver.publish();
+        while device.refill().unwrap() > 0 {
+            let chain = device.take(Direction::Readable, &there, &mut Vec::new()).unwrap().unwrap();
+            device.complete(chain.token, 0);
+        }
+        device.publish();
+        while driver.take().is_some() {}
+    }
+    assert_eq!((device.base(), is_untouched(&there, &AT, 4)), (0, false));
     let beyond = Addresses { descriptor: MEMORY - 16, ..AT };
     assert!(!is_untouched(&memory(), &beyond, 4), "there is no memory");
 }
