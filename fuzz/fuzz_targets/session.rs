@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 use weir_engine::Engine;
-use weir_engine::guest::{CallPolicy, GuestPort};
+use weir_engine::guest::{CallPolicy, GuestDevice, GuestPort};
 use weir_fabric::PortConfig;
 use weir_guestmem::total_mapped;
 use weir_policy::moderation::Kind;
@@ -52,7 +52,8 @@ fn mac(number: u8) -> [u8; 6] {
 
 fn add_port(engine: &Engine, manager: &Manager) -> (Arc<VhostPort>, UnixStream) {
     let calls = CallPolicy::within(Kind::Immediate, 250_000);
-    let options = VhostOptions { name: "fuzz".into(), queue_pairs: 2, calls };
+    let device = GuestDevice { access_platform: true, ..GuestDevice::default() };
+    let options = VhostOptions { name: "fuzz".into(), queue_pairs: 2, calls, device };
     let make = |id, counters| Arc::new(VhostPort::new(id, counters, &options));
     let (_, port) = engine.add_port(PortConfig::vif(), make).expect("room for a port");
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
