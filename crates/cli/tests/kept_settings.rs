@@ -169,7 +169,8 @@ fn keys(config: &Value) -> BTreeMap<String, Value> {
 }
 
 /// What an interface is added with.
-const ADDED: [&str; 9] = [
+const ADDED: [&str; 10] = [
+    "access_platform=true",
     "mode=client",
     "socket_mode=0660",
     "mtu=9000",
