@@ -292,8 +292,11 @@ fn threads_that_are_made_for_a_guest_serve_it() {
 fn a_start_that_fails_when_it_is_confined_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let weir = Weir::start(dir.path(), TWO_GUESTS, &[]);
-    let mut second = Command::new(env!("CARGO_BIN_EXE_weir"));
-    let second = second.arg("run").arg(dir.path().join("weir.toml")).output().unwrap();
+    let [file, control, socket] =
+        ["second.toml", "second.sock", "a.sock"].map(|name| dir.path().join(name));
+    let text = format!("[switch]\ncontrol = {control:?}\n[vif.a]\nsocket = {socket:?}\n");
+    fs::write(&file, text).unwrap();
+    let second = Command::new(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&file).output().unwrap();
     let says = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(1), "{:?}: {says}", second.status.signal());
     assert!(says.contains("confined") && says.contains("another program serves"), "{says}");

@@ -143,6 +143,7 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("pin_vcpus", "placement = \"dynamic\"", "pin_vcpus = true", true),
     ("user", "", "user = \"weir\"", false),
     ("keeper", "", "keeper = \"/run/weir/keeper.sock\"", false),
+    ("allow_symlinks", "", "allow_symlinks = true", false),
     ("group", "", "group = \"kvm\"", false),
     ("admin", "group = \"kvm\"", "admin = [\"alice\", \"7\"]", false),
     ("api_listen", "api_token_file = \"/t\"", "api_listen = \"[::1]:1\"", false),
