@@ -181,10 +181,10 @@ mod tests {
     fn chunks_hold_the_longest_frame_and_what_the_kernel_puts_before_it() {
         assert_eq!(chunk_len(68), Some(2048));
         assert_eq!(chunk_len(1500), Some(2048));
-        assert_eq!(chunk_len(2048 - 256 - 18), Some(2048));
-        assert_eq!(chunk_len(2048 - 256 - 17), Some(4096));
-        assert_eq!(chunk_len(4096 - 256 - 18), Some(4096));
-        assert_eq!(chunk_len(4096 - 256 - 17), None);
+        assert_eq!(chunk_len(2048 - 256 - 22), Some(2048));
+        assert_eq!(chunk_len(2048 - 256 - 21), Some(4096));
+        assert_eq!(chunk_len(4096 - 256 - 22), Some(4096));
+        assert_eq!(chunk_len(4096 - 256 - 21), None);
         assert_eq!(chunk_len(u32::MAX), None);
     }
 }
