@@ -45,7 +45,8 @@ fn each_reason_why_nothing_passes_is_said() {
             "ring 4",
         ),
         (TrafficExplanation { state: PortState::Waiting, ..running() }, "weir qemu-args web0"),
-        (TrafficExplanation { state: PortState::Connected, ..running() }, "paused"),
+        (TrafficExplanation { state: PortState::Connected, ..running() }, "boots still"),
+        (TrafficExplanation { state: PortState::Halted, ..running() }, "paused"),
         (
             TrafficExplanation { state: PortState::Stopped, last_error: failed, ..running() },
             "stopped it: ring 4",

@@ -20,7 +20,7 @@ enum Shows {
     /// `guard` of the interface lists what there is.
     Listed,
     /// Whoever serves the switch shows it: `the_connections_of_the_api_are_shown_as_a_limit` of `weir-api`. Or the
-    /// overlay's port does, which is not here, by `answers` or `limits`: tests of `cli/tests/overlay`.
+    /// port of an overlay or of a network's gateway does, by `answers` or `limits`: tests of `cli/tests/overlay`.
     Elsewhere,
 }
 
@@ -82,6 +82,11 @@ const TENANTS: &[(&str, Shows)] = &[
     ("CONTROL_HEADERS_MAX", Reason),
     ("SNOOPED_LEASES_MAX", Listed),
     ("DHCP_QUESTIONS_MAX", Listed),
+    ("LEASES_PER_VIF_MAX", Elsewhere),
+    ("LEASES_MAX", Elsewhere),
+    ("OWN_FRAMES_WAITING_MAX", Elsewhere),
+    ("OWN_FRAME_LEN_MAX", Elsewhere),
+    ("OWN_ANSWERS_MAX", Elsewhere),
 ];
 
 /// Bounds of an administrator's settings, of weir's own steps, of files that it reads, and of programs beside it.
@@ -129,6 +134,14 @@ const NOBODYS: &[&str] = &[
     "DSCP_MAX",
     "ANNOUNCED_VLANS_MAX",
     "SOURCE_ADDRESSES_MAX",
+    "LOOP_",
+    "OWN_ADDRESSES_MAX",
+    "DHCP_DNS_MAX",
+    "WAYS_OUT_MAX",
+    "FORWARDS_MAX",
+    "DOMAIN_LEN_MAX",
+    "LEASE_SECS_MAX",
+    "LEASES_BYTES_MAX",
     "CAPTURE",
     "FOLLOWED_",
     "MIRRORS_MAX",
@@ -142,8 +155,12 @@ const NOBODYS: &[&str] = &[
 
 /// Every constant of `crates/limits` that says how much there may be at most.
 fn bounds() -> BTreeSet<&'static str> {
-    let source = include_str!("../../../../limits/src/lib.rs");
-    let names = source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'));
+    let sources = [
+        include_str!("../../../../limits/src/lib.rs"),
+        include_str!("../../../../limits/src/addresses.rs"),
+    ];
+    let lines = sources.into_iter().flat_map(str::lines);
+    let names = lines.filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'));
     let is_bound = |name: &&str| name.ends_with("_MAX") || name.ends_with("_PART");
     names.map(|(name, _)| name).filter(is_bound).collect()
 }
