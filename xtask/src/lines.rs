@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(of([5_000, 7_000]), [""; 0]);
         assert!(of([5_001, 7_000])[0].starts_with("cli: 5001 lines"));
         assert!(of([2_000, 1_000])[0].starts_with("cli: more than 15 %"));
-        assert!(of([5_000, 9_301])[0].starts_with("98010 lines"));
+        assert!(of([5_000, 9_501])[0].starts_with("100010 lines"));
     }
 
     #[test]
