@@ -7,8 +7,8 @@
 //! | `desk.rs` | frames that wait to be looked at, and answers that wait to be sent |
 //! | `service.rs` | [`Service`]: the thread that looks and answers |
 //! | `answer.rs` | what becomes of one frame: ARP, neighbour discovery, echo, DHCP |
-//! | `dhcp.rs` | [`Dhcp`]: what becomes of one message of a client |
-//! | `leases.rs` | [`Leases`]: who has which address, and until when |
+//! | `dhcp.rs` | `Dhcp`: what becomes of one message of a client |
+//! | `leases.rs` | `Leases`: who has which address, and until when |
 //! | `store.rs` | [`Store`]: the file in which leases outlive weir |
 //! | `advert.rs` | router advertisements |
 //! | `frame.rs` | headers around an answer |
