@@ -249,6 +249,29 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Opens a file to read and write it, or makes it, and the directories that are missing. In a directory that somebody else
+/// can change the file is a new one, or one of this user's alone.
+///
+/// # Errors
+/// The kernel's, those of [`Place::make`], or [`io::ErrorKind::PermissionDenied`].
+pub fn open_or_make(path: &Path) -> io::Result<File> {
+    let place = Place::make(path)?;
+    let here = place.dir()?;
+    let flags =
+        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = open(place.path(), flags, Mode::RUSR | Mode::WUSR)?;
+    let found = fstat(&file)?;
+    match kind(&found) == FileType::RegularFile && (is_safe(&here) || is_alone(&found)) {
+        true => Ok(file.into()),
+        false => Err(Refused::Foreign { path: path.into(), owner: here.st_uid }.into()),
+    }
+}
+
+/// Whether a file is this user's, by one name.
+fn is_alone(found: &Stat) -> bool {
+    found.st_uid == geteuid().as_raw() && found.st_nlink == 1
+}
+
 /// Makes a file, or empties the one that is there. In a directory that somebody else can change it is a new one, or one
 /// of this user's alone.
 ///
@@ -264,8 +287,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     match open(place.path(), flags, Mode::empty()) {
         Ok(file) => {
             let found = fstat(&file)?;
-            let is_own = found.st_uid == geteuid().as_raw() && found.st_nlink == 1;
-            if !(is_own && kind(&found) == FileType::RegularFile) {
+            if !(is_alone(&found) && kind(&found) == FileType::RegularFile) {
                 return Err(Refused::Foreign { path: path.into(), owner: here.st_uid }.into());
             }
             ftruncate(file.as_fd(), 0)?;
@@ -324,6 +346,13 @@ mod tests {
         fs::create_dir(at("dir")).unwrap();
         for name in ["link", "hard", "fifo", "dir"] {
             assert!(create(&at(name)).is_err(), "{name}");
+            assert!(open_or_make(&at(name)).is_err(), "{name}");
+        }
+        symlink(own.path(), at("way")).unwrap();
+        assert!(open_or_make(&at("way/file")).is_err() && !own.path().join("file").exists());
+        for _ in 0..2 {
+            io::Write::write_all(&mut open_or_make(&at("kept/file")).unwrap(), b"x").unwrap();
+            assert_eq!(fs::metadata(at("kept/file")).unwrap().permissions().mode() & 0o777, 0o600);
         }
         assert_eq!(fs::read(&target).unwrap(), b"mine");
         for _ in 0..2 {

@@ -1,21 +1,20 @@
 //! Networks in which weir itself is a station: its port there, and guests that it serves.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use ipnet::{IpNet, Ipv4Net};
-use rustix::fs::OFlags;
 use weir_config::{
     Config, DhcpConfig, Forward, GatewayConfig, MacAddress, NetworkConfig, NetworkName, Networks,
     PortName, VifConfig,
 };
 use weir_engine::{PortCounters, lock};
 use weir_fabric::{MacCheck, PortConfig, PortId, SourceGuard, Vid, VlanMode};
+use weir_foreign::place;
 use weir_limits::RA_ROUTER_SECS;
 use weir_port_gateway::{
     Bell, DhcpSettings, GatewayPort, GatewaySettings, Guest, HostSide, RaSettings, Service, Store,
@@ -44,24 +43,7 @@ pub(super) fn open_leases(config: &Config) -> Result<LeaseFiles, SwitchError> {
     };
     let open = |name: NetworkName| {
         let path = leases_path(config.switch.control.as_path(), &name);
-        // That of the control socket is made for it later.
-        let dir = path.parent().unwrap_or(Path::new("/"));
-        let made = std::fs::create_dir_all(dir);
-        let open = || {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .mode(0o600)
-                // In a directory that others may write to it could be somebody else's file.
-                .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-                .open(&path)
-                .and_then(|file| match file.metadata()?.is_file() {
-                    true => Ok(file),
-                    false => Err(io::Error::other("not a regular file")),
-                })
-        };
-        let file = made.and_then(|()| open());
+        let file = place::open_or_make(&path);
         file.map(|file| (name, file)).map_err(|source| SwitchError::Leases { path, source })
     };
     config.networks.with_gateway().filter_map(dhcp).map(open).collect()
