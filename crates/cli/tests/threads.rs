@@ -15,10 +15,11 @@ use weir_wire::Mac;
 /// `/proc` has no more of a name.
 const NAME_LEN_MAX: usize = 15;
 /// Not to be had here, each with what it takes.
-const ELSEWHERE: [&str; 7] = [
+const ELSEWHERE: [&str; 8] = [
     "calls-VIF",     // a front end that calls by pipe
     "weir-evpn",     // FRR
     "weir-xen",      // Xen
+    "weir-loops",    // two ports that are joined
     "weir-leaves",   // SIGUSR2
     "weir-undoes",   // a main thread that stands still at the end
     "weir-closer",   // for a moment
@@ -90,7 +91,8 @@ fn each_thread_that_runs_stands_in_the_table_of_the_security_policy() {
         "[switch]\ncontrol = {control:?}\nworkers = 2\nkeeper = {keeper:?}\nplacement = \"dynamic\"\n\
          api_listen = \"{tcp}\"\napi_token_file = {token:?}\n\
          [vif.a]\nagent = {:?}\n[[vif.a.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"port 25\"\n\
-         [vif.b]\nmode = \"client\"\nsocket = {:?}\n[vif.m]\nmirror = [\"a\"]\n",
+         [vif.b]\nmode = \"client\"\nsocket = {:?}\n[vif.m]\nmirror = [\"a\"]\n\
+         [network.lan]\naddress = \"192.168.77.1/24\"\ndhcp = true\n",
         at("a.agent"),
         at("client.sock"),
     );
