@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use weir_wire::checksum::Sum;
+use weir_wire::checksum::{Sum, nonzero};
 use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::{IPV4_HEADER_LEN_MIN, UDP_HEADER_LEN, protocol};
 use weir_wire::{Mac, ethertype};
@@ -47,12 +47,7 @@ pub(crate) fn datagram(
     sum.add_u32(protocol::UDP.into());
     sum.add_u32(udp_len.into());
     sum.add(frame.get(udp_at..)?);
-    // 0 says that there is none.
-    let sum = match sum.finish() {
-        0 => u16::MAX,
-        sum => sum,
-    };
-    put(&mut frame, udp_at + 6, sum);
+    put(&mut frame, udp_at + 6, nonzero(sum.finish()));
     Some(frame)
 }
 

@@ -72,6 +72,9 @@ impl Api {
     }
 }
 
+/// Where an interface is to be seen as it is sent.
+const VIF_EXAMPLE: &str = "a `config` of GET /v1/vifs";
+
 /// Adds an interface.
 #[utoipa::path(
     post, path = "/v1/vifs", request_body = VifConfig,
@@ -85,10 +88,9 @@ pub(super) async fn add_vif(
     writer: Writer,
     request: Request,
 ) -> Result<Response, Problem> {
-    const EXAMPLE: &str = "a `config` of GET /v1/vifs";
     let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
-    let ask = move || Ok(Ask::VifAdd { config: parsed(&bytes, EXAMPLE)? });
+    let ask = move || Ok(Ask::VifAdd { config: parsed(&bytes, VIF_EXAMPLE)? });
     Ok(api.change(&asker, ask).await)
 }
 
@@ -107,11 +109,10 @@ pub(super) async fn put_vif(
     Named(name): Named,
     request: Request,
 ) -> Result<Response, Problem> {
-    const EXAMPLE: &str = "a `config` of GET /v1/vifs";
     let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
     let job = move |handler: &dyn ControlHandler| {
-        let config: Box<VifConfig> = parsed(&bytes, EXAMPLE)?;
+        let config: Box<VifConfig> = parsed(&bytes, VIF_EXAMPLE)?;
         if config.name != name {
             let detail = format!("the path names {name}, and the request's body {}", config.name);
             return Err(Problem::bad(detail).with_help("send one name in both places"));
