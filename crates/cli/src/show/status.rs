@@ -24,12 +24,12 @@ pub struct Status {
     /// What there is of a keeper.
     pub keeper: KeeperState,
     /// How many interfaces are in each state.
-    pub interfaces: BTreeMap<String, u64>,
+    pub interfaces: BTreeMap<PortState, u64>,
     /// How many uplinks are in each state.
-    pub uplinks: BTreeMap<String, u64>,
+    pub uplinks: BTreeMap<PortState, u64>,
     /// What the file does not say.
     pub unsaved: Vec<String>,
-    /// Why ports stopped, and what ended the last session that weir had to end.
+    /// Why ports stopped or are blocked, and what ended the last session that weir had to end.
     pub errors: BTreeMap<PortName, String>,
     /// Threads that stand still or have panicked, which is wrong.
     pub threads: Vec<String>,
@@ -40,14 +40,15 @@ impl From<&SwitchStats> for Status {
         let states = |kind: PortKind| {
             let mut states = BTreeMap::new();
             for port in it.ports.iter().filter(|port| port.kind == kind) {
-                *states.entry(port.state.to_string()).or_insert(0) += 1;
+                *states.entry(port.state).or_insert(0) += 1;
             }
             states
         };
         let error = |port: &PortStats| {
             let stopped = port.stopped_reason.as_ref().map(|why| format!("stopped: {why}"));
+            let blocked = port.blocked.as_ref().map(super::stats::blocked);
             let last = port.sessions.last_error.as_ref().map(|why| format!("last error: {why}"));
-            Some((port.name.clone(), stopped.or(last)?))
+            Some((port.name.clone(), stopped.or(blocked).or(last)?))
         };
         let still = it.still.iter().map(|it| format!("{} stands still", it.name));
         let panicked = it.panicked.iter().map(|it| format!("{} panicked", it.name));
@@ -107,13 +108,17 @@ pub fn status(it: &Status) -> String {
     text
 }
 
-/// `3 running, 1 waiting`, in the order in which a port goes through them.
-fn states(of: &BTreeMap<String, u64>) -> String {
-    let all = [PortState::Running, PortState::Connected, PortState::Waiting, PortState::Stopped];
-    let counted = all.iter().filter_map(|state| {
-        let state = state.to_string();
-        of.get(&state).map(|number| format!("{} {state}", decimal(*number)))
+/// `3 running, 1 waiting`, the healthiest first.
+fn states(of: &BTreeMap<PortState, u64>) -> String {
+    let mut all: Vec<_> = of.iter().collect();
+    all.sort_by_key(|(state, _)| match state {
+        PortState::Running => 0,
+        PortState::Halted => 1,
+        PortState::Connected => 2,
+        PortState::Waiting => 3,
+        PortState::Stopped => 4,
     });
+    let counted = all.iter().map(|(state, number)| format!("{} {state}", decimal(**number)));
     match counted.collect::<Vec<_>>() {
         none if none.is_empty() => "none".into(),
         states => states.join(", "),
@@ -130,6 +135,21 @@ mod tests {
         let mut port = PortStats::new(name.parse().unwrap(), kind);
         port.state = state;
         port
+    }
+
+    #[test]
+    fn ports_of_each_state_are_counted() {
+        let all = [
+            PortState::Running,
+            PortState::Halted,
+            PortState::Connected,
+            PortState::Waiting,
+            PortState::Stopped,
+        ];
+        let ports = all.map(|state| port(&state.to_string(), PortKind::Vif, state)).to_vec();
+        let text = status(&Status::from(&SwitchStats { ports, ..SwitchStats::default() }));
+        let says = "interfaces  1 running, 1 halted, 1 connected, 1 waiting, 1 stopped\n";
+        assert!(text.contains(says), "{text}");
     }
 
     #[test]
