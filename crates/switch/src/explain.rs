@@ -167,6 +167,7 @@ impl VifExplanation {
     /// Whether traffic passes, and if not, why.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        self.traffic.verdict(self.name.as_str(), true, &self.filter, &self.silent)
+        let (name, blocked) = (self.name.as_str(), self.blocked.as_ref());
+        self.traffic.verdict(name, true, &self.filter, &self.silent, blocked)
     }
 }

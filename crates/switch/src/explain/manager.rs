@@ -118,7 +118,8 @@ impl UplinkExplanation {
     /// Whether traffic passes, and if not, why.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        self.traffic.verdict(self.name.as_str(), false, &self.filter, &[])
+        let (name, blocked) = (self.name.as_str(), self.blocked.as_ref());
+        self.traffic.verdict(name, false, &self.filter, &[], blocked)
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::Direction;
 
-use crate::stats::{PortState, RuleStats, Silence, SilentRing};
+use crate::stats::{BlockStats, PortState, RuleStats, Silence, SilentRing};
 
 /// Drops that every network has, or that say nothing of a fault.
 pub const USUAL_DROPS: [&str; 8] = [
@@ -87,6 +87,7 @@ impl TrafficExplanation {
         is_guest: bool,
         filter: &[RuleStats],
         silent: &[SilentRing],
+        blocked: Option<&BlockStats>,
     ) -> Verdict {
         let mut no = self.state_says(name, is_guest);
         if self.state == PortState::Running {
@@ -95,6 +96,10 @@ impl TrafficExplanation {
                     vec!["it gets copies of other ports' frames, and sends nothing".into()];
                 return Verdict { passes: Passes::Idle, because };
             }
+            no.extend(blocked.map(|it| {
+                let (with, retry_s) = (&it.with, it.retry_s);
+                format!("it is blocked, as part of a loop with {with}, and is tried again in {retry_s:.0} s")
+            }));
             no.extend(silent.iter().map(ring_says));
             no.extend(self.alone());
             no.extend(drops_all(filter).map(|direction| {

@@ -12,7 +12,7 @@ fn running() -> TrafficExplanation {
 }
 
 fn of(it: &TrafficExplanation) -> (Passes, String) {
-    let Verdict { passes, because } = it.verdict("web0", true, &[], &[]);
+    let Verdict { passes, because } = it.verdict("web0", true, &[], &[], None);
     (passes, because.join("; "))
 }
 
@@ -66,10 +66,14 @@ fn each_reason_why_nothing_passes_is_said() {
     let some = TrafficExplanation { rx_frames: 100, drops: few, ..running() };
     assert_eq!(of(&some).0, Passes::Yes);
     let ring = SilentRing { ring: 1, why: Silence::BuffersWithoutKick };
-    let verdict = running().verdict("web0", true, &[], &[ring]);
+    let verdict = running().verdict("web0", true, &[], &[ring], None);
     assert!(verdict.because[0].contains("ring 1 serves nobody"), "{verdict:?}");
-    let filtered = busy.verdict("web0", true, &rules(&[("tx drop", 3)]), &[]);
+    let filtered = busy.verdict("web0", true, &rules(&[("tx drop", 3)]), &[], None);
     assert!(filtered.because[0].contains("all that it sends"), "{filtered:?}");
+    let block =
+        BlockStats { with: "db0".parse().unwrap(), vlan: 7, seconds: 2.0, retry_s: 8.0, tries: 0 };
+    let blocked = busy.verdict("web0", true, &[], &[], Some(&block));
+    assert!(blocked.passes == Passes::No && blocked.because[0].contains("a loop with db0"));
     let mirror = TrafficExplanation { is_mirror: true, reaches: 0, ..running() };
     assert_eq!(of(&mirror).0, Passes::Idle);
 }
