@@ -121,15 +121,25 @@ struct Ports {
 }
 
 impl Ports {
+    /// Those that are no interfaces of guests.
+    fn outward(&self) -> impl Iterator<Item = (PortId, &PortName)> {
+        let uplinks = self.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
+        let overlay = self.overlay.iter().map(|overlay| (overlay.id, &overlay.name));
+        let own = self.gateways.iter().map(|gateway| (gateway.id, &gateway.name));
+        uplinks.chain(overlay).chain(own)
+    }
+
+    /// All of them.
+    fn named(&self) -> impl Iterator<Item = (PortId, &PortName)> {
+        self.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name)).chain(self.outward())
+    }
+
     fn is_uplink(&self, name: &PortName) -> bool {
-        let overlay = self.overlay.iter().any(|overlay| overlay.name == *name);
-        let own = self.gateways.iter().any(|gateway| gateway.name == *name);
-        own || overlay || self.uplinks.iter().any(|uplink| uplink.config.name == *name)
+        self.outward().any(|(_, other)| other == name)
     }
 
     fn len(&self) -> usize {
-        let own = self.gateways.len() + usize::from(self.overlay.is_some());
-        self.vifs.len() + self.uplinks.len() + own
+        self.named().count()
     }
 }
 

@@ -93,7 +93,8 @@ impl Switch {
         });
         let ethernet = Ethernet::parse(frame).ok();
         let overlay = self.overlay_id();
-        let words = Words { ports: &ports, sender: id, ethernet, vlan, overlay };
+        let own = self.gateway_ids();
+        let words = Words { ports: &ports, sender: id, ethernet, vlan, overlay, own };
         let delivered = steps.iter().filter_map(|step| match step {
             Step::Delivered { port } => words.of(*port).map(|port| port.name.clone()),
             _ => None,
@@ -140,6 +141,8 @@ struct Words<'t> {
     /// What people call the frame's VLAN.
     vlan: Option<String>,
     overlay: Option<PortId>,
+    /// Those of weir itself.
+    own: Vec<PortId>,
 }
 
 impl Words<'_> {
@@ -296,6 +299,9 @@ impl Words<'_> {
     fn delivered(&self, port: PortId, queue: Option<Queue>) -> String {
         if self.overlay == Some(port) {
             return "the hosts of the network get the frame".into();
+        }
+        if self.own.contains(&port) {
+            return "weir itself gets the frame, for the network's gateway".into();
         }
         let Some(port) = self.of(port) else { return "the port gets the frame".into() };
         let (Some(budget_ns), Some(queue)) = (port.budget_ns, queue) else {

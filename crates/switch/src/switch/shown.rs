@@ -157,7 +157,7 @@ impl Switch {
         }
     }
 
-    /// What `of` makes of each port, the overlay's too: its number, its name, its filter, and of a guest's the port and
+    /// What `of` makes of each port, the overlay's and weir's own too: its number, its name, its filter, and of a guest's the port and
     /// its budget.
     pub(crate) fn each_port<T>(
         &self,
@@ -171,7 +171,13 @@ impl Switch {
         let uplinks = ports.uplinks.iter();
         let uplinks = uplinks.map(|it| of(it.id, &it.config.name, &it.config.filter, None));
         let overlay = ports.overlay.iter().map(|it| of(it.id, &it.name, &[], None));
-        vifs.chain(uplinks).chain(overlay).collect()
+        let own = ports.gateways.iter().map(|it| of(it.id, &it.name, &[], None));
+        vifs.chain(uplinks).chain(overlay).chain(own).collect()
+    }
+
+    /// The ports by which weir itself is in networks.
+    pub(crate) fn gateway_ids(&self) -> Vec<PortId> {
+        self.ports().gateways.iter().map(|gateway| gateway.id).collect()
     }
 
     /// The port of the overlay, if there is one.
@@ -188,9 +194,10 @@ impl Switch {
 
     /// The number of an interface's or uplink's port.
     pub(crate) fn port_id(&self, name: &PortName) -> Option<PortId> {
-        let overlay = self.overlay_id();
-        let ports = self.each_port(|id, other, _, _| (other == name).then_some(id));
-        ports.into_iter().flatten().find(|id| Some(*id) != overlay)
+        let ports = self.ports();
+        let vif = ports.vifs.iter().find(|vif| vif.config.name == *name).map(|vif| vif.port.id());
+        let uplink = || ports.uplinks.iter().find(|uplink| uplink.config.name == *name);
+        vif.or_else(|| Some(uplink()?.id))
     }
 
     /// The counters of everything.
@@ -301,12 +308,8 @@ impl Switch {
     /// The stations that it knows.
     pub(super) fn stations(&self) -> Response {
         let ports = self.ports();
-        let uplinks = ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
-        let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
         let overlay = ports.overlay.as_ref();
-        let overlaid = overlay.map(|overlay| (overlay.id, &overlay.name));
-        let own = ports.gateways.iter().map(|gateway| (gateway.id, &gateway.name));
-        let names: BTreeMap<_, _> = uplinks.chain(vifs).chain(overlaid).chain(own).collect();
+        let names: BTreeMap<_, _> = ports.named().collect();
         let networks: BTreeMap<_, _> = self
             .networks
             .of_overlay()
@@ -441,10 +444,7 @@ fn unclosed(Stuck { party, open, since }: Stuck) -> Unclosed {
 }
 
 fn still_thread(ports: &Ports, thread: Still) -> StillThread {
-    let uplinks = ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
-    let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
-    let overlay = ports.overlay.iter().map(|overlay| (overlay.id, &overlay.name));
-    let port = uplinks.chain(overlay).chain(vifs).find(|(id, _)| Some(*id) == thread.port);
+    let port = ports.named().find(|(id, _)| Some(*id) == thread.port);
     StillThread {
         name: thread.name,
         does: thread.place.as_str().into(),

@@ -194,6 +194,11 @@ fn weir_answers_at_its_own_address_and_at_no_other() {
     assert_eq!((&frame[20..22], &frame[28..32]), (&[0, 2][..], &WEIR.octets()[..]));
     let own: [u8; 6] = frame[6..12].try_into().unwrap();
     assert_eq!(frame[22..28], own);
+    let question = [&own[..], &arp_for(1, address, WEIR)[6..]].concat();
+    let traced = bench.switch.trace(&name("a"), &question).unwrap();
+    assert_eq!(traced.delivered, [name("gateway.lan")]);
+    let last = traced.steps.last().unwrap();
+    assert!(last.says.contains("weir itself gets the frame"), "{last:?}");
 
     let echo = |to: Ipv4Addr, kind: u8| {
         let mut icmp = [&[kind, 0, 0, 0, 1, 2, 3, 4][..], b"some bytes"].concat();
