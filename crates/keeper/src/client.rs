@@ -299,14 +299,12 @@ fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<
     }
 }
 
-/// Asks for all there is. A keeper that does not begin to answer for `patience` counts as none.
-fn ask(link: OwnedFd, word: &Word, mut patience: Duration) -> io::Result<(OwnedFd, Taken)> {
+/// Asks for all there is. A keeper that says nothing for `patience` does not answer.
+fn ask(link: OwnedFd, word: &Word, patience: Duration) -> io::Result<(OwnedFd, Taken)> {
     send(&link, word, None)?;
     let mut taken = Taken::new();
     loop {
-        let mut fds = [PollFd::new(&link, PollFlags::IN)];
-        wait(&mut fds, Some(std::mem::replace(&mut patience, PATIENCE)));
-        if fds[0].revents().is_empty() {
+        if !has_words(&link, patience) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the keeper does not answer"));
         }
         match receive(&link)? {
@@ -316,6 +314,22 @@ fn ask(link: OwnedFd, word: &Word, mut patience: Duration) -> io::Result<(OwnedF
             Received::Word(Word::Ready, _) => return Ok((link, taken)),
             Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
             Received::Word(..) | Received::Unknown | Received::Nothing => {}
+        }
+    }
+}
+
+/// True once the keeper has said something or has ended, however many signals come meanwhile.
+fn has_words(link: &OwnedFd, patience: Duration) -> bool {
+    let end = std::time::Instant::now() + patience;
+    loop {
+        let mut fds = [PollFd::new(link, PollFlags::IN)];
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        wait(&mut fds, Some(left));
+        if !fds[0].revents().is_empty() {
+            return true;
+        }
+        if left.is_zero() {
+            return false;
         }
     }
 }

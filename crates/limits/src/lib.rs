@@ -127,11 +127,12 @@ pub const KEPT_STATE_BYTES_MAX: usize = 128 << 10;
 pub const KEPT_NOTED_BYTES_MAX: u64 = 128 << 20;
 /// How often the same message of a front end may have been weir's last before its session is not taken up again.
 pub const KEPT_TRIES_MAX: u32 = 3;
-/// How long (ns) a keeper may take to take a packet, or to give the next one, before it counts as gone.
+/// How long (ns) a keeper may take to take a packet, or to give the next one, before weir, which serves guests, takes it for
+/// gone.
 pub const KEEPER_PATIENCE_NS: u64 = 200_000_000;
-/// How long (ns) weir waits at its start for a keeper that is there to begin to answer: it may be hearing the end of a weir
-/// that was killed.
-pub const KEEPER_START_NS: u64 = 2_000_000_000;
+/// How long (ns) weir waits at its start for each answer of a keeper that is there. The keeper may have to hear the end of
+/// a weir that was killed, on a machine that is busy; weir serves nobody yet.
+pub const KEEPER_START_NS: u64 = 5_000_000_000;
 /// How long (ns) weir waits between two attempts to reach its keeper, at first and at most.
 pub const KEEPER_PAUSE_NS_MIN: u64 = 100_000_000;
 /// See [`KEEPER_PAUSE_NS_MIN`].

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
@@ -36,13 +36,21 @@ pub fn lingering() -> (TcpStream, TcpStream) {
 
 /// Sends `bytes`, and with them a descriptor, which then only the receiver has.
 ///
+/// The caller never waits for that descriptor: a receiver that is quick leaves the last close of it to the sender.
+///
 /// # Errors
 /// As of sendmsg(2).
-pub fn send_with(stream: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -> io::Result<()> {
+pub fn send_with(
+    stream: impl AsFd,
+    bytes: &[u8],
+    descriptor: impl Into<OwnedFd>,
+) -> io::Result<()> {
+    let descriptor = descriptor.into();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors: [BorrowedFd<'_>; 1] = [descriptor.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
     sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    std::thread::spawn(move || drop(descriptor));
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! upgraded and killed.
 
 use std::{
+    fs::File,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -36,6 +37,7 @@ struct Own {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const LOG: &str = "weir.log";
 const FILTER: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
 
 impl Own {
@@ -62,9 +64,10 @@ impl Own {
     }
 
     fn run(weir: &Path, dir: &Path) -> Strike<Child> {
+        let log = File::options().create(true).append(true).open(dir.join(LOG))?;
         let mut command = Command::new(weir);
         command.arg("run").arg(dir.join("weir.toml")).stdin(Stdio::null());
-        Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+        Ok(command.stdout(Stdio::null()).stderr(log).spawn()?)
     }
 
     fn ask(&self, line: &str, body: &str) -> Strike<(u16, String)> {
@@ -77,7 +80,8 @@ impl Own {
         let end = Instant::now() + PATIENCE;
         while self.ask("GET /v1/switch", "").is_err() {
             if Instant::now() > end {
-                return harm("a weir of the attacker's own does not start");
+                let log = std::fs::read_to_string(self.dir.join(LOG)).unwrap_or_default();
+                return harm(format!("a weir of the attacker's own does not start:\n{log}"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -65,10 +65,12 @@ pub(super) fn tshark_reads_a_capture_from_a_pipe_with_directions_and_reasons(
     check(reasons.lines().count() == 20 && reasons.lines().all(is_said), || reasons.clone())
 }
 
-/// A VM monitor that has nothing but a socket of weir's to connect to.
+/// A VM monitor that has nothing but memory to share and a socket of weir's to connect to.
 fn monitor(host: &Host, name: &str, socket: &Path, more: &str, user: &[&str]) -> Result<Process> {
     let chardev = format!("socket,id={name},path={}{more}", socket.display());
-    let argv = [user, &[QEMU, "-machine", "none", "-display", "none", "-S", "-chardev", &chardev]];
+    let memory = "memory-backend-memfd,id=memory,size=1M,share=on";
+    let bare = [QEMU, "-machine", "none", "-display", "none", "-S", "-object", memory];
+    let argv = [user, &bare, &["-chardev", &chardev]];
     let log = host.dir.join(format!("{name}.log"));
     Process::start_logged(&argv.concat(), &host.netns.placement(), &log)
 }
