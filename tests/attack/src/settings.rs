@@ -36,7 +36,7 @@ struct Own {
     running: Child,
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const LOG: &str = "weir.log";
 const FILTER: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
 

@@ -47,7 +47,7 @@ pub const VNI: u32 = 100;
 /// Packets a second that `limited` may send, and `limited_rx` receive.
 pub const PACKETS: u32 = 1000;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A weir that runs, ended when dropped.
 #[derive(Debug)]

@@ -141,23 +141,30 @@ impl<'l> Host<'l> {
         Ok(wrong.map(|it| (text(&it["check"]), text(&it["subject"]))).collect())
     }
 
-    /// What is of this host, and not of the machine that the test runs on, is as expected.
-    fn has(&self, expected: &[(&str, &str)]) -> Result<()> {
-        let wrong = self.wrong()?;
-        let own = wrong.iter().filter(|(_, subject)| subject != "host");
-        let own: BTreeSet<_> =
-            own.map(|(check, subject)| (check.as_str(), subject.as_str())).collect();
-        check(own == expected.iter().copied().collect(), || {
-            format!("weir doctor finds {own:?}, and wrong is {expected:?}")
-        })
+    /// Findings about this host, without those about the machine that the test runs on.
+    fn own(&self) -> Result<BTreeSet<(String, String)>> {
+        Ok(self.wrong()?.into_iter().filter(|(_, subject)| subject != "host").collect())
+    }
+
+    /// Waits for exactly these findings: a front end may try once more, and weir notices it later.
+    fn becomes(&self, expected: &[(&str, &str)]) -> Result<()> {
+        let expected = expected.iter().map(|(check, subject)| ((*check).into(), (*subject).into()));
+        let expected: BTreeSet<(String, String)> = expected.collect();
+        let mut own = BTreeSet::new();
+        let met = wait_until("findings", PATIENCE, || {
+            own = self.own()?;
+            Ok(own == expected)
+        });
+        check(met.is_ok(), || format!("weir doctor finds {own:?}, and wrong is {expected:?}"))
     }
 }
 
 pub(super) fn doctor_finds_faults_of_a_real_host_and_nothing_in_health(lab: &Lab) -> Result<()> {
     let mut host = Host::start(lab)?;
-    host.has(&[])?;
+    let healthy = host.own()?;
+    check(healthy.is_empty(), || format!("weir doctor finds {healthy:?} in health"))?;
     host.netns.ip(&["link", "set", "weir0", "down"])?;
-    host.has(&[("uplink-down", "lan")])?;
+    host.becomes(&[("uplink-down", "lan")])?;
     host.netns.ip(&["link", "set", "weir0", "up"])?;
 
     let (web, db) = (host.socket("web0"), host.socket("db0"));
@@ -166,8 +173,7 @@ pub(super) fn doctor_finds_faults_of_a_real_host_and_nothing_in_health(lab: &Lab
     let closed = monitor(&host, "closed", &web, ",reconnect=1", &nobody)?;
     let elsewhere = Path::new("/nowhere/db0.sock");
     let lost = monitor(&host, "lost", elsewhere, ",reconnect=1", &[])?;
-    wait_until("two VM monitors", PATIENCE, || Ok(host.wrong()?.len() >= 2))?;
-    host.has(&[("waiting-socket-mode", "web0"), ("waiting-other-path", "db0")])?;
+    host.becomes(&[("waiting-socket-mode", "web0"), ("waiting-other-path", "db0")])?;
     drop((closed, lost));
 
     // Two for one interface; neither has a driver.
@@ -175,19 +181,17 @@ pub(super) fn doctor_finds_faults_of_a_real_host_and_nothing_in_health(lab: &Lab
     host.await_log("front end connected")?;
     let second = monitor(&host, "second", &web, ",reconnect=1", &[])?;
     host.await_log("refused a second front end")?;
-    host.has(&[("second-vm", "web0"), ("driver-absent", "web0")])?;
+    host.becomes(&[("second-vm", "web0"), ("driver-absent", "web0")])?;
     drop(second);
-    host.has(&[("driver-absent", "web0")])?;
+    host.becomes(&[("driver-absent", "web0")])?;
 
     // One that does not try again after weir was killed, whose socket somebody takes away.
     let _gives_up = monitor(&host, "gives-up", &db, "", &[])?;
-    wait_until("its connection", PATIENCE, || {
-        Ok(host.wrong()?.contains(&("driver-absent".into(), "db0".into())))
-    })?;
+    host.becomes(&[("driver-absent", "db0"), ("driver-absent", "web0")])?;
     host.kill_and_start()?;
-    host.has(&[("waiting-monitor", "db0"), ("driver-absent", "web0")])?;
+    host.becomes(&[("waiting-monitor", "db0"), ("driver-absent", "web0")])?;
     fs::remove_file(&db).map_err(Error::io("remove", &db))?;
-    host.has(&[
+    host.becomes(&[
         ("waiting-monitor", "db0"),
         ("waiting-socket-missing", "db0"),
         ("driver-absent", "web0"),
