@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 use weir_engine::filter::{Action, PortRules, Rules, RulesError};
 use weir_filter::Program;
@@ -105,6 +106,45 @@ impl fmt::Display for FilterRule {
     }
 }
 
+/// All rules of a port, as they are sent to it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct FilterRules(#[serde(deserialize_with = "rules_of_a_port")] pub Vec<FilterRule>);
+
+/// Reads rules up to the most that a port has. Each rule is compiled as it is read, so the next one ends the reading.
+pub(crate) fn rules_of_a_port<'de, D>(deserializer: D) -> Result<Vec<FilterRule>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Bounded;
+    impl<'de> Visitor<'de> for Bounded {
+        type Value = Vec<FilterRule>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {} rules", limits::FILTER_RULES_MAX)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut rules = Vec::new();
+            while rules.len() < limits::FILTER_RULES_MAX {
+                match seq.next_element()? {
+                    Some(rule) => rules.push(rule),
+                    None => return Ok(rules),
+                }
+            }
+            // A rule more is not looked at.
+            match seq.next_element::<serde::de::IgnoredAny>()? {
+                Some(_) => Err(A::Error::custom(format!(
+                    "a port has more than {} filter rules",
+                    limits::FILTER_RULES_MAX
+                ))),
+                None => Ok(rules),
+            }
+        }
+    }
+    deserializer.deserialize_seq(Bounded)
+}
+
 /// The rules as the engine runs them, their counters at zero.
 ///
 /// # Errors
@@ -133,7 +173,10 @@ pub fn port_rules(rules: &[FilterRule]) -> Result<PortRules, RulesError> {
 /// Reads the tables `[[PORT.filter]]` of a port.
 pub(super) fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vec<FilterRule> {
     let mut rules = Vec::new();
-    for mut table in section.tables("filter", problems) {
+    let tables = section.tables("filter", problems);
+    let too_many = (tables.len() > limits::FILTER_RULES_MAX).then_some(tables.len());
+    // Each is compiled as it is read: none is where they are too many.
+    for mut table in tables.into_iter().filter(|_| too_many.is_none()) {
         for (key, help) in [
             ("direction", "add `direction = \"tx\"` or `direction = \"rx\"`"),
             ("action", "add `action = \"accept\"` or `action = \"drop\"`"),
@@ -151,7 +194,9 @@ pub(super) fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> V
             rules.push(FilterRule { direction, expression, action });
         }
     }
-    if let Err(error) = port_rules(&rules) {
+    let refused =
+        too_many.map_or_else(|| port_rules(&rules).err(), |many| Some(RulesError::TooMany(many)));
+    if let Some(error) = refused {
         problems.push(
             Problem::new(format!("`{}` has too much of a filter", section.title))
                 .label(section.span.clone(), error.to_string())

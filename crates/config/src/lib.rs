@@ -73,7 +73,7 @@ mod tests;
 
 pub use api::{Admins, ApiConfig, ListenAddress};
 pub use error::{ConfigError, Problem};
-pub use filter::{Expression, FilterRule};
+pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{
     AddressRange, DhcpConfig, DomainName, FixedAddress, Forward, ForwardProtocol, GatewayConfig,
     NatConfig, OwnAddress,
@@ -184,7 +184,11 @@ pub struct UplinkConfig {
     /// The configured MTU; see [`UplinkConfig::mtu`] for the one in use.
     pub mtu: Option<Mtu>,
     /// Which frames it may send and receive.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "filter::rules_of_a_port"
+    )]
     pub filter: Vec<FilterRule>,
     /// Whether entries of the indirection table move between the interface's queues by load.
     pub rss_rebalance: bool,
@@ -262,7 +266,11 @@ pub struct VifConfig {
     #[serde(default)]
     pub guarding: Guarding,
     /// Which frames it may send and receive.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "filter::rules_of_a_port"
+    )]
     pub filter: Vec<FilterRule>,
     /// What the interface is entitled to of the workers, and how fast it may send.
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! What can be changed: what the command line changes, and nothing else.
 
 use weir_config::reload::Difference;
-use weir_config::{FilterRule, VifChanges, VifConfig, cost};
+use weir_config::{FilterRule, FilterRules, VifChanges, VifConfig, cost};
 use weir_switch::control::{Put, Refusal, ReloadOutcome};
 
 use super::*;
@@ -198,7 +198,10 @@ pub(super) async fn set_filter(
     const EXAMPLE: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
     let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
-    let ask = move || Ok(Ask::FilterSet { name, rules: parsed(&bytes, EXAMPLE)? });
+    let ask = move || {
+        let FilterRules(rules) = parsed(&bytes, EXAMPLE)?;
+        Ok(Ask::FilterSet { name, rules })
+    };
     Ok(api.change(&asker, ask).await)
 }
 

@@ -93,6 +93,33 @@ fn more_rules_than_a_port_has_are_refused() {
 }
 
 #[test]
+fn no_rule_beyond_the_last_that_fits_is_compiled() {
+    // It would be a syntax error.
+    let wrong = "{\"direction\":\"tx\",\"match\":\"no such thing\",\"action\":\"drop\"}";
+    let good = wrong.replace("no such thing", "arp");
+    let list = |last: &str| {
+        let rules = vec![good.as_str(); limits::FILTER_RULES_MAX - 1];
+        format!("[{},{last}]", rules.join(","))
+    };
+    let read = |text: &str| serde_json::from_str::<crate::FilterRules>(text);
+    assert_eq!(read(&list(&good)).unwrap().0.len(), limits::FILTER_RULES_MAX);
+    assert!(read(&list(wrong)).unwrap_err().to_string().contains("syntax error"));
+    let refused = read(&list(&format!("{good},{wrong}"))).unwrap_err().to_string();
+    assert!(refused.contains("a port has more than 32 filter rules"), "{refused}");
+    // An interface that is sent whole has the same bound.
+    let mut vif =
+        serde_json::to_value(&crate::tests::parse("[vif.web0]").unwrap().vifs[0]).unwrap();
+    vif["filter"] = serde_json::from_str(&list(&format!("{good},{wrong}"))).unwrap();
+    let refused = serde_json::from_value::<crate::VifConfig>(vif).unwrap_err().to_string();
+    assert!(refused.contains("a port has more than 32 filter rules"), "{refused}");
+    // In a file.
+    let table = "[[vif.web0.filter]]\ndirection = \"tx\"\naction = \"drop\"\n";
+    let many = table.repeat(limits::FILTER_RULES_MAX);
+    let text = format!("[vif.web0]\n{many}{table}match = \"no such thing\"\n");
+    assert_eq!(messages(&text), ["`vif.web0` has too much of a filter"]);
+}
+
+#[test]
 fn rules_are_written_as_they_are_read() {
     for text in ["tx drop", "rx accept arp", "tx accept tcp port 80 and src net 10.0.0.0/8"] {
         assert_eq!(rule(text).to_string(), text);
