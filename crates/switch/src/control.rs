@@ -1,4 +1,4 @@
-//! What can be asked of a switch, and what it answers. `weir-api` carries both over HTTP.
+//! Requests to a switch, and its answers. `weir-api` carries both over HTTP.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::explain::{OverlayExplanation, PlacementExplanation, UplinkExplanation
 use crate::stats::{PortState, SwitchStats};
 use crate::trace::{FollowRequest, LiveTrace, Trace};
 
-/// What can be asked for.
+/// A request to the switch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// Adds an interface. Answer: [`Response::Ok`].
@@ -24,234 +24,235 @@ pub enum Request {
         /// The interface.
         config: Box<VifConfig>,
     },
-    /// Sees to it that there is such an interface: adds it, or changes the one of its name. Answer: [`Response::Put`].
+    /// Adds an interface, or changes the one of the same name. Answer: [`Response::Put`].
     VifPut {
         /// The interface.
         config: Box<VifConfig>,
     },
     /// Changes an interface in use. Answer: [`Response::Ok`], or [`Response::Noted`].
     VifSet {
-        /// Its name.
+        /// The interface's name.
         name: PortName,
-        /// What changes.
+        /// The changes.
         changes: Box<VifChanges>,
     },
     /// Removes an interface; its guest is disconnected. Answer: [`Response::Ok`].
     VifDel {
-        /// Its name.
+        /// The interface's name.
         name: PortName,
     },
     /// Replaces the filter rules of an interface or an uplink at once. Answer: [`Response::Ok`].
     FilterSet {
-        /// Its name.
+        /// The port's name.
         name: PortName,
-        /// All of them, in their order.
+        /// All rules, in their order.
         rules: Vec<FilterRule>,
     },
     /// One interface, setting by setting. Answer: [`Response::Shown`].
     VifShow {
-        /// Its name.
+        /// The interface's name.
         name: PortName,
     },
     /// Every interface with its configuration. Answer: [`Response::Vifs`].
     VifList,
-    /// What the policies of an interface do, and why. Answer: [`Response::Explained`],
-    /// [`Response::UplinkExplained`] if the name is an uplink's, [`Response::OverlayExplained`] of the overlay's port, or
-    /// [`Response::PlacementExplained`] if it is `placement` and no port's.
+    /// The effect of an interface's policies, with the reasons. Answer: [`Response::Explained`],
+    /// [`Response::UplinkExplained`] if the name is an uplink's, [`Response::OverlayExplained`] if it is the overlay
+    /// port's, or
+    /// [`Response::PlacementExplained`] if it is `placement` and no port has that name.
     VifExplain {
-        /// Its name.
+        /// The port's name.
         name: PortName,
     },
     /// The file that weir was started with. Answer: [`Response::ConfigFile`].
     ConfigFile,
-    /// What a configuration would change. Answer: [`Response::Difference`].
+    /// The changes that a configuration would make. Answer: [`Response::Difference`].
     Diff {
-        /// Its text.
+        /// The configuration's text.
         text: String,
     },
-    /// The text of a configuration with what runs in it. Answer: [`Response::Text`].
+    /// A configuration's text with the running settings written into it. Answer: [`Response::Text`].
     Saved {
-        /// Its text.
+        /// The configuration's text.
         text: String,
     },
-    /// Changes the switch to what a configuration says. Answer: [`Response::Reloaded`].
+    /// Changes the switch to match a configuration. Answer: [`Response::Reloaded`].
     Reload {
-        /// Its text.
+        /// The configuration's text.
         text: String,
-        /// Changes what can be changed where not all can be.
+        /// If some changes are impossible, makes the others.
         partly: bool,
     },
-    /// Has the program that lies there now take this weir's place. Answer: [`Response::Noted`].
+    /// Replaces this weir by the program that is installed now. Answer: [`Response::Noted`].
     Upgrade,
     /// The counters. Answer: [`Response::Stats`].
     Stats,
-    /// The stations that it knows. Answer: [`Response::Addresses`].
+    /// The stations that the switch knows. Answer: [`Response::Addresses`].
     Addresses,
-    /// What would become of a frame. Answer: [`Response::Traced`].
+    /// The path of a frame through the switch, without sending it. Answer: [`Response::Traced`].
     Trace {
-        /// Who would send it.
+        /// The port that would send the frame.
         name: PortName,
-        /// Its bytes, from the destination address on.
+        /// The frame's bytes, beginning with the destination address.
         frame: Vec<u8>,
     },
-    /// Measures what stages of a packet's way cost, or does so no longer. Answer: [`Response::Ok`].
+    /// Starts or stops the measurement of each stage's cost for a packet. Answer: [`Response::Ok`].
     Stages {
-        /// Whether to measure.
+        /// True starts the measurement.
         on: bool,
     },
 }
 
-/// What a switch answers.
+/// An answer of the switch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Response {
-    /// It is done.
+    /// The request was carried out.
     Ok,
-    /// It is done, and there is something to know about it.
+    /// The request was carried out, and the caller should know something about it.
     Noted {
-        /// What.
+        /// The note.
         note: String,
     },
     /// An interface.
     Shown {
-        /// Setting by setting.
+        /// The interface, setting by setting.
         vif: Box<VifShown>,
     },
-    /// There is what was asked for.
+    /// The interface is as requested.
     Put {
-        /// What was done for it.
+        /// The changes that this took.
         put: Put,
     },
     /// The interfaces.
     Vifs {
-        /// In the order in which they were added.
+        /// The interfaces, in the order in which they were added.
         vifs: Vec<VifStatus>,
     },
-    /// What the policies of an interface do.
+    /// The effect of an interface's policies.
     Explained {
-        /// At the moment of the answer.
+        /// The explanation at the moment of the answer.
         explanation: Box<VifExplanation>,
     },
-    /// What an uplink does with the frames that come in on it.
+    /// The treatment of frames that come in on an uplink.
     UplinkExplained {
-        /// At the moment of the answer.
+        /// The explanation at the moment of the answer.
         explanation: Box<UplinkExplanation>,
     },
-    /// Networks that span hosts, and whom of these weir hears.
+    /// The networks that span hosts, and the other hosts that weir hears from.
     OverlayExplained {
-        /// At the moment of the answer.
+        /// The explanation at the moment of the answer.
         explanation: Box<OverlayExplanation>,
     },
-    /// Where workers and virtual processors run.
+    /// The placement of workers and virtual processors.
     PlacementExplained {
-        /// At the moment of the answer.
+        /// The explanation at the moment of the answer.
         explanation: Box<PlacementExplanation>,
     },
-    /// The configuration's file.
+    /// The configuration file.
     ConfigFile {
         /// An absolute path, if weir was started with a file.
         path: Option<PathBuf>,
     },
-    /// What a configuration would change.
+    /// The changes that a configuration would make.
     Difference {
-        /// From the running switch.
+        /// The difference from the running switch.
         difference: Box<Difference>,
     },
     /// A configuration.
     Text {
-        /// Its text.
+        /// The configuration's text.
         text: String,
     },
-    /// What has become of a reload.
+    /// The outcome of a reload.
     Reloaded {
-        /// What the configuration would change, before anything was.
+        /// The difference between the configuration and the switch, taken before any change.
         difference: Box<Difference>,
-        /// What was done about it.
+        /// The outcome.
         outcome: ReloadOutcome,
     },
     /// The counters.
     Stats {
-        /// At the moment of the answer.
+        /// The counters at the moment of the answer.
         stats: Box<SwitchStats>,
     },
     /// The stations.
     Addresses {
-        /// In no order.
+        /// The stations, in no particular order.
         addresses: Vec<AddressEntry>,
     },
-    /// What would become of a frame.
+    /// The path of a frame through the switch.
     Traced {
-        /// Stage by stage.
+        /// The path, stage by stage.
         trace: Trace,
     },
-    /// It is not done.
+    /// The request was refused.
     Error {
-        /// What kind of refusal it is.
+        /// The kind of refusal.
         kind: Refusal,
-        /// Why not.
+        /// The reason.
         message: String,
-        /// What to do about it.
+        /// Advice on how to resolve it.
         help: Option<String>,
     },
 }
 
-/// Why something is not done.
+/// The kind of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such port.
     NotFound,
-    /// It does not go together with what there is, or cannot be done.
+    /// The request conflicts with the present state, or is impossible.
     Conflict,
 }
 
 impl Response {
-    /// The answer to what cannot be done.
+    /// A refusal because of a conflict.
     pub fn error(message: impl Into<String>) -> Self {
         Self::refused(message, None)
     }
 
-    /// The same, and what to do about it.
+    /// A refusal because of a conflict, with advice on how to resolve it.
     pub fn refused(message: impl Into<String>, help: impl Into<Option<String>>) -> Self {
         Self::Error { kind: Refusal::Conflict, message: message.into(), help: help.into() }
     }
 
-    /// The answer to who asks for a port that is not there.
+    /// A refusal because the named port does not exist.
     pub fn not_found(message: impl Into<String>, help: impl Into<String>) -> Self {
         let help = Some(help.into());
         Self::Error { kind: Refusal::NotFound, message: message.into(), help }
     }
 }
 
-/// What has become of a reload.
+/// The outcome of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReloadOutcome {
-    /// All that can change while weir runs has changed.
+    /// Every change that is possible at run time was made.
     Applied {
-        /// What is not quite as it should be.
+        /// Deviations from the configuration that remain.
         notes: Vec<String>,
     },
-    /// Nothing was touched: something cannot change while weir runs.
+    /// Nothing was changed, because some setting cannot change while weir runs.
     Refused,
-    /// A step failed, and those before it were undone.
+    /// A step failed, and the steps before it were undone.
     Undone {
-        /// Which one, and why.
+        /// The failed step, and the reason.
         failure: String,
-        /// What to do about it.
+        /// Advice on how to resolve it.
         help: Option<String>,
-        /// What could not be undone, or not without being noticed.
+        /// Steps that could not be undone, or that a guest may have noticed.
         notes: Vec<String>,
     },
 }
 
-/// What was done for an interface that was to be there.
+/// The outcome of a request for an interface to exist with given settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Put {
-    /// In a word.
+    /// The outcome in one word.
     pub outcome: PutOutcome,
-    /// The keys that have changed.
+    /// The keys that changed.
     #[serde(default)]
     pub changed: Vec<String>,
-    /// What there is to know about it.
+    /// A note for the caller.
     #[serde(default)]
     pub note: Option<String>,
 }
@@ -260,24 +261,24 @@ pub struct Put {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PutOutcome {
-    /// There was none.
+    /// The interface did not exist and was added.
     Added,
-    /// There was one, and some of its settings were others.
+    /// The interface existed, and some of its settings changed.
     Changed,
-    /// It was there, and is as it was.
+    /// The interface existed and already had these settings.
     Unchanged,
 }
 
-/// By whose word an interface is there. An interface of `weir vif add` may have an owner besides (`by`).
+/// The origin of an interface. An interface of `weir vif add` may have an owner besides (`by`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VifOrigin {
-    /// The configuration's.
+    /// The configuration file.
     File,
-    /// That of a command, or of the API.
+    /// A command or the API.
     #[default]
     Command,
-    /// That of Xen's toolstack.
+    /// Xen's toolstack.
     Xen,
 }
 
@@ -294,23 +295,23 @@ impl fmt::Display for VifOrigin {
 /// An interface as it is now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VifStatus {
-    /// Its configuration, with changes made since.
+    /// The interface's configuration, including changes made since the start.
     pub config: VifConfig,
-    /// How far it has come.
+    /// The port's state.
     pub state: PortState,
-    /// Why it stopped, if it did.
+    /// The reason why the port stopped, if it did.
     pub stopped_reason: Option<String>,
-    /// The process at the other end of its socket, of those that can be seen from weir's.
+    /// The process at the other end of the interface's socket, if it is visible in weir's PID namespace.
     #[serde(default)]
     pub front_end: Option<u32>,
-    /// It is a Xen guest's: the toolstack has attached it.
+    /// The interface belongs to a Xen guest: the toolstack attached it.
     #[serde(default)]
     pub xen: bool,
-    /// By whose word it is there.
+    /// The origin of the interface.
     #[serde(default)]
     pub origin: VifOrigin,
-    /// Keys that were set while weir ran, as paths, and that its file does not say; `added` and nothing else for one that
-    /// the file does not name.
+    /// Keys that were set while weir ran and differ from the configuration file, as paths. If the file does not name
+    /// the interface, the only entry is `added`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsaved: Vec<String>,
 }
@@ -318,27 +319,27 @@ pub struct VifStatus {
 /// An interface, setting by setting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VifShown {
-    /// Its name.
+    /// The interface's name.
     pub name: PortName,
-    /// How far it has come.
+    /// The port's state.
     pub state: PortState,
-    /// Why it stopped, if it did.
+    /// The reason why the port stopped, if it did.
     pub stopped_reason: Option<String>,
-    /// By whose word it is there.
+    /// The origin of the interface.
     pub origin: VifOrigin,
     /// Each key of `[vif.NAME]`.
     pub settings: Vec<ShownSetting>,
 }
 
-/// How it is known where a station is.
+/// The source of a station's location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AddressOrigin {
-    /// It has sent frames.
+    /// The station has sent frames.
     Learned,
-    /// The configuration of its interface says so.
+    /// The configuration of the station's interface names the address.
     Configured,
-    /// FRR says so.
+    /// FRR reported it.
     Evpn,
 }
 
@@ -352,45 +353,45 @@ impl fmt::Display for AddressOrigin {
     }
 }
 
-/// A station that the switch knows, and where it is.
+/// A station that the switch knows, and its location.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddressEntry {
-    /// Its VLAN.
+    /// The station's VLAN.
     pub vlan: u16,
-    /// Its MAC address.
+    /// The station's MAC address.
     pub mac: String,
-    /// The port that it is behind.
+    /// The port behind which the station is.
     pub port: PortName,
-    /// Its network, if it is in one of the overlay.
+    /// The station's network, if it is in a network of the overlay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// The host that it is at, if it is behind the overlay and that is known.
+    /// The host of a station behind the overlay, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub host: Option<IpAddr>,
-    /// IP addresses that the station has, as far as weir tells FRR or FRR tells weir.
+    /// IP addresses of the station, as far as weir and FRR exchange them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub ips: Vec<IpAddr>,
-    /// How that is known.
+    /// The source of this entry.
     pub origin: AddressOrigin,
-    /// Whether the port holds the address because it is configured so.
+    /// True if the port's configuration fixes this address.
     pub configured: bool,
-    /// Seconds since it last sent a frame; `None` where it is known by other means.
+    /// Seconds since the station last sent a frame; `None` if the entry has another source.
     pub age_s: Option<u32>,
 }
 
-/// What answers requests. Calls come from several threads at once.
+/// A handler of requests. Calls come from several threads at once.
 pub trait ControlHandler: Send + Sync + 'static {
-    /// Does what `request` asks, or says why not.
+    /// Carries out `request`, or gives the reason for a refusal.
     fn handle(&self, request: Request) -> Response;
 
-    /// Begins a capture, or says why not.
+    /// Begins a capture, or gives the reason for a refusal.
     fn capture(&self, _request: CaptureRequest) -> Result<Recording, CaptureRefused> {
         Err(CaptureRefused::NoSwitch)
     }
 
-    /// Begins to follow frames that `name` sends, or says why not.
+    /// Begins to follow frames that `name` sends, or gives the reason for a refusal.
     fn follow(
         &self,
         _name: &PortName,
@@ -399,7 +400,7 @@ pub trait ControlHandler: Send + Sync + 'static {
         Err(CaptureRefused::NoSwitch)
     }
 
-    /// What the switch is like now, for whoever watches it.
+    /// The present state of the switch, for those that follow its events.
     fn glance(&self) -> Glance {
         Glance::default()
     }

@@ -1,7 +1,7 @@
-//! What happens to a switch, as it is told to those who watch it.
+//! Events of a switch, for its watchers.
 //!
-//! Nothing on a packet's way tells anything. A [`Watcher`] compares one [`Glance`] with the next, for as long as somebody
-//! watches; what is no state, such as a reload, is told when it happens.
+//! The data path reports no events. A [`Watcher`] compares one [`Glance`] with the next while there is a watcher.
+//! Events that leave no state, such as a reload, are reported when they occur.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -16,20 +16,20 @@ use crate::stats::{PortKind, PortState, StillThread};
 #[cfg(test)]
 mod tests;
 
-/// Something that has happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A port was added.
     PortAdded {
-        /// Its name.
+        /// The port's name.
         port: PortName,
-        /// VIF or uplink.
+        /// The kind: VIF or uplink.
         kind: PortKind,
     },
     /// A port was removed.
     PortRemoved {
-        /// Its name.
+        /// The port's name.
         port: PortName,
     },
     /// Packets can flow.
@@ -46,86 +46,86 @@ pub enum Event {
     PortStopped {
         /// The port's name.
         port: PortName,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A probe has shown that the port is part of a loop: it is blocked.
+    /// A probe has shown that the port is part of a loop, and the port is blocked.
     PortBlocked {
-        /// Its name.
+        /// The port's name.
         port: PortName,
-        /// The port with which it is joined.
+        /// The port with which it is joined outside the switch.
         with: PortName,
     },
-    /// The loop is gone: the port forwards again.
+    /// The loop no longer exists, and the port forwards again.
     PortUnblocked {
-        /// Its name.
+        /// The port's name.
         port: PortName,
     },
     /// A guest was notified later than its latency budget allows.
     BudgetBreached {
         /// The port's name.
         port: PortName,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// How often since the last such event.
+        /// Breaches since the last such event.
         count: u64,
     },
-    /// Frames are dropped for a reason for which none were for some seconds.
+    /// Frames are being dropped for a reason that had caused no drops for some seconds.
     DropsBegan {
-        /// The port that counts them.
+        /// The port that counts the drops.
         port: PortName,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// How many so far, since none were.
+        /// Frames dropped since then.
         frames: u64,
     },
-    /// A configuration was read anew.
+    /// The configuration was reloaded.
     Reloaded {
-        /// What became of it.
+        /// The outcome.
         outcome: ReloadNews,
-        /// Tables that were added, removed and changed.
+        /// Tables that were added, removed or changed.
         tables: usize,
     },
-    /// The agent in a guest has connected.
+    /// The agent in a guest connected.
     AgentConnected {
-        /// The socket on which weir meets it.
+        /// The socket on which weir listens for the agent.
         socket: SocketPath,
     },
-    /// A thread of weir has something to do and does nothing.
+    /// A thread of weir has work but makes no progress.
     ThreadStandsStill {
-        /// Its name.
+        /// The thread's name.
         thread: String,
-        /// What it does.
+        /// The thread's task.
         does: String,
-        /// For which port.
+        /// The port for which it works.
         port: Option<PortName>,
     },
-    /// It goes on.
+    /// The thread makes progress again.
     ThreadGoesOn {
-        /// Its name.
+        /// The thread's name.
         thread: String,
     },
-    /// The reader was too slow, and this many events are lost to it.
+    /// The reader was too slow and has lost events.
     Lost {
-        /// How many.
+        /// Lost events.
         count: u64,
     },
 }
 
-/// What became of a reload.
+/// The outcome of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReloadNews {
-    /// All that can change while weir runs has changed.
+    /// Every change that is possible at run time was made.
     Applied,
-    /// Nothing was touched.
+    /// Nothing was changed.
     Refused,
-    /// A step failed, and those before it were undone.
+    /// A step failed, and the steps before it were undone.
     Undone,
 }
 
 impl Event {
-    /// The name of its kind, as in its JSON.
+    /// The name of the event's kind, as in its JSON.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -147,7 +147,7 @@ impl Event {
     }
 }
 
-/// The last events that were told, and how many there have been.
+/// The last reported events, and the number of events so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Told {
     count: u64,
@@ -163,7 +163,7 @@ impl Told {
         }
     }
 
-    /// What was told after the first `count`; what is not kept any more is counted.
+    /// The events after the first `count`. Events that are no longer kept are counted as lost.
     fn after(&self, count: u64) -> Vec<Event> {
         let new = self.count.saturating_sub(count);
         let kept = new.min(self.last.len() as u64);
@@ -175,7 +175,7 @@ impl Told {
 
 static TOLD: Mutex<Told> = Mutex::new(Told { count: 0, last: VecDeque::new() });
 
-/// Tells of an event that no glance shows.
+/// Reports an event that no glance shows.
 pub(crate) fn tell(event: Event) {
     TOLD.lock().unwrap_or_else(PoisonError::into_inner).tell(event);
 }
@@ -184,16 +184,16 @@ pub(crate) fn told() -> Told {
     TOLD.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// What a switch is like at one moment, as far as events show it.
+/// The state of a switch at one moment, as far as events show it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Glance {
-    /// When it is (ns).
+    /// The time (ns).
     pub now_ns: u64,
     /// All ports.
     pub ports: BTreeMap<PortName, PortGlance>,
-    /// Threads that stand still.
+    /// Stalled threads.
     pub still: Vec<StillThread>,
-    /// What was told.
+    /// Reported events.
     pub told: Told,
 }
 
@@ -202,13 +202,13 @@ pub struct Glance {
 pub struct PortGlance {
     /// VIF or uplink.
     pub kind: PortKind,
-    /// How far it has come.
+    /// The port's state.
     pub state: PortState,
-    /// Why it stopped last.
+    /// The reason of the last stop.
     pub stop_reason: Option<String>,
-    /// Sessions that have begun.
+    /// Sessions that began.
     pub opened: u64,
-    /// Sessions that weir has ended.
+    /// Sessions that weir ended.
     pub failed: u64,
     /// Dropped frames, by reason.
     pub drops: Vec<(&'static str, u64)>,
@@ -224,26 +224,26 @@ pub struct Watcher {
     breaches: BTreeMap<(PortName, &'static str), Growth>,
 }
 
-/// A counter that is reported when it begins to grow.
+/// A counter whose growth is reported.
 #[derive(Debug, Clone, Copy, Default)]
 struct Growth {
-    /// As it was reported last.
+    /// The value at the last report.
     reported: u64,
-    /// As it was seen last.
+    /// The value at the last look.
     seen: u64,
-    /// When it was seen to grow.
+    /// The time of the last growth (ns).
     grew_ns: Option<u64>,
-    /// When it was reported.
+    /// The time of the last report (ns).
     reported_ns: Option<u64>,
 }
 
 impl Growth {
-    /// Counts from `now` on.
+    /// A counter that starts at `now`.
     fn from(now: u64) -> Self {
         Self { reported: now, seen: now, ..Self::default() }
     }
 
-    /// How much it has grown, if it grows after it did not for `quiet_ns`.
+    /// The growth since the last look, if the counter had not grown for `quiet_ns` before.
     fn begins(&mut self, now: u64, now_ns: u64, quiet_ns: u64) -> Option<u64> {
         if now <= self.seen {
             return None;
@@ -254,7 +254,7 @@ impl Growth {
         was_quiet.then_some(grown)
     }
 
-    /// How much it has grown since the last report, at most once in `every_ns`.
+    /// The growth since the last report, at most once in `every_ns`.
     fn grown(&mut self, now: u64, now_ns: u64, every_ns: u64) -> Option<u64> {
         let is_due = self.reported_ns.is_none_or(|at| now_ns.saturating_sub(at) >= every_ns);
         if now <= self.reported || !is_due {
@@ -281,7 +281,7 @@ impl Watcher {
         Self { last: first, drops, breaches }
     }
 
-    /// What has happened since the last glance.
+    /// The events since the last glance.
     pub fn look(&mut self, now: Glance) -> Vec<Event> {
         let mut events = now.told.after(self.last.told.count);
         let gone = self.last.ports.keys().filter(|name| !now.ports.contains_key(*name));
@@ -316,7 +316,7 @@ impl Watcher {
     }
 }
 
-/// What has become of a port since it was as `before`.
+/// The changes of a port's state since `before`.
 fn states(name: &PortName, before: Option<&PortGlance>, now: &PortGlance, to: &mut Vec<Event>) {
     let port = || name.clone();
     let none = PortGlance::default();

@@ -1,5 +1,5 @@
-//! `weir explain`: present decisions of an interface's policies, with reasons; an uplink's state; where workers
-//! run.
+//! `weir explain`: the present decisions of an interface's policies with their reasons, an uplink's state, and the
+//! placement of workers.
 
 use std::collections::BTreeMap;
 
@@ -35,28 +35,28 @@ pub use sharing::{PortShare, SharingExplanation};
 pub use steering::{MoveExplanation, SteeringExplanation, SteeringQueue};
 pub use traffic::{Passes, TrafficExplanation, USUAL_DROPS, Verdict, drops_all};
 
-/// What a command explains.
+/// The answer of `weir explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Explanation {
-    /// Of a guest's interface.
+    /// A guest's interface.
     Vif(Box<VifExplanation>),
-    /// Of an uplink.
+    /// An uplink.
     Uplink(Box<UplinkExplanation>),
-    /// Of where workers run.
+    /// The placement of workers.
     Placement(Box<PlacementExplanation>),
-    /// Of the overlay.
+    /// The overlay.
     Overlay(Box<OverlayExplanation>),
 }
 
 impl Explanation {
-    /// Whether it counts something from one moment to another.
+    /// True if the explanation has counters that are compared between two moments.
     #[must_use]
     pub fn counts(&self) -> bool {
         matches!(self, Self::Vif(_) | Self::Uplink(_))
     }
 
-    /// As [`VifExplanation::since`].
+    /// Counts from `before` on, see [`VifExplanation::since`].
     #[must_use]
     pub fn since(self, before: &Self) -> Self {
         match (self, before) {
@@ -75,53 +75,53 @@ impl Explanation {
 pub struct VifExplanation {
     /// The interface.
     pub name: PortName,
-    /// How far it has come.
+    /// The port's state.
     pub state: PortState,
-    /// It is blocked: nothing goes through it.
+    /// Set if the interface is blocked: nothing passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockStats>,
-    /// The longest time that a frame may be held in all, in nanoseconds.
+    /// The longest total time for which a frame can be held, in nanoseconds.
     pub latency_budget_ns: u64,
-    /// When the guest is called, as it is configured.
+    /// The configured settings of calls to the guest.
     pub calls: CallSettings,
-    /// How often the guest was notified later than the budget allows, by reason, since the interface was added.
+    /// Notifications of the guest that came later than the budget allows, by reason, since the interface was added.
     pub budget_breaches: BTreeMap<String, u64>,
-    /// How many queue pairs it has.
+    /// Numbers of queue pairs.
     #[serde(default)]
     pub queue_pairs: QueuePairNumbers,
     /// Each receive queue.
     pub queues: Vec<QueueExplanation>,
-    /// What the manager makes of the budget; none for a policy that takes no part in the split.
+    /// The manager's split of the budget; none for a policy that takes no part in the split.
     #[serde(default)]
     pub split: Option<SplitExplanation>,
-    /// The agent in the guest; none where none is configured.
+    /// The agent in the guest; none if none is configured.
     #[serde(default)]
     pub agent: Option<AgentExplanation>,
-    /// Its filter rules, in their order.
+    /// The interface's filter rules, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<RuleStats>,
-    /// Which workers serve its queues.
+    /// The workers that serve the interface's queues.
     #[serde(default)]
     pub dispatch: DispatchExplanation,
-    /// Its share of the workers' time, and what limits it as a sender.
+    /// The interface's share of the workers' time, and its limits as a sender.
     #[serde(default)]
     pub sharing: SharingExplanation,
-    /// What it may receive, and what was dropped beyond that.
+    /// The limits on received traffic, and the frames dropped because of them.
     #[serde(default)]
     pub receiving: ReceivingExplanation,
-    /// From which addresses its guest may send; none where nobody asks.
+    /// The source guard of the guest's addresses; none if it is off.
     #[serde(default)]
     pub guard: Option<GuardExplanation>,
-    /// How flows are spread over several receive queues; none where one is in use.
+    /// The spread of flows over several receive queues; none if one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
-    /// How budgets are split with other hosts of its network that have a weir.
+    /// The split of budgets with other weir hosts of the interface's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostExplanation>,
-    /// Rings in service that serve nobody.
+    /// Rings in service that carry no frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentRing>,
-    /// What says whether traffic passes.
+    /// Facts that show if traffic passes.
     #[serde(default)]
     pub traffic: TrafficExplanation,
 }
@@ -129,28 +129,28 @@ pub struct VifExplanation {
 /// The policy of one receive queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueExplanation {
-    /// Its number.
+    /// The queue's number.
     pub queue: usize,
     /// The policy.
     pub moderation: Moderation,
-    /// How long it would hold a frame that came now, in nanoseconds.
+    /// The hold that it would choose for a frame that arrived now, in nanoseconds.
     pub hold_ns: u64,
-    /// The limit of that: what the latency budget leaves for it, in nanoseconds.
+    /// The limit of the hold, which is the part of the latency budget left for it, in nanoseconds.
     pub hold_ns_max: u64,
-    /// Why so long.
+    /// The reason for the hold.
     pub reason: String,
-    /// Frames received.
+    /// Received frames.
     pub frames: u64,
-    /// Interrupts given.
+    /// Interrupts sent to the guest.
     pub calls: u64,
-    /// Interrupts that the guest did not want: it was looking anyway.
+    /// Interrupts that were not sent because the guest had disabled them: it was polling.
     pub calls_suppressed: u64,
-    /// How long calls were held, since the interface was added.
+    /// Hold times of calls, since the interface was added.
     pub held_ns: Times,
 }
 
 impl VifExplanation {
-    /// Counts frames and calls from `before` on instead of from the beginning.
+    /// Counts frames and calls from `before` on.
     #[must_use]
     pub fn since(mut self, before: &Self) -> Self {
         for (now, before) in self.queues.iter_mut().zip(&before.queues) {
@@ -164,7 +164,7 @@ impl VifExplanation {
         self
     }
 
-    /// Whether traffic passes, and if not, why.
+    /// The verdict on whether traffic passes, with reasons.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let (name, blocked) = (self.name.as_str(), self.blocked.as_ref());

@@ -1,9 +1,9 @@
-//! The way out of a network through the host: rules of nftables that are there as long as somebody holds them.
+//! The way out of a network through the host: rules of nftables that exist as long as a process holds them.
 //!
 //! `nft` runs in its interactive form, reads commands from a pipe, and owns the table that they make (`flags owner`,
-//! Linux 5.12): the kernel removes the table when `nft` ends, and `nft` ends when the pipe closes, however whoever holds
-//! the pipe has ended. Nobody else can change such a table, and `nft flush ruleset` leaves it alone. Other tables are
-//! never touched.
+//! Linux 5.12). The kernel removes the table when `nft` ends, and `nft` ends when the pipe closes, however the holder
+//! of the pipe ended. No other process can change such a table, and `nft flush ruleset` leaves it alone. Other tables
+//! are never touched.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -21,28 +21,28 @@ use weir_wire::Mac;
 #[cfg(test)]
 mod tests;
 
-/// Where distributions have it: not all have it in everybody's path.
+/// The paths of `nft` in distributions. Not all distributions have these directories in every user's search path.
 const PATHS: [&str; 3] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
-/// How long the rules may take to be there. Usual is a hundredth of that.
+/// The time limit for the rules to appear. They usually take a hundredth of it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks.
+/// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The last thing that is made: with it all is there.
+/// The object that is made last: when it exists, all rules do.
 const LAST: &str = "complete";
 
-/// What is let out, and what is let in.
+/// The traffic that is let out and in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NatTask {
     /// The host's interface in the network.
     pub(crate) interface: InterfaceName,
-    /// The host's addresses there, each with its subnet.
+    /// The host's addresses in the network, each with its subnet.
     pub(crate) addresses: Vec<IpNet>,
-    /// What comes in for guests.
+    /// Ports that are forwarded to guests.
     pub(crate) forwards: Vec<NatForward>,
 }
 
-/// A port of the host's that is a guest's.
+/// A port of the host that is forwarded to a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NatForward {
@@ -52,10 +52,10 @@ pub(crate) struct NatForward {
     pub(crate) guest_port: u16,
 }
 
-/// Rules that are there until this is dropped, or this process ends.
+/// Rules that exist until this is dropped, or this process ends.
 #[derive(Debug)]
 pub(crate) struct Nat {
-    /// `None` once it is to end.
+    /// `None` once `nft` is to end.
     commands: Option<ChildStdin>,
     nft: Child,
 }
@@ -64,13 +64,13 @@ impl Nat {
     /// Makes the rules.
     ///
     /// # Errors
-    /// There is no `nft`, or it says why not.
+    /// `nft` does not exist, or its error message.
     pub(crate) fn start(task: &NatTask) -> io::Result<Self> {
         let path = PATHS.into_iter().find(|path| Path::new(path).exists());
         let path = path.ok_or_else(|| {
             io::Error::other("there is no program `nft`: install the package nftables")
         })?;
-        // Two weirs have rules for a while when one takes the other's place.
+        // While one weir replaces another, both have rules for a while.
         let table = format!("{}-{}", task.interface, std::process::id());
         let script = task.script(&table);
         said_by("nft", Command::new(path).args(["-c", "-f", "-"]), &script)?;
@@ -104,7 +104,7 @@ impl Nat {
 
 impl Drop for Nat {
     fn drop(&mut self) {
-        // It reads the end of its commands, and ends. A confined helper may wait for nobody.
+        // `nft` reads the end of its commands, and exits. A confined helper must not wait for another process.
         self.commands.take();
     }
 }
@@ -112,12 +112,12 @@ impl Drop for Nat {
 /// Runs `command`, with `input`, to its end.
 ///
 /// # Errors
-/// It says why it has failed.
+/// The command's error message.
 fn said_by(name: &str, command: &mut Command, input: &str) -> io::Result<()> {
     let command = command.env_clear().current_dir("/").stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that reads nothing says why.
+        // A command that does not read its input reports an error.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;
@@ -130,7 +130,7 @@ fn said_by(name: &str, command: &mut Command, input: &str) -> io::Result<()> {
 }
 
 impl NatTask {
-    /// A command on each line.
+    /// The commands, one on each line.
     fn script(&self, table: &str) -> String {
         let interface = format!("\"{}\"", self.interface);
         let mut script = format!("add table inet {table} {{ flags owner; }}\n");
@@ -141,18 +141,18 @@ impl NatTask {
         add("chain", "output { type nat hook output priority -100; }");
         add("chain", "postrouting { type nat hook postrouting priority srcnat; }");
         add("chain", "forward { type filter hook forward priority filter; }");
-        // Where the way out is narrower than the network, TCP is told so.
+        // If the way out has a smaller MTU than the network, TCP's segment size is clamped to it.
         let clamp = "tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu";
         add("rule", &format!("forward iifname {interface} {clamp}"));
         add("rule", &format!("forward oifname {interface} {clamp}"));
-        // Guests speak as guests, and are reached by answers and by what is forwarded.
+        // Guests may send only with addresses of their subnet, and receive only answers and forwarded traffic.
         for subnet in &self.addresses {
             let (family, subnet) = (family_of(subnet.addr()), subnet.trunc());
             let from = format!("{family} saddr");
             add("rule", &format!("forward iifname {interface} {from} {subnet} accept"));
             let out = format!("postrouting {from} {subnet} oifname != {{ \"lo\", {interface} }}");
             add("rule", &format!("{out} masquerade"));
-            // A guest that asks for another one by the host's address is answered by way of the host.
+            // The answer to a guest that reaches another guest by the host's address must pass the host.
             let back = format!("postrouting {from} {subnet} oifname {interface} ct status dnat");
             add("rule", &format!("{back} masquerade"));
         }
@@ -178,14 +178,14 @@ fn family_of(address: IpAddr) -> &'static str {
     }
 }
 
-/// The host's interface in a network, before it is one.
+/// The settings of the host's interface in a network, before they are applied.
 pub(crate) struct HostInterface<'h> {
     pub(crate) name: &'h InterfaceName,
     pub(crate) mac: Mac,
     pub(crate) addresses: &'h [IpNet],
 }
 
-/// Of what `ip -j addr` shows.
+/// A link in the output of `ip -j addr`.
 #[derive(Deserialize)]
 struct ShownLink {
     ifname: String,
@@ -193,14 +193,14 @@ struct ShownLink {
     addr_info: Vec<ShownAddress>,
 }
 
-/// See [`ShownLink`].
+/// An address of a [`ShownLink`].
 #[derive(Deserialize)]
 struct ShownAddress {
     local: Option<IpAddr>,
     prefixlen: u8,
 }
 
-/// Of what `ip -j route` shows.
+/// A route in the output of `ip -j route`.
 #[derive(Deserialize)]
 struct ShownRoute {
     dst: String,
@@ -209,11 +209,11 @@ struct ShownRoute {
 }
 
 impl HostInterface<'_> {
-    /// Looks whether the host reaches a subnet by another interface: packets for guests, or for who is there, would go
-    /// astray.
+    /// Checks that the host does not reach an own subnet by another interface. Otherwise packets for guests, or for
+    /// stations there, would go astray.
     ///
     /// # Errors
-    /// With what can be done about it, where that is known.
+    /// An error, with advice on how to resolve it if there is any.
     pub(crate) fn check_others(&self) -> Result<(), (Option<String>, io::Error)> {
         let failed = |error| (Some("`nat` takes the program `ip` (iproute2)".to_owned()), error);
         let links: Vec<ShownLink> = shown(&["-j", "addr", "show"]).map_err(failed)?;
@@ -226,7 +226,7 @@ impl HostInterface<'_> {
         for family in ["-4", "-6"] {
             let routes: Vec<ShownRoute> =
                 shown(&["-j", family, "route", "show"]).map_err(failed)?;
-            // A default route is for what nothing else is.
+            // A default route matches only addresses without another route, so it is no conflict.
             let to =
                 |dst: &str| dst.parse::<IpNet>().ok().or(Some(dst.parse::<IpAddr>().ok()?.into()));
             let to = |it: ShownRoute| Some((it.dev?, to(&it.dst)?));
@@ -246,15 +246,15 @@ impl HostInterface<'_> {
         Err((Some(help.to_owned()), io::Error::other(what)))
     }
 
-    /// Gives the interface, which has the address `now`, its own addresses.
+    /// Sets the interface's MAC address, which is `now`, and its IP addresses.
     ///
     /// # Errors
-    /// `ip` says why not.
+    /// The error message of `ip`.
     pub(crate) fn set_up(&self, now: Mac) -> io::Result<()> {
         let (name, mac) = (self.name, self.mac);
         let mut batch = String::new();
         if now != mac {
-            // The kernel makes an address of the link from it when the link comes up.
+            // The kernel derives the link-local address from the MAC address when the link comes up.
             batch += &format!("link set dev {name} down\nlink set dev {name} address {mac}\n");
             batch += &format!("link set dev {name} up\n");
         }
@@ -280,7 +280,7 @@ fn shown<T: DeserializeOwned>(arguments: &[&str]) -> io::Result<Vec<T>> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(io::Error::other(format!("ip: {}", said.trim_end())));
     }
-    // Nothing is shown as nothing.
+    // `ip` prints nothing if there is nothing to show.
     if output.stdout.iter().all(u8::is_ascii_whitespace) {
         return Ok(Vec::new());
     }

@@ -1,9 +1,9 @@
 //! The data model of `weir stats`.
 //!
-//! Directions are the port's own, as virtio names a guest's queues: a port receives **rx** from the switch and
-//! sends **tx** into it. For an uplink, rx leaves for the host and tx comes from it.
+//! Directions are the port's own, as virtio names a guest's queues: a port receives **rx** from the switch and sends
+//! **tx** into it. On an uplink, rx goes out to the host and tx comes in from the host.
 //!
-//! Counters start at zero when the port is added (a filter rule's, when the rules are set) and only grow.
+//! Counters start at zero when the port is added (those of a filter rule, when the rules are set). They only grow.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,148 +42,149 @@ pub struct SwitchStats {
     pub version: String,
     /// Seconds since the switch started.
     pub uptime_s: f64,
-    /// Whether a keeper holds what outlives weir.
+    /// The state of the keeper, which holds sockets and sessions across a restart of weir.
     #[serde(default)]
     pub keeper: KeeperState,
-    /// The file that it was started with, if it was.
+    /// The configuration file with which weir was started, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub file: Option<PathBuf>,
-    /// What runs otherwise than that file says, as `vif.web0.mac`: `weir save` writes it.
+    /// Running settings that differ from that file, as `vif.web0.mac`; `weir save` writes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsaved: Vec<String>,
     /// One entry for each worker thread.
     pub workers: Vec<WorkerStats>,
-    /// How often a queue pair was given to another worker.
+    /// Moves of a queue pair to another worker.
     #[serde(default)]
     pub queues_moved: u64,
-    /// Threads that panicked, which is weir's mistake.
+    /// Threads that panicked because of a bug in weir.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub panicked: Vec<PanickedThread>,
-    /// Threads that stand still, as the watchdog has found them.
+    /// Threads that the watchdog has found stalled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub still: Vec<StillThread>,
-    /// Who has sent descriptors that do not close.
+    /// Parties that have sent descriptors whose close does not return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unclosed: Vec<Unclosed>,
-    /// What placement did.
+    /// Counters of placement.
     #[serde(default)]
     pub placement: PlacementStats,
-    /// What the look for loops did.
+    /// Counters of loop detection.
     #[serde(default)]
     pub loops: LoopStats,
-    /// One entry for each worker that served bursts while stages were measured; none without measurement.
+    /// One entry for each worker that served bursts while stages were measured; empty without a measurement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageStats>,
-    /// How much is used of what the whole switch is bounded in.
+    /// Usage of the limits of the whole switch.
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Limit>)]
     pub limits: Limits,
-    /// One entry for each port, VIFs and uplinks.
+    /// One entry for each port: VIFs and uplinks.
     pub ports: Vec<PortStats>,
 }
 
-/// What there is of a keeper.
+/// The state of the keeper.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeeperState {
-    /// None is configured: a weir that is killed takes its guests' sessions with it.
+    /// No keeper is configured: if weir is killed, its guests' sessions end.
     #[default]
     None,
-    /// It is there.
+    /// The keeper is connected.
     There,
-    /// One is configured, and does not answer.
+    /// A keeper is configured but does not answer.
     Gone,
 }
 
 /// A thread that panicked, other than a worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PanickedThread {
-    /// Its name, as the log has it.
+    /// The thread's name, as in the log.
     pub name: String,
-    /// How often it did. It begins anew each time, up to 16 times.
+    /// Panics of the thread. It restarts after each one, up to 16 times.
     pub panics: u32,
-    /// It does nothing any more.
+    /// The thread has ended for good.
     pub ended: bool,
 }
 
-/// A thread that has something to do and has had no turn for some seconds.
+/// A thread that has had work for some seconds without making progress.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StillThread {
-    /// Its name, as the log has it.
+    /// The thread's name, as in the log.
     pub name: String,
-    /// What it does.
+    /// The thread's task.
     pub does: String,
-    /// For which port.
+    /// The port for which it works.
     pub port: Option<PortName>,
-    /// Or for which other party: an agent, a client, an interface's front end.
+    /// Another party for which it works: an agent, a client, an interface's front end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub party: Option<String>,
-    /// For how long (s).
+    /// Duration of the stall (s).
     pub seconds: f64,
-    /// Where it is, as the kernel says.
+    /// The thread's state, call and position in the kernel, as the kernel reports them.
     pub kernel: String,
 }
 
-/// A party that has sent a descriptor which no signal closes, as of a file whose server does not answer.
+/// A party that has sent a descriptor whose close blocks and ignores signals, such as a file on a server that does
+/// not answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Unclosed {
-    /// An interface, an agent's socket, a user of the control socket.
+    /// The party: an interface, an agent's socket or a user of the control socket.
     pub party: String,
-    /// How many of its descriptors wait to be closed, that one included.
+    /// The party's descriptors that wait to be closed, including the blocked one.
     pub descriptors: u64,
-    /// For how long that one has (s).
+    /// Duration of the blocked close (s).
     pub seconds: f64,
 }
 
 /// One worker thread.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerStats {
-    /// Its number, from 0.
+    /// The worker's number, from 0.
     pub id: u32,
-    /// How often it woke from sleep.
+    /// Wake-ups from sleep.
     pub wakeups: u64,
-    /// And what for, by name.
+    /// Wake-ups by cause.
     #[serde(default)]
     pub wakeups_for: BTreeMap<String, u64>,
-    /// How many bursts of frames it forwarded.
+    /// Bursts of frames that the worker forwarded.
     pub bursts: u64,
-    /// Processor time it used, in nanoseconds.
+    /// Processor time that the worker used, in nanoseconds.
     pub cpu_ns: u64,
-    /// The most that its timers have lately been late, and a quarter, in ns: holds end so much earlier.
+    /// The greatest recent lateness of the worker's timers plus a quarter, in ns. Holds end earlier by this time.
     pub timer_lead_ns: u64,
-    /// How often a timer was later than that: a hold may have ended too late.
+    /// Timers that were later than that: a hold may have ended too late.
     pub late_timers: u64,
 }
 
-/// What kind of port it is.
+/// The kind of a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
     /// A guest's interface.
     #[default]
     Vif,
-    /// The way to the host or the outside.
+    /// A port to the host or the outside.
     Uplink,
 }
 
-/// How far a port has come.
+/// The state of a port.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
-    /// Nobody is connected.
+    /// No front end is connected.
     #[default]
     Waiting,
-    /// A front end is connected, the guest's driver has not started its rings.
+    /// A front end is connected, but the guest's driver has not started its rings.
     Connected,
-    /// Packets could flow, and the front end has stopped the rings without its device being reset: its VM is paused, or
-    /// its link is taken down.
+    /// Packets were able to flow, and then the front end stopped the rings without a reset of the device: its VM is
+    /// paused, or its link is down.
     Halted,
     /// Packets can flow.
     Running,
-    /// The other side did something weir does not put up with; see the reason.
+    /// weir stopped serving the other side because of a violation; see the reason.
     Stopped,
 }
 
@@ -202,118 +203,118 @@ impl fmt::Display for PortState {
 /// One port.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PortStats {
-    /// Its name.
+    /// The port's name.
     pub name: PortName,
-    /// VIF or uplink.
+    /// The kind: VIF or uplink.
     pub kind: PortKind,
-    /// How far it has come.
+    /// The port's state.
     pub state: PortState,
-    /// Why it stopped, if it did.
+    /// The reason why the port stopped, if it did.
     pub stopped_reason: Option<String>,
-    /// It is blocked: nothing goes through it, whatever its state is.
+    /// Set if the port is blocked: nothing passes, whatever its state is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockStats>,
-    /// Connections of a front end.
+    /// Connections of front ends.
     pub sessions: SessionStats,
     /// The configured MAC address.
     pub mac: Option<MacAddress>,
-    /// VLANs of the port.
+    /// The port's VLANs.
     pub vlan: VlanMode,
-    /// How many queue pairs it has; none at an uplink.
+    /// Numbers of queue pairs; none on an uplink.
     #[serde(default)]
     pub queue_pairs: Option<QueuePairNumbers>,
     /// One entry for each queue pair.
     pub queues: Vec<QueuePairStats>,
-    /// The sum over the queues, RX.
+    /// The sum of RX over the queues.
     pub rx: QueueStats,
-    /// The sum over the queues, TX.
+    /// The sum of TX over the queues.
     pub tx: QueueStats,
-    /// Frames that waited in this port's memory for a receiver without buffers.
+    /// Frames that this port sent and that waited in its memory for a receiver without buffers.
     pub parked: u64,
-    /// Packets received that were merged from TCP segments (generic receive offload); `rx` counts the segments.
+    /// Received packets that were merged from TCP segments (generic receive offload); `rx` counts the segments.
     pub gro: u64,
     /// Entries of the port's indirection table that moved to another receive queue.
     #[serde(default)]
     pub rss_moved: u64,
-    /// Worker time that what this port sent has taken, in nanoseconds.
+    /// Worker time spent on the frames that this port sent, in nanoseconds.
     #[serde(default)]
     pub worker_ns: u64,
-    /// Calls that took more than is usual of whoever called.
+    /// Calls of this port's guest that took longer than calls usually do.
     #[serde(default)]
     pub dear_calls: u64,
-    /// What they took beyond, in nanoseconds; in `worker_ns`, too.
+    /// Extra time that those calls took, in nanoseconds; included in `worker_ns`.
     #[serde(default)]
     pub dear_call_ns: u64,
-    /// How often a queue with frames to send had to wait for the port's rate.
+    /// Times that a queue with frames to send had to wait for the port's rate limit.
     #[serde(default)]
     pub rate_waits: u64,
-    /// How often kicks of one of its rings were ignored for a millisecond, since they brought nothing.
+    /// Times that the kicks of a ring were ignored for a millisecond because they had brought no work.
     #[serde(default)]
     pub kick_pauses: u64,
-    /// Windows in which more of the port's turns were late than may be.
+    /// Late turns of the port beyond the number that its window allows.
     #[serde(default)]
     pub window_violations: u64,
-    /// Frames that were dropped, by the reason's name; reasons that never occurred may be absent.
+    /// Dropped frames by the reason's name; reasons that never occurred can be absent.
     pub drops: BTreeMap<String, u64>,
-    /// What an overlay has answered in place of others, and claims of addresses that it passed over.
+    /// Requests that the overlay answered on behalf of other stations, and address claims that it ignored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub answers: BTreeMap<String, u64>,
-    /// How long calls to the guest were held back.
+    /// Hold times of calls to the guest.
     pub hold_ns: Times,
-    /// From the earliest moment at which a frame can have been in its sender's ring to the guest's notification, without
-    /// frames that waited for buffers: what the budget bounds.
+    /// The time that the budget bounds: from the earliest moment at which a frame can have been in its sender's ring
+    /// until the guest is notified. Frames that waited for buffers are excluded.
     #[serde(default)]
     pub latency_ns: Times,
-    /// What the policy does now, on the receive queue that it holds longest; none at an uplink.
+    /// The policy's present decision, for the receive queue with the longest hold; none on an uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<PortDecision>,
-    /// The longest time that a frame may be held in all, in nanoseconds.
+    /// The longest total time for which a frame can be held, in nanoseconds.
     pub latency_budget_ns: u64,
-    /// How often the guest was notified later than that, by reason; absent reasons never occurred.
+    /// Notifications of the guest that came later than that, by reason; absent reasons never occurred.
     #[serde(default)]
     pub budget_breaches: BTreeMap<String, u64>,
-    /// When the guest is called; none at an uplink.
+    /// Settings of calls to the guest; none on an uplink.
     #[serde(default)]
     pub calls: Option<CallSettings>,
-    /// Its filter rules, in their order.
+    /// The port's filter rules, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<RuleStats>,
-    /// Rings in service that serve nobody.
+    /// Rings in service that carry no frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentRing>,
-    /// From which addresses its guest may send; none where nobody asks.
+    /// The source guard of the guest's addresses; none if it is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardExplanation>,
-    /// How much is used of what it is bounded in.
+    /// Usage of the port's limits.
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Limit>)]
     pub limits: Limits,
 }
 
-/// How long a policy would hold a frame that came now, and why.
+/// The hold that a policy would choose for a frame that arrived now, and the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortDecision {
-    /// So long, in nanoseconds.
+    /// The hold, in nanoseconds.
     pub hold_ns: u64,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// When a guest is called, as it is configured.
+/// The configured settings of calls to a guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallSettings {
     /// The policy.
     pub moderation: Moderation,
-    /// How long it holds a call, where that was set.
+    /// The hold of a call, if it is configured.
     pub rx_usecs: Option<RxUsecs>,
-    /// With how many frames it holds it no longer, where that was set.
+    /// The number of frames that ends a hold, if it is configured.
     pub rx_frames: Option<RxFrames>,
-    /// With how many bytes of frames a container is full, where that was set.
+    /// The number of bytes at which a container is full, if it is configured.
     pub container_bytes: Option<ContainerBytes>,
 }
 
 impl CallSettings {
-    /// Those of an interface.
+    /// The call settings of an interface.
     pub fn of(vif: &VifConfig) -> Self {
         let VifConfig { moderation, rx_usecs, rx_frames, container_bytes, .. } = *vif;
         Self { moderation, rx_usecs, rx_frames, container_bytes }
@@ -323,27 +324,27 @@ impl CallSettings {
 /// Connections of vhost-user front ends to one port.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionStats {
-    /// Begun.
+    /// Sessions that began.
     pub opened: u64,
-    /// Ended by the front end, in order.
+    /// Sessions that the front end closed in order.
     pub closed: u64,
-    /// Ended by weir for an error.
+    /// Sessions that weir ended because of an error.
     pub failed: u64,
     /// The last such error.
     pub last_error: Option<String>,
-    /// Came while there was one, and were turned away.
+    /// Connections that were refused because a session was open.
     #[serde(default)]
     pub turned_away: u64,
-    /// How often one had to pause: it took too much time, or came too often.
+    /// Pauses of sessions that took too much time or came too often.
     #[serde(default)]
     pub throttled: u64,
-    /// Messages about the port that were not logged, because they had been too many.
+    /// Log messages about the port that were suppressed by the rate limit.
     #[serde(default)]
     pub log_lines_unsaid: u64,
-    /// Bytes of guest memory that are mapped, with what is left of older memory tables.
+    /// Mapped bytes of guest memory, including the remains of older memory tables.
     #[serde(default)]
     pub memory_mapped_bytes: u64,
-    /// Bytes that the front end may share (`memory_max`); 0 for who shares none.
+    /// Bytes that the front end may share (`memory_max`); 0 if the port shares no memory.
     #[serde(default)]
     pub memory_max_bytes: u64,
 }
@@ -351,22 +352,22 @@ pub struct SessionStats {
 /// One queue pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuePairStats {
-    /// Into the port.
+    /// The direction into the port.
     pub rx: QueueStats,
-    /// Out of the port.
+    /// The direction out of the port.
     pub tx: QueueStats,
 }
 
 /// One virtqueue, or one direction of an uplink's queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueStats {
-    /// Frames moved (a GSO frame counts once).
+    /// Frames that were moved (a GSO frame counts once).
     pub frames: u64,
-    /// Their bytes, without virtio headers.
+    /// Bytes of these frames, without virtio headers.
     pub bytes: u64,
     /// Interrupts sent to the guest.
     pub calls: u64,
-    /// Interrupts that the guest had asked not to get: it was looking anyway.
+    /// Interrupts that were not sent because the guest had disabled them: it was polling.
     pub calls_suppressed: u64,
     /// Notifications received from the guest.
     pub kicks: u64,
@@ -382,22 +383,22 @@ impl std::ops::AddAssign for QueueStats {
     }
 }
 
-/// A distribution of times in nanoseconds; all zero where there was none.
+/// A distribution of times in nanoseconds; all zero if there are no samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Times {
-    /// How many.
+    /// Samples.
     #[serde(default)]
     pub count: u64,
-    /// All of them together.
+    /// The sum of the samples.
     #[serde(default)]
     pub sum: u64,
     /// The median.
     pub p50: u64,
-    /// 99 of 100 are at most this.
+    /// The 99th percentile.
     pub p99: u64,
-    /// The longest.
+    /// The maximum.
     pub max: u64,
-    /// How many were at most 5, 10, 25, 50, 100, 250 and 500 us, 1, 5 and 50 ms ([`TIME_BOUNDS_NS`]).
+    /// Samples of at most 5, 10, 25, 50, 100, 250 and 500 us, 1, 5 and 50 ms ([`TIME_BOUNDS_NS`]).
     #[serde(default)]
     pub at_most: [u64; TIME_BOUNDS_NS.len()],
 }
@@ -410,7 +411,7 @@ impl From<TimesSummary> for Times {
 }
 
 impl PortStats {
-    /// A port that has done nothing yet.
+    /// A port with all counters at zero.
     pub fn new(name: PortName, kind: PortKind) -> Self {
         Self {
             name,

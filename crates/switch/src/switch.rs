@@ -1,4 +1,4 @@
-//! A whole switch: engine, sessions, interfaces and uplinks, and the control socket's operations on them.
+//! A whole switch: the engine, sessions, interfaces and uplinks, and the operations of the control socket on them.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -70,14 +70,14 @@ struct Vif {
     guard: Option<Arc<SourceGuard>>,
     agent: Option<AgentSocket>,
     link: Link,
-    /// The configuration's file named it when it was read last.
+    /// True if the configuration file named the interface when it was last read.
     from_file: bool,
 }
 
 /// An interface whose sockets are open, before it is a port.
 struct Prepared {
     config: VifConfig,
-    /// By the sockets that it is configured with.
+    /// True if the interface uses the sockets of its configuration.
     in_place: bool,
     endpoint: Endpoint,
     listens: Option<Listens>,
@@ -86,15 +86,15 @@ struct Prepared {
     rules: PortRules,
 }
 
-/// By what an interface's front end is met.
+/// The way in which an interface meets its front end.
 enum Link {
-    /// A vhost-user socket. Keeps its file, where weir has made it, and removes it.
+    /// A vhost-user socket. If weir has made its file, `_listens` keeps the file and removes it.
     Socket { _listens: Option<Listens>, has_records: bool },
-    /// xenstore, in which the toolstack attached it.
+    /// xenstore: the toolstack attached the interface.
     Xen,
 }
 
-/// A socket on which weir listens. The keeper lets go of it before its file is removed.
+/// A socket on which weir listens. The keeper lets go of the socket before its file is removed.
 struct Listens {
     _kept: Option<Kept>,
     _bound: BoundListener,
@@ -114,14 +114,14 @@ struct Ports {
     vifs: Vec<Vif>,
     uplinks: Vec<Uplink>,
     overlay: Option<Overlay>,
-    /// Those of weir itself.
+    /// weir's own ports.
     gateways: Vec<Gateway>,
-    /// Rules of their ways out, where no helper has made them.
+    /// Rules of ways out, if no helper has made them.
     nat: Vec<Nat>,
 }
 
 impl Ports {
-    /// Those that are no interfaces of guests.
+    /// All ports that are not interfaces of guests.
     fn outward(&self) -> impl Iterator<Item = (PortId, &PortName)> {
         let uplinks = self.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
         let overlay = self.overlay.iter().map(|overlay| (overlay.id, &overlay.name));
@@ -129,7 +129,7 @@ impl Ports {
         uplinks.chain(overlay).chain(own)
     }
 
-    /// All of them.
+    /// All ports with their names.
     fn named(&self) -> impl Iterator<Item = (PortId, &PortName)> {
         self.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name)).chain(self.outward())
     }
@@ -145,20 +145,18 @@ impl Ports {
 
 /// A running switch. Dropping it ends every session.
 pub struct Switch {
-    // Dropped in this order: the manager's settings, sessions, uplinks, workers. Xen guests' vifs are released
-    // first.
-    // Mirrors are before all.
+    // Fields are dropped in this order: mirrors, the manager's settings, sessions, uplinks, workers. The vifs of Xen
+    // guests are released before all of these.
     mirrors: Mutex<Mirrors>,
     manager: manager::Manager,
     loops: Arc<Loops>,
     sessions: Manager,
     ports: Mutex<Ports>,
-    /// Requests that change the switch come one after the other: what was found to go together is to do so still when it
-    /// is done.
+    /// Serialises requests that change the switch, so that a check of a request still holds when its change is made.
     changing: Mutex<()>,
     engine: Arc<Engine>,
     networks: Networks,
-    /// IP addresses that are configured for one station.
+    /// IP addresses that are configured for a station.
     owners: Arc<evpn::ConfiguredOwners>,
     /// Guests that weir itself serves in their networks.
     served: Served,
@@ -170,18 +168,18 @@ pub struct Switch {
     xen: Mutex<Option<weir_port_xen::Manager>>,
     hands: Hands,
     keeper: Keeping,
-    /// Another weir takes its place.
+    /// True while another weir takes this one's place.
     left: Mutex<bool>,
     upgrades: OnceLock<Upgrades>,
-    /// As the keeper has it.
+    /// The run-time settings as the keeper has them.
     noted: Mutex<Noted>,
 }
 
-/// How an interface meets its front end.
+/// The way in which an interface meets its front end.
 pub enum Meeting {
-    /// As its configuration says.
+    /// As the configuration says.
     Configured,
-    /// On this socket, which is listening.
+    /// On this listening socket.
     Listener(std::os::unix::net::UnixListener),
     /// On this connection, once.
     Connected(UnixStream),
@@ -197,7 +195,7 @@ impl Switch {
         Self::empty_with(options, latency_budget, control, Hands::Own)
     }
 
-    /// The same with `hands`.
+    /// A switch without ports, whose privileged work is done by `hands`.
     pub fn empty_with(
         options: Options,
         latency_budget: LatencyBudget,
@@ -253,12 +251,12 @@ impl Switch {
         }))
     }
 
-    /// What moves the packets.
+    /// The engine, which forwards the packets.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The port of an interface, if there is one of that name.
+    /// The port of the interface with this name, if there is one.
     pub fn vif(&self, name: &PortName) -> Option<Arc<dyn GuestPort>> {
         let ports = self.ports();
         let vif = ports.vifs.iter().find(|vif| vif.config.name == *name)?;
@@ -272,7 +270,7 @@ impl Switch {
     /// Adds an interface.
     ///
     /// # Errors
-    /// [`SwitchError`]; then nothing has changed.
+    /// [`SwitchError`]; nothing has changed then.
     pub fn add_vif(&self, config: VifConfig, meeting: Meeting) -> Result<(), SwitchError> {
         let prepared = self.prepare(config, meeting, &[])?;
         self.plug_prepared(prepared)?;
@@ -280,7 +278,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Opens what an interface is met by; `others` are prepared already.
+    /// Opens the sockets of an interface; `others` are prepared already.
     fn prepare(
         &self,
         config: VifConfig,
@@ -299,7 +297,7 @@ impl Switch {
         Ok(Prepared { config, in_place, endpoint, listens, agent, records, rules })
     }
 
-    /// Makes a port of it.
+    /// Makes a port of a prepared interface.
     fn plug_prepared(&self, prepared: Prepared) -> Result<(), SwitchError> {
         let Prepared { config, in_place, endpoint, listens, agent, records, rules } = prepared;
         let name = config.name.clone();
@@ -348,7 +346,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Sets what the engine holds a new interface to; returns its source guard.
+    /// Applies the engine's settings of a new interface, and returns its source guard.
     fn set_up(
         &self,
         id: PortId,
@@ -367,7 +365,7 @@ impl Switch {
         guard
     }
 
-    /// Holds an interface to its guard or, without one, to what its network asks of all guests.
+    /// Applies the interface's source guard or, if it has none, the guard that its network imposes on all guests.
     fn guard(&self, id: PortId, config: &VifConfig, guard: &Option<Arc<SourceGuard>>) {
         let guard = guard.clone().or_else(|| self.served.roles(config, &self.networks));
         self.engine.set_source_guard(id, guard, config.guarding.router);
@@ -405,7 +403,7 @@ impl Switch {
         })
     }
 
-    /// What its rings need to outlive weir. An interface can do without.
+    /// The ring records that outlive weir. An interface works without them.
     fn records(&self, config: &VifConfig, in_place: bool) -> Option<Records> {
         match in_place.then(|| self.hands.open_records(&config.socket))? {
             Ok(records) => Some(records),
@@ -417,7 +415,7 @@ impl Switch {
         }
     }
 
-    /// Where the agent of this interface's guest is met: interfaces of one virtual machine share it.
+    /// The socket for the agent of this interface's guest. Interfaces of one virtual machine share it.
     fn agent_socket(
         &self,
         config: &VifConfig,
@@ -458,7 +456,7 @@ impl Switch {
     /// Adds an uplink.
     ///
     /// # Errors
-    /// [`SwitchError`]; then nothing has changed.
+    /// [`SwitchError`]; nothing has changed then.
     pub fn add_uplink(&self, config: &UplinkConfig) -> Result<(), SwitchError> {
         self.plug_in(config, UplinkDevice::open(config, &self.keeper)?)
     }
@@ -466,7 +464,7 @@ impl Switch {
     /// Adds an uplink whose device is open.
     ///
     /// # Errors
-    /// [`SwitchError`]; then nothing has changed.
+    /// [`SwitchError`]; nothing has changed then.
     pub fn plug_in(&self, config: &UplinkConfig, device: UplinkDevice) -> Result<(), SwitchError> {
         match device {
             UplinkDevice::Tap(tap) => {
@@ -483,7 +481,7 @@ impl Switch {
         }
     }
 
-    /// Puts the port that `make` builds on the switch.
+    /// Adds the port that `make` builds to the switch.
     fn plug<P: UplinkPort + 'static>(
         &self,
         config: &UplinkConfig,
@@ -522,7 +520,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Whether any station may be behind an interface.
+    /// True if any station may be behind the interface.
     fn is_open(&self, config: &VifConfig) -> bool {
         config.port_config(&self.networks).mac_check == MacCheck::Off
     }
@@ -532,7 +530,7 @@ impl Switch {
         vif.latency_budget.unwrap_or(*default)
     }
 
-    /// The refusal of settings that do not go together; `None` if they do.
+    /// A refusal if the settings conflict; `None` if they do not.
     fn refusal(&self, config: &VifConfig) -> Option<Response> {
         let calls = || config.check_calls(self.budget(config)).err();
         let sharing = || config.sharing.check(Some(self.schedule)).err();
@@ -543,7 +541,7 @@ impl Switch {
             .or_else(|| guarding().map(|error| refused(&error, error.help())))
     }
 
-    /// Adds an interface while the switch runs, if it goes together with those there are.
+    /// Adds an interface while the switch runs, if it does not conflict with the others.
     fn vif_add(&self, mut config: VifConfig) -> Response {
         if let Some(refusal) = self.settle(&mut config) {
             return refusal;
@@ -608,7 +606,7 @@ impl Switch {
         }
     }
 
-    /// Makes an interface what `config` says, but for its sockets; its guest was called by `before` until now.
+    /// Changes an interface to `config`, except for its sockets. Calls to its guest followed `before` until now.
     fn change(
         &self,
         vif: &mut Vif,
@@ -619,13 +617,13 @@ impl Switch {
         let failed = |source| SwitchError::Port { name: config.name.clone(), source };
         let refiltered = config.filter != old.filter;
         let rules = refiltered.then(|| port_rules(&config.name, &config.filter)).transpose()?;
-        // What was learned behind a port that stays as it is stays known.
+        // Learned addresses stay if the port's configuration does not change.
         let port_config = config.port_config(&self.networks);
         if port_config != old.port_config(&self.networks) {
             self.engine.fabric().update_port(id, port_config).map_err(failed)?;
         }
         let calls = config.call_policy(self.budget(&config));
-        // A policy that goes on keeps what it has learned.
+        // An unchanged policy keeps its state.
         if calls != *before {
             vif.port.interface().set_moderation(&calls);
         }
@@ -635,7 +633,7 @@ impl Switch {
         if config.sharing != old.sharing {
             self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
         }
-        // Buckets that stay as they are keep their level.
+        // Unchanged buckets keep their level.
         if config.sharing.receive != old.sharing.receive {
             self.engine.set_receive_limit(id, config.sharing.receive.limit());
         }
@@ -689,7 +687,7 @@ impl Switch {
             let error = config::MirrorError::Ignores(name.clone(), "filter");
             return refused(&error, "a mirror gets all frames: take its `mirror` away first");
         }
-        // Counters of rules that stay go on.
+        // An unchanged filter keeps its rules' counters.
         if *old_filter == filter {
             return Response::Ok;
         }
@@ -714,7 +712,7 @@ impl Switch {
         self.owners.remove(vif.port.id());
         self.served.remove(vif.port.id());
         if let Err(busy) = self.sessions.remove(vif.port.id()) {
-            // Its thread may yet come back, and ask for things by the port's number.
+            // The session's thread may still return and use the port's number.
             vif.port.retire(&busy.to_string());
             let _ = self.engine.fabric().set_active(vif.port.id(), false);
             tracing::error!(vif = %name, %busy, "interface removed, but its port number stays taken");
@@ -779,7 +777,7 @@ fn worker_count(workers: Workers) -> usize {
     }
 }
 
-/// The filters of a port that is to be added.
+/// The filter rules of a port that is being added.
 fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, SwitchError> {
     let refused = |source| SwitchError::Filter { name: name.clone(), source };
     filter::port_rules(filter).map_err(refused)
@@ -830,7 +828,7 @@ impl Drop for Switch {
             self.engine.remove_port(uplink.id);
         }
         for vif in &ports.vifs {
-            // One that does not end is left behind: the process is about to.
+            // A session that does not end is left behind, because the process is about to exit.
             if self.sessions.remove(vif.port.id()).is_err() {
                 break;
             }

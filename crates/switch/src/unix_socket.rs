@@ -1,5 +1,5 @@
-//! Listening on a Unix socket: never beside another server, never over somebody's file, never open too widely for a
-//! moment.
+//! Listening on a Unix socket, with three guarantees: it never displaces another server, it never overwrites another
+//! file, and its permissions are never too wide, even for a moment.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,27 +22,27 @@ use weir_config::SocketMode;
 use weir_foreign::place::{Links, Place};
 use weir_foreign::{Foreign, Party, reach};
 
-/// Connections that may wait for `accept`.
+/// Connections that can wait for `accept`.
 const BACKLOG: i32 = 16;
 
-/// Why a socket could not be made.
+/// The reason why a socket could not be made.
 #[derive(Debug, Error, Diagnostic)]
 pub enum ListenError {
-    /// Somebody answers on it.
+    /// Another program listens on the socket.
     #[error("another program serves {}", path.display())]
     #[diagnostic(help("stop it first, or choose another socket"))]
     InUse {
         /// The socket.
         path: PathBuf,
     },
-    /// The path is taken by something that is no socket; weir does not delete it.
+    /// The path is taken by a file that is no socket. weir does not delete it.
     #[error("{} exists and is not a socket", path.display())]
     #[diagnostic(help("move it away, or choose another socket"))]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// Somebody else's lock file is there.
+    /// The lock file belongs to another user.
     #[error("{} is not a lock file of this user", path.display())]
     #[diagnostic(help(
         "another user made it; use a directory in which only this user can make files"
@@ -51,23 +51,23 @@ pub enum ListenError {
         /// The lock file.
         path: PathBuf,
     },
-    /// Whoever makes sockets for a confined weir does not make this one.
+    /// The helper of a confined weir refuses to make this socket.
     #[error("{message}")]
     Refused {
-        /// Why not.
+        /// The reason.
         message: String,
-        /// What to do about it.
+        /// Advice on how to resolve it.
         #[help]
         help: Option<String>,
     },
     /// A system call failed.
     #[error("cannot {step} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// With which path.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -81,17 +81,17 @@ pub struct BoundListener {
     made: Made,
 }
 
-/// Device and inode of a socket's file, which tell it from another one of the same name.
+/// Device and inode of a socket's file, which distinguish it from another file of the same name.
 pub(crate) type FileId = (u64, u64);
 
-/// Who has made a socket's file.
+/// The process that made a socket's file.
 #[derive(Debug)]
 enum Made {
     Here(BoundFile),
     Elsewhere { _removes: Remover },
 }
 
-/// The files of sockets of this process, for an end that waits for nobody.
+/// The files of this process's sockets, for an exit that waits for no lock holder.
 static FILES: Mutex<Vec<(PathBuf, FileId)>> = Mutex::new(Vec::new());
 
 /// Removes the files of all sockets that this process has made.
@@ -100,27 +100,27 @@ pub(crate) fn remove_all() {
     files.iter().for_each(|(path, file)| remove_if(path, *file));
 }
 
-/// A socket's file. Dropping it removes it, unless another program has put its own there.
+/// A socket's file. Dropping it removes the file, unless another program has replaced it.
 #[derive(Debug)]
 pub(crate) struct BoundFile {
     path: PathBuf,
     file: FileId,
 }
 
-/// Has another process remove a file, when this is dropped.
+/// Has another process remove a file when this is dropped.
 struct Remover {
     path: PathBuf,
     remove: Box<dyn Fn(&Path) + Send + Sync>,
 }
 
 impl BoundListener {
-    /// Listens on `path` with permissions `mode`. Makes a missing directory, and replaces a socket on which nobody
-    /// answers, left by a killed program.
+    /// Listens on `path` with permissions `mode`. Creates a missing directory, and replaces a stale socket of a
+    /// killed program.
     pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, ListenError> {
         Self::bind_for(path, mode, None)
     }
 
-    /// The same, for a group, if it is given.
+    /// As [`bind`](Self::bind), for a group if one is given.
     pub(crate) fn bind_for(
         path: &Path,
         mode: SocketMode,
@@ -132,7 +132,8 @@ impl BoundListener {
         };
         let parent = path.parent().unwrap_or(Path::new("/"));
         let place = Place::make(path).map_err(io_error("use the directory", parent))?;
-        // Two starting programs must not both take the old socket for stale and remove each other's new one.
+        // Two programs that start at once must not both take the old socket for stale and remove each other's new
+        // one.
         let _lock = Lock::take(&place)?;
 
         remove_stale(path, &place)?;
@@ -144,13 +145,13 @@ impl BoundListener {
     }
 
     fn new(listener: UnixListener, path: &Path, file: FileId, made: Made) -> Self {
-        // Connections that wait there end with the last descriptor of it.
+        // Waiting connections end with the listener's last descriptor.
         let party = Party::new(path.display().to_string());
         let listener = Arc::new(Foreign::new(listener, &party));
         Self { listener, path: path.into(), file, made }
     }
 
-    /// One that another process has made, which `remove` has remove it.
+    /// A listener that another process has made. On drop, `remove` has that process remove its file.
     pub(crate) fn of_another(
         listener: UnixListener,
         path: &Path,
@@ -161,7 +162,7 @@ impl BoundListener {
         Self::new(listener, path, file, made)
     }
 
-    /// One that a weir which is gone has left, if its file is there still.
+    /// A listener that an earlier weir left, if its file still exists.
     pub(crate) fn adopt(
         listener: UnixListener,
         path: &Path,
@@ -172,12 +173,13 @@ impl BoundListener {
         Some(Self::new(listener, path, file, made))
     }
 
-    /// Its file.
+    /// The identity of the socket's file.
     pub(crate) fn file(&self) -> FileId {
         self.file
     }
 
-    /// The socket and its file, apart: the one may be for another process. Nothing of one that is another's.
+    /// The socket and its file, separately, so that the socket can be given to another process. A file that another
+    /// process has made stays with that process.
     pub(crate) fn into_parts(self) -> (Arc<Foreign<UnixListener>>, Option<BoundFile>) {
         let file = match self.made {
             Made::Here(file) => Some(file),
@@ -197,7 +199,7 @@ impl BoundListener {
     }
 }
 
-/// An administrator lets others' links count on the way to front ends that listen.
+/// The administrator allows links of other users in paths to front ends that listen.
 static ANY_LINKS: AtomicBool = AtomicBool::new(false);
 
 /// See [`SwitchConfig::allow_symlinks`](weir_config::SwitchConfig::allow_symlinks).
@@ -205,10 +207,10 @@ pub(crate) fn allow_links(any: bool) {
     ANY_LINKS.store(any, Ordering::Relaxed);
 }
 
-/// Connects to a front end that listens, and never to a socket of weir's own.
+/// Connects to a front end that listens, but never to a socket of weir itself.
 ///
 /// # Errors
-/// As of [`reach::connect`].
+/// The errors of [`reach::connect`].
 pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
     let links = if ANY_LINKS.load(Ordering::Relaxed) { Links::Any } else { Links::Own };
     reach::connect(links, path, |file| {
@@ -224,7 +226,7 @@ impl BoundFile {
         Self { path: path.into(), file }
     }
 
-    /// The file that a weir which is gone has made, if it is there still.
+    /// The file that an earlier weir made, if it still exists.
     pub(crate) fn adopt(path: &Path, file: FileId, mode: SocketMode) -> Option<Self> {
         let place = Place::of(path).ok()?;
         if !file_id(&place.path()).is_ok_and(|found| found == file) {
@@ -235,11 +237,11 @@ impl BoundFile {
     }
 }
 
-/// The right to make and remove sockets in a directory: a file that only its owner can open and lock. (Any reader
-/// could lock the directory, for as long as they like.)
+/// The right to make and remove sockets in a directory: a lock file that only its owner can open and lock. (Any
+/// reader could lock the directory itself, for any time.)
 #[derive(Debug)]
 struct Lock<'a> {
-    /// Its directory.
+    /// The directory.
     _place: &'a Place,
     path: PathBuf,
     file: File,
@@ -247,7 +249,8 @@ struct Lock<'a> {
 
 impl<'a> Lock<'a> {
     const NAME: &'static str = ".weir.lock";
-    /// How often it may be gone when it is locked: whoever has it removes it, and who owns the directory can, too.
+    /// Attempts to lock the file. It can vanish before it is locked: its holder removes it, and so can the
+    /// directory's owner.
     const TRIES: usize = 1000;
 
     fn take(place: &'a Place) -> Result<Self, ListenError> {
@@ -262,12 +265,12 @@ impl<'a> Lock<'a> {
             let file = open(&path, flags, Mode::RUSR | Mode::WUSR)
                 .map_err(io_error("open the lock file"))?;
             let found = fstat(&file).map_err(io_error("look at the lock file"))?;
-            // In a directory that others may write, one of theirs could stay locked for ever.
+            // In a directory that others can write, another user's file could stay locked for ever.
             if found.st_uid != geteuid().as_raw() || found.st_mode & 0o177 != 0 {
                 break;
             }
             flock(&file, FlockOperation::LockExclusive).map_err(io_error("lock"))?;
-            // Whoever had it has removed it: then others lock a newer one.
+            // If the holder removed the file before it was locked here, others lock a newer file.
             let file = File::from(file);
             let opened = file.metadata().map(|found| (found.dev(), found.ino())).ok();
             if opened.is_some() && opened == file_id(&path).ok() {
@@ -280,7 +283,7 @@ impl<'a> Lock<'a> {
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        // While it is still locked, so that it is this one.
+        // The file is removed while it is still locked, so that no newer lock file is removed.
         let _ = fs::remove_file(&self.path);
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
@@ -291,7 +294,7 @@ impl Drop for BoundFile {
         let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|it| (&it.0, it.1) != (&self.path, self.file));
         drop(files);
-        // Nothing is left to do if it fails: the next start replaces a stale socket.
+        // If this fails, the next start replaces the stale socket.
         let Ok(place) = Place::of(&self.path) else { return };
         let _lock = Lock::take(&place);
         remove_if_in(&place, self.file);
@@ -339,7 +342,7 @@ fn remove_stale(path: &Path, place: &Place) -> Result<(), ListenError> {
     match is_served_at(place) {
         Ok(true) => Err(ListenError::InUse { path: path.into() }),
         Ok(false) => match file_id(&at) {
-            // Not what somebody has put there meanwhile.
+            // A file that another program has put there in the meantime is not removed.
             Ok(found) if found != stale => Err(ListenError::InUse { path: path.into() }),
             Ok(_) => fs::remove_file(at).map_err(io_error("remove the stale socket")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -349,19 +352,19 @@ fn remove_stale(path: &Path, place: &Place) -> Result<(), ListenError> {
     }
 }
 
-/// Whether somebody listens on the socket at `path`.
+/// True if a program listens on the socket at `path`.
 ///
 /// # Errors
-/// Those of [`Place::of`], and the system's, other than that nobody does.
+/// The errors of [`Place::of`] and of the system, except for those that mean no listener.
 pub fn is_served(path: &Path) -> io::Result<bool> {
     is_served_at(&Place::of(path)?)
 }
 
 fn is_served_at(place: &Place) -> io::Result<bool> {
-    // Without waiting: who listens there and accepts nobody would keep whoever asks.
+    // Connecting must not block: a listener that never accepts would block the caller.
     match reach::look_for_listener_as(SocketType::STREAM, place) {
         Ok(stream) => {
-            // Who serves there may have sent descriptors already.
+            // The server may already have sent descriptors.
             drop(Foreign::from(UnixStream::from(stream)));
             Ok(true)
         }
@@ -373,8 +376,9 @@ fn is_served_at(place: &Place) -> io::Result<bool> {
     }
 }
 
-/// The file has its permissions from its first moment on, or fewer by the umask, and all of them before `listen`:
-/// until then nobody can connect. Nothing is done by a path that another could have put something else at.
+/// The file has its permissions, or fewer by the umask, from the moment when it appears. It has all of them before
+/// `listen`, and until then nobody can connect. No step uses a path at which another user could have put another
+/// file.
 fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<UnixListener> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -382,7 +386,7 @@ fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<UnixLis
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // unix(7): the file's permissions are those of the socket, less the umask.
+    // The file gets the socket's permissions, less the umask (unix(7)).
     fchmod(&socket, Mode::from_raw_mode(mode.bits()))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     if let Some(group) = group {
@@ -394,7 +398,7 @@ fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<UnixLis
     Ok(UnixListener::from(socket))
 }
 
-/// The file of a socket of this user's.
+/// The file of a socket that belongs to this user.
 fn own_socket(path: &Path) -> io::Result<OwnedFd> {
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&file)?;
@@ -405,7 +409,7 @@ fn own_socket(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Gives a socket's file its permissions.
+/// Sets the permissions of a socket's file.
 fn set_mode(path: &Path, mode: SocketMode) -> io::Result<()> {
     let file = own_socket(path)?;
     if fstat(&file)?.st_mode & 0o777 != mode.bits() {
@@ -457,7 +461,7 @@ mod tests {
         let left: Vec<_> = fs::read_dir(own.path()).unwrap().map(|it| it.unwrap().path()).collect();
         assert_eq!(left, [stale], "nothing is made or removed");
 
-        // Its directory becomes a link to another one, in which the same socket has the same name.
+        // The directory is replaced by a link to another one, in which the same socket has the same name.
         let bound = BoundListener::bind(&at("dir/a.sock"), SocketMode::OWNER).unwrap();
         UnixStream::connect(at("dir/a.sock")).unwrap();
         let other = own.path().join("a.sock");
@@ -503,7 +507,7 @@ mod tests {
         let bound = BoundListener::bind(&dir.path().join("s.sock"), SocketMode::OWNER);
         assert!(matches!(bound, Err(ListenError::Lock { .. })), "{bound:?}");
         fs::remove_file(&lock).unwrap();
-        // Nor is one followed to where another wants a file.
+        // A link to a file that another user wants made is not followed either.
         std::os::unix::fs::symlink(dir.path().join("made"), &lock).unwrap();
         assert!(BoundListener::bind(&dir.path().join("s.sock"), SocketMode::OWNER).is_err());
         assert!(!dir.path().join("made").exists());
@@ -573,7 +577,7 @@ mod tests {
         let path = dir.path().join("s.sock");
         let old = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
         let (file, kept) = (old.file(), old.listener().try_clone().unwrap().release());
-        // As if it were killed.
+        // Forgotten, as if the program were killed.
         std::mem::forget(old);
         let again = kept.try_clone().unwrap();
         let bound = BoundListener::adopt(kept, &path, file, mode("0660")).unwrap();

@@ -1,4 +1,4 @@
-//! Expressions are compiled outside this process: `docs/design/0050-compiler.md`.
+//! Compilation of filter expressions outside this process: `docs/design/0050-compiler.md`.
 //!
 //! ```text
 //!  weir                      weir-compiler (starts)        weir-compile (libpcap)
@@ -8,7 +8,7 @@
 //!    |<------------------------------ program, or words ------|
 //! ```
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `serve.rs` | both processes |
 
@@ -35,23 +35,23 @@ mod serve;
 
 pub use serve::run_if_asked;
 
-/// The first argument of the process that starts others for weir, which is on standard input.
+/// The first argument of the process that starts compilers for weir. Its weir is on standard input.
 const STARTER: &str = "starter-of-compilers";
-/// That of a process that compiles. The sandbox's mode follows.
+/// The first argument of a process that compiles. The sandbox's mode follows.
 const COMPILER: &str = "compiler-of-expressions";
-/// First bytes of its answers: it is ready, a program follows, or words do.
+/// The first byte of an answer: the compiler is ready, a program follows, or an error text follows.
 const READY: u8 = b'r';
 const PROGRAM: u8 = b'p';
 const WORDS: u8 = b'w';
-/// How long a process may take to be ready: this machine may be busy.
+/// The time limit for a process to become ready, which is long because the machine may be busy.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What weir asks of the starter.
+/// A request of weir to the starter.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// Starts a compiler, in the place of the one that there is. Its socket comes with the answer.
+    /// Starts a compiler in place of the present one. The compiler's socket comes with the answer.
     Start,
-    /// Kills it.
+    /// Kills the compiler.
     Kill,
 }
 
@@ -61,29 +61,29 @@ enum Answer {
     Failed { message: String },
 }
 
-/// The processes that compile for this one. Dropping it ends them.
+/// The processes that compile for this one. Dropping this ends them.
 #[derive(Debug)]
 pub struct Compiler {
-    /// Whoever compiles next waits here, so that those who compile much let others in.
+    /// The next caller waits here, so that busy callers do not starve the others.
     next: Mutex<()>,
     processes: Mutex<Processes>,
-    /// The socket of the one that compiles now, for who ends that.
+    /// The socket of the present compiler, so that [`Ending`] can shut it down.
     waits_for: Arc<Mutex<WaitsFor>>,
 }
 
-/// Whom weir waits for, unless it ends.
+/// The compiler that weir waits for, unless weir is ending.
 #[derive(Debug, Default)]
 struct WaitsFor {
     socket: Option<Arc<OwnedFd>>,
     ends: bool,
 }
 
-/// Ends what a process's expressions wait for.
+/// Ends the wait for a process's expressions.
 #[derive(Debug, Clone)]
 pub struct Ending(Arc<Mutex<WaitsFor>>);
 
 impl Ending {
-    /// No expression is compiled from now on: whoever waits for one is refused at once.
+    /// Compiles no expression from now on. Callers that wait for one are refused at once.
     pub fn begin(&self) {
         let mut waits_for = lock(&self.0);
         waits_for.ends = true;
@@ -101,30 +101,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Processes {
     starter: OwnedFd,
     _starter: Child,
-    /// The socket of the one that compiles, when there is one.
+    /// The socket of the present compiler, if there is one.
     compiler: Option<Arc<OwnedFd>>,
     waits_for: Arc<Mutex<WaitsFor>>,
 }
 
-/// Why there is no program.
+/// The reason why there is no program.
 enum Failed {
     /// The process has ended.
     Gone,
-    /// The process was killed.
+    /// The process took too long and was killed.
     Late,
 }
 
 impl Compiler {
-    /// Starts it, with the rights that this process has now; what reads expressions gives them up.
+    /// Starts the processes with this process's present rights. The compiler gives them up.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The starter cannot be started.
     pub fn start(mode: SandboxMode) -> io::Result<Self> {
         let (ours, theirs) = pair()?;
         let process = Command::new("/proc/self/exe")
             .arg0("weir-compiler")
             .args([STARTER, mode.as_str()])
-            // A terminal's Ctrl-C is for weir.
+            // A terminal's Ctrl-C is meant for weir.
             .process_group(0)
             .current_dir("/")
             .env_remove("NOTIFY_SOCKET")
@@ -141,10 +141,10 @@ impl Compiler {
         Ok(Self { next: Mutex::default(), processes: Mutex::new(processes), waits_for })
     }
 
-    /// Starts it, and has it compile all expressions of this process.
+    /// Starts the processes, and has them compile all expressions of this process.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The starter cannot be started.
     pub fn serve_this_process(mode: SandboxMode) -> io::Result<Ending> {
         let compiler = Self::start(mode)?;
         let ending = Ending(Arc::clone(&compiler.waits_for));
@@ -161,7 +161,7 @@ impl Compiler {
 impl weir_filter::Compiler for Compiler {
     fn instructions(&self, expression: &str) -> Result<Vec<Instruction>, CompileError> {
         let mut processes = self.processes();
-        // One that was ended between two expressions, by the administrator or the kernel, is replaced once.
+        // If the administrator or the kernel ended the compiler between two expressions, it is replaced once.
         let was_there = processes.compiler.is_some();
         match processes.compile(expression)? {
             Err(Failed::Gone) if was_there => processes.compile(expression)?,
@@ -175,7 +175,7 @@ impl weir_filter::Compiler for Compiler {
 }
 
 impl Processes {
-    /// After a failure there is no process that compiles.
+    /// Compiles an expression. After a failure there is no compiler.
     fn compile(&mut self, text: &str) -> Result<Result<Vec<Instruction>, Failed>, CompileError> {
         let socket = match self.compiler.take() {
             Some(socket) => socket,
@@ -242,13 +242,13 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
-/// Sends one packet. No reader is no signal.
+/// Sends one packet. A closed other end raises no signal.
 fn tell(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     rustix::io::retry_on_intr(|| send(socket, bytes, SendFlags::NOSIGNAL))?;
     Ok(())
 }
 
-/// One packet, empty at the end of the other side.
+/// Receives one packet, which is empty if the other end is closed.
 fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Vec<u8>> {
     await_readable(socket.as_fd(), patience)?;
     let mut bytes = vec![0; FILTER_ANSWER_LEN_MAX];

@@ -1,4 +1,4 @@
-//! The processes' side: one starts and kills, the other compiles and may do nothing else.
+//! The processes' side: one starts and kills compilers, the other compiles and may do nothing else.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,8 @@ use super::{Answer, COMPILER, PROGRAM, READY, Request, STARTER, WORDS, pair, tel
 use crate::helper::wire;
 use crate::sandbox::SandboxMode;
 
-/// Names of services, protocols and hosts. There is nothing else to be found: no socket, so no name server.
+/// Files with names of services, protocols and hosts. The compiler cannot ask a name server, because it may not open
+/// a socket.
 const READABLE: [&str; 6] = [
     "/etc/services",
     "/etc/protocols",
@@ -29,8 +30,8 @@ const READABLE: [&str; 6] = [
     "/etc/networks",
 ];
 
-/// Serves where this process was started as one of both, and gives the code to exit with. A program that has
-/// expressions compiled calls it first of all.
+/// Serves if this process was started as a starter or a compiler, and returns the exit code. A program that has
+/// expressions compiled calls this first.
 pub fn run_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let asked = arguments.next()?;
@@ -47,10 +48,10 @@ pub fn run_if_asked() -> Option<ExitCode> {
     })
 }
 
-/// Until the weir at the other end has ended.
+/// Starts compilers until the weir at the other end has ended.
 fn start_for(socket: &OwnedFd, mode: SandboxMode) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-compiler");
-    // A signal to all processes of a service is for weir alone.
+    // A signal to all processes of a service is meant for weir alone.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
@@ -97,7 +98,7 @@ fn start(mode: SandboxMode) -> std::io::Result<(Child, OwnedFd)> {
     Ok((child, ours))
 }
 
-/// Until the weir at the other end has ended, or whoever started this process has.
+/// Compiles until the weir at the other end has ended, or the process that started this one has.
 fn compile_for(socket: &OwnedFd, mode: SandboxMode) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-compile");
     if let Err(words) = confine(mode) {
@@ -132,7 +133,7 @@ fn answer_of(compiled: Result<Vec<Instruction>, CompileError>) -> Vec<u8> {
     answer
 }
 
-/// Gives up all that compiling does not need.
+/// Gives up every right that compiling does not need.
 fn confine(mode: SandboxMode) -> Result<(), String> {
     let failed = |error: &dyn std::error::Error| format!("weir's compiler: {error}");
     let limits =

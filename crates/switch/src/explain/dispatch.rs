@@ -1,4 +1,4 @@
-//! Which workers serve an interface, and why they do.
+//! The workers that serve an interface, with reasons.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,31 +8,31 @@ use weir_policy::dispatch::CORE;
 /// The workers of an interface's queue pairs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DispatchExplanation {
-    /// By pair: the number of the worker that serves it; none where it is made with the first guest.
+    /// The worker of each pair; none for a pair that is made when the first guest connects.
     pub workers: Vec<Option<usize>>,
-    /// The last moves of its pairs to other workers, the latest first.
+    /// The last moves of the interface's pairs to other workers, the latest first.
     pub moves: Vec<MovedPair>,
 }
 
-/// A queue pair that was given to another worker.
+/// A move of a queue pair to another worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MovedPair {
-    /// How long ago, in nanoseconds.
+    /// Time since the move, in nanoseconds.
     pub ago_ns: u64,
     /// The pair's number.
     pub queue: usize,
-    /// The worker it had.
+    /// The old worker.
     pub from: usize,
-    /// The worker it got.
+    /// The new worker.
     pub to: usize,
-    /// How busy it kept the one it had, of a core.
+    /// The load of the pair on its old worker, as a fraction of a core.
     pub load: f64,
-    /// Why it moved.
+    /// The reason for the move.
     pub reason: String,
 }
 
 impl MovedPair {
-    /// As of `now_ns`.
+    /// The move, as seen at `now_ns`.
     pub(crate) fn new(moved: &Moved, now_ns: u64) -> Self {
         Self {
             ago_ns: now_ns.saturating_sub(moved.at_ns),

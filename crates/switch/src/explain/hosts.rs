@@ -1,4 +1,4 @@
-//! What holds between this host and another one of the overlay.
+//! The split of latency budgets with another host of the overlay.
 
 use std::net::IpAddr;
 
@@ -6,24 +6,25 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_port_vxlan::Between;
 
-/// How latency budgets are split with another host that has a weir. It says for itself what is `there`.
+/// The split of latency budgets with another host that runs weir. The fields with `there` hold what that host
+/// reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostExplanation {
-    /// Its address in the underlay.
+    /// The host's address in the underlay.
     #[schema(value_type = String)]
     pub host: IpAddr,
-    /// How long a frame from there may wait there, and counts as having waited, in nanoseconds. The interface's budget
-    /// less this is left here.
+    /// The time that a frame from that host can wait there, in nanoseconds. It counts as spent, and the rest of the
+    /// interface's budget is left for this host.
     pub from_ns: u64,
-    /// Frames that left there for this host later than that.
+    /// Frames for this host that left that host later than their share of the budget allows.
     pub left_late_there: u64,
-    /// How long a frame to there may wait here, in nanoseconds; none until it has said so.
+    /// The time that a frame to that host can wait here, in nanoseconds; none until that host has reported it.
     pub to_ns: Option<u64>,
-    /// The smallest budget of its guests, in nanoseconds.
+    /// The smallest budget of that host's guests, in nanoseconds.
     pub budget_there_ns: u64,
-    /// Frames that left here for it later than they may.
+    /// Frames for that host that left this host later than their share of the budget allows.
     pub left_late_here: u64,
-    /// How often those guests were notified later than their budget allows, wherever frames came from.
+    /// Notifications of that host's guests that came later than their budgets allow, for frames from any host.
     pub told_late_there: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the manager makes of the latency budget, and what it knows of the guests' agents.
+//! The manager's split of the latency budget, and its knowledge of the guests' agents.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,38 +7,38 @@ use weir_config::{PortName, SocketPath};
 use super::{DispatchExplanation, SteeringExplanation, TrafficExplanation, Verdict};
 use crate::stats::{BlockStats, RuleStats};
 
-/// How an interface's budget is split between the uplinks and its calls (Dong 2011 Eq. 4), and from
-/// which numbers.
+/// The split of an interface's budget between the uplinks and its calls (Dong 2011 Eq. 4), with the numbers from
+/// which it follows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SplitExplanation {
-    /// T_p: how long uplinks may gather frames, in nanoseconds.
+    /// T_p: the time that uplinks can gather frames, in nanoseconds.
     pub uplink_ns: u64,
-    /// T_v: how long calls may be held, in nanoseconds.
+    /// T_v: the time that calls can be held, in nanoseconds.
     pub vif_ns: u64,
-    /// For how long both have been so, in nanoseconds.
+    /// Time since either of them changed, in nanoseconds.
     pub stands_for_ns: u64,
-    /// Why the uplinks have that much.
+    /// The reason for the uplinks' share.
     pub reason: String,
     /// n: interfaces with traffic.
     pub vifs: u32,
-    /// C_p: what an uplink's wake-up costs.
+    /// C_p: the cost of an uplink's wake-up.
     pub uplink_cost: CostExplanation,
-    /// C_v: what a call costs.
+    /// C_v: the cost of a call.
     pub call_cost: CostExplanation,
 }
 
-/// What something costs.
+/// The cost of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CostExplanation {
     /// CPU time, in nanoseconds.
     pub ns: u64,
-    /// The standard error of that, in nanoseconds, where it is an estimate of weir's.
+    /// The standard error, in nanoseconds, if the cost is weir's estimate.
     pub error_ns: Option<u64>,
-    /// Who says so.
+    /// The source of the cost.
     pub source: CostSource,
 }
 
-/// Who says what something costs.
+/// The source of a cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CostSource {
@@ -46,76 +46,76 @@ pub enum CostSource {
     Agent,
     /// Least squares over CPU times and counts.
     Regression,
-    /// Nobody yet: a usual number.
+    /// No source yet: a default.
     Default,
 }
 
 /// The agent of the virtual machine that an interface belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AgentExplanation {
-    /// Where weir meets it.
+    /// The socket on which weir listens for the agent.
     pub socket: SocketPath,
-    /// Whether it is there.
+    /// The agent's state.
     pub state: AgentState,
-    /// Its release, while it is there.
+    /// The agent's release, while it is connected.
     pub version: Option<String>,
-    /// At what interval it has been asked to let the guest poll, in nanoseconds.
+    /// The polling interval that weir has requested, in nanoseconds.
     pub asked_poll_ns: Option<u64>,
-    /// At what interval the guest polls, as it says, in nanoseconds.
+    /// The guest's polling interval as the agent reports it, in nanoseconds.
     pub poll_ns: Option<u64>,
-    /// Interrupts of the interface in a second, as it says.
+    /// Interrupts of the interface per second, as the agent reports them.
     pub interrupts_per_s: Option<u64>,
-    /// Under `auto`: why the guest polls or does not.
+    /// Under `auto`: the reason why the guest polls or does not.
     #[serde(default)]
     pub why: Option<String>,
-    /// What went wrong last.
+    /// The last error.
     pub error: Option<String>,
 }
 
-/// Whether an agent is there.
+/// The state of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentState {
     /// The virtual machine has not opened the socket.
     Waiting,
-    /// It has, and no agent speaks.
+    /// The virtual machine has opened the socket, but no agent has spoken.
     Silent,
-    /// An agent is there, and knows nothing of this interface.
+    /// An agent is connected, but does not know this interface.
     Elsewhere,
-    /// An agent is there.
+    /// An agent is connected.
     Connected,
 }
 
-/// What an uplink does with the frames that come in on it.
+/// The treatment of frames that come in on an uplink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UplinkExplanation {
     /// The uplink.
     pub name: PortName,
     /// The interface of the host.
     pub interface: String,
-    /// It is blocked: nothing goes through it.
+    /// Set if the uplink is blocked: nothing passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockStats>,
-    /// How long frames gather at it.
+    /// The gathering of frames at the uplink.
     pub layer: UplinkLayer,
-    /// C_p: what a wake-up by it costs.
+    /// C_p: the cost of a wake-up by the uplink.
     pub cost: CostExplanation,
-    /// Which workers serve its queues.
+    /// The workers that serve the uplink's queues.
     #[serde(default)]
     pub dispatch: DispatchExplanation,
-    /// How flows to it are spread over several queues; none where it has one.
+    /// The spread of flows over the uplink's queues; none if it has one.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
-    /// What says whether traffic passes.
+    /// Facts that show if traffic passes.
     #[serde(default)]
     pub traffic: TrafficExplanation,
-    /// Its filter rules, in their order.
+    /// The uplink's filter rules, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<RuleStats>,
 }
 
 impl UplinkExplanation {
-    /// Whether traffic passes, and if not, why.
+    /// The verdict on whether traffic passes, with reasons.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let (name, blocked) = (self.name.as_str(), self.blocked.as_ref());
@@ -123,40 +123,40 @@ impl UplinkExplanation {
     }
 }
 
-/// How long frames gather at an uplink.
+/// The gathering of frames at an uplink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum UplinkLayer {
     /// A TAP has no interval to set: frames wait for a worker only.
     WorkerOnly,
-    /// As the host had it set.
+    /// The uplink gathers as the host had set it.
     AsFound,
-    /// For T_p: weir has set it.
+    /// The uplink gathers for T_p, which weir has set.
     Gathers {
-        /// T_p, in nanoseconds, or what the card's driver made of it, which is no more.
+        /// T_p, in nanoseconds, or the value to which the card's driver rounded it, which is no greater.
         uplink_ns: u64,
-        /// What of it.
+        /// The device that gathers.
         by: Gatherer,
     },
-    /// It cannot be set.
+    /// The gathering time cannot be set.
     Refused {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What has frames wait at an uplink.
+/// The device that makes frames wait at an uplink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gatherer {
     /// The network card.
     RxUsecs {
-        /// What weir found, in microseconds, and restores.
+        /// The original value, in microseconds, which weir restores.
         found_usecs: u32,
     },
     /// The kernel's timer of the interface.
     NapiTimer {
-        /// Why not the card.
+        /// The reason why the card is not used.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! `weir explain overlay`: the networks that span hosts, and whom of these hosts weir hears.
+//! `weir explain overlay`: the networks that span hosts, and the other hosts that weir hears from.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use weir_config::{NetworkName, PortName};
 /// The overlay at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OverlayExplanation {
-    /// Its port.
+    /// The overlay's port.
     pub name: PortName,
     /// This host's address in the underlay.
     #[schema(value_type = String)]
@@ -18,19 +18,19 @@ pub struct OverlayExplanation {
     pub udp_port: u16,
     /// The MTU of guests in its networks.
     pub mtu: u16,
-    /// Its networks.
+    /// The overlay's networks.
     pub networks: Vec<OverlayNetworkExplanation>,
 }
 
 /// A network of the overlay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OverlayNetworkExplanation {
-    /// Its name.
+    /// The network's name.
     #[schema(value_type = String)]
     pub name: NetworkName,
-    /// Its number on the wire.
+    /// The network's number on the wire.
     pub vni: u32,
-    /// FRR says who is a member.
+    /// True if FRR provides the list of members.
     pub evpn: bool,
     /// The other hosts.
     pub hosts: Vec<HostHeard>,
@@ -39,30 +39,32 @@ pub struct OverlayNetworkExplanation {
 /// Another host of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostHeard {
-    /// Its address in the underlay.
+    /// The host's address in the underlay.
     #[schema(value_type = String)]
     pub host: IpAddr,
-    /// It has a weir, which has said something.
+    /// True if the host runs weir and has sent a message.
     pub has_weir: bool,
-    /// How often it was asked since, while frames went there, and said nothing. A host without a weir never answers.
+    /// Requests without an answer since the host was last heard, while frames were sent to it. A host without weir
+    /// never answers.
     pub unanswered: u32,
-    /// Stations of the network that are known to be at it.
+    /// Stations of the network that are known to be on the host.
     pub stations: u32,
-    /// Seconds since one of them was heard; none where frames say nothing of it.
+    /// Seconds since one of these stations was heard; none if frames do not show it.
     pub heard_s: Option<u32>,
 }
 
 impl HostHeard {
-    /// A host that is asked so often and says nothing is not heard.
+    /// After this many requests without an answer, a host counts as unheard.
     const UNANSWERED_MIN: u32 = 3;
 
-    /// Nothing comes from there any more, though frames go there: a weir answers, and who has none has guests that do.
+    /// True if nothing comes from the host any more although frames are sent to it. A host with weir would answer,
+    /// and a host without weir has guests that would.
     #[must_use]
     pub fn is_unheard(&self) -> bool {
         self.unanswered >= Self::UNANSWERED_MIN && (self.has_weir || self.stations == 0)
     }
 
-    /// Nothing has come from there so far.
+    /// True if nothing has come from the host so far.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.stations == 0 && !self.has_weir

@@ -1,19 +1,19 @@
-//! Where workers and virtual processors run, and why.
+//! The placement of workers and virtual processors, with reasons.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{PlacementMode, PortName};
 
-/// What `weir explain placement` says.
+/// The answer of `weir explain placement`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlacementExplanation {
-    /// `placement`, as it is configured.
+    /// `placement`, as configured.
     pub mode: PlacementMode,
-    /// `pin_vcpus`, as it is configured.
+    /// `pin_vcpus`, as configured.
     pub pin_vcpus: bool,
-    /// The processors; none where they are not known.
+    /// The processors; none if they are not known.
     pub machine: Option<MachineSummary>,
-    /// Why they are not known.
+    /// The reason why they are not known.
     pub problem: Option<String>,
     /// Each worker; none before the first look.
     pub workers: Vec<WorkerPlacement>,
@@ -21,71 +21,72 @@ pub struct PlacementExplanation {
     pub guests: Vec<GuestPlacement>,
     /// A better plan that is not followed yet.
     pub settling: Option<String>,
-    /// Times that a worker was told to run elsewhere.
+    /// Moves of a worker to other CPUs.
     pub moves: u64,
-    /// Times that a virtual processor was.
+    /// Moves of a virtual processor to other CPUs.
     pub vcpu_moves: u64,
-    /// Times that the kernel refused either.
+    /// Moves that the kernel refused.
     pub refused: u64,
 }
 
 /// The machine's processors. Lists are as the kernel writes them: `0-3,8`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MachineSummary {
-    /// How many are online.
+    /// Online processors.
     pub cpus: usize,
-    /// How many cores these are threads of.
+    /// Physical cores of these processors.
     pub cores: usize,
     /// The processors of each last-level cache.
     pub caches: Vec<String>,
-    /// Whether the kernel says which share a cache; else those of a package and node count as sharing one.
+    /// True if the kernel reports which processors share a cache; otherwise processors of one package and node count
+    /// as sharing a cache.
     pub caches_known: bool,
-    /// How many NUMA nodes there are.
+    /// NUMA nodes.
     pub nodes: usize,
-    /// Whether the kernel says which are of one node; else all are.
+    /// True if the kernel reports which processors belong to a node; otherwise all count as one node.
     pub nodes_known: bool,
-    /// Those on efficiency cores.
+    /// Processors on efficiency cores.
     pub efficiency: String,
-    /// Those on which weir may run.
+    /// Processors on which weir can run.
     pub allowed: String,
 }
 
-/// Where a worker runs.
+/// The placement of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerPlacement {
-    /// Its number.
+    /// The worker's number.
     pub worker: usize,
-    /// The processor it is to run on; none where the kernel chooses.
+    /// The processor to which it is assigned; none if the kernel chooses.
     pub cpu: Option<u16>,
-    /// Its part of a processor's time between the last looks, 0 to 1.
+    /// The worker's fraction of a processor's time between the last two looks, 0 to 1.
     pub load: f64,
-    /// Times that it was told to run elsewhere.
+    /// Moves of the worker to other CPUs.
     pub moves: u64,
     /// The ports whose queues it serves.
     pub ports: Vec<PortName>,
-    /// Why there.
+    /// The reason for the place.
     pub reason: String,
-    /// Places that were not taken, and why.
+    /// Places that were rejected, with reasons.
     pub rejected: Vec<String>,
-    /// Why it does not run there all the same.
+    /// The reason why the kernel refused the place, if it did.
     pub refused: Option<String>,
 }
 
-/// Where a guest's virtual processors run.
+/// The placement of a guest's virtual processors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuestPlacement {
-    /// The process of its VM monitor.
+    /// The process of the guest's VM monitor.
     pub process: u32,
-    /// Its interfaces.
+    /// The guest's interfaces.
     pub ports: Vec<PortName>,
-    /// How many of its virtual processors are known.
+    /// Known virtual processors of the guest.
     pub vcpus: usize,
     /// The processors on which they last ran.
     pub last_ran: String,
-    /// The processors they are to run on; none where they are left alone.
+    /// The processors to which they are assigned; none if weir does not place them.
     pub cpus: Option<String>,
-    /// Why there.
+    /// The reason for the place.
     pub reason: String,
-    /// Why one of them does not run there all the same.
+    /// The reason why the kernel refused to move one of them, if it did.
     pub refused: Option<String>,
 }

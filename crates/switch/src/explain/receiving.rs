@@ -1,17 +1,17 @@
-//! What an interface may receive, and what it did not get for that.
+//! An interface's limits on received traffic, and the frames dropped because of them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::Receiving;
 
-/// What an interface may receive, and what was dropped beyond it.
+/// Limits on received traffic, and the frames dropped because of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReceivingExplanation {
-    /// As it is configured.
+    /// The configured limits.
     pub limits: Receiving,
-    /// Frames that were dropped for it.
+    /// Frames dropped because of the limits.
     pub policed: u64,
-    /// When this was looked at, or from one look to the other, in nanoseconds.
+    /// The time of this look or, after [`since`](Self::since), the time between two looks, in nanoseconds.
     pub elapsed_ns: u64,
 }
 

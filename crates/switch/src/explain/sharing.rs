@@ -1,4 +1,4 @@
-//! What an interface had of the workers' time, what its weight entitles it to, and what kept it from more.
+//! An interface's use of the workers' time, its entitlement by weight, and its limits.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use weir_config::PortName;
 /// A port's share of the workers' time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortShare {
-    /// In proportion to others'.
+    /// The port's weight, relative to the weights of the others.
     pub weight: u16,
-    /// Worker time that was charged to it, in nanoseconds.
+    /// Worker time that was charged to the port, in nanoseconds.
     pub worker_ns: u64,
 }
 
-/// An interface as a sender among others.
+/// An interface as a sender that shares the workers with others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SharingExplanation {
     /// The interface.
     pub own: PortShare,
     /// All other ports, by name.
     pub others: BTreeMap<PortName, PortShare>,
-    /// Workers that there are.
+    /// The number of workers.
     pub workers: u64,
-    /// When this was looked at, or from one look to the other, in nanoseconds.
+    /// The time of this look or, after [`since`](Self::since), the time between two looks, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Its queues waited so often for its rate.
+    /// Times that its queues waited for its rate limit.
     pub rate_waits: u64,
-    /// Turns that were late though its window allows no more of them.
+    /// Late turns beyond the number that the interface's window allows.
     pub window_violations: u64,
     /// Frames that waited for a receiver without buffers.
     pub parked: u64,

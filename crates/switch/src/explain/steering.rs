@@ -1,4 +1,4 @@
-//! How a port's flows are spread over its receive queues.
+//! The spread of a port's flows over its receive queues.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,44 +6,44 @@ use utoipa::ToSchema;
 /// The indirection table of a port with several receive queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SteeringExplanation {
-    /// Entries move by load (`rss_rebalance`).
+    /// True if entries move by load (`rss_rebalance`).
     pub rebalances: bool,
-    /// The guest has given its own, for a hash of its own: nothing moves by load.
+    /// True if the guest has set its own table and hash; no entry moves by load then.
     pub given: bool,
-    /// How often one has moved since the port was added.
+    /// Moves of entries since the port was added.
     pub moved_entries: u64,
     /// Each receive queue.
     pub queues: Vec<SteeringQueue>,
-    /// The last moves that were begun, the latest first.
+    /// The latest moves, newest first, including pending ones.
     pub moves: Vec<MoveExplanation>,
 }
 
 /// One receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SteeringQueue {
-    /// Entries of the table that are this queue.
+    /// Entries of the table that point to this queue.
     pub entries: usize,
-    /// Of these, how many leave it as soon as that reorders nothing.
+    /// Entries among these that leave the queue as soon as the move reorders no frames.
     pub moving: usize,
-    /// Its load, pending moves counted as made.
+    /// The queue's load, with pending moves counted as done.
     pub frames_per_s: u64,
 }
 
-/// A move of an entry, and why.
+/// A move of an entry, with its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MoveExplanation {
-    /// How long ago it was begun, in nanoseconds.
+    /// Time since the move began, in nanoseconds.
     pub ago_ns: u64,
     /// The entry's number.
     pub entry: usize,
-    /// Its queue before.
+    /// The old queue.
     pub from: usize,
-    /// Its queue afterwards.
+    /// The new queue.
     pub to: usize,
-    /// What it steered.
+    /// The entry's load.
     pub frames_per_s: u64,
-    /// Load of the queue before, with it.
+    /// The old queue's load, including the entry.
     pub from_frames_per_s: u64,
-    /// Load of the queue afterwards, without it.
+    /// The new queue's load, without the entry.
     pub to_frames_per_s: u64,
 }

@@ -1,4 +1,4 @@
-//! Whether traffic passes at a port, and if not, why.
+//! The verdict on whether traffic passes at a port, with reasons.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use weir_config::Direction;
 
 use crate::stats::{BlockStats, PortState, RuleStats, Silence, SilentRing};
 
-/// Drops that every network has, or that say nothing of a fault.
+/// Drops that are normal in any network, or that do not indicate a fault.
 pub const USUAL_DROPS: [&str; 8] = [
     "hairpin",
     "isolated",
@@ -20,53 +20,53 @@ pub const USUAL_DROPS: [&str; 8] = [
     "unknown_unicast",
 ];
 
-/// What says whether traffic passes at a port. Frames and drops count since the port was added.
+/// Facts that show if traffic passes at a port. Frames and drops count since the port was added.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TrafficExplanation {
-    /// How far the port has come.
+    /// The port's state.
     pub state: PortState,
-    /// Why it stopped, or what ended the last session that weir had to end.
+    /// The reason why the port stopped, or the error of the last session that weir ended.
     pub last_error: Option<String>,
-    /// It gets copies of other ports' frames, and nothing else.
+    /// True if the port receives copies of other ports' frames, and nothing else.
     pub is_mirror: bool,
-    /// The VLANs that it is in, in words.
+    /// The port's VLANs, in words.
     pub vlan: String,
-    /// Other ports in its VLANs that send and receive.
+    /// Other ports in its VLANs that can exchange frames with it.
     pub reaches: u32,
-    /// Others in its VLANs where nobody is.
+    /// Other ports in its VLANs without a running guest.
     pub silent: u32,
-    /// Others in its VLANs that are isolated, as it is.
+    /// Other ports in its VLANs that are isolated, as this port is.
     pub isolated: u32,
-    /// Stations that are known behind it.
+    /// Known stations behind the port.
     pub addresses: u64,
-    /// Seconds since the last one of them was heard.
+    /// Seconds since one of these stations was last heard.
     pub heard_s: Option<u32>,
-    /// Frames that it received.
+    /// Received frames.
     pub rx_frames: u64,
-    /// Frames that it sent.
+    /// Sent frames.
     pub tx_frames: u64,
-    /// Frames that were dropped on its account, by reason.
+    /// Dropped frames of this port, by reason.
     pub drops: BTreeMap<String, u64>,
 }
 
-/// Whether traffic passes.
+/// The verdict in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passes {
-    /// It does.
+    /// Traffic passes.
     Yes,
-    /// Nothing is in its way, and there is none.
+    /// Nothing prevents traffic, but there is none.
     Idle,
-    /// It does not, or not all of it.
+    /// Traffic does not pass, or only a part of it.
     No,
 }
 
-/// Why something cannot pass, or what is to be known where it can.
+/// The verdict on whether traffic passes, with reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// In a word.
+    /// The verdict in one word.
     pub passes: Passes,
-    /// The reasons, the weightiest first.
+    /// The reasons, the most important first.
     pub because: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl TrafficExplanation {
         }
     }
 
-    /// What it comes to. `is_guest` says that a guest is behind the port.
+    /// The verdict. `is_guest` means that a guest is behind the port.
     pub(super) fn verdict(
         &self,
         name: &str,
@@ -148,7 +148,7 @@ impl TrafficExplanation {
         [says].into_iter().chain(last).collect()
     }
 
-    /// Where nobody could get its frames.
+    /// The reason, if no other port can receive the port's frames.
     fn alone(&self) -> Option<String> {
         if self.reaches > 0 {
             return None;
@@ -167,7 +167,7 @@ impl TrafficExplanation {
         })
     }
 
-    /// Where as many frames were dropped as it sent or received.
+    /// The reason, if at least as many frames were dropped as the port sent or received.
     fn drops_say(&self, name: &str) -> Option<String> {
         let telling =
             self.drops.iter().filter(|(reason, _)| !USUAL_DROPS.contains(&reason.as_str()));
@@ -197,8 +197,8 @@ fn ring_says(ring: &SilentRing) -> String {
     format!("ring {} serves nobody: {why}", ring.ring)
 }
 
-/// The directions in which rules drop all frames: one of them drops whatever comes to it, and those before let none
-/// through.
+/// The directions in which rules drop all frames: the rule without an expression drops frames, and the rules before
+/// it have accepted none.
 pub fn drops_all(rules: &[RuleStats]) -> impl Iterator<Item = Direction> {
     [Direction::Tx, Direction::Rx].into_iter().filter(|direction| {
         let of = || rules.iter().filter(|it| it.rule.direction == *direction);

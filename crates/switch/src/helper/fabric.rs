@@ -1,4 +1,4 @@
-//! What FRR is told, and the devices that it looks at.
+//! Announcements to FRR, and the devices that FRR watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,16 +12,16 @@ use weir_wire::Mac;
 
 use super::wire::{Announcement, FrrDaemon, OwnerAnnouncement};
 
-/// How long a TAP may take to go.
+/// Time for a TAP to close: at most this many turns.
 const CLOSING_TURNS: u32 = 15;
 const CLOSING_TURN: Duration = Duration::from_millis(20);
 
-/// Tells FRR of these networks, by their VNIs, and of no others.
+/// Announces addresses of these networks, given by their VNIs, and of no others.
 #[derive(Debug, Default)]
 pub(crate) struct Fabric {
     vnis: BTreeSet<u32>,
     open: Option<(Objects, Herald)>,
-    /// The numbers of their TAPs and bridges.
+    /// Interface indices of the networks' TAPs and bridges, by VNI.
     taps: BTreeMap<u32, u32>,
     bridges: BTreeMap<u32, u32>,
 }
@@ -31,12 +31,12 @@ impl Fabric {
         Self { vnis, ..Self::default() }
     }
 
-    /// Tells all; an error is of the first that failed, and the others were told nevertheless.
+    /// Announces all addresses. The error is that of the first failure; the others are announced nevertheless.
     pub(super) fn announce(&mut self, all: &[Announcement]) -> Result<(), Errno> {
         let mut told = Ok(());
         for one in all {
             if let Err(errno) = self.announce_one(*one) {
-                // It may have gone and come anew.
+                // The TAP may have been removed and created again.
                 self.taps.remove(&one.vni);
                 told = told.and(Err(errno));
             }
@@ -62,7 +62,8 @@ impl Fabric {
         herald.tell(tap, Mac(mac), how).map_err(|error| errno(&error))
     }
 
-    /// Tells who has IP addresses; an error is of the first that failed, and the others were told nevertheless.
+    /// Announces the owners of IP addresses. The error is that of the first failure; the others are announced
+    /// nevertheless.
     pub(super) fn announce_owners(&mut self, all: &[OwnerAnnouncement]) -> Result<(), Errno> {
         let mut told = Ok(());
         for one in all {
@@ -100,7 +101,8 @@ impl Fabric {
         connect_to(daemon)
     }
 
-    /// Has VNIs go and come, for a zebra that knows of no other host; an error is of the first that failed.
+    /// Removes VNIs and adds them again, for a zebra that has no entries of other hosts. The error is that of the
+    /// first failure.
     pub(super) fn renew(&mut self) -> Result<(), Errno> {
         let (objects, _) = open(&mut self.open)?;
         let mut renewed = Ok(());
@@ -117,7 +119,7 @@ impl Fabric {
         }
         let Ok((objects, _)) = open(&mut self.open) else { return };
         let mut left: Vec<_> = self.vnis.iter().copied().collect();
-        // A keeper closes what it need not keep a moment later than it is told to; or the next weir has the TAP.
+        // The keeper closes a released descriptor with a short delay, or the next weir has the TAP open.
         for _ in 0..CLOSING_TURNS {
             left.retain(|vni| !objects.remove_left_over(*vni));
             if left.is_empty() {
@@ -138,7 +140,7 @@ pub(crate) fn connect_to(daemon: FrrDaemon) -> io::Result<OwnedFd> {
 
 fn open(open: &mut Option<(Objects, Herald)>) -> Result<&mut (Objects, Herald), Errno> {
     if open.is_none() {
-        // Too few descriptors or too little memory.
+        // The process has too few descriptors or too little memory.
         let opened = Objects::open().and_then(|objects| Ok((objects, Herald::open()?)));
         *open = Some(opened.map_err(|_| Errno::NFILE)?);
     }

@@ -1,8 +1,8 @@
-//! A confined weir's privileged work, done by a second process with the privileges that weir was started with. It
-//! makes and removes sockets and the records of rings beside them, connects to front ends that listen, sets
+//! A second process that does the privileged work of a confined weir, with the privileges that weir was started with.
+//! It makes and removes sockets and the records of rings beside them, connects to front ends that listen, sets
 //! interrupt coalescing of network cards, and pins vCPUs. [`serve`] has the details.
 //!
-//! [`Hands`] does the work: this process without a sandbox, otherwise the helper.
+//! [`Hands`] does the work: in this process without a sandbox, otherwise in the helper.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -35,11 +35,11 @@ pub(crate) use fabric::connect_to;
 pub(crate) use wire::{Announcement, FrrDaemon, OwnerAnnouncement, Tasks};
 use wire::{Answer, Request};
 
-/// The first argument of a program that is to be the helper of another of its kind, which is on standard input.
+/// The first argument of a program that is to be a helper. Its weir is on standard input.
 const ARGUMENT: &str = "helper-of-a-confined-weir";
 
-/// Serves as a helper where this process was started as one, and gives the code to exit with. A program that is
-/// confined calls it first of all. `log` starts the helper's log.
+/// Serves as a helper if this process was started as one, and returns the exit code. A program that confines itself
+/// calls this first. `log` starts the helper's log.
 pub fn run_if_asked(log: fn()) -> Option<ExitCode> {
     let asked = std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT);
     asked.then(|| match rustix::stdio::stdin().try_clone_to_owned() {
@@ -48,7 +48,7 @@ pub fn run_if_asked(log: fn()) -> Option<ExitCode> {
     })
 }
 
-/// The file beside a socket in which records of rings outlive weir.
+/// The file beside a socket that keeps records of rings across a restart of weir.
 fn records_path(socket: &SocketPath) -> PathBuf {
     PathBuf::from(format!("{socket}.rings"))
 }
@@ -59,11 +59,11 @@ fn remove_records(socket: &SocketPath) {
 
 fn take_place(control: &SocketPath) {
     manager::restore_left_over(control);
-    // Whoever asks from here on is answered by the one that binds it next.
+    // The next program that binds the socket answers clients from here on.
     let _ = Place::of(control.as_path()).and_then(|place| std::fs::remove_file(place.path()));
 }
 
-/// Whether weir may have a socket at `path`: one of those that were named at the start, or any in the control socket's
+/// True if weir may have a socket at `path`: one of the paths named at the start, or any path in the control socket's
 /// directory.
 fn may_use(control: Option<&SocketPath>, named: &BTreeSet<SocketPath>, path: &SocketPath) -> bool {
     let beside = control.and_then(|path| path.as_path().parent());
@@ -71,20 +71,20 @@ fn may_use(control: Option<&SocketPath>, named: &BTreeSet<SocketPath>, path: &So
     named.contains(path) || (beside.is_some() && path.as_path().parent() == beside && is_file)
 }
 
-/// Who tells FRR which addresses are here.
+/// The process that tells FRR which addresses are on this host.
 #[derive(Debug)]
 pub(crate) enum Teller {
-    /// This process.
+    /// This process tells FRR.
     Own(Fabric),
-    /// Its helper.
+    /// The helper tells FRR.
     Helper(Arc<Helper>),
 }
 
 impl Teller {
-    /// Tells of all.
+    /// Announces all addresses.
     ///
     /// # Errors
-    /// Of the first that could not be told.
+    /// The error of the first announcement that failed.
     pub(crate) fn announce(&mut self, all: Vec<Announcement>) -> Result<(), Errno> {
         match self {
             Self::Own(fabric) => fabric.announce(&all),
@@ -92,10 +92,10 @@ impl Teller {
         }
     }
 
-    /// Tells who has IP addresses.
+    /// Announces the owners of IP addresses.
     ///
     /// # Errors
-    /// Of the first that could not be told.
+    /// The error of the first announcement that failed.
     pub(crate) fn announce_owners(&mut self, all: Vec<OwnerAnnouncement>) -> Result<(), Errno> {
         match self {
             Self::Own(fabric) => fabric.announce_owners(&all),
@@ -103,7 +103,7 @@ impl Teller {
         }
     }
 
-    /// A descriptor that ends with one of FRR's daemons; `None` if that is not there.
+    /// A descriptor that closes when the FRR daemon ends; `None` if the daemon does not run.
     pub(crate) fn connect(&self, daemon: FrrDaemon) -> Option<OwnedFd> {
         match self {
             Self::Own(fabric) => fabric.connect(daemon).ok(),
@@ -111,10 +111,10 @@ impl Teller {
         }
     }
 
-    /// Has VNIs go and come, so that FRR says all of them anew.
+    /// Removes VNIs and adds them again, so that FRR sends everything about them anew.
     ///
     /// # Errors
-    /// Of the first that could not.
+    /// The error of the first VNI that failed.
     pub(crate) fn renew(&mut self) -> Result<(), Errno> {
         match self {
             Self::Own(fabric) => fabric.renew(),
@@ -122,7 +122,7 @@ impl Teller {
         }
     }
 
-    /// Removes the devices that FRR looks at; TAPs are closed.
+    /// Removes the devices that FRR watches; their TAPs are closed.
     pub(crate) fn leave(&mut self) {
         match self {
             Self::Own(fabric) => fabric.leave(),
@@ -131,7 +131,7 @@ impl Teller {
     }
 }
 
-/// A socket that the helper has connected, or why it has not.
+/// A socket that the helper has connected, or the error.
 fn connected((answer, socket): (Answer, Option<OwnedFd>)) -> io::Result<OwnedFd> {
     match answer {
         Answer::Errno(code) => Err(io::Error::from_raw_os_error(code)),
@@ -147,13 +147,13 @@ fn told(helper: &Helper, request: &Request) -> Result<(), Errno> {
     }
 }
 
-/// Who does what takes a name in the file system, or a privilege.
+/// The process that does work which takes a name in the file system, or a privilege.
 #[derive(Clone, Debug, Default)]
 pub enum Hands {
-    /// This process.
+    /// This process does the work.
     #[default]
     Own,
-    /// Its helper.
+    /// The helper does the work.
     Helper(Arc<Helper>),
 }
 
@@ -166,8 +166,8 @@ impl Hands {
         }
     }
 
-    /// Listens on the control socket at `path`, for its owner, and for a group if one is given. A helper knows the group
-    /// from its start, and gives no other one.
+    /// Listens on the control socket at `path` for its owner, and for a group if one is given. A helper knows the
+    /// group from its start and grants access to no other.
     pub fn bind_control(
         &self,
         path: &Path,
@@ -180,7 +180,7 @@ impl Hands {
         }
     }
 
-    /// Goes on with a socket that a weir which is gone has left.
+    /// Takes over a listening socket of an earlier weir.
     pub(crate) fn adopt(
         &self,
         listener: UnixListener,
@@ -194,10 +194,10 @@ impl Hands {
         }
     }
 
-    /// Opens the file beside a socket in which records of rings outlive weir.
+    /// Opens the file beside a socket that keeps records of rings across a restart of weir.
     ///
     /// # Errors
-    /// The kernel's, or that it is no file of weir's alone.
+    /// The kernel's error, or an error if others have access to the file.
     pub(crate) fn open_records(&self, socket: &SocketPath) -> io::Result<Records> {
         match self {
             Self::Own => Records::open(&records_path(socket)),
@@ -217,7 +217,7 @@ impl Hands {
         }
     }
 
-    /// Whether a socket can be had at `path`.
+    /// True if weir may have a socket at `path`.
     pub(crate) fn may_use(&self, path: &SocketPath) -> bool {
         match self {
             Self::Own => true,
@@ -225,7 +225,7 @@ impl Hands {
         }
     }
 
-    /// Opens the configuration's file, which is at `path`.
+    /// Opens the configuration file at `path`.
     ///
     /// # Errors
     /// [`ConfigError`]
@@ -237,7 +237,7 @@ impl Hands {
             .map_err(|error| ConfigError::Read { path: path.into(), source: error.into() })
     }
 
-    /// How interfaces connect to front ends that listen.
+    /// The function by which interfaces connect to front ends that listen.
     pub(crate) fn dial(&self) -> weir_port_vhost::Dial {
         match self {
             Self::Own => Box::new(unix_socket::dial),
@@ -248,7 +248,7 @@ impl Hands {
         }
     }
 
-    /// How weir connects to its keeper.
+    /// The function by which weir connects to its keeper.
     pub(crate) fn dial_keeper(&self, path: &SocketPath) -> weir_keeper::Dial {
         let path = path.clone();
         match self {
@@ -262,8 +262,8 @@ impl Hands {
         }
     }
 
-    /// Restores and removes all that this weir has changed and made, while its threads may have any lock. A helper does so
-    /// even when weir has ended.
+    /// Restores and removes everything that this weir has changed and made. Its threads may hold any lock. A helper
+    /// does this even after weir has ended.
     pub fn let_go(&self, control: Option<&SocketPath>) {
         match self {
             Self::Own => {
@@ -276,15 +276,15 @@ impl Hands {
         }
     }
 
-    /// Restores what a killed weir with this control socket has left changed; a helper did so at its start.
+    /// Restores the changes of a killed weir with this control socket. A helper has done so at its start.
     pub(crate) fn restore_left_over(&self, control: &SocketPath) {
         if let Self::Own = self {
             manager::restore_left_over(control);
         }
     }
 
-    /// The weir in whose place this one is to be has stopped: its control socket is removed, and what it has changed is
-    /// restored.
+    /// Removes the control socket of the weir that this one replaces, and restores its changes. That weir has
+    /// stopped.
     pub(crate) fn take_place(&self, control: &SocketPath) {
         match self {
             Self::Own => take_place(control),
@@ -292,7 +292,7 @@ impl Hands {
         }
     }
 
-    /// The interface of an uplink of the weir with this control socket.
+    /// The interface of an uplink, for the weir with this control socket.
     pub(crate) fn interface(
         &self,
         config: &UplinkConfig,
@@ -300,7 +300,7 @@ impl Hands {
     ) -> Box<dyn Gathering> {
         let name = config.interface.clone();
         match (self, config.kind) {
-            // Nothing is set of a TAP.
+            // A TAP has no settings to change.
             (Self::Own, kind) | (_, kind @ UplinkKind::Tap) => {
                 Box::new(manager::UplinkInterface::new(kind, name, control))
             }
@@ -308,7 +308,8 @@ impl Hands {
         }
     }
 
-    /// Who tells FRR of addresses in these networks, by their VNIs; a helper knows them from its start.
+    /// The process that announces addresses in these networks, given by their VNIs. A helper knows the networks from
+    /// its start.
     pub(crate) fn teller(&self, vnis: BTreeSet<u32>) -> Teller {
         match self {
             Self::Own => Teller::Own(Fabric::of(vnis)),
@@ -319,7 +320,7 @@ impl Hands {
     /// Lets another process's thread run on `cpus` only.
     ///
     /// # Errors
-    /// Those of sched_setaffinity(2).
+    /// The errors of sched_setaffinity(2).
     pub(crate) fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {
         match self {
             Self::Own => manager::set_affinity(thread, cpus),
@@ -328,21 +329,21 @@ impl Hands {
     }
 }
 
-/// The process that does it. Dropping the last reference ends it.
+/// The helper process. Dropping the last reference ends it.
 #[derive(Debug)]
 pub struct Helper {
     socket: Mutex<Option<OwnedFd>>,
-    /// The same, for a word that waits for no answer.
+    /// A duplicate of the socket, for a last message without an answer.
     last_word: OwnedFd,
     process: Child,
-    /// Where sockets may be: beside the control socket, and these.
+    /// Sockets are allowed beside the control socket, and at the paths in `sockets`.
     control: Option<SocketPath>,
     sockets: BTreeSet<SocketPath>,
-    /// It is said once that there is none.
+    /// The helper's absence is logged once.
     gone: Once,
 }
 
-/// The helper has not done it.
+/// A request that the helper did not carry out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HelperError {
     #[error("weir's helper does not answer")]
@@ -367,10 +368,11 @@ impl From<HelperError> for io::Error {
 }
 
 impl Helper {
-    /// Starts this program once more, for `tasks`. It restores first what a weir that was killed has left.
+    /// Starts this program once more, as a helper for `tasks`. The helper first restores the changes of a killed
+    /// weir.
     ///
     /// # Errors
-    /// It cannot be started, or does not answer.
+    /// The helper cannot be started, or does not answer.
     pub(crate) fn start(
         tasks: Tasks,
         sockets: impl IntoIterator<Item = SocketPath>,
@@ -388,10 +390,10 @@ impl Helper {
         let process = Command::new(program)
             .arg0("weir-helper")
             .arg(ARGUMENT)
-            // A terminal's Ctrl-C is for weir, which then has it remove what it has made.
+            // A terminal's Ctrl-C is meant for weir, which then has the helper remove what weir has made.
             .process_group(0)
             .current_dir("/")
-            // Its news are no service's.
+            // The helper must not report to the service manager.
             .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -458,7 +460,7 @@ impl Helper {
     ) -> BoundListener {
         let helper = Arc::clone(self);
         let remove = move |path: &Path| {
-            // If it does not answer, the next start replaces a stale socket.
+            // If the helper does not answer, the next start replaces a stale socket.
             let _ = socket_path(path).and_then(|path| helper.ask(&Request::Remove { path }));
         };
         BoundListener::of_another(listener, path.as_path(), file, Box::new(remove))
@@ -480,7 +482,7 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // It ends when nobody is at the other end.
+        // The helper ends when the other end is closed.
         let _ = rustix::net::shutdown(&self.last_word, rustix::net::Shutdown::Both);
         let _ = self.process.wait();
     }
@@ -498,14 +500,14 @@ fn no_descriptor() -> HelperError {
     HelperError::Gone(io::Error::other("it sent no descriptor"))
 }
 
-/// An uplink's interface that the helper sets. Dropping it has what was found restored.
+/// An uplink's interface that the helper sets. Dropping it has the original settings restored.
 #[derive(Debug)]
 struct HelpedInterface {
     helper: Arc<Helper>,
     name: InterfaceName,
     layer: UplinkLayer,
     found_ns: u64,
-    /// What was asked for last.
+    /// The last requested interval (ns).
     asked_ns: u64,
 }
 
@@ -521,7 +523,8 @@ impl HelpedInterface {
         let request = Request::Gather { interface: self.name.clone(), uplink_ns };
         match self.helper.ask(&request) {
             Ok((Answer::Interface { layer, found_ns }, _)) => {
-                // As for the interface itself: what is as it was found is asked for again.
+                // As for the interface itself: if the interface is at its original setting, the next call requests
+                // again.
                 self.asked_ns = if layer == UplinkLayer::AsFound { 0 } else { uplink_ns };
                 (self.layer, self.found_ns) = (layer, found_ns);
             }
@@ -553,5 +556,5 @@ impl Drop for HelpedInterface {
     }
 }
 
-/// A descriptor that is lent to be sent.
+/// A descriptor that is borrowed to be sent.
 type Lent<'a> = Option<BorrowedFd<'a>>;

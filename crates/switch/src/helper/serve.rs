@@ -1,4 +1,4 @@
-//! The helper's side. Whoever has taken weir over may send anything: what is not in [`Tasks`] is refused.
+//! The helper's side. An attacker who controls weir can send any request, so anything outside [`Tasks`] is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,12 +27,12 @@ const HELP_ON_THE_WAY: &str = "front ends of the same user have more descriptors
 
 /// Serves the weir at the other end of `socket` until it closes.
 ///
-/// Sockets and interfaces stay as they are then: a weir that ends has restored them or has said [`Request::End`], and
-/// after a SIGKILL the next weir does.
+/// Sockets and interfaces then stay as they are: a weir that ends in order has restored them or has sent
+/// [`Request::End`], and after a SIGKILL the next weir restores them.
 pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-helper");
     log();
-    // A signal to all processes of a service is for weir alone.
+    // A signal to all processes of a service is meant for weir alone.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
@@ -49,7 +49,8 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
         let lent = answer.1.as_ref().map(AsFd::as_fd);
         match wire::send(socket.as_fd(), &answer.0, lent) {
             Ok(()) => {}
-            // The kernel bounds how many descriptors of a user are on their way, and others can use that up.
+            // The kernel limits a user's descriptors in flight, and other processes of the user can use up that
+            // limit.
             Err(error) if lent.is_some() => {
                 if let Some(path) = bound {
                     helper.bound.remove(&path);
@@ -58,10 +59,10 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
                 (answer, bound) = ((refused(message, Some(HELP_ON_THE_WAY.into())), None), None);
                 continue;
             }
-            // A weir that does not wait for an answer may have said that it ends.
+            // A weir that does not wait for an answer may have sent [`Request::End`].
             Err(_) => {}
         }
-        // It is weir's alone from here on.
+        // The descriptor belongs to weir alone from here on.
         drop(answer);
         bound = None;
         answer = match wire::receive(socket.as_fd()) {
@@ -82,25 +83,26 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
             Err(_) => break,
         };
     }
-    // A TAP is closed when the process that has it is gone, and another weir may have it as well.
+    // A TAP closes when the process that holds it has exited, and another weir may hold the TAP too.
     helper.fabric.leave();
-    // Without dropping anything: see above.
+    // The process exits without dropping anything, because sockets and interfaces stay as they are.
     std::process::exit(0)
 }
 
-/// A socket for weir, which is closed here when it is sent: nobody listens on it when weir has ended.
+/// A socket for weir. The helper closes its own copy after sending, so that nobody listens on the socket after weir
+/// has ended.
 type Given = OwnedFd;
 
 #[derive(Debug)]
 pub(super) struct Serving {
     tasks: Tasks,
-    /// Beside those in the control socket's directory.
+    /// Allowed sockets outside the control socket's directory.
     sockets: BTreeSet<SocketPath>,
     pub(super) confined: bool,
     bound: BTreeMap<SocketPath, BoundFile>,
     interfaces: BTreeMap<InterfaceName, UplinkInterface>,
     fabric: Fabric,
-    /// They are gone when this process is.
+    /// Rules of ways out, which the kernel removes when this process ends.
     rules: Vec<Nat>,
 }
 
@@ -115,13 +117,13 @@ impl Serving {
         Self { tasks, sockets, confined: false, bound, interfaces, fabric, rules: Vec::new() }
     }
 
-    /// Makes the rules of its tasks.
+    /// Makes the rules of the helper's tasks.
     fn make_rules(&mut self) -> std::io::Result<()> {
         self.rules = self.tasks.nat.iter().map(Nat::start).collect::<Result<_, _>>()?;
         Ok(())
     }
 
-    /// Restores and removes all, as a weir that ends in order has it done.
+    /// Restores and removes everything, on request of a weir that ends in order.
     pub(super) fn undo(&mut self) {
         self.interfaces.clear();
         self.bound.clear();
@@ -149,7 +151,7 @@ impl Serving {
             Request::Bind { path, mode } => self.bind(path, mode),
             Request::Adopt { path, mode, file } => (self.adopt(path, mode, file), None),
             Request::Remove { path } => {
-                // Dropped, it removes the file.
+                // Dropping the entry removes the file.
                 self.bound.remove(&path);
                 (Answer::Done, None)
             }
@@ -190,7 +192,7 @@ impl Serving {
         }
     }
 
-    /// Sockets that were named at the start, and any in the control socket's directory.
+    /// True for sockets that were named at the start, and for any in the control socket's directory.
     fn may_use(&self, path: &SocketPath) -> bool {
         may_use(self.tasks.control.as_ref(), &self.sockets, path)
     }
@@ -260,7 +262,7 @@ impl Serving {
         }
         match connect() {
             Ok(socket) => (Answer::Done, Some(socket)),
-            // Whether nobody is there matters to whoever asks.
+            // The caller needs the error number, to tell if nobody listens.
             Err(error) => match error.raw_os_error() {
                 Some(errno) => (Answer::Errno(errno), None),
                 None => (refused(error.to_string(), None), None),

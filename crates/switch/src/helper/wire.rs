@@ -1,4 +1,4 @@
-//! What goes between weir and its helper: a message a packet, JSON, with a descriptor where one is given.
+//! The protocol between weir and its helper: one JSON message per packet, with a descriptor in some of them.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -22,43 +22,44 @@ use crate::explain::UplinkLayer;
 use crate::nat::NatTask;
 use crate::unix_socket::FileId;
 
-/// What a helper is there for, said once and before weir serves anybody.
+/// The helper's tasks, sent once and before weir serves any guest.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tasks {
-    /// Beside this socket any other may be made; interfaces' settings are kept there, too.
+    /// The control socket. Other sockets may be made in its directory, and interfaces' settings are kept there.
     pub(crate) control: Option<SocketPath>,
-    /// The group that the control socket is for.
+    /// The group that has access to the control socket.
     pub(crate) group: Option<u32>,
-    /// Interfaces whose cards may be set.
+    /// Interfaces whose network cards may be configured.
     pub(crate) interfaces: BTreeSet<InterfaceName>,
-    /// Whether virtual processors may be told where to run.
+    /// True if the helper may set the affinity of virtual processors.
     pub(crate) pin_vcpus: bool,
-    /// The configuration's file, which is opened for weir to read it anew.
+    /// The configuration file, which the helper opens for weir on a reload.
     pub(crate) config: Option<PathBuf>,
-    /// Another weir has this one's place yet.
+    /// True while another weir still runs in this one's place.
     pub(crate) beside: bool,
-    /// Links that others can make count on the way to front ends.
+    /// True if links made by other users are followed in paths to front ends.
     pub(crate) allow_links: bool,
-    /// Networks, by their VNIs, of which FRR may be told.
+    /// The VNIs of networks whose addresses may be announced to FRR.
     pub(crate) vnis: BTreeSet<u32>,
-    /// Ways out of networks through the host, whose rules it makes before it gives up its rights, and holds.
+    /// Ways out of networks through the host. The helper makes their rules before it gives up its rights, and holds
+    /// them.
     pub(crate) nat: Vec<NatTask>,
 }
 
-/// What of FRR is to be there for what it has said to hold.
+/// An FRR daemon that must run for FRR's routes to be valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FrrDaemon {
-    /// It notes routes in the kernel.
+    /// The daemon that installs routes in the kernel.
     Zebra,
-    /// It speaks BGP.
+    /// The daemon that speaks BGP.
     Bgpd,
 }
 
 impl FrrDaemon {
     pub(crate) const ALL: [Self; 2] = [Self::Zebra, Self::Bgpd];
 
-    /// The socket by which people ask it (`vtysh`), where distributions have it.
+    /// The socket of the daemon's terminal (`vtysh`), at the path that distributions use.
     pub(super) fn path(self) -> &'static str {
         match self {
             Self::Zebra => "/run/frr/zebra.vty",
@@ -67,17 +68,17 @@ impl FrrDaemon {
     }
 }
 
-/// An address that FRR is told of, or not any more.
+/// An address to announce to FRR or to withdraw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Announcement {
     pub(crate) vni: u32,
     pub(crate) mac: [u8; 6],
-    /// Whether it stays here; `None` withdraws it.
+    /// True if the address is sticky; `None` withdraws it.
     pub(crate) sticky: Option<bool>,
 }
 
-/// Who has an IP address, as FRR is told, or nobody any more.
+/// The owner of an IP address, to announce to FRR; without a MAC address, the announcement is withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OwnerAnnouncement {
@@ -86,69 +87,70 @@ pub(crate) struct OwnerAnnouncement {
     pub(crate) mac: Option<[u8; 6]>,
 }
 
-/// What weir asks for.
+/// A request of weir.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) enum Request {
-    /// The first one.
+    /// The first request.
     Begin(Tasks),
-    /// Then, sockets elsewhere.
+    /// After that, sockets outside the control socket's directory.
     Allow { path: SocketPath },
-    /// Nothing is added to the tasks from now on.
+    /// Ends the additions to the tasks.
     Confine,
     /// Listens on a socket, whose descriptor comes with the answer.
     Bind { path: SocketPath, mode: SocketMode },
-    /// Goes on with one that a weir which is gone has left, if its file is this one still.
+    /// Takes over a listening socket of an earlier weir, if the socket's file is still this one.
     Adopt { path: SocketPath, mode: SocketMode, file: FileId },
-    /// Removes one that was made by `Bind`.
+    /// Removes a socket that was made by `Bind`.
     Remove { path: SocketPath },
     /// Opens the file of records beside a socket, whose descriptor comes with the answer.
     OpenRecords { path: SocketPath },
-    /// Removes it.
+    /// Removes the file of records.
     RemoveRecords { path: SocketPath },
     /// Connects to a socket, whose descriptor comes with the answer.
     Connect { path: SocketPath },
     /// Connects to the keeper, whose descriptor comes with the answer.
     ConnectKeeper { path: SocketPath },
-    /// Opens the configuration's file, whose descriptor comes with the answer.
+    /// Opens the configuration file, whose descriptor comes with the answer.
     OpenConfig,
-    /// The other weir has stopped: restores what it has changed, and removes its control socket.
+    /// Restores the changes of the weir that this one replaces, and removes its control socket. That weir has
+    /// stopped.
     TakePlace,
-    /// Has an interface gather frames for that long; with 0, for as long as it was found to.
+    /// Has an interface gather frames for this time; 0 means its original setting.
     Gather { interface: InterfaceName, uplink_ns: u64 },
-    /// Restores what it was found to have.
+    /// Restores the interface's original settings.
     Leave { interface: InterfaceName },
-    /// Tells FRR of addresses.
+    /// Announces addresses to FRR.
     Announce { all: Vec<Announcement> },
-    /// Tells FRR who has IP addresses.
+    /// Announces the owners of IP addresses to FRR.
     AnnounceOwners { all: Vec<OwnerAnnouncement> },
-    /// Connects to FRR's daemons, whose descriptor comes with the answer: it ends with the daemon.
+    /// Connects to one of FRR's daemons, whose descriptor comes with the answer: the connection ends with the daemon.
     ConnectFrr { daemon: FrrDaemon },
-    /// Has VNIs go and come, so that FRR says all of them anew.
+    /// Removes VNIs and adds them again, so that FRR sends everything about them anew.
     RenewFabric,
-    /// Removes the devices that FRR looks at, where no weir has them open.
+    /// Removes the devices that FRR watches, unless a weir has them open.
     LeaveFabric,
-    /// Lets a virtual processor's thread run on these processors only.
+    /// Restricts a virtual processor's thread to these processors.
     Pin { thread: u32, cpus: BTreeSet<u16> },
-    /// weir ends and waits for nobody: restores and removes all that was changed and made. There is no answer.
+    /// weir exits without waiting: restores and removes everything that was changed and made. There is no answer.
     End,
 }
 
-/// What the helper says.
+/// An answer of the helper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) enum Answer {
     Done,
-    /// The file of a socket that listens.
+    /// The identity of a listening socket's file.
     Bound {
         file: FileId,
     },
-    /// What an interface does now.
+    /// The present state of an interface.
     Interface {
         layer: UplinkLayer,
         found_ns: u64,
     },
-    /// The kernel's refusal.
+    /// The kernel's error.
     Errno(i32),
     Refused {
         message: String,
@@ -176,7 +178,7 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// Waits for one message; `None` when the other end is closed.
+/// Waits for one message; `None` if the other end is closed.
 pub(crate) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(T, Option<OwnedFd>)>> {

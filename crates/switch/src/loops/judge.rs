@@ -1,19 +1,19 @@
-//! When a loop is suspected, whom it costs, and when it is tried again; pure.
+//! The rules for loops: when one is suspected, which port is blocked, and when it is tried again. Pure.
 
 use weir_fabric::PortId;
 use weir_limits::{LOOP_MOVES_MIN, LOOP_MOVES_PER_S, LOOP_RETRY_NS_MAX};
 
-/// A port, as far as it matters who of two is blocked.
+/// The facts about a port that decide which of two ports is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) id: PortId,
-    /// Grows with each port that is added: a later one is younger. No two have the same.
+    /// A number that grows with each added port, and so is unique: a port with a greater number is younger.
     pub(super) serial: u64,
-    /// An uplink, not a guest's.
+    /// True for an uplink, false for a guest's port.
     pub(super) uplink: bool,
 }
 
-/// Whether addresses that moved so often, each way, between two ports within `elapsed_ns` are those of a loop. A
+/// True if addresses that moved between two ports this often, each way, within `elapsed_ns` indicate a loop. A
 /// station that moves does so once, or a few times a second.
 pub(super) fn is_suspicious(times: [u64; 2], elapsed_ns: u64) -> bool {
     const NS_PER_S: u128 = 1_000_000_000;
@@ -21,8 +21,8 @@ pub(super) fn is_suspicious(times: [u64; 2], elapsed_ns: u64) -> bool {
     times.iter().all(|&times| times >= LOOP_MOVES_MIN && u128::from(times) >= at_rate)
 }
 
-/// Whom to block of two ports that are joined outside: a guest before an uplink, and of two of a kind the younger. No
-/// guest may have an uplink blocked.
+/// The port to block, of two that are joined outside: a guest's port rather than an uplink, and the younger of two
+/// ports of the same kind. No guest can cause an uplink to be blocked.
 pub(super) fn culprit(a: Party, b: Party) -> Party {
     match (a.uplink, b.uplink) {
         (true, false) => b,
@@ -32,7 +32,8 @@ pub(super) fn culprit(a: Party, b: Party) -> Party {
     }
 }
 
-/// After how long a port is tried again that stays blocked, or is blocked again soon (ns), where it was `before_ns`.
+/// The time until the next try (ns), after a wait of `before_ns`, for a port that stays blocked or is blocked again
+/// soon.
 pub(super) fn retry_after_ns(before_ns: u64) -> u64 {
     before_ns.saturating_mul(2).min(LOOP_RETRY_NS_MAX)
 }

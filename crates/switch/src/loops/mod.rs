@@ -1,13 +1,16 @@
-//! Loops: two ports that are joined outside, so that what leaves by one comes in by the other.
+//! Loops: two ports are joined outside the switch, so that frames that leave by one come back by the other.
 //!
-//! The manager sees addresses that move back and forth between two ports, and has a probe sent (`probe.rs`). If the probe
-//! comes back, one of the ports is blocked (`judge.rs` says which), and tried again later. A thread for each suspicion
-//! sends and tries: a guest's memory may keep that thread waiting, and nobody else. See docs/design/0056-loops.md.
+//! The manager sees addresses that move back and forth between two ports, and has a probe sent (`probe.rs`). If the
+//! probe
+//! comes back, one of the ports is blocked (`judge.rs` decides which one) and tried again later. Each suspicion has
+//! its own
+//! thread, which sends the probes: a guest's memory can block that thread, but no other. See
+//! docs/design/0056-loops.md.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `judge.rs` | when a loop is suspected, and whom it costs; pure |
-//! | `probe.rs` | the frame that shows it |
+//! | `judge.rs` | when a loop is suspected, and which port is blocked; pure |
+//! | `probe.rs` | the frame that proves a loop |
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +40,7 @@ const NAME: &str = "weir-loops";
 struct Known {
     party: Party,
     name: PortName,
-    /// Any station may be behind it: without such a port nothing circles.
+    /// True if any station may be behind the port: without such a port no frame can circle.
     open: bool,
 }
 
@@ -45,23 +48,23 @@ struct Known {
 #[derive(Clone, Debug)]
 struct Block {
     serial: u64,
-    /// The port with which it is joined.
+    /// The port to which it is joined outside.
     with: Known,
     vid: Vid,
     since_ns: u64,
-    /// After how long it is tried, and when (ns).
+    /// The wait before the next try, and the time of that try (ns).
     wait_ns: u64,
     retry_ns: u64,
-    /// How often it was tried.
+    /// Tries so far.
     tries: u64,
-    /// Who tries.
+    /// The thread that tries the port.
     thread: Thread,
 }
 
 /// A blocked port, to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blocked {
-    /// The port with which it is joined; itself, if its guest sends back what it gets.
+    /// The port to which it is joined outside; the port itself if its guest sends back the frames that it receives.
     pub(crate) with: PortName,
     pub(crate) vid: Vid,
     pub(crate) for_ns: u64,
@@ -69,7 +72,7 @@ pub(crate) struct Blocked {
     pub(crate) tries: u64,
 }
 
-/// A port that was blocked: after how long it was tried (ns), and until when this matters (ns).
+/// A port that was blocked: the last wait before a try (ns), and the time until which the block is remembered (ns).
 #[derive(Clone, Copy, Debug)]
 struct Past {
     wait_ns: u64,
@@ -85,24 +88,24 @@ struct State {
     serials: u64,
     blocked: BTreeMap<PortId, Block>,
     past: BTreeMap<PortId, Past>,
-    /// Suspicions that are looked into, and whether both ports are uplinks.
+    /// Suspicions under examination, with a flag that is true if both ports are uplinks.
     under_way: Vec<(Pair, bool)>,
-    /// When each was looked into last (ns).
+    /// The time of each pair's last examination (ns).
     asked_ns: BTreeMap<Pair, u64>,
     looked_ns: Option<u64>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What has been done so far.
+/// Counters of loop detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LoopCounts {
-    /// Suspicions that were looked into.
+    /// Suspicions that were examined.
     pub(crate) suspected: u64,
     /// Loops that were found.
     pub(crate) found: u64,
 }
 
-/// All of it, of one switch.
+/// Loop detection of one switch.
 pub(crate) struct Loops {
     engine: Weak<Engine>,
     addresses: Addresses,
@@ -110,7 +113,7 @@ pub(crate) struct Loops {
     ends: AtomicBool,
     suspected: AtomicU64,
     found: AtomicU64,
-    /// After how long a port is tried the first time (ns).
+    /// The wait before a port's first try (ns).
     retry_ns: u64,
 }
 
@@ -131,12 +134,12 @@ impl Loops {
         })
     }
 
-    /// Each change of the state is one store, so poison means nothing.
+    /// Each change of the state is a single store, so a poisoned lock is harmless.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A port is there, younger than all others. `open`: any station may be behind it.
+    /// Adds a port, which is younger than all others. `open` means that any station may be behind it.
     pub(crate) fn add(&self, id: PortId, name: &PortName, uplink: bool, open: bool) {
         let mut state = self.state();
         state.serials += 1;
@@ -144,7 +147,7 @@ impl Loops {
         state.ports.insert(id, Known { party, name: name.clone(), open });
     }
 
-    /// A port has other settings. A blocked one is tried at once.
+    /// Notes a port's new settings. A blocked port is tried at once.
     pub(crate) fn change(&self, id: PortId, open: bool) {
         let mut state = self.state();
         if let Some(port) = state.ports.get_mut(&id) {
@@ -155,7 +158,7 @@ impl Loops {
         }
     }
 
-    /// A port goes: its number may be another's from now on. Ports that were blocked for it are tried at once.
+    /// Removes a port, whose number may be reused. Ports that were blocked because of it are tried at once.
     pub(crate) fn remove(&self, id: PortId) {
         let mut state = self.state();
         state.ports.remove(&id);
@@ -168,14 +171,14 @@ impl Loops {
         }
     }
 
-    /// Whether a loop is possible: [`look`](Self::look) ten times a second then, under traffic.
+    /// True if a loop is possible. Then [`look`](Self::look) is called ten times a second under traffic.
     pub(crate) fn are_possible(&self) -> bool {
         let state = self.state();
         let open = || state.ports.values().filter(|port| port.open);
         state.ports.len() > 1 && (open().count() > 1 || open().any(|port| !port.party.uplink))
     }
 
-    /// Looks for suspicions, and has them looked into.
+    /// Looks for suspicious moves, and starts an examination of each.
     pub(crate) fn look(self: &Arc<Self>, now_ns: u64) {
         let Some(engine) = self.engine.upgrade() else { return };
         let moves = engine.fabric().fdb().take_moves();
@@ -189,7 +192,7 @@ impl Loops {
         for Moves { vid, ports, .. } in moves.iter().filter(is_suspicious) {
             let pair = (*vid, *ports);
             let [Some(a), Some(b)] = ports.map(|id| state.ports.get(&id).cloned()) else {
-                // The overlay's: what comes from a host goes to no host.
+                // One of the ports is the overlay's, which never sends a frame from one host to another.
                 continue;
             };
             let uplinks = a.party.uplink && b.party.uplink;
@@ -213,10 +216,10 @@ impl Loops {
         }
     }
 
-    /// What a thread does: looks into a suspicion, and tries the port that it has blocked, until that is blocked no more.
+    /// Runs in a thread: examines a suspicion, and then tries the port that it has blocked until the block ends.
     fn run(&self, pair: &[Known; 2], vid: Vid) {
         weir_sandbox::narrow(weir_sandbox::Thread::Worker);
-        // Not vital: a guest's memory may keep it waiting.
+        // The thread is not vital, because a guest's memory can block it.
         beat::watch_this_thread(NAME, beat::Role::Own);
         let ids = pair.each_ref().map(|port| port.party.id);
         let mut block = None;
@@ -233,7 +236,7 @@ impl Loops {
         }
     }
 
-    /// Whether the suspicion is right: the port that is blocked for it then.
+    /// Examines a suspicion; returns the port that it has blocked, if the suspicion is right.
     fn prove(&self, pair: &[Known; 2], vid: Vid) -> Option<Known> {
         let engine = self.engine.upgrade()?;
         let goes_on = || !self.ends.load(Ordering::Relaxed);
@@ -241,7 +244,7 @@ impl Loops {
             return None;
         };
         let mut state = self.state();
-        // A third port may be in it. One whose number is another's by now is not.
+        // A third port may be part of the loop. A port whose number has been reused is not.
         let mut parties = [None, None];
         for (party, id) in parties.iter_mut().zip(ids) {
             let now = state.ports.get(&id);
@@ -253,7 +256,7 @@ impl Loops {
         let [Some(a), Some(b)] = parties else { return None };
         let is_blocked = |port: &Known| state.blocked.contains_key(&port.party.id);
         if is_blocked(&a) || is_blocked(&b) || !goes_on() {
-            // The loop is cut already.
+            // The loop is already cut.
             return None;
         }
         let (port, with) = match culprit(a.party, b.party) == a.party {
@@ -285,7 +288,7 @@ impl Loops {
         Some(port)
     }
 
-    /// Tries a blocked port each time that it is due, until it is blocked no more.
+    /// Tries a blocked port whenever a try is due, until the block ends.
     fn try_again(&self, port: &Known) {
         while let Some((with, vid)) = self.await_retry(port) {
             let Some(engine) = self.engine.upgrade() else { return };
@@ -296,7 +299,7 @@ impl Loops {
             }
             match seen {
                 Seen::Back(_) => self.wait_on(port, true),
-                // Somebody is there and takes no frames, so nobody knows.
+                // The port is active but takes no frames, so the result is unknown.
                 Seen::NotSent if engine.fabric().is_active(port.party.id) => {
                     self.wait_on(port, false);
                 }
@@ -306,7 +309,7 @@ impl Loops {
         }
     }
 
-    /// Sleeps until the port is to be tried; `None` if it is blocked no more.
+    /// Sleeps until the port is to be tried; `None` if the block has ended.
     fn await_retry(&self, port: &Known) -> Option<(Known, Vid)> {
         loop {
             let left_ns = {
@@ -320,7 +323,7 @@ impl Loops {
                     0 => {
                         let with = state.ports.get(&block.with.party.id);
                         let with = with.filter(|with| with.party == block.with.party);
-                        // Whoever has come in its place has nothing to do with it.
+                        // The port that has replaced it is not part of the loop.
                         return Some((with.unwrap_or(port).clone(), block.vid));
                     }
                     left_ns => left_ns,
@@ -337,7 +340,7 @@ impl Loops {
             && !self.ends.load(Ordering::Relaxed)
     }
 
-    /// The port stays blocked, until a later try, and for `longer` than until this one.
+    /// Keeps the port blocked until the next try. If `longer`, the wait is longer than the last one.
     fn wait_on(&self, port: &Known, longer: bool) {
         let mut state = self.state();
         let block = state.blocked.get_mut(&port.party.id);
@@ -361,12 +364,12 @@ impl Loops {
         }
         let Some(block) = state.blocked.remove(&id) else { return };
         let now_ns = clock::now_ns();
-        // One that is blocked again soon has not been mended.
+        // A port that is blocked again soon still has the fault.
         let soon_ns = block.wait_ns.saturating_mul(2).saturating_add(LOOP_AGAIN_NS);
         let until_ns = now_ns.saturating_add(soon_ns);
         state.past.insert(id, Past { wait_ns: block.wait_ns, until_ns });
         if let Some(engine) = self.engine.upgrade() {
-            // A port that has just gone is not blocked either.
+            // A port that has just been removed needs no unblocking.
             let _ = engine.fabric().set_blocked(id, false);
         }
         drop(state);
@@ -375,7 +378,7 @@ impl Loops {
         tell(Event::PortUnblocked { port: port.name.clone() });
     }
 
-    /// Whether the port is blocked, and why.
+    /// The port's block, if it is blocked.
     pub(crate) fn blocked(&self, id: PortId, now_ns: u64) -> Option<Blocked> {
         let state = self.state();
         let block = state.blocked.get(&id)?;
@@ -393,7 +396,7 @@ impl Loops {
         LoopCounts { suspected: get(&self.suspected), found: get(&self.found) }
     }
 
-    /// No probe is sent any more, and no port is tried. One that a guest keeps waiting is left behind.
+    /// Stops probes and tries. A thread that a guest blocks is left behind.
     pub(crate) fn end(&self) {
         self.ends.store(true, Ordering::Relaxed);
         let threads = std::mem::take(&mut self.state().threads);
@@ -414,7 +417,7 @@ impl Block {
     }
 }
 
-/// Sleeps so long, or until somebody has something new.
+/// Sleeps for this time, or until another thread unparks this one.
 fn pause(ns: u64) {
     beat::wait(|| std::thread::park_timeout(Duration::from_nanos(ns)));
 }

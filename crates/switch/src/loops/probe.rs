@@ -1,7 +1,8 @@
 //! The proof of a loop: a frame that leaves by one port and comes back by another.
 //!
-//! A probe is a broadcast whose source address is a random number. The forwarding table learns where a probe comes in, as
-//! of any frame, so no line of the data path knows of probes. Nobody can forge an address that they have not seen.
+//! A probe is a broadcast whose source address is a random number. The forwarding table learns the port where the
+//! probe comes in, as for any frame, so the data path has no code for probes. Nobody can forge an address that they
+//! have not seen.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +18,14 @@ use super::Known;
 
 /// IEEE 802 Local Experimental Ethertype 1 (IEEE 802-2014 table 9-1).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
-/// For who sees the frame in a capture.
+/// A text for the reader of a capture.
 const TEXT: &[u8] = b"weir: does this come back? (loop detection)";
-/// Shorter ones are none on a wire, without the checksum (IEEE 802.3 clause 4A.4.2).
+/// The length of the shortest Ethernet frame, without the checksum (IEEE 802.3 clause 4A.4.2).
 const LEN: usize = 60;
 
 const _: () = assert!(LEN >= FRAME_LEN_MIN as usize && 14 + TEXT.len() <= LEN);
 
-/// Source addresses that nobody foresees.
+/// Source addresses that nobody can predict.
 pub(super) struct Addresses {
     keys: RandomState,
     count: AtomicU64,
@@ -35,7 +36,7 @@ impl Addresses {
         Self { keys: RandomState::new(), count: AtomicU64::new(0) }
     }
 
-    /// Two that differ in the last bit: 45 random bits, locally administered, of a station.
+    /// Two addresses that differ in the last bit: 45 random bits, locally administered, unicast.
     fn pair(&self) -> [Mac; 2] {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         let [_, _, first, middle @ .., last] = self.keys.hash_one(count).to_be_bytes();
@@ -52,18 +53,18 @@ fn frame(src: Mac) -> [u8; LEN] {
     std::array::from_fn(|_| bytes.next().unwrap_or(0))
 }
 
-/// What probes have shown.
+/// The result of the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// One that left by the first port has come in by the second. Of a guest both may be the same.
+    /// A probe that left by the first port came in by the second. On a guest's port both can be the same port.
     Back([PortId; 2]),
-    /// None has come back.
+    /// No probe came back.
     Nothing,
-    /// No port has taken one.
+    /// No port accepted a probe.
     NotSent,
 }
 
-/// Sends probes out of both ports, and looks where they come in, for as long as `goes_on`.
+/// Sends probes out of both ports, and looks for the ports where they come in, for as long as `goes_on` is true.
 pub(super) fn probe(
     engine: &Engine,
     addresses: &Addresses,
@@ -77,7 +78,7 @@ pub(super) fn probe(
         fabric.seek(port.party.id, vid, macs[0]);
     }
     let back = || came_back(engine, ports, macs, vid);
-    // A guest may keep this thread waiting: what an uplink shows is looked at first.
+    // A guest can block this thread, so the uplink is probed first.
     let mut order = [0, 1];
     order.sort_by_key(|&at| !ports[at].party.uplink);
     let mut seen = Seen::NotSent;
@@ -103,7 +104,7 @@ pub(super) fn probe(
         }
     }
     for mac in macs {
-        // Wherever it was last: nobody has this address.
+        // The address is forgotten wherever it was learned last, because no station has it.
         if let Some(port) = fabric.fdb().lookup(vid, mac, clock::secs(clock::now_ns())) {
             fabric.fdb().forget(vid, mac, port);
         }
@@ -111,7 +112,7 @@ pub(super) fn probe(
     seen
 }
 
-/// By which port a probe came in, and by which it had left.
+/// The ports by which a probe left and came in.
 fn came_back(engine: &Engine, ports: [&Known; 2], macs: [Mac; 2], vid: Vid) -> Option<[PortId; 2]> {
     let fabric = engine.fabric();
     let now_secs = clock::secs(clock::now_ns());
@@ -120,7 +121,8 @@ fn came_back(engine: &Engine, ports: [&Known; 2], macs: [Mac; 2], vid: Vid) -> O
         let unlearned = ports.iter().filter(|port| fabric.seen(port.party.id)[at]);
         let learned = fabric.fdb().lookup(vid, mac, now_secs);
         let mut came = learned.into_iter().chain(unlearned.map(|port| port.party.id));
-        // An uplink whose network sends its frames back is no loop by itself: what it sends back is not sent there again.
+        // An uplink whose network sends its frames back is no loop by itself: the switch does not send them there
+        // again.
         let is_loop = |by: &PortId| *by != sent.id || !sent.uplink;
         if let Some(by) = came.find(is_loop) {
             return Some([sent.id, by]);

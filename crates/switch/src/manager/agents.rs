@@ -1,4 +1,4 @@
-//! The guests' agents: a socket for each virtual machine, and who is on it.
+//! The guests' agents: a socket for each virtual machine, and the agent connected to it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,11 +20,11 @@ use crate::explain::{AgentExplanation, AgentState};
 use crate::switch::Kept;
 use crate::unix_socket::{self, BoundListener};
 
-/// After an error of a virtual machine's agent, the next one is heard so much later (ns).
+/// Pause after an error of a virtual machine's agent, before the next agent is accepted (ns).
 const REST_NS: u64 = 1_000_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
-/// What is said of an agent that its guest can have said again and again.
+/// Log messages about an agent that its guest can provoke repeatedly.
 #[derive(Debug, Clone, Copy)]
 enum Said {
     Connected,
@@ -32,28 +32,29 @@ enum Said {
     CannotListen,
 }
 
-/// The meeting point of a virtual machine's agent. Its interfaces share it; the socket's file goes with the last.
+/// The socket of a virtual machine's agent. The machine's interfaces share it, and its file is removed with the last
+/// of them.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentSocket {
     pub(crate) path: SocketPath,
-    /// Dropped before its file is.
+    /// Dropped before the socket's file is.
     pub(crate) _kept: Option<Arc<Kept>>,
-    /// `None` where weir is the one that connects: a Xen guest's device model listens for it.
+    /// `None` if weir connects to the socket: a Xen guest's device model listens on it.
     pub(crate) bound: Option<Arc<BoundListener>>,
 }
 
-/// One virtual machine's agent, and its interfaces.
+/// A virtual machine's agent, and the machine's interfaces.
 #[derive(Debug)]
 pub(super) struct Agent {
     socket: AgentSocket,
     listener: Option<Arc<Foreign<UnixListener>>>,
-    /// At whose expense is closed what comes by its socket.
+    /// The party that is charged for closing descriptors that arrive by the socket.
     party: Party,
     link: Option<AgentLink>,
-    /// An agent has spoken on this link: each is logged once, however often it greets.
+    /// True if an agent has spoken on this link. Each agent is logged once, however often it greets.
     has_greeted: bool,
     logs: Logs<3>,
-    /// Nobody is heard until then (ns).
+    /// No agent is accepted until this time (ns).
     rests_until_ns: u64,
     hello: Option<Hello>,
     error: Option<String>,
@@ -64,11 +65,11 @@ pub(super) struct Agent {
 #[derive(Debug)]
 struct AgentVif {
     mac: Mac,
-    /// At what interval the guest is to poll (ns).
+    /// The interval at which the guest is to poll (ns).
     wanted: Option<u64>,
-    /// What the agent was asked for last.
+    /// The interval that was last requested.
     asked: Option<u64>,
-    /// What it did.
+    /// The interval that the agent has applied.
     applied: Option<u64>,
     report: Option<Report>,
     error: Option<String>,
@@ -79,7 +80,8 @@ impl AgentVif {
         Self { mac, wanted: None, asked: None, applied: None, report: None, error: None }
     }
 
-    /// An agent that comes, or goes, has the interface as it was found.
+    /// Forgets the agent's state: an agent that connects or disconnects leaves the interface at its original
+    /// settings.
     fn forget(&mut self) {
         (self.asked, self.applied, self.report) = (None, None, None);
     }
@@ -87,7 +89,7 @@ impl AgentVif {
 
 impl Agent {
     /// # Errors
-    /// What the system said of the socket.
+    /// The system's error about the socket.
     pub(super) fn new(socket: AgentSocket) -> io::Result<Self> {
         let listener = match &socket.bound {
             Some(bound) => {
@@ -123,7 +125,7 @@ impl Agent {
         self.hang_up();
     }
 
-    /// It has no longer; gives whether it has others.
+    /// Removes an interface of the virtual machine; returns true if others are left.
     pub(super) fn remove_vif(&mut self, id: PortId) -> bool {
         if self.vifs.remove(&id).is_some() {
             self.hang_up();
@@ -131,14 +133,14 @@ impl Agent {
         !self.vifs.is_empty()
     }
 
-    /// The interface has another address.
+    /// Changes the interface's address.
     pub(super) fn set_mac(&mut self, id: PortId, mac: Mac) {
         if self.vifs.get(&id).is_some_and(|vif| vif.mac != mac) {
             self.add_vif(id, mac);
         }
     }
 
-    /// Says that nothing more is wanted: the agent restores what it found.
+    /// Ends the link in order: the agent restores the original settings.
     fn hang_up(&mut self) {
         if let Some(link) = self.link.take() {
             link.bye();
@@ -151,24 +153,24 @@ impl Agent {
         self.vifs.values_mut().for_each(AgentVif::forget);
     }
 
-    /// What an interrupt costs at an interface (ns), as the agent says.
+    /// The cost of an interrupt at an interface (ns), as the agent reports it.
     pub(super) fn cost_ns(&self, id: PortId) -> Option<u64> {
         self.vifs.get(&id)?.report?.cost_ns_per_interrupt
     }
 
-    /// At what interval (ns) the guest polls an interface, as the agent says.
+    /// The interval (ns) at which the guest polls an interface, as the agent reports it.
     pub(super) fn polls_ns(&self, id: PortId) -> Option<u64> {
         self.vifs.get(&id)?.applied
     }
 
-    /// Whether the guest would poll an interface if it were asked to, as far as is known.
+    /// True if the guest would poll an interface on request, as far as is known.
     pub(super) fn can_poll(&self, id: PortId) -> bool {
         let (Some(vif), Some(hello)) = (self.vifs.get(&id), &self.hello) else { return false };
         let known = hello.interfaces.iter().find(|known| known.mac == vif.mac);
         vif.error.is_none() && known.is_some_and(|known| known.can_defer)
     }
 
-    /// The guest is to poll at this interval (ns), or not at all.
+    /// Has the guest poll at this interval (ns), or not at all.
     pub(super) fn want(&mut self, id: PortId, poll_ns: Option<u64>, now_ns: u64) {
         if let Some(vif) = self.vifs.get_mut(&id)
             && vif.wanted != poll_ns
@@ -178,7 +180,7 @@ impl Agent {
         }
     }
 
-    /// What to watch, and whether for writing; `None` while nobody is heard.
+    /// The descriptor to watch, and true if it is to be watched for writing; `None` while no agent is accepted.
     pub(super) fn watched(&self, now_ns: u64) -> Option<(BorrowedFd<'_>, bool)> {
         match &self.link {
             Some(link) => Some((link.as_fd(), link.wants_write())),
@@ -189,7 +191,7 @@ impl Agent {
         }
     }
 
-    /// When [`Agent::serve`] has something to do at the latest (ns).
+    /// The time by which [`Agent::serve`] must be called (ns).
     pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         match &self.link {
             Some(link) => link.deadline_ns(),
@@ -198,7 +200,7 @@ impl Agent {
         }
     }
 
-    /// Does what is due; `ready` says whether what is watched has something.
+    /// Does the work that is due; `ready` means that the watched descriptor has an event.
     pub(super) fn serve(&mut self, ready: bool, now_ns: u64) {
         let comes = ready || self.listener.is_none();
         if self.link.is_none() && comes && self.rests_until_ns <= now_ns {
@@ -226,7 +228,7 @@ impl Agent {
             Ok(link) => (self.link, self.has_greeted) = (Some(link), false),
             Err(error) if self.listener.is_some() && error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // A device model that is missing is tried again each second, and logged once.
+                // A missing device model is tried again each second, and logged once.
                 let known = self.error.replace(error.to_string());
                 if known != self.error {
                     let error = error.to_string();
@@ -263,7 +265,7 @@ impl Agent {
         match event {
             Event::Hello(hello) => {
                 if !std::mem::replace(&mut self.has_greeted, true) {
-                    // As strings they are quoted: what a guest says is no field of the line.
+                    // As strings they are quoted, so that a guest's text cannot forge a field of the log line.
                     let (agent, kernel) = (hello.agent.to_string(), hello.kernel.to_string());
                     self.logs.say(Said::Connected as usize, |unsaid| {
                         tracing::info!(socket = %self.path(), agent, kernel, unsaid, "agent connected");
@@ -297,7 +299,7 @@ impl Agent {
         self.vifs.values_mut().find(|vif| vif.mac == mac)
     }
 
-    /// Asks an agent that is there for what is wanted and was not asked for.
+    /// Asks a connected agent for each interval that is wanted but was not requested.
     fn tell(&mut self, now_ns: u64) {
         let (Some(link), Some(hello)) = (&mut self.link, &self.hello) else {
             return;
@@ -314,7 +316,7 @@ impl Agent {
             match link.set(vif.mac, vif.wanted) {
                 Ok(()) => (vif.asked, vif.error) = (vif.wanted, None),
                 Err(SetError::Link(error)) => broken = Some(error),
-                // It has just gone silent; what is wanted is asked for after its next hello.
+                // The agent has just become silent. The interval is requested again after its next hello.
                 Err(error) => vif.error = Some(error.to_string()),
             }
         }
@@ -323,7 +325,7 @@ impl Agent {
         }
     }
 
-    /// The agent notices by the end of the connection, and restores.
+    /// Closes the link. The agent notices the end of the connection, and restores the original settings.
     fn drop_link(&mut self, error: &LinkError, now_ns: u64) {
         let error = error.to_string();
         self.logs.say(Said::Lost as usize, |unsaid| {
@@ -335,7 +337,7 @@ impl Agent {
         self.gone();
     }
 
-    /// What it is like for an interface.
+    /// The agent's state for an interface.
     pub(super) fn explain(&self, id: PortId) -> Option<AgentExplanation> {
         let vif = self.vifs.get(&id)?;
         let state = match (&self.link, &self.hello) {

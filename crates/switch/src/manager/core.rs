@@ -1,4 +1,4 @@
-//! What the manager decides, from what the counters say. Pure: no I/O, and times are passed in.
+//! The manager's decisions, made from counters. Pure: no I/O, and times are passed in.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ mod tests;
 /// The assumed cost of an unknown call or wake-up (ns): if both are unknown, only their ratio counts, which is near
 /// 1.
 const COST_NS_DEFAULT: f64 = LAW.event_ns as f64;
-/// Fewest interfaces of which the middle call cost can't be moved by one of them alone.
+/// With at least this many interfaces, one alone cannot move the median call cost.
 const COMMON_MIN: usize = 3;
 
-/// What the counters say at one moment. All counts are totals that only grow.
+/// Counters at one moment. All counts are totals that only grow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Look {
-    /// Of a monotonic clock.
+    /// The time of a monotonic clock.
     pub(super) now_ns: u64,
     /// CPU time of all workers (ns).
     pub(super) workers_cpu_ns: u64,
     /// Times that an uplink's frames woke a worker.
     pub(super) uplink_wakeups: u64,
-    /// Whether the time for which some uplink gathers can be set.
+    /// True if the gathering time of some uplink can be set.
     pub(super) uplink_settable: bool,
     /// The least original coalescing of settable uplinks (ns), if known: weir's own adds from there.
     pub(super) uplink_found_ns: u64,
@@ -36,60 +36,60 @@ pub(super) struct Look {
     pub(super) vifs: Vec<VifLook>,
 }
 
-/// What there is to say of one interface.
+/// Counters of one interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VifLook {
     pub(super) id: PortId,
     pub(super) kind: Kind,
-    /// What its latency budget leaves for holding (ns).
+    /// The part of its latency budget that is left for holding (ns).
     pub(super) hold_ns_max: u64,
-    /// Its guest can receive.
+    /// True if its guest can receive.
     pub(super) running: bool,
     /// Frames in both directions.
     pub(super) frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub(super) bytes: u64,
     /// Calls in both directions.
     pub(super) calls: u64,
     /// CPU time of its virtual machine.
     pub(super) guest_cpu: Option<GuestCpu>,
-    /// What an interrupt costs, as the guest's agent says (ns).
+    /// The cost of an interrupt, as reported by the guest's agent (ns).
     pub(super) agent_cost_ns: Option<u64>,
     /// Frames that its guest received.
     pub(super) received: u64,
-    /// How long its queues hold under `auto`, where its guest could poll at that interval instead (ns).
+    /// The hold of its queues under `auto`, if its guest could poll at that interval instead (ns).
     pub(super) pollable_ns: Option<u64>,
 }
 
 /// CPU time of a virtual machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GuestCpu {
-    /// Its process: times of two processes say nothing together.
+    /// The VM's process: CPU times of different processes cannot be compared.
     pub(super) process: u32,
-    /// All its virtual processors together (ns).
+    /// The sum over all its virtual processors (ns).
     pub(super) cpu_ns: u64,
 }
 
-/// Where a cost is from.
+/// The source of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The guest's agent.
     Agent,
     /// Least squares over CPU times; with the standard error (ns).
     Regression {
-        /// Rounded.
+        /// The standard error, rounded.
         error_ns: u64,
     },
-    /// Nothing is known.
+    /// The default: nothing is known.
     Default,
 }
 
-/// What an event costs, as far as it is known.
+/// The cost of an event, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Known {
     /// ns of CPU.
     pub(super) ns: f64,
-    /// Who says so.
+    /// The source of the cost.
     pub(super) source: Source,
 }
 
@@ -98,98 +98,98 @@ impl Known {
 
     fn from(cost: Option<Cost>) -> Self {
         cost.map_or(Self::NOTHING, |cost| {
-            // Bounds of a cost are those of `policy::budget`, far within u64.
+            // The bounds of a cost in `policy::budget` are far within u64.
             let error_ns = cost.error_ns.round() as u64;
             Self { ns: cost.ns, source: Source::Regression { error_ns } }
         })
     }
 }
 
-/// Why the uplink's share is what it is.
+/// The reason for the uplink's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// Eq. 4 says so.
+    /// Eq. 4 gives the share.
     Split,
-    /// No uplink is there whose interval can be set: the calls have all of the budget.
+    /// No uplink has an interval that can be set: the calls get the whole budget.
     NoUplink,
-    /// This interface's frames may not wait at an uplink: its policy takes no part in the split.
+    /// This interface's frames must not wait at an uplink: its policy takes no part in the split.
     Refused(PortId),
-    /// Interfaces are under `auto`, and whether all may be held together is found out.
+    /// Interfaces are under `auto`, and the manager tries whether all can be held together.
     Together {
-        /// They are until the next look.
+        /// All are held together until the next look.
         held: bool,
-        /// Why.
+        /// The reason.
         why: attempt::Why,
     },
 }
 
-/// What is to be set.
+/// A decision on the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// T_p: how long uplinks may gather (ns); 0: as they were found.
+    /// T_p: the gathering time of uplinks (ns); 0 leaves the uplinks at their original settings.
     pub(super) uplink_ns: u64,
-    /// Why.
+    /// The reason for the uplink's share.
     pub(super) sharing: Sharing,
     /// Interfaces with traffic.
     pub(super) busy: u32,
-    /// Those interfaces whose policy takes part in the split.
+    /// The interfaces whose policy takes part in the split.
     pub(super) vifs: BTreeMap<PortId, VifDecision>,
 }
 
-/// One interface's part.
+/// One interface's part of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VifDecision {
     /// T_v (ns).
     pub(super) vif_ns: u64,
-    /// All interfaces are held together.
+    /// True if all interfaces are held together.
     pub(super) together: bool,
-    /// At what interval the guest is to poll (ns).
+    /// The interval at which the guest is to poll (ns).
     pub(super) poll_ns: Option<u64>,
-    /// Under `auto`, where it could: why it is to or not.
+    /// Under `auto`, if the guest could poll: the reason for or against polling.
     pub(super) polling: Option<attempt::Why>,
-    /// Since when both shares are what they are (ns).
+    /// The time of the last change of either share (ns).
     pub(super) since_ns: u64,
 }
 
 /// The manager's memory.
 #[derive(Debug, Default)]
 pub(super) struct Core {
-    /// (time, workers' CPU time, uplinks' wake-ups, frames) at the look before.
+    /// Time, workers' CPU time, uplinks' wake-ups and frames at the last look.
     before: Option<[u64; 4]>,
-    /// Between the last two looks (ns).
+    /// Time between the last two looks (ns).
     elapsed_ns: u64,
     uplink_cost: Regression,
-    /// The last T_p (ns) by Eq. 4, and the budget (ns) that it was a part of.
+    /// The last T_p (ns) by Eq. 4, and the budget (ns) from which it was computed.
     uplink_share: (u64, u64),
     together: Attempt,
     vifs: BTreeMap<PortId, Vif>,
 }
 
-/// What is remembered of an interface.
+/// The manager's memory of an interface.
 #[derive(Debug)]
 struct Vif {
-    /// The look before, and when that was (ns).
+    /// The counters at the last look, and its time (ns).
     before: Option<(VifLook, u64)>,
     call_cost: Regression,
-    /// What it had between the last two looks.
+    /// Traffic between the last two looks.
     traffic: Traffic,
-    /// Those of the frames that its guest received.
+    /// Frames among these that its guest received.
     received: u64,
     agent_cost_ns: Option<u64>,
-    /// Under `auto`: its guest polls instead of being called.
+    /// The trial of polling in place of calls, under `auto`.
     polling: Attempt,
-    /// Until when it counts as one with traffic (ns).
+    /// The interface counts as busy until this time (ns).
     busy_until_ns: u64,
-    /// The last (T_p, T_v), and since when.
+    /// The last (T_p, T_v), and the time of their last change (ns).
     shares: Option<((u64, u64), u64)>,
 }
 
-/// Whether a policy's limit is what the uplink's share leaves: then its frames may wait there.
+/// True if the policy's limit depends on the uplink's share, so that the interface's frames can wait at an uplink.
 pub(super) const fn takes_part(kind: Kind) -> bool {
     matches!(kind, Kind::TwoLayer | Kind::Frontend | Kind::Auto)
 }
 
-/// Whether a policy has part in the split whatever the load is.
+/// True if the policy takes part in the split under any load.
 pub(super) const fn always_takes_part(kind: Kind) -> bool {
     matches!(kind, Kind::TwoLayer | Kind::Frontend)
 }
@@ -200,7 +200,7 @@ impl Core {
         let (sharing, budget_ns) = self.sharing(look);
         let busy = self.busy(look.now_ns);
         let uplink_cost_ns = self.uplink_cost().ns;
-        // A switch without traffic keeps what will do for the first interface that has some.
+        // An idle switch keeps a share that suits the first interface that becomes busy.
         let vifs = busy.max(1);
         let load = |budget_ns, call_cost_ns| Load { budget_ns, uplink_cost_ns, call_cost_ns, vifs };
         let uplink_ns = match (sharing, budget_ns) {
@@ -238,17 +238,17 @@ impl Core {
         Decision { uplink_ns, sharing, busy, vifs }
     }
 
-    /// C_p: what an uplink's wake-up costs.
+    /// C_p: the cost of an uplink's wake-up.
     pub(super) fn uplink_cost(&self) -> Known {
         Known::from(self.uplink_cost.cost())
     }
 
-    /// C_v: what a call to this interface costs.
+    /// C_v: the cost of a call to this interface.
     pub(super) fn call_cost(&self, id: PortId) -> Option<Known> {
         self.vifs.get(&id).map(Vif::call_cost)
     }
 
-    /// Takes up what the counters say.
+    /// Updates the estimates from the counters.
     pub(super) fn learn(&mut self, look: &Look) {
         let frames = look.vifs.iter().map(|vif| vif.frames).sum();
         let now = [look.now_ns, look.workers_cpu_ns, look.uplink_wakeups, frames];
@@ -265,7 +265,7 @@ impl Core {
         }
     }
 
-    /// Whether to split a budget, and which: the smallest of those whose frames may come from an uplink.
+    /// The decision on whether to split a budget, and the budget: the smallest one among interfaces that can receive.
     fn sharing(&mut self, look: &Look) -> (Sharing, Option<u64>) {
         let running = || look.vifs.iter().filter(|vif| vif.running);
         let budget_ns = running().map(|vif| vif.hold_ns_max).min();
@@ -291,7 +291,8 @@ impl Core {
         (sharing, budget_ns)
     }
 
-    /// T_p by Eq. 4 (ns). It moves by a step at least, since to set a card's interval costs: costs that waver do not.
+    /// T_p by Eq. 4 (ns). It changes only by more than a step, because setting a card's interval costs time, and
+    /// estimates of costs waver.
     fn uplink_share_ns(&mut self, load: Load) -> u64 {
         let (stands_ns, of_ns) = self.uplink_share;
         let uplink_ns = Split::of(load).uplink_ns;
@@ -307,9 +308,9 @@ impl Core {
         u32::try_from(busy).unwrap_or(u32::MAX)
     }
 
-    /// The C_v, common to all, from which the uplink's share is decided. A guest's words and deeds must move only
-    /// its own share. So this is the median, which one liar among three or more can't choose; or that of the only
-    /// interface; otherwise none.
+    /// The common C_v, from which the uplink's share is decided. A guest's reports and behaviour must affect only its
+    /// own share. So the common C_v is the median, which one liar among three or more cannot choose, or the cost of
+    /// the only interface. Otherwise it is the default.
     pub(super) fn common_call_cost_ns(&self, now_ns: u64) -> f64 {
         let busy = self.vifs.values().filter(|vif| now_ns < vif.busy_until_ns);
         let mut costs: Vec<f64> = busy.map(|vif| vif.call_cost().ns).collect();
@@ -349,7 +350,7 @@ impl Vif {
             return;
         };
         if cpu.process != cpu_before.process {
-            // Another virtual machine, of which nothing is known yet.
+            // The process is another virtual machine, about which nothing is known yet.
             self.call_cost = Regression::default();
             return;
         }
@@ -361,7 +362,7 @@ impl Vif {
         }
     }
 
-    /// What of its budget is left beside T_p, or less where its own calls are cheaper than the others'.
+    /// The rest of the budget beside T_p, or less if the interface's own calls are cheaper than the others'.
     fn part(&mut self, kind: Kind, load: Load, uplink_ns: u64, now_ns: u64) -> VifDecision {
         let left_ns = load.budget_ns.saturating_sub(uplink_ns);
         let vif_ns = match uplink_ns {
@@ -375,8 +376,8 @@ impl Vif {
         VifDecision { vif_ns, together, poll_ns, polling, since_ns }
     }
 
-    /// Under `auto`: the interval at which its guest polls, in place of calls after holds of up to `vif_ns`. No
-    /// trial during another (`is_tried`).
+    /// Under `auto`: the interval at which the guest polls, in place of calls after holds of up to `vif_ns`. Two
+    /// trials never run at once (`is_tried`).
     fn polls(
         &mut self,
         now: &VifLook,
@@ -387,7 +388,7 @@ impl Vif {
         let every_ns = now.pollable_ns.map(|ns| ns.min(vif_ns).min(AGENT_POLL_NS_MAX));
         let gathers = |every_ns: u64| {
             let frames = u128::from(self.received) * u128::from(every_ns);
-            // A few large ones are a stream whose sender waits for answers, and is slower while that is found out.
+            // A few large frames are a stream whose sender waits for answers. A trial would slow that stream down.
             frames >= u128::from(LAW.poll_frames_min()) * u128::from(elapsed_ns)
         };
         let Some(every_ns) = every_ns.filter(|ns| *ns >= AGENT_POLL_NS_MIN) else {
@@ -397,7 +398,7 @@ impl Vif {
         if !gathers(every_ns) {
             self.polling.too_few(self.traffic.vif);
         } else if is_tried && self.polling.why() == attempt::Why::Tried {
-            // What it has seen so far was of another switch.
+            // The results so far came from a switch in another state.
             self.polling.refuse();
         } else if !is_tried {
             let traffic = &[self.traffic];
@@ -406,7 +407,7 @@ impl Vif {
         self.polling.is_on().then_some(every_ns)
     }
 
-    /// Since when the shares are what they are now.
+    /// The time of the last change of the shares.
     fn since_ns(&mut self, now: (u64, u64), now_ns: u64) -> u64 {
         let since_ns = match self.shares {
             Some((shares, since_ns)) if shares == now => since_ns,
@@ -424,7 +425,7 @@ impl Vif {
     }
 }
 
-/// By how much each total grew; `None` if one did not only grow.
+/// The growth of each total; `None` if a total has shrunk.
 fn grown<const N: usize>(now: [u64; N], before: [u64; N]) -> Option<[u64; N]> {
     let mut grown = [0; N];
     for ((grown, now), before) in grown.iter_mut().zip(now).zip(before) {

@@ -8,14 +8,14 @@ use super::core::GuestCpu;
 /// QEMU's names of vCPU threads (`CPU 0/KVM`, `CPU 0/TCG`) with `-name debug-threads=on`, cloud-hypervisor's
 /// (`vcpu0`) and crosvm's (`crosvm_vcpu0`).
 pub(super) const VCPU_NAMES: [&str; 3] = ["CPU ", "vcpu", "crosvm_vcpu"];
-/// The process is searched for threads anew after so many readings: processors are added rarely.
+/// Readings after which the process is searched for threads anew: processors are rarely added.
 const READINGS: u32 = 50;
-/// After a reading that failed it is searched anew so many readings later.
+/// After a failed reading, the search follows after this many readings.
 const READINGS_AFTER_FAILURE: u32 = 10;
-/// Most threads of a process that are read.
+/// The greatest number of threads that are read of a process.
 pub(super) const THREADS_MAX: usize = 1024;
 
-/// The threads that are a virtual machine's processors.
+/// The threads of a virtual machine's processors.
 #[derive(Debug, Default)]
 pub(super) struct GuestThreads {
     process: Option<u32>,
@@ -45,7 +45,7 @@ impl GuestThreads {
             Some(times) if !times.is_empty() => {
                 Some(GuestCpu { process, cpu_ns: times.iter().sum() })
             }
-            // A thread has ended, or the kernel does not count.
+            // A thread has ended, or the kernel does not count CPU time.
             _ => {
                 self.files.clear();
                 self.readings = self.readings.min(READINGS_AFTER_FAILURE);
@@ -55,7 +55,7 @@ impl GuestThreads {
     }
 }
 
-/// The `schedstat` files of the threads in `tasks` that are virtual processors, or of all.
+/// The `schedstat` files of the threads in `tasks` that are virtual processors, or of all threads if none is.
 fn threads(tasks: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(tasks) else {
         return Vec::new();
@@ -70,13 +70,13 @@ fn threads(tasks: &Path) -> Vec<PathBuf> {
     threads.into_iter().map(|thread| thread.join("schedstat")).collect()
 }
 
-/// Whether a thread, of whichever process, has the name of a virtual processor.
+/// True if the thread has the name of a virtual processor, in any process.
 pub(crate) fn is_virtual_processor(proc: &Path, thread: u32) -> bool {
     let name = fs::read_to_string(proc.join(thread.to_string()).join("comm"));
     name.is_ok_and(|name| VCPU_NAMES.iter().any(|vcpu| name.starts_with(vcpu)))
 }
 
-/// The first number: time on a CPU (ns).
+/// The first number of the file: time on a CPU (ns).
 fn cpu_ns(schedstat: &Path) -> Option<u64> {
     fs::read_to_string(schedstat).ok()?.split_whitespace().next()?.parse().ok()
 }

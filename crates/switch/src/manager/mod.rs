@@ -1,21 +1,20 @@
 //! The manager: decisions from counters, at intervals.
 //!
-//! It is a thread outside the datapath. Under traffic it does each of these at its own interval, where something
-//! depends on it: moves queues between workers; decides by Eq. 4 how long uplinks coalesce and calls are held (Dong
-//! 2011 §4.2, fig. 5), and sets both, where a policy takes part or a guest has an agent; moves entries of
-//! indirection tables of ports with several receive queues; places workers on CPUs, if configured; looks for loops,
-//! where some are possible. Without traffic
-//! it sleeps without a timer, until a worker wakes up.
+//! The manager is a thread outside the datapath. Under traffic it does each of these tasks at its own interval, if
+//! something depends on the task: it moves queues between workers; it decides by Eq. 4 how long uplinks coalesce and
+//! calls are held (Dong 2011 §4.2, fig. 5), and sets both, if a policy takes part or a guest has an agent; it moves
+//! entries of the indirection tables of ports with several receive queues; it places workers on CPUs, if configured;
+//! it looks for loops, if any are possible. Without traffic it sleeps without a timer, until a worker wakes up.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `core.rs` | the decisions; pure |
 //! | `agents.rs` | the agents in guests: connections and requested intervals |
 //! | `guest_cpu.rs` | the CPU time of a virtual machine |
-//! | `placement/` | where workers and vCPUs run |
-//! | `uplink.rs` | the interval of an uplink's interface, its card's or its NAPI timer's, and the original one |
+//! | `placement/` | the placement of workers and vCPUs |
+//! | `uplink.rs` | the interval of an uplink's interface, by its card or its NAPI timer, and the original setting |
 //! | `rebalance.rs` | the indirection table of a port with several receive queues |
-//! | `thread.rs` | the thread: when to look, and applying decisions |
+//! | `thread.rs` | the thread: the times of looks, and the application of decisions |
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,7 +52,7 @@ pub(crate) use placement::{Host, PlacementCounts, set_affinity};
 use thread::{ManagedUplink, ManagedVif, Run};
 pub(crate) use uplink::{Gathering, UplinkInterface, restore_left_over};
 
-/// An interface, as the manager is to know it.
+/// An interface to be added to the manager.
 pub(crate) struct NewVif {
     pub(crate) name: PortName,
     pub(crate) port: Arc<dyn GuestPort>,
@@ -61,21 +60,21 @@ pub(crate) struct NewVif {
     pub(crate) settings: VifSettings,
 }
 
-/// What of an interface may change.
+/// The settings of an interface that can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VifSettings {
     pub(crate) kind: Kind,
-    /// What its latency budget leaves for holding (ns).
+    /// The part of its latency budget that is left for holding (ns).
     pub(crate) hold_ns_max: u64,
-    /// All of that budget (ns), if it is in a network of the overlay.
+    /// The whole latency budget (ns), if the interface is in a network of the overlay.
     pub(crate) overlay_budget_ns: Option<u64>,
     /// The guest's address.
     pub(crate) mac: Mac,
-    /// Entries of its indirection table move by load.
+    /// True if entries of its indirection table move by load.
     pub(crate) rss_rebalance: bool,
 }
 
-/// What the manager has to say of an interface.
+/// The manager's explanation of an interface.
 #[derive(Debug, Default)]
 pub(crate) struct ManagedExplanation {
     pub(crate) split: Option<SplitExplanation>,
@@ -100,7 +99,8 @@ enum Command {
     Panic,
 }
 
-/// The manager's thread. Dropping it ends it, and restores what it has set outside of this process.
+/// The manager's thread. Dropping it ends the thread, and restores every setting that it has changed outside of this
+/// process.
 pub(crate) struct Manager {
     commands: Mutex<mpsc::Sender<Command>>,
     wake: Arc<OwnedFd>,
@@ -112,7 +112,7 @@ impl Manager {
     /// Starts the thread.
     ///
     /// # Errors
-    /// No thread or descriptor could be had.
+    /// A thread or a descriptor was not available.
     pub(crate) fn start(engine: Arc<Engine>, loops: Arc<Loops>) -> io::Result<Self> {
         let (sender, commands) = mpsc::channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -120,34 +120,34 @@ impl Manager {
         let placement = run.placement_counts();
         let name = "weir-manager";
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-            // However it ends: what it has set is restored with `run`.
+            // However the thread ends, dropping `run` restores the settings.
             supervise(name, || run.run());
         })?;
         Ok(Self { commands: Mutex::new(sender), wake, placement, thread: Some(thread) })
     }
 
-    /// Takes an interface in.
+    /// Adds an interface.
     pub(crate) fn add_vif(&self, vif: NewVif) {
         self.send(Command::AddVif(Box::new(ManagedVif::new(vif))));
     }
 
-    /// An interface has other settings, and its policy all of its budget again.
+    /// Changes an interface's settings, and gives its policy the whole budget again.
     pub(crate) fn change_vif(&self, id: PortId, settings: VifSettings) {
         self.send(Command::ChangeVif(id, settings));
     }
 
     /// Forgets an interface. Returns when nobody listens for its agent any more.
     pub(crate) fn remove_vif(&self, id: PortId) {
-        // Without an answer the thread has ended, and has forgotten all of them.
+        // If there is no answer, the thread has ended and has forgotten all interfaces.
         let _ = self.ask(|done| Command::RemoveVif(id, done));
     }
 
-    /// Other hosts are asked and answered by this overlay from now on.
+    /// From now on this overlay exchanges messages with other hosts.
     pub(crate) fn set_overlay(&self, overlay: Arc<VxlanPort>) {
         self.send(Command::SetOverlay(overlay));
     }
 
-    /// Takes an uplink in, whose interface gathers frames.
+    /// Adds an uplink, whose interface can gather frames.
     pub(crate) fn add_uplink(
         &self,
         config: &UplinkConfig,
@@ -160,23 +160,23 @@ impl Manager {
         self.send(Command::AddUplink(Box::new(uplink)));
     }
 
-    /// Entries of an uplink's indirection table move by load, or no longer.
+    /// Sets if entries of an uplink's indirection table move by load.
     pub(crate) fn change_uplink(&self, name: &PortName, rss_rebalance: bool) {
         self.send(Command::ChangeUplink(name.clone(), rss_rebalance));
     }
 
-    /// Forgets an uplink. Returns when its interface is as it was found.
+    /// Forgets an uplink. Returns when the original settings of its interface are restored.
     pub(crate) fn remove_uplink(&self, name: &PortName) {
-        // Without an answer the thread has ended, and has restored all of them.
+        // If there is no answer, the thread has ended and has restored all uplinks.
         let _ = self.ask(|done| Command::RemoveUplink(name.clone(), done));
     }
 
-    /// Places workers, and with permission guests' virtual processors, on `host` from now on.
+    /// From now on places workers, and with permission guests' virtual processors, on the CPUs of `host`.
     pub(crate) fn place(&self, config: PlacementConfig, host: Host) {
         self.send(Command::Place(config, host));
     }
 
-    /// Where workers and virtual processors are, if the thread still runs.
+    /// The placement of workers and virtual processors, if the thread still runs.
     pub(crate) fn explain_placement(&self) -> Option<PlacementExplanation> {
         self.ask(Command::ExplainPlacement)
     }
@@ -185,24 +185,24 @@ impl Manager {
         &self.placement
     }
 
-    /// What there is to say of an interface.
+    /// The explanation of an interface.
     pub(crate) fn explain_vif(&self, id: PortId) -> ManagedExplanation {
         self.ask(|answer| Command::ExplainVif(id, answer)).unwrap_or_default()
     }
 
-    /// What there is to say of an uplink, if there is one of that name.
+    /// The explanation of an uplink, if there is one of that name.
     pub(crate) fn explain_uplink(&self, name: &PortName) -> Option<UplinkExplanation> {
         self.ask(|answer| Command::ExplainUplink(name.clone(), answer))
     }
 
-    /// Sends a command that is answered; `None` if the thread has ended.
+    /// Sends a command and waits for its answer; `None` if the thread has ended.
     fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<T>) -> Command) -> Option<T> {
         let (answer, wait) = mpsc::channel();
         self.send(command(answer));
         wait.recv().ok()
     }
 
-    /// Nobody hears it if the thread has ended, which it does only with the switch.
+    /// Sends a command. It is lost if the thread has ended, which happens only at the end of the switch.
     fn send(&self, command: Command) {
         let commands = self.commands.lock().unwrap_or_else(|e| e.into_inner());
         let _ = commands.send(command);
@@ -216,7 +216,7 @@ impl Drop for Manager {
     fn drop(&mut self) {
         self.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so on standard error.
+            // A panic of the thread was already printed on standard error.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The indirection table of a port with several receive queues: what it steers, and what moves.
+//! The indirection table of a port with several receive queues: the load of its entries, and their moves.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use weir_policy::steering::rebalance::{EntryLoad, Look, Move, Rebalancer};
 
 use crate::explain::{MoveExplanation, SteeringExplanation, SteeringQueue};
 
-/// Looks closer together than this (ns) say little of the load.
+/// Looks closer together than this (ns) do not measure the load well.
 const LOOK_NS_MIN: u64 = 50_000_000;
-/// A move that could not be made for so many looks is given up: its flows never let the queue drain.
+/// A move that stays pending for this many looks is given up: its flows never let the queue drain.
 const LOOKS_MAX: u32 = 5;
 /// Moves that are remembered for explaining.
 const MOVES_REMEMBERED: usize = 8;
 
-/// Looks after one port's table.
+/// Rebalances one port's table.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rebalancer: Rebalancer,
@@ -24,14 +24,14 @@ pub(super) struct Table {
     moves: VecDeque<Move>,
 }
 
-/// What a port's counters say.
+/// A port's counters.
 struct Seen {
     entries: [EntryLoad; INDIRECTION_LEN],
     queues: Vec<u64>,
 }
 
 impl Seen {
-    /// `None` where there is nothing to choose from.
+    /// The port's counters; `None` if there is no choice of queues.
     fn of(port: &dyn Port, counters: &PortCounters) -> Option<Self> {
         let queues = port.rx_queues();
         let entries = port.steering().filter(|_| queues > 1)?.entries();
@@ -45,7 +45,7 @@ impl Seen {
 }
 
 impl Table {
-    /// Sees to moves that are pending, and begins others if the port `rebalances`.
+    /// Advances pending moves, and begins others if the port `rebalances`.
     pub(super) fn look(
         &mut self,
         now_ns: u64,
@@ -71,7 +71,7 @@ impl Table {
         steering.look_after(LOOKS_MAX, port);
     }
 
-    /// What there is to say of it; `None` where there is nothing to choose from.
+    /// The table's explanation; `None` if there is no choice of queues.
     pub(super) fn explain(
         &self,
         now_ns: u64,
@@ -107,7 +107,7 @@ impl Table {
     }
 }
 
-/// Whether a port may have several receive queues.
+/// True if the port can have several receive queues.
 pub(super) fn steers(port: &dyn Port, queues_max: usize) -> bool {
     queues_max > 1 && port.steering().is_some()
 }

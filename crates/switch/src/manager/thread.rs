@@ -1,4 +1,4 @@
-//! The thread: it sleeps, looks, and sets what was decided.
+//! The manager's thread: it sleeps, looks, and applies decisions.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -31,12 +31,12 @@ use crate::explain::{
 };
 use crate::loops::Loops;
 
-/// How often queues are moved between workers by their load (ns), where they are: so often that two steps
-/// are done within a tenth of a second.
+/// The interval (ns) at which queues are moved between workers by their load, if they are. It allows two steps within
+/// a tenth of a second.
 const DISPATCH_NS: u64 = 50_000_000;
-/// How often entries of indirection tables are moved by load (ns).
+/// The interval (ns) at which entries of indirection tables are moved by load.
 const REBALANCE_NS: u64 = 100_000_000;
-/// After so long without traffic (ns) it sleeps until there is some.
+/// After this time without traffic (ns) the thread sleeps until there is some.
 const QUIET_NS: u64 = LAW.traffic_ns();
 
 /// An interface in the manager's care.
@@ -46,11 +46,12 @@ pub(super) struct ManagedVif {
     agent: Option<AgentSocket>,
     settings: VifSettings,
     guest: GuestThreads,
-    /// The last limit of holds set (ns), and whether all are held together; `None` after a new policy.
+    /// The last limit of holds that was set (ns), with a flag that is true if all are held together; `None` after a
+    /// new policy.
     set: Option<(u64, bool)>,
-    /// Whether its guest polls, as the port was told last; `None` likewise.
+    /// The polling interval that the port was last told, if any; `None` if it was told none yet.
     polled: Option<Option<u64>>,
-    /// Frames that each receive queue had had at the last look.
+    /// Frames of each receive queue at the last look.
     received: Vec<u64>,
     table: Table,
 }
@@ -78,7 +79,7 @@ impl ManagedVif {
             frames: queues().map(|queue| queue.frames.get()).sum(),
             bytes: queues().map(|queue| queue.bytes.get()).sum(),
             calls: queues().map(|queue| queue.calls.get()).sum(),
-            // Nobody asks what calls cost where they are not held by that.
+            // The cost of calls is needed only for policies that take part in the split.
             guest_cpu: self.guest.cpu(process.filter(|_| takes_part(self.settings.kind))),
             received: counters.rx.iter().map(|queue| queue.frames.get()).sum(),
             agent_cost_ns: agent.and_then(|agent| agent.cost_ns(id)),
@@ -86,7 +87,8 @@ impl ManagedVif {
         }
     }
 
-    /// The shortest hold (ns) of receive queues with an eighth of the frames or more since the last look, if any.
+    /// The shortest hold (ns) of the receive queues that had at least an eighth of the frames since the last look, if
+    /// any.
     fn held_ns(&mut self) -> Option<u64> {
         let decisions = self.port.interface().decisions();
         let received = decisions.iter().map(|queue| queue.frames).collect();
@@ -101,7 +103,7 @@ impl ManagedVif {
         matter.map(|(_, hold_ns)| *hold_ns).min()
     }
 
-    /// Tells the port whether its guest polls.
+    /// Tells the port at what interval its guest polls, if it does.
     fn set_polled(&mut self, poll_ns: Option<u64>) {
         if self.polled.replace(poll_ns) != Some(poll_ns) {
             self.port.set_guest_poll_ns(poll_ns);
@@ -123,7 +125,7 @@ impl ManagedVif {
         }
     }
 
-    /// Sets the limit of holds (ns), and whether all are held together.
+    /// Sets the limit of holds (ns), and the flag for holding all together.
     fn hold(&mut self, hold_ns: u64, together: bool) {
         if self.set != Some((hold_ns, together)) {
             self.port.interface().set_hold_ns_max(None, hold_ns);
@@ -132,7 +134,7 @@ impl ManagedVif {
         }
     }
 
-    /// Its limit is not the manager's any more. What is held together goes back to holds of its own.
+    /// Releases the limit from the manager's control. Calls that were held together get individual holds again.
     fn let_go(&mut self) {
         if let Some((_, true)) = self.set {
             self.hold(self.settings.hold_ns_max, false);
@@ -181,7 +183,7 @@ impl ManagedUplink {
     }
 }
 
-/// What it does regularly while there is traffic, each in its own time.
+/// The manager's periodic tasks under traffic, each with its own period.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Task {
     /// Moves queues between workers.
@@ -192,9 +194,9 @@ enum Task {
     Rebalance,
     /// Places workers on processors.
     Place,
-    /// Asks and answers other hosts of latency budgets, with what the splits know.
+    /// Exchanges latency budgets with other hosts, from the state of the splits.
     Across,
-    /// Looks for addresses that move as in a loop.
+    /// Looks for addresses whose moves indicate a loop.
     Loops,
 }
 
@@ -203,9 +205,9 @@ impl Task {
         [Self::Dispatch, Self::Split, Self::Rebalance, Self::Place, Self::Across, Self::Loops];
 }
 
-/// When it looks at the counters.
+/// The time of the next look at the counters.
 enum Rhythm {
-    /// Nobody needs it.
+    /// Never: nothing needs a look.
     Off,
     /// At this time (ns).
     At(u64),
@@ -226,9 +228,9 @@ pub(super) struct Run {
     decision: Option<Decision>,
     placement: Placement,
     rhythm: Rhythm,
-    /// When each task is due (ns), where it is needed.
+    /// The time when each needed task is due (ns).
     due_ns: [u64; Task::ALL.len()],
-    /// Workers' wake-ups and bursts at the last look, and when they last changed (ns), or a command came.
+    /// Workers' wake-ups and bursts at the last look, and the time when they last changed or a command came (ns).
     seen: (u64, u64),
     changed_ns: u64,
 }
@@ -268,7 +270,7 @@ impl Run {
     }
 
     pub(super) fn run(&mut self) {
-        // For commands behind one that has panicked.
+        // After a panic, this wakes the loop for the commands that were queued behind the one that panicked.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         loop {
             let ready = self.sleep();
@@ -290,7 +292,8 @@ impl Run {
         }
     }
 
-    /// Sleeps until there is something to do; gives which agents have something.
+    /// Sleeps until there is something to do; returns a flag for each agent, which is true if its descriptor is
+    /// ready.
     fn sleep(&mut self) -> Vec<bool> {
         let now_ns = clock::now_ns();
         let look_ns = match self.rhythm {
@@ -303,7 +306,7 @@ impl Run {
         let bell = self.engine.bell();
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
         let at_traffic = matches!(self.rhythm, Rhythm::AtTraffic);
-        // The bell goes on ringing until it is asked for again.
+        // The bell stays readable until it is rearmed.
         let bell_flags = if at_traffic { PollFlags::IN } else { PollFlags::empty() };
         fds.push(PollFd::from_borrowed_fd(bell, bell_flags));
         let mut watched = Vec::new();
@@ -314,7 +317,7 @@ impl Run {
                 watched.push(index);
             }
         }
-        // EINTR: nothing is ready, and the deadlines are looked at again.
+        // On EINTR nothing is ready, and the deadlines are examined again.
         let _ = beat::wait(|| poll(&mut fds, timeout.as_ref()));
         let rang = at_traffic && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         let mut ready = vec![false; self.agents.len()];
@@ -375,7 +378,7 @@ impl Run {
                         blocked: None,
                         layer: uplink.interface.layer().clone(),
                         cost: cost(self.core.uplink_cost()),
-                        // What the engine knows is filled in by the switch.
+                        // The switch fills in the engine's part.
                         dispatch: DispatchExplanation::default(),
                         traffic: TrafficExplanation::default(),
                         filter: Vec::new(),
@@ -398,11 +401,11 @@ impl Run {
             #[cfg(test)]
             Command::Panic => panic!("asked for by a test"),
         }
-        // What holds for the others may have changed too: the shares add up again at once.
+        // The change can affect the other interfaces: with a new decision the shares add up again at once.
         for task in [Task::Split, Task::Place] {
             self.due_ns[task as usize] = now_ns;
         }
-        // There is something new to look at, also without traffic.
+        // This causes a look even without traffic.
         self.changed_ns = now_ns;
         self.look(now_ns);
     }
@@ -425,7 +428,7 @@ impl Run {
         self.vifs.insert(id, vif);
     }
 
-    /// Whether the budget is anybody's to split.
+    /// True if any interface's budget is to be split.
     fn splits(&self) -> bool {
         let settable = self.uplinks.iter().any(|uplink| uplink.interface.is_settable());
         let needs = |vif: &ManagedVif| {
@@ -435,14 +438,14 @@ impl Run {
         self.vifs.values().any(needs)
     }
 
-    /// Whether a port may have several receive queues.
+    /// True if any port can have several receive queues.
     fn steers(&self) -> bool {
         let mut uplinks = self.uplinks.iter();
         self.vifs.values().any(|vif| steers(&*vif.port, vif.port.interface().queue_pairs()))
             || uplinks.any(|uplink| steers(&*uplink.port, uplink.port.rx_queues()))
     }
 
-    /// How often a task is due (ns); `None` where nothing depends on it, and it costs nothing.
+    /// A task's period (ns); `None` if nothing depends on the task, which then costs nothing.
     fn period_ns(&self, task: Task) -> Option<u64> {
         match task {
             Task::Dispatch => self.engine.dispatches().then_some(DISPATCH_NS),
@@ -454,7 +457,7 @@ impl Run {
         }
     }
 
-    /// Does what is due.
+    /// Performs the tasks that are due.
     fn look(&mut self, now_ns: u64) {
         for task in Task::ALL {
             match self.period_ns(task) {
@@ -462,7 +465,7 @@ impl Run {
                     self.due_ns[task as usize] = now_ns + period_ns;
                     self.perform(task, now_ns);
                 }
-                // The last that took part may have been changed to another policy.
+                // The last interface that took part may have changed to another policy.
                 None if task == Task::Split => self.take_back(now_ns),
                 Some(_) | None => {}
             }
@@ -470,7 +473,7 @@ impl Run {
         self.rhythm = self.next_look(now_ns);
     }
 
-    /// Nobody takes part in the split any more: takes back what it had set, once.
+    /// Undoes the last decision, once, when no interface takes part in the split any more.
     fn take_back(&mut self, now_ns: u64) {
         if self.decision.is_some() {
             let (sharing, vifs) = (Sharing::NoUplink, BTreeMap::new());
@@ -499,7 +502,7 @@ impl Run {
         }
     }
 
-    /// Asks and answers other hosts of latency budgets.
+    /// Exchanges latency budgets with other hosts.
     fn exchange(&mut self, now_ns: u64) {
         if !self.splits() {
             let look = self.take_look(now_ns);
@@ -557,7 +560,7 @@ impl Run {
         }
     }
 
-    /// Sets the decision, the shrinking share first, so that both together never exceed the budget.
+    /// Applies the decision. The share that shrinks goes first, so that the sum never exceeds the budget.
     fn apply(&mut self, decision: Decision, now_ns: u64) {
         let grows = self.decision.as_ref().is_none_or(|old| old.uplink_ns < decision.uplink_ns);
         if !grows {
@@ -579,7 +582,7 @@ impl Run {
         self.decision = Some(decision);
     }
 
-    /// Tells ports whose guests have begun to poll, or have stopped.
+    /// Tells ports whose guests have begun or stopped to poll.
     fn note_polls(&mut self) {
         for (id, vif) in &mut self.vifs {
             if vif.agent.is_some() {
@@ -671,7 +674,7 @@ impl Run {
     }
 }
 
-/// Why a guest under `auto` polls instead of being called, or doesn't.
+/// The reason why a guest under `auto` polls instead of being called, or does not.
 fn why_polls(why: Why) -> String {
     let why = match why {
         Why::Settles => "whether the guest may poll instead of being called is not known yet",
@@ -683,7 +686,7 @@ fn why_polls(why: Why) -> String {
     why.into()
 }
 
-/// How often frames from outside woke a worker.
+/// Times that frames from outside woke a worker.
 fn wakeups(counters: &PortCounters) -> u64 {
     counters.tx.iter().map(|queue| queue.kicks.get()).sum()
 }
@@ -699,16 +702,16 @@ fn cost(known: Known) -> CostExplanation {
         Source::Regression { error_ns } => (CostSource::Regression, Some(error_ns)),
         Source::Default => (CostSource::Default, None),
     };
-    // Within the bounds of `policy::budget`, or of an agent's report.
+    // The cost is within the bounds of `policy::budget`, or of an agent's report.
     CostExplanation { ns: known.ns.round() as u64, error_ns, source }
 }
 
-/// The time from `now_ns` to `at_ns`; none if that has passed.
+/// The time from `now_ns` to `at_ns`; zero if `at_ns` has passed.
 fn in_ns(at_ns: u64, now_ns: u64) -> Timespec {
     const NS_PER_SECOND: u64 = 1_000_000_000;
     let left_ns = at_ns.saturating_sub(now_ns);
     let tv_sec = i64::try_from(left_ns / NS_PER_SECOND).unwrap_or(i64::MAX);
-    // Less than a second.
+    // The rest is less than a second.
     Timespec { tv_sec, tv_nsec: (left_ns % NS_PER_SECOND) as i64 }
 }
 

@@ -1,6 +1,6 @@
-//! The first layer: how long an uplink's interface gathers frames before weir gets them.
+//! The first layer: the time for which an uplink's interface gathers frames before weir gets them.
 //!
-//! A network card does so by its `rx-usecs`; without it, the interface's NAPI timer does. The original settings are
+//! A network card gathers by its `rx-usecs`; without that, the interface's NAPI timer does. The original settings are
 //! restored when weir ends, or by the next weir after a SIGKILL: see [`found`].
 
 use std::fmt;
@@ -19,63 +19,63 @@ use crate::explain::{Gatherer, UplinkLayer};
 mod ethtool;
 mod found;
 
-/// Where the kernel has the settings of an interface.
+/// The directory with the kernel's settings of interfaces.
 const SYS_CLASS_NET: &str = "/sys/class/net";
 /// The interval of NAPI polls (ns), and the number of empty polls in a row before interrupts come back on (Linux
 /// 5.8; see `napi_defer_hard_irqs` in the kernel's Documentation/networking/napi.rst).
 const FLUSH_TIMEOUT: &str = "gro_flush_timeout";
 /// See [`FLUSH_TIMEOUT`].
 const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
-/// Its number.
+/// The interface's index.
 const IFINDEX: &str = "ifindex";
-/// An empty poll costs about the interrupt that it saves, so few of them.
+/// An empty poll costs about as much as the interrupt that it saves, so there are few of them.
 const EMPTY_POLLS: u64 = 2;
-/// The smallest `rx-usecs` that weir sets: drivers change smaller values (Intel's take 1 and 3 for intervals of
-/// their own).
+/// The smallest `rx-usecs` that weir sets: drivers give smaller values a meaning of their own (Intel's drivers do so
+/// with 1 and 3).
 const RX_USECS_MIN: u32 = 10;
-/// Tries at a driver that rounds up: first a 64th less, then each time twice that reduction. An e1000e's steps are
-/// a 50th of an interval of 5 ms.
+/// Attempts with a driver that rounds up: the first reduces the value by a 64th, and each further one by twice the
+/// last reduction. An e1000e's steps are a 50th of an interval of 5 ms.
 const RX_USECS_TRIES: u32 = 5;
 const RX_USECS_LESS: u32 = 64;
 const NS_PER_US: u64 = 1_000;
 
-/// Why an interface is not as it was asked for.
+/// The reason why an interface does not gather as requested.
 #[derive(Debug, Error)]
 enum UplinkError {
     /// A setting can't be read or written.
     #[error("{}: {source}", path.display())]
     Setting {
-        /// Its file.
+        /// The setting's file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What was found can't be kept, and so nothing is changed.
+    /// The original settings cannot be kept, so nothing is changed.
     #[error(transparent)]
     Keep(#[from] FoundError),
-    /// The card can't be asked, or refuses.
+    /// The card cannot be queried, or refuses.
     #[error(transparent)]
     Card(#[from] io::Error),
-    /// It makes more of `rx-usecs` than the budget leaves.
+    /// The card rounds `rx-usecs` up to more than the budget leaves.
     #[error("{asked} us became {became} us")]
     Longer {
-        /// What was asked for last.
+        /// The last requested value.
         asked: u32,
-        /// What the card has then.
+        /// The card's value after that.
         became: u32,
     },
 }
 
-/// Network cards; played ones in tests.
+/// Network cards; simulated ones in tests.
 trait Nic: fmt::Debug + Send {
-    /// What it has now; `None` where there is no `rx-usecs`.
+    /// The present coalescing; `None` if there is no `rx-usecs`.
     fn coalescing(&self, interface: &InterfaceName) -> io::Result<Option<Coalescing>>;
 
-    /// A driver may round it.
+    /// Sets `rx-usecs`, which a driver may round.
     fn set_rx_usecs(&self, interface: &InterfaceName, usecs: u32) -> io::Result<()>;
 }
 
-/// The settings of one interface: under `/sys`, and its card's.
+/// The settings of one interface: those under `/sys`, and those of its card.
 #[derive(Debug)]
 struct Interface<'n> {
     name: InterfaceName,
@@ -84,12 +84,12 @@ struct Interface<'n> {
 }
 
 impl Interface<'_> {
-    /// The card's `rx-usecs`, if it is weir's to set; or why it isn't.
+    /// The card's `rx-usecs` if weir may set it, otherwise the reason why not.
     fn card_usecs(&self) -> Result<u32, String> {
         match self.nic.coalescing(&self.name) {
-            // To switch that off and on again has some drivers open all queues anew.
+            // Some drivers open all queues anew when adaptive-rx is switched off or on.
             Ok(Some(Coalescing { adaptive: true, .. })) => Err("adaptive-rx is on".into()),
-            // Polls on that timer keep the card's interrupts masked.
+            // With this setting the NAPI timer's polls keep the card's interrupts masked.
             Ok(Some(_)) if self.read(DEFER_HARD_IRQS).is_ok_and(|polls: u64| polls > 0) => {
                 Err(format!("the host has it set, by {DEFER_HARD_IRQS}"))
             }
@@ -110,7 +110,7 @@ impl Interface<'_> {
         })
     }
 
-    /// The card gathers for `usecs`, or for less where its driver rounds; for how long, as it says.
+    /// Sets the card to gather for `usecs`, or less if its driver rounds; returns the value that the card reports.
     fn gather_by_card(&self, usecs: u32) -> Result<u32, UplinkError> {
         let (mut asked, mut became, mut less) = (usecs, 0, 0_u32);
         for _ in 0..RX_USECS_TRIES {
@@ -133,14 +133,14 @@ impl Interface<'_> {
         Ok(now.ok_or(io::Error::from(Errno::OPNOTSUPP))?.rx_usecs)
     }
 
-    /// The interval first: a number of polls alone would be polls at no distance.
+    /// The interval is set first, because polls without an interval would follow each other at once.
     fn gather_by_timer(&self, uplink_ns: u64) -> Result<(), UplinkError> {
         self.write(FLUSH_TIMEOUT, uplink_ns)?;
         self.write(DEFER_HARD_IRQS, EMPTY_POLLS)
     }
 
-    /// Restores it; returns whether the interface still exists. A gone one took its settings, and another may have
-    /// its name.
+    /// Restores the settings; returns true if the interface still exists. The settings of a removed interface are
+    /// gone with it, and another interface may have its name.
     fn restore(&self, found: &Found) -> Result<bool, UplinkError> {
         match self.read::<u32>(IFINDEX) {
             Ok(ifindex) if ifindex == found.ifindex => {}
@@ -155,11 +155,11 @@ impl Interface<'_> {
         match found.settings {
             Settings::NapiTimer(found) => {
                 let polls = self.write(DEFER_HARD_IRQS, found.napi_defer_hard_irqs);
-                // Also where the other one can't be.
+                // Attempted even if the other setting cannot be restored.
                 self.write(FLUSH_TIMEOUT, found.gro_flush_timeout)?;
                 polls?;
             }
-            // A driver that refuses to be set has nothing to be restored.
+            // A driver that refused the setting has nothing to restore.
             Settings::RxUsecs(found) if self.rx_usecs()? == found => {}
             Settings::RxUsecs(found) => self.nic.set_rx_usecs(&self.name, found)?,
         }
@@ -183,7 +183,7 @@ impl Interface<'_> {
     }
 }
 
-/// Where interfaces' settings are, and whose.
+/// The place of interfaces' settings: `/sys` and the network cards.
 #[derive(Debug)]
 struct Host {
     sys: PathBuf,
@@ -200,8 +200,8 @@ impl Host {
     }
 }
 
-/// Restores interfaces that a killed weir with this control socket has left changed. Failures are logged, and stay
-/// for the next start.
+/// Restores interfaces that a killed weir with this control socket left changed. Failures are logged, and retried at
+/// the next start.
 pub(crate) fn restore_left_over(control: &SocketPath) {
     restore_left_over_on(&Host::this(), control);
 }
@@ -232,38 +232,38 @@ fn restore_left_over_on(host: &Host, control: &SocketPath) {
     }
 }
 
-/// How an interface is made to gather.
+/// The means by which an interface gathers.
 #[derive(Debug)]
 enum Way {
-    /// By its card.
+    /// The network card.
     Card {
-        /// Its `rx-usecs`.
+        /// The card's original `rx-usecs`.
         found_usecs: u32,
     },
-    /// By its NAPI timer.
+    /// The NAPI timer.
     Timer {
-        /// Why not by its card.
+        /// The reason why the card is not used.
         why: String,
     },
 }
 
-/// Once for each uplink: it stays so.
+/// Logged once for each uplink, because the choice of the timer is final.
 fn say_by_timer(interface: &InterfaceName, why: &str) {
     tracing::info!(%interface, why, "the uplink coalesces interrupts by its NAPI timer, not by its card");
 }
 
-/// An uplink's interface, as it can be made to gather frames. Dropped, it is as it was found.
+/// An uplink's interface that can gather frames. Dropping it restores the original settings.
 pub(crate) trait Gathering: fmt::Debug + Send {
-    /// What it does now.
+    /// The present state.
     fn layer(&self) -> &UplinkLayer;
 
-    /// Its original coalescing (ns), if known: an unset NAPI timer has none.
+    /// The original coalescing (ns), if known: an unset NAPI timer has none.
     fn found_ns(&self) -> u64;
 
-    /// Gathers for `uplink_ns` from now on, or for a little less; with 0, for as long as it was found to.
+    /// Gathers for `uplink_ns` from now on, or for a little less; 0 means the original setting.
     fn set(&mut self, uplink_ns: u64);
 
-    /// Whether it can be made to gather, as far as is known.
+    /// True if the gathering time can be set, as far as is known.
     fn is_settable(&self) -> bool {
         matches!(self.layer(), UplinkLayer::AsFound | UplinkLayer::Gathers { .. })
     }
@@ -276,23 +276,23 @@ pub(crate) struct UplinkInterface {
     name: InterfaceName,
     control: SocketPath,
     way: Way,
-    /// What was found before anything was changed.
+    /// The original settings, from before the first change.
     found: Option<(Found, Kept)>,
-    /// What was asked for last (ns).
+    /// The last requested time (ns).
     asked_ns: u64,
     layer: UplinkLayer,
 }
 
 impl UplinkInterface {
-    /// Of a weir with this control socket.
+    /// The interface of a weir with this control socket.
     pub(crate) fn new(kind: UplinkKind, name: InterfaceName, control: &SocketPath) -> Self {
         Self::on(Host::this(), kind, name, control)
     }
 
     fn on(host: Host, kind: UplinkKind, name: InterfaceName, control: &SocketPath) -> Self {
         let (layer, card) = match kind {
-            // The host's frames wait in the TAP's queue until a worker reads them; no driver's interrupts have a
-            // timer.
+            // Frames from the host wait in the TAP's queue until a worker reads them. There is no driver whose
+            // interrupts have a timer.
             UplinkKind::Tap => (UplinkLayer::WorkerOnly, Err(String::new())),
             UplinkKind::AfPacket | UplinkKind::AfXdp => {
                 let card = host.interface(&name).card_usecs();
@@ -323,7 +323,7 @@ impl UplinkInterface {
         }
         match self.gather_by_card(found_usecs, usecs) {
             Ok(layer) => Ok(layer),
-            // Nothing could be kept, which a NAPI timer does not change.
+            // The original settings could not be kept, and the NAPI timer would fail in the same way.
             Err(error @ (UplinkError::Keep(_) | UplinkError::Setting { .. })) => Err(error),
             Err(error) => {
                 self.restore_or_warn();
@@ -333,7 +333,8 @@ impl UplinkInterface {
         }
     }
 
-    /// The NAPI timer follows at the next look. It adds to the card's own coalescing, so shares are decided anew.
+    /// Gives up the card; the NAPI timer is set at the next look. The timer adds to the card's own coalescing, so the
+    /// shares are decided anew.
     fn give_up_card(&mut self, why: String) {
         say_by_timer(&self.name, &why);
         self.way = Way::Timer { why };
@@ -343,7 +344,7 @@ impl UplinkInterface {
         if self.found.is_none() {
             match self.host.interface(&self.name).card_usecs() {
                 Ok(now) if now == found_usecs => {}
-                // Somebody has changed it, and the shares were decided from what it was before.
+                // Another program has changed `rx-usecs`, and the shares were decided from the old value.
                 Ok(found_usecs) => {
                     self.way = Way::Card { found_usecs };
                     return Ok(UplinkLayer::AsFound);
@@ -368,7 +369,7 @@ impl UplinkInterface {
         self.host.interface(&self.name).gather_by_timer(uplink_ns)
     }
 
-    /// Before anything is changed.
+    /// Keeps the original settings, before the first change.
     fn keep(&mut self, settings: Settings) -> Result<(), UplinkError> {
         let found = self.host.interface(&self.name).found(settings)?;
         let kept = Kept::write(&self.control, &found)?;
@@ -376,7 +377,7 @@ impl UplinkInterface {
         Ok(())
     }
 
-    /// If it fails, the file stays: the next weir tries again.
+    /// Restores the original settings. If that fails, the file stays and the next weir tries again.
     fn restore(&mut self) -> Result<(), UplinkError> {
         if let Some((found, kept)) = self.found.take() {
             self.host.interface(&self.name).restore(&found)?;
@@ -411,7 +412,8 @@ impl Gathering for UplinkInterface {
         }
         match self.try_to_set(uplink_ns) {
             Ok(layer) => {
-                // What is as it was found although something else was asked for is asked for again.
+                // If the interface is at its original setting although another one was requested, the next call
+                // requests it again.
                 self.asked_ns = if layer == UplinkLayer::AsFound { 0 } else { uplink_ns };
                 self.layer = layer;
             }

@@ -1,4 +1,4 @@
-//! From which addresses a guest may send, and what was dropped for it.
+//! The addresses from which a guest may send, and the frames that the source guard dropped.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,30 +12,30 @@ use weir_fabric::SourceGuard;
 /// An interface's source guard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuardExplanation {
-    /// How its addresses are known.
+    /// The source of the guest's addresses.
     pub mode: GuardMode,
-    /// Those that are configured.
+    /// Configured addresses.
     pub addresses: Addresses,
-    /// Those that DHCP has given it.
+    /// Addresses that DHCP has leased to the guest.
     pub leases: Vec<LeaseExplanation>,
-    /// The guest may advertise itself as a router, and answer DHCP.
+    /// The guest may advertise itself as a router, and act as a DHCP server.
     pub router: bool,
-    /// Frames that were dropped, by the reason's name, since the interface was added.
+    /// Dropped frames by the reason's name, since the interface was added.
     pub drops: BTreeMap<String, u64>,
 }
 
-/// An address for a time.
+/// An address with a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseExplanation {
     /// The address.
     #[schema(value_type = String)]
     pub address: IpAddr,
-    /// For how many seconds yet.
+    /// Seconds until the lease ends.
     pub seconds_left: u32,
 }
 
 impl GuardExplanation {
-    /// That of an interface.
+    /// The source guard of an interface.
     pub fn of(
         guarding: &Guarding,
         guard: &SourceGuard,

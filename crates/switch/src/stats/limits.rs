@@ -1,19 +1,19 @@
-//! How much is used of what is bounded, and how much there may be.
+//! Limits and their usage.
 
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// Bounds by their names.
+/// Limits by name.
 pub type Limits = BTreeMap<String, Limit>;
 
-/// One bound.
+/// A limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limit {
-    /// So much is used.
+    /// The amount in use.
     pub used: u64,
-    /// So much may be.
+    /// The greatest amount.
     pub max: u64,
 }
 
@@ -24,21 +24,21 @@ impl Limit {
         Self { used: number(used.try_into().ok()), max: number(max.try_into().ok()) }
     }
 
-    /// How much of it is used, in percent; more than is there is all of it.
+    /// The usage in percent. It can exceed 100.
     pub fn percent(self) -> u64 {
         let Self { used, max } = self;
-        // Of what may not be there at all, all is used.
+        // A limit of 0 counts as 1, so that nothing is divided by zero.
         let percent = u128::from(used) * 100 / u128::from(max.max(1));
         percent.try_into().unwrap_or(u64::MAX)
     }
 }
 
-/// Bounds with their names.
+/// Limits with their names.
 pub fn limits<const N: usize>(named: [(&str, Limit); N]) -> Limits {
     named.map(|(name, limit)| (name.to_owned(), limit)).into()
 }
 
-/// Descriptors of this process; none where the kernel does not say.
+/// Descriptors of this process; none if the kernel does not tell.
 pub fn descriptors() -> Option<Limit> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?.count();
     let max = getrlimit(Resource::Nofile).current;

@@ -1,29 +1,30 @@
-//! Ports that are blocked for a loop.
+//! Ports that are blocked because of a loop.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::PortName;
 
-/// What the look for loops has done.
+/// Counters of loop detection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LoopStats {
-    /// Suspicions that probes were sent for.
+    /// Suspected loops for which probes were sent.
     pub suspected: u64,
-    /// Loops that probes have shown, each of which has blocked a port.
+    /// Loops that probes have confirmed. Each one blocked a port.
     pub found: u64,
 }
 
-/// A port that is blocked, since what leaves by it or another port comes in by the other.
+/// A blocked port: frames that leave by it come back by another port, or the other way round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BlockStats {
-    /// The port with which it is joined outside; itself, if its guest sends back what it gets.
+    /// The port to which it is joined outside the switch; the port itself if its guest sends back the frames that it
+    /// receives.
     pub with: PortName,
-    /// The VLAN in which that was found, or a network's number and 4096.
+    /// The VLAN in which the loop was found, or 4096 plus a network's number.
     pub vlan: u16,
-    /// For how long it has been blocked (s).
+    /// Time since the port was blocked (s).
     pub seconds: f64,
-    /// When it is tried whether the loop is still there (s from now).
+    /// Time until weir probes the loop again (s).
     pub retry_s: f64,
-    /// How often that was tried.
+    /// Probes of the loop since the port was blocked.
     pub tries: u64,
 }

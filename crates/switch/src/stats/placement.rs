@@ -1,18 +1,18 @@
-//! How often workers and virtual processors were told to run elsewhere.
+//! Counts of how often workers and virtual processors were moved to other CPUs.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::manager::PlacementCounts;
 
-/// What placement did, since the switch started.
+/// Counters of placement, since the switch started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlacementStats {
-    /// Times that a worker was told to run elsewhere.
+    /// Moves of a worker to other CPUs.
     pub moves: u64,
-    /// Times that a virtual processor was.
+    /// Moves of a virtual processor to other CPUs.
     pub vcpu_moves: u64,
-    /// Times that the kernel refused either.
+    /// Moves that the kernel refused.
     pub refused: u64,
 }
 

@@ -1,21 +1,21 @@
-//! How many queue pairs an interface has.
+//! Numbers of an interface's queue pairs.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How many queue pairs an interface has: what is configured, and what the guest makes of it.
+/// Numbers of an interface's queue pairs: as configured, as offered and as used by the guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuePairNumbers {
-    /// `queues` of the interface: what the next front end is offered.
+    /// `queues` of the interface: the number offered to the next front end.
     pub configured: usize,
-    /// What the front end that is there was offered; none without one, and for a Xen guest.
+    /// The number offered to the connected front end; none without a front end, and for a Xen guest.
     pub session: Option<usize>,
-    /// On how many the guest receives.
+    /// The number on which the guest receives.
     pub in_use: usize,
 }
 
 impl QueuePairNumbers {
-    /// What is to be known where the front end was offered another number than is configured.
+    /// A note if the number offered to the front end differs from the configured one.
     pub fn note(&self) -> Option<String> {
         let Self { configured, session, .. } = *self;
         let session = session.filter(|session| *session != configured)?;
@@ -23,7 +23,7 @@ impl QueuePairNumbers {
             "`queues` is {configured} now: that is offered when the front end connects again"
         );
         if configured < session {
-            // QEMU asks for the number of its `queues=` and gives the session up.
+            // QEMU asks for as many pairs as its `queues=` says, and ends the session if there are fewer.
             note += ", and one that wants more has no session then";
         }
         Some(note)

@@ -1,24 +1,24 @@
-//! What filter rules decided about, of `weir stats`, `weir explain` and `weir filter list`.
+//! Counters of filter rules, for `weir stats`, `weir explain` and `weir filter list`.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{Direction, FilterRule};
 use weir_engine::filter::{PortRules, Rule, Rules};
 
-/// A filter rule of a port, and what it decided about since the port has these rules.
+/// A filter rule of a port, and the traffic that it has decided about since the port's rules were set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RuleStats {
     /// The rule.
     #[serde(flatten)]
     pub rule: FilterRule,
-    /// Frames.
+    /// Frames that the rule decided about.
     pub packets: u64,
-    /// Their bytes, without VLAN tags.
+    /// Bytes of these frames, without VLAN tags.
     pub bytes: u64,
 }
 
 impl RuleStats {
-    /// Those of a port: its configured rules, of which the engine's were made.
+    /// The counters of a port: its configured rules, from which the engine's rules were made.
     pub fn of(configured: &[FilterRule], running: &PortRules) -> Vec<Self> {
         let [mut tx, mut rx] = [&running.tx, &running.rx]
             .map(|rules| rules.as_deref().into_iter().flat_map(Rules::iter));

@@ -1,31 +1,31 @@
-//! Rings that run and serve nobody.
+//! Rings that are in service but carry no frames.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_engine::guest;
 
-/// A virtqueue that is in service and enabled, and of which nothing comes.
+/// A virtqueue that is in service and enabled, but carries no frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SilentRing {
-    /// Its number: even ones receive, odd ones transmit.
+    /// The ring's number: even ones receive, odd ones transmit.
     pub ring: usize,
-    /// What is odd.
+    /// The symptom.
     #[serde(flatten)]
     pub why: Silence,
 }
 
-/// What is odd about such a ring.
+/// The symptom of a silent ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum Silence {
-    /// Kicks come, and no buffer was ever where weir looks.
+    /// Kicks come, but weir has never found a buffer in the ring.
     KicksWithoutBuffers {
-        /// How many, since the ring is in service.
+        /// Kicks since the ring has been in service.
         kicks: u64,
     },
-    /// There are buffers, and a kick never came.
+    /// There are buffers, but a kick has never come.
     BuffersWithoutKick,
-    /// Frames are put there, and the driver cannot be told.
+    /// Frames are put into the ring, but weir has no descriptor to notify the driver.
     NoCallDescriptor,
 }
 

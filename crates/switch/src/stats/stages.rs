@@ -1,4 +1,4 @@
-//! What the stages of a packet's way cost, while that is measured.
+//! Costs of the stages of a packet's path, while they are measured.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -6,23 +6,23 @@ use utoipa::ToSchema;
 
 use weir_engine::stages::{self, Stage, StageCosts};
 
-/// What the stages of one worker have cost, see [`weir_engine::stages`].
+/// Costs of the stages in one worker, see [`weir_engine::stages`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StageStats {
     /// The worker's number.
     pub worker: u32,
     /// Bursts that were measured.
     pub bursts: u64,
-    /// Frames in them.
+    /// Frames in these bursts.
     pub frames: u64,
-    /// What costs are counted in.
+    /// The unit of the costs.
     pub unit: String,
-    /// Cost of all those bursts, by the stage's name.
+    /// Total cost of these bursts, by the stage's name.
     pub cost: BTreeMap<String, u64>,
 }
 
 impl StageStats {
-    /// Those of all workers of this process, if stages are being measured.
+    /// The costs of all workers of this process, if stages are being measured.
     pub fn of_this_process() -> Vec<Self> {
         if stages::is_on() { stages::costs().map(Self::from).collect() } else { Vec::new() }
     }

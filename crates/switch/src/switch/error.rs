@@ -1,4 +1,4 @@
-//! Why a switch, or a port of it, could not be started.
+//! Errors in starting a switch or one of its ports.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,65 +13,65 @@ use weir_port_vxlan::OverlayError;
 
 use crate::unix_socket::ListenError;
 
-/// Why the switch, or one interface, could not be started.
+/// The reason why the switch, or one interface, could not be started.
 #[derive(Debug, Error, Diagnostic)]
 pub enum SwitchError {
-    /// Threads or descriptors could not be had.
+    /// Threads or descriptors were not available.
     #[error("cannot start the switch")]
     Start(#[source] io::Error),
-    /// Real-time threads were asked for and are not allowed.
+    /// Real-time threads are configured but not allowed.
     #[error("execution \"rt-threads\" is not allowed")]
     #[diagnostic(help(
         "give weir a limit of real-time priority (RLIMIT_RTPRIO; systemd: LimitRTPRIO=1), or with --no-sandbox \
          CAP_SYS_NICE; or use execution \"threads\""
     ))]
     RealTime(#[source] io::Error),
-    /// There is nobody from whom to take another weir's place.
+    /// No keeper is configured, so this weir cannot replace another one.
     #[error("the configuration names no keeper")]
     #[diagnostic(help("set `keeper` in [switch]"))]
     NoKeeper,
-    /// What the last weir has left may be there and cannot be had.
+    /// The keeper may hold the state of the last weir, but does not hand it over.
     #[error("the keeper is there and does not say what it has")]
     #[diagnostic(help(
         "weir does not start without rules that were set while the last one ran: end another weir that uses this keeper, or \
          start the keeper anew, which forgets them and disconnects all front ends"
     ))]
     Silent(#[source] io::Error),
-    /// What another weir has cannot be had.
+    /// The keeper does not hand over the state of the other weir.
     #[error("the keeper does not say what it has")]
     Look(#[source] io::Error),
-    /// A later release has written it.
+    /// A later release has written the state.
     #[error(
         "the session of {vif} has state of version {version}, and this weir knows versions up to {known}"
     )]
     #[diagnostic(help("use the release that runs now, or a later one"))]
     Newer {
-        /// Its interface.
+        /// The state's interface.
         vif: String,
-        /// The state's.
+        /// The state's version.
         version: u32,
-        /// The last one that is known.
+        /// The last version that this weir knows.
         known: u32,
     },
-    /// What was set at run time cannot be known.
+    /// The run-time settings of the last weir cannot be read.
     #[error("what was set while the last weir ran cannot be read")]
     #[diagnostic(help(
         "weir does not start without its rules: put them into the configuration, and start the keeper anew, which \
          forgets them and disconnects all front ends"
     ))]
     Noted {
-        /// What is wrong with it.
+        /// The error.
         source: io::Error,
     },
-    /// The same: a later release has written it.
+    /// A later release has written the run-time settings.
     #[error(
         "what was set while the last weir ran has version {version}, and this weir knows versions up to {known}"
     )]
     #[diagnostic(help("start the release that ran last, or a later one"))]
     NewerSettings {
-        /// The version.
+        /// The settings' version.
         version: u32,
-        /// The last one that is known.
+        /// The last version that this weir knows.
         known: u32,
     },
     /// A port's settings cannot be applied.
@@ -82,38 +82,38 @@ pub enum SwitchError {
     Settings {
         /// The port.
         port: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// The socket of an interface.
+    /// The socket of an interface cannot be opened.
     #[error("interface {name}")]
     #[diagnostic(forward(source))]
     Socket {
         /// The interface.
         name: PortName,
-        /// What is wrong.
+        /// The error.
         source: ListenError,
     },
-    /// It would take descriptors that are in reserve.
+    /// The interface would need descriptors that are held in reserve.
     #[error("interface {name}")]
     Descriptors {
         /// The interface.
         name: PortName,
-        /// How many there are.
+        /// The error, with the number of descriptors.
         source: io::Error,
     },
-    /// The interface of an uplink.
+    /// The interface of an uplink cannot be opened.
     #[error("uplink {name}")]
     Uplink {
         /// The uplink.
         name: PortName,
-        /// What is wrong.
+        /// The error.
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// What to do about it.
+        /// Advice on how to resolve it.
         #[help]
         help: Option<String>,
     },
-    /// The file of leases of a network with DHCP.
+    /// The lease file of a network with DHCP cannot be opened.
     #[error("the file of leases {}", path.display())]
     #[diagnostic(help(
         "weir keeps it in the directory of its control socket, or in $STATE_DIRECTORY; it is to be weir's own file"
@@ -121,25 +121,25 @@ pub enum SwitchError {
     Leases {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: io::Error,
     },
-    /// The way out of a network through the host.
+    /// The way out of a network through the host cannot be set up.
     #[error("the way out of network `{network}`")]
     WayOut {
         /// The network.
         network: NetworkName,
-        /// What its user can do, where that is known.
+        /// Advice for the user, if there is any.
         #[help]
         help: Option<String>,
-        /// What is wrong.
+        /// The error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Its rules.
+    /// The rules of a way out cannot be made.
     #[error("the rules for a way out through the host")]
     #[diagnostic(help("`nat` takes nftables, Linux 5.12 and CAP_NET_ADMIN"))]
     Nat(#[source] io::Error),
-    /// weir's own port in a network.
+    /// weir's own port in a network cannot be started.
     #[error("weir's port {name}")]
     #[diagnostic(help(
         "if its file of leases is damaged, remove it: guests ask for their addresses again"
@@ -147,41 +147,41 @@ pub enum SwitchError {
     Gateway {
         /// The port.
         name: PortName,
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
-    /// The sockets of the overlay.
+    /// The sockets of the overlay cannot be opened.
     #[error("the overlay")]
     Overlay {
-        /// What is wrong.
+        /// The error.
         source: OverlayError,
-        /// What to do about it.
+        /// Advice on how to resolve it.
         #[help]
         help: Option<String>,
     },
-    /// What FRR looks at.
+    /// The devices that FRR watches cannot be made.
     #[error("the overlay's EVPN")]
     Evpn {
-        /// What is wrong.
+        /// The error.
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// What to do about it.
+        /// Advice on how to resolve it.
         #[help]
         help: Option<String>,
     },
-    /// No room for another port.
+    /// There is no room for another port.
     #[error("port {name}")]
     Port {
         /// The port.
         name: PortName,
-        /// What is wrong.
+        /// The error.
         source: PortError,
     },
-    /// Its filters are too much.
+    /// The port has too many filter rules, or too large ones.
     #[error("port {name}")]
     Filter {
         /// The port.
         name: PortName,
-        /// What is wrong.
+        /// The error.
         source: RulesError,
     },
     /// A worker cannot watch the device.
@@ -189,17 +189,17 @@ pub enum SwitchError {
     Watch {
         /// The uplink.
         name: PortName,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Xen guests cannot be served here.
+    /// Xen guests cannot be served on this machine.
     #[error("[xen] is configured, and {device} cannot be used")]
     Xen {
-        /// What is missing.
+        /// The missing device.
         device: &'static str,
-        /// What was said.
+        /// The error.
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// What to do about it.
+        /// Advice on how to resolve it.
         #[help]
         help: Option<String>,
     },

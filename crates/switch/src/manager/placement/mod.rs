@@ -1,12 +1,12 @@
-//! Placement: where workers run, and with permission guests' virtual processors (Guo 2009). Once a second
-//! while there is traffic it looks where both are and asks the policy ([`weir_policy::placement`]).
+//! Placement: the CPUs of workers and, with permission, of guests' virtual processors (Guo 2009). Once a second under
+//! traffic, placement looks at the present CPUs of both and asks the policy ([`weir_policy::placement`]).
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `sight.rs` | what workers carry for which guest, and where its virtual processors are |
+//! | `sight.rs` | the workers' traffic for each guest, and the CPUs of the guest's virtual processors |
 //! | `vcpus.rs` | threads of virtual processors, from `/proc` |
-//! | `affinity.rs` | where a thread may run |
-//! | `pins.rs` | threads of others that were told where to run, and giving that back |
+//! | `affinity.rs` | a thread's CPU affinity |
+//! | `pins.rs` | threads of other processes that were pinned, and the restoration of their affinity |
 //! | `shown.rs` | `weir explain placement` |
 
 use std::collections::BTreeSet;
@@ -36,18 +36,18 @@ use pins::{Outcome, Pins};
 pub(super) use sight::PortLook;
 use sight::{GuestSight, Sight};
 
-/// How often it looks while there is traffic (ns).
+/// The interval of looks under traffic (ns).
 pub(super) const LOOK_NS: u64 = 1_000_000_000;
 
-/// What there is to place on. Tests make up another.
+/// The machine on which threads are placed. Tests replace it.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
-    /// Where the processors are described.
+    /// The directory in which the processors are described.
     pub(crate) sysfs: PathBuf,
     pub(crate) proc: PathBuf,
-    /// Where workers may run; `None` for what this process may.
+    /// The processors for workers; `None` for all processors of this process.
     pub(crate) allowed: Option<BTreeSet<u16>>,
-    /// Who tells virtual processors where to run.
+    /// The process that pins virtual processors.
     pub(crate) hands: Hands,
 }
 
@@ -57,23 +57,23 @@ impl Default for Host {
     }
 }
 
-/// What placement counts.
+/// Counters of placement.
 #[derive(Debug, Default)]
 pub(crate) struct PlacementCounts {
-    /// Times that a worker was told to run elsewhere.
+    /// Moves of a worker to other CPUs.
     pub(crate) moves: Counter,
-    /// Times that a virtual processor was.
+    /// Moves of a virtual processor to other CPUs.
     pub(crate) vcpu_moves: Counter,
-    /// Times that the kernel refused either.
+    /// Moves that the kernel refused.
     pub(crate) refused: Counter,
 }
 
 /// A worker's thread.
 #[derive(Debug, Default)]
 struct WorkerState {
-    /// Where it was told to run; `None` while it never was told.
+    /// The affinity that was set; `None` if it was never set.
     set: Option<BTreeSet<u16>>,
-    /// The kernel did not want that.
+    /// The kernel's refusal to set it.
     refusal: Option<Errno>,
     moves: u64,
 }
@@ -81,14 +81,14 @@ struct WorkerState {
 #[derive(Debug, Default)]
 struct Machine {
     topology: Topology,
-    /// Where workers may run.
+    /// The processors on which workers may run.
     allowed: BTreeSet<u16>,
 }
 
 pub(super) struct Placement {
     config: PlacementConfig,
     host: Host,
-    /// Or why it is not known.
+    /// The machine, or the reason why it is not known.
     machine: Result<Machine, String>,
     placer: Option<Placer>,
     sight: Sight,
@@ -122,14 +122,14 @@ impl Placement {
         }
     }
 
-    /// Takes other settings. What was set by the old ones is undone.
+    /// Replaces the settings, and undoes the effect of the old ones.
     pub(super) fn change(&mut self, config: PlacementConfig, host: Host, engine: &Engine) {
         let counts = Arc::clone(&self.counts);
         let old = std::mem::replace(self, Self::new(config, host, counts));
         let allowed = old.machine.map(|machine| machine.allowed).unwrap_or_default();
         for (state, thread) in old.workers.iter().zip(engine.worker_threads()) {
             if let (Some(_), Some(thread)) = (&state.set, thread) {
-                // Where it cannot be undone, the new settings say so at the next look.
+                // If this fails, the new settings report the error at the next look.
                 let _ = affinity::set(thread, &allowed);
             }
         }
@@ -139,12 +139,12 @@ impl Placement {
         &self.counts
     }
 
-    /// Whether anything is to be placed.
+    /// True if anything is to be placed.
     pub(super) fn is_on(&self) -> bool {
         self.placer.is_some()
     }
 
-    /// Looks, decides and sets, unless it did so less than [`LOOK_NS`] ago.
+    /// Looks, decides and sets, unless the last time was less than [`LOOK_NS`] ago.
     pub(super) fn look(&mut self, now_ns: u64, engine: &Engine, ports: &[PortLook<'_>]) {
         let is_early =
             self.looked_ns.is_some_and(|looked_ns| now_ns.saturating_sub(looked_ns) < LOOK_NS);
@@ -182,7 +182,7 @@ impl Placement {
         for (index, ((state, place), thread)) in workers.enumerate() {
             let wanted = place.cpu.map_or_else(|| allowed.clone(), |cpu| [cpu].into());
             let is_untouched = state.set.is_none() && place.cpu.is_none();
-            // One that has not begun yet has its turn at the next look.
+            // A worker that has not started yet is placed at the next look.
             let Some(thread) =
                 thread.filter(|_| !is_untouched && state.set.as_ref() != Some(&wanted))
             else {
@@ -237,7 +237,7 @@ impl Placement {
     }
 }
 
-/// The machine now: its processors are read again when workers may run elsewhere than before.
+/// The present machine: its processors are read again if the set of allowed processors has changed.
 fn look_at(host: &Host, known: Result<Machine, String>) -> Result<Machine, String> {
     let allowed = match &host.allowed {
         Some(allowed) => allowed.clone(),

@@ -1,4 +1,4 @@
-//! Virtual processors that weir has told where to run, and how it is undone.
+//! Virtual processors that weir has pinned, and the restoration of their affinity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,39 +9,39 @@ use super::affinity;
 use super::vcpus::Thread;
 use crate::helper::Hands;
 
-/// What was set of a thread.
+/// A thread's pin.
 #[derive(Debug)]
 struct Pin {
-    /// Where it might run before.
+    /// The thread's affinity before the pin.
     found: BTreeSet<u16>,
     set: BTreeSet<u16>,
 }
 
-/// What came of wanting a thread somewhere.
+/// The outcome of a request to pin a thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is there, and was.
+    /// The affinity was left as it was.
     Stays,
     /// It was moved.
     Moved,
-    /// It could not be moved, and that is news.
+    /// The kernel refused, for the first time.
     Refused(Errno),
 }
 
-/// The threads that were told where to run. Dropped, they may run where they might before.
+/// The pinned threads. Dropping this restores their affinity.
 #[derive(Debug)]
 pub(super) struct Pins {
     proc: PathBuf,
     pins: BTreeMap<Thread, Pin>,
-    /// Where the kernel refused to put a thread, and why.
+    /// Affinities that the kernel has refused for a thread, with the error.
     refused: BTreeMap<Thread, (BTreeSet<u16>, Errno)>,
-    /// Somebody else has told them to run somewhere since: they are left alone.
+    /// Threads whose affinity another program has changed since: weir leaves them alone.
     others: BTreeSet<Thread>,
     hands: Hands,
 }
 
 impl Pins {
-    /// Of processes below `proc`.
+    /// Pins for the processes in `proc`.
     pub(super) fn new(proc: &Path, hands: Hands) -> Self {
         Self {
             proc: proc.into(),
@@ -52,7 +52,7 @@ impl Pins {
         }
     }
 
-    /// Where `thread` may run apart from what was set here; `None` if it has ended.
+    /// The affinity of `thread` without weir's pin; `None` if the thread has ended.
     pub(super) fn may_run(&mut self, thread: Thread) -> Option<BTreeSet<u16>> {
         let now = affinity::allowed(Some(thread.id)).ok()?;
         match self.pins.get(&thread) {
@@ -66,7 +66,7 @@ impl Pins {
         }
     }
 
-    /// Whether somebody else has moved it since.
+    /// True if another program has changed the thread's affinity since.
     pub(super) fn is_others(&self, thread: Thread) -> bool {
         self.others.contains(&thread)
     }
@@ -75,7 +75,7 @@ impl Pins {
         self.refused.get(&thread).map(|(_, error)| *error)
     }
 
-    /// Lets `thread` run on `cpus` only, which are not empty. What was refused once is not tried again.
+    /// Pins `thread` to `cpus`, which are not empty. A refused affinity is not tried again.
     pub(super) fn pin(&mut self, thread: Thread, cpus: &BTreeSet<u16>) -> Outcome {
         let stays = self.pins.get(&thread).is_some_and(|pin| pin.set == *cpus);
         let refused = self.refused.get(&thread).is_some_and(|(set, _)| set == cpus);
@@ -104,7 +104,7 @@ impl Pins {
         }
     }
 
-    /// Gives back all but `kept`; gives how many were.
+    /// Releases all threads except `kept`; returns how many were released.
     pub(super) fn keep(&mut self, kept: &BTreeSet<Thread>) -> u64 {
         self.refused.retain(|thread, _| kept.contains(thread));
         let gone: Vec<Thread> =
@@ -112,12 +112,12 @@ impl Pins {
         gone.into_iter().map(|thread| u64::from(self.give_back(thread))).sum()
     }
 
-    /// Forgets threads of processes that are no guests any more.
+    /// Forgets threads of processes that are no longer guests.
     pub(super) fn forget_others(&mut self, processes: &BTreeSet<u32>) {
         self.others.retain(|thread| processes.contains(&thread.process));
     }
 
-    /// A thread may run again where it was found, unless it has ended or somebody else has moved it.
+    /// Restores a thread's affinity, unless the thread has ended or another program has changed the affinity.
     fn give_back(&mut self, thread: Thread) -> bool {
         let Some(pin) = self.pins.remove(&thread) else {
             return false;

@@ -1,4 +1,4 @@
-//! What placement says of itself.
+//! The explanation of placement.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,11 +12,11 @@ use super::{Machine, Placement, affinity, look_at};
 use crate::explain::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
 
 impl Placement {
-    /// What is where, and why.
+    /// The present placement, with reasons.
     pub(in crate::manager) fn explain(&self) -> PlacementExplanation {
         let known = match &self.machine {
             Ok(machine) if !machine.topology.cpus.is_empty() => Ok(summary(machine)),
-            // Nobody has looked yet.
+            // There has been no look yet.
             Ok(_) => look_at(&self.host, Err(String::new())).map(|machine| summary(&machine)),
             Err(error) => Err(error.clone()),
         };

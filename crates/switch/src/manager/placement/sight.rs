@@ -1,4 +1,4 @@
-//! What workers carry for which guest, and where its virtual processors are.
+//! The workers' traffic for each guest, and the CPUs of the guest's virtual processors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,9 +15,9 @@ use super::vcpus::{Thread, Vcpus};
 pub(in crate::manager) struct PortLook<'a> {
     pub(in crate::manager) name: &'a PortName,
     pub(in crate::manager) id: PortId,
-    /// The process of the virtual machine's monitor, where there is one.
+    /// The process of the virtual machine's monitor, if there is one.
     pub(in crate::manager) process: Option<u32>,
-    /// How many pairs of queues it has at most.
+    /// The greatest number of queue pairs.
     pub(in crate::manager) queues: usize,
     pub(in crate::manager) counters: &'a PortCounters,
 }
@@ -31,7 +31,7 @@ pub(super) struct GuestSight {
     pub(super) ports: Vec<PortName>,
 }
 
-/// What was seen last.
+/// The state at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Sight {
     vcpus: Vcpus,
@@ -40,16 +40,16 @@ pub(super) struct Sight {
     cpu_ns: Vec<Option<u64>>,
     /// Frames of each transmit queue and all receive queues of a port.
     frames: BTreeMap<PortId, (Vec<u64>, u64)>,
-    /// Each worker's load, and the ports of which it serves queues.
+    /// Each worker's load, and the ports whose queues it serves.
     pub(super) workers: Vec<(f64, Vec<PortName>)>,
 }
 
 impl Sight {
-    /// Each worker since the last look.
+    /// The load of each worker since the last look.
     ///
-    /// A sending queue's own worker serves it, and writes into the receivers' memory too. How much each worker
-    /// wrote into which receiver is not counted: with `by_traffic`, a port's received frames are shared out like
-    /// all sent frames.
+    /// A queue's worker serves its transmit side and also writes into the receivers' memory. The frames that each
+    /// worker wrote into each receiver are not counted separately: with `by_traffic`, a port's received frames are
+    /// divided in the proportions of all sent frames.
     pub(super) fn workers(
         &mut self,
         now_ns: u64,
@@ -108,7 +108,7 @@ impl Sight {
         workers
     }
 
-    /// Each guest with its virtual processors since the last look.
+    /// The load of each guest's virtual processors since the last look.
     pub(super) fn guests(
         &mut self,
         now_ns: u64,
@@ -143,7 +143,7 @@ impl Sight {
     }
 }
 
-/// A front end in weir's own process, as in `weir demo`, is no virtual machine.
+/// True for a virtual machine. A front end in weir's own process, as in `weir demo`, is none.
 fn is_guest(process: u32) -> bool {
     process != std::process::id()
 }

@@ -1,4 +1,5 @@
-//! The threads of guests' vCPUs, and where they last ran, from `/proc/PID/task/TID/stat` (proc_pid_stat(5)).
+//! The threads of guests' vCPUs and the CPUs on which they last ran, from `/proc/PID/task/TID/stat`
+//! (proc_pid_stat(5)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -10,20 +11,21 @@ use weir_limits::PROC_STAT_BYTES_MAX;
 use crate::manager::guest_cpu::{THREADS_MAX, VCPU_NAMES};
 
 const NS_PER_S: f64 = 1e9;
-/// Where no thread has a virtual processor's name, those that are busy for so much of the time count as one.
+/// If no thread has a virtual processor's name, threads that are busy for this part of the time count as virtual
+/// processors.
 const BUSY: f64 = 0.05;
 
-/// A thread, told apart from one that gets its number later.
+/// A thread, distinguishable from a later thread with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Thread {
     pub(super) process: u32,
     pub(super) id: u32,
-    /// When it began, in ticks since the machine did.
+    /// The thread's start time, in ticks since the machine's start.
     pub(super) started: u64,
 }
 
 impl Thread {
-    /// Whether it is still there, below `proc`.
+    /// True if the thread still exists in `proc`.
     pub(super) fn is_there(&self, proc: &Path) -> bool {
         let path = proc.join(format!("{}/task/{}", self.process, self.id));
         stat(&path).is_some_and(|stat| stat.started == self.started)
@@ -35,13 +37,13 @@ impl Thread {
 pub(super) struct Vcpu {
     pub(super) thread: Thread,
     pub(super) last_cpu: u16,
-    /// Its part of a processor's time, 0 to 1.
+    /// The thread's fraction of a processor's time, 0 to 1.
     pub(super) load: f64,
-    /// It has the name of a virtual processor.
+    /// True if the thread has the name of a virtual processor.
     pub(super) named: bool,
 }
 
-/// Looks at the threads of processes.
+/// Reads the threads of processes.
 #[derive(Debug, Default)]
 pub(super) struct Vcpus {
     looked_ns: Option<u64>,
@@ -50,7 +52,7 @@ pub(super) struct Vcpus {
 }
 
 impl Vcpus {
-    /// The virtual processors of each of `processes`, which are virtual machines' monitors.
+    /// The virtual processors of each of `processes`, which are monitors of virtual machines.
     pub(super) fn look(
         &mut self,
         proc: &Path,
@@ -68,7 +70,7 @@ impl Vcpus {
             for (id, stat) in stats(&proc.join(format!("{process}/task"))) {
                 let thread = Thread { process: *process, id, started: stat.started };
                 self.ticks.insert(thread, stat.ticks);
-                // One that is new has been there for no time.
+                // A new thread counts as idle.
                 let since = stat.ticks.saturating_sub(*before.get(&thread).unwrap_or(&stat.ticks));
                 let load = if ticks_since > 0.0 { since as f64 / ticks_since } else { 0.0 };
                 let load = load.min(1.0);
@@ -85,7 +87,7 @@ impl Vcpus {
     }
 }
 
-/// What is read of a thread.
+/// The fields that are read of a thread.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     named: bool,
@@ -94,7 +96,7 @@ struct Stat {
     cpu: u16,
 }
 
-/// Each thread in `tasks`; none, if the process has ended.
+/// Each thread in `tasks`; empty if the process has ended.
 fn stats(tasks: &Path) -> Vec<(u32, Stat)> {
     let Ok(entries) = fs::read_dir(tasks) else {
         return Vec::new();
@@ -110,15 +112,15 @@ fn stat(task: &Path) -> Option<Stat> {
     let path: PathBuf = task.join("stat");
     let mut text = Vec::new();
     File::open(path).ok()?.take(PROC_STAT_BYTES_MAX).read_to_end(&mut text).ok()?;
-    // A name may have any bytes.
+    // A name can contain any bytes.
     parse(&String::from_utf8_lossy(&text))
 }
 
-/// `8 (CPU 0/KVM) S 1 ...`: the name ends with the last parenthesis, since it may have some itself.
+/// `8 (CPU 0/KVM) S 1 ...`: the name ends at the last parenthesis, because it may contain parentheses.
 fn parse(stat: &str) -> Option<Stat> {
     let (before, after) = stat.rsplit_once(')')?;
     let (_, name) = before.split_once('(')?;
-    // The first of these is field 3, the state.
+    // The first field after the name is field 3, the state.
     let fields: Vec<&str> = after.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).copied();
     let user: u64 = field(14)?.parse().ok()?;

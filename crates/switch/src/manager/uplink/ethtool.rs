@@ -1,8 +1,8 @@
-//! When a network card interrupts for received frames, as `ethtool -c` shows and `ethtool -C` sets, by generic
-//! netlink (Linux 5.6; the kernel's Documentation/networking/ethtool-netlink.rst).
+//! The interrupt coalescing of a network card for received frames, which `ethtool -c` shows and `ethtool -C` sets, by
+//! generic netlink (Linux 5.6; the kernel's Documentation/networking/ethtool-netlink.rst).
 //!
-//! The kernel answers during the send, so nobody waits for an answer. Each request has its own socket: there are a
-//! few a second at most.
+//! The kernel answers during the send, so no caller waits for an answer. Each request has its own socket, because
+//! there are only a few requests a second.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,13 +19,13 @@ use weir_config::InterfaceName;
 
 use super::Nic;
 
-/// The family that knows the others, and how it is asked for one (`GENL_ID_CTRL`, linux/genetlink.h).
+/// The family that resolves the names of other families, and its request (`GENL_ID_CTRL`, linux/genetlink.h).
 const CONTROLLER: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 const ETHTOOL: &str = "ethtool";
-/// Of both families.
+/// The version of both families.
 const VERSION: u8 = 1;
 
 /// linux/ethtool_netlink.h.
@@ -36,17 +36,17 @@ const HEADER_DEV_NAME: u16 = 2;
 const RX_USECS: u16 = 2;
 const USE_ADAPTIVE_RX: u16 = 11;
 
-/// Command, version and two bytes that are reserved.
+/// The length of the header: command, version and two reserved bytes.
 const GENERIC_HEADER_LEN: usize = 4;
-/// The longest answer is the family's, with an entry of 20 bytes for each of its commands.
+/// The longest answer describes the family, with an entry of 20 bytes for each of its commands.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
 
-/// When a card interrupts for received frames.
+/// A card's interrupt coalescing for received frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Coalescing {
-    /// After how many microseconds.
+    /// The delay of an interrupt, in microseconds.
     pub(super) rx_usecs: u32,
-    /// Its driver chooses that by itself.
+    /// True if the driver chooses the delay by itself.
     pub(super) adaptive: bool,
 }
 
@@ -69,18 +69,18 @@ fn rx_usecs(usecs: u32) -> DefaultNla {
     DefaultNla::new(RX_USECS, usecs.to_ne_bytes().into())
 }
 
-/// A driver has what its answer names.
+/// The coalescing in an answer. A driver supports the attributes that its answer contains.
 fn coalescing_in(answer: &Generic) -> Option<Coalescing> {
     let rx_usecs = answer.attribute(RX_USECS)?.try_into().ok()?;
     let adaptive = answer.attribute(USE_ADAPTIVE_RX).is_some_and(|value| value != [0]);
     Some(Coalescing { rx_usecs: u32::from_ne_bytes(rx_usecs), adaptive })
 }
 
-/// A generic netlink message, without what comes before its command.
+/// A generic netlink message, without the netlink header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Generic {
     family: u16,
-    /// From the command on.
+    /// The bytes of the message, beginning with the command.
     bytes: Vec<u8>,
 }
 
@@ -97,11 +97,11 @@ impl Generic {
         let bytes = self.bytes.get(GENERIC_HEADER_LEN..)?;
         let mut attributes = NlasIterator::new(bytes).map_while(Result::ok);
         let attribute = attributes.find(|attribute| attribute.kind() == kind)?;
-        // The four bytes before are its length and its kind.
+        // The four bytes before the value are the attribute's length and kind.
         attribute.into_inner().get(4..attribute.length().into())
     }
 
-    /// A request, with an acknowledgement at the end of its answer.
+    /// A request whose answer ends with an acknowledgement.
     fn request(self) -> Vec<u8> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | NLM_F_ACK;
@@ -135,7 +135,7 @@ impl NetlinkDeserializable for Generic {
     }
 }
 
-/// The way to the kernel's `ethtool` family.
+/// A connection to the kernel's `ethtool` family.
 struct Socket {
     fd: OwnedFd,
     family: u16,
@@ -161,7 +161,7 @@ impl Socket {
         self.ask(command, &coalesce_attributes(interface.as_str(), attribute))
     }
 
-    /// What the kernel answers, if it is more than that it has done it.
+    /// Sends a request; returns the kernel's answer if it is more than an acknowledgement.
     fn ask(&self, command: u8, attributes: &[DefaultNla]) -> io::Result<Option<Generic>> {
         let request = Generic::new(self.family, command, attributes).request();
         send(&self.fd, &request, SendFlags::empty())?;
@@ -181,7 +181,7 @@ impl Socket {
                     NetlinkPayload::InnerMessage(message) => answer = Some(message),
                     _ => {}
                 }
-                // Messages begin at multiples of four.
+                // Messages are aligned to four bytes.
                 let len = message.header.length.next_multiple_of(4);
                 rest = rest.get(len as usize..).unwrap_or_default();
             }
@@ -205,14 +205,14 @@ fn text(kind: u16, text: &str) -> DefaultNla {
 mod tests {
     use super::*;
 
-    /// The kernel's header of a message: length, family, flags; sequence number and port are ours to choose.
+    /// The kernel's header of a message: length, family, flags. This side chooses sequence number and port.
     fn message(family: u16, bytes: &[u8]) -> Vec<u8> {
         let len = 16 + u32::try_from(bytes.len()).unwrap();
         let flags = 5_u16.to_ne_bytes();
         [&len.to_ne_bytes()[..], &family.to_ne_bytes(), &flags, &[0; 8], bytes].concat()
     }
 
-    /// What ethtool 6.1 sends, as strace shows it: `ethtool -c t0`, `ethtool -C t0 rx-usecs 300`.
+    /// The messages of ethtool 6.1 as strace shows them: `ethtool -c t0`, `ethtool -C t0 rx-usecs 300`.
     #[test]
     #[cfg(target_endian = "little")]
     fn requests_are_those_of_the_ethtool_program() {
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(errno(Ethtool.coalescing(&none)), Some(no_device));
     }
 
-    /// A TAP is what every kernel has that takes any of these settings: its `rx-frames`.
+    /// Every kernel has a TAP, and a TAP takes one of these settings: its `rx-frames`.
     #[test]
     fn root_the_kernel_takes_what_is_set_and_refuses_what_a_tap_has_not() {
         const RX_MAX_FRAMES: u16 = 3;

@@ -1,8 +1,8 @@
 //! The file that keeps the original settings of an uplink's interface, in case weir is killed.
 //!
-//! It lies beside the control socket, one for each changed interface: written before the first setting changes, and
-//! removed after the last is restored. Its weir holds a lock on it. A file without a lock is left over, and the
-//! next weir of that control socket restores its settings.
+//! There is one file for each changed interface, beside the control socket. It is written before the first setting
+//! changes, and removed after the last is restored. Its weir holds a lock on it. A file without a lock is left over,
+//! and the next weir with that control socket restores its settings.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -19,27 +19,27 @@ use weir_config::{InterfaceName, SocketPath};
 use weir_foreign::place::{Place, open_own};
 use weir_limits::UPLINK_FOUND_BYTES_MAX;
 
-/// How such a file's name ends; it begins with the control socket's, and the interface's is between.
+/// The end of such a file's name, which consists of the control socket's name, the interface's and this.
 const SUFFIX: &str = "found";
-/// How long a file's owner may take to end: after that it is one that runs.
+/// The time for which a file's owner may take to end. After that the owner counts as running.
 const HELPER_END: Duration = Duration::from_millis(500);
 
-/// What an interface had.
+/// An interface's original settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Found {
     pub(super) interface: InterfaceName,
-    /// Tells it from a later one of the same name.
+    /// The interface's index, which distinguishes it from a later interface of the same name.
     pub(super) ifindex: u32,
     pub(super) settings: Settings,
 }
 
-/// What of it is changed: one or the other.
+/// The setting that weir changes: one or the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Settings {
     NapiTimer(NapiTimer),
-    /// Of its card, in microseconds.
+    /// The card's `rx-usecs`, in microseconds.
     RxUsecs(u32),
 }
 
@@ -47,33 +47,33 @@ pub(super) enum Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NapiTimer {
-    /// Nanoseconds.
+    /// The timer's interval, in nanoseconds.
     pub(super) gro_flush_timeout: u64,
     pub(super) napi_defer_hard_irqs: u64,
 }
 
-/// Why such a file cannot be used.
+/// The reason why such a file cannot be used.
 #[derive(Debug, Error)]
 pub(super) enum FoundError {
     /// A system call failed.
     #[error("cannot {step} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is not what weir writes.
+    /// The content is not in weir's format.
     #[error("{} does not hold an interface's settings: {reason}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault in the content.
         reason: String,
     },
-    /// There is one already: of another weir, or of one whose settings could not be restored.
+    /// The file exists already: it belongs to another weir, or to one whose settings could not be restored.
     #[error("{} exists already, so the interface's present settings are not its owner's", path.display())]
     Exists {
         /// The file.
@@ -81,16 +81,16 @@ pub(super) enum FoundError {
     },
 }
 
-/// A file that this process has written. Dropping it leaves it, as a process that is killed does.
+/// A file that this process has written. Dropping it leaves the file, as a killed process does.
 #[derive(Debug)]
 pub(super) struct Kept {
     path: PathBuf,
-    /// Given back by the kernel when the process ends, however it does.
+    /// The kernel releases the lock when the process ends, for whatever reason.
     _lock: File,
 }
 
 impl Kept {
-    /// Writes the file: as a whole, and locked from the moment on that it can be seen.
+    /// Writes the file as a whole, and locked from the moment when it becomes visible.
     pub(super) fn write(control: &SocketPath, found: &Found) -> Result<Self, FoundError> {
         let path = file_of(control, &found.interface);
         let io_error = |step, path: &Path| {
@@ -105,7 +105,8 @@ impl Kept {
         })?;
         let at = place.path();
         let new = at.with_extension("new");
-        // One that is left over; never through somebody's link in a directory that others may write.
+        // A leftover file is removed first. A link of another user, in a directory that others can write, is never
+        // followed.
         let _ = fs::remove_file(&new);
         let mut file = File::create_new(&new).map_err(io_error("make", &new))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
@@ -114,7 +115,7 @@ impl Kept {
         match renameat_with(CWD, &new, CWD, &at, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(Self { path, _lock: file }),
             Err(errno) => {
-                // The next one replaces it.
+                // A leftover file is replaced by the next attempt.
                 let _ = fs::remove_file(&new);
                 match errno {
                     Errno::EXIST => Err(FoundError::Exists { path }),
@@ -124,7 +125,7 @@ impl Kept {
         }
     }
 
-    /// Nothing has to be restored any more.
+    /// Removes the file, because there is nothing left to restore.
     pub(super) fn remove(self) {
         let removed = Place::of(&self.path).and_then(|place| fs::remove_file(place.path()));
         if let Err(error) = removed {
@@ -133,13 +134,13 @@ impl Kept {
     }
 }
 
-/// What killed weirs of this control socket left, each with its file, which the caller removes; nothing of running
-/// ones.
+/// The settings left by killed weirs with this control socket, each with its file, which the caller removes. Files of
+/// running weirs are skipped.
 pub(super) fn left_over(control: &SocketPath) -> Vec<Result<(Found, Kept), FoundError>> {
     let Some((dir, prefix)) = control.as_path().parent().zip(control.as_path().file_name()) else {
         return Vec::new();
     };
-    // Without the directory there is no file either.
+    // Without the directory there is no file.
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path()).filter(|path| is_one(path, prefix));
     paths.filter_map(|path| load(path).transpose()).collect()
@@ -151,16 +152,16 @@ fn is_one(path: &Path, prefix: &OsStr) -> bool {
     rest.is_some() && path.extension() == Some(OsStr::new(SUFFIX))
 }
 
-/// What is in a file; `None` if a weir that runs has it.
+/// The content of a file; `None` if a running weir holds it.
 fn load(path: PathBuf) -> Result<Option<(Found, Kept)>, FoundError> {
     let io_error = |step| {
         let path = path.clone();
         move |source| FoundError::Io { step, path, source }
     };
-    // In a directory that others may write, one of theirs would keep weir waiting, or have it change the host's
+    // In a directory that others can write, a file of another user could block weir, or make it change the host's
     // interfaces.
     let file = open_own(&path).map_err(io_error("open"))?;
-    // The helper of a weir that was killed a moment ago has it until it sees that.
+    // The helper of a just-killed weir holds the lock until it notices the end of its weir.
     let until = Instant::now() + HELPER_END;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
