@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Serves guests on `a.sock` and `b.sock` in `dir` as long as `show` says so, which gets a line about both.
+/// Serves guests on `a.sock` and `b.sock` in `dir` as long as `show` returns true. It gets a line about both.
 pub fn serve(dir: &Path, mut show: impl FnMut(&str) -> bool) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(dir)?;
     let socket = |name: &str| SocketPath::try_from(dir.join(name).as_path());

@@ -1,4 +1,4 @@
-//! How many interfaces and guests the limit of descriptors carries, before any of them is there.
+//! The numbers of interfaces and guests that the limit of descriptors allows, computed before any of them exist.
 
 use rustix::process::{Resource, getrlimit};
 use weir_config::{Config, SocketRole, VifConfig};
@@ -8,31 +8,31 @@ use weir_limits::{
 };
 pub use weir_sandbox::descriptors::{for_guests_of, reserve};
 
-/// The limit that `weir run` has, started as this process was: it raises its own as far as it may.
+/// The limit of a `weir run` started like this process: it raises its limit as far as it may.
 #[must_use]
 pub fn limit_of_run() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX)
 }
 
-/// What a limit of descriptors carries of what is configured.
+/// The part of a configuration that a limit of descriptors allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
     limit: u64,
     configured: usize,
-    /// Interfaces that can be there.
+    /// Interfaces that can exist.
     interfaces: usize,
-    /// Of them, those whose guests can be there at the same time.
+    /// Interfaces among these whose guests can be connected at the same time.
     guests: usize,
 }
 
 impl Carried {
-    /// Of a configuration, by a weir that is started as this process was.
+    /// The part of a configuration that is allowed to a weir started like this process.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         Self::by(limit_of_run(), &config.vifs, config.switch.keeper.is_some())
     }
 
-    /// Of `vifs` by `limit`, where sessions lie with a keeper or not.
+    /// The part of `vifs` that `limit` allows, with or without a keeper.
     pub fn by<'a>(limit: u64, vifs: impl IntoIterator<Item = &'a VifConfig>, keeper: bool) -> Self {
         let taken = DESCRIPTORS_OF_SWITCH + DESCRIPTORS_BEFORE_GUEST;
         let mut left = for_guests_of(limit).saturating_sub(taken);
@@ -51,13 +51,13 @@ impl Carried {
         carried
     }
 
-    /// If it is not all: what is carried, and what mends it.
+    /// A note if not everything is allowed: the shortage, and the remedy.
     #[must_use]
     pub fn note(&self) -> Option<String> {
         self.shortage().map(|shortage| format!("{shortage}; {}", Self::MEND))
     }
 
-    /// If it is not all: what is carried.
+    /// The shortage, if not everything is allowed.
     #[must_use]
     pub fn shortage(&self) -> Option<String> {
         let Self { limit, configured, interfaces, guests } = *self;
@@ -71,7 +71,7 @@ impl Carried {
         Some(format!("a limit of {limit} descriptors carries {carried}"))
     }
 
-    /// What mends it.
+    /// The remedy.
     pub const MEND: &str =
         "raise LimitNOFILE= in weir's unit, or `ulimit -Hn` where it is started by hand";
 }
@@ -82,14 +82,15 @@ fn take(left: &mut u64, wanted: u64) -> bool {
     rest.is_some()
 }
 
-/// Its socket, the records of its rings, and its agent's socket.
+/// Descriptors of an interface: its socket, the records of its rings, and its agent's socket.
 fn of_interface(vif: &VifConfig, keeper: bool) -> u64 {
     let sockets = u64::from(vif.mode == SocketRole::Server) + u64::from(vif.agent.is_some());
-    // The state of its session lies with the keeper as well.
+    // The keeper also holds the state of the session.
     1 + sockets * (1 + u64::from(keeper)) + u64::from(keeper)
 }
 
-/// Its connection, a kick and a call of each ring, and its agent's connection. A keeper has copies, and its memory.
+/// Descriptors of a guest: its connection, a kick and a call of each ring, and its agent's connection. With a keeper
+/// there are copies, and its memory.
 fn of_guest(vif: &VifConfig, keeper: bool) -> u64 {
     let kept = 2 * 2 * u64::from(vif.queues.get());
     let agent = u64::from(vif.agent.is_some());

@@ -1,24 +1,24 @@
 //! A switch as a library: [`Switch::start`] takes a configuration and serves guests until it is dropped.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | `switch` | a whole switch put together, and what changes while it runs |
-//! | `manager` | how the latency budget is spent, ten times a second; where workers run; a guest's agent |
-//! | [`control`] | what can be asked of it; `weir-api` serves it |
-//! | [`events`] | what happens, as it is told to those who watch |
-//! | [`stats`] | what is counted; [`explain`]: what policies do, and why |
-//! | [`capture`] | frames as they pass, as pcapng |
-//! | [`trace`] | what would become of a frame |
-//! | [`sandbox`] | what a program gives up before it serves anybody |
-//! | [`compiler`] | filter expressions are compiled by another process |
-//! | `helper` | who does for a confined program what it cannot do any more |
-//! | [`watchdog`] | threads that stand still; news for the service manager |
-//! | [`descriptors`] | how many interfaces and guests the limit of descriptors carries |
-//! | [`memory`] | how much memory interfaces promise their front ends |
-//! | [`upgrade`] | a new weir takes the place of one that runs |
+//! | `switch` | a whole switch, and its changes at run time |
+//! | `manager` | the use of the latency budget, ten times a second; the placement of workers; a guest's agent |
+//! | [`control`] | requests to a switch; `weir-api` serves them |
+//! | [`events`] | events, as reported to watchers |
+//! | [`stats`] | counters; [`explain`]: the effect of policies, with reasons |
+//! | [`capture`] | captures of frames as pcapng |
+//! | [`trace`] | the path of a frame through the switch |
+//! | [`sandbox`] | the privileges that a program gives up before it serves guests |
+//! | [`compiler`] | compilation of filter expressions in another process |
+//! | `helper` | the privileged work of a confined program |
+//! | [`watchdog`] | detection of stalled threads; messages to the service manager |
+//! | [`descriptors`] | the numbers of interfaces and guests that the limit of descriptors allows |
+//! | [`memory`] | the memory that interfaces promise their front ends |
+//! | [`upgrade`] | the replacement of a running weir by a new one |
 //! | [`unix_socket`] | listening on a Unix socket with care |
 //!
-//! `examples/embed.rs` is a program around it.
+//! `examples/embed.rs` is a program that embeds a switch.
 
 #![forbid(unsafe_code)]
 

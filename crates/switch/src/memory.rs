@@ -1,4 +1,4 @@
-//! How much memory interfaces promise their front ends, before any of them is there.
+//! The memory that interfaces promise their front ends, computed before any of them connect.
 
 use weir_config::VifConfig;
 use weir_guestmem::share_among;
@@ -6,8 +6,8 @@ use weir_limits::MEMORY_TOTAL_MAX;
 
 const GIB: u64 = 1 << 30;
 
-/// If `vifs` promise by `memory_max` what cannot be kept for all of them at once: what each of them has in any case, and
-/// what mends it.
+/// A note if `vifs` promise more by `memory_max` than can be given to all of them at once: the amount that each can
+/// have in any case, and the remedy.
 pub fn note<'a>(vifs: impl IntoIterator<Item = &'a VifConfig>) -> Option<String> {
     let promised: Vec<_> = vifs.into_iter().map(|vif| vif.memory_max.get()).collect();
     let all = promised.iter().fold(0, |all: u64, more| all.saturating_add(*more));

@@ -1,4 +1,4 @@
-//! What a program of weir gives up before it serves anybody, and what it says about it.
+//! The privileges that a program of weir gives up before it serves guests, and its log lines about them.
 
 use std::io;
 use std::path::Path;
@@ -13,28 +13,29 @@ use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profi
 use crate::helper::{Hands, Helper, Tasks};
 use crate::switch::gateways::nat_tasks;
 
-/// Who weir becomes where nobody says: this user, if there is one.
+/// The default user that weir becomes, if it exists.
 const USER: &str = "weir";
-/// Files read while weir runs: threads and their CPU time, the machine's CPUs, and libc's names of time zones.
+/// Files that are read while weir runs: threads and their CPU time, the machine's CPUs, and libc's names of time
+/// zones.
 const READABLE: [&str; 3] = ["/proc", "/sys/devices/system", "/etc/localtime"];
-/// And what of Xen.
+/// Files of Xen that are read while weir runs.
 const XEN_DEVICES: &str = "/dev/xen";
 const XEN_READABLE: &str = "/sys/bus";
 
-/// Whether weir gives up the privileges that serving guests does not need.
+/// The choice if weir gives up the privileges that it does not need to serve guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SandboxMode {
-    /// A system call that is not allowed is the end of weir.
+    /// A forbidden system call ends weir.
     #[default]
     On,
-    /// It is logged by the kernel, and files are not restricted: to find out why weir ends.
+    /// The kernel logs forbidden system calls, and files are not restricted. This helps to find out why weir ends.
     Log,
-    /// weir keeps every privilege that it is started with.
+    /// weir keeps every privilege with which it was started.
     Off,
 }
 
 impl SandboxMode {
-    /// Its name between weir's processes.
+    /// The mode's name between weir's processes.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::On => "on",
@@ -48,19 +49,19 @@ impl SandboxMode {
     }
 }
 
-/// Why weir does not serve anybody.
+/// The reason why weir refuses to serve guests.
 #[derive(Debug, Error, Diagnostic)]
 pub enum ConfineError {
-    /// Nobody to become.
+    /// The user does not exist.
     #[error("cannot run as another user")]
     #[diagnostic(help(
         "name a user in `user` of [switch], or make one: useradd --system --no-create-home weir"
     ))]
     Identity(#[from] IdentityError),
-    /// Nobody does what needs privileges.
+    /// The helper, which does privileged work, cannot be started.
     #[error("cannot start the helper")]
     Helper(#[source] io::Error),
-    /// Something cannot be given up.
+    /// A privilege cannot be given up.
     #[error("cannot confine weir")]
     #[diagnostic(help(
         "if the kernel lacks a feature that this needs, run weir with --no-sandbox"
@@ -68,11 +69,11 @@ pub enum ConfineError {
     Sandbox(#[from] SandboxError),
 }
 
-/// What has to be known of a switch to confine it.
+/// The facts about a switch that its confinement depends on.
 #[derive(Debug, Default)]
 pub struct Needs {
     tasks: Tasks,
-    /// Sockets that are not beside the control socket.
+    /// Sockets outside the control socket's directory.
     sockets: Vec<SocketPath>,
     user: Option<UserName>,
     xen: bool,
@@ -80,11 +81,11 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Those of a configuration.
+    /// The needs of a configuration.
     pub fn of(config: &Config) -> Self {
         let control = &config.switch.control;
         let beside = |path: &&SocketPath| path.as_path().parent() == control.as_path().parent();
-        // Nothing is set of a TAP.
+        // A TAP has no settings to change.
         let set = config.uplinks.iter().filter(|uplink| uplink.kind != UplinkKind::Tap);
         let sockets = config.vifs.iter().flat_map(|vif| [Some(&vif.socket), vif.agent.as_ref()]);
         let sockets = sockets.chain([config.switch.keeper.as_ref()]);
@@ -107,32 +108,32 @@ impl Needs {
         }
     }
 
-    /// And that the configuration's file can be read anew.
+    /// Adds the configuration file, which can be read again.
     pub fn with_file(mut self, path: &Path) -> Self {
-        // What goes to the helper is text.
+        // Messages to the helper are text.
         self.tasks.config = path.to_str().map(Into::into);
         self
     }
 
-    /// And that the control socket is for this group.
+    /// Adds the group that has access to the control socket.
     pub fn with_group(mut self, group: Option<u32>) -> Self {
         self.tasks.group = group;
         self
     }
 
-    /// And that another weir has this one's place yet.
+    /// Notes if another weir still runs in this one's place.
     pub fn beside(mut self, beside: bool) -> Self {
         self.tasks.beside = beside;
         self
     }
 
-    /// Those of a program with this socket alone.
+    /// The needs of a program that has only this socket.
     pub fn of_socket(socket: Option<&SocketPath>) -> Self {
         Self { sockets: socket.into_iter().cloned().collect(), ..Self::default() }
     }
 }
 
-/// Starts the helper of a weir that is to be confined: it has the privileges that this process has now.
+/// Starts the helper of a weir that is about to be confined. The helper has this process's present privileges.
 pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineError> {
     if mode == SandboxMode::Off {
         return Ok(Hands::Own);
@@ -141,7 +142,7 @@ pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineEr
     Ok(Hands::Helper(Arc::new(helper.map_err(ConfineError::Helper)?)))
 }
 
-/// Gives up unneeded privileges. This is still the only thread, and privileged descriptors are open.
+/// Gives up unneeded privileges. This thread is still the only one, and privileged descriptors are open.
 pub fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
     let enforcement = match mode {
         SandboxMode::On => Enforcement::Kill,
@@ -184,7 +185,7 @@ pub fn confine(mode: SandboxMode, needs: &Needs) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Who this process becomes; `None` if it stays whose it is.
+/// The user that this process becomes; `None` if it keeps its user.
 fn identity(needs: &Needs) -> Result<Option<Identity>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         if let Some(user) = &needs.user {
@@ -193,7 +194,7 @@ fn identity(needs: &Needs) -> Result<Option<Identity>, ConfineError> {
         return Ok(None);
     }
     if needs.xen {
-        // Xen's devices are root's, and each event channel opens one.
+        // Xen's devices belong to root, and each event channel opens one.
         tracing::info!("with [xen] weir stays root, without capabilities");
         return Ok(None);
     }
@@ -207,7 +208,8 @@ fn identity(needs: &Needs) -> Result<Option<Identity>, ConfineError> {
     Ok(Some(identity))
 }
 
-/// Lets its user make real-time threads later, by a limit. Without it, the switch refuses them by name.
+/// Lets weir's user make real-time threads later, by a resource limit. If that fails, the switch refuses them with an
+/// error.
 fn allow_real_time() {
     let limit = getrlimit(Resource::Rtprio);
     let one = Rlimit { current: Some(1), maximum: limit.maximum.map(|most| most.max(1)) };

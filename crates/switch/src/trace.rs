@@ -1,4 +1,4 @@
-//! `weir trace`: what would become of a frame, stage by stage, in words.
+//! `weir trace`: the path of a frame through the switch, stage by stage, in words.
 
 mod live;
 #[cfg(test)]
@@ -24,24 +24,25 @@ use crate::switch::Switch;
 
 pub use live::{FollowRequest, FollowedFrame, FollowedStep, LiveTrace};
 
-/// A frame's way through the switch, in thought.
+/// The path of a frame through the switch, without sending it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Trace {
-    /// Each stage, in the order of the way.
+    /// The stages, in the order of the path.
     pub steps: Vec<TraceStep>,
     /// The ports that would get the frame.
     pub delivered: Vec<PortName>,
 }
 
-/// One stage.
+/// A stage of the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceStep {
-    /// What decides, or where the frame is.
+    /// The deciding part, or the frame's place.
     #[schema(value_type = String)]
     pub stage: Cow<'static, str>,
-    /// At which port, or on whose account; one that has just come or gone has its number for a name.
+    /// The port at which the stage is, or to which it is charged. A port that was just added or removed is given by
+    /// its number.
     pub port: String,
-    /// What is decided, and why, or what happened.
+    /// The decision with its reason, or the event.
     pub says: String,
     /// The counter of [drops](crate::stats::PortStats::drops) that counts the frame.
     #[serde(default)]
@@ -49,19 +50,19 @@ pub struct TraceStep {
     pub dropped: Option<Cow<'static, str>>,
 }
 
-/// Why there is nothing to think about.
+/// The reason why a trace is refused.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub enum TraceRefused {
     /// There is no such port.
     #[error("there is no interface or uplink called {0}")]
     #[diagnostic(help("`weir stats` shows those there are"))]
     NoSuchPort(PortName),
-    /// No frame is so short, or so long.
+    /// The frame's length is outside the limits.
     #[error("a frame has {FRAME_LEN_MIN} to {FRAME_LEN_MAX} bytes, not {0}")]
     Length(usize),
 }
 
-/// What of a port is told by name.
+/// Named facts about a port.
 struct Named {
     id: PortId,
     name: PortName,
@@ -72,7 +73,7 @@ struct Named {
 }
 
 impl Switch {
-    /// What would become of a frame that `name` sends now. `frame` begins with the destination address. Nothing is
+    /// The path of a frame that `name` would send now. `frame` begins with the destination address. Nothing is
     /// counted, learned or delivered.
     ///
     /// # Errors
@@ -111,7 +112,7 @@ impl Switch {
         Ok(Trace { steps: told, delivered })
     }
 
-    /// The answer to a request for it.
+    /// The answer to a request for a trace.
     pub(crate) fn traced(&self, name: &PortName, frame: &[u8]) -> Response {
         match self.trace(name, frame) {
             Ok(trace) => Response::Traced { trace },
@@ -138,10 +139,10 @@ struct Words<'t> {
     ports: &'t [Named],
     sender: PortId,
     ethernet: Option<Ethernet>,
-    /// What people call the frame's VLAN.
+    /// The name of the frame's VLAN for users.
     vlan: Option<String>,
     overlay: Option<PortId>,
-    /// Those of weir itself.
+    /// weir's own ports.
     own: Vec<PortId>,
 }
 
@@ -360,7 +361,7 @@ fn receive_queue(queue: Option<Queue>) -> String {
     }
 }
 
-/// What is wrong, where the fabric drops a frame.
+/// The meaning of a drop reason of the fabric.
 fn in_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::PortUnknown => "the port has gone",

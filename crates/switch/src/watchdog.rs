@@ -1,14 +1,15 @@
-//! The watchdog: a thread that finds threads which stand still while they have something to do.
+//! The watchdog: a thread that finds threads which make no progress while they have work.
 //!
-//! Each thread says what it does by its beats ([`weir_engine::beat`]). One that says the same for too long, and does not
-//! sleep, stands still: the log and `weir stats` say which, where, and what the kernel knows. The service manager is told
-//! that weir is alive while any worker moves packets, and starts weir anew when none does (`WatchdogSec=` of systemd).
+//! Each thread reports its activity by its beats ([`weir_engine::beat`]). A thread that reports the same for too
+//! long, and does not sleep, is stalled: the log and `weir stats` name it, its activity and its state in the kernel.
+//! The service manager is told that weir is alive while any worker moves packets, and restarts weir when none does
+//! (`WatchdogSec=` of systemd).
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `judge.rs` | who stands still; pure |
-//! | `kernel.rs` | what the kernel says of a thread |
-//! | `service.rs` | news for the service manager |
+//! | `judge.rs` | the decision which threads are stalled; pure |
+//! | `kernel.rs` | a thread's state in the kernel |
+//! | `service.rs` | messages to the service manager |
 
 use std::io;
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -29,15 +30,15 @@ mod tests;
 pub(crate) use judge::Still;
 pub use service::Service;
 
-/// Those that stand still, as of the last look.
+/// The stalled threads, as of the last look.
 static STILL: Mutex<Vec<Still>> = Mutex::new(Vec::new());
 
-/// Threads that stand still, as the last look has found them.
+/// The stalled threads, as of the last look.
 pub(crate) fn still() -> Vec<Still> {
     STILL.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// The thread. Dropping it ends it.
+/// The watchdog's thread. Dropping this ends it.
 #[derive(Debug)]
 pub struct Watchdog {
     stop: Option<mpsc::Sender<()>>,
@@ -45,15 +46,15 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread, which tells `service` that weir is alive as often as that wants to hear it, and calls `also` at
-    /// each look.
+    /// Starts the thread. It tells `service` that weir is alive as often as the service manager requires, and calls
+    /// `also` at each look.
     ///
     /// # Errors
-    /// No thread could be had.
+    /// The thread cannot be started.
     pub fn start(service: Service, mut also: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let look = Duration::from_nanos(WATCHDOG_LOOK_NS);
-        // Two news may be late, or lost, before it is over.
+        // With three messages in each period, two can be late or lost.
         let every = service.wants_news_every().map_or(look, |most| look.min(most / 3));
         let run = move || {
             let mut judge = Judge::new(every, Duration::from_nanos(STANDS_STILL_NS));

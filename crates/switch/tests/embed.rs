@@ -13,10 +13,10 @@ mod embed;
 
 const A: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 const B: [u8; 6] = [0x52, 0x54, 0, 0, 0, 2];
-/// It is only there for a test that fails.
+/// The time limit, which only ends a failing test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ends the program when the test ends, also when it fails.
+/// Ends the program when the test ends, even if it fails.
 struct EndOf<'a>(&'a AtomicBool);
 
 impl Drop for EndOf<'_> {

@@ -1,4 +1,4 @@
-//! Frames of ports as a pcapng file, while they flow: [`Switch::capture`] begins, [`Recording::write_to`] writes.
+//! Captures of ports' frames as pcapng: [`Switch::capture`] begins one, and [`Recording::write_to`] writes it.
 
 mod pcapng;
 #[cfg(test)]
@@ -18,46 +18,46 @@ use weir_limits::{CAPTURE_PORTS_MAX, FOLLOWED_MAX};
 use crate::switch::Switch;
 use pcapng::Writer;
 
-/// How long the thread that writes sleeps where it found frames, and where it found none. Workers never wake it: a
-/// ring holds what comes meanwhile.
+/// Sleeps of the writing thread after it found frames, and after it found none. Workers never wake the thread: a ring
+/// holds new frames in the meantime.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_IDLE: Duration = Duration::from_millis(5);
 
-/// What to capture.
+/// A request for a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {
     /// Interfaces and uplinks; one that is named twice counts once.
     pub ports: Vec<PortName>,
-    /// What they send, or what they receive; `None` for both.
+    /// Only frames that the ports send, or only frames that they receive; `None` for both.
     #[serde(default)]
     pub direction: Option<Direction>,
     /// Only frames that are dropped, each with the reason.
     #[serde(default)]
     pub drops: bool,
-    /// Only frames that this matches.
+    /// Only frames that match this expression.
     #[serde(default)]
     #[schema(value_type = String)]
     pub filter: Expression,
-    /// Bytes of each frame; `None` for all.
+    /// Bytes captured of each frame; `None` for all.
     #[serde(default)]
     pub snap_len: Option<u32>,
-    /// Ends after so many frames.
+    /// Ends the capture after this many frames.
     #[serde(default)]
     pub frames_max: Option<u64>,
 }
 
-/// Why nothing is captured.
+/// The reason why a capture is refused.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub enum CaptureRefused {
     /// There is no such port.
     #[error("there is no interface or uplink called {0}")]
     #[diagnostic(help("`weir stats` shows those there are"))]
     NoSuchPort(PortName),
-    /// No live trace is so long.
+    /// The number of frames is outside the limits of a live trace.
     #[error("a live trace has 1 to {FOLLOWED_MAX} frames, not {0}")]
     Frames(u32),
-    /// Who answers is no switch.
+    /// The server has no switch.
     #[error("there is nothing to capture here")]
     NoSwitch,
     /// The engine refuses.
@@ -65,20 +65,20 @@ pub enum CaptureRefused {
     Engine(#[from] CaptureError),
 }
 
-/// What a recording has written, and what not.
+/// Counts of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
     /// Frames in the file.
     pub written: u64,
-    /// Frames that should be there too: whoever reads was too slow.
+    /// Frames that are missing because the reader was too slow.
     pub lost: u64,
 }
 
-/// A capture that runs. Its frames stay in rings of a few MiB until they are written.
+/// A running capture. Its frames stay in rings of a few MiB until they are written.
 pub struct Recording {
     capture: Capture,
     request: CaptureRequest,
-    /// From the data path's clock to that of the world.
+    /// The offset from the data path's clock to the time since 1970.
     epoch_ns: u64,
 }
 
@@ -88,7 +88,7 @@ impl Switch {
     /// # Errors
     /// [`CaptureRefused`]
     pub fn capture(&self, mut request: CaptureRequest) -> Result<Recording, CaptureRefused> {
-        // Before any is left out: a list of thousands is no person's.
+        // The list is checked before duplicates are removed, because nobody writes a list of thousands by hand.
         if request.ports.len() > CAPTURE_PORTS_MAX {
             return Err(CaptureError::Ports(request.ports.len()).into());
         }
@@ -111,7 +111,7 @@ impl Switch {
     }
 }
 
-/// What is to be added to the data path's clock.
+/// The offset from the data path's clock to the time since 1970 (ns).
 pub(crate) fn epoch_ns() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_ns = now.map_or(0, |now| now.as_nanos() as u64); // until the year 2554
@@ -119,11 +119,11 @@ pub(crate) fn epoch_ns() -> u64 {
 }
 
 impl Recording {
-    /// Writes pcapng until `goes_on` says no, `out` fails, or there are as many frames as were asked for. The switch
-    /// waits for neither.
+    /// Writes pcapng until `goes_on` returns false, `out` fails, or the requested number of frames is written. The
+    /// switch waits for none of these.
     ///
     /// # Errors
-    /// Of `out`; a broken pipe is how a reader ends a capture.
+    /// The error of `out`; a reader ends a capture with a broken pipe.
     pub fn write_to(
         mut self,
         out: impl io::Write,
@@ -140,7 +140,7 @@ impl Recording {
             let read = self.read_into(&mut writer, &mut left)?;
             let counted = self.capture.counted();
             if counted.iter().map(unwritten).ne(said.iter().map(unwritten)) {
-                // Whenever the reader stops, it knows what was lost before.
+                // This tells the reader about lost frames even if the reader stops now.
                 writer.statistics(self.world_ns(), &counted)?;
                 said = counted;
             }
@@ -182,7 +182,7 @@ impl Recording {
     }
 }
 
-/// What of a port's frames is in no file.
+/// Counts of a port's frames that are missing from the file.
 fn unwritten(counted: &Counted) -> (u64, &[(weir_engine::DropReason, u64)]) {
     (counted.lost, &counted.unseen_drops)
 }

@@ -17,11 +17,11 @@ use weir_engine::capture::{Counted, Direction, Header};
 
 use super::CaptureRequest;
 
-/// Bytes that are written at once.
+/// The size of a write.
 const BUFFER_LEN: usize = 256 << 10;
 /// Times are in units of 10 to the minus this many seconds.
 const RESOLUTION: u8 = 9;
-/// Bits of `epb_flags` (section 4.3.1): the direction as seen by the port's guest, and what is left to be done.
+/// Bits of `epb_flags` (section 4.3.1): the direction as seen by the port's guest, and pending offloads.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 const CSUM_NOT_READY: u32 = 1 << 9;
@@ -94,7 +94,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes what has been counted of each port so far.
+    /// Writes the present counters of each port.
     pub(super) fn statistics(&mut self, now_ns: u64, ports: &[Counted]) -> io::Result<()> {
         for (number, counted) in (0..).zip(ports) {
             let mut options = vec![
@@ -109,7 +109,7 @@ impl<W: Write> Writer<W> {
                 let comment = format!("dropped, with no copy of the frame: {unseen}");
                 options.push(InterfaceStatisticsOption::Comment(comment.into()));
             }
-            // The high word comes first (section 4.6), which the crate leaves to its caller.
+            // The high word comes first (section 4.6). The crate leaves this to its caller.
             let timestamp = match Endianness::native() {
                 Endianness::Little => now_ns.rotate_left(u32::BITS),
                 Endianness::Big => now_ns,
@@ -124,7 +124,7 @@ impl<W: Write> Writer<W> {
         self.blocks.get_mut().flush()
     }
 
-    /// Frames that were written.
+    /// The number of frames written.
     pub(super) fn written(&self) -> u64 {
         self.written
     }

@@ -1,4 +1,4 @@
-//! Two guests talk; tshark reads what was captured.
+//! Two guests exchange frames, and tshark reads the capture.
 
 use std::io::Write;
 use std::process::Command;
@@ -22,7 +22,7 @@ struct Rig {
     dir: TempDir,
 }
 
-/// A file of which the test may look at what is there.
+/// A file whose content the test can read while it is written.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -69,7 +69,7 @@ impl Rig {
         (guest, pair)
     }
 
-    /// What tshark says of the fields of each frame that is captured while `talk` runs, and until `frames` are there.
+    /// tshark's output for the fields of each frame captured while `talk` runs, once there are `frames`.
     fn captured(
         &self,
         request: CaptureRequest,
@@ -195,7 +195,7 @@ fn a_dropped_frame_comes_with_its_reason() {
     let (frames, _) = rig.captured(wanted, 1, &fields, || {
         send(&mut a, [0xff; 6], &udp(4001));
         send(&mut a, [0xff; 6], &udp(4002));
-        // A group that bridges keep to themselves.
+        // A group address that bridges do not forward.
         send(&mut a, [1, 0x80, 0xc2, 0, 0, 0], &udp(4003));
     });
     let all = ["4002,dropped: filtered_tx", "4003,dropped: reserved_group_address"];
@@ -210,7 +210,7 @@ fn what_a_slow_reader_loses_is_in_the_file() {
     let rig = Rig::new("[vif.a]\n[vif.b]\n");
     let ((_a, mut a), _b) = (rig.guest("a", A), rig.guest("b", B));
     let mut recording = rig.switch.capture(request(&["a"])).unwrap();
-    // Nobody reads, until something is lost.
+    // Frames are sent without a reader until some are lost.
     let payload = [&udp(4001)[..], &[0; 1400]].concat();
     let frame = [&[0xff; 6][..], &A, &payload].concat();
     eventually("the ring is full", || {

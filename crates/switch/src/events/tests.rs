@@ -25,7 +25,7 @@ fn a_port_that_comes_runs_stops_and_goes_says_so_once_each() {
     let up = Event::PortUp { port: port.clone() };
     assert_eq!(watcher.look(glance(2, [("web0", running(1))])), std::slice::from_ref(&up));
     assert_eq!(watcher.look(glance(3, [("web0", running(1))])), []);
-    // Between two glances it went and came again.
+    // Between two glances the port went down and came up again.
     let down = Event::PortDown { port: port.clone() };
     assert_eq!(watcher.look(glance(4, [("web0", running(2))])), [down.clone(), up]);
     let stopped = PortGlance {

@@ -11,7 +11,7 @@ pub struct ReceivingExplanation {
     pub limits: Receiving,
     /// Frames dropped because of the limits.
     pub policed: u64,
-    /// The time of this look or, after [`since`](Self::since), the time between two looks, in nanoseconds.
+    /// The time of this look; in a difference of two looks, the time between them. In nanoseconds.
     pub elapsed_ns: u64,
 }
 

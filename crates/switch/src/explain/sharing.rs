@@ -24,7 +24,7 @@ pub struct SharingExplanation {
     pub others: BTreeMap<PortName, PortShare>,
     /// The number of workers.
     pub workers: u64,
-    /// The time of this look or, after [`since`](Self::since), the time between two looks, in nanoseconds.
+    /// The time of this look; in a difference of two looks, the time between them. In nanoseconds.
     pub elapsed_ns: u64,
     /// Times that its queues waited for its rate limit.
     pub rate_waits: u64,

@@ -63,11 +63,11 @@ fn the_configurations_file_is_opened_to_be_read_and_no_other() {
     assert!(std::io::Write::write(&mut file, b"x").is_err());
     let text = weir_config::read_text(file, Path::new("weir.toml")).unwrap();
     assert_eq!(text, "[switch]\n");
-    // Nothing that a reader could wait for.
+    // A file on which a reader could block is refused.
     std::fs::remove_file(dir.path().join("weir.toml")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", dir.path().join("weir.toml")).unwrap();
     assert!(refusal(helper.answer(Request::OpenConfig)).contains("is not a regular file"));
-    // Who was started without a file has none.
+    // A weir that was started without a file has no file to open.
     let mut none = Serving::new(Tasks::default());
     assert!(refusal(none.answer(Request::OpenConfig)).contains("without a file"));
 }
@@ -207,7 +207,7 @@ fn frr_is_told_of_configured_networks_and_of_no_others() {
 fn its_tasks_are_what_they_were_when_it_was_confined() {
     let dir = tempfile::tempdir().unwrap();
     let mut helper = helper(dir.path());
-    // As `Request::Confine` does; to confine this process would end the other tests.
+    // The effect of `Request::Confine`. Confining this process would end the other tests.
     helper.confined = true;
     let path = socket(Path::new("/tmp"), "weir.sock");
     assert!(refusal(helper.answer(Request::Allow { path })).contains("has begun"));

@@ -1,4 +1,4 @@
-//! Ports that networks of threads join.
+//! Ports that are joined by networks, which threads simulate.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
@@ -18,18 +18,18 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 const HEADER: usize = 12;
-/// Frames that wait at each end of a network.
+/// Frames that can wait at each end of a network.
 const QUEUE: usize = 50;
 
 /// A port of the switch with a network or a guest behind it.
 struct End {
     to_send: Mutex<VecDeque<Vec<u8>>>,
-    /// Where frames go that leave by the port; nowhere at first.
+    /// The destination of frames that leave by the port; none at first.
     outside: Mutex<Option<mpsc::SyncSender<Vec<u8>>>>,
     got: AtomicUsize,
-    /// It takes no frames.
+    /// True if the port accepts no frames.
     is_deaf: AtomicBool,
-    /// Whoever delivers waits for as long as this is locked.
+    /// While this is locked, threads that deliver to the port block.
     stands: Mutex<()>,
 }
 
@@ -76,7 +76,7 @@ impl Port for End {
             }
             self.got.fetch_add(1, Ordering::Relaxed);
             if let Some(outside) = &*self.outside.lock().unwrap() {
-                // What finds its queue full is lost, as on a wire.
+                // A frame that finds its queue full is lost, as on a wire.
                 let _ = outside.try_send(bytes);
             }
             Put::Done
@@ -104,7 +104,7 @@ impl Member {
     }
 }
 
-/// A switch, whose manager looks more often than in service.
+/// A switch whose manager looks more often than in service.
 struct Rig {
     engine: Arc<Engine>,
     loops: Arc<Loops>,
@@ -158,7 +158,7 @@ impl Rig {
         self.add(name, PortConfig::uplink())
     }
 
-    /// A guest that may have any address.
+    /// A guest's port behind which any station may be.
     fn guest(&self, name: &str) -> Member {
         self.add(name, PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() })
     }
@@ -168,14 +168,15 @@ impl Rig {
         self.engine.nudge(QueueRef { port: from.id, queue: 0, side: Side::Tx });
     }
 
-    /// A station in the network behind these ports speaks: all of them hear it.
+    /// A station in the network behind these ports sends a broadcast, which all of them receive.
     fn speaks(&self, ports: &[&Member], number: u8) {
         for port in ports {
             self.send(port, &broadcast(number));
         }
     }
 
-    /// Joins ports: what leaves by one comes in by all others, and by itself if it is `reflected`. Until it is dropped.
+    /// Joins ports until the result is dropped: a frame that leaves by one comes in by all others, and by itself if
+    /// it is `reflected`.
     fn join(&self, members: &[&Member], reflected: bool) -> Joint {
         let mut cut = Vec::new();
         for (at, member) in members.iter().enumerate() {
@@ -187,7 +188,7 @@ impl Rig {
             let engine = Arc::downgrade(&self.engine);
             std::thread::spawn(move || {
                 while let Ok(frame) = frames.recv() {
-                    // So fast that it is a loop, and so slow that it leaves a processor to others.
+                    // The rate is high enough for a loop, and low enough to leave a processor to others.
                     std::thread::sleep(Duration::from_micros(200));
                     let Some(engine) = engine.upgrade() else { return };
                     for (port, end) in &to {
@@ -210,7 +211,7 @@ impl Rig {
         blocked
     }
 
-    /// After how long a blocked port is tried.
+    /// The time until a blocked port is tried.
     fn wait_ns(&self, member: &Member) -> u64 {
         self.loops.state().blocked[&member.id].wait_ns
     }
@@ -220,7 +221,7 @@ impl Rig {
     }
 }
 
-/// A network that joins ports, until it is dropped.
+/// A network that joins ports until this is dropped.
 struct Joint {
     cut: Vec<Arc<End>>,
 }
@@ -248,7 +249,7 @@ fn broadcast(number: u8) -> Vec<u8> {
     frame(station(number), Mac::BROADCAST)
 }
 
-/// No frame comes any more.
+/// Waits until no more frames arrive.
 fn is_calm(member: &Member) {
     let mut before = member.got();
     eventually("the network is calm", || {
@@ -271,7 +272,7 @@ fn the_younger_of_two_uplinks_into_one_lan_is_blocked_and_the_lan_is_calm() {
     assert_eq!((blocked.with.as_str(), blocked.vid, blocked.tries), ("lan0", Vid::DEFAULT, 0));
     assert_eq!(rig.blocked(&older), None);
     is_calm(&guest);
-    // What a guest sends leaves by one uplink, and the answer reaches it.
+    // The guest's frame leaves by one uplink, and the answer reaches the guest.
     let before = older.got();
     rig.send(&guest, &broadcast(2));
     eventually("the LAN hears the guest", || (older.got() > before).then_some(()));
@@ -315,7 +316,7 @@ fn a_blocked_port_is_tried_again_ever_later_and_forwards_when_the_loop_is_gone()
     let before = younger.got();
     rig.send(&guest, &broadcast(2));
     eventually("the guest is heard there", || (younger.got() > before).then_some(()));
-    // Whoever joins them again soon waits longer.
+    // If the ports are soon joined again, the wait is longer.
     let _lan = rig.join(&[&older, &younger], false);
     rig.speaks(&[&older, &younger], 1);
     rig.eventually_blocked(&younger);
@@ -325,7 +326,7 @@ fn a_blocked_port_is_tried_again_ever_later_and_forwards_when_the_loop_is_gone()
 #[test]
 fn a_guest_that_joins_its_interface_with_a_lan_is_blocked_and_no_uplink() {
     let rig = Rig::new(LONG_NS);
-    // It is older than the uplink.
+    // The guest's port is older than the uplink.
     let bridge = rig.guest("bridge0");
     let uplink = rig.uplink("lan0");
     let _lan = rig.join(&[&uplink, &bridge], false);
@@ -485,14 +486,14 @@ fn a_guest_that_keeps_its_probe_waiting_hides_no_loop_of_others_and_no_end() {
     let stands: Vec<_> = [&first, &second].map(|nic| nic.end.stands.lock().unwrap()).into();
     let suspected = || {
         for nic in [&first, &second] {
-            // For a station behind itself: no worker has to wait for it.
+            // The frame is for a station behind the same port, so no worker waits for the port.
             rig.send(nic, &frame(station(1), station(1)));
             std::thread::sleep(Duration::from_millis(1));
         }
         (rig.loops.counts().suspected > 0).then_some(())
     };
     eventually("its moves are looked into", suspected);
-    // In another VLAN: no worker delivers frames of it to those guests.
+    // The uplinks are in another VLAN, so no worker delivers their frames to those guests.
     let uplink = |name| {
         let vlan = weir_fabric::VlanMode::Access(Vid::new(7).unwrap());
         rig.add(name, PortConfig { vlan, ..PortConfig::uplink() })

@@ -1,4 +1,4 @@
-//! The manager of a switch against agents that come, lie, die and come back.
+//! The manager of a switch, with agents that connect, lie, die and come back.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ use crate::control::{ControlHandler, Request, Response};
 use crate::explain::{AgentState, CostSource, Gatherer, UplinkLayer, VifExplanation};
 use crate::switch::{Meeting, Switch};
 
-/// How long anything may take before a test gives up.
+/// The time limit of any step before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn path(dir: &TempDir, name: &str) -> SocketPath {
@@ -47,7 +47,7 @@ fn add(switch: &Switch, dir: &TempDir, name: &str) {
     vif.agent = Some(path(dir, "agent"));
     vif.moderation = "frontend".parse().unwrap();
     switch.add_vif(vif, Meeting::Configured).unwrap();
-    // Answered when the manager has taken it in: an agent that comes earlier is sent away.
+    // The answer comes after the manager has added the interface. An agent that connects earlier is disconnected.
     assert_eq!(agent_state(&explain(switch, name)), AgentState::Waiting);
 }
 
@@ -81,7 +81,7 @@ fn wait_for(switch: &Switch, name: &str, is: impl Fn(&VifExplanation) -> bool) -
     }
 }
 
-/// The guest's end.
+/// The guest's end of the connection.
 struct Guest {
     lines: BufReader<UnixStream>,
 }
@@ -93,7 +93,7 @@ impl Guest {
         Self { lines: BufReader::new(stream) }
     }
 
-    /// One that says hello for the interfaces `names`, and was welcomed.
+    /// A guest that has sent a hello for the interfaces `names` and was welcomed.
     fn greeting(dir: &TempDir, names: &[&str]) -> Self {
         let mut guest = Self::connect(dir);
         let interface =
@@ -114,12 +114,12 @@ impl Guest {
         self.lines.get_mut().write_all(line.as_bytes()).unwrap();
     }
 
-    /// The next message but pings; `None` at the end.
+    /// The next message other than pings; `None` at the end.
     fn hear(&mut self) -> Option<HostMessage> {
         loop {
             let mut line = String::new();
             match self.lines.read_line(&mut line) {
-                // The other end closed with something unread.
+                // The other end closed the socket with unread data.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return None,
                 read => read.unwrap(),
             };
@@ -133,7 +133,7 @@ impl Guest {
         }
     }
 
-    /// The next setting, which is done.
+    /// Receives the next setting, and confirms it.
     fn obey(&mut self) -> (Mac, Option<u64>) {
         match self.hear() {
             Some(HostMessage::Set { mac, poll_ns }) => {
@@ -169,7 +169,7 @@ fn an_agent_polls_for_what_the_budget_leaves_and_restores_when_the_policy_change
     }));
     let reported = |now: &VifExplanation| now.agent.as_ref().unwrap().interrupts_per_s == Some(100);
     wait_for(&switch, "web0", reported);
-    // A look takes it in, at the latest at the next change.
+    // A look takes up the report, at the latest at the next change.
     set(&switch, "web0", "latency_budget=1ms");
     let (_, longer_ns) = guest.obey();
     assert!(longer_ns > poll_ns);
@@ -187,7 +187,7 @@ fn an_agent_that_dies_and_comes_back_is_asked_again() {
     let (switch, dir) = switch(&["web0"]);
     let mut guest = Guest::greeting(&dir, &["web0"]);
     let asked = guest.obey();
-    // Restarted on the same port: it greets anew, with the interface as it found it.
+    // The agent is restarted on the same port: it greets anew, with the interface at its original setting.
     guest.tell(&GuestMessage::Bye);
     wait_for(&switch, "web0", |now| agent_state(now) == AgentState::Silent);
     drop(guest);
@@ -195,7 +195,7 @@ fn an_agent_that_dies_and_comes_back_is_asked_again() {
     assert_eq!(Guest::greeting(&dir, &["web0"]).obey(), asked);
 }
 
-/// Sends frames from one guest to the other, one by one: each arrives.
+/// Sends frames from one guest to the other, one by one. Each must arrive.
 fn all_arrive(from: &mut QueuePair, to: &mut QueuePair) {
     for number in 0..10 {
         let frame = [&to.mac().0[..], &from.mac().0, &[0x88, 0xb5, number], &[0; 45]].concat();
@@ -229,7 +229,7 @@ fn an_agent_that_lies_and_dies_loses_no_frame_and_moves_nobody_else() {
     for (cost_ns, interval_ns) in [(0, 1), (1, 1_000_000_000), (u64::MAX, 60_000_000_000)] {
         agent.tell(&GuestMessage::Report(Report {
             mac: mac("web0"),
-            // As a guest's clock that stands still, or runs ahead.
+            // The values of a guest's clock that stands still or runs ahead.
             interval_ns,
             interrupts: Some(u64::MAX),
             rx_packets: u64::MAX,
@@ -245,7 +245,7 @@ fn an_agent_that_lies_and_dies_loses_no_frame_and_moves_nobody_else() {
         assert!(limit("web0") <= whole_ns, "within its own budget");
         assert_eq!(limit("db0"), others_ns);
     }
-    // The guest polls on: nobody is there to restore its timer.
+    // The guest continues to poll, because no agent is left to restore its timer.
     drop(agent);
     wait_for(&switch, "web0", |now| agent_state(now) == AgentState::Waiting);
     all_arrive(&mut db0, &mut web0);
@@ -274,7 +274,7 @@ fn one_agent_serves_all_interfaces_of_its_guest_and_of_no_other() {
     let mut ours = [mac("web0"), mac("web1")];
     ours.sort();
     assert_eq!(macs, ours);
-    // Who names only one has nothing to do with the other.
+    // An agent that names one interface does not affect the other.
     drop(guest);
     let mut guest = Guest::greeting(&dir, &["web1"]);
     assert_eq!(guest.obey().0, mac("web1"));
@@ -328,7 +328,7 @@ fn a_name_that_no_port_has_is_an_error() {
     assert!(matches!(answer, Response::Error { .. }), "{answer:?}");
 }
 
-/// A pair of connected interfaces of the host, which go with this.
+/// A pair of connected interfaces of the host, which is removed when this is dropped.
 struct VethPair {
     name: String,
 }
@@ -401,7 +401,7 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
         other => panic!("{other:?}"),
     }
 
-    // Somebody whose frames may not wait.
+    // An interface whose frames must not wait.
     set(&switch, "web0", "moderation=immediate");
     wait_for(&switch, "web0", |now| now.split.is_none());
     assert_eq!((veth.setting("gro_flush_timeout"), layer()), (found, UplinkLayer::AsFound));
@@ -424,7 +424,7 @@ fn a_manager_that_panics_begins_anew_and_one_that_does_so_again_and_again_ends_a
     for _ in 1..weir_limits::THREAD_PANICS_MAX {
         manager.send(Command::Panic);
     }
-    // Neither does anybody wait for it.
+    // Callers do not block either.
     let end = Instant::now() + PATIENCE;
     while manager.explain_placement().is_some() {
         assert!(Instant::now() < end, "it never ends");
@@ -445,7 +445,7 @@ fn slow_descriptors_on_an_agents_socket_keep_no_other_agent_waiting_nor_the_end(
         send_with(guest.lines.get_ref(), b"{", slow).unwrap();
         guest
     };
-    // The first is read, the second waits behind it and is read, the third is never read.
+    // The first agent is read, the second waits behind it and is read, and the third is never read.
     let first = slow_agent();
     let second = slow_agent();
     let began = Instant::now();

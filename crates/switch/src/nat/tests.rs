@@ -1,4 +1,4 @@
-//! Rules of nftables, in a namespace of the test's own: that takes root.
+//! Rules of nftables in a namespace of the test's own, which needs root.
 
 use super::*;
 

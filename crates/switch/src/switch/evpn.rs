@@ -1,4 +1,5 @@
-//! A thread between FRR and the switch: it tells FRR who is here, and the forwarding table what FRR says of other hosts.
+//! A thread between FRR and the switch: it announces this host's stations to FRR, and enters FRR's routes to other
+//! hosts into the forwarding table.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,22 +35,22 @@ mod owners;
 pub(super) use owners::ConfiguredOwners;
 use owners::Owners;
 
-/// Bytes that are read of who has connected to zebra.
+/// Bytes read of zebra's list of connected daemons.
 const ANSWER_LEN: usize = 8192;
-/// After an error of the kernel's (ns).
+/// The pause after a kernel error (ns).
 const RETRY_NS: u64 = 1_000_000_000;
-/// Looking through the forwarding table takes at most this part of a processor, as a divisor.
+/// The limit on processor time for walking the forwarding table, as a divisor.
 const LOOK_PART: u64 = 20;
 
-/// What FRR looks at, and how it is heard.
+/// The devices that FRR watches, and the socket on which FRR's changes are received.
 pub struct EvpnDevices {
-    /// By their VNIs. They go when nobody has them any more: weir, nor its keeper.
+    /// TAPs by VNI. They are removed once neither weir nor its keeper has them open.
     taps: Vec<(u32, Tap)>,
     watch: Watch,
 }
 
 impl EvpnDevices {
-    /// Those of the networks of which FRR says who is where; `None` without.
+    /// The devices of the networks whose members FRR provides; `None` without such networks.
     ///
     /// # Errors
     /// [`SwitchError::Evpn`]
@@ -65,7 +66,7 @@ impl EvpnDevices {
             help: source.help(),
             source: source.into(),
         };
-        // FRR that starts later is looked at then.
+        // FRR that starts later is checked when it starts.
         if let Ok(zebra) = connect_to(FrrDaemon::Zebra) {
             fits(&zebra, local).map_err(refused)?;
         }
@@ -84,7 +85,7 @@ impl EvpnDevices {
     }
 }
 
-/// Whether the FRR of a daemon knows of hosts with addresses as `local` is.
+/// Checks that the daemon's FRR supports hosts with addresses of the family of `local`.
 fn fits(daemon: &OwnedFd, local: IpAddr) -> Result<(), EvpnError> {
     if local.is_ipv4() {
         return Ok(());
@@ -98,9 +99,9 @@ fn fits(daemon: &OwnedFd, local: IpAddr) -> Result<(), EvpnError> {
 /// Ends the thread's sleep, from any thread.
 struct Bell {
     event: OwnedFd,
-    /// It rings already.
+    /// True if the bell rings already.
     rings: AtomicBool,
-    /// It was woken already, since a station has said something of its address.
+    /// True if the thread was already woken because a station announced an IP address.
     said: AtomicBool,
     ends: AtomicBool,
 }
@@ -112,19 +113,20 @@ impl Bell {
 
     fn wake(&self, why: &AtomicBool) {
         if !why.swap(true, Ordering::AcqRel) {
-            // A full counter means that it rings already.
+            // A full counter means that the bell rings already.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Whether it has rung; it can ring again.
+    /// True if the bell has rung. It can ring again after that.
     fn heard(&self) -> bool {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.rings.swap(false, Ordering::AcqRel)
     }
 }
 
-/// The thread. Dropped, it ends, FRR is told so, and what FRR looks at goes.
+/// The thread. Dropping this ends the thread, withdraws its announcements from FRR, and removes the devices that FRR
+/// watches.
 pub(super) struct Evpn {
     bell: Arc<Bell>,
     shown: Arc<Mutex<Arc<Shown>>>,
@@ -141,28 +143,28 @@ impl Drop for Evpn {
     }
 }
 
-/// What it shows of IP addresses.
+/// The thread's state of IP addresses, to be shown.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
-    /// Those that FRR is told stations here have.
+    /// IP addresses of this host's stations that are announced to FRR.
     pub(super) here: BTreeMap<Owned, Mac>,
-    /// Those that stations here have said they have.
+    /// IP addresses that this host's stations have claimed.
     pub(super) claims: usize,
-    /// How often two have claimed one.
+    /// Times that two stations have claimed the same IP address.
     pub(super) contested: u64,
-    /// Claims that found no room.
+    /// Claims that were refused because there was no room.
     pub(super) refused: u64,
 }
 
 impl Evpn {
-    /// What it knows of IP addresses.
+    /// The thread's state of IP addresses.
     pub(super) fn shown(&self) -> Arc<Shown> {
         Arc::clone(&self.shown.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Switch {
-    /// Begins to tell and hear FRR; `id` is the overlay's port.
+    /// Begins the exchange with FRR; `id` is the overlay's port.
     pub(super) fn join_fabric(
         &self,
         devices: EvpnDevices,
@@ -171,7 +173,7 @@ impl Switch {
     ) -> Result<Evpn, SwitchError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let event = event.map_err(|errno| SwitchError::Start(errno.into()))?;
-        // There may be addresses already.
+        // The bell rings from the start, because the forwarding table may already have addresses.
         let (rings, said, ends) =
             (AtomicBool::new(true), AtomicBool::default(), AtomicBool::default());
         let bell = Arc::new(Bell { event, rings, said, ends });
@@ -217,7 +219,7 @@ impl Switch {
         let kept: Vec<_> = taps.iter().filter_map(keep).collect();
         let run = move || {
             supervise("weir-evpn", || member.run());
-            // What is announced goes with the TAPs.
+            // The announcements end with the TAPs.
             drop((kept, taps));
             member.teller.leave();
         };
@@ -226,7 +228,7 @@ impl Switch {
     }
 }
 
-/// What the thread has.
+/// The thread's state.
 struct Member {
     watch: Watch,
     table: Table,
@@ -235,37 +237,38 @@ struct Member {
     fdb: Arc<Fdb>,
     port: Arc<VxlanPort>,
     id: PortId,
-    /// Most addresses behind the overlay.
+    /// The greatest number of addresses behind the overlay.
     learn_max: u32,
-    /// Of each network, by its number.
+    /// The VNI of each network, by the network's number.
     vnis: BTreeMap<u16, u32>,
     teller: Teller,
     bell: Arc<Bell>,
     /// This host's address in the underlay.
     local: IpAddr,
-    /// What ends with each of FRR's daemons.
+    /// A connection to each of FRR's daemons, which ends with the daemon.
     daemons: [Option<OwnedFd>; 2],
     presence: Presence,
     resync: Resync,
-    /// When zebra was asked last who has connected to it (ns).
+    /// The time of the last request to zebra for its list of connected daemons (ns).
     asked_ns: u64,
-    /// When it has looked for those that are not there (ns).
+    /// The time of the last attempt to connect to missing daemons (ns).
     looked_for_ns: Option<u64>,
-    /// When it has looked through the forwarding table, and how long that took (ns).
+    /// The time of the last walk of the forwarding table, and its duration (ns).
     looked: (u64, u64),
-    /// It is to look again.
+    /// True if the forwarding table is to be walked again.
     look: bool,
-    /// The kernel refuses something, which was said.
+    /// True while the kernel refuses a request; the refusal has been logged.
     fails: bool,
-    /// The forwarding table has not taken all addresses of other hosts.
+    /// True if the forwarding table had no room for some addresses of other hosts.
     is_short: bool,
-    /// When what another weir has announced is this one's to withdraw: those who are here have come back by then (ns).
+    /// The time from which this weir may withdraw the announcements of another weir, because stations that are still
+    /// here have sent frames by then (ns).
     adopts_ns: u64,
 }
 
 impl Member {
     fn run(&mut self) {
-        // What was there before this thread.
+        // The first pass handles the state from before the thread's start.
         let mut wake_ns = Some(0);
         loop {
             self.sleep(wake_ns);
@@ -281,12 +284,12 @@ impl Member {
             let told = self.tell();
             let adopts = self.adopt();
             wake_ns = [looks, heard, told, adopts].into_iter().flatten().min();
-            // Others have their turn, whatever there is to do.
+            // The pause lets other threads run, however much there is to do.
             beat::wait(|| std::thread::sleep(Duration::from_nanos(EVPN_PAUSE_NS)));
         }
     }
 
-    /// Until there is something to do, or for so long (ns).
+    /// Sleeps until there is something to do, or for this time (ns).
     fn sleep(&self, for_ns: Option<u64>) {
         let timeout = for_ns.map(|ns| Timespec {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
@@ -298,11 +301,11 @@ impl Member {
         ];
         let daemons = self.daemons.iter().flatten();
         fds.extend(daemons.map(|daemon| PollFd::new(daemon, PollFlags::RDHUP)));
-        // An interruption is a reason to look.
+        // An interrupted sleep counts as a reason to look.
         let _ = beat::wait(|| poll(&mut fds, timeout.as_ref()));
     }
 
-    /// Notes whether FRR is there. Returns after how long (ns) to look again, if it is not.
+    /// Notes if FRR runs. If it does not, returns the time (ns) until the next look.
     fn look_for_frr(&mut self) -> Option<u64> {
         let now_ns = clock::now_ns();
         let [zebra_ended, _] = self
@@ -343,18 +346,18 @@ impl Member {
         (!has_all(self) || self.resync.is_wanted()).then_some(EVPN_LOOK_NS)
     }
 
-    /// Has all said anew to a zebra that was restarted alone, once bgpd has connected to it.
+    /// Has FRR send all of its state anew if zebra was restarted alone, once bgpd has connected to it.
     fn resync(&mut self, now_ns: u64) {
         let [Some(zebra), _] = &self.daemons else { return };
         if !self.resync.is_wanted() || now_ns < self.asked_ns + EVPN_LOOK_NS {
             return;
         }
         self.asked_ns = now_ns;
-        // Its answer to the question before this one.
+        // This reads the answer to the last question.
         let mut answer = [0; ANSWER_LEN];
         let len = rustix::io::read(zebra, &mut answer).unwrap_or(0);
         let is_due = self.resync.heard(&answer[..len]);
-        // A zebra that does not read is asked again.
+        // If zebra does not read the question, it is asked again later.
         let _ = rustix::io::write(zebra, weir_evpn::QUESTION);
         if is_due {
             tracing::info!("zebra was restarted alone: FRR says anew who is where");
@@ -365,7 +368,8 @@ impl Member {
         }
     }
 
-    /// Takes what FRR says. Returns after how long (ns) to look again, if that is not only when FRR says more.
+    /// Receives FRR's changes. Returns the time (ns) until the next look, if a look is needed before FRR's next
+    /// change.
     fn hear(&mut self) -> Option<u64> {
         let now_ns = clock::now_ns();
         self.table.set_now(now_ns);
@@ -389,7 +393,7 @@ impl Member {
         let mut has_room = false;
         for &place in &dirty.places {
             match self.table.remote(place) {
-                // Another host has it.
+                // Another host has the station.
                 Some(_) => self.announced.taken(place, now_ns),
                 None => {
                     if let Some(vid) = Vid::of_network(place.0) {
@@ -430,7 +434,7 @@ impl Member {
         self.look |= owned || !dirty.places.is_empty() || !dirty.again.is_empty();
     }
 
-    /// Tells FRR who is here, as far as that has changed. Returns after how long (ns) to do so again, if anything is
+    /// Announces changes of this host's stations to FRR. Returns the time (ns) until the next call, if anything is
     /// left.
     fn tell(&mut self) -> Option<u64> {
         let now_ns = clock::now_ns();
@@ -462,7 +466,7 @@ impl Member {
         }
     }
 
-    /// Takes over what another weir has announced, once it is time; after how long (ns) that is.
+    /// Takes over the announcements of another weir, once it is time; returns the time (ns) until then.
     fn adopt(&mut self) -> Option<u64> {
         let left_ns = self.adopts_ns.saturating_sub(clock::now_ns());
         if left_ns > 0 {
@@ -470,12 +474,12 @@ impl Member {
         }
         let left = self.table.take_left();
         self.look |= !left.is_empty();
-        // How, FRR is told anew.
+        // FRR is told anew if the address is sticky.
         left.into_iter().for_each(|place| self.announced.adopt(place, How::Plain));
         self.look.then_some(0)
     }
 
-    /// Tells FRR of addresses, and of who has IP addresses.
+    /// Announces addresses, and the owners of IP addresses, to FRR.
     fn announce(
         &mut self,
         changes: &[(Place, Option<How>)],
@@ -503,8 +507,8 @@ impl Member {
         Ok(())
     }
 
-    /// After how long (ns) to look who is silent, and so not here any more, or has an address no more: without traffic
-    /// nobody else does.
+    /// The time (ns) until the next look for stations that have become silent and so count as removed, or that have
+    /// lost an IP address. Without traffic nothing else causes a look.
     fn age_ns(&mut self) -> Option<u64> {
         let age_ns = u64::from(FDB_AGE_SECS) * 1_000_000_000;
         let (looked_ns, _) = self.looked;
@@ -514,7 +518,7 @@ impl Member {
         (!self.announced.is_empty()).then_some(left_ns)
     }
 
-    /// Addresses that are here.
+    /// The addresses of this host's stations.
     fn here(&self, now_ns: u64) -> BTreeMap<Place, How> {
         let entries = self.fdb.entries(clock::secs(now_ns));
         let here = entries.into_iter().filter_map(|FdbEntry { vid, mac, port, claim, .. }| {
@@ -536,7 +540,7 @@ impl Member {
     }
 }
 
-/// Whether who is at the other end has closed it.
+/// True if the other end has closed the socket.
 fn has_ended(socket: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,4 +1,4 @@
-//! Networks in which weir itself is a station: its port there, and guests that it serves.
+//! Networks in which weir itself is a station: weir's port there, and the guests that it serves.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,13 +26,14 @@ use super::{Keeping, Switch, SwitchError, tap_mac};
 use crate::helper::Hands;
 use crate::nat::{HostInterface, Nat, NatForward, NatTask};
 
-/// Where the service manager has weir keep what outlives it (systemd.exec(5), `StateDirectory=`).
+/// The directory in which the service manager lets weir keep state across restarts (systemd.exec(5),
+/// `StateDirectory=`).
 const STATE_DIRECTORY: &str = "STATE_DIRECTORY";
 
-/// Files of leases, by network.
+/// Lease files, by network.
 pub(super) type LeaseFiles = BTreeMap<NetworkName, File>;
 
-/// Opens the file of leases of each network with DHCP.
+/// Opens the lease file of each network with DHCP.
 ///
 /// # Errors
 /// [`SwitchError::Leases`]
@@ -48,7 +49,7 @@ pub(super) fn open_leases(config: &Config) -> Result<LeaseFiles, SwitchError> {
     config.networks.with_gateway().filter_map(dhcp).map(open).collect()
 }
 
-/// TAPs by which the host is in networks, by network.
+/// TAPs that connect the host to networks, by network.
 pub(super) type HostTaps = BTreeMap<NetworkName, Tap>;
 
 /// Opens the TAP of each network with a way out through the host, and gives the host its addresses.
@@ -87,7 +88,7 @@ fn mac_of(port: &PortName) -> Mac {
     Mac::from(MacAddress::derived_from(port))
 }
 
-/// What the rules of each way out are.
+/// The rules of each way out.
 pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
     let task = |(_, _, gateway): (_, _, &GatewayConfig)| {
         let nat = gateway.nat.as_ref()?;
@@ -105,7 +106,7 @@ pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
     networks.with_gateway().filter_map(task).collect()
 }
 
-/// In the directory that the service manager names, or beside the control socket.
+/// The lease file's path: in the directory that the service manager names, or beside the control socket.
 fn leases_path(control: &Path, network: &NetworkName) -> PathBuf {
     let named = std::env::var_os(STATE_DIRECTORY);
     let first = named.as_deref().and_then(|all| std::env::split_paths(all).next());
@@ -114,7 +115,7 @@ fn leases_path(control: &Path, network: &NetworkName) -> PathBuf {
     dir.map_or_else(|| control.with_file_name(&file), |dir| dir.join(&file))
 }
 
-/// weir in a network.
+/// weir's port in a network, with its service.
 pub(super) struct Gateway {
     pub(super) name: PortName,
     pub(super) id: PortId,
@@ -122,12 +123,12 @@ pub(super) struct Gateway {
     pub(super) port: Arc<GatewayPort>,
     pub(super) counters: Arc<PortCounters>,
     pub(super) service: Service,
-    /// The host's TAP outlives this weir.
+    /// The host's TAP, if the keeper keeps it across a restart of weir.
     kept: Option<Kept>,
 }
 
 impl Gateway {
-    /// Addresses that were given to stations, by the station's VLAN and address.
+    /// Leased addresses, by the station's VLAN and MAC address.
     pub(super) fn given(&self) -> BTreeMap<(Vid, Mac), Vec<IpAddr>> {
         let mut all = BTreeMap::<_, Vec<_>>::new();
         for (address, lease, _) in self.service.leases() {
@@ -136,28 +137,28 @@ impl Gateway {
         all
     }
 
-    /// What it has answered.
+    /// Counters of weir's answers.
     pub(super) fn answers(&self) -> BTreeMap<String, u64> {
         let all = self.port.answered().all().into_iter();
         all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n)).collect()
     }
 }
 
-/// weir in a network, for who tells it of guests.
+/// weir's port in a network, as a receiver of facts about guests.
 struct Serving {
     vid: Vid,
     subnet: Option<Ipv4Net>,
-    /// weir's addresses, and the router's.
+    /// The addresses of weir and of the router, on which guests rely.
     relied_on: Vec<IpAddr>,
     port: Arc<GatewayPort>,
 }
 
-/// Ports of weir's own that are told of guests.
+/// weir's own ports, which need to know the guests.
 #[derive(Default)]
 pub(super) struct Served(Mutex<Vec<Serving>>);
 
 impl Served {
-    /// The guest behind a port is as `config` says.
+    /// Notes that the guest behind a port is as `config` says.
     pub(super) fn set(&self, id: PortId, config: &VifConfig, networks: &Networks) {
         let VlanMode::Access(vid) = config.port_config(networks).vlan else {
             self.remove(id);
@@ -173,8 +174,8 @@ impl Served {
         }
     }
 
-    /// What a guest without a guard of its own is held to: in a network in which others rely on weir it is no router and
-    /// no server, unless it is configured as one.
+    /// The guard of a guest that has none configured: in a network in which other guests rely on weir, the guest may
+    /// be neither a router nor a server, unless it is configured as one.
     pub(super) fn roles(
         &self,
         config: &VifConfig,
@@ -187,13 +188,13 @@ impl Served {
         Some(Arc::new(SourceGuard::of_roles(serving.relied_on.clone())))
     }
 
-    /// Nobody is behind the port any more.
+    /// Notes that there is no guest behind the port any more.
     pub(super) fn remove(&self, id: PortId) {
         lock(&self.0).iter().for_each(|serving| serving.port.set_guest(id, None));
     }
 }
 
-/// The address that a guest's frames are held to, if it is one of the subnet and the only one.
+/// The address that the guest's frames are held to, if it is the only one and within the subnet.
 fn configured_in(subnet: Ipv4Net, config: &VifConfig) -> Option<Ipv4Addr> {
     let own = config.guarding.own_addresses().filter_map(|address| match address {
         IpAddr::V4(address) => Some(address).filter(|address| subnet.contains(address)),
@@ -212,7 +213,7 @@ fn ra_settings(config: &GatewayConfig) -> RaSettings {
         IpAddr::V6(server) => Some(*server),
         IpAddr::V4(_) => None,
     });
-    // Without a way out through the host weir routes nothing.
+    // Without a way out through the host, weir is no router.
     let router_secs = if config.nat.is_some() { RA_ROUTER_SECS } else { 0 };
     RaSettings { prefixes: prefixes.collect(), dns: dns.collect(), router_secs }
 }
@@ -234,7 +235,7 @@ fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig, dns: &[IpAddr]) -> DhcpSetting
 }
 
 impl Switch {
-    /// Puts weir into each network that has an address of its own, with open files of leases.
+    /// Adds weir's port to each network that has an address for weir. The lease files are open.
     pub(super) fn plug_in_gateways(
         &self,
         mut files: LeaseFiles,
@@ -245,7 +246,7 @@ impl Switch {
             let (file, host) = (files.remove(&network.name), taps.remove(&network.name));
             self.plug_in_gateway(vid, &name, config, file, host)?;
         }
-        // A helper has made the rules.
+        // Otherwise a helper has made the rules.
         if matches!(self.hands, Hands::Own) {
             let rules: Result<Vec<_>, _> =
                 nat_tasks(&self.networks).iter().map(Nat::start).collect();
@@ -288,7 +289,7 @@ impl Switch {
                 Arc::new(GatewayPort::new(settings, bell, fdb, counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        // What it gives, a source guard takes note of.
+        // Source guards take note of the leases that this port gives.
         self.engine.set_source_guard(id, None, true);
         let dhcp = config.ipv4().zip(config.dhcp.as_ref());
         let dhcp =
@@ -315,7 +316,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Ends what [`plug_in_gateways`](Self::plug_in_gateways) began.
+    /// Undoes [`plug_in_gateways`](Self::plug_in_gateways).
     pub(super) fn unplug_gateways(&self, gateways: Vec<Gateway>) {
         for Gateway { id, port, service, kept, .. } in gateways {
             port.stop(&self.engine, id);

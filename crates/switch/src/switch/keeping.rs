@@ -1,4 +1,4 @@
-//! The switch's keeper: what of its interfaces outlives weir.
+//! The switch's use of the keeper, which holds state of its interfaces across a restart of weir.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -18,25 +18,25 @@ use super::settings::Wanted;
 use crate::helper::Hands;
 use crate::unix_socket::{BoundListener, FileId};
 
-/// How long sessions that are taken up may keep workers waiting.
+/// The greatest time for which sessions that are being taken up may delay the workers.
 const TAKE_UP_MAX: Duration = Duration::from_nanos(KEPT_TAKE_UP_NS);
 
-/// Begins the name of a listening socket, behind its interface's; device and inode of its file follow.
+/// Prefix of a listening socket's key, after its interface's name. Device and inode of the socket's file follow.
 const LISTENER: &str = "listen.";
 
-/// What of the switch itself is kept ([`Noted`]). No interface has such a name.
+/// The key of the switch's own state ([`Noted`]). No interface has such a name.
 const NOTED: &str = "SWITCH/state";
 
-/// Whose the sockets of agents are: nor has one this.
+/// The owner in the keys of agents' sockets. No interface has such a name.
 const AGENTS: &str = "AGENTS";
 
-/// Begins the name of the TAP that FRR looks at; the network's VNI follows. No interface has such a name.
+/// Prefix of the key of a TAP that FRR watches; the network's VNI follows. No interface has such a name.
 const EVPN: &str = "EVPN/tap.";
 
-/// The same of an uplink's queue, whose number follows.
+/// Prefix of the key of an uplink's queue, after the uplink's name; the queue's number follows.
 const QUEUE: &str = "queue.";
 
-/// Descriptors that outlive weir. Dropping it has them kept no longer.
+/// Descriptors that the keeper holds. Dropping this removes them from the keeper.
 #[derive(Debug)]
 pub(crate) struct Kept {
     keeper: Arc<Keeper>,
@@ -49,19 +49,19 @@ impl Drop for Kept {
     }
 }
 
-/// The keeper, where there is to be one.
+/// The switch's connection to the keeper, if one is configured.
 #[derive(Default)]
 pub struct Keeping {
     keeper: Option<Arc<Keeper>>,
-    /// What another weir has left there, and no port has taken yet.
+    /// Descriptors of another weir that no port has taken yet.
     taken: Mutex<Taken>,
     noted: OnceLock<Noted>,
-    /// Sessions that are taken up.
+    /// Sessions that are being taken up.
     settling: Mutex<Vec<Arc<Settled>>>,
 }
 
 impl Keeping {
-    /// Takes what another weir has left with the keeper of this configuration, if it has one.
+    /// Takes the descriptors of another weir from the configured keeper, if there is one.
     pub fn take(config: &Config, hands: &Hands) -> Result<Self, SwitchError> {
         let Some(path) = &config.switch.keeper else { return Ok(Self::default()) };
         let taken = Keeper::take(hands.dial_keeper(path)).map_err(SwitchError::Silent)?;
@@ -69,7 +69,8 @@ impl Keeping {
         Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(taken), ..Self::default() })
     }
 
-    /// The same while the other weir is there: what it has is looked at, and is its own until it has gone.
+    /// As [`take`](Self::take), while the other weir still runs: reads copies of its state, which stays its own until
+    /// it ends.
     pub fn look(config: &Config, hands: &Hands) -> Result<Self, SwitchError> {
         let Some(path) = &config.switch.keeper else { return Err(SwitchError::NoKeeper) };
         let (keeper, seen) = Keeper::look(hands.dial_keeper(path)).map_err(SwitchError::Look)?;
@@ -95,14 +96,14 @@ impl Keeping {
         Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(seen), ..Self::default() })
     }
 
-    /// The other weir is gone: what it has left is this one's.
+    /// Takes the state of the other weir, which has ended.
     pub(super) fn take_over(&self) -> Result<(), SwitchError> {
         let Some(keeper) = &self.keeper else { return Ok(()) };
         *lock(&self.taken) = keeper.take_over().map_err(SwitchError::Look)?;
         Ok(())
     }
 
-    /// Looks for the keeper from here on, where there is none.
+    /// Starts to connect to the keeper, if one is configured but not connected.
     pub(super) fn start(&self) -> Result<(), SwitchError> {
         match &self.keeper {
             Some(keeper) => keeper.start().map_err(SwitchError::Start),
@@ -110,13 +111,13 @@ impl Keeping {
         }
     }
 
-    /// Whether another weir has left anything.
+    /// True if another weir has left any state.
     pub(super) fn has_taken(&self) -> bool {
         !lock(&self.taken).is_empty()
     }
 
-    /// All interfaces are there: waits until their sessions are, for a while, so that no frame comes before its receiver.
-    /// What none has taken is nobody's.
+    /// Ends the takeover when all interfaces exist. Waits a while for their sessions, so that no frame arrives before
+    /// its receiver. State that no interface has taken is removed.
     pub(super) fn end_taking(&self) {
         let end = Instant::now() + TAKE_UP_MAX;
         for settled in lock(&self.settling).drain(..) {
@@ -128,7 +129,7 @@ impl Keeping {
         }
     }
 
-    /// The place of an interface. It can do without.
+    /// The interface's place at the keeper. The interface works without one.
     pub(super) fn place(&self, name: &PortName) -> Option<Keep> {
         let keeper = self.keeper.as_ref()?;
         let known = self.known(name);
@@ -145,7 +146,7 @@ impl Keeping {
         }
     }
 
-    /// The socket on which an interface listened under another weir, and its file.
+    /// The socket on which an interface listened under another weir, and the identity of its file.
     pub(super) fn listener(&self, name: &PortName) -> Option<(UnixListener, FileId)> {
         let prefix = format!("{name}/{LISTENER}");
         let mut taken = lock(&self.taken);
@@ -157,12 +158,12 @@ impl Keeping {
         Some((socket.into(), file_of(&key)?))
     }
 
-    /// Keeps the socket on which an interface listens.
+    /// Has the keeper hold the socket on which an interface listens.
     pub(super) fn keep_listener(&self, name: &PortName, bound: &BoundListener) -> Option<Kept> {
         self.keep_listener_of(name.as_str(), bound)
     }
 
-    /// The socket at which another weir met an agent; `adopt` says whether it is.
+    /// The socket on which another weir listened for an agent; `adopt` decides if it is the wanted one.
     pub(super) fn agents(
         &self,
         adopt: impl Fn(UnixListener, FileId) -> Option<BoundListener>,
@@ -177,7 +178,7 @@ impl Keeping {
         Some(bound)
     }
 
-    /// Keeps a socket at which an agent is met.
+    /// Has the keeper hold a socket for an agent.
     pub(super) fn keep_agents(&self, bound: &BoundListener) -> Option<Kept> {
         self.keep_listener_of(AGENTS, bound)
     }
@@ -197,12 +198,12 @@ impl Keeping {
         queues.map_while(|key| taken.remove(&key)).collect()
     }
 
-    /// Keeps the queues of an uplink, and so a TAP itself.
+    /// Has the keeper hold the queues of an uplink, and with them the TAP itself.
     pub(super) fn keep_queues(&self, name: &PortName, queues: &[OwnedFd]) -> Option<Kept> {
         let keeper = Arc::clone(self.keeper.as_ref()?);
         let keys: Vec<_> =
             (0..QUEUE_PAIRS_MAX).map(|queue| format!("{name}/{QUEUE}{queue}")).collect();
-        // These queues, if they were looked at before.
+        // Copies of these queues are no longer needed.
         keys.iter().for_each(|key| drop(lock(&self.taken).remove(key)));
         for (nth, key) in keys.iter().enumerate() {
             match queues.get(nth).and_then(|queue| queue.as_fd().try_clone_to_owned().ok()) {
@@ -213,31 +214,31 @@ impl Keeping {
         Some(Kept { keeper, keys })
     }
 
-    /// The TAP by which another weir told FRR who is here in a network.
+    /// The TAP of a network by which another weir announced stations to FRR.
     pub(super) fn evpn_tap(&self, vni: u32) -> Option<OwnedFd> {
         lock(&self.taken).remove(&format!("{EVPN}{vni}"))
     }
 
-    /// Keeps it: FRR withdraws what is noted behind it as soon as nobody has it open.
+    /// Has the keeper hold the TAP: FRR withdraws the stations behind it as soon as no process has it open.
     pub(super) fn keep_evpn_tap(&self, vni: u32, tap: &OwnedFd) -> Option<Kept> {
         let keeper = Arc::clone(self.keeper.as_ref()?);
         let key = format!("{EVPN}{vni}");
-        // This one, if it was looked at before.
+        // A copy of this TAP is no longer needed.
         drop(lock(&self.taken).remove(&key));
         keeper.store(&key, Arc::new(tap.try_clone().ok()?));
         Some(Kept { keeper, keys: vec![key] })
     }
 
-    /// Reads what another weir has noted of the switch.
+    /// Reads the state of the switch that another weir has noted.
     ///
     /// # Errors
-    /// It cannot be read. It stays where it is.
+    /// The state cannot be read. It stays with the keeper.
     pub(super) fn read_noted(&self) -> Result<&Noted, SwitchError> {
         let mut taken = lock(&self.taken);
         if let (Some(file), Some(keeper)) = (taken.get(NOTED), &self.keeper) {
             let noted = Noted::read(file.try_clone().map_err(SwitchError::Start)?)?;
             let _ = self.noted.set(noted);
-            // Until this weir has something to note itself.
+            // The keeper holds the old state until this weir notes its own.
             if let Some(file) = taken.remove(NOTED) {
                 keeper.adopt(NOTED, Arc::new(file));
             }
@@ -246,39 +247,39 @@ impl Keeping {
         Ok(self.noted())
     }
 
-    /// What it has [read](Self::read_noted).
+    /// The state that was [read](Self::read_noted).
     pub(super) fn noted(&self) -> &Noted {
         self.noted.get_or_init(Noted::default)
     }
 
-    /// What it has learned behind a port.
+    /// Addresses that were learned behind a port.
     pub(super) fn known(&self, name: &PortName) -> Vec<Known> {
         self.noted().known(name.as_str())
     }
 
-    /// Keeps it for the next weir.
+    /// Has the keeper hold the state for the next weir.
     pub(super) fn keep_noted(&self, file: OwnedFd) {
         if let Some(keeper) = &self.keeper {
             keeper.store(NOTED, Arc::new(file));
         }
     }
 
-    /// Whether there is to be a keeper.
+    /// True if a keeper is configured.
     pub(super) fn is_configured(&self) -> bool {
         self.keeper.is_some()
     }
 
-    /// Whether there is a keeper now.
+    /// True if the keeper is connected.
     pub(super) fn is_there(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.is_there())
     }
 
-    /// Leaves all that is kept to the next weir.
+    /// Leaves everything that the keeper holds to the next weir.
     pub(super) fn leave(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.leave())
     }
 
-    /// The interface is gone.
+    /// Removes an interface's state from the keeper.
     pub(super) fn forget(&self, name: &PortName) {
         if let Some(keeper) = &self.keeper {
             Keep::forget(keeper, name.as_str());
@@ -286,7 +287,7 @@ impl Keeping {
     }
 }
 
-/// The file of a socket, of which its name speaks.
+/// The identity of a socket's file, from the socket's key.
 fn file_of(key: &str) -> Option<FileId> {
     let (_, id) = key.split_once(LISTENER)?;
     let (device, inode) = id.split_once('.')?;

@@ -1,4 +1,4 @@
-//! A switch that stops so that another weir goes on with its guests.
+//! The stop of a switch whose guests another weir takes over.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use super::Switch;
 use crate::control::{Refusal, Response};
 use crate::upgrade::{Next, Starter, Which};
 
-/// By what a switch is upgraded.
+/// The means of an upgrade.
 pub(super) struct Upgrades {
     starter: Starter,
-    /// Called with the number of the process that goes on, when that serves.
+    /// Called with the new process's number when that process serves.
     then: Box<dyn Fn(u32) + Send + Sync>,
 }
 
-/// Why the old weir goes on.
+/// The reason why the old weir continues.
 struct Failed {
     message: String,
     help: Option<String>,
@@ -31,30 +31,30 @@ impl Failed {
 }
 
 impl Switch {
-    /// From here on it can be upgraded. `then` is called when another process serves, with its number: this one is to
-    /// end then, without dropping the switch.
+    /// Allows upgrades from here on. `then` is called with the number of another process when that process serves.
+    /// This process must then end without dropping the switch.
     pub fn upgrades_by(&self, starter: Starter, then: impl Fn(u32) + Send + Sync + 'static) {
         let _ = self.upgrades.set(Upgrades { starter, then: Box::new(then) });
     }
 
-    /// Whether a keeper has what was set, so that the next weir does as well.
+    /// True if the keeper is connected, so that the next weir gets the run-time settings.
     pub fn is_kept(&self) -> bool {
         self.keeper.is_there()
     }
 
-    /// Stops as if this process was killed, at a moment when no packet is under way: every session is between two
-    /// requests, every worker between two bursts. Guests, front ends and TAPs stay as they are, with the keeper. The
-    /// process has to end then without dropping this: its end is not for them.
+    /// Stops as if this process were killed, but at a moment when no packet is in flight: every session is between
+    /// two requests, and every worker between two bursts. The keeper holds guests' sessions, front ends' sockets and
+    /// TAPs as they are. The process must then end without dropping the switch, because a drop would end them.
     ///
-    /// `false` if there is no keeper; then nothing has changed.
+    /// Returns false if there is no keeper. Nothing has changed then.
     pub fn leave(&self) -> bool {
         if !self.keeper.is_there() {
             return false;
         }
         *self.left.lock().unwrap_or_else(|e| e.into_inner()) = true;
-        // Nobody keeps them: their guests are told in order.
+        // No keeper holds Xen guests' vifs, so their guests are disconnected in order.
         drop(self.xen.lock().unwrap_or_else(|e| e.into_inner()).take());
-        // Their threads write into rings that are another weir's from here on.
+        // These threads write into rings that belong to another weir from here on.
         self.end_mirrors();
         self.loops.end();
         let busy = self.sessions.leave();
@@ -67,10 +67,11 @@ impl Switch {
         true
     }
 
-    /// Whether it can leave in time: a thread that stands still would not end, and its guests would have neither weir.
+    /// Checks that the switch can leave in time. A stalled thread would not end, and the guests would be served by
+    /// neither weir.
     ///
     /// # Errors
-    /// Who keeps it, and what to do.
+    /// The stalled thread, with advice on how to resolve it.
     pub fn may_leave(&self) -> Result<(), String> {
         if !self.keeper.is_there() {
             return Ok(());
@@ -80,27 +81,27 @@ impl Switch {
         })
     }
 
-    /// [Leaves](Self::leave), and stays in memory: its end would be that of its guests' connections. Without a keeper it
-    /// ends.
+    /// [Leaves](Self::leave) and stays in memory, because dropping the switch would end the guests' connections.
+    /// Without a keeper the switch is dropped.
     pub fn leave_for_good(self: Arc<Self>) {
         if self.leave() {
             std::mem::forget(self);
         }
     }
 
-    /// The refusal of changes by one that has [left](Self::leave).
+    /// The refusal of changes by a switch that has [left](Self::leave).
     pub(super) fn has_left(&self) -> Option<Response> {
         let left = *self.left.lock().unwrap_or_else(|e| e.into_inner());
         left.then(|| Response::error("another weir takes this one's place: ask again"))
     }
 
-    /// Has the program that lies there now take this one's place.
+    /// Replaces this process by the program that is installed now.
     pub(super) fn upgrade(&self) -> Response {
         let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(refusal) = self.has_left() {
             return refusal;
         }
-        // It waits for a process of the administrator's.
+        // This waits for a process of the administrator's.
         match beat::wait(|| self.try_upgrade()) {
             Ok((process, gap)) => {
                 let gap_ms = gap.as_secs_f64() * 1e3;
@@ -142,7 +143,7 @@ impl Switch {
         Ok((next.process, begun.elapsed()))
     }
 
-    /// What would be lost, or is there only once.
+    /// Refuses an upgrade that would lose state, or that needs a device which only one process can have.
     fn check_upgrade(&self) -> Result<(), Failed> {
         let restart = "guests survive `systemctl restart weir`, or SIGUSR2 and another start";
         if !self.keeper.is_there() {
@@ -166,8 +167,8 @@ impl Switch {
         }
     }
 
-    /// The new weir has failed when it may have touched rings already: a second process of the program that runs here
-    /// goes on from what is kept.
+    /// Recovers from a new weir that failed after it may have touched rings: a second process of the running program
+    /// continues from the state at the keeper.
     fn go_back(&self, upgrades: &Upgrades, why: &str) -> Failed {
         let how_it_ended = upgrades.starter.kill();
         tracing::error!(why, how_it_ended, "the new weir has failed: this program goes on");
@@ -186,7 +187,7 @@ impl Switch {
                 }
             }
             Err((error, _)) => {
-                // The keeper has it all: whoever starts weir again goes on.
+                // The keeper holds all state, so the next start of weir continues.
                 tracing::error!(error, "it does not come up either");
                 std::process::exit(1);
             }

@@ -1,7 +1,7 @@
-//! Ports that get copies of others' frames.
+//! Ports that receive copies of other ports' frames.
 //!
-//! A configuration names ports, which come and go. After each change the mirrors are made what it says: of those of its
-//! ports that are there.
+//! A configuration names ports, which can be added and removed. After each change the mirrors are adjusted to the
+//! configuration, with the ports that exist.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -13,16 +13,16 @@ use weir_fabric::PortId;
 use super::{Link, Ports, Switch};
 use crate::control::Response;
 
-/// Those that run, by the names of the ports that get copies.
+/// The running mirrors, by the name of the port that receives copies.
 pub(super) type Mirrors = BTreeMap<PortName, Running>;
 
-/// A mirror, and between which ports.
+/// A running mirror with its ports.
 pub(super) struct Running {
     ends: Ends,
     mirror: Mirror,
 }
 
-/// Whose copies go where.
+/// The ports that a mirror connects.
 #[derive(Debug, PartialEq, Eq)]
 struct Ends {
     from: Vec<PortId>,
@@ -30,7 +30,7 @@ struct Ends {
 }
 
 impl Ports {
-    /// Why an interface may not mirror what it says, if it may not.
+    /// The refusal of an interface's mirror, if it is not allowed.
     pub(super) fn mirror_refusal(&self, config: &VifConfig) -> Option<Response> {
         let others = self.vifs.iter().map(|vif| (&vif.config.name, &vif.config.vlan));
         let uplinks = self.uplinks.iter().map(|it| (&it.config.name, &it.config.vlan));
@@ -40,7 +40,7 @@ impl Ports {
         Some(Response::refused(error.to_string(), error.help()))
     }
 
-    /// What each mirror that can be is to copy. Those that the checks would refuse are left out.
+    /// The ports of each possible mirror. A mirror that the checks would refuse is left out.
     fn mirrors(&self) -> BTreeMap<PortName, Ends> {
         let vifs = self.vifs.iter().filter(|vif| !matches!(vif.link, Link::Xen));
         let vifs = vifs.map(|vif| (&vif.config.name, &vif.config.vlan, vif.port.id()));
@@ -54,7 +54,7 @@ impl Ports {
         ends.filter(|(_, ends)| !ends.from.is_empty()).collect()
     }
 
-    /// A port whose frames may be copied: no mirror.
+    /// A port whose frames may be copied, which is any port except a mirror.
     fn source(&self, name: &PortName) -> Option<PortId> {
         let takes_part = |vlan: &VlanMode| vlan.mirrored().is_empty();
         let vif = self.vifs.iter().find(|vif| vif.config.name == *name);
@@ -67,11 +67,11 @@ impl Ports {
 }
 
 impl Switch {
-    /// Makes mirrors what the ports that are there say.
+    /// Adjusts the mirrors to the configuration of the existing ports.
     pub(super) fn settle_mirrors(&self) {
         let mut mirrors = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = self.ports().mirrors();
-        // Those that end come first: there are only so many.
+        // Mirrors that end are removed first, because the number of mirrors is limited.
         mirrors.retain(|name, running| {
             let stays = wanted.get(name) == Some(&running.ends) && running.mirror.is_whole();
             if stays {
@@ -91,12 +91,12 @@ impl Switch {
         }
     }
 
-    /// Nothing is copied any more.
+    /// Ends all mirrors.
     pub(super) fn end_mirrors(&self) {
         self.mirrors.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The port is about to go: another may get its number.
+    /// Ends a port's mirror before the port is removed, because another port may get its number.
     pub(super) fn end_mirror(&self, name: &PortName) {
         self.mirrors.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }

@@ -1,5 +1,5 @@
-//! What of the switch itself lies with the keeper: what was set while weir ran, interfaces that no file has, and what
-//! was learned behind ports.
+//! The switch's own state at the keeper: run-time settings, interfaces that no file names, and addresses learned
+//! behind ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,46 +20,47 @@ use weir_wire::Mac;
 use super::settings::Settings;
 use super::{Link, Meeting, Switch, SwitchError};
 
-/// Of what the fields of [`Noted`] mean; new ones have defaults. A weir that does not know one does not start: it might
-/// leave out a rule. Since 2 there are settings.
+/// The version of [`Noted`]; new fields have defaults. A weir that does not know the version refuses to start,
+/// because it might leave out a rule. Version 2 added settings.
 const VERSION: u32 = 2;
 
-/// See the module.
+/// The state, see the module.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Noted {
     pub(super) version: u32,
-    /// Interfaces of `weir vif add`, as they are now. Each is read by itself: a later release may know more keys.
+    /// Interfaces of `weir vif add` as they are now. Each is parsed by itself, because a later release may know more
+    /// keys.
     pub(super) added: Vec<serde_json::Value>,
-    /// What was set of ports that the file names, by port.
+    /// Run-time settings of ports that the file names, by port.
     pub(super) settings: BTreeMap<String, Settings>,
-    /// Ports that the file names, and that were removed.
+    /// Ports that the file names but that were removed.
     pub(super) deleted: BTreeSet<String>,
-    /// By port: VLAN, address, and the second in which it was seen last, on the machine's monotonic clock.
+    /// By port: VLAN, address, and the second when it was last seen, on the machine's monotonic clock.
     pub(super) addresses: BTreeMap<String, Vec<(u16, u64, u32)>>,
-    /// By interface: what it was given by DHCP.
+    /// By interface: addresses leased by DHCP.
     pub(super) leases: BTreeMap<String, Vec<NotedLease>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct NotedLease {
     address: IpAddr,
-    /// On the same clock.
+    /// The end of the lease, on the same clock.
     until_secs: u32,
     /// The server's port, and the VLAN id of its answer.
     from: (String, u16),
 }
 
-/// Whether nobody but the file is to know of an interface: who keeps it adds it again.
+/// True if only the file determines an interface. An interface with an owner is added again by its owner.
 fn nobodys(added: &serde_json::Value) -> bool {
     added["by"].is_null()
 }
 
 impl Noted {
-    /// What another weir has noted.
+    /// Reads the state that another weir has noted.
     ///
     /// # Errors
-    /// [`SwitchError::Noted`]: it cannot be read, or a later release has written it.
+    /// [`SwitchError::Noted`] if it cannot be read, or a later release has written it.
     pub(super) fn read(file: OwnedFd) -> Result<Self, SwitchError> {
         let read = || -> io::Result<Self> {
             let mut file = File::from(file);
@@ -84,7 +85,7 @@ impl Noted {
         Ok(file.into())
     }
 
-    /// What was learned behind a port.
+    /// Addresses that were learned behind a port.
     pub(super) fn known(&self, port: &str) -> Vec<Known> {
         let known = |&(vid, mac, seen_secs): &(u16, u64, u32)| {
             let [0, 0, mac @ ..] = mac.to_be_bytes() else { return None };
@@ -95,7 +96,7 @@ impl Noted {
 }
 
 impl Noted {
-    /// Keys of an interface that the file does not say, or `added`.
+    /// Keys of an interface that differ from the file, or `added`.
     pub(super) fn unsaved_of(&self, vif: &str) -> Vec<String> {
         let keys = self.settings.get(vif).into_iter().flat_map(Settings::keys);
         let added = self.added.iter().filter(|added| added["name"] == vif && nobodys(added));
@@ -103,12 +104,12 @@ impl Noted {
         keys.chain(added).map(str::to_owned).collect()
     }
 
-    /// What was set of vifs of Xen guests.
+    /// Run-time settings of vifs of Xen guests.
     pub(super) fn of_xen(&self, config: &Config) -> BTreeMap<String, Settings> {
         if config.xen.is_none() {
             return BTreeMap::new();
         }
-        // Such as vif3.0, and no name of the file's.
+        // A vif's name has the form vif3.0, and the file does not name it.
         let is_vif = |name: &str| {
             let numbers = name.strip_prefix("vif").and_then(|rest| rest.split_once('.'));
             let is_number = |text: &str| text.parse::<u32>().is_ok();
@@ -119,7 +120,7 @@ impl Noted {
         of_xen.map(|(name, settings)| (name.clone(), settings.clone())).collect()
     }
 
-    /// Has `guard` know what the interface was given, as far as the port is there that gave it.
+    /// Restores the interface's leases in `guard`, for each server's port that exists.
     pub(super) fn recall(
         &self,
         vif: &str,
@@ -137,10 +138,10 @@ impl Noted {
 }
 
 impl Switch {
-    /// Has the keeper keep what a next weir is to know. For a thread that may take its time: it looks at all addresses.
-    /// Without a keeper it is what the next one is given.
+    /// Has the keeper hold the state for the next weir. The call can be slow, because it reads all addresses. While
+    /// the keeper is missing, the state is kept for the next connection to it.
     pub fn note(&self) {
-        // A switch that has not all of its ports yet has nothing that is truer than what the last one has noted.
+        // Until this switch has all of its ports, the state of the last weir is more complete.
         if !self.keeper.is_configured() || self.source().is_none() {
             return;
         }
@@ -187,7 +188,7 @@ impl Switch {
         Ok(Noted { addresses, leases, ..self.set_since()? })
     }
 
-    /// What was set of ports since the file was read, without what was learned.
+    /// Run-time settings since the file was read, without learned addresses.
     pub(super) fn set_since(&self) -> serde_json::Result<Noted> {
         let mut noted = Noted { version: VERSION, ..Noted::default() };
         let source = self.source();
@@ -226,8 +227,8 @@ impl Switch {
         Ok(noted)
     }
 
-    /// What the file that weir was started with does not say of the switch, each as `vif.web0.mac`: it ends with an orderly
-    /// end of weir.
+    /// Running settings that differ from the file with which weir was started, each as `vif.web0.mac`. They are lost
+    /// at an orderly end of weir.
     pub fn unsaved(&self) -> Vec<String> {
         let noted = self.set_since().unwrap_or_default();
         let ports = self.ports();
@@ -246,7 +247,8 @@ impl Switch {
         keys.chain(added).chain(deleted).collect()
     }
 
-    /// What interfaces were given by DHCP. Those whose servers were not there yet may come a second time.
+    /// Restores an interface's DHCP leases. The call can be repeated for leases whose server's port did not exist
+    /// yet.
     pub(super) fn recall_leases(&self, noted: &Noted, vif: &str, guard: Option<&SourceGuard>) {
         let Some(guard) = guard else { return };
         let ports = self.ports();
@@ -260,7 +262,8 @@ impl Switch {
         noted.recall(vif, guard, port);
     }
 
-    /// Adds the interfaces that were added under another weir. One that cannot be is left out: it passes no frames.
+    /// Adds the interfaces that were added under another weir. An interface that cannot be added is left out, so it
+    /// passes no frames.
     pub(super) fn add_noted(&self, noted: &Noted, added: Vec<VifConfig>) {
         for config in added {
             let name = config.name.clone();
@@ -282,7 +285,7 @@ impl Switch {
 mod tests {
     use super::*;
 
-    /// What 0.1.0 writes: the next release reads it.
+    /// The format that 0.1.0 writes, which the next release must read.
     #[test]
     fn what_this_release_notes_is_read() {
         let recorded: Noted = serde_json::from_str(include_str!("noted/state-0.1.0.json")).unwrap();

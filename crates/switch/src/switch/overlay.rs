@@ -21,26 +21,27 @@ use super::{Keeping, Switch, SwitchError, UplinkDevice, refused};
 use crate::control::Response;
 use crate::stats::{Limit, Limits, limits};
 
-/// What a switch has opened before it gives up its privileges.
+/// Devices that a switch opens before it gives up its privileges.
 #[derive(Default)]
 pub struct Devices {
-    /// Those of all uplinks, in their order.
+    /// The devices of all uplinks, in their order.
     pub uplinks: Vec<UplinkDevice>,
     /// The overlay's sockets, if there is one.
     pub overlay: Option<OverlaySockets>,
-    /// What FRR looks at, if it says who is where.
+    /// The devices that FRR watches, if FRR provides the members of networks.
     pub evpn: Option<EvpnDevices>,
-    /// Files of leases.
+    /// Lease files.
     pub(super) leases: LeaseFiles,
     /// TAPs of ways out through the host.
     pub(super) taps: HostTaps,
 }
 
 impl Devices {
-    /// What `config` names; a device that another weir has left goes on.
+    /// Opens the devices that `config` names, and takes over devices that another weir has left.
     ///
     /// # Errors
-    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`], [`SwitchError::Leases`], [`SwitchError::WayOut`]; what was opened is closed.
+    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`], [`SwitchError::Leases`] or
+    /// [`SwitchError::WayOut`]; devices that were opened are closed then.
     pub fn open(config: &Config, keeping: &Keeping) -> Result<Self, SwitchError> {
         let overlay = config.networks.overlay.as_ref();
         Ok(Self {
@@ -75,9 +76,9 @@ pub(super) struct Overlay {
     pub(super) id: PortId,
     pub(super) port: Arc<VxlanPort>,
     pub(super) counters: Arc<PortCounters>,
-    /// The thread that FRR is told and heard by.
+    /// The thread that exchanges announcements with FRR.
     pub(super) evpn: Option<Evpn>,
-    /// Its sockets outlive this weir.
+    /// The sockets, if the keeper keeps them across a restart of weir.
     pub(super) kept: Option<Kept>,
 }
 
@@ -86,7 +87,7 @@ fn port_name() -> PortName {
 }
 
 impl Overlay {
-    /// The IP addresses of stations, here and behind other hosts, by the station's network and address.
+    /// The IP addresses of stations on this and other hosts, by the station's network and address.
     pub(super) fn owned(&self) -> BTreeMap<(u16, Mac), Vec<IpAddr>> {
         let mut all = BTreeMap::<_, Vec<_>>::new();
         let shown = self.evpn.as_ref().map(Evpn::shown).unwrap_or_default();
@@ -98,7 +99,7 @@ impl Overlay {
         all
     }
 
-    /// What it has answered, and what became of claims of IP addresses.
+    /// Counters of the overlay's answers, and of claims of IP addresses.
     pub(super) fn answers(&self) -> BTreeMap<String, u64> {
         let shown = self.evpn.as_ref().map(Evpn::shown).unwrap_or_default();
         let claims = [("claims_contested", shown.contested), ("claims_refused", shown.refused)];
@@ -157,7 +158,7 @@ impl Switch {
         Ok(())
     }
 
-    /// How many addresses of other hosts are known, in all and in each network.
+    /// Limits on addresses of other hosts, in all and in each network.
     pub(super) fn overlay_limits(&self, overlay: &Overlay) -> Limits {
         let id = overlay.id;
         let mut all = limits([("addresses", self.addresses(id))]);
@@ -173,7 +174,7 @@ impl Switch {
         all
     }
 
-    /// Ends what [`plug_in_overlay`](Self::plug_in_overlay) began.
+    /// Undoes [`plug_in_overlay`](Self::plug_in_overlay).
     pub(super) fn unplug_overlay(&self, mut overlay: Overlay) {
         overlay.evpn.take();
         overlay.port.stop(&self.engine, overlay.id);
@@ -181,7 +182,7 @@ impl Switch {
         drop(overlay.kept);
     }
 
-    /// Puts an interface into its network, or says why it cannot be there.
+    /// Applies the settings of an interface's network, or refuses if the interface does not fit it.
     pub(super) fn settle(&self, config: &mut VifConfig) -> Option<Response> {
         let refusal = |error: NetworkError| refused(&error, error.help());
         self.networks.settle(config).err().map(refusal)

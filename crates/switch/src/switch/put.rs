@@ -1,4 +1,4 @@
-//! An interface is to be there as somebody says: it is added, changed, or left as it is.
+//! Requests for an interface to exist with given settings: it is added, changed, or left as it is.
 
 use weir_config::reload::{KeyDifference, shown_vif, vif_difference};
 use weir_config::{PortName, VifConfig};
@@ -8,7 +8,7 @@ use super::{Link, Ports, Switch, Vif, failed, no_such_vif, port_state, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
 
 impl Vif {
-    /// By whose word it is there.
+    /// The origin of the interface.
     pub(super) fn origin(&self) -> VifOrigin {
         match (&self.link, self.from_file) {
             (Link::Xen, _) => VifOrigin::Xen,
@@ -32,7 +32,7 @@ impl Switch {
             VifOrigin::File => listed.vifs.iter().find(|it| it.name == *name),
             VifOrigin::Xen => listed.xen.iter().find(|it| it.name == *name),
         });
-        // That of the switch, whatever the interface says itself.
+        // The default is the switch's budget, whatever the interface sets itself.
         let unset = VifConfig { latency_budget: None, ..vif.config.clone() };
         let budget = self.budget(&unset);
         let PortInfo { state, stop_reason, .. } = vif.port.info();
@@ -46,7 +46,7 @@ impl Switch {
         Response::Shown { vif: Box::new(shown) }
     }
 
-    /// Has an interface be what `config` says, or says why that does not go together with the others.
+    /// Changes an interface to `config`, or refuses if that conflicts with the others.
     pub(super) fn becomes(
         &self,
         ports: &mut Ports,
@@ -76,7 +76,7 @@ impl Switch {
         self.change(vif, config, &before).err().map(|error| failed(&error))
     }
 
-    /// Adds an interface, or makes the one of its name what it is to be.
+    /// Adds an interface, or changes the one of the same name.
     pub(super) fn vif_put(&self, mut config: VifConfig) -> Response {
         let mut ports = self.ports();
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == config.name) else {
@@ -113,7 +113,7 @@ fn put(outcome: PutOutcome, changed: Vec<String>, note: Option<String>) -> Respo
     Response::Put { put: Put { outcome, changed, note } }
 }
 
-/// Which keys of an interface that runs are others, and cannot change.
+/// The refusal of changes to keys that cannot change while the interface runs.
 fn cannot_become(name: &PortName, differs: &[KeyDifference]) -> Response {
     let fixed = differs.iter().filter(|key| !key.alive).map(|it| {
         let [from, to] = [&it.from, &it.to].map(|value| value.as_deref().unwrap_or("none"));

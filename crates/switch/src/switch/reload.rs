@@ -1,7 +1,7 @@
-//! `weir diff` and `weir reload`: the running switch becomes what a changed configuration says, while traffic flows.
+//! `weir diff` and `weir reload`: the running switch is changed to match a configuration, while traffic flows.
 //!
-//! Whatever can fail comes first: sockets and devices are opened before anything is touched. A step that fails later has
-//! those before it undone.
+//! Steps that can fail come first: sockets and devices are opened before anything is changed. If a later step fails,
+//! the steps before it are undone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,43 +25,43 @@ use crate::events::{self, Event, ReloadNews};
 use crate::helper::Hands;
 use crate::manager;
 
-/// What a switch is like that a configuration has set up.
+/// The configuration from which the switch was set up.
 pub(super) struct Source {
-    /// By its absolute path.
+    /// The configuration file's absolute path.
     file: Option<PathBuf>,
     defaults: Defaults,
-    /// With what has changed since.
+    /// The settings of the switch, including changes made since.
     switch: SwitchConfig,
     xen: Option<XenConfig>,
     may_pin: bool,
-    /// Ports as the file of weir says they are, when weir read it last: what differs was set since.
+    /// Ports as weir's own file defined them when weir last read it. Differences from them were set since.
     pub(super) listed: Listed,
 }
 
-/// See [`Source::listed`].
+/// The ports of a file, see [`Source::listed`].
 #[derive(Default)]
 pub(super) struct Listed {
     pub(super) vifs: Vec<VifConfig>,
     pub(super) uplinks: Vec<UplinkConfig>,
-    /// Vifs of Xen guests, as `[xen]` and the toolstack say.
+    /// Vifs of Xen guests, as `[xen]` and the toolstack define them.
     pub(super) xen: Vec<VifConfig>,
-    /// What was set, under another weir, of vifs of Xen guests that are not there yet.
+    /// Run-time settings, from another weir, of Xen guests' vifs that do not exist yet.
     pub(super) left: BTreeMap<String, Settings>,
 }
 
-/// A configuration beside the running switch.
+/// A configuration compared with the running switch.
 struct Compared {
     config: Config,
     difference: Difference,
     steps: Steps,
-    /// Whether what is there after the steps goes together.
+    /// The result of the check that the ports do not conflict after the steps.
     check: Result<(), String>,
 }
 
-/// How a step is undone.
+/// The reversal of a step.
 enum Undo {
     Placement(PlacementConfig),
-    /// The switch's budget and interfaces, as they were.
+    /// The old budget of the switch, and the old settings of interfaces.
     Vifs(LatencyBudget, Vec<VifConfig>),
     Uplink(UplinkConfig),
     RemoveVif(PortName),
@@ -70,7 +70,7 @@ enum Undo {
 }
 
 impl Switch {
-    /// Says from which `file` its configuration was read, and by which `defaults`.
+    /// Notes the `file` and the `defaults` from which the switch's configuration was read.
     pub fn started_from(&self, file: &Path, defaults: &Defaults) {
         if let Some(source) = &mut *self.source() {
             source.file = std::path::absolute(file).ok();
@@ -78,8 +78,8 @@ impl Switch {
         }
     }
 
-    /// Remembers the configuration that it was started with. Interfaces that were `added` while another weir ran are not
-    /// its, even if it names them.
+    /// Notes the configuration with which the switch was started. Interfaces that were `added` while another weir ran
+    /// do not belong to the configuration, even if it names them.
     pub(super) fn comes_from(&self, config: &Config, added: &[PortName]) {
         let confined = matches!(self.hands, Hands::Helper(_));
         *self.source() = Some(Source {
@@ -105,7 +105,7 @@ impl Switch {
         }
     }
 
-    /// The switch is what its own file says, as far as that can change.
+    /// Notes that the switch now matches its own file, as far as it can change.
     fn is_as_listed(&self) {
         let ports = self.ports();
         let vifs = ports.vifs.iter().filter(|vif| vif.from_file).map(|vif| vif.config.clone());
@@ -117,14 +117,14 @@ impl Switch {
         }
     }
 
-    /// Whether the file that weir was started with says just this; without a file there is nothing else.
+    /// True if `text` is the content of the file with which weir was started; true also without a file.
     fn is_own_file(&self, text: &str) -> bool {
         let Some(file) = self.config_file() else { return true };
         let own = self.hands.open_config(&file).and_then(|open| read_text(open, &file));
         own.is_ok_and(|own| own == text)
     }
 
-    /// Interfaces that the file names are the file's from now on.
+    /// Marks interfaces that the file names as belonging to the file.
     fn mark(&self, config: &Config) {
         for vif in &mut self.ports().vifs {
             let named = config.vifs.iter().any(|it| it.name == vif.config.name);
@@ -140,7 +140,7 @@ impl Switch {
         self.source().as_ref()?.file.clone()
     }
 
-    /// Reads the file that it was started with anew, and changes to what that says. Whatever comes of it is logged.
+    /// Reads the file with which weir was started again, and reloads it. The outcome is logged.
     pub fn reload_file(&self) {
         let Some(file) = self.config_file() else {
             tracing::warn!("nothing to reload: weir was started without a file");
@@ -169,7 +169,7 @@ impl Switch {
         }
     }
 
-    /// A configuration is read before anybody waits: its expressions may take their time.
+    /// The configuration is parsed before the lock is taken, because compiling its expressions can take long.
     pub(super) fn reload(&self, text: &str, partly: bool) -> Response {
         let (config, own) = (self.parsed(text), self.is_own_file(text));
         self.one_after_the_other(|it| it.change_to(config, partly, own))
@@ -213,7 +213,7 @@ impl Switch {
         Response::Reloaded { difference: difference.into(), outcome }
     }
 
-    /// The text with what runs in it.
+    /// The text with the running settings written into it.
     pub(super) fn saved(&self, text: &str) -> Response {
         let config = self.parsed(text);
         let saved = config.and_then(|config| self.beside(|running| running.saved(text, &config)));
@@ -234,7 +234,7 @@ impl Switch {
     fn compare(&self, config: Config) -> Result<Compared, Box<Response>> {
         let gone = self.uplinks_gone();
         let (difference, steps, check) = self.beside(|running| {
-            // An uplink whose interface has gone is one that is not there.
+            // An uplink whose interface was removed counts as missing.
             let mut running = running.clone();
             let is_wanted = |name: &PortName| config.uplinks.iter().any(|it| it.name == *name);
             running.uplinks.retain(|it| !(gone.contains(&it.name) && is_wanted(&it.name)));
@@ -245,7 +245,7 @@ impl Switch {
         Ok(Compared { config, difference, steps, check })
     }
 
-    /// What runs, as it was a moment ago: whoever looks at it keeps nobody waiting.
+    /// Calls `look` with a copy of the running state, so that no lock is held meanwhile.
     fn beside<T>(&self, look: impl FnOnce(&Running<'_>) -> T) -> Result<T, Box<Response>> {
         let (switch, xen, may_pin) = {
             let source = self.source();
@@ -337,7 +337,7 @@ impl Switch {
         let (first, last) = self.order(steps.vifs_added, &steps.vifs_removed);
         let devices = UplinkDevice::open_all(&steps.uplinks_added, &self.keeper)?;
         let ready = self.prepare_all(first)?;
-        // Nothing has been touched so far.
+        // Nothing has been changed up to here.
         if let Some(placement) = steps.placement {
             undo.push(Undo::Placement(self.place(placement)));
         }
@@ -362,7 +362,7 @@ impl Switch {
             undo.push(Undo::RemoveVif(name));
         }
         for (uplink, device) in steps.uplinks_added.iter().zip(devices) {
-            // What is left of one whose interface has gone.
+            // This removes the remains of an uplink whose interface was removed.
             self.unplug(&uplink.name);
             self.plug_in(uplink, device)?;
             undo.push(Undo::RemoveUplink(uplink.name.clone()));
@@ -413,7 +413,7 @@ impl Switch {
         }
     }
 
-    /// Uplinks that have stopped, and whose interfaces can be opened again: a TAP is made anew.
+    /// Uplinks that have stopped and whose interfaces can be opened again: a TAP is made anew.
     fn uplinks_gone(&self) -> Vec<PortName> {
         let can_open = |uplink: &UplinkConfig| {
             let interface = Path::new("/sys/class/net").join(uplink.interface.as_str());
@@ -426,7 +426,7 @@ impl Switch {
         gone.map(|uplink| uplink.config.name.clone()).collect()
     }
 
-    /// What a reload does not bring back.
+    /// Notes on uplinks that a reload does not bring back.
     fn still_gone(&self) -> Vec<String> {
         let ports = self.ports();
         let gone = ports.uplinks.iter().filter_map(|uplink| {
@@ -449,7 +449,7 @@ impl Switch {
         Some(ports.vifs.iter().find(|vif| vif.config.name == *name)?.config.clone())
     }
 
-    /// New interfaces that can come first, and those that need what a removed one has.
+    /// The new interfaces that can be added first, and those that need a resource of a removed one.
     fn order(
         &self,
         added: Vec<VifConfig>,
@@ -471,7 +471,7 @@ impl Switch {
         }
     }
 
-    /// Opens sockets for all of them, or for none.
+    /// Opens the sockets of all interfaces, or of none.
     fn prepare_all(&self, vifs: Vec<VifConfig>) -> Result<Vec<Prepared>, SwitchError> {
         let mut ready: Vec<Prepared> = Vec::new();
         for vif in vifs {
@@ -490,7 +490,7 @@ impl Switch {
         Ok(ready)
     }
 
-    /// Sets the switch's budget, and makes interfaces what `wanted` says.
+    /// Sets the switch's budget, and changes interfaces to `wanted`.
     fn set_all(
         &self,
         budget: Option<LatencyBudget>,
@@ -527,14 +527,14 @@ impl Switch {
         result
     }
 
-    /// Has workers placed so; how they were placed before.
+    /// Changes the placement of workers; returns the old placement.
     fn place(&self, placement: PlacementConfig) -> PlacementConfig {
         let host = manager::Host { hands: self.hands.clone(), ..manager::Host::default() };
         self.manager.place(placement, host);
         self.source().as_ref().map_or(placement, |source| source.switch.placement)
     }
 
-    /// Makes an uplink what `wanted` says, but for its device; what it was.
+    /// Changes an uplink to `wanted`, except for its device; returns the old settings.
     fn change_uplink(&self, wanted: UplinkConfig) -> Result<Option<UplinkConfig>, SwitchError> {
         let rules = port_rules(&wanted.name, &wanted.filter)?;
         let mut ports = self.ports();
@@ -559,7 +559,7 @@ impl Switch {
         Ok(Some(std::mem::replace(config, wanted)))
     }
 
-    /// Takes an uplink out. Its device is closed when the last burst to it has ended.
+    /// Removes an uplink. Its device is closed when the last burst to it has ended.
     fn unplug(&self, name: &PortName) {
         let mut ports = self.ports();
         let index = ports.uplinks.iter().position(|uplink| uplink.config.name == *name);
@@ -578,7 +578,7 @@ fn no_source() -> Box<Response> {
     Response::error("this switch was not set up by a configuration").into()
 }
 
-/// What is wrong with a configuration, on one line each.
+/// The problems of a configuration, each on one line.
 fn refusal(error: &ConfigError) -> Response {
     let help = "`weir check FILE` shows them in their places".to_owned();
     Response::refused(format!("{error}: {}", error.lines().join("; ")), help)

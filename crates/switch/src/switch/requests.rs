@@ -1,4 +1,4 @@
-//! What clients ask.
+//! The dispatch of clients' requests.
 
 use weir_config::PortName;
 
@@ -9,7 +9,7 @@ use crate::events::Glance;
 use crate::trace::{FollowRequest, LiveTrace};
 
 impl Switch {
-    /// Requests that change the switch.
+    /// Serialises requests that change the switch.
     pub(super) fn one_after_the_other(&self, change: impl FnOnce(&Self) -> Response) -> Response {
         let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(refusal) = self.has_left() {

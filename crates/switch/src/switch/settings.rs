@@ -1,5 +1,5 @@
-//! What was set while weir ran, beside what its file says: it holds until somebody reloads the file, and no end of weir
-//! opens a port.
+//! Run-time settings that differ from the file. They hold until the file is reloaded, and no restart of weir opens a
+//! port that they have closed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use weir_config::{Config, FilterRule, PortName, UplinkConfig, VifConfig, VlanMod
 
 use super::Noted;
 
-/// Fields that are groups of keys: each of their keys is set by itself.
+/// Fields that are groups of keys: each key in a group is set by itself.
 const GROUPS: [&str; 4] = ["storm", "guarding", "sharing", "receive"];
 
-/// Keys of one port that differ from what the file says, as paths, with their values; `null` is no value.
+/// Keys of one port that differ from the file, as paths, with their values; `null` is no value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Settings(BTreeMap<String, Value>);
 
 impl Settings {
-    /// What was set of a port that is `file` in the file and `now` in the switch: whatever keys it has.
+    /// The run-time settings of a port that is `file` in the file and `now` in the switch, for any keys.
     pub(super) fn between<T: Serialize>(file: &T, now: &T) -> serde_json::Result<Self> {
         let mut settings = Self::default();
         settings.add("", &fields(file)?, &fields(now)?);
@@ -47,7 +47,7 @@ impl Settings {
         self.0.keys().map(String::as_str)
     }
 
-    /// The port of the file with what was set of it.
+    /// The file's port with these settings applied.
     ///
     /// # Errors
     /// This weir does not know a key or a value.
@@ -58,7 +58,7 @@ impl Settings {
     }
 }
 
-/// Gives the key at `path` this value. A group that is none any more is refused when the whole is read.
+/// Sets the key at `path` to this value. If the group's type has changed, parsing the whole refuses it later.
 fn put(fields: &mut Map<String, Value>, path: &str, value: &Value) {
     match (path.split_once('.'), value) {
         (Some((group, rest)), _) => {
@@ -86,21 +86,21 @@ pub(super) struct Held {
     pub(super) why: String,
 }
 
-/// The ports of a switch that goes on after another weir.
+/// The ports of a switch that continues after another weir.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// Those of the file, in its order.
+    /// Uplinks of the file, in its order.
     pub(super) uplinks: Vec<UplinkConfig>,
-    /// Those of the file, as they are to be.
+    /// Interfaces of the file, with run-time settings applied.
     pub(super) vifs: Vec<VifConfig>,
-    /// Those that were added while weir ran, some of which a file may name meanwhile.
+    /// Interfaces that were added at run time. The file may name some of them by now.
     pub(super) added: Vec<VifConfig>,
-    /// Those that pass no frames until somebody decides.
+    /// Ports that pass no frames until an administrator decides.
     pub(super) held: Vec<Held>,
 }
 
 impl Wanted {
-    /// What was set holds against the file. A port of which that is impossible drops all frames.
+    /// Applies the run-time settings to the file's ports. A port on which that fails drops all frames.
     pub(super) fn of(config: &Config, noted: &Noted) -> Self {
         let mut wanted = Self::default();
         for uplink in &config.uplinks {
@@ -170,7 +170,7 @@ impl Wanted {
         UplinkConfig { filter: nothing(), ..file.clone() }
     }
 
-    /// Whether a port of the file with what was set of it goes together with the others.
+    /// Checks that a port of the file does not conflict with the others after its run-time settings are applied.
     fn check_set(&mut self, config: &Config, name: &PortName) {
         let Some(at) = self.vifs.iter().position(|vif| vif.name == *name) else { return };
         let result = goes_together(config, &mut self.vifs[at]).and_then(|()| {
@@ -182,13 +182,13 @@ impl Wanted {
         if let Err(why) = result {
             let file = config.vifs.iter().find(|vif| vif.name == *name);
             self.vifs[at] = closed(file.unwrap_or(&self.vifs[at]));
-            // Whoever has that address now keeps it.
+            // The interface that now has the address keeps it.
             self.vifs[at].mac = None;
             self.hold(name.as_str(), why);
         }
     }
 
-    /// The same of those that were added. Who does not go together with the file's is left out.
+    /// Checks the interfaces that were added at run time. An interface that conflicts with the file's is left out.
     fn check_added(&mut self, config: &Config) {
         for mut vif in std::mem::take(&mut self.added) {
             let others = self.vifs.iter().chain(&self.added);
@@ -218,7 +218,7 @@ fn goes_together(config: &Config, vif: &mut VifConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Says that a port is [closed].
+/// Logs that a port is [closed].
 pub(super) fn passes_nothing(port: &str, why: &str) {
     tracing::error!(
         port,
@@ -228,12 +228,12 @@ pub(super) fn passes_nothing(port: &str, why: &str) {
     );
 }
 
-/// An interface that stays connected and passes no frames.
+/// An interface that stays connected but passes no frames.
 pub(super) fn closed(vif: &VifConfig) -> VifConfig {
     VifConfig { vlan: VlanMode::Unset, filter: nothing(), ..vif.clone() }
 }
 
-/// Rules that let nothing through.
+/// Rules that drop all frames.
 fn nothing() -> Vec<FilterRule> {
     ["tx drop", "rx drop"].map(|rule| rule.parse().expect("a constant that is a valid rule")).into()
 }

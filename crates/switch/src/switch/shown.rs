@@ -1,4 +1,4 @@
-//! What a switch shows of itself: its counters, and what its policies do.
+//! The switch's reports about itself: its counters, and the effect of its policies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,11 +34,11 @@ use crate::stats::{
 };
 use crate::watchdog::{Still, still};
 
-/// The word that stands for no port, unless there is one of this name.
+/// The name that stands for placement, unless a port has this name.
 const PLACEMENT: &str = "placement";
 
 impl Switch {
-    /// What the policies of an interface do, and why; what an uplink does; or where workers run.
+    /// Explains the policies of an interface, the state of an uplink, or the placement of workers.
     pub(super) fn vif_explain(&self, name: &PortName) -> Response {
         let ports = self.ports();
         let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
@@ -94,14 +94,14 @@ impl Switch {
         Response::Explained { explanation: Box::new(explanation) }
     }
 
-    /// How budgets are split with the other hosts of a network.
+    /// The split of budgets with the other hosts of a network.
     fn hosts_of(&self, ports: &Ports, vlan: &VlanMode) -> Vec<HostExplanation> {
         let of = ports.overlay.as_ref().zip(self.networks.number_of(vlan));
         let all = of.map(|(overlay, network)| overlay.port.between(network));
         all.unwrap_or_default().into_iter().map(HostExplanation::from).collect()
     }
 
-    /// Which workers serve the queues of an uplink.
+    /// Completes an uplink's explanation with the engine's part.
     fn with_dispatch(&self, ports: &Ports, explanation: UplinkExplanation) -> Response {
         let uplink = ports.uplinks.iter().find(|it| it.config.name == explanation.name);
         let dispatch = uplink.map(|it| self.dispatch_of(it.id, it.port.queues(), clock::now_ns()));
@@ -114,7 +114,7 @@ impl Switch {
         Response::UplinkExplained { explanation: Box::new(explanation) }
     }
 
-    /// Which workers serve the queues of a port.
+    /// The workers that serve the queues of a port.
     fn dispatch_of(&self, id: PortId, queues: usize, now_ns: u64) -> DispatchExplanation {
         let (moved, _) = self.engine.moved();
         let moved = moved.iter().filter(|moved| moved.port == id);
@@ -124,7 +124,7 @@ impl Switch {
         }
     }
 
-    /// An interface as a sender among the ports.
+    /// An interface as a sender among the other ports.
     fn sharing_of(&self, ports: &Ports, vif: &Vif, now_ns: u64) -> SharingExplanation {
         let share = |weight: Option<Weight>, counters: &PortCounters| PortShare {
             weight: weight.map_or(1, Weight::get),
@@ -157,8 +157,8 @@ impl Switch {
         }
     }
 
-    /// What `of` makes of each port, the overlay's and weir's own too: its number, its name, its filter, and of a guest's the port and
-    /// its budget.
+    /// The results of `of` for each port, including the overlay's and weir's own. Its arguments are the port's
+    /// number, name and filter, and for a guest the guest's port and budget.
     pub(crate) fn each_port<T>(
         &self,
         of: impl Fn(PortId, &PortName, &[FilterRule], Option<(&dyn GuestPort, LatencyBudget)>) -> T,
@@ -175,7 +175,7 @@ impl Switch {
         vifs.chain(uplinks).chain(overlay).chain(own).collect()
     }
 
-    /// The ports by which weir itself is in networks.
+    /// The ports by which weir itself is a station in networks.
     pub(crate) fn gateway_ids(&self) -> Vec<PortId> {
         self.ports().gateways.iter().map(|gateway| gateway.id).collect()
     }
@@ -185,7 +185,7 @@ impl Switch {
         self.ports().overlay.as_ref().map(|overlay| overlay.id)
     }
 
-    /// What people call a VLAN of the fabric's.
+    /// The name of a VLAN of the fabric for users.
     pub(crate) fn vlan_name(&self, vid: Vid) -> String {
         let mut networks = self.networks.of_overlay();
         let network = networks.find(|(number, ..)| vid.network() == Some(*number));
@@ -200,7 +200,7 @@ impl Switch {
         vif.or_else(|| Some(uplink()?.id))
     }
 
-    /// The counters of everything.
+    /// The counters of the whole switch.
     pub fn stats(&self) -> SwitchStats {
         let (file, unsaved) = (self.config_file(), self.unsaved());
         let ports = self.ports();
@@ -265,7 +265,7 @@ impl Switch {
         LoopStats { suspected, found }
     }
 
-    /// Why a port is blocked, if it is.
+    /// The port's block, if it is blocked.
     fn block_of(&self, port: PortId) -> Option<BlockStats> {
         let Blocked { with, vid, for_ns, retry_in_ns, tries } =
             self.loops.blocked(port, clock::now_ns())?;
@@ -274,7 +274,7 @@ impl Switch {
         Some(BlockStats { with, vlan, seconds: seconds(for_ns), retry_s, tries })
     }
 
-    /// What events show of it.
+    /// The switch's state, as far as events show it.
     pub(super) fn look(&self) -> Glance {
         let ports = self.ports();
         let uplinks = ports.uplinks.iter().map(|uplink| {
@@ -305,7 +305,7 @@ impl Switch {
         }
     }
 
-    /// The stations that it knows.
+    /// The stations that the switch knows.
     pub(super) fn stations(&self) -> Response {
         let ports = self.ports();
         let overlay = ports.overlay.as_ref();
@@ -333,7 +333,7 @@ impl Switch {
             all
         };
         let entries = fdb.entries(now_secs);
-        // A port that is gone has no name any more.
+        // A removed port has no name any more.
         let shown = entries.into_iter().filter_map(|entry| {
             let origin = match entry.claim {
                 Claim::Told | Claim::ToldSticky => AddressOrigin::Evpn,
@@ -355,7 +355,7 @@ impl Switch {
         Response::Addresses { addresses: shown.collect() }
     }
 
-    /// What the whole switch is bounded in. Its control connections are their server's to tell.
+    /// The limits of the whole switch. The control socket's server adds the limit of its connections.
     fn limits(&self, ports: &Ports) -> Limits {
         let mapped = total_mapped();
         let front_ends =
@@ -364,7 +364,7 @@ impl Switch {
         let used = [
             ("memory_mapped_bytes", Limit::new(mapped.bytes, MEMORY_TOTAL_MAX)),
             ("memory_regions", Limit::new(mapped.regions, MEM_REGIONS_TOTAL_MAX)),
-            // A thread each.
+            // Each front end has a thread.
             ("front_ends", Limit::new(front_ends.count(), PORTS_MAX)),
             ("ports", Limit::new(ports.len(), PORTS_MAX)),
             ("addresses", Limit::new(fdb.len(), fdb.capacity())),
@@ -374,7 +374,7 @@ impl Switch {
         limits
     }
 
-    /// Entries of the forwarding table that a port has.
+    /// The usage of a port's entries in the forwarding table.
     pub(super) fn addresses(&self, port: PortId) -> Limit {
         let fabric = self.engine.fabric();
         let max = fabric.port_config(port).map_or(0, |config| config.learn_max);
@@ -433,7 +433,7 @@ impl Switch {
     }
 }
 
-/// Measures what stages of a packet's way cost, or does so no longer.
+/// Starts or stops the measurement of stages.
 pub(super) fn measure_stages(on: bool) -> Response {
     stages::set_on(on);
     Response::Ok
@@ -471,7 +471,7 @@ impl Vif {
     }
 }
 
-/// What events show of a port's counters.
+/// The counters of a port that events show.
 fn counted(counters: &PortCounters) -> PortGlance {
     PortGlance {
         drops: counters.drops().collect(),
@@ -484,7 +484,7 @@ fn breaches(counters: &PortCounters) -> BTreeMap<String, u64> {
     counters.breaches().map(|(reason, n)| (reason.to_owned(), n)).collect()
 }
 
-/// What all ports to the outside have.
+/// The counters that all ports to the outside have.
 fn outward_stats(name: &PortName, port: &dyn UplinkPort, counters: &PortCounters) -> PortStats {
     let mut stats = PortStats::new(name.clone(), PortKind::Uplink);
     stats.stopped_reason = port.failure().map(str::to_owned);

@@ -1,4 +1,4 @@
-//! How a switch comes up: alone, or beside another one until that has stopped.
+//! The start of a switch, alone or beside another one that is about to stop.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ impl Switch {
         Self::start_with(config, devices, Hands::Own, keeping)
     }
 
-    /// The same with open devices, `hands` for privileged work, and what another weir has left.
+    /// As [`start`](Self::start), with open devices, `hands` for privileged work, and the state that another weir has
+    /// left.
     pub fn start_with(
         config: &Config,
         devices: Devices,
@@ -32,7 +33,8 @@ impl Switch {
         switch.filled(config, devices)
     }
 
-    /// The same beside another weir, which is there until `wait` returns. Until then nothing of its is touched.
+    /// As [`start_with`](Self::start_with), beside another weir that runs until `wait` returns. Until then its state
+    /// is not touched.
     pub fn start_beside(
         config: &Config,
         devices: Devices,
@@ -47,7 +49,7 @@ impl Switch {
         switch.filled(config, devices)
     }
 
-    /// All but ports.
+    /// Starts everything except the ports.
     fn without_ports(
         config: &Config,
         hands: Hands,
@@ -67,7 +69,7 @@ impl Switch {
         Ok(switch)
     }
 
-    /// The same where somebody plays Xen.
+    /// As [`start_with`](Self::start_with), for a simulated Xen.
     #[cfg(test)]
     pub(super) fn start_without_xen(
         config: &Config,
@@ -79,7 +81,7 @@ impl Switch {
         Ok(switch)
     }
 
-    /// With all of its ports; one that cannot have them leaves what is kept as it is.
+    /// Adds all ports. If that fails, the state at the keeper stays as it is.
     fn filled(
         self: Arc<Self>,
         config: &Config,

@@ -1,5 +1,5 @@
-//! The address of a TAP that weir makes: the same at each start, so that what the host and its firmware note of a
-//! neighbour stays true.
+//! The MAC address of a TAP that weir makes. It is the same at each start, so that the neighbour entries of host and
+//! firmware stay valid.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,16 +9,17 @@ use sha2::{Digest, Sha256};
 use weir_config::InterfaceName;
 use weir_wire::Mac;
 
-/// One for each installation of a system (machine-id(5)).
+/// The id of a system's installation (machine-id(5)).
 const MACHINE_ID: &str = "/etc/machine-id";
-/// The id is not to be guessed from what leaves the machine, and means something else to other programs.
+/// A constant that keeps the id from being guessed from addresses on the network, and that separates weir's addresses
+/// from other programs' uses of the id.
 const PURPOSE: &[u8] = b"weir TAP";
 /// A setting that only the machine's first network namespace has (`net_core_table` in `net/core/sysctl_net_core.c`).
 const FIRST_NAMESPACE_HAS: &str = "/proc/sys/net/core/netdev_budget";
 /// The network namespace of the calling thread.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// The address of the TAP `name` of the calling thread's network namespace; `None` where the machine has no id.
+/// The address of the TAP `name` in the calling thread's network namespace; `None` if the machine has no id.
 pub(super) fn of(name: &InterfaceName) -> Option<Mac> {
     let id = fs::read_to_string(MACHINE_ID).ok();
     let namespace = namespace()?;
@@ -29,8 +30,8 @@ pub(super) fn of(name: &InterfaceName) -> Option<Mac> {
     mac
 }
 
-/// What tells apart the network namespaces of a machine, which may be on one network and have TAPs of one name: nothing
-/// in the first one, and a number elsewhere, as long as the namespace lasts.
+/// The identity of the network namespace. Namespaces of one machine may share a network and have TAPs of the same
+/// name. It is empty for the first namespace, and otherwise a number that holds as long as the namespace exists.
 fn namespace() -> Option<String> {
     if Path::new(FIRST_NAMESPACE_HAS).exists() {
         return Some(String::new());
@@ -38,7 +39,7 @@ fn namespace() -> Option<String> {
     Some(fs::metadata(NAMESPACE).ok()?.ino().to_string())
 }
 
-/// What the file says, unless the machine is still to get its id ("uninitialized").
+/// The file's id, unless the machine has not got its id yet ("uninitialized").
 fn machine_id(text: &str) -> Option<&str> {
     let id = text.trim_end();
     let is_id = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -48,13 +49,13 @@ fn machine_id(text: &str) -> Option<&str> {
 fn derive(id: &str, namespace: &str, name: &InterfaceName) -> Mac {
     let mut hash = Sha256::new();
     for part in [PURPOSE, id.as_bytes(), namespace.as_bytes(), name.to_string().as_bytes()] {
-        // No part goes on in the next one.
+        // The length separates each part from the next one.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
     let [first, rest @ ..]: [u8; 32] = hash.finalize().into();
     let [b, c, d, e, f, ..] = rest;
-    // A station's, locally administered (IEEE 802 8.4).
+    // The address is unicast and locally administered (IEEE 802 8.4).
     Mac([first & !0b01 | 0b10, b, c, d, e, f])
 }
 
@@ -80,7 +81,7 @@ mod tests {
     fn the_address_of_a_tap_is_its_machines_its_namespaces_and_its_names() {
         let one = mac(ID, "", "tap0");
         assert_eq!(one, mac(ID, "", "tap0"));
-        // As Python's hashlib has it.
+        // The expected value was computed with Python's hashlib.
         assert_eq!(one.to_string(), "26:b6:67:36:9f:02");
         for other in [
             mac("4d1219c7c4c5404aaa1f6d2a48adfda4", "", "tap0"),

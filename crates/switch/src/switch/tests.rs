@@ -1,4 +1,4 @@
-//! A switch that is changed by requests while built-in guests talk.
+//! A switch that is changed by requests while built-in guests exchange frames.
 
 mod limits;
 
@@ -21,7 +21,7 @@ mod oracle;
 mod put;
 mod tenants;
 
-/// A switch with interfaces, `a`, `b` and `c` where nothing else is said.
+/// A switch with interfaces, which are `a`, `b` and `c` by default.
 struct Bench {
     switch: Arc<Switch>,
     dir: TempDir,
@@ -35,7 +35,7 @@ fn mac(number: u8) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 0, number]
 }
 
-/// Waits for something that another thread does. The bound is only there for a test that fails.
+/// Waits for an effect of another thread. The time limit only ends a failing test.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -72,7 +72,7 @@ impl Bench {
         Guest::connect(socket, &VifOptions { queues, ..VifOptions::new(Mac(mac(number))) }).ok()
     }
 
-    /// A guest that is up, once the one before has gone.
+    /// A running guest, started after the previous one has disconnected.
     fn guest(&self, vif: &str, number: u8, queues: usize) -> (Guest, Vec<QueuePair>) {
         eventually("the guest before is gone", || self.numbers(vif).session.is_none());
         let mut guest = self.try_connect(vif, number, queues).unwrap();
@@ -89,7 +89,7 @@ impl Bench {
         self.port(vif).queue_pairs.unwrap()
     }
 
-    /// `settings` with spaces between them.
+    /// Changes `settings`, which are separated by spaces.
     fn set(&self, vif: &str, settings: &str) -> Response {
         let settings: Vec<Setting> = settings.split(' ').map(|it| it.parse().unwrap()).collect();
         let changes = VifChanges::from_settings(&name(vif), &settings).unwrap();
@@ -142,7 +142,7 @@ fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
                 let (from, to) = if there { (&mut a, &mut b) } else { (&mut b, &mut a) };
                 let numbers = if there { (1, 2) } else { (2, 1) };
                 send(&mut from[0], mac(numbers.1), numbers.0, &number.to_be_bytes());
-                // What the third one sends is for all of them.
+                // Frames of the third guest are broadcasts.
                 eventually("the frame arrives", || {
                     to[0].recv_into(&mut got).is_some() && got[6..12] == mac(numbers.0)
                 });
@@ -163,7 +163,7 @@ fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
             assert_eq!(bench.explain("c").queue_pairs.note().as_ref(), Some(&note));
             let again = bench.set("c", &format!("queues={queues}"));
             assert!(matches!(again, Response::Noted { note: it } if it == note), "said once more");
-            // It goes on as it was.
+            // The session continues as it was.
             send(&mut web.1[session - 1], [0xff; 6], 3, b"still here");
 
             drop(web);
@@ -178,7 +178,7 @@ fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(talk.join().unwrap() > 0);
     });
-    // What was counted is not forgotten where there are fewer queues.
+    // Counters of removed queues are kept.
     bench.set("c", "queues=1");
     assert_eq!(bench.port("c").queues.len(), 8);
 }
@@ -203,10 +203,10 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
     let bench = Bench::new();
     let (_a, mut a) = bench.guest("a", 1, 1);
     let (_c, mut c) = bench.guest("c", 3, 1);
-    // So that it is known where it is.
+    // This lets the switch learn the receiver's port.
     send(&mut c[0], [0xff; 6], 3, b"hello");
     eventually("a hears it", || a[0].recv(|_| ()).is_some());
-    // Frames that it receives of so many, and those that are dropped.
+    // The counts of received and dropped frames of a round.
     let mut round = |c: &mut QueuePair| {
         let counts = || {
             let port = bench.port("c");
@@ -230,13 +230,13 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
     let set = bench.switch.handle(Request::VifSet { name: name("c"), changes: changes.into() });
     assert_eq!(set, Response::Ok);
     let (received, policed) = round(&mut c[0]);
-    // Those that come with time are few.
+    // Only a few frames arrive later, as the bucket refills.
     assert!((5..FRAMES / 2).contains(&received), "{received}");
     let receiving = bench.explain("c").receiving;
     assert_eq!(receiving.limits.packets_per_second.map(|rate| rate.get()), Some(1));
     assert_eq!(receiving.policed, policed);
 
-    // Nothing else that is set fills the bucket.
+    // No other setting fills the bucket.
     assert_eq!(bench.set("c", "weight=2"), Response::Ok);
     assert_eq!(bench.port("c").drops["policed_rx"], policed);
     let Response::Error { message, help, .. } = bench.set("c", "rx_burst=1MiB") else {
@@ -275,7 +275,7 @@ fn a_ring_that_is_never_served_is_told_in_stats_and_in_explain() {
     memory.set_len(LEN).unwrap();
     let socket = std::os::unix::net::UnixStream::connect(bench.dir.path().join("a.sock")).unwrap();
     let mut front = FrontEnd::new(socket);
-    // VIRTIO_F_VERSION_1 alone: rings are enabled from the start.
+    // With VIRTIO_F_VERSION_1 alone, rings are enabled from the start.
     front.set_features(1 << 32).unwrap();
     let region =
         MemoryRegion { guest_address: 0, size: LEN, user_address: 0x10000, mmap_offset: 0 };
@@ -286,7 +286,7 @@ fn a_ring_that_is_never_served_is_told_in_stats_and_in_explain() {
     front.set_vring_addr(areas).unwrap();
     let kick = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     front.set_vring_kick(1, Some(kick.as_fd())).unwrap();
-    // The driver puts a buffer there; its kick goes somewhere else.
+    // The driver puts a buffer into the ring, but its kick goes to another descriptor.
     memory.write_all_at(&1_u16.to_le_bytes(), available - 0x10000 + 2).unwrap();
     let silent = [SilentRing { ring: 1, why: Silence::BuffersWithoutKick }];
     eventually("the ring is told of", || bench.port("a").silent == silent);

@@ -1,4 +1,4 @@
-//! Whether traffic passes at a port, and which other hosts are heard.
+//! Facts that show if traffic passes at a port, and which other hosts weir hears from.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ impl Switch {
         let fabric = self.engine.fabric();
         let Reach { active, silent, isolated } = fabric.reach(id);
         let entries = fabric.fdb().entries(now_secs).into_iter().filter(|it| it.port == id);
-        // An address that is configured was not heard by that.
+        // A configured address does not prove that the station was heard.
         let heard = entries.filter(|it| !matches!(it.claim, Claim::Pinned));
         let frames = |queues: &[weir_engine::stats::QueueCounters]| {
             queues.iter().map(|queue| queue.frames.get()).sum::<u64>()
@@ -63,7 +63,7 @@ impl Switch {
         }
     }
 
-    /// Networks that span hosts, and whom of these weir hears.
+    /// The networks that span hosts, and the other hosts that weir hears from.
     pub(super) fn overlay_explain(&self, overlay: &Overlay) -> Response {
         let Some(config) = &self.networks.overlay else {
             return Response::error("there is no overlay");

@@ -1,4 +1,4 @@
-//! What stands behind an uplink, opened: that takes a privilege, which weir has at its start only.
+//! The open device behind an uplink. Opening it needs a privilege that weir has only at its start.
 
 use std::error::Error;
 
@@ -20,15 +20,15 @@ pub enum UplinkDevice {
 }
 
 impl UplinkDevice {
-    /// Those of all uplinks, in their order.
+    /// Opens the devices of all uplinks, in their order.
     ///
     /// # Errors
-    /// As of [`UplinkDevice::open`]; those that were opened are closed.
+    /// The error of [`UplinkDevice::open`]; devices that were opened are closed then.
     pub fn open_all(uplinks: &[UplinkConfig], keeping: &Keeping) -> Result<Vec<Self>, SwitchError> {
         uplinks.iter().map(|uplink| Self::open(uplink, keeping)).collect()
     }
 
-    /// Opens it, or goes on with what another weir has left of it.
+    /// Opens a device, or takes over the one that another weir has left.
     ///
     /// # Errors
     /// [`SwitchError::Uplink`]

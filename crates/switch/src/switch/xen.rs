@@ -1,4 +1,4 @@
-//! Xen guests: their vifs come and go with what the toolstack writes into xenstore.
+//! Xen guests: the toolstack adds and removes their vifs by writing into xenstore.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -20,10 +20,10 @@ use super::{Link, Switch, SwitchError, Vif, port_rules};
 use crate::control::Response;
 use crate::manager::{AgentSocket, NewVif};
 
-/// Is there while the kernel's back end is loaded.
+/// This path exists while the kernel's back end is loaded.
 const KERNEL_BACK_END: &str = "/sys/bus/xen-backend/drivers/vif";
 
-/// What makes a vif impossible to serve.
+/// The reason why a vif cannot be served.
 #[derive(Debug, thiserror::Error)]
 enum AttachError {
     #[error(transparent)]
@@ -36,16 +36,16 @@ enum AttachError {
     Switch(#[from] SwitchError),
 }
 
-/// Where the thread that follows xenstore reaches the switch.
+/// The switch's side of the thread that follows xenstore.
 struct Plug<S> {
     switch: Weak<Switch>,
     config: XenConfig,
-    /// By it the channels of guests are found.
+    /// A client that finds the channels of guests.
     client: Client<S>,
 }
 
 impl<S: Read + Write> Plug<S> {
-    /// Where the agent in a guest is met. The toolstack makes channels before vifs.
+    /// The socket for the agent in a guest. The toolstack makes channels before vifs.
     fn agent(&mut self, vif: VifId) -> Option<AgentSocket> {
         let name = self.config.agent_channel.as_ref()?.as_str();
         let socket = match channel_socket(&mut self.client, vif.domain, name) {
@@ -75,7 +75,7 @@ impl<S: Read + Write + Send> Board for Plug<S> {
             tracing::info!(%vif, bridge = keys.bridge, "ignored: the interface is for another bridge");
             return None;
         }
-        // A switch that ends takes no more vifs.
+        // A switch that is ending accepts no more vifs.
         let switch = self.switch.upgrade()?;
         let agent = self.agent(vif);
         match switch.attach(vif, keys, &self.config, agent, services) {
@@ -104,10 +104,10 @@ impl<S: Read + Write + Send> Board for Plug<S> {
 }
 
 impl Switch {
-    /// Serves the vifs of this domain, from now on.
+    /// Begins to serve the vifs of this domain.
     ///
     /// # Errors
-    /// [`SwitchError::Xen`] where this is no Xen, or weir may not use it.
+    /// [`SwitchError::Xen`] if this machine does not run Xen, or weir may not use it.
     pub(super) fn start_xen(self: &Arc<Self>, config: &XenConfig) -> Result<(), SwitchError> {
         let failed = |device: &'static str| {
             move |source: io::Error| SwitchError::Xen {
@@ -118,10 +118,10 @@ impl Switch {
         };
         let open = || Client::open().map_err(failed("/dev/xen/xenbus"));
         let channels = open()?;
-        // Each connection opens it; better to know now.
+        // Each connection opens this file, so an error is found now.
         drop(open()?);
         let hypervisor = Xen::open().map_err(failed("/dev/xen/gntdev"))?;
-        // Each channel opens it; better to know now.
+        // Each channel opens this file, so an error is found now.
         let evtchn = OpenOptions::new().read(true).write(true).open("/dev/xen/evtchn");
         evtchn.map_err(failed("/dev/xen/evtchn"))?;
         if Path::new(KERNEL_BACK_END).exists() {
@@ -132,7 +132,8 @@ impl Switch {
         self.start_xen_on(config, Arc::new(hypervisor), Client::open, channels)
     }
 
-    /// The same, whoever plays Xen: with clients that follow vifs, one after the other, and one that finds channels.
+    /// As [`start_xen`](Self::start_xen), on any hypervisor: `connect` makes clients that follow vifs, one after the
+    /// other, and `channels` finds channels.
     pub(crate) fn start_xen_on<S>(
         self: &Arc<Self>,
         config: &XenConfig,
@@ -154,7 +155,7 @@ impl Switch {
         Ok(())
     }
 
-    /// The toolstack has attached a vif.
+    /// Adds a vif that the toolstack has attached.
     fn attach(
         &self,
         vif: VifId,
@@ -166,7 +167,7 @@ impl Switch {
         let frontend: SocketPath = keys.frontend.parse()?;
         let mac = Mac(keys.mac).to_string().parse()?;
         let mut config = xen.vif(vif.to_string().parse()?, frontend, mac);
-        // Its network was there when the configuration was read.
+        // The configuration was refused if the network did not exist.
         let _ = self.settle(&mut config);
         {
             let ports = self.ports();
@@ -182,7 +183,7 @@ impl Switch {
         Ok(self.plug_vif(vif, config, agent, services)?)
     }
 
-    /// A vif with what was set of it under another weir. One of which that is impossible passes no frames.
+    /// Applies the run-time settings that a vif had under another weir. If that fails, the vif passes no frames.
     fn with_settings(&self, config: VifConfig) -> VifConfig {
         let left = {
             let mut source = self.source();
@@ -240,7 +241,7 @@ impl Switch {
     }
 }
 
-/// What to do where Xen's devices cannot be used.
+/// Advice for the case that Xen's devices cannot be used.
 fn help(error: &io::Error) -> Option<String> {
     let text = match error.kind() {
         io::ErrorKind::NotFound => {
@@ -253,19 +254,19 @@ fn help(error: &io::Error) -> Option<String> {
     Some(text.into())
 }
 
-/// `weir vif del` of a vif that the toolstack has attached.
+/// The refusal of `weir vif del` for a vif that the toolstack has attached.
 pub(super) fn not_ours_to_remove(vif: &VifConfig) -> Response {
     let message = format!("{} is a Xen guest's interface", vif.name);
     Response::refused(message, "`xl network-detach DOMAIN DEVID` removes it".to_owned())
 }
 
-/// `weir vif add --may-exist` of a vif that the toolstack has attached.
+/// The refusal of `weir vif add --may-exist` for a vif that the toolstack has attached.
 pub(super) fn not_ours_to_put(vif: &VifConfig) -> Response {
     let message = format!("{} is a Xen guest's interface", vif.name);
     Response::refused(message, format!("`weir vif set {} KEY=VALUE` changes it", vif.name))
 }
 
-/// `weir vif set NAME queues=N` of a vif that the toolstack has attached.
+/// The refusal of `weir vif set NAME queues=N` for a vif that the toolstack has attached.
 pub(super) fn queues_are_in_xenstore(vif: &VifConfig) -> Response {
     let message = format!(
         "{} is a Xen guest's interface: its queues were offered when it was attached",
@@ -274,14 +275,14 @@ pub(super) fn queues_are_in_xenstore(vif: &VifConfig) -> Response {
     Response::refused(message, "set `queues` in [xen] for those that are attached later".to_owned())
 }
 
-/// `weir vif set` of its address.
+/// The refusal of `weir vif set NAME mac=...` for such a vif.
 pub(super) fn not_ours_to_address(name: &PortName) -> Response {
     let message = format!("{name} has the address that the guest's configuration gives it");
     let help = "`mac=` in its `vif=[...]`, and `xl network-detach` and `network-attach`";
     Response::refused(message, help.to_owned())
 }
 
-/// `weir vif set NAME mirror=...`.
+/// The refusal of `weir vif set NAME mirror=...` for such a vif.
 pub(super) fn no_mirror(name: &PortName) -> Response {
     let message = format!("{name} is a Xen guest's interface, which cannot be a mirror");
     Response::refused(message, "mirror to an uplink, such as a TAP of dom0".to_owned())

@@ -15,42 +15,42 @@ use super::TraceStep;
 use crate::capture::{CaptureRefused, epoch_ns};
 use crate::switch::Switch;
 
-/// How long the thread that writes sleeps where there is nothing. Workers never wake it.
+/// The sleep of the writing thread when there is nothing to write. Workers never wake it.
 const PAUSE: Duration = Duration::from_millis(5);
-/// After the last frame was picked: one whose burst panicked never comes.
+/// The wait after the last frame was picked. A frame whose burst panicked never arrives.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Which frames to follow.
+/// A request to follow frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FollowRequest {
-    /// Only frames that this matches.
+    /// Only frames that match this expression.
     #[serde(default)]
     #[schema(value_type = String)]
     pub filter: Expression,
-    /// How many.
+    /// The number of frames.
     pub frames: u32,
 }
 
 /// A frame that was followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FollowedFrame {
-    /// When a worker began to read the sender's queue, in ns since 1970.
+    /// The time when a worker began to read the sender's queue, in ns since 1970.
     pub at_ns: u64,
-    /// Its length, with its VLAN tag.
+    /// The frame's length, including its VLAN tag.
     pub length: u32,
-    /// Its first bytes, as hexadecimal digits.
+    /// The frame's first bytes, as hexadecimal digits.
     pub front: String,
-    /// Each stage.
+    /// The stages.
     pub steps: Vec<FollowedStep>,
 }
 
-/// One stage, and when.
+/// A stage with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FollowedStep {
-    /// When it was reached, in ns since `at_ns`.
+    /// The time when the stage was reached, in ns since `at_ns`.
     pub after_ns: u64,
-    /// What happened.
+    /// The stage.
     #[serde(flatten)]
     pub step: TraceStep,
 }
@@ -64,7 +64,7 @@ pub struct LiveTrace {
 }
 
 impl Switch {
-    /// Begins to follow the next frames that `name` sends and that match. The switch waits for nobody.
+    /// Begins to follow the next frames that `name` sends and that match. The switch never waits for the reader.
     ///
     /// # Errors
     /// [`CaptureRefused`]
@@ -87,11 +87,11 @@ impl Switch {
 }
 
 impl LiveTrace {
-    /// Writes each frame as a line of JSON, until there are as many as were asked for, `goes_on` says no, or `out` fails;
-    /// says how many.
+    /// Writes each frame as a line of JSON, until the requested number is written, `goes_on` returns false, or `out`
+    /// fails; returns the number of written frames.
     ///
     /// # Errors
-    /// Of `out`; a broken pipe is how a reader ends it.
+    /// The error of `out`; a reader ends the trace with a broken pipe.
     pub fn write_to(
         mut self,
         mut out: impl Write,
@@ -116,7 +116,7 @@ impl LiveTrace {
     }
 }
 
-/// Ports by their numbers: their names, and which are guests'.
+/// Ports by their numbers: their names, with a flag that is true for guests.
 struct Words {
     ports: Vec<(PortId, PortName, bool)>,
     sender: PortId,

@@ -1,4 +1,4 @@
-//! The new weir's side: it is there beside the old one until that has stopped.
+//! The new weir's side: it runs beside the old one until the old one has stopped.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,14 +8,14 @@ use miette::Diagnostic;
 use super::{FromNew, FromOld};
 use crate::helper::wire;
 
-/// The old weir, whose place this process is to take.
+/// The old weir, which this process is to replace.
 #[derive(Debug)]
 pub struct Beside {
     socket: OwnedFd,
 }
 
 impl Beside {
-    /// The one at the other end of standard input, which is nobody's from here on.
+    /// The old weir at the other end of standard input. Standard input is empty from here on.
     ///
     /// # Errors
     /// Standard input is no socket, or no descriptor is left.
@@ -27,11 +27,11 @@ impl Beside {
         Ok(Self { socket })
     }
 
-    /// All is ready that can be before the old one stops. Returns when it has, or was killed: either way all that it had
-    /// is with the keeper.
+    /// Reports that this weir is ready for the old one to stop. Returns when the old one has stopped or was killed:
+    /// in both cases the keeper holds its state.
     ///
     /// # Errors
-    /// Of the socket, or the old one says what this one does not know.
+    /// The socket's error, or an unknown message of the old weir.
     pub fn prepared(&self) -> io::Result<()> {
         wire::send(self.socket.as_fd(), &FromNew::Prepared, None)?;
         match wire::receive(self.socket.as_fd())? {
@@ -39,13 +39,13 @@ impl Beside {
         }
     }
 
-    /// Guests are served: the old one may end.
+    /// Reports that guests are served, so that the old weir can end.
     pub fn serves(&self) {
-        // One that has been killed is not to know.
+        // An old weir that was killed needs no message.
         let _ = wire::send(self.socket.as_fd(), &FromNew::Serves, None);
     }
 
-    /// It does not come up: the old one goes on.
+    /// Reports that this weir does not start, so that the old one continues.
     pub fn refuse(&self, error: &dyn Diagnostic) {
         let help = error.help().map(|help| help.to_string());
         let refused = FromNew::Refused { message: with_causes(error), help };

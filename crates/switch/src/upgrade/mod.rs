@@ -1,4 +1,4 @@
-//! A new weir takes the place of one that runs: `docs/design/0039-upgrade.md`.
+//! The replacement of a running weir by a new one: `docs/design/0039-upgrade.md`.
 //!
 //! ```text
 //!  weir (old)          starter                 weir (new)              keeper
@@ -10,7 +10,7 @@
 //!    | ends
 //! ```
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `starter.rs` | a process with the privileges that weir was started with, which starts weir again |
 //! | `beside.rs` | the new weir's side |
@@ -32,33 +32,33 @@ pub use beside::Beside;
 pub(crate) use starter::{Next, Which};
 pub use starter::{Starter, run_if_asked};
 
-/// The argument of a weir that takes another one's place, which is at the other end of its standard input.
+/// The argument of a weir that replaces another one, which is at the other end of its standard input.
 pub const FLAG: &str = "--take-over";
 
-/// What the new weir says to the old one. Both may be of different releases: words are added, and none changes.
+/// A message of the new weir to the old one. Both may be of different releases: messages are added, and none changes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromNew {
-    /// All is ready that can be before the old one stops.
+    /// The new weir is ready for the old one to stop.
     Prepared,
-    /// It ends, and the old one goes on.
+    /// The new weir ends, and the old one continues.
     Refused {
-        /// Why.
+        /// The reason.
         message: String,
-        /// What to do about it.
+        /// Advice on how to resolve it.
         help: Option<String>,
     },
-    /// It serves.
+    /// The new weir serves.
     Serves,
 }
 
-/// What the old one says.
+/// A message of the old weir to the new one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromOld {
-    /// It has stopped: all is with the keeper.
+    /// The old weir has stopped, and the keeper holds its state.
     Go,
 }
 
-/// Waits for one message for so long at most; `None` at the end of who should say it.
+/// Waits at most this time for one message; `None` if the other end is closed.
 pub(crate) fn receive_within<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     patience: Duration,

@@ -1,7 +1,8 @@
-//! Who starts weir again: a confined weir makes no process, and has no privileges to give to one.
+//! The starter, which starts weir again: a confined weir cannot make a process, and has no privileges to give to one.
 //!
-//! The starter is a process of its own, from before weir is confined. It starts the program that weir was started as,
-//! with weir's arguments, and nothing else. Whoever has taken weir over can have that done again, one weir at a time.
+//! The starter is a separate process, made before weir is confined. It starts the program as which weir was started,
+//! with weir's arguments, and nothing else. An attacker who controls weir can have that done again, one weir at a
+//! time.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,23 +21,23 @@ use weir_limits::{UPGRADE_PREPARE_NS, UPGRADE_TAKE_NS};
 use super::{FLAG, FromNew, FromOld, receive_within};
 use crate::helper::wire;
 
-/// The first argument of a program that is to be the starter of another of its kind, which is on standard input.
+/// The first argument of a program that is to be a starter. Its weir is on standard input.
 const ARGUMENT: &str = "starter-of-a-weir";
 
-/// Which program is started.
+/// The program to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Which {
-    /// The one that lies there now.
+    /// The program that is installed now.
     New,
-    /// The one that runs, whether it is still there or not.
+    /// The program that runs, even if its file was removed.
     Old,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
-    /// Starts it; its end of a socket comes with the answer.
+    /// Starts weir; its end of a socket comes with the answer.
     Start(Which),
-    /// Kills what was started last.
+    /// Kills the weir that was started last.
     Kill,
 }
 
@@ -47,8 +48,8 @@ enum Answer {
     Killed { how_it_ended: String },
 }
 
-/// Serves as a starter where this process was started as one, and gives the code to exit with. A program that starts one
-/// calls it first of all.
+/// Serves as a starter if this process was started as one, and returns the exit code. A program that has a starter
+/// calls this first.
 pub fn run_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_none_or(|argument| argument != ARGUMENT) {
@@ -63,10 +64,10 @@ pub fn run_if_asked() -> Option<ExitCode> {
     })
 }
 
-/// Until the weir at the other end has ended. What it has started stays.
+/// Serves until the weir at the other end has ended. The weir that was started last keeps running.
 fn serve(socket: &OwnedFd, program: &Path, arguments: &[OsString]) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-starter");
-    // A signal to all processes of a service is for weir alone.
+    // A signal to all processes of a service is meant for weir alone.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
@@ -105,7 +106,7 @@ fn start(which: Which, program: &Path, arguments: &[OsString]) -> io::Result<(Ch
     let child = Command::new(program)
         .args(arguments)
         .arg(FLAG)
-        // The number of the process that the service manager started.
+        // The variable holds the number of the process that the service manager started.
         .env_remove("WATCHDOG_PID")
         .stdin(Stdio::from(theirs))
         .spawn()?;
@@ -117,7 +118,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
-/// The starter, as weir has it. Dropping it ends it.
+/// weir's connection to the starter. Dropping it ends the starter.
 #[derive(Debug)]
 pub struct Starter {
     socket: Mutex<OwnedFd>,
@@ -125,10 +126,10 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Starts it, to start again what this process was started as.
+    /// Starts the starter, which starts this process's program again.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The starter cannot be started.
     pub fn start() -> io::Result<Self> {
         let mut arguments = std::env::args_os();
         let program = program(arguments.next().as_deref().map(Path::new))?;
@@ -138,7 +139,7 @@ impl Starter {
             .arg(ARGUMENT)
             .arg(program)
             .args(arguments.filter(|argument| argument != FLAG))
-            // A terminal's Ctrl-C is for weir.
+            // A terminal's Ctrl-C is meant for weir.
             .process_group(0)
             .stdin(Stdio::from(theirs))
             .spawn()?;
@@ -154,7 +155,7 @@ impl Starter {
         }
     }
 
-    /// Kills the weir that was started last. Says how it ended.
+    /// Kills the weir that was started last; returns its exit status.
     pub(crate) fn kill(&self) -> String {
         match self.ask(&Request::Kill) {
             Ok((Answer::Killed { how_it_ended }, _)) => how_it_ended,
@@ -172,7 +173,7 @@ impl Starter {
     }
 }
 
-/// The file that was started: a package may have put a new one there since.
+/// The path of the program that was started. A package may have replaced the file since.
 fn program(named: Option<&Path>) -> io::Result<PathBuf> {
     match named {
         Some(path) if path.components().count() > 1 => std::path::absolute(path),
@@ -180,16 +181,16 @@ fn program(named: Option<&Path>) -> io::Result<PathBuf> {
     }
 }
 
-/// A weir that is to take this one's place.
+/// A weir that is to replace this one.
 #[derive(Debug)]
 pub(crate) struct Next {
     socket: OwnedFd,
-    /// Its number.
+    /// The process's number.
     pub(crate) process: u32,
 }
 
 impl Next {
-    /// Until it needs no more than what this weir still has.
+    /// Waits until the next weir is ready for this one to stop.
     pub(crate) fn await_prepared(&self) -> Result<(), (String, Option<String>)> {
         match self.hear(UPGRADE_PREPARE_NS)? {
             FromNew::Prepared => Ok(()),
@@ -197,7 +198,7 @@ impl Next {
         }
     }
 
-    /// This weir has stopped. Until the next one serves.
+    /// Reports that this weir has stopped, and waits until the next one serves.
     pub(crate) fn take_over(&self) -> Result<(), (String, Option<String>)> {
         wire::send(self.socket.as_fd(), &FromOld::Go, None)
             .map_err(|error| (error.to_string(), None))?;

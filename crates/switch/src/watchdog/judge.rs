@@ -1,4 +1,4 @@
-//! Who stands still.
+//! The decision which threads are stalled.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,42 +6,42 @@ use std::time::Duration;
 use weir_engine::beat::{Place, Role, Said, Seen};
 use weir_fabric::PortId;
 
-/// A thread that stands still.
+/// A stalled thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Still {
     pub(crate) id: u32,
     pub(crate) name: String,
-    /// What it does.
+    /// The thread's activity.
     pub(crate) place: Place,
-    /// For which port.
+    /// The port for which it works.
     pub(crate) port: Option<PortId>,
-    /// Or for which other party.
+    /// Another party for which it works.
     pub(crate) party: Option<String>,
-    /// For how long (ns).
+    /// Duration of the stall (ns).
     pub(crate) ns: u64,
-    /// What the kernel said of it when that was found.
+    /// The thread's state in the kernel when the stall was found.
     pub(crate) kernel: String,
 }
 
-/// What a look has found.
+/// The result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Those that stand still.
+    /// The stalled threads.
     pub(super) still: Vec<Still>,
-    /// Those that did at the look before, and do not any more.
+    /// Threads that were stalled at the last look and are not any more.
     pub(super) went_on: Vec<String>,
-    /// Not all workers stand still.
+    /// True unless all workers are stalled.
     pub(super) packets_move: bool,
 }
 
 #[derive(Debug)]
 struct Known {
     said: Said,
-    /// For how long it has said that (ns).
+    /// The time for which the thread has reported the same (ns).
     ns: u64,
 }
 
-/// Remembers what threads have said.
+/// Remembers the reports of threads.
 #[derive(Debug)]
 pub(super) struct Judge {
     every_ns: u64,
@@ -52,7 +52,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// One that looks so often, and lets a thread stand for so long.
+    /// A judge that looks at this interval, and tolerates a stall for this time.
     pub(super) fn new(every: Duration, bound: Duration) -> Self {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let (threads, still) = (BTreeMap::new(), BTreeMap::new());
@@ -61,7 +61,7 @@ impl Judge {
 
     pub(super) fn look(&mut self, now_ns: u64, seen: &[Seen]) -> Verdict {
         let passed_ns = now_ns.saturating_sub(self.looked_ns.replace(now_ns).unwrap_or(now_ns));
-        // Where this look is late the whole process has stood: the others could not go on either.
+        // If this look is late, the whole process was stopped, and the other threads could make no progress either.
         let passed_ns = passed_ns.min(self.every_ns.saturating_mul(2));
         self.threads.retain(|id, _| seen.iter().any(|thread| thread.id == *id));
         let mut still = Vec::new();

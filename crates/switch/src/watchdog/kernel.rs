@@ -1,13 +1,13 @@
-//! Where a thread of this process is, as the kernel says.
+//! The state of a thread of this process in the kernel.
 
 use std::fs::File;
 use std::io::Read;
 
-/// Of a file that says where a thread is.
+/// The limit on bytes read of a file.
 const BYTES_MAX: u64 = 4096;
 
-/// What can be read of it: its state, the function of the kernel that it waits in, its system call, and the kernel's
-/// stack for root.
+/// The thread's readable state: its run state, the kernel function in which it waits, its system call, and for root
+/// the kernel's stack.
 pub(super) fn says(thread: u32) -> String {
     let read = |name: &str| {
         let mut text = String::new();

@@ -1,7 +1,7 @@
-//! News for the service manager, as sd_notify(3) has them.
+//! Messages to the service manager (sd_notify(3)).
 //!
-//! The socket is connected before weir is confined: afterwards weir gets no socket any more, so a library that opens one
-//! for each message does not do.
+//! The socket is connected before weir is confined. After that weir can open no socket, so a library that opens one
+//! for each message does not work.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Whoever has started this process as a service; or nobody, who is told nothing.
+/// The service manager that started this process. Without one, messages are discarded.
 #[derive(Clone, Debug, Default)]
 pub struct Service {
     socket: Option<Arc<UnixDatagram>>,
@@ -21,7 +21,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The one that the environment names (`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`).
+    /// The service manager that the environment names (`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`).
     pub fn of_this_process() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
@@ -39,29 +39,29 @@ impl Service {
         }
     }
 
-    /// Within what time it wants to hear that this process is alive, if it does.
+    /// The interval within which the service manager requires a message that this process is alive, if it does.
     pub(super) fn wants_news_every(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// weir serves.
+    /// Reports that weir serves.
     pub fn is_ready(&self) {
         self.say("READY=1");
     }
 
-    /// weir reads its configuration anew, until it is ready again.
+    /// Reports that weir reloads its configuration, until it is ready again.
     pub fn is_reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let usecs = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={usecs}"));
     }
 
-    /// Another process is weir now.
+    /// Reports that another process is weir now.
     pub fn goes_on_as(&self, process: u32) {
         self.say(&format!("MAINPID={process}"));
     }
 
-    /// weir ends.
+    /// Reports that weir ends.
     pub fn is_stopping(&self) {
         self.say("STOPPING=1");
     }
@@ -72,7 +72,7 @@ impl Service {
         }
     }
 
-    /// One that does not read loses news, and keeps nobody waiting.
+    /// Sends a message. A service manager that does not read loses it, and never blocks weir.
     fn say(&self, news: &str) {
         if let Some(socket) = &self.socket
             && let Err(error) = socket.send(news.as_bytes())
@@ -82,7 +82,7 @@ impl Service {
     }
 }
 
-/// A path, or a name in the abstract name space behind an `@`.
+/// Connects to a path, or to a name in the abstract name space, which begins with an `@`.
 fn connect(path: &OsStr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     let address = match path.as_bytes().strip_prefix(b"@") {

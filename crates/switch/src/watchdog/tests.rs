@@ -32,7 +32,7 @@ fn who_says_the_same_for_too_long_stands_still_and_who_sleeps_does_not() {
     assert_eq!((still.name.as_str(), still.place), ("weir-worker-1", Place::Serves));
     assert_eq!((still.port, still.ns), (PortId::new(3), 5 * EVERY_NS));
 
-    // A turn is enough, and it is said.
+    // One turn is enough to end the stall, and it is reported.
     let verdict = judge.look(6 * EVERY_NS, &[thread(1, 8, Place::Serves)]);
     assert_eq!(verdict.went_on, ["weir-worker-1"]);
     assert!(verdict.packets_move && verdict.still.is_empty());
@@ -79,10 +79,10 @@ fn a_process_that_was_stopped_as_a_whole_does_not_blame_its_threads() {
     let mut judge = judge();
     let seen = [thread(1, 7, Place::Serves)];
     judge.look(0, &seen);
-    // As by SIGSTOP, or with its virtual machine: an hour in which nobody had a turn.
+    // The process was stopped, as by SIGSTOP or with its virtual machine: for an hour no thread had a turn.
     let verdict = judge.look(3_600 * EVERY_NS, &seen);
     assert!(verdict.packets_move && verdict.still.is_empty());
-    // Who goes on to stand still is found.
+    // A thread that stays stalled is found.
     let mut now_ns = 3_600 * EVERY_NS;
     for _ in 0..3 {
         now_ns += EVERY_NS;
@@ -99,11 +99,11 @@ fn who_has_ended_is_forgotten() {
     }
     let verdict = judge.look(6 * EVERY_NS, &[]);
     assert!(verdict.packets_move && verdict.still.is_empty());
-    // Another one with its number begins from nothing.
+    // Another thread with the same number starts from zero.
     assert!(judge.look(7 * EVERY_NS, &[thread(1, 7, Place::Serves)]).packets_move);
 }
 
-/// A real thread that waits for what does not come, without saying so.
+/// A real thread that waits for an event that never comes, without reporting that it sleeps.
 #[test]
 fn a_thread_that_stands_still_is_found_by_its_beats_and_the_kernel_says_where() {
     let (go, gone) = std::sync::mpsc::channel::<()>();

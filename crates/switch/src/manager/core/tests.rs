@@ -1,15 +1,15 @@
-//! The manager's decisions in virtual time, with played guests.
+//! The manager's decisions in virtual time, with simulated guests.
 
 use super::*;
 
 const LOOK_NS: u64 = 100_000_000;
 const BUDGET_NS: u64 = 1_000_000;
 
-/// A switch that is looked at again and again.
+/// A switch at which the manager looks repeatedly.
 struct Played {
     core: Core,
     look: Look,
-    /// Frames that each interface gets between two looks.
+    /// Frames that each interface receives between two looks.
     frames: Vec<u64>,
 }
 
@@ -98,7 +98,7 @@ fn frames_of_who_takes_no_part_do_not_wait_at_the_uplink() {
         let decision = switch.steps(3);
         assert_eq!((decision.uplink_ns, decision.sharing), (0, Sharing::Refused(id(1))));
         assert!(!decision.vifs.contains_key(&id(1)), "its limit is not the manager's");
-        // One that has no guest yet receives nothing.
+        // An interface without a guest receives nothing.
         switch.look.vifs[1].running = false;
         assert_eq!(switch.step().sharing, Sharing::Split);
     }
@@ -115,11 +115,11 @@ fn under_auto_all_are_held_together_once_a_trial_has_found_it_harmless() {
     assert!(decision.uplink_ns > BUDGET_NS / 4, "{decision:?}");
     let parts = [0, 1].map(|number| decision.vifs[&id(number)]);
     assert!(parts.iter().all(|it| it.together && it.vif_ns == BUDGET_NS - decision.uplink_ns));
-    // What the interface gathers by itself is none of weir's budget.
+    // The interface's own gathering time is not part of weir's budget.
     switch.look.uplink_found_ns = 250_000;
     let decision = switch.step();
     assert_eq!(decision.uplink_ns - 250_000 + decision.vifs[&id(0)].vif_ns, BUDGET_NS);
-    // A few pings are enough.
+    // A few pings suffice.
     switch.frames[1] = 3;
     let decision = switch.step();
     let light = Sharing::Together { held: false, why: attempt::Why::Light(1) };
@@ -164,8 +164,9 @@ fn only_a_guest_that_holds_by_itself_is_asked_to_poll_and_within_bounds() {
     }
 }
 
-/// A switch without uplink with one guest under `auto`, which could poll: looks so often, and gives for how many looks it
-/// was to. `frames` says what comes, whether it polls or not.
+/// Runs a switch without uplink, with one guest under `auto` that could poll, for `looks` looks; returns the number
+/// of looks at which the guest was to poll. `frames` gives the traffic, from a flag that is true while the guest
+/// polls.
 fn polled(looks: u32, frames: impl Fn(bool) -> u64) -> (u32, Decision) {
     let mut switch = played(&[Kind::Auto]);
     switch.look.uplink_settable = false;
@@ -204,7 +205,7 @@ fn under_auto_clients_of_whom_little_comes_when_their_guest_polls_are_left_alone
 
 #[test]
 fn under_auto_a_guest_with_few_frames_or_without_holds_is_never_asked_to_poll() {
-    // Fewer than eight in a quarter of a millisecond.
+    // The rate is below eight frames in a quarter of a millisecond.
     assert_eq!(polled(300, |_| 3_100).0, 0);
     for pollable_ns in [None, Some(0), Some(AGENT_POLL_NS_MIN - 1)] {
         let mut switch = played(&[Kind::Auto]);
@@ -251,7 +252,7 @@ fn costs_are_learned_from_cpu_times_and_the_agent_knows_better() {
     assert_eq!(switch.core.uplink_cost().source, Source::Default);
     let mut totals = [0; 4];
     for step in 0..200 {
-        // 9 us for each wake-up and 6 us for each call, whose rates vary against that of the frames.
+        // A wake-up costs 9 us and a call 6 us, and their rates vary independently of the frames' rate.
         let (wakeups, calls) = (100 + 61 * (step % 7), 300 + 97 * (step % 5));
         let frames = 1_000;
         let used = [wakeups * 9_000 + frames * 400, wakeups, calls * 6_000 + frames * 900, calls];
@@ -273,7 +274,7 @@ fn costs_are_learned_from_cpu_times_and_the_agent_knows_better() {
     let call = switch.core.call_cost(id(0)).unwrap();
     assert_eq!((call.ns, call.source), (7_000.0, Source::Agent));
 
-    // A virtual machine that is started anew is another one.
+    // A restarted virtual machine counts as another one.
     switch.look.vifs[0].agent_cost_ns = None;
     switch.look.vifs[0].guest_cpu = Some(GuestCpu { process: 8, cpu_ns: 1 });
     switch.step();

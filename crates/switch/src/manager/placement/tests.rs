@@ -1,4 +1,4 @@
-//! Placement of real threads, on machines that are made up. Time is passed in.
+//! Placement of real threads on simulated machines. Time is passed in.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -21,10 +21,10 @@ use crate::explain::PlacementExplanation;
 use crate::helper::Hands;
 use crate::switch::{Meeting, Switch};
 
-/// The process of a monitor that is made up.
+/// The process of a simulated monitor.
 const MONITOR: u32 = 7;
 
-/// Processors 0 and 1 share a cache, 2 and 3 another.
+/// Processors 0 and 1 share a cache, as do 2 and 3.
 const TWO_CACHES: &str = "devices/system/cpu/online = 0-3\n\
     devices/system/cpu/cpu{0-3}/cache/index0/level = 3\n\
     devices/system/cpu/cpu{0-1}/cache/index0/shared_cpu_list = 0-1\n\
@@ -41,12 +41,12 @@ const FAR_AND_SLOW: &str = "devices/system/cpu/online = 0-2\n\
     devices/system/node/node0/cpulist = 0-1\n\
     devices/system/node/node1/cpulist = 2\n";
 
-/// Whether this machine has the processors 0 and 1, and the tests may use them.
+/// True if this machine has processors 0 and 1, and the tests may use them.
 fn has_two() -> bool {
     affinity::allowed(None).unwrap().is_superset(&[0, 1].into())
 }
 
-/// A thread that stands for a virtual processor. It ends when it is dropped.
+/// A thread that stands for a virtual processor. Dropping this ends the thread.
 struct Vcpu {
     id: u32,
     end: Option<mpsc::Sender<()>>,
@@ -134,7 +134,7 @@ impl Rig {
         self.placement.explain()
     }
 
-    /// Makes the worker work: it wakes up until that has taken it a part of the time between looks.
+    /// Makes the worker busy: it wakes up until it has used a part of the time between looks.
     fn work(&self) {
         let cpu_ns = || self.engine.workers()[0].cpu_ns.unwrap();
         let queue = QueueRef { port: self.port, queue: 0, side: Side::Tx };
@@ -144,7 +144,7 @@ impl Rig {
         }
     }
 
-    /// Long enough for anything to be decided and followed.
+    /// Looks often enough for any decision to be made and applied.
     fn settle(&mut self) -> PlacementExplanation {
         (0..40).map(|_| self.look()).last().unwrap()
     }
@@ -298,7 +298,7 @@ fn a_virtual_processor_that_has_ended_is_no_error() {
 fn on_real_machines_a_worker_is_near_its_guest_and_off_its_cores() {
     let machines = [
         (fixtures::AMD_CCX, vec![12, 13], Some(14)),
-        // The first threads of all its cores but one, and one second thread.
+        // The first threads of all cores of its cache but one, and one second thread.
         (fixtures::TWO_SOCKETS_SMT, vec![8, 9, 10, 11, 12, 13, 30], Some(15)),
         (fixtures::HYBRID, vec![2, 13], Some(4)),
         (fixtures::ONE_CACHE, vec![1], None),

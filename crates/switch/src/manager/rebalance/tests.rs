@@ -1,4 +1,4 @@
-//! A guest with two receive queues, all of whose flows begin on the first.
+//! A guest with two receive queues. All of its flows begin on the first queue.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn steering(switch: &Switch) -> Option<SteeringExplanation> {
     }
 }
 
-/// Datagrams of flows that are steered to queue 0 at first, by different entries.
+/// Datagrams of flows that are first steered to queue 0, by different entries.
 fn flows(from: &Vif, to: &Vif) -> Vec<Vec<u8>> {
     let datagram = |port: u16| {
         let mut frame = [to.mac().0, from.mac().0].concat();
@@ -66,7 +66,7 @@ fn flows(from: &Vif, to: &Vif) -> Vec<Vec<u8>> {
     flows
 }
 
-/// Sends a frame of each flow and takes what comes, until `is` holds.
+/// Sends a frame of each flow and takes received frames, until `is` holds.
 fn traffic(
     switch: &Switch,
     flows: &[Vec<u8>],
@@ -76,9 +76,9 @@ fn traffic(
 ) -> SteeringExplanation {
     let start = Instant::now();
     loop {
-        // Enough of each for a busy queue where this thread has to wait for a CPU each time.
+        // Enough frames of each flow to keep a queue busy, even if this thread waits for a CPU each time.
         for flow in flows.iter().cycle().take(4 * FLOWS) {
-            // One that finds the ring full is one frame less.
+            // If the ring is full, the frame is skipped.
             let _ = sender.send(flow, &Offload::NONE);
         }
         sender.flush();
@@ -103,7 +103,7 @@ fn entries_of_a_busy_queue_move_unless_they_are_to_stay() {
     let (web0, mut receivers) = add(&switch, &dir, "web0", 2);
     let (db0, mut senders) = add(&switch, &dir, "db0", 1);
     assert!(steering(&switch).is_none_or(|steering| steering.moved_entries == 0));
-    // Lets the switch learn where the receiver is.
+    // This lets the switch learn the receiver's port.
     let flows = flows(&db0, &web0);
     let mut hello = flows[0].clone();
     hello[..6].fill(0xff);

@@ -46,7 +46,7 @@ fn it_looks_while_there_is_traffic_and_sleeps_until_there_is_some() {
         assert!(now_ns < 2 * QUIET_NS);
     }
     assert!(now_ns >= QUIET_NS);
-    // As a frame does: a worker wakes up. The sleep ends, which has no timeout.
+    // A frame has the same effect: a worker wakes up. The sleep ends, although it has no timeout.
     run.engine.nudge(QueueRef { port: PortId::new(0).unwrap(), queue: 0, side: Side::Tx });
     run.sleep();
     assert!(matches!(run.rhythm, Rhythm::At(_)));
@@ -79,7 +79,7 @@ fn it_looks_each_second_for_placement_and_sleeps_without_traffic() {
     let config = PlacementConfig { mode: PlacementMode::Dynamic, pin_vcpus: false };
     run.obey(Command::Place(config, Host::default()), 1);
     assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + placement::LOOK_NS));
-    // Too early for another look: what is new has its look later, traffic or not.
+    // It is too early for another look, so the change is looked at later, with or without traffic.
     for now_ns in 2..5 {
         let id = PortId::new(0).unwrap();
         let settings = run.vifs[&id].settings;

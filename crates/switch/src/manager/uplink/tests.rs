@@ -1,5 +1,5 @@
-//! Interfaces played by files, with cards that are played too. A real interface, and a weir that is killed:
-//! `cli/tests/killed.rs`; a driver that has `rx-usecs`: the system test of an e1000e.
+//! Interfaces simulated by files, with simulated cards. `cli/tests/killed.rs` tests a real interface and a killed
+//! weir, and the system test of an e1000e tests a driver that has `rx-usecs`.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,22 +16,22 @@ fn sys() -> tempfile::TempDir {
     sys
 }
 
-/// A control socket beside the played interfaces.
+/// A control socket beside the simulated interfaces.
 fn control(sys: &Path) -> SocketPath {
     sys.join("run/control.sock").to_str().unwrap().parse().unwrap()
 }
 
-/// A network card.
+/// A simulated network card.
 #[derive(Debug, Clone, Default)]
 struct Card(Arc<Mutex<Played>>);
 
-/// By default there is none.
+/// The card's state. By default there is no card.
 #[derive(Debug, Default)]
 struct Played {
     now: Option<Coalescing>,
-    /// An interval is made a multiple of it, which is no less (us).
+    /// An interval is rounded up to a multiple of this (us).
     step: u32,
-    /// What each attempt to set something comes to.
+    /// The result of each attempt to change a setting, if it fails.
     refuses: Option<Errno>,
     asked: Vec<u32>,
 }
@@ -72,7 +72,7 @@ impl Nic for Card {
     }
 }
 
-/// Whose interfaces `sys` and `card` play.
+/// The host with the interfaces that `sys` and `card` simulate.
 fn host(sys: &Path, card: &Card) -> Host {
     Host { sys: sys.to_owned(), nic: Box::new(card.clone()) }
 }
@@ -90,13 +90,13 @@ fn restore_left_over_in(sys: &Path) {
     restore_left_over_on(&host(sys, &Card::default()), &control(sys));
 }
 
-/// What there is of it in `weir explain`.
+/// The layer in `weir explain` while the card gathers.
 fn by_card(uplink_us: u64, found_usecs: u32) -> UplinkLayer {
     let uplink_ns = uplink_us * NS_PER_US;
     UplinkLayer::Gathers { uplink_ns, by: Gatherer::RxUsecs { found_usecs } }
 }
 
-/// Why the NAPI timer has it, which is set.
+/// The reason why the NAPI timer gathers in place of the card.
 fn why_by_timer(uplink: &UplinkInterface) -> String {
     match uplink.layer() {
         UplinkLayer::Gathers { by: Gatherer::NapiTimer { why }, .. } => why.clone(),
@@ -104,7 +104,7 @@ fn why_by_timer(uplink: &UplinkInterface) -> String {
     }
 }
 
-/// How many files there are of what was found.
+/// The number of files with original settings.
 fn kept(sys: &Path) -> usize {
     fs::read_dir(sys.join("run")).map_or(0, Iterator::count)
 }
@@ -185,7 +185,7 @@ fn what_was_found_is_kept_while_it_is_changed() {
     assert_eq!((kept(sys.path()), read(sys.path())), (0, [20_000, 0]));
 }
 
-/// As a process that is killed: nothing is restored, and the lock is the kernel's to give back.
+/// Drops an uplink like a killed process: nothing is restored, and the kernel releases the lock.
 fn kill(mut uplink: UplinkInterface) {
     uplink.found = None;
 }
@@ -201,7 +201,7 @@ fn the_next_weir_restores_what_one_that_was_killed_has_changed() {
     assert_eq!(read(sys.path()), [300_000, EMPTY_POLLS]);
     restore_left_over_in(sys.path());
     assert_eq!((kept(sys.path()), read(sys.path())), (0, [20_000, 0]));
-    // What somebody sets from now on stays.
+    // Settings made by others from now on stay.
     write(sys.path(), [7, 8]);
     restore_left_over_in(sys.path());
     assert_eq!(read(sys.path()), [7, 8]);
@@ -317,7 +317,7 @@ fn where_a_driver_refuses_the_timer_gathers_after_the_next_look() {
         card.play(|card| card.refuses = Some(errno));
         let mut uplink = with_card(sys.path(), &card);
         uplink.set(300_000);
-        // The share was decided from what the card gathers, and the timer adds to that.
+        // The share was decided from the card's gathering time, and the timer adds to that.
         assert_eq!((read(sys.path()), uplink.layer()), ([20_000, 0], &UplinkLayer::AsFound));
         assert_eq!((uplink.found_ns(), kept(sys.path())), (0, 0));
         uplink.set(300_000);
@@ -354,7 +354,7 @@ fn what_somebody_has_changed_meanwhile_is_what_is_restored() {
     let mut uplink = with_card(sys.path(), &card);
     card.play(|card| card.now.as_mut().unwrap().rx_usecs = 20);
     uplink.set(300_000);
-    // The shares count 250 us as the card's own, which are 20 now.
+    // The shares count 250 us as the card's own time, which is 20 now.
     assert_eq!((card.usecs(), uplink.layer()), (20, &UplinkLayer::AsFound));
     assert_eq!(uplink.found_ns(), 20_000);
     uplink.set(100_000);

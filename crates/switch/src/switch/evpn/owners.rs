@@ -1,4 +1,5 @@
-//! Which station has which IP address: what FRR is told of those here, and what the overlay answers guests of others.
+//! The owners of IP addresses: this host's are announced to FRR, and the overlay answers guests' requests for other
+//! hosts'.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use weir_wire::Mac;
 
 use super::Shown;
 
-/// IP addresses that are configured for one station: interfaces with a source guard that knows them.
+/// IP addresses that are configured for one station, which are those of interfaces with a source guard.
 #[derive(Debug, Default)]
 pub(in crate::switch) struct ConfiguredOwners(Mutex<BTreeMap<PortId, Vec<(Owned, Mac)>>>);
 
@@ -22,7 +23,7 @@ impl ConfiguredOwners {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An interface is there, or has changed.
+    /// Adds or updates an interface.
     pub(in crate::switch) fn set(&self, id: PortId, config: &VifConfig, networks: &Networks) {
         let network = match &config.vlan {
             VlanMode::Network(name) => networks.number(name),
@@ -33,7 +34,8 @@ impl ConfiguredOwners {
         self.all().insert(id, owned.collect());
     }
 
-    /// Who has which. An address that several may have, such as a virtual router's, is nobody's until one says so.
+    /// The owner of each address. An address that several stations may have, such as a virtual router's, has no owner
+    /// until a station claims it.
     fn of_one(&self) -> BTreeMap<Owned, Mac> {
         let (mut one, mut several) = (BTreeMap::new(), BTreeSet::new());
         for (of, mac) in self.all().values().flatten() {
@@ -45,22 +47,22 @@ impl ConfiguredOwners {
         one
     }
 
-    /// It has gone.
+    /// Removes an interface.
     pub(in crate::switch) fn remove(&self, id: PortId) {
         self.all().remove(&id);
     }
 }
 
-/// What the thread knows of IP addresses here.
+/// The thread's state of this host's IP addresses.
 pub(super) struct Owners {
     claims: Claims,
     announced: Announced<Owned, Mac>,
-    /// Networks in which questions are answered here.
+    /// Networks in which weir answers requests for addresses.
     suppressed: BTreeSet<u16>,
     configured: Arc<ConfiguredOwners>,
-    /// What is announced, for who looks.
+    /// The announcements, to be shown.
     shown: Arc<Mutex<Arc<Shown>>>,
-    /// When a claim or a contest ends by itself (ns).
+    /// The time when a claim or a contest ends by itself (ns).
     ends_ns: Option<u64>,
 }
 
@@ -80,7 +82,7 @@ impl Owners {
         }
     }
 
-    /// What stations have said; whether that may change what is announced, or shown.
+    /// Notes claims of stations; returns true if they may change the announcements or what is shown.
     pub(super) fn saw(&mut self, sightings: Vec<Sighting>) -> bool {
         let (now_ns, mut changes) = (clock::now_ns(), false);
         for Sighting { network, ip, mac, is_remote } in sightings {
@@ -90,7 +92,7 @@ impl Owners {
         changes
     }
 
-    /// What FRR has said of addresses behind other hosts goes to the overlay, and what FRR was told is compared.
+    /// Passes FRR's addresses behind other hosts to the overlay, and compares the announcements with FRR's state.
     pub(super) fn hear(&mut self, dirty: &Dirty, table: &Table, port: &VxlanPort, now_ns: u64) {
         for of in &dirty.owned {
             if table.owner(*of).is_some() {
@@ -107,7 +109,7 @@ impl Owners {
         port.set_owners(answered.map(|of| (*of, table.owner(*of))));
     }
 
-    /// What FRR is to be told of stations that are here; whether that is all.
+    /// The announcements to make for this host's stations, and true if nothing is left.
     pub(super) fn changes<H>(
         &mut self,
         here: &BTreeMap<Place, H>,
@@ -115,7 +117,7 @@ impl Owners {
         now_ns: u64,
     ) -> (Vec<(Owned, Option<Mac>)>, bool) {
         self.claims.configure(self.configured.of_one());
-        // As long as FRR says where that station is.
+        // The claim is another host's as long as FRR provides that station's host.
         let elsewhere = |of: Owned| {
             let owner = table.owner(of)?.mac;
             table.remote((of.0, owner)).map(|_| owner)
@@ -130,12 +132,12 @@ impl Owners {
         changes
     }
 
-    /// FRR could not be told.
+    /// Notes that FRR did not get the announcements.
     pub(super) fn untold(&mut self, changes: &[(Owned, Option<Mac>)]) {
         changes.iter().for_each(|(of, _)| self.announced.untold(*of));
     }
 
-    /// After how long (ns) something is to be announced, or not any more, by itself.
+    /// The time (ns) until an announcement changes by itself.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.ends_ns.map(|at| at.saturating_sub(clock::now_ns()))
     }

@@ -8,7 +8,7 @@ fn config(text: &str) -> Config {
     Config::from_toml("weir.toml", text, &defaults).unwrap()
 }
 
-/// What a weir with the first file notes when it has become what the second one says.
+/// The settings that a weir with the first file notes after it has been changed to the second.
 fn noted(file: &Config, now: &Config) -> Noted {
     let mut noted = Noted::default();
     for (file, now) in file.vifs.iter().zip(&now.vifs) {

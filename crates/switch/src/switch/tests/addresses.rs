@@ -1,4 +1,4 @@
-//! Guests that weir itself gives addresses to.
+//! Guests to which weir itself leases addresses.
 
 use std::net::Ipv4Addr;
 
@@ -35,7 +35,7 @@ impl Client {
         self.pair.flush();
     }
 
-    /// A client's message in a datagram to everybody.
+    /// Sends a client's message as a broadcast datagram.
     fn says(&mut self, kind: MessageType, chaddr: u8, options: &[DhcpOption]) {
         let none = Ipv4Addr::UNSPECIFIED;
         let mut message =
@@ -49,7 +49,7 @@ impl Client {
         self.send(&frame);
     }
 
-    /// The next message of a server's, within a while.
+    /// The next message of a server within `patience`.
     fn hears(&mut self, patience: Duration) -> Option<Message> {
         let end = Instant::now() + patience;
         let mut frame = Vec::new();
@@ -75,7 +75,7 @@ impl Client {
         message
     }
 
-    /// Asks until it has an address.
+    /// Asks until the client has an address.
     fn leases(&mut self) -> Ipv4Addr {
         self.says(MessageType::Discover, self.number, &[]);
         let offer = self.must_hear(MessageType::Offer);
@@ -108,7 +108,7 @@ fn sum_of_udp(frame: &[u8]) -> u16 {
     sum.finish()
 }
 
-/// A datagram without checksums, which few look at.
+/// A datagram without checksums, which few receivers check.
 fn udp(number: u8, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), payload: &[u8]) -> Vec<u8> {
     let len = (8 + payload.len()) as u16;
     let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -150,14 +150,14 @@ fn guests_get_addresses_which_their_guards_and_others_know() {
     assert!(address != other && ![address, other].contains(&FIXED));
     let guard = bench.port("a").guard.unwrap();
     assert_eq!(guard.leases.iter().map(|it| it.address).collect::<Vec<_>>(), [address]);
-    // It may send from there, and others know who it is.
+    // The guest may send from this address, and others learn its owner.
     let mut frame = Vec::new();
     a.send(&arp_for(1, address, other));
     eventually("c hears it", || c.pair.recv_into(&mut frame).is_some() && frame[12..14] == [8, 6]);
     let station = bench.stations().into_iter().find(|it| it.port.as_str() == "a").unwrap();
     assert_eq!(station.ips, [std::net::IpAddr::from(address)]);
     assert_eq!((bench.answered("dhcp_offered"), bench.answered("dhcp_given")), (3, 3));
-    // The MTU is its interface's own.
+    // The offered MTU is the one of the interface.
     a.says(MessageType::Discover, 1, &[]);
     let offer = a.must_hear(MessageType::Offer);
     assert_eq!(offer.opts().get(OptionCode::InterfaceMtu), Some(&DhcpOption::InterfaceMtu(1400)));
@@ -176,7 +176,7 @@ fn leases_outlive_weir() {
     drop(switch);
     let bench = Bench::within(dir, &with_vifs(vifs));
     let mut c = Client::of(&bench, "c", 3);
-    // It is still taken.
+    // The address is still taken.
     c.says(MessageType::Request, 3, &[DhcpOption::RequestedIpAddress(address)]);
     c.must_hear(MessageType::Nak);
     assert_eq!(Client::of(&bench, "a", 1).leases(), address);
@@ -210,7 +210,7 @@ fn weir_answers_at_its_own_address_and_at_no_other() {
         echo[34..42].copy_from_slice(&icmp[..8]);
         echo
     };
-    // A reply, and a request that is to go on to somebody else, get no answer.
+    // A reply, and a request to forward to another address, get no answer.
     a.send(&echo(WEIR, 0));
     a.send(&echo(Ipv4Addr::new(8, 8, 8, 8), 8));
     a.send(&echo(WEIR, 8));
@@ -221,7 +221,7 @@ fn weir_answers_at_its_own_address_and_at_no_other() {
     assert_eq!(bench.answered("echoes"), 1);
     assert_eq!(bench.answered("ignored"), 2);
 
-    // Nobody else has its MAC address.
+    // No other guest may use weir's MAC address.
     let mut c = Client::of(&bench, "c", 3);
     let mut forged = arp_for(3, Ipv4Addr::new(192, 168, 77, 50), address);
     forged[6..12].copy_from_slice(&own);
@@ -232,7 +232,7 @@ fn weir_answers_at_its_own_address_and_at_no_other() {
 
 #[test]
 fn a_guest_that_floods_costs_no_other_an_answer_or_an_address() {
-    // As many addresses as there are interfaces, and one more.
+    // The range has one address more than there are interfaces.
     let network = NETWORK.replace("100-192.168.77.199", "100-192.168.77.102");
     let bench = Bench::with(&format!("{network}[vif.a]\n[vif.c]\n"));
     let mut a = Client::of(&bench, "a", 1);
@@ -240,7 +240,7 @@ fn a_guest_that_floods_costs_no_other_an_answer_or_an_address() {
     for n in 0..2000_u16 {
         let id = DhcpOption::ClientIdentifier(n.to_be_bytes().to_vec());
         a.says(MessageType::Discover, 1, std::slice::from_ref(&id));
-        // In another's name, and for another's address.
+        // The requests use another client's address, and ask for another client's lease.
         a.says(MessageType::Discover, 3, &[id]);
         if n % 100 == 0 {
             while a.pair.recv(|_| ()).is_some() {}
@@ -250,7 +250,7 @@ fn a_guest_that_floods_costs_no_other_an_answer_or_an_address() {
     let had = c.leases();
     assert!(had != FIXED);
     assert!(bench.answered("dhcp_offered") < 200);
-    // What it says of another's lease does not count, either.
+    // A release of another client's lease has no effect either.
     a.says(MessageType::Release, 3, &[]);
     assert_eq!(c.leases(), had);
 }
@@ -264,7 +264,7 @@ fn guests_of_another_network_are_not_answered() {
     a.says(MessageType::Discover, 1, &[]);
     c.leases();
     assert_eq!(a.hears(Duration::from_millis(300)), None);
-    // Once it is in the network, it is.
+    // The guest is served once it is in the network.
     assert_eq!(bench.set("a", "vlan=1"), Response::Ok);
     a.leases();
     assert_eq!(bench.set("a", "vlan=7"), Response::Ok);
@@ -286,7 +286,7 @@ fn a_guest_is_no_server_and_not_weir_unless_it_is_configured_so() {
     let drops = || bench.port("a").drops;
     eventually("they are dropped", || drops().values().sum::<u64>() == 3);
     assert_eq!((drops()["source_guard_ip"], drops()["source_guard_arp"]), (1, 2));
-    // In another network it may, and in this one again not.
+    // In another network the guest may send this, and back in this network it may not.
     assert_eq!(bench.set("a", "vlan=7"), Response::Ok);
     a.send(&arp_for(1, WEIR, address));
     eventually("it is sent", || bench.port("a").tx.frames >= 6);
@@ -315,7 +315,7 @@ fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
         ]
         .concat()
     };
-    // One that comes from elsewhere is not answered.
+    // A solicitation with another hop limit comes from outside the link and is not answered.
     a.send(&solicit(1, 64));
     a.send(&solicit(1, 255));
     let mut frame = Vec::new();
@@ -334,7 +334,7 @@ fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
     let options = &frame[70..];
     assert_eq!((&options[..2], &options[2..8]), (&[1, 1][..], &frame[6..12]));
     assert_eq!(options[8..16], [5, 1, 0, 0, 0, 0, 5, 120]);
-    // Addresses are made of prefixes of 64 bits.
+    // Hosts form addresses only from prefixes of 64 bits.
     assert_eq!(
         (&options[16..20], &options[48..52]),
         (&[3, 4, 64, 0xc0][..], &[3, 4, 56, 0x80][..])
@@ -342,7 +342,7 @@ fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
     assert_eq!(options[32..48], [0xfd, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(options[80..82], [25, 3]);
     assert_eq!(options[88..], [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x53]);
-    // Others heard the question, and not the answer.
+    // Other guests received the solicitation, but not the answer.
     eventually("c hears it", || {
         c.pair.recv_into(&mut frame).is_some() && frame.get(54) == Some(&133)
     });
@@ -351,7 +351,7 @@ fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
     while c.pair.recv_into(&mut frame).is_some() {
         assert_ne!(frame.get(54), Some(&134));
     }
-    // It is no router, and a guest is none either.
+    // weir is no router here, and neither is a guest.
     a.send(
         &solicit(1, 255)
             .iter()

@@ -1,4 +1,4 @@
-//! Every bound that a tenant can fill is to be seen.
+//! Every limit that a tenant can exhaust must be visible.
 
 use std::collections::BTreeSet;
 
@@ -9,24 +9,25 @@ use super::*;
 use crate::stats::{Limit, SwitchStats};
 
 enum Shows {
-    /// `limits` of the switch: its name, and the bound where it is a constant's.
+    /// `limits` of the switch: the name, and the limit if it is a constant.
     Switch(&'static str, Option<u64>),
-    /// `limits` of an interface, likewise.
+    /// `limits` of an interface: the name, and the limit if it is a constant.
     Vif(&'static str, Option<u64>),
     /// A counter of the interface: a drop's name, or a field.
     Counter(&'static str),
-    /// The interface stops, or its session or agent ends, with a reason that names it.
+    /// The interface stops, or its session or agent ends, and the reason names the limit.
     Reason,
-    /// `guard` of the interface lists what there is.
+    /// `guard` of the interface lists the entries.
     Listed,
-    /// Whoever serves the switch shows it: `the_connections_of_the_api_are_shown_as_a_limit` of `weir-api`. Or the
-    /// port of an overlay or of a network's gateway does, by `answers` or `limits`: tests of `cli/tests/overlay`.
+    /// The limit is shown elsewhere: by the API's server (`the_connections_of_the_api_are_shown_as_a_limit` of
+    /// `weir-api`), or by the port of an overlay or of a network's gateway, in `answers` or `limits` (tests of
+    /// `cli/tests/overlay`).
     Elsewhere,
 }
 
 use Shows::{Counter, Elsewhere, Listed, Reason, Switch as Whole, Vif as Own};
 
-/// Bounds that a guest, a front end, a network or whoever connects can run into.
+/// Limits that a guest, a front end, a network or a client can exhaust.
 const TENANTS: &[(&str, Shows)] = &[
     ("MEMORY_TOTAL_MAX", Whole("memory_mapped_bytes", Some(limits::MEMORY_TOTAL_MAX))),
     ("MEM_REGIONS_TOTAL_MAX", Whole("memory_regions", Some(limits::MEM_REGIONS_TOTAL_MAX as u64))),
@@ -43,7 +44,7 @@ const TENANTS: &[(&str, Shows)] = &[
     ("MEM_TABLES_MAX", Own("memory_mapped_bytes", Some(2 * limits::MEMORY_MAX_DEFAULT))),
     ("FDB_PER_VIF_MAX", Own("addresses", Some(limits::FDB_PER_VIF_MAX as u64))),
     ("FDB_PER_PORT_MAX", Own("addresses", None)),
-    // Of the overlay's port; with `addresses_NAME` for each network.
+    // Limits of the overlay's port; `addresses_NAME` is the limit of each network.
     ("FDB_OVERLAY_PART", Own("addresses", None)),
     ("FDB_NETWORK_PART", Own("addresses", None)),
     ("SESSIONS_AT_ONCE_MAX", Counter("throttled")),
@@ -89,7 +90,7 @@ const TENANTS: &[(&str, Shows)] = &[
     ("OWN_ANSWERS_MAX", Elsewhere),
 ];
 
-/// Bounds of an administrator's settings, of weir's own steps, of files that it reads, and of programs beside it.
+/// Limits of an administrator's settings, of weir's own steps, of files that weir reads, and of other programs.
 const NOBODYS: &[&str] = &[
     "LAB_",
     "CONFIG_",
@@ -153,7 +154,7 @@ const NOBODYS: &[&str] = &[
     "USER_NAME_LEN_MAX",
 ];
 
-/// Every constant of `crates/limits` that says how much there may be at most.
+/// Every constant of `crates/limits` that is a limit.
 fn bounds() -> BTreeSet<&'static str> {
     let sources = [
         include_str!("../../../../limits/src/lib.rs"),

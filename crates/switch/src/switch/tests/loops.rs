@@ -10,7 +10,7 @@ use weir_testing::echo;
 
 use super::*;
 
-/// A network namespace of a test's own, while it is there.
+/// A network namespace of a test's own. Dropping this removes it.
 struct Net(String);
 
 impl Net {
@@ -24,7 +24,8 @@ impl Net {
         Some(Self(name))
     }
 
-    /// Runs `body` in a thread in the namespace. Sockets made there stay there, whichever thread uses them.
+    /// Runs `body` in a thread in the namespace. Sockets made there stay in the namespace, whichever thread uses
+    /// them.
     fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let in_thread = || {
             let net = File::open(format!("/run/netns/{}", self.0)).unwrap();
@@ -49,10 +50,10 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {error}");
 }
 
-/// Asks the LAN who has the address, and says whether somebody has answered.
+/// Asks the LAN for the owner of the address; returns true if there was an answer.
 fn asks(address: &str) -> bool {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Refused where nobody answered the last time; then the kernel asks anew.
+    // The send fails if there was no answer the last time. The kernel then asks anew.
     let _ = socket.send_to(b"?", (address, 9));
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
@@ -66,7 +67,7 @@ fn asks(address: &str) -> bool {
     false
 }
 
-/// A guest that answers to its address until it is told to stop, and counts what it gets.
+/// A guest that answers for its address until it is stopped, and counts received frames.
 struct Answers {
     got: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -134,7 +135,7 @@ fn root_two_uplinks_into_one_lan_are_found_and_the_lan_is_calm() {
         let block = bench.port("lan1").blocked.unwrap();
         assert_eq!((block.with.as_str(), block.vlan), ("lan0", 1));
         assert!(bench.port("lan0").blocked.is_none() && bench.port("a").blocked.is_none());
-        // What still goes round are single frames of the kernel's own.
+        // The remaining traffic is single frames of the kernel.
         let before = guest.got();
         std::thread::sleep(Duration::from_millis(200));
         assert!(guest.got() - before < 50, "{} frames in 200 ms", guest.got() - before);
@@ -146,7 +147,7 @@ fn root_two_uplinks_into_one_lan_are_found_and_the_lan_is_calm() {
             panic!("an uplink is explained")
         };
         assert_eq!(explanation.blocked.unwrap().with.as_str(), "lan0");
-        // The loop is cut: ten seconds later the uplink is in service again.
+        // The loop is cut, and ten seconds later the uplink is in service again.
         ip("link set lan1p nomaster");
         eventually("it forwards", || bench.port("lan1").blocked.is_none());
         assert!(asks("192.0.2.2"));
@@ -184,7 +185,7 @@ fn a_guest_that_bridges_its_two_interfaces_has_one_blocked_and_others_go_on() {
     assert_eq!(bench.port("c").blocked.unwrap().with.as_str(), "b");
     assert!(bench.port("b").blocked.is_none() && bench.port("a").blocked.is_none());
     assert_eq!(bench.explain("c").blocked.unwrap().vlan, 1);
-    // It bridges no more: whoever sets something of it need not wait for the next try.
+    // The bridge is gone. A change of settings ends the block without waiting for the next try.
     assert_eq!(bench.set("c", "weight=2"), Response::Ok);
     eventually("it forwards", || bench.port("c").blocked.is_none());
 }

@@ -1,10 +1,10 @@
-//! Interfaces that get copies of others' frames.
+//! Interfaces that receive copies of other ports' frames.
 
 use weir_wire::VnetHdr;
 
 use super::*;
 
-/// The last byte of every frame that comes, until there are `count`.
+/// The last byte of each received frame, until there are `count`.
 fn numbers(pair: &mut QueuePair, count: usize) -> Vec<u8> {
     let (mut seen, mut frame) = (Vec::new(), Vec::new());
     eventually("frames come", || {
@@ -45,7 +45,7 @@ fn a_mirror_sees_two_guests_talk_and_says_nothing() {
     nothing(&mut b[0]);
 }
 
-/// A TCP segment of 3,000 bytes that is to be cut to 1,000, its checksum left to be done; with its virtio header.
+/// A TCP segment of 3,000 bytes to be cut to 1,000, with its virtio header and its checksum pending.
 fn segment(to: u8, from: u8) -> (Vec<u8>, VnetHdr) {
     let mut frame = [&mac(to)[..], &mac(from), &[8, 0]].concat();
     frame.extend([0x45, 0, 0x0b, 0xe0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -113,7 +113,7 @@ fn mirrors_follow_what_is_set_and_which_ports_are_there() {
     assert!(refusal(bench.set("b", "mirror=c")).contains("b mirrors c, which is a mirror"));
     assert!(refusal(bench.set("a", "mirror=b")).contains("c mirrors a, which is a mirror"));
 
-    // Interfaces come and go.
+    // Interfaces are added and removed.
     let socket = SocketPath::try_from(bench.dir.path().join("later.sock").as_path()).unwrap();
     let later = || VifConfig::new(name("later"), socket.clone());
     for round in 10..12 {
@@ -122,7 +122,7 @@ fn mirrors_follow_what_is_set_and_which_ports_are_there() {
         let (guest, mut pairs) = bench.guest("later", 4, 1);
         send(&mut pairs[0], [0xff; 6], 4, &[round]);
         assert_eq!(numbers(&mut b[0], 1), [round]);
-        // a receives it, and later has sent it.
+        // The copies are the frame that `later` sent and the one that `a` received.
         assert_eq!(numbers(&mut c[0], 2), [round; 2]);
         assert_eq!(numbers(&mut a[0], 1), [round]);
         drop((guest, pairs));
@@ -130,7 +130,7 @@ fn mirrors_follow_what_is_set_and_which_ports_are_there() {
         assert!(matches!(removed, Response::Ok), "{removed:?}");
     }
 
-    // An interface as any other again.
+    // The interface is an ordinary one again.
     assert!(matches!(bench.set("c", "mirror=none"), Response::Ok));
     assert!(bench.switch.mirrors.lock().unwrap().is_empty());
     send(&mut a[0], mac(9), 1, &[5]);
@@ -168,7 +168,7 @@ fn a_mirror_has_nothing_that_holds_for_no_copy_whichever_came_first() {
     assert!(matches!(bench.set("c", "mirror=b"), Response::Error { .. }), "b is a mirror");
     assert_eq!(refusal(bench.set("f", "mirror=d")), why("f", "filter"));
 
-    // What a client of the API sends has passed no parser.
+    // A configuration from an API client has not passed the parser.
     let socket = SocketPath::try_from(bench.dir.path().join("e.sock").as_path()).unwrap();
     let mut config = VifConfig::new(name("e"), socket);
     config.vlan = weir_config::VlanMode::Mirror("a".parse().unwrap());
@@ -183,13 +183,13 @@ fn a_mirror_that_is_not_read_loses_copies_that_are_counted_and_nobody_elses_fram
     let bench = Bench::with("[vif.a]\n[vif.b]\n[vif.c]\nmirror = [\"a\"]\n");
     let [(_a, mut a), (_b, mut b), (_c, c)] =
         [("a", 1), ("b", 2), ("c", 3)].map(|(vif, number)| bench.guest(vif, number, 1));
-    // Frames that are b's alone wait for it, if it is slow.
+    // Frames for b alone wait for b if it is slow.
     send(&mut b[0], [0xff; 6], 2, &[0]);
     numbers(&mut a[0], 1);
     let got = std::thread::scope(|scope| {
         let reading = scope.spawn(|| numbers(&mut b[0], FRAMES).len());
         for n in 0..FRAMES {
-            // No faster than b reads.
+            // The sender is no faster than b reads.
             eventually("b has room", || bench_room(&bench, n));
             send(&mut a[0], mac(2), 1, &[n as u8]);
         }
@@ -202,7 +202,7 @@ fn a_mirror_that_is_not_read_loses_copies_that_are_counted_and_nobody_elses_fram
     drop(c);
 }
 
-/// Whether b's ring can take frame `n`.
+/// True if b's ring has room for frame `n`.
 fn bench_room(bench: &Bench, n: usize) -> bool {
     !n.is_multiple_of(64) || bench.port("b").rx.frames >= n.saturating_sub(64) as u64
 }

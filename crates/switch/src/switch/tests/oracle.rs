@@ -1,5 +1,6 @@
-//! The same frames through weir, and through the kernel as QEMU would have them go: from one TAP by a Linux bridge to
-//! another one. What arrives is to be the same, byte for byte, or [`DOCUMENTED`] says where the documents say why not.
+//! The same frames through weir, and through the kernel as with QEMU: from one TAP by a Linux bridge to another one.
+//! The arriving frames must be equal, byte for byte, or [`DOCUMENTED`] names the document that explains the
+//! difference.
 
 mod kinds;
 
@@ -17,7 +18,7 @@ use weir_wire::{VnetHdr, vnet};
 use super::*;
 use kinds::Kind;
 
-/// What differs: parts of the frames' names, and where the documents say so.
+/// The differences: parts of the frames' names, and the document that explains them.
 const DOCUMENTED: &[(&[&str], &str)] = &[
     (&["a byte more than a full frame"], LENGTHS),
     (&["nothing but a header behind"], LENGTHS),
@@ -26,7 +27,8 @@ const DOCUMENTED: &[(&[&str], &str)] = &[
 ];
 const LENGTHS: &str = "docs/design/0026-l2.md, Lengths";
 
-/// A frame that arrived, with its checksum completed; a GSO frame as it is, and what is asked of it.
+/// A frame that arrived. Its checksum is completed, except for a GSO frame, which is as it came, with the fields of
+/// its header.
 #[derive(Clone, PartialEq, Eq)]
 struct Arrived {
     bytes: Vec<u8>,
@@ -56,7 +58,7 @@ impl std::fmt::Debug for Arrived {
     }
 }
 
-/// What a device does with a frame whose header asks for a checksum (virtio 1.2 §5.1.6.2.2).
+/// The frame after a device has filled in the checksum that the header asks for (virtio 1.2 §5.1.6.2.2).
 fn completed(header: &VnetHdr, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if header.flags & vnet::F_NEEDS_CSUM != 0 {
@@ -75,7 +77,7 @@ fn completed(header: &VnetHdr, frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Comes behind the frames of a kind: what comes before it is all that comes of them.
+/// A frame that is sent after the frames of a kind: all frames that arrive before it belong to that kind.
 fn last(number: usize) -> Vec<u8> {
     let number = (number as u32).to_be_bytes();
     [&mac(2)[..], &mac(1), &[0x88, 0xb6], &number, &[0; 42]].concat()
@@ -123,7 +125,7 @@ impl Kernel {
         Self { namespace, taps: taps.join().unwrap() }
     }
 
-    /// What comes of a frame of a guest.
+    /// The frames that arrive for a frame of a guest.
     fn pass(&self, header: &VnetHdr, frame: &[u8], number: usize) -> Vec<Arrived> {
         let [from, to] = &self.taps;
         let send = |header: &VnetHdr, frame: &[u8]| {
@@ -167,7 +169,7 @@ fn run(command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What comes of a frame that guest `a` sends by weir to guest `b`.
+/// The frames that arrive at guest `b` for a frame that guest `a` sends through weir.
 fn pass(
     [a, b]: [&mut QueuePair; 2],
     header: &VnetHdr,
@@ -192,8 +194,8 @@ fn pass(
     arrived
 }
 
-/// What a trunk makes of what a bridge that knows no VLANs passes: a tag without a VLAN, or of the native one, counts as
-/// none (docs/guide/configuration.md, VLANs).
+/// The frames that a trunk would pass, from those of a bridge that knows no VLANs: a tag without a VLAN, or of the
+/// native one, counts as no tag (docs/guide/configuration.md, VLANs).
 fn as_by_a_trunk(kind: &Kind, passed: Vec<Arrived>) -> Vec<Arrived> {
     if !matches!(kind.tags.first(), Some((_, tci)) if matches!(tci & 0xfff, 0 | 1)) {
         return passed;
@@ -208,7 +210,8 @@ fn as_by_a_trunk(kind: &Kind, passed: Vec<Arrived>) -> Vec<Arrived> {
     passed.into_iter().map(without_tag).collect()
 }
 
-/// A port whose tags are a provider's has all kinds that begin with one, and others have the rest: a bridge does not care.
+/// A port with a provider's tags gets all kinds that begin with one, and other ports get the rest: a bridge makes no
+/// difference.
 fn is_for(kind: &Kind, tag_protocol: &str) -> bool {
     let begins_with_service_tag = kind.tags.first().is_some_and(|(kind, _)| *kind == 0x88a8);
     (tag_protocol == "802.1ad") == begins_with_service_tag

@@ -1,4 +1,4 @@
-//! Interfaces that are to be there as somebody says.
+//! Interfaces that are requested to exist with given settings.
 
 use super::*;
 use crate::control::{Put, PutOutcome, VifOrigin};
@@ -58,7 +58,7 @@ fn an_interface_is_added_once_changed_where_it_differs_and_otherwise_left_alone(
     assert_eq!(file.origin, VifOrigin::File);
     kept();
 
-    // One key that cannot change, and nothing changes; each is named.
+    // One key cannot change, so nothing changes; the error names each such key.
     let mut elsewhere = bench.config("late", "by=libvirt:8 mode=client queues=2");
     elsewhere.socket = "/elsewhere.sock".parse().unwrap();
     let said = refusal(bench.put(elsewhere));
@@ -74,7 +74,7 @@ fn an_interface_is_added_once_changed_where_it_differs_and_otherwise_left_alone(
     let nobodys =
         refusal(bench.put(bench.config("late", others.replace("by=libvirt:7", "").trim())));
     assert!(nobodys.contains("by is libvirt:7 and not none"), "{nobodys}");
-    // What does not go together is refused as by any other command.
+    // A conflict is refused, as by any other command.
     let mut of_a = bench.config("late", others);
     of_a.mac = Some("52:54:00:00:00:0a".parse().unwrap());
     assert_eq!(bench.set("a", "mac=52:54:00:00:00:0a vlan=7"), Response::Ok);

@@ -1,4 +1,4 @@
-//! What one tenant's guest may send to another's.
+//! Frames that one tenant's guest may send to another's.
 
 use weir_wire::{VnetHdr, vnet};
 
@@ -25,7 +25,7 @@ impl Bench {
     }
 }
 
-/// A frame with `payload` bytes behind its Ethernet header, and behind its VLAN tag if it has one.
+/// A frame with `payload` bytes after its Ethernet header, and after its VLAN tag if it has one.
 fn plain(from: u8, to: u8, payload: usize) -> Vec<u8> {
     [&mac(to)[..], &mac(from), &[0x88, 0xb5], &vec![7; payload][..]].concat()
 }
@@ -64,16 +64,16 @@ fn what_is_longer_than_the_senders_mtu_is_dropped_and_counted_there() {
         frame.splice(12..12, [0x81, 0, 0, 9]);
         frame
     };
-    // A tag does not count, and of what is cut each segment does.
+    // A tag does not count, and a GSO frame is measured by its segments.
     let (fits, fits_as) = tcp(1, 2, 5000, 1460);
     let (long, long_as) = tcp(1, 2, 5000, 1461);
-    // No longer than its MTU as it is, however it claims to be cut.
+    // The frame fits its MTU as it is, whatever segment size it claims.
     let (short, short_as) = tcp(1, 2, 1460, 9000);
     send_frame(&mut a[0], &plain(1, 2, 1501));
     send_frame(&mut a[0], &plain(1, 2, 1500));
     send_frame(&mut a[0], &tagged(1501));
     send_frame(&mut a[0], &tagged(1500));
-    // Nor does a second one, and a third one does.
+    // A second tag does not count either, but a third one does.
     let twice = |payload| {
         let mut frame = tagged(payload);
         frame.splice(12..12, [0x81, 0, 0, 8]);
@@ -109,7 +109,7 @@ fn what_is_longer_than_the_receivers_mtu_is_dropped_and_counted_there() {
     to_all[..6].fill(0xff);
     send_frame(&mut a[0], &to_all);
     send_frame(&mut a[0], &plain(1, 2, 1500));
-    // Of what is flooded only that receiver has nothing.
+    // Only this receiver misses the flooded frame.
     assert_eq!(next(&mut c[0]), to_all);
     assert_eq!(next(&mut b[0]), plain(1, 2, 1500));
     assert_eq!(bench.drops("b"), [("over_mtu_rx".into(), 2)]);
@@ -119,7 +119,7 @@ fn what_is_longer_than_the_receivers_mtu_is_dropped_and_counted_there() {
 const OWN: [u8; 4] = [10, 0, 0, 1];
 const OTHERS: [u8; 4] = [10, 0, 0, 9];
 
-/// A frame of guest `from` to all, with what follows its Ethernet header.
+/// A broadcast of guest `from`, with these bytes after its Ethernet header.
 fn to_all(from: u8, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[0xff; 6][..], &mac(from), &ethertype.to_be_bytes(), payload].concat()
 }
@@ -133,13 +133,13 @@ fn udp(from: u8, addresses: [[u8; 4]; 2], ports: [u16; 2], payload: &[u8]) -> Ve
     to_all(from, 0x0800, &[&ip[..], words.as_flattened(), payload].concat())
 }
 
-/// An ARP reply, in which guest `from` says that it has `address`.
+/// An ARP reply, in which guest `from` claims `address`.
 fn arp(from: u8, address: [u8; 4]) -> Vec<u8> {
     let says = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &mac(from), &address, &[0xff; 6], &OTHERS].concat();
     to_all(from, 0x0806, &says)
 }
 
-/// A neighbour advertisement, in which guest `from` says that it has `address`.
+/// A neighbour advertisement, in which guest `from` claims `address`.
 fn advertisement(from: u8, src: &str, address: &str) -> Vec<u8> {
     let [src, address, to] =
         [src, address, "ff02::1"].map(|it| it.parse::<std::net::Ipv6Addr>().unwrap().octets());
@@ -164,7 +164,7 @@ fn a_guest_that_is_held_to_its_addresses_speaks_for_nobody_else() {
     ];
     let own =
         [udp(1, [OWN, OTHERS], [9, 9], b"x"), arp(1, OWN), advertisement(1, "fd00::1", "fd00::1")];
-    // The guard sees the checksum that is filled in where the address was.
+    // The guard sees the frame after the checksum was filled in at the place of the address.
     let fill = VnetHdr {
         flags: vnet::F_NEEDS_CSUM,
         csum_start: 14,
@@ -184,7 +184,7 @@ fn a_guest_that_is_held_to_its_addresses_speaks_for_nobody_else() {
     assert_eq!(guard.addresses.to_string(), "10.0.0.1, fd00::1");
     assert_eq!(guard.drops["source_guard_arp"], 2);
 
-    // While it runs it gets another address, and then nobody asks any more.
+    // The guest's address is changed while it runs, and then the guard is switched off.
     assert_eq!(bench.set("a", "addresses=10.0.0.9"), Response::Ok);
     send_frame(&mut a[0], &udp(1, [OWN, OTHERS], [9, 9], b"x"));
     send_frame(&mut a[0], &arp(1, OTHERS));
@@ -213,7 +213,7 @@ fn what_is_for_a_station_that_nobody_knows_no_other_guest_sees() {
     send_frame(&mut a[0], &plain(1, 9, 60));
     let dropped = [("unknown_unicast".into(), 1)];
     eventually("it goes nowhere", || bench.drops("a") == dropped);
-    // A guest that may have any address could be meant.
+    // An unknown destination could be a guest that may have any address.
     let (_c, mut c) = bench.guest("c", 3, 1);
     send_frame(&mut a[0], &plain(1, 9, 60));
     send_frame(&mut a[0], &plain(1, 2, 70));
@@ -222,8 +222,7 @@ fn what_is_for_a_station_that_nobody_knows_no_other_guest_sees() {
     assert_eq!(bench.drops("a"), dropped);
 }
 
-/// A message of DHCP for or from the station `mac`: `op`, its transaction, the address it is about, its kind, and for
-/// how long.
+/// A DHCP message for or from a client: `op`, the client, the address, and the kind of message.
 fn dhcp(op: u8, client: u8, gives: [u8; 4], kind: u8) -> Vec<u8> {
     let mut message = vec![0; 240];
     message[..8].copy_from_slice(&[op, 1, 6, 0, 1, 2, 3, 4]);
@@ -253,7 +252,7 @@ fn a_question_in_anothers_name_or_one_that_is_dropped_gets_nobody_an_address() {
          match = \"udp[12:4] = 0x05050505\"\naction = \"drop\"\n[vif.c]\nrouter = true\n",
     );
     let again = |mut frame: Vec<u8>| {
-        // Another transaction.
+        // This is another transaction.
         frame[14 + 20 + 8 + 4..][..4].copy_from_slice(&[5; 4]);
         frame
     };
@@ -266,19 +265,19 @@ fn a_question_in_anothers_name_or_one_that_is_dropped_gets_nobody_an_address() {
             c[0].recv_into(&mut got).is_some() && got == wanted
         });
     };
-    // It has its own address, and asks as the other one does.
+    // The guest has its own address, and sends a request of the other guest.
     send_frame(&mut a[0], &requests(1));
     got(&requests(1));
     send_frame(&mut a[0], &requests(2));
     eventually("it is dropped", || bench.drops("a") == [("src_mac_spoofed".into(), 1)]);
     send_frame(&mut b[0], &requests(2));
     got(&requests(2));
-    // To everybody, the first of them first.
+    // Both acknowledgements are broadcasts, the first one first.
     send_frame(&mut c[0], &acknowledges(3, 2, OWN));
     let leases = |name: &str| bench.port(name).guard.unwrap().leases.len();
     eventually("it is given", || leases("b") == 1);
     assert_eq!(leases("a"), 0);
-    // What a filter drops asks nothing.
+    // A request that a filter drops is not followed.
     send_frame(&mut b[0], &again(requests(2)));
     eventually("it is dropped", || bench.drops("b") == [("filtered_tx".into(), 1)]);
     let answer = again(acknowledges(3, 2, OTHERS));
@@ -303,7 +302,7 @@ fn what_dhcp_gives_a_guest_it_may_send_from() {
     send_frame(&mut a[0], &sends);
     send_frame(&mut a[0], &requests(1));
     assert_eq!(next(&mut c[0]), requests(1), "what it sent before went nowhere");
-    // Who is no server gives nothing, whatever it says.
+    // A guest that is no server cannot give a lease, whatever it sends.
     let forged = acknowledges(4, 1, OWN);
     send_frame(&mut d[0], &forged);
     assert_eq!(next(&mut a[0]), forged);
@@ -322,7 +321,7 @@ fn what_dhcp_gives_a_guest_it_may_send_from() {
     let leases: Vec<_> = guard.leases.iter().map(|lease| lease.address.to_string()).collect();
     assert_eq!(leases, ["10.0.0.1"]);
 
-    // What one guest has, another is not given, though a server were made to think so.
+    // An address of one guest is not given to another one, even if a server were made to believe so.
     send_frame(&mut b[0], &requests(2));
     eventually("it is asked", || {
         let mut got = Vec::new();
@@ -341,7 +340,7 @@ fn what_dhcp_gives_a_guest_it_may_send_from() {
         c[0].recv_into(&mut got).is_some() && got == udp(2, [OTHERS, OWN], [9, 9], b"x")
     });
     assert_eq!(bench.drops("b"), [("source_guard_ip".into(), 1)]);
-    // It keeps it while other things change, and not under another kind of guard.
+    // The lease holds while other settings change, but not under another kind of guard.
     assert_eq!(bench.set("a", "addresses=10.7.0.0/16"), Response::Ok);
     let guard = || bench.port("a").guard.unwrap();
     assert_eq!(guard().leases.len(), 1);
@@ -349,7 +348,7 @@ fn what_dhcp_gives_a_guest_it_may_send_from() {
     assert_eq!(guard().leases, []);
 }
 
-/// An ARP request of guest `from` for whoever has `address`.
+/// An ARP request of guest `from` for `address`.
 fn who_has(from: u8, address: [u8; 4]) -> Vec<u8> {
     let asks = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac(from), &OWN, &[0; 6], &address].concat();
     to_all(from, 0x0806, &asks)
@@ -380,7 +379,7 @@ fn isolated_guests_reach_who_is_not_isolated_and_none_of_each_others_frames() {
         send_frame(&mut a[0], frame);
         assert_eq!(next(&mut c[0]), *frame, "who is not isolated gets it");
     }
-    // By now b's address is known, and c speaks with both.
+    // By now b's address is known, and c sends to both.
     send_frame(&mut b[0], &plain(2, 3, 46));
     assert_eq!(next(&mut c[0]), plain(2, 3, 46));
     for to in [1, 2] {
@@ -393,7 +392,7 @@ fn isolated_guests_reach_who_is_not_isolated_and_none_of_each_others_frames() {
     assert_eq!(next(&mut b[0]), plain(3, 2, 46), "the first that has come to it at all");
     assert_eq!([bench.drops("a"), bench.drops("b")], [vec![("isolated".into(), 1)], vec![]]);
 
-    // It changes under traffic, for frames whose way was known, too.
+    // The setting changes under traffic, also for frames whose path is cached.
     assert_eq!(bench.set("b", "isolated=false"), Response::Ok);
     send_frame(&mut b[0], &plain(2, 1, 46));
     assert_eq!(next(&mut a[0]), plain(2, 1, 46));

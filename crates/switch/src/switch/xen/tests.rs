@@ -1,4 +1,4 @@
-//! Vifs of guests on a played Xen, beside vhost-user guests, on one switch.
+//! Vifs of guests on a simulated Xen, beside vhost-user guests, on one switch.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
@@ -20,7 +20,7 @@ use crate::helper::Hands;
 use crate::stats::{PortState, PortStats};
 use crate::switch::{Devices, Keeping};
 
-/// A switch with the interface `web0`, in dom0 of a played Xen.
+/// A switch with the interface `web0`, in dom0 of a simulated Xen.
 struct Bench {
     host: Host,
     switch: Arc<Switch>,
@@ -51,7 +51,7 @@ fn start_with(dir: &Path, host: &Host, xen: &str, keeper: Option<SocketPath>) ->
     let xen = config.xen.clone().unwrap();
     let keeping = Keeping::take(&config, &Hands::Own).unwrap();
     let devices = Devices::open(&config, &keeping).unwrap();
-    // Xen is played from here on.
+    // Xen is simulated from here on.
     let switch = Switch::start_without_xen(&config, devices, keeping).unwrap();
     let follows = host.clone();
     let connect = move || Ok(follows.client());
@@ -99,7 +99,7 @@ fn connect(front: &mut Netfront) {
     eventually("connected", || front.back_state() == Some(XenbusState::Connected));
 }
 
-/// Waits for something that another thread does. The bound is only there for a test that fails.
+/// Waits for an effect of another thread. The time limit only ends a failing test.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -222,7 +222,7 @@ fn explain(switch: &Switch, port: &str) -> VifExplanation {
     }
 }
 
-/// The test is the device model, which passes on what the agent writes to its console.
+/// The test acts as the device model, which passes on the agent's output on its console.
 #[test]
 fn an_agent_is_met_by_its_guests_channel_whenever_the_device_model_comes() {
     let bench = Bench::new("agent_channel = \"weir.agent\"\nmoderation = \"frontend\"\n");
@@ -260,7 +260,7 @@ fn an_agent_is_met_by_its_guests_channel_whenever_the_device_model_comes() {
         tell(&set.replacen("\"set\"", "\"applied\"", 1));
         eventually("the guest polls", || agent().poll_ns.is_some());
         assert_eq!(agent().state, AgentState::Connected);
-        // The device model goes, and comes again.
+        // The device model disconnects, and connects again.
         drop((stream, lines));
     }
 }

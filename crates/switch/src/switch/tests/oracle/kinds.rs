@@ -1,5 +1,5 @@
-//! Kinds of frames: packets, each behind each stack of tags, with what their guest leaves to its device. One more is a
-//! line of [`packets`], [`segmented`] or [`TAGS`].
+//! Kinds of frames: packets, each behind each stack of tags, with the offloads that their guest leaves to its device.
+//! A new kind takes one line in [`packets`], [`segmented`] or [`TAGS`].
 
 use weir_wire::{VnetHdr, vnet};
 
@@ -11,7 +11,7 @@ pub(super) struct Kind {
     pub(super) tags: &'static [(u16, u16)],
 }
 
-/// A packet behind its Ethernet type, and the checksum that is left to do: from where, and at what offset from there.
+/// A packet after its Ethernet type, and its pending checksum: the start, and the offset from the start.
 #[derive(Clone)]
 struct Packet {
     name: String,
@@ -38,7 +38,7 @@ const TAGS: &[(&str, &[(u16, u16)])] = &[
     ("customer and service tag", &[(C, 10), (S, 20)]),
 ];
 
-/// TCP segments in their packets' lengths, and GSO frames.
+/// The segment size of TCP in GSO frames, and the payload of whole packets.
 const MSS: u16 = 1000;
 
 /// All kinds.
@@ -77,7 +77,7 @@ impl Packet {
         }
     }
 
-    /// With the checksum done, and with the checksum left to do.
+    /// The packet with its checksum done, and with its checksum pending.
     fn kinds(&self, tags: &'static [(u16, u16)], named: &dyn Fn(&str) -> String) -> Vec<Kind> {
         let (frame, header) = (self.frame(tags), self.header(tags));
         let done = super::completed(&header, &frame);
@@ -103,7 +103,7 @@ impl Packet {
         Kind { name: named(&format!("GSO of {}", self.name)), frame, header, tags }
     }
 
-    /// The same in another packet, `front` bytes further behind.
+    /// The packet inside another one, `front` bytes further on.
     fn inside(self, outer: &str, front: &[u8]) -> (String, Vec<u8>, Option<(usize, usize)>) {
         let ask = self.ask.map(|(start, offset)| (start + front.len(), offset));
         (format!("{} in {outer}", self.name), [front, &self.bytes].concat(), ask)
@@ -114,7 +114,7 @@ fn data(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 + 3) as u8).collect()
 }
 
-/// RFC 1071, not complemented.
+/// The sum of RFC 1071, not complemented.
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2);
     let words = words.map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
@@ -125,8 +125,8 @@ fn sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// What an IP packet carries: its protocol, its bytes, and the checksum in it that is left to do. `own` is where its
-/// own checksum is, whose field gets the sum of the pseudo-header.
+/// The payload of an IP packet: its protocol, its bytes, and the pending checksum in it. `own` is the position of its
+/// own checksum, whose field gets the sum of the pseudo-header.
 struct Body {
     name: String,
     protocol: u8,
@@ -153,7 +153,7 @@ fn udp(len: usize) -> Body {
     body("UDP", 17, udp_to(9, &data(len)), Some(6))
 }
 
-/// Over IPv4 with `options` words of options and this field of flags and offset.
+/// The body in an IPv4 packet with `options` words of options and this field of flags and offset.
 fn ipv4_with(body: Body, options: u8, fragment: u16) -> Packet {
     let Body { name, protocol, mut bytes, own, ask } = body;
     let addresses = [10, 0, 0, 1, 10, 0, 0, 2];
@@ -184,7 +184,7 @@ fn ipv4(body: Body) -> Packet {
     ipv4_with(body, 0, 0x4000)
 }
 
-/// Over IPv6 behind these extension headers, each with its protocol.
+/// The body in an IPv6 packet after these extension headers, each with its protocol.
 fn ipv6_behind(body: Body, extensions: &[(u8, Vec<u8>)]) -> Packet {
     let Body { name, protocol, mut bytes, own, ask } = body;
     let address = |last| [[0xfd, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, last]];
@@ -243,7 +243,7 @@ fn whole_frame(inner: Packet) -> Packet {
     Packet { name, ethertype: 0x6558, bytes, ask }
 }
 
-/// In a tunnel of UDP to `port` with `header`, without a checksum of the outer one's own.
+/// The packet in a UDP tunnel to `port` with `header`. The outer datagram has no checksum.
 fn in_udp(inner: Packet, name: &str, port: u16, header: [u8; 8]) -> Body {
     let (name, bytes, ask) = inner.inside(name, &header);
     let ask = ask.map(|(start, offset)| (start + 8, offset));
@@ -258,13 +258,13 @@ fn geneve(inner: Packet) -> Body {
     in_udp(whole_frame(inner), "Geneve", 6081, [0, 0, 0x65, 0x58, 0, 0, 7, 0])
 }
 
-/// In GRE; with a checksum of GRE's own, which is then what is left to do.
+/// The packet in GRE. If GRE has a checksum, that checksum is the pending one.
 fn gre(inner: Packet, has_checksum: bool) -> Body {
     let [high, low] = inner.ethertype.to_be_bytes();
     let plain = [0, 0, high, low];
     let summed = [0x80, 0, high, low, 0, 0, 0, 0];
     let front = if has_checksum { &summed[..] } else { &plain[..] };
-    // GRE's checksum covers the inner one, which is done by then.
+    // GRE's checksum covers the inner one, which must be complete.
     let inner = if has_checksum { inner.done() } else { inner };
     let (name, bytes, ask) =
         inner.inside(if has_checksum { "GRE with a checksum" } else { "GRE" }, front);
@@ -279,7 +279,7 @@ fn in_ip(inner: Packet) -> Body {
 }
 
 impl Packet {
-    /// With its checksum done.
+    /// The packet with its checksum done.
     fn done(self) -> Self {
         let header = VnetHdr { csum_start: 0, ..self.header(&[]) };
         let bytes = match self.ask {
@@ -379,7 +379,7 @@ fn packets() -> Vec<Packet> {
     ]
 }
 
-/// Frames that are left to the device to cut, with what they are.
+/// Frames that the device is to cut, with their names.
 fn segmented() -> Vec<(Packet, u8)> {
     const ECN: u8 = vnet::GSO_TCPV4 | vnet::GSO_ECN;
     let cwr = || {
