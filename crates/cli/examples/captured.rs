@@ -1,11 +1,11 @@
-//! What a capture costs: frames of 64 bytes from one guest to another, with nobody who captures and with somebody who
-//! captures all that the first one sends, in turns.
+//! The cost of a capture: frames of 64 bytes from one guest to another, in turns without a capture and with a capture
+//! of all frames that the first guest sends.
 //!
-//! A rate is frames per second of the worker's time that they take, as weir charges it to the sender: what passes in a
-//! second where the worker has a processor of its own and is what sets the pace. Frames by the clock are printed beside.
-//! Where guests, worker and the capture's thread share processors these say who of them had one. What the thread that
-//! writes takes for a frame is in no rate, and is printed too. So that none is dropped, the sender has no more frames
-//! under way than the receiver has buffers.
+//! A rate is frames per second of the worker's time, as weir charges it to the sender. It is the throughput if the
+//! worker has a processor of its own and sets the pace. Frames per second of elapsed time are printed too: if guests,
+//! worker and the capture's thread share processors, those show which of them had one. The writing thread's time for
+//! a frame is in no rate, and is printed separately. The sender has no more frames in flight than the receiver has
+//! buffers, so that none is dropped.
 //!
 //! ```sh
 //! cargo run --release -p weir --example captured -- ROUNDS SECONDS
@@ -29,11 +29,11 @@ const FRAME_BYTES: usize = 64;
 const SNAP_LEN: u32 = 128;
 /// Frames that are sent with one kick.
 const BURST: u64 = 32;
-/// Frames that may be under way.
+/// Frames that may be in flight.
 const WINDOW: u64 = 4 * BURST;
-/// How long they may be, before those that have not come count as lost.
+/// The longest flight of a frame before it counts as lost.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Until a burst has ended that had begun before.
+/// The time for a burst that has begun to end.
 const SETTLE: Duration = Duration::from_millis(10);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// What the first guest has sent, and the worker's time that it took, at a moment.
+/// The first guest's sent frames, and the worker's time for them, at one moment.
 #[derive(Clone, Copy)]
 struct Sent {
     at: Instant,
@@ -108,12 +108,12 @@ impl Sent {
         Ok(Self { at: Instant::now(), frames: port.tx.frames, worker_ns: port.worker_ns })
     }
 
-    /// Frames since `before`, for a second by the clock.
+    /// Frames since `before`, per second of elapsed time.
     fn by_the_clock(self, before: Self) -> f64 {
         self.frames.saturating_sub(before.frames) as f64 / (self.at - before.at).as_secs_f64()
     }
 
-    /// Frames since `before`, for a second of the worker's time.
+    /// Frames since `before`, per second of the worker's time.
     fn rate(self, before: Self) -> f64 {
         let ns = self.worker_ns.saturating_sub(before.worker_ns).max(1);
         1e9 * self.frames.saturating_sub(before.frames) as f64 / ns as f64

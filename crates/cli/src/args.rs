@@ -442,13 +442,14 @@ The command counts frames and calls for one second. Hold times and calls that ca
 count from when the interface was added.";
 
 impl Cli {
-    /// The command line of this process; prints help or the error and exits where there is none.
+    /// Parses the command line of this process. Prints help or the error and exits if there is no command.
     pub fn parse_grouped() -> Self {
         let matches = Self::grouped_command().get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 
-    /// clap lists commands in one row; this lists them by purpose, each with its own words.
+    /// A command whose help lists the commands by purpose, each with its own text. clap alone would list them in one
+    /// row.
     pub fn grouped_command() -> clap::Command {
         let command = Self::command();
         let mut list = String::new();
@@ -469,7 +470,7 @@ impl Cli {
     }
 }
 
-/// Reads an argument. The error says what is wrong and what to write instead.
+/// Parses an argument. The error says what is wrong and what to write instead.
 fn explained<T: FromStr<Err = ValueError>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: ValueError| match error.help() {
         Some(help) => format!("{error}: {help}"),
@@ -477,7 +478,7 @@ fn explained<T: FromStr<Err = ValueError>>(text: &str) -> Result<T, String> {
     })
 }
 
-/// A relative path counts from the working directory of the user, which may not be the switch's.
+/// Makes a relative path absolute. It is relative to the user's working directory, which may not be the switch's.
 fn absolute_socket(text: &str) -> Result<SocketPath, ValueError> {
     match std::path::absolute(text) {
         Ok(path) => SocketPath::try_from(path.as_path()),

@@ -1,4 +1,4 @@
-//! What comes of a capture: pcapng, piece by piece, to a file, or as lines for people.
+//! The output of a capture: pcapng, piece by piece, to a file or as lines for people.
 
 #[cfg(test)]
 mod tests;
@@ -19,45 +19,45 @@ use weir_wire::{Ethernet, Layers, Network, Transport};
 /// Kinds of blocks (draft-ietf-opsawg-pcapng).
 const SECTION: u32 = 0x0a0d_0d0a;
 const PACKET: u32 = 6;
-/// A block has its kind, its length, and its length once more.
+/// A block consists of at least its kind, its length and its length again.
 const BLOCK_LEN_MIN: usize = 12;
-/// No block of weir's is longer: a frame, and some options.
+/// The length of weir's longest block: a frame, and some options.
 const BLOCK_LEN_MAX: usize = FRAME_LEN_MAX as usize + 4096;
 /// Bits of `epb_flags` for the direction.
 const DIRECTION: u32 = 3;
 const INBOUND: u32 = 1;
 
-/// Where the frames go.
+/// The form of the output.
 pub enum Form<W> {
-    /// As they come. Whatever ends the capture, the file ends with a whole block.
+    /// pcapng as it arrives. However the capture ends, the file ends with a whole block.
     Pcapng(W),
-    /// Each on a line.
+    /// A line for each frame.
     Lines(W),
 }
 
-/// A capture as it comes.
+/// A capture that is being received.
 pub struct Captured<W> {
     form: Form<W>,
-    /// What of a block is there.
+    /// The received part of the next block.
     rest: Vec<u8>,
     parser: Option<PcapNgParser>,
     frames: u64,
-    /// By interface.
+    /// Lost frames, by interface.
     lost: Vec<u64>,
     unseen: Vec<Option<String>>,
 }
 
 impl<W: Write> Captured<W> {
-    /// Nothing yet.
+    /// A capture without any frames.
     pub fn new(form: Form<W>) -> Self {
         let (rest, lost, unseen) = Default::default();
         Self { form, rest, parser: None, frames: 0, lost, unseen }
     }
 
-    /// Takes the next bytes of the stream, and writes what is whole.
+    /// Takes the next bytes of the stream, and writes the blocks that are complete.
     ///
     /// # Errors
-    /// Of the output; [`io::ErrorKind::InvalidData`] for what is no pcapng of weir's.
+    /// The error of the output, or [`io::ErrorKind::InvalidData`] if the stream is not weir's pcapng.
     pub fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut stream = std::mem::take(&mut self.rest);
         stream.extend_from_slice(bytes);
@@ -123,7 +123,7 @@ impl<W: Write> Captured<W> {
         }
     }
 
-    /// What there was, in a few words.
+    /// The counts of the capture, in a few words.
     pub fn summary(&self) -> String {
         let frames = usize::try_from(self.frames).unwrap_or(usize::MAX);
         let mut text = weir_text::count(frames, "frame");
@@ -143,12 +143,12 @@ fn word(bytes: &[u8], at: usize) -> io::Result<[u8; 4]> {
     word.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The length of the block that `stream` begins with, once it is there.
+/// The length of the block at the start of `stream`; `None` until enough bytes have arrived.
 fn block_len(stream: &[u8]) -> io::Result<Option<usize>> {
     if stream.len() < BLOCK_LEN_MIN {
         return Ok(None);
     }
-    // weir writes as this machine does.
+    // weir writes in this machine's byte order.
     let len = u32::from_ne_bytes(word(stream, 4)?) as usize;
     if !(BLOCK_LEN_MIN..=BLOCK_LEN_MAX).contains(&len) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no pcapng of weir's"));
@@ -156,7 +156,7 @@ fn block_len(stream: &[u8]) -> io::Result<Option<usize>> {
     Ok((stream.len() >= len).then_some(len))
 }
 
-/// A frame on a line: numbers only, so that nothing a guest has written reaches the terminal.
+/// A line for a frame: only numbers, so that no text of a guest reaches the terminal.
 fn line(packet: &EnhancedPacketBlock<'_>, name: &str) -> String {
     let mut text = time_of_day(packet.timestamp);
     let (mut direction, mut comment) = ("tx", None);
@@ -175,7 +175,7 @@ fn line(packet: &EnhancedPacketBlock<'_>, name: &str) -> String {
     text
 }
 
-/// Hours, minutes and so on of UTC.
+/// The time of day in UTC.
 pub(crate) fn time_of_day(since_epoch: Duration) -> String {
     let (secs, us) = (since_epoch.as_secs(), since_epoch.subsec_micros());
     let (hours, minutes) = (secs / 3600 % 24, secs / 60 % 60);

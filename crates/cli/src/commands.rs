@@ -1,4 +1,4 @@
-//! What the commands do that need no switch in this process.
+//! The commands that need no switch in this process.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -47,66 +47,66 @@ pub use trace::trace;
 
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
 const EXIT_FAILED: u8 = 1;
-/// Exit code where the configuration has problems.
+/// Exit code if the configuration has problems.
 const EXIT_CONFIG: u8 = 3;
-/// Exit code where no weir answers on the control socket.
+/// Exit code if no weir answers on the control socket.
 const EXIT_NOT_RUNNING: u8 = 4;
-/// Exit code of `weir doctor` where something is wrong.
+/// Exit code of `weir doctor` if something is wrong.
 const EXIT_UNWELL: u8 = 5;
 
-/// Moves the cursor home and clears what follows, so that a table stands still (ECMA-48 CUP, ED).
+/// Moves the cursor home and clears the rest of the screen, so that a table keeps its place (ECMA-48 CUP, ED).
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, Error, Diagnostic)]
 pub enum CommandError {
     /// The configuration cannot be used.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Config(#[from] ConfigError),
-    /// The running weir cannot be asked, or refuses.
+    /// The running weir cannot be reached, or refuses.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Client(#[from] ClientError),
-    /// weir was started by a program that set it up otherwise.
+    /// The running weir was set up by a program, without a file.
     #[error("the running weir was not started with a file")]
     #[diagnostic(help("name the file: `weir reload FILE`"))]
     NoFile,
-    /// Not all of a file can be had while weir runs.
+    /// Some changes are impossible while weir runs.
     #[error("nothing changed: {} cannot change while weir runs", weir_text::count(*.number, "setting"))]
     Fixed {
-        /// How many.
+        /// The number of settings.
         number: usize,
-        /// Which, why, and what to do about it.
+        /// The settings with reasons, and advice on how to resolve them.
         #[help]
         help: String,
     },
     /// A step of a reload failed.
     #[error("the reload failed and was undone: {failure}")]
     Undone {
-        /// What failed.
+        /// The failed step.
         failure: String,
-        /// What to do about it, and what is not as it was.
+        /// Advice on how to resolve it, and the remaining differences.
         #[help]
         help: Option<String>,
     },
-    /// The file is as it was.
+    /// The file could not be saved and is unchanged.
     #[error("{} is not saved: {why}", path.display())]
     NotSaved {
         /// The file.
         path: std::path::PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// Nobody sits at a terminal.
+    /// Standard input is no terminal.
     #[error("nothing is saved: there is no terminal to ask at")]
     #[diagnostic(help("`weir save --yes` does not ask"))]
     NobodyToAsk,
-    /// The VM monitor has no way to say it.
+    /// The interfaces cannot be expressed in the VM monitor's options.
     #[error(transparent)]
     #[diagnostic(transparent)]
     VmArgs(#[from] VmArgsError),
-    /// Its guest is no vhost-user front end's.
+    /// The interface belongs to a Xen guest, not to a vhost-user front end.
     #[error("{name} is a Xen guest's interface, which needs no QEMU arguments")]
     #[diagnostic(help(
         "the guest's configuration has `vif=['mac=...,bridge=...,script=none']`: see docs/guide/xen.md"
@@ -120,28 +120,28 @@ pub enum CommandError {
     UnknownVif {
         /// The name.
         name: PortName,
-        /// Where it was looked for.
+        /// The place where it was looked for.
         source_name: String,
-        /// The names there are.
+        /// The names that exist.
         #[help]
         help: String,
     },
-    /// The environment makes no path for the control socket.
+    /// The environment gives no path for the control socket.
     #[error("cannot choose a path for the control socket: {0}")]
     #[diagnostic(help("name it with --control, or correct $XDG_RUNTIME_DIR"))]
     ControlPath(ValueError),
-    /// What is to be traced is no frame.
+    /// The argument of `weir trace` describes no frame.
     #[error("{0}")]
     #[diagnostic(help("write it as in `weir trace --help`"))]
     Frame(String),
-    /// A file of frames has not what was asked for.
+    /// A file of frames does not have the requested frame.
     #[error("{0}")]
     Frames(String),
-    /// Bytes of a capture are nothing for a terminal.
+    /// The output is a terminal, which cannot show pcapng.
     #[error("a terminal cannot show pcapng")]
     #[diagnostic(help("`weir capture PORT -w - | wireshark -k -i -`, or without -w for lines"))]
     Terminal,
-    /// `weir doctor` has found something wrong, and said what.
+    /// `weir doctor` has found and reported a fault.
     #[error("something is wrong")]
     Unwell,
     /// The output cannot be written.
@@ -149,12 +149,12 @@ pub enum CommandError {
     Output(#[from] io::Error),
 }
 
-/// The code to exit with after `result`, which is shown if it is an error.
+/// The exit code for `result`, which is printed if it is an error.
 pub fn exit_code(result: Result<(), Report>) -> ExitCode {
     let Err(report) = result else {
         return ExitCode::SUCCESS;
     };
-    // Whoever read the output wants no more of it, as in `weir stats | head`.
+    // The reader of the output has stopped reading, as in `weir stats | head`.
     if output_error(&report).is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
@@ -173,7 +173,7 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
     code.into()
 }
 
-/// Why the output could not be written, if that is what failed.
+/// The error of writing the output, if that is the cause.
 fn output_error(report: &Report) -> Option<&io::Error> {
     if let Some(CommandError::Output(error)) = report.downcast_ref() {
         return Some(error);
@@ -190,7 +190,7 @@ fn output_error(report: &Report) -> Option<&io::Error> {
     }
 }
 
-/// The defaults of this user, with the control socket of `--control` if there is one.
+/// The defaults of this user, with the control socket of `--control` if it is given.
 pub fn defaults(control: Option<SocketPath>) -> Result<Defaults, CommandError> {
     match control {
         Some(control) => Ok(Defaults { control, control_named: true, keeper: None }),
@@ -198,7 +198,7 @@ pub fn defaults(control: Option<SocketPath>) -> Result<Defaults, CommandError> {
     }
 }
 
-/// `weir check`: says in one line what a good file sets up.
+/// `weir check`: summarises the setup of a good file in one line.
 ///
 /// # Errors
 /// [`CommandError::Config`] with every problem.
@@ -248,7 +248,8 @@ pub fn check(
 /// `weir qemu-args`: prints arguments, or XML.
 ///
 /// # Errors
-/// [`CommandError::UnknownVif`], [`CommandError::XenVif`], [`CommandError::VmArgs`], and those of reading the interfaces.
+/// [`CommandError::UnknownVif`], [`CommandError::XenVif`], [`CommandError::VmArgs`], and the errors of reading the
+/// interfaces.
 pub fn qemu_args(
     args: &QemuArgs,
     defaults: &Defaults,
@@ -270,7 +271,7 @@ pub fn qemu_args(
         has_kvm: std::path::Path::new("/dev/kvm").exists(),
     };
     let vm_args = args.monitor.args(&vifs, &options)?;
-    // A person copies several lines; `$(weir qemu-args ...)` would take the backslashes for words.
+    // A person copies several lines. `$(weir qemu-args ...)` would take the backslashes as words.
     let separator = match (args.monitor.is_command_line(), multi_line) {
         (true, true) => " \\\n",
         (true, false) => " ",
@@ -283,8 +284,7 @@ pub fn qemu_args(
     Ok(())
 }
 
-/// The interfaces to choose from, and where they are from: the file that was named, else the running
-/// weir, else the system's file.
+/// The interfaces to choose from, and their source: the named file, else the running weir, else the system's file.
 fn known_vifs(
     args: &QemuArgs,
     defaults: &Defaults,
@@ -383,7 +383,7 @@ pub fn vif(
     Ok(())
 }
 
-/// Sees to it that there is an interface with these settings.
+/// Adds or changes an interface so that it has these settings.
 fn put(
     client: &mut Client,
     new: VifConfig,
@@ -458,7 +458,7 @@ fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
     table
 }
 
-/// What the file does not say.
+/// The settings that differ from the file.
 fn unsaved(vifs: &[VifStatus]) -> String {
     let unsaved = vifs.iter().filter(|vif| !vif.unsaved.is_empty());
     let lines: String =
@@ -497,7 +497,7 @@ fn vif_table(vifs: &[VifStatus]) -> Table {
     table
 }
 
-/// `weir stats`: once, or again and again until it is interrupted or weir ends.
+/// `weir stats`: once, or repeatedly until it is interrupted or weir ends.
 pub fn stats(
     args: &StatsArgs,
     defaults: &Defaults,
@@ -508,7 +508,7 @@ pub fn stats(
         Client::connect(defaults.control.as_path())?.set_stages(on)?;
     }
     loop {
-        // A new connection each time: one that only waits would be closed as idle.
+        // Each round uses a new connection, because weir would close an idle one.
         let mut stats = Client::connect(defaults.control.as_path())?.stats()?;
         status::only(&mut stats, &args.names)?;
         if clear && !args.json && args.watch.is_some() {
@@ -531,10 +531,10 @@ pub fn stats(
     }
 }
 
-/// For how long `weir explain` counts.
+/// The time for which `weir explain` counts.
 const EXPLAINED_FOR: Duration = Duration::from_secs(1);
 
-/// `weir explain`: what an interface's policies do, with the frames and calls of one second.
+/// `weir explain`: the effect of an interface's policies, with the frames and calls of one second.
 pub fn explain(
     args: &ExplainArgs,
     defaults: &Defaults,
@@ -549,7 +549,7 @@ pub fn explain(
     write_as(out, args.json, &explanation, show::explanation(&explanation))
 }
 
-/// For programs, or for people.
+/// Writes JSON for programs, or text for people.
 fn write_as(
     out: &mut dyn Write,
     json: bool,
@@ -565,7 +565,7 @@ fn write_json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), 
     Ok(())
 }
 
-/// Whether standard output is a terminal, so that a person reads it.
+/// True if standard output is a terminal, so that a person reads it.
 pub fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }

@@ -1,8 +1,8 @@
-//! A signal ends weir in time, whatever its threads wait for.
+//! Signals end weir in time, whatever its threads wait for.
 //!
-//! The thread `weir-signals` waits for signals and for nobody else. It hands each to the first thread, which ends weir in
-//! order. An end that takes too long it makes short: what weir has changed on this machine is restored, the log says
-//! who kept it, and the process is over.
+//! The thread `weir-signals` waits for signals and for nothing else. It passes each to the main thread, which ends
+//! weir in order. If that takes too long, `weir-signals` ends weir itself: it restores weir's changes to this
+//! machine, logs the threads that delayed the end, and exits.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver};
@@ -18,39 +18,39 @@ use weir_limits::{END_IN_ORDER_NS, END_UNDOES_NS};
 use weir_switch::Hands;
 use weir_switch::compiler::Ending;
 
-/// How long an orderly end may take.
+/// The time limit of an orderly end.
 const IN_ORDER: Duration = Duration::from_nanos(END_IN_ORDER_NS);
 /// Exit code of a weir that could not end in order.
 const EXIT_CUT_SHORT: i32 = 6;
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// SIGHUP: another configuration.
+    /// SIGHUP: a reload of the configuration.
     Reload,
-    /// SIGUSR2: an end that leaves all to the next weir.
+    /// SIGUSR2: an end that leaves everything to the next weir.
     Leave,
     /// SIGINT, SIGTERM: an end.
     End,
 }
 
-/// What a weir has that is to end.
+/// The state of a weir that must be undone at its end.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// Who restores what was changed.
+    /// The process that restores weir's changes.
     pub(crate) hands: Hands,
-    /// Its control socket, beside which is noted what was changed.
+    /// The control socket. Changes are recorded beside it.
     pub(crate) control: Option<SocketPath>,
-    /// What compiles its expressions.
+    /// The compiler of filter expressions.
     pub(crate) compiler: Option<Ending>,
 }
 
-/// What signals ask for, as the first thread hears it.
+/// The requests of signals, as the main thread receives them.
 #[derive(Debug)]
 pub(crate) struct Asks(Receiver<Asked>);
 
 impl Asks {
-    /// Starts the thread. From here on a signal that asks for an end has it within two seconds.
+    /// Starts the thread. From here on, weir ends within two seconds of a signal for its end.
     pub(crate) fn start(mut signals: Signals, left: Left) -> io::Result<Self> {
         let (ask, asked) = mpsc::channel();
         let wait = move || {
@@ -61,7 +61,7 @@ impl Asks {
                     _ => Asked::End,
                 };
                 tracing::info!(signal, ?asked, "a signal");
-                // The first thread has gone where nobody hears it.
+                // If the main thread has ended, it receives nothing.
                 let _ = ask.send(asked);
                 if asked == Asked::End {
                     if let Some(compiler) = &left.compiler {
@@ -76,13 +76,15 @@ impl Asks {
         Ok(Self(asked))
     }
 
-    /// The next one; `None` when another process has what this one had, or who asked for this one is gone.
+    /// The next request; `None` after the signals were closed: another process has replaced this one, or the only
+    /// front end has disconnected.
     pub(crate) fn next(&self) -> Option<Asked> {
         self.0.recv().ok()
     }
 }
 
-/// Ends a weir that leaves all to the next one, unless it does so itself in time. Nothing is undone: the keeper has it.
+/// Ends a weir that leaves everything to the next one, if it does not end by itself in time. Nothing is undone,
+/// because the keeper holds the state.
 pub(crate) fn leaves_in_time() -> io::Result<()> {
     let end = || {
         thread::sleep(IN_ORDER);
@@ -94,7 +96,7 @@ pub(crate) fn leaves_in_time() -> io::Result<()> {
 /// Ends this process, whatever its threads wait for.
 fn cut_short(undo: impl FnOnce() + Send + 'static) -> ! {
     let (done, undone) = mpsc::channel::<()>();
-    // The log may be full, and a network card may not answer.
+    // Writing the log can block, and a network card may not answer.
     let undo = move || {
         undo();
         tracing::error!(
@@ -109,7 +111,7 @@ fn cut_short(undo: impl FnOnce() + Send + 'static) -> ! {
     exit(EXIT_CUT_SHORT)
 }
 
-/// The threads that do not sleep, with what they do and for whom.
+/// The threads that do not sleep, with their activity and the party for which they work.
 fn whom_it_waits_for(seen: &[Seen]) -> String {
     let busy = seen.iter().filter(|thread| thread.said.place() != Place::Asleep);
     let said: Vec<_> = busy.map(ToString::to_string).collect();

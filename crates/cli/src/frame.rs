@@ -1,4 +1,5 @@
-//! A frame in words: `eth.dst=52:54:00:00:00:02, ip, tcp.dstport=80`, in tshark's names of fields; or as hex.
+//! A frame described in words, `eth.dst=52:54:00:00:00:02, ip, tcp.dstport=80`, by tshark's names of fields, or in
+//! hexadecimal.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use etherparse::{
 use thiserror::Error;
 use weir_wire::Mac;
 
-/// The fields, by the protocol that each makes the frame have.
+/// The fields by protocol. A field implies that the frame has the protocol.
 const FIELDS: &[(&str, &[&str])] = &[
     ("eth", &["eth.dst", "eth.src", "eth.type"]),
     ("vlan", &["vlan.id", "vlan.priority"]),
@@ -35,18 +36,18 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("udp", &["udp.srcport", "udp.dstport"]),
     ("frame", &["frame.len"]),
 ];
-/// A frame is filled up with zeros to this many bytes, as Ethernet does (without the checksum).
+/// The minimum length of an Ethernet frame without its checksum. Shorter frames are padded with zeros.
 const LEN_MIN: usize = 60;
-/// For experiments (IEEE 802), where no protocol is named.
+/// The Ethernet type for experiments (IEEE 802), used if no protocol is named.
 const ETHERTYPE: u16 = 0x88b5;
 
-/// Why a description is no frame.
+/// The reason why a description is not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// No such field.
+    /// The field does not exist.
     #[error("`{0}` is not known here; there are {names}", names = names())]
     Field(String),
-    /// The same one again.
+    /// The field is given twice.
     #[error("`{0}` is there twice")]
     Twice(String),
     /// A field without a value, or a protocol with one.
@@ -54,28 +55,28 @@ pub enum FrameError {
         "`{0}` is no field with a value, as `eth.dst=52:54:00:00:00:02`, and no protocol, as `ip`"
     )]
     Value(String),
-    /// A value that is none of its field.
+    /// The value is invalid for its field.
     #[error("`{value}` is no value of {field}: {reason}")]
     Bad {
         /// The field.
         field: String,
-        /// Its value.
+        /// The value.
         value: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Protocols that no frame has together.
+    /// A frame cannot have both protocols.
     #[error("no frame has both {0} and {1}")]
     Both(&'static str, &'static str),
-    /// A length that the headers exceed, or that no frame has.
+    /// The length is shorter than the headers, or outside the limits of a frame.
     #[error("the headers take {headers} bytes, and frame.len says {len}")]
     Len {
-        /// What headers take.
+        /// The length of the headers.
         headers: usize,
-        /// What is asked for.
+        /// The requested length.
         len: usize,
     },
-    /// Something else than pairs of hexadecimal digits.
+    /// The text is not pairs of hexadecimal digits.
     #[error("not pairs of hexadecimal digits")]
     Hex,
 }
@@ -101,7 +102,7 @@ impl Fields {
         value.parse().map_err(|error: T::Err| self.bad(field, error.to_string()))
     }
 
-    /// A number, in hexadecimal with 0x.
+    /// A number, which is hexadecimal after 0x.
     fn number(&self, field: &str, default: u16) -> Result<u16, FrameError> {
         match self.0.get(field).and_then(|value| value.strip_prefix("0x")) {
             Some(hex) => {
@@ -117,7 +118,7 @@ impl Fields {
     }
 }
 
-/// The bytes of a described frame; `src` sends it where nothing else is said.
+/// The bytes of a described frame; `src` is the default source address.
 ///
 /// # Errors
 /// [`FrameError`]
@@ -202,7 +203,7 @@ fn fields(text: &str) -> Result<Fields, FrameError> {
     Ok(Fields(fields))
 }
 
-/// What follows the Ethernet header, and what that is.
+/// The Ethernet type of the frame, and the bytes after the Ethernet header.
 fn network(fields: &Fields, src: Mac) -> Result<(u16, Vec<u8>), FrameError> {
     if fields.has("arp") {
         return Ok((EtherType::ARP.0, arp(fields, src)?));
@@ -277,7 +278,7 @@ fn network(fields: &Fields, src: Mac) -> Result<(u16, Vec<u8>), FrameError> {
             let icmp = Icmpv4Header::with_checksum(echo, &[]).to_bytes().to_vec();
             (new(icmp.len(), IpNumber::ICMP)?, icmp)
         } else {
-            // For experiments (RFC 3692).
+            // The protocol number for experiments (RFC 3692).
             (new(0, IpNumber(253))?, Vec::new())
         };
         ip.protocol = IpNumber(fields.get("ip.proto", ip.protocol.0)?);
@@ -297,12 +298,12 @@ fn arp(fields: &Fields, src: Mac) -> Result<Vec<u8>, FrameError> {
     Ok(arp)
 }
 
-/// A port; one of those that nobody is assigned where none is named.
+/// A port; the default is the first of the ports that are never assigned.
 fn port(fields: &Fields, field: &str) -> Result<u16, FrameError> {
     fields.number(field, 49152)
 }
 
-/// What opens a connection.
+/// A segment that opens a connection.
 fn syn(fields: &Fields) -> Result<TcpHeader, FrameError> {
     let ports = (port(fields, "tcp.srcport")?, port(fields, "tcp.dstport")?);
     let mut tcp = TcpHeader::new(ports.0, ports.1, 1, u16::MAX);
@@ -310,7 +311,7 @@ fn syn(fields: &Fields) -> Result<TcpHeader, FrameError> {
     Ok(tcp)
 }
 
-/// The bytes that hexadecimal digits name; spaces, colons and newlines between pairs do not count.
+/// The bytes of hexadecimal digits. Spaces, colons and newlines are ignored.
 ///
 /// # Errors
 /// [`FrameError::Hex`]

@@ -1,10 +1,10 @@
 //! The programs `weir` and `weir-vhost-user-net`.
 //!
-//! * [`args`]: the command line of `weir`; [`vhost_user_net`]: that of `weir-vhost-user-net`.
+//! * [`args`]: the command line of `weir`; [`vhost_user_net`]: the command line of `weir-vhost-user-net`.
 //! * [`run`]: `weir run` and `weir-vhost-user-net` around a switch.
-//! * [`vm_args`]: what plugs a VM into an interface.
-//! * `ending`: signals, and an end that takes no longer than it may.
-//! * `captured`: pcapng as it comes; `frame`: a frame in words.
+//! * [`vm_args`]: the arguments that connect a VM to an interface.
+//! * `ending`: signals, and an end within a time limit.
+//! * `captured`: pcapng as it arrives; `frame`: a frame described in words.
 //! * [`top`]: `weir top`.
 //! * [`commands`]: the commands that need no switch in their own process; `show`: the tables that they print.
 

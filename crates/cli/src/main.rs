@@ -25,9 +25,10 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Report> {
     let defaults = commands::defaults(cli.control)?;
-    // Not locked: the demo's display writes to it as well, and gives the terminal back from any thread.
+    // The output is not locked, because the demo's display also writes to it and restores the terminal from any
+    // thread.
     let mut out = io::stdout();
-    // What these print may come from a file, a guest or another program.
+    // These commands can print text from a file, a guest or another program.
     let plain = || Plain::new(io::stdout(), Obeyed::Lines);
     let terminal = commands::stdout_is_terminal();
     match cli.command {

@@ -28,10 +28,10 @@ use crate::args::RunArgs;
 use crate::ending::{self, Asked, Asks, Left};
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
 
-/// How long a weir that has been replaced is there yet, for the answer to `weir upgrade`.
+/// The time for which a replaced weir stays, so that the answer to `weir upgrade` is sent.
 const ANSWER_GOES_OUT: Duration = Duration::from_millis(100);
 
-/// Why `weir run` ended, or did not begin.
+/// The reason why `weir run` ended or did not start.
 #[derive(Debug, Error, Diagnostic)]
 pub enum RunError {
     /// The configuration cannot be used.
@@ -42,47 +42,47 @@ pub enum RunError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Switch(#[from] SwitchError),
-    /// The control socket cannot be had.
+    /// The control socket cannot be opened.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Control(#[from] ListenError),
-    /// A switch has one process.
+    /// Another process serves this switch.
     #[error("weir {version} runs already, and answers on {control}")]
     #[diagnostic(help(
         "`weir status` shows how it is, `weir reload` applies a changed file, `weir upgrade` puts another program in its place; a second switch needs another `control`"
     ))]
     Runs {
-        /// Its version.
+        /// The running weir's version.
         version: String,
-        /// Its control socket.
+        /// The control socket.
         control: SocketPath,
     },
     /// The API cannot be served as configured.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Serving(#[from] ServingError),
-    /// The back-end program's socket cannot be had.
+    /// The back-end program's socket cannot be opened.
     #[error(transparent)]
     #[diagnostic(transparent)]
     BackendSocket(#[from] BackendSocketError),
-    /// It cannot be confined.
+    /// The process cannot be confined.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Confine(#[from] ConfineError),
     /// The socket cannot be duplicated.
     #[error("cannot duplicate the socket")]
     Socket(#[source] io::Error),
-    /// There is no watchdog.
+    /// The watchdog cannot be started.
     #[error("cannot start the watchdog")]
     Watchdog(#[source] io::Error),
-    /// Nobody could start the next weir.
+    /// The process that starts the next weir cannot be started.
     #[error("cannot start the process that starts the next weir")]
     Starter(#[source] io::Error),
-    /// There is no weir whose place it could take.
+    /// There is no weir to replace.
     #[error("no weir is at the other end of standard input")]
     #[diagnostic(help("`weir upgrade` has the running weir start the new one"))]
     TakeOver(#[source] io::Error),
-    /// Nobody could compile expressions.
+    /// The process that compiles expressions cannot be started.
     #[error("cannot start the process that compiles filter expressions")]
     Compiler(#[source] io::Error),
     /// Signals cannot be caught.
@@ -90,14 +90,14 @@ pub enum RunError {
     Signals(#[source] io::Error),
 }
 
-/// Logs to standard error; `WEIR_LOG` chooses what (`WEIR_LOG=debug`, `WEIR_LOG=weir_port_vhost=debug`).
+/// Logs to standard error; `WEIR_LOG` selects the messages (`WEIR_LOG=debug`, `WEIR_LOG=weir_port_vhost=debug`).
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let colours = io::stderr().is_terminal();
     let writer = move || Plain::new(io::stderr(), Obeyed::Record { colours });
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let log = log.with_ansi(colours);
-    // It fails only if a log was installed before, which then serves as well.
+    // This fails only if a log was already installed, which then serves the purpose.
     let _ = log.with_target(false).try_init();
 }
 
@@ -112,7 +112,7 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     ended
 }
 
-/// The same, in the place of the weir that there is.
+/// Runs the switch, in place of another weir if there is one.
 fn run_beside(
     args: &RunArgs,
     defaults: &Defaults,
@@ -120,7 +120,7 @@ fn run_beside(
 ) -> Result<(), RunError> {
     let defaults = &Defaults { keeper: args.keeper.clone(), ..defaults.clone() };
     let mode = args.sandbox.mode();
-    // All expressions of this process, from those of its file on.
+    // The compiler serves all expressions of this process, including those of its file.
     let compiler = Compiler::serve_this_process(mode).map_err(RunError::Compiler)?;
     let config = Config::load(&args.file, defaults)?;
     if beside.is_none() {
@@ -200,7 +200,7 @@ fn run_beside(
         }
     };
     let Some(end) = end else {
-        // The answer to whoever has asked for it goes out.
+        // The pause lets the answer to the upgrade request be sent.
         std::thread::sleep(ANSWER_GOES_OUT);
         std::process::exit(0);
     };
@@ -237,13 +237,14 @@ fn run_beside(
     Ok(())
 }
 
-/// Looks for a weir on the control socket, before anything is opened that is that one's.
+/// Refuses to start if a weir serves the control socket, before this process opens anything that belongs to that
+/// weir.
 ///
 /// # Errors
-/// [`RunError::Runs`], or [`RunError::Control`] for another program.
+/// [`RunError::Runs`], or [`RunError::Control`] if another program serves the socket.
 fn runs_alone(control: &SocketPath) -> Result<(), RunError> {
     let path = control.as_path();
-    // What cannot be found out here is found out when the socket is made.
+    // An error here appears again when the socket is made.
     if !unix_socket::is_served(path).unwrap_or(false) {
         return Ok(());
     }
@@ -253,7 +254,7 @@ fn runs_alone(control: &SocketPath) -> Result<(), RunError> {
     }
 }
 
-/// Notes for the next weir what has been learned, if there was traffic.
+/// Has the state noted for the next weir, if there was traffic.
 fn notes_of(switch: &Arc<Switch>) -> impl FnMut() + Send + 'static {
     let (switch, mut seen) = (Arc::downgrade(switch), 0);
     move || {
@@ -266,10 +267,10 @@ fn notes_of(switch: &Arc<Switch>) -> impl FnMut() + Send + 'static {
     }
 }
 
-/// Runs `weir-vhost-user-net`: one guest, one TAP interface, until SIGTERM, or until the front end
-/// hangs up where there can be no other one.
+/// Runs `weir-vhost-user-net`: one guest and one TAP interface, until SIGTERM, or until the front end disconnects if
+/// no other one can connect.
 pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
-    // Nobody asks this switch for an interface by name or path: it has one of each kind.
+    // This switch has one interface of each kind, so nobody refers to them by name.
     let name = |text: &str| text.parse::<PortName>().expect("a constant that is a valid name");
     log_to_stderr();
     let signals = catch_signals(&[SIGINT, SIGTERM])?;
@@ -292,7 +293,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     switch.plug_in(&uplink, device)?;
     let mut vif = VifConfig::new(name("guest"), nowhere);
     vif.queues = args.queues;
-    // As with any TAP back end: whatever the guest sends reaches the TAP.
+    // As with any TAP back end, every frame of the guest reaches the TAP.
     vif.mac_check = false;
     let _bound = match socket {
         BackendSocket::Listening(bound) => {
@@ -321,7 +322,8 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-/// A port with eight queues has some fifty descriptors; the usual soft limit is 1,024, and the hard one far more.
+/// Raises the limit of descriptors. A port with eight queues has some fifty of them. The soft limit is usually 1,024,
+/// and the hard limit far more.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = descriptors::limit_of_run();
@@ -333,7 +335,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// From here on these signals wait for [`Asks`].
+/// From here on these signals are received by [`Asks`].
 fn catch_signals(signals: &[i32]) -> Result<Signals, RunError> {
     Signals::new(signals).map_err(RunError::Signals)
 }

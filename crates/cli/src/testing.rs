@@ -1,9 +1,9 @@
-//! What tests begin with.
+//! Values with which tests begin.
 
 use weir_switch::explain::VifExplanation;
 use weir_switch::stats::{CallSettings, PortState};
 
-/// Policies of an interface that runs by default settings and has done nothing yet.
+/// The policies of a running interface with default settings and without traffic.
 pub(crate) fn explanation(name: &str) -> VifExplanation {
     VifExplanation {
         name: name.parse().unwrap(),

@@ -56,28 +56,28 @@ Example:
 
 For more than one guest run the switch: `weir run`.";
 
-/// What `--print-capabilities` prints (`VHostUserBackendCapabilities` of vhost-user.json).
+/// The output of `--print-capabilities` (`VHostUserBackendCapabilities` of vhost-user.json).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
     /// The device type.
     #[serde(rename = "type")]
     device: &'static str,
-    /// Options beside the conventional ones, by the schema's way of naming them: feature `tap` says
-    /// that there is an option `--tap`.
+    /// Options in addition to the conventional ones, in the schema's naming: the feature `tap` means that there is an
+    /// option `--tap`.
     features: &'static [&'static str],
 }
 
 impl Capabilities {
-    /// Those of this program.
+    /// The capabilities of this program.
     pub const THIS: Self = Self { device: "net", features: &["tap", "queues"] };
 
-    /// Whether `args` ask for the capabilities. Then "other options and arguments should be ignored"
-    /// (the specification), so this comes before any other parsing.
+    /// True if `args` ask for the capabilities. Then "other options and arguments should be ignored" (the
+    /// specification), so this comes before any other parsing.
     pub fn wanted<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> bool {
         args.into_iter().any(|arg| arg.as_ref() == "--print-capabilities")
     }
 
-    /// As JSON.
+    /// The capabilities as JSON.
     pub fn to_json(self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(&self)
     }
@@ -86,18 +86,18 @@ impl Capabilities {
 /// The vhost-user socket of this process.
 #[derive(Debug)]
 pub enum BackendSocket {
-    /// A front end will connect.
+    /// A socket on which a front end will connect.
     Listening(BoundListener),
-    /// A front end will connect to the listening socket that was passed.
+    /// A passed socket on which a front end will connect.
     ListeningFd(std::os::unix::net::UnixListener),
-    /// A front end is connected.
+    /// A connection with a front end.
     Connected(UnixStream),
 }
 
-/// Why there is no socket.
+/// The reason why there is no socket.
 #[derive(Debug, Error, Diagnostic)]
 pub enum BackendSocketError {
-    /// `--socket-path`
+    /// `--socket-path` cannot be used.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Listen(#[from] ListenError),
@@ -105,19 +105,19 @@ pub enum BackendSocketError {
     #[error("cannot use file descriptor {fd}")]
     #[diagnostic(help("pass an open Unix stream socket and its number, or use --socket-path"))]
     Fd {
-        /// Its number.
+        /// The descriptor's number.
         fd: RawFd,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// `--fd` is no Unix stream socket.
     #[error("file descriptor {fd} is not a Unix stream socket")]
     #[diagnostic(help("pass an open Unix stream socket and its number, or use --socket-path"))]
     NotAStreamSocket {
-        /// Its number.
+        /// The descriptor's number.
         fd: RawFd,
     },
-    /// Neither option is there.
+    /// Neither option is given.
     #[error("no socket: give --socket-path or --fd")]
     Missing,
 }
@@ -125,8 +125,8 @@ pub enum BackendSocketError {
 impl BackendArgs {
     /// Makes the socket that the options ask for.
     ///
-    /// The specification leaves open whether `--fd` is connected or listening: QEMU's back ends expect the former,
-    /// others the latter. The socket itself tells (`SO_ACCEPTCONN`).
+    /// The specification does not say if `--fd` is connected or listening: QEMU's back ends expect a connected
+    /// socket, others a listening one. The socket itself tells (`SO_ACCEPTCONN`).
     pub(crate) fn open_socket(&self, hands: &Hands) -> Result<BackendSocket, BackendSocketError> {
         match (&self.socket_path, self.fd) {
             (Some(path), _) => {
@@ -168,8 +168,8 @@ fn passed_socket(fd: RawFd) -> Result<BackendSocket, BackendSocketError> {
     })
 }
 
-/// A copy of a descriptor of this process, by number. Taking the number over would need `unsafe`, because something
-/// else might own it. So the kernel makes a copy, as for a debugger (`pidfd_getfd`, Linux 5.6).
+/// A copy of a descriptor of this process, by number. Taking over the number itself would need `unsafe`, because
+/// other code might own it. So the kernel makes a copy, as for a debugger (`pidfd_getfd`, Linux 5.6).
 fn duplicate(fd: RawFd) -> rustix::io::Result<OwnedFd> {
     let this_process = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     rustix::process::pidfd_getfd(this_process, fd, PidfdGetfdFlags::empty())

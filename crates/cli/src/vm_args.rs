@@ -1,4 +1,4 @@
-//! What to give a VM monitor so that its guest is plugged into an interface: `weir qemu-args`.
+//! Arguments of a VM monitor that connect its guest to an interface: `weir qemu-args`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,10 +13,11 @@ use weir_limits::QUEUE_SIZE_SUGGESTED as QUEUE_SIZE;
 const RECONNECT_SECS: u32 = 1;
 /// The virtio-serial port that `weir-agent` opens in the guest.
 const AGENT_PORT: &str = "org.weir.agent.0";
-/// From here on QEMU has `reconnect-ms`; 10.2 has no `reconnect` any more.
+/// The first QEMU with `reconnect-ms`. QEMU 10.2 has removed `reconnect`.
 const QEMU_RECONNECT_MS: QemuVersion = QemuVersion { major: 9, minor: 2 };
 
-/// An older QEMU that emulates the processor ends when a guest uses vectors of a vhost-user device.
+/// The first QEMU that can use vectors with an emulated processor. An older one exits when a guest uses vectors of a
+/// vhost-user device.
 const QEMU_VECTORS_BY_TCG: QemuVersion = QemuVersion { major: 10, minor: 0 };
 
 /// A program that runs VMs.
@@ -33,21 +34,21 @@ pub enum Monitor {
     Crosvm,
 }
 
-/// What `weir qemu-args` was told beside the interfaces.
+/// Options of `weir qemu-args` besides the interfaces.
 #[derive(Debug, Clone)]
 pub struct VmOptions {
     /// The guest's memory.
     pub memory: MemorySize,
-    /// MSI-X vectors of each device, instead of two for each queue pair and two more.
+    /// MSI-X vectors of each device; the default is two for each queue pair and two more.
     pub vectors: Option<u32>,
-    /// The QEMU to write for; without it, today's.
+    /// The QEMU for which to write; the default is a current one.
     pub qemu_version: Option<QemuVersion>,
-    /// The host has `/dev/kvm`.
+    /// True if the host has `/dev/kvm`.
     pub has_kvm: bool,
 }
 
 impl VmOptions {
-    /// QEMU's option that makes a client's socket connect again.
+    /// QEMU's option that makes a client's socket reconnect.
     fn reconnect(&self) -> String {
         match self.qemu_version {
             Some(version) if version < QEMU_RECONNECT_MS => format!("reconnect={RECONNECT_SECS}"),
@@ -55,7 +56,7 @@ impl VmOptions {
         }
     }
 
-    /// MSI-X vectors of a device with so many queue pairs.
+    /// MSI-X vectors of a device with this many queue pairs.
     fn vectors(&self, pairs: u32) -> u32 {
         let ends = !self.has_kvm && self.qemu_version.is_some_and(|it| it < QEMU_VECTORS_BY_TCG);
         // One vector for each virtqueue, one for the control queue, one for configuration changes.
@@ -63,7 +64,7 @@ impl VmOptions {
     }
 }
 
-/// Arguments or XML, and what the user should know beside them.
+/// Arguments or XML, with notes for the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VmArgs {
     /// Arguments in pairs, `-option value`, for a shell; or the XML, line by line.
@@ -72,7 +73,7 @@ pub struct VmArgs {
     pub notes: Vec<String>,
 }
 
-/// Why there are no arguments.
+/// The reason why there are no arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Diagnostic)]
 pub enum VmArgsError {
     /// crosvm connects and never listens.
@@ -82,7 +83,7 @@ pub enum VmArgsError {
         /// The interface.
         name: PortName,
     },
-    /// The monitor's option syntax has no way to write the path.
+    /// The monitor's option syntax cannot express the path.
     #[error("{monitor} cannot be given the path {path}")]
     #[diagnostic(help("choose a socket path without commas and brackets"))]
     PathSyntax {
@@ -94,10 +95,10 @@ pub enum VmArgsError {
 }
 
 impl Monitor {
-    /// What plugs one VM into `vifs`.
+    /// The arguments that connect one VM to `vifs`.
     ///
     /// # Errors
-    /// [`VmArgsError`] if the monitor has no way to say it.
+    /// [`VmArgsError`] if the monitor's options cannot express the interfaces.
     pub fn args(self, vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError> {
         match self {
             Self::Qemu => Ok(qemu(vifs, options)),
@@ -107,19 +108,19 @@ impl Monitor {
         }
     }
 
-    /// Whether [`VmArgs::lines`] are arguments for a shell.
+    /// True if [`VmArgs::lines`] are arguments for a shell.
     pub fn is_command_line(self) -> bool {
         self != Self::Libvirt
     }
 }
 
-/// With `reconnect` QEMU may be started before weir (it waits before it boots the guest), and the
-/// guest goes on when weir is started again.
+/// Arguments for QEMU. With `reconnect` QEMU can be started before weir (it waits before it boots the guest), and the
+/// guest continues when weir is restarted.
 fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
     let memory = options.memory;
     let mut lines = vec![
         format!("-m {memory}"),
-        // weir maps the guest's memory: it must be a shared file.
+        // weir maps the guest's memory, so it must be a shared file.
         format!("-object memory-backend-memfd,id=weir-mem,size={memory},share=on"),
         "-machine memory-backend=weir-mem".into(),
     ];
@@ -162,7 +163,7 @@ fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
     VmArgs { lines, notes }
 }
 
-/// Where the agent of a virtual machine with these interfaces is met: there is one for all of them.
+/// The agent's socket for a virtual machine with these interfaces. A machine has one agent for all of them.
 fn agent_socket<'v>(vifs: &'v [VifConfig], notes: &mut Vec<String>) -> Option<&'v SocketPath> {
     let agents = || vifs.iter().filter_map(|vif| vif.agent.as_ref().map(|agent| (vif, agent)));
     let (first, socket) = agents().next()?;
@@ -175,7 +176,7 @@ fn agent_socket<'v>(vifs: &'v [VifConfig], notes: &mut Vec<String>) -> Option<&'
     Some(socket)
 }
 
-/// Says that `monitor` gives a guest no way to its agent's socket.
+/// A note that `monitor` gives a guest no access to its agent's socket.
 fn no_agent(monitor: &str, vifs: &[VifConfig]) -> Option<String> {
     let vif = vifs.iter().find(|vif| vif.agent.is_some())?;
     Some(format!(
@@ -197,7 +198,7 @@ fn libvirt(vifs: &[VifConfig]) -> VmArgs {
         let path = xml_text(vif.socket.as_str());
         xml.push("<interface type='vhostuser'>".into());
         xml.push(format!("  <mac address='{}'/>", vif.mac_or_derived()));
-        // libvirt names the VM's side of the socket, weir its own.
+        // libvirt names the VM's side of the socket, and weir its own side.
         match vif.mode {
             SocketRole::Server => {
                 xml.push(format!("  <source type='unix' path='{path}' mode='client'>"));
@@ -236,7 +237,7 @@ fn cloud_hypervisor(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, V
     args.lines.push(format!("--memory size={},shared=on", options.memory));
     for vif in vifs {
         let path = plain_path("cloud-hypervisor", vif)?;
-        // Its num_queues counts RX and TX queues, and its vhost_mode is its own side of the socket.
+        // The option num_queues counts RX and TX queues, and vhost_mode is the monitor's side of the socket.
         let queues = 2 * u32::from(vif.queues.get());
         let mode = match vif.mode {
             SocketRole::Server => "client",
@@ -282,7 +283,7 @@ fn qemu_path(path: &SocketPath) -> String {
     shell_word(&path.as_str().replace(',', ",,"))
 }
 
-/// The socket's path, for option syntaxes that cannot escape their own separators.
+/// The socket's path, for option syntaxes that cannot escape their separators.
 fn plain_path(monitor: &'static str, vif: &VifConfig) -> Result<String, VmArgsError> {
     let path = vif.socket.as_str();
     if path.contains([',', '[', ']']) {
@@ -291,7 +292,7 @@ fn plain_path(monitor: &'static str, vif: &VifConfig) -> Result<String, VmArgsEr
     Ok(shell_word(path))
 }
 
-/// `text` as a part of one word of a shell's command line. [`weir_config::SocketPath`] has no quotes.
+/// `text` as a part of one word of a shell's command line. [`weir_config::SocketPath`] contains no quotes.
 fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
     if text.chars().all(plain) { text.into() } else { format!("'{text}'") }

@@ -60,7 +60,7 @@ fn a_filter_that_means_nothing_says_what_there_is() {
     assert!(stderr(&output).contains("pps64_split"), "{}", stderr(&output));
 }
 
-/// All figures of a report that has nothing else, by name.
+/// All figures of a report by name. The report must have no other content.
 fn figures(args: &[&str]) -> BTreeMap<String, f64> {
     let output = bench(args);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -1,4 +1,4 @@
-//! Filter expressions of a running weir: who compiles, under which bounds, and who waits for that.
+//! Filter expressions of a running weir: the process that compiles them, its limits, and the callers that wait.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use weir_limits::FILTER_EXPRESSION_LEN_MAX;
 use weir_testing::eventually;
 
-/// A running weir with its log. Dropped, it is killed.
+/// A running weir with its log. Dropping this kills it.
 struct Weir {
     process: Child,
     dir: PathBuf,
@@ -40,7 +40,7 @@ impl Weir {
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A request under way: `weir filter` would compile the expression itself first.
+    /// Sends a request without waiting for the answer. `weir filter` would compile the expression itself first.
     fn asks(&self, line: &str, body: &str) -> UnixStream {
         let stream = UnixStream::connect(self.dir.join("control.sock"));
         let mut stream = stream.unwrap_or_else(|error| panic!("{error}: {}", self.log()));
@@ -55,7 +55,7 @@ impl Weir {
         answer(&self.asks("PUT /v1/ports/a/filter", &rule(expression)))
     }
 
-    /// Its process of that name.
+    /// weir's child process of this name.
     fn child(&self, name: &str) -> Option<Pid> {
         fn named(parent: u32, name: &str) -> Option<Pid> {
             let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
@@ -111,7 +111,7 @@ fn is_answered(stream: &UnixStream) -> bool {
     peeked.map_err(|errno| std::io::Error::from(errno).kind()) != Err(ErrorKind::WouldBlock)
 }
 
-/// An expression that weir's length allows, and that libpcap takes some ten seconds for. Each `n` is another one.
+/// An expression within weir's length limit for which libpcap takes some ten seconds. Each `n` gives a different one.
 fn dear(n: u32) -> String {
     let ranges = (1..10).flat_map(|from| (from + 1..40).map(move |to| format!("{from}-{to}")));
     let mut expression = format!("portrange {n}-{n}");
@@ -129,12 +129,12 @@ fn dear(n: u32) -> String {
 fn a_dear_expression_is_refused_in_its_time_and_only_who_asks_waits() {
     let dir = tempfile::tempdir().unwrap();
     let mut weir = Weir::start(dir.path(), "[vif.a]\n[vif.b]\n");
-    // One that is refused, with what to do.
+    // A refusal comes with advice.
     let (status, problem) = weir.filters(&dear(9));
     assert_eq!(status, 400, "{problem}");
     assert!(problem.contains("not done with it within 2 s"), "{problem}");
-    // A configuration with so many of them that it takes minutes, in each way that reads one; more of them than weir
-    // has threads.
+    // A configuration with so many slow expressions that it would take minutes is sent in each way that reads one.
+    // There are more requests than weir has threads.
     let control = dir.path().join("control.sock");
     let mut text = format!("[switch]\ncontrol = {control:?}\n[vif.a]\n[vif.b]\n");
     for n in 0..30 {
@@ -178,7 +178,7 @@ fn what_compiles_has_neither_files_nor_sockets_nor_rights_and_names_are_known() 
     let dir = tempfile::tempdir().unwrap();
     let config = "[vif.a]\n[[vif.a.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"tcp port smtp\"\n";
     let weir = Weir::start(dir.path(), config);
-    // Its file had an expression, so the process is there.
+    // weir's file had an expression, so the process exists.
     let compiler = weir.child("weir-compile").expect("it compiles");
     let proc = PathBuf::from(format!("/proc/{}", compiler.as_raw_nonzero()));
     let status = fs::read_to_string(proc.join("status")).unwrap();
@@ -196,10 +196,10 @@ fn what_compiles_has_neither_files_nor_sockets_nor_rights_and_names_are_known() 
         let sockets = targets
             .filter(|target| target.to_string_lossy().starts_with("socket:"))
             .collect::<Vec<_>>();
-        // Standard input, and its copy.
+        // The descriptors are standard input and its copy.
         assert!(sockets.len() == 2 && sockets[0] == sockets[1], "{sockets:?}");
     }
-    // Services and protocols by name; hosts by an address, as no name server can be asked.
+    // Services and protocols work by name, but hosts only by address, because no name server can be asked.
     for expression in ["tcp port https", "ip proto \\\\icmp", "ether host 52:54:00:00:00:01"] {
         let (status, problem) = weir.filters(expression);
         assert_eq!(status, 200, "{expression}: {problem}");
@@ -223,7 +223,7 @@ fn a_compiler_that_is_killed_is_replaced_and_without_its_starter_no_filter_is_ta
     }
     let starter = weir.child("weir-compiler").unwrap();
     kill_process(starter, Signal::KILL).unwrap();
-    // The compiler ends with it.
+    // The compiler ends with its starter.
     let (status, problem) = eventually("it is refused", || {
         let refused = weir.filters("tcp port 27");
         (refused.0 != 200).then_some(refused)

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Seconds of a demo that is interrupted.
+/// Seconds of a demo that gets interrupted.
 const LONG_S: &str = "60";
 
 fn demo(temp_dir: &std::path::Path, seconds: &str) -> Command {
@@ -51,7 +51,7 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
         assert!(figures.iter().all(|figure| *figure >= 0.0), "{text}");
     }
     assert!(numbers(&text, "packets/s").iter().all(|rate| *rate > 0.0));
-    // Of one phase it may be nothing to two places, where others have the CPUs.
+    // The time of one phase can be zero to two places if other processes have the CPUs.
     assert!(numbers(&text, "CPU s, guests").iter().sum::<f64>() > 0.0, "{text}");
     let bulk = numbers(&text, "throughput, Gbit/s")[0];
     assert!(bulk > 0.0, "{text}");
@@ -59,7 +59,7 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
     assert!(numbers(&text, "calls per packet").iter().all(|calls| *calls <= 1.0), "{text}");
     let lost_reordered = row(&text, "lost, reordered");
     assert_eq!(lost_reordered.len(), phases, "{text}");
-    // Packets may get lost where a guest waits long for a CPU; none may overtake another.
+    // Packets can be lost if a guest waits long for a CPU, but none may overtake another.
     assert!(lost_reordered.iter().all(|cell| cell.ends_with(", 0")), "{text}");
     for label in [
         "moderation",
@@ -73,8 +73,8 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
         let cells = row(&text, label);
         assert_eq!(cells.len(), phases, "{label}\n{text}");
         assert!(!cells.contains(&"-"), "{text}");
-        // A guest that has much to do polls, and most of its frames are held for no time: the first two phases, and the
-        // third, of 10,000 packets/s, where others have the CPUs and it falls behind.
+        // A busy guest polls, and most of its frames are not held. That holds for the first two phases. It also holds
+        // for the third, of 10,000 packets/s, if other processes have the CPUs and the guest falls behind.
         let much = if numbers(&text, "packets/s")[2] < 9_990.0 { 3 } else { 2 };
         let held = if label == "hold time p50" { &cells[much..] } else { &cells[..] };
         assert!(!held.contains(&"0"), "{text}");
@@ -91,7 +91,7 @@ fn interrupted_demo_prints_what_was_measured() {
     let mut child = demo(dir.path(), LONG_S).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut shown = String::new();
-    // The first second of the first phase is over.
+    // The first second of the first phase has passed.
     let is_of_a_second =
         |line: &str| line.split_whitespace().next().is_some_and(|s| s.parse::<u32>().is_ok());
     while !shown.lines().last().is_some_and(is_of_a_second) {

@@ -1,4 +1,4 @@
-//! A weir with few descriptors: front ends do not take the last ones, by which it is mended.
+//! A weir with few descriptors: front ends cannot take the last ones, which the administrator needs to repair it.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -18,14 +18,14 @@ use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
 const LIMIT: u32 = 256;
-/// A quarter is in reserve.
+/// A quarter of the limit is in reserve.
 const GUESTS_MAX: usize = 192;
 const VIFS: usize = 60;
 
-/// The kernel counts descriptors that are on their way for all processes of a user together.
+/// The kernel counts descriptors in flight for all processes of a user together.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A weir with [`LIMIT`] descriptors and [`VIFS`] interfaces. Dropped, it is killed.
+/// A weir with [`LIMIT`] descriptors and [`VIFS`] interfaces. Dropping this kills it.
 struct Weir {
     process: Child,
     dir: TempDir,
@@ -102,7 +102,7 @@ fn text(bytes: &[u8]) -> String {
 /// A call and an error event for each of two rings.
 const EVENTS_MAX: usize = 4;
 
-/// A front end that has weir hold so many of its descriptors.
+/// A front end that makes weir hold this many of its descriptors.
 fn front_end_with(stream: UnixStream, events: usize) -> FrontEnd {
     let mut front = FrontEnd::new(stream);
     let event = eventfd(0, EventfdFlags::empty()).unwrap();
@@ -111,23 +111,23 @@ fn front_end_with(stream: UnixStream, events: usize) -> FrontEnd {
     for (request, ring) in all.take(events) {
         let header = Header::new(request, 0, 8).unwrap();
         let message = [&header.encode()[..], &ring.to_ne_bytes()].concat();
-        // One that was refused in between has hung up.
+        // A front end that was refused in between has disconnected.
         let _ = front.raw_send(&message, &[event.as_fd()]);
     }
     front
 }
 
-/// Front ends that take every descriptor that they get, down to the last one of the process.
+/// Connects front ends that take every descriptor they can get, down to the last one of the process.
 fn fill(weir: &Weir, vifs: std::ops::Range<usize>) -> Vec<FrontEnd> {
     let (mut fronts, mut refused) = (Vec::new(), 0);
     for nth in vifs {
         let before = weir.descriptors();
-        // Its connection, and the event that ends it.
+        // A front end takes its connection and the event that ends it.
         let own = 2;
         let wanted = (LIMIT as usize).saturating_sub(before + own).min(EVENTS_MAX);
         fronts.push(front_end_with(weir.front_end(nth), wanted));
         let came_in = || weir.descriptors() >= before + own + wanted;
-        // No event says that it does not come in: it waits.
+        // There is no event for a front end that is not accepted, because it waits.
         let looks = (0..200).find(|_| {
             thread::sleep(Duration::from_millis(1));
             came_in()
@@ -157,7 +157,7 @@ fn weir_answers_while_front_ends_take_all_descriptors_that_they_may() {
         weir.does(&["vif", "del", &format!("v{}", VIFS - 1 - round)]);
         drop(fronts);
     }
-    // Who waited in the queue of a socket is served once there is room.
+    // A front end that waited in a socket's queue is served once there is room.
     let guest = || Vif::connect(weir.socket(0), &Options::new(Mac([2, 0, 0, 0, 0, 1]))).ok();
     eventually("a guest comes in", guest);
 }
@@ -202,7 +202,7 @@ fn descriptors_that_are_on_their_way_elsewhere_end_no_helper() {
     let refused = weir.command(&["vif", "add", "new"]);
     assert!(text(&refused.stderr).contains("on their way"), "{}", text(&refused.stderr));
     drop((sender, unread));
-    // The kernel lets go of them in its own time.
+    // The kernel releases the descriptors with a delay.
     let added = || weir.command(&["vif", "add", "new"]).status.success().then_some(());
     eventually("the interface can be added", added);
     UnixStream::connect(weir.dir.path().join("new.sock")).unwrap();

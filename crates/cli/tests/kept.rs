@@ -1,5 +1,5 @@
-//! A weir with a keeper that is killed again and again while guests talk: no front end connects again, each chain
-//! comes back once, and frames go on (`docs/design/0033-keeper.md`). `WEIR_KILLS=300` kills it more often.
+//! A weir with a keeper that is killed repeatedly while guests exchange frames: no front end reconnects, each chain
+//! comes back once, and frames continue (`docs/design/0033-keeper.md`). `WEIR_KILLS=300` kills it more often.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -23,11 +23,11 @@ use weir_vif::{Features, Health, Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
 const KILLS: usize = 5;
-/// Frames to the fast one that may be under way.
+/// Frames to the fast guest that may be in flight.
 const FAST_WINDOW: u64 = 100;
 const SLOW_PAUSE: Duration = Duration::from_micros(400);
 const SENDER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
-/// Its buffers run out all the time, so that frames for it wait.
+/// The slow guest's buffers run out all the time, so that frames for it wait.
 const SLOW: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 const FAST: Mac = Mac([0x52, 0x54, 0, 0, 0, 3]);
 
@@ -58,7 +58,7 @@ struct Weir {
     dir: PathBuf,
     keeper: Running,
     process: Running,
-    /// One that has taken its place, by number.
+    /// The number of the process that has replaced it.
     later: Option<u32>,
 }
 
@@ -97,7 +97,7 @@ impl Weir {
         keeper
     }
 
-    /// By its own file in `dir`, which a test replaces.
+    /// Runs weir from its own file in `dir`, which a test replaces.
     fn run(dir: &Path) -> Running {
         let log = fs::File::options().append(true).create(true).open(dir.join("log")).unwrap();
         let mut command = quiet(dir.join("weir"));
@@ -105,14 +105,14 @@ impl Weir {
         Running(command.spawn().unwrap())
     }
 
-    /// What is run and, by the next upgrade, comes after that.
+    /// Replaces the program that is run and that the next upgrade starts.
     fn install(dir: &Path, program: impl FnOnce(&Path)) {
         let new = dir.join("weir.new");
         program(&new);
         fs::rename(new, dir.join("weir")).unwrap();
     }
 
-    /// By `weir upgrade`; what that says.
+    /// Runs `weir upgrade`; returns its output.
     fn upgrade(&mut self) -> Result<String, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.arg("--control").arg(self.dir.join("control.sock")).arg("upgrade");
@@ -130,13 +130,13 @@ impl Weir {
         if output.status.success() { Ok(said) } else { Err(said) }
     }
 
-    /// By SIGKILL; then the next one starts.
+    /// Kills weir with SIGKILL, and starts the next one.
     fn kill(&mut self) {
         self.process.kill();
         self.process = Self::run(&self.dir);
     }
 
-    /// By SIGUSR2; then the next one starts.
+    /// Ends weir with SIGUSR2, and starts the next one.
     fn restart(&mut self) {
         self.signal(Signal::USR2);
         assert!(self.process.0.wait().unwrap().success(), "{}", self.log());
@@ -163,7 +163,7 @@ fn frame(to: Mac, number: u64) -> Vec<u8> {
     [&to.0[..], &SENDER.0, &[0x88, 0xb5], &number.to_be_bytes(), &[0; 40]].concat()
 }
 
-/// What came to a guest: how often each frame, and for how long none.
+/// The frames that a guest received: the count of each frame, and the time without any.
 #[derive(Default)]
 struct Received {
     frames: AtomicU64,
@@ -201,7 +201,7 @@ impl Received {
         self.times.lock().unwrap().values().map(|times| u64::from(*times) - 1).sum()
     }
 
-    /// Waits for a frame; for how long.
+    /// Waits for a frame; returns the time.
     fn next(&self) -> Duration {
         let (before, start) = (self.count(), Instant::now());
         eventually("a frame comes", || (self.count() > before).then_some(()));
@@ -209,8 +209,8 @@ impl Received {
     }
 }
 
-/// Sends to both in turn until told to stop; says how many frames.
-/// The fast one has buffers for all that is under way to it, so that none is dropped for want of them.
+/// Sends to both guests in turn until told to stop; returns the number of frames. The fast guest has buffers for all
+/// frames in flight to it, so that none is dropped for lack of them.
 fn send(pair: &mut QueuePair, to_fast: &Received, stop: &AtomicBool) -> u64 {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -229,14 +229,14 @@ fn send(pair: &mut QueuePair, to_fast: &Received, stop: &AtomicBool) -> u64 {
             }
         }
         pair.flush();
-        // Not so many that all is waiting for the slow one.
+        // The pause leaves the sender some frames that do not wait for the slow guest.
         std::thread::sleep(Duration::from_micros(300));
     }
     number
 }
 
-/// Traffic under a weir that `kill` kills so many times, by guests with rings of this format.
-/// Says how many frames came again.
+/// Runs traffic under a weir that `kill` kills `kills` times, with guests whose rings have this format. Returns the
+/// number of frames that came again.
 fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let mut weir = Weir::start(dir.path());
@@ -273,7 +273,7 @@ fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u
         };
         flows();
         for nth in 0..kills {
-            // At another place each time.
+            // The kill comes at a different moment each time.
             std::thread::sleep(Duration::from_micros(7_919 * nth as u64 % 10_007));
             kill(&mut weir, nth);
             gaps.push(to_fast.next());
@@ -300,7 +300,7 @@ fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u
     assert!(repeated <= (kills * BURST_MAX) as u64, "{repeated} frames came again");
     let connected = weir.log().matches("front end connected").count();
     assert_eq!(connected, 3, "{format:?}: a front end has connected again: {}", weir.log());
-    // The slow one's may have waited for too long, which is a reason to drop them.
+    // Frames of the slow guest may have waited for too long and been dropped.
     let missing = sent.div_ceil(2) - to_fast.distinct();
     assert_eq!(missing, 0, "{format:?}: of {sent} frames");
     repeated
@@ -352,7 +352,7 @@ fn a_mirror_goes_on_after_an_upgrade_and_gets_no_copy_twice() {
     };
     let mut vifs = [connect("slow", SLOW), connect("fast", FAST), connect("sender", SENDER)];
     let [mut mirror, mut fast, mut sender] = vifs.each_mut().map(|vif| vif.queue_pairs().remove(0));
-    // The next weir has it as a mirror; so each later one goes on with the mirror of the one before.
+    // The next weir has the interface as a mirror, so each later one takes over the mirror of the one before.
     let file = dir.path().join("weir.toml");
     let header = "[vif.slow]\n";
     let text = fs::read_to_string(&file).unwrap();
@@ -389,7 +389,7 @@ fn a_mirror_goes_on_after_an_upgrade_and_gets_no_copy_twice() {
     }
 }
 
-/// What `weir` says of the running one.
+/// The output of a `weir` command to the running weir.
 fn asked(dir: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = quiet(env!("CARGO_BIN_EXE_weir"));
     command.arg("--control").arg(dir.join("control.sock")).args(arguments);
@@ -414,7 +414,7 @@ fn interfaces_that_were_added_and_addresses_that_were_learned_outlive_weir() {
         let late = stats["ports"].as_array()?.iter().find(|vif| vif["name"] == "late")?;
         late["limits"]["addresses"]["used"].as_u64()
     };
-    // The frame's source is the sender's, which is the first that this guest uses.
+    // The frame's source is the sender's address, which this guest uses for the first time.
     pair.flush();
     eventually("it is learned", || learned(dir.path()).filter(|&used| used == 1));
     type End = fn(&mut Weir);
@@ -428,13 +428,13 @@ fn interfaces_that_were_added_and_addresses_that_were_learned_outlive_weir() {
     }
     let connected = weir.log().matches("front end connected").count();
     assert_eq!(connected, 1, "{}", weir.log());
-    // It is removed as any other, and comes back no more.
+    // The interface is removed like any other, and does not come back.
     asked(dir.path(), &["vif", "del", "late"]).unwrap();
     weir.upgrade().unwrap();
     assert!(!asked(dir.path(), &["vif", "list"]).unwrap().contains("late"));
 }
 
-/// A program that is no weir, or one that ends too soon.
+/// Installs a script that is no weir, or that ends too soon.
 fn install_script(weir: &Weir, text: &str) {
     Weir::install(&weir.dir, |file| {
         fs::write(file, text).unwrap();
@@ -461,7 +461,7 @@ fn where_the_new_weir_does_not_come_up_the_old_one_goes_on() {
                 "cannot start"
             }
             _ => {
-                // It says that it is ready, is told that the old one has stopped, and ends.
+                // The script reports that it is ready, is told that the old weir has stopped, and ends.
                 install_script(
                     weir,
                     "#!/usr/bin/perl\nopen(my $old, '+<&=', 0) or die;\n\
@@ -479,7 +479,7 @@ fn where_the_new_weir_does_not_come_up_the_old_one_goes_on() {
     assert_eq!(repeated, 0);
 }
 
-/// A session's state as a later release may write it.
+/// A session's state in the format of a later release.
 fn state_of_version(version: u32) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("weir-state", flags).unwrap();
@@ -526,13 +526,13 @@ fn a_keeper_that_is_killed_is_missed_by_nobody_and_the_next_one_is_filled() {
     });
 }
 
-/// A front end that sets its session up again and again under a weir that is killed meanwhile.
+/// A front end repeatedly sets its session up while weir is killed.
 #[test]
 fn a_session_that_is_being_set_up_goes_on_under_the_next_weir() {
     let dir = tempfile::tempdir().unwrap();
     let mut weir = Weir::start(dir.path());
     let socket = weir.socket("fast");
-    // A socket is there a moment before it can be connected to.
+    // A socket's file exists a moment before it accepts connections.
     drop(eventually("weir serves", || Vif::connect(&socket, &Options::new(FAST)).ok()));
     let (stop, sessions) = (AtomicBool::new(false), AtomicU64::new(0));
     let failed = std::thread::scope(|scope| {
@@ -563,18 +563,19 @@ fn a_session_that_is_being_set_up_goes_on_under_the_next_weir() {
         sessions.load(Ordering::Relaxed),
         failed.len()
     );
-    // A connection that weir has just accepted is weir's alone. From the first answer on nothing is lost.
+    // A connection that weir has just accepted is not yet with the keeper. From the first answer on, nothing is lost.
     let at_first = |error: &String| error.contains("GetFeatures") && error.contains("Closed");
     assert!(failed.iter().all(at_first), "{failed:?}: {}", weir.log());
     assert!(taken_over > 0, "{}", weir.log());
 }
 
-/// How many descriptors a process has.
+/// The number of descriptors of a process.
 fn descriptors(process: &Running) -> usize {
     fs::read_dir(format!("/proc/{}/fd", process.0.id())).unwrap().count()
 }
 
-/// A keeper has 27 of two sessions, the program's own included; and two for each of four rings may be on their way.
+/// A keeper of two sessions has 27 descriptors, including the program's own. Two for each of four rings can be in
+/// flight.
 const KEPT_MAX: u32 = 35;
 
 #[test]
@@ -591,7 +592,7 @@ fn a_front_end_that_never_pauses_fills_no_keeper_and_takes_nobodys_room() {
         greedy.set_vring_call(sent % 4, Some(call.as_fd())).unwrap();
         sent += 1;
     }
-    // All of it has been handled.
+    // All requests have been handled.
     greedy.set_timeout(Duration::from_secs(60));
     greedy.get_features().unwrap();
     eventually("one call a ring is kept", || {
@@ -620,7 +621,7 @@ fn an_orderly_end_leaves_nothing_behind() {
     assert!(!weir.log().contains("taken over"), "{}", weir.log());
 }
 
-/// A network namespace that ends with this.
+/// A network namespace, which ends when this is dropped.
 struct Network(Running);
 
 impl Network {

@@ -1,4 +1,4 @@
-//! What is set while weir runs holds over every end of weir, and no frame passes meanwhile that it keeps out
+//! Run-time settings survive every end of weir, and no frame that they keep out passes in the meantime
 //! (`docs/design/0049-settings-outlive-weir.md`).
 
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// weir and its keeper, both killed when this is dropped.
+/// weir and its keeper. Dropping this kills both.
 struct Weir {
     dir: TempDir,
     keeper: Child,
     process: Child,
-    /// One that has taken its place.
+    /// The process that has replaced it.
     later: Option<Pid>,
 }
 
@@ -48,7 +48,7 @@ impl Weir {
         command.env("COLUMNS", "500").arg("--control").arg(control).args(args).output().unwrap()
     }
 
-    /// What a command that succeeds prints.
+    /// The output of a command that succeeds.
     fn does(&self, args: &[&str]) -> String {
         let output = self.output(args);
         assert!(output.status.success(), "{args:?}: {}\n{}", text(&output), self.log());
@@ -78,7 +78,7 @@ impl Weir {
         }
     }
 
-    /// By SIGKILL; then the next one starts.
+    /// Kills weir with SIGKILL, and starts the next one.
     fn killed(&mut self) {
         self.signal(Signal::KILL);
         self.process = run(self.dir.path());
@@ -150,11 +150,11 @@ fn text(output: &Output) -> String {
     String::from_utf8([&output.stdout[..], &output.stderr[..]].concat()).unwrap()
 }
 
-/// Each key of an interface by its path, with its value.
+/// The keys of an interface by path, with their values.
 fn keys(config: &Value) -> BTreeMap<String, Value> {
     fn add(path: &str, value: &Value, to: &mut BTreeMap<String, Value>) {
         match value {
-            // One of several words is a value.
+            // A VLAN setting of several words is one value.
             Value::Object(fields) if !path.starts_with("vlan") => {
                 let dot = if path.is_empty() { "" } else { "." };
                 fields.iter().for_each(|(key, value)| add(&format!("{path}{dot}{key}"), value, to));
@@ -168,7 +168,7 @@ fn keys(config: &Value) -> BTreeMap<String, Value> {
     all
 }
 
-/// What an interface is added with.
+/// The settings with which an interface is added.
 const ADDED: [&str; 10] = [
     "access_platform=true",
     "mode=client",
@@ -182,7 +182,7 @@ const ADDED: [&str; 10] = [
     "mac=02:00:00:00:00:77",
 ];
 
-/// What is set of interfaces of the file, so that no key is as by default.
+/// Settings of the file's interfaces, so that no key has its default.
 const SET: [(&str, &[&str]); 3] = [
     (
         "a",
@@ -214,7 +214,7 @@ const SET: [(&str, &[&str]); 3] = [
     ("c", &["mirror=a"]),
 ];
 
-/// A key that is new has to be set here as well, or the last lines fail.
+/// A new key has to be set here as well, or the last lines fail.
 #[test]
 fn each_key_that_is_set_while_weir_runs_outlives_it() {
     let mut changed = BTreeMap::new();
@@ -255,7 +255,7 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
                 *changed.entry(key.clone()).or_insert(false) |= differs;
             }
         }
-        // The file decides when it is read anew, and nothing of before comes back.
+        // The file decides after a reload, and no older setting comes back.
         weir.does(&["reload"]);
         weir.killed();
         let after = weir.configs();
@@ -269,7 +269,7 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
     assert!(as_by_default.is_empty(), "not tried: {as_by_default:?}");
 }
 
-/// A hook, or a person who is not sure, gives a command again.
+/// A hook, or a person who is not sure, repeats a command.
 #[test]
 fn each_command_that_is_given_twice_ends_well_and_changes_nothing_more() {
     let weir = Weir::start("", "[vif.a]\nqueues = 2\n");
@@ -333,7 +333,7 @@ fn each_command_that_is_given_twice_ends_well_and_changes_nothing_more() {
     assert!(!weir.output(&["vif", "del", "web0"]).status.success());
 }
 
-/// The other keys of the port are as the file says now.
+/// The other keys of the port follow the file.
 #[test]
 fn a_setting_holds_against_the_file_until_that_is_reloaded() {
     let mut weir = Weir::start("", "[vif.a]\nqueues = 2\n[vif.b]\n");
@@ -369,7 +369,7 @@ fn a_port_whose_settings_can_hold_no_more_stops_an_upgrade_and_is_closed_after_a
     let rules: Vec<_> = listed.as_array().unwrap().iter().map(|it| &it["action"]).collect();
     assert_eq!(rules, ["drop", "drop"], "{}", weir.log());
     assert!(weir.log().contains("passes no frames"), "{}", weir.log());
-    // It stays closed until somebody decides.
+    // The port stays closed until an administrator decides.
     weir.upgraded();
     assert_eq!(&weir.configs()["a"]["filter"], listed);
     weir.does(&["reload"]);
@@ -394,7 +394,7 @@ fn a_weir_that_does_not_come_up_forgets_nothing() {
     assert_eq!(weir.configs_of_the_next(), before, "{}", weir.log());
 }
 
-/// It is by that file that the next weir starts, with a keeper or without.
+/// The next weir starts from this file, with or without a keeper.
 #[test]
 fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
     for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
@@ -422,7 +422,7 @@ fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
         assert!(saved.find("[vif.b]") < saved.find("[vif.a]"), "{saved}");
         let difference = weir.does(&["diff"]);
         assert!(difference.contains("weir runs as the file says"), "{difference}{saved}");
-        // An orderly end, after which nothing is with the keeper.
+        // After an orderly end the keeper holds nothing.
         weir.signal(Signal::TERM);
         assert!(!weir.log().contains("unsaved"), "{}", weir.log());
         assert_eq!(weir.configs_of_the_next(), before, "{saved}");
@@ -430,7 +430,7 @@ fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
         weir.does(&["filter", "set", "b", "tx drop"]);
         weir.signal(Signal::TERM);
         assert!(weir.log().contains("unsaved=\"vif.b.filter\""), "{}", weir.log());
-        // An orderly end opens nothing either, while the keeper is there.
+        // An orderly end opens no port either, as long as the keeper runs.
         let set = weir.configs_of_the_next();
         assert_eq!(set["b"]["filter"][0]["action"], "drop");
     }
@@ -441,13 +441,13 @@ const FILTERED: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 const GUARDED: Mac = Mac([0x52, 0x54, 0, 0, 0, 3]);
 const LIMITED: Mac = Mac([0x52, 0x54, 0, 0, 0, 4]);
 const ISOLATED: Mac = Mac([0x52, 0x54, 0, 0, 0, 5]);
-/// Frames at once of who sends one a second.
+/// The packet burst of a guest that may send one packet per second.
 const PACKET_BURST: u64 = 5;
 
-/// What has come to the receiver.
+/// The frames that the receiver got.
 #[derive(Default)]
 struct Came {
-    /// Frames that every rule lets through.
+    /// Frames that every rule accepts.
     allowed: AtomicU64,
     failed_open: AtomicU64,
     limited: AtomicU64,
@@ -474,7 +474,7 @@ fn frame(from: Mac, kind: u16) -> Vec<u8> {
     [&RECEIVER.0[..], &from.0, &kind.to_be_bytes(), &[0; 46]].concat()
 }
 
-/// IPv4 from an address that is not the guest's.
+/// An IPv4 packet from an address that is not the guest's.
 fn spoofed() -> Vec<u8> {
     let mut packet = [0; 46];
     packet[..20]
@@ -498,7 +498,7 @@ fn flood(pair: &mut QueuePair, frames: &[Vec<u8>], stop: &AtomicBool) {
     }
 }
 
-/// Floods by who is filtered, guarded, limited and isolated, while `end` is done to weir so many times.
+/// Floods from guests that are filtered, guarded, limited and isolated, while `end` ends weir `ends` times.
 fn floods(weir: &mut Weir, ends: u64, end: impl Fn(&mut Weir)) {
     let came = Came::default();
     let stop = AtomicBool::new(false);
@@ -544,13 +544,13 @@ fn floods(weir: &mut Weir, ends: u64, end: impl Fn(&mut Weir)) {
     let failed_open = came.failed_open.load(Ordering::Relaxed);
     println!("failed_open_frames {failed_open} in {ends} ends of weir");
     assert_eq!(failed_open, 0, "{}", weir.log());
-    // Each weir's bucket begins full.
+    // Each weir's bucket starts full.
     let most = (ends + 1) * PACKET_BURST + begun.elapsed().as_secs() + 1;
     let limited = came.limited.load(Ordering::Relaxed);
     assert!((1..=most).contains(&limited), "{limited} of at most {most}");
 }
 
-/// What keeps frames out, as commands.
+/// Sets the rules that keep frames out, by commands.
 fn set_rules(weir: &Weir) {
     weir.does(&["filter", "set", "filtered", "tx drop ether proto 0x88b6"]);
     weir.does(&["filter", "set", "receiver", "rx drop ether proto 0x88b7"]);
@@ -580,7 +580,7 @@ fn failed_open_frames_are_none_in_an_upgrade() {
     floods(&mut weir, 8, Weir::upgraded);
 }
 
-/// `weir reload` puts each rule of the file in the place of the same one that was set.
+/// `weir reload` replaces each run-time rule by the same rule of the file.
 #[test]
 fn failed_open_frames_are_none_in_a_reload() {
     let mut weir = Weir::start("", PORTS);
@@ -597,7 +597,7 @@ fn failed_open_frames_are_none_in_a_reload() {
     });
 }
 
-/// Guests connect again to each weir, and flood from their first moment on.
+/// Guests reconnect to each weir, and flood from the first moment.
 #[test]
 fn failed_open_frames_are_none_after_a_start_with_saved_rules() {
     let mut weir = Weir::start("", PORTS);

@@ -1,5 +1,5 @@
-//! A weir that is killed, in a network namespace with a real interface. That takes root; without it the test
-//! is counted as skipped.
+//! A weir that is killed, in a network namespace with a real interface. The test needs root; without root it is
+//! counted as skipped.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -21,7 +21,7 @@ impl Running {
         Self(command.spawn().unwrap())
     }
 
-    /// By SIGKILL.
+    /// Kills the process with SIGKILL.
     fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -34,7 +34,7 @@ impl Drop for Running {
     }
 }
 
-/// A network namespace with the veth pair `weir0` and `host0`, and `/sys` to match.
+/// A network namespace with the veth pair `weir0` and `host0`, and with its own `/sys`.
 struct Network(Running);
 
 impl Network {
@@ -89,11 +89,11 @@ fn root_after_sigkill_the_next_start_restores_the_uplinks_timer() {
     });
     let mut pair = vif.queue_pairs().remove(0);
     let changed = eventually("the uplink gathers", || {
-        // With traffic the manager looks.
+        // The manager looks only under traffic.
         let frame = [&[0xff; 6][..], &pair.mac().0, &[0x88, 0xb5], &[0; 46]].concat();
         pair.send(&frame, &Offload::NONE).unwrap();
         pair.flush();
-        // Both of them: they are set one after the other.
+        // Both settings must have changed, because they are set one after the other.
         Some(network.settings())
             .filter(|now| now.iter().zip(&found).all(|(now, found)| now > found))
     });
@@ -102,7 +102,7 @@ fn root_after_sigkill_the_next_start_restores_the_uplinks_timer() {
 
     let mut weir = network.weir(&path("second.toml"));
     eventually("the next start restores it", || (network.settings() == found).then_some(()));
-    // The one before has left its socket, at which nobody listens.
+    // The killed weir has left its socket, on which nobody listens.
     eventually("it serves", || UnixStream::connect(&control).ok());
     assert!(!path("control.sock.weir0.found").exists());
     weir.kill();

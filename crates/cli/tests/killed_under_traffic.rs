@@ -1,5 +1,6 @@
-//! A weir that is killed again and again while guests talk: each chain comes back once, and the bound of frames that
-//! are delivered again is kept (`docs/design/0028-inflight.md`). `WEIR_KILLS=300` kills it more often.
+//! A weir that is killed repeatedly while guests exchange frames: each chain comes back once, and the number of
+//! frames that are delivered again stays within its limit (`docs/design/0028-inflight.md`). `WEIR_KILLS=300` kills it
+//! more often.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +19,7 @@ use weir_wire::{Mac, Offload};
 const KILLS: usize = 5;
 const SLOW_PAUSE: Duration = Duration::from_micros(400);
 const SENDER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
-/// Its buffers run out all the time, so that frames for it wait.
+/// The slow guest's buffers run out all the time, so that frames for it wait.
 const SLOW: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 const FAST: Mac = Mac([0x52, 0x54, 0, 0, 0, 3]);
 
@@ -48,7 +49,7 @@ impl Weir {
         command.stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// By SIGKILL; then the next one starts.
+    /// Kills weir with SIGKILL, and starts the next one.
     fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -67,7 +68,7 @@ fn frame(to: Mac, number: u64) -> Vec<u8> {
     [&to.0[..], &SENDER.0, &[0x88, 0xb5], &number.to_be_bytes(), &[0; 40]].concat()
 }
 
-/// What came to a guest: how often each frame.
+/// The count of each frame that a guest received.
 #[derive(Default)]
 struct Received {
     frames: AtomicU64,
@@ -98,7 +99,7 @@ impl Received {
     }
 }
 
-/// Sends to both in turn until told to stop; says how many frames.
+/// Sends to both guests in turn until told to stop; returns the number of frames.
 fn send(pair: &mut QueuePair, stop: &AtomicBool) -> u64 {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -113,13 +114,13 @@ fn send(pair: &mut QueuePair, stop: &AtomicBool) -> u64 {
             }
         }
         pair.flush();
-        // Not so many that all is waiting for the slow one.
+        // The pause leaves the sender some frames that do not wait for the slow guest.
         std::thread::sleep(Duration::from_micros(300));
     }
     number
 }
 
-/// Traffic under a weir that is killed so many times, by guests with rings of this format.
+/// Runs traffic under a weir that is killed `kills` times, with guests whose rings have this format.
 fn survive(format: Features, kills: usize) {
     let dir = tempfile::tempdir().unwrap();
     let mut weir = Weir::start(dir.path());
@@ -157,10 +158,10 @@ fn survive(format: Features, kills: usize) {
         };
         flows();
         for kill in 0..kills {
-            // At another place each time.
+            // The kill comes at a different moment each time.
             std::thread::sleep(Duration::from_micros(7_919 * kill as u64 % 10_007));
             weir.kill();
-            // Those who receive first.
+            // The receivers reconnect first.
             for (vif, name) in vifs.iter_mut().zip(["slow", "fast", "sender"]) {
                 eventually("it connects again", || {
                     vif.reconnect(UnixStream::connect(socket(name)).ok()?).ok()

@@ -1,4 +1,4 @@
-//! `weir capture`, `weir trace` and `weir doctor` at a running weir, which is confined.
+//! `weir capture`, `weir trace` and `weir doctor` on a running, confined weir.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ use weir_wire::{Mac, Offload};
 const A: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const B: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 
-/// A weir with two guests. Dropped, it is killed.
+/// A weir with two guests. Dropping this kills it.
 struct Weir {
     process: Child,
     dir: TempDir,
@@ -58,7 +58,7 @@ impl Weir {
         self.prepared(args).output().unwrap()
     }
 
-    /// A command that succeeds, with what it prints.
+    /// Runs a command that must succeed; returns its output.
     fn does(&self, args: &[&str]) -> String {
         let output = self.command(args);
         assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
@@ -93,7 +93,7 @@ fn send(pair: &mut QueuePair, frame: &[u8]) {
     pair.flush();
 }
 
-/// The destination ports that the real tshark reads in a file.
+/// The destination ports that tshark reads in a file.
 fn ports_in(file: &std::path::Path) -> Vec<String> {
     let mut command = Command::new("tshark");
     let command = command.arg("-r").arg(file).args(["-T", "fields", "-e", "udp.dstport"]);
@@ -116,7 +116,7 @@ fn a_capture_ends_with_a_signal_and_its_file_is_whole() {
     for port in 100..110 {
         send(&mut a, &udp(A, B, port));
     }
-    // A frame of 60 bytes takes more than 100 in the file, sent and received.
+    // A frame of 60 bytes, sent and received, takes more than 100 bytes in the file.
     let all = || fs::metadata(&file).is_ok_and(|file| file.len() > begun + 20 * 100).then_some(());
     eventually("the frames are in the file", all);
     kill_process(Pid::from_child(&capture), Signal::INT).unwrap();
@@ -129,7 +129,7 @@ fn a_capture_ends_with_a_signal_and_its_file_is_whole() {
         let sent = (100..110).flat_map(|port| [port.to_string(), port.to_string()]);
         assert_eq!(ports, sent.collect::<Vec<_>>());
     }
-    // Frame 3 of the file, once more in thought.
+    // Frame 3 of the file is traced again.
     let path = file.to_str().unwrap();
     let traced = weir.does(&["trace", "a", "--pcap", path, "--number", "3"]);
     assert!(traced.contains("is behind b"), "{traced}");
@@ -147,7 +147,7 @@ fn a_capture_shows_lines_and_reasons_of_drops() {
     let mut first = String::new();
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| lines.next().unwrap().unwrap());
-        // Whenever it begins.
+        // Frames are sent until the capture has begun.
         while !reading.is_finished() {
             send(&mut a, &udp(A, B, 25));
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -189,7 +189,7 @@ fn a_reader_that_leaves_takes_nothing_along() {
         let mut capture = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut first = [0; 16];
         capture.stdout.take().unwrap().read_exact(&mut first).unwrap();
-        // Its output has nobody who reads now.
+        // The reader of the output is gone.
         send(&mut a, &udp(A, Mac::BROADCAST, 7));
         eventually("it ends", || {
             send(&mut a, &udp(A, Mac::BROADCAST, 7));
@@ -229,7 +229,7 @@ fn a_doctor_finds_nothing_in_health_and_what_was_done_to_it_otherwise() {
     assert_eq!(healthy.status.code(), Some(0), "{}", text(&healthy.stdout));
     assert!(text(&healthy.stdout).ends_with(" checks: 0 faults\n"));
 
-    // A guest that lies, and a socket that somebody has removed.
+    // A guest that sends a false source address, and a socket whose file was removed.
     fs::remove_file(weir.dir.path().join("b.sock")).unwrap();
     let look = || {
         let output = weir.command(&["doctor", "--json"]);
@@ -253,7 +253,7 @@ fn a_doctor_finds_nothing_in_health_and_what_was_done_to_it_otherwise() {
         }
         assert_eq!(looking.join().unwrap(), [missing.clone(), lies(true)]);
     });
-    // The guest does not lie any more: a note.
+    // The guest sends no more false addresses, so the finding is only a note.
     assert_eq!(look(), [missing, lies(false)]);
 
     let nowhere = weir.dir.path().join("nobody.sock");
@@ -273,7 +273,7 @@ fn a_live_trace_tells_each_stage_of_the_next_frames_that_match() {
         let args = [&["trace", "a", "--live", "-c", "2"], more].concat();
         let mut command = weir.prepared(&args);
         let mut trace = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // Frames pass until enough have been followed.
+        // Frames pass until enough of them have been followed.
         for n in 0.. {
             for (to, port) in [(B, 80), (B, 25), (B, 53)] {
                 send(&mut a, &udp(A, to, port));
@@ -317,7 +317,7 @@ fn a_mirror_is_made_and_ended_by_a_command() {
     let ((_a, mut a), (_b, mut b)) = (weir.guest("a", A), weir.guest("b", B));
     weir.does(&["vif", "set", "b", "mirror=a"]);
     let mut copied = 0;
-    // Long enough for the thread that delivers to do all that it does.
+    // The number of frames is large enough for the delivering thread to use all of its system calls.
     for port in 1000..1200 {
         send(&mut a, &udp(A, Mac::BROADCAST, port));
         eventually("a copy comes", || b.recv(|_| ()));

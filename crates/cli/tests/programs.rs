@@ -59,7 +59,7 @@ fn check_shows_the_line_and_exits_with_3() {
     assert!(text.contains("weir.toml:2:1") && text.contains("did you mean `queues`?"), "{text}");
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(stdout(&output), "");
-    // So does a switch that is to be started with it.
+    // A switch that is started with this file fails too.
     assert_eq!(weir(&["run", &file]).status.code(), Some(3));
 }
 
@@ -119,7 +119,7 @@ fn commands_talk_to_the_weir_of_the_control_option() {
     assert_eq!(output.status.code(), Some(1));
     let output = weir(&["stats", "--stages", "on", "--control", control]);
     assert!(stderr(&output).contains("not today"));
-    // Bad settings are found before weir is asked.
+    // Bad settings are found before weir is contacted.
     let output = weir(&["vif", "add", "a", "queues=99", "--control", control]);
     assert!(stderr(&output).contains("must be 1 to 8, not 99"), "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(3));
@@ -162,7 +162,7 @@ fn spec_backend_conventions_print_capabilities() {
     assert!(stdout(&output).contains("\"type\": \"net\""));
 }
 
-/// A process that ends with its owner.
+/// A process that ends when this is dropped.
 struct Running(std::process::Child);
 
 impl Drop for Running {

@@ -14,7 +14,7 @@ use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// A running weir, with its file and its log. Dropped, it is killed.
+/// A running weir, with its file and its log. Dropping this kills it.
 struct Weir {
     process: Child,
     dir: PathBuf,
@@ -38,18 +38,18 @@ impl Weir {
     fn command(&self, args: &[&str]) -> Output {
         let control = self.dir.join("control.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        // Words stay together, however long the path of a file is.
+        // With a wide terminal no words are split, however long a file's path is.
         command.env("COLUMNS", "500").arg("--control").arg(control).args(args).output().unwrap()
     }
 
-    /// A command that succeeds, with what it prints.
+    /// Runs a command that must succeed; returns its output.
     fn does(&self, args: &[&str]) -> String {
         let output = self.command(args);
         assert!(output.status.success(), "{args:?}: {}", says(&output));
         says(&output)
     }
 
-    /// A command that fails with this code, with what it says, in one line.
+    /// Runs a command that must fail with this code; returns its output in one line.
     fn fails(&self, code: i32, args: &[&str]) -> String {
         let output = self.command(args);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {}", says(&output));
@@ -92,7 +92,7 @@ fn write_config(dir: &Path, config: &str) {
         Some(rest) => format!("[switch]\ncontrol = {control:?}\n{rest}"),
         None => format!("[switch]\ncontrol = {control:?}\n{config}"),
     };
-    // At once, as editors do: weir never reads half a file.
+    // The file is replaced atomically, as editors do, so weir never reads half a file.
     fs::write(dir.join("weir.toml.new"), text).unwrap();
     fs::rename(dir.join("weir.toml.new"), dir.join("weir.toml")).unwrap();
 }
@@ -106,10 +106,10 @@ fn guest(dir: &Path, name: &str, last: u8) -> Vif {
     eventually("weir serves a guest", || Vif::connect(&socket, &Options::new(mac(last))).ok())
 }
 
-/// How many frames are under way at most: as many as the receiver has buffers for.
+/// The greatest number of frames in flight: the receiver has buffers for this many.
 const UNDER_WAY_MAX: u64 = 100;
 
-/// Sends numbered frames until it is told to stop; how many.
+/// Sends numbered frames until told to stop; returns their number.
 fn send(pair: &mut QueuePair, to: Mac, received: &AtomicU64, stop: &AtomicBool) -> u64 {
     let mut number = 0_u64;
     while !stop.load(Ordering::Relaxed) {
@@ -127,7 +127,7 @@ fn send(pair: &mut QueuePair, to: Mac, received: &AtomicU64, stop: &AtomicBool) 
     number
 }
 
-/// Counts frames in their order; one that is missing, or comes twice, is the end.
+/// Counts frames in their order. A missing or repeated frame fails the test.
 fn receive(pair: &mut QueuePair, received: &AtomicU64, stop: &AtomicBool) {
     let mut frame = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -142,7 +142,7 @@ fn receive(pair: &mut QueuePair, received: &AtomicU64, stop: &AtomicBool) {
     }
 }
 
-/// The file of the n-th reload: `a` and `b` are always the same; the rest comes, changes and goes.
+/// The file of the n-th reload: `a` and `b` never change; the others are added, changed and removed.
 fn changing(n: usize) -> String {
     let mut text = String::from("[switch]\n");
     text.push_str(&format!("latency_budget = \"{}us\"\n", 200 + n % 3));
@@ -156,7 +156,7 @@ fn changing(n: usize) -> String {
         4 => "queues = 4\nmac_check = false\nmemory_max = \"1GiB\"\n",
         _ => "[[vif.c.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"tcp port 25\"\n",
     });
-    // One with a guest, and several without.
+    // One interface has a guest, and several have none.
     if n.is_multiple_of(2) {
         text.push_str("[vif.d]\n");
     }
@@ -178,7 +178,7 @@ fn interfaces_that_stay_lose_no_packet_while_others_come_change_and_go() {
     let (mut a_pair, mut b_pair) = (a.queue_pairs().remove(0), b.queue_pairs().remove(0));
     let (received, stop_sending, stop) =
         (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
-    // So that its address is known.
+    // This lets the switch learn the address.
     b_pair
         .send(&[&[0xff; 6][..], &mac(2).0, &[0x88, 0xb6], &[0; 46]].concat(), &Offload::NONE)
         .unwrap();
@@ -196,7 +196,7 @@ fn interfaces_that_stay_lose_no_packet_while_others_come_change_and_go() {
         };
         flows();
         for n in 1..=reloads {
-            // Its guest is there when it goes.
+            // The guest is connected when its interface is removed.
             let _d = (n % 2 == 1).then(|| guest(dir.path(), "d", 4));
             write_config(dir.path(), &changing(n));
             match n % 3 {
@@ -250,7 +250,7 @@ fn a_bad_file_is_shown_with_its_lines_and_changes_nothing() {
     weir.logs("not reloaded", 0);
     let log = weir.log();
     assert!(log.contains("line 4: bad value for `vif.a.queues`"), "{log}");
-    // So do other things that are no configuration, and nobody waits for ever.
+    // Files that are no configuration are refused too, and no caller blocks.
     let missing = dir.path().join("missing.toml").display().to_string();
     assert!(weir.fails(3, &["reload", &missing]).contains("cannot read"));
     assert!(weir.fails(3, &["reload", "/dev/zero"]).contains("is not a regular file"));
@@ -291,7 +291,7 @@ fn what_cannot_change_is_named_and_nothing_is_touched_unless_asked_for_partly() 
     let names: Vec<_> = weir.does(&["vif", "list"]).lines().skip(1).map(first_word).collect();
     assert_eq!(names, ["a", "d"]);
     assert!(!dir.path().join("b.sock").exists());
-    // Without a sandbox a socket may be anywhere.
+    // Without a sandbox a socket can be anywhere.
     drop(weir);
     let weir = Weir::start(dir.path(), "[vif.a]\n", &["--no-sandbox"]);
     write_config(dir.path(), &format!("[vif.a]\n[vif.c]\nsocket = {socket:?}\n"));
@@ -317,7 +317,8 @@ fn a_step_that_fails_has_the_others_undone_and_is_named() {
     assert_eq!(weir.vifs(), before);
     assert!(!dir.path().join("y.sock").exists() && !dir.path().join("y.sock.rings").exists());
 
-    // One that takes over what another has fails when that is gone: that comes again.
+    // A new interface takes over the socket of a removed one. If the reload fails after the removal, the old one
+    // comes back.
     let socket = dir.path().join("b.sock");
     let agent = dir.path().join("z.sock");
     let file =
@@ -328,7 +329,7 @@ fn a_step_that_fails_has_the_others_undone_and_is_named() {
     assert!(failed.contains("interface b2: ") && failed.contains(note), "{failed}");
     let mut b = guest(dir.path(), "b", 2);
     assert!(!dir.path().join("y.sock").exists());
-    // The one that was only to be changed has not noticed.
+    // The guest of the interface that was only to be changed has noticed nothing.
     let (mut a, mut b) = (a.queue_pairs().remove(0), b.queue_pairs().remove(0));
     let frame = [&[0xff; 6][..], &mac(1).0, &[0x88, 0xb5], &[7; 46]].concat();
     eventually("a frame arrives", || {
@@ -336,10 +337,10 @@ fn a_step_that_fails_has_the_others_undone_and_is_named() {
         a.flush();
         b.recv(|_| ()).map(drop)
     });
-    // And with what was in the way gone it succeeds.
+    // Once the obstacle is removed, the reload succeeds.
     fs::remove_file(agent).unwrap();
     weir.does(&["reload"]);
-    // Its socket is the one that the other had.
+    // The new interface has the socket of the old one.
     guest(dir.path(), "b", 2);
     assert!(weir.does(&["vif", "list"]).contains("b2"));
 }
@@ -358,7 +359,7 @@ fn what_came_by_hand_stays_and_what_was_changed_by_hand_goes_back_to_the_file() 
     weir.does(&["reload"]);
     guest(dir.path(), "tmp0", 9);
     assert!(weir.does(&["diff"]).contains("nothing to change"));
-    // The file may take it over, and then it goes with the file.
+    // The file can take over the interface, which is then removed with the file's entry.
     write_config(dir.path(), "[vif.a]\nqueues = 2\n[vif.b]\n[vif.tmp0]\n");
     weir.does(&["reload"]);
     write_config(dir.path(), TWO);
@@ -368,7 +369,7 @@ fn what_came_by_hand_stays_and_what_was_changed_by_hand_goes_back_to_the_file() 
     assert!(!dir.path().join("tmp0.sock").exists());
 }
 
-/// A network namespace. Dropped, it is gone.
+/// A network namespace. Dropping this removes it.
 struct Network(Child);
 
 impl Network {
@@ -454,7 +455,7 @@ fn root_uplinks_come_change_and_go_under_traffic() {
         stop.store(true, Ordering::Relaxed);
         assert!(flooding.join().unwrap() > 0);
     });
-    // What has its device opened first leaves none behind when a socket cannot be made.
+    // If a socket cannot be made, the device that was opened first is closed again.
     fs::write(dir.path().join("z.sock"), "not a socket").unwrap();
     write_config(dir.path(), &format!("{TWO}{LAN}[vif.z]\n"));
     assert!(weir.fails(1, &["reload"]).contains("interface z"));
@@ -482,7 +483,7 @@ fn root_a_confined_weir_lets_uplinks_go_and_names_those_it_cannot_open() {
     guest(dir.path(), "a", 1);
 }
 
-/// A figure of `/proc/PID/status` in bytes.
+/// A value of `/proc/PID/status` in bytes.
 fn memory(weir: &Weir, figure: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", weir.process.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with(figure)).unwrap();
@@ -506,7 +507,7 @@ fn a_difference_keeps_nobody_waiting_and_gives_back_what_it_took() {
             text.len()
         );
         stream.write_all(head.as_bytes()).unwrap();
-        // What is refused at its head is not read to its end.
+        // weir does not read the body of a request that it refuses because of its head.
         let _ = stream.write_all(text.as_bytes());
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -547,7 +548,7 @@ fn root_an_uplink_whose_interface_has_gone_comes_back_by_a_reload_or_is_named() 
         eventually("the uplink stops", || {
             explained().contains("its interface is closed").then_some(())
         });
-        // What else the file changes is changed all the same.
+        // The other changes of the file are made all the same.
         write_config(dir.path(), &format!("{TWO}{LAN}[vif.late]\n"));
         let said = weir.does(&["reload"]);
         assert!(weir.vifs().contains("late"), "{said}");

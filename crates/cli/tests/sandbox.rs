@@ -1,4 +1,4 @@
-//! A weir that is confined, from outside. What takes root is counted as skipped without it.
+//! A confined weir, examined from outside. Tests that need root are counted as skipped without it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -12,14 +12,14 @@ use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 
-/// A running weir. Dropped, it is killed.
+/// A running weir. Dropping this kills it.
 struct Weir {
     process: Child,
     dir: PathBuf,
 }
 
 impl Weir {
-    /// With `config` beside its control socket in `dir`.
+    /// Starts weir with `config`, which lies beside the control socket in `dir`.
     fn start(dir: &Path, config: &str, options: &[&str]) -> Self {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_weir")), dir, config, options)
     }
@@ -40,7 +40,7 @@ impl Weir {
         Command::new(program).arg("--control").arg(control).args(args).output().unwrap()
     }
 
-    /// A command that succeeds, with what it prints.
+    /// Runs a command that must succeed; returns its output.
     fn does(&self, args: &[&str]) -> String {
         let output = self.command(args);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -48,18 +48,18 @@ impl Weir {
         text(output.stdout)
     }
 
-    /// What `/proc` says of each thread.
+    /// The status of each thread in `/proc`.
     fn threads(&self) -> Vec<Thread> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
         let status = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")));
         status.flatten().map(Thread).collect()
     }
 
-    /// Its helper. Beside that it has one that has expressions compiled.
+    /// The helper's process. weir also has a child that starts compilers.
     fn helper(&self) -> Option<Pid> {
         let id = self.process.id();
         let name = |id: &str| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-        // One that has just begun is called as its file is.
+        // A process that has just started has the name of its file.
         let children = eventually("each process has its name", || {
             let path = format!("/proc/{id}/task/{id}/children");
             let children = fs::read_to_string(path).unwrap();
@@ -72,7 +72,7 @@ impl Weir {
         children.first().and_then(|id| Pid::from_raw(id.parse().unwrap()))
     }
 
-    /// Ends it as an administrator does; what it has said.
+    /// Ends weir as an administrator does; returns its log.
     fn end(mut self) -> String {
         kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
         let status = self.process.wait().unwrap();
@@ -81,7 +81,7 @@ impl Weir {
         log
     }
 
-    /// What one has said that has ended, and its helper.
+    /// The log of a weir that has ended, with that of its helper.
     fn log(&mut self) -> String {
         let mut log = String::new();
         self.process.stderr.take().unwrap().read_to_string(&mut log).unwrap();
@@ -114,7 +114,7 @@ fn guest(socket: &Path, last: u8) -> Vif {
     eventually("weir serves a guest", || Vif::connect(socket, &options()).ok())
 }
 
-/// Frames from `sender` until one is with `receiver`.
+/// Sends frames from `sender` until one has reached `receiver`.
 fn talk(sender: &mut QueuePair, receiver: &mut QueuePair) {
     let frame = [&receiver.mac().0[..], &sender.mac().0, &[0x88, 0xb5], &[7; 46]].concat();
     eventually("a frame arrives", || {
@@ -140,7 +140,7 @@ fn a_confined_weir_does_all_it_did_and_its_threads_have_nothing() {
     );
     let front = UnixListener::bind(path("front")).unwrap();
     let weir = Weir::start(dir.path(), &config, &[]);
-    // By its helper it connects to a front end that listens.
+    // weir connects to a front end that listens, through its helper.
     front.accept().unwrap();
 
     let (mut a, mut b) = (guest(&path("a.sock"), 1), guest(&path("b.sock"), 2));
@@ -172,7 +172,7 @@ fn a_confined_weir_does_all_it_did_and_its_threads_have_nothing() {
         assert_eq!(thread.get("CapPrm"), "0000000000000000", "{}", thread.0);
         assert!(!root || thread.uid() != 0, "{}", thread.0);
     }
-    // Who reads what guests send has less than the others.
+    // Threads that read guests' data have fewer rights than the others.
     let filters = |name: &str| {
         let thread = threads.iter().find(|thread| thread.get("Name") == name).unwrap();
         thread.get("Seccomp_filters").parse::<u32>().unwrap()
@@ -192,7 +192,7 @@ fn a_confined_weir_does_all_it_did_and_its_threads_have_nothing() {
         .map(|it| it.unwrap().file_name().into_string().unwrap())
         .collect();
     left.sort();
-    // Records of rings stay for the next weir, which the same guests come back to.
+    // Records of rings stay for the next weir, to which the same guests reconnect.
     assert_eq!(left, ["a.sock.rings", "b.sock.rings", "front", "front.rings", "weir.toml"]);
 }
 
@@ -209,7 +209,7 @@ fn a_socket_elsewhere_is_refused_with_what_to_do() {
     assert!(says.contains("--no-sandbox"), "{says}");
     weir.end();
     assert!(!named.exists());
-    // Without a sandbox it is made.
+    // Without a sandbox the socket is made.
     let weir = Weir::start(dir.path(), "", &["--no-sandbox"]);
     weir.does(&["vif", "add", "b", &socket]);
 }
@@ -247,7 +247,7 @@ fn a_helper_ends_with_a_weir_that_is_killed_and_the_next_weir_has_its_sockets() 
     let dir = tempfile::tempdir().unwrap();
     let mut weir = Weir::start(dir.path(), TWO_GUESTS, &[]);
     weir.process.kill().unwrap();
-    // The end of its log is the end of its helper.
+    // The log ends when the helper has ended.
     weir.log();
     assert!(dir.path().join("a.sock").exists());
     let weir = Weir::start(dir.path(), TWO_GUESTS, &[]);
@@ -304,7 +304,7 @@ fn a_start_that_fails_when_it_is_confined_says_why() {
     weir.end();
 }
 
-/// A network namespace. Dropped, it is gone.
+/// A network namespace. Dropping this removes it.
 struct Network(Child);
 
 impl Network {
@@ -346,7 +346,7 @@ fn root_a_tap_is_opened_before_and_goes_with_weir_and_comes_with_the_next() {
         assert!(network.interfaces().contains("weir0:"));
         let mut guest = guest(&dir.path().join("a.sock"), 1);
         let mut pair = guest.queue_pairs().remove(0);
-        // What the guest sends is received by the interface.
+        // The interface receives the guest's frames.
         let frame = [&[0xff; 6][..], &pair.mac().0, &[0x88, 0xb5], &[0; 46]].concat();
         eventually("the interface receives", || {
             pair.send(&frame, &Offload::NONE).unwrap();
@@ -368,7 +368,7 @@ fn root_a_tap_is_opened_before_and_goes_with_weir_and_comes_with_the_next() {
 
 const TRACED: &str = "WEIR_TRACED";
 
-/// Traces the process that the environment names, as its user; nothing where none is named.
+/// Traces the process that the environment names, as its user; does nothing if none is named.
 #[test]
 fn a_tracer() {
     let Ok(traced) = std::env::var(TRACED) else { return };
@@ -376,7 +376,7 @@ fn a_tracer() {
     let uid: u32 = uid.parse().unwrap();
     let user = rustix::process::Uid::from_raw(uid);
     rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-    // It can trace who does not forbid it.
+    // The tracer can trace a process that does not forbid it.
     let mut own = Command::new("sleep").arg("600").spawn().unwrap();
     let attach = |id: i32| nix::sys::ptrace::attach(nix::unistd::Pid::from_raw(id));
     let allowed = attach(i32::try_from(own.id()).unwrap());

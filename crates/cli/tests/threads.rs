@@ -1,4 +1,4 @@
-//! The threads and processes of a weir in which everything is switched on that has one.
+//! The threads and processes of a weir with every feature that has one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,9 +12,9 @@ use weir_testing::eventually;
 use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
-/// `/proc` has no more of a name.
+/// The length to which `/proc` cuts a name.
 const NAME_LEN_MAX: usize = 15;
-/// Not to be had here, each with what it takes.
+/// Threads that do not run here, each with the feature that it needs.
 const ELSEWHERE: [&str; 8] = [
     "calls-VIF",     // a front end that calls by pipe
     "weir-evpn",     // FRR
@@ -26,7 +26,7 @@ const ELSEWHERE: [&str; 8] = [
     "weir-closings", // as long as that
 ];
 
-/// Dropped, it is killed.
+/// A running process. Dropping this kills it.
 struct Running(Child);
 
 impl Drop for Running {
@@ -43,7 +43,7 @@ fn cut(name: &str) -> String {
     name.chars().take(NAME_LEN_MAX).collect()
 }
 
-/// Names of the first column of the table.
+/// The names in the first column of the table.
 fn listed() -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SECURITY.md");
     let text = fs::read_to_string(path).unwrap();
@@ -57,7 +57,7 @@ fn name_of(task: &Path) -> Option<String> {
     Some(cut(fs::read_to_string(task.join("comm")).ok()?.trim_end()))
 }
 
-/// Names of the threads of a process and of all that it has started.
+/// The names of the threads of a process and its descendants.
 fn running(process: u32, names: &mut BTreeSet<String>) {
     let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return };
     for task in tasks.flatten().map(|task| task.path()) {
@@ -67,7 +67,7 @@ fn running(process: u32, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Posts `json`, and keeps the connection on which the answer comes.
+/// Posts `json`; returns the connection after its status line.
 fn post(control: &Path, line: &str, json: &str) -> UnixStream {
     let stream = UnixStream::connect(control).unwrap();
     let length = json.len();
@@ -121,7 +121,7 @@ fn each_thread_that_runs_stands_in_the_table_of_the_security_policy() {
 
     let (listed, mut seen) = (listed(), BTreeSet::new());
     assert!(listed.len() > 20, "{listed:?}");
-    // The keeper's process has the name of the thread.
+    // The keeper's process has the same name as its thread.
     let wanted: BTreeSet<_> =
         listed.iter().filter(|name| !ELSEWHERE.map(cut).contains(name)).cloned().collect();
     eventually(&format!("all of {wanted:?}"), || {

@@ -1,4 +1,4 @@
-//! What a service manager hears of weir, and a thread of it that stands still.
+//! Messages of weir to a service manager, and a stalled thread of weir.
 
 use std::fs;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -13,7 +13,7 @@ use weir_testing::eventually;
 use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
-/// A running weir, and the end that a service manager has. Dropped, it is killed.
+/// A running weir, and the service manager's end. Dropping this kills weir.
 struct Weir {
     process: Child,
     news: UnixDatagram,
@@ -41,7 +41,7 @@ impl Weir {
         String::from_utf8(bytes[..len].to_vec()).unwrap()
     }
 
-    /// The next news that is no `WATCHDOG=1`.
+    /// The next message other than `WATCHDOG=1`.
     fn other_news(&self) -> String {
         std::iter::repeat_with(|| self.news()).find(|news| news != "WATCHDOG=1").unwrap()
     }
@@ -59,7 +59,7 @@ impl Weir {
         let is = |task: &PathBuf| {
             fs::read_to_string(task.join("comm")).is_ok_and(|found| found.trim() == name)
         };
-        // A thread names itself when it begins.
+        // A thread sets its name after it has started.
         eventually(name, || {
             let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id())).ok()?;
             let task = tasks.flatten().map(|task| task.path()).find(is)?;
@@ -67,7 +67,7 @@ impl Weir {
         })
     }
 
-    /// `None` if it does not answer.
+    /// The counters; `None` if weir does not answer.
     fn stats(&self) -> Option<serde_json::Value> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.arg("--control").arg(self.dir.join("control.sock")).args(["stats", "--json"]);
@@ -82,7 +82,7 @@ impl Drop for Weir {
     }
 }
 
-/// A thread of another process that does not go on. Dropped, it does.
+/// A stopped thread of another process. Dropping this lets it continue.
 struct Stopped(nix::unistd::Pid);
 
 impl Stopped {
@@ -111,7 +111,7 @@ fn a_service_manager_hears_that_weir_is_ready_alive_reloading_and_stopping() {
     for _ in 0..10 {
         assert_eq!(weir.news(), "WATCHDOG=1");
     }
-    // In time, and no more often than it takes.
+    // The messages come in time, but no more often than necessary.
     assert!(since.elapsed() >= Duration::from_millis(1_500), "{:?}", since.elapsed());
     weir.signal(Signal::HUP);
     let reloading = weir.other_news();
@@ -127,7 +127,7 @@ fn a_service_manager_hears_that_weir_is_ready_alive_reloading_and_stopping() {
 #[test]
 fn a_worker_that_stands_still_is_named_and_the_service_manager_hears_nothing_until_it_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    // It looks for work all the time.
+    // A worker with this setting polls all the time.
     let config = "workers = 1\nrealization = \"dedicated\"\n[vif.a]\n";
     let weir = Weir::start(dir.path(), config, &["--no-sandbox"]);
     let socket = dir.path().join("a.sock");
@@ -138,7 +138,7 @@ fn a_worker_that_stands_still_is_named_and_the_service_manager_hears_nothing_unt
     });
     assert_eq!(weir.other_news(), "READY=1");
     let worker = weir.thread("weir-worker-0");
-    // Not where it has a lock that whoever counts wants to have.
+    // The worker must not be stopped while it holds a lock that counting needs.
     let stopped = eventually("it stops where it keeps nobody waiting", || {
         let stopped = Stopped::at_once(worker);
         weir.stats().map(|_| stopped)
@@ -167,7 +167,8 @@ fn a_thread_that_waits_is_named_with_its_party_and_the_service_manager_goes_on_h
     let socket = dir.path().join("a.sock");
     eventually("weir listens", || socket.exists().then_some(()));
     for name in ["weir-sessions", "weir-manager", "weir-worker-1"] {
-        // Stopped where it sleeps it is not to be told from one that sleeps, so something comes for it.
+        // A thread that is stopped while it sleeps cannot be distinguished from a sleeping one, so this gives it
+        // work.
         let stopped = Stopped::at_once(weir.thread(name));
         let _guest = UnixStream::connect(&socket);
         for _ in 0..10 {
@@ -179,7 +180,7 @@ fn a_thread_that_waits_is_named_with_its_party_and_the_service_manager_goes_on_h
     }
 }
 
-/// A weir whose orderly end waits for a thread that does not go on.
+/// A weir whose orderly end waits for a stopped thread.
 #[test]
 fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left() {
     for name in ["weir-worker-0", "weir-sessions", "weir-manager", "weir-control"] {
@@ -189,7 +190,7 @@ fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left(
             assert_eq!(weir.other_news(), "READY=1");
             let socket = dir.path().join("a.sock");
             assert!(socket.exists());
-            // A confined weir is not to be traced by whoever is not root.
+            // Only root can trace a confined weir.
             if options.is_empty() && !rustix::process::geteuid().is_root() {
                 continue;
             }
@@ -197,7 +198,7 @@ fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left(
             let since = Instant::now();
             weir.signal(Signal::TERM);
             let status = eventually("it ends", || {
-                // A thread that is traced has ended when its tracer has heard of it.
+                // A traced thread has ended only after its tracer has waited for it.
                 let _ = waitpid(stopped.0, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG));
                 weir.process.try_wait().unwrap()
             });

@@ -44,7 +44,7 @@ pub struct CaptureArgs {
 }
 
 impl CaptureArgs {
-    /// What the switch is asked for.
+    /// The request to the switch.
     pub fn request(&self) -> CaptureRequest {
         CaptureRequest {
             ports: self.ports.clone(),
@@ -108,7 +108,7 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// Which frames the switch is to follow.
+    /// The request to the switch.
     pub fn request(&self) -> FollowRequest {
         FollowRequest { filter: self.filter.clone().unwrap_or_default(), frames: self.count }
     }

@@ -27,7 +27,7 @@ pub struct SandboxArgs {
 }
 
 impl SandboxArgs {
-    /// What both say.
+    /// The mode that both options give.
     pub fn mode(&self) -> SandboxMode {
         match self.sandbox {
             _ if self.no_sandbox => SandboxMode::Off,

@@ -1,4 +1,4 @@
-//! `weir-keeper`: holds descriptors of a weir that may be killed, for the next one.
+//! `weir-keeper`: holds descriptors of a weir that may be killed, for the weir that follows.
 
 #![forbid(unsafe_code)]
 

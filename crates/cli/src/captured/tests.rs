@@ -6,7 +6,7 @@ use pcap_file::{DataLink, Endianness};
 
 use super::*;
 
-/// A stream as weir writes one: an interface, two frames, of which one was dropped, and what was counted.
+/// A stream in weir's format: an interface, two frames, one of them dropped, and counters.
 fn stream() -> Vec<u8> {
     let mut writer = PcapNgWriter::with_endianness(Vec::new(), Endianness::native()).unwrap();
     let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
@@ -14,7 +14,7 @@ fn stream() -> Vec<u8> {
     writer.write_pcapng_block(interface).unwrap();
     let described = "eth.dst=02:00:00:00:00:09, vlan.id=7, ip.src=10.0.0.1, ip.dst=10.0.0.2, udp.srcport=1, udp.dstport=53";
     let udp = crate::frame::described(described, weir_wire::Mac([2, 0, 0, 0, 0, 1])).unwrap();
-    // A guest writes what it likes into its frames.
+    // A guest can put any bytes into its frames.
     let odd = [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x88, 0xb5][..], b"\x1b]0;owned\x07"].concat();
     let options = [
         vec![EnhancedPacketOption::Flags(INBOUND)],

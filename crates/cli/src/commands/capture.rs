@@ -22,7 +22,7 @@ use crate::captured::{Captured, Form};
 /// `weir capture`; `out` is for lines. Ends with the stream, or on SIGINT and SIGTERM.
 ///
 /// # Errors
-/// [`CommandError::Client`] where the switch refuses, [`CommandError::Output`] where nobody takes the frames.
+/// [`CommandError::Client`] if the switch refuses, [`CommandError::Output`] if the frames cannot be written.
 pub fn capture(
     args: &CaptureArgs,
     defaults: &Defaults,
@@ -53,7 +53,7 @@ pub fn capture(
     });
     written?;
     match streamed {
-        // It ends in the middle of whatever it was about.
+        // The signal ended the connection in the middle of an answer.
         Err(ClientError::NoAnswer { .. }) if ended.load(Ordering::SeqCst) => {}
         streamed => streamed?,
     }
@@ -61,7 +61,7 @@ pub fn capture(
     Ok(())
 }
 
-/// A file that is made with its first bytes: a capture that is refused leaves what is there.
+/// A file that is created with its first bytes, so that a refused capture does not touch an existing file.
 struct Later {
     path: PathBuf,
     file: Option<File>,
@@ -84,7 +84,7 @@ impl Write for Later {
     }
 }
 
-/// A signal ends the connection. What has come until then is in the file, whole blocks of it.
+/// Ends the connection on a signal. The file then has the whole blocks received so far.
 pub(super) fn end_on_signals(socket: UnixStream) -> io::Result<Arc<AtomicBool>> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let ended = Arc::new(AtomicBool::new(false));
@@ -92,7 +92,7 @@ pub(super) fn end_on_signals(socket: UnixStream) -> io::Result<Arc<AtomicBool>> 
     thread::Builder::new().name("weir-signals".into()).spawn(move || {
         for _ in signals.forever() {
             end.store(true, Ordering::SeqCst);
-            // Fails only where the switch has gone, which ends the stream.
+            // This fails only if the switch has ended, which also ends the stream.
             let _ = socket.shutdown(Shutdown::Both);
         }
     })?;

@@ -1,4 +1,4 @@
-//! `weir doctor`: asks the switch, looks at the host, and says what is wrong.
+//! `weir doctor`: asks the switch, examines the host, and reports faults.
 
 use std::io::Write;
 use std::thread;
@@ -14,24 +14,24 @@ use weir_switch::explain::Explanation;
 use super::{CommandError, write_json};
 use crate::args::DoctorArgs;
 
-/// Where workers run, among what can be explained.
+/// The name that stands for placement in an explanation.
 const PLACEMENT: &str = "placement";
-/// How long it looks what goes on: a VM that is turned away tries again meanwhile.
+/// The time between two looks at the counters: a VM that was turned away tries again in the meantime.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'f> {
-    /// All that was looked for.
+    /// All checks.
     checks: Vec<&'static str>,
-    /// What they found.
+    /// The findings of the checks.
     findings: &'f [Finding],
 }
 
 /// `weir doctor`
 ///
 /// # Errors
-/// [`CommandError::Unwell`] if something is wrong; the findings are printed then as well.
+/// [`CommandError::Unwell`] if something is wrong; the findings are printed in this case too.
 pub fn doctor(
     args: &DoctorArgs,
     defaults: &Defaults,
@@ -41,7 +41,7 @@ pub fn doctor(
     let facts = match connect() {
         Ok(mut client) => {
             let before = client.stats()?;
-            // weir closes a connection that waits where others have need of one.
+            // weir closes an idle connection when others need one.
             drop(client);
             thread::sleep(LOOK);
             Facts { before: Some(before), ..of_switch(&mut connect()?)? }
@@ -68,7 +68,7 @@ pub fn doctor(
 }
 
 fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {
-    // The process that listens on the socket.
+    // The peer of the socket is the process that listens on it.
     let peer = client.socket().ok().and_then(|socket| sockopt::socket_peercred(socket).ok());
     let server = peer.and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
     let (stats, vifs) = (client.stats()?, client.vifs()?);
@@ -78,7 +78,7 @@ fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {
         match client.explain(name) {
             Ok(Explanation::Placement(placement)) => facts.placement = Some(*placement),
             Ok(explanation) => _ = facts.explained.insert(name.clone(), explanation),
-            // It has just gone.
+            // The port has just been removed.
             Err(ClientError::Refused { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! `weir filter`: which frames a port of the running switch may send and receive.
+//! `weir filter`: the frames that a port of the running switch may send and receive.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ use crate::show;
 /// `weir filter`
 ///
 /// # Errors
-/// [`CommandError::Client`], also where there is no such port.
+/// [`CommandError::Client`], also if the port does not exist.
 pub fn filter(
     command: &FilterCommand,
     defaults: &Defaults,

@@ -1,4 +1,4 @@
-//! `weir diff` and `weir reload`. The file is read by the rights of whoever runs the command, and its text is sent.
+//! `weir diff` and `weir reload`. The file is read with the rights of the caller, and its text is sent.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub fn diff(args: &DiffArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
 /// `weir reload`
 ///
 /// # Errors
-/// [`CommandError::Fixed`] and [`CommandError::Undone`], if nothing has changed; else as [`diff`].
+/// [`CommandError::Fixed`] or [`CommandError::Undone`] if nothing has changed; otherwise the errors of [`diff`].
 pub fn reload(
     args: &ReloadArgs,
     defaults: &Defaults,
@@ -61,7 +61,7 @@ pub fn reload(
 /// `weir upgrade`
 ///
 /// # Errors
-/// [`CommandError::Client`]; then the old one goes on.
+/// [`CommandError::Client`]; the old weir continues then.
 pub fn upgrade(defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandError> {
     let note = Client::connect(defaults.control.as_path())?.upgrade()?;
     match note {
@@ -70,7 +70,7 @@ pub fn upgrade(defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandEr
     }
 }
 
-/// The text of the file, or of the one that weir was started with, if it is good.
+/// The text of the file, or of the file with which weir was started, if it is valid.
 fn text(
     file: Option<&Path>,
     client: &mut Client,
@@ -79,7 +79,7 @@ fn text(
     good_text(&path_of(file, client)?, defaults)
 }
 
-/// The file, or the one that weir was started with.
+/// The path of the file, or of the file with which weir was started.
 pub(super) fn path_of(file: Option<&Path>, client: &mut Client) -> Result<PathBuf, CommandError> {
     match file {
         Some(file) => Ok(file.into()),
@@ -87,10 +87,10 @@ pub(super) fn path_of(file: Option<&Path>, client: &mut Client) -> Result<PathBu
     }
 }
 
-/// The text of a file that has no mistakes.
+/// The text of a file without mistakes.
 pub(super) fn good_text(path: &Path, defaults: &Defaults) -> Result<String, CommandError> {
     let text = read_text(open_file(path)?, path)?;
-    // Whoever looks at the file is shown its lines; the running weir parses it itself.
+    // This check shows the user the file's lines. The running weir parses the text itself.
     let defaults = Defaults { control_named: true, ..defaults.clone() };
     Config::from_toml(&path.display().to_string(), &text, &defaults)?;
     Ok(text)

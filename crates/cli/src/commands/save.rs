@@ -1,5 +1,5 @@
-//! `weir save`: the file says what runs. It is written by the rights of whoever runs the command; weir itself has no
-//! files.
+//! `weir save`: writes the running settings into the file, with the rights of the caller. weir itself writes no
+//! configuration file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -19,11 +19,11 @@ use crate::show;
 /// `weir save`
 ///
 /// # Errors
-/// [`CommandError::NotSaved`] if the file is as it was; else as `weir diff`.
+/// [`CommandError::NotSaved`] if the file is unchanged; otherwise the errors of `weir diff`.
 pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandError> {
     let mut client = Client::connect(defaults.control.as_path())?;
     let path = path_of(args.file.as_deref(), &mut client)?;
-    // Behind a link lies what is written.
+    // A link's target is written, not the link.
     let place = Place::of_target(&path).map_err(|error| not_saved(&path, error))?;
     let path = place.shown();
     let old = good_text(&place.path(), defaults)?;
@@ -46,12 +46,12 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
         return Err(not_saved(&path, "it is as it was"));
     }
     replace(&place.path(), &old, &new).map_err(|error| not_saved(&path, error))?;
-    // weir knows from here on that its file says so. What takes a restart stays as it is.
+    // This tells weir that its file has these settings. Settings that take a restart stay unchanged.
     client.reload(new, true)?;
     Ok(writeln!(out, "saved: {} says what runs", path.display())?)
 }
 
-/// The same after another command, where it is asked for.
+/// Saves after another command, if `wanted`.
 pub(super) fn also(
     wanted: bool,
     defaults: &Defaults,
@@ -78,7 +78,7 @@ fn agreed(out: &mut dyn Write) -> Result<bool, CommandError> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Puts `new` in the place of a file that says `old`, or leaves it alone.
+/// Replaces a file with the content `old` by `new`. A file with other content is left alone.
 fn replace(path: &Path, old: &str, new: &str) -> io::Result<()> {
     let before = fs::metadata(path)?;
     let beside = beside(path)?;
@@ -97,7 +97,7 @@ fn replace(path: &Path, old: &str, new: &str) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// A file beside `path` that nobody else has.
+/// Creates an empty file beside `path`, which only this process uses.
 fn beside(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
@@ -105,7 +105,7 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
     Ok(beside)
 }
 
-/// Writes `text` to the disk, in a file of the same owner and mode.
+/// Writes `text` to the disk, into a file with the owner and mode of the old one.
 fn write_beside(beside: &Path, before: &fs::Metadata, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(beside)?;
     file.write_all(text.as_bytes())?;

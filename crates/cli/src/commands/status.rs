@@ -24,10 +24,10 @@ pub fn status(
     write_as(out, args.json, &status, show::status(&status))
 }
 
-/// Leaves the ports of these names, if there are names.
+/// Keeps only the ports with these names, if there are names.
 ///
 /// # Errors
-/// [`CommandError::Client`]: there is no port of one of them.
+/// [`CommandError::Client`] if one of the ports does not exist.
 pub(super) fn only(stats: &mut SwitchStats, names: &[PortName]) -> Result<(), CommandError> {
     let missing = names.iter().find(|name| !stats.ports.iter().any(|port| port.name == **name));
     if let Some(name) = missing {

@@ -1,4 +1,4 @@
-//! Commands against a control socket that is played.
+//! Commands against a simulated control socket.
 
 use std::sync::Arc;
 

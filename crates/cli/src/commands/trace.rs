@@ -1,4 +1,4 @@
-//! `weir trace`: what would become of a frame.
+//! `weir trace`: the path of a frame through the switch.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -22,15 +22,15 @@ use crate::args::TraceArgs;
 use crate::captured::{headers, time_of_day};
 use crate::frame;
 
-/// Who sends what an uplink sends, where nothing else is said: an address of nobody's (RFC 7042 section 2.1.2).
+/// The default source address of a frame from an uplink, which belongs to no station (RFC 7042 section 2.1.2).
 const SOMEBODY: Mac = Mac([0x02, 0, 0x5e, 0x90, 0x10, 0]);
-/// The first word of a pcapng file, read either way.
+/// The first word of a pcapng file, which is the same in both byte orders.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// `weir trace`
 ///
 /// # Errors
-/// [`CommandError::Frame`] for what describes no frame, [`CommandError::Client`] as all commands.
+/// [`CommandError::Frame`] if the argument describes no frame, [`CommandError::Client`] as for all commands.
 pub fn trace(
     args: &TraceArgs,
     defaults: &Defaults,
@@ -76,7 +76,7 @@ fn follow(mut client: Client, args: &TraceArgs, out: &mut dyn Write) -> Result<(
     Ok(())
 }
 
-/// A frame and its stages. Of the frame only numbers, so that nothing a guest has written reaches the terminal.
+/// A frame with its stages. Only numbers of the frame are shown, so that no text of a guest reaches the terminal.
 fn followed(frame: &FollowedFrame) -> String {
     let bytes = frame::hex(&frame.front).unwrap_or_default();
     let at = time_of_day(Duration::from_nanos(frame.at_ns));
@@ -94,7 +94,7 @@ fn bad(error: impl ToString) -> CommandError {
     CommandError::Frame(error.to_string())
 }
 
-/// The address from which the port sends.
+/// The default source address of a frame from the port.
 fn source(client: &mut Client, name: &PortName) -> Result<Mac, ClientError> {
     let port = client.stats()?.ports.into_iter().find(|port| port.name == *name);
     if port.is_none_or(|port| port.kind == PortKind::Uplink) {
@@ -104,7 +104,7 @@ fn source(client: &mut Client, name: &PortName) -> Result<Mac, ClientError> {
     Ok(vif.map_or(SOMEBODY, |vif| vif.config.mac_or_derived().into()))
 }
 
-/// Frame number `number`, from 1, of a file.
+/// A frame of a file, by its number from 1.
 fn frame_of(path: &Path, number: u64) -> Result<Vec<u8>, CommandError> {
     let unreadable = |error: &dyn ToString| {
         CommandError::Frames(format!("{}: {}", path.display(), error.to_string()))

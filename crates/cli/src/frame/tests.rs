@@ -5,7 +5,7 @@ use super::*;
 
 const SRC: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 
-/// What the real tshark reads in a frame.
+/// tshark's output for fields of a frame.
 fn read_back(frame: &[u8], fields: &[&str]) -> String {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     // pcap: magic, version 2.4, zone, accuracy, snap length, Ethernet; then one packet at the epoch.

@@ -1,4 +1,4 @@
-//! What a file would change of the running switch.
+//! The changes that a file would make to the running switch.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ fn table_lines(text: &mut String, table: &TableDifference) {
         DifferenceKind::Changed => '~',
         DifferenceKind::Unlisted => '=',
     };
-    // What cannot be done does not show by its mark what it would be.
+    // The mark of an impossible change does not show its kind, so it is written out.
     let what = match (table.alive, table.kind) {
         (false, DifferenceKind::Added) => "  cannot be added",
         (false, _) => "  cannot be removed",

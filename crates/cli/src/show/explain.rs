@@ -1,4 +1,4 @@
-//! What `weir explain` prints of an interface and of an uplink.
+//! The output of `weir explain` for an interface and for an uplink.
 
 use std::fmt::{self, Write as _};
 
@@ -14,10 +14,10 @@ use weir_text::{Table, decimal, ratio, time};
 use super::manager::{agent, cost, gatherer, split};
 use super::stats::{advice, blocked, by_reason, queue_pairs, rules, silent};
 
-/// Workers that were busy for so much of the time (%) had none left.
+/// Workers that were busy for this part of the time (%) had no time left.
 const FULL_PERCENT: u64 = 90;
 
-/// Does traffic pass, and if not, why.
+/// The verdict on whether traffic passes, with reasons.
 pub(super) fn verdict(f: &mut String, name: &str, it: &Verdict) -> fmt::Result {
     let passes = match it.passes {
         Passes::Yes => "traffic passes",
@@ -27,7 +27,7 @@ pub(super) fn verdict(f: &mut String, name: &str, it: &Verdict) -> fmt::Result {
     writeln!(f, "{name}: {passes}: {}", it.because.join("; "))
 }
 
-/// Networks that span hosts, and whom of these weir hears.
+/// The networks that span hosts, and the other hosts that weir hears from.
 pub(super) fn overlay(f: &mut String, it: &OverlayExplanation) -> fmt::Result {
     let OverlayExplanation { name, local, udp_port, mtu, networks } = it;
     writeln!(f, "{name}: this host is {local}, UDP port {udp_port}, MTU {mtu} in its networks")?;
@@ -143,7 +143,7 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
     rules(f, [(it.name.as_str(), it.filter.as_slice())])
 }
 
-/// What an uplink does with the frames that come in on it.
+/// An uplink, with its treatment of frames that come in on it.
 pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
     write!(f, "{}: interface {}, ", it.name, it.interface)?;
     match &it.layer {
@@ -164,7 +164,7 @@ pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
     it.steering.as_ref().map_or(Ok(()), |it| steering(f, it))
 }
 
-/// Which workers serve its queues, and why.
+/// The workers of the queues, with the last moves.
 fn dispatch(f: &mut String, it: &DispatchExplanation) -> fmt::Result {
     let name = |worker: &Option<usize>| worker.map_or("none yet".into(), |n| n.to_string());
     let workers: Vec<_> = it.workers.iter().map(name).collect();
@@ -181,7 +181,7 @@ fn dispatch(f: &mut String, it: &DispatchExplanation) -> fmt::Result {
     Ok(())
 }
 
-/// How budgets are split with another host, and what was late on either.
+/// The split of budgets with another host, and the late frames on both hosts.
 fn other_host(f: &mut String, it: &HostExplanation) -> fmt::Result {
     let [from, budget] = [it.from_ns, it.budget_there_ns].map(time);
     let to = match it.to_ns.map(time) {
@@ -198,7 +198,7 @@ fn other_host(f: &mut String, it: &HostExplanation) -> fmt::Result {
     )
 }
 
-/// From which addresses a guest may send, and what was dropped for it.
+/// The source guard of a guest's addresses, and the frames that it dropped.
 fn guard(f: &mut String, it: &GuardExplanation) -> fmt::Result {
     write!(f, "source guard: {}", it.mode)?;
     if !it.addresses.as_slice().is_empty() {
@@ -217,7 +217,7 @@ fn guard(f: &mut String, it: &GuardExplanation) -> fmt::Result {
     writeln!(f)
 }
 
-/// What it may receive, where there is a limit, and what was dropped for it.
+/// The limits on received traffic, if any, and the frames dropped because of them.
 fn receiving(f: &mut String, it: &ReceivingExplanation) -> fmt::Result {
     let Receiving { rate, packets_per_second, .. } = it.limits;
     let rate = rate.map(|rate| rate.to_string());
@@ -231,7 +231,7 @@ fn receiving(f: &mut String, it: &ReceivingExplanation) -> fmt::Result {
     writeln!(f, "receives at most {most}: {policed} frames beyond that dropped in {elapsed}")
 }
 
-/// What it had of the workers' time, what it is entitled to, and what kept it from more.
+/// The interface's use of the workers' time, its entitlement and its limits.
 fn sharing(f: &mut String, it: &SharingExplanation) -> fmt::Result {
     let PortShare { weight, worker_ns } = it.own;
     if worker_ns == 0 {
@@ -252,7 +252,7 @@ fn sharing(f: &mut String, it: &SharingExplanation) -> fmt::Result {
     )
 }
 
-/// How flows are spread over receive queues.
+/// The spread of flows over receive queues.
 fn steering(f: &mut String, it: &SteeringExplanation) -> fmt::Result {
     let whose = match (it.given, it.rebalances) {
         (true, _) => "the guest's own",
@@ -275,12 +275,12 @@ fn steering(f: &mut String, it: &SteeringExplanation) -> fmt::Result {
     Ok(())
 }
 
-/// Those that sent, itself included.
+/// The ports that sent, including the interface itself.
 fn senders(it: &SharingExplanation) -> impl Iterator<Item = &PortShare> {
     it.others.values().chain([&it.own]).filter(|share| share.worker_ns > 0)
 }
 
-/// What kept it from sending more.
+/// The limits that kept the interface from sending more.
 fn kept_by(it: &SharingExplanation) -> Vec<String> {
     let counted = |what: &str, n: u64| (n > 0).then(|| format!("{what}: {})", decimal(n)));
     let busy_ns: u64 = senders(it).map(|share| share.worker_ns).sum();

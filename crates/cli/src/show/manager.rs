@@ -1,4 +1,4 @@
-//! What `weir explain` prints of the manager: the split of a budget, what costs are known, a guest's agent.
+//! The output of `weir explain` about the manager: the split of a budget, the known costs, a guest's agent.
 
 use std::fmt::{self, Write as _};
 
@@ -7,7 +7,7 @@ use weir_switch::explain::{
 };
 use weir_text::{decimal, time};
 
-/// What has frames wait at an uplink.
+/// The device that makes frames wait at an uplink.
 pub(super) fn gatherer(it: &Gatherer) -> String {
     match it {
         Gatherer::RxUsecs { found_usecs } => format!("rx-usecs, found: {found_usecs}"),
@@ -15,7 +15,7 @@ pub(super) fn gatherer(it: &Gatherer) -> String {
     }
 }
 
-/// How the latency budget is split, and from which costs.
+/// The split of the latency budget, with the costs from which it follows.
 pub(super) fn split(f: &mut String, it: &SplitExplanation) -> fmt::Result {
     writeln!(
         f,
@@ -30,7 +30,7 @@ pub(super) fn split(f: &mut String, it: &SplitExplanation) -> fmt::Result {
     writeln!(f, "costs: wake-up {wake_up}, call {call}; interfaces with traffic: {vifs}")
 }
 
-/// What something costs, and who says so.
+/// A cost with its source.
 pub(super) fn cost(it: &CostExplanation) -> String {
     let ns = time(it.ns);
     match (it.source, it.error_ns) {

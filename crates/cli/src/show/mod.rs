@@ -1,13 +1,13 @@
-//! What people read of typed data: tables and lines.
+//! Text for people, made from typed data: tables and lines.
 //!
-//! | file | of what |
+//! | file | content |
 //! |---|---|
 //! | `stats.rs` | counters, and rules of filters |
-//! | `difference.rs` | what a file would change of the running switch |
+//! | `difference.rs` | the changes that a file would make to the running switch |
 //! | `explain.rs` | an interface's policies, an uplink |
 //! | `manager.rs` | the split of a latency budget, costs, agents |
 //! | `status.rs` | the whole switch on one screen |
-//! | `placement.rs` | where workers and virtual processors run |
+//! | `placement.rs` | the placement of workers and virtual processors |
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub fn stats(of: &SwitchStats) -> String {
     text(|f| stats::stats(f, of))
 }
 
-/// What `weir explain` says, about frames and calls of one second.
+/// The output of `weir explain`, with the frames and calls of one second.
 pub fn explanation(of: &Explanation) -> String {
     text(|f| match of {
         Explanation::Vif(it) => {
@@ -46,7 +46,7 @@ pub fn explanation(of: &Explanation) -> String {
     })
 }
 
-/// The filter rules of ports with their names as a table; nothing if there are none.
+/// The filter rules of named ports as a table; empty if there are none.
 pub fn rules<'s>(of: impl IntoIterator<Item = (&'s str, &'s [RuleStats])>) -> String {
     text(|f| stats::rules(f, of))
 }

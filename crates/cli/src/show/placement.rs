@@ -1,4 +1,4 @@
-//! What `weir explain placement` prints.
+//! The output of `weir explain placement`.
 
 use std::fmt::{self, Write as _};
 
@@ -23,7 +23,7 @@ fn machine(f: &mut String, it: &MachineSummary) -> fmt::Result {
     Ok(())
 }
 
-/// Where workers and virtual processors run, and why.
+/// The placement of workers and virtual processors, with reasons.
 pub(super) fn placement(f: &mut String, it: &PlacementExplanation) -> fmt::Result {
     let vcpus = if it.pin_vcpus { "are placed as well" } else { "are left alone" };
     writeln!(f, "placement {}; virtual processors {vcpus}", it.mode)?;

@@ -1,4 +1,4 @@
-//! What `weir stats` and `weir filter list` print.
+//! The output of `weir stats` and `weir filter list`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -12,7 +12,7 @@ use weir_switch::stats::{
 };
 use weir_text::{Table, bytes, count, decimal, ratio, time, uptime};
 
-/// The table that `weir stats` prints.
+/// The table of `weir stats`.
 pub(super) fn stats(f: &mut String, it: &SwitchStats) -> fmt::Result {
     let wakeups: u64 = it.workers.iter().map(|worker| worker.wakeups).sum();
     let cpu: u64 = it.workers.iter().map(|worker| worker.cpu_ns).sum();
@@ -79,7 +79,7 @@ fn limit(it: &Limit) -> String {
     format!("{} of {} ({}%)", decimal(it.used), decimal(it.max), it.percent())
 }
 
-/// A line, if there is anything to say.
+/// The counters of placement on one line, unless all are zero.
 fn placement_line(f: &mut String, it: &PlacementStats) -> fmt::Result {
     if *it == PlacementStats::default() {
         return Ok(());
@@ -89,7 +89,7 @@ fn placement_line(f: &mut String, it: &PlacementStats) -> fmt::Result {
     writeln!(f, "placement: worker moves {moves}, vCPU moves {vcpu_moves}, refused {refused}")
 }
 
-/// A line of `weir explain`.
+/// The line of `weir explain` about queue pairs.
 pub(super) fn queue_pairs(f: &mut String, it: &QueuePairNumbers) -> fmt::Result {
     let QueuePairNumbers { configured, session, in_use } = *it;
     write!(f, "queue pairs: {in_use} in use of {}", session.unwrap_or(configured))?;
@@ -99,7 +99,7 @@ pub(super) fn queue_pairs(f: &mut String, it: &QueuePairNumbers) -> fmt::Result 
     }
 }
 
-/// Which ring, and what is odd about it.
+/// A silent ring with its symptom.
 pub(super) fn silent(it: &SilentRing) -> String {
     let SilentRing { ring, why } = it;
     let side = if ring.is_multiple_of(2) { "rx" } else { "tx" };
@@ -119,7 +119,7 @@ pub(super) fn silent(it: &SilentRing) -> String {
     format!("ring {ring} ({side} of queue {}) {what}", ring / 2)
 }
 
-/// Why nothing goes through a port.
+/// The reason why nothing passes at a blocked port.
 pub(super) fn blocked(it: &BlockStats) -> String {
     let BlockStats { with, vlan, seconds, retry_s, tries } = it;
     format!(
@@ -147,14 +147,13 @@ fn port_cells(port: &PortStats) -> Vec<String> {
             time(port.hold_ns.max),
             time(port.latency_budget_ns),
         ],
-        // Nobody is interrupted at an uplink.
+        // An uplink has no guest to interrupt.
         PortKind::Uplink => ["-", "-", "-", "-", "-"].map(String::from),
     });
     cells
 }
 
-/// What does not fit the table: why a port stopped, what was merged, which drops there were, and which
-/// calls came too late.
+/// The facts that do not fit the table: the reason of a stop, merged packets, drops by reason, and late calls.
 fn notes(f: &mut String, port: &PortStats) -> fmt::Result {
     if let Some(reason) = &port.stopped_reason {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
@@ -215,14 +214,14 @@ pub(super) fn by_reason(counts: &BTreeMap<String, u64>) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// Those of `limits` that are nearly reached, for people; none where there are none.
+/// The limits that are nearly reached, for people; `None` if there are none.
 fn nearly_reached(limits: &Limits) -> Option<String> {
     let near = limits.iter().filter(|(_, limit)| limit.percent() >= LIMIT_SHOWN_PERCENT);
     let near: Vec<_> = near.map(|(name, it)| format!("{name} {}", limit(it))).collect();
     (!near.is_empty()).then(|| near.join(", "))
 }
 
-/// What to do about it.
+/// Advice on how to repair the ring.
 pub(super) fn advice(it: &SilentRing) -> &'static str {
     match it.why {
         Silence::KicksWithoutBuffers { .. } => {
@@ -237,7 +236,7 @@ pub(super) fn advice(it: &SilentRing) -> &'static str {
     }
 }
 
-/// The rules of ports as a table; nothing if there are none.
+/// The rules of ports as a table; empty if there are none.
 pub(super) fn rules<'s>(
     f: &mut String,
     ports: impl IntoIterator<Item = (&'s str, &'s [RuleStats])>,
@@ -263,12 +262,12 @@ pub(super) fn rules<'s>(
     if any { write!(f, "\nfilters, the first that matches decides:\n{table}") } else { Ok(()) }
 }
 
-/// Of each port its name and its rules, for [`rules`].
+/// The name and the rules of each port, for [`rules`].
 pub fn of_ports(ports: &[PortStats]) -> impl Iterator<Item = (&str, &[RuleStats])> {
     ports.iter().map(|port| (port.name.as_str(), port.filter.as_slice()))
 }
 
-/// What the stages cost for each frame; nothing where nothing was measured.
+/// The cost of the stages for each frame; empty without a measurement.
 fn stages(f: &mut String, stages: &[StageStats]) -> fmt::Result {
     let Some(StageStats { unit, .. }) = stages.first() else { return Ok(()) };
     let headers = ["WORKER", "TAKE", "CLASSIFY", "COPY", "PUBLISH", "CALL", "FRAMES/BURST"];

@@ -1,4 +1,4 @@
-//! What `weir status` prints.
+//! The output of `weir status`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use weir_config::PortName;
 use weir_switch::stats::{KeeperState, PortKind, PortState, PortStats, SwitchStats};
 use weir_text::{count, decimal, uptime};
 
-/// How many settings and errors are shown; the others are counted.
+/// The number of settings and errors that are shown; the others are counted.
 const LINES_MAX: usize = 8;
 
 /// A running switch in short.
@@ -17,21 +17,21 @@ const LINES_MAX: usize = 8;
 pub struct Status {
     /// weir's version.
     pub version: String,
-    /// Seconds since it started.
+    /// Seconds since weir started.
     pub uptime_s: f64,
-    /// The file that it was started with.
+    /// The configuration file with which weir was started.
     pub file: Option<PathBuf>,
-    /// What there is of a keeper.
+    /// The state of the keeper.
     pub keeper: KeeperState,
-    /// How many interfaces are in each state.
+    /// The number of interfaces in each state.
     pub interfaces: BTreeMap<PortState, u64>,
-    /// How many uplinks are in each state.
+    /// The number of uplinks in each state.
     pub uplinks: BTreeMap<PortState, u64>,
-    /// What the file does not say.
+    /// Running settings that differ from the file.
     pub unsaved: Vec<String>,
-    /// Why ports stopped or are blocked, and what ended the last session that weir had to end.
+    /// The reasons why ports stopped or are blocked, and the errors of the last sessions that weir ended.
     pub errors: BTreeMap<PortName, String>,
-    /// Threads that stand still or have panicked, which is wrong.
+    /// Threads that are stalled or have panicked, which is a fault.
     pub threads: Vec<String>,
 }
 

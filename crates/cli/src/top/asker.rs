@@ -1,4 +1,4 @@
-//! Asks weir in a thread of its own.
+//! Requests to weir, in a thread of their own.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use weir_config::PortName;
 use weir_switch::explain::Explanation;
 use weir_switch::stats::SwitchStats;
 
-/// What weir says at one moment.
+/// weir's answers at one moment.
 #[derive(Debug, Clone)]
 pub(super) struct Look {
     pub(super) stats: SwitchStats,
-    /// Of the port that is shown, if one is and has not gone.
+    /// The explanation of the shown port, if a port is shown and still exists.
     pub(super) explained: Option<Explanation>,
 }
 
-/// Asks once. Each time by a new connection: weir closes one that waits.
+/// Asks once. Each call makes a new connection, because weir would close an idle one.
 pub(super) fn look(control: &Path, explain: Option<&PortName>) -> Result<Look, ClientError> {
     let mut client = Client::connect(control)?;
     let stats = client.stats()?;
@@ -29,7 +29,7 @@ pub(super) fn look(control: &Path, explain: Option<&PortName>) -> Result<Look, C
     Ok(Look { stats, explained })
 }
 
-/// The thread. It ends with this.
+/// The asking thread. It ends when this is dropped.
 pub(super) struct Asker {
     asks: Sender<Option<PortName>>,
     answers: Receiver<Result<Look, ClientError>>,
@@ -51,11 +51,11 @@ impl Asker {
     }
 
     pub(super) fn ask(&self, explain: Option<PortName>) {
-        // The thread is there for as long as this is.
+        // The thread runs as long as this exists.
         let _ = self.asks.send(explain);
     }
 
-    /// What has come meanwhile.
+    /// The answer, if one has arrived.
     pub(super) fn answer(&self) -> Option<Result<Look, ClientError>> {
         self.answers.try_recv().ok()
     }

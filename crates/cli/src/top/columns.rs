@@ -1,4 +1,4 @@
-//! What the list shows of a port: columns, which of them fit, and in which order ports are.
+//! The columns of the list, the choice of those that fit, and the order of ports.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use weir_text::{short, time};
 
 use super::rates::PortRates;
 
-/// What the list shows, and can be sorted by. Directions are the guest's.
+/// A column of the list, by which it can be sorted. Directions are the guest's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Column {
     /// The port's name
@@ -40,7 +40,7 @@ pub enum Column {
 }
 
 impl Column {
-    /// All, from left to right.
+    /// All columns, from left to right.
     pub(super) const ALL: [Self; 13] = [
         Self::Name,
         Self::State,
@@ -57,7 +57,7 @@ impl Column {
         Self::Why,
     ];
 
-    /// Which stay on a narrow terminal: the first that still fit.
+    /// The columns by importance: a narrow terminal shows the first that fit.
     const BY_WORTH: [Self; 13] = [
         Self::Name,
         Self::Rx,
@@ -92,7 +92,7 @@ impl Column {
         }
     }
 
-    /// Text is on the left of its column, numbers are on the right.
+    /// True for text, which is aligned left. Numbers are aligned right.
     pub(super) fn is_text(self) -> bool {
         matches!(self, Self::Name | Self::State | Self::Reason | Self::Why)
     }
@@ -119,7 +119,7 @@ impl Column {
         }
     }
 
-    /// Which of two ports comes first: text from A on, of numbers the largest, and equal ones by name.
+    /// The order of two ports: text from A to Z, numbers from the largest, and equal ones by name.
     pub(super) fn order(self, a: &PortRates, b: &PortRates, reverse: bool) -> Ordering {
         let largest = |of: fn(&PortRates) -> f64| of(b).total_cmp(&of(a));
         let order = match self {
@@ -130,14 +130,14 @@ impl Column {
             Self::Tx => largest(|it| it.tx.packets_per_s),
             Self::TxBits => largest(|it| it.tx.bits_per_s),
             Self::Cpu => largest(|it| it.cpu_percent),
-            // Against what it may be: so the interfaces near their limits come first.
+            // The hold is compared with the budget, so that interfaces near their limits come first.
             Self::Hold => {
                 largest(|it| it.hold_ns.unwrap_or(0) as f64 / it.latency_budget_ns.max(1) as f64)
             }
             Self::Budget => b.latency_budget_ns.cmp(&a.latency_budget_ns),
             Self::Late => largest(|it| it.breaches_per_s),
             Self::Drops => largest(PortRates::all_drops_per_s),
-            // Ports without one last.
+            // Ports without a reason come last.
             Self::Reason => by_text(&a.main_reason(), &b.main_reason()),
             Self::Why => by_text(&a.why, &b.why),
         };
@@ -145,7 +145,7 @@ impl Column {
         order.then_with(|| a.name.cmp(&b.name))
     }
 
-    /// Its width, where the longest name has `name` characters.
+    /// The column's width, if the longest name has `name` characters.
     fn width(self, name: usize) -> usize {
         match self {
             Self::Name => name,
@@ -163,7 +163,7 @@ fn by_text(a: &str, b: &str) -> Ordering {
     a.is_empty().cmp(&b.is_empty()).then_with(|| a.cmp(b))
 }
 
-/// A rate, of which a small one is still not none.
+/// A rate. A small one is not shown as 0.
 pub(super) fn number(rate: f64) -> String {
     match rate {
         rate if rate > 0.0 && rate < 1.0 => "<1".into(),
@@ -171,8 +171,8 @@ pub(super) fn number(rate: f64) -> String {
     }
 }
 
-/// The columns that fit into `width`, each with its own width: the last one takes what is left. A name has a third of the
-/// screen at most, or 16 characters: their ends tell them apart.
+/// The columns that fit into `width`, with their widths: the last column takes the rest. A name gets a third of the
+/// screen at most, or 16 characters, because names differ at their ends.
 pub(super) fn fitting(width: usize, longest_name: usize) -> Vec<(Column, usize)> {
     let name = longest_name.clamp(4, (width / 3).max(16)).min(width.max(1));
     let mut left = width;

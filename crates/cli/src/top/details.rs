@@ -11,7 +11,7 @@ use weir_text::{Table, decimal, time};
 use super::columns::number;
 use super::rates::PortRates;
 
-/// What is known of it.
+/// The details of a port.
 pub(super) fn details(
     port: &PortStats,
     rates: &PortRates,
@@ -32,7 +32,7 @@ fn write(
     if port.kind == PortKind::Vif {
         calls(f, port, rates)?;
     }
-    // It may yet be that of the port that was shown before.
+    // The explanation may still be that of the port that was shown before.
     if let Some(Explanation::Vif(explained)) = explained
         && explained.name == port.name
     {

@@ -1,13 +1,13 @@
-//! `weir top`: what flows, how long calls are held, what is dropped, and why.
+//! `weir top`: traffic, hold times and drops, with reasons.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `rates.rs` | what happened between two looks at the switch |
-//! | `columns.rs` | what the list shows of a port, and its order |
-//! | `state.rs` | what is on the screen, and what keys change of it |
+//! | `rates.rs` | the rates between two looks at the switch |
+//! | `columns.rs` | the columns of the list, and its order |
+//! | `state.rs` | the state of the screen, and the effect of keys |
 //! | `screen.rs` | the drawing |
 //! | `details.rs` | one port, in lines |
-//! | `asker.rs` | the thread that asks weir, so that keys work while weir does not answer |
+//! | `asker.rs` | the thread that asks weir, so that keys work even if weir does not answer |
 //! | `plain.rs` | tables and JSON, without a terminal |
 
 use std::io::{self, IsTerminal, Write};
@@ -38,22 +38,22 @@ pub use columns::Column;
 use asker::{Asker, look};
 use state::{Next, State};
 
-/// How long keys, signals and answers may go unseen.
+/// The longest delay in handling keys, signals and answers.
 const LOOK_MAX: Duration = Duration::from_millis(500);
-/// The same while an answer is due.
+/// The longest delay while an answer is due.
 const ANSWER_LOOK: Duration = Duration::from_millis(20);
 
 /// `weir top`
 ///
 /// # Errors
-/// [`CommandError::Client`] if weir cannot be asked at first; without a terminal also later.
+/// [`CommandError::Client`] if the first request fails; without a terminal also if a later one does.
 pub fn run(args: &TopArgs, defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandError> {
     let plain = args.once || args.json || !is_usable_terminal();
     if plain {
         return plain::run(args, defaults, out);
     }
     let control = defaults.control.as_path();
-    // Where no weir runs, the command says so and ends. One that ends later may come back.
+    // If no weir runs, the command reports that and ends. If weir ends later, it may come back.
     let first = look(control, None)?;
     let mut state = State::new(args);
     state.looked(Ok(first));
@@ -66,7 +66,7 @@ pub fn run(args: &TopArgs, defaults: &Defaults, out: &mut dyn Write) -> Result<(
     Ok(())
 }
 
-/// Whether a person can be shown a picture and press keys.
+/// True if the terminal can show a screen and read keys.
 fn is_usable_terminal() -> bool {
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     !dumb && io::stdout().is_terminal() && io::stdin().is_terminal()
@@ -78,7 +78,7 @@ struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal. A panic gives it back first.
+    /// Takes over the terminal. A panic restores it first.
     fn open() -> io::Result<Self> {
         let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
         Ok(Self { terminal })
@@ -139,7 +139,7 @@ fn watch(
 fn handle(event: Event, state: &mut State) -> Next {
     match event {
         Event::Key(key) if key.kind != KeyEventKind::Release => state.key(key),
-        // Another size is drawn anew.
+        // A change of size needs a new drawing.
         _ => Next::Draw,
     }
 }

@@ -1,4 +1,4 @@
-//! Tables and JSON, for who has no terminal.
+//! Tables and JSON, for use without a terminal.
 
 use std::io::{self, Write};
 use std::thread;
@@ -15,7 +15,7 @@ use super::state::listed;
 use crate::args::TopArgs;
 use crate::commands::CommandError;
 
-/// Once, or again and again until nobody reads it or weir ends.
+/// Prints once, or repeatedly until the reader stops or weir ends.
 pub(super) fn run(
     args: &TopArgs,
     defaults: &Defaults,

@@ -1,4 +1,4 @@
-//! What happened between two looks at the switch.
+//! The rates between two looks at the switch.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ pub(super) struct Rates {
     pub(super) version: String,
     /// Seconds since the switch started.
     pub(super) uptime_s: f64,
-    /// Seconds between the two looks; 0 where there was only one, and rates are 0.
+    /// Seconds between the two looks; 0 after the first look, when all rates are 0.
     pub(super) interval_s: f64,
     /// Worker threads.
     pub(super) workers: usize,
@@ -26,47 +26,47 @@ pub(super) struct Rates {
 /// One port, between two looks. Directions are the guest's: it receives rx and sends tx.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PortRates {
-    /// Its name.
+    /// The port's name.
     pub(super) name: PortName,
     /// Interface or uplink.
     pub(super) kind: PortKind,
-    /// How far it has come.
+    /// The port's state.
     pub(super) state: PortState,
-    /// Into the port.
+    /// The direction into the port.
     pub(super) rx: Flow,
-    /// Out of the port.
+    /// The direction out of the port.
     pub(super) tx: Flow,
-    /// Interrupts a second, both directions.
+    /// Interrupts per second, in both directions.
     pub(super) calls_per_s: f64,
-    /// Worker time for what it sent, in percent of a core.
+    /// Worker time for the frames that it sent, in percent of a core.
     pub(super) cpu_percent: f64,
-    /// How long calls were held on average (ns); none where there was none.
+    /// The average hold of calls (ns); none without calls.
     pub(super) hold_ns: Option<u64>,
-    /// From a frame's arrival to the guest's notification on average (ns).
+    /// The average time from a frame's arrival to the guest's notification (ns).
     pub(super) latency_ns: Option<u64>,
-    /// The longest time that a frame may be held (ns); 0 at an uplink.
+    /// The longest time for which a frame can be held (ns); 0 on an uplink.
     pub(super) latency_budget_ns: u64,
-    /// Notifications later than that, a second.
+    /// Notifications later than that, per second.
     pub(super) breaches_per_s: f64,
-    /// Dropped frames a second, by reason; reasons of this time only.
+    /// Dropped frames per second, by reason; only reasons of this interval.
     pub(super) drops_per_s: BTreeMap<String, f64>,
     /// Dropped frames since the port was added, by reason.
     pub(super) dropped: BTreeMap<String, u64>,
-    /// Why its policy holds calls for so long now, or why it is stopped.
+    /// The reason for the present hold of calls, or the reason of a stop.
     pub(super) why: String,
 }
 
-/// What flows one way.
+/// The traffic in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Flow {
-    /// Frames a second.
+    /// Frames per second.
     pub(super) packets_per_s: f64,
-    /// Their bits.
+    /// Bits per second.
     pub(super) bits_per_s: f64,
 }
 
 impl Rates {
-    /// From `before` to `now`; of another weir, or of none, nothing is subtracted, and there are no rates.
+    /// The rates from `before` to `now`. If `before` is of another weir or missing, there are no rates.
     pub(super) fn between(before: Option<&SwitchStats>, now: &SwitchStats) -> Self {
         let before = before.filter(|before| before.uptime_s < now.uptime_s);
         let over = Over { seconds: before.map_or(0.0, |before| now.uptime_s - before.uptime_s) };
@@ -84,19 +84,19 @@ impl Rates {
         }
     }
 
-    /// The sum over all ports of what `of` says.
+    /// The sum of `of` over all ports.
     pub(super) fn sum(&self, of: fn(&PortRates) -> f64) -> f64 {
         self.ports.iter().map(of).sum()
     }
 }
 
 impl PortRates {
-    /// Dropped frames a second, for any reason.
+    /// Dropped frames per second, for any reason.
     pub(super) fn all_drops_per_s(&self) -> f64 {
         self.drops_per_s.values().sum()
     }
 
-    /// The most frequent reason: of this time, or else `was` one of earlier.
+    /// The most frequent reason in this interval, or `was` with the most frequent one so far.
     pub(super) fn main_reason(&self) -> String {
         let now = self.drops_per_s.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let before = || self.dropped.iter().filter(|(_, count)| **count > 0).max_by_key(|it| it.1);
@@ -111,12 +111,12 @@ impl PortRates {
 /// The time between two looks.
 #[derive(Clone, Copy)]
 struct Over {
-    /// 0 without a first one.
+    /// 0 if there was no first look.
     seconds: f64,
 }
 
 impl Over {
-    /// A counter's rate. A port that is removed and added again counts anew.
+    /// A counter's rate. A port that was removed and added again starts at zero.
     fn rate(self, before: u64, now: u64) -> f64 {
         match self.seconds > 0.0 {
             true => now.saturating_sub(before) as f64 / self.seconds,
@@ -124,7 +124,7 @@ impl Over {
         }
     }
 
-    /// Of nanoseconds, in percent of a core.
+    /// A time in nanoseconds as a rate, in percent of a core.
     fn percent(self, before_ns: u64, now_ns: u64) -> f64 {
         self.rate(before_ns, now_ns) / 1e7
     }
@@ -136,7 +136,7 @@ impl Over {
         }
     }
 
-    /// The mean of those times that came.
+    /// The mean of the times that were added in the interval.
     fn mean(self, before: &Times, now: &Times) -> Option<u64> {
         let came = now.count.checked_sub(before.count).filter(|_| self.seconds > 0.0)?;
         now.sum.checked_sub(before.sum)?.checked_div(came)
@@ -144,7 +144,7 @@ impl Over {
 
     fn port(self, before: Option<&PortStats>, now: &PortStats) -> PortRates {
         let nothing = PortStats::new(now.name.clone(), now.kind);
-        // A port that has just been added had nothing before.
+        // A port that has just been added starts at zero.
         let before = before.unwrap_or(&nothing);
         let calls = |port: &PortStats| port.rx.calls + port.tx.calls;
         let breaches = |port: &PortStats| port.budget_breaches.values().sum::<u64>();
@@ -171,7 +171,7 @@ impl Over {
             breaches_per_s: self.rate(breaches(before), breaches(now)),
             drops_per_s: drops_per_s.collect(),
             dropped: now.drops.clone(),
-            // It may come from a front end.
+            // The text may come from a front end.
             why: weir_text::plain::plain_short(why.map_or("", String::as_str)),
         }
     }

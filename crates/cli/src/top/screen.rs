@@ -1,4 +1,4 @@
-//! The drawing. Whatever does not fit is cut.
+//! The drawing of the screen. Text that does not fit is cut.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -14,7 +14,7 @@ use super::details::details;
 use super::rates::{PortRates, Rates};
 use super::state::{Page, State};
 
-/// What is lost: frames, promises, weir itself.
+/// The colour of losses: dropped frames, missed deadlines, and a weir that does not answer.
 const BAD: Color = Color::Red;
 const WARNING: Color = Color::Yellow;
 
@@ -91,7 +91,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State) {
     frame.render_widget(Text::from(vec![title, second]), area);
 }
 
-/// The first of several ways to say it that has room; the last, if none has.
+/// The first of several texts that fits; the last one if none does.
 fn first_that_fits<const N: usize>(ways: [String; N], width: usize) -> String {
     let fits = ways.iter().position(|way| way.chars().count() <= width).unwrap_or(N - 1);
     ways.into_iter().nth(fits).unwrap_or_default()
@@ -103,7 +103,7 @@ fn keys(state: &State) -> Line<'static> {
     }
     let said = |is: bool, what: String| if is { what } else { String::new() };
     let filter = said(!state.filter.is_empty(), format!("names with `{}`  ", state.filter));
-    // Where all are seen, nobody asks which of them one is.
+    // The place is shown only if some ports are off the screen.
     let listed = state.listed();
     let [at, all] = [state.place(&listed) + 1, listed.len()].map(|number| decimal(number as u64));
     let is_more = state.page == Page::List && listed.len() > state.page_lines;
@@ -123,7 +123,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &mut State) {
     let columns = fitting(usize::from(area.width), longest);
     frame.render_widget(headers(&columns, state.sort), header);
     let place = state.place(&listed);
-    // The selected one is seen, and the list moves no more than that takes.
+    // The list scrolls just enough to show the selected port.
     let first = state.first.min(place).max((place + 1).saturating_sub(lines));
     let first = first.min(listed.len().saturating_sub(lines));
     let stale = state.lost.is_some();
@@ -212,7 +212,7 @@ fn draw_port(frame: &mut Frame<'_>, area: Rect, state: &mut State, name: &PortNa
 
 fn draw_text(frame: &mut Frame<'_>, area: Rect, state: &mut State, text: &str) {
     let width = usize::from(area.width).max(1);
-    // Words that go over the end of a line make more of them than this; the last ones can be reached all the same.
+    // Wrapping at words can make more lines than this. The last lines can be reached all the same.
     let lines: usize = text.lines().map(|line| line.chars().count().div_ceil(width).max(1)).sum();
     state.page_lines = usize::from(area.height).max(1);
     state.scrolled = state.scrolled.min(lines.saturating_sub(1));

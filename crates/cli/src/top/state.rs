@@ -1,4 +1,4 @@
-//! What is on the screen, and what keys change of it.
+//! The state of the screen, and the effect of keys.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::columns::Column;
 use super::rates::{PortRates, Rates};
 use crate::args::TopArgs;
 
-/// What is to be done after a key.
+/// The action after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Draw,
-    /// Ask weir at once.
+    /// Ask weir immediately.
     Ask,
     End,
 }
 
-/// What fills the screen.
+/// The page on the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Page {
     List,
@@ -28,30 +28,30 @@ pub(super) enum Page {
     Help,
 }
 
-/// All that the screen shows.
+/// The state of the screen.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) interval: Duration,
-    /// The last look that weir answered.
+    /// weir's last answer.
     pub(super) look: Option<Look>,
     pub(super) rates: Rates,
-    /// Why it does not answer now.
+    /// The reason why weir does not answer now.
     pub(super) lost: Option<String>,
     pub(super) page: Page,
     pub(super) sort: Column,
     pub(super) reverse: bool,
-    /// A part of the names that are shown.
+    /// Only ports whose names contain this text are shown.
     pub(super) filter: String,
-    /// Keys write the filter.
+    /// True while keys edit the filter.
     pub(super) editing: bool,
-    /// By name, so that it stays the same when others come and go.
+    /// The selected port by name, so that it stays selected when other ports are added or removed.
     pub(super) selected: Option<PortName>,
-    /// The first line that is seen: of the list, or of the other page.
+    /// The first visible line of the list; `scrolled` is that of another page.
     pub(super) first: usize,
     pub(super) scrolled: usize,
-    /// How many lines of the list, or of the page, are seen at a time: the screen says so.
+    /// The visible lines of the list or page, set by the drawing.
     pub(super) page_lines: usize,
-    /// The columns that are seen.
+    /// The visible columns.
     pub(super) columns: Vec<Column>,
 }
 
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// Takes an answer. While there is none, what was known stays.
+    /// Takes an answer. After an error, the last known state stays.
     pub(super) fn looked(&mut self, answer: Result<Look, ClientError>) {
         match answer {
             Ok(look) => {
@@ -100,7 +100,7 @@ impl State {
         listed(&self.rates, &self.filter, self.sort, self.reverse)
     }
 
-    /// The place of the selected port in the list; the first where it is gone.
+    /// The place of the selected port in the list; the first place if the port was removed.
     pub(super) fn place(&self, listed: &[&PortRates]) -> usize {
         let name = self.selected.as_ref();
         listed.iter().position(|port| Some(&port.name) == name).unwrap_or(0)
@@ -164,7 +164,7 @@ impl State {
                 self.editing = false;
             }
             KeyCode::Backspace => _ = self.filter.pop(),
-            // Names have no other characters.
+            // Names have only these characters.
             KeyCode::Char(c) if c.is_ascii_graphic() => self.filter.push(c),
             _ => {}
         }
@@ -174,7 +174,7 @@ impl State {
         (self.page, self.scrolled) = (page, 0);
     }
 
-    /// Sorts by the column beside, of those that are seen.
+    /// Sorts by the neighbouring visible column.
     fn sort_beside(&mut self, by: isize) {
         let at = self.columns.iter().position(|column| *column == self.sort);
         let last = self.columns.len().saturating_sub(1);
@@ -197,7 +197,7 @@ pub(super) fn listed<'r>(
     ports
 }
 
-/// Where a key leads from line `at`, if it leads anywhere.
+/// The line to which a key moves from line `at`, if it moves at all.
 fn moved(code: KeyCode, at: usize, page: usize) -> Option<usize> {
     Some(match code {
         KeyCode::Up | KeyCode::Char('k') => at.saturating_sub(1),

@@ -1,4 +1,4 @@
-//! What `weir top` shows for looks that are given, and what keys do.
+//! The screens of `weir top` for given looks, and the effect of keys.
 
 use clap::Parser;
 use ratatui::Terminal;
@@ -20,7 +20,7 @@ use super::*;
 use crate::args::{Cli, Command};
 use crate::testing::explanation;
 
-/// An interface that has had so many hundred thousands of frames.
+/// An interface that has had `frames` hundred thousands of frames.
 fn vif(name: &str, frames: u64) -> PortStats {
     let mut port = PortStats::new(name.parse().unwrap(), PortKind::Vif);
     port.state = PortState::Running;
@@ -78,7 +78,7 @@ fn look(seconds: u64) -> Result<Look, ClientError> {
     Ok(Look { stats: stats(seconds), explained: None })
 }
 
-/// After two looks, two seconds apart.
+/// The state after two looks that are two seconds apart.
 fn state() -> State {
     let mut state = State::new(&args(&[]));
     state.looked(look(100));
@@ -140,7 +140,7 @@ fn a_weir_that_has_started_anew_and_a_port_that_has_come_have_no_rates_of_before
     }
     let (mut before, now) = (stats(100), stats(102));
     before.ports.remove(1);
-    // It had the same name before, and counts anew.
+    // A port that was removed and added again has the same name, but starts at zero.
     before.ports[1] = vif("db0", 1_000_000);
     let rates = Rates::between(Some(&before), &now);
     assert_eq!(rates.ports[1].rx.packets_per_s, 5_100_000.0, "all that it has had");
@@ -244,7 +244,7 @@ fn details_say_what_is_held_dropped_and_why() {
     "                                                                                "
     "names with `db0`  q quit  ? help  Esc back  up, down scroll                     "
     "#);
-    // The last line is within reach, and nothing is beyond it.
+    // The last line can be reached, and nothing follows it.
     press(&mut state, KeyCode::End);
     assert!(seen(&mut state, 80, 10).contains("weir capture db0 --drops"));
     press(&mut state, KeyCode::Esc);
@@ -284,7 +284,7 @@ fn keys_sort_by_the_columns_that_are_seen() {
     assert_eq!(names(&state)[0], "stopped-by-a-rule", "by state");
     (0..20).for_each(|_| _ = press(&mut state, KeyCode::Right));
     assert_eq!((state.sort, names(&state)[4].as_str()), (Column::Why, "lan"), "without a reason");
-    // A narrow terminal shows fewer.
+    // A narrow terminal shows fewer columns.
     seen(&mut state, 30, 20);
     press(&mut state, KeyCode::Left);
     assert!(state.columns.contains(&state.sort), "{:?} of {:?}", state.sort, state.columns);
@@ -353,7 +353,7 @@ fn columns_give_way_by_their_worth_and_never_exceed_the_width() {
     let shown = |width| fitting(width, 8).into_iter().map(|(it, _)| it).collect::<Vec<_>>();
     assert_eq!(shown(30), [Column::Name, Column::Rx, Column::Tx, Column::Hold]);
     assert_eq!(shown(160), Column::ALL);
-    // Names of some length are whole even on a narrow terminal.
+    // Names of moderate length are shown whole even on a narrow terminal.
     assert_eq!(fitting(30, 15)[0], (Column::Name, 15));
     assert_eq!(fitting(30, 63)[0], (Column::Name, 16));
 }
@@ -374,7 +374,7 @@ fn the_screen_survives_any_size_and_any_names() {
             seen(&mut state, width, height);
             press(&mut state, code);
         }
-        // From a large screen to a small one and back.
+        // The size changes from a large screen to a small one and back.
         seen(&mut state, height, width);
         press(&mut state, KeyCode::Esc);
         seen(&mut state, width, height);
@@ -419,13 +419,13 @@ fn of_a_thousand_interfaces_each_is_found_by_keys_and_its_place_is_said() {
     press(&mut state, KeyCode::Home);
     let text = seen(&mut state, 60, 9);
     assert!(text.contains("\"1 of 10  names with `vm50`") && text.contains("vm503 "), "{text}");
-    // The selected one stays selected while rates change the order.
+    // The selected port stays selected while rates change the order.
     press(&mut state, KeyCode::Esc);
     let place = state.place(&state.listed());
     assert!(seen(&mut state, 60, 9).contains(&format!("{} of 1,000", place + 1)));
-    // Where all fit, no place is said.
+    // If all ports fit, no place is shown.
     assert!(!seen(&mut state, 60, 1100).contains(" of 1,000"));
-    // On the narrowest terminal that is one, the names and the place are there.
+    // The narrowest usable terminal shows the names and the place.
     let text = seen(&mut state, 20, 6);
     assert!(text.contains(" of 1,000") && text.contains("vm50"), "{text}");
 }

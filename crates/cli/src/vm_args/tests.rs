@@ -1,4 +1,4 @@
-//! Each monitor's words.
+//! The arguments for each monitor.
 
 use super::*;
 

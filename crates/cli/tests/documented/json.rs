@@ -1,4 +1,4 @@
-//! What `--json` prints is what the guide says.
+//! The output of `--json` matches the guide.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -35,7 +35,7 @@ fn guide() -> String {
     documents().into_iter().find(|(path, _)| path == GUIDE).unwrap().1
 }
 
-/// The fields that the first column of the table has whose heading begins so.
+/// The fields in the first column of the table that has this heading.
 fn fields(heading: &str) -> BTreeSet<String> {
     let guide = guide();
     let table = guide.split(&format!("\n| `{heading}` |")).nth(1).expect(heading);
@@ -54,7 +54,7 @@ fn keys(value: &Value) -> BTreeSet<String> {
 fn weir(args: &[&str]) -> Value {
     let run = || Command::new(env!("CARGO_BIN_EXE_weir")).args(args).output().unwrap();
     let says = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    // A measurement ends where other tests leave no time for it.
+    // A measurement fails if other tests leave no time for it.
     let output = eventually("time to measure", || {
         Some(run()).filter(|output| !says(output).contains("machine may be busy"))
     });
@@ -116,7 +116,7 @@ fn types_of_the_running_switch_are_those_of_the_openapi_document() {
     let named: Vec<_> = quoted.filter(|name| name.starts_with(char::is_uppercase)).collect();
     assert!(named.len() >= 10, "{named:?}");
     assert!(named.iter().all(|name| types.contains_key(*name)), "{named:?}");
-    // Of some, each field that the document requires is there, and none that it does not know.
+    // Some outputs are checked: each required field of the document is present, and no unknown one is.
     let desk = Desk::start();
     for (line, name) in [
         ("stats --json", "SwitchStats"),

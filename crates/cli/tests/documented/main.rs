@@ -1,6 +1,6 @@
-//! What the documents tell a reader to type: each configuration is one that weir takes, each command line of weir one
-//! that it understands, and those that look at a running switch or change it are run. What else there is to type has a
-//! test elsewhere ([`run_by`]).
+//! The lines that the documents tell a reader to type. Each configuration must be valid, and each command line of
+//! weir must be understood. Lines that read or change a running switch are run here. Other lines have a test
+//! elsewhere ([`run_by`]).
 
 mod json;
 mod run_by;
@@ -16,13 +16,13 @@ use weir::args::Cli;
 use weir_testing::document::blocks;
 use weir_testing::eventually;
 
-/// Configurations that are no weir.toml: the lab's own, which its tests check.
+/// A document with configurations that are no weir.toml: they are the lab's own, which its tests check.
 const LAB: &str = "docs/guide/lab.md";
 
-/// What follows the name of weir where it is no command: lines that weir prints.
+/// Words that follow the name of weir in lines that weir prints, and that are no commands.
 const PRINTED: &[&str] = &["may"];
 
-/// Commands that end by themselves, and need no file but weir.toml.
+/// Commands that end by themselves, and need no file except weir.toml.
 const RUN: &[&[&str]] = &[
     &["addresses"],
     &["check"],
@@ -37,14 +37,14 @@ const RUN: &[&[&str]] = &[
     &["vif"],
 ];
 
-/// Commands that go on until Ctrl-C where no frames come, and what makes one of those of any.
+/// Commands that run until Ctrl-C without frames, and options that make any command run until Ctrl-C.
 const ENDLESS: &[&[&str]] = &[&["capture"], &["top"]];
 const UNTIL_CTRL_C: &[&str] = &["--live", "-N", "--watch"];
 
-/// How timeout(1) ends when it has ended a command.
+/// The exit code of timeout(1) after it has ended a command.
 const TIMED_OUT: i32 = 124;
 
-/// The guide whose lines start the switch, and how these begin.
+/// The guide whose lines start the switch, and the beginnings of these lines.
 const BY_HAND: &str = "docs/guide/keeper.md";
 const STARTS: &[&str] = &["weir-keeper ", "weir run --keeper "];
 
@@ -65,7 +65,7 @@ fn documents() -> Vec<(String, String)> {
     paths.into_iter().map(read).collect()
 }
 
-/// Text between backticks outside of blocks, which may go over a line's end.
+/// Text between backticks outside of blocks. It can span a line's end.
 fn spans(document: &str) -> Vec<String> {
     let mut prose = String::new();
     let mut inside = false;
@@ -81,8 +81,8 @@ fn spans(document: &str) -> Vec<String> {
     spans.filter(|span| !span.is_empty()).collect()
 }
 
-/// The words of a command of weir's in a line of a shell, without `weir`; `None` if there is no such command, or it has
-/// words that stand for others.
+/// The words of a weir command in a shell line, without `weir`; `None` if there is no such command, or it has
+/// placeholders.
 fn weir_words(line: &str) -> Option<Vec<String>> {
     let line = line.strip_prefix("sudo ").unwrap_or(line);
     let line = match line.split_once("$(weir ") {
@@ -97,7 +97,7 @@ fn weir_words(line: &str) -> Option<Vec<String>> {
             (None, '\'' | '"') => quote = Some(char),
             (Some(_), _) => words.last_mut()?.push(char),
             (None, '#' | '&' | '|' | '>' | ';') => break,
-            // Columns of a table.
+            // Two spaces separate the columns of a table.
             (None, ' ') if before == ' ' => break,
             (None, ' ') => words.push(String::new()),
             (None, _) => words.last_mut()?.push(char),
@@ -120,22 +120,22 @@ fn begins(words: &[String], with: &[&str]) -> bool {
     words.len() >= with.len() && words.iter().zip(with).all(|(word, with)| word == with)
 }
 
-/// What a reader types: a line of a block of commands, or a span of the prose that may be one.
+/// A line to type: a line of a block of commands, or a span of the prose that may be one.
 struct Typed {
     place: String,
     line: String,
     in_block: bool,
-    /// The comment before its block names another test.
+    /// True if the comment before its block names another test.
     elsewhere: bool,
 }
 
 impl Typed {
-    /// The words of each command of weir's in it.
+    /// The words of each weir command in the line.
     fn commands(&self) -> Vec<Vec<String>> {
         self.line.split("&& ").filter_map(weir_words).collect()
     }
 
-    /// Whether it has all that a command needs; a span may only name one.
+    /// True if the line has everything that a command needs. A span may only name a command.
     fn is_whole(&self) -> bool {
         let understood = |words: &Vec<String>| {
             let line = [&["weir".to_owned()], &words[..]].concat();
@@ -148,7 +148,7 @@ impl Typed {
         STARTS.iter().any(|start| self.line.starts_with(start))
     }
 
-    /// Whether [`documented_commands_for_a_running_switch_work`] runs it.
+    /// True if [`documented_commands_for_a_running_switch_work`] runs the line.
     fn runs_here(&self) -> bool {
         let known = |words: &Vec<String>| RUN.iter().chain(ENDLESS).any(|with| begins(words, with));
         let of_weir = self.line.starts_with("weir ") && self.commands().iter().any(known);
@@ -163,7 +163,7 @@ impl Typed {
     }
 }
 
-/// All that is typed, each with the place where it stands.
+/// All lines to type, each with its place in the documents.
 fn typed() -> Vec<Typed> {
     let mut typed = Vec::new();
     for (path, text) in documents() {
@@ -189,14 +189,14 @@ impl Drop for Running {
     }
 }
 
-/// A directory with a switch that runs, and where lines are typed.
+/// A directory with a running switch, in which lines are typed.
 struct Desk {
     dir: tempfile::TempDir,
     running: Vec<Running>,
 }
 
 impl Desk {
-    /// With the switch started as the guide says.
+    /// A desk whose switch was started as the guide says.
     fn start() -> Self {
         let mut desk = Self { dir: tempfile::tempdir().unwrap(), running: Vec::new() };
         let here = desk.dir.path().to_owned();
@@ -206,7 +206,7 @@ impl Desk {
             here.display()
         );
         fs::write(here.join("weir.toml"), config).unwrap();
-        // The control socket is not where the documents have it.
+        // This script passes the path of the test's control socket, which differs from the documents.
         let program = here.join("bin/weir");
         fs::create_dir(here.join("bin")).unwrap();
         let weir = env!("CARGO_BIN_EXE_weir");
@@ -227,7 +227,7 @@ impl Desk {
         desk
     }
 
-    /// A line as it is typed, but for places that are not this test's and a program that wants a screen.
+    /// A line as it is typed, except for paths outside the test and a program that needs a screen.
     fn shell(&self, line: &str) -> Command {
         let here = format!("{}/", self.dir.path().display());
         let line = line.replace("/tmp/", &here).replace("/run/weir/", &here);
@@ -240,7 +240,7 @@ impl Desk {
         command
     }
 
-    /// Types a line, and Ctrl-C where it would not end.
+    /// Types a line, and Ctrl-C if it would not end.
     fn types(&self, typed: &Typed) {
         let endless = typed.is_endless();
         let mut command = self.shell(&typed.line);
@@ -294,7 +294,7 @@ fn each_documented_command_line_is_one_that_weir_understands() {
                         | Kind::MissingSubcommand
                         | Kind::DisplayHelpOnMissingArgumentOrSubcommand
                 );
-                // A line of a block names no command, it is one.
+                // A line of a block must be a whole command, while a span may only name one.
                 let names = asks && !typed.in_block;
                 assert!(names, "{}: {}: {error}", typed.place, line.join(" "));
             }

@@ -1,5 +1,5 @@
-//! Each line that a reader types is run by a test: by [`super::documented_commands_for_a_running_switch_work`], by the
-//! test that a comment before its block names, or it stands here with the reason why it is not.
+//! The test that runs each line to type: it is [`super::documented_commands_for_a_running_switch_work`], or the test
+//! that a comment before the line's block names. A line that no test runs is listed here with the reason.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use super::{Typed, blocks, documents, root};
 
-/// Languages of blocks that nobody types: output and formats that are explained.
+/// The language of blocks with output and explained formats, which nobody types.
 const SHOWN: &str = "text";
-/// Of configurations of weir, each of which is checked.
+/// The language of weir's configurations, each of which is checked.
 const TOML: &str = "toml";
 
-/// How lines begin that nothing runs, by document, and why.
+/// The beginnings of lines that no test runs, by document, with reasons.
 const NOT_RUN: &[(&str, &str, &str)] = &[
     ("README.md", "make demo", "`make fresh` runs it on a new Debian"),
     ("docs/guide/agent.md", "strip ", "it makes a program smaller"),
@@ -40,7 +40,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/guide/first-vm.md", "cloud-hypervisor ", "it takes KVM; what weir prints for it is run"),
 ];
 
-/// Sources that run blocks without naming the documents: they look for the comment in all.
+/// Sources that run blocks without naming the documents: they look for the comment in all documents.
 const READS_ALL: &[&str] = &["tests/deb/steps.sh", "xtask/src/guides.rs", "xtask/src/examples.rs"];
 
 fn is_there(by: &str, document: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Networks that work by themselves: guests with a real client of DHCP (busybox's), in namespaces of their own.
+//! Networks that configure themselves: guests with a real DHCP client (busybox's), in namespaces of their own.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use weir_wire::VnetHdr;
 
 use super::bed::{Host, Underlay};
 
-/// What a client does with what it is given, and where it writes that down.
+/// The client's script, which applies a lease and records it.
 const SCRIPT: &str = "#!/bin/sh
 [ $1 = bound ] || [ $1 = renew ] || exit 0
 ip -4 addr flush dev $interface
@@ -29,7 +29,7 @@ ip addr add $ip/$mask dev $interface
 echo \"$ip $mask $router $dns $domain $mtu $lease\" >lease
 ";
 
-/// A guest: a namespace whose `eth0` is an interface of weir's, by a driver in user space.
+/// A guest: a namespace whose `eth0` is an interface of weir, driven from user space.
 pub(super) struct Station {
     host: fabric::Host,
     ends: Arc<AtomicBool>,
@@ -53,7 +53,7 @@ impl Station {
         let options = TapOptions { name: "eth0".into(), queues: 1, mtu: None, mac: None };
         let tap = host.within(|| Tap::open(&options)).unwrap().unwrap();
         let ends = Arc::new(AtomicBool::default());
-        // Beside weir's control socket, in a mount of the host's own.
+        // The socket is beside weir's control socket, or in a mount of the host's own.
         let (there, beside) = (at.pid(), at.socket(vif));
         let socket = match beside.exists() {
             true => beside,
@@ -77,7 +77,7 @@ impl Station {
         self.host.within(body).unwrap()
     }
 
-    /// Asks for an address; what it is given: address, length of the prefix, router, servers of names, and so on.
+    /// Requests an address; returns the lease: address, prefix length, router, name servers, and so on.
     pub(super) fn asks(&self) -> Option<Vec<String>> {
         let line = "busybox udhcpc -i eth0 -q -n -f -t 5 -T 2 -s ./script";
         let asked = self.host.command(line).output().unwrap();
@@ -92,7 +92,7 @@ impl Station {
     }
 }
 
-/// Carries frames between a TAP and the rings of an interface, also of a weir that comes anew.
+/// Carries frames between a TAP and the rings of an interface. It reconnects to a restarted weir.
 fn carry(socket: &Path, tap: &Tap, until: &AtomicBool) {
     let queue = tap.queues()[0].as_fd();
     let mut buffer = vec![0; 70_000];
@@ -162,7 +162,7 @@ fn root_guests_get_addresses_by_which_they_reach_each_other_and_the_host() {
     let shown = at.run("weir addresses");
     assert!(shown.contains(&lease[0]) && shown.contains("192.168.77.10"), "{shown}");
 
-    // A kernel makes an address of the prefix, and no route by a station that routes nothing.
+    // A kernel forms an address from the prefix, but adds no route through a station that is no router.
     let made = || db.run("ip -6 addr show dev eth0 scope global");
     eventually("an address of IPv6", || made().contains("fd00:77:").then_some(()));
     eventually("weir answers", || {
@@ -174,11 +174,11 @@ fn root_guests_get_addresses_by_which_they_reach_each_other_and_the_host() {
     });
     assert_eq!(db.run("ip -6 route show default"), "");
 
-    // Who is behind an uplink gets none.
+    // A station behind an uplink gets no lease.
     let asks = "busybox udhcpc -i weir0 -q -n -f -t 2 -T 1 -s /bin/true";
     assert!(!at.command(asks).output().unwrap().status.success());
 
-    // After a SIGKILL, too, addresses are whose they were, and a client that comes back keeps its own.
+    // After a SIGKILL addresses still belong to their guests, and a returning client keeps its own.
     at.weir = None;
     at.spawn_weir("weir run weir.toml");
     at.run("ip addr replace 192.168.77.1/24 dev weir0");
@@ -198,7 +198,7 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     }
     let dir = tempfile::tempdir().unwrap();
     let mut underlay = Underlay::new(1);
-    // The internet knows the host, and nobody behind it.
+    // The internet has a route to the host, but none to guests behind it.
     underlay.router.run("ip addr add 9.9.9.9/32 dev lo").unwrap();
     let others = "add table inet others\nadd chain inet others forward { type filter hook forward priority 0; }\n";
     let at = &mut underlay.hosts[0];
@@ -232,7 +232,7 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let shown = at.run("weir addresses");
     assert!(shown.contains("192.168.77.10"), "{shown}");
 
-    // A renewal goes to the address of the host, where weir takes it.
+    // A renewal goes to the host's address, where weir answers it.
     let renewed = || {
         let stats: serde_json::Value = serde_json::from_str(&at.run("weir stats --json")).unwrap();
         let ports = stats["ports"].as_array().unwrap();
@@ -247,7 +247,7 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     eventually("it renews", || (renewed() > before).then_some(()));
     drop(client);
 
-    // What is forwarded, from outside and from another guest.
+    // Forwarded ports are reached from outside and from another guest.
     let [web, db] = &guests[..] else { panic!("two guests") };
     let listener = web.within(|| TcpListener::bind("0.0.0.0:22").unwrap());
     let outside = |from: &dyn Fn() -> std::io::Result<TcpStream>| {
@@ -264,7 +264,7 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let peer = outside(&|| underlay.router.within(connect).unwrap());
     assert_eq!(peer.ip().to_string(), "192.0.2.254", "web0 sees who comes");
     outside(&|| db.within(connect));
-    // What nobody asked for does not get in, though the way is known.
+    // Unsolicited traffic is dropped, although the router has a route.
     let router = &underlay.router;
     router.run("ip route add 192.168.77.0/24 via 192.0.2.1 dev r1 onlink").unwrap();
     assert!(!router.pings(Ipv4Addr::new(192, 168, 77, 10), 56).unwrap());
@@ -273,11 +273,11 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     at.run("nft flush ruleset");
     assert!(at.run("nft list tables").contains("weir-lan-"), "others cannot remove it");
     web.pings("9.9.9.9");
-    // Killed, it leaves nothing.
+    // A killed weir leaves no rules.
     at.weir.take().unwrap().kill();
     eventually("the table is gone", || at.run("nft list tables").is_empty().then_some(()));
     assert!(!at.run("ip link show").contains("weir-lan"));
-    // A subnet of the host's own is refused.
+    // A subnet that the host already has is refused.
     at.run("ip addr add 192.168.77.99/24 dev u0");
     let refused = at.command("weir run weir.toml").output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();

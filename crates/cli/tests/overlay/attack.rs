@@ -1,5 +1,5 @@
-//! Whoever is a member of one tenant's network, as a host or as a guest, sends what it likes: no frame of it reaches
-//! another tenant.
+//! An attacker in one tenant's network, as a host or as a guest, sends arbitrary frames: none of them reaches another
+//! tenant.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use weir_wire::{Mac, Offload};
 
 use crate::bed::{EXPERIMENTAL, Guest, Underlay, datagram, mac, vif};
 
-/// In every frame of the attacker's.
+/// A mark in every frame of the attacker.
 const MARK: &[u8] = b"of the tenant blue";
 const BLUE: u32 = 100;
 const RED: u32 = 200;
 const ROUNDS: usize = 100;
 const FRAMES: usize = 20;
 
-/// Numbers that are the same in each run (xorshift64).
+/// Pseudo-random numbers that are the same in each run (xorshift64).
 struct Chance(u64);
 
 impl Chance {
@@ -31,13 +31,13 @@ impl Chance {
         all[self.below(all.len())]
     }
 
-    /// A frame with addresses of anybody, in tags, as ARP, as a VXLAN packet for the other tenant within.
+    /// A frame with arbitrary addresses, with tags, as ARP, or with a VXLAN packet for the other tenant inside.
     fn frame(&mut self) -> Vec<u8> {
         let dst = self.of(&[mac(1), mac(2), mac(3), Mac::BROADCAST, Mac([0x33, 0x33, 0, 0, 0, 1])]);
         let src = self.of(&[mac(1), mac(2), mac(3), mac(77), Mac([0; 6]), Mac::BROADCAST]);
         let mut frame = [dst.0, src.0].concat();
         for _ in 0..self.below(3) {
-            // Networks have numbers from 0 on where a trunk has tags.
+            // Networks are numbered from 0, in the place of a trunk's tags.
             let tag = self.of(&[0, 1, 2, 100, 200, 4095]) as u16;
             frame.extend(self.of(&[[0x81, 0], [0x88, 0xa8]]));
             frame.extend(tag.to_be_bytes());
@@ -61,14 +61,15 @@ impl Chance {
         frame
     }
 
-    /// A datagram with such a frame: for a network that its sender is in or not, in pieces, cut off, with other flags.
+    /// A datagram with such a frame, for a network of its sender or another one: fragmented, truncated, or with other
+    /// flags.
     fn datagram(&mut self) -> Vec<u8> {
         let vni = self.of(&[BLUE, RED, RED, 0, 300, 0xff_ffff]);
         let mut bytes = datagram(vni, &self.frame());
         match self.below(6) {
             0 => bytes.truncate(self.below(60)),
             1 => bytes[self.below(8)] ^= 1 << self.below(8),
-            // Longer than the underlay's MTU: the sender's host cuts it.
+            // The datagram exceeds the underlay's MTU, so the sender's host fragments it.
             2 => bytes.resize(3000, 0),
             3 => bytes = datagram(BLUE, &bytes),
             _ => {}
@@ -79,7 +80,7 @@ impl Chance {
 
 const AFTER: &str = "after the attack";
 
-/// Frames of the attacker's that have come to a guest, and whether its own tenant's last one has.
+/// The number of the attacker's frames that a guest received, and true if its own tenant's last frame has arrived.
 fn count(guest: &mut Guest) -> (usize, bool) {
     let (mut count, mut is_after, mut frame) = (0, false, Vec::new());
     while guest.pair.recv_into(&mut frame).is_some() {
@@ -99,7 +100,7 @@ fn root_no_frame_of_any_attack_is_delivered_to_a_wrong_tenant() {
     for (n, other) in [(1, 2), (2, 1)] {
         let here = &underlay.hosts[n - 1];
         let red = vif(here, "red", "red", Some(mac(n as u8)));
-        // One that may send from any address.
+        // This guest may send from any address.
         let blue = vif(here, "blue", "blue", None) + "mac_check = false\n";
         let networks: [(&str, u32, &[usize]); 2] =
             [("blue", BLUE, &[other, 3]), ("red", RED, &[other])];
@@ -124,7 +125,7 @@ fn root_no_frame_of_any_attack_is_delivered_to_a_wrong_tenant() {
         wrong += count(&mut red1).0 + count(&mut red2).0;
         right += count(&mut blue1).0 + count(&mut blue2).0;
     }
-    // All have arrived: in order behind them, what the tenants say to themselves.
+    // All frames have arrived when the tenants' own frames, which follow in order, have arrived.
     eventually("red hears itself", || {
         red1.say(Mac::BROADCAST, AFTER);
         std::thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! Hosts of the test bed with weirs and guests.
+//! Hosts of the test bed, with weirs and guests.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -16,9 +16,9 @@ use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// A host of the test bed's, and its weir; what fails there fails the test.
+/// A host of the test bed with its weir. A failure on the host fails the test.
 pub(crate) struct Host {
-    // Ends first.
+    // weir ends before its host.
     pub(crate) weir: Option<Process>,
     host: fabric::Host,
 }
@@ -36,7 +36,7 @@ impl Host {
         Self { weir: None, host: fabric::Host::new(dir).unwrap() }
     }
 
-    /// A command line there, in the host's directory, with weir in its path.
+    /// A command in the host's directory, with weir in its search path.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = self.host.command(line);
         command.env("PATH", path());
@@ -60,17 +60,17 @@ impl Host {
         });
     }
 
-    /// Whether an address answers a ping with so many bytes.
+    /// True if an address answers a ping with this many bytes.
     pub(crate) fn pings(&self, ip: Ipv4Addr, bytes: usize) -> bool {
         self.host.pings(ip, bytes).unwrap()
     }
 
-    /// Has a thread do something in the host's network.
+    /// Runs a thread in the host's network.
     pub(crate) fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         self.host.within(body).unwrap()
     }
 
-    /// What a port of its weir has dropped for a reason.
+    /// The frames that a port of the host's weir has dropped for a reason.
     pub(crate) fn dropped(&self, port: &str, reason: &str) -> u64 {
         let stats: serde_json::Value =
             serde_json::from_str(&self.run("weir stats --json")).unwrap();
@@ -79,7 +79,7 @@ impl Host {
         port["drops"][reason].as_u64().unwrap_or(0)
     }
 
-    /// Where a socket of its weir is for the test.
+    /// The path of an interface's socket, as the test sees it.
     pub(crate) fn socket(&self, vif: &str) -> PathBuf {
         self.dir.join(format!("{vif}.sock"))
     }
@@ -93,13 +93,13 @@ impl Host {
     }
 }
 
-/// The path of programs, with weir's in front.
+/// The search path of programs, beginning with weir's directory.
 fn path() -> String {
     let weir = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
     format!("{}:{}", weir.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// Hosts 1 to `count` at 192.0.2.1 and so on, each by a link of its own to a router.
+/// Hosts 1 to `count` at 192.0.2.1 and so on, each connected to a router by its own link.
 pub(crate) struct Underlay {
     pub(crate) hosts: Vec<Host>,
     pub(crate) router: fabric::Host,
@@ -114,7 +114,7 @@ impl Underlay {
         Self { hosts, router, _dir: dir }
     }
 
-    /// Gives each host `n` the address 2001:db8::n too.
+    /// Also gives each host `n` the address 2001:db8::n.
     pub(crate) fn speak_ipv6(&self) {
         let router = |line: &str| self.router.run(line).unwrap();
         router("sysctl -qw net.ipv6.conf.all.forwarding=1");
@@ -127,7 +127,7 @@ impl Underlay {
         }
     }
 
-    /// A configuration with the addresses of [IPv6](Self::speak_ipv6) in place of the others.
+    /// A configuration with [IPv6](Self::speak_ipv6) addresses in place of the IPv4 ones.
     pub(crate) fn in_ipv6(config: &str) -> String {
         config.replace("192.0.2.", "2001:db8::")
     }
@@ -156,13 +156,13 @@ impl Guest {
         self.pair.flush();
     }
 
-    /// A frame of an experimental type with words in it.
+    /// Sends a frame of an experimental type that contains words.
     pub(crate) fn say(&mut self, dst: Mac, words: &str) {
         let frame = experimental(dst, self.mac, words);
         self.send(&frame);
     }
 
-    /// The next frame of that type: who says what. Other frames are passed over.
+    /// The sender and the words of the next frame of that type. Other frames are skipped.
     pub(crate) fn hears(&mut self, patience: Duration) -> Option<(Mac, String)> {
         let end = Instant::now() + patience;
         let mut frame = Vec::new();
@@ -183,12 +183,12 @@ impl Guest {
         self.hears(Duration::from_secs(60)).expect("a frame")
     }
 
-    /// Whether nothing comes for a while in which much could.
+    /// True if no such frame arrives for a while.
     pub(crate) fn hears_nothing(&mut self) -> bool {
         self.hears(Duration::from_millis(300)).is_none()
     }
 
-    /// Answers ARP and ping until it is told to end.
+    /// Answers ARP and ping until told to end.
     pub(crate) fn answers(&mut self, ip: Ipv4Addr, until: &AtomicBool) {
         let mut frame = Vec::new();
         while !until.load(Ordering::Relaxed) {
@@ -226,7 +226,7 @@ pub(crate) fn datagram(vni: u32, frame: &[u8]) -> Vec<u8> {
     [&[8, 0, 0, 0, a, b, c, 0], frame].concat()
 }
 
-/// Sets it when this is dropped, by a panic too: who waits for it would wait for ever.
+/// Sets a flag when this is dropped, even by a panic, so that threads that wait for the flag end.
 pub(crate) struct Sets<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Sets<'_> {
@@ -235,7 +235,7 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// The hosts that a line names: "On hosts 1 and 2, ...".
+/// The hosts named in a line: "On hosts 1 and 2, ...".
 fn host_numbers(line: &str) -> Vec<usize> {
     let (_, after) = line.split_once("host").unwrap_or_else(|| panic!("no host: {line}"));
     let words = after.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
@@ -248,7 +248,7 @@ fn host_numbers(line: &str) -> Vec<usize> {
         .collect()
 }
 
-/// A document whose commands are tried.
+/// A document whose commands are tested.
 pub(crate) struct Guide(String);
 
 impl Guide {
@@ -257,7 +257,7 @@ impl Guide {
         Self(fs::read_to_string(path).unwrap())
     }
 
-    /// Writes each of its files in this language on the host that it is for.
+    /// Writes each file of the document in this language on its host.
     pub(crate) fn write(&self, underlay: &Underlay, language: &str, path: &str, count: usize) {
         let files = blocks(&self.0).into_iter().filter(|block| block.language == language);
         let files: Vec<_> = files.collect();
@@ -271,7 +271,7 @@ impl Guide {
         }
     }
 
-    /// Runs its commands, but for those that `knows` has done in its own way; says how many there were.
+    /// Runs the document's commands, except for those that `knows` has run in its own way; returns their number.
     pub(crate) fn run(
         &self,
         underlay: &mut Underlay,

@@ -9,7 +9,7 @@ use weir_testing::eventually;
 
 use crate::bed::{Guest, Host, Underlay, mac, vif};
 
-/// Two hosts, each with a guest of such a budget that knows where the other one is.
+/// Two hosts, each with a guest of this budget that knows the other's location.
 fn two_hosts(budget: &str) -> (Underlay, [Guest; 2]) {
     let mut underlay = Underlay::new(2);
     for (n, other) in [(1, 2), (2, 1)] {
@@ -25,7 +25,7 @@ fn two_hosts(budget: &str) -> (Underlay, [Guest; 2]) {
     (underlay, guests)
 }
 
-/// A frame each way.
+/// Sends a frame each way.
 fn talk([one, two]: &mut [Guest; 2]) {
     one.say(mac(2), "question");
     assert_eq!(two.must_hear(), (mac(1), "question".into()));
@@ -33,7 +33,7 @@ fn talk([one, two]: &mut [Guest; 2]) {
     assert_eq!(one.must_hear(), (mac(2), "answer".into()));
 }
 
-/// What a host's weir says of its guest.
+/// The explanation of the host's guest.
 fn explain(host: &Host) -> Value {
     serde_json::from_str(&host.run("weir explain web0 --json")).unwrap()
 }
@@ -65,7 +65,7 @@ fn root_holds_of_both_hosts_stay_in_a_budget_and_late_frames_count_at_both() {
     for (share_ns, counted_ns) in [(to, from), (back_to, back_from)] {
         assert!(share_ns <= counted_ns && counted_ns < BUDGET_NS, "{share_ns} of {counted_ns}");
     }
-    // The policy holds for all that is left. Without a split that would be all of the budget but some us.
+    // The policy holds for the whole remaining budget. Without a split that would be almost the whole budget.
     for _ in 0..200 {
         talk(&mut guests);
     }
@@ -77,7 +77,7 @@ fn root_holds_of_both_hosts_stay_in_a_budget_and_late_frames_count_at_both() {
         assert!(expected.contains(&held_ns) && left_ns < BUDGET_NS * 3 / 4, "{explained:#}");
     }
 
-    // Less than any frame takes: each is late, on either host.
+    // The budget is shorter than the time of any frame, so each frame is late on both hosts.
     for host in hosts {
         host.run("weir vif set web0 latency_budget=1us");
     }
@@ -112,7 +112,7 @@ fn root_two_hosts_without_traffic_leave_each_other_asleep() {
         talk(&mut guests);
         hosts.iter().all(|host| explain(host)["hosts"][0]["to_ns"].is_u64()).then_some(())
     });
-    // How often a host's threads that move frames or say what there is to say of them came back from a sleep.
+    // The number of wake-ups of a host's worker and manager threads.
     let wakeups = |host: &Host| -> u64 {
         let tasks = format!("/proc/{}/task", host.weir.as_ref().unwrap().pid());
         let threads = fs::read_dir(tasks).unwrap().map(|it| it.unwrap().path());

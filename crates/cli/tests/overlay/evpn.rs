@@ -1,4 +1,4 @@
-//! Networks under BGP EVPN: FRR on each host says who is where. Debian's package `frr` has it.
+//! Networks under BGP EVPN: FRR on each host provides the location of stations. Debian's package `frr` has FRR.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicBool;
@@ -12,7 +12,7 @@ use weir_wire::Mac;
 
 use crate::bed::{Guest, Guide, Host, Sets, Underlay, mac, vif};
 
-/// Whether the test can run: as root, with FRR and ethtool.
+/// True if the test can run: as root, with FRR and ethtool.
 pub(crate) fn has_frr() -> bool {
     if !weir_testing::is_root("network namespaces") {
         return false;
@@ -31,7 +31,7 @@ pub(crate) fn start_frr(host: &Host, n: usize, others: &[usize]) -> Frr {
     Frr::start(host, n, others, None).unwrap()
 }
 
-/// Says what each host knows, where a test fails.
+/// Prints the state of each host if a test fails.
 pub(crate) struct Tells<'a>(pub(crate) &'a Underlay);
 
 impl Drop for Tells<'_> {
@@ -49,7 +49,7 @@ impl Drop for Tells<'_> {
     }
 }
 
-/// The configuration of host `n` in which FRR says who is where.
+/// The configuration of host `n`, with locations from FRR.
 pub(crate) fn config(n: usize, networks: &[(&str, u32)], ports: &str) -> String {
     let overlay = format!("[overlay]\nlocal = \"192.0.2.{n}\"\ninterface = \"u0\"\nevpn = true\n");
     let network = |(name, vni): &(&str, u32)| format!("[network.{name}]\nvni = {vni}\n");
@@ -58,7 +58,8 @@ pub(crate) fn config(n: usize, networks: &[(&str, u32)], ports: &str) -> String 
 
 const NETWORKS: [(&str, u32); 2] = [("blue", 100), ("red", 200)];
 
-/// A weir with a guest in each network, whose address is configured, and one in blue that may have any.
+/// Starts a weir with a guest in each network, whose address is configured, and one in blue that may have any
+/// address.
 fn start_weir(underlay: &mut Underlay, n: usize) {
     let here = &underlay.hosts[n - 1];
     let vifs = NETWORKS.map(|(name, _)| vif(here, name, name, Some(mac(n as u8))));
@@ -71,7 +72,7 @@ fn guests(host: &Host, n: usize) -> [Guest; 2] {
     ["blue", "red"].map(|name| host.guest(name, mac(n as u8)))
 }
 
-/// Host `n` as a Linux bridge for each network.
+/// Sets up host `n` as a Linux bridge for each network.
 pub(crate) fn make_bridges(host: &Host, n: usize) {
     host.run("ethtool -K u0 tx off");
     for (_, vni) in NETWORKS {
@@ -97,19 +98,19 @@ pub(crate) fn station(host: &Host, vni: u32, mac: Mac, ip: &str) -> Host {
     station
 }
 
-/// Whether FRR has noted on a host that an address is at host `at`.
+/// True if FRR has entered on a host that an address is at host `at`.
 pub(crate) fn is_noted(host: &Host, device: &str, mac: Mac, at: usize) -> bool {
     let all = host.run(&format!("bridge fdb show dev {device}"));
     let expected = format!("{mac} dst 192.0.2.{at} ");
     all.lines().any(|line| line.starts_with(&expected))
 }
 
-/// Whether the host takes host `at` for a member of the network.
+/// True if the host counts host `at` as a member of the network.
 pub(crate) fn is_member(host: &Host, device: &str, at: usize) -> bool {
     is_noted(host, device, Mac([0; 6]), at)
 }
 
-/// Behind which host its weir has an address of a network.
+/// The host behind which weir has an address of a network.
 pub(crate) fn behind(host: &Host, network: &str, mac: Mac) -> Option<String> {
     let all: serde_json::Value = serde_json::from_str(&host.run("weir addresses --json")).unwrap();
     let of = |it: &&serde_json::Value| it["network"] == network && it["mac"] == mac.to_string();
@@ -143,7 +144,7 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     let [mut blue2, mut red2] = guests(two, 2);
     let _tells = Tells(&underlay);
 
-    // Nobody has sent a frame, and everybody knows where everybody is.
+    // No station has sent a frame, but every host knows every location.
     eventually("the bridge hears of both weirs' guests", || {
         [1, 2].iter().all(|&n| is_noted(three, "vx100", mac(n as u8), n)).then_some(())
     });
@@ -153,7 +154,7 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     });
     while blue2.hears(Duration::from_millis(100)).is_some() {}
 
-    // Tenants with the same addresses hear their own only.
+    // Tenants with the same addresses receive only their own frames.
     blue1.say(Mac::BROADCAST, "blue to all");
     assert_eq!(blue2.must_hear(), (mac(1), "blue to all".into()));
     eventually("red knows its members", || {
@@ -169,7 +170,7 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     }
     assert!([&mut blue1, &mut blue2].into_iter().all(Guest::hears_nothing));
 
-    // An address that has no host of its own is where it was used last.
+    // An address without a fixed host is at the host where it was last used.
     let [mut here, mut there] = [one, two].map(|host| host.guest("any", mac(7)));
     for _ in 0..2 {
         there.say(Mac::BROADCAST, "I am at host 2");
@@ -189,7 +190,7 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
         while guest.hears(Duration::from_millis(100)).is_some() {}
     }
 
-    // With a station behind the bridge, both ways; the same addresses again in the other network.
+    // Traffic with a station behind the bridge works both ways; the other network uses the same addresses.
     let at_blue = station(three, 100, mac(3), "10.0.0.3");
     let at_red = station(three, 200, mac(3), "10.0.0.3");
     let end = AtomicBool::new(false);
@@ -206,14 +207,14 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
         }
         assert!(!at_red.pings(ip(11), 56), "10.0.0.11 of the other tenant answers");
     });
-    // The bridge's FRR says so of its station: not the frames.
+    // The station's location comes from the bridge's FRR, not from frames.
     for network in ["blue", "red"] {
         eventually("host 1 hears of the station", || {
             (behind(one, network, mac(3))? == "192.0.2.3").then_some(())
         });
     }
 
-    // An interface that goes is withdrawn, in its network only.
+    // A removed interface is withdrawn, in its network only.
     two.run("weir vif del red");
     eventually("the bridge hears that it is gone", || {
         (!is_noted(three, "vx200", mac(2), 2)).then_some(())
@@ -223,14 +224,16 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     });
     assert_eq!(behind(one, "blue", mac(2)).as_deref(), Some("192.0.2.2"));
 
-    // BGP ends on host 1, and zebra removes all from the kernel: what was said serves on, longer than what is withdrawn.
+    // BGP ends on host 1, and zebra removes its entries from the kernel. weir keeps them, for longer than withdrawn
+    // ones.
     frr[0].daemons.pop();
     eventually("zebra has removed what it had noted", || {
         (!is_noted(one, "weirv100", mac(2), 2)).then_some(())
     });
     thread::sleep(3 * Duration::from_nanos(EVPN_WITHDRAWN_NS));
     assert_eq!(behind(one, "blue", mac(2)).as_deref(), Some("192.0.2.2"));
-    // Host 2 has heard that host 1 is gone, and takes nothing of it: host 1 sends there nevertheless, and there only.
+    // Host 2 has learned that host 1 is gone, and accepts nothing from it. Host 1 still sends to host 2, and only
+    // there.
     let (before, at_three) = (two.dropped("overlay", "remote_unknown"), received(three, "vx100"));
     blue1.say(mac(2), "without FRR");
     eventually("host 1 sends to host 2", || {
@@ -241,7 +244,7 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     frr[0] = start_frr(one, 1, &[2, 3]);
     eventually("FRR is back", || is_noted(one, "weirv100", mac(2), 2).then_some(()));
 
-    // A weir that dies is withdrawn with all that it had.
+    // A weir that dies is withdrawn with all its stations.
     drop((blue2, red2));
     two.run(&format!("kill -KILL {}", two.weir.as_ref().unwrap().pid()));
     eventually("the bridge hears that the weir is gone", || {
@@ -290,7 +293,7 @@ fn root_a_station_that_is_withdrawn_after_zebra_was_restarted_alone_goes() {
     });
 }
 
-/// Whether FRR notes who is behind hosts with IPv6 addresses.
+/// True if FRR installs stations behind hosts with IPv6 addresses.
 fn has_vxlan_over_ipv6() -> bool {
     let version = Frr::version().unwrap();
     let numbers = version.split_whitespace().last().unwrap().split(['.', '-']);
@@ -362,7 +365,7 @@ fn root_every_command_of_the_guide_for_a_fabric_works() {
     let guide = Guide::read("evpn.md");
     let mut underlay = Underlay::new(3);
     for host in &underlay.hosts {
-        // As Debian's package has it, for this host alone.
+        // The files of Debian's package, for this host alone.
         host.run("mkdir -p /etc/frr");
         host.run("mount -t tmpfs none /etc/frr");
         host.run("printf 'zebra=yes\\nbgpd=no\\n' > /etc/frr/daemons");

@@ -1,4 +1,4 @@
-//! A weir that another one takes the place of, in a fabric: what other hosts hear of that.
+//! The replacement of a weir by another one, as seen by other hosts.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use weir_wire::Mac;
 use crate::bed::{Guest, Host, Underlay, experimental, mac, vif};
 use crate::evpn::{Tells, behind, config, has_frr, is_member, is_noted, make_bridges, start_frr};
 
-/// What the bridge of the other host has, which stands for the fabric.
+/// The VXLAN device of the other host, whose bridge stands for the fabric.
 const DEVICE: &str = "vx100";
 
 fn start_keeper(host: &Host) -> Process {
@@ -25,7 +25,7 @@ fn start_keeper(host: &Host) -> Process {
     keeper
 }
 
-/// Another weir takes the place of the one that runs, as soon as that has a keeper; its process.
+/// Replaces the running weir by another one, as soon as it has a keeper; returns the new process's number.
 fn upgrade(host: &Host) -> String {
     let said = eventually("weir is upgraded", || {
         let output = host.command("weir upgrade").output().unwrap();
@@ -35,14 +35,15 @@ fn upgrade(host: &Host) -> String {
     rest.chars().take_while(char::is_ascii_digit).collect()
 }
 
-/// What the other host has heard to be gone.
+/// The entries that the other host has removed.
 fn withdrawn(other: &Host) -> Vec<String> {
     let log = fs::read_to_string(other.dir.join("monitor.log")).unwrap();
     let gone = log.lines().filter(|line| line.starts_with("Deleted") && line.contains(DEVICE));
     gone.map(str::to_owned).collect()
 }
 
-/// Host 1 has its guests and knows the station behind the other host, and whoever comes now is announced as well.
+/// Checks that host 1 has its guests and knows the station behind the other host, and that a new station is
+/// announced.
 fn goes_on(one: &Host, other: &Host, guest: &mut Guest, last: u8) {
     eventually("host 1 knows the station", || {
         (behind(one, "blue", mac(3))? == "192.0.2.2").then_some(())
@@ -73,7 +74,7 @@ fn root_no_other_host_hears_of_a_weir_that_takes_anothers_place() {
     let _tells = Tells(&underlay);
     let _web0 = one.guest("web0", mac(1));
     let mut any = one.guest("any", mac(7));
-    // A station behind the bridge.
+    // This is a station behind the bridge.
     two.run("ip link add s100 type veth peer name e100");
     two.run("ip link set s100 master br100 up");
     two.run(&format!("bridge fdb add {} dev s100 master static", mac(3)));
@@ -85,7 +86,7 @@ fn root_no_other_host_hears_of_a_weir_that_takes_anothers_place() {
 
     upgrade(one);
     goes_on(one, two, &mut any, 8);
-    // Another keeper gets all that it is to have.
+    // Another keeper gets everything that it must hold.
     keeper = {
         keeper.kill();
         start_keeper(one)
@@ -93,11 +94,11 @@ fn root_no_other_host_hears_of_a_weir_that_takes_anothers_place() {
     goes_on(one, two, &mut any, 9);
     let process = upgrade(one);
     goes_on(one, two, &mut any, 10);
-    // Those who are silent were learned by the weir before.
+    // Silent stations were learned by the weir before.
     thread::sleep(Duration::from_nanos(2 * EVPN_ADOPT_NS));
     assert_eq!(withdrawn(two), [""; 0]);
 
-    // SIGKILL, and the next one: it withdraws what is no more.
+    // After a SIGKILL, the next weir withdraws entries that no longer hold.
     one.run(&format!("kill -KILL {process}"));
     one.run(&format!("bridge fdb add {} dev weirt100 master static", mac(66)));
     eventually("the other host hears of that, too", || {
@@ -114,7 +115,7 @@ fn root_no_other_host_hears_of_a_weir_that_takes_anothers_place() {
         |line: &String| line.contains(&mac(1).to_string()) || line.contains("00:00:00:00:00:00");
     assert!(!withdrawn(two).iter().any(of), "{:?}", withdrawn(two));
 
-    // One that ends for good leaves nothing with the keeper.
+    // A weir that ends for good leaves nothing with the keeper.
     assert!(next.terminate().unwrap().success());
     eventually("the other host hears that the weir is gone", || {
         (!is_noted(two, DEVICE, mac(1), 1) && !is_member(two, DEVICE, 1)).then_some(())

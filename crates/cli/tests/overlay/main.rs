@@ -1,5 +1,5 @@
-//! Networks over hosts: weirs and Linux bridges with the kernel's VXLAN device in a routed underlay of network
-//! namespaces, and whoever attacks them. That takes root; without it the tests are counted as skipped.
+//! Networks over hosts: weirs and Linux bridges with the kernel's VXLAN device, in a routed underlay of network
+//! namespaces, and attacks on them. The tests need root; without root they are counted as skipped.
 
 mod addresses;
 mod attack;
@@ -29,7 +29,7 @@ fn root_tenants_with_the_same_addresses_on_two_hosts_hear_their_own_only() {
     let mut underlay = Underlay::new(3);
     for (n, other) in [(1, 2), (2, 1)] {
         let here = &underlay.hosts[n - 1];
-        // The same address in both networks, and no host 3 in red.
+        // The address is the same in both networks, and host 3 is not in red.
         let vifs = ["blue", "red"].map(|network| vif(here, network, network, Some(mac(n as u8))));
         let networks: [(&str, u32, &[usize]); 2] =
             [("blue", 100, &[other, 3]), ("red", 200, &[other])];
@@ -42,7 +42,7 @@ fn root_tenants_with_the_same_addresses_on_two_hosts_hear_their_own_only() {
     });
     let ([mut blue1, mut red1], [mut blue2, mut red2]) = (one, two);
 
-    // By a broadcast, then to where the answer came from.
+    // The first frame is a broadcast, and the next ones go to the host that answered.
     blue1.say(Mac::BROADCAST, "blue to all");
     assert_eq!(blue2.must_hear(), (mac(1), "blue to all".into()));
     red1.say(Mac::BROADCAST, "red to all");
@@ -59,7 +59,7 @@ fn root_tenants_with_the_same_addresses_on_two_hosts_hear_their_own_only() {
         assert_eq!(red2.must_hear(), (mac(1), words[1].clone()));
     }
 
-    // Attacks. Each kind has its counter, and nobody hears anything.
+    // Each kind of attack has its counter, and no guest receives anything.
     let forged = |vni, src: Mac| datagram(vni, &experimental(Mac::BROADCAST, src, "forged"));
     let send = |from: usize, datagrams: &[Vec<u8>]| {
         underlay.hosts[from - 1].within(|| {
@@ -70,9 +70,9 @@ fn root_tenants_with_the_same_addresses_on_two_hosts_hear_their_own_only() {
         });
     };
     let first = &underlay.hosts[0];
-    // Host 3 is no member of red; nobody has 300; what is no VXLAN.
+    // Host 3 is no member of red, no host has network 300, and the rest is no VXLAN.
     send(3, &[forged(200, mac(77)), forged(300, mac(77)), b"nonsense".to_vec(), Vec::new()]);
-    // A member claims the address that is configured here, and sends a tag, and a frame that is none.
+    // A member claims an address that is configured here, sends a tagged frame, and sends a truncated frame.
     let mut tagged = experimental(Mac::BROADCAST, mac(78), "forged");
     tagged[12..14].copy_from_slice(&[0x81, 0x00]);
     send(2, &[forged(100, mac(1)), datagram(100, &tagged), datagram(100, &[1; 13])]);
@@ -91,7 +91,7 @@ fn root_tenants_with_the_same_addresses_on_two_hosts_hear_their_own_only() {
     blue2.say(mac(1), "after the attack");
     assert_eq!(blue1.must_hear(), (mac(2), "after the attack".into()));
 
-    // A tenant asks for the underlay's addresses: nobody answers, and what it sends to them goes nowhere else.
+    // A tenant asks for the underlay's addresses. There is no answer, and its frames to them go nowhere else.
     let question = |target: [u8; 4]| {
         let arp = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac(1).0, &[192, 0, 2, 99], &[0; 6], &target];
         [&[0xff; 6][..], &mac(1).0, &[8, 6], &arp.concat(), &[0; 18]].concat()
@@ -105,7 +105,7 @@ fn root_tenants_with_the_same_addresses_on_two_hosts_hear_their_own_only() {
     assert!(blue1.pair.recv_into(&mut frame).is_none(), "an answer: {frame:?}");
     assert!(red2.hears_nothing() && red1.hears_nothing());
 
-    // Nothing was lost on the way, and what a host got it did not send back.
+    // No frame was lost, and no host sent a received frame back.
     for n in [1, 2] {
         let stats = underlay.hosts[n - 1].run("weir stats --json");
         let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
@@ -132,8 +132,8 @@ fn root_tcp_flows_between_weirs_and_a_linux_bridge_with_the_kernels_vxlan() {
         underlay.hosts[n - 1].run(&format!("ip addr add 10.0.0.{n}/24 dev probe0"));
     }
     let kernel = &underlay.hosts[2];
-    // A veth leaves checksums and segments of what is inside to its other end, where a socket has nobody to do them. A
-    // network card has done them before the wire.
+    // A veth leaves the checksums and segments of inner packets to its other end, where the socket does not complete
+    // them. A network card completes them before the wire.
     kernel.run("ethtool -K u0 tx off");
     kernel.run("ip link add br100 type bridge");
     kernel.run("ip link add vxlan100 type vxlan id 100 local 192.0.2.3 dstport 4789");
@@ -157,11 +157,11 @@ fn root_tcp_flows_between_weirs_and_a_linux_bridge_with_the_kernels_vxlan() {
             let end = &end;
             scope.spawn(move || guest.answers(ip, end));
         }
-        // Everybody reaches everybody: TAPs, the bridge, and guests behind rings.
+        // Every station reaches every other one: TAPs, the bridge, and guests behind rings.
         for (n, host) in (1..).zip(&underlay.hosts) {
             for target in [1, 2, 3, 11, 12].into_iter().filter(|target| *target != n) {
                 let what = format!("host {n} reaches 10.0.0.{target}");
-                // With the headers of IP and ICMP as long as the MTU.
+                // With the headers of IP and ICMP the packet is as long as the MTU.
                 let target = Ipv4Addr::new(10, 0, 0, target);
                 eventually(&what, || host.pings(target, 1422).then_some(()));
             }
@@ -178,7 +178,7 @@ fn root_tcp_flows_between_weirs_and_a_linux_bridge_with_the_kernels_vxlan() {
     }
 }
 
-/// Sends some megabytes over TCP, which arrive unchanged.
+/// Transfers some megabytes over TCP, which must arrive unchanged.
 pub(crate) fn transfer(from: &Host, to: &Host, address: u8) {
     const LEN: usize = 8 << 20;
     let sent: Vec<u8> = (0..LEN).map(|at| ((at * 131) >> 3) as u8).collect();
@@ -221,7 +221,7 @@ fn root_commands_name_networks_and_the_hosts_that_are_not_heard() {
     let mut underlay = Underlay::new(3);
     for (n, other) in [(1, 2), (2, 1)] {
         let port = vif(&underlay.hosts[n - 1], "blue", "blue", Some(mac(n as u8)));
-        // Nobody speaks at host 3.
+        // Host 3 has no guest that sends.
         let config = Underlay::config(n, &[("blue", 100, &[other, 3])], &port);
         underlay.hosts[n - 1].start_weir(&config);
     }
@@ -241,7 +241,7 @@ fn root_commands_name_networks_and_the_hosts_that_are_not_heard() {
     assert!(words.contains("blue 100 192.0.2.3 nothing yet 0 -"), "{explained}");
     assert!(explained.contains("nothing has come so far from 192.0.2.3: ping"), "{explained}");
     let of_hosts = || {
-        // Its exit code says that something is wrong.
+        // The exit code reports that something is wrong.
         let doctor = here.command("weir doctor --json").output().unwrap();
         let doctor: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
         let found = doctor["findings"].as_array().unwrap().clone();
@@ -265,7 +265,7 @@ fn root_commands_name_networks_and_the_hosts_that_are_not_heard() {
     assert!(first.starts_with("blue: traffic "), "{first}");
     assert!(!first.starts_with("blue: traffic does not pass"), "{first}");
 
-    // One that was heard, and is no more.
+    // A host that was heard falls silent.
     let other = &underlay.hosts[1];
     other.run(&format!("kill -KILL {}", other.weir.as_ref().unwrap().pid()));
     eventually("host 2 is asked in vain", || {

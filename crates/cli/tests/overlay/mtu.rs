@@ -1,4 +1,4 @@
-//! Packets that are too long for the overlay: their sender is told.
+//! Packets that are too long for the overlay: their sender is notified.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,7 +26,7 @@ fn long(from: Mac, ip: u8, to: Mac) -> Vec<u8> {
     [&to.0[..], &from.0, &[8, 0], &header, &udp, &[0; 1572]].concat()
 }
 
-/// What the guest is told, if it is told anything.
+/// The ICMP message that the guest receives, if any.
 fn hears(guest: &mut Guest) -> Option<Vec<u8>> {
     let mut frame = Vec::new();
     for _ in 0..20 {
@@ -49,7 +49,7 @@ fn root_who_sends_packets_that_are_too_long_is_told_and_recovers() {
     let mut underlay = Underlay::new(2);
     for (n, peers) in [(1, [2]), (2, [1])] {
         let here = &underlay.hosts[n - 1];
-        // Its own MTU holds, or that of the overlay's port.
+        // The port's own MTU applies, or the overlay's.
         let mtu = ["mtu = 1450\n", ""][n - 1];
         let probe = "[uplink.probe]\nkind = \"tap\"\nname = \"probe0\"\nnetwork = \"blue\"\n";
         let guard = "source_guard = \"configured\"\naddresses = [\"10.0.0.11\"]\n";
@@ -57,23 +57,23 @@ fn root_who_sends_packets_that_are_too_long_is_told_and_recovers() {
         let config = Underlay::config(n, &[("blue", 100, &peers[..])], &ports);
         underlay.hosts[n - 1].start_weir(&config);
         underlay.hosts[n - 1].run(&format!("ip addr add 10.0.0.{n}/24 dev probe0"));
-        // Somebody who knows better, at both ends: neither tells the other.
+        // Both ends wrongly set a larger MTU, so neither tells the other.
         underlay.hosts[n - 1].run("ip link set probe0 mtu 3000");
     }
     let [one, two] = &underlay.hosts[..] else { panic!("two hosts") };
     transfer(one, two, 2);
-    // The first has learned, and tells the other by its segment size.
+    // The first host has learned the MTU, and tells the other by its segment size.
     transfer(two, one, 1);
     assert!(told(one) > 0);
     assert!(one.dropped("probe", "over_mtu_tx") > 0);
     let route = one.run("ip route get 10.0.0.2");
     assert!(route.contains("mtu 1450"), "{route}");
-    // Without DF the host cuts its packets then.
+    // Without DF the host then fragments its packets.
     eventually("a long ping", || one.pings(Ipv4Addr::new(10, 0, 0, 2), 1800).then_some(()));
     eventually("one back", || two.pings(Ipv4Addr::new(10, 0, 0, 1), 1800).then_some(()));
     assert!(two.dropped("overlay", "over_mtu_rx") > 0 && told(two) > 0);
 
-    // A guest behind rings, and one that says it is another: that would be another's to hear.
+    // The senders are a guest behind rings, and one that forges another's address: the answer would go to the other.
     let mut guest = one.guest("web0", mac(1));
     let frame = eventually("the guest is told", || {
         guest.send(&long(mac(1), 11, mac(9)));
@@ -90,7 +90,7 @@ fn root_who_sends_packets_that_are_too_long_is_told_and_recovers() {
         assert_eq!(hears(&mut guest), None);
     }
     assert_eq!(told(one), before);
-    // As fast as it can: no faster than there may be answers, and others are served.
+    // The guest sends as fast as it can, but gets no more answers than the limit, and others are served.
     for _ in 0..2000 {
         while guest.pair.send(&long(mac(1), 11, mac(9)), &Offload::NONE).is_err() {
             guest.pair.flush();
@@ -101,7 +101,7 @@ fn root_who_sends_packets_that_are_too_long_is_told_and_recovers() {
     assert!(one.pings(Ipv4Addr::new(10, 0, 0, 2), 56));
 }
 
-/// The underlay's addresses that a test is about.
+/// The address family of the underlay in a test.
 #[derive(Clone, Copy, PartialEq)]
 enum Family {
     V4,
@@ -123,7 +123,7 @@ impl Family {
         }
     }
 
-    /// Ports by which the weir of host 1 sends (proc_net(5)).
+    /// Ports from which the weir of host 1 sends (proc_net(5)).
     fn sending_ports(self, host: &Host) -> Vec<u16> {
         let path = match self {
             Self::V4 => "/proc/thread-self/net/udp",
@@ -141,7 +141,7 @@ impl Family {
         table.lines().filter_map(of_line).collect()
     }
 
-    /// Messages about ways that are too short, or for IPv4 all of ICMP, that a host has heard.
+    /// "Packet too big" messages that a host has received, or for IPv4 all ICMP messages.
     fn heard(self, host: &Host) -> Option<usize> {
         let read = |path: &str| host.within(|| fs::read_to_string(path).unwrap());
         let number = |line: &str| line.split_whitespace().nth(1)?.parse().ok();
@@ -157,7 +157,7 @@ impl Family {
         }
     }
 
-    /// What host 1 sends to host 2 by this port is too long: a packet that says so in the name of host `from`.
+    /// A message in the name of host `from` that host 1's packets to host 2 from this port are too long.
     fn too_long(self, from: u8, port: u16) -> Vec<u8> {
         let (from, one, two) = (self.octets(from), self.octets(1), self.octets(2));
         let quoted_udp =
@@ -192,7 +192,7 @@ fn checksum(words: &[u8]) -> [u8; 2] {
     (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
 }
 
-/// Hosts 1 and 2, which are peers, and host 3, which is nobody's.
+/// Hosts 1 and 2 are peers, and host 3 is nobody's peer.
 fn nobody_outside_says_how_long_frames_may_be(family: Family) {
     let mut underlay = Underlay::new(3);
     underlay.speak_ipv6();
@@ -223,11 +223,11 @@ fn nobody_outside_says_how_long_frames_may_be(family: Family) {
             sendto(&socket, &packet, SendFlags::empty(), &to).unwrap();
         }
     };
-    // A host that is nobody's peer, in its own name and another's; and a peer.
+    // The messages come from a host that is nobody's peer, in its own name and in another's, and from a peer.
     said(three, 3);
     said(three, 2);
     said(two, 2);
-    // The kernel has heard them: what is counted there is not weir's.
+    // The kernel has received the messages; its counter is not weir's.
     eventually("the host hears ICMP", || {
         family.heard(one).filter(|heard| *heard >= 2 * ports.len())
     });
@@ -241,7 +241,7 @@ fn nobody_outside_says_how_long_frames_may_be(family: Family) {
     }
     assert_eq!(one.dropped("overlay", "over_path_mtu"), 0);
     if family == Family::V6 {
-        // weir's sockets do not have the host believe it either.
+        // weir's sockets do not make the host believe the messages either.
         let way = one.run("ip route get 2001:db8::2");
         assert!(!way.contains("mtu"), "{way}");
     }

@@ -1,6 +1,6 @@
-//! Questions for neighbours (ARP, neighbour discovery) that are answered where they are asked: FRR says who has which IP
-//! address behind other hosts, and is told who has one here. With FRR as Debian has it, and a Linux bridge that does the
-//! same as third host.
+//! Requests for neighbours (ARP, neighbour discovery) that are answered locally: FRR provides the owners of IP
+//! addresses behind other hosts, and gets those of this host. The test uses Debian's FRR, and as third host a Linux
+//! bridge that does the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn arp(src: Mac, ip: Ipv4Addr, asks: Ipv4Addr) -> Vec<u8> {
     [&[0xff; 6][..], &src.0, &ethertype::ARP.to_be_bytes(), &packet].concat()
 }
 
-/// The same by neighbour discovery.
+/// The request by neighbour discovery.
 fn solicit(src: Mac, ip: Ipv6Addr, asks: Ipv6Addr) -> Vec<u8> {
     let [.., x, y, z] = asks.octets();
     let group =
@@ -46,13 +46,13 @@ fn solicit(src: Mac, ip: Ipv6Addr, asks: Ipv6Addr) -> Vec<u8> {
 }
 
 impl Guest {
-    /// The next message about neighbours: who says that it has what, and asks for whom.
+    /// The next message about neighbours: the claim and the request in it.
     fn hears_of_neighbours(&mut self, patience: Duration) -> Option<Neighbour> {
         let end = Instant::now() + patience;
         let mut frame = Vec::new();
         while Instant::now() < end {
             while self.pair.recv_into(&mut frame).is_some() {
-                // A host asks for routers, and says to which groups it listens.
+                // A guest also sends router solicitations and multicast listener reports, which are skipped.
                 if let Some(said) = Neighbour::read(&frame) {
                     return Some(said);
                 }
@@ -62,7 +62,7 @@ impl Guest {
         None
     }
 
-    /// Asks until it is answered; by whom.
+    /// Asks until there is an answer; returns the MAC address in it.
     fn asks(&mut self, question: &[u8], for_whom: IpAddr) -> Mac {
         eventually("an answer", || {
             self.send(question);
@@ -76,7 +76,7 @@ impl Guest {
     }
 }
 
-/// Who has an IP address, as host's weir knows.
+/// The owner of an IP address, as the host's weir knows it.
 fn owner(host: &Host, ip: IpAddr) -> Option<String> {
     let all: serde_json::Value = serde_json::from_str(&host.run("weir addresses --json")).unwrap();
     let has = |it: &&serde_json::Value| {
@@ -87,7 +87,7 @@ fn owner(host: &Host, ip: IpAddr) -> Option<String> {
     Some(entry["mac"].as_str().unwrap().to_owned())
 }
 
-/// Who has it, as FRR has noted in the kernel of a host with a Linux bridge.
+/// The owner of the address, as FRR has entered it in the kernel of a host with a Linux bridge.
 fn noted(host: &Host, ip: IpAddr) -> Option<String> {
     let all = host.run(&format!("ip neigh show {ip} dev br100"));
     let line = all.lines().find(|line| line.contains("extern_learn"))?;
@@ -117,7 +117,8 @@ fn root_frr_says_who_has_an_ip_address_and_questions_for_it_stay_where_they_are_
     });
     for n in [1, 2] {
         let here = &underlay.hosts[n - 1];
-        // One whose addresses are configured, one that may have any, and one that may have any station's.
+        // The guests: one with configured addresses, one that may have any IP address, and one that may have any MAC
+        // address.
         let guarded =
             format!("source_guard = \"configured\"\naddresses = [\"10.0.0.{n}\", \"fd00::{n}\"]\n");
         let guarded = vif(here, "own", "blue", Some(mac(n as u8))) + &guarded;
@@ -134,7 +135,7 @@ fn root_frr_says_who_has_an_ip_address_and_questions_for_it_stay_where_they_are_
         (is_member(three, "vx100", 1) && is_member(three, "vx100", 2)).then_some(())
     });
 
-    // What is configured is known to all, though nobody has sent a frame.
+    // Configured addresses are known to all hosts, although no guest has sent a frame.
     for (of, n) in [(one, 2), (two, 1)] {
         for ip in [IpAddr::from(v4(n)), v6(n.into()).into()] {
             eventually("a weir knows who has an address", || {
@@ -145,7 +146,7 @@ fn root_frr_says_who_has_an_ip_address_and_questions_for_it_stay_where_they_are_
             });
         }
     }
-    // What a guest says of itself, too.
+    // Addresses that a guest claims are known to all hosts too.
     free2.send(&arp(mac(12), v4(12), v4(99)));
     free2.send(&solicit(mac(12), v6(12), v6(99)));
     for ip in [IpAddr::from(v4(12)), v6(12).into()] {
@@ -158,7 +159,7 @@ fn root_frr_says_who_has_an_ip_address_and_questions_for_it_stay_where_they_are_
         while guest.hears_of_neighbours(Duration::from_millis(100)).is_some() {}
     }
 
-    // Who asks is answered at once, and nobody at the other host hears of it.
+    // A request is answered at once, and does not reach the other host.
     for (n, what) in [(2, "arp"), (12, "arp")] {
         assert_eq!(own1.asks(&arp(mac(1), v4(1), v4(n)), v4(n).into()), mac(n), "{what}");
         let asked = solicit(mac(1), v6(1), v6(n.into()));
@@ -166,19 +167,20 @@ fn root_frr_says_who_has_an_ip_address_and_questions_for_it_stay_where_they_are_
     }
     assert!(own2.hears_no_neighbour() && free2.hears_no_neighbour());
     assert_eq!((answered(one, "arp_answered"), answered(one, "nd_answered")), (2, 2));
-    // Those of the same host hear it, as on any switch.
+    // Guests of the same host receive the request, as on any switch.
     let heard = free1.hears_of_neighbours(Duration::from_secs(10)).expect("the question");
     assert_eq!((heard.mac, heard.asks), (mac(1), Some(v4(2).into())));
     let question: String =
         arp(mac(1), v4(1), v4(2)).iter().map(|byte| format!("{byte:02x}")).collect();
     let traced = one.run(&format!("weir trace own --hex {question}"));
     assert!(traced.contains("weir answers in place of 52:54:00:00:42:02"), "{traced}");
-    // One that nobody knows is asked for everywhere.
+    // A request for an unknown address is flooded.
     own1.send(&arp(mac(1), v4(1), v4(77)));
     let heard = own2.hears_of_neighbours(Duration::from_secs(10)).expect("the question");
     assert_eq!((heard.mac, heard.asks), (mac(1), Some(v4(77).into())));
 
-    // Both ways with the bridge: its kernel answers its station for guests of weirs, and weirs theirs for the station.
+    // With the bridge it works both ways: the bridge's kernel answers for weirs' guests, and weirs answer for the
+    // station.
     let at_blue = station(three, 100, mac(3), "10.0.0.3");
     three.run("ip addr add 10.0.0.254/24 dev br100");
     eventually("the bridge's host reaches its station", || three.pings(v4(3), 56).then_some(()));
@@ -190,8 +192,8 @@ fn root_frr_says_who_has_an_ip_address_and_questions_for_it_stay_where_they_are_
     assert!(neighbours.contains(&mac(12).to_string()), "{neighbours}");
     assert!(own1.hears_no_neighbour(), "the bridge's station is answered by its bridge");
 
-    // A guest that says it has another's address: one that is configured, one that is at another host, one of its
-    // neighbour's. Nobody is ever told so, and nobody is answered so.
+    // A guest claims addresses of others: a configured one, one at another host, and its neighbour's. No claim is
+    // announced, and no request is answered with it.
     let mut any1 = one.guest("any", mac(66));
     let liar = mac(66).to_string();
     for _ in 0..10 {
@@ -212,7 +214,7 @@ fn root_frr_says_who_has_an_ip_address_and_questions_for_it_stay_where_they_are_
     for n in [1, 2] {
         assert_eq!(owner(two, v4(n).into()), Some(mac(n).to_string()), "what is configured stays");
     }
-    // And one that floods claims takes no more than its room.
+    // A guest that floods claims takes only its own room.
     for it in 0..2000_u16 {
         let [high, low] = it.to_be_bytes();
         let claim = arp(mac(66), Ipv4Addr::from([10, 1, high, low]), v4(77));
@@ -232,7 +234,7 @@ fn root_frr_says_who_has_an_ip_address_and_questions_for_it_stay_where_they_are_
     });
     assert!(answered(one, "claims_contested") > 0 && answered(two, "claims_contested") > 0);
 
-    // An interface that goes takes its addresses along.
+    // The addresses of a removed interface are withdrawn.
     drop((own2, free2));
     two.run("weir vif del own");
     for ip in [IpAddr::from(v4(2)), v6(2).into()] {
