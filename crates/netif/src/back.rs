@@ -173,7 +173,7 @@ impl<const SLOT: usize> BackRing<SLOT> {
         self.push_first(u32::MAX)
     }
 
-    /// Publishes the oldest `count` responses at most, if those behind them are not ready yet. See
+    /// Publishes the oldest `count` responses at most, if the later ones are not ready yet. See
     /// [`push`](Self::push).
     #[inline]
     pub fn push_first(&mut self, count: u32) -> u32 {

@@ -127,7 +127,7 @@ impl RingError {
     }
 }
 
-/// Error: a packet is answered with `NETIF_RSP_ERROR`, slot by slot, and the interface goes on.
+/// Error: a packet is answered with `NETIF_RSP_ERROR`, slot by slot, and the interface continues.
 /// Honest front ends with defects send such packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {

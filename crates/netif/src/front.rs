@@ -101,7 +101,7 @@ impl<const SLOT: usize> FrontRing<SLOT> {
         distance(self.rsp_cons, self.rsp_prod)
     }
 
-    /// Copies the next response and its index, if [`available`](Self::available) is not 0. Behind a
+    /// Copies the next response and its index, if [`available`](Self::available) is not 0. After a
     /// response shorter than its entry the bytes are the request's.
     pub fn response(&mut self) -> Option<(u32, [u8; SLOT])> {
         if self.available() == 0 {

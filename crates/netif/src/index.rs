@@ -33,8 +33,8 @@ pub(crate) fn ring_size(bytes: usize, slot_bytes: usize) -> Option<u32> {
     u32::try_from(1usize << fit.checked_ilog2()?).ok()
 }
 
-/// Returns whether a producer at `to` is plausible: at most `size` ahead of `answered`, and not
-/// behind `seen`. An index that went back is as far off as one that jumped.
+/// Returns whether a producer at `to` is plausible: at most `size` ahead of `answered`, and not behind `seen`. An
+/// index that went back counts as one that jumped far ahead.
 #[inline]
 pub(crate) fn plausible(answered: u32, seen: u32, to: u32, size: u32) -> bool {
     let ahead = distance(answered, to);

@@ -93,7 +93,7 @@ fn a_table_is_set_piece_by_piece_and_names_queues_only() {
     assert_eq!([0, 1, 2, 3, 6].map(|value| queue(&state, value)), [0, 0, 3, 1, 3]);
 
     let before = [0, 1, 2, 3].map(|value| queue(&state, value));
-    // A queue that does not exist, an end beyond the table, sums that overflow, no grant.
+    // The cases: a queue that does not exist, an end beyond the table, sums that overflow, no grant.
     assert_eq!(ask(&mut state, SET_HASH_MAPPING, [9, 2, 0], &words(&[1, 4])), INVALID);
     assert_eq!(ask(&mut state, SET_HASH_MAPPING, [9, 2, 3], &words(&[1, 1])), INVALID);
     assert_eq!(ask(&mut state, SET_HASH_MAPPING, [9, 2, u32::MAX], &words(&[1, 1])), INVALID);
@@ -115,7 +115,7 @@ fn a_table_is_set_piece_by_piece_and_names_queues_only() {
 #[test]
 fn a_table_that_shrinks_while_a_page_is_copied_stays_as_it_is() {
     let mut state = with_toeplitz();
-    // Beyond the end, and half beyond it.
+    // One entry is beyond the end, or both are.
     for offset in [6, 3] {
         ask(&mut state, SET_HASH_MAPPING_SIZE, [8, 0, 0], &[]);
         let step = state.apply(request(SET_HASH_MAPPING, [1, 2, offset]));

@@ -227,7 +227,7 @@ fn what_a_front_end_has_surely_taken_is_known_by_its_requests_and_its_event() {
     }
     front.final_check().unwrap();
     assert_eq!(back.untaken_max(), 0);
-    // The request for an event stays, whatever follows.
+    // The request for an event remains, whatever follows.
     back.request().unwrap();
     back.respond([0; 8]);
     back.push();
