@@ -1,22 +1,22 @@
-//! Bounds of what weir does for guests of a network by itself: answers for its own addresses, and DHCP.
+//! Bounds of weir's own services to the guests of a network: its own addresses, and DHCP.
 
 use crate::{PORTS_MAX, SNOOPED_LEASES_MAX};
 
 /// Addresses of weir's own in one network.
 pub const OWN_ADDRESSES_MAX: usize = 8;
-/// Servers of names that guests are told of.
+/// DNS servers that guests learn by DHCP.
 pub const DHCP_DNS_MAX: usize = 4;
-/// Networks with a way out through the host, and ports of the host that are forwarded to guests of one.
+/// Networks with a way out through the host, and ports of the host that are forwarded to guests of one network.
 pub const WAYS_OUT_MAX: usize = 4;
 /// See [`WAYS_OUT_MAX`].
 pub const FORWARDS_MAX: usize = 32;
-// The helper is told of all at once, beside what else it is told.
+// The helper gets all of them in one message, beside other data.
 const _: () = assert!(
     WAYS_OUT_MAX * (FORWARDS_MAX * 112 + OWN_ADDRESSES_MAX * 48 + 256)
         < crate::HELPER_MESSAGE_BYTES_MAX / 2
 );
-/// How often (s) guests are told of prefixes without being asked, and how long what they are told holds: some times as long
-/// (RFC 4861 §6.2.1, RFC 8106 §5.1). Addresses made of a prefix outlive a weir that is gone for a day.
+/// Interval of unsolicited router advertisements (s), and the lifetimes that they carry: multiples of the interval (RFC
+/// 4861 §6.2.1, RFC 8106 §5.1). Addresses made from a prefix stay valid for a day without weir.
 pub const RA_INTERVAL_SECS: u64 = 300;
 /// See [`RA_INTERVAL_SECS`].
 pub const RA_ROUTER_SECS: u16 = 1_800;
@@ -29,33 +29,34 @@ pub const RA_VALID_SECS: u32 = 86_400;
 const _: () = assert!(3 * RA_INTERVAL_SECS <= RA_ROUTER_SECS as u64);
 const _: () =
     assert!(RA_ROUTER_SECS as u32 <= RA_PREFERRED_SECS && RA_PREFERRED_SECS < RA_VALID_SECS);
-/// Bytes of a network's domain: a guest's name and a dot come before it, and all of it has 253 at most (RFC 1035 §2.3.4).
+/// Bytes of a network's domain: a guest's name and a dot come before it, and the whole name has 253 at most (RFC 1035
+/// §2.3.4).
 pub const DOMAIN_LEN_MAX: usize = 200;
 const _: () = assert!(DOMAIN_LEN_MAX + 1 + crate::PORT_NAME_LEN_MAX <= 253);
-/// The shortest and the longest time (s) for which an address is given, and that where nothing is configured.
+/// Shortest, longest and default lease time (s).
 pub const LEASE_SECS_MIN: u64 = 120;
 /// See [`LEASE_SECS_MIN`].
 pub const LEASE_SECS_MAX: u64 = 30 * 86_400;
 /// See [`LEASE_SECS_MIN`].
 pub const LEASE_SECS_DEFAULT: u64 = 3_600;
-/// How long (s) an address that was offered waits to be asked for: a client tries for about as long (RFC 2131 §4.1).
+/// Time (s) for which an offered address is reserved: a client tries for about as long (RFC 2131 §4.1).
 pub const OFFER_SECS: u32 = 64;
-/// How long (s) an address is given to nobody that a client has found in use.
+/// Time (s) for which an address that a client has found in use is given to nobody.
 pub const DECLINED_SECS: u32 = 600;
-/// Addresses that clients of one interface have at a time. A source guard notes as many.
+/// Addresses that clients of one interface can have at a time. A source guard notes as many.
 pub const LEASES_PER_VIF_MAX: usize = 16;
 const _: () = assert!(LEASES_PER_VIF_MAX <= SNOOPED_LEASES_MAX);
-/// Addresses that are remembered in one network: those that guests have, and those that they had.
+/// Leases that are remembered in one network: the present ones, and former ones.
 pub const LEASES_MAX: usize = 4 * PORTS_MAX;
-/// Bytes that the file of leases has for them, twice: one is whole while the other is written.
+/// Bytes that the file of leases has for its contents, twice: one copy is whole while the other is written.
 pub const LEASES_BYTES_MAX: usize = 4 << 20;
-// With the longest client identifier as digits.
+// Each with the longest client identifier as digits.
 const _: () = assert!(LEASES_MAX * 768 <= LEASES_BYTES_MAX);
-/// Frames for weir itself that one interface may send in a second, and at once.
+/// Frames for weir itself that one interface can send in a second, and at once.
 pub const OWN_FRAMES_PER_SEC: u64 = 100;
 /// See [`OWN_FRAMES_PER_SEC`].
 pub const OWN_FRAMES_BURST: u64 = 32;
-/// Those of one interface that wait to be looked at.
+/// Frames of one interface that wait to be processed.
 pub const OWN_FRAMES_WAITING_MAX: usize = 8;
 /// Bytes of such a frame: one with an MTU of 1500.
 pub const OWN_FRAME_LEN_MAX: usize = 1514;

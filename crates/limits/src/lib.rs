@@ -11,8 +11,8 @@ pub use addresses::*;
 pub const MEM_SLOTS_MAX: usize = 509;
 /// Most regions in one `SET_MEM_TABLE` message (vhost-user spec, `VHOST_MEMORY_BASELINE_NREGIONS`).
 pub const MEM_TABLE_REGIONS_MAX: usize = 8;
-/// Bytes that the regions of one front end may have together where nothing is configured (`memory_max`):
-/// more than a guest has, and far less than what would keep other guests out.
+/// Most bytes that the regions of one front end have together if `memory_max` is not configured: more than a guest
+/// needs, and far less than would leave no memory for other guests.
 pub const MEMORY_MAX_DEFAULT: u64 = 256 << 30;
 /// Smallest and largest `memory_max` (bytes).
 pub const MEMORY_MAX_MIN: u64 = 1 << 20;
@@ -25,145 +25,150 @@ pub const MEM_TABLES_MAX: usize = 2;
 pub const MEMORY_TOTAL_MAX: u64 = 24 << 40;
 /// Addresses that a process has on x86-64 and on arm64 (`TASK_SIZE`).
 pub const ADDRESS_SPACE_LEN: u64 = 1 << 47;
-/// Regions that all front ends together may have mapped: half of what a process may have of mappings
-/// (`vm.max_map_count`, 65530). The other half is weir's own, and for the repair of regions that were truncated.
+/// Most regions that all front ends together may have mapped: half of the mappings that a process may have
+/// (`vm.max_map_count`, 65530). The other half is for weir itself, and for the repair of regions that were truncated.
 pub const MEM_REGIONS_TOTAL_MAX: usize = 32_000;
-/// Memory (bytes) and regions that each interface may map whatever all others have mapped, as many interfaces as there may
-/// be: the regions of a memory table, and of the one that replaces it.
+/// Memory (bytes) and regions that each interface can always map, even if there are [`PORTS_MAX`] interfaces and the
+/// others have mapped all they can. The regions are those of a memory table and of the table that replaces it.
 pub const MEMORY_FLOOR: u64 = 8 << 30;
 /// See [`MEMORY_FLOOR`].
 pub const MEM_REGIONS_FLOOR: usize = MEM_TABLES_MAX * MEM_TABLE_REGIONS_MAX;
-/// Of the memory and the regions that are for the interfaces there are, one part in so many is split evenly among them:
-/// nobody else gets an interface's share. The rest is for who comes first.
+/// This part (one in so many) of the memory and of the regions is split evenly among the interfaces that exist: an
+/// interface's share is reserved for it. The rest goes to the first interface that asks.
 pub const MEMORY_SHARED_PART: u64 = 2;
 /// Most file systems in `memory_filesystems`.
 pub const MEMORY_FILE_SYSTEMS_MAX: usize = 16;
 /// Largest `/proc/self/mountinfo` that is read (bytes): thousands of mounts.
 pub const MOUNTINFO_BYTES_MAX: u64 = 4 << 20;
-/// Kicks that bring nothing, beyond one for each frame, after which a ring's kicks are ignored for [`VAIN_KICKS_PAUSE_NS`]:
-/// each is a wake-up of a worker that others pay for. More than a driver makes while it finds out that nobody needs them.
+/// Kicks without work, beyond one for each frame, after which a ring's kicks are ignored for [`VAIN_KICKS_PAUSE_NS`]:
+/// each wakes a worker at the expense of other ports. A driver makes fewer before it finds out that kicks are not
+/// needed.
 pub const VAIN_KICKS_MAX: u8 = 64;
-/// For how long (ns). A frame that its guest sends then, after it sent none for long, waits so long at most.
+/// Time for which kicks are ignored (ns). It is the longest wait of a frame that a guest sends meanwhile after it has
+/// sent none for long.
 pub const VAIN_KICKS_PAUSE_NS: u64 = 1_000_000;
-/// What a front end's thread does at once (ns), before threads that wait for its processor: the kernel would let them wait
-/// for some milliseconds. A message may take longer: mapping memory is one.
+/// Longest turn of a front end's thread (ns) before it yields to threads that wait for its processor: the kernel would
+/// let them wait for some milliseconds. One message can take longer, for example to map memory.
 pub const SESSION_TURN_NS: u64 = 200_000;
-/// What the sessions of one interface may take of a processor, in percent: to set up a guest takes some milliseconds
-/// once. More of it would be others' time: workers and sessions share processors.
+/// Share of a processor that the sessions of one interface may use, in percent: the setup of a guest takes some
+/// milliseconds once. More would take time from others, since workers and sessions share processors.
 pub const SESSION_CPU_PERCENT: u64 = 5;
-/// The same of the sessions of all interfaces that are being held back for it: many front ends that flood at once share
-/// this, so that they take no more of the machine than a few.
+/// Share of a processor that all sessions which are throttled at the moment may use together, in percent: many front
+/// ends that flood at the same time take no more of the machine than a few.
 pub const SESSIONS_CPU_PERCENT: u64 = 20;
-/// What sessions of one interface may take at once (ns): to set up a front end with eight queues takes one millisecond. Each
-/// of many interfaces can take it at the same time, and again after a tenth of a second.
+/// Processor time that the sessions of one interface may use in one piece (ns): the setup of a front end with eight
+/// queues takes one millisecond. Many interfaces can use it at the same time, and again after a tenth of a second.
 pub const SESSION_CPU_BURST_NS: u64 = 5_000_000;
-/// Front ends of one socket that may come one after the other without a pause, and then so many a second: each costs a
-/// thread, and all of the manager's time that others wait for.
+/// Front ends of one socket that may connect one after the other without a pause; after them, [`SESSIONS_PER_SEC_MAX`]
+/// per second. Each costs a thread, and time of the manager that other interfaces wait for.
 pub const SESSIONS_AT_ONCE_MAX: u32 = 32;
 /// See [`SESSIONS_AT_ONCE_MAX`].
 pub const SESSIONS_PER_SEC_MAX: u64 = 10;
-/// How long (ns) a front end waits that comes while another one is there, before it is turned away: the other one may
-/// be its own predecessor, at its end.
+/// Time (ns) that a new front end waits while another one is connected, before it is turned away: the other one can be
+/// its predecessor, which is about to end.
 pub const SESSION_GRACE_NS: u64 = 500_000_000;
-/// How long (ns) is waited for a session to end. Longer is as if it never ended: its thread is in the hands of a
-/// descriptor.
+/// Longest wait for a session to end (ns). A session that takes longer is treated as if it never ended: its thread
+/// hangs in a call on a descriptor.
 pub const SESSION_END_NS: u64 = 5_000_000_000;
-/// How long (ns) the close of a descriptor that somebody has sent may take before a signal cuts it short.
+/// Longest time (ns) that the close of a descriptor from outside may take before a signal interrupts it.
 pub const FOREIGN_CLOSE_NS_MAX: u64 = 100_000_000;
-/// Most descriptors of one party that are handed over and not closed yet; with more, nothing is taken from that party.
-/// A message has 253 at most.
+/// Most descriptors of one party that were handed over and are not closed yet. At this number, weir accepts nothing
+/// more from the party. A message has 253 descriptors at most.
 pub const FOREIGN_CLOSES_MAX: usize = 64;
-/// How long (ns) a front end may leave a message half sent, or a reply unread that its socket has no room for. A descriptor in
-/// flight meanwhile can be the front end's end of this very connection, which then never closes.
+/// Longest time (ns) for which a front end may leave a message half sent, or a reply unread for which its socket has no
+/// room. A descriptor in flight can be the front end's end of this very connection, which would then never close.
 pub const SESSION_STALL_NS: u64 = 5_000_000_000;
-/// How long (ns) a socket rests after `accept` has failed, for want of descriptors for example.
+/// Pause of a socket (ns) after `accept` has failed, for example because descriptors ran out.
 pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
-/// Messages of one kind about one port that are logged in a [`LOG_PERIOD_NS`]. Whoever makes more of them has said
-/// enough, and a disk is everybody's.
+/// Messages of one kind about one port that are logged in a [`LOG_PERIOD_NS`]. More of them say nothing new, and the
+/// disk is shared by all.
 pub const LOG_LINES_MAX: u32 = 5;
 /// See [`LOG_LINES_MAX`] (ns).
 pub const LOG_PERIOD_NS: u64 = 60_000_000_000;
-/// Lines about all ports together that are logged in a second, after [`LOG_LINES_AT_ONCE_MAX`] at once: with many front ends each
-/// one's five a minute are still a flood.
+/// Lines about all ports together that are logged in a second, after [`LOG_LINES_AT_ONCE_MAX`] at once: with many front
+/// ends, five lines a minute from each are still a flood.
 pub const LOG_LINES_PER_SEC_MAX: u64 = 4;
 /// See [`LOG_LINES_PER_SEC_MAX`].
 pub const LOG_LINES_AT_ONCE_MAX: u64 = 8;
-/// Descriptors that the switch is to have: it raises its limit as far as that, or as it may.
+/// Descriptors that the switch needs: it raises its limit to this number, or as far as it is allowed.
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
-/// Descriptors that no guest may have, of a limit that has four times as many: connections of the control socket, those
-/// that are told that there is no place, and what a request opens.
+/// Descriptors that no guest can use, out of a limit at least four times as high: for connections of the control
+/// socket, for clients that are turned away, and for files that a request opens.
 pub const DESCRIPTORS_RESERVED: u64 = 96;
-/// Descriptors that a switch takes without interfaces, about: sockets, timers and events of its threads.
+/// Approximate number of descriptors that a switch without interfaces uses: sockets, timers and events of its threads.
 pub const DESCRIPTORS_OF_SWITCH: u64 = 32;
-/// Descriptors of a front end beside those of its rings: its connection, and the event that ends it.
+/// Descriptors of a front end beside those of its rings: its connection, and the event that ends its session.
 pub const DESCRIPTORS_OF_GUEST: u64 = 2;
-/// Regions of memory that a guest has, usually, of which a keeper has descriptors.
+/// Usual number of memory regions of a guest, for each of which a keeper has a descriptor.
 pub const KEPT_REGIONS_USUAL: u64 = 4;
-/// Descriptors that are to be left before a front end is let in, or an interface is added: as many as a message brings.
+/// Descriptors that must be free before a front end is accepted, or an interface is added: as many as one message can
+/// carry.
 pub const DESCRIPTORS_BEFORE_GUEST: u64 = VHOST_USER_FDS_MAX as u64;
-/// From so many percent on a bound is named in the table of `weir stats`.
+/// The table of `weir stats` names a bound from this use on (percent).
 pub const LIMIT_SHOWN_PERCENT: u64 = 80;
-/// How long (ns) a ring has been in service before it is said to serve nobody: its first kick may be under way.
+/// Time (ns) for which a ring must have been in service before it is reported as served by no driver: its first kick
+/// may be under way.
 pub const SILENT_NS_MIN: u64 = 1_000_000_000;
-/// Kicks of a ring in which nothing ever was, before that is said: monitors of virtual machines kick at each start, and weir
-/// itself does.
+/// Kicks of a ring that was always empty, before that is reported: virtual machine monitors kick at each start, and so
+/// does weir.
 pub const SILENT_KICKS_MIN: u64 = 8;
-/// The user that weir becomes where nobody says which and none is called `weir`, and the 15 after it: of systemd's
-/// range for services without a user of their own (61,184 to 65,519), so that nothing else is likely to have it.
+/// The user that weir becomes if none is configured and no user is named `weir`; the 15 ids after it are also weir's.
+/// They are in systemd's range for services without a user of their own (61,184 to 65,519), so that probably nothing
+/// else has them.
 pub const SANDBOX_UID: u32 = 64_773;
-/// Longest message between weir and its helper (bytes): one names a socket or processors, the first all interfaces of
-/// uplinks and all networks that FRR is told of.
+/// Longest message between weir and its helper (bytes). Most name a socket or processors; the first names all
+/// interfaces of uplinks and all networks that FRR learns of.
 pub const HELPER_MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Longest text that says who keeps an interface (bytes): a word and a UUID, with room.
+/// Longest name of the keeper of an interface (bytes): a word and a UUID, with room.
 pub const OWNER_LEN_MAX: usize = 128;
 /// Longest name of a descriptor that is kept (systemd: `FDNAME_MAX`).
 pub const KEPT_NAME_LEN_MAX: usize = 255;
-/// Most descriptors that are kept for one interface: two tables of memory, while one takes the other's place, three of
-/// each ring, and a few of the session.
+/// Most descriptors that are kept for one interface: two memory tables while one replaces the other, three for each
+/// ring, and a few of the session.
 pub const KEPT_PER_OWNER_MAX: usize = 2 * MEM_SLOTS_MAX + 2 * 3 * VRINGS_MAX + 16;
 /// Bytes of the state of one session: its rings, and a whole table of memory, as text.
 pub const KEPT_STATE_BYTES_MAX: usize = 128 << 10;
-/// Most bytes of what weir notes for the next one of its switch: all learned addresses, and all that was set.
+/// Most bytes that weir notes for its successor: all learned addresses, and all settings.
 pub const KEPT_NOTED_BYTES_MAX: u64 = 128 << 20;
-/// How often the same message of a front end may have been weir's last before its session is not taken up again.
+/// A session is not resumed if the same message of its front end was the last before weir ended this many times.
 pub const KEPT_TRIES_MAX: u32 = 3;
-/// How long (ns) a keeper may take to take a packet, or to give the next one, before weir, which serves guests, takes it for
-/// gone.
+/// Longest time (ns) for which a keeper may not accept a packet, or not send the next one, before a weir that serves
+/// guests takes it for disconnected.
 pub const KEEPER_PATIENCE_NS: u64 = 200_000_000;
-/// How long (ns) weir waits at its start for each answer of a keeper that is there. The keeper may have to hear the end of
-/// a weir that was killed, on a machine that is busy; weir serves nobody yet.
+/// Time (ns) for which weir waits at its start for each answer of a keeper that exists. The keeper may be handling the end
+/// of a weir that was killed, on a busy machine, and weir serves nobody yet.
 pub const KEEPER_START_NS: u64 = 5_000_000_000;
-/// How long (ns) weir waits between two attempts to reach its keeper, at first and at most.
+/// Pause between two attempts to reach the keeper (ns): the first pause, and the longest.
 pub const KEEPER_PAUSE_NS_MIN: u64 = 100_000_000;
 /// See [`KEEPER_PAUSE_NS_MIN`].
 pub const KEEPER_PAUSE_NS_MAX: u64 = 5_000_000_000;
-/// How long (ns) at most frames wait at weir's start until all sessions that are taken up go on.
+/// Longest time (ns) for which frames wait at weir's start until all resumed sessions continue.
 pub const KEPT_TAKE_UP_NS: u64 = 100_000_000;
-/// How long (ns) a front end may take to go on after a reply of which it is not known whether it has been sent.
+/// Time (ns) that a front end has to continue after a reply that may not have been sent.
 pub const KEPT_DOUBT_NS: u64 = 200_000_000;
-/// How long (ns) sessions may take to come between two requests when weir leaves them to the next one.
+/// Time (ns) that sessions have to reach a point between two requests when weir leaves them to its successor.
 pub const SESSION_LEAVE_NS: u64 = 200_000_000;
-/// How long (ns) a new weir may take until all is ready that can be before the old one stops.
+/// Time (ns) that a new weir has for all preparations that are possible before the old one stops.
 pub const UPGRADE_PREPARE_NS: u64 = 20_000_000_000;
-/// And from then on, until it serves. Guests wait meanwhile.
+/// Time (ns) from then on until the new weir serves. Guests wait meanwhile.
 pub const UPGRADE_TAKE_NS: u64 = 5_000_000_000;
-/// How long a client waits for an upgrade: for two that fail, one after the other.
+/// Time for which a client waits for an upgrade: two failed attempts, one after the other.
 pub const UPGRADE_TIMEOUT_SECS: u64 = 60;
 /// Largest virtqueue (virtio 1.2 §2.7: 32768).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
-/// Entries of a virtqueue that `weir qemu-args` suggests, and that built-in guests have: the most that QEMU gives a
-/// vhost-user device (`VIRTQUEUE_MAX_SIZE`; other back ends get 256 for TX).
+/// Entries of a virtqueue that `weir qemu-args` suggests and built-in guests use: the most that QEMU gives a vhost-user
+/// device (`VIRTQUEUE_MAX_SIZE`; other back ends get 256 for TX).
 pub const QUEUE_SIZE_SUGGESTED: u16 = 1024;
 /// Most queue pairs of one interface.
 pub const QUEUE_PAIRS_MAX: usize = 8;
 /// Most virtqueues of one interface (RX and TX of each pair).
 pub const VRINGS_MAX: usize = QUEUE_PAIRS_MAX * 2;
 
-/// Most descriptors in one chain. Linux sends at most `MAX_SKB_FRAGS + 2` (19, or 47 with big
-/// `CONFIG_MAX_SKB_FRAGS`); what is longer is refused before it costs time.
+/// Most descriptors in one chain. Linux sends at most `MAX_SKB_FRAGS + 2` (19, or 47 with big `CONFIG_MAX_SKB_FRAGS`);
+/// a longer chain is refused before it costs time.
 pub const CHAIN_LEN_MAX: usize = 256;
-/// Most regions of memory that one buffer of a guest may lie in. An honest one lies in one, or where regions touch in two. A
-/// front end that shares its memory page by page would else have each burst take millions of pieces.
+/// Most memory regions that one buffer of a guest may lie in. An honest buffer lies in one, or in two where regions
+/// touch. A front end that shares its memory page by page could otherwise make each burst take millions of pieces.
 pub const BUFFER_PIECES_MAX: usize = 4;
 /// Largest frame weir moves, without the virtio header: a 64 KiB GSO packet plus Ethernet and VLAN headers.
 pub const FRAME_LEN_MAX: u32 = 65_535 + 14 + 4;
@@ -172,7 +177,7 @@ pub const FRAME_LEN_MIN: u32 = 14;
 /// Bytes of a frame's front that are copied out once, checked, and delivered from that copy:
 /// Ethernet (14) + VLAN (4) + IPv6 (40) + TCP with all options (60) = 118, rounded up.
 pub const HEAD_LEN: usize = 128;
-/// Most frames taken from one queue before the worker looks at the next.
+/// Most frames taken from one queue before the worker turns to the next.
 pub const BURST_MAX: usize = 64;
 /// A burst from a guest's queue ends with the frame that makes it as long as this (bytes): some tens of
 /// microseconds of copying, in which other queues and deadlines wait.
@@ -188,32 +193,31 @@ pub const XEN_RING_PAGES_MAX: usize = 16;
 /// Most slots of a Xen guest's packet after its first one: the `XEN_NETIF_NR_SLOTS_MIN` of
 /// `public/io/netif.h`, which Linux's netback takes beside the first. A longer packet is dropped.
 pub const NETIF_TX_FRAGS_MAX: usize = 18;
-/// From so many slots after the first one on, a packet is an attack (Linux netback:
-/// `FATAL_SKB_SLOTS_DEFAULT`).
+/// A packet with this many slots after the first one, or more, is an attack (Linux netback: `FATAL_SKB_SLOTS_DEFAULT`).
 pub const NETIF_TX_FRAGS_FATAL: usize = 20;
 /// Most extra infos of one packet: one of each type (`XEN_NETIF_EXTRA_TYPE_*`).
 pub const NETIF_EXTRAS_MAX: usize = 5;
 
 /// Most IPv6 extension headers that are walked to find the transport header.
 pub const IPV6_EXT_HEADERS_MAX: usize = 8;
-/// Most segments one GSO frame is cut into in software: 64 KiB at a payload of 32 bytes, below Linux's
-/// smallest (`tcp_min_snd_mss`, 48, less 12 of timestamps). What is cut finer is an attack.
+/// Most segments that one GSO frame is cut into in software: 64 KiB at a payload of 32 bytes, below Linux's smallest
+/// (`tcp_min_snd_mss`, 48, less 12 of timestamps). A frame with more segments is an attack.
 pub const GSO_SEGMENTS_MAX: u32 = 2048;
-/// Longest packet that TCP segments are merged into (bytes), without a VLAN tag: IP's length fields
-/// have room for it, and with a tag the buffers that a driver with TSO has (virtio 1.2 §5.1.6.3.1).
+/// Longest packet that TCP segments are merged into (bytes), without a VLAN tag. It fits IP's length fields and, with a
+/// tag, the buffers of a driver with TSO (virtio 1.2 §5.1.6.3.1).
 pub const GRO_LEN_MAX: u32 = 65_535 - 4;
-/// Most frames of other flows in a row that are passed over in search of a flow's next segment. Linux
-/// keeps as many flows open in each bucket (`MAX_GRO_SKBS`).
+/// Most consecutive frames of other flows that are skipped in the search for a flow's next segment. Linux keeps as many
+/// flows open in each bucket (`MAX_GRO_SKBS`).
 pub const GRO_FLOWS_BETWEEN_MAX: usize = 8;
-/// After so many segments in a row that could not be merged, a receiver's list is not searched further:
-/// its flows have one frame each, or it has no room.
+/// After this many consecutive segments that could not be merged, the rest of a receiver's list is not searched: its
+/// flows have one frame each, or the receiver has no room.
 pub const GRO_LONE_MAX: u8 = 8;
 /// Most pieces of memory that one merged packet is copied from: as many as one frame may have.
 pub const GRO_PIECES_MAX: usize = CHAIN_LEN_MAX;
 
 /// Most ports of one switch (guests and uplinks).
 pub const PORTS_MAX: usize = 1024;
-/// Entries of the forwarding table where the configuration names no number; 256 KiB.
+/// Entries of the forwarding table if none are configured; 256 KiB.
 pub const FDB_ENTRIES_DEFAULT: usize = 16_384;
 /// Most entries of the forwarding table; 16 MiB.
 pub const FDB_ENTRIES_MAX: usize = 1 << 20;
@@ -225,126 +229,130 @@ pub const FDB_PER_PORT_MAX: u32 = 4096;
 /// Most addresses learned behind one guest's interface. With the source-MAC check on it is one per
 /// VLAN; without it this leaves room for a few nested guests.
 pub const FDB_PER_VIF_MAX: u32 = 64;
-/// While a loop is possible and there is traffic, how often moves of addresses are looked at (ns).
+/// Interval at which moves of addresses are checked (ns), while a loop is possible and there is traffic.
 pub const LOOP_LOOK_NS: u64 = 100_000_000;
-/// A loop is suspected where addresses moved so often between two ports from one look to the next, each way.
+/// A loop is suspected if addresses moved this often between two ports from one check to the next, in each direction,
 pub const LOOP_MOVES_MIN: u64 = 2;
-/// And so often in a second, each way: honest stations move more seldom.
+/// and at least this often in a second, in each direction: honest stations move more rarely.
 pub const LOOP_MOVES_PER_S: u64 = 20;
-/// Two ports are asked for a loop no more often than that (ns).
+/// Shortest interval at which the same two ports are probed for a loop (ns).
 pub const LOOP_AGAIN_NS: u64 = 1_000_000_000;
-/// Suspicions that are looked into at a time: so many between uplinks, and so many others.
+/// Suspicions that are examined at a time: this many between uplinks, and this many others.
 pub const LOOP_SUSPICIONS_MAX: usize = 4;
-/// How often probes are sent out of each port for a suspicion, and how many alike at a time: a loop's queues are full, and
-/// most frames get lost in them.
+/// Rounds of probes out of each port for a suspicion, and copies of a probe in each round: the queues of a loop are
+/// full, and most frames are lost in them.
 pub const LOOP_PROBES: usize = 3;
 /// See [`LOOP_PROBES`].
 pub const LOOP_PROBE_COPIES: usize = 4;
-/// How often it is looked whether a probe has come back, and after how long (ns) each time.
+/// Checks for a returned probe after it was sent, and the pause before each (ns).
 pub const LOOP_PROBE_LOOKS: usize = 10;
 /// See [`LOOP_PROBE_LOOKS`].
 pub const LOOP_PROBE_LOOK_NS: u64 = 2_000_000;
-/// After how long a port that is blocked for a loop is tried again (ns): the first time, and at most.
+/// Pause before a port that is blocked for a loop is tried again (ns): the first pause, and the longest.
 pub const LOOP_RETRY_NS: u64 = 10_000_000_000;
 /// See [`LOOP_RETRY_NS`].
 pub const LOOP_RETRY_NS_MAX: u64 = 600_000_000_000;
-/// A thread that looks for a loop and does not end for so long (ns) is left behind.
+/// A thread that looks for a loop and does not end within this time (ns) is abandoned.
 pub const LOOP_THREADS_END_NS: u64 = 1_000_000_000;
-/// Most networks of one switch that are no VLANs.
+/// Most networks of one switch that are not VLANs.
 pub const NETWORKS_MAX: usize = 4096;
-/// What part of the table the addresses that are learned behind uplinks in one network take at most, so that one tenant's
-/// traffic leaves room for others'.
+/// Addresses learned behind uplinks in one network get at most this part of the table (one in so many), so that one
+/// tenant's traffic leaves room for others'.
 pub const FDB_NETWORK_PART: usize = 16;
-/// What part of the table the addresses behind the port of an overlay take at most.
+/// Addresses behind the port of an overlay get at most this part of the table (one in so many).
 pub const FDB_OVERLAY_PART: usize = 2;
 /// Bytes by which the underlay's MTU exceeds that of guests: IPv4, UDP, VXLAN, and the Ethernet header of the guest's frame.
 pub const OVERLAY_OVERHEAD_V4: u16 = 20 + 8 + 8 + 14;
-/// The same over IPv6.
+/// The same for an underlay of IPv6.
 pub const OVERLAY_OVERHEAD_V6: u16 = 40 + 8 + 8 + 14;
-/// VLANs of a trunk in which a guest that has moved is announced with a tag: no more than a burst has frames.
+/// VLANs of a trunk in which a guest that has moved is announced with a tag: at most the frames of one burst.
 pub const ANNOUNCED_VLANS_MAX: usize = 64;
 /// The largest DSCP (RFC 2474: six bits).
 pub const DSCP_MAX: u8 = 63;
-/// Most hosts that one network's frames are flooded to.
+/// Most hosts to which one network's frames are flooded.
 pub const OVERLAY_PEERS_MAX: usize = 256;
-/// Most hosts of all networks together, a power of two: members and others that speak.
+/// Most hosts of all networks together, a power of two: members, and other hosts that send.
 pub const OVERLAY_HOSTS_MAX: usize = 1 << 21;
-/// Sockets by which an overlay sends, each with a port of its own: flows are told apart by it outside (ECMP, RSS).
+/// Sockets from which an overlay sends, each with a source port of its own: the underlay distinguishes flows by it
+/// (ECMP, RSS).
 pub const OVERLAY_SOURCE_PORTS: usize = 16;
-/// Frames of an overlay's queue that may wait, in weir's memory, for receivers that are full: all are tried again in one
-/// burst.
+/// Frames of an overlay's queue that may wait, in weir's memory, for receivers that are full: all are tried again in
+/// one burst.
 pub const OVERLAY_PARKED_MAX: usize = BURST_MAX;
-/// Buffers of an overlay's queue, each with a message of up to 64 KiB: waiting frames hold at most as many as they are.
+/// Buffers of an overlay's queue, each for a message of up to 64 KiB: a waiting frame holds at most one.
 pub const OVERLAY_BUFFERS: usize = OVERLAY_PARKED_MAX + DATAGRAMS_RECEIVED_MAX;
-/// Frames a second that one network floods to all of its peers where nothing is configured, and at once: each costs a
-/// datagram for each peer.
+/// Frames that one network may flood to all of its peers, per second and at once, if no rate is configured: each costs
+/// a datagram for each peer.
 pub const OVERLAY_FLOODS_PER_SEC_DEFAULT: u32 = 10_000;
-/// Errors in a row of an overlay's socket, without a datagram, after which its port stops.
+/// Consecutive errors of an overlay's socket, without a datagram between them, after which its port stops.
 pub const OVERLAY_ERRORS_MAX: u32 = 64;
-/// How often a host that gets frames is asked for its share of latency budgets (ns).
+/// Interval at which a host that receives frames is asked for its share of latency budgets (ns).
 pub const OVERLAY_ASK_NS: u64 = 1_000_000_000;
-/// One that says nothing is asked at twice the distance each time, so often: in the end each 16 s.
+/// The interval doubles this many times for a host that does not answer: to 16 s in the end.
 pub const OVERLAY_ASKS_DOUBLED: u32 = 4;
-/// How long a share counts after it was given (ns).
+/// Time for which a received share is valid (ns).
 pub const OVERLAY_SHARE_NS: u64 = 60_000_000_000;
-/// Most messages that one call receives.
+/// Most messages that one system call receives.
 pub const DATAGRAMS_RECEIVED_MAX: usize = 32;
 /// Most datagrams, and messages, that are gathered before they are sent.
 pub const DATAGRAMS_MAX: usize = 256;
 /// Bytes of a datagram that are copied: an overlay's header and a frame's front with a tag.
 pub const DATAGRAM_FRONT_LEN_MAX: usize = 16 + HEAD_LEN + 4;
-/// Room in the kernel for datagrams of an overlay's socket, each way (bytes).
+/// Socket buffer of an overlay in the kernel, in each direction (bytes).
 pub const OVERLAY_SOCKET_BUFFER_LEN: usize = 4 << 20;
-/// UDP ports of which the kernel's VXLAN devices that FRR looks at get the first free one: no frame passes them. Beyond
-/// the ports that Linux gives to who asks for none.
+/// First of the UDP ports for the kernel's VXLAN devices that FRR watches; they get the first that is free. No frame
+/// passes these devices. The ports are above Linux's ephemeral range.
 pub const EVPN_DEVICE_PORT: u16 = 61_789;
-/// How many there are.
+/// Number of these ports.
 pub const EVPN_DEVICE_PORTS: u16 = 8;
-/// Changes that are read, or told to FRR, before others have their turn.
+/// Changes that are read, or passed to FRR, before other work has its turn.
 pub const EVPN_BATCH: usize = 256;
-/// The least time between two batches (ns): a flood of routes gets a part of a processor.
+/// Shortest time between two batches (ns): a flood of routes gets only a part of a processor.
 pub const EVPN_PAUSE_NS: u64 = 5_000_000;
-/// Room in the kernel for changes that were not read yet (bytes).
+/// Socket buffer in the kernel for changes that were not read yet (bytes).
 pub const EVPN_SOCKET_BUFFER_LEN: usize = 4 << 20;
-/// How long (ns) what FRR has withdrawn serves on: FRR may be about to end, and is then seen to be gone.
+/// Time (ns) for which a route that FRR has withdrawn stays in use: FRR may be about to end, and is then found
+/// disconnected.
 pub const EVPN_WITHDRAWN_NS: u64 = 100_000_000;
-/// How long (ns) what was known serves on while FRR is gone, as the restart time of BGP's graceful restart (RFC 4724,
-/// FRR's default).
+/// Time (ns) for which known routes stay in use while FRR is disconnected: the restart time of BGP's graceful restart
+/// (RFC 4724, FRR's default).
 pub const EVPN_HOLD_NS: u64 = 120_000_000_000;
-/// How long (ns) FRR may take, once it is back, to say anew what it had said before.
+/// Time (ns) that FRR has, once it is connected again, to repeat the routes from before.
 pub const EVPN_BACK_NS: u64 = 30_000_000_000;
-/// How long (ns) bgpd may take, once VNIs have gone and come, to tell zebra of other hosts.
+/// Time (ns) that bgpd has, after VNIs were removed and added again, to send zebra the other hosts' routes.
 pub const EVPN_RESYNC_NS: u64 = 5_000_000_000;
-/// How often in a row weir sees bgpd connected to a new zebra, at each [look](EVPN_LOOK_NS), before VNIs go and come.
+/// Number of consecutive [checks](EVPN_LOOK_NS) that find bgpd connected to a new zebra, before VNIs are removed and
+/// added again.
 pub const EVPN_RESYNC_LOOKS: u32 = 4;
-/// How often (ns) weir looks for FRR while that is gone.
+/// Interval at which weir looks for FRR while it is disconnected (ns).
 pub const EVPN_LOOK_NS: u64 = 500_000_000;
-/// How soon (ns) an address that another host has taken is announced again at the earliest.
+/// Shortest time (ns) after which an address that another host has taken over is announced again.
 pub const EVPN_AGAIN_NS: u64 = 1_000_000_000;
-/// When a weir that goes on with another one's networks withdraws what that has announced and it has not: guests that a
-/// keeper has are back at once.
+/// Time (ns) after which a weir that continues another one's networks withdraws the other's announcements that it has
+/// not repeated: guests with a keeper are back at once.
 pub const EVPN_ADOPT_NS: u64 = 2_000_000_000;
-/// IP addresses of other hosts' stations that are known, for each address that may be: IPv4, IPv6, and of its link.
+/// IP addresses of other hosts' stations that are known, for each entry of the forwarding table: IPv4, IPv6, and
+/// link-local.
 pub const EVPN_OWNED_PER_ADDRESS: usize = 2;
-/// What part of them one network has at most.
+/// One network may have at most this part of these addresses (one in so many).
 pub const EVPN_OWNED_PART: usize = 8;
-/// IP addresses that are learned of one station here: IPv6 has several, temporary ones too (RFC 8981).
+/// IP addresses that are learned for one local station: IPv6 has several, temporary ones too (RFC 8981).
 pub const EVPN_CLAIMS_PER_MAC: usize = 16;
-/// IP addresses that are learned of stations here in one network.
+/// IP addresses that are learned for local stations in one network.
 pub const EVPN_CLAIMS_PER_NETWORK: usize = 1024;
-/// And in all.
+/// IP addresses that are learned for local stations in all networks.
 pub const EVPN_CLAIMS_MAX: usize = 16 * EVPN_CLAIMS_PER_NETWORK;
-/// How long (ns) a station here has an IP address that it does not say again.
+/// Time (ns) after which an IP address of a local station that does not claim it again is forgotten.
 pub const EVPN_CLAIM_AGE_NS: u64 = 1_200_000_000_000;
-/// How long (ns) an IP address that two stations claim is announced of neither.
+/// Time (ns) for which an IP address that two stations claim is announced for neither.
 pub const EVPN_CONTEST_NS: u64 = 60_000_000_000;
-/// Claims of one network that wait to be looked at, and how many a second are.
+/// Claims of one network that wait to be processed, and the number that is processed in a second.
 pub const EVPN_SIGHTINGS_MAX: usize = 64;
 /// See [`EVPN_SIGHTINGS_MAX`].
 pub const EVPN_SIGHTINGS_PER_SEC: u64 = 200;
-/// Sockets of an overlay that share what comes: one queue more is for what weir answers itself.
+/// Sockets of an overlay that share incoming traffic: one more queue is for weir's own answers.
 pub const OVERLAY_QUEUES_MAX: usize = QUEUE_PAIRS_MAX - 1;
-/// Answers of an overlay's own to guests that wait to be sent, and how many a second there are in one network.
+/// An overlay's own answers to guests that wait to be sent, and the number in one network in a second.
 pub const OVERLAY_ANSWERS_MAX: usize = BURST_MAX;
 /// See [`OVERLAY_ANSWERS_MAX`].
 pub const OVERLAY_ANSWERS_PER_SEC: u64 = 10_000;
@@ -362,18 +370,18 @@ pub const STEERING_FLOW_IDLE_SECS: u32 = 3;
 pub const FILTER_RULES_MAX: usize = 32;
 /// Longest filter expression (bytes).
 pub const FILTER_EXPRESSION_LEN_MAX: usize = 1024;
-/// How long libpcap may take for one expression (s). A usual one takes a millisecond.
+/// Time limit of libpcap for one expression (s). A usual one takes a millisecond.
 pub const FILTER_COMPILE_SECS: u64 = 2;
-/// Address space of the process that libpcap runs in (MiB): the program and its libraries have 50 of it.
+/// Address space of the process in which libpcap runs (MiB): the program and its libraries take 50 of it.
 pub const FILTER_COMPILER_MIB: u64 = 256;
-/// Answer of that process (bytes): a program, or libpcap's words.
+/// Longest answer of that process (bytes): a program, or libpcap's error message.
 pub const FILTER_ANSWER_LEN_MAX: usize = 1 + 8 * FILTER_INSTRUCTIONS_MAX;
-/// Most instructions of one filter program (Linux and libpcap: `BPF_MAXINSNS`), and of all those of one
-/// port and direction: a packet costs at most so many.
+/// Most instructions of one filter program (Linux and libpcap: `BPF_MAXINSNS`), and of all programs of one port and
+/// direction together: the most that one packet costs.
 pub const FILTER_INSTRUCTIONS_MAX: usize = 4096;
 /// Words of scratch memory that a filter program has (Linux and libpcap: `BPF_MEMWORDS`).
 pub const FILTER_MEMORY_WORDS: usize = 16;
-/// Bytes of a frame's front that a filter can see: one with an MTU of 1500 whole.
+/// Bytes of a frame's front that a filter can see: all of a frame with an MTU of 1500.
 pub const FILTER_WINDOW_LEN: usize = 2048;
 
 /// Captures at a time.
@@ -384,46 +392,46 @@ pub const CAPTURE_PORTS_MAX: usize = 16;
 pub const MIRRORS_MAX: usize = 4;
 /// Frames that one live trace follows.
 pub const FOLLOWED_MAX: u32 = 1000;
-/// Ports whose part in the way of such a frame is told, for a frame that goes to everybody.
+/// Ports whose handling of such a frame is reported, for a frame that is flooded.
 pub const FOLLOWED_STEPS_MAX: usize = 64;
-/// Rings of one capture: workers beyond share them.
+/// Rings of one capture: workers beyond this number share them.
 pub const CAPTURE_LANES_MAX: usize = 8;
-/// Bytes of such a ring: some milliseconds of small frames at the rate of one worker.
+/// Bytes of each ring: small frames of some milliseconds at the rate of one worker.
 pub const CAPTURE_RING_LEN: usize = 8 << 20;
 
-/// Most addresses and prefixes that a source guard is given for one guest: each costs every frame of that guest a
+/// Most addresses and prefixes that a source guard can have for one guest: each costs every frame of that guest a
 /// comparison.
 pub const SOURCE_ADDRESSES_MAX: usize = 32;
-/// Addresses that a guest may have by DHCP at a time, where a source guard learns them: one more takes the place of the
-/// one that ends first.
+/// Addresses that a guest may have by DHCP at a time, where a source guard learns them: one more replaces the one that
+/// expires first.
 pub const SNOOPED_LEASES_MAX: usize = 16;
-/// Questions of a guest that DHCP may answer: with more than these under way, the oldest is forgotten.
+/// Open DHCP requests of a guest: a further one replaces the oldest.
 pub const DHCP_QUESTIONS_MAX: usize = 4;
-/// How long an answer may take (s): clients ask again after 64 s at most (RFC 2131 §4.1).
+/// Time in which an answer must come (s): clients ask again after 64 s at most (RFC 2131 §4.1).
 pub const DHCP_ANSWER_SECS: u32 = 64;
-/// What a storm budget lets go at once: what its rate brings in so long a time (ns), and so many frames at least. ARP for
-/// a subnet comes in a row.
+/// Burst of a storm budget: the frames of this time (ns) at its rate, and at least [`STORM_BURST_MIN`] frames. ARP for
+/// a subnet comes in one run.
 pub const STORM_BURST_NS: u64 = 100_000_000;
 /// See [`STORM_BURST_NS`].
 pub const STORM_BURST_MIN: u64 = 64;
 /// Frames of one sending queue that may wait, in the sender's own memory, for receivers that are full.
 pub const PARKED_MAX: usize = 128;
-/// How long such a frame may wait before it is dropped.
+/// Longest time for which such a frame may wait before it is dropped.
 pub const PARKED_NS_MAX: u64 = 100_000_000;
-/// Most frames read from one TAP queue, or packet socket, before the worker looks at the next: each
-/// may be a 64 KiB GSO packet, so fewer than from a guest's ring.
+/// Most frames read from one TAP queue, or packet socket, before the worker turns to the next: each may be a 64 KiB GSO
+/// packet, so fewer than from a guest's ring.
 pub const TAP_BURST_MAX: usize = 32;
 /// Frames of one TAP queue that may wait, in weir's memory, for receivers that are full. All of them
 /// are tried again in one burst.
 pub const TAP_PARKED_MAX: usize = BURST_MAX;
-/// Frame buffers of one TAP queue. One burst more than may wait: receivers that take nothing never
-/// stop the others' frames.
+/// Frame buffers of one TAP queue: one burst more than may wait, so that receivers without buffers never stop frames to
+/// others.
 pub const TAP_SLOTS: usize = TAP_PARKED_MAX + TAP_BURST_MAX;
-/// Room in the kernel for one packet socket's frames, each way (bytes): some 60 GSO packets, where the
-/// usual 208 KiB hold three.
+/// Socket buffer in the kernel for one packet socket, in each direction (bytes): some 60 GSO packets, while the usual
+/// 208 KiB hold three.
 pub const PACKET_SOCKET_BUFFER_LEN: usize = 4 << 20;
-/// Frames of one AF_XDP queue that there is memory for, in each direction; its four rings have as many
-/// entries, so that none of them is ever too short.
+/// Frame buffers of one AF_XDP queue in each direction. Its four rings have as many entries, so that none of them is
+/// ever too short.
 pub const XDP_FRAMES: u32 = 1024;
 /// Frames of one AF_XDP queue that may wait, in its own memory, for receivers that are full. All of
 /// them are tried again in one burst.
@@ -435,16 +443,16 @@ pub const XDP_CHUNK_LEN_MIN: u32 = 2048;
 pub const XDP_CHUNK_LEN_MAX: u32 = 4096;
 /// Bytes that the kernel leaves free before a frame that arrives (`XDP_PACKET_HEADROOM`).
 pub const XDP_HEADROOM_LEN: u32 = 256;
-/// When frames that the kernel would not take at once are offered to it again (ns).
+/// Pause before frames that the kernel has refused are offered to it again (ns).
 pub const XDP_SEND_RETRY_NS: u64 = 1_000_000;
-/// How long opening waits for a queue whose former owner has just ended (ns): the kernel gives it back
-/// in the background.
+/// Longest wait for a queue whose former owner has just ended, when it is opened (ns): the kernel releases it in the
+/// background.
 pub const XDP_BUSY_NS_MAX: u64 = 1_000_000_000;
 
-/// Worker time that a port of weight 1 is given in a round (ns): about what two bursts of full-size
-/// frames cost. Signed as the deficits that it is added to.
+/// Worker time that a port of weight 1 gets in a round (ns): about the cost of two bursts of full-size frames. It is
+/// signed, like the deficits that it is added to.
 pub const SCHEDULE_QUANTUM_NS: i64 = 20_000;
-/// Largest weight of a port: a round is as long as the weights of all who are ready, in quanta.
+/// Largest weight of a port: the length of a round in quanta is the sum of the weights of all ready ports.
 pub const WEIGHT_MAX: u16 = 100;
 /// Most turns of a window constraint.
 pub const WINDOW_LEN_MAX: u16 = 1000;
@@ -452,82 +460,85 @@ pub const WINDOW_LEN_MAX: u16 = 1000;
 pub const WINDOW_PERIOD_NS_MIN: u64 = 10 * DWCS_SLOT_NS;
 /// See [`WINDOW_PERIOD_NS_MIN`].
 pub const WINDOW_PERIOD_NS_MAX: u64 = 1_000_000_000;
-/// Within this time deadlines of window constraints are equal (ns): about a burst's.
+/// Deadlines of window constraints within this time are treated as equal (ns): about the time of a burst.
 pub const DWCS_SLOT_NS: u64 = 10_000;
-/// Slowest and fastest rate that a port may be limited to (bits/s).
+/// Lowest and highest rate limit of a port (bits/s).
 pub const RATE_BITS_MIN: u64 = 64_000;
 /// See [`RATE_BITS_MIN`].
 pub const RATE_BITS_MAX: u64 = 1_000_000_000_000;
-/// Most frames a second that a port may be limited to.
+/// Highest rate limit of a port in frames per second.
 pub const RATE_PACKETS_MAX: u32 = 1_000_000_000;
-/// Smallest and largest burst of a rate in bits/s (bytes). A frame that is longer passes a full bucket, and
-/// what it lacks is owed.
+/// Smallest and largest burst of a rate in bits/s (bytes). A longer frame passes a full bucket, and the missing part is
+/// owed.
 pub const RATE_BURST_BYTES_MIN: u64 = 2048;
 /// See [`RATE_BURST_BYTES_MIN`].
 pub const RATE_BURST_BYTES_MAX: u64 = 1 << 32;
 /// Largest burst of a rate in packets/s.
 pub const RATE_BURST_PACKETS_MAX: u32 = 1 << 24;
-/// Where no burst is set, it is what comes in this time (ns): as late as a worker may be without loss of
-/// rate.
+/// Burst of a rate limit if none is configured: the traffic of this time (ns). A worker can be this late without loss
+/// of rate.
 pub const RATE_BURST_NS_DEFAULT: u64 = 1_000_000;
-/// The same for what a port receives (ns): there frames beyond it are lost, so that it has to take what a
-/// sender has under way for some milliseconds.
+/// The same for traffic that a port receives (ns): frames beyond the burst are dropped, so the burst must hold the
+/// frames that a sender has under way for some milliseconds.
 pub const POLICE_BURST_NS_DEFAULT: u64 = 10_000_000;
-/// A queue whose bucket is empty waits for what comes in this time (ns), or for one frame: more wake-ups
-/// would cost more than they smooth.
+/// A queue with an empty bucket waits for the traffic of this time (ns), or for one frame: more wake-ups would cost
+/// more than they smooth.
 pub const RATE_WAIT_NS: u64 = 100_000;
 
-/// Largest latency budget a user may set.
+/// Largest latency budget that a user can set.
 pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
-/// Latency budget where the configuration says nothing.
+/// Latency budget if none is configured.
 pub const LATENCY_BUDGET_NS_DEFAULT: u64 = 250_000;
-/// What a burst that a worker may be in the middle of when a hold ends takes of the budget at most (ns).
-/// A queue whose burst took longer has fewer frames in the next ones: so long others wait
-/// at most beside a guest that makes its frames dear.
+/// Largest part of the budget that is reserved for the burst in which a worker may be when a hold ends (ns). A queue
+/// whose burst took longer gets fewer frames in the next ones. So this is also the longest wait of others beside a
+/// guest that makes its frames expensive.
 pub const BURST_NS_MAX: u64 = 60_000;
-/// Largest `rx_frames`: as many as the largest ring has buffers.
+/// Largest `rx_frames`: the number of buffers of the largest ring.
 pub const RX_FRAMES_MAX: u16 = QUEUE_SIZE_MAX;
 
-/// Bytes of the frames that fill a container where nobody says otherwise (Thakur 2014: one page).
+/// Bytes of frames that fill a container if none are configured (Thakur 2014: one page).
 pub const CONTAINER_BYTES_DEFAULT: u32 = 4096;
-/// Largest `container_bytes`: some of the largest frames.
+/// Largest `container_bytes`: room for several of the largest frames.
 pub const CONTAINER_BYTES_MAX: u32 = 262_144;
 /// Largest container in a guest's receive buffer (bytes, its virtio header included): its length field
 /// has 16 bits.
 pub const CONTAINER_LEN_MAX: usize = 65_535;
 
-/// Largest vhost-user message body weir accepts. The largest one it knows is a full memory table
-/// (8 + 8 * 32 bytes); the rest is room for `SET_CONFIG`-like messages that are refused politely.
+/// Largest vhost-user message body weir accepts. The largest one it knows is a full memory table (8 + 8 * 32 bytes);
+/// the rest is room for `SET_CONFIG`-like messages that are refused politely.
 pub const VHOST_USER_BODY_MAX: usize = 4096;
 /// Most file descriptors with one message (one per region of a memory table).
 pub const VHOST_USER_FDS_MAX: usize = 8;
 /// Most bytes of replies that wait for a front end which doesn't read them.
 pub const VHOST_USER_OUTBOUND_BYTES_MAX: usize = 16 * 1024;
-/// How long weir's own front end waits for a back end to take a request and answer it.
+/// Time for which weir's own front end waits until a back end accepts a request and answers it.
 pub const VHOST_USER_REPLY_NS_MAX: u64 = 5_000_000_000;
-/// How long the thread that writes calls may spend in one pipe or socket of a front end, or in closing it, before
-/// that is an error (ns). A write returns at once, whether there is room or not. The bound is the longest wait for
-/// a CPU on a busy machine.
+/// Time that the thread that writes calls can spend on one pipe or socket of a front end, or on closing it, before that
+/// is an error (ns). A write returns at once, whether there is room or not. The bound is the longest wait for a CPU on
+/// a busy machine.
 pub const CALL_STUCK_NS: u64 = 1_000_000_000;
-/// What a call may take of the burst that it is in, at the sender's cost (ns): several times what one takes that
-/// interrupts a virtual processor. What is beyond, the called port pays.
+/// Cost of a call that is charged to the sender's burst (ns): several times the cost of a call that interrupts a
+/// virtual processor. The called port pays the rest.
 pub const CALL_NS_USUAL_MAX: u64 = 10_000;
-/// What calls of one descriptor may take on average (ns), by the CPU clock of whoever calls. A front end whose calls take just this is
-/// served on; a larger one would let it take more from its neighbours, a smaller one may end slow hosts' ports.
+/// Highest average cost of the calls of one descriptor (ns), by the caller's CPU clock. A front end at exactly this
+/// average is served on. A higher bound would let it take more from its neighbours; a lower one might stop ports on
+/// slow hosts.
 pub const CALL_NS_MAX: u64 = 100_000;
-/// How much more they may take in all before the port stops (ns): what a front end can take once from others who share its
-/// worker. Time that a host takes from weir's machine can look like a price; it is to be more than a few of its turns.
+/// Cost above the average that calls may accumulate before the port stops (ns): the most that a front end can take once
+/// from others that share its worker. A pause by the host of weir's machine can look like such a cost, so the bound is
+/// more than a few of the host's time slices.
 pub const CALL_DEBT_NS_MAX: u64 = 20_000_000;
-/// For how long a port that was stopped for it stays so, whatever its front end does (ns): each start costs others one dear
-/// call at least.
+/// Time for which a port that was stopped for this reason stays stopped, whatever its front end does (ns): each start
+/// costs others at least one expensive call.
 pub const CALL_PAUSE_NS: u64 = 1_000_000_000;
-/// How long a port's memory may keep a worker waiting, beyond one part in [`BLOCKED_SHARE`] of all time (ns), before the
-/// port stops. More would be noticed by all others of that worker; less would end guests whose host swaps now and then.
+/// Time for which a port's memory can keep a worker waiting, beyond one part in [`BLOCKED_SHARE`] of all time (ns),
+/// before the port stops. With more, all others of that worker would notice; with less, guests would stop whose host
+/// swaps now and then.
 pub const BLOCKED_NS_MAX: u64 = 100_000_000;
-/// A port may keep a worker waiting for one part in so many of all time. A port that was stopped for more stays so for as
-/// many times the last wait.
+/// A port may keep a worker waiting for one part in so many of all time. A port that was stopped for more stays stopped
+/// for this multiple of its last wait.
 pub const BLOCKED_SHARE: u64 = 100;
-/// For how many calls after one that was dear the CPU clock is read before and after each.
+/// Number of calls after an expensive one for which the CPU clock is read before and after each.
 pub const CALLS_WATCHED: u32 = 64;
 /// Largest MTU that `NET_SET_MTU` or the configuration may set.
 pub const MTU_MAX: u16 = 65_535;
@@ -542,18 +553,18 @@ pub const CONTROL_HEAD_BYTES_MAX: usize = 16 * 1024;
 pub const CONTROL_HEADERS_MAX: usize = 64;
 /// Largest answer a client reads: the counters of [`PORTS_MAX`] ports with every queue, with room.
 pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most connections to the control socket at one time. One more takes the place of the one that has said nothing
-/// for longest, of the user who has most of them.
+/// Most connections to the control socket at one time. A further one replaces the connection that was silent for
+/// longest, of the user with the most connections.
 pub const CONTROL_CONNECTIONS_MAX: usize = 32;
-/// Threads that do what requests ask for.
+/// Threads that handle requests.
 pub const CONTROL_WORKERS: usize = 6;
-/// How many of them do what readers ask; a user has one.
+/// Most of these threads that handle requests of readers; a user gets one.
 pub const CONTROL_READERS: usize = 3;
-/// How many of them wait for expressions to be compiled; a user has one.
+/// Most of these threads that wait for expressions to be compiled; a user gets one.
 pub const CONTROL_COMPILES: usize = 2;
-/// How long a control connection may take to send a head, to send a body, and to take an answer.
+/// Time that a control connection has to send a head, to send a body, and to receive an answer.
 pub const CONTROL_TIMEOUT_SECS: u64 = 5;
-/// How long `weir reload` waits for its answer: interfaces whose guests are stuck take their time to go.
+/// Time for which `weir reload` waits for its answer: it takes time to remove interfaces whose guests are stuck.
 pub const RELOAD_TIMEOUT_SECS: u64 = 120;
 /// Shortest and longest token of the API over TCP (bytes).
 pub const CONTROL_TOKEN_LEN_MIN: usize = 16;
@@ -562,115 +573,117 @@ pub const CONTROL_TOKEN_LEN_MAX: usize = 1024;
 /// Most users that `admin` names.
 pub const ADMINS_MAX: usize = 64;
 
-/// Events that wait for a slow reader; of more it is told the number.
+/// Events that wait for a slow reader; it learns only the number of further ones.
 pub const EVENTS_WAITING_MAX: usize = 1024;
-/// While somebody reads events, how often the switch is looked at (ns).
+/// Interval at which the switch is checked while somebody reads events (ns).
 pub const EVENTS_LOOK_NS: u64 = 250_000_000;
-/// Events that are kept until the next look.
+/// Events that are kept until the next check.
 pub const EVENTS_TOLD_MAX: usize = 64;
-/// Drops begin if there were none for so long (ns).
+/// Drops are reported as new after this long without a drop (ns).
 pub const DROPS_QUIET_NS: u64 = 10_000_000_000;
-/// Breaches of a budget are told of no more often than that (ns).
+/// Shortest interval between two reports of budget breaches (ns).
 pub const BREACHES_TOLD_NS: u64 = 1_000_000_000;
-/// While somebody reads events and there are none, how often a comment is sent (s): a reader who is gone is found.
+/// Interval at which a comment is sent to readers while there are no events (s): it detects a reader that has
+/// disconnected.
 pub const EVENTS_KEEP_ALIVE_SECS: u64 = 15;
 
 /// Longest line that `weir-agent` and weir send each other, with its newline (bytes).
 pub const AGENT_LINE_BYTES_MAX: usize = 4096;
 /// Most bytes that wait for the other side of an agent's port which doesn't read them.
 pub const AGENT_OUTBOUND_BYTES_MAX: usize = 4 * AGENT_LINE_BYTES_MAX;
-/// Most bytes that weir reads from an agent before it looks at others.
+/// Most bytes that weir reads from an agent before it turns to others.
 pub const AGENT_READ_BYTES_MAX: usize = 4 * AGENT_LINE_BYTES_MAX;
 /// Longest text in a message (a version, the name of an interface, the reason of a failure), in characters.
 pub const AGENT_TEXT_LEN_MAX: usize = 96;
 /// Most virtio-net interfaces of one guest that an agent speaks for.
 pub const AGENT_INTERFACES_MAX: usize = 16;
-/// Lines that an agent may send in a second, and at once after a rest: for each interface a report, ten
-/// answers to settings (the manager runs ten times a second) and a hello.
+/// Lines that an agent can send in a second, and at once after a rest: for each interface a report, ten answers to
+/// settings (the manager runs ten times a second) and a hello.
 pub const AGENT_LINES_PER_S_MAX: u32 = 12 * AGENT_INTERFACES_MAX as u32;
-/// Bytes that an agent may send in a second, and at once after a rest: each of these lines at a quarter of
-/// its length.
+/// Bytes that an agent can send in a second, and at once after a rest: these lines at a quarter of their maximum
+/// length.
 pub const AGENT_BYTES_PER_S_MAX: u32 = AGENT_LINES_PER_S_MAX * AGENT_LINE_BYTES_MAX as u32 / 4;
-/// How often each side shows that it is there (ns): the agent by its reports, weir by a ping.
+/// Interval at which each side shows that it is alive (ns): the agent by its reports, weir by a ping.
 pub const AGENT_PERIOD_NS: u64 = 1_000_000_000;
-/// Silence after which the other side is taken for gone (ns).
+/// Silence after which the other side counts as disconnected (ns).
 pub const AGENT_SILENCE_NS: u64 = 3 * AGENT_PERIOD_NS;
-/// Shortest and longest interval at which a guest may be made to poll (ns). Below, the guest's timer
-/// costs more than the calls; above, a ring of 256 is full before it is looked at at 25,000 frames/s.
+/// Shortest and longest interval at which a guest can be made to poll (ns). Below, the guest's timer costs more than
+/// the calls; above, a ring of 256 fills up between two polls at 25,000 frames/s.
 pub const AGENT_POLL_NS_MIN: u64 = 10_000;
 /// See [`AGENT_POLL_NS_MIN`].
 pub const AGENT_POLL_NS_MAX: u64 = 10_000_000;
-/// Fewest polls in a row that find nothing before a guest's interrupts come back on.
+/// Fewest consecutive polls without a frame before a guest's interrupts are enabled again.
 pub const AGENT_EMPTY_POLLS_MIN: u32 = 2;
-/// The longest pause in traffic through which a guest goes on polling (ns). An empty poll costs a guest about one
-/// interrupt. Through longer pauses (a napping worker's last up to nine times as long), polling would cost more
+/// The longest pause in traffic through which a guest continues to poll (ns). An empty poll costs a guest about one
+/// interrupt. Through longer pauses (those of a napping worker are up to nine times as long), polling would cost more
 /// than interrupts.
 pub const AGENT_POLL_PAUSE_NS: u64 = 100_000;
-/// Longest time that one report of an agent may be about (ns).
+/// Longest time that one report of an agent can cover (ns).
 pub const AGENT_INTERVAL_NS_MAX: u64 = 60_000_000_000;
-/// Smallest and largest cost of one interrupt that an agent is believed (ns): a few hundred cycles, and
-/// a hundred times what Dong 2011 measured.
+/// Smallest and largest cost of one interrupt that weir accepts from an agent (ns): a few hundred cycles, and a hundred
+/// times the value that Dong 2011 measured.
 pub const AGENT_COST_NS_MIN: u64 = 100;
 /// See [`AGENT_COST_NS_MIN`].
 pub const AGENT_COST_NS_MAX: u64 = 400_000;
-/// Most interrupts, and most packets, in a second that an agent is believed.
+/// Most interrupts, and most packets, in a second that weir accepts from an agent.
 pub const AGENT_EVENTS_PER_S_MAX: u64 = 100_000_000;
-/// Most CPUs whose time an agent is believed.
+/// Most CPUs of a guest that weir accepts from an agent.
 pub const AGENT_CPUS_MAX: u64 = 4096;
 /// Largest file in which an agent keeps the settings it found.
 pub const AGENT_STATE_BYTES_MAX: u64 = 16 * 1024;
 /// Largest file that an agent reads under `/proc`: `/proc/interrupts` of a guest with hundreds of CPUs.
 pub const AGENT_PROC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Largest file in which weir keeps what it found an uplink's interface to have (bytes).
+/// Largest file in which weir keeps the original settings of an uplink's interface (bytes).
 pub const UPLINK_FOUND_BYTES_MAX: u64 = 4096;
 /// Largest configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
-/// Most memory that reading a configuration may take: of any file of [`CONFIG_BYTES_MAX`] that has spaces and line breaks.
+/// Most memory that the parsing of a configuration may take: enough for any file of [`CONFIG_BYTES_MAX`] with spaces
+/// and line breaks.
 pub const CONFIG_COST_BYTES_MAX: u64 = 96 * 1024 * 1024;
-/// The same where neither root nor weir's own user asks. With the answer it is less than [`CONFIG_MEMORY_BYTES_MAX`].
+/// The same for a request from neither root nor weir's own user. With the answer it is less than
+/// [`CONFIG_MEMORY_BYTES_MAX`].
 pub const CONFIG_COST_OF_ADMINS_BYTES_MAX: u64 = 12 * 1024 * 1024;
-/// Most memory that weir takes for such a request, which it then gives back.
+/// Most memory that weir takes for such a request; it is freed afterwards.
 pub const CONFIG_MEMORY_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Longest text of which every mistake in its TOML is looked for (bytes), not only the first.
+/// Longest text in which all TOML mistakes are searched for (bytes), not only the first.
 pub const CONFIG_MISTAKES_LEN_MAX: usize = 16 * 1024;
-/// Most problems of a configuration that are shown; of the rest there is a count. A person mends a few and
-/// looks again, and showing a problem takes a walk through the file.
+/// Most problems of a configuration that are shown; the rest is counted. A person fixes a few and checks again, and
+/// each shown problem takes a walk through the file.
 pub const CONFIG_PROBLEMS_SHOWN_MAX: usize = 50;
-/// Most problems that are looked for: what is wrong beyond them is found when these are mended.
+/// Most problems that are searched for: further ones are found once these are fixed.
 pub const CONFIG_PROBLEMS_MAX: usize = 1000;
-/// Most places that one problem points at.
+/// Most places that one problem names.
 pub const CONFIG_PLACES_SHOWN_MAX: usize = 8;
 /// Longest piece of a configuration that is repeated in a message (characters).
 pub const CONFIG_TEXT_SHOWN_MAX: usize = 200;
-/// Longest line of a configuration that is shown (bytes); of a longer one the place is named.
+/// Longest line of a configuration that is shown (bytes); of a longer one only the position is named.
 pub const CONFIG_LINE_SHOWN_MAX: usize = 1000;
-/// Panics of a worker that are about no port, after which weir ends: what starts it again then begins with memory that is
-/// as it should be.
+/// Panics of a worker that concern no port, after which weir ends: after the restart, its memory is intact again.
 pub const WORKER_PANICS_MAX: u32 = 16;
-/// Panics of another thread after which it ends, and what it does with it.
+/// Panics of another thread after which the thread ends, and with it its function.
 pub const THREAD_PANICS_MAX: u32 = 16;
-/// Pause of a thread that has panicked before it begins anew (ns).
+/// Pause of a thread that has panicked before it starts again (ns).
 pub const THREAD_PAUSE_NS: u64 = 100_000_000;
-/// How long an orderly end may take (ns): then weir ends as it is. With [`END_UNDOES_NS`] two seconds are kept.
+/// Time that an orderly end may take (ns); after it, weir ends at once. With [`END_UNDOES_NS`] it is below two seconds.
 pub const END_IN_ORDER_NS: u64 = 1_300_000_000;
-/// How long the end of a weir that waits for nobody may take to restore and to say so (ns).
+/// Time that a weir which ends without waiting may take to restore settings and to report that (ns).
 pub const END_UNDOES_NS: u64 = 400_000_000;
-/// For how long a thread may do the same thing when this weir is to leave its guests to the next (ns).
+/// Time within which each thread must turn to something else before this weir leaves its guests to its successor (ns).
 pub const LEAVES_WITHIN_NS: u64 = 1_000_000_000;
-/// A thread that has had no turn for so long, and does not sleep, stands still (ns).
+/// A thread that has had no turn for this long, and does not sleep, is stuck (ns).
 pub const STANDS_STILL_NS: u64 = 5_000_000_000;
-/// How often the watchdog looks (ns), or more often where the service manager wants to hear more often.
+/// Interval of the watchdog (ns); shorter if the service manager asks for more frequent signs of life.
 pub const WATCHDOG_LOOK_NS: u64 = 2_000_000_000;
-/// Pause before xenstore is connected to anew after an error (ns).
+/// Pause before weir connects to xenstore again after an error (ns).
 pub const XENSTORE_PAUSE_NS: u64 = 1_000_000_000;
 /// Most worker threads.
 pub const WORKERS_MAX: usize = 64;
 /// Most processors of a machine on which weir places its workers (`CPU_SETSIZE` of sched_setaffinity(2)).
 pub const CPUS_MAX: usize = 1024;
-/// Largest file that is read under `/sys` (bytes): a list of all these processors, each by itself, has 5 KB.
+/// Largest file that is read under `/sys` (bytes): a list of all these processors one by one has 5 KB.
 pub const SYSFS_BYTES_MAX: u64 = 16 * 1024;
-/// Most caches of one processor that are looked at (`cache/index0`, ...).
+/// Most caches of one processor that are read (`cache/index0`, ...).
 pub const CACHE_INDEXES_MAX: u32 = 8;
 /// Largest `/proc/PID/task/TID/stat` (bytes): 52 numbers and a name.
 pub const PROC_STAT_BYTES_MAX: u64 = 4096;
@@ -689,7 +702,7 @@ pub const VLAN_ID_MAX: u16 = 4094;
 pub const LAB_CPUS_MAX: usize = 1024;
 /// Longest run, wait or period in the lab (ns): an hour.
 pub const LAB_NS_MAX: u64 = 3_600_000_000_000;
-/// Largest cost in a profile of the lab, in its own unit: a second, where that is ns.
+/// Largest cost in a profile of the lab, in the cost's own unit: a second, if that is ns.
 pub const LAB_COST_MAX: u64 = 1_000_000_000;
 /// Fastest link in the lab (bits a second).
 pub const LAB_BITS_PER_S_MAX: u64 = 1_000_000_000_000;
@@ -699,11 +712,11 @@ pub const LAB_WEIGHT_MAX: u32 = 1 << 20;
 pub const LAB_RUNS_MAX: usize = 1_000;
 /// Most events of one experiment in the lab, all its runs together.
 pub const LAB_EVENTS_MAX: u64 = 1_000_000_000;
-/// Most events of one experiment in the lab whose machine's fitted costs are varied, all variations together.
+/// Most events of an experiment in the lab with varied costs of its machine, of all variations together.
 pub const LAB_SENSITIVITY_EVENTS_MAX: u64 = 10 * LAB_EVENTS_MAX;
-/// Most events of a host that is planned in the lab, of all that is played for it.
+/// Most events of a plan for a host in the lab, of all its simulations together.
 pub const LAB_PLAN_EVENTS_MAX: u64 = 4 * LAB_EVENTS_MAX;
-/// Most flows of one experiment in the lab, those of all guests together.
+/// Most flows of one experiment in the lab, of all guests together.
 pub const LAB_FLOWS_MAX: usize = 4_096;
 /// Most clients of one load in the lab.
 pub const LAB_CLIENTS_MAX: u32 = 1 << 16;
@@ -712,10 +725,10 @@ pub const LAB_QUEUE_MAX: u32 = 1 << 20;
 
 /// Longest xenstore payload (bytes; Xen `XENSTORE_PAYLOAD_MAX`).
 pub const XENSTORE_PAYLOAD_MAX: usize = 4096;
-/// Longest message that may be written to `/dev/xen/xenbus`, with its header (bytes): what the kernel
-/// collects it in.
+/// Longest message that can be written to `/dev/xen/xenbus`, with its header (bytes): the size of the kernel's buffer
+/// for it.
 pub const XENSTORE_REQUEST_MAX: usize = 4096;
-/// How often a xenstore transaction is tried that others' writes got in the way of.
+/// Most attempts of a xenstore transaction that conflicts with writes of others.
 pub const XENSTORE_TRANSACTION_TRIES_MAX: u32 = 64;
 /// Most segments that one system call copies between grants and weir's memory.
 pub const GRANT_COPY_MAX: usize = 256;
@@ -723,7 +736,7 @@ pub const GRANT_COPY_MAX: usize = 256;
 pub const XEN_PARKED_MAX: usize = BURST_MAX;
 /// Most multicast addresses that a Xen guest may ask for (netback's `XEN_NETBK_MCAST_MAX`).
 pub const XEN_MULTICAST_MAX: usize = 64;
-/// Most requests of one control ring that are answered before those of others.
+/// Most requests of one control ring that are answered before those of other rings.
 pub const XEN_CTRL_REQUESTS_MAX: usize = 32;
 
 const _: () = {
@@ -735,9 +748,9 @@ const _: () = {
         MEM_REGIONS_TOTAL_MAX <= 65_530 / 2
             && MEM_TABLES_MAX * MEM_SLOTS_MAX < MEM_REGIONS_TOTAL_MAX
     );
-    // Each port has room for a whole memory table, and for the one that replaces it.
+    // Each port has room for a whole memory table, and for the table that replaces it.
     assert!(PORTS_MAX * MEM_REGIONS_FLOOR <= MEM_REGIONS_TOTAL_MAX);
-    // A share is more than the floor, and one interface alone may have the largest `memory_max`.
+    // A share is more than the floor, and one interface alone can have the largest `memory_max`.
     assert!(PORTS_MAX as u64 * MEMORY_FLOOR <= MEMORY_TOTAL_MAX / MEMORY_SHARED_PART);
     assert!(
         MEM_TABLES_MAX as u64 * MEMORY_MAX_MAX
@@ -749,18 +762,18 @@ const _: () = {
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
     // Names of 15 letters with quotes and a comma, or processors of four digits with one.
     assert!(HELPER_MESSAGE_BYTES_MAX > PORTS_MAX * 18 + NETWORKS_MAX * 9 + 1024);
-    // A number of eight digits, six of three, and words.
+    // For each host a number of eight digits, six of three, and words.
     assert!(HELPER_MESSAGE_BYTES_MAX > EVPN_BATCH * 96 + 1024);
     assert!(HELPER_MESSAGE_BYTES_MAX > CPUS_MAX * 5 + 1024);
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
     assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);
     assert!(FOREIGN_CLOSE_NS_MAX < SESSION_GRACE_NS && FOREIGN_CLOSES_MAX > 0);
     assert!(SESSION_GRACE_NS < SESSION_END_NS && ACCEPT_PAUSE_NS < SESSION_GRACE_NS);
-    // What all ports with all their queues may have, and as much again for the switch itself.
+    // Enough for all ports with all their queues, and as much again for the switch itself.
     assert!(DESCRIPTORS_MAX as usize > 2 * PORTS_MAX * (3 * VRINGS_MAX + 4));
     assert!(CALL_NS_USUAL_MAX < CALL_NS_MAX && 100 * CALL_NS_MAX < CALL_DEBT_NS_MAX);
     assert!(CALL_DEBT_NS_MAX < CALL_STUCK_NS && CALLS_WATCHED > 0);
-    // Who makes its calls dear again and again takes a tenth of a worker at most.
+    // A port that makes its calls expensive again and again takes a tenth of a worker at most.
     assert!(10 * CALL_DEBT_NS_MAX <= CALL_PAUSE_NS);
     assert!(SESSION_CPU_BURST_NS < SESSION_GRACE_NS && SESSION_TURN_NS < SESSION_CPU_BURST_NS);
     assert!(LOG_LINES_MAX > 0 && LIMIT_SHOWN_PERCENT <= 100 && SILENT_KICKS_MIN > 0);
@@ -783,7 +796,7 @@ const _: () = {
     assert!(PARKED_MAX >= BURST_MAX);
     assert!(CAPTURE_RING_LEN > BURST_MAX * FRAME_LEN_MAX as usize);
     assert!(END_IN_ORDER_NS + END_UNDOES_NS < 2_000_000_000);
-    // libpcap's words quote the expression at most once.
+    // libpcap's error message quotes the expression at most once.
     assert!(FILTER_ANSWER_LEN_MAX > 2 * FILTER_EXPRESSION_LEN_MAX);
     assert!(FILTER_COMPILE_SECS < CONTROL_TIMEOUT_SECS);
     assert!(FILTER_WINDOW_LEN > HEAD_LEN && FILTER_RULES_MAX < u8::MAX as usize);
@@ -791,7 +804,7 @@ const _: () = {
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
     assert!(TAP_SLOTS <= u16::MAX as usize);
     assert!(OVERLAY_HOSTS_MAX >= NETWORKS_MAX * 2 * OVERLAY_PEERS_MAX);
-    // A number that has been a host's is another one's after 2,000 others at the earliest.
+    // The number of a former host is given to another one after 2,000 others at the earliest.
     assert!(OVERLAY_HOSTS_MAX.is_power_of_two() && OVERLAY_HOSTS_MAX <= 1 << 21);
     assert!(ANNOUNCED_VLANS_MAX <= BURST_MAX);
     assert!(OVERLAY_PEERS_MAX <= DATAGRAMS_MAX && OVERLAY_PARKED_MAX <= BURST_MAX);
@@ -807,16 +820,15 @@ const _: () = {
         (FDB_PER_PORT_MAX as usize) < FDB_ENTRIES_DEFAULT && FDB_ENTRIES_DEFAULT < FDB_ENTRIES_MAX
     );
     assert!(FDB_PER_VIF_MAX <= FDB_PER_PORT_MAX);
-    // Moves at the lowest rate are enough for a look.
+    // Moves at the lowest rate are enough for a check.
     assert!(LOOP_MOVES_PER_S * LOOP_LOOK_NS <= LOOP_MOVES_MIN * 1_000_000_000);
-    // A loop is found within 200 ms: a look, and the first probe out of both ports.
+    // A loop is found within 200 ms: a check, and the first probe out of both ports.
     assert!(LOOP_LOOK_NS + 2 * LOOP_PROBE_LOOKS as u64 * LOOP_PROBE_LOOK_NS < 200_000_000);
-    // A pair is not asked again while it is asked.
+    // A pair is not probed again while it is being probed.
     assert!((LOOP_PROBES * 2 * LOOP_PROBE_LOOKS) as u64 * LOOP_PROBE_LOOK_NS < LOOP_AGAIN_NS);
     assert!(LOOP_RETRY_NS < LOOP_RETRY_NS_MAX);
-    // An address is noted as three numbers in brackets, of up to 4, 15 and 10 digits.
-    // Beside what was learned there is room for all that can be set: of each port all rules, whose characters may be
-    // written as two, and 8 KiB for its other keys.
+    // An address is noted as three numbers in brackets, of up to 4, 15 and 10 digits. The learned addresses leave room
+    // for all settings: for each port all rules, whose characters may be escaped as two, and 8 KiB for its other keys.
     assert!(
         FDB_ENTRIES_MAX * 40
             + PORTS_MAX * (FILTER_RULES_MAX * (2 * FILTER_EXPRESSION_LEN_MAX + 64) + (8 << 10))
@@ -835,7 +847,7 @@ const _: () = {
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
     assert!(CONTROL_WORKERS > CONTROL_READERS + CONTROL_COMPILES);
     assert!(CONTROL_WORKERS < CONTROL_CONNECTIONS_MAX);
-    // As many are served, as many turned away.
+    // As many connections are served as are turned away.
     assert!(DESCRIPTORS_RESERVED as usize >= 2 * CONTROL_CONNECTIONS_MAX + 4 * CONTROL_WORKERS);
     assert!(4 * DESCRIPTORS_RESERVED < DESCRIPTORS_MAX);
     assert!(CONTROL_TOKEN_LEN_MIN < CONTROL_TOKEN_LEN_MAX);
@@ -850,7 +862,7 @@ const _: () = {
     );
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_OUTBOUND_BYTES_MAX);
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_READ_BYTES_MAX);
-    // A hello with the longest names, of which JSON makes at most twice as many characters.
+    // A hello with the longest names; JSON makes at most twice as many characters of them.
     assert!(
         AGENT_INTERFACES_MAX * (80 + 2 * IFNAME_LEN_MAX) + 4 * AGENT_TEXT_LEN_MAX + 100
             < AGENT_LINE_BYTES_MAX
