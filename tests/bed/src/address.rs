@@ -11,7 +11,7 @@ pub fn ip(index: u8) -> String {
     format!("10.77.0.{}", index + 1)
 }
 
-/// The same with its prefix length: all machines are neighbours.
+/// IPv4 address of machine `index` with its prefix length. All machines are in one subnet.
 pub fn cidr(index: u8) -> String {
     format!("{}/24", ip(index))
 }

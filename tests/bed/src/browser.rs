@@ -1,4 +1,4 @@
-//! A browser without a window: Chromium, which is told what to do over pipes (Chrome DevTools Protocol).
+//! Headless Chromium, controlled over pipes by the Chrome DevTools Protocol.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -18,17 +18,17 @@ use crate::{
     workspace::Workspace,
 };
 
-/// How long the browser may take over anything. It draws without a GPU.
+/// Longest time for any request. The browser renders without a GPU.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What looks for what some readers cannot use, as npm packs it.
+/// The npm package of axe, which checks a page for accessibility.
 const AXE: &str = "axe-core-4.14.1.tgz";
 const AXE_SHA256: &str = "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745";
 
-/// Chromium reads at descriptor 3 and writes at 4.
+/// Chromium reads commands from descriptor 3 and writes answers to descriptor 4.
 const PIPES: &str = "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null";
 
-/// Nothing that it would do for somebody who looks at it, and nothing that it would fetch.
+/// Chromium must not show prompts to a user, and must not fetch anything on its own.
 const OPTIONS: &[&str] = &[
     "--headless=new",
     "--remote-debugging-pipe",
@@ -45,7 +45,7 @@ const OPTIONS: &[&str] = &[
 
 /// A browser that shows one page. Ended when dropped.
 pub struct Browser {
-    /// Ends first.
+    /// Dropped first, so that the browser ends before its files are removed.
     _process: Process,
     to: ChildStdin,
     from: Receiver<Value>,
@@ -54,19 +54,19 @@ pub struct Browser {
     complaints: Vec<String>,
 }
 
-/// As which screen it shows the page.
+/// The screen on which the page is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
     /// Pixels from left to right.
     pub width: u32,
     /// Pixels from top to bottom.
     pub height: u32,
-    /// Whether its user prefers dark colours.
+    /// True if the user prefers dark colours.
     pub dark: bool,
 }
 
 impl Browser {
-    /// Starts it at `placement`, with what it writes for itself below `dir`.
+    /// Starts the browser at `placement`. Its own files are written below `dir`.
     pub fn start(dir: &Path, placement: &Placement) -> Result<Self> {
         let profile = format!("--user-data-dir={}", dir.join("profile").display());
         let argv =
@@ -93,7 +93,7 @@ impl Browser {
         self.wait("the page to be there", "document.readyState === 'complete'")
     }
 
-    /// Shows it on another screen.
+    /// Shows the page on another screen.
     pub fn show_on(&mut self, screen: Screen) -> Result<()> {
         let Screen { width, height, dark } = screen;
         let size =
@@ -105,7 +105,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What an expression of JavaScript is in the page.
+    /// The value of a JavaScript expression in the page.
     pub fn value_of(&mut self, expression: &str) -> Result<Value> {
         let what = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let mut answer = self.ask("Runtime.evaluate", what)?;
@@ -155,12 +155,12 @@ impl Browser {
         Ok(())
     }
 
-    /// Errors and warnings of its console since the last time.
+    /// Errors and warnings on the console since the last call.
     pub fn complaints(&mut self) -> Vec<String> {
         std::mem::take(&mut self.complaints)
     }
 
-    /// What axe finds wrong with the page as it is.
+    /// Faults that axe finds in the page as it is now.
     pub fn axe(&mut self, workspace: &Workspace) -> Result<Vec<String>> {
         if self.value_of("typeof axe")? == json!("undefined") {
             let text = axe(workspace)?;
@@ -200,7 +200,7 @@ impl Browser {
     }
 }
 
-/// What the console complains of in a message, if it does.
+/// The text of an error or a warning on the console; `None` for other messages.
 fn complaint(message: &Value) -> Option<String> {
     let about = &message["params"];
     let is_bad = |level: &Value| matches!(level.as_str(), Some("error" | "warning" | "assert"));
@@ -215,7 +215,7 @@ fn complaint(message: &Value) -> Option<String> {
     }
 }
 
-/// Messages, each of which ends with a NUL.
+/// Reads messages; each ends with a NUL.
 fn messages(from: ChildStdout) -> Receiver<Value> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -230,7 +230,7 @@ fn messages(from: ChildStdout) -> Receiver<Value> {
     receiver
 }
 
-/// axe's script, which is fetched once.
+/// The script of axe. It is fetched once.
 fn axe(workspace: &Workspace) -> Result<String> {
     let dir = workspace.target("axe")?;
     let (packed, script) = (dir.join(AXE), dir.join("package/axe.min.js"));

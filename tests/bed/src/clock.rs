@@ -1,6 +1,6 @@
-//! Another time than this machine's: a namespace whose clocks that only go forward stand elsewhere (`time_namespaces(7)`).
+//! A time namespace, in which the monotonic and boot-time clocks have an offset (`time_namespaces(7)`).
 //!
-//! No clock of the machine is touched.
+//! The machine's own clocks stay as they are.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -11,13 +11,13 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A time namespace, gone when dropped and when nobody is in it.
+/// A time namespace. It is removed when it is dropped and no process is in it.
 pub struct Clock {
     holder: Process,
 }
 
 impl Clock {
-    /// One whose monotonic clock is this much ahead. It cannot stand before zero.
+    /// A namespace whose monotonic clock is `seconds` ahead of the machine's. The clock cannot be negative.
     pub fn ahead(seconds: i64) -> Result<Self> {
         let [monotonic, boot] = ["monotonic", "boottime"].map(|name| format!("--{name}={seconds}"));
         let wait = ["--fork", "--kill-child", "sleep", "infinity"];
@@ -32,9 +32,9 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Its file, for [`Placement::clock`].
+    /// The namespace's file, for [`Placement::clock`].
     pub fn path(&self) -> PathBuf {
-        // Of the process that made it only the children are in it.
+        // `unshare` puts only its children into the time namespace, not itself.
         PathBuf::from(format!("/proc/{}/ns/time_for_children", self.holder.pid()))
     }
 }

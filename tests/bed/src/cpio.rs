@@ -1,7 +1,7 @@
 //! A writer for the `newc` cpio format, which the Linux kernel unpacks into its first root file
 //! system (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-/// The name that ends an archive.
+/// The name of the last entry of an archive.
 const TRAILER: &str = "TRAILER!!!";
 
 const MODE_DIRECTORY: u32 = 0o040_755;

@@ -1,11 +1,11 @@
-//! What can go wrong while machines, switches and traffic are set up and measured.
+//! Errors of set-up and of measurement: machines, switches and traffic.
 
 use std::{io, path::Path, time::Duration};
 
 /// `Result` with the test bed's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a step could not be carried out, or what it found to be wrong.
+/// An error of a step, or a fault that a test has found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or process operation failed.
@@ -13,41 +13,41 @@ pub enum Error {
     Io {
         /// The operation and what it was applied to.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A program ended with something other than success.
+    /// A program did not end with success.
     #[error("`{command}` ended with {status}\n{output}")]
     Command {
         /// The command line.
         command: String,
         /// Its exit status.
         status: String,
-        /// What it printed, on both streams.
+        /// The program's output on both streams.
         output: String,
     },
-    /// Something awaited did not happen.
+    /// An awaited event did not happen in time.
     #[error("{what}: not within {} s", .after.as_secs_f32())]
     Timeout {
-        /// What was awaited.
+        /// The awaited event.
         what: String,
-        /// How long.
+        /// The time limit.
         after: Duration,
     },
     /// A program printed something that could not be understood.
     #[error("{what}: cannot read {text:?}")]
     Parse {
-        /// What was expected.
+        /// The expected text.
         what: &'static str,
-        /// What was there instead.
+        /// The text found instead.
         text: String,
     },
-    /// What weir is to be compared with does not run on this machine.
+    /// A program that weir is compared with does not run on this machine.
     #[error("{peer} does not run here: {why}")]
     Absent {
-        /// What it is.
+        /// The program's name.
         peer: &'static str,
-        /// What went wrong.
+        /// The reason.
         why: String,
     },
     /// A check of a test did not hold.
@@ -61,12 +61,12 @@ impl Error {
         move |source| Self::Io { what: format!("{operation} {}", path.display()), source }
     }
 
-    /// For `map_err` where `peer` is started, which need not be there.
+    /// For `map_err` where `peer` is started. A peer is optional.
     pub fn absent(peer: &'static str) -> impl FnOnce(Self) -> Self {
         move |error| Self::Absent { peer, why: error.to_string() }
     }
 
-    /// `what` was expected; `text` is what a program printed.
+    /// `what` was expected, but a program printed `text`.
     pub fn parse(what: &'static str, text: impl Into<String>) -> Self {
         Self::Parse { what, text: text.into() }
     }

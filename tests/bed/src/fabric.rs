@@ -1,11 +1,11 @@
-//! Hosts as network namespaces with a routed underlay between them, and FRR on each: a fabric.
+//! A fabric: hosts as network namespaces, a routed underlay between them, and FRR on each host.
 //!
 //! ```text
 //!  host 1, 192.0.2.1 --- u0 == r1 --- router, 192.0.2.254 --- r2 == u0 --- 192.0.2.2, host 2   ... and so on
 //! ```
 //!
-//! A namespace lasts as long as its holder, a shell that waits for the end of this process, however that ends. Then it
-//! kills whatever runs in the namespace, which takes the interfaces along.
+//! A namespace lasts as long as its holder: a shell that waits for the end of this process, by any cause. The shell
+//! then kills all processes in the namespace, which removes the interfaces too.
 
 use std::{
     fs::{self, File},
@@ -35,19 +35,19 @@ use crate::{
     weir::{Overlay, Setup, Vif, Weir},
 };
 
-/// The underlay's interface of each host.
+/// Each host's interface in the underlay.
 pub const INTERFACE: &str = "u0";
-/// What VXLAN leaves of the underlay's 1500 bytes.
+/// The underlay's 1500 bytes less the VXLAN headers.
 pub const MTU: u32 = 1450;
-/// Of the underlay: host `n` is 192.0.2.n.
+/// The underlay's router. Host `n` is 192.0.2.n.
 const ROUTER: &str = "192.0.2.254";
-/// Where Debian's package `frr` has them.
+/// Directory of the daemons in Debian's package `frr`.
 const DAEMONS: &str = "/usr/lib/frr";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two echo requests to an address that is watched.
+/// Time between two echo requests to a watched address.
 const WATCH_INTERVAL: Duration = Duration::from_millis(4);
 
-/// Says that the namespace is there, and ends all that runs in it as soon as nobody holds its standard input.
+/// Reports that the namespace exists. Ends all processes in the namespace when its standard input is closed.
 const HOLDER: &str = "\
     [ /proc/1/ns/net -ef /proc/$$/ns/net ] && exit 1
     trap '' INT TERM HUP
@@ -65,20 +65,20 @@ pub fn address(n: usize) -> Ipv4Addr {
 /// The TAP by which a host takes part in the first network of a [`Fabric`].
 const PROBE: &str = "probe0";
 
-/// The address of host `n` itself there.
+/// Host `n`'s own address in the first network.
 pub fn probe(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, 200 + n as u8)
 }
 
-/// A host: a network namespace with `/run` of its own. All that runs in it ends when this is dropped.
+/// A host: a network namespace with a `/run` of its own. Its processes end when it is dropped.
 pub struct Host {
     holder: Child,
-    /// For its logs and sockets; the same outside.
+    /// Directory of logs and sockets. Its path is the same outside the namespace.
     pub dir: PathBuf,
 }
 
 impl Host {
-    /// Alone, with nothing but `lo`, in a new directory.
+    /// A single host whose only interface is `lo`, in a new directory.
     pub fn new(dir: PathBuf) -> Result<Self> {
         fs::create_dir_all(&dir).map_err(Error::io("make", &dir))?;
         let mut command = Command::new("unshare");
@@ -96,17 +96,17 @@ impl Host {
         Ok(host)
     }
 
-    /// The process that holds its namespaces.
+    /// The process that holds the host's namespaces.
     pub fn pid(&self) -> u32 {
         self.holder.id()
     }
 
-    /// For processes that are to run there.
+    /// Placement of processes on this host.
     pub fn placement(&self) -> Placement {
         Placement { host: Some(self.pid()), ..Placement::default() }
     }
 
-    /// A command line there, in the host's directory.
+    /// A command line on this host, in the host's directory.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.pid().to_string(), "--net", "--mount", "sh", "-c"]);
@@ -118,18 +118,18 @@ impl Host {
         format!("cd {} && exec {line}", self.dir.display())
     }
 
-    /// Runs it to its end and returns its standard output; an error unless it succeeds.
+    /// Runs a command line to its end and returns its standard output; an error unless it succeeds.
     pub fn run(&self, line: &str) -> Result<String> {
         output_of(self.command(line))
     }
 
-    /// Starts it, with what it prints in `NAME.log` of the host's directory.
+    /// Starts a command line. Its output goes to `NAME.log` in the host's directory.
     pub fn start(&self, name: &str, line: &str) -> Result<Process> {
         let (line, log) = (self.in_dir(line), self.dir.join(format!("{name}.log")));
         Process::start_logged(&["sh", "-c", &line], &self.placement(), &log)
     }
 
-    /// Has a thread do something in the host's network.
+    /// Runs `body` on a thread in the host's network namespace.
     pub fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T> {
         let path = PathBuf::from(format!("/proc/{}/ns/net", self.pid()));
         let namespace = File::open(&path).map_err(Error::io("open", &path))?;
@@ -142,19 +142,19 @@ impl Host {
         done.map_err(|errno| Error::io("enter", &path)(errno.into()))
     }
 
-    /// Whether an address answers a ping with so many bytes, without a program for it: not every machine has one.
+    /// True if the address answers a ping of this many bytes. No program is needed: `ping` is not on every machine.
     pub fn pings(&self, ip: Ipv4Addr, bytes: usize) -> Result<bool> {
         self.within(|| Echo::open(ip)?.answers(bytes))?.map_err(self.no_ping(ip))
     }
 
-    /// Pings an address each few milliseconds until it is told to end; when answers came.
+    /// Pings an address every few milliseconds until `until` is set. Returns the times of the answers.
     pub fn watches(&self, ip: Ipv4Addr, until: &AtomicBool) -> Result<Vec<SystemTime>> {
         let watch = || {
             let (mut echo, mut seen) = (Echo::open(ip)?, Vec::new());
             set_socket_timeout(&echo.socket, Timeout::Recv, Some(WATCH_INTERVAL))?;
             while !until.load(Ordering::Relaxed) {
                 let start = Instant::now();
-                // One that cannot be sent is not answered.
+                // A request that cannot be sent counts as unanswered.
                 let _ = echo.ask(56);
                 while start.elapsed() < WATCH_INTERVAL {
                     match echo.hears(56) {
@@ -196,18 +196,18 @@ impl Echo {
     }
 
     fn ask(&mut self, bytes: usize) -> rustix::io::Result<()> {
-        // The sum is right: one identifier, and payload of zeros.
+        // The checksum is a constant: the identifier is always the same and the payload is zeros.
         let mut request = vec![0; 8 + bytes];
         request[..8].copy_from_slice(&[8, 0, 0xb5, 0xfe, 0x42, 0x01, 0, 0]);
         let to = SocketAddrV4::new(self.ip, 0);
         rustix::net::sendto(&self.socket, &request, SendFlags::empty(), &to).map(drop)
     }
 
-    /// Whether what comes next is an answer of this length; an error if nothing comes in time.
+    /// True if the next packet is an answer of this length; an error if none comes in time.
     fn hears(&mut self, bytes: usize) -> rustix::io::Result<bool> {
         let mut answer = vec![0; 2048];
         let (len, _) = rustix::net::recv(&self.socket, &mut answer, RecvFlags::empty())?;
-        // After IP's header of 20 bytes: an echo reply, as long as the request.
+        // An echo reply follows the 20 bytes of the IP header and is as long as the request.
         let is_reply = answer[12..16] == self.ip.octets() && answer[20..22] == [0, 0];
         Ok(is_reply && len == 28 + bytes)
     }
@@ -225,20 +225,20 @@ impl Echo {
     }
 }
 
-/// Hosts 1 to `count`, each by a link of its own to a router.
+/// Hosts 1 to `count`. Each has its own link to a router.
 pub struct Underlay {
     /// Host 1 first.
     pub hosts: Vec<Host>,
-    /// Between them.
+    /// The router between the hosts.
     pub router: Host,
 }
 
 impl Underlay {
-    /// With a directory for each host below `dir`.
+    /// Makes a directory for each host below `dir`.
     pub fn new(dir: &Path, count: usize) -> Result<Self> {
         let router = Host::new(dir.join("router"))?;
         router.run("sysctl -qw net.ipv4.ip_forward=1")?;
-        // It says nothing of hosts that are gone.
+        // The router sends no ICMP errors for disconnected hosts.
         router.run("ip route add blackhole 192.0.2.0/24")?;
         let hosts = (1..=count).map(|n| Self::host(dir, &router, n)).collect::<Result<_>>()?;
         Ok(Self { hosts, router })
@@ -255,12 +255,12 @@ impl Underlay {
         host.run(&format!("ip link set {INTERFACE} up"))?;
         host.run(&format!("ip route add {ROUTER}/32 dev {INTERFACE}"))?;
         host.run(&format!("ip route add default via {ROUTER}"))?;
-        // BGP does not take a default route for a way to a neighbour.
+        // BGP does not accept a default route as a route to a neighbour.
         host.run(&format!("ip route add 192.0.2.0/24 via {ROUTER}"))?;
         Ok(host)
     }
 
-    /// Cuts host `n` off, as if it had lost its power: nobody is told.
+    /// Disconnects host `n` as a power failure would: no other host is notified.
     pub fn silence(&self, n: usize) -> Result<()> {
         self.router.run(&format!("ip link set r{n} down")).map(drop)
     }
@@ -274,10 +274,10 @@ impl Underlay {
     }
 }
 
-/// Names the root of another system whose FRR is to be used, as debootstrap makes one.
+/// Environment variable with the root of another system (made by debootstrap) whose FRR is used.
 pub const FRR_ROOT: &str = "WEIR_FRR_ROOT";
 
-/// A command line of FRR's system: this one, or that of [`FRR_ROOT`].
+/// A command line in FRR's system: this system or the root in [`FRR_ROOT`].
 pub fn of_frr(line: &str) -> String {
     match frr_root() {
         Some(root) => format!("chroot {} {line}", root.display()),
@@ -289,7 +289,7 @@ fn frr_root() -> Option<PathBuf> {
     std::env::var_os(FRR_ROOT).filter(|root| !root.is_empty()).map(PathBuf::from)
 }
 
-/// Shows the other system what of the host FRR needs, and the host alone.
+/// Mounts into the other root the parts of the host that FRR needs. The mounts are visible on this host only.
 fn enter_frr_root(host: &Host) -> Result<()> {
     let Some(root) = frr_root() else { return Ok(()) };
     let root = root.display();
@@ -303,15 +303,15 @@ fn enter_frr_root(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// FRR on a host, unchanged. It ends when this is dropped.
+/// Unmodified FRR on a host. It ends when it is dropped.
 pub struct Frr {
-    /// `zebra`, what looks whether hosts live, and `bgpd` last.
+    /// `zebra`, `bfdd` if there is BFD, and `bgpd` last.
     pub daemons: Vec<Process>,
 }
 
 impl Frr {
-    /// On host `n`, which has `others` as neighbours. BFD, if there is to be one, sends every so many milliseconds, and
-    /// takes a host for dead that has missed three.
+    /// Starts FRR on host `n`, with `others` as neighbours. If BFD is used, it sends every `bfd_ms`, and a host that
+    /// misses three messages is down.
     pub fn start(host: &Host, n: usize, others: &[usize], bfd_ms: Option<u32>) -> Result<Self> {
         Self::prepare(host)?;
         let path = host.dir.join("frr.conf");
@@ -322,13 +322,13 @@ impl Frr {
         Self::with(host, "/run/frr/frr.conf", &all.into_iter().filter(wanted).collect::<Vec<_>>())
     }
 
-    /// Makes the directory of its sockets.
+    /// Makes the directory of FRR's sockets.
     pub fn prepare(host: &Host) -> Result<()> {
         enter_frr_root(host)?;
         host.run(&of_frr("install -d -o frr -g frr /run/frr")).map(drop)
     }
 
-    /// These daemons with a configuration that the host has, once it is [prepared](Self::prepare).
+    /// Starts `daemons` with the configuration file of a host that is [prepared](Self::prepare).
     pub fn with(host: &Host, config: &str, daemons: &[&str]) -> Result<Self> {
         let start = |name: &&str| {
             let line = format!("{DAEMONS}/{name} -f {config} --log stdout");
@@ -340,7 +340,7 @@ impl Frr {
         Ok(Self { daemons: daemons.iter().map(start).collect::<Result<_>>()? })
     }
 
-    /// What the FRR of a system with this root calls itself; `None` where there is none.
+    /// The version of FRR in the system at `root`; `None` if it has none.
     pub fn version_in(root: &Path) -> Option<String> {
         if !Self::is_in(root) {
             return None;
@@ -352,17 +352,17 @@ impl Frr {
         Some(first.unwrap_or("FRR of an unknown version").to_owned())
     }
 
-    /// The same of the one that is used.
+    /// The version of the FRR in use.
     pub fn version() -> Option<String> {
         Self::version_in(&frr_root().unwrap_or_else(|| PathBuf::from("/")))
     }
 
-    /// Whether it is installed.
+    /// True if FRR is installed.
     pub fn is_installed() -> bool {
         Self::is_in(&frr_root().unwrap_or_else(|| PathBuf::from("/")))
     }
 
-    /// Whether it is installed in a system with this root.
+    /// True if FRR is installed in the system at `root`.
     pub fn is_in(root: &Path) -> bool {
         root.join(DAEMONS.trim_start_matches('/')).join("bgpd").exists()
     }
@@ -370,7 +370,7 @@ impl Frr {
 
 impl Drop for Frr {
     fn drop(&mut self) {
-        // BGP before what it leans on.
+        // BGP ends before the daemons that it needs.
         while self.daemons.pop().is_some() {}
     }
 }
@@ -400,16 +400,16 @@ fn config(n: usize, others: &[usize], bfd_ms: Option<u32>) -> String {
 
 /// A fabric: FRR and weir on each of its hosts.
 pub struct Fabric {
-    /// That of host 1 first; none on a host that is dead.
+    /// weir on each host, host 1 first; `None` on a host that is down.
     pub weirs: Vec<Option<Weir>>,
-    /// Likewise.
+    /// FRR on each host, host 1 first.
     pub frr: Vec<Frr>,
-    /// Ends last.
+    /// Dropped last.
     pub underlay: Underlay,
 }
 
 impl Fabric {
-    /// With the same interfaces on each of `count` hosts, in `networks` (name and VNI).
+    /// Starts `count` hosts with the same interfaces on each, in `networks` (name and VNI).
     pub fn start(
         lab: &Lab,
         count: usize,
@@ -424,7 +424,7 @@ impl Fabric {
             frr.push(Frr::start(host, n, &others, bfd_ms)?);
         }
         for (n, host) in (1..).zip(&underlay.hosts) {
-            // A TAP would say that it is there by an address that it has for a moment. Not every kernel has IPv6.
+            // A TAP would announce itself with a temporary IPv6 address. Some kernels have no IPv6.
             let _ = host.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
             let overlay = Overlay { local: address(n), networks: networks.to_vec(), probe: PROBE };
             let vifs = vifs.to_vec();
@@ -442,7 +442,7 @@ impl Fabric {
         weir.ok_or_else(|| Error::Check(format!("host {n} is dead")))
     }
 
-    /// Behind which host the weir of host `n` has an address of a network; `None` where it is behind none.
+    /// The host behind which host `n` has an address of a network; `None` if the address is behind no host.
     pub fn behind(&self, n: usize, network: &str, mac: &str) -> Result<Option<Ipv4Addr>> {
         let text = self.weir(n)?.control(&["addresses", "--json"])?;
         let all: Vec<serde_json::Value> =

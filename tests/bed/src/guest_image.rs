@@ -29,28 +29,27 @@ const KERNEL_METAPACKAGE: &str = "linux-image-cloud-amd64";
 /// The shell and the small tools. The static build needs nothing else.
 pub const BUSYBOX_PACKAGE: &str = "busybox-static";
 
-/// Goes into guests with its libraries.
+/// The client and server in guests, copied with its libraries.
 pub const IPERF3: &str = "/usr/bin/iperf3";
 
-/// What a guest needs to drive a virtio-net device, on PCI or as a microvm has it, and its agent's port; what these depend on is
-/// found out.
+/// Modules for virtio-net on PCI and on a microvm, and for the agent's port. Their dependencies are found.
 const MODULES: &[&str] = &["virtio_pci", "virtio_mmio", "virtio_net", "virtio_console"];
 
-/// Guests have none of the host's libraries: `weir-agent` brings its own.
+/// The agent is linked statically: guests have none of the host's libraries.
 const AGENT_TARGET: &str = "x86_64-unknown-linux-gnu";
 const AGENT_RUSTFLAGS: &str = "-C target-feature=+crt-static";
 
-/// Of machines with a network card: the cloud kernel has no drivers of those.
+/// Kernel of machines with a network card. The cloud kernel has no drivers for network cards.
 const CARD_KERNEL_METAPACKAGE: &str = "linux-image-amd64";
 const CARD_MODULES: &[&str] = &["e1000e"];
 
-/// What a guest loads when it is told to, from `/modules/on-demand`; depends on nothing.
+/// Modules without dependencies in `/modules/on-demand`, which a guest loads on request.
 const MODULES_ON_DEMAND: &[&str] = &["pktgen"];
 
-/// What fetching and unpacking a kernel takes.
+/// Time to fetch and unpack a kernel.
 const IMAGE_SECONDS: u64 = 20;
 
-/// What guests boot from, and the busybox of the same package for the host's side of a test.
+/// Files that guests boot from, and the busybox of the same package for the host's side of a test.
 #[derive(Clone, Debug)]
 pub struct GuestImage {
     /// The kernel (bzImage).
@@ -62,7 +61,7 @@ pub struct GuestImage {
 }
 
 impl GuestImage {
-    /// The image in `target/guest`, built first if it is missing or made from something else.
+    /// The image in `target/guest`. It is built if it is missing or if its ingredients have changed.
     pub fn ensure(workspace: &Workspace) -> Result<Self> {
         let dir = workspace.target("guest")?;
         let image = Self {
@@ -108,8 +107,8 @@ impl GuestImage {
         Ok(Self { kernel, initrd, busybox: self.busybox.clone() })
     }
 
-    /// A first root file system, written to `initrd`, for another kernel, with `programs`; it loads what is in the
-    /// directory `modules`, by name.
+    /// Writes a first root file system with `programs` to `initrd`, for another kernel. It loads the modules in the
+    /// directory `modules` in the order of their names.
     pub fn write_initrd(&self, modules: &Path, programs: &[&Path], initrd: &Path) -> Result<()> {
         let mut archive = Archive::default();
         for dir in ["bin", "dev", "modules", "proc", "run", "sys", "tmp"] {
@@ -153,7 +152,7 @@ fn unpack_kernel(metapackage: &str, root: &Path) -> Result<()> {
     })
 }
 
-/// Where the modules of the kernel are that was unpacked below `root`.
+/// The modules' directory of the kernel that was unpacked below `root`.
 fn unpacked_modules(root: &Path) -> Result<PathBuf> {
     only_entry(&root.join("lib/modules"), "")
         .or_else(|_| only_entry(&root.join("usr/lib/modules"), ""))
@@ -167,7 +166,7 @@ pub fn build_agent(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.build_dir()?.join(AGENT_TARGET).join("release").join("weir-agent"))
 }
 
-/// What an image is made from, as text: two images from the same ingredients are the same.
+/// The ingredients of an image as text. Images with equal ingredients are equal.
 fn ingredients(agent: &Path) -> Result<String> {
     let mut text = format!("{INIT}\n{MODULES:?} {MODULES_ON_DEMAND:?}\n");
     for program in [Path::new(IPERF3), agent] {
@@ -189,7 +188,7 @@ fn root_file_system(busybox: &Path, agent: &Path, modules: &Path) -> Result<Vec<
     archive.file("bin/iperf3", &read(Path::new(IPERF3))?);
     add_libraries(&mut archive, IPERF3, &mut Vec::new())?;
 
-    // insmod takes what it is given: numbered names keep a module behind those it depends on.
+    // insmod loads no dependencies: the numbers in the names put a module behind its dependencies.
     let files = module_files(modules)?;
     for (number, path) in in_load_order(MODULES, &files)?.iter().enumerate() {
         archive.file(&format!("modules/{number:02}.ko"), &read(path)?);
@@ -202,7 +201,7 @@ fn root_file_system(busybox: &Path, agent: &Path, modules: &Path) -> Result<Vec<
     Ok(archive.finish())
 }
 
-/// Adds the shared libraries of `program`, each where the dynamic loader looks for it, but what is `made` already.
+/// Adds the shared libraries of `program` at the paths that the dynamic loader uses, except those in `made`.
 fn add_libraries(archive: &mut Archive, program: &str, made: &mut Vec<String>) -> Result<()> {
     for library in run(&["ldd", program])?.split_whitespace().filter(|word| word.starts_with('/')) {
         let path = Path::new(library);
@@ -223,7 +222,7 @@ fn add_libraries(archive: &mut Archive, program: &str, made: &mut Vec<String>) -
     Ok(())
 }
 
-/// Every module below `dir`, by the name other modules know it by.
+/// Every module below `dir`, by its name in other modules' dependencies.
 pub fn module_files(dir: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut todo = vec![dir.to_path_buf()];
@@ -245,7 +244,7 @@ pub fn module_files(dir: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// The files of `wanted` and of all they depend on, every module behind its dependencies.
+/// The files of `wanted` and of all their dependencies, each module behind its dependencies.
 pub fn in_load_order(wanted: &[&str], files: &BTreeMap<String, PathBuf>) -> Result<Vec<PathBuf>> {
     let mut order = Vec::new();
     let mut todo: Vec<String> = wanted.iter().rev().map(|&name| name.to_owned()).collect();
@@ -291,13 +290,13 @@ pub fn current_kernel_package(metapackage: &str) -> Result<String> {
     package.map(str::to_owned).ok_or_else(|| Error::parse("the kernel's package", depends.as_str()))
 }
 
-/// Downloads `package` (or `package/RELEASE`) and unpacks it below `root`, installing nothing.
+/// Downloads `package` (or `package/RELEASE`) and unpacks it below `root`. It is not installed.
 pub fn unpack(package: &str, root: &Path) -> Result<()> {
     run_in(&["apt-get", "download", "-q", package], root, &[])?;
     unpack_archive(package, root)
 }
 
-/// Unpacks the downloaded `package` below `root`, where it lies, and removes it.
+/// Unpacks the downloaded `package`, which is in `root`, and removes the package file.
 pub fn unpack_archive(package: &str, root: &Path) -> Result<()> {
     let name = package.split('/').next().unwrap_or(package);
     let archive = only_entry(root, &format!("{name}_"))?;

@@ -1,4 +1,4 @@
-//! Just enough HTTP to ask programs on this machine.
+//! A minimal HTTP client for programs on this machine.
 
 use std::{
     io::{Read, Write},
@@ -10,10 +10,10 @@ use std::{
 
 use crate::error::{Error, Result, check};
 
-/// How long an answer may take.
+/// Longest time for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The address of a port of this machine that nobody listens at now.
+/// The address of a port of this machine on which no program listens now.
 pub fn free_address() -> Result<SocketAddrV4> {
     let failed = |source| Error::Io { what: "find a free port".into(), source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
@@ -21,7 +21,7 @@ pub fn free_address() -> Result<SocketAddrV4> {
     Ok(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
 }
 
-/// What `target` at `address` says.
+/// The body of the answer to `GET target` at `address`.
 pub fn get(address: SocketAddrV4, target: &str) -> Result<String> {
     let failed = |source| Error::Io { what: format!("ask {address} for {target}"), source };
     let stream = TcpStream::connect(address).map_err(failed)?;
@@ -29,7 +29,7 @@ pub fn get(address: SocketAddrV4, target: &str) -> Result<String> {
     exchange(stream, target)
 }
 
-/// The same of who serves a socket.
+/// The answer of the server at a Unix socket.
 pub fn get_unix(socket: &Path, target: &str) -> Result<String> {
     let stream = UnixStream::connect(socket).map_err(Error::io("connect to", socket))?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io("set up", socket))?;
@@ -45,7 +45,7 @@ pub fn encoded(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// One request in the oldest version that has a head: the answer ends with the connection.
+/// Sends one request as HTTP/1.0: the answer ends with the connection.
 fn exchange(mut stream: impl Read + Write, target: &str) -> Result<String> {
     let failed = |source| Error::Io { what: format!("ask for {target}"), source };
     let request = format!("GET {target} HTTP/1.0\r\nhost: localhost\r\n\r\n");

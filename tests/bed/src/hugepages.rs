@@ -1,4 +1,4 @@
-//! Huge pages, which DPDK programs want; weir and its guests do without.
+//! Huge pages. DPDK programs need them; weir and its guests do not.
 
 use std::{fs, path::Path};
 
@@ -6,17 +6,17 @@ use crate::error::{Error, Result};
 
 const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
 
-/// What OVS-DPDK and testpmd need together, in pages of 2 MiB.
+/// Need of OVS-DPDK and testpmd together, in pages of 2 MiB.
 const NEEDED: u64 = 512;
 
-/// A reservation of huge pages; the number that was there before comes back when it is dropped.
+/// A reservation of huge pages. The former number is restored when it is dropped.
 #[derive(Debug)]
 pub struct HugePages {
     before: u64,
 }
 
 impl HugePages {
-    /// Reserves what one switch and one client need, if it is not reserved already.
+    /// Reserves the pages for one switch and one client, unless they are reserved already.
     pub fn reserve() -> Result<Self> {
         let before = reserved()?;
         let pages = Self { before };

@@ -1,4 +1,4 @@
-//! Traffic by iperf3, and what its JSON reports say.
+//! Traffic by iperf3, and its JSON reports.
 
 use std::{
     thread,
@@ -12,16 +12,16 @@ use crate::{
     qemu::Guest,
 };
 
-/// What a guest may take to start a server.
+/// Longest time for a guest to start a server.
 const SERVER_PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long a server may take to listen again, and how often a client tries.
+/// Longest time until a server listens again, and a client's interval between attempts.
 const LISTENS_AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(100));
 
-/// What a client may take beyond the time it was told to send.
+/// Longest time of a client beyond the time that it sends.
 const CLIENT_GRACE: Duration = Duration::from_secs(30);
 
-/// Which way a TCP test sends.
+/// The direction of a TCP test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -37,13 +37,13 @@ pub struct Tcp {
     pub server: String,
     /// The server's port.
     pub port: u16,
-    /// For how long it sends, after [`Tcp::omit_seconds`].
+    /// Time for which it sends, after [`Tcp::omit_seconds`].
     pub seconds: u64,
-    /// For how long it sends before it counts, to be past slow start.
+    /// Time for which it sends before it counts, to be past slow start.
     pub omit_seconds: u64,
     /// Number of connections.
     pub streams: u8,
-    /// Which way it sends.
+    /// The direction.
     pub direction: Direction,
 }
 
@@ -54,7 +54,7 @@ impl Tcp {
         Self { server, port: PORT, seconds, omit_seconds: 0, streams: 1, direction }
     }
 
-    /// The client's arguments.
+    /// The arguments of the client.
     pub fn argv(&self) -> Vec<String> {
         let Self { server, port, seconds, omit_seconds, streams, .. } = self;
         let text = format!(
@@ -65,7 +65,7 @@ impl Tcp {
         text.split_whitespace().map(str::to_owned).chain(reverse).collect()
     }
 
-    /// How long the client may take.
+    /// Longest time for the client.
     pub fn patience(&self) -> Duration {
         Duration::from_secs(self.seconds + self.omit_seconds) + CLIENT_GRACE
     }
@@ -75,7 +75,7 @@ impl Tcp {
         self.run_by(|argv| guest.run(&argv.join(" "), self.patience()))
     }
 
-    /// Runs the client by what runs a command, again where it is refused: a server does not listen for a moment after
+    /// Runs the client by `run`, and again if the connection is refused: a server does not listen for a moment after
     /// each test.
     pub fn run_by(&self, mut run: impl FnMut(&[&str]) -> Result<String>) -> Result<Transfer> {
         let argv = self.argv();
@@ -92,10 +92,10 @@ impl Tcp {
     }
 }
 
-/// The port servers listen on where nothing else is said.
+/// The servers' default port.
 pub const PORT: u16 = 5201;
 
-/// What a TCP client reports.
+/// The report of a TCP client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
     /// Payload that arrived, in bits per second.
@@ -115,18 +115,18 @@ impl Transfer {
         Ok(Self { bits_per_second, interval_bytes })
     }
 
-    /// In units a person reads.
+    /// The rate in Gbit/s.
     pub fn gbit_per_second(&self) -> f64 {
         self.bits_per_second / 1e9
     }
 }
 
-/// What a UDP client reports after the server told it what arrived.
+/// The report of a UDP client, with the counts that the server has sent it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Datagrams {
     /// Datagrams sent.
     pub sent: f64,
-    /// Of these, lost.
+    /// Lost datagrams among the sent ones.
     pub lost: f64,
 }
 
@@ -154,13 +154,13 @@ impl Datagrams {
     }
 }
 
-/// The report in what a client printed; warnings stand in front of it.
+/// The JSON report in a client's output, where warnings may precede it.
 fn report(printed: &str) -> Result<Value> {
     let json = printed.find('{').and_then(|start| printed.get(start..)).unwrap_or_default();
     serde_json::from_str(json).map_err(|_| Error::parse("iperf3's report", printed))
 }
 
-/// Whether nobody listened.
+/// True if no server listened.
 fn is_refused(printed: &str) -> bool {
     let error = |report: Value| Some(report.get("error")?.as_str()?.contains("Connection refused"));
     report(printed).ok().and_then(error).unwrap_or(false)
@@ -175,13 +175,13 @@ pub fn serve(guest: &mut Guest, port: u16) -> Result<()> {
     serve_with(guest, &format!("iperf3 -s -D -p {port};"), port)
 }
 
-/// Gives `guest` a command (ending in `;` or `&`) that leaves a server behind; returns once that
-/// listens on TCP `port`.
+/// Gives `guest` a command (ending in `;` or `&`) that starts a server. Returns when the server listens on TCP
+/// `port`.
 pub fn serve_with(guest: &mut Guest, command: &str, port: u16) -> Result<()> {
     guest.run(&serve_command(command, port), SERVER_PATIENCE).map(drop)
 }
 
-/// The words for a shell that do that.
+/// The shell command that starts a server and waits until it listens.
 pub fn serve_command(command: &str, port: u16) -> String {
     let listens = format!("netstat -ltn | grep -q ':{port} '");
     let wait = format!("for i in $(seq 100); do {listens} && exit 0; sleep 0.1; done; exit 1");

@@ -1,4 +1,4 @@
-//! What every run of guests needs, prepared once.
+//! The image, QEMU and weir, which every run of guests needs.
 
 use std::path::PathBuf;
 
@@ -10,24 +10,24 @@ use crate::{
 /// The guests' image, the installed QEMU and the weir under test.
 #[derive(Clone, Debug)]
 pub struct Lab {
-    /// Where things are.
+    /// Directories of the workspace.
     pub workspace: Workspace,
-    /// What guests boot from.
+    /// The guests' kernel and root file system.
     pub image: GuestImage,
-    /// What they boot under.
+    /// The QEMU that runs the guests.
     pub qemu: Qemu,
     /// The `weir` program.
     pub weir: PathBuf,
 }
 
 impl Lab {
-    /// Installs what is missing, builds the image and, unless one is given, weir. Needs root.
+    /// Installs missing packages, builds the image, and builds weir unless it is given. Needs root.
     pub fn prepare(workspace: Workspace, weir: Option<PathBuf>) -> Result<Self> {
         packages::ensure(&workspace)?;
         Self::with_packages(workspace, weir)
     }
 
-    /// The same for `make demo-fabric`, which takes less.
+    /// Prepares what `make demo-fabric` needs, which is less.
     pub fn prepare_fabric(workspace: Workspace, weir: Option<PathBuf>) -> Result<Self> {
         packages::ensure_fabric(&workspace)?;
         Self::with_packages(workspace, weir)

@@ -1,16 +1,17 @@
-//! Numbered lines over TCP from guest to guest, without end: whether a connection goes on, and carries what was sent.
+//! Numbered lines without end over TCP from guest to guest, to check that a connection goes on and delivers what was
+//! sent.
 
 use std::time::Duration;
 
 use crate::{error::Result, process::wait_until, qemu::Guest};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A thousand a second.
+/// Sends a thousand lines a second.
 const LINES: &str = "i=0; while :; do j=0; while [ $j -lt 50 ]; do echo line $i; i=$((i+1)); j=$((j+1)); done; \
                      usleep 50000; done";
 
-/// Counts those that come to a port, and those that are not the next one. No checksum stands between two guests: wrong
-/// bytes are seen here.
+/// Counts the lines that arrive at a port, and those out of order. Between two guests no checksum protects the data,
+/// so that corrupt bytes show here.
 fn count(port: u16) -> String {
     let file = file(port);
     format!(
@@ -22,9 +23,9 @@ fn file(port: u16) -> String {
     format!("/tmp/lines.{port}")
 }
 
-/// Has `to` take numbered lines at `port`, and `from` send them without end.
+/// Makes `to` receive numbered lines at `port`, and `from` send them without end.
 pub fn begin(from: &mut Guest, to: &mut Guest, to_ip: &str, port: u16) -> Result<()> {
-    // Its input stays open, or it would end the connection.
+    // The input of `nc` stays open, or it would close the connection.
     let count = count(port);
     to.run(&format!("(sleep 999999 | nc -l -p {port} | {count}) >/dev/null 2>&1 &"), PATIENCE)?;
     let listens = format!("cat /proc/net/tcp* | grep -q ':{port:04X} '");
@@ -32,16 +33,16 @@ pub fn begin(from: &mut Guest, to: &mut Guest, to_ip: &str, port: u16) -> Result
     from.run(&format!("({LINES} | nc {to_ip} {port}) >/dev/null 2>&1 &"), PATIENCE).map(drop)
 }
 
-/// How many lines have come to `guest` at `port`, and how many of them were wrong.
+/// Number of lines that `guest` has received at `port`, and how many of them were wrong.
 pub fn seen(guest: &mut Guest, port: u16) -> Result<[u64; 2]> {
     let text = guest.run(&format!("cat {} 2>/dev/null || true", file(port)), PATIENCE)?;
     let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
-    // Nothing yet, or it is written just now.
+    // The file has no numbers yet or is being written.
     Ok([numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)])
 }
 
-/// Whether the connection into `guest` at `port` goes on, with more than `before` lines, and none of them wrong; says
-/// so where it does not.
+/// True if the connection into `guest` at `port` goes on: it has more than `before` lines and no wrong ones. Prints a
+/// message if not.
 pub fn go_on(guest: &mut Guest, port: u16, before: &mut u64) -> Result<bool> {
     let (mut now, start) = ([0; 2], seen(guest, port)?[0].max(*before));
     let goes_on = wait_until("lines to come", PATIENCE, || {

@@ -1,7 +1,7 @@
 //! Network namespaces, and the interfaces in them, by `ip`.
 //!
-//! Every interface of a test lives in its own namespace: the machine's network stays as it is, and all goes with
-//! the namespace.
+//! Every interface of a test is in a namespace of the test. The machine's network is not changed, and the interfaces
+//! are removed with the namespace.
 
 use std::{
     fs,
@@ -16,16 +16,16 @@ use crate::{
     process::{Placement, run, wait_until},
 };
 
-/// What the names of all namespaces made here start with; the owner's process id follows.
+/// The prefix of the names of all namespaces of this module. The owner's process id follows.
 const PREFIX: &str = "weir-t-";
 
-/// Where `ip netns` keeps its namespaces.
+/// Directory in which `ip netns` keeps its namespaces.
 const NETNS_DIR: &str = "/run/netns";
 
-/// How long an interface may take to appear.
+/// Longest time until an interface appears.
 const INTERFACE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A network namespace, removed when dropped.
+/// A network namespace. It is removed when it is dropped.
 ///
 /// Keep it in a field after the processes in it: fields are dropped in order.
 #[derive(Debug)]
@@ -34,26 +34,26 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// A new namespace with nothing but `lo`, which is up.
+    /// A new namespace whose only interface is `lo`, which is up.
     pub fn new() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}", id());
         run(&["ip", "netns", "add", &name])?;
         let netns = Self { name };
-        // No router solicitations and no neighbour discovery: nothing talks unless a test does.
-        // A kernel without IPv6 has no such switch, and needs none.
+        // Without IPv6 there are no router solicitations and no neighbour discovery, so that only tests send frames.
+        // A kernel without IPv6 does not have this file.
         let _ = netns.exec(&["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6"]);
         netns.ip(&["link", "set", "lo", "up"])?;
         Ok(netns)
     }
 
-    /// Its name, as `ip netns` shows it.
+    /// The namespace's name in `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// For processes that are to run in this namespace, on any CPU.
+    /// Placement of processes in this namespace, on any CPU.
     pub fn placement(&self) -> Placement {
         Placement { netns: Some(self.name.clone()), ..Placement::default() }
     }
@@ -65,21 +65,21 @@ impl Netns {
         run(&all)
     }
 
-    /// `ip ARGS` in this namespace.
+    /// Runs `ip ARGS` in this namespace.
     pub fn ip(&self, args: &[&str]) -> Result<String> {
         let mut all = vec!["ip", "-n", &self.name];
         all.extend(args);
         run(&all)
     }
 
-    /// A bridge that neither learns from nor sends spanning tree messages, and is up.
+    /// Adds a bridge that is up, does not learn, and sends no spanning tree messages.
     pub fn add_bridge(&self, name: &str) -> Result<()> {
         self.ip(&["link", "add", name, "type", "bridge", "stp_state", "0"])?;
         self.ip(&["link", "set", name, "up"])?;
         Ok(())
     }
 
-    /// A TAP with `virtio_net_hdr`, so that offloads pass, as a port of `bridge`.
+    /// Adds a TAP with `virtio_net_hdr` (so that offloads pass) as a port of `bridge`.
     pub fn add_tap(&self, name: &str, bridge: &str) -> Result<()> {
         self.ip(&["tuntap", "add", name, "mode", "tap", "vnet_hdr"])?;
         self.ip(&["link", "set", name, "master", bridge, "up"])?;
@@ -104,7 +104,7 @@ impl Drop for Netns {
     }
 }
 
-/// Removes the namespaces of processes that were killed before they could.
+/// Removes the namespaces of processes that were killed before they could remove them.
 pub(crate) fn clear_stale() {
     let Ok(entries) = fs::read_dir(NETNS_DIR) else {
         return;

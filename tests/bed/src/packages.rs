@@ -1,6 +1,6 @@
-//! The Debian packages that the real machines and the peers come from.
+//! The Debian packages of the guests, the peers and the tools.
 //!
-//! Nothing is changed that is already there. Installed services are not started.
+//! Files that exist are not changed. Services of installed packages are not started.
 
 use std::{
     ffi::OsStr,
@@ -22,8 +22,8 @@ struct Tool {
     package: &'static str,
 }
 
-/// Everything that guests, peers and traffic need on the host. What runs inside the guests is
-/// unpacked, not installed; see [`crate::guest_image`].
+/// Packages for guests, peers and traffic on the host. Packages for the inside of guests are unpacked, not installed;
+/// see [`crate::guest_image`].
 const TOOLS: &[Tool] = &[
     LIBPCAP,
     Tool { program: QEMU, package: QEMU_PACKAGE },
@@ -43,7 +43,7 @@ const TOOLS: &[Tool] = &[
     PROMETHEUS,
 ];
 
-/// What examples are checked with.
+/// Tools that check examples.
 const EXAMPLES: &[Tool] = &[
     Tool { program: "/usr/bin/virt-xml-validate", package: "libvirt-clients" },
     Tool { program: "/usr/bin/xmllint", package: "libxml2-utils" },
@@ -53,20 +53,20 @@ const EXAMPLES: &[Tool] = &[
     PROMETHEUS,
 ];
 
-/// What links and runs tests for the other architecture.
+/// Tools that link and run tests for aarch64.
 const AARCH64: &[Tool] = &[
     Tool { program: "/usr/bin/aarch64-linux-gnu-gcc", package: "gcc-aarch64-linux-gnu" },
     Tool { program: "/usr/aarch64-linux-gnu/lib/libc.so.6", package: "libc6-dev-arm64-cross" },
     Tool { program: "/usr/bin/qemu-aarch64", package: "qemu-user" },
 ];
 
-/// What weir's page is shown and looked at with.
+/// Tools that show weir's page and check it.
 const BROWSER: &[Tool] = &[
     Tool { program: CHROMIUM, package: "chromium" },
     Tool { program: "/usr/bin/npm", package: "npm" },
 ];
 
-/// What `make demo-fabric` needs.
+/// Packages for `make demo-fabric`.
 const FABRIC: &[Tool] = &[
     LIBPCAP,
     Tool { program: QEMU, package: QEMU_PACKAGE },
@@ -75,47 +75,47 @@ const FABRIC: &[Tool] = &[
     FRR,
 ];
 
-/// What `make frontends` needs beside that.
+/// Further packages for `make frontends`.
 const LIBVIRT: &[Tool] = &[
     Tool { program: "/usr/sbin/libvirtd", package: "libvirt-daemon-system" },
     Tool { program: "/usr/bin/virsh", package: "libvirt-clients" },
 ];
 
-/// What scrapes weir; `promtool` is beside it.
+/// Prometheus, which scrapes weir. `promtool` comes with it.
 const PROMETHEUS: Tool = Tool { program: "/usr/bin/prometheus", package: "prometheus" };
 
-/// What says who is where in a fabric.
+/// FRR, the EVPN control plane of a fabric.
 const FRR: Tool = Tool { program: "/usr/lib/frr/bgpd", package: "frr" };
 
-/// What weir is linked with; the test bed is not.
+/// A library of weir. The test bed is not linked with it.
 const LIBPCAP: Tool = Tool { program: "/usr/include/pcap.h", package: "libpcap-dev" };
 
-/// What every machine here runs under.
+/// The QEMU of all guests.
 pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 
-/// Open vSwitch with DPDK, wherever the `ovs-vswitchd` alternative points.
+/// Open vSwitch with DPDK. The `ovs-vswitchd` alternative may point elsewhere.
 pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
 /// The browser.
 pub const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// What counts instructions, where its package puts it.
+/// Counts instructions. This is the path of Debian's package.
 pub const VALGRIND: &str = "/usr/bin/valgrind";
 
-/// What counts system calls.
+/// Counts system calls.
 pub const STRACE: &str = "/usr/bin/strace";
 
-/// Present wherever the system's services must not be started by a package's installation.
+/// Exists on systems where the installation of a package must not start services.
 const POLICY_RC_D: &str = "/usr/sbin/policy-rc.d";
 
-/// The system's own package sources, as cloud and container images of Debian keep them.
+/// Package sources in cloud and container images of Debian.
 const DEBIAN_SOURCES: &str = "/etc/apt/sources.list.d/debian.sources";
 
-/// The same as Debian's installer writes them.
+/// Package sources as Debian's installer writes them.
 const SOURCES_LIST: &str = "/etc/apt/sources.list";
 
-/// The packages that are missing here, in the order they would be installed.
+/// The missing packages, in the order of installation.
 pub fn missing() -> Vec<&'static str> {
     missing_of(TOOLS)
 }
@@ -124,14 +124,14 @@ fn missing_of(tools: &[Tool]) -> Vec<&'static str> {
     tools.iter().filter(|tool| !Path::new(tool.program).exists()).map(|tool| tool.package).collect()
 }
 
-/// Whether packages can be installed and namespaces made.
+/// True for root, who can install packages and make namespaces.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Installs what building weir needs. Needs root unless it is there.
+/// Installs what weir's build needs. Needs root unless it is installed.
 pub fn ensure_to_build() -> Result<()> {
-    // Elsewhere than on Debian it may lie in another place.
+    // On other distributions than Debian the header may be elsewhere.
     let known = || run_in(&["pkg-config", "--exists", "libpcap"], Path::new("/"), &[]).is_ok();
     if Path::new(LIBPCAP.program).exists() || known() {
         return Ok(());
@@ -147,32 +147,32 @@ pub fn ensure_to_build() -> Result<()> {
     install(&[], &[package])
 }
 
-/// Installs what a fabric of hosts needs, if it is missing. Needs root unless it is there.
+/// Installs the packages for a fabric of hosts that are missing. Needs root if one is.
 pub fn ensure_fabric(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(FABRIC))
 }
 
-/// Installs libvirt, if it is missing. Needs root unless it is there.
+/// Installs libvirt if it is missing. Needs root then.
 pub fn ensure_libvirt(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(LIBVIRT))
 }
 
-/// Installs what examples are checked with, if it is missing. Needs root unless it is there.
+/// Installs the tools that check examples if one is missing. Needs root then.
 pub fn ensure_for_examples(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(EXAMPLES))
 }
 
-/// Installs what links and runs tests for the other architecture, if it is missing. Needs root unless it is there.
+/// Installs the tools that link and run tests for aarch64 if one is missing. Needs root then.
 pub fn ensure_for_aarch64(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(AARCH64))
 }
 
-/// Installs a browser and what looks at pages in it, if it is missing. Needs root unless it is there.
+/// Installs a browser and its tools if one is missing. Needs root then.
 pub fn ensure_browser(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(BROWSER))
 }
 
-/// Installs what is missing. Needs root unless nothing is.
+/// Installs the missing packages. Needs root if one is missing.
 pub fn ensure(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing())
 }
@@ -184,7 +184,7 @@ fn install_all(workspace: &Workspace, missing: Vec<&'static str>) -> Result<()> 
     println!("installing {}", missing.join(" "));
     let _no_services = ServicePolicy::forbid_start()?;
     refresh_lists()?;
-    // QEMU last: once libraries are from backports, the release's own packages may not fit them.
+    // QEMU comes last: if libraries are from backports, the release's own packages may not fit them.
     let (newer, plain): (Vec<_>, Vec<_>) = missing.into_iter().partition(|p| *p == QEMU_PACKAGE);
     install(&[], &plain).or_else(|error| {
         println!("{error}\ntrying again with backports");
@@ -198,7 +198,7 @@ fn install_all(workspace: &Workspace, missing: Vec<&'static str>) -> Result<()> 
     })
 }
 
-/// Fetches the package lists if apt does not know `package`, as on a new machine.
+/// Fetches the package lists if apt does not know `package`, as on a newly installed machine.
 pub fn ensure_lists(package: &str) -> Result<()> {
     if run_in(&["apt-cache", "show", package], Path::new("/"), &[]).is_ok() {
         return Ok(());
@@ -206,12 +206,12 @@ pub fn ensure_lists(package: &str) -> Result<()> {
     refresh_lists()
 }
 
-/// Fetches the package lists: those that apt has may name versions that are no longer served.
+/// Fetches the package lists. Old lists may name versions that are no longer served.
 pub fn refresh_lists() -> Result<()> {
     apt(&["update", "-q"])
 }
 
-/// Downloads `package` (or `package/RELEASE`) and unpacks it below `root`; nothing is installed.
+/// Downloads `package` (or `package/RELEASE`) and unpacks it below `root`. It is not installed.
 pub fn fetch(package: &str, root: &Path) -> Result<()> {
     fs::create_dir_all(root).map_err(Error::io("make", root))?;
     ensure_lists(package.split('/').next().unwrap_or(package))?;
@@ -221,7 +221,7 @@ pub fn fetch(package: &str, root: &Path) -> Result<()> {
     })
 }
 
-/// Unpacks `packages` of the release's backports below `root`; nothing is installed.
+/// Unpacks `packages` of the release's backports below `root`. They are not installed.
 pub fn unpack_from_backports(workspace: &Workspace, packages: &[&str], root: &Path) -> Result<()> {
     let (suite, options) = backports(workspace)?;
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
@@ -248,8 +248,7 @@ fn install_from_backports(workspace: &Workspace, packages: &[&str]) -> Result<()
     install(&[options.as_slice(), &["-t", &suite]].concat(), packages)
 }
 
-/// The backports suite's name, and the apt options that make it known without touching the
-/// system's configuration.
+/// The name of the backports suite, and the apt options that add it without a change of the system's configuration.
 fn backports(workspace: &Workspace) -> Result<(String, Vec<String>)> {
     let codename = codename()?;
     let suite = format!("{codename}-backports");
@@ -268,8 +267,8 @@ fn backports(workspace: &Workspace) -> Result<(String, Vec<String>)> {
     Ok((suite, options.concat()))
 }
 
-/// The name and the text of a file that replaces `sources.list.d`, so that backports come from
-/// where the release itself comes from. apt goes on reading `sources.list`.
+/// The name and the text of a file in place of `sources.list.d`. Backports then come from the release's own server.
+/// apt still reads `sources.list`.
 fn with_backports(codename: &str) -> Result<(&'static str, String)> {
     if let Ok(sources) = fs::read_to_string(DEBIAN_SOURCES) {
         let stanza = backports_stanza(&sources, codename)
@@ -337,7 +336,7 @@ fn apt(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Keeps installed services from being started, for as long as it lives.
+/// Prevents the start of installed services as long as it lives.
 struct ServicePolicy {
     written: bool,
 }

@@ -1,5 +1,5 @@
-//! Linux's own packet generator in a guest: small packets from the guest's kernel, where a program's
-//! system call for each would be what is measured.
+//! Linux's packet generator (pktgen) in a guest: small packets from the guest's kernel. A program in user space would
+//! measure its own system call for each packet.
 
 use std::time::Duration;
 
@@ -9,43 +9,43 @@ use crate::{
     qemu::Guest,
 };
 
-/// Where the module lies in a guest, which loads it for this only.
+/// The module's path in a guest. It is loaded only for pktgen.
 const MODULE: &str = "/modules/on-demand/pktgen.ko";
 
-/// Before it counts, and behind that while it still sends (s).
+/// Time before and after the count while packets are sent (s).
 const MARGIN_SECONDS: u64 = 1;
 
-/// What a command may take longer than it says: a guest under load is slow.
+/// Longest time of a command beyond its own duration: a guest under load is slow.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What came out of a receiver's driver.
+/// Packets that the receiver's driver has delivered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Received {
     /// Packets a second.
     pub packets_per_second: f64,
-    /// Interrupts of its virtio devices for each.
+    /// Interrupts of the receiver's virtio devices per packet.
     pub interrupts_per_packet: f64,
 }
 
-/// What became of a sender's packets.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sent {
-    /// What the receiver saw while all was steady.
+    /// The receiver's counts in the steady state.
     pub received: Received,
-    /// Share of all that were sent that came out of the receiver's driver.
+    /// Share of all sent packets that the receiver's driver has delivered.
     pub arrived: f64,
 }
 
-/// How fast a guest sends.
+/// The sender's rate.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
     /// As fast as the sender's kernel gives frames to its driver.
     Flood,
-    /// So many packets a second, evenly.
+    /// This many packets a second, evenly spaced.
     PerSecond(u32),
 }
 
-/// UDP frames of `frame_bytes` (with check sequence) from machine 0 to machine 1.
+/// Sends UDP frames of `frame_bytes` (with check sequence) from machine 0 to machine 1.
 pub fn send(
     sender: &mut Guest,
     receiver: &mut Guest,
@@ -86,8 +86,8 @@ fn sent(printed: &str) -> Option<f64> {
     printed.split("pkts-sofar:").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
-/// Prints received packets, the uptime (s) with a second number behind it, and the interrupts of the virtio
-/// devices on all CPUs.
+/// Prints the received packets, the uptime (s) followed by a second number, and the interrupts of the virtio devices
+/// on all CPUs.
 const LOOK: &str = "cat /sys/class/net/eth0/statistics/rx_packets /proc/uptime; \
     awk '/virtio/ {for (i = 2; $i ~ /^[0-9]+$/; i++) sum += $i} END {print sum + 0}' \
     /proc/interrupts";
@@ -104,7 +104,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Looks at `guest`, whose shell is free.
+    /// Reads the counts of `guest`, whose shell is free.
     pub fn at(guest: &mut Guest) -> Result<Self> {
         let printed = guest.run(LOOK, GRACE)?;
         Self::parse(&printed)
@@ -126,7 +126,7 @@ impl Look {
         Some(Self { packets, uptime, interrupts })
     }
 
-    /// What came between an earlier look and this one.
+    /// The difference between an earlier reading and this one.
     pub fn since(self, before: Self) -> Received {
         let packets = self.packets - before.packets;
         Received {

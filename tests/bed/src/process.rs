@@ -1,4 +1,4 @@
-//! Child processes that cannot outlive what started them.
+//! Child processes that cannot outlive this process.
 
 use std::{
     ffi::OsStr,
@@ -18,38 +18,38 @@ use rustix::process::{
 
 use crate::error::{Error, Result};
 
-/// How often [`wait_until`] asks.
+/// Interval at which [`wait_until`] asks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How much of its patience one turn of [`wait_until`] takes at most.
+/// Longest time that one turn of [`wait_until`] takes off its patience.
 const TURN_MAX: Duration = Duration::from_secs(1);
 
-/// How long a process may take to end after SIGTERM before it gets SIGKILL.
+/// Time between SIGTERM and SIGKILL for a process that does not end.
 const TERM_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where a long-running process runs.
+/// The place where a long-running process runs.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// The network namespace; the caller's own where there is none.
+    /// The network namespace. `None` is the caller's own.
     pub netns: Option<String>,
-    /// The process whose network and mounts it has ([`crate::fabric`]); the caller's own where there is none.
+    /// A process ([`crate::fabric`]) whose network and mount namespaces are used. `None` is the caller's own.
     pub host: Option<u32>,
-    /// The only CPU it may use; any where there is none.
+    /// The only CPU of the process. `None` is any CPU.
     pub cpu: Option<usize>,
-    /// The time namespace, by its file ([`crate::clock`]); the caller's own where there is none.
+    /// The file of the time namespace ([`crate::clock`]). `None` is the caller's own.
     pub clock: Option<PathBuf>,
 }
 
-/// A running program, ended when dropped. It also ends when its parent is killed.
+/// A running program. It is ended when it is dropped or when its parent is killed.
 pub struct Process {
     child: Child,
-    /// What has taken its place, which is nobody's child here.
+    /// The process that has replaced the child. It is not a child of this process.
     successor: Option<Pid>,
     command: String,
 }
 
 impl Process {
-    /// Starts `argv` at `placement`, its input empty and both its outputs appended to the file `log`.
+    /// Starts `argv` at `placement` with empty input. Both outputs are appended to the file `log`.
     pub fn start_logged(argv: &[&str], placement: &Placement, log: &Path) -> Result<Self> {
         let out =
             File::options().create(true).append(true).open(log).map_err(Error::io("open", log))?;
@@ -59,7 +59,7 @@ impl Process {
         Self::spawn(command)
     }
 
-    /// Starts `argv` at `placement` for a conversation: lines in, lines out (errors among them).
+    /// Starts `argv` at `placement` for a dialogue: lines in, lines out (errors included).
     pub fn start_dialogue(argv: &[&str], placement: &Placement) -> Result<(Self, Dialogue)> {
         let pipe_error = |source| Error::Io { what: "make a pipe".into(), source };
         let (reader, writer) = std::io::pipe().map_err(pipe_error)?;
@@ -72,7 +72,7 @@ impl Process {
         Ok((process, Dialogue::over(reader, stdin)))
     }
 
-    /// Starts `argv` at `placement` with pipes as its input and its output, and its errors appended to the file `log`.
+    /// Starts `argv` at `placement` with pipes as its input and output. Errors are appended to the file `log`.
     pub fn start_piped(
         argv: &[&str],
         placement: &Placement,
@@ -97,12 +97,12 @@ impl Process {
         Ok(Self { child, successor: None, command: text })
     }
 
-    /// The process id. It stays the program's own: every wrapper in front of it uses `exec`.
+    /// The process id of the program itself: every wrapper in front of it uses `exec`.
     pub fn pid(&self) -> u32 {
         self.successor.map_or(self.child.id(), |pid| pid.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// Another process has taken its place, or is about to: waits until this one has ended.
+    /// Another process has replaced this one or is about to. Waits until this one has ended.
     pub fn succeeded_by(&mut self, pid: u32) -> Result<()> {
         wait_until("the end of a process that another one replaces", TERM_PATIENCE, || {
             Ok(match self.successor {
@@ -118,7 +118,7 @@ impl Process {
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         match self.successor {
             Some(pid) if test_kill_process(pid).is_ok() => Ok(None),
-            // How it ended is not known here.
+            // The exit status of a successor is not known here.
             _ => self.child_ended(),
         }
     }
@@ -142,7 +142,7 @@ impl Process {
         }
     }
 
-    /// Asks the process to end and waits for it; its status, or an error if it had to be killed.
+    /// Sends SIGTERM and waits for the end. Returns the status, or an error if SIGKILL was needed.
     pub fn terminate(mut self) -> Result<ExitStatus> {
         self.signal(Signal::TERM);
         let what = format!("the end of `{}` after SIGTERM", self.command);
@@ -150,17 +150,17 @@ impl Process {
         self.ended()?.ok_or_else(|| Error::parse("an exit status", ""))
     }
 
-    /// SIGKILL, as a host that loses a VM would see it.
+    /// Sends SIGKILL, as on a host that loses a VM.
     pub fn kill(mut self) {
         self.end_now();
     }
 
-    /// SIGSTOP, as a host that is suspended, until [`Process::go_on`].
+    /// Sends SIGSTOP, as on a suspended host. [`Process::go_on`] ends it.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
@@ -171,7 +171,7 @@ impl Process {
         }
     }
 
-    /// The same, for a process that is to be replaced.
+    /// Sends SIGKILL to a process that is to be replaced.
     pub(crate) fn end_now(&mut self) {
         if let Some(pid) = self.successor.take() {
             let _ = kill_process(pid, Signal::KILL);
@@ -189,16 +189,16 @@ impl Drop for Process {
     }
 }
 
-/// The two ends of a conversation with a [`Process`].
+/// The two ends of a dialogue with a [`Process`].
 pub struct Dialogue {
-    /// Where its input lines are written.
+    /// The process's input.
     pub stdin: Box<dyn Write + Send>,
-    /// What it prints, line by line without the line ends. Closed when it ends.
+    /// The process's output by line, without line ends. Closed when the process ends.
     pub lines: Receiver<String>,
 }
 
 impl Dialogue {
-    /// Over something else than a process's standard streams.
+    /// A dialogue over other streams than a process's standard streams.
     pub fn over(reader: impl Read + Send + 'static, writer: impl Write + Send + 'static) -> Self {
         Self { stdin: Box::new(writer), lines: lines_of(reader) }
     }
@@ -220,7 +220,7 @@ fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// The command for `argv` at `placement`, told by the kernel to die with this process.
+/// The command for `argv` at `placement`. The kernel kills it when this process ends.
 fn tied(argv: &[&str], placement: &Placement) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]);
@@ -271,10 +271,10 @@ pub fn output_of(mut command: Command) -> Result<String> {
     })
 }
 
-/// Lets processes started from now on have `count` descriptors open, or more.
+/// Raises the limit of open descriptors to `count` for processes that are started from now on.
 pub fn allow_descriptors(count: u64) -> Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // No limit is `None`.
+    // `None` is no limit.
     let wanted = Rlimit {
         current: current.map(|current| current.max(count)),
         maximum: maximum.map(|maximum| maximum.max(count)),
@@ -293,9 +293,9 @@ fn text_of(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Asks `done` until it says yes; an error after `patience`, or as soon as `done` fails.
+/// Calls `done` until it returns true; an error after `patience`, or as soon as `done` fails.
 ///
-/// What one turn takes beyond a second does not count: this machine, or this program, stood still.
+/// The part of a turn beyond a second does not count: the machine or this program was suspended.
 pub fn wait_until(
     what: &str,
     patience: Duration,

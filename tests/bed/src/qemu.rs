@@ -1,4 +1,4 @@
-//! Real guests: a stock Linux kernel under QEMU without KVM, and a shell in it.
+//! Guests with a stock Linux kernel under QEMU without KVM, and a shell in each.
 
 use std::{
     collections::BTreeMap,
@@ -18,44 +18,44 @@ use crate::{
     usage::Usage,
 };
 
-/// Where the agent's messages are in a guest.
+/// The agent's log in a guest.
 pub const AGENT_LOG: &str = "/tmp/agent.log";
 
-/// Ports appear by number, and udev, which would name them, is not there.
+/// Guests have no udev, which would make the ports' names. Without it, ports are known by number.
 const START_AGENT: &str = "mkdir -p /dev/virtio-ports; \
     for name in /sys/class/virtio-ports/*/name; do \
     port=${name%/name}; ln -sf /dev/${port##*/} /dev/virtio-ports/$(cat $name); done; weir-agent";
 
-/// What it takes a guest to begin that.
+/// Longest time for a guest to start the agent.
 const AGENT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The program.
+/// The QEMU program in `PATH`.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// What the names of the threads begin with that are a guest's CPUs (`debug-threads=on`).
+/// The prefix of the names of QEMU's vCPU threads (`debug-threads=on`).
 const VCPU_THREADS: &str = "CPU ";
 
-/// A guest's CPU, with `rdrand`. Without a source of randomness, a Linux guest computes it for each packet until
-/// enough interrupts have come, which takes minutes in a guest that gets few.
+/// The guests' CPU model, with `rdrand`. Without a source of randomness, Linux computes it for each packet until
+/// enough interrupts have come. A guest with few interrupts needs minutes for that.
 const CPU: &str = "qemu64,+rdrand";
 
 /// A guest's memory.
 pub const MEMORY: &str = "256M";
 
-/// The first QEMU known to run vhost-user with MSI-X without KVM. Debian 12's 7.2 ends in the
-/// middle of it, so there guests are given legacy interrupts (`vectors=0`).
+/// The first version of QEMU that runs vhost-user with MSI-X without KVM. Debian 12's 7.2 crashes, so that guests get
+/// legacy interrupts there (`vectors=0`).
 const MSIX_WORKS_FROM: u32 = 10;
 
-/// How long a guest may take to boot: 3 s on an idle machine.
+/// Longest time for a guest to boot. An idle machine takes 3 s.
 pub const BOOT_PATIENCE: Duration = Duration::from_secs(90);
 
-/// Of a longer wait, how much is one.
+/// A longer wait consists of waits of this length.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// What a guest writes when it takes commands; see `guest_init.sh`.
+/// Line from a guest that is ready for commands; see `guest_init.sh`.
 const READY: &str = "@@ready";
 
-/// The QEMU that is installed.
+/// The installed QEMU.
 #[derive(Clone, Copy, Debug)]
 pub struct Qemu {
     major: u32,
@@ -74,14 +74,14 @@ impl Qemu {
         version(&text).ok_or_else(|| Error::parse("QEMU's version", &*text))
     }
 
-    /// Whether guests on a vhost-user device can have an interrupt per queue.
+    /// True if guests with a vhost-user device can have an interrupt per queue.
     pub fn has_msix(self) -> bool {
         self.major >= MSIX_WORKS_FROM
     }
 }
 
 impl fmt::Display for Qemu {
-    /// As `weir qemu-args --qemu-version` takes it.
+    /// Formatted for `weir qemu-args --qemu-version`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)
     }
@@ -92,29 +92,29 @@ fn version(text: &str) -> Option<Qemu> {
     Some(Qemu { major: numbers.next()?.ok()?, minor: numbers.next()?.ok()? })
 }
 
-/// How a guest is joined to a switch.
+/// A guest's connection to a switch.
 #[derive(Clone, Debug)]
 pub struct Plug {
-    /// QEMU arguments: memory (if it must be shared), back end and device.
+    /// QEMU arguments: memory (shared if needed), back end and device.
     pub qemu_args: Vec<String>,
-    /// Where QEMU must run to reach the switch.
+    /// The place from which QEMU can reach the switch.
     pub placement: Placement,
 }
 
 /// A guest to be booted.
 #[derive(Clone, Debug)]
 pub struct GuestSpec {
-    /// Its name in logs and errors.
+    /// The guest's name in logs and errors.
     pub name: String,
     /// Address of `eth0` with prefix length.
     pub cidr: String,
     /// Number of virtual CPUs.
     pub vcpus: u8,
-    /// What it is plugged into.
+    /// The guest's connection to the switch.
     pub plug: Plug,
 }
 
-/// A running guest, killed when dropped.
+/// A running guest. It is killed when it is dropped.
 pub struct Guest {
     name: String,
     process: Process,
@@ -123,7 +123,7 @@ pub struct Guest {
     console: PathBuf,
 }
 
-/// A command given to a guest whose end has not been awaited.
+/// A command that a guest runs and whose end has not been awaited.
 #[derive(Debug)]
 #[must_use]
 pub struct Started {
@@ -157,7 +157,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Boots one guest under `program`, another QEMU than the installed one.
+    /// Boots one guest under `program` in place of the installed QEMU.
     pub fn boot_under(
         program: &str,
         image: &GuestImage,
@@ -182,8 +182,8 @@ impl Guest {
         let console = log_dir.join(format!("{}.console", spec.name));
         let kernel = image.kernel.to_string_lossy();
         let initrd = image.initrd.to_string_lossy();
-        // For a machine that can have one CPU only, QEMU before 8.1 leaves memory barriers out (without KVM): then the
-        // guest and the switch each miss what the other has just written, and a kick is lost.
+        // For a machine with at most one CPU, QEMU before 8.1 without KVM omits memory barriers. The guest and the
+        // switch then miss each other's last write, and a kick is lost.
         let vcpus = format!("{},maxcpus={}", spec.vcpus, spec.vcpus.max(2));
         let microvm = spec.plug.qemu_args.iter().any(|arg| arg.starts_with("microvm"));
         let own = if microvm { microvm_arguments()? } else { String::from("console=ttyS0") };
@@ -221,17 +221,17 @@ impl Guest {
         Self::start_machine(&spec.name, &argv, &spec.plug.placement, console)
     }
 
-    /// Boots a machine whose first program is that of `guest_init.sh`, and waits for its shell.
+    /// Boots a machine whose first program is `guest_init.sh`, and waits for its shell.
     ///
-    /// `argv` is a QEMU command whose standard streams are the shell's serial port and which writes the console to
-    /// the file `console`.
+    /// `argv` is a QEMU command. Its standard streams are the shell's serial port, and it writes the console to the
+    /// file `console`.
     pub fn boot_machine(name: &str, argv: &[&str], console: PathBuf) -> Result<Self> {
         let mut guest = Self::start_machine(name, argv, &Placement::default(), console)?;
         guest.await_ready(BOOT_PATIENCE)?;
         Ok(guest)
     }
 
-    /// A machine that is there already, whose shell's serial port is `dialogue`; it ends with `process`. It may take
+    /// A machine that runs already. `dialogue` is its shell's serial port, and it ends with `process`. It may take
     /// `patience` to boot.
     pub fn over(
         name: &str,
@@ -256,7 +256,7 @@ impl Guest {
     }
 
     fn await_ready(&mut self, mut patience: Duration) -> Result<()> {
-        // Before the guest's shell is there, what comes is QEMU's own words.
+        // Before the guest's shell is ready, all output is QEMU's own.
         let mut printed = String::new();
         loop {
             let line = self.next_line("to boot", &mut patience, &printed)?;
@@ -275,12 +275,12 @@ impl Guest {
         self.finish(started, patience)
     }
 
-    /// Starts the agent in the guest; [`AGENT_LOG`] is what it says there.
+    /// Starts the agent in the guest. The agent writes to [`AGENT_LOG`].
     pub fn start_agent(&mut self) -> Result<()> {
         self.run(&format!("{START_AGENT} >{AGENT_LOG} 2>&1 &"), AGENT_PATIENCE).map(drop)
     }
 
-    /// Ends it.
+    /// Ends the agent.
     pub fn end_agent(&mut self) -> Result<()> {
         self.run("killall weir-agent", AGENT_PATIENCE).map(drop)
     }
@@ -296,13 +296,13 @@ impl Guest {
         Ok(Started { id, command: command.to_owned() })
     }
 
-    /// Waits for the end of a command; as [`Guest::run`].
+    /// Waits for the end of a command, as [`Guest::run`] does.
     pub fn finish(&mut self, started: Started, mut patience: Duration) -> Result<String> {
         let marker = format!("@@{} ", started.id);
         let mut output = String::new();
         loop {
             let line = self.next_line(&started.command, &mut patience, &output)?;
-            // The marker follows output that did not end its last line.
+            // The marker follows the output on the same line if the output ends without a line end.
             if let Some((rest, status)) = line.split_once(&marker) {
                 output.push_str(rest);
                 if status == "0" {
@@ -319,7 +319,7 @@ impl Guest {
         }
     }
 
-    /// The next line within `patience`, which is less then by how long it took.
+    /// The next line within `patience`, from which the wait is subtracted.
     fn next_line(
         &mut self,
         awaited: &str,
@@ -357,13 +357,13 @@ impl Guest {
         Ok(parse_interrupts(&text))
     }
 
-    /// What its QEMU uses of the machine: all that the guest does, and what QEMU does for it.
+    /// QEMU's use of the machine: all work of the guest and QEMU's own.
     pub fn usage(&self) -> Usage {
         Usage::of(self.process.pid())
     }
 
-    /// CPU time of its virtual CPUs alone: the rest of [`Guest::usage`] is QEMU's, which injects
-    /// interrupts and, where there is no vhost, moves packets.
+    /// CPU time of the virtual CPUs alone. The rest of [`Guest::usage`] is QEMU's own work: it injects interrupts
+    /// and, without vhost, moves packets.
     pub fn vcpu_time(&self) -> Result<Duration> {
         self.usage().cpu_time_of(VCPU_THREADS)
     }
@@ -374,8 +374,9 @@ impl Guest {
     }
 }
 
-/// What the kernel of a microvm is told. There is one serial port, and no console then; and without KVM it has nothing
-/// to measure a clock by: the processor counts as this machine's does, and a delay loop of any length will do.
+/// The kernel command line of a microvm. The one serial port is the shell's, so that there is no console. Without KVM
+/// the kernel has no clock to calibrate against: the processor's counter runs at this machine's rate, and a delay
+/// loop of any length will do.
 fn microvm_arguments() -> Result<String> {
     let cpus = std::path::Path::new("/proc/cpuinfo");
     let text = fs::read_to_string(cpus).map_err(Error::io("read", cpus))?;
@@ -383,7 +384,7 @@ fn microvm_arguments() -> Result<String> {
     Ok(format!("weir.shell=ttyS0 tsc_early_khz={khz:.0} lpj=4000000"))
 }
 
-/// How fast a processor's time stamp counter counts: Linux derives `bogomips`, twice as many MHz, from that.
+/// The rate of the processor's time stamp counter. Linux derives `bogomips` from it: twice the rate in MHz.
 fn counter_khz(cpuinfo: &str) -> Option<f64> {
     let line = cpuinfo.lines().find(|line| line.starts_with("bogomips"))?;
     let bogomips: f64 = line.split(':').nth(1)?.trim().parse().ok()?;
@@ -392,8 +393,8 @@ fn counter_khz(cpuinfo: &str) -> Option<f64> {
 
 /// The next item within `patience`, from which the wait is subtracted.
 ///
-/// Time counts in short waits, each for its planned length at most: while this machine stands still, its guest does
-/// too.
+/// The wait consists of short waits, and each counts for its planned length at most: while this machine is suspended,
+/// so is its guest.
 fn next_within<T>(
     from: &Receiver<T>,
     patience: &mut Duration,

@@ -1,29 +1,29 @@
-//! The release build: weir as it ships, and the programs that load and count it.
+//! The release build: weir as it ships, and its test and load programs.
 
 use std::path::{Path, PathBuf};
 
 use crate::{error::Result, process::run_in, workspace::Workspace};
 
-/// All in one call. For a package by itself cargo chooses other features of what it depends on, and would compile the
-/// data path anew for each.
+/// One call builds all. For a single package cargo would choose other features of its dependencies and compile the
+/// data path again.
 const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-fabric -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
 
-/// The examples that tests run. Those that only measure are as many again, and each is linked as weir is.
+/// The examples that tests run. Those for measurements only are as many again, and each is linked like weir.
 const EXAMPLES: &str = "--example answer --example attach --example instructions --example paced --example vhost_crate --example xen_control --example xen_vifs";
 
-/// What was built.
+/// The directory of the built programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     dir: PathBuf,
 }
 
 impl Programs {
-    /// Builds what is not up to date of what tests run.
+    /// Builds the programs that tests run, where they are out of date.
     pub fn build(workspace: &Workspace) -> Result<Self> {
         Self::build_with(workspace, EXAMPLES)
     }
 
-    /// The same, with all examples.
+    /// Builds the same programs and all examples.
     pub fn build_to_measure(workspace: &Workspace) -> Result<Self> {
         Self::build_with(workspace, "--examples")
     }
@@ -36,22 +36,22 @@ impl Programs {
         Ok(Self { dir: workspace.build_dir()?.join("release") })
     }
 
-    /// What was built beside the program `weir`.
+    /// The programs in the directory of the program `weir`.
     pub fn beside(weir: &Path) -> Self {
         Self { dir: weir.parent().map(Path::to_owned).unwrap_or_default() }
     }
 
-    /// weir's program.
+    /// The program `weir`.
     pub fn weir(&self) -> PathBuf {
         self.dir.join("weir")
     }
 
-    /// The program that attacks it.
+    /// The program that attacks weir.
     pub fn attack(&self) -> PathBuf {
         self.dir.join("attack")
     }
 
-    /// The program that has it live long.
+    /// The program of weir's long-run tests.
     pub fn life(&self) -> PathBuf {
         self.dir.join("life")
     }

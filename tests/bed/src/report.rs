@@ -1,4 +1,4 @@
-//! What a benchmark found: tables for people, `target/bench/report.json` for programs.
+//! The results of a benchmark: tables for people, `target/bench/report.json` for programs.
 
 pub mod chart;
 
@@ -16,7 +16,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The same figure, measured once a round.
+/// The values of one figure, one per round.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     values: Vec<f64>,
@@ -28,7 +28,7 @@ impl Samples {
         Self { values: Vec::new() }
     }
 
-    /// What was measured once.
+    /// The value of a single measurement.
     pub fn one(value: f64) -> Self {
         Self { values: vec![value] }
     }
@@ -43,24 +43,24 @@ impl Samples {
         self.values.extend(value);
     }
 
-    /// Round by round.
+    /// The values by round.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// Whether nothing was measured.
+    /// True if there are no values.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// Round by round, these over `others`: what changes from one round to the next for both, as a
-    /// machine's other load does, cancels out.
+    /// The ratio of these values to `others`, round by round. Effects on both, such as other load of the machine,
+    /// cancel out.
     pub fn ratio_to(&self, others: &Self) -> Self {
         let values = self.values.iter().zip(&others.values).map(|(this, other)| this / other);
         Self { values: values.collect() }
     }
 
-    /// The middle value; the mean of the two middle ones of an even number; 0 of none.
+    /// The median: the mean of the two middle values if their number is even, 0 if there are none.
     pub fn median(&self) -> f64 {
         let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);
@@ -92,7 +92,7 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// What a figure says of itself: mostly constants.
+/// A figure's text, mostly a constant.
 type Text = Cow<'static, str>;
 
 /// One figure of a report.
@@ -106,7 +106,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// A figure in `unit`; `what` says what was measured.
+    /// A figure in `unit`. `what` names the measured quantity.
     pub fn new(
         name: impl Into<Text>,
         unit: impl Into<Text>,
@@ -117,22 +117,22 @@ impl Figure {
         Self { name, unit, what, samples, goal: None }
     }
 
-    /// weir over a peer, or over a limit.
+    /// The ratio of weir to a peer or to a limit.
     pub fn ratio(name: impl Into<Text>, what: impl Into<Text>, samples: Samples) -> Self {
         Self::new(name, RATIO, what, samples)
     }
 
-    /// With what it is to reach, if anything.
+    /// Sets the goal, if there is one.
     pub fn goal(self, goal: Option<Goal>) -> Self {
         Self { goal, ..self }
     }
 
-    /// Whether the median reaches the goal, if there is one.
+    /// True if the median reaches the goal; `None` without a goal.
     fn reached(&self) -> Option<bool> {
         self.goal.map(|goal| goal.reached_by(self.samples.median()))
     }
 
-    /// `>= 2: missed`, or nothing.
+    /// The goal and the result, as in `>= 2: missed`; empty without a goal.
     fn verdict(&self) -> String {
         let Some((goal, reached)) = self.goal.zip(self.reached()) else {
             return String::new();
@@ -142,7 +142,7 @@ impl Figure {
     }
 }
 
-/// What figures of other tasks begin with: `make attack`, `make frontends`, `make survive`, `make soak`.
+/// The prefixes of figures of other tasks: `make attack`, `make frontends`, `make survive`, `make soak`.
 pub const OTHERS: [&str; 9] = [
     "attack",
     "frontends",
@@ -157,7 +157,7 @@ pub const OTHERS: [&str; 9] = [
 
 const RATIO: &str = "x";
 
-/// What a figure is to reach.
+/// The goal of a figure.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
     /// At least this.
@@ -167,14 +167,14 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// The least or the largest value that reaches it.
+    /// The least or the largest value that reaches the goal.
     pub fn bound(self) -> f64 {
         match self {
             Self::AtLeast(bound) | Self::AtMost(bound) => bound,
         }
     }
 
-    /// Whether `value` reaches it.
+    /// True if `value` reaches the goal.
     pub fn reached_by(self, value: f64) -> bool {
         match self {
             Self::AtLeast(bound) => value >= bound,
@@ -183,7 +183,7 @@ impl Goal {
     }
 }
 
-/// Written as it is shown: `>= 2`.
+/// Parses the displayed form: `>= 2`.
 impl FromStr for Goal {
     type Err = ();
 
@@ -207,11 +207,11 @@ impl fmt::Display for Goal {
     }
 }
 
-/// Everything one benchmark run found.
+/// The results of a benchmark run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     figures: Vec<Figure>,
-    /// Rows without figures, and why.
+    /// Rows without figures, and the reason.
     missing: Vec<(&'static str, String)>,
     failures: u32,
 }
@@ -222,18 +222,18 @@ impl Report {
         self.figures.push(figure);
     }
 
-    /// How many there are.
+    /// Number of figures.
     pub fn len(&self) -> usize {
         self.figures.len()
     }
 
-    /// Whether there is none.
+    /// True if there are no figures.
     pub fn is_empty(&self) -> bool {
         self.figures.is_empty()
     }
 
-    /// Adds a figure `NAME_KIND` for each ratio `NAME` from the `first`th figure on, and for each kind of rounds:
-    /// `kinds` has that of each round.
+    /// Adds a figure `NAME_KIND` for each ratio `NAME` from figure number `first` on, and for each kind of round.
+    /// `kinds` has the kind of each round.
     pub fn split_ratios(&mut self, first: usize, kinds: &[&'static str]) {
         let mut known: Vec<_> = kinds.to_vec();
         known.sort_unstable();
@@ -251,12 +251,12 @@ impl Report {
         }
     }
 
-    /// Says why there are no figures for the row `name`, where that is as it should be.
+    /// Records that the row `name` has no figures, for a reason that is no failure.
     pub fn leave_out(&mut self, name: &'static str, why: String) {
         self.missing.push((name, why));
     }
 
-    /// The same where it is not, unless a peer does not run here: no failure of weir's.
+    /// Records that the row `name` has failed. It is no failure of weir if a peer does not run on this machine.
     pub fn fail(&mut self, name: &'static str, error: &Error) {
         let text = error.to_string();
         let first_line = text.lines().next().unwrap_or_default();
@@ -272,7 +272,7 @@ impl Report {
         self.failures
     }
 
-    /// The table: median, spread over the rounds, and the goal where there is one.
+    /// The table: median, spread over the rounds, and the goal if there is one.
     pub fn table(&self) -> String {
         let mut text =
             format!("{:<44}{:>14}{:>14}{:>14}  {}\n", "figure", "median", "min", "max", "unit");
@@ -291,7 +291,7 @@ impl Report {
         text
     }
 
-    /// The same as Markdown, with what was measured.
+    /// The table as Markdown, with the measured quantity of each row.
     fn to_markdown(&self) -> String {
         let mut text = String::from(
             "| figure | median | min to max | unit | goal | what was measured |\n\
@@ -323,7 +323,7 @@ impl Report {
         numbers
     }
 
-    /// The same beside what other tasks have written into the file at `path`.
+    /// The results merged with those of other tasks in the file at `path`.
     fn merged(&self, path: &Path) -> Result<String> {
         let mut all = read(path)?;
         all.retain(|name, _| OTHERS.iter().any(|other| name.starts_with(other)));
@@ -331,7 +331,7 @@ impl Report {
         Ok(json(&all))
     }
 
-    /// Writes `report.json` and `report.md` in `target/bench`; their paths.
+    /// Writes `report.json` and `report.md` in `target/bench`. Returns their paths.
     pub fn write(&self, workspace: &Workspace) -> Result<[PathBuf; 2]> {
         let dir = workspace.target("bench")?;
         let paths = [dir.join("report.json"), dir.join("report.md")];
@@ -343,7 +343,7 @@ impl Report {
     }
 }
 
-/// Sets `numbers` in `target/bench/report.json`, and leaves what else is there; its path.
+/// Sets `numbers` in `target/bench/report.json`, and keeps all others. Returns the path.
 pub fn merge(workspace: &Workspace, numbers: &[(&str, f64)]) -> Result<PathBuf> {
     let path = workspace.target("bench")?.join("report.json");
     let mut all = read(&path)?;
@@ -352,10 +352,10 @@ pub fn merge(workspace: &Workspace, numbers: &[(&str, f64)]) -> Result<PathBuf> 
     Ok(path)
 }
 
-/// What `report.json` holds, by name.
+/// The content of `report.json` by name.
 type Numbers = BTreeMap<String, serde_json::Value>;
 
-/// What the file at `path` holds; nothing where there is none.
+/// The content of the file at `path`; empty if there is no file.
 fn read(path: &Path) -> Result<Numbers> {
     match fs::read_to_string(path) {
         Ok(text) => serde_json::from_str(&text).map_err(|_| Error::parse("a report", text)),
@@ -368,7 +368,7 @@ fn json(numbers: &Numbers) -> String {
     format!("{:#}\n", serde_json::json!(numbers))
 }
 
-/// Three or more significant digits, without a fraction where it says nothing.
+/// Three or more significant digits, without a fraction from 1000 on.
 fn significant(value: f64) -> String {
     if value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.3}") }
 }

@@ -10,7 +10,7 @@ use crate::{
 
 /// A running switch with ports numbered from 0, stopped when dropped.
 pub trait Switch {
-    /// How the guest of port `index` is plugged in, for switches that take one.
+    /// The QEMU arguments and the placement for the guest of port `index`, for switches that take QEMU guests.
     fn plug(&self, index: u8) -> Result<Plug> {
         Err(Error::Check(format!("port {index} takes no QEMU guest")))
     }
@@ -20,29 +20,28 @@ pub trait Switch {
         Err(Error::Check(format!("port {index} has no vhost-user socket")))
     }
 
-    /// CPU time that its own threads have taken. A switch in the kernel has none: its work is done in
-    /// the time of those who send.
+    /// CPU time of the switch's own threads. A switch in the kernel has none: it works in the time of the senders.
     fn cpu_time(&self) -> Result<Duration> {
         Ok(Duration::ZERO)
     }
 
-    /// How much of its time it has spent on packets, for switches that count that.
+    /// The share of its time that the switch has spent on packets, for switches that count it.
     fn work(&self) -> Result<Option<Work>> {
         Ok(None)
     }
 }
 
-/// What a switch says of its time, since it was started, in any unit.
+/// A switch's account of its time since it was started, in any unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Time that packets took.
+    /// Time for packets.
     pub busy: u64,
-    /// All of it.
+    /// Total time.
     pub of: u64,
 }
 
 impl Work {
-    /// The share that packets took, since `before`.
+    /// The share for packets since `before`.
     pub fn share_since(self, before: Self) -> f64 {
         let [busy, of] = [(self.busy, before.busy), (self.of, before.of)]
             .map(|(now, before)| now.saturating_sub(before) as f64);

@@ -1,17 +1,17 @@
-//! How many checks went which way.
+//! Counts of checks by result.
 
 use std::{ops::AddAssign, process::ExitCode};
 
-/// How many checks went which way.
+/// Counts of checks by result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Held.
+    /// Checks that held.
     pub passed: u32,
-    /// Did not hold, or could not be carried out.
+    /// Checks that did not hold or could not be carried out.
     pub failed: u32,
-    /// Were not tried, for a reason that has been printed.
+    /// Checks that were not tried, for a printed reason.
     pub skipped: u32,
-    /// What is known of those that failed.
+    /// Descriptions of the failed checks.
     pub failures: Vec<String>,
 }
 
@@ -21,17 +21,17 @@ impl Tally {
         Self { passed: 1, ..Self::default() }
     }
 
-    /// The count of a check that did not, by what is known of it.
+    /// The count of a check that failed, with its description.
     pub fn failed(what: impl Into<String>) -> Self {
         Self { failed: 1, failures: vec![what.into()], ..Self::default() }
     }
 
-    /// The count of one that was not tried.
+    /// The count of a check that was not tried.
     pub fn skipped() -> Self {
         Self { skipped: 1, ..Self::default() }
     }
 
-    /// Prints what failed, which may be far above by now, and the counts; what to exit with.
+    /// Prints the failures again, which may have scrolled away, and the counts. Returns the exit code.
     pub fn report(self) -> ExitCode {
         for failure in &self.failures {
             println!("\nfailed: {failure}");

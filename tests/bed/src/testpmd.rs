@@ -1,7 +1,7 @@
 //! `dpdk-testpmd` as a client of a switch: two virtio-user devices with circulating packets.
 //!
-//! A packet sent on one port comes back on the other, which sends it again on the first, unchanged. A fixed number
-//! of packets thus circulates as fast as the switch can carry them.
+//! A packet sent on one port arrives on the other, which sends it back unchanged. A fixed number of packets thus
+//! circulates as fast as the switch can carry them.
 
 use std::{
     io::Write,
@@ -16,36 +16,36 @@ use crate::{
     process::{Placement, Process},
 };
 
-/// How long testpmd may take to start, and to answer.
+/// Longest time for testpmd to start or to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The simple Internet mix: lengths without checksum, and how many of twelve packets have each.
+/// The simple Internet mix: packet lengths without checksum, and how many of twelve packets have each length.
 pub const IMIX: [(u32, u32); 3] = [(64, 7), (570, 4), (1500, 1)];
 
-/// A run of packets of one length is so many times its share: 192 packets are in flight in all.
+/// A run of packets of one length has its share times this number. In all, 192 packets are in flight.
 const IMIX_RUN: u32 = 4;
 const IMIX_RUNS: u32 = 4;
 
-/// The packets that go round, and the rings they go through.
+/// The circulating packets and their rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic<'a> {
     /// Queue pairs of each port.
     pub queues: u8,
     /// Length of each packet without its checksum, 64 to 1500.
     pub packet_bytes: u32,
-    /// Packets that testpmd takes from and gives to a ring at a time, at most 512.
+    /// Packets per burst of testpmd at a ring, at most 512.
     pub burst: u32,
-    /// Bursts that each queue sends at the start: the packets in flight in each direction from then on. Keep it
-    /// well below [`Traffic::queue_size`], so that a packet always finds room and testpmd itself loses none.
+    /// Bursts that each queue sends at the start, which are the packets in flight per direction from then on. Keep
+    /// the number well below [`Traffic::queue_size`], so that a packet always finds room and testpmd loses none.
     pub first_bursts: u32,
     /// Entries of each ring.
     pub queue_size: u16,
-    /// Whether packets are of three lengths ([`IMIX`]); [`Traffic::packet_bytes`] and [`Traffic::first_bursts`] say nothing
-    /// then.
+    /// True if packets have three lengths ([`IMIX`]). [`Traffic::packet_bytes`] and [`Traffic::first_bursts`] are
+    /// ignored then.
     pub imix: bool,
     /// The rings' format.
     pub rings: Rings,
-    /// Whether it is to do without huge pages, more slowly.
+    /// True if testpmd runs without huge pages, which is slower.
     pub small_pages: bool,
     /// Further options of both virtio-user devices, each with a comma before it.
     pub device: &'a str,
@@ -63,8 +63,7 @@ pub enum Rings {
 }
 
 impl Default for Traffic<'_> {
-    /// The shortest packets that Ethernet carries, 128 of them in each direction of one queue pair
-    /// with split rings of 256 entries.
+    /// The shortest Ethernet packets, 128 per direction of one queue pair, with split rings of 256 entries.
     fn default() -> Self {
         Self {
             queues: 1,
@@ -85,7 +84,7 @@ impl Default for Traffic<'_> {
 pub struct Link {
     /// The switch's vhost-user socket.
     pub socket: PathBuf,
-    /// The Ethernet address testpmd uses there.
+    /// The Ethernet address of testpmd at this port.
     pub mac: String,
 }
 
@@ -100,7 +99,7 @@ pub struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts testpmd on `links` for `traffic`, all its threads on CPU `cpu`.
+    /// Starts testpmd on `links` for `traffic`. All its threads are on CPU `cpu`.
     pub fn start(links: [&Link; 2], traffic: &Traffic<'_>, cpu: usize) -> Result<Self> {
         let Traffic {
             queues,
@@ -132,11 +131,11 @@ impl Testpmd {
         let (rxd, txd) = (format!("--rxd={queue_size}"), format!("--txd={queue_size}"));
         let lcores = format!("--lcores=0@{cpu},1@{cpu}");
         let (vdev0, vdev1) = (vdev(0, first), vdev(1, second));
-        // Each port's packets are addressed to the other, as the switch has to learn them.
+        // Packets of a port are addressed to the other port, so that the switch has to learn addresses.
         let (peer0, peer1) =
             (format!("--eth-peer=0,{}", second.mac), format!("--eth-peer=1,{}", first.mac));
         let (rxq, txq) = (format!("--rxq={queues}"), format!("--txq={queues}"));
-        // Memory that another process can map.
+        // Another process must be able to map the memory.
         let pages: &[_] =
             if small_pages { &["--no-huge"] } else { &["--single-file-segments", "--in-memory"] };
         let argv = [
@@ -148,9 +147,9 @@ impl Testpmd {
             "-m",
             "256",
             "--no-telemetry",
-            // Which of its ways through a ring it takes.
+            // Logs the chosen path through each ring.
             "--log-level=pmd.net.virtio.init:info",
-            // The vectorised ones over packed rings.
+            // Enables the vectorised paths for packed rings.
             "--force-max-simd-bitwidth=512",
             &vdev0,
             &vdev1,
@@ -170,16 +169,16 @@ impl Testpmd {
             &peer0,
             &peer1,
         ];
-        // What waits in the rings when forwarding starts again is to go on.
+        // Packets in the rings must survive the restart of forwarding.
         let keeps: &[_] = if imix { &["--no-flush-rx"] } else { &[] };
-        // Behind the program's name.
+        // Options of memory follow the program's name.
         let (program, options) = argv.split_at(3);
         let argv = [program, pages, options, keeps].concat();
         let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
         let transcript = String::new();
         let mut testpmd = Self { process, dialogue, transcript, burst, first_bursts, imix };
         testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;
-        // It goes on with the devices that it has.
+        // testpmd goes on without a device that failed.
         if testpmd.has_said("failed to initialize") {
             let what = format!("testpmd lacks a device\n{}", testpmd.transcript);
             return Err(Error::Check(what));
@@ -192,7 +191,7 @@ impl Testpmd {
         if !self.imix {
             return self.send_first(self.first_bursts);
         }
-        // Those that were sent before wait in the rings meanwhile.
+        // The packets of earlier runs wait in the rings meanwhile.
         self.command(&format!("set burst {IMIX_RUN}"))?;
         for _ in 0..IMIX_RUNS {
             for (bytes, share) in IMIX {
@@ -211,7 +210,7 @@ impl Testpmd {
         self.await_line("forwarding to start", |line| line.contains("packet forwarding"))
     }
 
-    /// Packets received so far, on both ports together.
+    /// Packets received so far, the sum of both ports.
     pub fn received(&mut self) -> Result<u64> {
         self.command("show port stats all")?;
         let mut total = 0;
@@ -226,7 +225,7 @@ impl Testpmd {
         Ok(total)
     }
 
-    /// Packets per second received on both ports together, over `time`.
+    /// Packets received per second over `time`, the sum of both ports.
     pub fn packets_per_second(&mut self, time: Duration) -> Result<f64> {
         let (start, before) = (Instant::now(), self.received()?);
         thread::sleep(time);
@@ -235,8 +234,8 @@ impl Testpmd {
         Ok(f64::from(packets) / start.elapsed().as_secs_f64())
     }
 
-    /// Packets per second that its core would receive and send again if it never had to wait for
-    /// one: what it took for those so far, polls that found none left out.
+    /// Packets per second that testpmd's core could receive and send back without waits. It is computed from the time
+    /// for the packets so far, without empty polls.
     pub fn limit(&mut self) -> Result<f64> {
         self.command("show fwd stats all")?;
         let mut limit = None;
@@ -247,32 +246,32 @@ impl Testpmd {
         limit.ok_or_else(|| Error::Check("testpmd counted no cycles".into()))
     }
 
-    /// Ends testpmd the way its user would, so that the switch sees the session end.
+    /// Ends testpmd with its `quit` command, so that the session with the switch ends in order.
     pub fn quit(mut self) -> Result<()> {
         self.command("quit")?;
         let what = "testpmd to end after `quit`";
         crate::process::wait_until(what, PATIENCE, || Ok(self.process.ended()?.is_some()))
     }
 
-    /// Whether it has said `words`.
+    /// True if testpmd has printed `words`.
     pub fn has_said(&self, words: &str) -> bool {
         self.transcript.contains(words)
     }
 
-    /// What it has said of the ways through its rings that it takes.
+    /// testpmd's log lines on its paths through the rings.
     pub fn paths(&self) -> String {
         let paths = self.transcript.lines().filter(|line| line.contains(" path "));
         paths.collect::<Vec<_>>().join("; ")
     }
 
-    /// Answers ARP and ping on both ports from now on.
+    /// Makes testpmd answer ARP and ping on both ports from now on.
     pub fn answer(&mut self) -> Result<()> {
         self.command("set fwd icmpecho")?;
         self.command("start")?;
         self.await_line("answering to start", |line| line.contains("packet forwarding"))
     }
 
-    /// Ends what it does, and has it circulate packets when it is told to again.
+    /// Stops forwarding. Packets circulate again after [`Testpmd::circulate`].
     pub fn pause(&mut self) -> Result<()> {
         self.command("stop")?;
         self.await_line("forwarding to stop", |line| line.trim() == "Done.")?;

@@ -1,4 +1,4 @@
-//! A real terminal: tmux, with a server of its own.
+//! A terminal: tmux with a server of its own.
 
 use std::{
     fs,
@@ -12,26 +12,26 @@ use crate::{
     workspace::socket_path,
 };
 
-/// How long the server may take to listen.
+/// Longest time until the server listens.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The only window.
+/// The name of the only window.
 const WINDOW: &str = "top";
 
-/// A terminal in which one command runs. It ends with this.
+/// A terminal in which one command runs. The command ends when the terminal is dropped.
 pub struct Terminal {
     _server: Process,
     socket: PathBuf,
 }
 
 impl Terminal {
-    /// `command`, as a shell takes it, in a terminal of `columns` and `lines`; files go into `dir`.
+    /// Runs `command` (for a shell) in a terminal of `columns` and `lines`. Files go into `dir`.
     pub fn start(dir: &Path, [columns, lines]: [u16; 2], command: &str) -> Result<Self> {
         let socket = socket_path(dir, "tmux.sock")?;
-        // Of one before: a client would take its server for one that has to be started.
+        // A client would take a stale socket for a server that must be started.
         let _ = fs::remove_file(&socket);
         let at = socket.to_string_lossy();
-        // In the foreground, so that it ends when this process does; without anybody's settings.
+        // In the foreground, so that it ends with this process; without a user's settings.
         let argv = ["tmux", "-S", &*at, "-f", "/dev/null", "-D"];
         let mut server =
             Process::start_logged(&argv, &Placement::default(), &dir.join("tmux.log"))?;
@@ -46,29 +46,29 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Presses keys, by tmux's names; a text is typed.
+    /// Presses keys, by their names in tmux. Other text is typed.
     pub fn press(&self, keys: &[&str]) -> Result<()> {
         self.tmux(&[&["send-keys", "-t", WINDOW], keys].concat()).map(drop)
     }
 
-    /// Makes it larger or smaller.
+    /// Resizes the terminal.
     pub fn resize(&self, [columns, lines]: [u16; 2]) -> Result<()> {
         let (columns, lines) = (columns.to_string(), lines.to_string());
         self.tmux(&["resize-window", "-t", WINDOW, "-x", &columns, "-y", &lines]).map(drop)
     }
 
-    /// What can be read on it.
+    /// The text on the screen.
     pub fn screen(&self) -> Result<String> {
         self.tmux(&["capture-pane", "-p", "-t", WINDOW])
     }
 
-    /// The process in it.
+    /// The process in the terminal.
     pub fn pid(&self) -> Result<u32> {
         let said = self.tmux(&["display-message", "-p", "-t", WINDOW, "#{pane_pid}"])?;
         said.trim().parse().map_err(|_| Error::parse("a process id", said))
     }
 
-    /// Waits until the screen is as wanted; the screen then.
+    /// Waits until the screen is as wanted. Returns its text.
     pub fn await_screen(
         &self,
         what: &str,

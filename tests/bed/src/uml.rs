@@ -1,5 +1,5 @@
-//! User-mode Linux out of Debian's package, unpacked in `target/frontends`: a kernel that is a program, and runs natively
-//! where there is no KVM.
+//! User-mode Linux from Debian's package, unpacked in `target/frontends`: a Linux kernel as a program, which runs at
+//! native speed without KVM.
 
 use std::{
     fs,
@@ -19,28 +19,28 @@ use crate::{
 
 const PACKAGE: &str = "user-mode-linux";
 
-/// What it needs to drive a virtio-net device.
+/// Modules for virtio-net.
 const MODULES: &[&str] = &["virtio_net"];
 
-/// How long a command in it may take.
+/// Longest time for a command in the guest.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long it may take to boot where it is not known whether it does: ten times what it takes alone.
+/// Longest time to boot on a machine where it may not boot at all: ten times what it takes alone.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The program, and a first root file system.
+/// The kernel and a first root file system.
 #[derive(Clone, Debug)]
 pub struct UserModeLinux {
-    /// It.
+    /// The kernel, a program.
     pub program: PathBuf,
-    /// Its first root file system.
+    /// The first root file system.
     pub initrd: PathBuf,
 }
 
-/// What its interface is.
+/// The kind of the guest's interface.
 #[derive(Clone, Debug)]
 pub enum Wire<'a> {
-    /// There is none.
+    /// No interface.
     None,
     /// A virtio-net device at a vhost-user socket.
     VhostUser(&'a Path),
@@ -48,13 +48,13 @@ pub enum Wire<'a> {
     Tap {
         /// The TAP.
         name: &'a str,
-        /// Where it is.
+        /// The TAP's namespace.
         placement: Placement,
     },
 }
 
 impl UserModeLinux {
-    /// Unpacks what is missing. `programs` are in its file system, beside iperf3.
+    /// Unpacks missing packages. The file system contains `programs` and iperf3.
     pub fn prepare(workspace: &Workspace, image: &GuestImage, programs: &[&Path]) -> Result<Self> {
         let dir = workspace.target("frontends")?;
         let root = dir.join("uml");
@@ -73,7 +73,7 @@ impl UserModeLinux {
         Ok(Self { program, initrd })
     }
 
-    /// The same where it runs; otherwise it is said that it does not, and why.
+    /// Prepares it if it runs on this machine. If not, prints the reason.
     pub fn prepare_if_it_runs(workspace: &Workspace, image: &GuestImage) -> Result<Option<Self>> {
         let programs = Self::prepare(workspace, image, &[])?;
         let runs = programs.runs_here();
@@ -83,13 +83,14 @@ impl UserModeLinux {
         Ok(runs.is_ok().then_some(programs))
     }
 
-    /// Some processors have more registers than it knows of: its first process dies then, network or not, or it spins.
+    /// Checks that it runs. On processors with more registers than it knows, its first process dies or spins, with or
+    /// without a network.
     pub fn runs_here(&self) -> Result<()> {
         let console = self.initrd.with_extension("console");
         self.boot_within(&Wire::None, &console, TRIAL_PATIENCE).map(drop)
     }
 
-    /// Boots one and waits for its shell. Its interface is `eth0`, without addresses.
+    /// Boots a guest and waits for its shell. Its interface is `eth0`, without addresses.
     pub fn boot(&self, wire: &Wire<'_>, console: &Path) -> Result<Guest> {
         self.boot_within(wire, console, BOOT_PATIENCE)
     }
@@ -97,10 +98,10 @@ impl UserModeLinux {
     fn boot_within(&self, wire: &Wire<'_>, console: &Path, patience: Duration) -> Result<Guest> {
         let program = self.program.to_string_lossy();
         let initrd = format!("initrd={}", self.initrd.display());
-        // Its processes are many, and end with it in a namespace of their own.
+        // It has many processes. They end with it in a PID namespace of their own.
         let mut argv = vec!["unshare", "--pid", "--kill-child", "--fork", "--mount-proc", &program];
         argv.extend(["mem=256M", &initrd, "quiet", "ipv6.disable=1"]);
-        // Its consoles go nowhere, but for one serial line.
+        // Its consoles are off, except for one serial line.
         argv.extend(["con=null", "con0=null", "ssl=null", "ssl0=fd:0,fd:1", "weir.shell=ttyS0"]);
         let (device, placement) = match wire {
             Wire::None => (None, Placement::default()),
@@ -124,7 +125,7 @@ impl UserModeLinux {
     }
 }
 
-/// Gives it the addresses of machine `index`: it has no configuration space to read its own from.
+/// Sets the addresses of machine `index`: the guest has no configuration space to read its own address from.
 pub fn set_addresses(guest: &mut Guest, index: u8) -> Result<()> {
     let (mac, cidr) = (address::mac(index), address::cidr(index));
     let command = format!(

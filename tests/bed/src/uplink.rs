@@ -1,5 +1,5 @@
-//! Where an uplink leads: interfaces in network namespaces of their own, with weir on one side and the
-//! host's network stack on the other.
+//! The far end of an uplink: interfaces in their own network namespaces, with weir on one side and the host's network
+//! stack on the other.
 
 use std::{fmt, time::Duration};
 
@@ -9,10 +9,10 @@ use crate::{
     process::{Placement, wait_until},
 };
 
-/// What an uplink is.
+/// The kind of an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uplink {
-    /// A TAP that weir makes: its other side is the host's stack.
+    /// A TAP that weir makes. Its other side is the host's stack.
     Tap,
     /// An AF_XDP socket on one end of a veth pair, whose other end is in another namespace.
     AfXdp,
@@ -23,11 +23,11 @@ const WEIR_SIDE: &str = "weir0";
 /// The other end of a veth pair.
 const FAR_END: &str = "host0";
 
-/// How long weir may take to make or open the interface.
+/// Longest time for weir to make or open the interface.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Uplink {
-    /// Its `kind` in weir's configuration.
+    /// The uplink's `kind` in weir's configuration.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Tap => "tap",
@@ -47,10 +47,10 @@ impl fmt::Display for Uplink {
     }
 }
 
-/// The namespaces of an uplink. Its processes must end before it does.
+/// The namespaces of an uplink. Processes in them must end first.
 #[derive(Debug)]
 pub struct UplinkSite {
-    /// Where weir is, if it is not where the host is.
+    /// weir's namespace, unless weir is in the host's.
     weir: Option<Netns>,
     host: Netns,
     /// The host's interface.
@@ -58,7 +58,7 @@ pub struct UplinkSite {
 }
 
 impl UplinkSite {
-    /// For `uplink`.
+    /// Makes the namespaces for `uplink`.
     pub fn new(uplink: Uplink) -> Result<Self> {
         let host = Netns::new()?;
         match uplink {
@@ -69,7 +69,7 @@ impl UplinkSite {
                 weir.ip(&[
                     "link", "add", WEIR_SIDE, "type", "veth", "peer", "name", FAR_END, "netns", far,
                 ])?;
-                // A veth leaves checksums to its other end, where AF_XDP has nobody to do them.
+                // A veth leaves checksums to its other end, but AF_XDP computes none.
                 host.exec(&["ethtool", "-K", FAR_END, "tx", "off"])?;
                 host.ip(&["link", "set", FAR_END, "up"])?;
                 Ok(Self { weir: Some(weir), host, interface: FAR_END })
@@ -77,7 +77,7 @@ impl UplinkSite {
         }
     }
 
-    /// Where weir is to run.
+    /// weir's placement.
     pub fn placement(&self) -> Placement {
         self.weir.as_ref().unwrap_or(&self.host).placement()
     }
@@ -99,15 +99,15 @@ impl UplinkSite {
         text.trim().parse().map_err(|_| Error::parse("a number of packets", text))
     }
 
-    /// Waits until the host's interface is up, and sends from address `mac`, so that a switch learns where it is.
-    /// Afterwards the interface has another address, so the host drops frames for `mac` at once.
+    /// Waits until the host's interface is up, and sends from address `mac`, so that the switch learns the address.
+    /// The interface then gets another address, so that the host drops frames for `mac` at once.
     pub fn announce(&self, mac: &str) -> Result<()> {
         self.host.configure(self.interface, "10.0.1.100/24")?;
         self.host.ip(&["link", "set", self.interface, "address", mac])?;
         wait_until("the uplink to be up", PATIENCE, || {
             Ok(self.host.ip(&["link", "show", "dev", self.interface])?.contains("LOWER_UP"))
         })?;
-        // Nobody answers; the question is the announcement.
+        // No station answers. The ARP request is enough.
         let _ = self.host.exec(&["ping", "-c", "1", "-W", "1", "10.0.1.1"]);
         self.host.ip(&["link", "set", self.interface, "address", "52:54:00:00:01:99"])?;
         Ok(())

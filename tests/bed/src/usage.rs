@@ -1,4 +1,4 @@
-//! What a running program uses of the machine, as `/proc/PID` tells.
+//! A program's use of the machine, from `/proc/PID`.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// That of process `pid`.
+    /// Usage of process `pid`.
     pub fn of(pid: u32) -> Self {
         Self { pid }
     }
 
-    /// Voluntary and involuntary context switches of all of its threads so far.
+    /// Voluntary and involuntary context switches of all threads so far.
     pub fn context_switches(self) -> Result<u64> {
         self.sum(|thread| {
             let status = thread.status()?;
@@ -31,12 +31,12 @@ impl Usage {
         })
     }
 
-    /// Time that its threads spent on a CPU so far, to the nanosecond.
+    /// Time of all threads on a CPU so far, in nanoseconds.
     pub fn cpu_time(self) -> Result<Duration> {
         self.cpu_time_of("")
     }
 
-    /// The same of those of its threads whose names begin with `prefix`.
+    /// CPU time of the threads whose names begin with `prefix`.
     pub fn cpu_time_of(self, prefix: &str) -> Result<Duration> {
         let on_cpu_ns = |thread: &Task| {
             let counts = thread.stat()?.comm.starts_with(prefix);
@@ -45,14 +45,13 @@ impl Usage {
         self.sum(on_cpu_ns).map(Duration::from_nanos)
     }
 
-    /// Bytes of its memory that are resident and not shared with others: its heap and stacks, and
-    /// its files. The memory of its guests is theirs and does not count.
+    /// Resident bytes that are not shared with others: heap, stacks and files. Guests' memory does not count.
     pub fn resident_bytes(self) -> Result<u64> {
         let status = self.status()?;
         Ok(1024 * (status.rssanon.unwrap_or(0) + status.rssfile.unwrap_or(0)))
     }
 
-    /// Bytes of its page tables, which no resident size contains.
+    /// Bytes of the page tables. They are not part of the resident size.
     pub fn page_table_bytes(self) -> Result<u64> {
         Ok(1024 * self.status()?.vmpte.unwrap_or(0))
     }
@@ -65,7 +64,7 @@ impl Usage {
         self.process()?.status().map_err(|error| self.unread(&error))
     }
 
-    /// The sum over its threads, without those that have ended since they were listed.
+    /// The sum over the threads, without those that have ended since they were listed.
     fn sum(self, of: impl Fn(&Task) -> ProcResult<u64>) -> Result<u64> {
         let mut sum = 0;
         for thread in self.process()?.tasks().map_err(|error| self.unread(&error))? {

@@ -23,7 +23,7 @@ use crate::{
     workspace::socket_path,
 };
 
-/// How long weir may take to open its sockets.
+/// Longest time until weir has opened its sockets.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
 const KEEPER_SOCKET: &str = "keeper.sock";
@@ -32,62 +32,62 @@ const TOKEN: &str = "api.token";
 /// One interface in weir's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Vif {
-    /// Queue pairs; one where nothing is said.
+    /// Queue pairs. `None` is one.
     pub queues: Option<u8>,
     /// The VLAN it is an access port of.
     pub vlan: Option<u16>,
-    /// The network of [`Overlay`] that it is in.
+    /// The interface's network, one of [`Overlay`].
     pub network: Option<&'static str>,
-    /// Its Ethernet address; [`address::mac`] of its index where nothing is said.
+    /// The Ethernet address. `None` is [`address::mac`] of the index.
     pub mac: Option<&'static str>,
-    /// Its moderation policy; the default where nothing is said.
+    /// The moderation policy. `None` is the default.
     pub moderation: Option<&'static str>,
-    /// Its latency budget; the default where nothing is said.
+    /// The latency budget. `None` is the default.
     pub latency_budget: Option<&'static str>,
-    /// Whether its guest has a port for an agent.
+    /// True if the guest has a port for an agent.
     pub agent: bool,
-    /// Whether weir connects to the front end's socket, instead of the other way round.
+    /// True if weir connects to the front end's socket and not the front end to weir's.
     pub client: bool,
-    /// Whether other users may connect.
+    /// True if other users may connect.
     pub for_all_users: bool,
 }
 
-/// Networks that reach other hosts; FRR says who is where.
+/// Networks that span hosts, with FRR as the EVPN control plane.
 #[derive(Clone, Debug)]
 pub struct Overlay {
     /// This host's address in the underlay.
     pub local: Ipv4Addr,
     /// Names and VNIs.
     pub networks: Vec<(&'static str, u32)>,
-    /// The TAP by which the host itself takes part in the first of them.
+    /// The TAP by which the host itself takes part in the first network.
     pub probe: &'static str,
 }
 
-/// What weir is started with. Interfaces are named `vif0`, `vif1`, ...
+/// The configuration of a weir. Interfaces are named `vif0`, `vif1`, ...
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// The interfaces, by index.
     pub vifs: Vec<Vif>,
-    /// Networks over hosts, if there are any.
+    /// Networks that span hosts, if any.
     pub overlay: Option<Overlay>,
-    /// The uplink, if there is one.
+    /// The uplink, if any.
     pub uplink: Option<Uplink>,
-    /// The VLAN that the uplink is an access port of; a trunk of all of them where nothing is said.
+    /// The VLAN of which the uplink is an access port. `None` is a trunk of all VLANs.
     pub uplink_vlan: Option<u16>,
-    /// The CPU weir is held on; any where there is none.
+    /// weir's only CPU. `None` is any CPU.
     pub cpu: Option<usize>,
-    /// Whether a keeper has what a weir that is killed leaves behind.
+    /// True if a keeper holds the descriptors of a weir that is killed.
     pub keeper: bool,
-    /// Workers; one where nothing is said.
+    /// Workers. `None` is one.
     pub workers: Option<u8>,
-    /// Whether workers poll for good.
+    /// True if workers poll all the time.
     pub dedicated: bool,
-    /// Where the API listens for TCP, if it does; the token is in `api.token`.
+    /// The API's TCP address, if it listens for TCP. The token is in `api.token`.
     pub api: Option<SocketAddrV4>,
 }
 
 impl Setup {
-    /// `count` interfaces with every default.
+    /// `count` interfaces with default settings.
     pub fn vifs(count: usize) -> Self {
         Self { vifs: vec![Vif::default(); count], ..Self::default() }
     }
@@ -165,12 +165,12 @@ impl Setup {
     }
 }
 
-/// A running weir, killed when dropped.
+/// A running weir. It is killed when it is dropped.
 pub struct Weir {
     process: Process,
     keeper: Option<Process>,
     placement: Placement,
-    /// Where the uplink leads, if there is one.
+    /// The far end of the uplink, if there is one.
     uplink: Option<UplinkSite>,
     program: String,
     dir: PathBuf,
@@ -183,12 +183,12 @@ impl Weir {
         Self::start_in(lab.workspace.run_dir("weir")?, lab, setup)
     }
 
-    /// The same in `dir`, where another one may have been before.
+    /// Starts weir in `dir`, which an earlier weir may have used.
     pub fn start_in(dir: PathBuf, lab: &Lab, setup: &Setup) -> Result<Self> {
         Self::begin(dir, lab, setup, Placement::default())
     }
 
-    /// The same on a host of a fabric, in its directory.
+    /// Starts weir on a host of a fabric, in the host's directory.
     pub fn start_on(host: &Host, lab: &Lab, setup: &Setup) -> Result<Self> {
         Self::begin(host.dir.clone(), lab, setup, host.placement())
     }
@@ -224,45 +224,45 @@ impl Weir {
         Ok(weir)
     }
 
-    /// SIGKILL, and the same again: returns when every interface has its guest back.
+    /// Sends SIGKILL and starts weir again. Returns when every interface has its guest back.
     pub fn crash_and_restart(&mut self) -> Result<()> {
         self.crash();
         self.restart()
     }
 
-    /// SIGKILL. Guests go on, and wait for it.
+    /// Sends SIGKILL. Guests go on and wait for weir.
     pub fn crash(&mut self) {
         self.process.end_now();
     }
 
-    /// The same again after [`Weir::crash`]: returns when every interface has its guest back.
+    /// Starts weir again after [`Weir::crash`]. Returns when every interface has its guest back.
     pub fn restart(&mut self) -> Result<()> {
         self.launch_again()?;
         self.await_stats("the guests to be back", START_PATIENCE, Stats::all_running)
     }
 
-    /// The same again after [`Weir::crash`], without waiting for anybody.
+    /// Starts weir again after [`Weir::crash`], without a wait for guests.
     pub fn launch_again(&mut self) -> Result<()> {
         self.process = launch(&self.program, &self.dir, &self.placement)?;
         Ok(())
     }
 
-    /// Has weirs that are launched from now on live in another time.
+    /// Sets the time namespace of weirs that are started from now on.
     pub fn set_clock(&mut self, clock: Option<PathBuf>) {
         self.placement.clock = clock;
     }
 
-    /// Its program, for signals and `/proc`.
+    /// weir's process, for signals and `/proc`.
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// The program that has what a weir that is killed leaves behind, if there is one.
+    /// The keeper's process, if there is a keeper.
     pub fn keeper(&self) -> Option<&Process> {
         self.keeper.as_ref()
     }
 
-    /// SIGKILL to the keeper, and the next one.
+    /// Sends SIGKILL to the keeper and starts another one.
     pub fn replace_keeper(&mut self) -> Result<()> {
         if let Some(mut keeper) = self.keeper.take() {
             keeper.end_now();
@@ -272,14 +272,15 @@ impl Weir {
         Ok(())
     }
 
-    /// `weir reload` with a file that says `setup`; what it printed.
+    /// Runs `weir reload` with a file of `setup`. Returns the output.
     pub fn reload(&self, setup: &Setup) -> Result<String> {
         let config = self.dir.join("weir.toml");
         fs::write(&config, setup.to_toml(&self.dir)?).map_err(Error::io("write", &config))?;
         self.control(&["reload"])
     }
 
-    /// `weir upgrade`: another process takes over. It ends when this is dropped, and not when this process is killed.
+    /// Runs `weir upgrade`: another process takes over. That process ends when this is dropped, but not when this
+    /// process is killed.
     pub fn upgrade(&mut self) -> Result<()> {
         let said = self.control(&["upgrade"])?;
         let pid = said.split_once("process ").and_then(|(_, rest)| rest.split_once(' '));
@@ -287,7 +288,7 @@ impl Weir {
         self.process.succeeded_by(pid.ok_or_else(|| Error::parse("the next weir's process", said))?)
     }
 
-    /// Waits until its statistics are as wanted.
+    /// Waits until weir's statistics satisfy `wanted`.
     pub fn await_stats(
         &mut self,
         what: &str,
@@ -296,23 +297,23 @@ impl Weir {
     ) -> Result<()> {
         wait_until(what, patience, || {
             self.process.check_alive()?;
-            // Until it listens again, its old control socket answers nobody.
+            // Until weir listens again, its old control socket does not answer.
             Ok(self.stats().is_ok_and(|stats| wanted(&stats)))
         })
         .map_err(|error| self.with_log(&error))
     }
 
-    /// What it has logged.
+    /// weir's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("weir.log")).unwrap_or_default()
     }
 
-    /// Where its uplink leads.
+    /// The far end of the uplink.
     pub fn uplink(&self) -> Result<&UplinkSite> {
         self.uplink.as_ref().ok_or_else(|| Error::Check("this weir has no uplink".into()))
     }
 
-    /// Where its log, and those of its guests, are.
+    /// The directory of weir's log and of its guests' logs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -322,27 +323,27 @@ impl Weir {
         self.process.check_alive().map_err(|error| self.with_log(&error))
     }
 
-    /// What weir says it has done.
+    /// weir's statistics.
     pub fn stats(&self) -> Result<Stats> {
         Stats::parse(&self.control(&["stats", "--json"])?)
     }
 
-    /// `weir vif set`: changes a setting (`KEY=VALUE`) of interface `index`.
+    /// Runs `weir vif set`: changes a setting (`KEY=VALUE`) of interface `index`.
     pub fn set(&self, index: impl Into<u16>, setting: &str) -> Result<()> {
         self.control(&["vif", "set", &name(index), setting]).map(drop)
     }
 
-    /// What `weir explain` says of interface `index`.
+    /// The output of `weir explain` for interface `index`.
     pub fn explain(&self, index: impl Into<u16>) -> Result<String> {
         self.control(&["explain", &name(index)])
     }
 
-    /// Whether the agent of the guest of interface `index` is there.
+    /// True if the agent in the guest of interface `index` is connected.
     pub fn hears_agent(&self, index: impl Into<u16>) -> Result<bool> {
         Ok(self.explain(index)?.contains("guest polls by"))
     }
 
-    /// Runs one of weir's commands against this one.
+    /// Runs a command of `weir` against this weir.
     pub fn control(&self, command: &[&str]) -> Result<String> {
         let control = socket_path(&self.dir, "control.sock")?;
         let mut argv = vec![self.program.as_str()];
@@ -352,12 +353,12 @@ impl Weir {
         run(&argv)
     }
 
-    /// What weir uses of the machine.
+    /// weir's use of the machine.
     pub fn usage(&self) -> Usage {
         Usage::of(self.process.pid())
     }
 
-    /// SIGTERM; an error unless weir ends with success, as a service manager would want.
+    /// Sends SIGTERM; an error unless weir ends with success, as a service manager expects.
     pub fn stop(self) -> Result<()> {
         let Self { process, dir, .. } = self;
         let status = process.terminate()?;
@@ -379,12 +380,12 @@ impl Weir {
 }
 
 impl Weir {
-    /// How a guest of interface `index` is plugged in under `qemu`.
+    /// The QEMU arguments and the placement for a guest of interface `index` under `qemu`.
     pub fn plug_into(&self, qemu: Qemu, index: u8) -> Result<Plug> {
         plug(&self.program, qemu, &name(index), &self.dir.join("weir.toml"))
     }
 
-    /// What `weir qemu-args` prints for interface `index` with `options`.
+    /// The output of `weir qemu-args` for interface `index` with `options`.
     pub fn monitor_args(&self, index: u8, options: &[&str]) -> Result<String> {
         let (name, config) = (name(index), self.dir.join("weir.toml"));
         let config = config.to_string_lossy();
@@ -417,7 +418,7 @@ fn launch(program: &str, dir: &Path, placement: &Placement) -> Result<Process> {
     Process::start_logged(&argv, placement, &dir.join("weir.log"))
 }
 
-/// The program beside weir's. Returns when it listens.
+/// Starts the keeper in the directory of `weir`. Returns when it listens.
 fn launch_keeper(weir: &str, dir: &Path) -> Result<Process> {
     let socket = socket_path(dir, KEEPER_SOCKET)?;
     let program = Path::new(weir).with_file_name("weir-keeper");
@@ -430,7 +431,7 @@ fn launch_keeper(weir: &str, dir: &Path) -> Result<Process> {
     Ok(keeper)
 }
 
-/// What `weir qemu-args` says for interface `name` of a configuration.
+/// The output of `weir qemu-args` for interface `name` of a configuration, as a [`Plug`].
 pub fn plug(program: &str, qemu: Qemu, name: &str, config: &Path) -> Result<Plug> {
     let config = config.to_string_lossy();
     let version = qemu.to_string();
@@ -456,7 +457,7 @@ fn agent_socket(index: u16) -> String {
     format!("{}.agent", name(index))
 }
 
-/// The words a shell would make of `text`: quotes, backslashes and joined lines, nothing more.
+/// Splits `text` into words as a shell does: quotes, backslashes and joined lines only.
 fn shell_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -1,4 +1,4 @@
-//! `weir stats --json`: the only place that knows its shape.
+//! `weir stats --json`. No other module knows its format.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,7 @@ pub struct Stats {
     report: Value,
 }
 
-/// Which way frames go through a port, named from the port's side as virtio does.
+/// The direction of frames through a port, named from the guest's side as in virtio.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
     /// Out of the switch, to the guest.
@@ -37,14 +37,14 @@ impl Stats {
         state.ok_or_else(|| self.unreadable("a port's state"))
     }
 
-    /// Whether there is a port, and packets can flow at every one.
+    /// True if there is a port, and packets can flow at every port.
     pub fn all_running(&self) -> bool {
         self.report["ports"].as_array().is_some_and(|ports| {
             !ports.is_empty() && ports.iter().all(|port| port["state"] == "running")
         })
     }
 
-    /// Why weir stopped a port, if it did.
+    /// The reason for which weir stopped a port, if it did.
     pub fn stopped_reason(&self, port: &str) -> Result<Option<&str>> {
         Ok(self.port(port)?["stopped_reason"].as_str())
     }
@@ -61,7 +61,7 @@ impl Stats {
         frames.collect::<Option<_>>().ok_or_else(|| self.unreadable("a queue's frames"))
     }
 
-    /// Time that bursts took of the workers (ns), of that since weir was started.
+    /// Time that the workers spent on bursts (ns), and all their time since weir was started.
     pub fn work(&self) -> Result<Work> {
         let taken = || -> Option<Work> {
             let ports = self.report["ports"].as_array()?.iter();
@@ -72,7 +72,7 @@ impl Stats {
         taken().ok_or_else(|| self.unreadable("worker times"))
     }
 
-    /// How often workers woke from sleep.
+    /// Number of times that workers woke from sleep.
     pub fn wakeups(&self) -> Result<u64> {
         let workers = || {
             self.report["workers"]
@@ -84,7 +84,7 @@ impl Stats {
         workers().ok_or_else(|| self.unreadable("workers' wake-ups"))
     }
 
-    /// How often guests were called.
+    /// Number of calls (interrupts) to guests.
     pub fn calls(&self) -> Result<u64> {
         let of =
             |queue: &Value| Some(queue["rx"]["calls"].as_u64()? + queue["tx"]["calls"].as_u64()?);
@@ -93,7 +93,7 @@ impl Stats {
         ports().ok_or_else(|| self.unreadable("queues' calls"))
     }
 
-    /// Dropped frames, by port and reason, where there are any.
+    /// Dropped frames by port and reason, without zeros.
     pub fn drops(&self) -> Result<BTreeMap<(String, String), u64>> {
         let ports = self.report["ports"].as_array();
         let mut drops = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Where things are: the workspace, cargo's output, and scratch space below `target/`.
+//! Paths: the workspace, cargo's output, and scratch space below `target/`.
 
 use std::{
     env, fs,
@@ -23,15 +23,15 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// The workspace that this was built in.
+    /// The workspace in which this crate was built.
     pub fn find() -> Result<Self> {
-        // Two folders up: tests/bed.
+        // The manifest is in tests/bed, two directories below the root.
         let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest_dir.ancestors().nth(2).unwrap_or(manifest_dir);
         Ok(Self { root: root.canonicalize().map_err(Error::io("find", root))? })
     }
 
-    /// The cargo that runs this, or the one in `PATH`.
+    /// The cargo that runs this program, or the one in `PATH`.
     pub fn cargo() -> String {
         env::var("CARGO").unwrap_or_else(|_| String::from("cargo"))
     }
@@ -44,23 +44,23 @@ impl Workspace {
         serde_json::from_str(&text).map_err(|_| Error::parse("cargo's metadata", text))
     }
 
-    /// Where `cargo build` puts what it builds, as cargo itself says.
+    /// The directory of cargo's build output, as cargo reports it.
     pub fn build_dir(&self) -> Result<PathBuf> {
         let metadata = self.metadata()?;
         let dir = metadata["target_directory"].as_str();
         dir.map(PathBuf::from).ok_or_else(|| Error::parse("target_directory", metadata.to_string()))
     }
 
-    /// `target/NAME`, made if it is not there.
+    /// `target/NAME`. The directory is made if it is missing.
     pub fn target(&self, name: &str) -> Result<PathBuf> {
         let dir = self.root.join("target").join(name);
         fs::create_dir_all(&dir).map_err(Error::io("make", &dir))?;
         Ok(dir)
     }
 
-    /// A new, empty directory for one run of one switch: its sockets, its configuration, its logs.
+    /// A new, empty directory for one run of a switch: sockets, configuration and logs.
     ///
-    /// It stays behind for whoever wants to read the logs; [`Workspace::clear_runs`] removes it.
+    /// It stays for readers of the logs. [`Workspace::clear_runs`] removes it.
     pub fn run_dir(&self, label: &str) -> Result<PathBuf> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Workspace {
         Ok(dir)
     }
 
-    /// Removes the run directories of processes that are gone.
+    /// Removes the run directories of processes that have ended.
     pub fn clear_runs(&self) -> Result<()> {
         let runs = self.target("run")?;
         for entry in fs::read_dir(&runs).map_err(Error::io("list", &runs))?.flatten() {
@@ -83,7 +83,7 @@ impl Workspace {
     }
 }
 
-/// `dir/name` as a socket's path, refused where the kernel could not take it.
+/// `dir/name` as a socket's path; an error if it is too long for the kernel.
 pub fn socket_path(dir: &Path, name: &str) -> Result<PathBuf> {
     let path = dir.join(name);
     if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {

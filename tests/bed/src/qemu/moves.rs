@@ -1,4 +1,4 @@
-//! A guest that moves to another QEMU (QEMU's `migrate`, by its monitor protocol QMP).
+//! Live migration of a guest to another QEMU (`migrate` of the monitor protocol QMP).
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,29 +17,29 @@ use crate::{
     workspace::socket_path,
 };
 
-/// How long QEMU may take to listen, or to answer.
+/// Longest time for QEMU to listen or to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a move may take: a second on an idle machine.
+/// Longest time for a migration. An idle machine takes a second.
 const MOVE_PATIENCE: Duration = Duration::from_secs(180);
-/// What a move may take of the machine (bytes a second): all of it.
+/// Bandwidth limit of a migration (bytes a second). This is no limit in practice.
 const BANDWIDTH_MAX: u64 = 1 << 32;
-/// How long a guest may stand still (ms). Without KVM, the last look at memory alone takes a while.
+/// Longest downtime of a guest (ms). Without KVM, the last pass over memory alone is slow.
 const DOWNTIME_MS_MAX: u64 = 2000;
 
-/// A move.
+/// The result of a migration.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// How long the guest stood still (ms), as the QEMU says that it left.
+    /// The guest's downtime (ms) as the source QEMU reports it.
     pub downtime_ms: u64,
-    /// When it went on in the other one.
+    /// The time at which the guest resumed at the destination.
     pub resumed: SystemTime,
 }
 
-/// A guest that can move.
+/// A guest that can migrate.
 pub struct Mover {
-    /// It.
+    /// The guest.
     pub guest: Guest,
-    /// How long it may stand still (ms), as QEMU expects it.
+    /// The downtime limit (ms) that QEMU is given.
     pub downtime_ms_max: u64,
     monitor: PathBuf,
     moves: u32,
@@ -53,9 +53,8 @@ impl Mover {
         Ok(Self { guest, downtime_ms_max: DOWNTIME_MS_MAX, monitor, moves: 0 })
     }
 
-    /// Moves to another QEMU, which is plugged in as `spec` says, and where postcopy is refused if its
-    /// back end is weir. Whatever runs in the
-    /// guest goes on.
+    /// Migrates to another QEMU, which is plugged in as `spec` says. Postcopy must be refused if its back end is
+    /// weir. Programs in the guest go on.
     pub fn move_to(
         &mut self,
         program: &str,
@@ -130,7 +129,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Waits until the guest runs here; since when.
+    /// Waits until the guest runs here. Returns the time of that event.
     fn resumed(&mut self) -> Result<SystemTime> {
         loop {
             let event = self.next()?;
@@ -161,7 +160,7 @@ impl Monitor {
             if let Some(answer) = answer.get_mut("return") {
                 return Ok(answer.take());
             }
-            // Else an event.
+            // Lines with neither an answer nor an error are events.
             if let Some(error) = answer.get("error") {
                 return Err(Error::Check(format!("{command}: {}", error["desc"])));
             }

@@ -1,22 +1,22 @@
-//! Horizontal bars as SVG: medians, whiskers from smallest to largest, and a mark where each is to
-//! reach. Light or dark as the reader's system is.
+//! Horizontal bars as SVG: medians, whiskers from smallest to largest, and a mark at each goal. Light or dark by the
+//! reader's system.
 
 use std::fmt::Write as _;
 
 use super::Goal;
 
-/// A ratio to be drawn.
+/// A ratio in the chart.
 #[derive(Clone, Copy, Debug)]
 pub struct Bar<'a> {
-    /// What stands before it.
+    /// The label.
     pub name: &'a str,
-    /// How long it is.
+    /// The length.
     pub median: f64,
-    /// Where its whisker begins.
+    /// The start of the whisker.
     pub min: f64,
-    /// Where its whisker ends.
+    /// The end of the whisker.
     pub max: f64,
-    /// Where the mark is.
+    /// The position of the mark.
     pub goal: Goal,
 }
 
@@ -29,10 +29,10 @@ const ROW: f64 = 38.0;
 const BAR: f64 = 18.0;
 const BOTTOM: f64 = 48.0;
 
-/// Most lines of the scale.
+/// Largest number of lines of the scale.
 const TICKS_MAX: f64 = 8.0;
 
-/// What every chart begins with, after its size.
+/// The style sheet at the start of every chart, after its size.
 const STYLE: &str = "<style>
   .page { fill: #fbfaf7; stroke: #d8d4ca; }
   text { fill: #23262b; font-size: 14px; }
@@ -95,7 +95,7 @@ pub fn draw(bars: &[Bar<'_>]) -> String {
     svg
 }
 
-/// One row whose middle is at `y`; `x` gives a value's place.
+/// Draws one row whose middle is at `y`. `x` maps a value to its position.
 fn draw_bar(svg: &mut String, bar: &Bar<'_>, y: f64, x: impl Fn(f64) -> f64) {
     let Bar { name, median, min, max, goal } = *bar;
     let class = if goal.reached_by(median) { "reached" } else { "missed" };
@@ -128,7 +128,7 @@ fn draw_bar(svg: &mut String, bar: &Bar<'_>, y: f64, x: impl Fn(f64) -> f64) {
     );
 }
 
-/// The distance of the scale's lines, 1, 2 or 5 times a power of ten, so that there are few.
+/// The distance between the scale's lines: 1, 2 or 5 times a power of ten, so that there are few lines.
 fn step_for(longest: f64) -> f64 {
     let mut power = 0.1;
     loop {
