@@ -1,4 +1,4 @@
-//! Linux guests that start within a second: user-mode Linux, and QEMU where that does not run.
+//! Linux guests that boot within a second: user-mode Linux, or QEMU where that does not run.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use weir_bed::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What guests on a fabric are booted with.
+/// The programs that boot guests on a fabric.
 #[derive(Debug)]
 pub struct Machines<'a> {
     lab: &'a Lab,
@@ -23,7 +23,7 @@ pub struct Machines<'a> {
 }
 
 impl<'a> Machines<'a> {
-    /// Looks whether user-mode Linux runs here.
+    /// Finds out if user-mode Linux runs on this machine.
     pub fn new(lab: &'a Lab) -> Result<Self> {
         let uml = UserModeLinux::prepare_if_it_runs(&lab.workspace, &lab.image)?;
         if uml.is_none() {
@@ -32,12 +32,12 @@ impl<'a> Machines<'a> {
         Ok(Self { lab, uml })
     }
 
-    /// What they are.
+    /// The kind of guests.
     pub fn kind(&self) -> &'static str {
         if self.uml.is_some() { "user-mode Linux" } else { "QEMU" }
     }
 
-    /// Boots a guest with the address of number `number` at an interface that is in a network over hosts.
+    /// Boots guest number `number` at interface `index`, which is in a network that spans hosts.
     pub fn boot(&self, weir: &Weir, index: u8, number: u8) -> Result<Guest> {
         let Some(programs) = &self.uml else {
             let (name, cidr) = (weir::name(index), address::cidr(number));
@@ -46,7 +46,7 @@ impl<'a> Machines<'a> {
         };
         let console = weir.dir().join(format!("{}.console", weir::name(index)));
         let mut guest = programs.boot(&Wire::VhostUser(&weir.socket(index)?), &console)?;
-        // Its device tells it neither its address nor the network's MTU.
+        // The device gives the guest neither its address nor the network's MTU.
         uml::set_addresses(&mut guest, number)?;
         guest.run(&format!("ip link set eth0 mtu {MTU}"), PATIENCE)?;
         Ok(guest)

@@ -1,4 +1,4 @@
-//! Front ends without a network stack behind them: user-space guests that answer ARP and ping, fragments too.
+//! Front ends without a network stack: user-space guests that answer ARP and ping, fragments included.
 
 use weir_bed::{
     address,
@@ -14,7 +14,7 @@ use super::{
     record::{Record, Step, Verdict},
 };
 
-/// What an example is told.
+/// The example's argument for packed rings.
 const PACKED: Option<&str> = Some("packed");
 
 /// weir's own `vif` crate.
@@ -22,7 +22,7 @@ pub fn vif(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     run(bed, record, "answer", None)
 }
 
-/// The same with packed rings.
+/// weir's `vif` crate with packed rings.
 pub fn vif_packed(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     run(bed, record, "answer", PACKED)
 }
@@ -32,12 +32,12 @@ pub fn vhost_crate(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     run(bed, record, "vhost_crate", None)
 }
 
-/// The same with packed rings.
+/// The front end of rust-vmm's `vhost` crate with packed rings.
 pub fn vhost_crate_packed(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     run(bed, record, "vhost_crate", PACKED)
 }
 
-/// `name` is an example's; it is told of its `rings` where they are not split.
+/// Runs the example `name`. `rings` is its argument for rings that are not split.
 fn run(bed: &mut Bed<'_>, record: &mut Record, name: &str, rings: Option<&str>) -> Result<Verdict> {
     let (mut weir, mut partner) = bed.set_up(&[Vif::default()])?;
     let example = bed.programs.example(name);

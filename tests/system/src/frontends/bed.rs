@@ -1,4 +1,4 @@
-//! What every cell needs: a switch of its own, and a partner, one guest for many cells, whose QEMU comes back to
+//! The bed of a cell: a switch of its own and a partner. One partner guest serves many cells: its QEMU reconnects to
 //! each new switch by itself.
 
 use std::{fs, path::PathBuf, time::Duration};
@@ -18,15 +18,15 @@ use super::parts::Parts;
 
 /// The partner's interface.
 pub const PARTNER: u8 = 0;
-/// That of the front end under test.
+/// The interface of the front end under test.
 pub const TESTED: u8 = 1;
-/// Its second one, where it has two.
+/// The second interface of a front end that has two.
 pub const SECOND: u8 = 2;
 
-/// How long a front end may take to be there again: QEMU tries once a second.
+/// Longest time until a front end is connected again. QEMU tries once a second.
 pub const RETURN_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where cells are tried.
+/// The bed in which cells are tried.
 pub struct Bed<'a> {
     /// The installed QEMU, the guests' image and weir.
     pub lab: &'a Lab,
@@ -35,29 +35,30 @@ pub struct Bed<'a> {
     /// User-space guests.
     pub programs: Programs,
     dir: PathBuf,
-    /// How many were begun.
+    /// Number of cells begun.
     cells: u32,
-    /// None before the first cell, and after one that failed.
+    /// `None` before the first cell, and after a cell that failed.
     partner: Option<Guest>,
 }
 
 impl<'a> Bed<'a> {
-    /// With nobody in it.
+    /// A bed without a partner.
     pub fn new(lab: &'a Lab, parts: Parts, programs: Programs) -> Result<Self> {
         let dir = lab.workspace.run_dir("frontends")?;
         Ok(Self { lab, parts, programs, dir, cells: 0, partner: None })
     }
 
-    /// A switch with the partner's interface and those `tested`, and the partner.
+    /// Starts a switch with the partner's interface and those of `tested`, and boots the partner if there is none.
     ///
-    /// Whoever is done gives the partner back: [`Bed::give_back`].
+    /// The caller returns the partner with [`Bed::give_back`].
     pub fn set_up(&mut self, tested: &[Vif]) -> Result<(Weir, Guest)> {
         let vifs = [&[Vif::default()], tested].concat();
-        // What is logged is this cell's; the others' stay to be read.
+        // The log holds this cell's messages only. The logs of earlier cells are kept.
         self.cells += 1;
         let kept = self.dir.join(format!("weir.{}.log", self.cells));
         let _ = fs::rename(self.dir.join("weir.log"), kept);
-        // A front end that listened, and a cell that failed, have left their sockets. Nobody listens where a file is.
+        // Front ends that listened and cells that failed leave their socket files. A server cannot bind where a file
+        // exists.
         for index in [TESTED, SECOND] {
             let _ = fs::remove_file(weir::socket_in(&self.dir, index)?);
         }
@@ -71,7 +72,7 @@ impl<'a> Bed<'a> {
         Ok((weir, partner))
     }
 
-    /// The partner, for the next cell.
+    /// Returns the partner for the next cell.
     pub fn give_back(&mut self, partner: Guest) {
         self.partner = Some(partner);
     }

@@ -1,4 +1,4 @@
-//! iPXE, the boot ROM of QEMU's network devices: a guest before there is a system, over the TAP uplink.
+//! iPXE, the boot ROM of QEMU's network devices: a guest without an operating system, over the TAP uplink.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -22,22 +22,22 @@ use super::{
 
 /// The only interface.
 const GUEST: u8 = 0;
-/// The namespace's own address beside the guest's, and where its server listens.
+/// The namespace's own address in the guest's subnet, and its server's port.
 const HOST: u8 = 100;
 const PORT: u16 = 8080;
 
-/// What is fetched again and again, and asked for once it is there.
+/// The guest fetches the first again and again, and the second when the first is complete.
 const FILE_BYTES: usize = 1 << 20;
 const DONE: &str = "url:/done";
 
-/// TCP finds out how much the ROM takes at a time by sending more.
+/// TCP finds the ROM's limit by sending more.
 const FEW_BUFFERS: Explanation =
     ("rx_ring_full", "iPXE has eight receive buffers, and TCP sends more than weir keeps for it");
 
-/// The ROM takes its time until it asks for an address.
+/// The ROM needs a while until it asks for an address.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Tries it.
+/// Runs the cell.
 pub fn boots(bed: &mut super::bed::Bed<'_>, record: &mut Record) -> Result<Verdict> {
     let lab = bed.lab;
     let dir = lab.workspace.run_dir("ipxe")?;
@@ -50,7 +50,7 @@ pub fn boots(bed: &mut super::bed::Bed<'_>, record: &mut Record) -> Result<Verdi
     configure(weir.uplink()?.host(), weir.uplink()?.interface())?;
     let [files, leases] = [&served.files, &served.dhcp].map(|path| path.to_string_lossy());
     let port = PORT.to_string();
-    // It has a process for each connection, which would outlive it.
+    // The server has a process for each connection, which would outlive the server.
     let alone = ["unshare", "--pid", "--kill-child", "--fork"];
     let web = [&*busybox, "httpd", "-f", "-vv", "-p", &port, "-h", &files];
     let web = [&alone[..], &web].concat();
@@ -93,7 +93,7 @@ fn configure(host: &Netns, interface: &str) -> Result<()> {
     host.configure(interface, &address::cidr(HOST))
 }
 
-/// It answers whenever it looks at its device, which it does all the time.
+/// The ROM answers a ping when it polls its device, which it does all the time.
 fn ping(host: &Netns, busybox: &str) -> Result<String> {
     host.exec(&[busybox, "ping", "-c", "3", "-W", "5", &address::ip(GUEST)])?;
     Ok("answers".into())
@@ -132,7 +132,7 @@ impl Served {
         Ok(Self { files, dhcp, log: dir.join("http.log") })
     }
 
-    /// Waits until `more` files have been fetched than now.
+    /// Waits until `more` files have been fetched from now on.
     fn await_files(&self, more: usize, patience: Duration) -> Result<()> {
         let fetched = || {
             let log = fs::read_to_string(&self.log).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A libvirt domain with what `weir qemu-args --for libvirt` prints, under a libvirtd of this test's own: it sees none
-//! of the machine's directories, and the machine's libvirtd does not see it.
+//! A libvirt domain with the output of `weir qemu-args --for libvirt`, under a separate libvirtd. That libvirtd sees
+//! none of the machine's directories, and the machine's libvirtd does not see it.
 
 use std::{
     fs,
@@ -25,23 +25,23 @@ use super::{
     record::{Record, Verdict},
 };
 
-/// Where it keeps what it needs; each is an empty directory to it.
+/// libvirtd's own directories. Each is empty in its mount namespace.
 const DIRECTORIES: &str =
     "/etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt";
 
-/// Debian's user for QEMU, which may neither look into the machine's control groups nor be confined here.
+/// Debian's user for QEMU may not access the machine's control groups and cannot be confined here.
 const QEMU_CONF: &str = "security_driver = \"none\"\ncgroup_controllers = []\nnamespaces = []\n";
 
-/// How long it may take to start, and to start a domain.
+/// Longest time for libvirtd to start, and for a domain.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Tries it.
+/// Runs the cell.
 pub fn domain(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     if let Err(error) = packages::ensure_libvirt(&bed.lab.workspace) {
         return Ok(Verdict::Skipped(format!("no libvirt: {error}")));
     }
     let (mut weir, mut partner) = bed.set_up(&[Vif { for_all_users: true, ..Vif::default() }])?;
-    // Debian's QEMU user is to reach sockets and files; their directories are root's otherwise.
+    // Debian's QEMU user must reach sockets and files, but their directories belong to root.
     let place = tempfile::Builder::new()
         .prefix("weir-libvirt-")
         .permissions(fs::Permissions::from_mode(0o777))
@@ -49,7 +49,7 @@ pub fn domain(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
         .map_err(|source| Error::Io { what: "make a directory".into(), source })?;
     let domain = Domain { place: place.path().to_path_buf() };
     domain.write(bed, &weir)?;
-    // Fields of a namespace end after what is in it.
+    // The process is declared last, so that it ends before the namespace is removed.
     let netns = Netns::new()?;
     let guest = domain.start(&netns, weir.dir())?;
     let expected = Expected { queues: 1, present: &[], absent: &[] };
@@ -58,7 +58,7 @@ pub fn domain(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     stop(weir)
 }
 
-/// What is started, and where its files are.
+/// The domain and the directories of its files.
 struct Domain {
     place: PathBuf,
 }
@@ -68,7 +68,7 @@ impl Domain {
         self.place.join(name)
     }
 
-    /// The domain's XML, its kernel, and the daemon's start.
+    /// Writes the domain's XML, its kernel, and the script that starts libvirtd.
     fn write(&self, bed: &Bed<'_>, weir: &Weir) -> Result<()> {
         let write = |name: &str, text: &[u8]| {
             let path = self.file(name);
@@ -87,7 +87,7 @@ impl Domain {
         write("start.sh", self.script().as_bytes())
     }
 
-    /// What weir prints has two parts, each behind a comment that says where it belongs.
+    /// weir's output has two parts, each below a comment with its place in the XML.
     fn xml(&self, printed: &str) -> Result<String> {
         let (in_domain, in_devices) = printed
             .split_once("<!-- in <devices> -->")
@@ -113,7 +113,7 @@ impl Domain {
         ))
     }
 
-    /// Runs in a mount namespace of its own.
+    /// The script that runs in the mount namespace.
     fn script(&self) -> String {
         let place = self.place.display();
         format!(
@@ -134,7 +134,7 @@ impl Domain {
     fn start(&self, netns: &Netns, log_dir: &Path) -> Result<Guest> {
         let script = self.file("start.sh");
         let script = script.to_string_lossy();
-        // QEMU is a daemon of its own: it ends with the first process of this namespace.
+        // QEMU runs as a daemon. It ends with the first process of this PID namespace.
         let argv = [
             "unshare",
             "--mount",

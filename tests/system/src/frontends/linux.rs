@@ -1,4 +1,4 @@
-//! What every front end with a Linux guest in it has to do.
+//! The steps of a front end that runs a Linux guest.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,56 +17,56 @@ use super::{
 };
 use crate::guests::traffic::no_checksum_errors;
 
-/// How long a command in a guest may take.
+/// Longest time for a command in a guest.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a transfer goes on where it is checked that it flows, not how fast.
+/// Duration of a transfer that must flow at any rate.
 const FLOWS_SECONDS: u64 = 2;
 
-/// A fraction of what the slowest of them reaches on a busy machine.
+/// A fraction of the slowest front end's rate on a busy machine.
 const TCP_BITS_PER_SECOND_MIN: f64 = 1e6;
 
-/// The payload of the largest echo request that the tools can send is 65,507 bytes.
+/// Below the largest payload that the tools' echo requests can have, 65,507 bytes.
 pub const FRAGMENTED_BYTES: u32 = 65_000;
 
-/// A counter of drops, and why frames may be in it.
+/// A drop counter, and the reason for which frames may be in it.
 pub type Explanation = (&'static str, &'static str);
 
-/// Why a frame may be dropped, and it is nobody's mistake.
+/// Drops that are no fault.
 const EXPLAINED: &[Explanation] = &[
     ("rx_not_ready", "for a guest whose driver had not started yet, or that was connecting again"),
     ("rx_waited_too_long", "the receiving VM was not run for 100 ms by this machine"),
 ];
 
-/// A virtio feature that a cell is about.
+/// A virtio feature that a cell tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
     /// Its bit (virtio 1.2 §6 and §5.1.3).
     pub bit: usize,
-    /// How the table names it.
+    /// The feature's name in the table.
     pub name: &'static str,
 }
 
-/// What a guest is to be like.
+/// The expected state of a guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// Queue pairs that its driver uses.
+    /// Queue pairs that the guest's driver uses.
     pub queues: usize,
-    /// Features that its driver uses.
+    /// Features that the driver uses.
     pub present: &'static [Feature],
-    /// Features that it does not use.
+    /// Features that the driver does not use.
     pub absent: &'static [Feature],
 }
 
-/// How a front end finds a switch that was killed and started again.
+/// The way by which a front end returns to a switch that was killed and started again.
 pub enum Return<'a> {
-    /// It connects again.
+    /// The front end reconnects.
     ByItself,
-    /// It never does; this starts another one.
+    /// The front end does not reconnect. The function starts another one.
     StartedAgain(&'a mut dyn FnMut(&Weir) -> Result<Guest>),
 }
 
-/// All steps, with `partner` at the other end.
+/// Runs all steps, with `partner` at the other end.
 pub fn try_out(
     weir: &mut Weir,
     partner: &mut Guest,
@@ -104,7 +104,7 @@ pub fn try_out(
     weir.check_alive()
 }
 
-/// A carrier, and the features and queues that were asked for.
+/// Checks the carrier, the features and the queues.
 fn link(guest: &mut Guest, expected: &Expected) -> Result<String> {
     let carrier = guest.run("cat /sys/class/net/eth0/carrier", PATIENCE)?;
     check(carrier.trim() == "1", || format!("the guest's carrier is {carrier}"))?;
@@ -165,7 +165,8 @@ fn tcp(guest: &mut Guest, partner: &mut Guest) -> Result<String> {
     Ok(format!("{} Gbit/s", reached.join(" / ")))
 }
 
-/// What the switches of a cell dropped, with the reason; an error if one is neither explained nor among `more`.
+/// The frames that a cell's switches dropped, with the reasons; an error if a counter is neither explained nor in
+/// `more`.
 pub fn drops(of: &[Stats], tested: &str, more: &[Explanation]) -> Result<String> {
     let mut all: BTreeMap<(String, String), u64> = BTreeMap::new();
     for stats in of {

@@ -33,9 +33,9 @@ use self::{
 pub struct Cell {
     /// The front end.
     pub front_end: &'static str,
-    /// How it is run.
+    /// The options.
     pub options: &'static str,
-    /// Whether `make test` tries it: it takes little time, and nothing else there is like it.
+    /// True if `make test` tries the cell, too: it is quick, and no other test there covers its front end.
     short: bool,
     kind: Kind,
 }
@@ -67,7 +67,7 @@ const fn other(
     Cell { front_end, options, short: false, kind: Kind::Other(run) }
 }
 
-/// Of `make test` as well.
+/// Marks a cell for `make test`.
 const fn short(cell: Cell) -> Cell {
     Cell { short: true, ..cell }
 }
@@ -75,7 +75,7 @@ const fn short(cell: Cell) -> Cell {
 const NEW: QemuCell = plain(Which::Installed);
 const OLD: QemuCell = plain(Which::Old);
 
-/// All of them, in the order in which they are tried.
+/// All cells in their order.
 const CELLS: &[Cell] = &[
     qemu("virtio-net-pci", NEW),
     short(qemu("legacy (virtio 0.9)", NEW.legacy())),
@@ -125,7 +125,7 @@ const CELLS: &[Cell] = &[
 ];
 
 impl Cell {
-    /// By which it is chosen.
+    /// The name by which `only` selects the cell.
     fn name(&self) -> String {
         format!("{}: {}", self.front_end, self.options)
     }
@@ -154,7 +154,8 @@ impl Cell {
     }
 }
 
-/// Tries all cells, or those whose name contains `only`. The report speaks for this workspace and for all cells.
+/// Tries all cells, or those whose name contains `only`. The report is written only for all cells and this
+/// workspace's weir.
 pub fn run(workspace: Workspace, only: Option<String>, weir: Option<PathBuf>) -> Result<Tally> {
     let complete = only.is_none() && weir.is_none();
     let lab = Lab::prepare(workspace, weir)?;
@@ -171,13 +172,13 @@ pub fn run(workspace: Workspace, only: Option<String>, weir: Option<PathBuf>) ->
     Ok(tally(&rows))
 }
 
-/// Those that `make test` tries.
+/// Tries the cells of `make test`.
 pub fn run_short(lab: &Lab) -> Result<Tally> {
     Ok(tally(&try_all(lab, CELLS.iter().filter(|cell| cell.short))?))
 }
 
 fn try_all<'c>(lab: &Lab, cells: impl Iterator<Item = &'c Cell>) -> Result<Vec<Row<'c>>> {
-    // Where weir is built, they are too.
+    // The programs were built together with weir.
     let programs = Programs::beside(&lab.weir);
     let mut bed = Bed::new(lab, Parts::new(&lab.workspace)?, programs)?;
     Ok(cells.map(|cell| cell.run(&mut bed)).collect())

@@ -1,5 +1,5 @@
-//! Front ends out of Debian's packages that are unpacked in `target/frontends`, not installed: an older QEMU and a newer
-//! one beside the one that is installed.
+//! Front ends from Debian's packages, unpacked in `target/frontends` and not installed: an older and a newer QEMU
+//! than the installed one.
 
 use std::path::{Path, PathBuf};
 
@@ -11,29 +11,29 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// The release whose own QEMU is 7.2, and what QEMU 7.2 consists of. Its libraries are those of the installed one.
+/// The release with QEMU 7.2, and the packages of QEMU 7.2. The libraries are those of the installed QEMU.
 const OLD_RELEASE: &str = "bookworm";
 const OLD_QEMU_PACKAGES: [&str; 5] =
     ["qemu-system-common", "qemu-system-data", "seabios", "ipxe-qemu", "qemu-system-x86"];
 
-/// What is newer in the backports, and what is not.
+/// The newer packages from the backports, and one that is not newer.
 const NEW_QEMU_PACKAGES: [&str; 4] =
     ["qemu-system-common", "qemu-system-data", "seabios", "qemu-system-x86"];
 const DEVICE_ROMS_PACKAGE: &str = "ipxe-qemu";
 
-/// What was unpacked.
+/// The directory of unpacked packages.
 #[derive(Clone, Debug)]
 pub struct Parts {
     dir: PathBuf,
 }
 
 impl Parts {
-    /// In `target/frontends`; nothing is there before it is asked for.
+    /// Packages go into `target/frontends`. They are fetched on demand.
     pub fn new(workspace: &Workspace) -> Result<Self> {
         Ok(Self { dir: workspace.target("frontends")? })
     }
 
-    /// Debian 12's own QEMU, and its program.
+    /// Debian 12's own QEMU: its version and its program.
     pub fn old_qemu(&self) -> Result<(Qemu, String)> {
         let root = self.dir.join("qemu-7.2");
         let program = root.join("usr/bin/qemu-system-x86_64");
@@ -46,7 +46,7 @@ impl Parts {
         runnable(&program)
     }
 
-    /// A QEMU of the release's backports, 10 for Debian 12, and its program.
+    /// The QEMU of the release's backports (10 for Debian 12): its version and its program.
     pub fn new_qemu(&self, workspace: &Workspace) -> Result<(Qemu, String)> {
         let root = self.dir.join("qemu-new");
         let program = root.join("usr/bin/qemu-system-x86_64");
@@ -59,7 +59,7 @@ impl Parts {
     }
 }
 
-/// A QEMU whose libraries are those of the installed one.
+/// Checks that the installed QEMU's libraries satisfy `program`. Returns its version and path.
 fn runnable(program: &Path) -> Result<(Qemu, String)> {
     let libraries = run(&["ldd".as_ref(), program.as_os_str()])?;
     if let Some(missing) = libraries.lines().find(|line| line.ends_with("not found")) {

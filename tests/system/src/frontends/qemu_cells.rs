@@ -1,4 +1,4 @@
-//! QEMU: the one that is installed and Debian 12's own, with the devices, machines and features that people choose.
+//! QEMU, the installed one and Debian 12's, with the devices, machines and features in common use.
 
 use weir_bed::{
     address,
@@ -26,25 +26,25 @@ const RING_PACKED: Feature = Feature { bit: 34, name: "packed" };
 const IN_ORDER: Feature = Feature { bit: 35, name: "in_order" };
 const RSS: Feature = Feature { bit: 60, name: "rss" };
 
-/// Which QEMU.
+/// The QEMU of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The one that all tests run under.
+    /// The installed QEMU, which all tests use.
     Installed,
-    /// 7.2, unpacked.
+    /// QEMU 7.2, unpacked.
     Old,
 }
 
-/// One way to run QEMU.
+/// A configuration of QEMU.
 #[derive(Clone, Copy, Debug)]
 pub struct QemuCell {
-    /// Which QEMU.
+    /// The QEMU.
     pub which: Which,
-    /// What is added to the device's options.
+    /// Text added to the device's options.
     device: &'static str,
-    /// The machine type, where it is not the default.
+    /// The machine type; `None` is the default.
     machine: Option<&'static str>,
-    /// Whether a device that is on no PCI speaks virtio 1.
+    /// True if a virtio-mmio device uses virtio 1.
     modern_mmio: bool,
     expected: Expected,
 }
@@ -76,12 +76,12 @@ impl QemuCell {
         self.with(",packed=on", &[RING_PACKED], &[])
     }
 
-    /// Offers `IN_ORDER`, which Linux's driver leaves alone.
+    /// Offers `IN_ORDER`, which Linux's driver does not accept.
     pub const fn in_order(self) -> Self {
         self.with(",in_order=on", &[VERSION_1], &[IN_ORDER])
     }
 
-    /// The same with packed rings.
+    /// Packed rings with `IN_ORDER` offered.
     pub const fn packed_in_order(self) -> Self {
         self.with(",packed=on,in_order=on", &[RING_PACKED], &[IN_ORDER])
     }
@@ -91,24 +91,24 @@ impl QemuCell {
         self.with(",event_idx=off,indirect_desc=off", &[VERSION_1], &[EVENT_IDX, INDIRECT])
     }
 
-    /// The same with packed rings.
+    /// Packed rings with neither event indices nor indirect descriptors.
     pub const fn plain_packed_rings(self) -> Self {
         let device = ",packed=on,event_idx=off,indirect_desc=off";
         self.with(device, &[RING_PACKED], &[EVENT_IDX, INDIRECT])
     }
 
-    /// A frame is in one receive buffer.
+    /// Each frame is in one receive buffer.
     pub const fn no_mergeable_buffers(self) -> Self {
         self.with(",mrg_rxbuf=off", &[VERSION_1, GUEST_TSO4], &[MRG_RXBUF])
     }
 
-    /// The same in virtio 0.9: the header is two bytes shorter.
+    /// Virtio 0.9 without mergeable buffers: the header is two bytes shorter.
     pub const fn legacy_no_mergeable_buffers(self) -> Self {
         let device = ",disable-modern=on,disable-legacy=off,mrg_rxbuf=off";
         self.with(device, &[GUEST_TSO4], &[VERSION_1, MRG_RXBUF])
     }
 
-    /// Every frame comes and goes with its checksum.
+    /// Every frame has its checksum, in both directions.
     pub const fn no_checksums(self) -> Self {
         let device = ",csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,\
                       host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off";
@@ -128,12 +128,12 @@ impl QemuCell {
         Self { expected, ..self }
     }
 
-    /// Two of them with packed rings.
+    /// Two queue pairs with packed rings.
     pub const fn packed_queues(self) -> Self {
         Self { device: ",packed=on", ..self }.queues_with(&[MQ, RING_PACKED])
     }
 
-    /// Two of them, with receive side scaling, which QEMU offers to the guest only where a back end does.
+    /// Two queue pairs with receive side scaling. QEMU offers it to the guest only if the back end does.
     pub const fn rss(self) -> Self {
         let mut cell = Self { device: ",rss=on,hash=on", ..self }.queues_with(&[MQ]);
         cell.expected.absent = &[RSS];
@@ -150,18 +150,18 @@ impl QemuCell {
         Self { machine: Some("q35"), ..self }
     }
 
-    /// The machine without PCI, whose device is `virtio-net-device`: virtio 0.9 unless QEMU is told otherwise.
+    /// The machine without PCI. Its device is `virtio-net-device`, which uses virtio 0.9 by default.
     pub const fn microvm(self) -> Self {
         let cell = self.with("", &[MRG_RXBUF], &[VERSION_1]);
         Self { machine: Some("microvm"), ..cell }
     }
 
-    /// The same with virtio 1 and packed rings.
+    /// The machine without PCI, with virtio 1 and packed rings.
     pub const fn microvm_packed(self) -> Self {
         Self { machine: Some("microvm"), modern_mmio: true, ..self.packed() }
     }
 
-    /// Tries it.
+    /// Runs the cell.
     pub fn run(&self, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
         let (qemu, program) = match self.which {
             Which::Installed => (bed.lab.qemu, QEMU.to_owned()),
@@ -188,7 +188,7 @@ impl QemuCell {
         stop(weir)
     }
 
-    /// The arguments as somebody would change them by hand.
+    /// Changes the arguments as a user would by hand.
     fn adapt(&self, plug: &mut Plug) {
         if self.modern_mmio {
             plug.qemu_args.extend(["-global", "virtio-mmio.force-legacy=false"].map(str::to_owned));
@@ -210,7 +210,7 @@ impl QemuCell {
     }
 }
 
-/// Ends the switch of a cell that went well.
+/// Ends the switch of a cell that has passed.
 pub fn stop(weir: Weir) -> Result<Verdict> {
     weir.stop()?;
     Ok(Verdict::Works)

@@ -1,23 +1,23 @@
-//! What was found of one front end, step by step.
+//! The results of one front end, step by step.
 
 use std::collections::BTreeMap;
 
 use weir_bed::{error::Result, tally::Tally};
 
-/// What each front end has to do.
+/// The steps of a front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// The guest has a carrier, weir says `running`, and the features are those that the cell is about.
+    /// The guest has a carrier, weir reports `running`, and the cell's features are negotiated.
     Link,
-    /// Short echo requests, both ways.
+    /// Short echo requests in both directions.
     Ping,
     /// Echo requests of 65,000 bytes.
     Fragments,
-    /// TCP streams, both ways.
+    /// TCP streams in both directions.
     Tcp,
-    /// All of it again after SIGKILL of weir.
+    /// All earlier steps again after SIGKILL of weir.
     Reconnect,
-    /// No frame was dropped that is not explained.
+    /// All dropped frames have an explanation.
     Drops,
 }
 
@@ -26,7 +26,7 @@ impl Step {
     pub const ALL: [Self; 6] =
         [Self::Link, Self::Ping, Self::Fragments, Self::Tcp, Self::Reconnect, Self::Drops];
 
-    /// The head of its column.
+    /// The heading of the step's column.
     pub fn name(self) -> &'static str {
         match self {
             Self::Link => "link",
@@ -39,25 +39,25 @@ impl Step {
     }
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It held; a word about it.
+    /// The step passed, with a short text for the table.
     Held(String),
-    /// The front end has nothing of the kind, and why.
+    /// The step does not apply to the front end, with the reason.
     LeftOut(&'static str),
-    /// It did not hold.
+    /// The step failed.
     Failed,
 }
 
-/// The steps so far.
+/// The results so far.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     found: BTreeMap<Step, Found>,
 }
 
 impl Record {
-    /// Tries `step`, which says what is to stand in the table.
+    /// Runs `step`, which returns the text for the table.
     pub fn step(&mut self, step: Step, run: impl FnOnce() -> Result<String>) -> Result<()> {
         let result = run();
         let found = result.as_ref().map_or(Found::Failed, |word| Found::Held(word.clone()));
@@ -65,37 +65,37 @@ impl Record {
         result.map(drop)
     }
 
-    /// This front end has no such step.
+    /// Records that this front end has no such step.
     pub fn leave_out(&mut self, step: Step, why: &'static str) {
         self.found.insert(step, Found::LeftOut(why));
     }
 
-    /// What came of `step`, if it was reached.
+    /// The result of `step`, if it was reached.
     pub fn of(&self, step: Step) -> Option<&Found> {
         self.found.get(&step)
     }
 
-    /// The first step that nobody tried or left out.
+    /// The first step that was neither tried nor left out.
     pub fn missing(&self) -> Option<Step> {
         Step::ALL.into_iter().find(|step| !self.found.contains_key(step))
     }
 }
 
-/// How a cell ended.
+/// The result of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every step that the front end has held.
+    /// Every step of the front end passed.
     Works,
-    /// It cannot work, and weir said this of it.
+    /// The front end cannot work, and weir gave this reason.
     Refused(String),
-    /// It cannot be tried here, and why.
+    /// The cell cannot be tried on this machine, with the reason.
     Skipped(String),
-    /// A step did not hold, or could not be carried out.
+    /// A step failed or could not be carried out.
     Failed(String),
 }
 
 impl Verdict {
-    /// One word of it.
+    /// The verdict in one word.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Works => "works",
@@ -105,7 +105,7 @@ impl Verdict {
         }
     }
 
-    /// What is to be said beside that word, on one line.
+    /// The reason beside that word, on one line.
     pub fn why(&self) -> Option<&str> {
         match self {
             Self::Works => None,
@@ -115,7 +115,7 @@ impl Verdict {
         }
     }
 
-    /// A front end that works or is refused as it should be has passed.
+    /// Counts a front end as passed if it works or is refused as expected.
     pub fn tally(&self, cell: &str) -> Tally {
         match self {
             Self::Works | Self::Refused(_) => Tally::passed(),

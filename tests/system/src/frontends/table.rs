@@ -1,5 +1,5 @@
-//! What came of the cells: a table on the terminal, `target/frontends/report.md`, and how many work in
-//! `target/bench/report.json`.
+//! The results of the cells: a table on the terminal, `target/frontends/report.md`, and the number of cells that work
+//! in `target/bench/report.json`.
 
 use std::{fmt, fs, path::PathBuf, time::Duration};
 
@@ -20,16 +20,16 @@ use super::{
 pub struct Row<'c> {
     /// The front end.
     pub cell: &'c Cell,
-    /// Its steps.
+    /// The cell's steps.
     pub record: Record,
-    /// How it ended.
+    /// The cell's result.
     pub verdict: Verdict,
-    /// How long that took.
+    /// The cell's duration.
     pub took: Duration,
 }
 
 impl Row<'_> {
-    /// Of a step, a word for a table; what is longer is a note below it.
+    /// A word for the table on a step. A longer text is a note below the table.
     fn short(&self, step: Step) -> &str {
         match self.record.of(step) {
             Some(Found::Held(word)) if step == Step::Drops && word != "0" => "explained",
@@ -40,7 +40,7 @@ impl Row<'_> {
         }
     }
 
-    /// What the table has no room for.
+    /// The notes below the table.
     fn notes(&self) -> Vec<String> {
         let name = self.cell.name();
         let steps = Step::ALL.into_iter().filter_map(|step| match self.record.of(step)? {
@@ -76,7 +76,7 @@ fn summary(rows: &[Row<'_>]) -> String {
     )
 }
 
-/// In columns, with the notes below.
+/// The table in columns, with the notes below.
 pub fn for_terminal(rows: &[Row<'_>]) -> String {
     let heads = ["FRONT END", "OPTIONS"].into_iter().map(str::to_owned);
     let steps = Step::ALL.map(|step| step.name().to_uppercase());
@@ -119,7 +119,7 @@ fn to_markdown(rows: &[Row<'_>]) -> String {
     text + "\n" + &summary(rows) + ".\n"
 }
 
-/// Writes `report.md`, and the counts into the benchmark's `report.json`; their paths.
+/// Writes `report.md`, and the counts into the benchmark's `report.json`. Returns both paths.
 pub fn write(workspace: &Workspace, rows: &[Row<'_>]) -> Result<[PathBuf; 2]> {
     let path = workspace.target("frontends")?.join("report.md");
     fs::write(&path, to_markdown(rows)).map_err(Error::io("write", &path))?;

@@ -1,4 +1,4 @@
-//! DPDK's virtio-user under `dpdk-testpmd`: a driver that polls, in each of its ways through a ring.
+//! DPDK's virtio-user under `dpdk-testpmd`: a polling driver, in each of its ring paths.
 
 use std::{thread, time::Duration};
 
@@ -17,59 +17,59 @@ use super::{
     record::{Record, Step, Verdict},
 };
 
-/// The CPU of its threads, which are never asleep.
+/// The CPU of testpmd's threads, which never sleep.
 const CPU: usize = 0;
 
-/// Packets go round for this long, and more of them than were sent first must arrive.
+/// Time for which packets circulate, and the least number that must arrive. It is larger than the number sent first.
 const CIRCULATES: Duration = Duration::from_secs(1);
 const ARRIVED_MIN: u64 = 1000;
 
-/// A way through a ring.
+/// A ring path of the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Driver {
     /// The device's options, each with a comma before it.
     device: &'static str,
-    /// What testpmd says of the way that it takes.
+    /// testpmd's log text for the path.
     path: &'static str,
 }
 
-/// Split rings, a frame in as many buffers as it needs.
+/// Split rings with mergeable buffers.
 pub const SPLIT: Driver =
     Driver { device: ",mrg_rxbuf=1,in_order=0", path: "using mergeable buffer Rx path" };
-/// A frame in one buffer.
+/// Split rings with each frame in one buffer.
 pub const SPLIT_PLAIN: Driver =
     Driver { device: ",mrg_rxbuf=0,in_order=0", path: "using standard Rx path" };
-/// In order.
+/// Split rings in order.
 pub const SPLIT_IN_ORDER: Driver =
     Driver { device: ",mrg_rxbuf=1,in_order=1", path: "using inorder Rx path" };
-/// By vector instructions.
+/// Split rings with vector instructions.
 pub const SPLIT_VECTOR: Driver =
     Driver { device: ",mrg_rxbuf=0,in_order=0,vectorized=1", path: "using vectorized Rx path" };
-/// Packed rings.
+/// Packed rings with mergeable buffers.
 pub const PACKED: Driver = Driver {
     device: ",packed_vq=1,mrg_rxbuf=1,in_order=0",
     path: "using packed ring mergeable buffer Rx path",
 };
-/// A frame in one buffer.
+/// Packed rings with each frame in one buffer.
 pub const PACKED_PLAIN: Driver = Driver {
     device: ",packed_vq=1,mrg_rxbuf=0,in_order=0",
     path: "using packed ring standard Rx path",
 };
-/// In order.
+/// Packed rings in order.
 pub const PACKED_IN_ORDER: Driver = Driver {
     device: ",packed_vq=1,mrg_rxbuf=1,in_order=1",
     path: "using packed ring mergeable buffer Rx path",
 };
-/// By vector instructions.
+/// Packed rings with vector instructions.
 pub const PACKED_VECTOR: Driver = Driver {
     device: ",packed_vq=1,mrg_rxbuf=0,in_order=1,vectorized=1",
     path: "using packed ring vectorized Rx path",
 };
 
 impl Driver {
-    /// Tries it.
+    /// Runs the cell.
     pub fn run(&self, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-        // Its device comes back to a switch only where it is the one that listens.
+        // The device reconnects to a switch only if the device is the side that listens.
         let client = Vif { client: true, ..Vif::default() };
         let (mut weir, mut partner) = bed.set_up(&[client.clone(), client])?;
         let all = [PARTNER, TESTED, SECOND];
@@ -107,7 +107,7 @@ impl Driver {
     }
 }
 
-/// It answers, and then has packets go round.
+/// testpmd answers pings, and then circulates packets.
 fn exchange(testpmd: &mut Testpmd, partner: &mut Guest) -> Result<String> {
     echo(partner, TESTED, None)?;
     testpmd.pause()?;

@@ -1,4 +1,4 @@
-//! User-mode Linux: a kernel that is a program, with a vhost-user driver of its own.
+//! User-mode Linux: a Linux kernel as a program, with its own vhost-user driver.
 
 use weir_bed::{
     error::{Error, Result, check},
@@ -14,11 +14,11 @@ use super::{
     record::{Record, Verdict},
 };
 
-/// It takes packed rings wherever they are offered, and has no option to leave them.
+/// It accepts packed rings wherever they are offered, and has no option against them.
 const EXPECTED: Expected =
     Expected { queues: 1, present: &[Feature { bit: 34, name: "packed" }], absent: &[] };
 
-/// One queue pair.
+/// The cell with one queue pair.
 pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     let programs = match prepare(bed) {
         Ok(programs) => programs,
@@ -33,7 +33,7 @@ pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     stop(weir)
 }
 
-/// Two queue pairs: it would leave its control queue to the back end.
+/// The cell with two queue pairs. It is refused: user-mode Linux would leave its control queue to the back end.
 pub fn is_refused_with_two_queues(bed: &mut Bed<'_>, _: &mut Record) -> Result<Verdict> {
     let programs = match prepare(bed) {
         Ok(programs) => programs,
@@ -58,7 +58,7 @@ pub fn is_refused_with_two_queues(bed: &mut Bed<'_>, _: &mut Record) -> Result<V
     Ok(Verdict::Refused(reason))
 }
 
-/// The program and its first root file system; why there are none.
+/// The kernel and its first root file system, or the reason for their absence.
 fn prepare(bed: &Bed<'_>) -> std::result::Result<UserModeLinux, String> {
     let programs = UserModeLinux::prepare(&bed.lab.workspace, &bed.lab.image, &[])
         .map_err(|error| format!("no user-mode Linux: {error}"))?;

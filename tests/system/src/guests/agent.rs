@@ -1,4 +1,4 @@
-//! The agent in a real guest: it does what weir's manager asks for, and never leaves it behind.
+//! The agent in a guest: it does what weir's manager requests, and undoes it in every case.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -18,12 +18,12 @@ use weir_bed::{
 
 use super::{boot, traffic::ping};
 
-/// Three seconds of silence, a second until QEMU connects again, a second until the agent speaks; and the
-/// time that a guest without KVM takes for it.
+/// Three seconds of silence, a second until QEMU reconnects, a second until the agent sends; and the slowness of a
+/// guest without KVM.
 const PATIENCE: Duration = Duration::from_secs(30);
 const COMMAND: Duration = Duration::from_secs(10);
 
-/// Twenty in a budget, which an emulated guest takes in easily.
+/// Twenty datagrams per latency budget, a rate that an emulated guest can receive.
 const DATAGRAMS_PER_SECOND: u32 = 10_000;
 const SEND_SECONDS: u64 = 5;
 const SENDS_MAX: u32 = 5;
@@ -53,7 +53,7 @@ pub(super) fn agent_sets_and_always_restores_the_guests_timer(lab: &Lab) -> Resu
     weir.set(0u8, POLLING)?;
     await_timer(&mut guest, &weir, 0, true)?;
 
-    // Nobody is there any more to say what is wanted.
+    // No weir is connected to make requests.
     weir.crash();
     await_timer(&mut guest, &weir, 0, false)?;
     weir.restart()?;
@@ -64,7 +64,7 @@ pub(super) fn agent_sets_and_always_restores_the_guests_timer(lab: &Lab) -> Resu
     weir.check_alive()
 }
 
-/// Under `auto` nobody says that a guest is to poll: weir finds out that it may, and has it stop when nothing comes.
+/// Under `auto` no setting makes a guest poll: weir finds that it may, and stops it when no datagrams come.
 pub(super) fn auto_has_a_guest_poll_while_datagrams_come(lab: &Lab) -> Result<()> {
     let vif = Vif { latency_budget: Some("2ms"), agent: true, ..Vif::default() };
     let setup = Setup { vifs: vec![Vif::default(), vif], ..Setup::default() };
@@ -73,7 +73,7 @@ pub(super) fn auto_has_a_guest_poll_while_datagrams_come(lab: &Lab) -> Result<()
     guest.start_agent()?;
     wait_until("weir to hear of the agent", PATIENCE, || weir.hears_agent(1_u16))?;
 
-    // What else a machine does may spoil a trial, and the next one comes later.
+    // Other load of the machine may spoil a trial. The trial is repeated.
     let polled = (0..SENDS_MAX).try_fold(false, |polled, _| match polled {
         true => Ok(true),
         false => polls_while_sending(&weir, &mut sender, &mut guest),
@@ -84,7 +84,7 @@ pub(super) fn auto_has_a_guest_poll_while_datagrams_come(lab: &Lab) -> Result<()
     weir.check_alive()
 }
 
-/// Sends datagrams for some seconds, and says whether the guest polled meanwhile.
+/// Sends datagrams for some seconds. Returns true if the guest polled meanwhile.
 fn polls_while_sending(weir: &Weir, sender: &mut Guest, guest: &mut Guest) -> Result<bool> {
     let sent = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -110,15 +110,15 @@ fn explained(weir: &Weir) -> String {
     weir.explain(1u8).unwrap_or_default()
 }
 
-/// The interval at which the guest polls (ns); 0: it takes interrupts.
+/// The interval at which the guest polls (ns). At 0 the guest uses interrupts.
 fn timer(guest: &mut Guest) -> Result<u64> {
     let text = guest.run("cat /sys/class/net/eth0/gro_flush_timeout", COMMAND)?;
-    // QEMU's own words about a weir that is gone may come before.
+    // QEMU's messages about a disconnected weir may come first.
     let last = text.lines().last().unwrap_or_default();
     last.trim().parse().map_err(|_| Error::parse("a number", text.as_str()))
 }
 
-/// Waits until the guest polls, or does not.
+/// Waits until the guest polls (`on`) or does not.
 fn await_timer(guest: &mut Guest, weir: &Weir, index: u8, on: bool) -> Result<()> {
     let what = format!("the guest's timer to be {}", if on { "on" } else { "off" });
     let waited = wait_until(&what, PATIENCE, || Ok((timer(guest)? > 0) == on));

@@ -21,10 +21,10 @@ use super::{
 /// The TAP's interface.
 const TAP: &str = "weirtap0";
 
-/// The namespace's own address beside the guest's.
+/// The namespace's own address in the guest's subnet.
 const HOST: u8 = 100;
 
-/// How long the program may take to open its socket.
+/// Longest time until the program has opened its socket.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn backend_program_joins_guest_and_tap(lab: &Lab) -> Result<()> {
@@ -38,7 +38,7 @@ pub(super) fn backend_program_joins_guest_and_tap(lab: &Lab) -> Result<()> {
     wait_until("the back end's socket", PATIENCE, || Ok(socket.exists()))?;
     netns.configure(TAP, &address::cidr(HOST))?;
 
-    // QEMU is told as for an interface of the switch at the same socket.
+    // QEMU gets the arguments of a switch's interface at the same socket.
     let config = dir.join("weir.toml");
     let toml = format!("[vif.guest]\nsocket = {socket:?}\n");
     fs::write(&config, toml).map_err(Error::io("write", &config))?;

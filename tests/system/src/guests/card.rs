@@ -1,5 +1,5 @@
-//! weir in a machine that has a network card with `rx-usecs`: an e1000e, which QEMU plays and Linux drives. What it has is
-//! asked of the `ethtool` program.
+//! weir in a machine with a network card with `rx-usecs`: QEMU's e1000e with Linux's driver. The test reads the
+//! setting with `ethtool`.
 
 use std::{path::Path, time::Duration};
 
@@ -14,25 +14,25 @@ use weir_bed::{
 const ETHTOOL: &str = "/usr/sbin/ethtool";
 
 const COMMAND: Duration = Duration::from_secs(30);
-/// weir starts, a guest attaches, it looks ten times a second; without KVM.
+/// Time for weir to start, a guest to connect, and the manager to run (ten times a second), all without KVM.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of QEMU's user network, which answers pings.
+/// Addresses of QEMU's user network, which answers pings.
 const CIDR: &str = "10.0.2.15/24";
 const PEER: &str = "10.0.2.2";
 
-/// As the machine's owner has it (us).
+/// The machine owner's setting (us).
 const FOUND: u32 = 50;
-/// What a budget of 1 ms leaves for holding frames in all.
+/// The part of a budget of 1 ms that is available to hold frames (us).
 const SHARED: u32 = 980;
 
-/// The uplink has its share of the budget where every guest takes part.
+/// The uplink gets a share of the budget because every guest takes part.
 const CONFIG: &str = "[switch]\\ncontrol = \\\"/run/control.sock\\\"\\n\
     [vif.web0]\\nsocket = \\\"/run/web0.sock\\\"\\nlatency_budget = \\\"1ms\\\"\\nmoderation = \\\"two-layer\\\"\\n";
 const UPLINK: &str = "[uplink.lan]\\nkind = \\\"af_packet\\\"\\nname = \\\"eth0\\\"\\n";
 
 pub(super) fn network_card_gathers_and_is_always_left_as_it_was_found(lab: &Lab) -> Result<()> {
-    // What is built with it.
+    // The examples are in the build directory of the program `weir`.
     let attach = Programs::beside(&lab.weir).example("attach");
     let programs = [lab.weir.as_path(), &attach, Path::new(ETHTOOL)];
     let image = lab.image.with_card(&lab.workspace, &programs)?;
@@ -51,7 +51,7 @@ pub(super) fn network_card_gathers_and_is_always_left_as_it_was_found(lab: &Lab)
     machine.run(&format!("ethtool -C eth0 rx-usecs {FOUND}"))?;
     machine.run(&format!("printf \"{CONFIG}{UPLINK}\" >/tmp/uplink.toml"))?;
     machine.run(&format!("printf \"{CONFIG}\" >/tmp/none.toml"))?;
-    // With traffic the manager looks.
+    // The manager runs only while there is traffic.
     machine.run(&format!("ping {PEER} >/tmp/ping.log 2>&1 &"))?;
 
     machine.start_weir("/tmp/uplink.toml")?;
@@ -62,7 +62,7 @@ pub(super) fn network_card_gathers_and_is_always_left_as_it_was_found(lab: &Lab)
     let says = format!("gathers frames for {usecs} us (rx-usecs, found: {FOUND})");
     check(explained.contains(&says), || format!("not \"{says}\" but:\n{explained}"))?;
 
-    // Somebody whose frames may not wait.
+    // A guest whose frames may not be held.
     machine.weir("vif set web0 moderation=immediate")?;
     machine.await_rx_usecs("is as it was", |usecs| usecs == FOUND)?;
     machine.weir("vif set web0 moderation=two-layer")?;
@@ -92,7 +92,7 @@ impl Machine {
         self.run(&format!("weir --control /run/control.sock {command}"))
     }
 
-    /// With a silent guest, as soon as it takes one.
+    /// Starts weir, and a silent guest as soon as weir listens.
     fn start_weir(&mut self, config: &str) -> Result<()> {
         self.run(&format!(
             "killall attach 2>/dev/null; rm -f /run/web0.sock; \

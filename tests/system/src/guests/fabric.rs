@@ -1,4 +1,4 @@
-//! Guests on two hosts of a fabric: user-mode Linux on each, and a QEMU that moves between them.
+//! Guests on two hosts of a fabric: user-mode Linux on each host, and a QEMU guest that moves between them.
 //!
 //! ```text
 //!  host 1: stays, and the one that moves - weir - FRR ---- router ---- FRR - weir - far, host 2
@@ -31,39 +31,39 @@ pub const NETWORK: (&str, u32) = ("blue", 100);
 const STAYS: u8 = 0;
 const FAR: u8 = 1;
 const MOVES: u8 = 2;
-/// Connections from the one that moves to the others, and back.
+/// Ports of the connections from the moving guest to the others, and back.
 const PORTS: [u16; 2] = [5000, 5001];
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After the host that a guest has left knows where it is.
+/// Wait after the guest's old host has learned its new location.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// What was seen of a move.
+/// The measurements of a move.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// How long the guest stood still (ms), as QEMU says.
+    /// The guest's downtime (ms), as QEMU reports it.
     pub downtime_ms: u64,
-    /// From then on until the host that it left has an answer of it (ms).
+    /// Time from the guest's resumption until its old host has an answer from it (ms).
     pub reached_ms: f64,
-    /// The same for its new host: the guest itself takes so long.
+    /// The same time for its new host (ms), which is the guest's own delay.
     pub answered_ms: f64,
-    /// Of four connections, those that do not go on, or carried wrong bytes.
+    /// Number of the four connections that do not go on or that carried wrong bytes.
     pub lost_connections: u32,
 }
 
-/// Everybody, with traffic between all.
+/// All guests, with traffic between them.
 pub struct Scene<'a> {
     lab: &'a Lab,
     stays: Guest,
     far: Guest,
     moves: Mover,
-    /// The host of the one that moves.
+    /// The host of the moving guest.
     at: usize,
     lines: [u64; 4],
     fabric: Fabric,
 }
 
 impl<'a> Scene<'a> {
-    /// All guests boot, and the connections carry something.
+    /// Boots all guests and waits until the connections carry data.
     pub fn begin(lab: &'a Lab) -> Result<Self> {
         let vif = Vif { network: Some(NETWORK.0), ..Vif::default() };
         let fabric = Fabric::start(lab, 2, &[NETWORK], &vec![vif; 3], None)?;
@@ -86,7 +86,7 @@ impl<'a> Scene<'a> {
         Ok(scene)
     }
 
-    /// The guest goes to the other host, while both ping it.
+    /// Moves the guest to the other host, while both hosts ping it.
     pub fn move_over(&mut self) -> Result<Moved> {
         let (from, to) = (self.at, 3 - self.at);
         let weir = self.fabric.weir(to)?;
@@ -144,7 +144,7 @@ fn ip(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, index + 1)
 }
 
-/// Ping, TCP and the MTU between guests of two hosts, and a move of one of them from host to host.
+/// Ping, TCP and the MTU between guests on two hosts, and a move of a guest between the hosts.
 pub(super) fn guests_on_two_hosts_reach_each_other_and_one_moves(lab: &Lab) -> Result<()> {
     let mut scene = Scene::begin(lab)?;
     let mtu = scene.moves.guest.run("cat /sys/class/net/eth0/mtu", PATIENCE)?;
@@ -152,7 +152,7 @@ pub(super) fn guests_on_two_hosts_reach_each_other_and_one_moves(lab: &Lab) -> R
     for index in [STAYS, FAR] {
         ping(&mut scene.moves.guest, &address::ip(index))?;
     }
-    // One frame as long as the MTU, and one that needs two.
+    // A frame as long as the MTU, and a payload that needs two frames.
     for payload in [MTU - 28, 2000] {
         let command = format!("ping -c 2 -W 5 -s {payload} {}", address::ip(FAR));
         for guest in [&mut scene.stays, &mut scene.moves.guest] {

@@ -1,4 +1,4 @@
-//! A guest that disappears in the middle of its traffic.
+//! A guest that is killed during its traffic.
 
 use std::{thread, time::Duration};
 
@@ -13,10 +13,10 @@ use weir_bed::{
 
 use super::{boot, guest_spec, traffic::ping};
 
-/// The victim's own server port.
+/// The port of the victim's server.
 const OTHER_PORT: u16 = 5202;
 
-/// Guests 0 and 1 transfer for this long; guest 2 sends to guest 1 too until it is killed.
+/// Guests 0 and 1 transfer for this long. Guest 2 also sends to guest 1, until it is killed.
 const TRANSFER_SECONDS: u64 = 4;
 const KILL_AFTER: Duration = Duration::from_secs(2);
 

@@ -1,4 +1,4 @@
-//! What operators look with: `weir capture` read by the real tshark, and `weir doctor` on a host with real faults.
+//! Tools for operators: `weir capture` read by tshark, and `weir doctor` on a host with actual faults.
 
 use std::{
     collections::BTreeSet,
@@ -20,11 +20,11 @@ use weir_bed::{
 use super::top;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What is captured of each frame.
+/// Captured bytes of each frame.
 const SNAP: &str = "42";
-/// Frames of a capture.
+/// Number of frames of a capture.
 const FRAMES: usize = 200;
-/// Directions as pcapng has them.
+/// The codes of directions in pcapng.
 const INBOUND: &str = "1";
 const OUTBOUND: &str = "2";
 
@@ -65,7 +65,7 @@ pub(super) fn tshark_reads_a_capture_from_a_pipe_with_directions_and_reasons(
     check(reasons.lines().count() == 20 && reasons.lines().all(is_said), || reasons.clone())
 }
 
-/// A VM monitor that has nothing but memory to share and a socket of weir's to connect to.
+/// A VM monitor with shared memory and without a device, connected to a socket of weir.
 fn monitor(host: &Host, name: &str, socket: &Path, more: &str, user: &[&str]) -> Result<Process> {
     let chardev = format!("socket,id={name},path={}{more}", socket.display());
     let memory = "memory-backend-memfd,id=memory,size=1M,share=on";
@@ -128,7 +128,7 @@ impl<'l> Host<'l> {
         })
     }
 
-    /// Checks and subjects of what is wrong.
+    /// The check and the subject of each fault that is found.
     fn wrong(&self) -> Result<BTreeSet<(String, String)>> {
         let (program, control) = (self.lab.weir.display(), self.dir.join("control.sock"));
         let line = format!("{program} --control {} doctor --json || [ $? = 5 ]", control.display());
@@ -168,7 +168,7 @@ pub(super) fn doctor_finds_faults_of_a_real_host_and_nothing_in_health(lab: &Lab
     host.netns.ip(&["link", "set", "weir0", "up"])?;
 
     let (web, db) = (host.socket("web0"), host.socket("db0"));
-    // Of nobody, to whom the socket is closed; and one that looks elsewhere.
+    // A monitor of the user nobody, who may not open the socket; and a monitor with another path.
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     let closed = monitor(&host, "closed", &web, ",reconnect=1", &nobody)?;
     let elsewhere = Path::new("/nowhere/db0.sock");
@@ -176,7 +176,7 @@ pub(super) fn doctor_finds_faults_of_a_real_host_and_nothing_in_health(lab: &Lab
     host.becomes(&[("waiting-socket-mode", "web0"), ("waiting-other-path", "db0")])?;
     drop((closed, lost));
 
-    // Two for one interface; neither has a driver.
+    // Two monitors for one interface, neither with a driver.
     let _first = monitor(&host, "first", &web, ",reconnect=1", &[])?;
     host.await_log("front end connected")?;
     let second = monitor(&host, "second", &web, ",reconnect=1", &[])?;
@@ -185,7 +185,7 @@ pub(super) fn doctor_finds_faults_of_a_real_host_and_nothing_in_health(lab: &Lab
     drop(second);
     host.becomes(&[("driver-absent", "web0")])?;
 
-    // One that does not try again after weir was killed, whose socket somebody takes away.
+    // A monitor that does not reconnect after weir is killed, and whose socket is then removed.
     let _gives_up = monitor(&host, "gives-up", &db, "", &[])?;
     host.becomes(&[("driver-absent", "db0"), ("driver-absent", "web0")])?;
     host.kill_and_start()?;

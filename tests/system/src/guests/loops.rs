@@ -1,4 +1,4 @@
-//! Two uplinks into one LAN of the kernel.
+//! Two uplinks into one LAN: a Linux bridge.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use weir_bed::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The time from the first circling frame to the block goes into `report.json`.
+/// Writes the time from the first looping frame to the block into `report.json`.
 pub(super) fn two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut(lab: &Lab) -> Result<()> {
     let (dir, netns) = (lab.workspace.run_dir("loops")?, Netns::new()?);
     let (control, file) = (socket_path(&dir, "control.sock")?, dir.join("weir.toml"));
@@ -38,7 +38,7 @@ pub(super) fn two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut(lab: &L
 
     let busybox = lab.image.busybox.to_string_lossy();
     let begun = Instant::now();
-    // Nobody has that address: the bridge asks for it by a broadcast.
+    // The address is not in use: the bridge broadcasts an ARP request for it.
     let ping = [&busybox, "ping", "-c", "1", "-W", "1", "192.0.2.99"];
     let _ping = Process::start_logged(&ping, &netns.placement(), &dir.join("ping.log"))?;
     let mut found_ms = None;
@@ -53,7 +53,7 @@ pub(super) fn two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut(lab: &L
     println!("  found {found_ms:.0} ms after the first frame");
     report::merge(&lab.workspace, &[("loop_found_ms", found_ms)])?;
 
-    // The LAN is calm: what came in by the blocked port was dropped, and no more comes by the other.
+    // The LAN is quiet: frames from the blocked port were dropped, and the other port brings no more.
     let frames =
         || Ok::<_, Error>(port(&stats(&program, &control)?, "lan0")["tx"]["frames"].as_u64());
     wait_until("a calm LAN", PATIENCE, || {

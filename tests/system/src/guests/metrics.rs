@@ -1,4 +1,4 @@
-//! What monitoring sees of weir: the real promtool, and a real Prometheus with the examples' files.
+//! weir's metrics, read by promtool and by a Prometheus with the files of the examples.
 
 use std::{
     fs,
@@ -20,22 +20,22 @@ use weir_bed::{
 
 use super::top;
 
-/// How long Prometheus may take until something is there.
+/// Longest time until Prometheus has data.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Scrapes that a rate takes, and a few more.
+/// The scrapes that a rate needs, and a few more.
 const SOME_SCRAPES: Duration = Duration::from_secs(3);
 
-/// What Grafana puts in place of its variables.
+/// Values for Grafana's variables.
 const VARIABLES: [(&str, &str); 3] =
     [("$__rate_interval", "5s"), ("$instance", ".*"), ("$port", ".*")];
 
 const DASHBOARD: &str = "grafana-weir.json";
 
-/// Its line that checks the metrics is run.
+/// The guide whose line for the check of metrics is run.
 const GUIDE: &str = "docs/guide/monitoring.md";
 
-/// What a panel shows where there is no series, in which case a query says nothing of its metric.
+/// The fallback of a panel without a series. With it a query would succeed without the metric.
 const OR_ZERO: &str = " or vector(0)";
 
 pub(super) fn prometheus_scrapes_weir_and_every_query_of_the_dashboard_has_data(
@@ -47,13 +47,13 @@ pub(super) fn prometheus_scrapes_weir_and_every_query_of_the_dashboard_has_data(
     let prometheus = Prometheus::start(&lab.workspace, weir.dir(), api)?;
     prometheus.await_data("up{job=\"weir\"} == 1")?;
     prometheus.await_data("rate(weir_port_hold_seconds_count[5s]) > 0")?;
-    // Somebody drops something, over some scrapes.
+    // A filter drops frames over several scrapes.
     weir.control(&["filter", "set", "vif1", "rx drop udp"])?;
     thread::sleep(SOME_SCRAPES);
     prometheus.await_data("rate(weir_port_dropped_frames_total[5s]) > 0")?;
     weir.control(&["filter", "clear", "vif1"])?;
     prometheus.await_data("rate(weir_port_latency_seconds_count[5s]) > 0")?;
-    // Nobody keeps a budget of a microsecond.
+    // A budget of a microsecond is always exceeded.
     weir.control(&["vif", "set", "vif1", "latency_budget=1us"])?;
     prometheus.await_data("rate(weir_port_budget_breaches_total[5s]) > 0")?;
 
@@ -61,7 +61,7 @@ pub(super) fn prometheus_scrapes_weir_and_every_query_of_the_dashboard_has_data(
     check(queries.len() > 20, || format!("only {} queries", queries.len()))?;
     for query in &queries {
         let found = prometheus.query(query)?;
-        // A division by nothing is no data, and a panel shows none of it.
+        // A division by zero gives NaN, which a panel does not show.
         let is_number = |series: &Value| series["value"][1].as_str().is_some_and(|it| it != "NaN");
         check(found.iter().any(is_number), || format!("no data for {query}: {found:?}"))?;
     }
@@ -84,14 +84,14 @@ fn examples(workspace: &Workspace) -> PathBuf {
     workspace.root.join("examples/prometheus")
 }
 
-/// A Prometheus that scrapes a weir each second.
+/// A Prometheus that scrapes weir each second.
 struct Prometheus {
     address: SocketAddrV4,
     process: std::cell::RefCell<Process>,
 }
 
 impl Prometheus {
-    /// With the files of `examples/prometheus`, but for the places of this weir.
+    /// Starts it with the files of `examples/prometheus`, adapted to this weir's addresses and paths.
     fn start(workspace: &Workspace, dir: &Path, api: SocketAddrV4) -> Result<Self> {
         let read = |name: &str| read(&examples(workspace).join(name));
         let mut config = read("prometheus.yml")?;
@@ -103,7 +103,7 @@ impl Prometheus {
             ("evaluation_interval: 15s", "evaluation_interval: 1s"),
         ] {
             check(config.contains(from), || format!("prometheus.yml has no {from}"))?;
-            // The comment names some of them.
+            // The comment contains some of the replaced texts, too.
             config = config.replace(from, to);
         }
         for (name, text) in
@@ -126,7 +126,7 @@ impl Prometheus {
         Ok(Self { address, process: process.into() })
     }
 
-    /// The series that a query gives now.
+    /// The current series of a query.
     fn query(&self, query: &str) -> Result<Vec<Value>> {
         let target = format!("/api/v1/query?query={}", encoded(query));
         let text = get(self.address, &target)?;
@@ -139,12 +139,12 @@ impl Prometheus {
     fn await_data(&self, query: &str) -> Result<()> {
         wait_until(&format!("data for {query}"), PATIENCE, || {
             self.process.borrow_mut().check_alive()?;
-            // Until it serves.
+            // Queries fail until Prometheus serves.
             Ok(self.query(query).is_ok_and(|found| !found.is_empty()))
         })
     }
 
-    /// Each alert has been evaluated, without an error.
+    /// True if each alert has been evaluated without an error.
     fn rules_are_well(&self) -> Result<()> {
         let text = get(self.address, "/api/v1/rules")?;
         let answer: Value = serde_json::from_str(&text)
@@ -157,7 +157,7 @@ impl Prometheus {
     }
 }
 
-/// What the panels and variables of a dashboard ask.
+/// The queries of a dashboard's panels and variables.
 fn queries(dashboard: &str) -> Result<Vec<String>> {
     let dashboard: Value = serde_json::from_str(dashboard)
         .map_err(|error| Error::parse("a dashboard", error.to_string()))?;

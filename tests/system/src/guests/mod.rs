@@ -1,4 +1,4 @@
-//! What must hold between weir and machines it does not control: real guests, the kernel, DPDK.
+//! Tests of weir with machines that it does not control: guests, the kernel, DPDK.
 
 mod agent;
 mod backend_program;
@@ -30,17 +30,17 @@ use weir_bed::{
     weir::{self, Weir},
 };
 
-/// How long a transfer goes on where it is checked that it flows, not how fast.
+/// Duration of a transfer that must flow at any rate.
 const FLOWS_SECONDS: u64 = 1;
 
 /// A test with its name.
 pub struct SystemTest {
-    /// What holds when it passes.
+    /// The statement that holds if the test passes.
     pub name: &'static str,
     run: fn(&Lab) -> Result<()>,
 }
 
-/// All of them, in the order they run.
+/// All tests in their order.
 pub const ALL: &[SystemTest] = &[
     SystemTest { name: "two_guests_ping_each_other", run: traffic::two_guests_ping_each_other },
     SystemTest { name: "guest_sends_tcp_to_guest", run: traffic::guest_sends_tcp_to_guest },
@@ -130,7 +130,7 @@ pub const ALL: &[SystemTest] = &[
 ];
 
 impl SystemTest {
-    /// Runs it and prints how it went.
+    /// Runs the test and prints the result.
     pub fn tally(&self, lab: &Lab) -> Tally {
         let start = Instant::now();
         let result = (self.run)(lab);
@@ -148,7 +148,7 @@ impl SystemTest {
     }
 }
 
-/// The guest of interface `index`: numbered address, one CPU.
+/// The guest of interface `index`, with the address of that number and one CPU.
 fn guest_spec(weir: &Weir, index: u8) -> Result<GuestSpec> {
     Ok(GuestSpec {
         name: weir::name(index),

@@ -1,4 +1,4 @@
-//! A guest moves to another host: another QEMU, on another weir.
+//! A guest that moves to another host: another QEMU with another weir.
 //!
 //! ```text
 //!  guest 0 - weir A - TAP - bridge ---- bridge - TAP - weir B
@@ -24,10 +24,10 @@ const PORTS: [u16; 2] = [5000, 5001];
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRAFFIC: Duration = Duration::from_secs(3);
 
-/// Numbered lines until there is a file `/tmp/end`.
+/// Sends numbered lines until the file `/tmp/end` exists.
 const LINES: &str = "i=0; while [ ! -e /tmp/end ]; do echo line $i; i=$((i+1)); done";
-/// How many lines have arrived, and how many of them are not the next one. No checksum stands between two guests: a page
-/// that a move missed is seen here.
+/// Number of lines that have arrived, and of lines out of order. Between two guests no checksum protects the data, so
+/// that a page missed by a migration shows here.
 const COUNT: &str = "awk '$1!=\"line\"||$2!=NR-1{bad++} END{print NR, bad+0}' /tmp/in";
 
 pub(super) fn guest_moves_to_another_weir_and_back(lab: &Lab) -> Result<()> {
@@ -48,7 +48,7 @@ fn spec(weir: &Weir, index: u8, queues: u8, device: &str) -> Result<GuestSpec> {
     Ok(GuestSpec { name: weir::name(index), cidr: address::cidr(index), vcpus: queues, plug })
 }
 
-/// Two weirs whose TAPs are on bridges, and a wire between these.
+/// Two weirs whose TAPs are on bridges, with a link between the bridges.
 fn hosts(lab: &Lab, queues: u8) -> Result<[Weir; 2]> {
     let vif = Vif { queues: (queues > 1).then_some(queues), ..Vif::default() };
     let setup = Setup { vifs: vec![vif; 2], uplink: Some(Uplink::Tap), ..Setup::default() };
@@ -57,7 +57,7 @@ fn hosts(lab: &Lab, queues: u8) -> Result<[Weir; 2]> {
     Ok(weirs)
 }
 
-/// Puts the TAPs of two weirs on bridges, and a wire between these.
+/// Puts the TAPs of two weirs on bridges, with a link between the bridges.
 pub fn join(weirs: &[Weir; 2]) -> Result<()> {
     let [a, b] = [weirs[0].uplink()?, weirs[1].uplink()?];
     let wire = ["link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns"];
@@ -84,9 +84,9 @@ fn moves(lab: &Lab, queues: u8, device: &str) -> Result<()> {
     ping(&mut stays, &address::ip(1))?;
 
     for (guest, port) in [(&mut stays, PORTS[0]), (&mut moves.guest, PORTS[1])] {
-        // Its input stays open, or it would end the connection.
+        // The input of `nc` stays open, or it would close the connection.
         guest.run(&format!("(sleep 9999 | nc -l -p {port} >/tmp/in) &"), PATIENCE)?;
-        // Who dials before it listens is refused.
+        // A connection is refused until the server listens.
         let listens = format!("cat /proc/net/tcp* | grep -q ':{port:04X} '");
         guest.run(&format!("until {listens}; do sleep 0.1; done"), PATIENCE)?;
     }

@@ -1,4 +1,4 @@
-//! weir's page in a real browser, with traffic and drops to show: nothing to complain of, for the console or for axe.
+//! weir's page in a browser, with traffic and drops: neither the console nor axe may report a fault.
 
 use std::{fmt::Write as _, fs, path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ const ADDRESS: &str = "127.0.0.1:9101";
 const TOKEN: &str = "a-token-of-a-test";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Every kind of port, and a guest whose datagrams are dropped.
+/// Ports of every kind, among them a guest whose datagrams are dropped.
 const PORTS: &[(&str, &str)] = &[
     ("web0", "latency_budget = \"250us\"\n"),
     ("db0", ""),
@@ -44,9 +44,9 @@ const SCREENS: &[(&str, Screen)] = &[
     ("narrow-dark", Screen { dark: true, ..NARROW }),
 ];
 
-/// Interfaces beside those, of a switch that is nearly full.
+/// Further interfaces of a switch that is nearly full.
 const CROWD: usize = 1_000;
-/// Rows of the table at first.
+/// Rows that the table shows at first.
 const ROWS: usize = 50;
 const CROWDED_SCREENS: &[(&str, Screen)] =
     &[("light", LIGHT), ("tablet-dark", Screen { dark: true, ..TABLET }), ("narrow", NARROW)];
@@ -66,7 +66,7 @@ pub(super) fn page_shows_the_switch_in_a_browser(lab: &Lab) -> Result<()> {
     found.judge(lab)
 }
 
-/// The page of a switch with `crowd` more interfaces.
+/// Visits the page of a switch with `crowd` further interfaces.
 fn visit(
     lab: &Lab,
     dir: &str,
@@ -86,9 +86,9 @@ fn visit(
     Ok(())
 }
 
-/// weir, and guests with datagrams for each other.
+/// Starts weir, and guests that send each other datagrams.
 fn start(lab: &Lab, dir: &Path, placement: &Placement, crowd: usize) -> Result<[Process; 3]> {
-    // A socket each, and what there is beside.
+    // A few descriptors for each interface, and some for the rest.
     allow_descriptors(4 * crowd as u64 + 1024)?;
     let control = socket_path(dir, "control.sock")?;
     let token = dir.join("token");
@@ -123,7 +123,7 @@ fn start(lab: &Lab, dir: &Path, placement: &Placement, crowd: usize) -> Result<[
     Ok([send("web0", "db0", "5000")?, send("mail0", "mail1", "500")?, switch])
 }
 
-/// What is seen of the page.
+/// A visit of the page.
 struct Visit<'l> {
     lab: &'l Lab,
     dir: &'l Path,
@@ -131,7 +131,7 @@ struct Visit<'l> {
     found: &'l mut Found,
 }
 
-/// What there is to complain of.
+/// The reported faults.
 #[derive(Default)]
 struct Found {
     errors: Vec<String>,
@@ -149,7 +149,7 @@ impl Visit<'_> {
         self.browser.wait("a refusal", "by('refused').textContent.includes('not weir')")?;
         self.submit(TOKEN)?;
         self.browser.wait("the switch", "by('login').hidden && !by('view').hidden")?;
-        // A browser says of each request that is refused that it is: of the second one when it likes.
+        // A browser logs each refused request, but may log the second one later.
         let refused = self.browser.complaints();
         check(!refused.is_empty() && refused.iter().all(|it| it.contains("401")), || {
             format!("{refused:?}")
@@ -182,7 +182,7 @@ impl Visit<'_> {
         self.browser.wait("drops with their reason", drops)
     }
 
-    /// Of a thousand ports a part is listed, all are drawn, and each is found.
+    /// With a thousand ports, the table lists a part, the drawing shows all, and the search finds each.
     fn find_one_of_many(&mut self) -> Result<()> {
         let ports = PORTS.len() + 1 + CROWD;
         let tiles = |number| format!("document.querySelectorAll('.tile').length === {number}");
@@ -200,7 +200,7 @@ impl Visit<'_> {
         self.browser.wait("all of them again", &tiles(ports))
     }
 
-    /// What a mouse does can be done without.
+    /// Uses the page with keys only.
     fn use_keys(&mut self) -> Result<()> {
         self.browser.press("/")?;
         self.browser
@@ -231,7 +231,7 @@ impl Visit<'_> {
         self.browser.wait("the port closed", &format!("by('port').hidden && {}", focus("db0")))?;
         self.browser.press("Enter")?;
         self.browser.wait("the port opened again", "!by('port').hidden")?;
-        // For pictures with lines in them.
+        // The screenshots need lines in the charts.
         self.browser.wait("a few samples", "page.ports.get('db0').holds.length > 5")
     }
 
@@ -242,7 +242,7 @@ impl Visit<'_> {
         check(beyond.as_i64().is_some_and(|it| it <= 0), || {
             format!("{name}: {beyond} pixels too wide")
         })?;
-        // Tables scroll where they must, and here they need not.
+        // Tables may scroll, but on these screens they must fit.
         let cut = "[...document.querySelectorAll('.wide')].filter((it) => it.scrollWidth > it.clientWidth + 1)\
                    .map((it) => it.getAttribute('aria-label')).join()";
         let cut = self.browser.value_of(cut)?;
@@ -250,7 +250,7 @@ impl Visit<'_> {
         self.note(name)
     }
 
-    /// A picture for whoever wants to look, and what axe finds.
+    /// Takes a screenshot for people, and records the findings of axe.
     fn note(&mut self, name: &str) -> Result<()> {
         self.browser.picture(&self.dir.join(format!("{name}.png")))?;
         let found = self.browser.axe(&self.lab.workspace)?;

@@ -14,11 +14,11 @@ use weir_bed::{
 use super::{boot_specs, guest_spec};
 
 pub(super) fn two_queue_guest_uses_both(lab: &Lab) -> Result<()> {
-    /// So many that they do not all fall on one queue by chance (1 in 2^15).
+    /// With 16 streams, all fall on one queue by chance in 1 of 2^15 runs.
     const STREAMS: u8 = 16;
     let vifs = vec![Vif { queues: Some(2), ..Vif::default() }; 2];
     let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
-    // A virtio-net driver uses a queue pair for each CPU.
+    // A virtio-net driver uses one queue pair per CPU.
     let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?];
     for spec in &mut specs {
         spec.vcpus = 2;

@@ -1,4 +1,4 @@
-//! weir itself dies, and the guests are still there.
+//! weir is killed and started again, and the guests go on.
 
 use std::{thread, time::Duration};
 
@@ -13,31 +13,32 @@ use weir_bed::{
 
 use super::{FLOWS_SECONDS, boot_specs, guest_spec, traffic::ping};
 
-/// How often weir is killed while guests 0 and 1 send to each other.
+/// Number of times that weir is killed while guests 0 and 1 send to each other.
 const KILLS: u64 = 5;
-/// Between one comeback and the next kill.
+/// Time between a restart and the next kill.
 const TRAFFIC: Duration = Duration::from_millis(1500);
-/// Enough for all of that: QEMU connects again after a second.
+/// Long enough for all kills: QEMU reconnects after a second.
 const TRANSFER_SECONDS: u64 = 10 * KILLS;
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What Linux says when a chain comes back that it has not given away.
+/// Linux's messages on a returned chain that it has not made available.
 const WRONG_CHAINS: &str = "dmesg | grep -c -e 'is not a head' -e 'out of range' || true";
 
-/// QEMU connects again by itself.
+/// QEMU reconnects by itself.
 pub(super) fn killed_weir_comes_back_and_guests_go_on(lab: &Lab) -> Result<()> {
     survive(lab, &Setup::vifs(3))?;
     Ok(())
 }
 
-/// QEMU does not connect again, and need not.
+/// QEMU does not reconnect, and need not.
 pub(super) fn with_a_keeper_no_guest_connects_again(lab: &Lab) -> Result<()> {
     let log = survive(lab, &Setup { keeper: true, ..Setup::vifs(3) })?;
     let connected = log.matches("front end connected").count();
     check(connected == 3, || format!("3 guests have connected {connected} times:\n{log}"))
 }
 
-/// Guest 0 has packed rings, of which QEMU restores nothing; the others have split ones. weir's log.
+/// Runs the test and returns weir's log. Guest 0 has packed rings, whose state QEMU does not restore. The others have
+/// split rings.
 fn survive(lab: &Lab, setup: &Setup) -> Result<String> {
     let mut weir = Weir::start(lab, setup)?;
     let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?, guest_spec(&weir, 2)?];
@@ -58,7 +59,7 @@ fn survive(lab: &Lab, setup: &Setup) -> Result<String> {
     ping(&mut packed, &address::ip(1))?;
 
     weir.crash_and_restart()?;
-    // The guests' rings go on where they stood.
+    // The guests' rings continue at their last position.
     ping(&mut packed, &address::ip(1))?;
     ping(&mut split, &address::ip(0))?;
 

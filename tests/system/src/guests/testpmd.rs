@@ -1,4 +1,4 @@
-//! DPDK's virtio-user as a client: another driver than Linux's, polling and never asleep.
+//! DPDK's virtio-user as a client: a polling driver that never sleeps.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use weir_bed::{
     weir_stats::Way,
 };
 
-/// A switch that lost the packets it started with would not come near this.
+/// A switch that lost its first packets would be far below.
 const PACKETS_PER_SECOND_MIN: f64 = 20_000.0;
 
 pub(super) fn forwards_with_one_queue(lab: &Lab) -> Result<()> {

@@ -11,20 +11,20 @@ use weir_bed::{
     weir::{Setup, Vif, Weir},
 };
 
-/// How long something may take to be seen.
+/// Longest time until a change is on the screen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The addresses of the guests of `paced`.
+/// The addresses of the guests of the example `paced`.
 const MACS: [&str; 2] = ["52:54:00:00:01:01", "52:54:00:00:01:02"];
 
-/// A weir with an interface for each of the two guests of `paced`, and one that waits.
+/// A weir with an interface for each guest of `paced`, and an interface without a guest.
 pub(super) fn setup() -> Setup {
     let mut vifs = MACS.map(|mac| Vif { mac: Some(mac), ..Vif::default() }).to_vec();
     vifs.push(Vif::default());
     Setup { vifs, ..Setup::default() }
 }
 
-/// 20,000 frames a second from the first guest to the second, for a minute at most.
+/// Sends 20,000 frames a second from the first guest to the second, for at most a minute.
 pub(super) fn traffic(lab: &Lab, weir: &Weir) -> Result<Process> {
     let program = Programs::beside(&lab.weir).example("paced");
     let argv = [program, weir.socket(0_u8)?, weir.socket(1_u8)?];
@@ -34,12 +34,12 @@ pub(super) fn traffic(lab: &Lab, weir: &Weir) -> Result<Process> {
     Process::start_logged(&argv, &Placement::default(), &weir.dir().join("paced.log"))
 }
 
-/// A line of a screen that begins with `name`.
+/// The line of a screen that begins with `name`.
 fn line<'s>(screen: &'s str, name: &str) -> Option<&'s str> {
     screen.lines().find(|line| line.starts_with(name))
 }
 
-/// Whether the interface has some ten thousand frames a second.
+/// True if the interface has thousands of frames a second.
 fn flows(screen: &str, name: &str) -> bool {
     line(screen, name).is_some_and(|line| line.contains(" k "))
 }
@@ -57,7 +57,7 @@ pub(super) fn top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir(
         |what: &str, wanted: &dyn Fn(&str) -> bool| terminal.await_screen(what, PATIENCE, wanted);
     await_screen("rates", &|it| flows(it, "vif0") && flows(it, "vif1"))?;
 
-    // The sender has the worker's time, so it is the first.
+    // The sender uses most of the worker's time, so that it is in the first row.
     terminal.press(&["Home", "Enter"])?;
     await_screen("details", &|it| it.contains("vif0: running") && it.contains("holds for"))?;
     terminal.press(&["Escape"])?;
@@ -90,7 +90,7 @@ pub(super) fn top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir(
     check(!left.contains("NAME"), || format!("the terminal was not given back:\n{left}"))?;
 
     drop(terminal);
-    // On a terminal that can nothing but show lines.
+    // On a terminal that can only show lines.
     let dumb = format!("TERM=dumb {program} top --control {control}; exec cat");
     let terminal = Terminal::start(weir.dir(), [100, 24], &dumb)?;
     terminal.await_screen("two tables", PATIENCE, |it| it.matches("DROP REASON").count() >= 2)?;

@@ -16,11 +16,11 @@ use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec};
 
 const PING_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A fraction of what a stock switch reaches on a slow machine: what is checked is that segments of
-/// all sizes flow, not how fast.
+/// A fraction of the rate of a switch on a slow machine. The test checks that segments of all sizes flow, not the
+/// rate.
 const TCP_BITS_PER_SECOND_MIN: f64 = 50e6;
 
-/// Three echo requests from `guest`, each of which must be answered.
+/// Sends three echo requests from `guest`. Each must be answered.
 pub(super) fn ping(guest: &mut Guest, to: &str) -> Result<()> {
     guest.run(&format!("ping -c 3 -W 5 {to}"), PING_PATIENCE)?;
     Ok(())
@@ -31,7 +31,7 @@ pub(super) fn two_guests_ping_each_other(lab: &Lab) -> Result<()> {
     let [mut first, mut second] = boot(lab, &weir)?;
     ping(&mut first, &address::ip(1))?;
     ping(&mut second, &address::ip(0))?;
-    // The largest payload of a frame of 1500 bytes, and one that needs two frames.
+    // The largest payload of one frame of 1500 bytes, and a payload that needs two frames.
     for payload in [1472, 2000] {
         first.run(&format!("ping -c 2 -W 5 -s {payload} {}", address::ip(1)), PING_PATIENCE)?;
     }
@@ -62,7 +62,7 @@ pub(super) fn guest_sends_tcp_to_guest(lab: &Lab) -> Result<()> {
     no_checksum_errors(&mut client)
 }
 
-/// A guest with packed rings talks to one with split rings, both ways.
+/// A guest with packed rings and one with split rings, in both directions.
 pub(super) fn packed_ring_guest_sends_tcp(lab: &Lab) -> Result<()> {
     /// `VIRTIO_F_RING_PACKED` (virtio 1.2 §6), as sysfs counts bits.
     const RING_PACKED: usize = 34;
@@ -92,18 +92,18 @@ fn streams(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
 }
 
 pub(super) fn guest_sends_udp_to_guest(lab: &Lab) -> Result<()> {
-    /// Slow enough for the slowest machine, so that what is lost was lost by the switch.
+    /// Slow enough for the slowest machine, so that losses are the switch's.
     const MEGABIT_PER_SECOND: u32 = 20;
     let weir = Weir::start(lab, &Setup::vifs(2))?;
     let [mut client, mut server] = boot(lab, &weir)?;
     iperf::serve(&mut server, iperf::PORT)?;
-    // One frame a datagram, and datagrams of six fragments.
+    // Datagrams of one frame and of six fragments.
     for payload in [1400, 8000] {
         let overrun_before = receive_buffer_errors(&mut server)?;
         let Datagrams { sent, lost, .. } =
             Datagrams::send(&mut client, &address::ip(1), MEGABIT_PER_SECOND, payload)?;
         check(sent > 500.0, || format!("only {sent} datagrams sent"))?;
-        // What the receiver's own socket had no room for did arrive.
+        // Datagrams that the receiver's full socket discarded did arrive.
         let overrun = receive_buffer_errors(&mut server)?.saturating_sub(overrun_before);
         let overrun = f64::from(u32::try_from(overrun).unwrap_or(u32::MAX));
         check(lost - overrun < sent * 0.01, || {
@@ -124,7 +124,7 @@ pub(super) fn file_arrives_unchanged(lab: &Lab) -> Result<()> {
     let make = format!("dd if=/dev/urandom of=/tmp/file bs=1M count={MEBIBYTES} 2>/dev/null");
     sender.run(&make, PATIENCE)?;
     let sent = sender.run("md5sum </tmp/file", PATIENCE)?;
-    // nc hangs up when its input ends; a pipe open for writing too never ends.
+    // `nc` disconnects at the end of its input. A pipe that is also open for writing never ends.
     let receive = format!("mkfifo /tmp/open; nc -l -p {PORT} <>/tmp/open >/tmp/file &");
     iperf::serve_with(&mut receiver, &receive, PORT)?;
     sender.run(&format!("nc {} {PORT} </tmp/file", address::ip(1)), PATIENCE)?;
@@ -134,14 +134,14 @@ pub(super) fn file_arrives_unchanged(lab: &Lab) -> Result<()> {
     no_checksum_errors(&mut receiver)
 }
 
-/// Datagrams that reached the guest but not its full sockets.
+/// Datagrams that reached the guest and were discarded by full sockets.
 fn receive_buffer_errors(guest: &mut Guest) -> Result<u64> {
     let snmp = guest.run("cat /proc/net/snmp", Duration::from_secs(10))?;
     snmp_counter(&snmp, "Udp", "RcvbufErrors")
         .ok_or_else(|| Error::parse("RcvbufErrors", snmp.as_str()))
 }
 
-/// Fails if the guest's kernel found a wrong checksum in anything it received.
+/// Fails if the guest's kernel has found a wrong checksum in a received packet.
 pub fn no_checksum_errors(guest: &mut Guest) -> Result<()> {
     let snmp = guest.run("cat /proc/net/snmp", Duration::from_secs(10))?;
     for protocol in ["Tcp", "Udp"] {

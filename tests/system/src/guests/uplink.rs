@@ -1,4 +1,4 @@
-//! Out of an uplink into a network namespace.
+//! Traffic through an uplink into a network namespace.
 
 use weir_bed::{
     address,
@@ -15,10 +15,10 @@ use super::{
     traffic::{no_checksum_errors, ping},
 };
 
-/// The namespace's own address among the guests'.
+/// The namespace's own address in the guests' subnet.
 const HOST: u8 = 100;
 
-/// As for guests: that it flows, not how fast.
+/// As between guests: traffic must flow, at any rate.
 const TCP_BITS_PER_SECOND_MIN: f64 = 50e6;
 
 pub(super) fn tap_uplink_joins_guest_and_namespace(lab: &Lab) -> Result<()> {
@@ -40,7 +40,7 @@ fn joins_guest_and_namespace(lab: &Lab, uplink: Uplink) -> Result<()> {
     let busybox = lab.image.busybox.to_string_lossy();
     netns.exec(&[&busybox, "ping", "-c", "3", "-W", "5", &address::ip(0)])?;
 
-    // The namespace is the server, then the client; each time both ways.
+    // The namespace is the server first and the client second, each time in both directions.
     let log = weir.dir().join("iperf3.log");
     let server = Process::start_logged(&["iperf3", "-s"], &netns.placement(), &log)?;
     weir_bed::process::wait_until("iperf3 to listen", iperf_patience(), || {

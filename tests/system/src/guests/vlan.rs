@@ -22,7 +22,7 @@ pub(super) fn vlans_are_separate(lab: &Lab) -> Result<()> {
         let command = format!("! ping -c 3 -W 1 {}", address::ip(1));
         guest.run(&command, Duration::from_secs(20))?;
     }
-    // Not even a broadcast of the other VLAN's has reached it.
+    // No broadcast of the other VLAN has reached the guest.
     let neighbours = other.run("cat /proc/net/arp", Duration::from_secs(10))?;
     check(neighbours.lines().count() == 1, || format!("it has seen neighbours: {neighbours}"))?;
     weir.stop()

@@ -1,4 +1,4 @@
-//! Who answers the guests' interfaces: the kernel's back end and a bridge, or weir.
+//! The back end of the guests' interfaces: the kernel's with a bridge, or weir.
 
 use weir_bed::error::Result;
 
@@ -17,7 +17,7 @@ pub enum BackEnd {
 }
 
 impl BackEnd {
-    /// Loads the peer.
+    /// Loads the kernel's back end.
     pub fn netback(bed: &mut Bed) -> Result<Self> {
         bed.run(
             "for module in /modules/netback/*.ko; do insmod $module 2>/dev/null; done; \
@@ -33,8 +33,8 @@ impl BackEnd {
         Self::weir_as(bed, &format!("/{WEIR_CONFIG}"))
     }
 
-    /// The same with so many queues for each interface that asks for them: a guest here, of one processor, does
-    /// not.
+    /// Starts weir with `queues` queues for each interface whose front end asks for them. The guests have one CPU and
+    /// do not ask.
     pub fn weir_with_queues(bed: &mut Bed, queues: usize) -> Result<Self> {
         const CONFIG: &str = "/run/weir-queues.toml";
         let config = format!("sed 's/^\\[xen\\]$/&\\nqueues = {queues}/' /{WEIR_CONFIG} >{CONFIG}");
@@ -49,7 +49,7 @@ impl BackEnd {
         Ok(Self::Weir(weir))
     }
 
-    /// Ends it in good order, once no guest has an interface.
+    /// Ends the back end in order, once no guest has an interface.
     pub fn stop(self, bed: &mut Bed) -> Result<()> {
         match self {
             Self::Netback => bed.run("rmmod xen_netback", PATIENCE).map(drop),
@@ -57,7 +57,7 @@ impl BackEnd {
         }
     }
 
-    /// SIGKILL to weir, and a new one in its place; `between` looks at what is left meanwhile.
+    /// Sends SIGKILL to weir and starts another one. `between` runs in the time between.
     pub fn crash_and_restart(
         self,
         bed: &mut Bed,

@@ -1,4 +1,4 @@
-//! The machine: QEMU, Xen, a dom0 that takes commands, and guests that take them from there.
+//! The machine: QEMU, Xen, a dom0 with a shell, and guests with shells that dom0 reaches.
 
 use std::{
     fs,
@@ -19,50 +19,51 @@ use super::{
     parts::Parts,
 };
 
-/// The guests that a dom0 has the configuration of.
+/// The guests whose configurations dom0 has.
 const DOMAINS: [Domain; 3] = [Domain(0), Domain(1), WITH_CHANNEL];
 
-/// With `-cpu max` Linux's dom0 ends at once: Xen shows it SMAP. `rdrand` as every guest here has it.
+/// With `-cpu max`, Linux crashes as dom0, because Xen shows it SMAP. `rdrand` is needed as in all guests of the test
+/// bed.
 const CPU: &str = "qemu64,+rdrand";
 
-/// dom0, twice a guest, and Xen itself.
+/// Memory of dom0, two guests, and Xen.
 const MEMORY: &str = "2048";
 const DOM0_MEMORY: &str = "dom0_mem=1024M,max:1024M";
 
-/// What `xl` may take: it waits for 10 s for a back end, and twice that for a script.
+/// Longest time for `xl`: it waits 10 s for a back end, and twice as long for a script.
 const XL_PATIENCE: Duration = Duration::from_secs(40);
 
-/// Interfaces that come and go at a time: the waits of one pass during those of the others.
+/// Interfaces that are attached and detached at the same time, so that their waits overlap.
 const ATTACHED_TOGETHER: u32 = 4;
 
-/// Interfaces that a guest can have had. Linux 6.1 keeps the 256 buffers of each that it had posted, whoever the back end is, and
-/// a guest here ends with the 169th.
+/// Limit of interfaces that a guest can have had. Linux 6.1 leaks the 256 posted buffers of each under any back end,
+/// and a guest of this memory dies at the 169th.
 const ATTACHED_TO_A_GUEST: u32 = 100;
 
-/// What one of them may take on a machine with much else to do.
+/// Longest time for one interface on a busy machine.
 const ATTACHMENT_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What anything else may take that does not move packets.
+/// Longest time for any other command that does not move packets.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What dom0 may take to show its logs after a failure, if its shell is free.
+/// Longest time for dom0 to print its logs after a failure, if its shell is free.
 const LOGS_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a guest may take to boot: 6 s on an idle machine.
+/// Longest time for a guest to boot. An idle machine takes 6 s.
 const GUEST_PATIENCE: Duration = Duration::from_secs(120);
 
-/// By what time passes in the machine.
+/// The clock of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// As outside; its processors run side by side.
+    /// The host's clock. The virtual CPUs run in parallel.
     Host,
-    /// By the instructions that its processors run, one after the other, 125 million a second: what else this
-    /// machine does changes no figure.
+    /// A count of the instructions that the virtual CPUs run, one CPU after the other, 125 million a second. Other
+    /// load of this machine changes no figure.
     Instructions,
 }
 
 impl Clock {
-    /// QEMU's words for it.
+    /// QEMU's options for the clock.
     fn argv(self) -> &'static [&'static str] {
         match self {
             Self::Host => &["-accel", "tcg,thread=multi"],
@@ -72,27 +73,27 @@ impl Clock {
     }
 }
 
-/// What dom0 is made from.
+/// The ingredients of dom0.
 #[derive(Clone, Debug)]
 pub struct Kit {
-    /// Where the logs go.
+    /// The workspace, for the logs.
     pub workspace: Workspace,
     /// Xen, the tools, the kernel.
     pub parts: Parts,
-    /// What dom0 has in its `/bin` beyond the tools, by name.
+    /// Further programs in dom0's `/bin`, by name.
     pub programs: Vec<(&'static str, PathBuf)>,
     /// `weir-agent`, for the guests.
     pub agent: PathBuf,
-    /// How often an interface comes and goes before nothing may be left of it.
+    /// Number of times that an interface is attached and detached before no grant may be left.
     pub attachments: u32,
-    /// By what time passes.
+    /// The clock.
     pub clock: Clock,
 }
 
-/// A Xen with its dom0, ended when dropped.
+/// A Xen with its dom0. It is ended when it is dropped.
 pub struct Bed {
     dom0: Guest,
-    /// Guests that run.
+    /// Running guests.
     created: Vec<Domain>,
     attachments: u32,
 }
@@ -111,23 +112,23 @@ impl Bed {
         let initrd = dir.join("dom0.img");
         images::write_dom0(&kit.parts, &kit.programs, &kit.agent, &DOMAINS, &initrd)?;
         let dom0 = launch(&kit.parts, kit.clock, &initrd, &dir);
-        // QEMU has read it, and it is large.
+        // QEMU has read the file, which is large.
         fs::remove_file(&initrd).map_err(Error::io("remove", &initrd))?;
         Ok(Self { dom0: dom0?, created: Vec::new(), attachments: kit.attachments })
     }
 
-    /// Runs `command` in dom0; as [`Guest::run`].
+    /// Runs `command` in dom0, as [`Guest::run`] does.
     pub fn run(&mut self, command: &str, patience: Duration) -> Result<String> {
         self.dom0.run(command, patience)
     }
 
-    /// Runs `command` in a guest; as [`Guest::run`].
+    /// Runs `command` in a guest, as [`Guest::run`] does.
     pub fn run_in(&mut self, domain: Domain, command: &str, patience: Duration) -> Result<String> {
         self.run(&format!("guest {} {}", domain.name(), quoted(command)), patience)
     }
 
-    /// Gives a guest its interface: by booting it if it does not run, by `xl network-attach` if it does. Some
-    /// back end must answer.
+    /// Gives a guest its interface: boots the guest if it does not run, or else uses `xl network-attach`. A back end
+    /// must run.
     pub fn connect(&mut self, domain: Domain) -> Result<()> {
         if self.created.contains(&domain) {
             self.attach(domain)?;
@@ -140,8 +141,8 @@ impl Bed {
         self.configure(domain)
     }
 
-    /// Gives a running guest without one interfaces, waits until its driver is connected, and takes them away again, as
-    /// often as the kit says.
+    /// Attaches interfaces to a running guest that has none, waits until the driver is connected, and detaches them,
+    /// as often as the kit says.
     pub fn attach_and_detach(&mut self, domain: Domain) -> Result<()> {
         let mut left = self.attachments;
         loop {
@@ -162,7 +163,7 @@ impl Bed {
         self.connect(domain)
     }
 
-    /// Ends a guest as the loss of its power does.
+    /// Ends a guest as a power failure would.
     pub fn destroy(&mut self, domain: Domain) -> Result<()> {
         self.run(&format!("xl destroy {}", domain.name()), XL_PATIENCE)?;
         self.created.retain(|created| *created != domain);
@@ -175,7 +176,7 @@ impl Bed {
         Ok(format!("vif{}.0", id.trim()))
     }
 
-    /// What weir's program says, given a command for its control socket.
+    /// The output of a `weir` command for the control socket.
     pub fn weir(&mut self, command: &str) -> Result<String> {
         self.run(&weir_command(command), PATIENCE)
     }
@@ -183,28 +184,28 @@ impl Bed {
     fn attach_and_detach_times(&mut self, domain: Domain, attachments: u32) -> Result<()> {
         let cycles = format!("vif-cycles {} {attachments} {ATTACHED_TOGETHER}", domain.name());
         self.run(&cycles, PATIENCE + ATTACHMENT_PATIENCE * attachments)?;
-        // The guest takes leave of the last ones by and by, and the next one is to be its `eth0`.
+        // The guest removes the last interfaces with a delay, and the next one must become its `eth0`.
         let gone = "i=0; while ls /sys/class/net | grep -q eth; do \
                     [ $((i+=1)) -lt 300 ] || exit 1; sleep 0.1; done";
         self.run_in(domain, gone, PATIENCE).map(drop)
     }
 
-    /// `xl network-attach`: gives a running guest its interface.
+    /// Gives a running guest its interface (`xl network-attach`).
     fn attach(&mut self, domain: Domain) -> Result<()> {
         self.network_attach(&domain.name(), &domain.vif())
     }
 
-    /// `xl network-detach`: takes it away.
+    /// Removes a guest's interface (`xl network-detach`).
     pub fn detach(&mut self, domain: Domain) -> Result<()> {
         self.network_detach(&domain.name())
     }
 
-    /// Gives dom0 itself an interface. Its kernel has no front end that would answer.
+    /// Gives dom0 itself an interface. dom0's kernel has no front end for it.
     pub fn attach_to_dom0(&mut self, mac: &str) -> Result<()> {
         self.network_attach("0", &interface(mac))
     }
 
-    /// Takes it away.
+    /// Removes dom0's interface.
     pub fn detach_from_dom0(&mut self) -> Result<()> {
         self.network_detach("0")
     }
@@ -218,7 +219,7 @@ impl Bed {
         self.run(&format!("xl network-detach {domain} 0"), XL_PATIENCE).map(drop)
     }
 
-    /// Waits until a guest has its interface, and gives it its address.
+    /// Waits until a guest has its interface, and sets its address.
     pub fn configure(&mut self, domain: Domain) -> Result<()> {
         let command = format!(
             "i=0; until [ -e /sys/class/net/eth0 ]; do [ $((i+=1)) -lt 100 ] || exit 1; sleep 0.1; done; \
@@ -236,7 +237,7 @@ impl Bed {
         Ok(Daemon { pid, log })
     }
 
-    /// Sends `signal` (as of kill(1)) and waits for the daemon's end.
+    /// Sends `signal` (a name for kill(1)) and waits for the daemon's end.
     pub fn end(&mut self, daemon: &Daemon, signal: &str) -> Result<()> {
         let Daemon { pid, log } = daemon;
         let gone = format!("[ ! -e /proc/{pid} ]");
@@ -244,8 +245,7 @@ impl Bed {
         self.until(&gone, &format!("cat {log}"))
     }
 
-    /// Waits until `count` lines of what the daemon printed match `pattern`; all it printed, if they don't
-    /// come.
+    /// Waits until `count` lines of the daemon's output match `pattern`. The error has the whole output.
     pub fn await_lines(&mut self, daemon: &Daemon, pattern: &str, count: u32) -> Result<()> {
         let log = &daemon.log;
         let seen = format!("[ $(grep -c {} {log}) -ge {count} ]", quoted(pattern));
@@ -253,7 +253,7 @@ impl Bed {
         self.until(&seen, &tell)
     }
 
-    /// Waits until a command succeeds in dom0, for 30 s; `tell` then says how things are.
+    /// Waits up to 30 s until a command succeeds in dom0. The error has the output of `tell`.
     pub fn until(&mut self, condition: &str, tell: &str) -> Result<()> {
         let wait = format!(
             "end=$(($(date +%s) + 30)); until {condition}; do \
@@ -262,12 +262,12 @@ impl Bed {
         self.run(&wait, PATIENCE).map(drop)
     }
 
-    /// The last lines of what dom0's programs printed, for error messages.
+    /// The last lines of the logs of dom0's programs, for error messages.
     pub fn logs(&mut self) -> Result<String> {
         self.run("tail -n 15 /run/*.log", LOGS_PATIENCE)
     }
 
-    /// Which grants of guests are mapped now, as Xen says.
+    /// The grants of guests that are mapped now, as Xen reports them.
     pub fn grants(&mut self) -> Result<Grants> {
         let command =
             format!("xl dmesg -c >/dev/null; xl debug-keys {REPORT_KEY}; sleep 0.2; xl dmesg");
@@ -308,12 +308,12 @@ fn launch(parts: &Parts, clock: Clock, initrd: &Path, dir: &Path) -> Result<Gues
     Guest::boot_machine("dom0", &argv, console)
 }
 
-/// A command of weir's program, for the control socket that `weir.toml` names.
+/// A command of the program `weir`, for the control socket in `weir.toml`.
 pub fn weir_command(command: &str) -> String {
     format!("weir {command} --control /run/weir.sock")
 }
 
-/// `text` as one word of a shell.
+/// `text` as one word for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

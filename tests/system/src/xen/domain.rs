@@ -1,4 +1,4 @@
-//! The guests: para-virtualised, each with one interface.
+//! The guests: paravirtualised, each with one interface.
 
 use weir_bed::address;
 
@@ -6,37 +6,37 @@ use weir_bed::address;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Domain(pub u8);
 
-/// The one with a channel for its agent, which has a device model in dom0.
+/// The guest with a channel for its agent. It has a device model in dom0.
 pub const WITH_CHANNEL: Domain = Domain(4);
 
 impl Domain {
-    /// The name `xl` knows it by.
+    /// The guest's name for `xl`.
     pub fn name(self) -> String {
         format!("u{}", self.0)
     }
 
-    /// The address of its interface.
+    /// The address of the guest's interface.
     pub fn ip(self) -> String {
         address::ip(self.0)
     }
 
-    /// The same with its prefix length.
+    /// The address of the guest's interface with its prefix length.
     pub fn cidr(self) -> String {
         address::cidr(self.0)
     }
 
-    /// Its interface; as [`interface`].
+    /// The guest's interface, as [`interface`] writes it.
     pub fn vif(self) -> String {
         interface(&address::mac(self.0))
     }
 
-    /// Where its configuration is in dom0.
+    /// The path of the guest's configuration in dom0.
     pub fn config_path(self) -> String {
         format!("etc/xen/{}.cfg", self.name())
     }
 
-    /// Its channels, in the words of xl.cfg(5). `xl` before 4.21 takes the first for the console that every guest has,
-    /// and leaves it out.
+    /// The guest's channels, as in xl.cfg(5). `xl` before 4.21 mistakes the first for the console that every guest
+    /// has, and omits it.
     fn channels(self) -> Vec<String> {
         if self != WITH_CHANNEL {
             return Vec::new();
@@ -46,7 +46,7 @@ impl Domain {
         vec!["name=unused,connection=pty".to_owned(), agent]
     }
 
-    /// Its configuration, as of xl.cfg(5).
+    /// The guest's configuration, as in xl.cfg(5).
     pub fn config(self) -> String {
         format!(
             "name = \"{}\"\nkernel = \"/boot/vmlinuz\"\nramdisk = \"/boot/domu.img\"\n\
@@ -58,7 +58,7 @@ impl Domain {
     }
 }
 
-/// An interface with that address, in the words of xl-network-configuration(5).
+/// An interface with the address `mac`, as in xl-network-configuration(5).
 pub fn interface(mac: &str) -> String {
     format!("mac={mac},bridge=br0,script=vif-test")
 }

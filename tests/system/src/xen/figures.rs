@@ -1,4 +1,4 @@
-//! weir and the kernel's back end between the same two guests, in turns on one boot.
+//! weir and the kernel's back end between the same two guests, measured in turn within one boot.
 
 use std::time::Duration;
 
@@ -19,43 +19,43 @@ use super::{
 const CLIENT: Domain = Domain(0);
 const SERVER: Domain = Domain(1);
 
-/// How often each back end is measured where nothing else is said: what three minutes have room for.
+/// Default number of rounds, which fit into three minutes.
 pub const ROUNDS: u32 = 3;
 
-/// How long each measured transfer by TCP takes.
+/// Duration of each measured TCP transfer.
 const TCP_SECONDS: u64 = 8;
 
-/// And each by UDP.
+/// Duration of each measured UDP transfer.
 const UDP_SECONDS: u64 = 2;
 
-/// And the one before, in which the connection's windows open and `auto` finds what it may hold.
+/// Duration of the transfer before, in which the connection's windows open and `auto` finds its limit.
 const SETTLE_SECONDS: u64 = 2;
 
-/// 2500 datagrams a second, each of which is a frame.
+/// Sends 2500 datagrams a second, each in one frame.
 const UDP: &str = "-u -l 1000 -b 20M";
 
-/// What one back end reaches, round by round.
+/// The results of one back end by round.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Payload of one TCP connection, in bits per second.
     pub tcp_bits_per_second: Samples,
-    /// CPU time of all domains, as Xen counts it, for each gigabyte of that.
+    /// CPU time of all domains per gigabyte of TCP payload, as Xen counts it.
     pub cpu_per_gb: Samples,
-    /// dom0's part of it.
+    /// dom0's part of that CPU time.
     pub dom0_cpu_per_gb: Samples,
-    /// Packets the receiving guest took in a second of that transfer: segments of up to 64 KiB.
+    /// Packets that the receiving guest took per second of that transfer: segments of up to 64 KiB.
     pub tcp_packets_per_second: Samples,
-    /// Interrupts of its interface per packet.
+    /// Interrupts of the receiving guest's interface per packet.
     pub tcp_events_per_packet: Samples,
-    /// Those of them that tell of its acknowledgements being sent.
+    /// Interrupts for its sent acknowledgements per packet.
     pub tcp_sent_events_per_packet: Samples,
-    /// The same under UDP.
+    /// Interrupts of the receiving guest's interface per packet, under UDP.
     pub udp_events_per_packet: Samples,
-    /// Packets the receiving guest took in a second, under UDP.
+    /// Packets that the receiving guest took per second, under UDP.
     pub udp_packets_per_second: Samples,
 }
 
-/// Measures netback and weir, in turns.
+/// Measures netback and weir in turn.
 pub fn compare(bed: &mut Bed, rounds: u32) -> Result<Report> {
     let (mut netback, mut weir) = (Figures::default(), Figures::default());
     for _ in 0..rounds {
@@ -142,7 +142,7 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
 
     let transfer = |bed: &mut Bed, seconds: u64| {
         let tcp = Tcp::to(SERVER.ip(), seconds);
-        // No reports in between: consoles are slow.
+        // No reports during the transfer: consoles are slow.
         bed.run_in(CLIENT, &format!("{} -i 0", tcp.argv().join(" ")), tcp.patience())
     };
     transfer(bed, SETTLE_SECONDS)?;
@@ -169,7 +169,7 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
     disconnect_all(bed)
 }
 
-/// CPU time that domains have had (s).
+/// CPU time used by domains (s).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct CpuSeconds {
     all: f64,
@@ -182,7 +182,8 @@ impl CpuSeconds {
         Self::parse(&printed).ok_or_else(|| Error::parse("domains and their times", printed))
     }
 
-    /// What `xl list` says: a line for each domain, below a heading, that ends with its time. dom0's is the first.
+    /// Reads the output of `xl list`: a heading, and a line for each domain that ends with its time. dom0's is the
+    /// first.
     fn parse(printed: &str) -> Option<Self> {
         let times =
             printed.lines().skip(1).map(|line| line.split_whitespace().last()?.parse::<f64>().ok());
@@ -191,11 +192,11 @@ impl CpuSeconds {
     }
 }
 
-/// What the receiving guest has counted.
+/// The receiving guest's counts.
 struct Received {
     packets: f64,
     events: f64,
-    /// Those of its transmit queue.
+    /// Interrupts of its transmit queue.
     sent_events: f64,
 }
 
@@ -206,10 +207,10 @@ impl Received {
         Self::parse(&printed).ok_or_else(|| Error::parse("packets and interrupts", printed))
     }
 
-    /// The packets on a line of their own, then `/proc/interrupts`.
+    /// Reads a line with the packets, and then `/proc/interrupts`.
     fn parse(printed: &str) -> Option<Self> {
         let (packets, interrupts) = printed.split_once('\n')?;
-        // As the driver calls them: `vif0-q0-rx`, or `eth0-q0-rx` once the interface has its name.
+        // The driver's names are `vif0-q0-rx`, or `eth0-q0-rx` once the interface has its name.
         let of_interface = |name: &str| name.starts_with("vif") || name.starts_with("eth");
         let counts = parse_interrupts(interrupts);
         let events: Vec<(&str, u64)> = counts

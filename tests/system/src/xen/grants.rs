@@ -1,25 +1,25 @@
-//! What Xen says of its grant tables (debug key `g`).
+//! Xen's report of its grant tables (debug key `g`).
 
 use weir_bed::error::{Error, Result};
 
 /// The debug key that makes Xen print all grants in use.
 pub const REPORT_KEY: char = 'g';
 
-/// Grants that a domain's builder makes, for its console and for xenstore (`GNTTAB_NR_RESERVED_ENTRIES`);
-/// dom0's daemons keep them mapped.
+/// Grants that the builder of a domain makes for its console and for xenstore (`GNTTAB_NR_RESERVED_ENTRIES`). dom0's
+/// daemons keep them mapped.
 const RESERVED: u32 = 8;
 
-/// What one report says.
+/// The content of one report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grants {
-    /// Grants of guests that somebody has mapped, beyond those of their consoles and of xenstore.
+    /// Mapped grants of guests, without those of consoles and of xenstore.
     pub mapped: usize,
     /// The report, for a person.
     pub report: String,
 }
 
 impl Grants {
-    /// Reads the last report in what `xl dmesg` printed.
+    /// Reads the last report in the output of `xl dmesg`.
     pub fn parse(dmesg: &str) -> Result<Self> {
         const START: &str = "gnttab_usage_print_all [ key 'g' pressed";
         const END: &str = "gnttab_usage_print_all ] done";
@@ -33,7 +33,7 @@ impl Grants {
     }
 }
 
-/// The reference in `(XEN) [0x301]      0 0x3f602 0x00000002  ...`, a line for each active entry.
+/// The reference in `(XEN) [0x301]      0 0x3f602 0x00000002  ...`, the line of an active entry.
 fn reference(line: &str) -> Option<u32> {
     let number = line.split_once("[0x")?.1.split_once(']')?.0;
     u32::from_str_radix(number, 16).ok()

@@ -22,18 +22,18 @@ const GUEST: &str = include_str!("guest.sh");
 const VIF_SCRIPT: &str = include_str!("vif_script.sh");
 const VIF_CYCLES: &str = include_str!("vif_cycles.sh");
 
-/// Where dom0 has weir's configuration.
+/// Path of weir's configuration in dom0.
 pub const WEIR_CONFIG: &str = "etc/weir.toml";
 
-/// Without it the device model does not start, though nobody has a keyboard.
+/// The device model does not start without this file, although no keyboard is used.
 const KEYMAP: &str = "usr/share/qemu/keymaps/en-us";
 
-/// Where the dynamic loader looks without being told.
+/// Default paths of the dynamic loader.
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
-/// Writes dom0's file system to `path`, with `programs` by their names in its `/bin` and all that `domains` boot from,
-/// `agent` in it.
+/// Writes dom0's file system to `path`, with `programs` by name in its `/bin` and the boot files of `domains`, which
+/// include `agent`.
 pub fn write_dom0(
     parts: &Parts,
     programs: &[(&str, PathBuf)],
@@ -81,14 +81,14 @@ fn domu(parts: &Parts, agent: &Path) -> Result<Vec<u8>> {
     Ok(root.archive.finish())
 }
 
-/// A file system being written, in which every directory is made once.
+/// A file system that is being written. Every directory is made once.
 struct Root {
     archive: Archive,
     made: BTreeSet<PathBuf>,
 }
 
 impl Root {
-    /// What dom0 and guests have in common.
+    /// The common part of dom0 and guests.
     fn new(parts: &Parts) -> Result<Self> {
         let mut root = Self { archive: Archive::default(), made: BTreeSet::new() };
         for dir in ["dev", "proc", "run", "sys", "tmp"] {
@@ -134,8 +134,8 @@ impl Root {
         Ok(())
     }
 
-    /// Adds modules to `dir`. insmod takes what it is given: numbered names keep a module behind those it
-    /// depends on.
+    /// Adds modules to `dir`. insmod loads no dependencies: the numbers in the names put a module behind its
+    /// dependencies.
     fn modules(&mut self, parts: &Parts, dir: &str, wanted: &[&str]) -> Result<()> {
         for (number, path) in parts.modules(wanted)?.iter().enumerate() {
             self.file(&format!("{dir}/{number:02}.ko"), &read(path)?);
@@ -144,7 +144,7 @@ impl Root {
     }
 }
 
-/// Where a program of that name is found.
+/// The path of a program with that name.
 fn in_bin(name: &str) -> String {
     format!("bin/{name}")
 }

@@ -33,12 +33,12 @@ use self::{
 };
 
 struct Scenario {
-    /// What holds when it passes.
+    /// The statement that holds if the scenario passes.
     name: &'static str,
     run: fn(&mut Bed) -> Result<()>,
 }
 
-/// All but the figures, in the order they run. Each begins and ends with no back end and no interface.
+/// All scenarios but the figures, in their order. Each begins and ends without a back end and without an interface.
 const SCENARIOS: &[Scenario] = &[
     Scenario { name: "vifs_come_and_go", run: scenarios::vifs_come_and_go },
     Scenario { name: "xen_boot_ping", run: scenarios::xen_boot_ping },
@@ -48,21 +48,21 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "xen_agent", run: scenarios::xen_agent },
 ];
 
-/// How often an interface comes and goes where nothing else is said: what three minutes have room for.
+/// Default number of times that an interface is attached and detached, which fit into three minutes.
 pub const ATTACHMENTS: u32 = 5;
 
-/// What `xtask xen` was asked to do.
+/// The options of `xtask xen`.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// Only scenarios whose name contains this; the comparison's is `figures`.
+    /// Runs only scenarios whose name contains this. The comparison's name is `figures`.
     pub only: Option<String>,
     /// A built weir to test instead of this workspace's.
     pub weir: Option<PathBuf>,
-    /// How often a guest's interface comes and goes before no grant may be left mapped.
+    /// Number of times that a guest's interface is attached and detached before no grant may be left mapped.
     pub attachments: u32,
-    /// How often to compare weir with the kernel's back end; `None` for not at all.
+    /// Number of comparisons of weir with the kernel's back end; `None` for no comparison.
     pub rounds: Option<u32>,
-    /// By what time passes in the machine.
+    /// The clock of the machine.
     pub clock: Clock,
 }
 
@@ -72,7 +72,7 @@ impl Selection {
     }
 }
 
-/// Runs the scenarios and compares the back ends; an error only where nothing could be tried.
+/// Runs the scenarios and compares the back ends; an error only if nothing could be tried.
 pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     let parts = match fetch(workspace) {
         Ok(parts) => parts,
@@ -107,7 +107,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Xen and what runs it, or why there is none.
+/// Fetches Xen and its tools, or returns the reason for their absence.
 fn fetch(workspace: &Workspace) -> Result<Parts> {
     let missing = |program: &&str| !Path::new(program).exists();
     if let Some(program) = [packages::QEMU, IPERF3].into_iter().find(missing) {
@@ -117,15 +117,15 @@ fn fetch(workspace: &Workspace) -> Result<Parts> {
     Parts::ensure(workspace)
 }
 
-/// The machine, which scenarios share as long as none fails.
+/// The machine, which the scenarios share as long as none fails.
 struct Stand {
     kit: Kit,
     bed: Option<Bed>,
 }
 
 impl Stand {
-    /// Runs one scenario and prints how it went. One that fails leaves its machine in a state of which
-    /// nothing is known: the next one gets a new machine.
+    /// Runs one scenario and prints the result. A scenario that fails leaves its machine in an unknown state: the
+    /// next one gets a new machine.
     fn passes<T>(
         &mut self,
         name: &str,

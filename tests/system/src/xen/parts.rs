@@ -1,4 +1,4 @@
-//! Xen, its tools, a kernel and its modules, out of Debian's packages: unpacked, not installed.
+//! Xen, its tools, a kernel and its modules from Debian's packages, unpacked and not installed.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ const HYPERVISOR_PACKAGE: &str = "xen-hypervisor-4.17-amd64";
 
 const HYPERVISOR: &str = "boot/xen-4.17-amd64.gz";
 
-/// `xl` and the daemons, and the libraries they need beyond those of any Debian.
+/// `xl` and the daemons, and their libraries that are not on every Debian.
 const TOOL_PACKAGES: &[&str] = &[
     "xen-utils-4.17",
     "xenstore-utils",
@@ -41,7 +41,8 @@ const TOOL_PACKAGES: &[&str] = &[
     BUSYBOX_PACKAGE,
 ];
 
-/// Serves the consoles of guests that have more than one, of which `weir-agent`'s is one; and its libraries.
+/// The device model, which serves the consoles of guests with more than one (`weir-agent` has one), and its
+/// libraries.
 const DEVICE_MODEL_PACKAGES: &[&str] = &[
     "qemu-system-xen",
     "libfdt1",
@@ -52,7 +53,7 @@ const DEVICE_MODEL_PACKAGES: &[&str] = &[
     "libsasl2-2",
     "libspice-server1",
     "libusb-1.0-0",
-    // Of libspice-server1.
+    // Dependencies of libspice-server1.
     "libdw1",
     "libelf1",
     "libgstreamer-plugins-base1.0-0",
@@ -62,33 +63,33 @@ const DEVICE_MODEL_PACKAGES: &[&str] = &[
     "libunwind8",
 ];
 
-/// Where `xl` looks for the device model.
+/// The path at which `xl` expects the device model.
 pub const DEVICE_MODEL: &str = "usr/libexec/xen-qemu-system-i386";
 
-/// Where the tools' package puts programs that are run by full path only.
+/// The tools' directory of programs that are run by full path only.
 const TOOLS_DIR: &str = "usr/lib/xen-4.17/bin";
 
-/// Always depends on the current kernel's package. Not the cloud kernel: it has no Xen back ends.
+/// Depends on the current kernel's package. The cloud kernel has no Xen back ends.
 const KERNEL_METAPACKAGE: &str = "linux-image-amd64";
 
-/// What dom0 needs for its tools and for any back end in user space; loaded in this order.
+/// Modules for dom0's tools and for any back end in user space, in load order.
 pub const DOM0_MODULES: &[&str] =
     &["xen_privcmd", "xenfs", "xen_evtchn", "xen_gntdev", "xen_gntalloc"];
 
-/// The peer: the kernel's back end, and the bridge its interfaces are put on.
+/// The kernel's back end, and the bridge for its interfaces.
 pub const NETBACK_MODULES: &[&str] = &["bridge", "xen_netback"];
 
-/// What a guest needs.
+/// Modules of a guest.
 pub const DOMU_MODULES: &[&str] = &["xen_netfront"];
 
-/// What was unpacked, in `target/xen`.
+/// The unpacked packages in `target/xen`.
 #[derive(Clone, Debug)]
 pub struct Parts {
     dir: PathBuf,
 }
 
 impl Parts {
-    /// Downloads and unpacks what is not there yet.
+    /// Downloads and unpacks the missing parts.
     pub fn ensure(workspace: &Workspace) -> Result<Self> {
         let parts = Self { dir: workspace.target("xen")? };
         let stamp = parts.dir.join("stamp");
@@ -118,14 +119,14 @@ impl Parts {
         for package in TOOL_PACKAGES.iter().chain(DEVICE_MODEL_PACKAGES) {
             unpack(package, &self.root())?;
         }
-        // Of these, a file each is needed of hundreds of megabytes.
+        // Each of these packages has hundreds of megabytes, and one file of it is needed.
         let scratch =
             tempfile::tempdir_in(&self.dir).map_err(Error::io("make a directory in", &self.dir))?;
         let scratch = scratch.path();
         unpack(HYPERVISOR_PACKAGE, scratch)?;
         let xen = self.dir.join("xen.gz");
         copy(&scratch.join(HYPERVISOR), &xen)?;
-        // Unpacked it is an ELF file with a multiboot header, which QEMU starts itself.
+        // Unpacked, Xen is an ELF file with a multiboot header, which QEMU can start.
         run(&["gzip".as_ref(), "-df".as_ref(), xen.as_os_str()])?;
 
         unpack(&current_kernel_package(KERNEL_METAPACKAGE)?, scratch)?;
@@ -154,29 +155,29 @@ impl Parts {
         self.dir.join("root")
     }
 
-    /// What serves the guests' further consoles.
+    /// The device model of the guests' further consoles.
     pub fn device_model(&self) -> PathBuf {
         self.root().join(DEVICE_MODEL)
     }
 
-    /// The programs dom0 needs, by the paths they were unpacked to.
+    /// The programs of dom0, by their unpacked paths.
     pub fn tools(&self) -> Vec<PathBuf> {
         let tools = ["xl", "xenstored", "xenconsoled", "xen-init-dom0"];
         let tools = tools.map(|name| self.root().join(TOOLS_DIR).join(name));
         tools.into_iter().chain([self.root().join("usr/bin/xenstore")]).collect()
     }
 
-    /// The small tools, in one static program.
+    /// A static program with the small tools.
     pub fn busybox(&self) -> PathBuf {
         self.root().join("bin/busybox")
     }
 
-    /// The files of `wanted` and of all they depend on, every module behind its dependencies.
+    /// The files of `wanted` and of all their dependencies, each module behind its dependencies.
     pub fn modules(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
         in_load_order(wanted, &module_files(&self.dir.join("modules"))?)
     }
 
-    /// The shared libraries of `program`, whether unpacked here or the host's own.
+    /// The shared libraries of `program`, unpacked or the host's own.
     pub fn libraries(&self, program: &Path) -> Result<Vec<PathBuf>> {
         let unpacked = ["usr/lib", "lib"].map(|lib| self.root().join(lib).join("x86_64-linux-gnu"));
         let [usr_lib, lib] = unpacked.each_ref().map(|dir| dir.display());

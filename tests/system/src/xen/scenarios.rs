@@ -1,4 +1,4 @@
-//! What must hold on a real Xen.
+//! The tests on an actual Xen.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use super::{
 const FIRST: Domain = Domain(0);
 const SECOND: Domain = Domain(1);
 
-/// The user-space guest on weir: the number of its addresses, and its socket. See `weir.toml`.
+/// The user-space guest at weir: the number of its addresses, and its socket. See `weir.toml`.
 const MIXED: u8 = 2;
 const MIXED_SOCKET: &str = "/run/mixed.sock";
 
-/// The front end in dom0: the number of its addresses, its interface, and the queues it asks for.
+/// The front end in dom0: the number of its addresses, its interface, and its requested queues.
 const CONTROL: u8 = 3;
 const CONTROL_VIF: &str = "vif0.0";
 const CONTROL_QUEUES: usize = 2;
 
-/// A vif comes, goes, comes again and is answered by what was started anew, as the double has it.
+/// A vif is connected, disconnected, connected again, and served by a restarted back end, as with the test double.
 pub fn vifs_come_and_go(bed: &mut Bed) -> Result<()> {
     let vifs = bed.spawn("vifs", "xen_vifs")?;
     bed.connect(FIRST)?;
@@ -35,7 +35,7 @@ pub fn vifs_come_and_go(bed: &mut Bed) -> Result<()> {
         bed.await_lines(&vifs, &compared, 1)?;
         bed.await_lines(&vifs, &format!("^event {ring} req_prod="), 1)?;
     }
-    // Its buffers lie ready, and it sends.
+    // The guest's receive buffers are posted, and the guest sends.
     bed.await_lines(&vifs, "^event rx req_prod=[1-9]", 1)?;
     let _unanswered =
         bed.run_in(FIRST, &format!("ping -c 1 -W 1 {}; true", SECOND.ip()), PATIENCE)?;
@@ -50,7 +50,7 @@ pub fn vifs_come_and_go(bed: &mut Bed) -> Result<()> {
 
     bed.end(&vifs, "KILL")?;
     nothing_mapped(bed)?;
-    // The front end is still connected, and is taken as it stands.
+    // The front end is still connected. The new back end resumes with it in that state.
     let vifs = bed.spawn("vifs-again", "xen_vifs")?;
     bed.await_lines(&vifs, "^copy rx same=true", 1)?;
     bed.detach(FIRST)?;
@@ -59,8 +59,8 @@ pub fn vifs_come_and_go(bed: &mut Bed) -> Result<()> {
     bed.end(&vifs, "TERM")
 }
 
-/// Guests ping each other through weir, one of them from its boot on; after their interfaces went and came
-/// again; after weir was killed and started anew.
+/// Guests ping each other through weir, one of them from its boot on: also after their interfaces were detached and
+/// attached, and after weir was killed and restarted.
 pub fn xen_boot_ping(bed: &mut Bed) -> Result<()> {
     bed.run("! grep -q ^xen_netback /proc/modules", PATIENCE)?;
     let weir = BackEnd::weir(bed)?;
@@ -76,7 +76,7 @@ pub fn xen_boot_ping(bed: &mut Bed) -> Result<()> {
     weir.stop(bed)
 }
 
-/// However often interfaces come and go, and however weir ends, it keeps no grant.
+/// weir keeps no grant after any number of attached interfaces and any end of weir.
 pub fn weir_keeps_no_grant(bed: &mut Bed) -> Result<()> {
     let weir = BackEnd::weir(bed)?;
     bed.connect(FIRST)?;
@@ -111,7 +111,7 @@ pub fn xen_mixed(bed: &mut Bed) -> Result<()> {
     weir.stop(bed)
 }
 
-/// A front end with a control ring, in dom0 itself, is served by the hash and the table that it sets.
+/// A front end with a control ring, in dom0 itself, is served by the hash and the table that it has set.
 pub fn xen_control_ring(bed: &mut Bed) -> Result<()> {
     let weir = BackEnd::weir_with_queues(bed, CONTROL_QUEUES)?;
     bed.attach_to_dom0(&address::mac(CONTROL))?;
@@ -129,7 +129,8 @@ pub fn xen_control_ring(bed: &mut Bed) -> Result<()> {
     weir.stop(bed)
 }
 
-/// The agent of a guest is met by a channel, has the guest poll, and restores its timer when weir or itself ends.
+/// A guest's agent is reached by a channel, makes the guest poll, and restores the guest's timer when weir or the
+/// agent ends.
 pub fn xen_agent(bed: &mut Bed) -> Result<()> {
     const AGENT: &str = "weir-agent --port /dev/hvc1 >/tmp/agent.log 2>&1 &";
     let weir = BackEnd::weir(bed)?;
@@ -140,7 +141,7 @@ pub fn xen_agent(bed: &mut Bed) -> Result<()> {
     have_guest_poll(bed)?;
     ping(bed, FIRST, &WITH_CHANNEL.ip(), 56)?;
 
-    // Nobody is there any more to say what is wanted, nor do we know what was.
+    // No weir is connected to make requests, and a new weir does not know earlier requests.
     let weir = weir.crash_and_restart(bed, |bed| guest_polls(bed, false))?;
     have_guest_poll(bed)?;
     ping(bed, FIRST, &WITH_CHANNEL.ip(), 1472)?;
@@ -153,7 +154,7 @@ pub fn xen_agent(bed: &mut Bed) -> Result<()> {
     weir.stop(bed)
 }
 
-/// Tells weir that the guest with a channel is to poll, and waits until it does.
+/// Makes the guest with a channel poll, and waits until it does.
 fn have_guest_poll(bed: &mut Bed) -> Result<()> {
     let vif = bed.vif(WITH_CHANNEL)?;
     bed.weir(&format!("vif set {vif} moderation=frontend"))?;
@@ -164,7 +165,7 @@ fn have_guest_poll(bed: &mut Bed) -> Result<()> {
     })
 }
 
-/// Waits until the guest with a channel polls by its timer, or does not.
+/// Waits until the guest with a channel polls by its timer (`polls`) or does not.
 fn guest_polls(bed: &mut Bed, polls: bool) -> Result<()> {
     let test = if polls { "-gt" } else { "-eq" };
     let timer = format!(
@@ -174,13 +175,13 @@ fn guest_polls(bed: &mut Bed, polls: bool) -> Result<()> {
     bed.run_in(WITH_CHANNEL, &timer, PATIENCE).map(drop)
 }
 
-/// Takes the interfaces of both guests away.
+/// Detaches the interfaces of both guests.
 pub fn disconnect_all(bed: &mut Bed) -> Result<()> {
     bed.detach(FIRST)?;
     bed.detach(SECOND)
 }
 
-/// Gives both guests their interfaces.
+/// Attaches the interfaces of both guests.
 pub fn connect_all(bed: &mut Bed) -> Result<()> {
     bed.connect(FIRST)?;
     bed.connect(SECOND)
@@ -188,11 +189,11 @@ pub fn connect_all(bed: &mut Bed) -> Result<()> {
 
 fn ping_both_ways(bed: &mut Bed) -> Result<()> {
     ping(bed, FIRST, &SECOND.ip(), 56)?;
-    // The largest of one frame.
+    // The largest payload of one frame.
     ping(bed, SECOND, &FIRST.ip(), 1472)
 }
 
-/// Three echo requests, each of which must be answered.
+/// Sends three echo requests. Each must be answered.
 fn ping(bed: &mut Bed, from: Domain, to: &str, payload: u32) -> Result<()> {
     bed.run_in(from, &format!("ping -c 3 -i 0.2 -W 5 -s {payload} {to}"), Duration::from_secs(30))
         .map(drop)
