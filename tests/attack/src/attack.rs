@@ -1,4 +1,4 @@
-//! What an attack is, and all of them.
+//! The type of an attack, and the list of all attacks.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,44 +17,44 @@ use crate::measure::switch::{CONTROL, EVILS};
 /// One attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
-    /// Its function's.
+    /// The name of its function.
     pub name: &'static str,
-    /// What it tries.
+    /// A description of the attempt.
     pub tries: &'static str,
-    /// Carries it out once, or for ever.
+    /// The function: it makes one attempt, or repeats attempts without end.
     pub strike: fn(&Field) -> Strike,
-    /// Why it only uses what is its own share of weir's time, if it does.
+    /// The reason for which the attack only uses its own share of weir's time, if it does.
     pub own_share: Option<&'static str>,
-    /// Whose it is.
+    /// The attacking user.
     pub user: User,
-    /// weir may keep its interface stopped for seconds after its end: the next attack has a weir of its own.
+    /// weir may keep the interface stopped for seconds after the attack: the next attack gets a new weir.
     pub outlasts: bool,
 }
 
-/// Who attacks.
+/// The attacking user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
-    /// Who started weir.
+    /// The user that has started weir.
     Own,
-    /// Another one, who has no right.
+    /// Another user, without any rights.
     Other,
-    /// Another one, who is of weir's `group` and may read.
+    /// Another user, a member of weir's `group`, who may read.
     Reader,
-    /// root: a host of the underlay, who has sockets for bare packets.
+    /// root, as a host in the underlay with raw sockets.
     Root,
 }
 
-/// The weir that is attacked.
+/// The configuration of the attacked weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setting {
-    /// As it is by default, and readers where there is a group for them.
+    /// The defaults, with readers if their group exists.
     Usual,
-    /// With every option that opens a socket, and a hundred interfaces of one tenant's.
+    /// Every option that opens a socket, and a hundred interfaces of one tenant.
     Open,
 }
 
 impl Setting {
-    /// Behind an attack's name.
+    /// The suffix of an attack's name.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Usual => "",
@@ -63,7 +63,8 @@ impl Setting {
     }
 }
 
-/// An entry of a class's table: the function, what it tries, and why it is its own share where it is.
+/// An entry in the table of a class: the function, a description of the attempt, and the reason for an own share if
+/// any.
 #[macro_export]
 macro_rules! attack {
     ($strike:ident, $tries:literal) => {
@@ -106,7 +107,7 @@ const USUAL: &[Setting] = &[Setting::Usual];
 const OPEN: &[Setting] = &[Setting::Open];
 const BOTH: &[Setting] = &[Setting::Usual, Setting::Open];
 
-/// All classes, by name, and the settings in which each attack of a class is tried.
+/// All classes by name, each with its attacks and the settings in which they are tried.
 pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
     ("protocol", crate::protocol::ALL, USUAL),
     ("descriptors", crate::descriptors::ALL, USUAL),
@@ -134,7 +135,7 @@ pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
     ("settings", crate::settings::ALL, USUAL),
 ];
 
-/// Every attack with its class and its settings.
+/// Every attack with its class and settings.
 pub fn all() -> impl Iterator<Item = (&'static str, &'static Attack, &'static [Setting])> {
     let of =
         |(class, attacks, settings): &(&'static str, &'static [Attack], &'static [Setting])| {
@@ -144,7 +145,7 @@ pub fn all() -> impl Iterator<Item = (&'static str, &'static Attack, &'static [S
     CLASSES.iter().flat_map(of)
 }
 
-/// Where an attack takes place.
+/// The scene of an attack.
 #[derive(Debug)]
 pub struct Field {
     dir: PathBuf,
@@ -155,22 +156,22 @@ pub struct Field {
 }
 
 impl Field {
-    /// A running weir's directory, weir's program, and which of the attacker's interfaces is the first one.
+    /// The directory of a running weir, weir's program, and the number of the attacker's first interface.
     pub fn new(dir: PathBuf, weir: PathBuf, first: usize) -> Self {
         Self { dir, weir, first, done: AtomicU64::new(0), children: AtomicU64::new(0) }
     }
 
-    /// Strikes that were carried out.
+    /// Number of completed attempts.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Processes that were made by [`Self::weir`].
+    /// Number of processes started by [`Self::weir`].
     pub fn children(&self) -> u64 {
         self.children.load(Ordering::Relaxed)
     }
 
-    /// One more was: for those that never return.
+    /// Counts a completed attempt, for attacks that never return.
     pub fn struck(&self) {
         if self.done.fetch_add(1, Ordering::Relaxed) == 0 {
             println!("struck");
@@ -187,7 +188,7 @@ impl Field {
         format!("evil{}", (self.first + number) % EVILS)
     }
 
-    /// Its socket.
+    /// The socket of one of the attacker's interfaces.
     pub fn evil(&self, number: usize) -> PathBuf {
         self.socket(&self.evil_name(number))
     }
@@ -197,43 +198,43 @@ impl Field {
         self.dir.join(CONTROL)
     }
 
-    /// A connection that has said nothing.
+    /// A connection without any messages so far.
     pub fn link(&self) -> Strike<Link> {
         Link::connect(&self.evil(0))
     }
 
-    /// A guest that runs, on the attacker's first interface.
+    /// A running guest on the attacker's first interface.
     pub fn guest(&self, plan: Plan) -> Strike<Guest> {
         Guest::attach(&self.evil(0), plan)
     }
 
-    /// The same with the usual features.
+    /// A running guest with the usual features.
     pub fn plain(&self) -> Strike<Guest> {
         self.guest(Plan::default())
     }
 
-    /// The socket of one of the interfaces that are one tenant's: [`Setting::Open`].
+    /// The socket of an interface of the one tenant: [`Setting::Open`].
     pub fn tenant(&self, number: usize) -> PathBuf {
         self.socket(&format!("tenant{number}"))
     }
 
-    /// The socket of the agent of one of the attacker's interfaces: [`Setting::Open`].
+    /// The agent socket of one of the attacker's interfaces: [`Setting::Open`].
     pub fn agent(&self, number: usize) -> PathBuf {
         self.dir.join(format!("{}.agent", self.evil_name(number)))
     }
 
-    /// A number that weir's configuration has, and the file `name` for attackers.
+    /// A port number of weir's configuration, from the file `name`.
     pub fn port(&self, name: &str) -> Strike<u16> {
         let text = std::fs::read_to_string(self.dir.join(name))?;
         Ok(text.trim().parse().map_err(|_| rustix::io::Errno::INVAL)?)
     }
 
-    /// A place for files.
+    /// A path for an attack's file.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(format!("attack-{}-{name}", std::process::id()))
     }
 
-    /// weir's program, to be run once.
+    /// A command of weir's program, to be run once.
     pub fn weir(&self) -> Command {
         self.children.fetch_add(1, Ordering::Relaxed);
         let mut command = Command::new(&self.weir);
@@ -241,18 +242,18 @@ impl Field {
         command
     }
 
-    /// Where everything is.
+    /// The directory of all files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 }
 
-/// How long an attacker rests after a strike, and after one that failed.
+/// The attacker's pause after an attempt.
 const PAUSE: Duration = Duration::from_micros(200);
-/// See [`PAUSE`].
+/// The pause after an attempt that failed.
 const REST: Duration = Duration::from_millis(5);
 
-/// Strikes until the process is ended.
+/// Repeats the attack until the process is ended.
 pub fn strike_for_ever(attack: &Attack, field: &Field) -> ! {
     let mut said = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Files that `weir check` reads: it ends soon, says little, and nothing that a terminal obeys.
+//! Files for `weir check`: it must end soon, print little, and print nothing that controls a terminal.
 
 use std::{
     io::{Read, Write},
@@ -31,12 +31,12 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// How long it may take, on a busy machine, with debug assertions.
+/// Longest time for `weir check` on a busy machine with debug assertions.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What it may print (bytes).
+/// Limit of the output (bytes).
 const PRINTED_MAX: usize = 1 << 20;
 
-/// Has `weir check` read a file, and looks what it does; whether the file is good.
+/// Runs `weir check` on a file and judges its behaviour. True if the file is valid.
 fn checked(field: &Field, path: &std::path::Path, what: &str) -> Strike<bool> {
     let begin = Instant::now();
     let mut child = field
@@ -69,7 +69,7 @@ fn checked(field: &Field, path: &std::path::Path, what: &str) -> Strike<bool> {
     }
     match status.code() {
         Some(0) => Ok(true),
-        // 3: problems; 1: it cannot be read.
+        // Status 3 means problems in the file, status 1 that it cannot be read.
         Some(1..=3) => Ok(false),
         _ => harm(format!("`weir check` of {what} ends with {status}")),
     }
@@ -83,7 +83,7 @@ fn read_all(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec
     })
 }
 
-/// The same of what is to be written into a file, which is not good.
+/// Checks a file with the content `text`, which is not valid.
 fn written(field: &Field, text: &[u8], what: &str) -> Strike {
     let path = field.file("check.toml");
     std::fs::File::create(&path)?.write_all(text)?;

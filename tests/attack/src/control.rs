@@ -1,4 +1,5 @@
-//! The control socket: who opens it may do everything to the switch, but not stop it by mistake, and no other user opens it.
+//! The control socket: its users may do everything to the switch except stop it by mistake. Other users must not be
+//! able to connect.
 
 use std::{
     io::{BufReader, Read, Write},
@@ -91,8 +92,8 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// Whether an attack has the administrator's own places at the API, so that one may lose an answer to the other. Users who
-/// may only read are another class's.
+/// True if the attack uses connections of the administrator's own share at the API, so that an answer to either may
+/// be lost. Users who may only read are attackers of another class.
 pub fn is_the_administrators(attack: &Attack) -> bool {
     attack.user == User::Own && ALL.iter().any(|it| it.name == attack.name)
 }
@@ -105,7 +106,7 @@ pub fn open(field: &Field) -> Strike<UnixStream> {
     Ok(socket)
 }
 
-/// A request with a body.
+/// The text of a request with a body.
 pub fn request(line: &str, body: &str) -> String {
     let length = body.len();
     format!("{line} HTTP/1.1\r\nhost: weir\r\ncontent-length: {length}\r\n\r\n{body}")
@@ -113,10 +114,10 @@ pub fn request(line: &str, body: &str) -> String {
 
 const STATISTICS: &str = "GET /v1/switch HTTP/1.1\r\nhost: weir\r\n\r\n";
 
-/// A request's answer: its status and its body.
+/// Sends a request. Returns the status and the body of the answer.
 pub fn ask(socket: &UnixStream, request: &str) -> Strike<(u16, String)> {
     let mut writer = socket;
-    // Refused before all of it is there, it may not be taken.
+    // weir may refuse a request before it has read all of it.
     let written = writer.write_all(request.as_bytes());
     match answer(&mut BufReader::new(socket))? {
         Some(answer) => Ok(answer),
@@ -124,7 +125,7 @@ pub fn ask(socket: &UnixStream, request: &str) -> Strike<(u16, String)> {
     }
 }
 
-/// A request that must not be done.
+/// Sends a request that weir must not carry out.
 pub fn refused(socket: &UnixStream, request: &str) -> Strike {
     let (status, answer) = ask(socket, request)?;
     if (400..500).contains(&status) && answer.contains("\"detail\"") {
@@ -136,7 +137,7 @@ pub fn refused(socket: &UnixStream, request: &str) -> Strike {
     ))
 }
 
-/// Writes `piece` until weir takes no more of it.
+/// Writes `piece` again and again until weir stops reading.
 fn without_end(socket: &mut UnixStream, piece: &[u8]) -> Strike {
     for _ in 0..(64 << 20) / piece.len() {
         if socket.write_all(piece).is_err() {
@@ -175,7 +176,7 @@ fn control_body_without_end(field: &Field) -> Strike {
     refused(&open(field)?, &format!("{head}content-length: 99999999999\r\n\r\n"))
 }
 
-/// Sends `begun`, and then a byte of `rest` each tenth of a second, on so many connections.
+/// Sends `begun`, and then a byte of `rest` every tenth of a second, on this many connections.
 fn byte_by_byte(field: &Field, connections: usize, begun: &str, rest: &str) -> Strike {
     let mut sockets = (0..connections).map(|_| open(field)).collect::<Strike<Vec<_>>>()?;
     for socket in &mut sockets {
@@ -252,7 +253,7 @@ fn control_metrics_without_pause(field: &Field) -> Strike {
     }
 }
 
-/// What the page consists of, and what it asks for.
+/// The files of the page, and its requests.
 const LOOKS: [&str; 6] =
     ["/", "/page/script.js", "/metrics", "/v1/switch", "/openapi.json", "/v1/addresses"];
 
@@ -274,7 +275,7 @@ fn control_a_thousand_streams_of_events(field: &Field) -> Strike {
         let _ = socket.write_all(request("GET /v1/events", "").as_bytes());
         sockets.push(socket);
     }
-    // One more is served, in the place of one that has waited longest.
+    // A further connection is served. It replaces the one that has waited longest.
     let (status, _) = ask(&open(field)?, STATISTICS)?;
     if status == 200 { Ok(()) } else { harm(format!("statistics are answered with {status}")) }
 }
@@ -291,7 +292,7 @@ fn reader_that_writes(field: &Field) -> Strike {
         "POST /v1/ports/a/trace/live",
         "POST /v1/upgrade",
     ] {
-        // A body that is right, one that is not, and one that is announced and does not come.
+        // A valid body, an invalid one, and an announced body that is never sent.
         let announced = format!("{line} HTTP/1.1\r\nhost: weir\r\ncontent-length: 9000\r\n\r\n");
         let right = "{\"ports\":[\"a\"],\"frames\":1,\"on\":true}";
         for whole in [request(line, right), request(line, "\u{1b}"), announced] {
@@ -322,7 +323,7 @@ fn reader_that_reads_nothing(field: &Field) -> Strike {
 fn control_pipelined(field: &Field) -> Strike {
     let socket = open(field)?;
     let mut writer = &socket;
-    // Its window may be full of answers that are not read yet.
+    // The socket may be full of unread answers.
     let _ = writer.write_all(STATISTICS.repeat(1000).as_bytes());
     let mut reader = BufReader::new(&socket);
     for _ in 0..8 {
@@ -355,7 +356,7 @@ fn control_paths_that_are_not(field: &Field) -> Strike {
 }
 
 fn control_smuggled(field: &Field) -> Strike {
-    // Whichever of the lengths is believed, the second request is no request.
+    // Under either of the lengths, the second request must not be taken for a request.
     let hidden = "DELETE /v1/vifs/a HTTP/1.1\r\nhost: w\r\n\r\n";
     for lengths in [
         format!("content-length: 0\r\ncontent-length: {}", hidden.len()),
@@ -407,7 +408,7 @@ fn control_paths_that_climb(field: &Field) -> Strike {
     Ok(())
 }
 
-/// `weir vif add NAME`, as its user has it.
+/// Runs `weir vif add NAME` as a user would.
 fn added_and_refused(field: &Field, name: &str) -> Strike {
     let output = field
         .weir()

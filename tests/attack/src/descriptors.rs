@@ -1,4 +1,4 @@
-//! Descriptors that are not what they seem: their front end holds them, too.
+//! Descriptors of an unexpected kind, of which the front end holds a copy.
 
 use std::{
     fs::File,
@@ -89,7 +89,7 @@ pub const ALL: &[Attack] = &[
     attack!(one_kick_for_sixteen_rings, "kicks all 16 rings by one eventfd"),
 ];
 
-/// Makes `fd` one whose next write blocks.
+/// Makes the next write to `fd` block.
 fn block(fd: &OwnedFd) -> Strike {
     let _ = rustix::io::read(fd, &mut [0; 8]);
     rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes())?;
@@ -97,7 +97,7 @@ fn block(fd: &OwnedFd) -> Strike {
     Ok(())
 }
 
-/// Has weir call for what it sends and receives, as often as it may.
+/// Makes weir call the guest for sent and received frames, as often as possible.
 fn provoke_calls(guest: &Guest, times: u32) -> Strike {
     for _ in 0..times {
         guest.send(1, Header::default(), &frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60));
@@ -142,7 +142,7 @@ fn kick_eventfd_made_blocking_and_empty(field: &Field) -> Strike {
     guest.link.still_served("kicks that were taken back")
 }
 
-/// Calls by `fd`, which takes nothing.
+/// Makes weir call by `fd`, whose writes fail or block.
 fn call_by(field: &Field, fd: BorrowedFd<'_>) -> Strike {
     let guest = field.plain()?;
     for ring in 0..guest.rings() {
@@ -201,7 +201,7 @@ fn call_eventfd_with_20_000_watchers(field: &Field) -> Strike {
     }
     field.struck();
     loop {
-        // Until weir stops the port; then afresh.
+        // Goes on until weir stops the port. Then a new guest starts.
         guest.send(1, Header::default(), &frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60));
         guest.repost(0);
         for call in &guest.calls {
@@ -221,7 +221,7 @@ fn call_eventfd_with_20_000_watchers(field: &Field) -> Strike {
     }
 }
 
-/// A socket whose last close takes two seconds: it lingers, and its other side takes nothing.
+/// A socket whose last close takes two seconds: it lingers, and its peer reads nothing.
 fn lingering(listener: &TcpListener) -> Strike<(OwnedFd, TcpStream)> {
     let socket = TcpStream::connect(listener.local_addr()?)?;
     let (other, _) = listener.accept()?;
@@ -236,7 +236,7 @@ fn descriptors_that_close_slowly(field: &Field) -> Strike {
     let link = field.link()?;
     let (slow, other) = lingering(&listener)?;
     link.tell_fd(request::SET_VRING_CALL, 0, Some(slow.as_fd()))?;
-    // weir has the last copy.
+    // weir has the last copy now.
     drop(slow);
     field.struck();
     std::thread::sleep(Duration::from_secs(2));
@@ -345,7 +345,7 @@ fn front_ends_with_all_their_queues(field: &Field) -> Strike {
     for guest in &guests {
         guest.link.ask(request::GET_FEATURES)?;
     }
-    // All of them stay until the end.
+    // All of them stay open until the end.
     std::thread::sleep(Duration::from_millis(200));
     Ok(())
 }
@@ -355,7 +355,7 @@ fn a_connection_inside_itself(field: &Field) -> Strike {
     let (a, b) = UnixStream::pair()?;
     link.tell(request::SET_VRING_CALL, &0_u64.to_le_bytes(), &[link.as_fd()])?;
     link.tell(request::SET_VRING_CALL, &1_u64.to_le_bytes(), &[a.as_fd()])?;
-    // What is not a whole message stays in the queue, with its descriptors.
+    // An incomplete message stays in the queue together with its descriptors.
     link.raw(&[0; 3], &[link.as_fd(), a.as_fd(), b.as_fd()])?;
     let _ = link.raw(&[0; 3], &[link.as_fd(), b.as_fd()]);
     Ok(())

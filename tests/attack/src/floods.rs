@@ -1,4 +1,4 @@
-//! Too much of what is allowed.
+//! Too many of the permitted operations.
 
 use std::{os::fd::AsFd, time::Duration};
 
@@ -47,7 +47,7 @@ pub const ALL: &[Attack] = &[
         own_share: "its frames share the victim's receive ring; what the victim may receive is for its `rx_rate`"),
 ];
 
-/// What an honest guest with as much to send takes: a flood from one ring, by the rules.
+/// The load of an honest guest that sends as much: a flood from one ring by the rules.
 pub const WELL_BEHAVED: Attack = attack!(
     small_packets_without_pause,
     "",
@@ -58,7 +58,7 @@ fn set_owner_without_pause(field: &Field) -> Strike {
     let link = field.link()?;
     let many = message(request::SET_OWNER, VERSION, &[]).repeat(64);
     loop {
-        // Where weir does not read, it takes as long as weir likes.
+        // If weir does not read, this waits as long as weir likes.
         while link.raw(&many, &[]).is_err() {}
         field.struck();
     }
@@ -129,7 +129,7 @@ fn connects_of_20_sockets(field: &Field) -> Strike {
 
 fn connections_that_wait(field: &Field) -> Strike {
     let mut links = vec![field.link()?];
-    // The last one waits until there is room, or in vain.
+    // The last connection waits for room in the queue or fails.
     while links.len() < 200 {
         match field.link() {
             Ok(link) => links.push(link),
@@ -165,17 +165,17 @@ fn rings_that_break_again_and_again(field: &Field) -> Strike {
     }
 }
 
-/// A sender and a receiver of the attacker's, which know each other.
+/// A sending and a receiving guest of the attacker. The sender's frames are addressed to the receiver.
 pub fn couple(field: &Field, sender: Plan, receiver: Plan) -> Strike<(Guest, Guest)> {
     let (from, to) =
         (Guest::attach(&field.evil(0), sender)?, Guest::attach(&field.evil(1), receiver)?);
-    // Its first frame says where it is.
+    // The switch learns the receiver's address from its first frame.
     to.send(1, Header::default(), &frame(Guest::mac(0), Guest::mac(1), EXPERIMENTAL, 60));
     to.taken(1, "the receiver's first frame")?;
     Ok((from, to))
 }
 
-/// Sends from `rings` without a pause, and gives the receiver's buffers back where it has one.
+/// Sends on all rings of `from` without a pause. Reposts the buffers of the receiver `to`, if there is one.
 pub fn pour(field: &Field, from: &Guest, to: Option<&Guest>) -> Strike {
     loop {
         let mut sent = 0;
@@ -198,7 +198,7 @@ pub fn pour(field: &Field, from: &Guest, to: Option<&Guest>) -> Strike {
     }
 }
 
-/// Fills all transmit rings with what `make` makes.
+/// Fills all transmit rings with the frames of `make`.
 pub fn loaded(guest: &Guest, make: impl Fn() -> (Header, Vec<u8>)) {
     for ring in (1..guest.rings()).step_by(2) {
         guest.load(ring, |_| make());
@@ -230,10 +230,10 @@ fn large_packets_without_pause(field: &Field) -> Strike {
     pour(field, &from, Some(&to))
 }
 
-/// Fills the transmit ring with packets of 60,000 bytes that are to be cut.
+/// Fills the transmit ring with packets of 60,000 bytes that must be segmented.
 pub fn load_large(from: &Guest, to: Mac) {
     let header = Header::tso(1460);
-    // Buffers follow each other: one of 60,000 bytes is over many of them, all with the same bytes.
+    // Buffers are contiguous: a buffer of 60,000 bytes covers many of them, and all descriptors use the same bytes.
     let packet = tcp(to, Guest::mac(0), 60_000);
     let at = from.buffer(1, 0);
     from.memory.set(at, &header.bytes());
@@ -267,7 +267,7 @@ fn packed_packets_without_pause(field: &Field) -> Strike {
             ring.set_packed(slot, from.buffer_address(1, slot), 72, slot, mine);
         }
         from.kick(1);
-        // Used with the same wrap counter.
+        // A used descriptor has the same wrap counter.
         let last = ring.slot(ring.size - 1) + 14;
         while from.memory.u16_at(last) & (AVAIL | USED) != theirs {
             to.repost(0);

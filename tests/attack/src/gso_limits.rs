@@ -1,4 +1,4 @@
-//! Limits in packets, and frames that are thousands of packets: what others get is counted.
+//! Packet limits, and frames of thousands of packets. The packets that other guests get are counted.
 
 use std::{
     path::Path,
@@ -41,15 +41,15 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// Frames of broadcast that an interface of the attacker's may send: in a second, and at once at most.
+/// Limit of an attacker's broadcast frames: per second, and in a burst.
 const STORM: [u64; 2] = [100, 64];
-/// Bytes of a segment, so that a frame has a thousand of them.
+/// Segment size at which a frame has a thousand segments (bytes).
 const SEGMENT: u16 = 60;
 const LEN: usize = 60_000;
-/// How long is counted.
+/// Time for which packets are counted.
 const WHILE: Duration = Duration::from_millis(300);
 
-/// Receives frames as they are on a wire: it has no offload.
+/// A receiver without offloads: it gets frames as on a wire.
 fn wire() -> Plan {
     Plan { features: VERSION_1 | PROTOCOL | MRG_RXBUF, ..Plan::default() }
 }
@@ -59,9 +59,9 @@ fn sender() -> Plan {
     Plan { features, memory: 32 << 20, size: 128, ..Plan::default() }
 }
 
-/// A frame of [`LEN`] bytes over as many descriptors as its buffers need: one long buffer of its own here.
+/// Sends a frame of [`LEN`] bytes in one long buffer.
 fn send_long(guest: &Guest, header: Header, bytes: &[u8]) {
-    // Far behind the buffers that [`Guest::put`] uses for the first slots.
+    // The offset is far behind the buffers that [`Guest::put`] uses for the first slots.
     let ring = guest.ring(1);
     let slot = guest.memory.u16_at(ring.index_at()) % ring.size;
     let at = (16 << 20) + usize::from(slot % 64) * (128 << 10);
@@ -73,7 +73,7 @@ fn send_long(guest: &Guest, header: Header, bytes: &[u8]) {
     guest.kick(1);
 }
 
-/// Sends `bytes` at its leisure, and counts what `to` gets in [`WHILE`].
+/// Sends `bytes` whenever the last frame has been used. Counts the packets of `to` within [`WHILE`].
 fn counted(from: &Guest, to: &Guest, header: Header, bytes: &[u8]) -> u64 {
     let ring = to.ring(0);
     let (began, mut got, mut seen) = (Instant::now(), 0, ring.used());
@@ -92,7 +92,8 @@ fn counted(from: &Guest, to: &Guest, header: Header, bytes: &[u8]) -> u64 {
     got
 }
 
-/// At most so many packets may arrive, in [`WHILE`] and by what passes at once, with as much again for what others flood.
+/// At most the limit may arrive within [`WHILE`]: the rate's share and a burst. The bound is twice as high, for other
+/// guests' flooded frames.
 fn held(field: &Field, got: u64, [a_second, at_once]: [u64; 2], what: &str) -> Strike {
     let most = 2 * (a_second + at_once);
     if got > most {
@@ -102,9 +103,9 @@ fn held(field: &Field, got: u64, [a_second, at_once]: [u64; 2], what: &str) -> S
     Ok(())
 }
 
-/// Frames to nobody's address are held to [`STORM`].
+/// Frames to an unknown address must be limited to [`STORM`].
 fn flooded(field: &Field, to: Mac, header: Header, bytes: &[u8], what: &str) -> Strike {
-    // A guest that bridges is flooded with all that is.
+    // A guest with a bridge gets all flooded frames.
     let from = Guest::attach(&field.evil(0), sender())?;
     let other = Guest::attach(&field.socket("bridge"), wire())?;
     let mut bytes = bytes.to_vec();
@@ -169,7 +170,7 @@ fn broadcasts_of_udp_segments(field: &Field) -> Strike {
     flooded(field, BROADCAST, header, &bytes, "UDP broadcasts")
 }
 
-/// Frames from `sends` to `gets` are held to [`PACKETS`] by one of them.
+/// Frames from `sends` to `gets` must be limited to [`PACKETS`] by one of the two interfaces.
 fn policed(field: &Field, sends: &Path, gets: &Path, segment: u16, what: &str) -> Strike {
     let from = Guest::attach(sends, sender())?;
     let to = Guest::attach(gets, wire())?;
@@ -177,7 +178,7 @@ fn policed(field: &Field, sends: &Path, gets: &Path, segment: u16, what: &str) -
     to.taken(1, "the receiver's first frame")?;
     let bytes = tcp(Guest::mac(1), Guest::mac(0), LEN);
     let got = counted(&from, &to, Header::tso(segment), &bytes);
-    // By default a tenth of a second passes at once, or what one frame may have.
+    // The default burst is a tenth of a second, or as much as one frame may have.
     let at_once = u64::from(PACKETS / 10).max(1100);
     held(field, got, [u64::from(PACKETS) * 3 / 10, at_once], what)
 }

@@ -1,4 +1,4 @@
-//! Frames that a switch between tenants must not let pass, or must not trip over.
+//! Frames that a switch between tenants must drop, and frames that must not harm it.
 
 use std::{path::Path, time::Duration};
 
@@ -50,7 +50,7 @@ pub const ALL: &[Attack] = &[
     attack!(containers_that_lie, "agrees on containers and sends frames as if they were some"),
 ];
 
-/// A guest that sends `frames` again and again, each taken before the next.
+/// A guest that sends `frames` again and again. Each must be used before the next.
 fn send(field: &Field, socket: &Path, frames: &[(Header, Vec<u8>)]) -> Strike {
     let guest = Guest::attach(socket, Plan::default())?;
     loop {
@@ -136,7 +136,7 @@ fn addresses_that_flap(field: &Field) -> Strike {
     }
 }
 
-/// What it sends itself begins the loop, again and again.
+/// The guests' own frames start a loop between the two interfaces, again and again.
 fn two_interfaces_that_are_bridged(field: &Field) -> Strike {
     let guests =
         ["bridge", "bridge2"].map(|name| Guest::attach(&field.socket(name), Plan::default()));
@@ -144,7 +144,7 @@ fn two_interfaces_that_are_bridged(field: &Field) -> Strike {
     let (guests, mut seen) = ([&a, &b], [0_u16; 2]);
     let own = frame(BROADCAST, Guest::mac(9), EXPERIMENTAL, 60);
     loop {
-        // One that circles in one direction only always comes from the same interface, as what any guest sends.
+        // A frame that circles in one direction only always comes from the same interface, as any guest's frames do.
         for guest in guests {
             guest.send(1, Header::default(), &own);
         }
@@ -235,7 +235,7 @@ fn giants(field: &Field) -> Strike {
     }
 }
 
-/// Each header with each frame, on a guest that starts afresh when weir stops it.
+/// Sends each header with each frame. A new guest starts when weir stops the port.
 fn lies(field: &Field, headers: &[Header], frames: &[Vec<u8>]) -> Strike {
     for header in headers {
         for bytes in frames {
@@ -262,7 +262,7 @@ fn checksums_outside_the_frame(field: &Field) -> Strike {
 }
 
 fn segments_of_one_byte(field: &Field) -> Strike {
-    // To a guest that has no segmentation: each must be cut.
+    // The receiver has no segmentation offload, so that each frame must be cut.
     let other = Guest::attach(&field.evil(1), Plan::default())?;
     other.send(1, Header::default(), &frame(Guest::mac(0), Guest::mac(1), EXPERIMENTAL, 60));
     other.taken(1, "a frame")?;
@@ -317,7 +317,7 @@ fn ipv6_extensions_without_end(field: &Field) -> Strike {
     let mut bytes = frame(ADDRESSES[0], Guest::mac(0), 0x86dd, 14);
     bytes.extend([0x60, 0, 0, 0, 4, 0, 0, 64]);
     bytes.extend([0xfe; 32]);
-    // Hop by hop, each names another one.
+    // A chain of hop-by-hop headers.
     bytes.extend([0; 800]);
     let header =
         Header { flags: 1, gso: 4, header_len: 94, gso_size: 100, csum_start: 74, csum_offset: 16 };

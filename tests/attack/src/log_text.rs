@@ -1,4 +1,5 @@
-//! Words of agents and front ends in weir's log: as few as others', and nothing in them that reads as weir's own.
+//! Text of agents and front ends in weir's log: it must be as limited as other text, and must not look like weir's
+//! own.
 
 use std::{io::Write, os::unix::net::UnixStream, time::Duration};
 
@@ -40,14 +41,14 @@ fn agent(field: &Field, number: usize) -> Strike<UnixStream> {
     Ok(socket)
 }
 
-/// A greeting by one whose name is `word`, which is in JSON's escapes.
+/// The greeting of an agent with the name `word`, in JSON's escapes.
 fn greeting(word: &str) -> String {
     GREETING
         .replace("\"agent\":\"1\"", &format!("\"agent\":\"{word}\""))
         .replace("\"kernel\":\"6\"", &format!("\"kernel\":\"{word}\""))
 }
 
-/// Greets, and then weir's log must not have what `bad` finds in a line.
+/// Sends the greeting. No line of weir's log may then satisfy `bad`.
 fn greeted(field: &Field, word: &str, bad: impl Fn(&str) -> bool) -> Strike {
     let mut socket = agent(field, 0)?;
     socket.write_all(greeting(word).as_bytes())?;
@@ -64,7 +65,7 @@ fn greeted(field: &Field, word: &str, bad: impl Fn(&str) -> bool) -> Strike {
 }
 
 fn an_agents_words_that_are_weirs(field: &Field) -> Strike {
-    // Behind its mark it is a field of its own, unless it is quoted.
+    // Behind its mark, unquoted text would look like a separate field.
     let word = "1 stopped=yes port=a reason=forged";
     let forged = |line: &str| {
         let quotes = line.split("stopped=yes").next().unwrap_or(line).matches('"').count();

@@ -1,4 +1,4 @@
-//! Dirty logs (vhost-user, "Migration") that are too short, not memory, too much, or gone.
+//! Dirty logs (vhost-user, "Migration") that are too short, of a wrong kind, too large, or truncated.
 
 use std::{
     fs::File,
@@ -39,7 +39,7 @@ pub const ALL: &[Attack] = &[
     attack!(log_punched_while_rings_run, "punches holes into its log while weir writes it"),
 ];
 
-/// A bit for each page of the usual guest's memory, and more.
+/// Larger than one bit per page of the usual guest's memory.
 const LOG_LEN: u64 = 1 << 18;
 
 /// The body of `SET_LOG_BASE`.
@@ -52,7 +52,7 @@ fn plan() -> Plan {
     Plan { features: usual.features | LOG_ALL, ..usual }
 }
 
-/// Shares a log, which weir must refuse.
+/// Shares a log that weir must refuse.
 fn refused(field: &Field, body: &[u8], file: &OwnedFd, why: &str) -> Strike {
     let guest = field.guest(plan())?;
     guest.link.tell(request::SET_LOG_BASE, body, &[file.as_fd()])?;
@@ -61,14 +61,14 @@ fn refused(field: &Field, body: &[u8], file: &OwnedFd, why: &str) -> Strike {
     Ok(())
 }
 
-/// A guest that logs to the file, and has just offered a full ring.
+/// A guest that logs to the file and has just made a full ring available.
 fn busy(field: &Field) -> Strike<(Guest, OwnedFd)> {
     let (guest, file) = (field.guest(plan())?, memfd(LOG_LEN)?);
     guest.link.acked(request::SET_LOG_BASE, &log(LOG_LEN, 0), &[file.as_fd()])?;
     for ring in 0..guest.rings() {
         guest.log_ring(ring, GUEST)?;
     }
-    // Else frames may go before it is heard of.
+    // The answer shows that weir has read the messages before. Otherwise frames might be used before it has.
     guest.link.ask(request::GET_FEATURES)?;
     let sent = frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60);
     guest.load(1, |_| (Header::default(), sent.clone()));

@@ -1,4 +1,4 @@
-//! Who looks on: captures, live traces, and what both show of frames that are made to be shown.
+//! Observers: captures and traces of frames, and the output of both for frames made to do harm.
 
 use std::{
     io::{BufReader, Write},
@@ -51,13 +51,13 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// A stream that has begun, of which nothing but the head is read.
+/// A started stream of which only the head is read.
 fn stream(field: &Field, line: &str, body: &str) -> Strike<UnixStream> {
     let socket = open(field)?;
     (&socket).write_all(request(line, body).as_bytes())?;
     match answer(&mut BufReader::new(&socket))? {
         Some((200, _)) => Ok(socket),
-        // The one before it is ending yet.
+        // The stream before has not ended yet.
         Some((409, _)) => Err(Errno::BUSY.into()),
         other => harm(format!("{line} {body} is answered with {other:?}")),
     }
@@ -79,7 +79,7 @@ fn captures_that_nobody_reads(field: &Field) -> Strike {
     }
 }
 
-/// A flood between two guests of the attacker's.
+/// A flood between two guests of the attacker.
 fn flood(field: &Field) -> Strike<(Guest, Guest)> {
     let (from, to) = couple(field, Plan::default(), Plan::default())?;
     loaded(&from, || small(Guest::mac(1)));
@@ -134,7 +134,7 @@ fn captures_that_are_none(field: &Field) -> Strike {
 
 fn live_trace_that_nobody_reads(field: &Field) -> Strike {
     loop {
-        // It ends after a thousand frames.
+        // The trace ends after a thousand frames.
         let _trace = follow(field, "a")?;
         field.struck();
         std::thread::sleep(Duration::from_millis(100));
@@ -152,10 +152,10 @@ fn live_traces_that_come_and_go(field: &Field) -> Strike {
     Ok(())
 }
 
-/// What no terminal may be told.
+/// Text that no terminal may receive.
 const SPEECH: &[u8] = b"\x1b[2J\x1b]0;title\x07\x9b31m<script>alert(1)</script>\"'`\r\n\0\x08";
 
-/// Frames that have [`SPEECH`] wherever a program might look for a word.
+/// Frames with [`SPEECH`] at each place in which a program might look for text.
 fn speeches() -> [Vec<u8>; 5] {
     let with = |mut frame: Vec<u8>, at: usize| {
         frame.truncate(at);
@@ -173,7 +173,7 @@ fn speeches() -> [Vec<u8>; 5] {
         with(frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60), 14),
         with(frame(BROADCAST, Guest::mac(0), 0x0806, 60), 14),
         with(tcp(BROADCAST, Guest::mac(0), 60), 54),
-        // Names of DHCP, and of DNS.
+        // DHCP and DNS contain names.
         udp(67),
         udp(53),
     ]
@@ -185,7 +185,7 @@ fn frames_that_speak_to_terminals(field: &Field) -> Strike {
         let mut command = field.weir();
         command.args(args).arg("--control").arg(field.control());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        // More than are waited for, for as long as it takes.
+        // Sends more frames than the trace waits for, for as long as the trace lasts.
         for round in 0.. {
             for frame in speeches() {
                 guest.send(1, Header::default(), &frame);
@@ -202,7 +202,7 @@ fn frames_that_speak_to_terminals(field: &Field) -> Strike {
         let output = child.wait_with_output()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
-        // A rate of less than one a second is weir's own word.
+        // A rate below one a second is weir's own text `<1`.
         let words = text.replace(" <1 ", " 1 ");
         match words.chars().find(|c| c.is_control() && *c != '\n' || *c == '\u{fffd}' || *c == '<')
         {
@@ -221,7 +221,7 @@ fn frames_that_speak_to_terminals(field: &Field) -> Strike {
     }
     shown(&["stats"])?;
     shown(&["top", "--once"])?;
-    // The switch's own words.
+    // Answers with the switch's own data.
     let socket = open(field)?;
     for look in ["/v1/switch", "/metrics", "/v1/addresses"] {
         let (_, text) = ask(&socket, &request(&format!("GET {look}"), ""))?;

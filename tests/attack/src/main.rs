@@ -103,10 +103,10 @@ enum Task {
     },
 }
 
-/// How long windows are, and how often an attack is tried again that missed a bar: then many more windows decide.
+/// Length of a window.
 const WINDOW: Duration = Duration::from_millis(250);
 const SHORT_WINDOW: Duration = Duration::from_millis(100);
-/// See [`WINDOW`].
+/// Rounds of the second trial of an attack that has missed a bar. Its many more windows decide.
 const ROUNDS_IN_DOUBT: usize = 15;
 
 fn main() -> ExitCode {
@@ -138,10 +138,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Set in a process that has its own network namespace.
+/// Environment variable of a process in its own network namespace.
 const APART: &str = "WEIR_ATTACK_APART";
 
-/// As root, runs this program again in a network namespace of its own: addresses of the underlay touch nobody else's.
+/// If root, runs this program again in its own network namespace: underlay addresses then affect no other process.
 fn apart() -> Result<(), String> {
     if std::env::var_os(APART).is_none() {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -149,7 +149,7 @@ fn apart() -> Result<(), String> {
         command.args(["--net", "--"]).arg(program).args(std::env::args_os().skip(1));
         return Err(format!("unshare: {}", command.env(APART, "1").exec()));
     }
-    // The other end of the cable has no host: a guest's frames for the peer are counted, and lost.
+    // No host is at the other end of the cable: a guest's frames for the peer are counted, and lost.
     let ip = |line: &str| match Command::new("ip").args(line.split(' ')).status() {
         Ok(status) if status.success() => Ok(()),
         failed => Err(format!("`ip {line}` in a namespace: {failed:?}")),
@@ -186,7 +186,7 @@ fn run(
     }
     println!("{}", report::head());
     let mut results = Vec::new();
-    // In the short form the last setting decides: it has all that the others have.
+    // In the short form only the last setting is tried: it includes all options of the others.
     let settings = |all: &'static [Setting]| if short { &all[all.len() - 1..] } else { all };
     let each = attack::all().enumerate().flat_map(|(number, (class, attack, all))| {
         settings(all).iter().map(move |setting| (number, class, attack, *setting))
@@ -201,7 +201,8 @@ fn run(
             println!("skipped test: {class}::{}: needs root, to be another user", attack.name);
             continue;
         }
-        // Two interfaces on: what one attack did to its own is over when it is their turn again.
+        // Each attack uses interfaces two further on, so that the effects of an attack on its interfaces are over
+        // when they are used again.
         let row = if short {
             let last = each.peek().is_none_or(|(_, next, ..)| *next != class);
             trial.glance(attack, setting, 2 * number, &mut scene, last)
@@ -220,7 +221,7 @@ fn run(
     if let Some(Err(error)) = scene.map(Scene::end)
         && let Some(Ok(row)) = results.last_mut().map(|tried| tried.row.as_mut())
     {
-        // Whichever of them it was: this one was the last of those that this weir survived.
+        // The attack that did it is unknown. The failure is recorded with the last one that this weir survived.
         row.failures.push(error);
     }
     let _ = std::fs::remove_dir_all(&dir);

@@ -1,4 +1,4 @@
-//! Memory that is not there, not its front end's, too much, or gone.
+//! Memory that is missing, not the front end's, too large, or truncated.
 
 use std::{
     fs::File,
@@ -68,7 +68,7 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// Adds a region, which weir must refuse.
+/// Adds a region that weir must refuse.
 fn refused(field: &Field, region: &[u8], file: &OwnedFd, why: &str) -> Strike {
     let guest = Guest::negotiate(&field.evil(0), Plan::default())?;
     guest.link.tell(request::SET_MEM_TABLE, &table(&[region.to_vec()]), &[file.as_fd()])?;
@@ -96,7 +96,7 @@ fn sparse_files_by_20_front_ends(field: &Field) -> Strike {
 }
 
 fn frames_out_of_holes(field: &Field) -> Strike {
-    // Each is in a page of its own, 64 KiB from the next, and none is touched here.
+    // Each region is in a page of its own, 64 KiB apart, and no page is touched here.
     let guest = field.plain()?;
     let len = 1_u64 << 30;
     let holes = memfd(len)?;
@@ -194,7 +194,7 @@ fn tables_without_pause(field: &Field) -> Strike {
 
 fn buffers_over_many_regions(field: &Field) -> Strike {
     let guest = field.plain()?;
-    // Pages that follow each other in guest addresses, each of them the same page of the file.
+    // Regions of one page at contiguous guest addresses, all of them the same page of the file.
     let file = memfd(4096)?;
     for page in 0..500_u64 {
         let body = one_region(&region((1 << 40) + 4096 * page, 4096, (1 << 45) + 4096 * page, 0));
@@ -242,7 +242,7 @@ fn offsets_that_are_odd(field: &Field) -> Strike {
     Ok(())
 }
 
-/// A guest that has just offered a full ring.
+/// A guest that has just made a full ring available.
 fn busy(field: &Field) -> Strike<Guest> {
     let guest = field.plain()?;
     let sent = frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60);
@@ -309,7 +309,7 @@ fn a_hole_of_a_gigabyte(field: &Field) -> Strike {
         let punched = || -> Strike {
             fallocate(file, FallocateFlags::empty(), 0, FILE)?;
             field.struck();
-            // The rings stay: only what is sent is gone.
+            // The rings stay. Only the sent buffers are removed.
             Ok(fallocate(file, hole, BUFFERS as u64, FILE - BUFFERS as u64)?)
         };
         let done = (0..10).try_for_each(|_| punched());

@@ -1,4 +1,4 @@
-//! A mirror's guest: it gets what another guest sends, and does not take it, or not as it should.
+//! A mirror's guest: it gets copies of another guest's frames, and does not receive them as it should.
 
 use std::{
     io::Write,
@@ -23,7 +23,7 @@ use crate::{
     measure::switch::ADDRESSES,
 };
 
-/// The class. A flood to a mirror is one by a guest whose frames go nowhere else.
+/// The class. A flood to a mirror is by a guest whose frames go to no other port.
 pub const ALL: &[Attack] = &[
     attack!(mirror_without_buffers, "has a flood mirrored to a guest that never gives a buffer back",
         own_share: "the flood is charged to who sends it, copies included"),
@@ -54,7 +54,7 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// What `watched` sends: nobody has that address, and storm control drops nearly all.
+/// A frame of `watched`. Its destination is unknown, and storm control drops nearly all copies.
 fn speech() -> (Header, Vec<u8>) {
     (Header::default(), frame([2, 9, 9, 9, 9, 9], Guest::mac(0), EXPERIMENTAL, 60))
 }
@@ -69,7 +69,7 @@ fn mirror(field: &Field, plan: Plan) -> Strike<Guest> {
     Guest::attach(&field.socket("mirror"), plan)
 }
 
-/// A mirror whose guest `wrecks` its receive buffers before the first copy comes; it must be stopped by that copy.
+/// A mirror whose guest `wrecks` its receive buffers before the first copy. weir must stop it at that copy.
 fn wrecked(field: &Field, why: &str, wreck: impl Fn(&Guest, u16)) -> Strike {
     let (to, from) = (mirror(field, Plan::default())?, watched(field)?);
     (0..to.ring(0).size).for_each(|slot| wreck(&to, slot));
@@ -88,7 +88,7 @@ fn mirror_that_takes_all(field: &Field) -> Strike {
 }
 
 fn mirror_of_large_frames(field: &Field) -> Strike {
-    // It has agreed to no offload of what it receives.
+    // The mirror has negotiated no receive offload.
     let to = mirror(field, Plan::default())?;
     let plan = Plan { memory: 32 << 20, size: 64, ..Plan::default() };
     let from = Guest::attach(&field.socket("watched"), plan)?;
@@ -184,7 +184,7 @@ fn mirror_that_sends(field: &Field) -> Strike {
         }
     }
     std::thread::sleep(Duration::from_millis(5));
-    // Nobody else sends this ethertype.
+    // No other guest sends this ethertype.
     let arrived = (0..other.ring(0).size).any(|slot| {
         let ethertype = other.memory.u16_at(other.buffer(0, slot) + HEADER_LEN + 12);
         ethertype == EXPERIMENTAL.to_be()

@@ -43,7 +43,7 @@ pub const ALL: &[Attack] = &[
     attack!(packed_in_order_out_of_order, "agrees on order and names buffers in another one"),
 ];
 
-/// What `make` does to the rings may stop the port, or not.
+/// Runs a guest on whose rings `make` acts. weir may or may not stop the port.
 fn odd(field: &Field, plan: Plan, mut make: impl FnMut(&Guest)) -> Strike {
     let guest = field.guest(plan)?;
     make(&guest);

@@ -1,4 +1,4 @@
-//! `mode = "client"`: weir connects to a path in a directory that is a tenant's.
+//! `mode = "client"`: weir connects to a path in a directory that belongs to a tenant.
 
 use std::{
     fs,
@@ -60,14 +60,14 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// Longer than weir waits before it connects again.
+/// Longer than weir's interval between two attempts to connect.
 const WHILE: Duration = Duration::from_millis(1500);
 
 fn place(field: &Field) -> PathBuf {
     field.dir().join(CALLS).join(CALLER)
 }
 
-/// Removes whatever is there; the directory is a directory again.
+/// Removes all traces of attacks: the directory is a directory again.
 fn clear(field: &Field) -> Strike<PathBuf> {
     let path = place(field);
     let within = path.parent().ok_or(rustix::io::Errno::INVAL)?;
@@ -83,13 +83,13 @@ fn clear(field: &Field) -> Strike<PathBuf> {
     Ok(path)
 }
 
-/// Nobody has taken the place of the front end at `socket`: a first connection is served, for a while.
+/// No other client is connected as the front end at `socket`: for a while, new connections are served.
 fn nobody_else_at(field: &Field, socket: &std::path::Path) -> Strike {
     let end = Instant::now() + WHILE;
     while Instant::now() < end {
         let link = Link::connect(socket)?;
         if link.ask(request::GET_FEATURES).is_err() {
-            // weir lets a socket have ten front ends a second: once more, slower.
+            // weir limits a socket to ten front ends a second. Try once more, later.
             std::thread::sleep(Duration::from_millis(300));
             let link = Link::connect(socket)?;
             if link.ask(request::GET_FEATURES).is_err() {
@@ -103,7 +103,7 @@ fn nobody_else_at(field: &Field, socket: &std::path::Path) -> Strike {
     Ok(())
 }
 
-/// The interface that has the name of [`CALLER`].
+/// The interface with the same socket name as [`CALLER`].
 fn namesake(field: &Field) -> PathBuf {
     field.socket(&format!("evil{}", EVILS - 1))
 }
@@ -118,7 +118,7 @@ fn a_symlink_to_another_interface(field: &Field) -> Strike {
 fn a_directory_that_is_a_symlink(field: &Field) -> Strike {
     let path = clear(field)?;
     let within = path.parent().ok_or(rustix::io::Errno::INVAL)?;
-    // weir has files of its own in it.
+    // The other directory contains weir's own sockets.
     fs::rename(within, within.with_extension("aside"))?;
     symlink(field.dir(), within)?;
     nobody_else_at(field, &namesake(field))?;
@@ -127,7 +127,7 @@ fn a_directory_that_is_a_symlink(field: &Field) -> Strike {
 
 fn a_symlink_to_a_socket_elsewhere(field: &Field) -> Strike {
     let path = clear(field)?;
-    // Another directory, in the place of one that its tenant could not reach.
+    // This directory stands for one that the tenant could not reach.
     let elsewhere = std::env::temp_dir().join(format!("weir-attack-{}", std::process::id()));
     let _ = fs::remove_file(&elsewhere);
     let listener = UnixListener::bind(&elsewhere)?;
@@ -151,7 +151,7 @@ fn a_listener_that_accepts_nobody(field: &Field) -> Strike {
     let path = clear(field)?;
     let listener = UnixListener::bind(&path)?;
     rustix::net::listen(&listener, 0)?;
-    // One takes the only place.
+    // This connection takes the only place in the queue.
     let _first = Link::connect(&path)?;
     field.struck();
     std::thread::sleep(WHILE);
@@ -187,7 +187,7 @@ fn paths_swapped_without_pause(field: &Field) -> Strike {
         fs::remove_file(&within)?;
         fs::rename(&aside, &within)?;
     }
-    // Whoever was led astray is there yet.
+    // A connection to a wrong socket would still exist now.
     nobody_else_at(field, &namesake(field))?;
     clear(field).map(drop)
 }

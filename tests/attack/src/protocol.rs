@@ -1,4 +1,4 @@
-//! Messages that break the protocol, and orders of them that nobody had in mind.
+//! Messages that violate the protocol, and unexpected orders of messages.
 
 use std::{os::fd::AsFd, time::Duration};
 
@@ -185,7 +185,7 @@ fn ring_sizes_that_are_none(field: &Field) -> Strike {
     Ok(())
 }
 
-/// Puts ring 1 at `places`; weir must refuse.
+/// Puts ring 1 at `places`, which weir must refuse.
 fn misplaced(field: &Field, places: [u64; 3], what: &str) -> Strike {
     let guest = Guest::negotiate(&field.evil(0), Plan::default())?;
     guest.share()?;
@@ -390,7 +390,7 @@ fn requests_that_are_not_offered(field: &Field) -> Strike {
         guest.link.hung_up("a request that was not offered")?;
         field.struck();
     }
-    // These are, and harmless.
+    // These requests are permitted, and harmless.
     let link = field.link()?;
     for request in [request::GET_QUEUE_NUM, request::GET_MAX_MEM_SLOTS, request::GET_STATUS] {
         link.ask(request)?;

@@ -1,4 +1,4 @@
-//! Numbers by chance, other ones in each process: the seed is its number, so that a run can be had again.
+//! Random numbers. The seed is the process ID, so that a run can be repeated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,14 +6,14 @@ use rand::seq::SliceRandom as _;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_xoshiro::SplitMix64;
 
-/// A generator.
+/// A random number generator.
 #[derive(Debug)]
 pub struct Random(SplitMix64);
 
 static MADE: AtomicU64 = AtomicU64::new(0);
 
 impl Random {
-    /// Another one each time.
+    /// A generator with another sequence each time.
     pub fn new() -> Self {
         let made = MADE.fetch_add(1, Ordering::Relaxed);
         Self(SplitMix64::seed_from_u64(u64::from(std::process::id()) << 32 | made))
@@ -29,7 +29,7 @@ impl Random {
         self.0.random_range(..end.max(1))
     }
 
-    /// Another order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         items.shuffle(&mut self.0);
     }

@@ -1,4 +1,4 @@
-//! Who may only read, and what its questions cost.
+//! Users who may only read, and the cost of their requests.
 
 use std::{
     fmt::Write as _,
@@ -70,7 +70,7 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// Over TCP.
+/// Attacks over TCP.
 pub const OF_OPTIONS: &[Attack] = &[
     attack!(
         tcp_without_a_token,
@@ -85,21 +85,21 @@ pub const OF_OPTIONS: &[Attack] = &[
 
 const BODY_MAX: usize = 1 << 20;
 
-/// Asks for the difference to `text`, and waits for whatever comes of it.
+/// Requests the difference to `text`, and waits for any result.
 fn differs(field: &Field, text: &str) -> Strike {
     let socket = open(field)?;
-    // As long as it takes: others are measured meanwhile.
+    // The wait has no short limit: other users are measured meanwhile.
     socket.set_read_timeout(Some(Duration::from_secs(20)))?;
     field.struck();
     match ask(&socket, &request("POST /v1/configuration/difference", text)) {
         Ok(_) => Ok(()),
         Err(crate::front::Miss::Refused(Errno::AGAIN)) => harm("no answer in 20 s"),
-        // It is hung up on.
+        // weir disconnects.
         Err(_) => Ok(()),
     }
 }
 
-/// An expression as long as one may be, for which libpcap's optimizer takes a tenth of a second.
+/// The longest permitted expression, on which libpcap's optimizer spends a tenth of a second.
 fn dear(first: usize) -> String {
     let mut expression = format!("not port {}", first % 60_000 + 1);
     for port in 1.. {
@@ -112,7 +112,7 @@ fn dear(first: usize) -> String {
     expression
 }
 
-/// 1 MiB of them, each another one.
+/// 1 MiB of such expressions, each different.
 fn dear_filters() -> String {
     repeated(|number| {
         let vif = number / 30;
@@ -198,7 +198,7 @@ fn difference_of_addresses(field: &Field) -> Strike {
     differs(field, &repeated(table))
 }
 
-/// `threads` that call `each` again and again.
+/// Runs `threads` threads that call `each` again and again.
 fn together(threads: usize, each: impl Fn(usize) -> Strike + Sync) -> Strike {
     std::thread::scope(|scope| {
         for number in 0..threads {
@@ -250,7 +250,7 @@ fn bodies_that_never_come(field: &Field) -> Strike {
     Ok(())
 }
 
-/// Looks by eight threads, each on connections of its own.
+/// Requests by eight threads, each on its own connections.
 fn floods(field: &Field, looks: &[&str]) -> Strike {
     together(8, |_| {
         let socket = open(field)?;
@@ -270,7 +270,7 @@ fn floods_of_metrics(field: &Field) -> Strike {
     floods(field, &["/metrics"])
 }
 
-/// All that may be read.
+/// Everything that readers may request.
 const LOOKS: [&str; 14] = [
     "/",
     "/page/script.js",
@@ -374,7 +374,7 @@ fn tcp_heads_byte_by_byte(field: &Field) -> Strike {
 
 fn tcp_connects_without_pause(field: &Field) -> Strike {
     let socket = dial(field)?;
-    // Its end is a reset, and no port of this host waits.
+    // The connection ends by a reset, so that no port of this host stays in TIME_WAIT.
     rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
     Ok(())
 }

@@ -62,7 +62,7 @@ pub const ALL: &[Attack] = &[
     attack!(event_indices_by_chance, "writes nonsense as the index at which it wants to be called"),
 ];
 
-/// What `wreck` does to the transmit ring must stop the port.
+/// weir must stop the port after `wreck` has changed the transmit ring.
 pub fn wrecked(field: &Field, plan: Plan, why: &str, wreck: impl FnOnce(&Guest)) -> Strike {
     let guest = field.guest(plan)?;
     wreck(&guest);
@@ -187,7 +187,7 @@ fn writable_buffers_to_be_sent(field: &Field) -> Strike {
     })
 }
 
-/// A guest with wrecked receive buffers to whom another one of the attacker's sends.
+/// A guest with wrecked receive buffers, and another guest of the attacker that sends to it.
 fn received_into(field: &Field, wreck: impl Fn(&Guest, u16)) -> Strike<(Guest, Guest)> {
     let (guest, other) = (field.plain()?, Guest::attach(&field.evil(1), Plan::default())?);
     guest.send(1, Header::default(), &frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60));
@@ -251,7 +251,7 @@ fn receive_buffers_that_are_all_the_same(field: &Field) -> Strike {
     other.link.still_served("receive buffers that are all the same")
 }
 
-/// Offers an indirect table of `len` bytes at `address`.
+/// Makes an indirect table of `len` bytes at `address` available.
 fn table(field: &Field, address: Option<u64>, len: u32, set: impl Fn(&Guest, u64)) -> Strike {
     offer(field, "a bad indirect table", |guest| {
         let own = guest.buffer_address(1, 8);
@@ -260,7 +260,7 @@ fn table(field: &Field, address: Option<u64>, len: u32, set: impl Fn(&Guest, u64
     })
 }
 
-/// Writes a descriptor at a guest address of its own memory.
+/// Writes a descriptor at a guest address of the guest's own memory.
 fn set_at(guest: &Guest, at: u64, bytes: &[u8]) {
     guest.memory.set((at - GUEST) as usize, bytes);
 }

@@ -1,4 +1,4 @@
-//! What an administrator set, and an attacker who waits for the moment in which it is not so: a weir of its own, which is
+//! An administrator's settings, and an attacker who waits for a moment without them, at a separate weir that is
 //! upgraded and killed.
 
 use std::{
@@ -43,7 +43,7 @@ const FILTER: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"
 impl Own {
     fn start(field: &Field) -> Strike<Self> {
         let weir = PathBuf::from(field.weir().get_program());
-        // A socket's path is short.
+        // The path of a socket must be short.
         let dir = field.dir().join("own");
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir)?;
@@ -95,7 +95,7 @@ impl Own {
         }
     }
 
-    /// The process that answers now: an upgrade's is another one.
+    /// The process that answers now. After an upgrade it is another one.
     fn pid(&self) -> Strike<Pid> {
         let socket = UnixStream::connect(self.dir.join(CONTROL))?;
         Ok(rustix::net::sockopt::socket_peercred(&socket)?.pid)
@@ -158,7 +158,7 @@ fn keys(field: &Field, after: fn(&mut Own) -> Strike) -> Strike {
     after(&mut own)?;
     field.struck();
     let kept = own.done("GET /v1/vifs", "")?;
-    // The part that says how it is configured, without what it does.
+    // The configuration part of the answer, without counters.
     let config = |text: &str| -> Option<serde_json::Value> {
         let all: serde_json::Value = serde_json::from_str(text).ok()?;
         all.get(0)?.get("config").cloned()

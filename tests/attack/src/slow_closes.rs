@@ -1,7 +1,7 @@
-//! Descriptors that take as long to close as their sender likes, on each socket that weir has.
+//! Descriptors whose close takes as long as the sender likes, on each socket of weir.
 //!
-//! Whoever reads a socket, and whoever closes one with messages unread, closes the descriptors that lie in it. The last
-//! close of a TCP socket that lingers (socket(7), `SO_LINGER`) waits for a peer that never reads.
+//! A process that reads a socket, or closes one with unread messages, closes the descriptors in it. The last close of
+//! a TCP socket that lingers (socket(7), `SO_LINGER`) waits for a peer that never reads.
 
 use std::{
     collections::VecDeque,
@@ -88,7 +88,7 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// At sockets that only options open.
+/// Attacks on sockets that only options open.
 pub const OF_OPTIONS: &[Attack] = &[
     attack!(slow_at_an_agents_socket, "sends such descriptors as an agent of 19 machines"),
     attack!(slow_with_an_agents_line, "sends them with an agent's greeting, and behind it"),
@@ -108,18 +108,18 @@ pub const OF_OPTIONS: &[Attack] = &[
     ),
 ];
 
-/// How long a close takes whose peer lives. The peer ends with the attacker.
+/// Longest time of a close while the peer lives. The peer ends with the attacker.
 const LINGER: Duration = Duration::from_secs(60);
-/// Descriptors that are held up at the same time: what the attacker may keep for one strike.
+/// Number of descriptors whose close is delayed at the same time: the attacker's limit for one attempt.
 const TOGETHER: usize = 64;
 
-/// Sockets whose last close waits, and their other ends, which take nothing.
+/// Sockets whose last close waits, with peers that read nothing.
 #[derive(Debug)]
 struct Slow {
     listener: TcpListener,
 }
 
-/// The peers of what weir closes, oldest first: what a peer leaves ends the close.
+/// The peers of the sockets that weir closes, oldest first. A close ends when its peer is dropped.
 static PEERS: Mutex<VecDeque<TcpStream>> = Mutex::new(VecDeque::new());
 
 impl Slow {
@@ -127,7 +127,7 @@ impl Slow {
         Ok(Self { listener: TcpListener::bind("127.0.0.1:0")? })
     }
 
-    /// A new one. Its sender drops it after it was sent: then the last copy is weir's.
+    /// A new socket. Its sender drops it after sending, so that weir has the last copy.
     fn one(&self) -> Strike<OwnedFd> {
         let socket = TcpStream::connect(self.listener.local_addr()?)?;
         let (peer, _) = self.listener.accept()?;
@@ -144,12 +144,12 @@ impl Slow {
         Ok(socket)
     }
 
-    /// Sends `bytes` with one.
+    /// Sends `bytes` with such a socket.
     fn send(&self, link: &Link, bytes: &[u8]) -> Strike {
         let (slow, bytes) = (self.one()?, bytes.to_vec());
         let link = Link::of(link.as_fd().try_clone_to_owned()?);
         let (sender, sent) = mpsc::channel();
-        // Where weir is done with its copy by now, the last one is here, and whoever closes it waits.
+        // If weir has closed its copy already, the last copy is here, and its close waits.
         std::thread::spawn(move || {
             let result = link.raw(&bytes, &[slow.as_fd()]);
             drop(link);
@@ -160,21 +160,21 @@ impl Slow {
     }
 }
 
-/// Closes `held` where nobody waits for it.
+/// Closes `held` on a thread for which nothing waits.
 fn let_go(held: impl Send + 'static) {
     std::thread::spawn(move || drop(held));
 }
 
-/// weir waits so long for the first front end's end before it turns a second one away, and some more.
+/// A little longer than weir waits for the first front end's end before it refuses a second one.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// Keeps what it has for a while, so that others can be seen to go on.
+/// Keeps all descriptors for a while, so that others can be seen to go on.
 fn stay(field: &Field) {
     field.struck();
     std::thread::sleep(Duration::from_secs(1));
 }
 
-/// The same once weir has turned away whoever waits.
+/// Waits until weir has refused the waiting front ends, and then stays.
 fn turned_away(field: &Field) {
     std::thread::sleep(GRACE);
     stay(field);
@@ -184,7 +184,7 @@ fn call(ring: u64) -> Vec<u8> {
     message(request::SET_VRING_CALL, VERSION, &ring.to_le_bytes())
 }
 
-/// A session at `path`, and a second connection with a descriptor in it.
+/// A session at `path`, and a second connection with a descriptor in its queue.
 fn second(slow: &Slow, path: &Path) -> Strike<(Link, Link)> {
     let first = Link::connect(path)?;
     first.ask(request::GET_FEATURES)?;
@@ -227,7 +227,7 @@ fn slow_in_the_backlog_of_an_interface_that_is_removed(field: &Field) -> Strike 
         if output.status.success() { Ok(()) } else { crate::front::harm(error) }
     };
     vif("add")?;
-    // Whoever was accepted is served; the others wait.
+    // weir serves the connection that it has accepted, and the others wait.
     let links = (0..8).map(|_| -> Strike<Link> {
         let link = Link::connect(&path)?;
         slow.send(&link, &call(0))?;
@@ -329,14 +329,14 @@ fn slow_calls_replaced(field: &Field) -> Strike {
     let slow = Slow::new()?;
     let guest = field.plain()?;
     for _ in 0..4 {
-        // The last one is hung up on, maybe.
+        // weir may disconnect at the last descriptor.
         let _ = slow.send(&guest.link, &call(1));
     }
     stay(field);
     Ok(())
 }
 
-/// A socket in which `fd` lies, in which the next one lies, `depth` times.
+/// Nests `fd` in a socket's queue, and that socket in another one's, `depth` times.
 fn packed(fd: OwnedFd, depth: usize) -> Strike<OwnedFd> {
     let mut fd = fd;
     for _ in 0..depth {
@@ -353,7 +353,7 @@ fn slow_in_sockets_within_sockets(field: &Field) -> Strike {
     let first = field.link()?;
     first.ask(request::GET_FEATURES)?;
     let second = field.link()?;
-    // The kernel lets four lie in one another (`MAX_RECURSION_LEVEL`).
+    // The kernel permits a nesting of four (`MAX_RECURSION_LEVEL`).
     let deep = packed(slow.one()?, 3)?;
     second.raw(&call(0), &[deep.as_fd()])?;
     let other = packed(slow.one()?, 3)?;
@@ -384,7 +384,7 @@ const LAST: &str = "GET /v1/switch HTTP/1.1\r\nhost: weir\r\nconnection: close\r
 const BODY: &str =
     "POST /v1/configuration/difference HTTP/1.1\r\nhost: weir\r\ncontent-length: 9\r\n\r\n";
 
-/// Connections to the API, each with a descriptor at `part` of what it says.
+/// Connections to the API, each with a descriptor at some part of its request.
 fn at_the_api(field: &Field, connections: usize, parts: &[(&str, bool)]) -> Strike {
     let slow = Slow::new()?;
     let mut links = Vec::new();
@@ -442,11 +442,11 @@ fn slow_on_all_connections_of_a_reader(field: &Field) -> Strike {
     at_the_api(field, 40, &[(LOOK, true)])
 }
 
-/// What an agent says first.
+/// An agent's first message.
 pub const GREETING: &str = "{\"message\":\"hello\",\"version\":1,\"session\":1,\"agent\":\"1\",\
                             \"kernel\":\"6\",\"interfaces\":[]}\n";
 
-/// Agents of other machines are heard: one that breaks the rules is hung up on.
+/// Agents of other machines are still served: weir disconnects one that breaks the rules.
 fn others_are_heard(field: &Field) -> Strike {
     let other = Link::connect(&field.agent(EVILS / 2))?;
     other.raw(b"no message\n", &[])?;
@@ -506,7 +506,7 @@ fn slow_behind_half_a_packet_of_the_keepers(field: &Field) -> Strike {
     Ok(())
 }
 
-/// A connection to a socket that keeps the bounds of packets, or of bytes.
+/// A connection to a socket of type SOCK_SEQPACKET or, failing that, SOCK_STREAM.
 fn packets(path: &Path) -> Strike<Link> {
     Link::connect_packets(path).or_else(|_| Link::connect(path))
 }

@@ -1,4 +1,4 @@
-//! Frames for everybody.
+//! Storms of broadcasts and floods.
 
 use std::{path::Path, time::Duration};
 
@@ -34,7 +34,7 @@ pub const ALL: &[Attack] = &[
         own_share: "all copies are charged to who sends; what comes to the victims is theirs to limit"),
 ];
 
-/// Sends what `make` makes at once, and again when it was taken; after each ring full it rests for `pause`.
+/// Sends the frames of `make`, and again when they have been used. After each full ring it pauses.
 fn storm(
     field: &Field,
     socket: &Path,
@@ -53,7 +53,7 @@ fn storm(
     }
 }
 
-/// As fast as frames are taken, without taking the processor of who takes them.
+/// As fast as frames are used, without using up the CPU of the threads that use them.
 const FAST: Duration = Duration::from_micros(20);
 
 fn to(mac: Mac) -> Vec<u8> {
@@ -72,7 +72,7 @@ fn unknown_stations_without_pause(field: &Field) -> Strike {
     storm(field, &field.evil(0), FAST, |slot| to([2, 9, 9, 9, 9, slot as u8]))
 }
 
-/// A guest that sends `frame` `each` at a time.
+/// A guest that sends `frame` in bursts of `each`.
 fn at_times(field: &Field, number: usize, frame: &[u8], each: u16, pause: Duration) -> Strike {
     let guest = Guest::attach(&field.evil(number), Plan { size: 64, ..Plan::default() })?;
     loop {

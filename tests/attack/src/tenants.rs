@@ -1,4 +1,4 @@
-//! One tenant with a hundred interfaces: what is left for others.
+//! One tenant with a hundred interfaces, and the resources that remain for others.
 
 use std::os::fd::AsFd;
 
@@ -34,12 +34,13 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// What one interface may share by default (bytes).
+/// Default limit of the memory of one interface (bytes).
 const MEMORY_MAX: u64 = 256 << 30;
-/// Interfaces that take this much of the 24 TiB that all together may share; the others take what is left, by halves.
+/// Number of interfaces that share this much of the 24 TiB that all may share together. The others use up the rest by
+/// halves.
 const LARGE: usize = 95;
 
-/// What interface `number` shares (bytes).
+/// The size of the memory of interface `number` (bytes).
 fn greed(number: usize) -> u64 {
     match number.checked_sub(LARGE) {
         None => MEMORY_MAX,
@@ -48,19 +49,19 @@ fn greed(number: usize) -> u64 {
     }
 }
 
-/// Sessions of all interfaces.
+/// Sessions on all interfaces.
 fn sessions(field: &Field) -> Strike<Vec<Link>> {
     (0..TENANTS).map(|number| Link::connect(&field.tenant(number))).collect()
 }
 
-/// Each shares a sparse file as large as it may.
+/// Each interface shares a sparse file of the largest permitted size.
 fn greedy(field: &Field) -> Strike<Vec<Link>> {
     let file = memfd_create("all", MemfdFlags::CLOEXEC)?;
     ftruncate(&file, MEMORY_MAX)?;
     let links = sessions(field)?;
     for (number, link) in links.iter().enumerate() {
         let body = table(&[region(0, greed(number), 1 << 50, 0)]);
-        // The last ones may be refused.
+        // weir may refuse the last ones.
         let _ = link.tell(request::SET_MEM_TABLE, &body, &[file.as_fd()]);
     }
     for link in &links {

@@ -1,4 +1,4 @@
-//! Memory that is rewritten while weir reads it: what it checks is not what it would find a second time.
+//! Memory that is rewritten while weir reads it: a second read would differ from the checked one.
 
 use std::time::Duration;
 
@@ -42,10 +42,10 @@ pub const ALL: &[Attack] = &[
     attack!(used_elements_rewritten, "writes into the used ring and its index, which are weir's"),
 ];
 
-/// Writers beside the thread that sends.
+/// Writer threads beside the sending thread.
 const WRITERS: usize = 2;
 
-/// Sends while `rewrite` writes; when weir stops the port, it begins afresh.
+/// Sends while `rewrite` writes. When weir stops the port, a new guest starts.
 fn race(field: &Field, plan: Plan, rewrite: impl Fn(&Guest, &mut Random) + Sync) -> Strike {
     let guest = field.guest(plan)?;
     let over = std::sync::atomic::AtomicBool::new(false);
@@ -56,7 +56,7 @@ fn race(field: &Field, plan: Plan, rewrite: impl Fn(&Guest, &mut Random) + Sync)
                 let mut random = Random::new();
                 while !over.load(std::sync::atomic::Ordering::Relaxed) {
                     (0..100).for_each(|_| rewrite(&guest, &mut random));
-                    // Two processors are all there are, where this is measured.
+                    // The measuring machine has two CPUs only.
                     std::thread::sleep(Duration::from_micros(20));
                 }
             });
@@ -72,7 +72,7 @@ fn race(field: &Field, plan: Plan, rewrite: impl Fn(&Guest, &mut Random) + Sync)
     Ok(())
 }
 
-/// Writes a ring full of honest frames, and offers it.
+/// Fills a ring with honest frames, and makes it available.
 fn send_all(guest: &Guest, plan: Plan) {
     let sent = frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60);
     let ring = guest.ring(1);
@@ -171,7 +171,7 @@ fn frames_rewritten(field: &Field) -> Strike {
 }
 
 fn receive_descriptors_rewritten(field: &Field) -> Strike {
-    // What it sends to everybody, another guest of its own answers.
+    // Another guest of the attacker answers its broadcasts.
     let other = Guest::attach(&field.evil(1), Plan::default())?;
     race(field, Plan::default(), |guest, random| {
         let at = slot(guest, 0, random);

@@ -1,4 +1,4 @@
-//! Strangers in the underlay: hosts that are no peers, and some that say that they are one.
+//! Attackers in the underlay: hosts that are no peers, and hosts with a peer's forged address.
 
 use std::{
     net::SocketAddrV4,
@@ -60,12 +60,12 @@ pub const ALL: &[Attack] = &[
     attack!(fragments_that_overlap, "sends fragments that overlap and are out of order", as_root),
 ];
 
-/// A host of the underlay that is nobody.
+/// A host of the underlay that is not a peer.
 const STRANGER: [u8; 4] = [192, 0, 2, 9];
 /// The longest frame that fits the overlay.
 const LONGEST: usize = 1450 + 14;
 
-/// The way to the peer, and a guest in its network.
+/// The path to the peer, and a guest in its network.
 #[derive(Debug)]
 struct Way {
     guest: Guest,
@@ -81,7 +81,7 @@ impl Way {
         Ok(way)
     }
 
-    /// What has left for the peer (bytes).
+    /// Bytes sent to the peer so far.
     fn left() -> Strike<u64> {
         let path = "/proc/net/dev";
         let text = std::fs::read_to_string(path)?;
@@ -93,7 +93,7 @@ impl Way {
         Ok(sent.ok_or(Errno::INVAL)?)
     }
 
-    /// A frame of the longest kind leaves for the peer: at least one of many, since a host may drop some.
+    /// The longest frame can leave for the peer: at least one of many must, since a host may drop some.
     fn carries(&self, when: &str) -> Strike {
         let end = Instant::now() + Duration::from_secs(2);
         while Instant::now() < end {
@@ -109,7 +109,8 @@ impl Way {
         harm(format!("{when} no frame of {LONGEST} bytes leaves for the peer"))
     }
 
-    /// What weir may have sent to the peer, from each port that its host has: IPv4 headers and what begins their payload.
+    /// Packets that weir may have sent to the peer, from each UDP port in use on its host: IPv4 headers and the start
+    /// of their payload.
     fn quoted(&self) -> Strike<Vec<Vec<u8>>> {
         let own = format!("{:08X}:", u32::from_ne_bytes(UNDERLAY[0]));
         let text = std::fs::read_to_string("/proc/net/udp")?;
@@ -130,7 +131,7 @@ impl Way {
         Ok(ports.map(quote).collect())
     }
 
-    /// Sends an ICMP error to weir's host, for each of [`Self::quoted`].
+    /// Sends an ICMP error to weir's host for each packet of [`Self::quoted`].
     fn error(&self, from: [u8; 4], [kind, code]: [u8; 2], rest: u32) -> Strike {
         for quoted in self.quoted()? {
             let mut bytes = vec![kind, code, 0, 0];
@@ -144,7 +145,7 @@ impl Way {
     }
 }
 
-/// A frame in a VXLAN header.
+/// A frame with a VXLAN header.
 fn vxlan(vni: u32, frame: &[u8]) -> Vec<u8> {
     let [_, a, b, c] = vni.to_be_bytes();
     [&[8, 0, 0, 0, a, b, c, 0][..], frame].concat()
@@ -163,10 +164,10 @@ fn checksum(bytes: &[u8]) -> u16 {
 
 const ICMP: u8 = 1;
 const UDP: u8 = 17;
-/// More fragments follow.
+/// The flag for more fragments.
 const MORE: u16 = 1 << 13;
 
-/// Sends an IPv4 packet to weir's host that says that it is `from` somebody.
+/// Sends an IPv4 packet to weir's host with the source address `from`.
 fn packet(from: [u8; 4], protocol: u8, [id, fragment]: [u16; 2], payload: &[u8]) -> Strike {
     let (inet, raw) = (AddressFamily::INET, SocketType::RAW);
     let raw = socket_with(inet, raw, SocketFlags::CLOEXEC, Some(ipproto::RAW))?;
@@ -263,7 +264,7 @@ fn errors_without_pause(field: &Field) -> Strike {
     Ok(())
 }
 
-/// Sends datagrams to weir from `from`, as fast as the host takes them.
+/// Sends datagrams with the source `from` to weir, as fast as the host accepts them.
 fn flood(field: &Field, from: [u8; 4], mut make: impl FnMut(u32) -> Vec<u8>) -> Strike {
     let port = field.port(OVERLAY_PORT)?;
     let (inet, raw) = (AddressFamily::INET, SocketType::RAW);
@@ -278,7 +279,7 @@ fn flood(field: &Field, from: [u8; 4], mut make: impl FnMut(u32) -> Vec<u8>) -> 
         if number % 64 == 0 {
             field.struck();
         }
-        // An underlay has its own speed: 100,000 a second.
+        // The rate of an underlay is limited: 100,000 a second.
         if number % 16 == 0 {
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -318,12 +319,12 @@ fn datagrams_that_are_no_vxlan(field: &Field) -> Strike {
     })
 }
 
-/// Sends a part of a datagram to weir's port: `offset` in bytes, and whether more follow.
+/// Sends a fragment of a datagram to weir's port. `offset` is in bytes. `more` is true if fragments follow.
 fn fragment(id: u16, offset: u16, more: bool, payload: &[u8]) -> Strike {
     packet(UNDERLAY[1], UDP, [id, offset / 8 + if more { MORE } else { 0 }], payload)
 }
 
-/// The beginning of a datagram of `len` bytes in all.
+/// The first bytes of a datagram of `len` bytes in all.
 fn begin(port: u16, len: u16) -> Vec<u8> {
     let mut bytes = [port, port, len, 0].map(u16::to_be_bytes).concat();
     bytes.extend(vxlan(VNI, &frame(BROADCAST, station(1), EXPERIMENTAL, 96)));

@@ -1,11 +1,11 @@
 //! Ethernet frames, as bytes.
 
-/// An address.
+/// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Everybody.
+/// The broadcast address.
 pub const BROADCAST: Mac = [0xff; 6];
-/// IEEE's number for experiments.
+/// IEEE's ethertype for experiments.
 pub const EXPERIMENTAL: u16 = 0x88b5;
 /// Bytes of the virtio-net header.
 pub const HEADER_LEN: usize = 12;
@@ -19,7 +19,7 @@ pub fn frame(to: Mac, from: Mac, ethertype: u16, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The same behind tags, each an ethertype and a VLAN id.
+/// A frame with tags, each an ethertype and a VLAN ID.
 pub fn tagged(to: Mac, from: Mac, tags: &[(u16, u16)], len: usize) -> Vec<u8> {
     let mut bytes = to.to_vec();
     bytes.extend(from);
@@ -32,7 +32,7 @@ pub fn tagged(to: Mac, from: Mac, tags: &[(u16, u16)], len: usize) -> Vec<u8> {
     bytes
 }
 
-/// TCP over IPv4 with a payload, `len` bytes in all.
+/// A frame with TCP over IPv4 and a payload, `len` bytes in all.
 pub fn tcp(to: Mac, from: Mac, len: usize) -> Vec<u8> {
     let mut bytes = frame(to, from, 0x0800, 14);
     let ip_len = u16::try_from(len.saturating_sub(14)).unwrap_or(u16::MAX);
@@ -51,23 +51,23 @@ pub struct Header {
     pub flags: u8,
     /// `VIRTIO_NET_HDR_GSO_*`
     pub gso: u8,
-    /// Bytes of headers, as the driver says.
+    /// Bytes of headers, as declared by the driver.
     pub header_len: u16,
     /// Bytes of a segment's payload.
     pub gso_size: u16,
-    /// Where the checksum begins.
+    /// The offset at which the checksummed part begins.
     pub csum_start: u16,
-    /// Where it goes, from there on.
+    /// The offset of the checksum field, from `csum_start` on.
     pub csum_offset: u16,
 }
 
 impl Header {
-    /// Of [`tcp`], to be cut into segments of `gso_size` bytes.
+    /// The header of a packet of [`tcp`] that must be cut into segments of `gso_size` bytes.
     pub fn tso(gso_size: u16) -> Self {
         Self { flags: 1, gso: 1, header_len: 54, gso_size, csum_start: 34, csum_offset: 16 }
     }
 
-    /// Its bytes.
+    /// The header as bytes.
     pub fn bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         (bytes[0], bytes[1]) = (self.flags, self.gso);

@@ -1,4 +1,4 @@
-//! A guest that is set up as an honest one is, and then does what it likes.
+//! A guest that is set up like an honest one, and then breaks the rules.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -19,19 +19,19 @@ use super::{
 
 /// Features (virtio 1.2 §5.1.3, §6).
 pub const VERSION_1: u64 = 1 << 32;
-/// Calls and kicks by index.
+/// `VIRTIO_F_EVENT_IDX`: calls and kicks by index.
 pub const EVENT_IDX: u64 = 1 << 29;
-/// Tables of descriptors.
+/// `VIRTIO_F_INDIRECT_DESC`: tables of descriptors.
 pub const INDIRECT_DESC: u64 = 1 << 28;
-/// The other ring format.
+/// `VIRTIO_F_RING_PACKED`.
 pub const PACKED: u64 = 1 << 34;
-/// Used buffers come in order.
+/// `VIRTIO_F_IN_ORDER`: buffers are used in order.
 pub const IN_ORDER: u64 = 1 << 35;
-/// Partial checksums and TCP segmentation, of what is sent.
+/// Partial checksums and TCP segmentation for sent frames.
 pub const SEND_OFFLOADS: u64 = 1 | 1 << 11 | 1 << 12 | 1 << 56;
-/// A frame may span receive buffers.
+/// `VIRTIO_NET_F_MRG_RXBUF`: a frame may span receive buffers.
 pub const MRG_RXBUF: u64 = 1 << 15;
-/// Several queues.
+/// `VIRTIO_NET_F_MQ`: several queues.
 pub const MQ: u64 = 1 << 22;
 /// `VHOST_USER_F_PROTOCOL_FEATURES`.
 pub const PROTOCOL: u64 = 1 << 30;
@@ -39,19 +39,19 @@ pub const PROTOCOL: u64 = 1 << 30;
 /// `VHOST_F_LOG_ALL`.
 pub const LOG_ALL: u64 = 1 << 26;
 
-/// Protocol features: several queues, a shared log, acknowledgements, slots of memory, status, reset.
+/// Protocol features: several queues, shared log, acknowledgements, memory slots, status, reset.
 const PROTOCOL_FEATURES: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 13 | 1 << 15 | 1 << 16;
 
-/// Where the memory is for the guest, and by what name rings are addressed.
+/// The memory's guest address.
 pub const GUEST: u64 = 0x1_0000_0000;
-/// See [`GUEST`].
+/// The memory's user address, by which rings are addressed.
 pub const USER: u64 = 0x7000_0000_0000;
-/// Where buffers begin in memory, behind room for all rings.
+/// The offset of the buffers in memory, behind the space for all rings.
 pub const BUFFERS: usize = 1 << 20;
-/// Bytes from one buffer to the next.
+/// The distance between two buffers (bytes).
 pub const STRIDE: usize = 4096;
 
-/// What a guest is to be.
+/// The parameters of a guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Device features.
@@ -76,31 +76,31 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The usual features, and packed rings.
+    /// The usual features and packed rings.
     pub fn packed() -> Self {
         let usual = Self::default();
         Self { features: usual.features | PACKED, ..usual }
     }
 }
 
-/// A guest. Even rings receive, odd ones transmit.
+/// A guest. Even rings receive and odd rings transmit.
 #[derive(Debug)]
 pub struct Guest {
-    /// Its connection.
+    /// The guest's connection.
     pub link: Link,
-    /// Its memory.
+    /// The guest's memory.
     pub memory: Memory,
-    /// Its kick descriptors, by ring; calls and errors likewise.
+    /// Kick descriptors by ring.
     pub kicks: Vec<OwnedFd>,
-    /// See [`Self::kicks`].
+    /// Call descriptors by ring.
     pub calls: Vec<OwnedFd>,
-    /// See [`Self::kicks`].
+    /// Error descriptors by ring.
     pub errs: Vec<OwnedFd>,
     plan: Plan,
 }
 
 impl Guest {
-    /// Connects and agrees on features; no memory is shared yet.
+    /// Connects and negotiates features. No memory is shared yet.
     pub fn negotiate(path: &Path, plan: Plan) -> Strike<Self> {
         let memory = Memory::new(plan.memory)?;
         let events = || -> Strike<Vec<OwnedFd>> {
@@ -117,7 +117,8 @@ impl Guest {
         Ok(Self { link, memory, kicks, calls, errs, plan })
     }
 
-    /// The same, with its memory and all rings in service, receive buffers posted, and weir's word that it took it.
+    /// Negotiates, shares the memory, starts all rings with posted receive buffers, and waits for weir's
+    /// acknowledgement.
     pub fn attach(path: &Path, plan: Plan) -> Strike<Self> {
         let guest = Self::negotiate(path, plan)?;
         guest.share()?;
@@ -130,17 +131,17 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Rings that it has.
+    /// Number of rings.
     pub fn rings(&self) -> u32 {
         2 * self.plan.pairs
     }
 
-    /// The description of its memory.
+    /// The memory region's description.
     pub fn region(&self) -> Vec<u8> {
         link::region(GUEST, self.memory.len() as u64, USER, 0)
     }
 
-    /// Shares its memory.
+    /// Shares the memory.
     pub fn share(&self) -> Strike {
         self.link.tell(
             request::SET_MEM_TABLE,
@@ -149,14 +150,14 @@ impl Guest {
         )
     }
 
-    /// The body of `SET_VRING_ADDR` where its parts are `[descriptors, driver, device]`.
+    /// The body of `SET_VRING_ADDR` with the addresses `[descriptors, driver, device]`.
     pub fn addresses(index: u32, [descriptors, driver, device]: [u64; 3]) -> Vec<u8> {
         let mut body = link::ring_state(index, 0).to_vec();
         body.extend([descriptors, device, driver, 0].map(u64::to_le_bytes).concat());
         body
     }
 
-    /// Has the used ring of ring `index` logged at guest address `at`, while it runs.
+    /// Logs the writes to the used ring of ring `index` at guest address `at` while the ring runs.
     pub fn log_ring(&self, index: u32, at: u64) -> Strike {
         let mut body = Self::addresses(index, Self::places(index));
         body[4] = 1; // `VHOST_VRING_F_LOG`
@@ -164,13 +165,13 @@ impl Guest {
         self.link.tell(request::SET_VRING_ADDR, &body, &[])
     }
 
-    /// Where a ring's parts are by name.
+    /// The user addresses of a ring's parts.
     pub fn places(index: u32) -> [u64; 3] {
         let at = USER + u64::from(index) * RING_LEN as u64;
         [at, at + super::ring::DRIVER as u64, at + super::ring::DEVICE as u64]
     }
 
-    /// Tells all about ring `index`, and puts it into service.
+    /// Sends the complete configuration of ring `index`, and enables it.
     pub fn serve(&self, index: u32) -> Strike {
         self.serve_at(index, Self::places(index), self.base())
     }
@@ -180,7 +181,7 @@ impl Guest {
         if self.plan.features & PACKED != 0 { 0x8000_8000 } else { 0 }
     }
 
-    /// The same with any places and any base.
+    /// Configures and enables ring `index` with any addresses and any base.
     pub fn serve_at(&self, index: u32, places: [u64; 3], base: u32) -> Strike {
         let at = index as usize;
         let link = &self.link;
@@ -197,24 +198,24 @@ impl Guest {
         link.tell_ring(request::SET_VRING_ENABLE, index, 1)
     }
 
-    /// A ring.
+    /// The ring `index`.
     pub fn ring(&self, index: u32) -> Ring<'_> {
         Ring { memory: &self.memory, at: index as usize * RING_LEN, size: self.plan.size }
     }
 
-    /// Where buffer `slot` of ring `index` is in memory.
+    /// The offset of buffer `slot` of ring `index` in memory.
     pub fn buffer(&self, index: u32, slot: u16) -> usize {
         let places = (self.memory.len() - BUFFERS) / STRIDE;
         let place = index as usize * usize::from(self.plan.size) + usize::from(slot);
         BUFFERS + place % places * STRIDE
     }
 
-    /// The same as the guest addresses it.
+    /// The guest address of buffer `slot` of ring `index`.
     pub fn buffer_address(&self, index: u32, slot: u16) -> u64 {
         GUEST + self.buffer(index, slot) as u64
     }
 
-    /// Posts all buffers of a receive ring; the descriptors of a transmit ring become those of small broadcasts.
+    /// Posts all buffers of a receive ring. Fills a transmit ring's descriptors with small broadcasts.
     fn fill(&self, index: u32) {
         let (ring, receives) = (self.ring(index), index.is_multiple_of(2));
         for slot in 0..ring.size {
@@ -232,21 +233,21 @@ impl Guest {
         }
     }
 
-    /// The first `len` bytes, an even number, of the frame that receive ring `index` got as its `number`th, while nobody has given its
-    /// buffer back: buffers are used in their order.
+    /// The first `len` bytes (an even number) of frame `number` that receive ring `index` has got. The buffer must
+    /// not be reposted yet, and buffers must be used in order.
     pub fn received(&self, index: u32, number: u16, len: usize) -> Vec<u8> {
         let at = self.buffer(index, number % self.plan.size) + HEADER_LEN;
         let pairs = (at..at + len).step_by(2);
         pairs.flat_map(|at| self.memory.u16_at(at).to_ne_bytes()).collect()
     }
 
-    /// Gives back all receive buffers that were used.
+    /// Reposts all used receive buffers.
     pub fn repost(&self, index: u32) {
         let ring = self.ring(index);
         ring.set_index(ring.used().wrapping_add(ring.size));
     }
 
-    /// Puts a frame into buffer `slot` of transmit ring `index`, whose descriptor is then its.
+    /// Puts a frame into buffer `slot` of transmit ring `index`, and sets the descriptor `slot` to it.
     pub fn put(&self, index: u32, slot: u16, header: Header, frame: &[u8]) {
         let at = self.buffer(index, slot);
         self.memory.set(at, &header.bytes());
@@ -264,7 +265,7 @@ impl Guest {
         self.kick(index);
     }
 
-    /// Fills the whole transmit ring `index` with copies of a frame, made by `make`, to be sent by [`Self::pump`].
+    /// Fills the transmit ring `index` with frames of `make`, which [`Self::pump`] sends.
     pub fn load(&self, index: u32, mut make: impl FnMut(u16) -> (Header, Vec<u8>)) {
         let ring = self.ring(index);
         for slot in 0..ring.size {
@@ -274,7 +275,7 @@ impl Guest {
         }
     }
 
-    /// Sends again whatever of the ring has been sent, so that it is always full; how many frames that were.
+    /// Offers all sent frames of the ring again, so that the ring stays full. Returns their number.
     pub fn pump(&self, index: u32) -> u16 {
         let ring = self.ring(index);
         let before = self.memory.u16_at(ring.index_at());
@@ -286,14 +287,14 @@ impl Guest {
         now.wrapping_sub(before)
     }
 
-    /// Kicks.
+    /// Kicks ring `index`.
     pub fn kick(&self, index: u32) {
         if let Some(kick) = self.kicks.get(index as usize) {
             let _ = rustix::io::write(kick, &1_u64.to_ne_bytes());
         }
     }
 
-    /// weir must stop this port now: it says so by the error descriptor of a ring, or hangs up.
+    /// weir must stop this port now: it writes to a ring's error descriptor or disconnects.
     pub fn stopped(&self, why: &str) -> Strike {
         let end = Instant::now() + Duration::from_secs(2);
         while Instant::now() < end {
@@ -306,7 +307,7 @@ impl Guest {
         harm(format!("weir serves on after {why}"))
     }
 
-    /// weir must take all that is offered in transmit ring `index`.
+    /// weir must use all buffers that are available in transmit ring `index`.
     pub fn taken(&self, index: u32, what: &str) -> Strike {
         let (ring, end) = (self.ring(index), Instant::now() + Duration::from_secs(2));
         while ring.used() != self.memory.u16_at(ring.index_at()) {
@@ -318,7 +319,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Its address in frames that it sends as an honest guest.
+    /// The guest's own address in frames that it sends as an honest guest.
     pub fn mac(number: u8) -> Mac {
         [0x52, 0x54, 0, 0xee, 0, number]
     }

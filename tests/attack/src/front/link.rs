@@ -66,7 +66,7 @@ pub mod request {
     pub const GET_STATUS: u32 = 40;
 }
 
-/// How long weir may take to answer or to hang up. What it serves at 5 % of a processor is slow on a busy machine.
+/// Longest time for weir to answer or to disconnect. A session limited to 5 % of a CPU is slow on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection to one of weir's sockets.
@@ -76,17 +76,17 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects. Where weir does not accept, this waits for as long as anything else here.
+    /// Connects. If weir does not accept, this waits as long as every other operation here.
     pub fn connect(path: &Path) -> Strike<Self> {
         Self::connect_as(path, SocketType::STREAM)
     }
 
-    /// The same where messages keep their bounds.
+    /// Connects to a socket that keeps message boundaries.
     pub fn connect_packets(path: &Path) -> Strike<Self> {
         Self::connect_as(path, SocketType::SEQPACKET)
     }
 
-    /// A socket that is connected.
+    /// A link over a connected socket.
     pub fn of(socket: OwnedFd) -> Self {
         Self { socket }
     }
@@ -100,7 +100,7 @@ impl Link {
         Ok(Self { socket })
     }
 
-    /// Bytes and descriptors as they are.
+    /// Sends bytes and descriptors without any header.
     pub fn raw(&self, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Strike {
         if !fds.is_empty() {
             // SCM_MAX_FD is 253.
@@ -120,33 +120,33 @@ impl Link {
         Ok(())
     }
 
-    /// A message with any flags.
+    /// Sends a message with any flags.
     pub fn flagged(&self, request: u32, flags: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> Strike {
         self.raw(&message(request, flags, body), fds)
     }
 
-    /// A request.
+    /// Sends a request.
     pub fn tell(&self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> Strike {
         self.flagged(request, VERSION, body, fds)
     }
 
-    /// A request with a number.
+    /// Sends a request with a number as its body.
     pub fn tell_u64(&self, request: u32, value: u64) -> Strike {
         self.tell(request, &value.to_le_bytes(), &[])
     }
 
-    /// A request about a ring.
+    /// Sends a request about a ring.
     pub fn tell_ring(&self, request: u32, index: u32, value: u32) -> Strike {
         self.tell(request, &ring_state(index, value), &[])
     }
 
-    /// A request that gives ring `index` a descriptor, or takes it away.
+    /// Sends a request that sets or clears a descriptor of ring `index`.
     pub fn tell_fd(&self, request: u32, index: u32, fd: Option<BorrowedFd<'_>>) -> Strike {
         let word = u64::from(index) | u64::from(fd.is_none()) << 8;
         self.tell(request, &word.to_le_bytes(), fd.as_slice())
     }
 
-    /// Reads one reply and gives its body.
+    /// Reads one reply and returns its body.
     pub fn reply(&self) -> Strike<Vec<u8>> {
         let mut header = [0; 12];
         self.read_exact(&mut header)?;
@@ -156,13 +156,13 @@ impl Link {
         Ok(body)
     }
 
-    /// A request, and the number that it is answered with.
+    /// Sends a request. Returns the number in the reply.
     pub fn ask(&self, request: u32) -> Strike<u64> {
         self.tell(request, &[], &[])?;
         self.number()
     }
 
-    /// A request that is to be acknowledged (`REPLY_ACK`); the acknowledgement.
+    /// Sends a request that must be acknowledged (`REPLY_ACK`). Returns the acknowledgement.
     pub fn acked(&self, request: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> Strike<u64> {
         self.flagged(request, VERSION | NEED_REPLY, body, fds)?;
         self.number()
@@ -185,7 +185,7 @@ impl Link {
         Ok(())
     }
 
-    /// weir must hang up now.
+    /// weir must disconnect now.
     pub fn hung_up(&self, why: &str) -> Strike {
         let end = Instant::now() + PATIENCE;
         let mut bytes = [0; 4096];
@@ -223,7 +223,7 @@ impl AsFd for Link {
     }
 }
 
-/// Whether there is something to read, or the other side is gone, within `patience`.
+/// True if `fd` becomes readable or its peer closes within `patience`.
 pub fn readable(fd: BorrowedFd<'_>, patience: Duration) -> Strike<bool> {
     let timeout = Timespec::try_from(patience).map_err(|_| Errno::INVAL)?;
     match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
@@ -233,7 +233,7 @@ pub fn readable(fd: BorrowedFd<'_>, patience: Duration) -> Strike<bool> {
     }
 }
 
-/// A message's bytes.
+/// The bytes of a message.
 pub fn message(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     let size = u32::try_from(body.len()).unwrap_or(u32::MAX);
     let mut bytes = [request, flags, size].map(u32::to_le_bytes).concat();
@@ -241,7 +241,7 @@ pub fn message(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A vring state.
+/// The body of a vring state.
 pub fn ring_state(index: u32, value: u32) -> [u8; 8] {
     let mut body = [0; 8];
     body[..4].copy_from_slice(&index.to_le_bytes());

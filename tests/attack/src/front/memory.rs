@@ -1,4 +1,4 @@
-//! A guest's memory: a file that weir maps, and this process too.
+//! A guest's memory: a file that both weir and this process map.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -13,7 +13,7 @@ use rustix::{
 
 use super::Strike;
 
-/// A mapped memfd. Every access is checked and atomic, so that several threads may write to it while weir reads.
+/// A mapped memfd. Every access is checked and atomic, so that several threads may write while weir reads.
 #[derive(Debug)]
 pub struct Memory {
     file: OwnedFd,
@@ -38,7 +38,7 @@ macro_rules! setters {
 }
 
 impl Memory {
-    /// `len` bytes of zeros in a file of their own.
+    /// A memory of `len` zero bytes in its own file.
     pub fn new(len: usize) -> Strike<Self> {
         let file = memfd(len as u64)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -48,12 +48,12 @@ impl Memory {
         Ok(Self { file, map, len })
     }
 
-    /// The file. Whoever shortens it must not touch the memory any more.
+    /// The file. A caller who truncates it must not access the memory any more.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -83,7 +83,7 @@ impl Memory {
         place.load(Ordering::SeqCst)
     }
 
-    /// Stores bytes, one by one.
+    /// Stores bytes one by one.
     pub fn set(&self, at: usize, bytes: &[u8]) {
         for (i, byte) in bytes.iter().enumerate() {
             self.set_u8(at + i, *byte);

@@ -1,5 +1,5 @@
-//! A front end that keeps no rule: messages as bytes, rings as memory. Nothing here is shared with weir or with `vif`, so
-//! that a mistake in weir's own codec or rings is not made on both sides.
+//! A front end that follows no rule: messages as bytes, rings as memory. It shares no code with weir or `vif`, so
+//! that a mistake in weir's codec or rings is not made on both sides.
 
 pub mod frame;
 pub mod guest;
@@ -11,15 +11,15 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-/// What came of a strike.
+/// The result of an attempt.
 pub type Strike<T = ()> = Result<T, Miss>;
 
-/// Why a strike was not carried out to its end.
+/// The reason for which an attempt was not completed.
 #[derive(Debug)]
 pub enum Miss {
-    /// weir, or the kernel, did not go along: it hung up, or did not answer in time.
+    /// weir or the kernel refused: it disconnected or did not answer in time.
     Refused(Errno),
-    /// weir did what it must not do.
+    /// weir did something that it must not do.
     Harm(String),
 }
 
@@ -44,7 +44,7 @@ impl From<std::io::Error> for Miss {
     }
 }
 
-/// It is harm.
+/// A result of harm.
 pub fn harm<T>(what: impl Into<String>) -> Strike<T> {
     Err(Miss::Harm(what.into()))
 }

@@ -1,4 +1,4 @@
-//! Virtqueues as memory: a writer that keeps no rule.
+//! Virtqueues as memory, written without any rules.
 
 use super::memory::Memory;
 
@@ -8,14 +8,14 @@ pub const NEXT: u16 = 1;
 pub const WRITE: u16 = 2;
 /// See [`NEXT`].
 pub const INDIRECT: u16 = 4;
-/// Packed rings only.
+/// A flag of packed rings only.
 pub const AVAIL: u16 = 1 << 7;
-/// Packed rings only.
+/// A flag of packed rings only.
 pub const USED: u16 = 1 << 15;
 
-/// Where a ring's parts are, relative to its beginning: room for 1024 entries.
+/// Offset of the driver's part of a ring, which has space for 1024 entries.
 pub const DRIVER: usize = 0x4000;
-/// See [`DRIVER`].
+/// Offset of the device's part of a ring.
 pub const DEVICE: usize = 0x5000;
 /// Bytes of a ring.
 pub const RING_LEN: usize = 0x8000;
@@ -25,11 +25,11 @@ pub const RING_LEN: usize = 0x8000;
 pub struct Ring<'m> {
     pub(super) memory: &'m Memory,
     pub(super) at: usize,
-    /// Entries.
+    /// Number of entries.
     pub size: u16,
 }
 
-/// A descriptor's bytes in a split ring or an indirect table of one.
+/// The bytes of a descriptor in a split ring or in an indirect table of it.
 pub fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&address.to_le_bytes());
@@ -40,7 +40,7 @@ pub fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
 }
 
 impl Ring<'_> {
-    /// Where descriptor `slot` is in memory.
+    /// The offset of descriptor `slot` in memory.
     pub fn slot(&self, slot: u16) -> usize {
         self.at + 16 * usize::from(slot)
     }
@@ -50,7 +50,7 @@ impl Ring<'_> {
         self.memory.set(self.slot(slot), &descriptor(address, len, flags, next));
     }
 
-    /// Writes one of a packed ring, its flags last.
+    /// Writes a descriptor of a packed ring, with its flags last.
     pub fn set_packed(&self, slot: u16, address: u64, len: u32, id: u16, flags: u16) {
         let at = self.slot(slot);
         self.memory.set_u64(at, address);
@@ -59,12 +59,12 @@ impl Ring<'_> {
         self.memory.set_u16(at + 14, flags);
     }
 
-    /// Where entry `at` of the available ring is.
+    /// The offset of entry `at` of the available ring.
     pub fn available_at(&self, at: u16) -> usize {
         self.at + DRIVER + 4 + 2 * usize::from(at % self.size.max(1))
     }
 
-    /// Where the available index is.
+    /// The offset of the available index.
     pub fn index_at(&self) -> usize {
         self.at + DRIVER + 2
     }
@@ -74,32 +74,32 @@ impl Ring<'_> {
         self.memory.set_u16(self.available_at(at), head);
     }
 
-    /// Publishes.
+    /// Publishes the available index.
     pub fn set_index(&self, index: u16) {
         self.memory.set_u16(self.index_at(), index);
     }
 
-    /// The device's index.
+    /// The used index.
     pub fn used(&self) -> u16 {
         self.memory.u16_at(self.at + DEVICE + 2)
     }
 
-    /// Whether the device wants no kicks.
+    /// True if the device has suppressed kicks.
     pub fn wants_no_kick(&self) -> bool {
         self.memory.u16_at(self.at + DEVICE) & 1 != 0
     }
 
-    /// Where the driver's wish for calls is, of both formats.
+    /// The offset of the driver's call suppression in both ring formats.
     pub fn driver_at(&self) -> usize {
         self.at + DRIVER
     }
 
-    /// Where the device's part is.
+    /// The offset of the device's part.
     pub fn device_at(&self) -> usize {
         self.at + DEVICE
     }
 
-    /// Makes descriptor `slot` available as the next one.
+    /// Makes the descriptor `head` available as the next one.
     pub fn offer(&self, head: u16) {
         let index = self.memory.u16_at(self.index_at());
         self.set_available(index, head);

@@ -27,10 +27,10 @@ use super::stand_in::{Turn, Work};
 use super::switch::readers;
 use crate::attack::{self, Attack, Field, User};
 
-/// The user that attacks as another one: neither root nor `nobody`, as whom weir runs where it was started as root.
+/// The user ID of other users' attacks: neither root nor `nobody`, which weir becomes if root starts it.
 pub const SOMEBODY: u32 = 65_533;
 
-/// An attacker at work.
+/// A running attacker.
 #[derive(Debug)]
 pub struct Attacker {
     child: Child,
@@ -40,29 +40,29 @@ pub struct Attacker {
     known: Outcome,
 }
 
-/// What an attacker did.
+/// The result of an attacker.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Strikes that were carried out.
+    /// Number of completed attempts.
     pub done: u64,
-    /// What weir did that it must not.
+    /// Faults: actions that weir must not do.
     pub harm: Vec<String>,
-    /// Why strikes were not carried out.
+    /// Reasons of attempts that were not completed.
     pub misses: Vec<String>,
-    /// Processors that the attacker's own process had on average.
+    /// CPUs that the attacker's own process used on average.
     pub cpus: f64,
-    /// Threads of it that had them.
+    /// Number of its threads that used them.
     pub threads: usize,
-    /// These threads never waited for anything but a processor.
+    /// True if these threads were always running or ready to run.
     pub never_waits: bool,
-    /// Processes that it began, a second.
+    /// Processes that it started, per second.
     pub children_per_s: f64,
 }
 
 impl Outcome {
-    /// What a stand-in for it has to do.
+    /// The work of a stand-in for the attacker.
     pub fn work(&self, weir: &Path) -> Work {
-        // Who asks for all there is gets what others leave: less than that would leave others more.
+        // A stand-in that takes all CPU time left by others must do the same: with less, others would get more.
         let cpus = if self.never_waits { self.threads as f64 } else { self.cpus };
         let (threads, begun_per_s) = (self.threads, self.children_per_s);
         let program = (begun_per_s >= 1.0).then(|| weir.to_owned());
@@ -71,7 +71,7 @@ impl Outcome {
 }
 
 impl Attacker {
-    /// Starts one, whose interfaces begin with number `first`.
+    /// Starts an attacker whose interfaces begin with number `first`.
     pub fn start(attack: &Attack, dir: &Path, weir: &Path, first: usize) -> Result<Self, String> {
         let (dir, weir) = (dir.to_string_lossy(), weir.to_string_lossy());
         let first = first.to_string();
@@ -79,7 +79,7 @@ impl Attacker {
         Self::spawn(&args, attack.user)
     }
 
-    /// Starts what does as much work, and nothing to weir.
+    /// Starts a stand-in: it does as much work, but does nothing to weir.
     pub fn stand_in(work: Work) -> Result<Self, String> {
         let Work { cpus, threads, begun_per_s, program, turn } = work;
         let [cpus, threads, begun] = [cpus, threads as f64, begun_per_s].map(|it| it.to_string());
@@ -93,7 +93,7 @@ impl Attacker {
     fn spawn(args: &[&str], user: User) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        // What it starts, as a weir of its own, ends with it.
+        // Its child processes, such as a weir of its own, end with its process group.
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         match user {
             User::Own | User::Root => {}
@@ -115,7 +115,7 @@ impl Attacker {
         Ok(Self { child, end, lines, began: Instant::now(), known: Outcome::default() })
     }
 
-    /// Waits for the first strike, or for what weir must not do.
+    /// Waits for the first attempt or the first harm.
     pub fn struck(&mut self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         while let Ok(line) = self.lines.recv_timeout(end.saturating_duration_since(Instant::now()))
@@ -125,20 +125,20 @@ impl Attacker {
             }
             self.note(&line);
             if !self.known.harm.is_empty() {
-                // More strikes change nothing.
+                // After harm, more attempts change nothing.
                 return true;
             }
         }
         false
     }
 
-    /// Ends it, with all that it has open.
+    /// Ends the attacker, which closes all of its descriptors.
     pub fn end(mut self) -> Outcome {
         drop(self.end.take());
         let until = Instant::now() + Duration::from_secs(2);
         while let Ok(None) = self.child.try_wait() {
             if Instant::now() > until {
-                // It may wait in the kernel.
+                // It may be blocked in the kernel.
                 let _ = self.child.kill();
                 break;
             }
@@ -183,18 +183,18 @@ impl Drop for Attacker {
     }
 }
 
-/// The attacker's process: strikes until its input ends.
+/// The main function of the attacker's process: repeats the attack until its input ends.
 pub fn strike(name: &str, field: Field) -> Result<(), String> {
     let (_, attack, _) =
         attack::all().find(|(_, attack, _)| attack.name == name).ok_or("no such attack")?;
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let hard = getrlimit(Resource::Nofile).maximum;
     let _ = setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard });
-    // Many attacks need more than the name says where root attacks; the other user has nothing else to prove.
+    // As root many attacks would do more than their descriptions say. Attacks of another user prove nothing as root.
     if matches!(attack.user, User::Other | User::Reader) && geteuid().is_root() {
         return Err("this attack is another user's".into());
     }
-    // For the process's life: two threads use it.
+    // Two threads use the field until the process ends.
     let field: &Field = Box::leak(Box::new(field));
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_line(&mut String::new());
@@ -216,7 +216,7 @@ fn say_and_exit(field: &Field) -> ! {
     std::process::exit(0)
 }
 
-/// A thread's time (ns): on a processor, waiting for one, and in all.
+/// Times of a thread (ns): running, ready to run, and since its start.
 #[derive(Clone, Copy, Debug)]
 struct ThreadTime {
     ran_ns: u64,
@@ -235,13 +235,13 @@ impl ThreadTime {
         Ok(Self { ran_ns, waited_ns, age_ns: now_ns.saturating_sub(start_ns) })
     }
 
-    /// But for what a clock of ticks rounds away, and for its first steps.
+    /// True if the thread never blocked, except for rounding by clock ticks and for its first steps.
     fn never_waits(self) -> bool {
         (self.ran_ns + self.waited_ns) * 10 >= self.age_ns * 9
     }
 }
 
-/// Threads of this process that ran at least a tenth of what the busiest one did.
+/// Threads of this process that ran at least a tenth as long as the busiest one.
 fn busy_threads() -> Vec<ThreadTime> {
     let tasks = Process::myself().and_then(|process| process.tasks()).into_iter().flatten();
     let mut all: Vec<_> =
@@ -251,15 +251,15 @@ fn busy_threads() -> Vec<ThreadTime> {
     all
 }
 
-/// Processor time of this process and its children.
+/// CPU time of this process and its children.
 fn cpu_ns() -> u64 {
-    // `cutime` and `cstime` (proc_pid_stat(5)): of children that were waited for.
+    // `cutime` and `cstime` (proc_pid_stat(5)) are the times of children that were waited for.
     let stat = Process::myself().and_then(|process| process.stat());
     let ticks = stat.map_or(0, |stat| (stat.cutime + stat.cstime).cast_unsigned());
     own_ns() + ticks * 1_000_000_000 / clock_ticks_per_second()
 }
 
-/// Processor time of this process alone.
+/// CPU time of this process alone.
 fn own_ns() -> u64 {
     let own = clock_gettime(ClockId::ProcessCPUTime);
     own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn what_a_child_computes_is_the_attackers() {
         let before = cpu_ns();
-        // Tenths of a second: a tick is a hundredth.
+        // Runs for tenths of a second: a tick is a hundredth.
         let count = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
         assert!(Command::new("sh").args(["-c", count]).status().unwrap().success());
         assert!(cpu_ns() - before > 50_000_000);

@@ -1,8 +1,9 @@
-//! Answers of the HTTP API, as far as attacks look at them.
+//! Answers of the HTTP API, in the parts that attacks need.
 
 use std::io::{self, BufRead};
 
-/// The next answer: its status and its body; none at the connection's end. A body without a length is not read.
+/// The status and the body of the next answer; `None` at the end of the connection. A body without a length is not
+/// read.
 pub fn answer(from: &mut impl BufRead) -> io::Result<Option<(u16, String)>> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {

@@ -1,4 +1,4 @@
-//! What weir and its other guests notice of an attack.
+//! Effects of an attack on weir and its other guests.
 
 pub mod attacker;
 pub mod http;

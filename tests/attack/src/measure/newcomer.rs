@@ -1,4 +1,4 @@
-//! A guest that comes anew again and again: how long until it is served.
+//! A guest that connects again and again: the time until it is served.
 
 use std::{
     os::fd::AsFd,
@@ -17,21 +17,21 @@ use crate::front::{
     link::request,
 };
 
-/// Between two visits: weir lets a socket have ten front ends a second.
+/// Pause between two visits: weir limits a socket to ten front ends a second.
 const PAUSE: Duration = Duration::from_millis(125);
 
-/// When it came, and how long it waited until its rings were ready.
+/// The start of a visit, and the time until its rings were ready.
 #[derive(Clone, Copy, Debug)]
 pub struct Visit {
-    /// When it connected.
+    /// The time of the connection.
     pub at: Instant,
-    /// Until weir had acknowledged the last message.
+    /// Time until weir had acknowledged the last message.
     pub took: Duration,
-    /// Whether it was served at all.
+    /// True if it was served at all.
     pub served: bool,
 }
 
-/// A guest that comes and goes until dropped.
+/// A guest that connects and disconnects until it is dropped.
 #[derive(Debug)]
 pub struct Newcomer {
     visits: Arc<Mutex<Vec<Visit>>>,
@@ -40,7 +40,7 @@ pub struct Newcomer {
 }
 
 impl Newcomer {
-    /// It begins to come.
+    /// Starts the visits.
     pub fn start(socket: PathBuf) -> Self {
         let (visits, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
         let (all, over) = (Arc::clone(&visits), Arc::clone(&stop));
@@ -54,7 +54,7 @@ impl Newcomer {
         Self { visits, stop, thread: Some(thread) }
     }
 
-    /// Ends, and tells of all its visits.
+    /// Ends the visits and returns them all.
     pub fn end(mut self) -> Vec<Visit> {
         self.join();
         std::mem::take(&mut self.visits.lock().unwrap_or_else(PoisonError::into_inner))
@@ -74,7 +74,7 @@ impl Drop for Newcomer {
     }
 }
 
-/// Connects, and says all that a front end says until its rings are ready.
+/// Connects and sends all messages of a front end until its rings are ready.
 pub fn visit(socket: &Path) -> Visit {
     let at = Instant::now();
     let served = come(socket).is_ok();

@@ -1,4 +1,4 @@
-//! What `/proc` says of weir.
+//! Facts about weir from `/proc`.
 
 use procfs::{
     CurrentSI, KernelStats,
@@ -6,27 +6,27 @@ use procfs::{
 };
 use rustix::param::clock_ticks_per_second;
 
-/// A process by its number.
+/// A process by its ID.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed(pub u32);
 
 impl Observed {
-    /// Descriptors; 0 where they cannot be seen.
+    /// Number of descriptors; 0 if they cannot be read.
     pub fn fds(self) -> usize {
         self.process().and_then(|it| it.fd_count().ok()).unwrap_or(0)
     }
 
-    /// Threads.
+    /// Number of threads.
     pub fn threads(self) -> usize {
         self.status().map_or(0, |status| status.threads as usize)
     }
 
-    /// Memory of its own (`RssAnon`, KiB): neither guests' memory nor its program's text.
+    /// Private memory (`RssAnon`, KiB): neither guests' memory nor program text.
     pub fn own_kib(self) -> u64 {
         self.status().and_then(|status| status.rssanon).unwrap_or(0)
     }
 
-    /// Processor time (ns): of the threads whose names begin with `these`, and of all others (in steps of a clock's tick).
+    /// CPU time (ns) of the threads whose names begin with `these`, and of all others (in clock ticks).
     pub fn cpu_ns(self, these: &str) -> [u64; 2] {
         let Some(process) = self.process() else { return [0; 2] };
         let ticks = process.stat().map_or(0, |stat| stat.utime + stat.stime);
@@ -52,7 +52,7 @@ impl Observed {
     }
 }
 
-/// Threads and processes that the machine has begun since it started.
+/// Threads and processes that have been started on the machine since it booted.
 pub fn begun() -> u64 {
     KernelStats::current().map_or(0, |stats| stats.processes)
 }

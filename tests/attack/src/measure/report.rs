@@ -1,4 +1,4 @@
-//! What all attacks came to: a table, and figures for `target/bench/report.json`.
+//! The results of all attacks: a table, and figures for `target/bench/report.json`.
 
 use std::{collections::BTreeMap, fmt, fs, io, path::Path};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::trial::Row;
 use crate::attack::{Attack, Setting};
 
-/// What a figure is to reach.
+/// The goal of a figure.
 #[derive(Clone, Copy, Debug)]
 enum Bar {
     AtLeast(f64),
@@ -36,28 +36,28 @@ const PPS: Bar = Bar::AtLeast(0.9);
 const OWN_SHARE_PPS: Bar = Bar::AtLeast(0.45);
 const P99: Bar = Bar::AtMost(2.0);
 const NEWCOMER_MS: Bar = Bar::AtMost(50.0);
-/// An answer of `weir stats` by root.
+/// Time of an answer of `weir stats` to root.
 const CONTROL_MS: Bar = Bar::AtMost(200.0);
 const SIGTERM_S: Bar = Bar::AtMost(2.0);
 const RSS_MIB: Bar = Bar::AtMost(16.0);
 const LOG_LINES: Bar = Bar::AtMost(10.0);
 const ATTACKS: Bar = Bar::AtLeast(265.0);
 
-/// One attack and what came of it.
+/// The result of one attack.
 #[derive(Clone, Debug)]
 pub struct Result {
-    /// Its class.
+    /// The attack's class.
     pub class: &'static str,
-    /// What it is.
+    /// The attack.
     pub attack: &'static Attack,
-    /// Where it was tried.
+    /// The setting in which it was tried.
     pub setting: Setting,
-    /// What came of it; `Err`: it could not be tried.
+    /// The measurements; `Err` if the attack could not be tried.
     pub row: std::result::Result<Row, String>,
 }
 
 impl Result {
-    /// What is wrong with it: what was not survived, and bars that are missed.
+    /// The faults: failures and missed bars.
     pub fn faults(&self) -> Vec<String> {
         let row = match &self.row {
             Ok(row) => row,
@@ -86,18 +86,18 @@ impl Result {
         faults
     }
 
-    /// Whether weir, its guests and newcomers are as before.
+    /// True if weir, its guests and newcomers are as before.
     pub fn survived(&self) -> bool {
         self.row.as_ref().is_ok_and(|row| row.failures.is_empty())
     }
 
-    /// Whether the weir that is measured has a part in it: `weir check` reads the files of the class `configuration`, as a
-    /// process of the attacker's, and the class `settings` upgrades a weir of its own.
+    /// True if the measured weir takes part in the attack. In the class `configuration` `weir check` reads the files
+    /// in a process of the attacker, and the class `settings` upgrades a separate weir.
     fn is_compared(&self) -> bool {
         !matches!(self.class, "configuration" | "settings")
     }
 
-    /// A line of the terminal's table.
+    /// A row of the terminal's table.
     pub fn line(&self) -> String {
         let name = format!("{}::{}{}", self.class, self.attack.name, self.setting.suffix());
         let verdict = match self.faults() {
@@ -112,7 +112,7 @@ impl Result {
     }
 }
 
-/// A row's figures, as both tables have them.
+/// The figures of a row in both tables.
 fn cells(row: &Row) -> [String; 10] {
     let ratio =
         |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
@@ -130,7 +130,7 @@ fn cells(row: &Row) -> [String; 10] {
     ]
 }
 
-/// The head of the terminal's table.
+/// The heading of the terminal's table.
 pub fn head() -> String {
     format!(
         "{:<64}{:>6}{:>7}{:>9}{:>8}{:>6}{:>7}{:>5}{:>7}{:>10}{:>6}",
@@ -148,7 +148,7 @@ pub fn head() -> String {
     )
 }
 
-/// The figures, by name.
+/// The figures by name.
 pub fn figures(results: &[Result]) -> Map<String, Value> {
     let rows =
         || results.iter().filter_map(|result| Some((result.attack, result.row.as_ref().ok()?)));
@@ -161,7 +161,7 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
         these.filter_map(|(_, row)| row.pps).reduce(f64::min)
     };
     let most = |of: fn(&Row) -> f64| rows().map(|(_, row)| of(row)).reduce(f64::max);
-    // One attack in several settings is one attack.
+    // An attack in several settings counts as one attack.
     let mut attacks = BTreeMap::new();
     for result in results {
         *attacks.entry(result.attack.name).or_insert(true) &= result.survived();
@@ -183,7 +183,7 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect()
 }
 
-/// The figures with their bars, for the terminal; whether all are held.
+/// The figures with their bars, for the terminal. True if all bars are met.
 pub fn summary(results: &[Result]) -> (String, bool) {
     let figures = figures(results);
     let total = figures.get("attacks_total").and_then(Value::as_f64).unwrap_or(0.0);
@@ -211,7 +211,7 @@ pub fn summary(results: &[Result]) -> (String, bool) {
     (text, all)
 }
 
-/// Writes the figures into `bench/report.json` beside what others wrote there, and the table as `attack/report.md`.
+/// Writes the figures into `bench/report.json` beside those of other tasks, and the table into `attack/report.md`.
 pub fn write(target: &Path, results: &[Result]) -> io::Result<()> {
     let (bench, attack) = (target.join("bench"), target.join("attack"));
     fs::create_dir_all(&bench)?;

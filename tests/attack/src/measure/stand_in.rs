@@ -1,4 +1,4 @@
-//! Who works beside weir and does nothing to it: in the attacker's place, or in that of weir's own threads.
+//! Processes that work beside weir without an effect on it, in place of the attacker or of weir's own threads.
 
 use std::{
     io,
@@ -19,15 +19,15 @@ use rustix::{
 /// Work of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
-    /// Processors that it takes on average.
+    /// CPUs that it uses on average.
     pub cpus: f64,
-    /// Threads that take them at the same time.
+    /// Number of threads that use them at the same time.
     pub threads: usize,
-    /// Threads that begin, do a part of the work, and end, a second; below 1, all work is done by those that are there.
+    /// Threads that start, do a part of the work, and end, per second. Below 1, the permanent threads do all work.
     pub begun_per_s: f64,
-    /// What begins are processes of this program, which is weir's, and find no weir to speak to.
+    /// Program of the processes that are started in place of threads. It is weir's, and finds no weir to connect to.
     pub program: Option<PathBuf>,
-    /// How long work and rest take together where nothing begins.
+    /// Duration of work and rest together if no threads are started.
     pub turn: Turn,
 }
 
@@ -50,7 +50,7 @@ impl Turn {
     }
 }
 
-/// Works until the process's input ends.
+/// Works until the input of the process ends.
 pub fn work(work: Work) -> io::Result<()> {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let threads = work.threads.clamp(1, 64);
@@ -81,10 +81,10 @@ pub fn work(work: Work) -> io::Result<()> {
     io::stdin().read_line(&mut String::new()).map(drop)
 }
 
-/// A process of weir's that asks a weir which is not there.
+/// Starts a process of weir's program that connects to a weir that does not exist.
 ///
-/// A process of another program will not do: whoever waits for the processor waits for its beginning and its end, which
-/// take as long as the program is large.
+/// Another program would differ: the time to start and end a process delays others, and grows with the program's
+/// size.
 fn spawned(program: &Path) -> io::Result<()> {
     let mut command = Command::new(program);
     command.args(["vif", "del", "nobody", "--control", "/nonexistent"]);
@@ -92,7 +92,7 @@ fn spawned(program: &Path) -> io::Result<()> {
     command.status().map(drop)
 }
 
-/// A thread that works for so long, and ends.
+/// Starts a thread that works for the time `busy` and ends.
 fn begun(own: &OwnedFd, busy: Duration) -> io::Result<()> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().spawn_scoped(scope, || busy_for(own, busy))?;
@@ -100,7 +100,7 @@ fn begun(own: &OwnedFd, busy: Duration) -> io::Result<()> {
     })
 }
 
-/// Takes so much processor time, in system calls: who waits for the processor waits longer for such a thread.
+/// Uses CPU time in system calls. Other threads wait longer for the CPU after such a thread.
 fn busy_for(own: &OwnedFd, busy: Duration) {
     let cpu = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);

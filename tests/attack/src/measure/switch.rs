@@ -1,4 +1,4 @@
-//! The weir that is attacked.
+//! The attacked weir.
 
 use std::{
     fmt::Write as _,
@@ -16,40 +16,40 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{attacker::SOMEBODY, http::answer, process::Observed};
 use crate::attack::Setting;
 
-/// The control socket's name.
+/// The name of the control socket.
 pub const CONTROL: &str = "control.sock";
-/// The keeper's socket's name.
+/// The name of the keeper's socket.
 pub const KEEPER: &str = "keeper.sock";
-/// Interfaces of the attacker: as many front ends with all their queues as once took all descriptors.
+/// Number of the attacker's interfaces. This many front ends with all queues once used up all descriptors.
 pub const EVILS: usize = 20;
-/// Addresses of the two who talk, and of a gateway that is not there.
+/// Addresses of the two guests that exchange frames, and of a gateway that does not exist.
 pub const ADDRESSES: [[u8; 6]; 3] =
     [[0x52, 0x54, 0, 0, 0, 0xa], [0x52, 0x54, 0, 0, 0, 0xb], [0x52, 0x54, 0, 0, 0, 1]];
-/// The gateway's.
+/// The gateway's address.
 pub const GATEWAY: [u8; 6] = ADDRESSES[2];
 
-/// Interfaces of one tenant's: as many front ends as once took all memory that may be mapped.
+/// Number of interfaces of the one tenant. This many front ends once used up all memory that may be mapped.
 pub const TENANTS: usize = 104;
-/// A directory that is a tenant's, in which weir is the one that connects.
+/// A directory of a tenant, in which weir connects to sockets.
 pub const CALLS: &str = "calls";
-/// A path in it: of the same name as one of weir's own sockets.
+/// A path in that directory, with the same name as one of weir's own sockets.
 pub const CALLER: &str = "within/evil19.sock";
-/// What attackers are told of the configuration: ports of TCP and UDP, and the peer in the underlay.
+/// Files with configured values for attackers: the API's TCP port.
 pub const API_PORT: &str = "api.port";
-/// See [`API_PORT`].
+/// The overlay's UDP port.
 pub const OVERLAY_PORT: &str = "overlay.port";
-/// weir's address in the underlay, and its peer's.
+/// The underlay addresses of weir and its peer.
 pub const UNDERLAY: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
-/// The device that leads there.
+/// The interface to the underlay.
 pub const CABLE: &str = "under0";
-/// The only network's number.
+/// The VNI of the only network.
 pub const VNI: u32 = 100;
-/// Packets a second that `limited` may send, and `limited_rx` receive.
+/// Packets per second that `limited` may send and `limited_rx` may receive.
 pub const PACKETS: u32 = 1000;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A weir that runs, ended when dropped.
+/// A running weir. It is ended when it is dropped.
 #[derive(Debug)]
 pub struct Switch {
     child: Child,
@@ -57,19 +57,18 @@ pub struct Switch {
     dir: PathBuf,
 }
 
-/// The group whose users may read, on every Linux.
+/// The group of readers, which exists on every Linux.
 const READERS: &str = "users";
 
-/// Its number; none where there is no such group.
+/// The ID of the group of readers; `None` if there is no such group.
 pub fn readers() -> Option<u32> {
     let groups = fs::read_to_string("/etc/group").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix(READERS)?.strip_prefix(':'))?;
     group.split(':').nth(1)?.parse().ok()
 }
 
-/// The attacker's interfaces have storm control, as between tenants; `stormy` has not. `bridge` and `bridge2`
-/// may send from any address.
-/// What `watched` sends and receives is copied to `mirror`, another one's.
+/// The attacker's interfaces have storm control, as between tenants, but `stormy` does not. `bridge` and `bridge2`
+/// may send from any address. Frames of `watched` in both directions are copied to `mirror`.
 fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     let open = setting == Setting::Open;
     let mut text = format!("[switch]\nworkers = 1\ncontrol = {:?}\n", dir.join(CONTROL));
@@ -109,13 +108,13 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Where there are readers.
+/// The key `group`, if there are readers.
 fn group() -> String {
     let has = rustix::process::geteuid().is_root() && readers().is_some();
     if has { format!("group = {READERS:?}\n") } else { String::new() }
 }
 
-/// Keys of `[switch]` that open sockets, and `[overlay]`.
+/// The keys of `[switch]` that open sockets, and `[overlay]`.
 fn options(dir: &Path) -> std::io::Result<String> {
     let tcp = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     fs::write(dir.join(API_PORT), tcp.port().to_string())?;
@@ -133,7 +132,7 @@ fn options(dir: &Path) -> std::io::Result<String> {
     let udp = if rustix::process::geteuid().is_root() {
         UdpSocket::bind((own, 0))?
     } else {
-        // There is no underlay: the socket is there all the same.
+        // There is no underlay without root, but the socket is opened all the same.
         own = Ipv4Addr::LOCALHOST;
         UdpSocket::bind((own, 0))?
     };
@@ -148,7 +147,7 @@ fn options(dir: &Path) -> std::io::Result<String> {
     ))
 }
 
-/// Starts the keeper beside `weir`.
+/// Starts the keeper that is in the directory of `weir`.
 pub fn keeper(weir: &Path, dir: &Path) -> Result<Child, String> {
     let (program, socket) = (weir.with_file_name("weir-keeper"), dir.join(KEEPER));
     let mut command = Command::new(&program);
@@ -173,7 +172,7 @@ impl Switch {
         let log = fs::File::create(dir.join("weir.log")).map_err(|error| error.to_string())?;
         let mut command = Command::new(weir);
         command.arg("run").arg(&config).env_remove("WEIR_LOG");
-        // In this program's group: Ctrl-C ends all of them.
+        // weir stays in this program's process group, so that Ctrl-C ends both.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().map_err(|error| format!("{}: {error}", weir.display()))?;
         let mut switch = Self { child, keeper, dir: dir.to_owned() };
@@ -187,7 +186,10 @@ impl Switch {
         Ok(switch)
     }
 
-    /// Ends it as an administrator does: then its helper process ends before it does, and is waited for.
+    /// Ends weir as an administrator does. Its helper process then ends first and is waited for.
+    ///
+    /// # Errors
+    /// weir ran, but did not end by SIGTERM or did not end well. It does not run any more.
     ///
     /// # Errors
     /// It ran, and did not end by SIGTERM, or not well. It does not run any more.
@@ -216,17 +218,17 @@ impl Switch {
         Err(format!("weir does not end within {patience:?} of SIGTERM"))
     }
 
-    /// Its process.
+    /// weir's process.
     pub fn observed(&self) -> Observed {
         Observed(self.child.id())
     }
 
-    /// Whether it runs.
+    /// True if weir runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Where it is.
+    /// weir's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -236,19 +238,19 @@ impl Switch {
         self.dir.join(format!("{name}.sock"))
     }
 
-    /// What it has logged.
+    /// weir's log.
     pub fn log(&self) -> String {
         let bytes = fs::read(self.dir.join("weir.log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Lines that it has logged.
+    /// Number of lines in the log.
     pub fn log_lines(&self) -> usize {
         let bytes = fs::read(self.dir.join("weir.log")).unwrap_or_default();
         bytes.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// What `weir stats --json` asks, answered within `patience`.
+    /// The answer to `weir stats --json` within `patience`.
     pub fn stats(&self, patience: Duration) -> Result<serde_json::Value, String> {
         let answer = self.ask("GET /v1/switch", patience).map_err(|error| error.to_string())?;
         match answer {
@@ -257,7 +259,7 @@ impl Switch {
         }
     }
 
-    /// What `weir vif set NAME weight=1` asks, answered within `patience`.
+    /// Sends the request of `weir vif set NAME weight=1`. The answer must come within `patience`.
     pub fn set_vif(&self, name: &str, patience: Duration) -> Result<(), String> {
         let body = "{\"sharing\":{\"weight\":{\"set\":1}}}";
         let head = format!("PATCH /v1/vifs/{name}");
@@ -268,7 +270,7 @@ impl Switch {
         }
     }
 
-    /// Has the compiler of expressions met: weir keeps its connection to it from the first one on.
+    /// Makes weir connect to the compiler of expressions. weir keeps that connection from the first expression on.
     pub fn compiles(&self) {
         let path = "PUT /v1/ports/gateway/filter";
         let rule = r#"[{"direction":"tx","match":"ip","action":"accept"}]"#;
@@ -277,7 +279,7 @@ impl Switch {
         }
     }
 
-    /// Removes an interface, if it is there.
+    /// Removes an interface if it exists.
     pub fn forget(&self, name: &str) {
         let _ = self.ask(&format!("DELETE /v1/vifs/{name}"), Duration::from_secs(2));
     }
@@ -317,7 +319,7 @@ mod tests {
 
     use super::*;
 
-    /// What is done at SIGTERM, instead of by weir, and whether that is its end.
+    /// Ends a shell that runs `at_sigterm` at SIGTERM in place of weir.
     fn ended(at_sigterm: &str) -> Result<(), String> {
         let script = format!("trap '{at_sigterm}' TERM; echo; while :; do sleep 0.01; done");
         let mut command = Command::new("sh");

@@ -1,4 +1,4 @@
-//! One attack on one weir: windows with the attacker and windows without, in turn.
+//! The trial of one attack on one weir: windows with and without the attacker in turn.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,66 +15,66 @@ use super::{
 };
 use crate::attack::{Attack, Setting};
 
-/// How an attack is tried.
+/// The parameters of a trial.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// weir's program.
     pub weir: PathBuf,
-    /// Where its sockets and its log go.
+    /// The directory of weir's sockets and log.
     pub dir: PathBuf,
-    /// Windows with the attacker; as many without.
+    /// Number of windows with the attacker, and of those without.
     pub rounds: usize,
-    /// How long a window is.
+    /// Length of a window.
     pub window: Duration,
-    /// Measures what others do to the guests where weir only works as much: a third kind of window.
+    /// True if a third kind of window measures the effect on the guests of other processes that only do as much work.
     pub limit: bool,
 }
 
-/// After the attacker has come or gone.
+/// Wait after the attacker has started or ended.
 const SETTLE: Duration = Duration::from_millis(60);
-/// How long weir may take to be as it was. A reader of events who left requests unread is found gone by the next comment
-/// (`EVENTS_KEEP_ALIVE_SECS`, 15 s); everyone else sooner.
+/// Longest time until weir is as before. A disconnected reader of events that left requests unread is noticed at the
+/// next comment (`EVENTS_KEEP_ALIVE_SECS`, 15 s), and all others sooner.
 const RECOVERY: Duration = Duration::from_secs(20);
-/// How long it may take to answer when all is over.
+/// Longest time for an answer after the attack.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How the threads are named that carry frames: what they do is for the guests, too.
+/// Prefix of the names of the threads that carry frames. Their work is for the guests, too.
 const WORKER: &str = "weir-worker";
-/// How long an attacker may need for its first strike: 20 sessions with all queues take 6 s, since weir holds each to a
-/// twentieth of a processor.
+/// Longest time until the attacker's first attempt: 20 sessions with all queues take 6 s, since weir limits each to a
+/// twentieth of a CPU.
 const FIRST_STRIKE: Duration = Duration::from_secs(20);
 
-/// What came of it.
+/// The result of a trial.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Why it was not survived; nothing where it was.
+    /// The reasons for which the attack was not survived. Empty if it was.
     pub failures: Vec<String>,
-    /// The two guests' frames a second with the attacker, to those without.
+    /// Ratio of the two guests' frames per second with the attacker to those without.
     pub pps: Option<f64>,
-    /// Their p99, likewise.
+    /// Ratio of their p99 with the attacker to that without.
     pub p99: Option<f64>,
-    /// The same where weir's work for the attacker is another process's, which shares nothing with weir.
+    /// Ratio of their p99 if another process, which shares nothing with weir, does weir's work for the attacker.
     pub p99_limit: Option<f64>,
-    /// How long a newcomer waited (ms): the median of the longest wait of each window.
+    /// A newcomer's wait (ms): the median of the windows' longest waits.
     pub newcomer_ms: f64,
-    /// The longest time that an answer of `weir stats` took beside the attacker (ms).
+    /// The longest time of an answer of `weir stats` beside the attacker (ms).
     pub control_ms: Option<f64>,
-    /// How long weir took to end by SIGTERM beside the attacker (s).
+    /// Time that weir took to end by SIGTERM beside the attacker (s).
     pub sigterm_s: Option<f64>,
-    /// How much more memory of its own weir had at most (MiB).
+    /// Largest growth of weir's private memory (MiB).
     pub rss_mib: f64,
-    /// Descriptors that weir has more than before, when the attacker is gone.
+    /// Difference of weir's descriptors before and after the attack.
     pub fds: i64,
-    /// Lines in the log a second, while the attacker is there.
+    /// Log lines per second during the attack.
     pub log_lines_per_s: f64,
-    /// Strikes in all.
+    /// Attempts in all.
     pub strikes: u64,
-    /// Processors that the attacker's own process had.
+    /// CPUs that the attacker's own process used.
     pub cpus: f64,
 }
 
 type Windows = Vec<Window>;
 
-/// A weir, its guests, and what weir had before anyone attacked.
+/// A weir with its guests, and weir's resources before any attack.
 #[derive(Debug)]
 pub struct Scene {
     switch: Switch,
@@ -83,7 +83,7 @@ pub struct Scene {
     setting: Setting,
 }
 
-/// Descriptors and threads.
+/// Numbers of descriptors and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     fds: usize,
@@ -101,13 +101,13 @@ impl Scene {
     fn set(trial: &Trial, setting: Setting, load: Load) -> Result<Self, String> {
         let switch = Switch::start(&trial.weir, &trial.dir, setting)?;
         let victims = Victims::start(&switch, load)?;
-        // Whatever weir makes once, it has made: a newcomer's lines in the log, too.
+        // Visits of the newcomer, so that weir has made all that it makes once, log lines included.
         for _ in 0..6 {
             let _ = visit(&switch.socket("newcomer"));
         }
         switch.compiles();
         let mut before = Held::of(&switch);
-        // Whoever is not root cannot look into a weir that has confined itself.
+        // Without root the descriptors of a confined weir cannot be read.
         if before.fds == 0 && rustix::process::geteuid().is_root() {
             return Err("weir's descriptors cannot be counted".into());
         }
@@ -116,7 +116,7 @@ impl Scene {
             let now = Held::of(&switch);
             if std::mem::replace(&mut before, now) == now {
                 if setting == Setting::Open {
-                    // With a keeper, the memory in which weir notes what it has learned may come later.
+                    // With a keeper, the memory for learned addresses may be made later.
                     before.fds += 1;
                 }
                 return Ok(Self { switch, victims, before, setting });
@@ -124,13 +124,13 @@ impl Scene {
         }
     }
 
-    /// Ends weir, while its guests are there; how long that took.
+    /// Ends weir while its guests are connected. Returns the time that it took.
     pub fn end(mut self) -> Result<Duration, String> {
         let began = Instant::now();
         self.switch.end().map(|()| began.elapsed())
     }
 
-    /// The same beside an attacker.
+    /// Ends weir beside an attacker.
     fn end_beside(self, attacker: Result<Attacker, String>, row: &mut Row) {
         let ended = attacker.and_then(|mut attacker| {
             attacker.struck(FIRST_STRIKE);
@@ -147,10 +147,10 @@ impl Scene {
 }
 
 impl Trial {
-    /// Tries `attack` against a weir of its own, and compares.
+    /// Tries `attack` against a new weir, and compares.
     ///
     /// # Errors
-    /// There is no weir to attack, or no guests to notice.
+    /// There is no weir to attack or there are no guests to measure.
     pub fn run(&self, attack: &Attack, setting: Setting) -> Result<Row, String> {
         let load = if attack.own_share.is_none() { Load::Steady } else { Load::Greedy };
         let mut scene = Scene::set(self, setting, load)?;
@@ -189,8 +189,9 @@ impl Trial {
         Ok(row)
     }
 
-    /// Carries `attack` out once, from the attacker's interface `first` on, and looks whether it is survived. Uses the scene of
-    /// the attack before, and leaves it to the next one where all is well. The `last` one of its class ends it.
+    /// Makes one attempt of `attack`, from the attacker's interface `first` on, and checks that it is survived. Uses
+    /// the scene of the last attack, and leaves it to the next one if all is well. The `last` attack of a class ends
+    /// it.
     pub fn glance(
         &self,
         attack: &Attack,
@@ -251,7 +252,7 @@ impl Trial {
         attacker.struck(FIRST_STRIKE);
         watch.sample(switch, SETTLE);
         let (used, began_before) = (Used::of(switch.observed()), begun());
-        // Beside the window, so that an answer that is late makes it no longer.
+        // The requests run beside the window, so that a late answer does not make the window longer.
         let (window, asked) = std::thread::scope(|scope| {
             let asked = scope.spawn(|| Asked::of(switch));
             (victims.window(|| watch.sample(switch, self.window)), asked.join())
@@ -270,7 +271,7 @@ impl Trial {
         Ok((window, outcome, Taken { workers, others }))
     }
 
-    /// A window beside other processes, and the processors that weir's workers took in it.
+    /// A window beside other processes, and the CPUs that weir's workers used in it.
     fn beside(
         &self,
         Scene { switch, victims, .. }: &Scene,
@@ -286,7 +287,7 @@ impl Trial {
     }
 }
 
-/// Processor time of weir's workers and of its other threads, at an instant.
+/// CPU time of weir's workers and of its other threads at an instant.
 #[derive(Clone, Copy, Debug)]
 struct Used {
     weir: Observed,
@@ -299,7 +300,7 @@ impl Used {
         Self { weir, ns: weir.cpu_ns(WORKER), at: Instant::now() }
     }
 
-    /// Processors that they took since then, on average.
+    /// CPUs that each of them used since then, on average.
     fn since(self) -> [f64; 2] {
         let now = Self::of(self.weir);
         let ns = (now.at - self.at).as_nanos() as f64;
@@ -307,17 +308,17 @@ impl Used {
     }
 }
 
-/// What weir did beside an attacker.
+/// weir's work beside an attacker.
 #[derive(Clone, Debug)]
 struct Taken {
-    /// Processors of its workers, for whomever.
+    /// CPUs used by its workers, for guests and attacker.
     workers: f64,
-    /// Work of its other threads: all for the attacker.
+    /// Work of its other threads, all of it for the attacker.
     others: Work,
 }
 
 impl Taken {
-    /// What workers did for the attacker, where they take `for_guests` without it.
+    /// The workers' work for the attacker, if they use `for_guests` CPUs without it.
     fn workers(&self, for_guests: f64) -> Option<Work> {
         let cpus = self.workers - for_guests;
         let threads = cpus.ceil() as usize;
@@ -326,7 +327,7 @@ impl Taken {
     }
 }
 
-/// What an administrator was answered while the attacker was there.
+/// Answers to an administrator during the attack.
 #[derive(Clone, Debug)]
 struct Asked {
     stats: Result<Duration, String>,
@@ -334,7 +335,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Asks for statistics, and changes an interface.
+    /// Requests statistics, and changes an interface.
     fn of(switch: &Switch) -> Self {
         let timed = |ask: &dyn Fn() -> Result<(), String>| {
             let began = Instant::now();
@@ -345,7 +346,7 @@ impl Asked {
     }
 }
 
-/// What is noted while the attacker is there.
+/// Measurements during the attack.
 #[derive(Debug, Default)]
 struct Watch {
     own_kib: u64,
@@ -364,7 +365,7 @@ impl Watch {
         Self { own_kib: switch.observed().own_kib(), ..Self::default() }
     }
 
-    /// Lets time pass.
+    /// Takes samples for the time `time`.
     fn sample(&mut self, switch: &Switch, time: Duration) {
         let end = Instant::now() + time;
         while let Some(left) = end.checked_duration_since(Instant::now()) {
@@ -422,9 +423,9 @@ impl Watch {
     }
 }
 
-/// Waits until weir has what it had before; what it has.
+/// Waits until weir has the resources of `before`. Returns its resources then.
 fn recovered(switch: &Switch, before: Held) -> Held {
-    // An administrator's attack may have been ended between adding and removing.
+    // An administrator's attack may have ended between adding and removing an interface.
     switch.forget("guest");
     let end = Instant::now() + RECOVERY;
     loop {
@@ -436,7 +437,7 @@ fn recovered(switch: &Switch, before: Held) -> Held {
     }
 }
 
-/// Whether all is as it was.
+/// Checks that all is as before.
 fn judge(Scene { switch, victims, before, .. }: &mut Scene, row: &mut Row) {
     if !switch.is_alive() {
         let log = switch.log();
@@ -470,13 +471,13 @@ fn judge(Scene { switch, victims, before, .. }: &mut Scene, row: &mut Row) {
     }
 }
 
-/// Median to median: a window in which the host did something else is an outlier of its kind, whichever it was.
+/// The ratio of the medians: a window in which the host did something else is an outlier of either kind.
 fn ratio(with: &Windows, without: &Windows, of: impl Fn(&Window) -> f64) -> Option<f64> {
     let middle = |windows: &Windows| median(windows.iter().map(&of).collect());
     (!with.is_empty() && !without.is_empty()).then(|| middle(with) / middle(without).max(1.0))
 }
 
-/// The middle value, of an even number the mean of the middle two; 0 of none.
+/// The median: the mean of the two middle values if their number is even, 0 if there are none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -489,7 +490,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// A directory for the weir of this process, short enough for sockets' paths.
+/// A directory for this process's weir, short enough for socket paths.
 pub fn scratch(target: &Path) -> PathBuf {
     target.join(format!("{}", std::process::id()))
 }

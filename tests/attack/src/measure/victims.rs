@@ -16,24 +16,24 @@ use weir_wire::{Mac, Offload};
 
 use super::switch::{ADDRESSES, Switch};
 
-/// How they send.
+/// The guests' load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Each [`RATE`] frames a second. A guest that wants less than its share is to get all of it, whatever others do; every
-    /// frame that is lost or late shows, and none hides behind a queue of its own making.
+    /// Each guest sends [`RATE`] frames per second. A guest that wants less than its share must get all of it under
+    /// any attack. Every lost or late frame shows, and none waits in the guest's own queue.
     Steady,
-    /// As fast as frames are taken: what their share is shows only where they want more.
+    /// As fast as frames are used: shares show only if the guests want more.
     Greedy,
 }
 
-/// Frames that each sends in a second: together 20,000.
+/// Frames that each guest sends per second: 20,000 together.
 const RATE: u32 = 10_000;
 /// Frames that are sent together.
 const TOGETHER: u32 = 4;
-/// What a guest that was kept from its processor makes up for at most.
+/// Most frames that a guest sends late after it was kept from its CPU.
 const BEHIND_MAX: u32 = 64;
 const FRAME_LEN: usize = 128;
-/// What tells their frames from others', in the ethertype's place.
+/// The ethertype that marks the guests' frames.
 const MARK: [u8; 2] = [0x88, 0xb6];
 const DELAY_NS_MAX: u64 = 10_000_000_000;
 
@@ -45,16 +45,16 @@ struct Meter {
     began: Instant,
 }
 
-/// What came in a while.
+/// The measurements of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Frames a second that arrived, of both.
+    /// Frames that arrived per second at both guests.
     pub pps: f64,
-    /// Time from a frame's sending to its arrival (ns), the 99th of a hundred.
+    /// The 99th percentile of the time from a frame's sending to its arrival (ns).
     pub p99_ns: f64,
 }
 
-/// Two guests that talk until dropped.
+/// Two guests that exchange frames until dropped.
 #[derive(Debug)]
 pub struct Victims {
     meter: Arc<Meter>,
@@ -63,7 +63,7 @@ pub struct Victims {
 }
 
 impl Victims {
-    /// They connect and begin.
+    /// Connects the guests and starts their load.
     pub fn start(switch: &Switch, load: Load) -> Result<Self, String> {
         let delays = Histogram::new_with_max(DELAY_NS_MAX, 3).map_err(|error| error.to_string())?;
         let meter = Arc::new(Meter {
@@ -82,7 +82,7 @@ impl Victims {
         Ok(Self { threads: threads.collect(), meter, _vifs: vifs.into() })
     }
 
-    /// What comes while `during` runs.
+    /// The measurements while `during` runs.
     pub fn window(&self, during: impl FnOnce()) -> Window {
         let lock = || self.meter.delays.lock().unwrap_or_else(PoisonError::into_inner);
         let (began, before) = (Instant::now(), self.received());
@@ -90,13 +90,13 @@ impl Victims {
         during();
         let (seconds, frames) = (began.elapsed().as_secs_f64(), self.received() - before);
         let delays = lock();
-        // Of no frame at all is known that it took longer than the window.
+        // Without any frame, the latency was at least the window's length.
         let p99_ns =
             if delays.is_empty() { seconds * 1e9 } else { delays.value_at_quantile(0.99) as f64 };
         Window { pps: frames as f64 / seconds, p99_ns }
     }
 
-    /// Frames so far.
+    /// Number of frames so far.
     pub fn received(&self) -> u64 {
         self.meter.received.load(Ordering::Relaxed)
     }
@@ -116,7 +116,7 @@ fn join(socket: &Path, mac: [u8; 6]) -> Result<Vif, String> {
 }
 
 fn talk(mut pair: QueuePair, to: [u8; 6], load: Load, meter: &Meter) {
-    // A sleep of 400 us is not to take 450.
+    // A sleep of 400 us must not take 450 us.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
     let mut frame = vec![0; FRAME_LEN];
     frame[..6].copy_from_slice(&to);
@@ -162,7 +162,7 @@ fn talk(mut pair: QueuePair, to: [u8; 6], load: Load, meter: &Meter) {
     }
 }
 
-/// Sends one frame, with the time in it; whether there was room.
+/// Sends one frame with a time stamp. True if there was room.
 fn send(pair: &mut QueuePair, frame: &mut [u8], meter: &Meter) -> bool {
     let now_ns = meter.began.elapsed().as_nanos() as u64;
     frame[14..22].copy_from_slice(&now_ns.to_le_bytes());
