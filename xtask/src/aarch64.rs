@@ -1,5 +1,5 @@
-//! `make aarch64`: weir on the other architecture that servers have. All of it is checked by the compiler; unit tests run
-//! under QEMU's user-mode emulation where that knows what they need.
+//! `make aarch64`: weir on aarch64. The compiler checks all crates. Unit tests run under QEMU's user-mode emulation,
+//! except for those that need more than it supports.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::steps::{check, tests};
 
 const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 
-/// Crates whose tests need no libpcap of that architecture, and no hours under emulation.
+/// Crates whose tests need no libpcap for aarch64, and are not too slow under emulation.
 const TESTED: &[&str] = &[
     "weir-agent",
     "weir-evpn",
@@ -22,7 +22,7 @@ const TESTED: &[&str] = &[
     "weir-wire",
 ];
 
-/// Their tests that ask the kernel for what QEMU's emulation does not pass on: terminals, netlink, core dumps, SIGBUS.
+/// Tests of kernel features that QEMU's user-mode emulation lacks: terminals, netlink, core dumps, SIGBUS.
 const NOT_EMULATED: &[&str] = &[
     "a_terminal_carries_lines_as_they_are",
     "guests_memory_is_not_in_core_dumps",
@@ -31,7 +31,7 @@ const NOT_EMULATED: &[&str] = &[
     "truncated_memory_is_repaired",
 ];
 
-/// What links for it, and what runs it; Debian's packages and where their libraries are.
+/// The linker and the emulator for aarch64, from Debian's packages, with the path of their libraries.
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const RUNNER: &str = "qemu-aarch64 -L /usr/aarch64-linux-gnu";
 

@@ -4,13 +4,13 @@ use weir_bed::{error::Result, release::Programs, tally::Tally, workspace::Worksp
 
 use crate::steps::{Selection, shown};
 
-/// Measures what attacks do to others; whether all bars are held.
+/// Measures the effect of attacks on other guests. True if all bars are met.
 pub fn measured(workspace: &Workspace, selection: &Selection) -> Result<bool> {
     let only: Vec<_> = selection.only.iter().flat_map(|only| ["--only", only]).collect();
     run(workspace, selection, &only, |_| ())
 }
 
-/// Each attack once: whether it is survived.
+/// Runs each attack once, and counts those that are survived.
 pub fn survived(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     let mut tally = Tally::default();
     let passed = run(workspace, selection, &["--short"], |line| see(line, &mut tally))?;
@@ -33,7 +33,7 @@ fn run(
     shown(workspace, programs.attack().as_os_str(), &args, &[], see)
 }
 
-/// Counts by what the program prints.
+/// Counts the results in a line of the program's output.
 fn see(line: &str, tally: &mut Tally) {
     if let Some(what) = line.strip_prefix("failed: ") {
         *tally += Tally::failed(what);

@@ -1,4 +1,4 @@
-//! `make check`: format, lints and unit tests of the crates that changed since `origin/main`, and whether the
+//! `make check`: format, lints and unit tests of the crates that changed since `origin/main`, and a check that the
 //! crates that use them compile.
 
 use std::{
@@ -19,13 +19,13 @@ use crate::steps;
 #[derive(Debug)]
 struct Member {
     name: String,
-    /// Its directory, from the workspace's root.
+    /// The directory, relative to the workspace's root.
     dir: PathBuf,
-    /// `--lib`, `--bins`: cargo refuses to test a kind of target that no crate has.
+    /// `--lib` and `--bins` as needed: cargo fails for a kind of target that no crate has.
     unit_tests: BTreeSet<&'static str>,
 }
 
-/// Checks what differs from the last commit that `origin/main` has, or from `HEAD` where there is no such branch.
+/// Checks the differences from the last commit of `origin/main`, or from `HEAD` if there is no such branch.
 pub fn run(workspace: &Workspace) -> Result<Tally> {
     let members = members(workspace)?;
     let changed = changed(workspace)?;
@@ -41,7 +41,7 @@ pub fn run(workspace: &Workspace) -> Result<Tally> {
         let args = [&["clippy"], &*names, &["--all-targets", "--", "-D", "warnings"]].concat();
         steps::check(workspace, "clippy", &args)
     });
-    // The crates that use them.
+    // Crates that use the changed ones.
     tally += steps::timed("users", &|| steps::check(workspace, "users", &["check", "--workspace"]));
     tally += steps::timed("unit", &|| {
         let kinds: BTreeSet<_> = touched.iter().flat_map(|member| &member.unit_tests).collect();
@@ -51,7 +51,7 @@ pub fn run(workspace: &Workspace) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Files that were changed or made since then, by their paths from the root.
+/// Files that were changed or added since that commit, relative to the root.
 fn changed(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     let git = |args: &[&str]| run_in(&[&["git"], args].concat(), &workspace.root, &[]);
     let base = git(&["merge-base", "HEAD", "origin/main"]);
@@ -83,7 +83,7 @@ fn members(workspace: &Workspace) -> Result<Vec<Member>> {
         .ok_or_else(|| Error::parse("packages", metadata.to_string()))
 }
 
-/// The crates of those files. The documents are xtask's, whose tests read them.
+/// The crates of the changed files. Documents belong to xtask, whose tests read them.
 fn touched<'m>(members: &'m [Member], changed: &[PathBuf]) -> Vec<&'m Member> {
     let of = |member: &&Member, path: &Path| {
         let document = path.extension().is_some_and(|extension| extension == "md");

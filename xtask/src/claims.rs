@@ -1,4 +1,5 @@
-//! What SECURITY.md and ARCHITECTURE.md claim, each claim with the test that shows it: that the tests exist.
+//! Claims in SECURITY.md and ARCHITECTURE.md name the tests that show them. These tests check that the named tests
+//! exist.
 
 use std::{
     collections::BTreeSet,
@@ -6,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Words of a name in running text that is a test's: settings, counters and functions have fewer.
+/// Least number of words of a test's name in running text. Names of settings, counters and functions have fewer.
 const WORDS_MIN: usize = 4;
 
-/// What a claim says that no test has to show.
+/// Text of a claim that needs no test.
 const BY_CONSTRUCTION: &str = "by construction";
 
 fn root() -> PathBuf {
@@ -41,32 +42,32 @@ fn tests_in(source: &str, names: &mut BTreeSet<String>) {
     }
 }
 
-/// What stands between backticks.
+/// The parts of `text` in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// A name as tests have them, or the front of one, with `*`.
+/// True if `text` has the form of a test's name, or of a prefix with `*`.
 fn is_name(text: &str) -> bool {
     let stem = text.strip_suffix('*').unwrap_or(text);
     let snake = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     stem.contains('_') && stem.chars().all(snake)
 }
 
-/// Whether running text means a test by this.
+/// True if `text` in running text is the name of a test.
 fn is_test(text: &str) -> bool {
     is_name(text) && (text.ends_with('*') || text.split('_').count() >= WORDS_MIN)
 }
 
-/// What a document says that tests show.
+/// The claims of a document.
 #[derive(Debug, Default)]
 struct Claims<'d> {
     named: Vec<&'d str>,
-    /// Rows of a table with a column of tests, and points of a list of what holds, that name none.
+    /// Rows of a table with a column of tests, and points of the list of claims, that name no test.
     bare: Vec<&'d str>,
 }
 
-/// `holds` is the heading of the list in which each point is a claim.
+/// Reads the claims of a document. `holds` is the heading of the list in which each point is a claim.
 fn claims<'d>(document: &'d str, holds: &str) -> Claims<'d> {
     let mut claims = Claims::default();
     let mut column = None;

@@ -1,4 +1,4 @@
-//! `make demo-vm`: two real Linux guests on weir.
+//! `make demo-vm`: two Linux guests on weir.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::shown::{Shown, Step};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long iperf3 sends, each way.
+/// Time for which iperf3 sends, in each direction.
 const SECONDS: u64 = 5;
 
 const STEPS: &[Step] = &[
@@ -26,7 +26,7 @@ const STEPS: &[Step] = &[
     Step { title: "TCP each way", seconds: 2 * SECONDS + 2 },
 ];
 
-/// Boots two guests, pings, runs iperf3 both ways and prints what came of it.
+/// Boots two guests, pings, runs iperf3 in both directions and prints the results.
 pub fn run(lab: &Lab) -> Result<()> {
     let mut shown = Shown::new(STEPS);
     shown.step();

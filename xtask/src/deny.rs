@@ -1,5 +1,5 @@
-//! `cargo deny`: licences, sources and duplicates of what weir depends on, and advisories about it, by
-//! `deny.toml`.
+//! `cargo deny`: licences, sources and duplicates of weir's dependencies, and advisories about them, as `deny.toml`
+//! says.
 
 use std::path::PathBuf;
 
@@ -12,13 +12,13 @@ use weir_bed::{
 
 use crate::steps;
 
-/// The version that `deny.toml` is written for.
+/// The version of cargo-deny for which `deny.toml` is written.
 const VERSION: &str = "0.20.2";
 
-/// How long the database of advisories may take to come (s).
+/// Longest time to fetch the database of advisories (s).
 const FETCH_S: &str = "60";
 
-/// Two checks: what can be seen here, and what the database of advisories says, where it can be had.
+/// Runs two checks: one without the network, and one with the database of advisories if it can be fetched.
 pub fn check(workspace: &Workspace) -> Result<Tally> {
     let program = match program(workspace) {
         Ok(program) => program,
@@ -41,7 +41,7 @@ pub fn check(workspace: &Workspace) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The one in `PATH` if it has that version; else the one below `target`, which is built once.
+/// The cargo-deny in `PATH` if it has that version, or else the one below `target`, which is built once.
 fn program(workspace: &Workspace) -> Result<PathBuf> {
     let own = workspace.target("tools")?.join("bin/cargo-deny");
     for program in [PathBuf::from("cargo-deny"), own.clone()] {
@@ -52,7 +52,7 @@ fn program(workspace: &Workspace) -> Result<PathBuf> {
     }
     println!("building cargo-deny {VERSION}, once");
     let cargo = Workspace::cargo();
-    // Unoptimised, it takes a second for a check and a fraction of the time to build.
+    // The dev profile takes a second for a check, and is much faster to build.
     let install =
         "install cargo-deny --locked --profile dev --force --quiet --root target/tools --version";
     let argv: Vec<_> = [&*cargo].into_iter().chain(install.split(' ')).chain([VERSION]).collect();

@@ -1,25 +1,24 @@
-//! What holds of the documents that people write: how wide they are, and that the way of one packet is the
-//! code's.
+//! Tests of handwritten documents: their width, and that the way of one packet matches the code.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Columns of a line, of tables and code as well.
+/// Longest line (columns), tables and code included.
 const COLUMNS_MAX: usize = 120;
 
-/// Lines of the README: five minutes of reading.
+/// Most lines of the README, which take five minutes to read.
 const README_LINES_MAX: usize = 199;
 
-/// Documents that programs write.
+/// Directory of documents that programs write.
 const GENERATED: &str = "docs/lab";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Every `.md` of the root and below `docs`, with its path from the root; none that a program writes.
+/// Every `.md` of the root and below `docs`, with its path relative to the root, without those that programs write.
 fn documents() -> Vec<(PathBuf, String)> {
     let root = root();
     let mut files = files_of(&root);
@@ -76,8 +75,8 @@ struct Step<'d> {
     name: &'d str,
 }
 
-/// The steps of the block below `## The way of one packet`. Columns are two spaces apart: a number or none, the
-/// file or none where it is the file above, the name, what is done there.
+/// The steps of the block below `## The way of one packet`. Columns are two spaces apart: an optional number, the
+/// file (if it is not the one above), the name, and a description.
 fn steps(document: &str) -> Vec<Step<'_>> {
     let section = document.split_once("## The way of one packet").map_or("", |(_, rest)| rest);
     let block = section.split("```").nth(1).unwrap_or_default();
@@ -102,7 +101,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// Whether `source` has that function or type; of `Type::function` and `Type::Variant` both.
+/// True if `source` has the function or type `name`. `Type::function` and `Type::Variant` need both parts.
 fn defines(source: &str, name: &str) -> bool {
     let has_type = |name| {
         source.lines().map(words).any(|mut words| {
@@ -141,7 +140,7 @@ fn the_way_of_one_packet_names_files_and_functions_that_exist() {
     assert!(missing.is_empty(), "ARCHITECTURE.md names what is not there: {missing:#?}");
 }
 
-/// All sources below `dir`, after one another.
+/// Appends all sources below `dir`.
 fn sources_below(dir: &Path, sources: &mut String) {
     for path in fs::read_dir(dir).expect("a directory").flatten().map(|entry| entry.path()) {
         if path.is_dir() {

@@ -1,4 +1,4 @@
-//! `examples/` and the workflow of a forge: each file is looked at by the tool that it is written for.
+//! `examples/` and the forge's workflow: each file is checked by the tool that it is written for.
 
 use std::{
     fs,
@@ -17,24 +17,24 @@ use weir_testing::document::blocks;
 
 use crate::steps::{Selection, checked};
 
-/// The workflow's checker. With Go it is built once, in this version.
+/// The workflow's checker. It is built once with Go, in this version.
 const ACTIONLINT: &str = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.7";
 
-/// The package's units, and how exposed systemd may call them (0 to 100).
+/// The package's units, and the limit of the exposure that systemd reports for each (0 to 100).
 const EXPOSURE: &[(&str, u32)] =
     &[("debian/weir.service", 45), ("debian/weir.weir-keeper.service", 25)];
 
-/// What a role's template becomes with all that it can hold.
+/// Values for all variables of the role's template.
 const ROLE: &str = r#"{"weir_latency_budget": "250us", "weir_uplink": "weir0",
     "weir_vifs": {"web0": {"latency_budget": "1ms", "queues": 2}, "db0": {}}}"#;
 
-/// The comment of blocks of the guides that are checked here.
+/// The comment of the guides' blocks that are checked here.
 const HERE: &str = "xtask/src/examples.rs";
 
-/// One check for each tool.
+/// Runs one check for each tool.
 pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if let Err(error) = packages::ensure_for_examples(workspace) {
-        // Tools that are there are used.
+        // Installed tools are used all the same.
         println!("{error}");
     }
     let mut tally = Tally::default();
@@ -54,7 +54,7 @@ pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     }
     let files = ["prometheus.yml", "weir-alerts.yml", "weir-alerts.test.yml"];
     let [config, alerts, tests] = files.map(|name| format!("examples/prometheus/{name}"));
-    // The token's file is on no other host.
+    // The token's file does not exist on this host.
     let config = ["check", "config", "--syntax-only", &config];
     for args in [&config[..], &["check", "rules", &alerts], &["test", "rules", &tests]] {
         tally += tool(workspace, "promtool", args)?;
@@ -63,7 +63,7 @@ pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The units of `examples/systemd`, and those that the guides show.
+/// Checks the units of `examples/systemd` and those in the guides.
 fn units(workspace: &Workspace) -> Result<Tally> {
     let mut units = Vec::new();
     let examples = workspace.root.join("examples/systemd");
@@ -86,7 +86,7 @@ fn units(workspace: &Workspace) -> Result<Tally> {
     let mut tally = Tally::default();
     let dir = workspace.target("examples")?;
     for (name, unit) in units {
-        // Programs that they start are on no other host; a template needs a name.
+        // The programs of the units do not exist on this host, and a template needs an instance name.
         let program = |line: &str| match line.split_once("=/") {
             Some((key, rest)) if key.starts_with("Exec") => {
                 let arguments = rest.split_once(' ').map_or("", |(_, arguments)| arguments);
@@ -97,7 +97,7 @@ fn units(workspace: &Workspace) -> Result<Tally> {
         let unit: Vec<_> = unit.lines().map(program).collect();
         let path = dir.join(name.replace("@.", "@web0."));
         fs::write(&path, unit.join("\n") + "\n").map_err(Error::io("write", &path))?;
-        // It says what is wrong, and ends well.
+        // systemd-analyze prints faults, but ends with success.
         let verify = "! systemd-analyze verify --man=no \"$0\" 2>&1 | grep .";
         let silent = run_in(&["sh", "-c", verify, &path.to_string_lossy()], &dir, &[]);
         if let Err(error) = &silent {
@@ -119,7 +119,7 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map_err(Error::io("read", path))
 }
 
-/// Runs a tool of the system, or counts it as skipped where it is not installed.
+/// Runs a tool of the system, or counts it as skipped if it is not installed.
 fn tool(workspace: &Workspace, program: &str, args: &[&str]) -> Result<Tally> {
     let name = format!("{program} {}", args.join(" "));
     if !in_path(program) {
@@ -136,11 +136,11 @@ fn tool(workspace: &Workspace, program: &str, args: &[&str]) -> Result<Tally> {
 
 fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Joined with an absolute path, a directory is that path.
+    // `join` with an absolute path gives that path.
     std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
-/// The role's configuration, as Ansible writes it, is one that weir takes.
+/// Checks that weir accepts the role's configuration as Ansible writes it.
 fn template(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     let to = workspace.target("examples")?.join("weir.toml");
     let weir = match &selection.weir {

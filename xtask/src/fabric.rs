@@ -1,4 +1,4 @@
-//! `make fabric`: the tests of networks under BGP EVPN, with each FRR that there is.
+//! `make fabric`: the tests of networks under BGP EVPN, with each installed FRR.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use weir_bed::{
 /// Modules of the overlay's system tests in which FRR runs.
 const TESTS: [&str; 3] = ["evpn::", "suppress::", "lives::"];
 
-/// Runs them with the installed FRR, and with that of each root in [`FRR_ROOT`], which are separated by colons.
+/// Runs the tests with this system's FRR and with the FRR of each root in [`FRR_ROOT`], a list separated by colons.
 pub fn run(workspace: &Workspace) -> Result<()> {
     let (mut tried, mut failed) = (Vec::new(), Vec::new());
     for root in roots(env::var_os(FRR_ROOT).unwrap_or_default().to_string_lossy().as_ref()) {
@@ -43,7 +43,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     check(failed.is_empty(), || format!("failed: {}", failed.join(", ")))
 }
 
-/// This system, then others, each once.
+/// The root of this system, and then the other roots, each once.
 fn roots(named: &str) -> Vec<PathBuf> {
     let mut all = vec![PathBuf::from("/")];
     for root in named.split(':').filter(|root| !root.is_empty()).map(PathBuf::from) {

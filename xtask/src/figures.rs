@@ -1,9 +1,9 @@
 //! `docs/figures.md`, `docs/bench.svg` and the table of README.md: templates with prose and goals, filled in with
 //! recorded figures.
 //!
-//! In a template, `{epyc}` is the figure that the row names first, with its spread, from the record
-//! `docs/figures/epyc.json`; `{epyc NAME}` is another figure's median. A cell `>= 2` or `<= 2` is the row's goal. A
-//! line `{runs}` becomes the rows about machines and runs.
+//! In a template, `{epyc}` is the first figure that the row names, with its spread, from the record
+//! `docs/figures/epyc.json`; `{epyc NAME}` is the median of another figure. A cell `>= 2` or `<= 2` is the row's
+//! goal. A line `{runs}` is replaced by the rows about machines and runs.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -18,14 +18,14 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// The record that the chart is drawn of.
+/// The record that the chart shows.
 const CHARTED: &str = "epyc";
 
-/// What README.md's table stands between.
+/// The markers around README.md's table.
 const MARKERS: [&str; 2] =
     ["<!-- figures: written by `cargo run -p xtask -- figures` -->\n", "<!-- end of figures -->"];
 
-/// What was measured on a machine; of a figure that several runs have the first one's value is shown.
+/// The runs of a machine. If several runs have a figure, the first one's value is shown.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     machine: String,
@@ -36,7 +36,7 @@ struct Record {
 struct Run {
     commit: String,
     date: String,
-    /// The command, or where the figures were transcribed from.
+    /// The command, or the source of transcribed figures.
     by: String,
     /// `NAME` is the median; `NAME_min` and `NAME_max` the spread.
     figures: BTreeMap<String, f64>,
@@ -44,7 +44,7 @@ struct Run {
 
 type Records = BTreeMap<String, Record>;
 
-/// The cell of a row that is its goal.
+/// The goal in a row, if a cell has one.
 fn goal(line: &str) -> Option<Goal> {
     line.split('|').find_map(|cell| cell.trim().parse().ok())
 }
@@ -54,7 +54,7 @@ impl Record {
         self.runs.iter().find(|run| run.figures.contains_key(name))
     }
 
-    /// Median, smallest and largest.
+    /// The median, the smallest and the largest value.
     fn values(&self, name: &str) -> Option<[f64; 3]> {
         let figures = &self.run(name)?.figures;
         let median = *figures.get(name)?;
@@ -62,7 +62,7 @@ impl Record {
         Some([median, or_median("min"), or_median("max")])
     }
 
-    /// What stands in a cell: `*` marks another run than the largest, ✗ a goal that is missed.
+    /// The text of a cell. `*` marks a run other than the largest, and ✗ a missed goal.
     fn cell(&self, name: &str, spread: bool, goal: Option<Goal>) -> Option<String> {
         let [median, min, max] = self.values(name)?;
         let mut text = number(median);
@@ -80,7 +80,7 @@ impl Record {
     }
 }
 
-/// Three significant digits, without zeros at the end of a fraction.
+/// Three significant digits, without trailing zeros of a fraction.
 fn number(value: f64) -> String {
     let magnitude = value.abs().max(1e-9).log10().floor();
     if magnitude < 3.0 {
@@ -146,7 +146,7 @@ fn runs(records: &Records) -> String {
     all.map(row).collect()
 }
 
-/// The ratios of `template` that have a goal, as bars.
+/// The ratios of `template` with a goal, as bars.
 fn chart(template: &str, record: &Record) -> String {
     let bars = template.lines().filter_map(|line| {
         let name = line.split('`').nth(1).filter(|name| name.contains("_vs_"))?;
@@ -180,7 +180,7 @@ fn read(path: &PathBuf) -> Result<String> {
     fs::read_to_string(path).map_err(Error::io("read", path))
 }
 
-/// The files that are generated, each with its text.
+/// The generated files, each with its text.
 fn generated(workspace: &Workspace) -> Result<[(PathBuf, String); 3]> {
     let (root, records) = (&workspace.root, records(workspace)?);
     let page = read(&root.join("docs/figures/page.md.in"))?;
@@ -198,7 +198,7 @@ fn generated(workspace: &Workspace) -> Result<[(PathBuf, String); 3]> {
     ])
 }
 
-/// Writes all of them.
+/// Writes the generated files.
 pub fn write(workspace: &Workspace) -> Result<()> {
     for (path, text) in generated(workspace)? {
         fs::write(&path, text).map_err(Error::io("write", &path))?;
@@ -207,15 +207,16 @@ pub fn write(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// What a run is called whose figures are all of the report.
+/// The command of a run with all figures of the report.
 const WHOLE: &str = "make bench";
 
-/// Takes `target/bench/report.json` into the record `name` as its newest run, by the command `by` or [`WHOLE`]. Older
-/// runs keep what it lacks. Of `only`, where there are any, each is how names begin that are taken.
+/// Adds `target/bench/report.json` to the record `name` as its newest run, by the command `by` or [`WHOLE`]. Older
+/// runs keep figures that it lacks. If `only` is not empty, only figures whose names begin with one of its texts are
+/// added.
 pub fn record(workspace: &Workspace, name: &str, by: Option<&str>, only: &[String]) -> Result<()> {
     let report = workspace.target("bench")?.join("report.json");
     let path = workspace.root.join("docs/figures").join(name).with_extension("json");
-    // Where nothing was measured a figure has no value.
+    // A figure without measurements has no value.
     let found: BTreeMap<String, Option<f64>> = serde_json::from_str(&read(&report)?)
         .map_err(|error| Error::parse("a report", error.to_string()))?;
     let begins = |name: &str, with: &[&str]| with.iter().any(|it| name.starts_with(it));
@@ -237,7 +238,7 @@ pub fn record(workspace: &Workspace, name: &str, by: Option<&str>, only: &[Strin
         .map_err(Error::io("write", &path))
 }
 
-/// What the kernel calls this machine's first processor.
+/// The kernel's name for the machine's first CPU.
 fn processor() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -1,12 +1,12 @@
-//! That whatever others send or connect is received and closed where closing keeps nobody else waiting
+//! Everything that others send or connect is received by code that closes it on a thread for which nothing else waits
 //! (docs/design/0051-foreign-descriptors.md).
 
 use std::{fs, path::Path};
 
-/// Calls by which a descriptor of another's arrives.
+/// Calls that receive a descriptor from another process.
 const ARRIVES: [&str; 4] = [".accept(", "accept_with(", "recvmsg(", ".incoming("];
 
-/// Files that have one, and why none of them has a thread close what keeps others waiting.
+/// Files with such a call, and the reason for which none of them can delay others by a close.
 #[rustfmt::skip]
 const MAY: [(&str, &str); 11] = [
     ("api/src/server.rs", "wraps what it accepts in `Foreign`"),

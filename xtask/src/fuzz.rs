@@ -1,8 +1,8 @@
-//! `make fuzz`: every fuzz target for its share of the time, from the corpus in the repository.
+//! `make fuzz`: every fuzz target for its share of the time, from the repository's corpus.
 //!
 //! Targets have cargo-fuzz's layout, but need neither cargo-fuzz nor a nightly compiler: libFuzzer is a crate, and
-//! its coverage comes from an LLVM pass in every release of rustc. `cargo +nightly fuzz run TARGET` adds the
-//! address sanitizer.
+//! its coverage comes from an LLVM pass in every release of rustc. `cargo +nightly fuzz run TARGET` adds the address
+//! sanitizer.
 
 use std::{
     fs,
@@ -16,44 +16,44 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// What the compiler is told, so that libFuzzer sees which edges an input takes.
+/// Compiler flags that report the edges of an input to libFuzzer.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=on -Coverflow-checks=on \
     -Ccodegen-units=1";
 
-/// Naming it keeps the flags from build scripts.
+/// An explicit target keeps the flags from build scripts.
 const TRIPLE: &str = if cfg!(target_arch = "aarch64") {
     "aarch64-unknown-linux-gnu"
 } else {
     "x86_64-unknown-linux-gnu"
 };
 
-/// What `make fuzz` was asked for.
+/// The options of `make fuzz`.
 #[derive(Clone, Debug)]
 pub struct Selection {
     /// Only targets whose name contains this.
     pub only: Option<String>,
-    /// For all of them together.
+    /// Time of all targets together.
     pub time: Duration,
-    /// Leave a smallest corpus with the same coverage in the repository's folder.
+    /// True if a smallest corpus with the same coverage is written to the repository.
     pub keep: bool,
 }
 
-/// What came of one target.
+/// The result of one target.
 #[derive(Clone, Debug)]
 struct Row {
     target: String,
-    /// Inputs that were run.
+    /// Number of inputs that were run.
     inputs: u64,
-    /// Edges of weir's and its libraries' code that some input took, and all that the program has.
+    /// Edges that inputs reached, in weir's code and its libraries, and all edges of the program.
     covered: u64,
     edges: u64,
-    /// Where libFuzzer left the input that ended the program.
+    /// The input that ended the program, written by libFuzzer.
     finding: Option<PathBuf>,
 }
 
-/// Runs what is selected; `false` where an input ended a target.
+/// Runs the selected targets. False if an input ended a target.
 pub fn run(workspace: &Workspace, selection: &Selection) -> Result<bool> {
     let root = workspace.root.join("fuzz");
     let chosen =
@@ -69,7 +69,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<bool> {
     Ok(report(&rows))
 }
 
-/// The targets, as their files are named.
+/// The names of the targets' files.
 fn targets(root: &Path) -> Result<Vec<String>> {
     let dir = root.join("fuzz_targets");
     let entries = fs::read_dir(&dir).map_err(Error::io("list", &dir))?;
@@ -90,7 +90,7 @@ fn build(root: &Path) -> Result<()> {
     check(status.success(), || String::from("the fuzz targets do not compile"))
 }
 
-/// Runs one target for `time`. New inputs go below `target/`, unless they are to be kept.
+/// Runs one target for `time`. New inputs go below `target/`, unless `keep` is set.
 fn fuzz(root: &Path, target: String, time: Duration, keep: bool) -> Result<Row> {
     let program = root.join("target").join(TRIPLE).join("release").join(&target);
     let scratch = root.join("target").join("fuzz").join(&target);
@@ -141,7 +141,7 @@ fn finding(text: &str) -> Option<PathBuf> {
     Some(PathBuf::from(rest.lines().next()?.trim()))
 }
 
-/// Inputs of `found` that `corpus` lacks the coverage of go there.
+/// Adds the inputs of `found` whose coverage is not in `corpus`.
 fn merge(program: &Path, corpus: &Path, found: &Path) -> Result<()> {
     let mut command = Command::new(program);
     command.arg("-merge=1").args([corpus, found]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,7 +1,9 @@
-//! Lines of the guides that load this machine: the lab's and the benchmark's, run as a reader would type them.
+//! Lines of the guides that put load on this machine, from the lab and the benchmark, run as a reader would type
+//! them.
 //!
-//! Blocks whose comment names this file are run in a directory with the files that the guide shows. What else the guides
-//! have is run by `crates/cli/tests/documented`, which also looks that no line is left out, and by `tests/deb`.
+//! Blocks whose comment names this file run in a directory with the files that the guide shows.
+//! `crates/cli/tests/documented` and `tests/deb` run the guides' other lines. The former also checks that no line is
+//! left out.
 
 use std::{
     fs,
@@ -20,10 +22,10 @@ use weir_testing::document::{Block, blocks};
 
 use crate::steps::{Selection, checked};
 
-/// The comment of blocks that are run here.
+/// The comment of the blocks that run here.
 const HERE: &str = "xtask/src/guides.rs";
 
-/// Lines that take longer than some seconds begin so; `make guides` runs them too.
+/// The first words of lines that take more than some seconds. `make guides` runs them, too.
 const LONG: &[&str] = &[
     "weir bench --reorder",
     "weir lab ablation",
@@ -35,22 +37,22 @@ const LONG: &[&str] = &[
     "weir lab validate",
 ];
 
-/// Goes on until Ctrl-C.
+/// A command that runs until Ctrl-C.
 const ENDLESS: &str = "weir lab soak";
 const CTRL_C_AFTER: Duration = Duration::from_secs(3);
 
-/// End with 1 as well where they have judged this machine, which others may load.
+/// Commands that may also end with status 1, because they judge this machine, which may have other load.
 const JUDGE: &[&str] = &["weir lab validate", "weir lab plan host.toml --profile"];
 
-/// What a measurement says that others left no time for, and how often it is tried.
+/// Text of a measurement that other load has disturbed, and the number of attempts.
 const BUSY: &str = "machine may be busy";
 const ATTEMPTS: u32 = 5;
 
-/// Files that lines name, by what the guide's block of it has.
+/// Files that lines use, and the text by which the guide's block of each file is found.
 const FILES: &[(&str, &[&str])] =
     &[("mine.toml", &["[[sweep]]", "[[measured]]"]), ("host.toml", &["[group.web]"])];
 
-/// Runs all lines, or without `long` those that take seconds.
+/// Runs all lines, or only the short ones without `long`.
 pub fn check(workspace: &Workspace, selection: &Selection, long: bool) -> Result<Tally> {
     let weir = match &selection.weir {
         Some(weir) => weir.clone(),
@@ -94,7 +96,7 @@ fn is_long(line: &str) -> bool {
     LONG.iter().any(|begin| line.starts_with(begin))
 }
 
-/// The line without its comment, with Ctrl-C where it would not end.
+/// The line without its comment, with an end by Ctrl-C if it would not end.
 fn typed(line: &str) -> String {
     let line = line.split_once("  #").map_or(line, |(line, _)| line).trim_end();
     if line == ENDLESS {
@@ -115,7 +117,7 @@ fn documents(workspace: &Workspace) -> Result<Vec<String>> {
     paths.iter().map(read).collect()
 }
 
-/// The files that the blocks show; several blocks may be parts of one.
+/// Writes the files that the blocks show. A file may consist of several blocks.
 fn write_files(blocks: &[Block<'_>], dir: &Path) -> Result<()> {
     for (name, parts) in FILES {
         let has = |block: &&Block<'_>, part| block.lines.iter().any(|line| line.starts_with(part));

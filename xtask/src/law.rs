@@ -1,8 +1,8 @@
-//! That the table of docs/design/control-law.md is that of `crates/policy/src/law.rs`.
+//! The table of docs/design/control-law.md must match `crates/policy/src/law.rs`.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// A constant of control, as one of both files has it.
+/// A constant of control from either file.
 #[derive(Debug, PartialEq, Eq)]
 struct Constant {
     value: u64,
@@ -15,7 +15,7 @@ fn number(text: &str) -> Option<u64> {
     text.replace([',', '_'], "").parse().ok()
 }
 
-/// By name, from rows `| NAME | value | unit | range | trades |`, names in backticks.
+/// The constants by name, from rows `| NAME | value | unit | range | trades |` with names in backticks.
 fn of_page(page: &str) -> BTreeMap<String, Constant> {
     let rows = page.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.split('|').map(str::trim);
@@ -27,7 +27,7 @@ fn of_page(page: &str) -> BTreeMap<String, Constant> {
     rows.collect()
 }
 
-/// By name, from a field's comment, which ends with `In UNIT: RANGE.`, and from its value in `LAW`.
+/// The constants by name, from a field's comment, which ends with `In UNIT: RANGE.`, and from its value in `LAW`.
 fn of_source(source: &str) -> BTreeMap<String, Constant> {
     let block = |start: &str| {
         let rest = source.split_once(start).map_or("", |(_, rest)| rest);

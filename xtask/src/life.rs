@@ -4,12 +4,12 @@ use weir_bed::{error::Result, packages, release::Programs, tally::Tally, workspa
 
 use crate::steps::{Selection, checked, shown};
 
-/// What `make test` has time for.
+/// Duration of the short form (h), which fits into `make test`.
 const SHORT_HOURS: &str = "0.015";
-/// The same each time: what passed fails only where something changed.
+/// A fixed seed: a new failure then has its cause in a change.
 const SHORT_SEED: &str = "29";
 
-/// What kills, reloads, upgrades and migrations cost guests; whether all bars are held.
+/// Measures the effect of kills, reloads, upgrades and migrations on guests. True if all bars are met.
 pub fn survive(
     workspace: &Workspace,
     selection: &Selection,
@@ -22,7 +22,7 @@ pub fn survive(
     run(workspace, selection, "survive", &args)
 }
 
-/// Everything by chance for so many hours; whether all bars are held.
+/// Runs random events for `hours`. True if all bars are met.
 pub fn soak(
     workspace: &Workspace,
     selection: &Selection,
@@ -34,7 +34,7 @@ pub fn soak(
     run(workspace, selection, "soak", &args)
 }
 
-/// A minute of it.
+/// Runs the soak for about a minute.
 pub fn soak_short(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if !packages::is_root() {
         println!("skipped: needs root: a soak with real guests");

@@ -1,7 +1,8 @@
-//! How many lines the repository's own code has, without tests.
+//! Number of lines of the repository's own code, without tests.
 //!
-//! Counted are all `*.rs` of a crate's `src`. Tests are left out: `tests.rs`, what is below a folder `tests` or
-//! `testing`, `testing.rs`, and a module behind `#[cfg(test)]`. So are examples, xtask, tests/, benches and fuzz.
+//! All `*.rs` of a crate's `src` are counted, without tests: `tests.rs`, files below a directory `tests` or
+//! `testing`, `testing.rs`, and modules with `#[cfg(test)]`. Examples, xtask, tests/, benches and fuzz are not
+//! counted.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +16,7 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
+/// Most lines of code, the largest share of one crate in percent, and most lines of code of the command `weir`.
 const CODE_MAX: usize = 100_000;
 const SHARE_MAX_PERCENT: usize = 15;
 const COMMAND_MAX: usize = 5_000;
@@ -37,7 +38,7 @@ impl std::ops::AddAssign for Lines {
     }
 }
 
-/// A table of the crates, largest first, with what does not hold below it.
+/// A table of the crates, largest first, with the violated bounds below it.
 pub fn table(workspace: &Workspace) -> Result<String> {
     let crates = count(&workspace.root.join("crates"))?;
     let total = total(&crates);
@@ -54,7 +55,7 @@ pub fn table(workspace: &Workspace) -> Result<String> {
     Ok(text)
 }
 
-/// Which of the bounds do not hold.
+/// The violated bounds.
 fn broken(crates: &BTreeMap<String, Lines>) -> Vec<String> {
     let total = total(crates).code;
     let mut broken = Vec::new();
@@ -78,7 +79,7 @@ fn total(crates: &BTreeMap<String, Lines>) -> Lines {
     total
 }
 
-/// By crate below `dir`.
+/// The lines of each crate below `dir`.
 fn count(dir: &Path) -> Result<BTreeMap<String, Lines>> {
     let mut crates = BTreeMap::new();
     for path in entries(dir)? {
@@ -112,7 +113,7 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Of a source. A module of tests ends with a brace in the first column, as rustfmt writes it.
+/// The lines of a source. A module of tests ends with a brace in the first column, as rustfmt writes it.
 fn of(source: &str) -> Lines {
     let mut lines = Lines::default();
     let mut rest = source.lines().peekable();
@@ -126,7 +127,7 @@ fn of(source: &str) -> Lines {
                 }
                 continue;
             }
-            // Some other item, which counts.
+            // Another item with this attribute is counted.
             lines += Lines { all: 2, code: 2 };
             continue;
         }

@@ -1,7 +1,7 @@
-//! What `make test`, `make bench` and the demos with machines run.
+//! The tasks of `make test`, `make bench` and the demos with machines.
 //!
-//! Start with [`steps`], which is `make test`. Libraries hold what takes real machines: `tests/bed` is the test
-//! bed; `tests/system` tests real guests, front ends and Xen; `benches` compares weir with its peers.
+//! Start with [`steps`], which is `make test`. Code for actual machines is in libraries: `tests/bed` is the test bed;
+//! `tests/system` tests guests, front ends and Xen; `benches` compares weir with its peers.
 
 #![forbid(unsafe_code)]
 
@@ -234,7 +234,7 @@ fn run(task: Task) -> Result<ExitCode> {
         }
         Task::Bench { only, rounds, weir } => {
             need_root()?;
-            // The report speaks for this workspace, for all of it and for nothing else.
+            // The report is written only for a complete run with this workspace's weir.
             let complete = weir.is_none() && only.is_none();
             let lab = Lab::prepare(workspace, weir)?;
             let report = weir_benches::run(&lab, rounds, only.as_deref())?;
@@ -314,7 +314,7 @@ fn run(task: Task) -> Result<ExitCode> {
             need_root()?;
             fabric::run(&workspace)?;
         }
-        // All tasks begin with that.
+        // The packages to build are installed before every task.
         Task::Packages { to_build: true } => {}
         Task::Packages { to_build: false } => {
             need_root()?;
@@ -324,7 +324,7 @@ fn run(task: Task) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Namespaces, TAPs, huge pages and packages are root's.
+/// Only root may make namespaces and TAPs, reserve huge pages, and install packages.
 fn need_root() -> Result<()> {
     weir_bed::error::check(packages::is_root(), || {
         let missing = packages::missing();

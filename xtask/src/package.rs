@@ -1,4 +1,4 @@
-//! What holds of the Debian package's files: they say what the workspace says.
+//! Tests that the files of the Debian package match the workspace.
 
 use std::{fs, path::Path};
 

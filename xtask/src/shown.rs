@@ -1,4 +1,4 @@
-//! What a demo with machines prints: beneath it, on a terminal, how long it still takes; and the same as a report.
+//! The output of a demo with machines. On a terminal, the remaining time is below it. It is also written as a report.
 
 use std::{
     fmt::Write as _,
@@ -14,15 +14,15 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// A step, and how long it takes on two idle processors (s).
+/// A step and its duration on two idle CPUs (s).
 pub struct Step {
     /// Its title.
     pub title: &'static str,
-    /// How long.
+    /// The duration.
     pub seconds: u64,
 }
 
-/// Prints and remembers.
+/// Prints the output and records it for the report.
 pub struct Shown {
     bar: Option<ProgressBar>,
     begun: Instant,
@@ -32,7 +32,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// For these steps.
+    /// The output of these steps.
     pub fn new(steps: &'static [Step]) -> Self {
         let style = ProgressStyle::with_template("{bar:30} {elapsed} gone, {msg}");
         let bar = std::io::stderr().is_terminal().then(|| {
@@ -43,7 +43,7 @@ impl Shown {
         Self { bar, begun: Instant::now(), steps, next: 0, report: String::new() }
     }
 
-    /// The next step begins.
+    /// Begins the next step.
     pub fn step(&mut self) {
         let Some(step) = self.steps.get(self.next) else { return };
         self.next += 1;
@@ -61,13 +61,13 @@ impl Shown {
         }
     }
 
-    /// A line of words.
+    /// Prints a line of text.
     pub fn say(&mut self, line: &str) {
         self.print(line);
         let _ = writeln!(self.report, "{line}\n");
     }
 
-    /// What a program printed, or a table.
+    /// Prints a command and its output, or a title and a table.
     pub fn show(&mut self, command: &str, text: &str) {
         let text: String = text.lines().map(|line| format!("  {}\n", line.trim_end())).collect();
         self.print(&format!("$ {command}\n{}", text.trim_end()));
@@ -81,14 +81,14 @@ impl Shown {
         }
     }
 
-    /// Nothing more comes.
+    /// Ends the output.
     pub fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
     }
 
-    /// Adds files to the report and writes it; where.
+    /// Adds files to the report and writes it. Returns its path.
     pub fn write(mut self, workspace: &Workspace, files: &[PathBuf]) -> Result<PathBuf> {
         self.end();
         self.report.push_str("\n## Files\n\n");

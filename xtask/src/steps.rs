@@ -1,6 +1,6 @@
-//! `make test`: every check there is, in the order in which they fail fastest.
+//! `make test`: all checks, in the order in which they fail fastest.
 //!
-//! Whatever fails, the rest is tried: the last line says how many checks went which way.
+//! After a failure the other checks still run. The last line has the counts of all results.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ use weir_system_tests::{
 
 use crate::{attack, deny, examples, guides, life};
 
-/// What `xtask test` was asked to do.
+/// The options of `xtask test`.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Only steps and system tests whose name contains this.
@@ -48,7 +48,7 @@ impl Selection {
     }
 }
 
-/// Runs what is selected.
+/// Runs the selected steps.
 pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     let start = Instant::now();
     let mut tally = selection.step("fmt", || check(workspace, "fmt", &["fmt", "--all", "--check"]));
@@ -95,8 +95,8 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     tally
 }
 
-/// The steps that mostly wait, and that a busy machine makes slower but not wrong. They need the release build, and
-/// cargo locks the directory of each profile by itself.
+/// Steps that mostly wait, and that other load makes slower but not wrong. They need the release build only, and
+/// cargo locks each profile's directory separately.
 fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
     let mut tally = selection.step("attack", || attack::survived(workspace, selection));
     tally += selection.step("soak", || life::soak_short(workspace, selection));
@@ -108,7 +108,7 @@ fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
     tally
 }
 
-/// Tests that find a program missing are skipped: as root none has to be.
+/// Tests whose program is missing are skipped. As root the programs are installed.
 fn install_what_tests_run(workspace: &Workspace) {
     if !packages::is_root() {
         return;
@@ -118,7 +118,7 @@ fn install_what_tests_run(workspace: &Workspace) {
     }
 }
 
-/// Runs a step and prints how long it took; one that could not go on has failed.
+/// Runs a step and prints its duration. An error counts as a failure.
 pub fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
     let start = Instant::now();
     let tally = run().unwrap_or_else(|error| {
@@ -129,18 +129,18 @@ pub fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
     tally
 }
 
-/// A check that cargo carries out as a whole.
+/// A check by one run of cargo.
 pub fn check(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Tally> {
     Ok(checked(name, cargo(workspace, args, &[], |_| ())?))
 }
 
-/// Prints how a check went, and counts it.
+/// Prints the result of a check, and counts it.
 pub fn checked(name: &str, passed: bool) -> Tally {
     println!("{name} ... {}", if passed { "ok" } else { "FAILED" });
     if passed { Tally::passed() } else { Tally::failed(name) }
 }
 
-/// Some of `make frontends`.
+/// Runs a part of `make frontends`.
 fn front_ends(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if !packages::is_root() {
         println!("skipped: needs root: weir with other front ends");
@@ -149,7 +149,7 @@ fn front_ends(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     frontends::run_short(&Lab::prepare(workspace.clone(), selection.weir.clone())?)
 }
 
-/// `make test-xen`.
+/// Runs `make test-xen`.
 fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if packages::is_root() {
         let (weir, attachments) = (selection.weir.clone(), xen::ATTACHMENTS);
@@ -162,7 +162,7 @@ fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     Ok(Tally::skipped())
 }
 
-/// The rings under a model checker, in a directory of their own: nothing else is built anew.
+/// The model checks of the rings, with a target directory of their own, so that nothing else is rebuilt.
 const MODEL_CHECKS: &[&str] = &[
     "-p",
     "weir-ring",
@@ -180,10 +180,10 @@ const MODEL_CHECKS: &[&str] = &[
     "target/loom",
 ];
 
-/// A minute of it, from the same seed each time: what passed fails only where something changed.
+/// A minute of `weir lab soak`, with a fixed seed: a new failure then has its cause in a change.
 const LAB_SOAK: &[&str] = &["lab", "soak", "--seconds", "60", "--from", "1"];
 
-/// `cargo test`: each of the tests counts, of those behind a suite that failed, too.
+/// Runs `cargo test`. Each test counts, including those of suites behind a failed one.
 pub fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {
     let start = Instant::now();
     let build = [&["test", "--no-run"], args].concat();
@@ -195,29 +195,29 @@ pub fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)])
     let run = [&["test", "--no-fail-fast"], args].concat();
     let passed = cargo(workspace, &run, environment, |line| suites.see(line))?;
     let mut tally = suites.tally();
-    // What is no suite has no line of its own: an example of the documentation that does not compile.
+    // A failure outside of suites has no line, such as an example of the documentation that does not compile.
     if !passed && tally.failed == 0 {
         tally += Tally::failed(format!("cargo {}", run.join(" ")));
     }
     Ok(tally)
 }
 
-/// What is known of suites by what they print.
+/// The results of suites from their output.
 #[derive(Debug, Default)]
 struct Suites {
     done: Tally,
-    /// The last one has begun and not ended.
+    /// True if the last suite has begun and not ended.
     runs: bool,
-    /// The last one says what failed in it.
+    /// True if the last suite is listing its failures.
     tells: bool,
-    /// Tests of the last one that have said that they were skipped, which the harness takes for passed.
+    /// Tests of the last suite that have reported that they were skipped. The harness counts them as passed.
     skipped: BTreeSet<String>,
 }
 
 impl Suites {
     fn see(&mut self, line: &str) {
         if let Some((_, test)) = line.split_once(SKIPPED_TEST) {
-            // One may say so more than once.
+            // A test may report it more than once.
             self.skipped.insert(test.split(": ").next().unwrap_or(test).to_owned());
         } else if let Some(more) = test_result(line) {
             self.done += skip(more, std::mem::take(&mut self.skipped).len());
@@ -234,7 +234,7 @@ impl Suites {
         }
     }
 
-    /// Nothing more comes from the last one: it crashed, unless it has given its result.
+    /// Ends the last suite, which has crashed unless it has given its result.
     fn end(&mut self) {
         self.skipped.clear();
         if self.runs {
@@ -242,17 +242,17 @@ impl Suites {
         }
     }
 
-    /// The counts after the last line.
+    /// The counts after the last line of output.
     fn tally(mut self) -> Tally {
         self.end();
         self.done
     }
 }
 
-/// What `weir_testing::skipped` prints; the harness may have begun the line.
+/// The text that `weir_testing::skipped` prints. The harness may have begun the line.
 const SKIPPED_TEST: &str = "skipped test: ";
 
-/// `skipped` of those that passed are none.
+/// Moves `skipped` tests from the passed to the skipped ones.
 fn skip(mut tally: Tally, skipped: usize) -> Tally {
     let skipped = u32::try_from(skipped).unwrap_or(u32::MAX).min(tally.passed);
     tally.passed -= skipped;
@@ -260,19 +260,19 @@ fn skip(mut tally: Tally, skipped: usize) -> Tally {
     tally
 }
 
-/// Whether it is `running 5 tests`.
+/// True if the line is like `running 5 tests`.
 fn is_beginning(line: &str) -> bool {
     let count = line.strip_prefix("running ").and_then(|rest| rest.split_once(" test"));
     count.is_some_and(|(count, rest)| count.parse::<u32>().is_ok() && ["", "s"].contains(&rest))
 }
 
-/// Whether the data path takes more instructions than recorded.
+/// Checks that the data path takes no more instructions than recorded.
 fn count_instructions(workspace: &Workspace) -> Result<Tally> {
     let skipped = |why: &str| {
         println!("skipped: instructions: {why}");
         Tally::skipped()
     };
-    // System calls are counted by root only, and `compare` says so.
+    // System calls are counted only as root. `compare` prints that.
     let is_root = packages::is_root();
     let needed = [packages::VALGRIND, packages::STRACE];
     let needed = if is_root { &needed[..] } else { &needed[..1] };
@@ -331,7 +331,7 @@ fn system_tests(
     Ok(tally)
 }
 
-/// Runs cargo, as [`shown`] says.
+/// Runs cargo as [`shown`] does.
 fn cargo(
     workspace: &Workspace,
     args: &[&str],
@@ -341,8 +341,8 @@ fn cargo(
     shown(workspace, Workspace::cargo().as_ref(), args, environment, see)
 }
 
-/// Runs a program in the workspace, shows what it prints and gives each line of its standard output to
-/// `see`; whether it succeeded.
+/// Runs a program in the workspace, prints its output, and gives each line of its standard output to `see`. True if
+/// the program has succeeded.
 pub fn shown(
     workspace: &Workspace,
     program: &OsStr,
@@ -363,7 +363,7 @@ pub fn shown(
         .spawn()
         .map_err(failed)?;
     for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).split(b'\n')) {
-        // A test may print anything.
+        // A test may print any bytes.
         let line = line.map_err(failed)?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");

@@ -1,5 +1,5 @@
-//! `make demo-fabric`: three hosts under BGP EVPN, two tenants with the same addresses, a guest that moves, and a host
-//! that dies.
+//! `make demo-fabric`: three hosts under BGP EVPN, two tenants with the same addresses, a guest that moves, and a
+//! host that fails.
 //!
 //! ```text
 //!          host 1          host 2        host 3
@@ -45,20 +45,20 @@ const STEPS: &[Step] = &[
 
 const NETWORKS: [(&str, u32); 2] = [("blue", 100), ("red", 200)];
 const BLUE: &str = "blue";
-/// How often hosts look whether others live (ms); three answers may be missed.
+/// BFD interval of the hosts (ms). A host is down after three missed messages.
 const BFD_MS: u32 = 200;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Ports of the connections of the guest that moves.
+/// Ports of the connections of the moving guest.
 const PORTS: [u16; 2] = [5000, 5001];
 const SECONDS: u64 = 2;
 
-/// A guest's interface: it is the same on each host.
+/// A guest and its interface, whose name and index are the same on each host.
 #[derive(Clone, Copy)]
 struct Place {
     name: &'static str,
     network: &'static str,
     index: u8,
-    /// Of its addresses, which both tenants use.
+    /// Number of its addresses, which both tenants use.
     number: u8,
     mac: &'static str,
     host: usize,
@@ -87,7 +87,7 @@ impl Place {
     }
 }
 
-/// Everybody. Guests end before the hosts do.
+/// The demo's participants. Guests are dropped before the hosts.
 struct Demo<'a> {
     lab: &'a Lab,
     machines: Machines<'a>,
@@ -100,7 +100,7 @@ struct Demo<'a> {
     fabric: Fabric,
 }
 
-/// Shows it all.
+/// Runs the demo.
 pub fn run(lab: &Lab) -> Result<()> {
     let mut shown = Shown::new(STEPS);
     shown.step();
@@ -136,7 +136,7 @@ fn spec(weir: &Weir) -> Result<GuestSpec> {
     Ok(GuestSpec { name, cidr, vcpus: 1, plug: weir.plug(WEB.index)? })
 }
 
-/// What answers ping, and is no more than that.
+/// Starts a user-space guest that only answers ARP and ping.
 fn start_vif(lab: &Lab, weir: &Weir, place: Place) -> Result<Process> {
     let program = Programs::beside(&lab.weir).example("answer");
     let (program, socket) = (program.to_string_lossy(), weir.socket(place.index)?);
@@ -172,7 +172,7 @@ impl<'a> Demo<'a> {
         Ok(Self { lab, machines, shown, web, cache, db: Some(db), shop, _vifs: vifs, fabric })
     }
 
-    /// What weir and FRR of host 1 say.
+    /// Shows the addresses that weir and FRR of host 1 know.
     fn who_is_where(&mut self) -> Result<()> {
         self.shown.step();
         for place in PLACES.into_iter().filter(|place| place.host != 1) {
@@ -211,7 +211,7 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    /// A guest of red pings an address that blue has, too.
+    /// Pings an address from the network red that exists in blue, too.
     fn tenants(&mut self) -> Result<()> {
         self.shown.step();
         let received = |demo: &Self, place: Place| -> Result<u64> {
@@ -231,7 +231,7 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    /// Live migration of web to host 3; the lines of its two connections so far.
+    /// Migrates web to host 3. Returns the lines of its two connections so far.
     fn move_web(&mut self) -> Result<[u64; 2]> {
         const TO: usize = 3;
         self.shown.step();
@@ -266,7 +266,7 @@ impl<'a> Demo<'a> {
         Ok(before)
     }
 
-    /// Host 2 falls silent.
+    /// Disconnects host 2 without notice.
     fn host_dies(&mut self) -> Result<()> {
         self.shown.step();
         self.fabric.underlay.silence(DB.host)?;
@@ -283,7 +283,7 @@ impl<'a> Demo<'a> {
             start.elapsed().as_secs_f64() * 1e3
         ));
         self.show_addresses()?;
-        // What was there ends: it would otherwise live on behind its cut link.
+        // The host's programs must end, or they would live on behind the link that is down.
         self.db = None;
         if let Some(weir) = self.fabric.weirs.get_mut(DB.host - 1) {
             *weir = None;
@@ -314,7 +314,7 @@ impl<'a> Demo<'a> {
     }
 }
 
-/// Does something while host 1 pings a guest of blue, and for a moment more; when answers came.
+/// Runs `body` while host 1 pings a guest of blue, and goes on for a moment. Returns the times of the answers.
 fn watched<T>(
     fabric: &Fabric,
     place: Place,
