@@ -1,27 +1,27 @@
-//! Documents that tell a reader what to type: their blocks of code, for tests that run them.
+//! Blocks of code in documents, for tests that run them.
 
-/// How the comment ends that names the test of a block, or of a whole page where it comes first.
+/// The end of a comment that names the test of a block, or of a whole page if the comment is at its top.
 const RUNS: &str = " runs these lines. -->";
 const RUNS_ALL: &str = " runs all lines of this page. -->";
 
 /// A block of code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block<'d> {
-    /// What stands behind the fence; empty where nothing does.
+    /// The text behind the fence; empty if there is none.
     pub language: &'d str,
     /// The number of its first line in the document.
     pub first: usize,
-    /// The last line of prose before it.
+    /// The last line of text before it.
     pub said: &'d str,
-    /// The test that runs it, as the comment before it says: a path from the repository's root.
+    /// The test that runs it, from the comment before it: a path relative to the repository's root.
     pub run_by: Option<&'d str>,
     /// Its lines, without the indentation of its fence.
     pub lines: Vec<&'d str>,
 }
 
 impl<'d> Block<'d> {
-    /// The commands of a shell, each with the number of its line: what follows `$ ` in a `console`, and in a script all
-    /// lines but comments. A line that ends with a backslash goes on.
+    /// The shell commands, each with its line number: text behind `$ ` in a `console` block, and all lines but
+    /// comments in a script. A backslash at the end of a line continues the command.
     pub fn commands(&self) -> Vec<(usize, String)> {
         let mut commands: Vec<(usize, String)> = Vec::new();
         let mut goes_on = false;

@@ -1,19 +1,19 @@
-//! Answers to ARP and ping, made in the place of the question: what a guest without a network stack needs to be seen.
+//! Answers to ARP and ping, written over the question: a guest without a network stack can thus be reached.
 
 use std::net::Ipv4Addr;
 
 use weir_wire::{Mac, ethertype};
 
-/// Bytes before ARP's or IP's own.
+/// Bytes of the Ethernet header.
 const ETHERNET: usize = 14;
-/// IP's header, without options.
+/// Bytes of the IP header, without options.
 const IP: usize = 20;
-/// The offset of a fragment, in the word that also says whether more follow.
+/// Mask of the fragment offset, in the word that also has the flag for more fragments.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// Makes the answer of a question in its place; `None` if nobody asks `ip` anything.
+/// Turns a question for `ip` into its answer; `None` if the frame is no question for `ip`.
 ///
-/// Each fragment of an echo request becomes one of the reply, by itself.
+/// Each fragment of an echo request becomes a fragment of the reply, independently of the others.
 pub fn answer(frame: &mut [u8], mac: Mac, ip: Ipv4Addr) -> Option<()> {
     let kind = u16::from_be_bytes(frame.get(12..ETHERNET)?.try_into().ok()?);
     match kind {
@@ -26,7 +26,7 @@ pub fn answer(frame: &mut [u8], mac: Mac, ip: Ipv4Addr) -> Option<()> {
     Some(())
 }
 
-/// RFC 826: who asks becomes the target, and the other way round.
+/// RFC 826: sender and target change places.
 fn answer_arp(arp: &mut [u8], mac: Mac, ip: Ipv4Addr) -> Option<()> {
     let (operation, target) = (arp.get(6..8)?, arp.get(24..28)?);
     if operation != [0, 1] || target != ip.octets() {
@@ -50,11 +50,11 @@ fn answer_echo(packet: &mut [u8], ip: Ipv4Addr) -> Option<()> {
     if u16::from_be_bytes([header[6], header[7]]) & FRAGMENT_OFFSET == 0 {
         let [8, _, high, low] = *icmp.first_chunk_mut::<4>()? else { return None };
         icmp[0] = 0;
-        // RFC 1624: of the words that the sum is over, one is less by 8 << 8.
+        // RFC 1624: the first word of the sum has decreased by 8 << 8.
         let (sum, carry) = u16::from_be_bytes([high, low]).overflowing_add(8 << 8);
         icmp[2..4].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
     }
-    // The addresses change places: IP's checksum stays what it was.
+    // The addresses change places, which leaves the IP checksum as it is.
     header.copy_within(12..16, 16);
     header[12..16].copy_from_slice(&ip.octets());
     Some(())

@@ -1,5 +1,5 @@
-//! What tests and examples of several crates share: how a test says that it was skipped, so that `make test` counts
-//! it as that, how it waits for what others do, how a guest answers ping, and what documents tell a reader to type.
+//! Helpers for tests and examples of several crates: the report of a skipped test (which `make test` counts), waits,
+//! a guest's answers to ping, and the commands in documents.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the line of a skipped test has; `xtask test` looks for it.
+/// The mark of a skipped test's line. `xtask test` looks for it.
 pub const SKIPPED: &str = "skipped test: ";
 
-/// Whether this is root. Otherwise the test that asks, which then returns, is counted as skipped.
+/// True for root. If false, the calling test is counted as skipped and must return.
 pub fn is_root(why: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -26,8 +26,8 @@ pub fn is_root(why: &str) -> bool {
     root
 }
 
-/// Whether `program`, of Debian's `package`, is in `PATH`. Otherwise the test that asks, which then returns, is counted
-/// as skipped.
+/// True if `program`, from Debian's `package`, is in `PATH`. If false, the calling test is counted as skipped and
+/// must return.
 pub fn has(program: &str, package: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).any(|dir| dir.join(program).exists());
@@ -37,20 +37,20 @@ pub fn has(program: &str, package: &str) -> bool {
     found
 }
 
-/// Says that this test, which then returns, was skipped, and why.
+/// Reports that the calling test was skipped, with the reason. The test must return then.
 pub fn skipped(why: &str) {
     let thread = thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Not by `println!`: the test harness keeps what a test that passes prints.
+    // `println!` is captured by the test harness, which does not show the output of tests that pass.
     let mut out = io::stdout().lock();
     let _ =
         out.write_all(format!("{SKIPPED}{test}: {why}\n").as_bytes()).and_then(|()| out.flush());
 }
 
-/// How long [`eventually`] waits: with a busy machine's other tests, and longer than anything that is to happen takes.
+/// Longest wait of [`eventually`]: longer than any event takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks `is` until it returns a value.
+/// Calls `is` until it returns a value.
 ///
 /// # Panics
 /// If it returns none for a minute.

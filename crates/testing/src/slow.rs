@@ -1,4 +1,4 @@
-//! Descriptors that take long to close, and how they are sent.
+//! Descriptors whose close takes long, and a function to send them.
 
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// How long the close of a [`lingering`] socket takes, if nobody cuts it short.
+/// Time that the close of a [`lingering`] socket takes, unless its peer closes.
 const LINGER: Duration = Duration::from_secs(600);
 
-/// A socket whose close waits ten minutes for a reader that does not read, and that reader.
+/// A socket whose close waits ten minutes for its peer, which reads nothing; and that peer.
 ///
 /// # Panics
-/// Where loopback does not work.
+/// If loopback does not work.
 #[must_use]
 pub fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
@@ -23,7 +23,7 @@ pub fn lingering() -> (TcpStream, TcpStream) {
     let mut socket = TcpStream::connect(address).expect("a connection by loopback");
     let (reader, _) = listener.accept().expect("its other end");
     socket.set_nonblocking(true).expect("a flag");
-    // Once it is full, some of it moves on to the reader's buffer.
+    // Data of a full socket still moves on to the reader's buffer.
     let mut refused = 0;
     while refused < 5 {
         refused = if socket.write(&[0; 65536]).is_ok() { 0 } else { refused + 1 };
@@ -34,7 +34,7 @@ pub fn lingering() -> (TcpStream, TcpStream) {
     (socket, reader)
 }
 
-/// Sends `bytes`, and with them a descriptor, which then only the receiver has.
+/// Sends `bytes` together with a descriptor. The receiver then has the only copy.
 ///
 /// The caller never waits for that descriptor: a receiver that is quick leaves the last close of it to the sender.
 ///
