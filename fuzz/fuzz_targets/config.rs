@@ -1,5 +1,5 @@
-//! Any text as `weir.toml`, as one interface of `weir vif add`, and as `KEY=VALUE` of `weir vif set`: it is read or
-//! refused, and the diagnostic of a refusal can be printed.
+//! Any text as `weir.toml`, as an interface for `weir vif add`, and as `KEY=VALUE` for `weir vif set`. The text is
+//! accepted or refused, and the diagnostic of a refusal can be printed.
 #![no_main]
 
 use std::fmt::Write as _;
@@ -15,7 +15,8 @@ fuzz_target!(|text: &str| {
     let mut printed = String::new();
     match Config::from_toml("weir.toml", text, &DEFAULTS) {
         Ok(config) => {
-            // What was taken is said in other words to clients of the control socket, and read there.
+            // An accepted interface is sent to clients of the control socket as JSON, and they must be able to read
+            // it.
             for vif in &config.vifs {
                 let said = serde_json::to_string(vif).expect("an interface as JSON");
                 let read = serde_json::from_str(&said).expect("the same interface");

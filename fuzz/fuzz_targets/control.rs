@@ -1,7 +1,7 @@
-//! Bytes of a client on the control socket, against the server as weir runs it: what is answered is HTTP, in order, and
-//! the connection ends when the client's side does.
+//! Bytes from a client on the control socket, for the server as weir runs it. The answers must be HTTP in order, and
+//! the connection must end when the client closes its side.
 //!
-//! Byte 0 of the input is where the client pauses: what follows comes with a write of its own.
+//! Byte 0 of the input is the offset at which the client pauses: the rest is sent by a second write.
 #![no_main]
 
 use std::io::{BufRead, BufReader, Write};
@@ -14,13 +14,13 @@ use libfuzzer_sys::fuzz_target;
 use weir_api::{ApiServer, Done, Problem};
 use weir_switch::control::{ControlHandler, Request, Response};
 
-/// Says every request back.
+/// A handler that checks each request and does nothing.
 struct Echo;
 
 impl ControlHandler for Echo {
     fn handle(&self, request: Request) -> Response {
         match request {
-            // What is written has to be read as the same again.
+            // The JSON form must be read as the same value.
             Request::VifAdd { config } => {
                 let text = serde_json::to_string(&config).expect("an interface as JSON");
                 let again = serde_json::from_str(&text).expect("the interface again");
@@ -54,7 +54,7 @@ fuzz_target!(|input: &[u8]| {
     let mut answers = BufReader::new(client);
     let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
     while let Some((status, body)) = answer(&mut answers) {
-        // Not an answer yet: the body may come.
+        // Status 100 is no answer yet: the body may follow.
         if status == 100 {
             assert!(text.contains("expect") && body.is_empty(), "nobody asked for it");
             continue;
@@ -62,7 +62,7 @@ fuzz_target!(|input: &[u8]| {
         assert!((200..600).contains(&status), "status {status}");
         match status {
             200 => {
-                // The document, or that it is done.
+                // The document, or a confirmation.
                 let done = serde_json::from_slice::<Done>(&body);
                 let json = serde_json::from_slice::<serde_json::Value>(&body);
                 assert!(body.is_empty() || done.is_ok() || json.is_ok(), "{body:?}");
@@ -76,11 +76,11 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// The next answer; none at the end, or where nothing comes.
+/// The next answer; `None` at the end or if no answer comes.
 fn answer(from: &mut impl BufRead) -> Option<(u16, Vec<u8>)> {
     let mut line = String::new();
     from.read_line(&mut line).ok().filter(|length| *length > 0)?;
-    // What was cut off when the client had closed its side.
+    // The line is incomplete if the connection ended before it.
     let line = line.strip_suffix("\r\n")?;
     let status = line.strip_prefix("HTTP/1.").expect("an answer").split(' ').nth(1);
     let status = status.expect("a status").parse().expect("a number");
@@ -92,7 +92,7 @@ fn answer(from: &mut impl BufRead) -> Option<(u16, Vec<u8>)> {
         if header.is_empty() {
             break;
         }
-        // A stream, which has no end.
+        // A stream has no end.
         if header.starts_with("transfer-encoding:") {
             return None;
         }

@@ -1,7 +1,7 @@
-//! Any instructions as a filter, on any packet: they are refused, or the program ends.
+//! Any instructions as a filter, on any packet: the filter is refused, or its program ends.
 //!
-//! The input is a row of instructions of eight bytes, as `struct bpf_insn` has them in little endian,
-//! a byte of how many there are in front; what follows is the packet's front.
+//! The input is the number of instructions (a byte), the instructions (eight bytes each, as `struct bpf_insn` in
+//! little endian), and the first bytes of the packet.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

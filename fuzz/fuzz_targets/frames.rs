@@ -1,8 +1,9 @@
-//! Frames with their virtio-net headers through the whole switch: burst, filters, VLANs, forwarding table, merging, and
-//! what receivers that lack an offload are given instead.
+//! Frames with their virtio-net headers through the whole switch: burst, filters, VLANs, forwarding table, merging,
+//! and the replacement of offloads that receivers lack.
 //!
-//! The input sets up four ports and is then a row of bursts. Whatever a guest sends, a receiver gets packets that it can
-//! take, of its own VLANs, tagged as its port is, and no more bytes than frames and headers explain.
+//! The input sets up four ports, and is then a sequence of bursts. For any frames of a guest, a receiver gets only
+//! packets that it can accept, of its own VLANs, tagged as its port is, and with no more bytes than frames and
+//! headers explain.
 #![no_main]
 
 use std::cell::RefCell;
@@ -29,7 +30,7 @@ use weir_wire::{Fit, Mac, Offload, OffloadCaps, TagProtocol};
 const PORTS: usize = 4;
 const TAG_LEN: usize = 4;
 const BURSTS_MAX: usize = 8;
-/// Where the frames of one burst are.
+/// Size of the memory for the frames of one burst.
 const MEMORY: usize = 256 << 10;
 
 static RULES: LazyLock<Vec<Option<Arc<Rules>>>> = LazyLock::new(|| {
@@ -73,7 +74,7 @@ fn vlan(number: u8) -> VlanMode {
     }
 }
 
-/// A receiver that looks at what it gets.
+/// A receiver that checks its packets.
 struct Watcher {
     id: PortId,
     vlan: VlanMode,
@@ -81,7 +82,7 @@ struct Watcher {
     caps: OffloadCaps,
     queues: usize,
     room: Mutex<usize>,
-    /// The VLAN of each frame of the burst under way, and who sent it.
+    /// The VLAN and the sender of each frame of the current burst.
     sent: Arc<Mutex<Sent>>,
 }
 
@@ -104,7 +105,7 @@ impl Watcher {
         assert!((least..=most).contains(&bytes.len()), "{} bytes", bytes.len());
         assert!(packet.frames >= 1 && packet.frames as usize <= BURST_MAX);
         assert_eq!(self.caps.accepts(packet.offload), Fit::AsIs, "{:?}", packet.offload);
-        // Headers are looked at behind one tag.
+        // Offsets count from behind the first tag only.
         let is_tag = |at: usize| matches!(bytes.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8]));
         let mut outer = packet.offload.to_vnet(1);
         let mut front = bytes[..bytes.len().min(FILTER_WINDOW_LEN + TAG_LEN)].to_vec();
@@ -115,7 +116,7 @@ impl Watcher {
         let again = Offload::from_vnet(&outer, &front, bytes.len() as u32);
         assert!(again.is_ok(), "{again:?} of {:?}", packet.offload);
 
-        // A customer's tag that leaves by a port of a provider's is payload.
+        // A customer's tag is payload at a port of a provider.
         let tagged = match self.tags {
             TagProtocol::Dot1q => matches!(bytes[12..14], [0x81, 0x00] | [0x88, 0xa8]),
             TagProtocol::Dot1ad => bytes[12..14] == [0x88, 0xa8],
@@ -216,7 +217,7 @@ fn caps(bits: u8) -> OffloadCaps {
     ];
     let chosen = each.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 != 0);
     let caps = chosen.fold(OffloadCaps::NONE, |caps, (_, one)| caps.union(*one));
-    // Every other one needs this one too.
+    // All other offloads require this one.
     if caps == OffloadCaps::NONE { caps } else { caps.union(OffloadCaps::CSUM) }
 }
 
@@ -225,14 +226,14 @@ thread_local! {
         RefCell::new((Forwarder::default(), Scratch::default(), HostBuffer::new(MEMORY)));
 }
 
-/// The first `N` bytes of what is left.
+/// Takes the first `N` bytes of the rest.
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (bytes, tail) = rest.split_first_chunk()?;
     *rest = tail;
     Some(*bytes)
 }
 
-/// Puts a frame of the input into the burst; `None` at the input's end.
+/// Adds a frame of the input to the burst; `None` at the end of the input.
 fn add<'m>(
     rest: &mut &[u8],
     at: &mut usize,
@@ -273,7 +274,7 @@ fn add<'m>(
     }
     let pieces = Pieces::Among(first, burst.pieces.len() as u32);
     let chain = TakenChain { token: u64::from(first), len: whole as u32, pieces };
-    // One that is refused is not in the burst.
+    // A refused frame is not in the burst.
     let _ = burst.add(chain, vnet.len(), 1);
     Some(())
 }

@@ -1,6 +1,6 @@
-//! A hostile Xen guest's rings: the input is what it wrote into a transmit, a receive and a control ring,
-//! and a script of what weir does meanwhile. Every request must end in bytes inside one page, in one
-//! answer, or in a named error.
+//! The rings of a hostile Xen guest. The input is the content of a transmit, a receive and a control ring, and a
+//! script of weir's actions meanwhile. Every request must end in bytes inside one page, in one answer, or in a named
+//! error.
 #![no_main]
 
 use std::fs::File;
@@ -26,11 +26,11 @@ fuzz_target!(|input: &[u8]| {
     let file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memfd"));
     ftruncate(&file, MEMORY).expect("ftruncate");
     let image = &image[..image.len().min(MEMORY as usize)];
-    // In turn to the three rings, so that a short input reaches each.
+    // The three rings share the input, so that a short input reaches each.
     for (nth, part) in image.chunks(image.len().div_ceil(3).clamp(1, PAGE)).take(3).enumerate() {
         file.write_all_at(part, (nth * PAGE) as u64).expect("the memory image");
     }
-    // Response producers as in a fresh ring.
+    // Response producers are those of a new ring.
     for ring in 0..3 {
         file.write_all_at(&[0; 4], ring * PAGE as u64 + 8).expect("an index");
     }

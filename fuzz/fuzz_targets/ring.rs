@@ -1,5 +1,5 @@
-//! A hostile guest's ring: the input is what the guest wrote into its memory, and a script of what
-//! the device does meanwhile. Every chain must end in frames inside the memory or in a named error.
+//! The ring of a hostile guest. The input is the guest's memory, and a script of the device's actions meanwhile.
+//! Every chain must end in frames inside the memory or in a named error.
 #![no_main]
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_ring::{Addresses, DeviceRing, Direction, RingConfig, SetupError, Token};
 
 const MEMORY: u64 = 64 << 10;
-/// Entries of a ring, and those of a packed one that has any number of them.
+/// Ring size, and the size of a packed ring that is no power of two.
 const SIZE: u16 = 16;
 const ODD_SIZE: u16 = 11;
 const AT: Addresses = Addresses { descriptor: 0, driver: 0x400, device: 0x800 };
@@ -35,7 +35,7 @@ fuzz_target!(|input: &[u8]| {
         packed: bit(3),
         in_order: bit(4),
     };
-    // Both wrap counters as a new ring has them, so that the image's first lap is available.
+    // Both wrap counters are those of a new ring, so that the image's first lap is available.
     let base = u32::from(*base) % u32::from(config.size);
     let base = if config.packed { base | base << 16 | config.fresh_base() } else { base };
     // The image may contradict the base of a packed ring.
@@ -60,11 +60,11 @@ fuzz_target!(|input: &[u8]| {
             let direction = if bit(2) { Direction::Writable } else { Direction::Readable };
             match device.take(direction, &memory, &mut burst.pieces) {
                 Ok(Some(chain)) => {
-                    // What a transmit queue does with it: the header is read and checked.
+                    // As in a transmit queue, the header is read and checked.
                     let pieces = Pieces::Among(first, burst.pieces.len() as u32);
                     let chain = TakenChain { token: chain.token.into(), len: chain.len, pieces };
                     let _ = burst.add(chain, 12, 0);
-                    // Some wait, as frames for a full receiver do.
+                    // Some chains wait, like frames for a full receiver.
                     if step & 0x80 != 0 && !bit(2) {
                         device.keep(chain.token.into());
                         parked.push(chain.token);

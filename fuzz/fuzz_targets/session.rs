@@ -1,7 +1,7 @@
-//! A hostile front end's whole session against weir as it runs: messages with descriptors of several kinds, what its guest
-//! writes into memory and rings, kicks, and a file that is cut short, while two neighbours talk.
+//! The whole session of a hostile front end with weir as it runs: messages with several kinds of descriptors, writes
+//! to memory and rings, kicks, and a truncated file, while two neighbours exchange frames.
 //!
-//! The input is a script, a byte for each step and then what the step needs. Whatever it says, all descriptors, threads
+//! The input is a script: a byte for each step, and the data of the step. For any script, all descriptors, threads
 //! and mappings of the session are gone at its end, and the neighbours are served.
 #![no_main]
 
@@ -37,7 +37,7 @@ const STEPS_MAX: usize = 256;
 struct Bench {
     engine: Arc<Engine>,
     manager: Manager,
-    /// Of the neighbours, whose sessions live as long.
+    /// The neighbours' devices, whose sessions live as long as the bench.
     _vifs: [Vif; 2],
     pairs: [QueuePair; 2],
     offered: u64,
@@ -75,12 +75,13 @@ impl Bench {
         manager.remove(port.id()).expect("it ends");
         engine.remove_port(port.id());
         let mut bench = Self { engine, manager, _vifs: vifs, pairs, offered, number: 0 };
-        // Threads and descriptors that the process makes once are there from now on: set up a ring, and call by a pipe.
+        // This first session makes the threads and descriptors that the process makes once: it sets up a ring, and
+        // calls by a pipe.
         session(&mut bench, &[0, 0, 14, 5, 0, 2]);
         bench
     }
 
-    /// One sends to the other, and back.
+    /// Each neighbour sends a frame to the other.
     fn neighbours_are_served(&mut self) {
         for (from, to) in [(0_usize, 1_usize), (1, 0)] {
             self.number += 1;
@@ -90,7 +91,7 @@ impl Bench {
             let mut sent = None;
             let mut got = Vec::new();
             eventually("a neighbour's frame arrives", || {
-                // What the attacker floods may have filled the ring: then it is sent again.
+                // The attacker's flood may have filled the ring: the frame is sent again then.
                 if sent.is_none_or(|at: Instant| at.elapsed() > Duration::from_millis(200)) {
                     let _ = self.pairs[from].send(&frame, &Offload::NONE);
                     self.pairs[from].flush();
@@ -107,13 +108,13 @@ impl Bench {
     }
 }
 
-/// What a session may leave behind: descriptors, threads, mapped regions.
+/// The resources that a session could leak: descriptors, threads, mapped regions.
 fn held() -> (usize, usize, usize) {
     let entries = |path| std::fs::read_dir(path).expect("/proc").count();
     (entries("/proc/self/fd"), entries("/proc/self/task"), total_mapped().regions)
 }
 
-/// What is left of the input; zeros after its end.
+/// The rest of the input; zeros after its end.
 struct Script<'i>(&'i [u8]);
 
 impl<'i> Script<'i> {
@@ -175,7 +176,7 @@ impl Attacker {
         Self { stream, memory, fds, kicks: (0..4).map(|_| event()).collect(), offered }
     }
 
-    /// `false` once the socket takes no more.
+    /// False once the socket accepts no more data.
     fn send_raw(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -188,7 +189,7 @@ impl Attacker {
     }
 
     fn send(&self, request: u8, flags: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
-        // Version 1, unless the script wants another.
+        // The version is 1 unless the script changes it.
         let header = [u32::from(request), u32::from(flags ^ 1), body.len() as u32];
         let mut message: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
         message.extend(body);
@@ -222,10 +223,11 @@ impl Attacker {
         self.send(9, 0, &body, &[])
     }
 
-    /// All that an honest front end says up to the first kick.
+    /// Sends all messages of an honest front end before the first kick.
     fn set_up(&self, script: &mut Script<'_>) {
         let how = script.byte();
-        // Of what is offered without what the script leaves out: packed, in order, EVENT_IDX, indirect, merged buffers.
+        // The offered features without those that the script leaves out: packed, in order, EVENT_IDX, indirect,
+        // mergeable buffers.
         let without = [1 << 34, 1 << 35, 1 << 29, 1 << 28, 1 << 15];
         let left_out = (0..5).filter(|bit| how >> bit & 1 == 0).map(|bit| without[bit]);
         self.number(2, left_out.fold(self.offered, |features, bit| features & !bit), None);
@@ -248,7 +250,7 @@ impl Attacker {
         let _ = self.memory.write_all_at(bytes, offset % MEMORY);
     }
 
-    /// A chain in a split ring, and what follows the header of a frame in its buffer.
+    /// Makes a chain available in a split ring, and writes the frame behind the header in its buffer.
     fn offer(&self, script: &mut Script<'_>) {
         let [ring, place, idx, flags, next] = script.bytes();
         let (len, at) = (script.short(), script.short());
@@ -264,7 +266,7 @@ impl Attacker {
         self.write(base + 0x1002, &u16::from(idx).to_le_bytes());
     }
 
-    /// The same in a packed ring: one slot.
+    /// Makes one slot available in a packed ring, and writes its buffer.
     fn offer_packed(&self, script: &mut Script<'_>) {
         let [ring, place, flags, marks] = script.bytes();
         let (len, at) = (script.short(), script.short());
@@ -276,7 +278,7 @@ impl Attacker {
         self.write(u64::from(ring & 3) * 0x4000 + 16 * u64::from(place), &descriptor);
     }
 
-    /// Waits for the answer to a question, and reads what there is.
+    /// Waits for the answer to a request, and reads all data.
     fn listen(&mut self) {
         self.send(17, 0, &[], &[]);
         let mut read = [0; 4096];
@@ -362,7 +364,7 @@ impl Attacker {
     }
 }
 
-/// One session, from its first message to when nothing is left of it but what a thread that unmaps memory may hold yet.
+/// Runs one session. At its end, at most a thread that unmaps memory still holds a part of it.
 fn session(bench: &mut Bench, input: &[u8]) {
     let (port, stream) = add_port(&bench.engine, &bench.manager);
     let mut attacker = Attacker::new(stream, bench.offered);
@@ -373,7 +375,7 @@ fn session(bench: &mut Bench, input: &[u8]) {
         }
         attacker.step(&mut script);
     }
-    // What it has said is heard to the end, unless it took more of the processor than it may.
+    // weir reads all messages to the end, unless the session has used more CPU time than it may.
     let _ = attacker.stream.shutdown(std::net::Shutdown::Write);
     let over = Instant::now() + Duration::from_millis(200);
     while port.info().closed + port.info().failed == 0 && Instant::now() < over {

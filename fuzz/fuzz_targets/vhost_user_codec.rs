@@ -1,7 +1,7 @@
 //! Bytes and descriptors of a hostile front end, in pieces, into the back end's connection.
 //!
-//! The input is a row of pieces: one byte for the length, one for the number of descriptors, and
-//! the bytes. Besides not to panic, the connection has to close every descriptor it was sent.
+//! The input is a sequence of pieces: one byte for the length, one for the number of descriptors, and the bytes. The
+//! connection must not panic, and must close every descriptor that it receives.
 #![no_main]
 
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use weir_vhost_user::{Connection, FrontEnd};
 
-/// The kernel takes no more with one `sendmsg` (`SCM_MAX_FD` is 253); fewer are quicker to make.
+/// The kernel's limit per `sendmsg` is higher (`SCM_MAX_FD` is 253). Fewer are faster to make.
 const FDS_PER_PIECE_MAX: usize = 16;
 
 fuzz_target!(|input: &[u8]| {

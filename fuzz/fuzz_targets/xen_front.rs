@@ -1,5 +1,5 @@
-//! A hostile Xen front end against weir as it runs, on a played Xen: what it writes into rings, into
-//! xenstore and into the control ring may cost it its vif, and nobody else anything.
+//! A hostile Xen front end with weir as it runs, on a simulated Xen. Its writes to rings, xenstore and the control
+//! ring may stop its own vif, but must not affect others.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any bytes as what xenstore says: replies that nobody asked for, lengths that lie, names and values by chance. Whoever
-//! follows vifs ends with a named error or goes on, and lets go of each vif that it took up.
+//! Any bytes from xenstore: unrequested replies, wrong lengths, random names and values. The follower of vifs must
+//! end with a named error or go on, and must release each vif that it has connected.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -9,8 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use weir_xen::store::Client;
 use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
 
-/// A server that answers with the input, whatever was asked. A reply's kind and number are made to fit where the
-/// input says so, or hardly any would be looked at.
+/// A server that answers every request with the input. A reply's type and request ID are set to fit if the input says
+/// so, or else hardly any reply would be read.
 struct Script<'i> {
     rest: &'i [u8],
     asked: [u8; 8],
@@ -30,7 +30,7 @@ impl Read for Script<'_> {
 }
 
 impl Script<'_> {
-    /// The next message: a byte of how it is made, a byte of its length, its payload.
+    /// Makes the next message from a byte of options, a byte of length, and the payload.
     fn reply(&mut self) {
         let [how, len, rest @ ..] = self.rest else { return };
         let (payload, rest) = rest.split_at(rest.len().min(usize::from(*len)));
@@ -63,7 +63,7 @@ impl Write for Script<'_> {
     }
 }
 
-/// A switch that takes each vif.
+/// A switch that accepts each vif.
 #[derive(Default)]
 struct All {
     connected: BTreeSet<VifId>,
@@ -102,7 +102,7 @@ fuzz_target!(|input: &[u8]| {
     let script = Script { rest: input, asked: [0; 8], out: Vec::new() };
     let Ok(mut vifs) = Vifs::new(Client::new(script)) else { return };
     let mut all = All::default();
-    // Each round reads, so that the input ends.
+    // Each round reads, so that the input is used up.
     while vifs.receive().is_ok() {
         if vifs.poll(&mut all).is_err() {
             return;
