@@ -23,7 +23,7 @@ impl Account {
         Ok(())
     }
 
-    /// Notes that it has ended: the next one begins at zero.
+    /// Records the end of the running weir: the next one counts from zero.
     pub fn ended(&mut self) {
         for (at, count) in std::mem::take(&mut self.now) {
             *self.past.entry(at).or_default() += count;
@@ -36,7 +36,7 @@ impl Account {
         all.filter(|((port, _), _)| among(port)).map(|(_, count)| count).sum()
     }
 
-    /// Returns the drops by reason.
+    /// Returns the drops of all ports by reason, as text.
     pub fn reasons(&self) -> String {
         let mut reasons = BTreeMap::<_, u64>::new();
         for ((_, reason), count) in self.past.iter().chain(&self.now) {

@@ -119,7 +119,7 @@ fn packet_ns(weir: &Weir, vifs: &[Vif; 2], logged: bool) -> Result<f64> {
         }
     }
     let now = look()?;
-    // The previous content was cleared, so this is written now.
+    // The log was cleared before, so that its content is new.
     check(!logged || pages > 0, || "a log stays empty".into())?;
     let [busy, frames] = [0, 1].map(|at: usize| now[at] - before[at]);
     check(frames > 0, || "no packets flow".into())?;

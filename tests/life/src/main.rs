@@ -1,9 +1,8 @@
-//! weir's long life: SIGKILL, reload, upgrade, migration, days of all of them, and their effects on
-//! guests.
+//! Long-run tests of weir: SIGKILL, reload, upgrade, migration, hours of all of them, and their effects on guests.
 //!
-//! `life survive` measures each by itself and prints figures ([`bars`]); `life soak` mixes them at
-//! random for hours. The measurements use [`traffic`]: numbered frames between guests of this
-//! process. [`real`] guests are Linux.
+//! `life survive` measures each event separately and prints figures ([`bars`]); `life soak` mixes them at random for
+//! hours. The measurements use [`traffic`]: numbered frames between guests of this process. [`real`] guests run
+//! Linux.
 
 #![forbid(unsafe_code)]
 
@@ -143,7 +142,7 @@ fn soak(weir: PathBuf, wanted: soak::Wanted, short: bool) -> Result<bool> {
 
 /// Runs until killed.
 fn guest(socket: PathBuf, index: usize, peer: usize) -> Result<bool> {
-    /// A flow that nobody accounts for.
+    /// The number of the flow, whose frames are not counted.
     const FLOW: u16 = 60_000;
     let pace = Pace { burst: 1, window: None };
     let flow = Arc::new(Flow::new(FLOW, mac(index), mac(peer), pace));

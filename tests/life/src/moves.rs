@@ -1,5 +1,5 @@
-//! Live migration, there and back under traffic both ways, beside the same guests on TAPs and
-//! kernel bridges.
+//! Live migration there and back under traffic in both directions, compared with the same guests on TAPs and kernel
+//! bridges.
 //!
 //! Both setups run and have traffic all the time; their moves take turns.
 
@@ -23,7 +23,7 @@ use crate::bars::Bars;
 const PORT: u16 = 5000;
 /// Time between two moves.
 const TRAFFIC: Duration = Duration::from_secs(1);
-/// Longest standstill of a guest: QEMU's own default.
+/// Longest downtime of a guest: QEMU's default.
 const DOWNTIME_MS_MAX: u64 = 300;
 const BRIDGE: &str = "bridge";
 
@@ -36,7 +36,7 @@ struct Cell {
     device: &'static str,
 }
 
-/// Returns the cells: QEMU 7.2 and 10, one and four queues, split and packed.
+/// Returns the cells: QEMU 7.2 and 10, one and four queues, split and packed rings.
 fn cells(lab: &Lab) -> Result<Vec<Cell>> {
     let parts = Parts::new(&lab.workspace)?;
     let mut cells = Vec::new();
@@ -121,7 +121,7 @@ fn measure(lab: &Lab, cell: &Cell, moves: u32, found: &mut Found) -> Result<()> 
     Ok(())
 }
 
-/// A guest that stays and one that moves, with a connection each way.
+/// A guest that stays and one that moves, with a connection in each direction.
 struct Pair {
     stays: Guest,
     moves: Mover,
@@ -149,7 +149,7 @@ impl Pair {
         Ok(this)
     }
 
-    /// Returns how many of the two connections have stopped, or have carried wrong bytes.
+    /// Returns how many of the two connections have stopped or have carried wrong bytes.
     fn lost_connections(&mut self) -> Result<u32> {
         let guests = [&mut self.stays, &mut self.moves.guest];
         let mut lost = 0;
@@ -160,7 +160,7 @@ impl Pair {
     }
 }
 
-/// Two weirs whose TAPs are on bridges, with a wire between them.
+/// Two weirs whose TAPs are on bridges, with a link between the bridges.
 struct Weirs([Weir; 2]);
 
 impl Weirs {
@@ -188,7 +188,7 @@ impl Weirs {
     }
 }
 
-/// Two kernel bridges, with a wire between them.
+/// Two kernel bridges with a link between them.
 struct Bridges {
     hosts: [Netns; 2],
     dirs: [PathBuf; 2],
@@ -207,7 +207,7 @@ impl Bridges {
         Ok(Self { hosts, dirs })
     }
 
-    /// Returns the same guest as on weir with another back end, a new TAP each time.
+    /// Returns the guest of a weir's interface with a new TAP as its back end.
     fn spec(&self, weirs: &Weirs, cell: &Cell, index: u8, at: usize) -> Result<GuestSpec> {
         let mut spec = weirs.spec(cell, index, at)?;
         let (host, tap) = (&self.hosts[at], weir::name(index));

@@ -9,16 +9,15 @@ use weir_bed::error::{Error, Result};
 /// Resources that must not grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// Memory of its own (`RssAnon`), without guests' memory and the program's text.
+    /// Private memory (`RssAnon`), without guests' memory and program text.
     pub own_kib: u64,
     /// Number of descriptors.
     pub fds: u64,
-    /// Number of threads that stay, see [`STAYS_S`].
+    /// Number of permanent threads, see [`STAYS_S`].
     pub threads: u64,
 }
 
-/// Age from which on a thread stays (s). The keeper's closers end after a second with nothing to
-/// close.
+/// Age from which on a thread counts as permanent (s). The keeper's closers end after a second without work.
 const STAYS_S: f64 = 3.0;
 
 impl Observed {
@@ -39,7 +38,7 @@ impl Observed {
     }
 }
 
-/// Returns how many of a program's threads stay; all of them if the program has just begun.
+/// Returns the number of a program's permanent threads. In a young program all threads count.
 fn staying(program_s: f64, threads_s: &[f64]) -> usize {
     let is_young = program_s < 2.0 * STAYS_S;
     threads_s.iter().filter(|age| is_young || **age >= STAYS_S).count()

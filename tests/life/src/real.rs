@@ -1,4 +1,4 @@
-//! Real guests, and their reports of lost, repeated and wrong data.
+//! Linux guests, and their reports of lost, repeated and wrong data.
 
 use std::{thread, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::random::Random;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 5000;
 const TRAFFIC: Duration = Duration::from_secs(1);
-/// Echo requests per kill, and seconds between two.
+/// Echo requests per kill, and seconds between two requests.
 const ECHOES: u32 = 50;
 const ECHO_INTERVAL: f64 = 0.02;
-/// Counts Linux's messages about chains that came back without having been given away.
+/// Counts Linux's messages about returned chains that it had not made available.
 const WRONG_CHAINS: &str = "dmesg | grep -c -e 'is not a head' -e 'out of range' || true";
 /// Reports of guests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +31,7 @@ pub struct Seen {
     pub lost: u64,
     /// Repeated answers.
     pub repeated: u64,
-    /// Chains that came back without having been given away.
+    /// Returned chains that the guest had not made available.
     pub wrong_chains: u64,
     /// Lines over TCP.
     pub lines: u64,
@@ -39,7 +39,7 @@ pub struct Seen {
     pub wrong_lines: u64,
 }
 
-/// Counts the chains that came back to `guest` without having been given away.
+/// Counts the returned chains that `guest` had not made available.
 pub fn wrong_chains(guest: &mut Guest) -> Result<u64> {
     let count = guest.run(WRONG_CHAINS, PATIENCE)?;
     count.trim().parse().map_err(|_| Error::parse("a number of chains", count))
@@ -50,7 +50,7 @@ pub fn echo(ip: &str, count: u32, interval: f64) -> String {
     format!("ping -q -c {count} -i {interval} -W 10 {ip} || true")
 }
 
-/// Parses its output: sent, answered, answered again.
+/// Parses the command's output: sent, answered, and repeatedly answered requests.
 pub fn echoed(printed: &str) -> Result<[u64; 3]> {
     let number = |name: &str| {
         let words = printed.split(',').find(|part| part.contains(name))?;
@@ -61,8 +61,7 @@ pub fn echoed(printed: &str) -> Result<[u64; 3]> {
     Ok([sent, answered, number("duplicates").unwrap_or(0)])
 }
 
-/// Returns the specification that plugs guest `index` in, with `device` added to its device's
-/// options.
+/// Returns the specification of guest `index`, with `device` appended to its device's options.
 pub fn spec(weir: &Weir, index: u8, queues: u8, device: &str) -> Result<GuestSpec> {
     let mut plug = weir.plug(index)?;
     for argument in &mut plug.qemu_args {

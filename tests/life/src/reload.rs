@@ -1,4 +1,4 @@
-//! A reload under traffic: losses of interfaces that it leaves alone.
+//! Reloads under traffic, and the losses of interfaces that they do not change.
 
 use std::{thread, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// Lets other interfaces come, change and go `reloads` times.
+/// Adds, changes and removes other interfaces by `reloads` reloads.
 pub fn run(lab: &Lab, reloads: u32, seed: u64, bars: &mut Bars) -> Result<()> {
     let mut random = Random::new(seed);
     let (mut lost, mut all) = (0, 0);

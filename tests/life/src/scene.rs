@@ -1,5 +1,5 @@
-//! A weir with a keeper, and three guests of this process: two that send to each other on all their
-//! queues, and one that often has no buffers, so that frames for it wait.
+//! A weir with a keeper, and three guests of this process: two that send to each other on all their queues, and a
+//! slow one that often has no buffers, so that frames for it wait.
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,7 +50,7 @@ pub struct Scene {
     pub setup: Setup,
     account: Account,
     accounted: u64,
-    /// Frames that did not arrive, and that weir counts with a reason.
+    /// Frames that did not arrive and that weir has counted with a reason.
     pub dropped: u64,
 }
 
@@ -107,7 +107,7 @@ impl Scene {
         self.weir.launch_again()
     }
 
-    /// Lets another weir take over from the running one.
+    /// Upgrades weir: another process takes over from the running one.
     pub fn upgrade(&mut self) -> Result<()> {
         self.account.note(&self.weir.stats()?)?;
         self.weir.upgrade()?;
@@ -115,14 +115,14 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until frames flow again everywhere.
+    /// Waits until all flows have frames again.
     pub fn resume(&mut self) -> Result<()> {
         let flows = self.traffic.await_flow(self.traffic.flows().iter());
         flows
             .map_err(|error| weir_bed::error::Error::Check(format!("{error}\n{}", self.weir.log())))
     }
 
-    /// Waits until every sent frame has arrived or is lost. The result counts those without a
+    /// Waits until every sent frame has arrived or is lost. The result has the number of frames lost without a
     /// reason.
     pub fn settle(&mut self) -> Result<Settled> {
         let settled = self.traffic.settle(self.traffic.flows().iter());

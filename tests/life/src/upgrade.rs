@@ -17,12 +17,12 @@ use crate::{
 
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// Returns whether this weir knows the command.
+/// Returns true if this weir has the command.
 pub fn is_there(lab: &Lab) -> bool {
     run_command(&[lab.weir.as_os_str(), "upgrade".as_ref(), "--help".as_ref()]).is_ok()
 }
 
-/// Lets another weir take over, `upgrades` times.
+/// Upgrades weir `upgrades` times.
 pub fn run(lab: &Lab, upgrades: u32, seed: u64, bars: &mut Bars) -> Result<()> {
     if !is_there(lab) {
         println!("skipped: this weir has no `upgrade`");

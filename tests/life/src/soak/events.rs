@@ -15,14 +15,14 @@ use crate::{observed::Observed, random::Random};
 
 /// Longest time of traffic before the next event.
 const TRAFFIC: Duration = Duration::from_secs(3);
-/// Time of a suspended host.
+/// Longest suspension of the host.
 const SUSPENDED: Duration = Duration::from_secs(4);
-/// Largest difference of another clock from this machine's (s).
+/// Largest offset of the changed clock (s).
 const CLOCK_STEP: u64 = 10_000;
-/// Divisor of this machine's free memory to take, and the upper bound (MiB).
+/// Divisor of the machine's free memory for the amount to take, and its upper bound (MiB).
 const MEMORY_SHARE: u64 = 4;
 const MEMORY_MIB_MAX: u64 = 2048;
-/// Descriptors that weir may open in addition.
+/// Descriptors that weir may still open.
 const DESCRIPTORS_LEFT: u64 = 3;
 
 /// An event.
@@ -31,9 +31,9 @@ pub struct Event {
     pub name: &'static str,
     /// Its weight among all events.
     pub weight: u64,
-    /// Needs real guests.
+    /// True if the event needs Linux guests.
     pub real: bool,
-    /// Makes it happen. Returns a note for the log.
+    /// Runs the event. Returns a note for the log.
     pub run: fn(&mut World<'_>, &mut Random) -> Result<String>,
 }
 
@@ -69,13 +69,13 @@ pub fn draw(random: &mut Random, real: bool) -> &'static Event {
     drawn
 }
 
-/// Only traffic.
+/// Lets traffic flow.
 fn traffic(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     thread::sleep(random.pause(TRAFFIC));
     world.resume().map(|()| String::new())
 }
 
-/// Lets interfaces come, change and go; at the end all is as before.
+/// Adds, changes and removes interfaces. At the end all are as before.
 fn reload(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let count = 1 + random.below(4);
     for _ in 0..count {
@@ -100,15 +100,15 @@ fn kill(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     go_on(world, random)
 }
 
-/// Lets guests go on under the next weir.
+/// Lets guests go on with the next weir.
 fn go_on(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume()?;
-    // A user-mode Linux is called by pipe, and such sessions are not kept.
+    // The calls of user-mode Linux go through a pipe, and such sessions are not kept.
     uml(world, random)?;
     world.await_victim().map(|()| String::new())
 }
 
-/// Lets another weir take over in order.
+/// Upgrades weir: another process takes over.
 fn upgrade(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     if !crate::upgrade::is_there(world.lab) {
         return Ok("left out: this weir has none".into());
@@ -135,7 +135,7 @@ fn kill_keeper(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     kill(world, random)
 }
 
-/// Shifts the clock of the next weir, and of the one after it.
+/// Shifts the clock of the next weir, and resets it for the one after that.
 fn clock(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let ahead = random.below(2 * CLOCK_STEP) as i64 - CLOCK_STEP as i64;
     let clock = Clock::ahead(ahead)?;
@@ -156,7 +156,7 @@ fn suspend(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume().map(|()| format!("{:.1} s", pause.as_secs_f32()))
 }
 
-/// Kills a guest by SIGKILL under traffic both ways, and starts the next one.
+/// Kills a guest by SIGKILL under traffic in both directions, and starts the next one.
 fn victim(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let count = 1 + random.below(5);
     for _ in 0..count {
@@ -164,14 +164,14 @@ fn victim(world: &mut World<'_>, random: &mut Random) -> Result<String> {
         world.await_victim()?;
         thread::sleep(random.pause(TRAFFIC / 10));
     }
-    // For a while there is no guest.
+    // For a while the interface has no guest.
     world.victim = None;
     thread::sleep(random.pause(TRAFFIC / 3));
     world.begin_victim()?;
     world.await_victim().map(|()| format!("{count} times"))
 }
 
-/// Leaves weir without a descriptor for a new guest for a while.
+/// Limits weir's descriptors for a while, so that there is none for a new guest.
 fn descriptors(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     let pid = world.weirs[0].process().pid();
     world.victim = None;
@@ -214,7 +214,7 @@ fn hard_limit(pid: u32) -> Result<Option<u64>> {
     })
 }
 
-/// Takes much of the free memory by another program, which writes to all of it.
+/// Starts a program that takes much of the free memory and writes to all of it.
 fn memory(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     use procfs::Current as _;
     let info = procfs::Meminfo::current()

@@ -2,25 +2,25 @@
 
 use crate::observed::Observed;
 
-/// Number of looks left out at the start, since a new program is not full yet, and number of looks
-/// taken together.
+/// Number of samples that are left out at the start, since a new program has not reached its size yet, and number of
+/// samples per group.
 const WARM_UP: usize = 2;
 const TOGETHER: usize = 3;
 
-/// Looks at one life of a program.
+/// Samples of one life of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Life {
     seen: Vec<Observed>,
 }
 
 impl Life {
-    /// Adds a look.
+    /// Adds a sample.
     pub fn note(&mut self, seen: Observed) {
         self.seen.push(seen);
     }
 
-    /// Returns the growth since the warm-up. Resources held for a moment do not count: the least of
-    /// some looks stands for all of them.
+    /// Returns the growth since the warm-up. The least of a group stands for the group, so that resources held for a
+    /// moment do not count.
     pub fn growth(&self) -> Option<Observed> {
         let warm = self.seen.get(WARM_UP..)?;
         let least = |looks: &[Observed]| {
@@ -42,7 +42,7 @@ impl Life {
         })
     }
 
-    /// Returns the last look.
+    /// Returns the last sample.
     pub fn last(&self) -> Option<Observed> {
         self.seen.last().copied()
     }
@@ -58,7 +58,7 @@ pub struct Lives {
 }
 
 impl Lives {
-    /// Adds a look at the present life.
+    /// Adds a sample of the present life.
     pub fn note(&mut self, seen: Observed) {
         self.now.note(seen);
     }

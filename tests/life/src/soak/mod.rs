@@ -1,4 +1,4 @@
-//! `make soak`: every possible event of a weir's life, at random, for hours.
+//! `make soak`: random events of all kinds, for hours.
 
 mod events;
 mod growth;
@@ -26,7 +26,7 @@ pub struct Wanted {
     pub time: Duration,
     /// Seed of the events.
     pub seed: u64,
-    /// Real guests take part.
+    /// True if Linux guests take part.
     pub real: bool,
 }
 
@@ -81,8 +81,8 @@ pub fn run(lab: &Lab, wanted: Wanted, bars: &mut Bars) -> Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Descriptors and threads for the session of a guest that has moved from one weir to the other,
-/// which the first look has not seen. A leak exceeds them within the hundreds of events of an hour.
+/// Descriptors and threads of the session of a guest that has moved to the other weir, which the first sample does
+/// not include. A leak exceeds them within the hundreds of events of an hour.
 const MOVED_FDS: f64 = 24.0;
 const MOVED_THREADS: f64 = 1.0;
 
@@ -106,7 +106,7 @@ fn report(world: World<'_>, events: u64, took: Duration, bars: &mut Bars) {
     bars.add("soak_thread_growth", most(|it| it.threads), Some(Goal::AtMost(MOVED_THREADS)));
 }
 
-/// Lines for a log, and below them on a terminal the remaining time.
+/// Log lines, and below them on a terminal the remaining time.
 struct Progress(Option<ProgressBar>);
 
 fn progress(time: Duration) -> Progress {

@@ -29,13 +29,13 @@ use crate::{
     traffic::{Build, Flow, Pace, Traffic, Way, mac},
 };
 
-/// Guests of this process: two with split rings and four queues, two with packed rings, and one in
-/// order that often has no buffers.
+/// Guests of this process: two with split rings and four queues, two with packed rings, and a slow one with in-order
+/// rings that often has no buffers.
 const PEERS: usize = 5;
 const SLOW: usize = 4;
-/// Sends to the victim all the time, whether the victim lives or not.
+/// The guest that always sends to the victim, even if the victim is dead.
 const LOSSY: usize = 5;
-/// A guest in a program of its own, killed at times.
+/// A guest in a separate program, which is killed at times.
 pub const VICTIM: usize = 6;
 /// A guest that stays, one that moves, and a user-mode Linux.
 const STAYS: u8 = 7;
@@ -43,7 +43,7 @@ const MOVES: u8 = 8;
 const UML: u8 = 9;
 /// Number of all guests.
 pub const GUESTS: usize = 10;
-/// A VLAN without frames of real guests, whose broadcasts are not counted.
+/// VLANs without frames of Linux guests, whose broadcasts are not counted.
 const PEERS_VLAN: u16 = 98;
 const VICTIMS_VLAN: u16 = 99;
 
@@ -51,14 +51,14 @@ const TICK: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 5000;
 
-/// Guests with a kernel.
+/// Linux guests.
 pub struct Real {
     pub stays: Guest,
     pub moves: Mover,
     /// Index of its weir.
     pub at: usize,
     pub uml: Option<Guest>,
-    /// User-mode Linux, if it runs here.
+    /// User-mode Linux, if it runs on this machine.
     uml_programs: Option<UserModeLinux>,
     lines: [u64; 2],
     weirs_dirs: [PathBuf; 2],
@@ -67,15 +67,15 @@ pub struct Real {
 /// The results so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
-    /// Frames without a reason, echo requests without an answer, wrong lines.
+    /// Frames lost without a reason, echo requests without an answer, and wrong lines.
     pub unaccounted: u64,
-    /// Chains that have not come back, or came back twice.
+    /// Chains that were not returned, or were returned twice.
     pub wrong_chains: u64,
-    /// Echo requests of real guests.
+    /// Echo requests of Linux guests.
     pub echoes: u64,
 }
 
-/// All participants. Guests end before the switches do.
+/// All participants. Guests are dropped before the switches.
 pub struct World<'a> {
     pub traffic: Traffic,
     pub victim: Option<Process>,
@@ -87,7 +87,7 @@ pub struct World<'a> {
     pub keepers: [Lives; 2],
     account: Account,
     accounted: u64,
-    /// Count of the victim's sender when the present weir, or its counters, began.
+    /// The victim's sender's count at the start of the present weir or of its counters.
     lossy_base: u64,
     pub found: Found,
 }
@@ -107,7 +107,7 @@ fn setup() -> Setup {
     Setup {
         vifs,
         uplink: Some(Uplink::Tap),
-        // Frames of the other VLANs stay off the uplink.
+        // The uplink carries no frames of the other VLANs.
         uplink_vlan: Some(1),
         keeper: true,
         workers: Some(2),
@@ -115,7 +115,7 @@ fn setup() -> Setup {
     }
 }
 
-/// Starts two weirs whose TAPs are on bridges, with a wire between them.
+/// Starts two weirs whose TAPs are on bridges, with a link between the bridges.
 fn hosts(lab: &Lab, setup: &Setup) -> Result<[Weir; 2]> {
     let weirs = [Weir::start(lab, setup)?, Weir::start(lab, setup)?];
     weir_system_tests::guests::moves::join(&weirs)?;
@@ -163,7 +163,7 @@ impl Real {
         Ok(this)
     }
 
-    /// Kills the user-mode Linux, if there is one, and boots another one, if it runs here.
+    /// Kills the user-mode Linux, if there is one, and boots another one, if it runs on this machine.
     pub fn boot_uml(&mut self, here: &Weir) -> Result<()> {
         let Some(programs) = &self.uml_programs else { return Ok(()) };
         if let Some(old) = self.uml.take() {
@@ -184,7 +184,7 @@ impl Real {
         Ok(moved.downtime_ms)
     }
 
-    /// Collects the guests' reports since the last call: every guest asks another one.
+    /// Collects the guests' reports since the last call. Every guest pings another one.
     fn judge(&mut self, found: &mut Found) -> Result<()> {
         const COUNT: u32 = 5;
         let mut ask = |guest: &mut Guest, index: u8| -> Result<()> {
@@ -215,7 +215,7 @@ impl Real {
 }
 
 impl<'a> World<'a> {
-    /// Starts everything, and waits for traffic; real guests take part if `real`.
+    /// Starts all programs, and waits for traffic. Linux guests take part if `real`.
     pub fn begin(lab: &'a Lab, real: bool) -> Result<Self> {
         let setup = setup();
         let weirs = hosts(lab, &setup)?;
@@ -240,7 +240,7 @@ impl<'a> World<'a> {
         Ok(this)
     }
 
-    /// Iterates over flows whose frames all arrive.
+    /// Iterates over the flows whose frames must all arrive.
     pub fn peers(&self) -> impl Iterator<Item = &Arc<Flow>> + Clone {
         self.traffic.flows().iter().filter(|flow| flow.from != mac(LOSSY))
     }
@@ -249,7 +249,7 @@ impl<'a> World<'a> {
         self.traffic.flows().iter().filter(|flow| flow.from == mac(LOSSY))
     }
 
-    /// Starts a new victim; the previous one, if there is one, gets SIGKILL.
+    /// Starts a new victim. A previous victim is killed by SIGKILL.
     pub fn begin_victim(&mut self) -> Result<()> {
         self.victim = None;
         let own = std::env::current_exe()
@@ -270,19 +270,18 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Kills weir A by SIGKILL. Its counters are read first, and nothing more is sent meanwhile to
-    /// guests that may lose it.
+    /// Kills weir A by SIGKILL. Its counters are read first, and guests that may lose frames get none meanwhile.
     pub fn kill_first(&mut self) -> Result<()> {
         self.settle_lossy()?;
         self.weirs[0].crash();
         self.account.ended();
         self.lives[0].ended();
-        // The next one counts from zero.
+        // The next weir counts from zero.
         self.lossy_base = self.lossy().map(|flow| flow.sent()).sum();
         self.weirs[0].launch_again()
     }
 
-    /// Lets another weir take over from weir A; counters are settled as before a SIGKILL.
+    /// Upgrades weir A: another process takes over. Counters are settled as before a SIGKILL.
     pub fn upgrade_first(&mut self) -> Result<()> {
         self.settle_lossy()?;
         self.weirs[0].upgrade()?;
@@ -310,7 +309,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Compares the victim's sender with weir's counters, which count both ends.
+    /// Compares the victim's sender's count with weir's counters at both ends.
     fn settle_lossy(&mut self) -> Result<()> {
         let settled = self.traffic.settle_uncounted(self.lossy());
         self.found.wrong_chains += settled.stuck;
@@ -346,8 +345,8 @@ impl<'a> World<'a> {
         self.real.as_mut().map_or(Ok(()), |real| real.judge(&mut self.found))
     }
 
-    /// Measures the size of every program, while all guests are at home: a session takes
-    /// descriptors and a thread.
+    /// Measures the size of every program while all guests are on their first weir: a session takes descriptors and a
+    /// thread.
     pub fn look(&mut self) -> Result<()> {
         if self.real.as_ref().is_some_and(|real| real.at != 0) {
             return Ok(());
@@ -362,8 +361,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Returns the chains that came back to guests of this process without having been given away,
-    /// and the frames that came twice.
+    /// Returns the returned chains that guests of this process had not made available, the frames sent, and the
+    /// repeated frames.
     pub fn totals(&self) -> (u64, u64, u64) {
         let (sent, repeated) = self.traffic.sent_and_repeated();
         (self.traffic.errors(), sent, repeated)
@@ -380,8 +379,7 @@ fn delivered_or_dropped(stats: &Stats) -> Result<u64> {
     let [lossy, victim] = [LOSSY, VICTIM].map(|index| weir::name(index as u16));
     let delivered: u64 = stats.frames_by_queue(&victim, Side::Rx)?.iter().sum();
     let drops = stats.drops()?;
-    // Reasons with a receiver are counted there, except for a frame that waited in its sender's
-    // memory.
+    // Drops with a receiver are counted at the receiver, except for a frame that waited in its sender's memory.
     let at_receiver = |reason: &str| reason.starts_with("rx_") && reason != "rx_waited_too_long";
     let dropped: u64 = drops
         .iter()

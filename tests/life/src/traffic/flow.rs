@@ -20,11 +20,11 @@ const PATIENCE_NS: u64 = 20_000_000;
 pub struct Pace {
     /// Most frames per turn.
     pub burst: u64,
-    /// Most frames on their way, if the receiver reports arrivals.
+    /// Most frames in flight, if the receiver reports arrivals.
     pub window: Option<u64>,
 }
 
-/// A flow, shared by its ends and its judge.
+/// A flow, shared by its sender, its receiver and the judge.
 #[derive(Debug)]
 pub struct Flow {
     /// Number of the flow, in each frame.
@@ -38,7 +38,7 @@ pub struct Flow {
     paused: AtomicBool,
     sent: AtomicU64,
     come: AtomicU64,
-    /// End of the frames that have arrived, or are no longer waited for.
+    /// All frames below this number have arrived or are not awaited any more.
     horizon: AtomicU64,
     corrupt: AtomicU64,
     ledger: Mutex<Ledger>,
@@ -96,8 +96,7 @@ impl Flow {
         self.sent.store(self.sent() + 1, Relaxed);
     }
 
-    /// Ends the wait for frames that have not arrived within 20 ms: a loss must not look like a
-    /// pause.
+    /// Ends the wait for frames that have not arrived within 20 ms, so that a loss does not look like a pause.
     pub fn give_up(&self) {
         let now = self.begun.elapsed().as_nanos() as u64;
         let last = self.last_ns.load(Relaxed).max(self.gave_up_ns.load(Relaxed));
@@ -130,22 +129,22 @@ impl Flow {
         self.corrupt.fetch_add(1, Relaxed);
     }
 
-    /// Returns how many frames came with wrong bytes.
+    /// Returns the number of frames with wrong bytes.
     pub fn corrupt(&self) -> u64 {
         self.corrupt.load(Relaxed)
     }
 
-    /// Returns how many frames have arrived.
+    /// Returns the number of frames that have arrived.
     pub fn come(&self) -> u64 {
         self.come.load(Relaxed)
     }
 
-    /// Returns how many frames arrived again.
+    /// Returns the number of repeated frames.
     pub fn repeated(&self) -> u64 {
         self.ledger().repeated()
     }
 
-    /// Returns whether nothing is on its way.
+    /// Returns true if no frame is in flight.
     pub fn is_settled(&self) -> bool {
         self.come() + self.written_off.load(Relaxed) == self.sent()
     }

@@ -1,5 +1,4 @@
-//! Numbered frames: UDP over IPv4, so that flows spread over queues, with content that shows any
-//! wrong byte.
+//! Numbered frames: UDP over IPv4, so that flows spread over queues. Their content shows any wrong byte.
 
 use weir_wire::{Mac, checksum::ipv4_header_checksum};
 
@@ -16,7 +15,7 @@ const LONGEST: usize = 1514;
 
 /// Writes frame `number` of `flow` into `out`, whose content it replaces.
 pub fn write(out: &mut Vec<u8>, from: Mac, to: Mac, flow: u16, number: u64) {
-    // All lengths, equally often.
+    // All lengths occur equally often.
     let len = 60 + (number.wrapping_mul(0x9e37_79b9) >> 7) as usize % (LONGEST - 60);
     out.clear();
     out.resize(len, number as u8);

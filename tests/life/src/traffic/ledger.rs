@@ -1,20 +1,20 @@
-//! Frames of a flow that have arrived, and how often.
+//! Arrivals of a flow's frames.
 
 use std::collections::BTreeSet;
 
-/// The arrived numbers, from 0. Its size is that of the frames on their way.
+/// The numbers that have arrived, from 0. The size is bounded by the frames in flight.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// All numbers below it have arrived, or are written off.
+    /// All numbers below have arrived or are written off.
     floor: u64,
-    /// Arrived numbers beyond it.
+    /// Larger numbers that have arrived.
     beyond: BTreeSet<u64>,
     written_off: u64,
     repeated: u64,
 }
 
 impl Ledger {
-    /// Notes an arrival. Returns whether it is the first.
+    /// Records an arrival. Returns true if it is the number's first.
     pub fn enter(&mut self, number: u64) -> bool {
         if number < self.floor || !self.beyond.insert(number) {
             self.repeated += 1;
@@ -26,17 +26,17 @@ impl Ledger {
         true
     }
 
-    /// Returns how many frames have arrived.
+    /// Returns the number of frames that have arrived.
     pub fn come(&self) -> u64 {
         self.floor - self.written_off + self.beyond.len() as u64
     }
 
-    /// Returns how many frames arrived again.
+    /// Returns the number of repeated frames.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
 
-    /// Writes off the missing numbers below `end`. Returns how many.
+    /// Writes off the missing numbers below `end`. Returns their count.
     pub fn write_off(&mut self, end: u64) -> u64 {
         let missing = end.saturating_sub(self.floor) - self.beyond.range(..end).count() as u64;
         self.written_off += missing;
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(ledger.write_off(6), 3);
         assert_eq!((ledger.come(), ledger.write_off(6)), (4, 0));
         assert_eq!(ledger.write_off(7), 0);
-        // An arrival after its loss was assumed counts as a repetition.
+        // The late arrival of a frame that is written off counts as a repetition.
         assert!(!ledger.enter(4));
         assert_eq!((ledger.come(), ledger.repeated()), (4, 1));
     }

@@ -18,8 +18,7 @@ pub use self::{
     station::{Build, Station},
 };
 
-/// Longest time for frames to arrive after the last one was sent, and time without progress that
-/// ends the wait.
+/// Longest time for frames to arrive after the last one was sent, and the time without progress that ends the wait.
 const ARRIVAL: Duration = Duration::from_secs(20);
 const STANDSTILL: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(5);
@@ -48,7 +47,7 @@ pub struct Way {
 pub struct Settled {
     /// Frames that have not arrived.
     pub missing: u64,
-    /// Chains that have not come back to their sender.
+    /// Chains that were not returned to their sender.
     pub stuck: u64,
 }
 
@@ -101,7 +100,7 @@ impl Traffic {
         let come = || flows.clone().map(|flow| flow.come()).sum::<u64>();
         let mut left = self.await_turns();
         let (mut still, mut before) = (Duration::ZERO, (come(), on_their_way()));
-        // Time counts in looks: while this machine stands still, no guest makes progress either.
+        // Time counts in samples: while this machine is suspended, no guest makes progress either.
         while !left.is_zero() && still < STANDSTILL {
             if flows.clone().all(|flow| flow.is_settled()) && on_their_way() == 0 {
                 break;
@@ -116,14 +115,14 @@ impl Traffic {
         Settled { missing, stuck: on_their_way() }
     }
 
-    /// Returns the chains of these flows' senders that are on their way.
+    /// Returns the number of the flows' senders' chains in flight.
     fn on_their_way<'f>(&self, flows: impl Iterator<Item = &'f Arc<Flow>> + Clone) -> u64 {
         let sends = |station: &&Station| flows.clone().any(|flow| flow.from == station.mac());
         self.stations.iter().filter(sends).map(Station::in_flight).sum()
     }
 
-    /// Waits until all guests' threads know of a pause, and have reported their work before it.
-    /// Returns the remaining patience.
+    /// Waits until all guests' threads have seen the pause and reported their work before it. Returns the remaining
+    /// patience.
     fn await_turns(&self) -> Duration {
         let turns = || self.stations.iter().flat_map(Station::turns);
         let before: Vec<_> = turns().collect();
@@ -135,7 +134,7 @@ impl Traffic {
         left
     }
 
-    /// Settles flows whose receivers are elsewhere: waits until their chains have come back.
+    /// Settles flows whose receivers are in other programs: waits until their chains are returned.
     pub fn settle_uncounted<'f>(
         &self,
         flows: impl Iterator<Item = &'f Arc<Flow>> + Clone,
@@ -155,19 +154,19 @@ impl Traffic {
         self.flows.iter().for_each(|flow| flow.pause(false));
     }
 
-    /// Fails if a guest's session has ended, or has received chains or bytes that are not its own.
+    /// Fails if a guest's session has ended or if a frame has arrived with wrong bytes.
     pub fn check(&self) -> Result<()> {
         self.stations.iter().try_for_each(Station::check_alive)?;
         let corrupt: u64 = self.flows.iter().map(|flow| flow.corrupt()).sum();
         check(corrupt == 0, || format!("{corrupt} frames came with wrong bytes"))
     }
 
-    /// Returns the chains that came back without having been given away.
+    /// Returns the number of returned chains that the guests had not made available.
     pub fn errors(&self) -> u64 {
         self.stations.iter().map(Station::errors).sum()
     }
 
-    /// Returns the frames sent, and those that arrived more than once.
+    /// Returns the number of sent frames and of repeated ones.
     pub fn sent_and_repeated(&self) -> (u64, u64) {
         let sent = self.flows.iter().map(|flow| flow.sent()).sum();
         (sent, self.flows.iter().map(|flow| flow.repeated()).sum())

@@ -1,4 +1,4 @@
-//! A guest of this process: one thread for each queue pair, which sends and receives.
+//! A guest of this process: one thread per queue pair, which sends and receives.
 
 use std::{
     path::PathBuf,
@@ -22,15 +22,15 @@ use super::{
     frame::{self, Read},
 };
 
-/// Longest time until weir has a socket, and answers there.
+/// Longest time until weir has a socket and answers at it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Frames received before the sender's turn.
+/// Most frames received before the sender's turn.
 const TURN: usize = 256;
 
 /// Options of a guest.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// weir's socket for it.
+    /// weir's socket for the guest.
     pub socket: PathBuf,
     /// The guest's address.
     pub mac: Mac,
@@ -42,11 +42,11 @@ pub struct Build {
     pub format: Features,
     /// Delay for each received frame.
     pub dawdle: Duration,
-    /// Time between two turns at sending.
+    /// Time between two turns of sending.
     pub tick: Duration,
 }
 
-/// A thread's report on its queue pair.
+/// The report of a thread on its queue pair.
 #[derive(Debug, Default)]
 struct Told {
     in_flight: AtomicU16,
@@ -54,7 +54,7 @@ struct Told {
     turns: AtomicU64,
 }
 
-/// A guest with traffic.
+/// A guest with its traffic.
 pub struct Station {
     vif: Vif,
     stop: Arc<AtomicBool>,
@@ -63,8 +63,8 @@ pub struct Station {
 }
 
 impl Station {
-    /// Connects, and begins. `sends` are its flows, dealt to its queue pairs in turn; `all` are
-    /// everybody's flows, by number.
+    /// Connects and starts the traffic. `sends` are the guest's own flows, distributed over its queue pairs in turn.
+    /// `all` are the flows of all guests, by number.
     pub fn begin(build: &Build, sends: &[Arc<Flow>], all: &Arc<Vec<Arc<Flow>>>) -> Result<Self> {
         let plain = Options::new(build.mac);
         let options = Options {
@@ -104,17 +104,17 @@ impl Station {
         self.vif.mac()
     }
 
-    /// Returns the chains that it has given away and that have not come back.
+    /// Returns the number of chains that are available or in use by the device.
     pub fn in_flight(&self) -> u64 {
         self.told.iter().map(|told| u64::from(told.in_flight.load(Relaxed))).sum()
     }
 
-    /// Returns how often each of its threads has reported.
+    /// Returns the number of reports of each thread.
     pub fn turns(&self) -> Vec<u64> {
         self.told.iter().map(|told| told.turns.load(Relaxed)).collect()
     }
 
-    /// Returns the chains that came back without having been given away.
+    /// Returns the number of returned chains that the guest had not made available.
     pub fn errors(&self) -> u64 {
         self.told.iter().map(|told| told.errors.load(Relaxed)).sum()
     }
@@ -130,7 +130,7 @@ impl Station {
         check(!ended, || "a guest's thread has ended".into())
     }
 
-    /// Ends in order.
+    /// Ends the guest in order.
     pub fn end(mut self) -> Result<()> {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
