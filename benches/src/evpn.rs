@@ -1,4 +1,4 @@
-//! A fabric under BGP EVPN: two hosts with weir and FRR, each a namespace, and a router between them.
+//! A fabric under BGP EVPN: two hosts as namespaces with weir and FRR, and a router between them.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use super::Bench;
 /// Interval of BFD's checks between hosts (ms).
 const BFD_MS: u32 = 100;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Number of addresses that appear, almost the most for one interface.
+/// Number of addresses that appear, close to the limit of one interface.
 const ADDRESSES: u8 = 50;
 /// Length of a frame of an experimental type (bytes).
 const FRAME_LEN: usize = 60;
@@ -49,7 +49,7 @@ impl Member {
         let (control, socket) =
             (socket_path(&host.dir, "control.sock")?, socket_path(&host.dir, "a.sock")?);
         let toml = host.dir.join("weir.toml");
-        // Almost no frame goes to an unknown address.
+        // The limit of floods lets almost no frame to an unknown address through.
         let text = format!(
             "[switch]\nworkers = 1\ncontrol = {control:?}\n[overlay]\nlocal = \"{}\"\nevpn = true\n\
              [network.blue]\nvni = 100\nflood_per_second = 1\n\
@@ -83,7 +83,7 @@ impl Member {
         self.pair.flush();
     }
 
-    /// Returns whether a frame for this address has arrived.
+    /// Returns true if a frame for this address has arrived.
     fn hears(&mut self, dst: Mac) -> bool {
         let (mut frame, mut heard) = (Vec::new(), false);
         while self.pair.recv_into(&mut frame).is_some() {
@@ -92,7 +92,7 @@ impl Member {
         heard
     }
 
-    /// Returns when FRR's host learned each address behind a device (s), by the kernel's messages.
+    /// Returns the times at which FRR's host learned each address behind a device (s), from the kernel's messages.
     fn noted(&self, device: &str) -> Result<HashMap<String, f64>> {
         let text = fs::read_to_string(&self.log).map_err(Error::io("read", &self.log))?;
         let behind = format!("dev {device} ");
@@ -121,7 +121,7 @@ fn seconds(time: &str) -> Option<f64> {
     Some((hours * 60.0 + minutes) * 60.0 + seconds + usec / 1e6)
 }
 
-/// Starts two hosts that know each other, and the underlay.
+/// Starts two hosts that have each other as peers, and the underlay.
 fn fabric(lab: &Lab) -> Result<([Member; 2], Underlay)> {
     let underlay = Underlay::new(&lab.workspace.run_dir("evpn")?, 2)?;
     let [mut one, mut two] = [Member::start(lab, &underlay, 1)?, Member::start(lab, &underlay, 2)?];
@@ -136,8 +136,8 @@ fn fabric(lab: &Lab) -> Result<([Member; 2], Underlay)> {
     Ok(([one, two], underlay))
 }
 
-/// Measures from an address's first frame at one host to the first frame for it that another host's
-/// guest sends there.
+/// Measures the time from an address's first frame at one host to the arrival there of the first frame that another
+/// host's guest sends to it.
 pub(super) fn reachable(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let ([mut one, mut two], _underlay) = fabric(bench.lab)?;
     let nobody = Mac([0x52, 0x54, 0, 0, 9, 9]);
@@ -152,7 +152,7 @@ pub(super) fn reachable(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
             if start.elapsed() > PATIENCE {
                 return Err(Error::Timeout { what: format!("{mac} is reached"), after: PATIENCE });
             }
-            // These use up the limit of floods, so that frames for `mac` arrive only once it is known.
+            // These frames use up the limit of floods, so that frames for `mac` arrive only once its place is known.
             for _ in 0..9 {
                 two.say(nobody, src);
             }
@@ -179,12 +179,13 @@ pub(super) fn reachable(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Measures from a host's silence to the last frame that is sent there. BFD: three times 100 ms.
+/// Measures the time from a host's failure to the last frame that is sent to it. BFD detects it within three times
+/// 100 ms.
 pub(super) fn host_failure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let mut times = Samples::default();
     for round in 1..=bench.rounds {
         let ([one, mut two], underlay) = fabric(bench.lab)?;
-        // BFD begins slowly, and then agrees on 100 ms.
+        // BFD begins with a long interval, and then agrees on 100 ms.
         std::thread::sleep(Duration::from_secs(4));
         let (gone, src) = (one.mac, two.mac);
         underlay.silence(1)?;

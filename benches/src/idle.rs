@@ -17,7 +17,7 @@ use weir_bed::{
 
 use super::Bench;
 
-/// Time for guests and switch to become silent.
+/// Time until guests and switch are silent.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Time for which wake-ups are counted.
@@ -32,12 +32,12 @@ const SILENT_PORTS: usize = 4;
 /// Ports attached during the measurement of memory.
 const MANY_PORTS: u16 = 1000;
 
-/// Descriptors per port of weir or of the program with its guests, with room: a listener, a
-/// connection, and eventfds for calls, kicks and errors of two rings.
+/// Descriptors per port of weir or of the program with its guests, rounded up: a listener, a connection, and eventfds
+/// for calls, kicks and errors of two rings.
 pub(super) const DESCRIPTORS_PER_PORT: u64 = 16;
 
-/// Counts how often any of weir's threads ran, with two attached guests whose interfaces are up and
-/// silent (no IPv6, no neighbours to ask for).
+/// Counts the times that any of weir's threads ran, with two attached guests whose interfaces are up and silent (no
+/// IPv6, no ARP).
 pub(super) fn wakeups(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let weir = Weir::start(bench.lab, &Setup::vifs(2))?;
     let specs = [0, 1].map(|index| {
@@ -57,8 +57,7 @@ pub(super) fn wakeups(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Measures the CPU time of all of weir's threads while nobody sends, in percent of a core to two
-/// decimals.
+/// Measures the CPU time of all of weir's threads without traffic, in percent of a core with two decimals.
 pub(super) fn cpu(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let weir = Weir::start(bench.lab, &Setup::vifs(SILENT_PORTS))?;
     let sockets: Vec<_> =

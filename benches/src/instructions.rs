@@ -1,8 +1,8 @@
-//! Instructions per packet in weir, counted by callgrind. The count is the same on a busy machine,
-//! so `make test` notices when the datapath grows.
+//! Instructions per packet in weir, counted by callgrind. Other load does not change the count, so that `make test`
+//! notices when the data path grows.
 //!
-//! It covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile:
-//! from one guest's ring to another's, without drivers, sleep and wake-ups.
+//! The count covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile: from one
+//! guest's ring to another's, without drivers, sleep and wake-ups.
 
 mod calls;
 mod librte_vhost;
@@ -46,10 +46,10 @@ const BURSTS: u32 = 1000;
 /// The recorded figures, below the workspace's root.
 const RECORD: &str = "docs/instructions.toml";
 
-/// Increase over the record that is a regression (percent).
+/// Increase over the record that counts as a regression (percent).
 const TOLERANCE_PERCENT: f64 = 3.0;
 
-/// Command that records the figures anew.
+/// Command that records new figures.
 const RECORD_COMMAND: &str = "cargo run -p xtask -- instructions --record";
 
 /// Selects one variant of the C library's copies, whatever the CPU supports.
@@ -60,11 +60,11 @@ const TUNABLES: (&str, &str) =
 #[derive(Debug)]
 struct Row {
     name: &'static str,
-    /// Name of both guests' rings in the program, and whether the sender has a filter of ten terms.
+    /// Name of both guests' rings in the program, which also says if the sender has a filter of ten terms.
     rings: &'static str,
     /// Length of each frame (bytes).
     frame_bytes: u32,
-    /// Frames that weir takes at a time.
+    /// Frames that weir takes per burst.
     burst: u32,
 }
 
@@ -106,7 +106,7 @@ pub fn count(workspace: &Workspace) -> Result<Vec<Count>> {
     ROWS.iter().map(|row| Ok((row.name, row.count(&program, &dir)?))).collect()
 }
 
-/// Counts, prints, and judges the remains of an ended capture. Returns whether there are none.
+/// Counts and prints the remaining cost of an ended capture. Returns true if there is none.
 fn capture_off(workspace: &Workspace) -> Result<bool> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
@@ -116,9 +116,9 @@ fn capture_off(workspace: &Workspace) -> Result<bool> {
     Ok(held)
 }
 
-/// Returns the row of [`CAPTURE_OFF`], and whether the difference is zero.
+/// Returns the row of [`CAPTURE_OFF`], and true if the difference is zero.
 fn difference(once: f64, never: f64) -> (String, bool) {
-    // Rounding removes costs that are not per packet, since addresses differ from run to run.
+    // Rounding removes costs that are not per packet: addresses differ from run to run.
     let more = (once - never).round() as i64;
     let verdict = if more > 0 { "  GREW" } else { "" };
     (format!("{CAPTURE_OFF:<44}{never:>10.1}{once:>10.1}{more:>+9}{verdict}\n"), more <= 0)
@@ -168,7 +168,7 @@ fn total(profile: &str) -> Result<f64> {
     number.ok_or_else(|| Error::parse("the total of a callgrind profile", found.unwrap_or("none")))
 }
 
-/// The compiler of the program. Another one gives other figures.
+/// The compiler of the program. Other compilers give other figures.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Compiler {
     /// `rustc`'s release.
@@ -230,7 +230,7 @@ impl Record {
 pub enum Outcome {
     /// No figure exceeds the tolerance.
     Held,
-    /// Some figures exceed it, or are not recorded.
+    /// Some figures exceed the tolerance or are not recorded.
     Grew,
     /// A comparison is impossible, for this reason.
     Incomparable(String),
@@ -257,7 +257,7 @@ pub fn compare(workspace: &Workspace) -> Result<Outcome> {
     Ok(if grew || left || called { Outcome::Grew } else { Outcome::Held })
 }
 
-/// Counts and prints system calls. Returns whether a burst takes more than recorded.
+/// Counts and prints system calls. Returns true if a burst takes more than recorded.
 fn system_calls(workspace: &Workspace) -> Result<bool> {
     if !is_root() {
         println!("skipped: needs root: system calls");
@@ -272,7 +272,7 @@ fn system_calls(workspace: &Workspace) -> Result<bool> {
 pub fn record(workspace: &Workspace) -> Result<PathBuf> {
     let counts = count(workspace)?;
     let path = path(workspace);
-    // The first record has no earlier figures beside it.
+    // The first record has no earlier figures for comparison.
     let before = Record::read(&path).map(|record| record.figures).unwrap_or_default();
     print!("{}", table(&counts, &before).0);
     let figures = counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -285,7 +285,7 @@ fn path(workspace: &Workspace) -> PathBuf {
     workspace.root.join(RECORD)
 }
 
-/// Returns a row for each count beside its record, and whether any has grown too much.
+/// Returns a row for each count with its recorded figure, and true if any has grown too much.
 fn table(counts: &[Count], recorded: &BTreeMap<String, f64>) -> (String, bool) {
     let mut text = format!("{:<44}{:>10}{:>10}{:>9}\n", "figure", "recorded", "now", "change");
     let mut any_grew = false;

@@ -1,6 +1,7 @@
-//! weir against its peers and its goals, on this machine.
+//! Comparison of weir with its peers and its goals on this machine.
 //!
-//! A round starts and measures every contender once, so a disturbance of the machine affects all. Ratios are taken
+//! A round starts and measures every contender once, so that a disturbance of the machine affects all. Ratios are
+//! within a round.
 //! within a round.
 
 #![forbid(unsafe_code)]
@@ -84,8 +85,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Notes the load of other programs, and the machine's speed. Call it while no program of the
-    /// benchmark runs.
+    /// Records the load of other programs and the machine's speed. No program of the benchmark may run meanwhile.
     fn note_other_load(&self) -> Result<()> {
         let percent = other_load::percent()?;
         if percent >= other_load::DISTURBING_PERCENT {
@@ -95,8 +95,7 @@ impl Bench<'_> {
         self.machine.look()
     }
 
-    /// Returns the results of `measure` in each round; rounds in which the machine's speed changed
-    /// do not count.
+    /// Returns the results of `measure` in each round, without rounds in which the machine's speed changed.
     fn rounds<T>(&self, measure: impl FnMut(u32) -> Result<T>) -> Result<Vec<T>> {
         self.machine.rounds(self.rounds, measure)
     }
@@ -182,8 +181,8 @@ fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(None, &cpus).map_err(failed)
 }
 
-/// Adds the machine's state during the row `name`, and for each speed the ratios among the figures
-/// from index `first` on.
+/// Adds the machine's state during the row `name`, and separate ratios for each speed from the figures from index
+/// `first` on.
 fn add_looks(name: &'static str, looks: Looks, first: usize, report: &mut Report) {
     let Looks { speeds, bounces, dropped, .. } = looks;
     let has_rounds = dropped > 0 || !speeds.is_empty();
@@ -222,7 +221,7 @@ enum Contender {
     WeirOverlay,
     /// A bridge and the kernel's VXLAN device on each of two hosts.
     KernelOverlay,
-    /// Two vhost-user ports without a switch, `burst` packets at a time, on one core or two.
+    /// Two vhost-user ports without a switch, with bursts of `burst` packets, on one core or two.
     TestpmdVhost {
         burst: u32,
         cores: usize,
@@ -243,7 +242,7 @@ impl Contender {
         }
     }
 
-    /// Starts it with two ports; `cpu` is weir's CPU, if it is pinned.
+    /// Starts the contender with two ports. `cpu` is weir's CPU if it is pinned.
     fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         let started = self.start_anew(lab, cpu);
         if matches!(self, Self::Weir | Self::WeirOnTwoCores | Self::WeirOverlay) {
@@ -271,7 +270,7 @@ impl Contender {
     }
 }
 
-/// Describes the next row, and the remaining time by the pace so far.
+/// Describes the next row, and estimates the remaining time from the pace so far.
 fn progress(done: usize, rows: usize, elapsed: Duration) -> String {
     let text = format!("row {} of {rows}", done + 1);
     let Some(each) = elapsed.checked_div(u32::try_from(done).unwrap_or(u32::MAX)) else {

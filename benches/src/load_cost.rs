@@ -1,5 +1,5 @@
-//! weir's CPU time for traffic between two `vif` guests: the cost of 1 Gbit/s, and the most that a
-//! core moves in large segments.
+//! weir's CPU time for traffic between two `vif` guests: the cost of 1 Gbit/s, and the rate of large segments on one
+//! core.
 
 use std::{path::PathBuf, time::Instant};
 
@@ -15,7 +15,7 @@ use crate::vif_programs::{EverySecond, MACS};
 /// Length of a frame with an IP packet of 1500 bytes, without check sequence.
 const FRAME_BYTES: u32 = 1514;
 
-/// 1 Gbit/s in such frames, their check sequences counted.
+/// Rate of such frames in 1 Gbit/s, with their check sequences.
 const FRAMES_PER_SECOND: u32 = 1_000_000_000 / ((FRAME_BYTES + 4) * 8);
 
 /// Least share of the load that must arrive.
@@ -24,7 +24,7 @@ const ARRIVED_MIN: f64 = 0.99;
 /// Time of counting (s), after a second to warm up.
 const SECONDS: u32 = 3;
 
-/// Size of a guest's receive buffers (bytes), so that a large segment takes few of them.
+/// Size of a guest's receive buffers (bytes), so that a large segment needs few of them.
 const LARGE_BUFFER_BYTES: u32 = 32 << 10;
 
 /// Measures the CPU of all of weir's threads while 1 Gbit/s crosses it, with the default latency
@@ -115,7 +115,7 @@ pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// Starts a weir that takes frames from the guests of the examples.
+/// Starts a weir that accepts frames from the guests of the examples.
 pub(super) fn start(
     bench: &Bench<'_>,
     latency_budget: Option<&'static str>,
@@ -123,7 +123,7 @@ pub(super) fn start(
     start_with(bench, &Vif { latency_budget, ..Vif::default() }, false)
 }
 
-/// Starts one with both interfaces like `vif`; its worker may busy-poll without end.
+/// Starts a weir with both interfaces like `vif`. Its worker may busy-poll without end.
 pub(super) fn start_with(
     bench: &Bench<'_>,
     vif: &Vif,
@@ -137,11 +137,11 @@ pub(super) fn start_with(
     Ok((weir, sockets))
 }
 
-/// Throughput of a load, and weir's cost.
+/// Throughput of a load, and its cost in weir.
 struct Measured {
     /// Mean over the load's seconds.
     figure: f64,
-    /// CPU time per time.
+    /// CPU time per second.
     cores: f64,
     /// Wake-ups of weir's workers, and calls to guests, per second.
     wakeups: f64,

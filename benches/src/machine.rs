@@ -1,8 +1,8 @@
-//! Time of a cache line's way between the CPUs of switch and client.
+//! One-way latency of a cache line between the CPUs of switch and client.
 //!
-//! The host of a virtual machine moves its CPUs: for hours they share a core or a cache, and for
-//! hours they do not. A rate between two cores depends on it more than on the program. So each
-//! round is measured between two looks, and a round in which the speed has changed is dropped.
+//! The host of a virtual machine moves its vCPUs: for hours they share a core or a cache, and for hours they do not.
+//! A rate between two cores depends on that more than on the program. Each round is therefore between two samples,
+//! and a round in which the speed has changed is dropped.
 
 use std::{
     cell::RefCell,
@@ -18,15 +18,15 @@ use weir_bed::{
 
 use super::{CLIENT_CPU, SWITCH_CPU, pin};
 
-/// Least time of one way between CPUs that count as far apart (ns). Measured on the EPYC: 44 to 57
-/// near, 250 to 290 far, and nothing in between; this is the geometric mean of the two ends.
+/// Least one-way latency between CPUs that count as far apart (ns). Measured on the EPYC: 44 to 57 near, 250 to 290
+/// far, and nothing in between. This is the geometric mean of the two ends.
 const FAR_FROM_NS: f64 = 120.0;
 
-/// Time of a look, and its limit where other load keeps a thread from its CPU.
+/// Time of a sample, and its limit if other load keeps a thread from its CPU.
 const TIME: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Round trips timed together. They take less than the time between two interruptions.
+/// Round trips that are timed together. They take less time than there is between two interruptions.
 const BATCH: u32 = 50;
 const BATCHES_MIN: usize = 20;
 
@@ -38,7 +38,7 @@ pub(super) enum Speed {
 }
 
 impl Speed {
-    /// Returns the speed for the time of one way.
+    /// Returns the speed for a one-way latency.
     fn of(bounce_ns: f64) -> Self {
         if bounce_ns < FAR_FROM_NS { Self::Near } else { Self::Far }
     }
@@ -57,16 +57,16 @@ impl Speed {
 pub(super) struct Looks {
     /// Speed in each round that counts.
     pub(super) speeds: Vec<Speed>,
-    /// Time of one way before, in and after each of these rounds (ns).
+    /// One-way latency before, in and after each of these rounds (ns).
     pub(super) bounces: Samples,
     /// Number of rounds in which the speed changed.
     pub(super) dropped: u32,
-    /// Times of one way in the present round (ns).
+    /// One-way latencies in the present round (ns).
     current: Vec<f64>,
 }
 
 impl Looks {
-    /// Ends a round. Returns whether it counts: every look found the same speed.
+    /// Ends a round. Returns true if it counts, which it does if all samples found the same speed.
     fn end_round(&mut self) -> bool {
         let bounces = std::mem::take(&mut self.current);
         let mut speeds = bounces.iter().map(|ns| Speed::of(*ns));
@@ -95,7 +95,7 @@ impl<L: Fn() -> Result<f64>> Machine<L> {
         Self { look, looks: RefCell::default() }
     }
 
-    /// Notes the present time of one way.
+    /// Records the present one-way latency.
     pub(super) fn look(&self) -> Result<()> {
         let ns = (self.look)()?;
         self.looks.borrow_mut().current.push(ns);
@@ -133,7 +133,7 @@ impl<L: Fn() -> Result<f64>> Machine<L> {
     /// Returns the observations since the last call.
     pub(super) fn seen(&self) -> Looks {
         let mut looks = self.looks.take();
-        // For a row without rounds.
+        // A row without rounds has the samples only.
         if looks.speeds.is_empty() && looks.dropped == 0 {
             looks.bounces = looks.current.drain(..).collect();
         }
@@ -141,12 +141,12 @@ impl<L: Fn() -> Result<f64>> Machine<L> {
     }
 }
 
-/// A cache line of its own, with the neighbour that is fetched with it.
+/// A cache line of its own, together with the adjacent line that is prefetched with it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Measures the time of one way between the CPUs (ns).
+/// Measures the one-way latency between the CPUs (ns).
 pub(super) fn bounce_ns() -> Result<f64> {
     let [there, back] = [const { Line(AtomicU64::new(0)) }; 2];
     let ended = AtomicBool::new(false);
@@ -154,7 +154,7 @@ pub(super) fn bounce_ns() -> Result<f64> {
         let (pinned, mut last) = (pin(SWITCH_CPU), 0);
         while pinned.is_ok() && !ended.load(Ordering::Relaxed) {
             let number = there.0.load(Ordering::Acquire);
-            // A store without a new value would take the line away from its reader.
+            // A store of the same value would still take the line away from its reader.
             if number != last {
                 back.0.store(number, Ordering::Release);
                 last = number;
@@ -179,7 +179,7 @@ pub(super) fn bounce_ns() -> Result<f64> {
         .ok_or_else(|| Error::Check(format!("no cache line bounced for {PATIENCE:?}")))
 }
 
-/// Returns the time of one way for each batch (ns).
+/// Returns the one-way latency of each batch (ns).
 fn ask(there: &Line, back: &Line, ended: &AtomicBool) -> Vec<f64> {
     let (start, mut number, mut batches) = (Instant::now(), 0, Vec::new());
     let goes_on = |batches: &Vec<f64>| {
@@ -203,8 +203,7 @@ fn ask(there: &Line, back: &Line, ended: &AtomicBool) -> Vec<f64> {
     batches
 }
 
-/// Returns the lower quartile: interruptions make batches longer, a hundredfold and more, and never
-/// shorter.
+/// Returns the lower quartile: interruptions make batches up to a hundred times longer or more, and never shorter.
 fn undisturbed(mut batches: Vec<f64>) -> Option<f64> {
     batches.sort_by(f64::total_cmp);
     let enough = batches.len() >= BATCHES_MIN;

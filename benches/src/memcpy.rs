@@ -1,4 +1,4 @@
-//! Throughput of plain copies by one core: the limit of a switch that copies once.
+//! Throughput of plain copies by one core: the upper limit of a switch that copies once.
 
 use std::{
     hint::black_box,
@@ -16,8 +16,8 @@ pub(super) const SEGMENT_BYTES: usize = 64 << 10;
 /// Size of a receive buffer of `vif` (bytes).
 pub(super) const BUFFER_BYTES: usize = 2 << 10;
 
-/// Size of the source and target areas, which copies go through in a circle (bytes): a stream's
-/// window, a ring's buffers.
+/// Size of the source and target areas, which copies traverse in a circle (bytes). It is like a stream's window and a
+/// ring's buffers.
 const AREA_BYTES: usize = 2 << 20;
 
 /// Time of counting, after an equal warm-up.
@@ -30,7 +30,7 @@ const HEADER_BYTES: usize = 12;
 pub(super) fn gbit_per_second(cpu: usize, piece_bytes: usize) -> Result<f64> {
     let copying = thread::spawn(move || {
         pin(cpu)?;
-        // Not zeroes, since pages that were never written may all be the same one.
+        // The pages are written: untouched pages of zeros may all be the same page.
         let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
         copy_for(TIME, piece_bytes, &from, &mut to);
         Ok(copy_for(TIME, piece_bytes, &from, &mut to))
@@ -43,7 +43,7 @@ fn copy_for(time: Duration, piece_bytes: usize, from: &[u8], to: &mut [u8]) -> f
     let mut bytes = 0;
     while start.elapsed() < time {
         for (from, to) in from.chunks(SEGMENT_BYTES).zip(to.chunks_mut(SEGMENT_BYTES)) {
-            // Like a frame in a guest's buffers: a header before it, and a piece in each.
+            // As in a guest's buffers, a header precedes the frame, and each buffer holds a piece.
             let whole = piece_bytes >= SEGMENT_BYTES;
             let to = if whole { to } else { &mut to[HEADER_BYTES..] };
             for (from, to) in from.chunks(piece_bytes).zip(to.chunks_mut(piece_bytes)) {

@@ -1,11 +1,10 @@
-//! Load of other programs. On a busy machine figures show the sharing of cores more than the
-//! switches.
+//! Load of other programs. On a busy machine, figures depend more on the sharing of cores than on the switches.
 
 use std::{fs, path::Path, thread, time::Duration};
 
 use weir_bed::error::{Error, Result};
 
-/// Time of a look: 20 of the kernel's clock ticks for every CPU.
+/// Time of a sample: 20 of the kernel's clock ticks for every CPU.
 const TIME: Duration = Duration::from_millis(200);
 
 /// Load from which on the report marks figures as unreliable.

@@ -1,5 +1,5 @@
-//! A network over two hosts, each a namespace with an underlay between them: two weirs, or two
-//! bridges with the kernel's VXLAN device. Both have the same two guests.
+//! A network over two hosts as namespaces with an underlay between them: two weirs, or two bridges with the kernel's
+//! VXLAN device. The two guests are the same in both cases.
 
 use std::{fmt::Write as _, fs, path::PathBuf, time::Duration};
 
@@ -19,7 +19,7 @@ use weir_bed::{
 
 use super::{Bench, Contender, vm_traffic};
 
-/// The guests' MTU: 1500 of the underlay less VXLAN over IPv4.
+/// The guests' MTU: the underlay's 1500 less the VXLAN and IPv4 headers.
 const MTU: u32 = 1450;
 const VNI: u32 = 100;
 const START_PATIENCE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Packets through two ports, from a polling client, on one core of the switch.
+//! Packets through two ports, from a polling client, with one core for the switch.
 
 use std::{os::unix::net::UnixStream, thread, time::Duration};
 
@@ -23,14 +23,14 @@ const TIME: Duration = Duration::from_millis(2500);
 /// `VIRTIO_F_RING_PACKED` and `VIRTIO_F_IN_ORDER` (virtio 1.2 §6).
 const PACKED_FEATURES: [(u32, &str); 2] = [(34, "VIRTIO_F_RING_PACKED"), (35, "VIRTIO_F_IN_ORDER")];
 
-/// Number of CPUs needed: polling threads do not share one, since they would take turns of
+/// Number of CPUs needed. Polling threads cannot share one, since the scheduler would switch between them every few
 /// milliseconds.
 const CPUS_OF_TWO_CORES: usize = 3;
 
-/// 256 packets in flight in each direction, all of one burst.
+/// 256 packets in flight in each direction, in bursts of one size.
 ///
-/// Rings have the peer's fastest size: DPDK's split rings slow down with all entries in flight; its
-/// packed rings, and those of large packets, gain from fitting in caches.
+/// Rings have the peer's fastest size: DPDK's split rings are slower with all entries in flight; its packed rings,
+/// and those of large packets, are faster if they fit in caches.
 const IN_FLIGHT_256: Traffic<'static> = Traffic {
     small_pages: false,
     device: "",
@@ -51,7 +51,7 @@ struct Comparison {
     /// Names of the figures: the ratio, weir's rate, the peer's, and the client's limit.
     names: [&'static str; 4],
     what: &'static str,
-    /// Name of the ratio of packets per second that the switches were busy, by their own counts.
+    /// Name of the ratio of packets per second of busy time, by the switches' own counts.
     busy: Option<&'static str>,
     goal: Option<Goal>,
 }
@@ -59,9 +59,9 @@ struct Comparison {
 /// Results for a switch.
 pub(super) struct Rate {
     packets_per_second: f64,
-    /// Rate per second that the switch was busy, if it counts that.
+    /// Packets per second of busy time, if the switch counts it.
     pub(super) per_busy_second: Option<f64>,
-    /// Limit of the client.
+    /// Largest rate of the client.
     limit: f64,
 }
 
@@ -122,7 +122,7 @@ pub(super) fn small_packed_vs_testpmd(bench: &Bench<'_>, report: &mut Report) ->
         "pps64_packed_testpmd",
         "pps64_packed_client_limit",
     ];
-    // testpmd falls back to split rings silently, so the back end is asked.
+    // testpmd falls back to split rings without a message, so that the back end's features are checked.
     if let Some(missing) = missing_packed_feature(bench)? {
         report.leave_out(names[0], format!("not supported by this back end: no {missing}"));
         return Ok(());
@@ -152,7 +152,7 @@ pub(super) fn large_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result
     row.measure(bench, report)
 }
 
-/// 192 packets in flight each way, from 64 to 1500 bytes.
+/// 192 packets in flight in each direction, from 64 to 1500 bytes.
 const MIX: Traffic<'static> = Traffic { imix: true, burst: 32, ..IN_FLIGHT_256 };
 
 pub(super) fn mix_vs_testpmd(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
@@ -199,8 +199,7 @@ pub(super) fn large_vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Resul
     row.measure(bench, report)
 }
 
-/// Compares two workers with a forwarder that has a core for each port, while the client has
-/// another core.
+/// Compares two workers with a forwarder that has a core for each port. The client has a third core.
 pub(super) fn small_on_two_cores(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     if thread::available_parallelism().is_ok_and(|cpus| cpus.get() < CPUS_OF_TWO_CORES) {
         let why = "left out: two cores for the switch and one for the client are three CPUs";
@@ -255,7 +254,7 @@ impl Comparison {
     }
 }
 
-/// Measures delivered packets, both directions together.
+/// Measures delivered packets, the sum of both directions.
 fn packets_per_second(bench: &Bench<'_>, contender: Contender, traffic: &Traffic) -> Result<Rate> {
     let _pages = HugePages::reserve()?;
     through(&*contender.start(bench.lab, Some(SWITCH_CPU))?, traffic)
@@ -276,7 +275,7 @@ pub(super) fn through(switch: &dyn Switch, traffic: &Traffic) -> Result<Rate> {
     Ok(Rate { packets_per_second, per_busy_second, limit })
 }
 
-/// Returns the first feature of packed rings in order that weir's ports do not offer.
+/// Returns the first feature of packed in-order rings that weir's ports do not offer.
 fn missing_packed_feature(bench: &Bench<'_>) -> Result<Option<&'static str>> {
     let weir = Weir::start(bench.lab, &Setup::vifs(1))?;
     let socket = weir.link(0)?.socket;

@@ -1,5 +1,5 @@
-//! Cost of wake-ups alone: the limit of a switch that sleeps until a guest kicks it, and calls
-//! guests that sleep.
+//! Cost of wake-ups alone: the lower limit of a switch that sleeps until a guest kicks it and that calls sleeping
+//! guests.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -28,7 +28,7 @@ use super::{
 #[derive(Debug)]
 struct Place {
     wake: OwnedFd,
-    /// Requests, or answers, so far.
+    /// Requests or answers so far.
     given: AtomicU64,
 }
 
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// The asking and the answering thread, with the relay's ends to each.
+/// The requesting and the answering thread, with the relay's ends to each.
 #[derive(Debug)]
 struct Places {
     asking: Place,
@@ -75,12 +75,11 @@ struct Places {
     stop: AtomicBool,
 }
 
-/// Interval of the checks for the end.
+/// Interval at which threads check for the end.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// Measures round trips of `rate` requests a second for `seconds`, evenly spaced, between two
-/// sleeping threads on `client_cpu`. A third thread on `cpu` only passes wake-ups on; its CPU time
-/// per time is returned too.
+/// Measures round trips between two sleeping threads on `client_cpu`, with `rate` evenly spaced requests a second for
+/// `seconds`. A third thread on `cpu` only passes wake-ups on. Its CPU time per second is returned, too.
 pub(super) fn round_trips(
     cpu: usize,
     client_cpu: usize,
@@ -100,7 +99,7 @@ pub(super) fn round_trips(
     Ok((times?, cores))
 }
 
-/// Runs on a thread of its own, on CPU `cpu`.
+/// Runs `run` on its own thread, on CPU `cpu`.
 fn on<T: Send + 'static>(
     cpu: usize,
     places: &Arc<Places>,
@@ -154,8 +153,8 @@ fn answer(places: &Places) -> Result<()> {
     Ok(())
 }
 
-/// Passes wake-ups on, sleeping like a worker of weir: one set of descriptors, each write an event,
-/// none read. Returns its CPU time per time.
+/// Passes wake-ups on. It sleeps as weir's workers do: one epoll set, an event per write, and no reads. Returns its
+/// CPU time per second.
 fn pass(places: &Places) -> Result<f64> {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
     for from in [&places.asked, &places.answered] {

@@ -1,5 +1,4 @@
-//! Requests and answers at a rate that leaves a switch idle most of the time: their times and
-//! costs.
+//! Times and costs of requests and answers at a rate that leaves a switch idle most of the time.
 
 use std::{
     path::PathBuf,
@@ -21,11 +20,11 @@ use super::{
 const REQUESTS_PER_SECOND: u32 = 10_000;
 const SECONDS: u32 = 4;
 
-/// After Open vSwitch's end the kernel releases its huge pages. A switch started at once stood
-/// still for 34 ms in the four counted seconds.
+/// The kernel releases Open vSwitch's huge pages after its end. A switch that was started at once stalled for 34 ms
+/// of the four counted seconds.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
-/// Number of attempts of guests to connect.
+/// Number of attempts to connect guests.
 const ATTEMPTS: u32 = 3;
 
 /// Least share of the requests that must be sent and answered.
@@ -35,7 +34,7 @@ const SHARE_MIN: f64 = 0.98;
 #[derive(Clone, Copy, Debug)]
 struct Run {
     times: RoundTrips,
-    /// CPU time of all its threads per time.
+    /// CPU time of all threads per second.
     cores: f64,
 }
 
@@ -63,22 +62,22 @@ impl RoundTrips {
     }
 }
 
-/// A way of requests and answers.
+/// A path of requests and answers.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// weir with defaults: budgets of 250 us.
     Weir,
     WeirWithBudget(&'static str),
-    /// Calls without a hold.
+    /// Calls that are never held.
     WeirImmediate,
     /// weir that busy-polls like Open vSwitch.
     WeirDedicated,
     Ovs,
-    /// A thread that wakes up and wakes others, without a switch.
+    /// A thread that is woken and wakes others, without a switch.
     Relay,
 }
 
-/// All ways, with the ends of their figures' names. The others are compared with the first.
+/// All paths, with the suffixes of their figures' names. The others are compared with the first.
 const WAYS: [(Way, &str); 6] = [
     (Way::Ovs, "ovs"),
     (Way::Weir, ""),
@@ -88,7 +87,7 @@ const WAYS: [(Way, &str); 6] = [
     (Way::Relay, "_limit"),
 ];
 
-/// A value compared between the ways.
+/// A value compared between the paths.
 struct Value {
     name: &'static str,
     what: &'static str,
@@ -168,7 +167,7 @@ impl Way {
 
 fn run(bench: &Bench<'_>, way: Way) -> Result<Run> {
     let vif = Vif::default();
-    // weir takes frames from these guests' own addresses only.
+    // weir accepts only frames with these guests' own addresses.
     let weir = |vif: &Vif, dedicated| Ok(load_cost::start_with(bench, vif, dedicated)?.0);
     let switch: Box<dyn Switch> = match way {
         Way::Weir => Box::new(weir(&vif, false)?),
@@ -208,10 +207,10 @@ fn checked(run: Run) -> Result<Run> {
     Ok(run)
 }
 
-/// Starts the load, and warms it up.
+/// Starts the load and warms it up.
 ///
-/// Open vSwitch makes the buffers of a port when its first guest comes, and answers the next guest
-/// afterwards, on a busy machine later than a vif guest waits. A further attempt finds the buffers.
+/// Open vSwitch makes the buffers of a port when its first guest connects, and answers the next guest only
+/// afterwards. On a busy machine that is later than a vif guest waits. A further attempt finds the buffers.
 fn warm_load(bench: &Bench<'_>, way: Way, sockets: &[PathBuf; 2]) -> Result<EverySecond> {
     let mut said = String::new();
     for _ in 0..ATTEMPTS {

@@ -1,6 +1,5 @@
-//! Cost of an EVPN route, from which the lab estimates the largest fabric (`weir_lab::fabric`):
-//! processor time and memory of FRR and weir on the host that announces addresses, and on one that
-//! learns them.
+//! Cost of an EVPN route, from which the lab estimates the largest fabric (`weir_lab::fabric`): CPU time and memory
+//! of FRR and weir, on the host that announces addresses and on a host that learns them.
 
 use std::{
     fs, thread,
@@ -23,7 +22,7 @@ use super::Bench;
 const HOSTS: [usize; 3] = [2, 3, 5];
 const ROUTES: u32 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Time after a weir's start, and after the last route, until FRR is at rest.
+/// Time after weir's start and after the last route until FRR is idle.
 const SETTLED: Duration = Duration::from_secs(4);
 
 /// The programs of a host.
@@ -34,7 +33,7 @@ struct Member {
     control: String,
 }
 
-/// Processor time of zebra, bgpd and weir's EVPN thread, and memory of the same processes (bytes).
+/// CPU time of zebra, bgpd and weir's EVPN thread, and memory of the same processes (bytes).
 struct Used {
     times: [Duration; 3],
     bytes: [u64; 3],
@@ -68,7 +67,7 @@ impl Member {
         })
     }
 
-    /// Returns how many addresses of other hosts it knows.
+    /// Returns the number of addresses of other hosts that weir knows.
     fn knows(&self) -> Result<u64> {
         let text = run(&[&*self.program, "stats", "--json", "--control", &*self.control])?;
         let stats: serde_json::Value =
@@ -80,8 +79,7 @@ impl Member {
     }
 }
 
-/// Measures an announcing and a learning host: microseconds and bytes per route, by zebra, bgpd and
-/// weir.
+/// Measures microseconds and bytes per route on an announcing and a learning host, each for zebra, bgpd and weir.
 fn measure(lab: &Lab, count: usize) -> Result<[[(f64, f64); 3]; 2]> {
     let underlay = Underlay::new(&lab.workspace.run_dir("routes")?, count)?;
     let numbered = (1..).zip(&underlay.hosts);
@@ -129,7 +127,7 @@ fn measure(lab: &Lab, count: usize) -> Result<[[(f64, f64); 3]; 2]> {
     }))
 }
 
-/// Measures by number of hosts.
+/// Measures the cost for each number of hosts.
 pub(super) fn cost(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     for count in HOSTS {
         let measured = measure(bench.lab, count)?;

@@ -1,5 +1,4 @@
-//! Cost of sleeps alone: the limit of a switch that sleeps between bursts, and calls guests that
-//! sleep.
+//! Cost of sleeps alone: the lower limit of a switch that sleeps between bursts and calls sleeping guests.
 
 use std::{
     os::fd::OwnedFd,
@@ -20,12 +19,11 @@ use super::pin;
 /// Time of counting.
 const TIME: Duration = Duration::from_secs(1);
 
-/// Count of the eventfd that ends the called thread.
+/// Value of the eventfd that ends the called thread.
 const END: u64 = 1 << 32;
 
-/// Measures the CPU time per time of a thread on CPU `cpu` that sleeps by a timer `sleeps` times a
-/// second and calls a sleeping thread on CPU `called_cpu` `calls` times a second, and does nothing
-/// else.
+/// Measures the CPU time per second of a thread on CPU `cpu` that only sleeps by a timer `sleeps` times a second and
+/// calls a sleeping thread on CPU `called_cpu` `calls` times a second.
 pub(super) fn cores(cpu: usize, called_cpu: usize, sleeps: f64, calls: f64) -> Result<f64> {
     let call = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed("make an eventfd"))?;
     let call = Arc::new(call);
@@ -41,8 +39,7 @@ pub(super) fn cores(cpu: usize, called_cpu: usize, sleeps: f64, calls: f64) -> R
         let call = Arc::clone(&call);
         thread::spawn(move || {
             pin(cpu)?;
-            // The timer slack of weir's workers; the kernel's usual 50 us would be part of every
-            // sleep.
+            // The timer slack of weir's workers. The kernel's default of 50 us would be added to every sleep.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
             sleep_and_call(&call, sleeps, calls)
         })
@@ -67,7 +64,7 @@ fn sleep_and_call(call: &OwnedFd, sleeps: f64, calls: f64) -> Result<f64> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(failed("sleep")(errno)),
         }
-        // After a sleep that ended late, the next one has the usual length.
+        // After a sleep that ended late, the next sleep has the usual length.
         due = start.elapsed() + period;
         slept += 1.0;
         while called * sleeps < slept * calls {
@@ -76,7 +73,7 @@ fn sleep_and_call(call: &OwnedFd, sleeps: f64, calls: f64) -> Result<f64> {
         }
     }
     let cpu = cpu_time().saturating_sub(cpu_before);
-    // Late sleeps are fewer.
+    // The number of sleeps is lower if some ended late. The result is scaled to `sleeps`.
     let share = sleeps * start.elapsed().as_secs_f64() / slept;
     Ok(cpu.as_secs_f64() / start.elapsed().as_secs_f64() * share)
 }

@@ -1,8 +1,7 @@
-//! Traffic of ordinary programs between two guests that run natively without KVM: user-mode Linux.
+//! Traffic of ordinary programs between two guests at native speed without KVM: user-mode Linux.
 //!
-//! On weir they have virtio-net by vhost-user; on the kernel's bridge the vector driver on a TAP,
-//! with the settings of the kernel's own guide. All loads of a contender run between the same two
-//! guests.
+//! On weir the guests have virtio-net by vhost-user. On the kernel's bridge they have the vector driver on a TAP,
+//! with the settings of the kernel's guide. All loads of a contender run between the same two guests.
 
 use std::{
     path::Path,
@@ -28,7 +27,7 @@ use super::{
     request_response::RoundTrips,
 };
 
-/// Number of guests, of one virtual CPU each.
+/// Number of guests. Each has one virtual CPU.
 const GUESTS: f64 = 2.0;
 
 const TCP_SECONDS: u64 = 3;
@@ -42,7 +41,7 @@ struct Talk {
     request_bytes: u32,
     answer_bytes: u32,
     connections: u32,
-    /// `keep`, or `close`: a connection for each request.
+    /// `keep` for lasting connections, or `close` for a connection per request.
     how: &'static str,
 }
 
@@ -50,18 +49,18 @@ struct Talk {
 const CACHE: Talk =
     Talk { port: 11_211, request_bytes: 40, answer_bytes: 300, connections: 8, how: "keep" };
 
-/// Pages over HTTP/1.0, each over its own connection.
+/// Pages over HTTP/1.0, with a connection for each.
 const PAGES: Talk =
     Talk { port: 80, request_bytes: 200, answer_bytes: 16_384, connections: 4, how: "close" };
 
 /// Results for a switch.
 struct Run {
-    /// Throughput of one connection, and of many (Gbit/s).
+    /// Throughput of one connection and of many (Gbit/s).
     tcp: f64,
     flows: f64,
-    /// CPU time of the switch per time, during the first load.
+    /// CPU time of the switch per second, during the first load.
     cores: f64,
-    /// CPU time of the machine per time.
+    /// CPU time of the machine per second.
     busy_cores: f64,
     cache: Talked,
     pages: Talked,
@@ -118,8 +117,8 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 }
 
 impl Run {
-    /// Returns the rate of one connection with a switch that takes no CPU and leaves it to the
-    /// guests, at the same cost per byte. A guest has one core at most.
+    /// Returns the rate of one connection with a switch that takes no CPU time and leaves it to the guests, at the
+    /// same cost per byte. A guest has at most one core.
     fn limit(&self) -> f64 {
         let guests = (self.busy_cores - self.cores).max(f64::MIN_POSITIVE);
         self.tcp * (self.busy_cores.min(GUESTS) / guests).max(1.0)

@@ -1,8 +1,8 @@
 //! Small packets from a `vif` guest out of an uplink: AF_XDP on a veth against a TAP, and weir against OVS-DPDK.
 //!
-//! The host's interface counts both: the veth's far end, or the TAP. The host drops the packets at once, being for
-//! another MAC address, in both cases on the switch's core. A further run feeds an uplink's port one burst over and
-//! over without a switch: no switch can be faster than this kernel limit.
+//! The host's interface counts the packets: the veth's far end, or the TAP. The host drops the packets at once, since
+//! they are for another MAC address, in both cases on the switch's core. A further run feeds an uplink's port the
+//! same burst again and again without a switch: no switch can be faster than this kernel limit.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::vif_programs::{EverySecond, MACS};
 
 const FRAME_BYTES: u32 = 64;
 
-/// Time of counting (s), with a second before and after it, since an interface may go with its
+/// Time of counting (s). The second before and the one after are left out, since an interface may be removed with its
 /// program.
 const SECONDS: u32 = 3;
 
@@ -60,8 +60,7 @@ pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Compares TAP uplinks of weir and of a switch that polls, each on a core, by packets that arrive
-/// per second.
+/// Compares TAP uplinks of weir and of a polling switch, each on one core, by the packets per second that arrive.
 pub(super) fn vs_ovs_dpdk(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let rounds = bench.rounds(|round| {
         let ways: [(&str, &dyn Fn() -> Result<f64>); 3] = [
@@ -103,7 +102,7 @@ fn through_ovs(bench: &Bench<'_>) -> Result<f64> {
     Ok(rate)
 }
 
-/// Measures the packets that the host gets from a sending program.
+/// Measures the packets that arrive at the host from a sending program.
 type Measure = fn(&Bench<'_>, Uplink) -> Result<Rate>;
 
 fn through_weir(bench: &Bench<'_>, uplink: Uplink) -> Result<Rate> {
@@ -128,7 +127,7 @@ fn port_alone(bench: &Bench<'_>, uplink: Uplink) -> Result<Rate> {
 
 struct Rate {
     packets_per_second: f64,
-    /// Rate per second of the sending program's CPU time.
+    /// Packets per second of the sending program's CPU time.
     per_core: f64,
 }
 

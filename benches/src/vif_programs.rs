@@ -1,5 +1,5 @@
-//! Examples of the `vif` crate, of the uplinks and of the forwarding table: user-space guests that
-//! load a switch or stay silent.
+//! Examples of the `vif` crate, of the uplinks and of the forwarding table: user-space guests that load a switch or
+//! are silent.
 
 use std::{
     io::Write,
@@ -17,8 +17,8 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// Longest silence of a program: it prints a line every second while it runs, and one once all of a
-/// thousand guests are attached.
+/// Longest silence of a program: it prints a line every second, and a line once all of a thousand guests are
+/// attached.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Ethernet addresses of the two guests of `stream` and `paced`, the only ones that weir accepts at
@@ -32,14 +32,13 @@ pub struct VifPrograms {
 }
 
 impl VifPrograms {
-    /// Builds them with optimisation.
+    /// Builds the programs with optimisation.
     pub fn build(workspace: &Workspace) -> Result<Self> {
         Ok(Self { built: Programs::build_to_measure(workspace)? })
     }
 
-    /// Streams 64 KiB segments from the guest at the first socket to that at the second, which has
-    /// receive buffers of `buffer_bytes`, for `seconds`, both on CPU `cpu`. Prints Gbit/s of
-    /// payload every second.
+    /// Streams 64 KiB segments for `seconds` from the guest at the first socket to the guest at the second, whose
+    /// receive buffers have `buffer_bytes`. Both are on CPU `cpu`. Prints Gbit/s of payload every second.
     pub fn stream(
         &self,
         sockets: &[PathBuf; 2],
@@ -50,8 +49,8 @@ impl VifPrograms {
         self.every_second("stream", sockets, &[seconds, buffer_bytes], cpu)
     }
 
-    /// Sends `rate` UDP frames of `frame_bytes` a second the same way. Prints the frames that
-    /// arrived every second.
+    /// Sends `rate` UDP frames of `frame_bytes` a second in the same direction. Prints the frames that arrived every
+    /// second.
     pub fn paced(
         &self,
         sockets: &[PathBuf; 2],
@@ -63,8 +62,8 @@ impl VifPrograms {
         self.every_second("paced", sockets, &[rate, frame_bytes, seconds], cpu)
     }
 
-    /// Sends UDP frames of `frame_bytes` from the guest at `socket` to an outside address, as fast
-    /// as it can. Prints the frames sent every second.
+    /// Sends UDP frames of `frame_bytes` from the guest at `socket` to an outside address, as fast as possible.
+    /// Prints the frames sent every second.
     pub fn outward(
         &self,
         socket: &Path,
@@ -77,8 +76,7 @@ impl VifPrograms {
         self.run("outward", argv.collect(), &on(cpu))
     }
 
-    /// Sends frames that come from no guest: straight from an uplink's port, opened at `placement`,
-    /// into its interface.
+    /// Sends frames without a guest: from an uplink's port, opened at `placement`, directly into its interface.
     pub fn uplink_limit(
         &self,
         uplink: Uplink,
@@ -91,9 +89,8 @@ impl VifPrograms {
         self.run("uplink_limit", names.into_iter().chain(numbers).collect(), placement)
     }
 
-    /// Sends `rate` requests a second from the guest at the first socket to that at the second,
-    /// which answers, for `seconds` after one to warm up. Prints a line after the warm-up, and one
-    /// at the end.
+    /// Sends `rate` requests a second for `seconds`, after a second to warm up, from the guest at the first socket to
+    /// the guest at the second, which answers. Prints a line after the warm-up and a line at the end.
     pub fn ask(
         &self,
         sockets: &[PathBuf; 2],
@@ -104,7 +101,7 @@ impl VifPrograms {
         self.every_second("ask", sockets, &[rate, seconds], cpu)
     }
 
-    /// Measures look-ups in a forwarding table: a line for few addresses, and one for many.
+    /// Measures look-ups in a forwarding table. Prints a line for few addresses and a line for many.
     pub fn lookup(&self, cpu: usize) -> Result<EverySecond> {
         self.run("lookup", Vec::new(), &on(cpu))
     }
@@ -118,7 +115,7 @@ impl VifPrograms {
             writeln!(stdin, "{}", socket.display())
                 .map_err(|source| Error::Io { what: format!("write to {program}"), source })?;
         }
-        // The program waits for the end of the list.
+        // The program waits for the end of the list of sockets.
         drop(stdin);
         let line = next_line(&lines, &program)?;
         if line != format!("{} attached", sockets.len()) {
@@ -171,7 +168,7 @@ impl EverySecond {
         Usage::of(self.process.pid())
     }
 
-    /// Waits for its next line.
+    /// Waits for the program's next line.
     pub fn line(&mut self) -> Result<String> {
         next_line(&self.dialogue.lines, self.name)
     }

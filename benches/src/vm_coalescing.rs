@@ -1,9 +1,8 @@
-//! Savings of a latency budget for two stock guests: interrupts, and CPU for the same bytes.
+//! Savings by a latency budget for two stock guests: interrupts, and CPU time for the same bytes.
 //!
-//! All contenders and guests use `EVENT_IDX`, which already leaves out every interrupt that a guest
-//! does not want; the remaining ones are counted. weir's settings take turns on the same two
-//! guests, by `weir vif set`: a connection's speed differs by a fifth from boot to boot, more than
-//! the settings do.
+//! All contenders and guests use `EVENT_IDX`, which already suppresses every interrupt that a guest does not want.
+//! The remaining ones are counted. weir's settings are measured in turn on the same two guests, by `weir vif set`: a
+//! connection's speed differs by a fifth from boot to boot, more than between settings.
 
 use std::{
     fmt,
@@ -30,11 +29,11 @@ use crate::peers::tap_bridge::TapBridge;
 
 pub(super) const BUDGET: &str = "1ms";
 
-/// Rate below an emulated guest's capacity, so that the guest rests between packets. A guest that
-/// never rests takes no interrupts, whatever the switch holds.
+/// Rate below an emulated guest's capacity, so that the guest is idle between packets. A guest that is never idle
+/// takes no interrupts under any policy.
 const UDP_PACKETS_PER_SECOND: u32 = 20_000;
 
-/// Longest time for weir to learn that an agent has come or gone.
+/// Longest time until weir knows that an agent has connected or disconnected.
 const AGENT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Results of a contender in a round.
@@ -50,14 +49,14 @@ struct Measured {
     tcp_gbit: f64,
     /// CPU time of both guests and the switch per gigabyte by TCP (s).
     cpu_per_gb: f64,
-    /// The switch's part of it.
+    /// The switch's part of that CPU time.
     switch_cpu_per_gb: f64,
     /// Interrupts of both guests per datagram, and per gigabyte by TCP.
     udp_interrupts_of_both: f64,
     interrupts_per_gb: f64,
 }
 
-/// weir's way of holding calls.
+/// weir's policy for calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Immediate,
@@ -67,15 +66,15 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Immediate, Way::Auto, Way::AutoWithAgents];
 
-/// Results of a round; weir's ways are in the order of [`WAYS`].
+/// Results of a round. weir's policies are in the order of [`WAYS`].
 struct Round {
     ways: [Measured; 3],
     bridge: Measured,
 }
 
 impl Round {
-    /// Returns the CPU time of an interrupt for the guest, its monitor and the switch (us): the
-    /// saving of a datagram with almost no interrupts.
+    /// Returns the CPU time of an interrupt for the guest, its monitor and the switch (us), from the CPU time that a
+    /// datagram with almost no interrupts saves.
     fn interrupt_cost_us(&self) -> f64 {
         let [immediate, _, few] = &self.ways;
         (immediate.udp_cpu - few.udp_cpu)
@@ -90,17 +89,17 @@ impl Round {
     }
 }
 
-/// The opponent of `auto`.
+/// The contender with which `auto` is compared.
 #[derive(Clone, Copy)]
 enum Against {
     Immediate,
     TapBridge,
 }
 
-/// Ratio of `auto`'s figure to another's.
+/// Ratio of `auto`'s figure to another contender's.
 struct Ratio {
     name: &'static str,
-    /// Name of the same ratio without agents in the guests, if that is a figure too.
+    /// Name of the same ratio without agents in the guests, if there is such a figure.
     without_agents: Option<&'static str>,
     what: &'static str,
     of: fn(&Measured) -> f64,
@@ -189,7 +188,7 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let mut rounds = Vec::new();
     for round in 1..=bench.rounds {
         bench.note_other_load()?;
-        // The order rotates, since each contender inherits the machine from the one before.
+        // The order rotates, since each contender inherits the state of the machine from its predecessor.
         let round = if round % 2 == 1 {
             let ways = weir(bench, round)?;
             Round { ways, bridge: bridge(bench, round)? }
@@ -220,8 +219,8 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Adds the limit of all policies: the stream's CPU time if interrupts, and then the switch too,
-/// took none.
+/// Adds the limits of all policies: the stream's CPU time if interrupts took none, and if the switch took none,
+/// either.
 fn limits(rounds: &[Round], report: &mut Report) {
     let samples = |of: fn(&Round) -> f64| rounds.iter().map(of).collect();
     let what = "CPU that an interrupt takes, of guest, monitor and switch: what a datagram takes less with nearly none";
@@ -275,8 +274,8 @@ impl Measured {
     }
 }
 
-/// Measures all ways of weir between two freshly booted guests, there and back again. Each way
-/// begins a round in turn, so that a machine that becomes slower favours none.
+/// Measures all policies of weir between two newly booted guests, in one order and then in the reverse one. Each
+/// policy is first in turn, so that a machine that becomes slower favours none.
 fn weir(bench: &Bench<'_>, round: u32) -> Result<[Measured; 3]> {
     let vif = Vif {
         moderation: Some(Way::Immediate.moderation()),
@@ -303,7 +302,7 @@ fn weir(bench: &Bench<'_>, round: u32) -> Result<[Measured; 3]> {
         println!("round {round}/{}: {:<16}{now}", bench.rounds, way.name());
         measured[at] = Some(measured[at].map_or(now, |before| before.mean(now)));
     }
-    // The order has each of them.
+    // Each policy is in the order.
     Ok(measured.map(|it| it.expect("measured")))
 }
 
@@ -321,7 +320,7 @@ fn set_agents(weir: &Weir, guests: &mut [Guest; 2], on: bool) -> Result<()> {
     Ok(())
 }
 
-/// Measures the kernel's TAP and bridge equally often.
+/// Measures the kernel's TAP and bridge as often.
 fn bridge(bench: &Bench<'_>, round: u32) -> Result<Measured> {
     let switch = TapBridge::start(2)?;
     let mut guests = two_guests(bench.lab, Contender::TapBridge, &switch)?;
@@ -335,14 +334,14 @@ fn bridge(bench: &Bench<'_>, round: u32) -> Result<Measured> {
     Ok(first.mean(once()?))
 }
 
-/// Runs datagrams, then TCP.
+/// Measures datagrams, then TCP.
 fn traffic(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Measured> {
     let (pace, bytes) = (Pace::PerSecond(UDP_PACKETS_PER_SECOND), UDP_FRAME_BYTES);
     let (start, before) = (Instant::now(), Spent::now(switch, guests)?);
     let [client, server] = &mut *guests;
     let udp = pktgen::send(client, server, pace, bytes, UDP_SECONDS)?;
     let of_udp = Spent::now(switch, guests)?.since(&before);
-    // The margins before and after the counted time have the same rate, or none.
+    // The margins before and after the counted time have the same rate or no packets.
     let datagrams = udp.received.packets_per_second * start.elapsed().as_secs_f64();
 
     let tcp = Tcp { omit_seconds: OMIT_SECONDS, ..Tcp::to(address::ip(1), TCP_SECONDS) };
@@ -350,7 +349,7 @@ fn traffic(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Measured> {
     let transfer = tcp.run(&mut guests[0])?;
     let of_tcp = Spent::now(switch, guests)?.since(&before);
     let received = Look::at(&mut guests[1])?.since(first);
-    // The seconds outside the rate took CPU, too, and moved bytes at the same rate.
+    // The seconds outside the count took CPU time, too, and moved bytes at the same rate.
     let seconds = (TCP_SECONDS + OMIT_SECONDS) as f64;
     let gigabytes = transfer.bits_per_second * seconds / 8e9;
     Ok(Measured {
@@ -370,7 +369,7 @@ fn traffic(switch: &dyn Switch, guests: &mut [Guest; 2]) -> Result<Measured> {
 struct Spent {
     /// CPU time of both guests and the switch (s).
     cpu: f64,
-    /// The switch's part of it.
+    /// The switch's part of that CPU time.
     switch_cpu: f64,
     /// Interrupts of both guests.
     interrupts: f64,

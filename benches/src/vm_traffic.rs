@@ -18,7 +18,7 @@ use super::{Bench, Contender};
 /// Counted time of a round's TCP transfer (s), after [`OMIT_SECONDS`].
 pub(super) const TCP_SECONDS: u64 = 4;
 
-/// Time of the slow start (s), which is not compared.
+/// Time of the slow start (s), which is not counted.
 pub(super) const OMIT_SECONDS: u64 = 1;
 
 /// Time of a round's datagrams (s).
@@ -151,7 +151,7 @@ pub(super) struct Transfer {
     rate: f64,
     /// Amount received while CPU time was counted, in the same unit.
     amount: f64,
-    /// The sender goes on when nothing can be sent, so its CPU time says nothing.
+    /// The sender spins when it cannot send, so that its CPU time has no meaning.
     sender_spins: bool,
     time: Duration,
     switch: Duration,
@@ -184,9 +184,8 @@ impl Transfer {
         self.sender.all + self.receiver.all
     }
 
-    /// Returns the rate of these guests with a switch that takes no CPU and leaves them its own, at
-    /// the same cost per packet. A vCPU has one core at most, and a sender that spins needs no
-    /// more.
+    /// Returns the rate of these guests with a switch that takes no CPU time and leaves it to the guests, at the same
+    /// cost per packet. A vCPU has at most one core, and a sender that spins needs no more.
     fn limit(&self) -> f64 {
         let Self { rate, amount, switch, .. } = *self;
         let scaled = |cpu: Duration| rate * (switch + cpu).as_secs_f64() / cpu.as_secs_f64();
@@ -205,7 +204,7 @@ pub(super) fn costs(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|run| run.cost(run.switch + run.guests())).collect()
 }
 
-/// Returns the guests' part of it.
+/// Returns the guests' part of these costs.
 pub(super) fn guests_costs(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|run| run.cost(run.guests())).collect()
 }
@@ -214,7 +213,7 @@ pub(super) fn switch_cores(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|run| run.cores(run.switch)).collect()
 }
 
-/// Returns [`Transfer::limit`] of each.
+/// Returns the [`Transfer::limit`] of each transfer.
 pub(super) fn limits(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(Transfer::limit).collect()
 }
@@ -223,7 +222,7 @@ pub(super) fn rates(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|transfer| transfer.rate).collect()
 }
 
-/// Measures transfers by [`Bench::interleaved`].
+/// Measures transfers with [`Bench::interleaved`].
 pub(super) fn interleaved<const N: usize>(
     bench: &Bench<'_>,
     unit: &str,
@@ -243,7 +242,7 @@ pub(super) fn tcp_transfer(lab: &Lab, contender: Contender) -> Result<Transfer> 
     let before = Cpu::read(&*switch, &client, &server)?;
     let rate = tcp.run(&mut client)?.gbit_per_second();
     let after = Cpu::read(&*switch, &client, &server)?;
-    // The seconds outside the rate took CPU, too, and moved bytes at the same rate.
+    // The seconds outside the count took CPU time, too, and moved bytes at the same rate.
     let amount = rate * (TCP_SECONDS + OMIT_SECONDS) as f64;
     Ok(Transfer::new(rate, amount, false, &before, &after))
 }
@@ -281,7 +280,8 @@ pub(super) fn two_guests(
 mod tests {
     use super::*;
 
-    /// 100 units in 10 s; CPU seconds of both QEMUs, and of their virtual CPUs within.
+    /// A transfer of 100 units in 10 s, with the CPU seconds of both QEMUs and of their virtual CPUs, which are a
+    /// part.
     fn transfer(sender_spins: bool, [sender, receiver]: [(u64, u64); 2]) -> Transfer {
         let cpu = |(vcpu, all)| GuestCpu {
             vcpu: Duration::from_secs(vcpu),

@@ -1,4 +1,4 @@
-//! Cost of a thousand ports, and of observing weir: scrapes, `weir top`, a capture.
+//! Cost of a thousand ports, and cost of observers of weir: scrapes, `weir top`, a capture.
 
 use std::{
     path::PathBuf,
@@ -24,14 +24,14 @@ use super::{
     Bench, CLIENT_CPU, SWITCH_CPU, idle::DESCRIPTORS_PER_PORT, packet_rate, vif_programs::MACS,
 };
 
-/// Number of interfaces with a silent guest each.
+/// Number of interfaces with silent guests.
 const SILENT: u16 = 1000;
 
-/// Index of the first one. Before these are two for load, and two whose guests announce themselves
-/// to all others once, so that each interface has had a frame and an interrupt.
+/// Index of the first silent interface. The interfaces before are two for load, and two whose guests announce
+/// themselves to all others once, so that each interface has had a frame and an interrupt.
 const FIRST_SILENT: u16 = 4;
 
-/// Longest time for that.
+/// Longest time until all interfaces have had a frame.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Time for adaptive switches to notice the load.
@@ -89,7 +89,7 @@ impl Crowd {
     }
 }
 
-/// Measures from the request to the end of the answer.
+/// Measures the time from the request to the end of the answer.
 pub(super) fn scrape(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
     let crowd = Crowd::start(bench, None)?;
@@ -111,8 +111,8 @@ pub(super) fn scrape(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Measures a packet's cost for a worker that serves a thousand silent ports as well, compared with
-/// one that does not.
+/// Compares a packet's cost for a worker that also serves a thousand silent ports with its cost for a worker that
+/// does not.
 pub(super) fn crowded_load(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let _pages = HugePages::reserve()?;
     let crowd = Crowd::start(bench, Some(SWITCH_CPU))?;
@@ -139,7 +139,7 @@ pub(super) fn crowded_load(bench: &Bench<'_>, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// Compares packets during scrapes with packets without, in turns.
+/// Compares packets during scrapes with packets without scrapes, in turn.
 pub(super) fn scraped_load(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
     let _pages = HugePages::reserve()?;
@@ -215,7 +215,7 @@ pub(super) fn top(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Compares a worker's packets during a capture of all with packets without.
+/// Compares a worker's packets during a capture of all frames with packets without a capture.
 pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
     let program = bench.programs.example("captured");
@@ -238,8 +238,8 @@ pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Parses the ratio, the share of lost frames, the ratio by the clock and the writer's time of ` 1
-/// off 9/s  on 5/s  by the clock 0.9  writer 80 ns  0.556  written 3, lost 1`.
+/// Parses the ratio, the share of lost frames, the ratio by the clock and the writer's time in ` 1 off 9/s  on 5/s
+/// by the clock 0.9  writer 80 ns  0.556  written 3, lost 1`.
 fn captured(line: &str) -> Option<[f64; 4]> {
     let (before, counts) = line.split_once("  written ")?;
     let mut parts = before.rsplit("  ");

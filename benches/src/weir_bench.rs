@@ -1,4 +1,4 @@
-//! Figures that `weir bench` measures by itself, with guests in its own process.
+//! Figures that `weir bench` measures, with guests in its own process.
 
 use serde_json::Value;
 use weir_bed::{
@@ -10,20 +10,20 @@ use weir_bed::{
 use super::Bench;
 
 pub(super) struct WeirBench {
-    /// Name of its main figure.
+    /// Name of the row's main figure.
     pub(super) name: &'static str,
     /// Arguments of `weir bench`.
     args: &'static [&'static str],
-    /// Total time of each of its parts (s); `None` if it ends by itself.
+    /// Total time of each part (s); `None` if it ends by itself.
     seconds: Option<u32>,
     /// Goals of figures, by name; other figures are only shown.
     goals: &'static [(&'static str, Goal)],
 }
 
-/// All of them, in the order in which they run. Guests are weir's own, in its process. Each setting
-/// of a load takes its turn in each round; ratios are taken within a round.
+/// All rows in their order. The guests are in weir's process. Each setting of a load has its turn in each round.
+/// Ratios are within a round.
 pub(super) const ROWS: &[WeirBench] = &[
-    // `auto` and the settings with a fixed hold, over the grid of loads.
+    // `auto` and the policies with a fixed hold, over a grid of loads.
     WeirBench {
         name: "auto_vs_best_static",
         args: &["--policies", "--filter", "auto_vs_best_static"],

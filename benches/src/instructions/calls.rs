@@ -1,6 +1,6 @@
-//! weir's system calls per burst, as `strace` sees them: a guest's kick, a burst that weir takes
-//! from a guest and delivers, and one that it takes from an uplink. The example's `calls.rs`
-//! explains each part. Wake-ups are not included.
+//! weir's system calls per burst, as `strace` reports them: a guest's kick, a burst that weir takes from a guest and
+//! delivers, and a burst that it takes from an uplink. The example's `calls.rs` explains each part. Wake-ups are not
+//! included.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -22,11 +22,10 @@ use super::EXAMPLE;
 /// Number of bursts for each figure.
 const BURSTS: &str = "20";
 
-/// Frames: 64 bytes, or one packet of 65,000 bytes that is cut into segments; and how many per
-/// burst.
+/// Length of frames and frames per burst: 64 bytes, or one packet of 65,000 bytes that is segmented.
 const TRAFFIC: [(&str, &str); 4] = [("64", "1"), ("64", "8"), ("64", "32"), ("gso", "1")];
 
-/// A part of a burst's way between two uplinks, with its calls under each [`TRAFFIC`].
+/// A part of a burst's path between two uplinks, with its calls under each [`TRAFFIC`].
 struct Row {
     name: &'static str,
     uplinks: [&'static str; 2],
@@ -34,8 +33,8 @@ struct Row {
     recorded: [usize; 4],
 }
 
-/// The way of a burst from an uplink ends with the guest's call. 65,000 bytes are 45 frames for
-/// AF_XDP and VXLAN.
+/// The path of a burst from an uplink ends with the call to the guest. 65,000 bytes are 45 frames for AF_XDP and
+/// VXLAN.
 const ROWS: [Row; 10] = [
     Row::new("guest: its kick", ["guest", "guest"], "kick", [1, 1, 1, 1]),
     Row::new("guest to guest", ["guest", "guest"], "send", [1, 1, 1, 1]),
@@ -63,7 +62,7 @@ impl Row {
 /// The calls of one part of one burst, with their numbers.
 type Calls = BTreeMap<String, usize>;
 
-/// Returns a table, and whether a row exceeds its record. Needs root.
+/// Returns a table, and true if a row exceeds its record. Needs root.
 pub(super) fn table(workspace: &Workspace) -> Result<(String, bool)> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
@@ -146,8 +145,8 @@ fn usual(said: &str, trace: &str) -> HashMap<String, Calls> {
     for (line, names) in said.lines().zip(between) {
         let Some((part, frames)) = line.split_once(' ') else { continue };
         let mut calls = Calls::new();
-        // The clock of a worker's CPU: a guest's call that takes long, as under strace, is timed by
-        // it.
+        // Reads of the clock of a worker's CPU are left out: a call to a guest that takes long, as under strace, is
+        // timed by that clock.
         for name in names.iter().filter(|name| **name != "clock_gettime") {
             *calls.entry((*name).to_owned()).or_default() += 1;
         }

@@ -1,9 +1,7 @@
-//! Instructions of DPDK's vhost library to take a packet from one guest's ring and put it into
-//! another's.
+//! Instructions of DPDK's vhost library to take a packet from one guest's ring and put it into another guest's.
 //!
-//! `dpdk-testpmd` passes packets on between two vhost ports under callgrind, unchanged and without
-//! a look at them. A second instance plays both guests. Empty polls are counted first and
-//! subtracted.
+//! `dpdk-testpmd` under callgrind forwards packets between two vhost ports without reading or changing them. A second
+//! instance plays both guests. Empty polls are counted first and subtracted.
 
 use std::{fmt::Write as _, fs, path::Path, thread, time::Duration};
 
@@ -28,7 +26,7 @@ const BUSY: Duration = Duration::from_secs(8);
 /// Time for rings to run empty.
 const REST: Duration = Duration::from_secs(2);
 
-/// Frames that either side takes at a time.
+/// Frames per burst on either side.
 const BURST: u32 = 32;
 
 const DEQUEUE: &str = "rte_vhost_dequeue_burst";
@@ -81,8 +79,7 @@ fn cost(workspace: &Workspace, rings: Rings, dir: &Path) -> Result<Cost> {
     let wrapper = [
         VALGRIND,
         "--tool=callgrind",
-        // Its threads take turns: the one that answers a front end would wait for the one that
-        // polls.
+        // The threads take turns: the thread that answers a front end would otherwise wait for the polling thread.
         "--fair-sched=yes",
         "--instr-atstart=no",
         "--compress-strings=no",
@@ -121,7 +118,7 @@ impl Cost {
         check(idle.number > 0.0 && enqueue.number > 0.0 && packets > 0.0, || {
             format!("callgrind saw {idle:?} and {enqueue:?}, and {packets} packets passed")
         })?;
-        // Every packet taken was put elsewhere at once.
+        // Each burst with packets was enqueued at once.
         let found_nothing = dequeue.number - enqueue.number;
         let polls = found_nothing * idle.instructions / idle.number;
         let dequeue = (dequeue.instructions - polls) / packets;

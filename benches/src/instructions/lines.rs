@@ -1,7 +1,6 @@
-//! Lines of shared memory that a packet costs. valgrind's lackey shows the address that each
-//! instruction reads or writes, and the example shows the mappings of guests' memory. A line counts
-//! once for a burst, on each side and in each stage that touches it. Accesses by the kernel, and
-//! lines that are fetched ahead and not used, are not included.
+//! Cache lines of shared memory that a packet touches. valgrind's lackey reports the address that each instruction
+//! reads or writes, and the example reports the mappings of guests' memory. A line counts once per burst, side and
+//! stage. Accesses by the kernel are not included, nor are prefetched lines that are not used.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +27,7 @@ use super::{
 const LINE: u64 = 64;
 /// Bursts per row; some of the first may be missed.
 const BURSTS: u32 = 24;
-/// Lines of the trace between two checks whether the measured bursts have begun.
+/// Lines of the trace between two checks for the start of the measured bursts.
 const LOOK: usize = 5_000;
 /// Origins of accesses, besides weir's stages.
 const DRIVERS: [&str; 2] = ["sender's driver", "receiver's driver"];
@@ -55,7 +54,7 @@ struct Places {
     turns: [u64; 2],
     /// Range of the program's addresses, and their offset from those in its file.
     program: (u64, u64),
-    /// Ranges of guests' memory, with their position in which file.
+    /// Ranges of guests' memory, each with its file and its offset in it.
     memory: Vec<(u64, u64, u64, u64)>,
 }
 
@@ -63,7 +62,7 @@ struct Places {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Access {
     burst: u32,
-    /// Access by weir; otherwise by a driver.
+    /// True for an access by weir, false for one by a driver.
     is_weirs: bool,
     instruction: u64,
     /// File and number of the line.
@@ -125,7 +124,7 @@ fn count(row: &Row, program: &Path, dir: &Path) -> Result<BTreeMap<&'static str,
     check(bursts > 0, || format!("no burst was seen; see {}", log.display()))?;
     let places = tracer.places.unwrap_or_default();
     let packets = f64::from(bursts) * f64::from(row.burst);
-    // The end may cut the last burst.
+    // The last burst may be incomplete.
     let accesses: Vec<Access> =
         tracer.accesses.into_iter().filter(|access| (1..=bursts).contains(&access.burst)).collect();
     let lines = by_stage(&accesses, &places, program)?;
@@ -161,7 +160,7 @@ fn by_stage(
     for access in accesses {
         let Access { burst, line, is_write, .. } = *access;
         let driver = if Some(line.0) == sender { DRIVERS[0] } else { DRIVERS[1] };
-        // Outside of the program is the C library, which copies.
+        // Addresses outside the program are in the C library, which copies.
         let stage = stages.get(&access.instruction).copied().unwrap_or("copy");
         let names = match access.is_weirs {
             true => [Some(stage), Some(ALL)],
@@ -217,8 +216,7 @@ struct Tracer {
 }
 
 impl Tracer {
-    /// Takes a line of lackey's: `I  4016c80,3`, ` L 1ffeff,8`, ` S ...`, ` M ...` (read and
-    /// written).
+    /// Reads a line of lackey: `I  4016c80,3`, ` L 1ffeff,8`, ` S ...`, or ` M ...` (read and written).
     fn line(&mut self, line: &str) {
         let Some(places) = &self.places else { return };
         let mut words = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! Instructions per packet by stage of its way.
+//! Instructions per packet by stage of its path.
 //!
 //! callgrind counts by address. `addr2line` names the functions inlined there, and the first rule
 //! that matches one of them gives the stage. A function of the C library counts for its caller.
@@ -11,8 +11,8 @@ use weir_bed::{
 
 use super::{EXAMPLE, Row, librte_vhost};
 
-/// Stages in the order of a packet's way. A rule is a part of a file's path, and the beginning of a
-/// function's name in it.
+/// Stages in the order of a packet's path. A rule is a part of a file's path and the beginning of a function's name
+/// in that file.
 pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
     ("poll", &[]),
     (
@@ -116,9 +116,9 @@ const START: &str = "(below main)";
 /// Instructions per packet of each stage.
 type ByStage = BTreeMap<&'static str, f64>;
 
-/// Returns a table with a line for each stage, and a column for each kind of traffic. The
-/// remainder, in no other stage, is poll: locks, a burst's borrowed data, and the bookkeeping at
-/// its end. Below it stands DPDK's vhost library.
+/// Returns a table with a line for each stage and a column for each kind of traffic. Instructions in no other stage
+/// count as poll: locks, a burst's borrowed data, and the bookkeeping at its end. The last line is DPDK's vhost
+/// library.
 pub fn table(workspace: &Workspace) -> Result<String> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;

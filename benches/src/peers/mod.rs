@@ -1,4 +1,4 @@
-//! The switches that weir is compared with, each started afresh for one measurement.
+//! The switches that weir is compared with. Each measurement starts a new one.
 
 pub mod ovs_dpdk;
 pub mod passt;

@@ -26,16 +26,16 @@ use weir_bed::{
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// The socket of its database.
+/// The socket of the database.
 const DATABASE: &str = "db.sock";
 
 /// The switch's control socket.
 const CONTROL: &str = "vswitchd.ctl";
 
-/// Longest time for an answer of its daemons.
+/// Longest time for an answer of the daemons.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// CPU of its polling thread, which it uses alone; its other threads are on CPU 0.
+/// CPU of the polling thread, which has it alone. The other threads are on CPU 0.
 pub const POLLING_CPU: usize = 1;
 
 /// A running Open vSwitch with one bridge.
@@ -49,7 +49,7 @@ pub struct OvsDpdk {
     qemu: Qemu,
 }
 
-/// Its environment.
+/// The namespaces in which it runs.
 enum Home {
     Own(Netns),
     /// A site with an uplink.
@@ -72,7 +72,7 @@ impl OvsDpdk {
         let interface = Uplink::Tap.interface();
         let devargs = format!("options:dpdk-devargs=\"net_tap0,iface={interface}\"");
         let add = ["add-port", "br0", "tap0", "--", "set", "Interface", "tap0", "type=dpdk"];
-        // The driver needs as many queues each way, and there is a transmit queue for each thread.
+        // The driver needs equal numbers of receive and transmit queues, and there is a transmit queue per thread.
         vsctl.run(&[&add[..], &["options:n_rxq=2", &devargs]].concat())?;
         let error = vsctl.ask(&["get", "Interface", "tap0", "error"])?;
         check(error.trim() == "[]", || format!("Open vSwitch has no TAP: {error}"))?;
@@ -155,7 +155,7 @@ impl Switch for OvsDpdk {
     fn plug(&self, index: u8) -> Result<Plug> {
         let socket = socket_path(&self.dir, &port(index))?;
         let mac = address::mac(index);
-        // The queue sizes of weir's own QEMU arguments.
+        // The queue sizes are those of weir's QEMU arguments.
         let mut device =
             format!("virtio-net-pci,netdev=net0,mac={mac},rx_queue_size=1024,tx_queue_size=1024");
         if !self.qemu.has_msix() {

@@ -1,9 +1,7 @@
-//! passt: a VM's user-mode network. A guest's TCP goes through sockets of the host, without
-//! privileges.
+//! passt: user-mode networking for VMs. A guest's TCP goes through sockets of the host, without privileges.
 //!
-//! A namespace with an interface and a default route is the host: without these passt does not
-//! start. Its address is the guest's as well, and the guest reaches the host at its gateway's
-//! (passt(1)).
+//! The host is a namespace with an interface and a default route, without which passt does not start. Its address is
+//! also the guest's, and the guest reaches the host at the gateway's address (passt(1)).
 
 use std::{path::PathBuf, time::Duration};
 
@@ -34,7 +32,7 @@ pub struct Passt {
 }
 
 impl Passt {
-    /// Starts it with the options of passt(1), in the foreground.
+    /// Starts passt with the options of passt(1), in the foreground.
     pub fn start(workspace: &Workspace) -> Result<Self> {
         let host = Netns::new()?;
         host.ip(&["link", "add", "u0", "type", "veth", "peer", "name", "u1"])?;

@@ -34,7 +34,7 @@ impl TapBridge {
 impl Switch for TapBridge {
     fn plug(&self, index: u8) -> Result<Plug> {
         let netdev = format!("tap,id=net0,ifname={},script=no,downscript=no", tap(index));
-        // Ring sizes like weir's, except TX: QEMU gives a TAP at most 256.
+        // Ring sizes are weir's, except TX: QEMU gives a TAP at most 256 entries.
         let mac = address::mac(index);
         let device = format!("virtio-net-pci,netdev=net0,mac={mac},rx_queue_size=1024");
         let qemu_args = vec![String::from("-netdev"), netdev, String::from("-device"), device];

@@ -1,6 +1,6 @@
-//! `dpdk-testpmd` between two vhost-user ports: each packet that enters at one leaves at the other.
+//! `dpdk-testpmd` between two vhost-user ports: each packet from one port leaves by the other.
 //!
-//! It reads no address and learns nothing: the upper limit of DPDK's vhost library, not a switch.
+//! It reads no address and learns nothing: it is the upper limit of DPDK's vhost library, not a switch.
 
 use std::{io::Write, path::PathBuf, time::Duration};
 
@@ -14,7 +14,7 @@ use weir_bed::{
     workspace::{Workspace, socket_path},
 };
 
-/// Longest time to open its sockets.
+/// Longest time until its sockets are open.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running testpmd with two ports, polling on one CPU.
@@ -27,16 +27,16 @@ pub struct TestpmdVhost {
 }
 
 impl TestpmdVhost {
-    /// Forwards `burst` packets at a time, with one thread for each of `cpus`; other threads are on
-    /// the first of these.
+    /// Forwards bursts of `burst` packets, with one thread for each of `cpus`. Other threads are on the first of
+    /// these CPUs.
     pub fn start(workspace: &Workspace, burst: u32, cpus: &[usize]) -> Result<Self> {
         let pages = HugePages::reserve()?;
         let memory = ["--single-file-segments", "--in-memory"];
         Self::start_by(workspace, &["stdbuf", "-oL"], &memory, burst, cpus, Some(pages))
     }
 
-    /// Starts it as the last words of the command `wrapper`, without huge pages, and with copies
-    /// that callgrind supports.
+    /// Starts testpmd as the last words of the command `wrapper`, without huge pages, and with copies that callgrind
+    /// supports.
     pub fn start_wrapped(
         workspace: &Workspace,
         wrapper: &[&str],
