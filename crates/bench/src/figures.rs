@@ -10,7 +10,7 @@ use super::report::{median_and_spread, significant};
 use super::{BenchError, print};
 use crate::args::BenchArgs;
 
-/// A figure: median and spread over the rounds, and each round's value.
+/// A figure: the median and the spread over the rounds, and each round's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct FigureRow {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! `weir bench --filter-cost`: throughput with a filter, compared with none.
+//! `weir bench --filter-cost`: throughput with a filter compared with throughput without one.
 
 use std::fmt;
 use std::io::Write;
@@ -18,21 +18,21 @@ use super::{BenchError, SLICES, print, progress};
 use crate::args::BenchArgs;
 use crate::rig::{self, Load};
 
-/// The sender's rules: an expression of ten terms. The traffic (UDP from 10.0.0.0/24) needs all of
-/// them for its verdict, and nothing else passes.
+/// The sender's rules: an expression of ten terms. The traffic (UDP from 10.0.0.0/24) needs all of them for its
+/// verdict, and no other traffic passes.
 const RULES: &[&str] = &[
     "tx accept ip and udp and src net 10.0.0.0/8 \
      and not (dst port 53 or 67 or 68 or 123 or 161 or 514 or 1900)",
     "tx drop",
 ];
 
-/// One slice without the filter, directly followed by one with it.
+/// A slice without the filter, directly followed by a slice with it.
 struct Pair {
     none: Slice,
     filtered: Slice,
 }
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let stop = rig::catch_signals()?;
     let dir = rig::temp_dir()?;
@@ -42,7 +42,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     Ok(print(&report, args.json, out)?)
 }
 
-/// Measures pairs of slices. Ends early when `stop` is set.
+/// Measures pairs of slices. Ends early if `stop` is set.
 fn measure(time: Duration, dir: &Path, stop: &AtomicBool) -> Result<Vec<Pair>, BenchError> {
     let load = Load::Small(small::Options {
         frame_bytes: SMALL_FRAME_BYTES,
@@ -77,7 +77,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// A figure without the filter and with it: medians of the slices.
+/// A figure without and with the filter: medians of the slices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     name: &'static str,

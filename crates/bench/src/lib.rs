@@ -1,8 +1,8 @@
-//! `weir bench`: measures weir on this machine with this program alone. [`demo`]: `weir demo`.
+//! `weir bench` measures weir on this machine with this program alone. [`demo`] is `weir demo`.
 //!
-//! Each slice of a measurement has its own [rig]: a switch with one worker, two built-in guests,
-//! and traffic. Slices of the measurements alternate, so a disturbance of the machine affects all.
-//! A figure is the median over its slices, with its spread.
+//! Each slice of a measurement has its own [rig]: a switch with one worker, two built-in guests, and traffic. Slices
+//! of the measurements alternate, so that a disturbance of the machine affects all. A figure is the median over its
+//! slices, with its spread.
 //!
 //! | file | contents |
 //! |---|---|
@@ -60,7 +60,7 @@ const SLICES: u32 = 5;
 /// Longest time for any step: on a busy machine a thread may wait for seconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Reason why there is no result.
+/// The reason for which there is no result.
 #[derive(Debug, Error, Diagnostic)]
 pub enum BenchError {
     /// The switch or a guest failed.
@@ -116,7 +116,7 @@ struct Measured {
     slices: Vec<Slice>,
 }
 
-/// Measures, and prints the result. Progress goes to standard error if that is a terminal.
+/// Measures and prints the result. Progress goes to standard error if that is a terminal.
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     if args.policies {
         return policies::run(args, out);
@@ -137,7 +137,7 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let mut measured: Vec<_> =
         plan.into_iter().map(|m| Measured { measurement: m, slices: Vec::new() }).collect();
     measure(&mut measured, time, dir.path(), &stop)?;
-    // After an interruption, measurements that were never begun have no result.
+    // After an interruption, measurements that have not begun have no result.
     measured.retain(|measured| !measured.slices.is_empty());
     if measured.is_empty() {
         return Err(BenchError::Interrupted);
@@ -173,7 +173,7 @@ fn select(all: Vec<Measurement>, filter: Option<&str>) -> Result<Vec<Measurement
     Ok(selected)
 }
 
-/// Measures all slices, of each measurement in turn: A B C A B C ... Ends early when `stop` is set.
+/// Measures all slices, of each measurement in turn: A B C A B C ... Ends early if `stop` is set.
 fn measure(
     measured: &mut [Measured],
     time: Duration,

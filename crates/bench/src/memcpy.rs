@@ -1,4 +1,4 @@
-//! Throughput of plain copies by one core: the limit of a switch that copies once.
+//! Throughput of plain copies by one core: the upper limit of a switch that copies once.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -7,21 +7,20 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Length of each copy (bytes), like a large segment's.
 const SEGMENT_BYTES: usize = 64 << 10;
-/// Size of the source and target areas, which copies go through in a circle (bytes): a stream's
-/// window, a ring's buffers.
+/// Size of the source and target areas, which copies traverse in a circle (bytes). It is like a stream's window and a
+/// ring's buffers.
 const AREA_BYTES: usize = 2 << 20;
 
-/// Returns the Gbit that this thread copies per second of its CPU time, measured for `time` of CPU
-/// time.
+/// Returns the Gbit that this thread copies per second of its CPU time. `time` is the CPU time of the measurement.
 pub(super) fn gbit_per_cpu_s(time: Duration) -> f64 {
-    // Not zeroes, since pages that were never written may all be the same one.
+    // The pages are written: untouched pages of zeros may all be the same page.
     let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
     let mut copy = || {
         for (from, to) in from.chunks(SEGMENT_BYTES).zip(to.chunks_mut(SEGMENT_BYTES)) {
             black_box(to).copy_from_slice(black_box(from));
         }
     };
-    // Fills the caches that the stream uses as well.
+    // Fills the caches, as the stream does before it is counted.
     copy();
     let start = cpu_time();
     let mut rounds = 0_u64;

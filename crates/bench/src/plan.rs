@@ -14,7 +14,7 @@ use crate::rig::{Load, Places};
 pub(super) const SMALL_FRAME_BYTES: usize = 64;
 /// Length of a large packet's frame (bytes).
 pub(super) const LARGE_FRAME_BYTES: usize = 1500;
-/// Packets in flight at full speed: half a ring, so that no packet is lost for lack of room.
+/// Packets in flight at full speed: half a ring, so that no packet is lost for lack of buffers.
 pub(super) const WINDOW: u32 = 512;
 /// Length of a frame with an MTU of 1500 (bytes).
 const MTU_FRAME_BYTES: usize = 1514;
@@ -23,16 +23,16 @@ const GBIT_FRAMES_PER_S: u64 = 1_000_000_000 / ((MTU_FRAME_BYTES as u64 + 4) * 8
 /// Retransmission timeout of a stream: Linux's `TCP_RTO_MIN`, longer than a guest waits for a CPU.
 pub(super) const RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Time before counting, for measurements without learning.
+/// Time before counting, for measurements with nothing to learn.
 pub(super) const WARM_UP: Duration = Duration::from_millis(100);
 
 /// A kind of traffic, and its figures.
 pub(super) struct Measurement {
     pub(super) name: &'static str,
     pub(super) load: Load,
-    /// The guests use packed rings.
+    /// True if the guests use packed rings.
     pub(super) packed: bool,
-    /// The guests take several frames in one buffer.
+    /// True if the guests accept several frames in one buffer.
     pub(super) containers: bool,
     /// CPUs of guests and workers.
     pub(super) places: Places,
@@ -45,7 +45,7 @@ pub(super) struct Measurement {
     pub(super) latency_budget: LatencyBudget,
     /// The sender's filter rules.
     pub(super) filter: &'static [&'static str],
-    /// Measures a plain copy directly afterwards.
+    /// True if a plain copy is measured directly afterwards.
     pub(super) memcpy: bool,
     pub(super) tells: Tells,
 }
@@ -54,7 +54,7 @@ pub(super) struct Measurement {
 pub(super) enum Tells {
     /// Figures of the traffic.
     Figures(&'static [Figure]),
-    /// The cost of each stage. This measurement turns the marks of stages on.
+    /// The cost of each stage. This measurement enables the marks of stages.
     Stages,
 }
 
@@ -92,7 +92,7 @@ impl Measurement {
         Self { packed: true, ..self }
     }
 
-    /// Returns whether `filter` is a part of its name or of a figure's.
+    /// Returns true if `filter` is a part of the measurement's name or of a figure's.
     pub(super) fn is_meant_by(&self, filter: &str) -> bool {
         self.name.contains(filter)
             || match self.tells {

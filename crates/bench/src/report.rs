@@ -16,7 +16,7 @@ use super::{Measured, WORKERS};
 pub(super) struct Report {
     /// Version of weir.
     version: &'static str,
-    /// Number of cores that this process may use; switch and guests share them.
+    /// Number of cores that this process may use. Switch and guests share them.
     cores: usize,
     workers: u64,
     /// Length of each slice (s).
@@ -31,14 +31,14 @@ struct MeasuredRow {
     slices: usize,
     /// Cores that the worker kept busy (median).
     switch_cores: f64,
-    /// Cores that the two guests' threads kept busy (median). They make and check the traffic.
+    /// Cores that the two guests' threads kept busy (median). The threads make and check the traffic.
     guests_cores: f64,
-    /// Packets that did not arrive intact, in all slices.
+    /// Packets that did not arrive intact, over all slices.
     lost: u64,
     figures: Vec<FigureRow>,
 }
 
-/// A figure: median and spread over the slices.
+/// A figure: the median and the spread over the slices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct FigureRow {
     name: String,
@@ -47,7 +47,7 @@ struct FigureRow {
     min: f64,
     max: f64,
     says: &'static str,
-    /// The stage of this cost; stages have a table of their own.
+    /// The stage of which this is the cost. Stages have a separate table.
     #[serde(skip)]
     stage: Option<Stage>,
 }
@@ -125,8 +125,8 @@ fn stage_figures(measurement: &str, slices: &[Slice]) -> Vec<FigureRow> {
     Stage::ALL.into_iter().filter_map(figure).chain(bursts).collect()
 }
 
-/// Returns the median (the middle value, or the mean of the two in the middle), the smallest and
-/// the largest.
+/// Returns the median, the smallest and the largest value. The median of an even number is the mean of the two middle
+/// values.
 pub(super) fn median_and_spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     values.sort_by(f64::total_cmp);
     let (min, max) = (*values.first()?, *values.last()?);
@@ -134,7 +134,7 @@ pub(super) fn median_and_spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)>
     Some((f64::midpoint(values[low], values[high]), min, max))
 }
 
-/// Writes a number with three significant digits or more, and commas.
+/// Formats a number with three or more significant digits, and with commas.
 pub(super) fn significant(value: f64) -> String {
     match value.abs() {
         1000.0.. => decimal(value.round() as u64),

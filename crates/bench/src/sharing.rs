@@ -1,8 +1,8 @@
-//! `weir bench --sharing`: how senders share a worker, and how a flood affects its neighbour.
+//! `weir bench --sharing`: how senders share a worker, and the effect of a flood on its neighbour.
 //!
-//! Ports are simulated in this process, which makes the worker the bottleneck: real guests on the
-//! same cores would be slower than the worker. Everything between the ports is weir's own, copies
-//! included. Worker time is what weir charges; the ports count the victim's times and frames.
+//! Ports are simulated in this process, so that the worker is the bottleneck: actual guests on the same cores would
+//! be slower than the worker. All code between the ports is weir's own, copies included. Worker time is the time that
+//! weir charges. The ports count the victim's times and frames.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use port::{PlayedPort, Sends};
 const UNEQUAL_BYTES: [usize; 8] = [64, 128, 256, 512, 1024, 1514, 9014, 65_000];
 /// Frame lengths and weights of senders.
 const WEIGHTED: [(usize, u16); 3] = [(1514, 1), (64, 2), (9014, 4)];
-/// More frames than any sender gets through.
+/// More frames than any sender can send.
 pub(super) const ENDLESS: u64 = u64::MAX / 2;
 /// Time before counting.
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -83,7 +83,7 @@ const FIGURES: [Figure; 6] = [
     },
 ];
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let filter = args.filter.as_deref().unwrap_or_default();
     let figures: Vec<_> = FIGURES.iter().filter(|figure| figure.name.contains(filter)).collect();
@@ -121,7 +121,7 @@ fn measure(
     Ok(figures.iter().zip(values).filter_map(row).collect())
 }
 
-/// A switch of one worker with a sink, and senders to it.
+/// A switch with one worker, a sink, and senders to the sink.
 struct Bench {
     engine: Arc<Engine>,
     sink: Arc<PlayedPort>,
@@ -163,7 +163,7 @@ impl Bench {
         Ok(used.collect())
     }
 
-    /// Returns the times of single packets of `victim`, while nobody else sends to the sink.
+    /// Returns the times of single packets of `victim` while no other port sends to the sink.
     fn times(&self, victim: &PlayedPort, time: Duration) -> Result<TimesSummary, BenchError> {
         thread::sleep(WARM_UP);
         self.sink.take_times();
@@ -184,7 +184,7 @@ fn mac(number: usize) -> Mac {
     Mac([0x52, 0x54, 0, 0, 0, number as u8])
 }
 
-/// Returns Jain's index (sum x)^2 / (n sum x^2), 1 if all are equal (Jain, Chiu & Hawe 1984).
+/// Returns Jain's index (sum x)^2 / (n sum x^2), which is 1 if all are equal (Jain, Chiu & Hawe 1984).
 fn jain_index(used: &[f64]) -> f64 {
     let (sum, squares) = used.iter().fold((0.0, 0.0), |(s, q), t| (s + t, q + t * t));
     sum * sum / (used.len() as f64 * squares)
@@ -213,7 +213,7 @@ fn weight_error(time: Duration) -> Result<f64, BenchError> {
     Ok(errors.fold(0.0, f64::max))
 }
 
-/// Adds a flood of the smallest frames, to a receiver of its own.
+/// Adds a flood of the smallest frames to a separate receiver.
 fn flood(bench: &Bench) -> Result<(), BenchError> {
     let [target, source] = [100, 101].map(mac);
     let announces = Sends { from: target, to: Mac::BROADCAST, len: SMALL_FRAME_BYTES };

@@ -1,4 +1,4 @@
-//! One slice of a measurement: counters before and after, on a rig of its own or a shared one.
+//! One slice of a measurement: counters before and after, on a separate or a shared rig.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::plan::{Measurement, Tells};
 use super::{BenchError, WORKERS, memcpy};
 use crate::rig::{self, Guest, Load, Rig, Role, Setup, port};
 
-/// Longest measurement of a plain copy.
+/// Longest time of a plain copy's measurement.
 const MEMCPY_TIME: Duration = Duration::from_millis(100);
 
-/// A distribution of times: round trips, or one way; see [`Load::latency_at`].
+/// A distribution of round-trip or one-way times; see [`Load::latency_at`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Latency {
     /// Mean (ns).
@@ -34,7 +34,7 @@ pub(super) struct Slice {
     pub(super) received: u64,
     /// Bytes of these frames, Ethernet headers included.
     pub(super) received_bytes: u64,
-    /// Frames received by either guest: the switch's work, acknowledgements included.
+    /// Frames received by either guest: all frames of the switch, acknowledgements included.
     pub(super) switched: u64,
     /// Bytes of these frames.
     pub(super) switched_bytes: u64,
@@ -51,11 +51,11 @@ pub(super) struct Slice {
     pub(super) delay_change_s: f64,
     /// Frames that did not arrive intact.
     pub(super) lost: u64,
-    /// Number of times that a guest learned of a frame later than its budget allows, by reason.
+    /// Number of times that a guest was notified of a frame later than its budget allows, by reason.
     pub(super) breaches: BTreeMap<String, u64>,
-    /// Costs of the stages; empty unless measured.
+    /// Costs of the stages; empty if they are not measured.
     pub(super) stages: StageCosts,
-    /// Plain copy directly afterwards (Gbit per second of CPU time).
+    /// Throughput of a plain copy directly afterwards (Gbit per second of CPU time).
     pub(super) memcpy: Option<f64>,
 }
 
@@ -101,7 +101,7 @@ impl Counters {
 }
 
 impl Slice {
-    /// Measures for `time`, or until `stop` is set, when the result is meaningless.
+    /// Measures for `time`, or until `stop` is set. In the latter case the result has no meaning.
     pub(super) fn measure(
         measurement: &Measurement,
         time: Duration,
@@ -133,7 +133,7 @@ impl Slice {
         Ok(())
     }
 
-    /// Counts for `time` on a rig with this load, once it has run for `warm_up`.
+    /// Counts for `time` on a rig with this load, after `warm_up`.
     pub(super) fn count(
         rig: &Rig,
         load: Load,
@@ -146,8 +146,7 @@ impl Slice {
         let (before, earlier) = (Counters::read(rig), latency());
         rig::wait(time, stop, || rig.has_failed());
         let (after, mut latency) = (Counters::read(rig), latency());
-        // This cannot fail: both have the same bounds, and the later histogram includes the earlier
-        // one.
+        // `subtract` cannot fail: both histograms have the same bounds, and the later one includes the earlier one.
         let _ = latency.subtract(&earlier);
         let latency = (!latency.is_empty()).then(|| Latency {
             mean_ns: latency.mean(),
@@ -190,7 +189,7 @@ impl Slice {
         ratio(self.received as f64, self.seconds)
     }
 
-    /// Returns the packets per second of the worker's CPU time, both directions.
+    /// Returns the packets per second of the worker's CPU time, the sum of both directions.
     pub(super) fn packets_per_cpu_s(&self) -> Option<f64> {
         ratio(self.switched as f64, self.switch_cpu_s)
     }
@@ -200,7 +199,7 @@ impl Slice {
         ratio(gbit(self.received_bytes), self.seconds)
     }
 
-    /// Returns the throughput (Gbit per second of the worker's CPU time), both directions.
+    /// Returns the throughput (Gbit per second of the worker's CPU time), the sum of both directions.
     pub(super) fn gbit_per_cpu_s(&self) -> Option<f64> {
         ratio(gbit(self.switched_bytes), self.switch_cpu_s)
     }
@@ -210,7 +209,7 @@ impl Slice {
         self.memcpy
     }
 
-    /// Returns the ratio of the stream to the plain copy, for the same CPU time.
+    /// Returns the ratio of the stream's to the plain copy's throughput, for the same CPU time.
     pub(super) fn stream_vs_memcpy(&self) -> Option<f64> {
         ratio(self.gbit_per_cpu_s()?, self.memcpy?)
     }
@@ -230,8 +229,8 @@ impl Slice {
         ratio(1e6 * self.delay_change_s, self.received as f64)
     }
 
-    /// Returns the packets per CPU second of worker and receiver together: the way from the
-    /// sender's ring to the receiver's application.
+    /// Returns the packets per CPU second of worker and receiver together, from the sender's ring to the receiver's
+    /// application.
     pub(super) fn packets_per_delivering_cpu_s(&self) -> Option<f64> {
         ratio(self.received as f64, self.switch_cpu_s + self.receiver_cpu_s)
     }

@@ -7,8 +7,8 @@ use weir_engine::stages::{self, StageCosts};
 use super::slice::Latency;
 use super::*;
 
-/// Returns a slice of one second with `packets` packets of 1000 bytes each way, half a core of the
-/// worker's and one and a half of the guests'.
+/// Returns a slice of one second with `packets` packets of 1000 bytes in each direction. The worker used half a core
+/// and the guests one and a half.
 fn slice(packets: u64) -> Slice {
     Slice {
         seconds: 1.0,

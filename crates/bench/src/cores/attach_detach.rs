@@ -1,9 +1,8 @@
-//! `weir bench --attach-detach`: resources left behind by interfaces that come and go under
-//! traffic.
+//! `weir bench --attach-detach`: resources that are left after interfaces were added and removed under traffic.
 //!
-//! A control request adds each interface. A guest connects, starts its rings and sends. Then the
-//! interface is removed, half of the time with its guest connected. Two other guests talk
-//! meanwhile. Descriptors, threads and memory are those of the whole process, guests included.
+//! A control request adds each interface. A guest connects, starts its rings and sends. Then the interface is
+//! removed, half of the time with its guest connected. Two other guests exchange packets meanwhile. Descriptors,
+//! threads and memory are those of the whole process, guests included.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,13 +22,13 @@ use super::crowd::{Crowd, Guest, Pair, Setup, vif};
 use crate::args::BenchArgs;
 use crate::rig::{self, RigError};
 
-/// Rate of packets between the two guests that stay.
+/// Rate of packets between the two guests that are not removed.
 const TRAFFIC: small::Rate = small::Rate::PerSecond(20_000);
-/// Number of different interfaces that come and go.
+/// Number of different interfaces that are added and removed.
 const DIFFERENT: usize = 7;
-/// Longest time for the end of an interface, since threads and descriptors end after the request.
+/// Longest time for the end of an interface: threads and descriptors end after the request.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Time without a change after which nothing is under way.
+/// Time without a change after which the resources count as settled.
 const REST: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(1);
 
@@ -39,7 +38,7 @@ struct Holdings {
     threads: usize,
     /// Mappings of guests' memory.
     mappings: usize,
-    /// The process's own resident memory, without the guests', whose rings are touched bit by bit.
+    /// The process's resident memory, without the guests' memory, whose rings are touched one after another.
     resident_bytes: u64,
 }
 
@@ -57,7 +56,7 @@ impl Holdings {
         })
     }
 
-    /// Returns whether there are no more resources than `before`, memory aside.
+    /// Returns true if there are no more resources than `before`, memory aside.
     fn is_within(&self, before: &Self) -> bool {
         self.fds <= before.fds && self.threads <= before.threads && self.mappings <= before.mappings
     }
@@ -89,7 +88,7 @@ impl Holdings {
     }
 }
 
-/// Resources left behind under one execution model.
+/// Resources left under one execution model.
 #[derive(Debug, Clone, PartialEq)]
 struct Left {
     execution: Execution,
@@ -97,7 +96,7 @@ struct Left {
     fds: usize,
     threads: usize,
     mappings: usize,
-    /// Growth of resident memory for each interface (bytes), part by part.
+    /// Growth of resident memory per interface (bytes), for each part of the run.
     bytes: Vec<f64>,
     /// Packets that arrived between the two other guests, and packets lost.
     arrived: u64,
@@ -105,7 +104,7 @@ struct Left {
     seconds: f64,
 }
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let stop = rig::catch_signals()?;
     let mut all = Vec::new();
@@ -119,7 +118,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     figures(&all).print(args, out)
 }
 
-/// Adds and removes `count` interfaces, after a fifth as many that leave memory for reuse.
+/// Adds and removes `count` interfaces, after a fifth as many whose freed memory can be reused.
 fn measure(
     execution: Execution,
     cycles: u32,
@@ -164,7 +163,7 @@ fn come_and_go(
     dir: &Path,
     stop: &AtomicBool,
 ) -> Result<Left, BenchError> {
-    // Numbers of no guest that stays.
+    // The numbers differ from those of the other guests.
     let vifs = (2..2 + DIFFERENT).map(|number| Ok((number, vif(number, 1, dir)?)));
     let vifs = vifs.collect::<Result<Vec<_>, RigError>>()?;
     let progress = progress(1);
@@ -202,7 +201,7 @@ fn come_and_go(
     })
 }
 
-/// Plays one interface from its creation to its end. Its guest leaves first, or is cut off.
+/// Adds, uses and removes one interface. Its guest disconnects first or is disconnected.
 fn cycle(
     switch: &Switch,
     number: usize,

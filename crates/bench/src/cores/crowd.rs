@@ -1,7 +1,7 @@
-//! A switch with pairs of guests, each a client and a server with an interface of its own.
+//! A switch with pairs of guests: a client and a server, each with its own interface.
 //!
-//! One thread of the measurement can poll the rings of all guests in turn. Such guests cost little
-//! and never sleep, so the measurement shows the switch.
+//! A single thread can poll the rings of all guests in turn. Such guests cost little and never sleep, so that the
+//! measurement shows the switch.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::rig::{self, RigError, pin};
 /// First UDP port; each flow has its own.
 const CLIENT_PORT: u16 = 40_000;
 const SERVER_PORT: u16 = 5_201;
-/// Flow number of the guests' greetings, which are no traffic.
+/// Flow number of the guests' greetings, which do not count as traffic.
 const GREETING: u16 = 20_000;
 /// Offset of the IPv4 header, and of the headers behind it.
 const IPV4: usize = 14;
@@ -47,7 +47,7 @@ pub(super) struct Setup {
 }
 
 impl Default for Setup {
-    /// One pair with one queue each, served by one worker that shares its core.
+    /// One pair with one queue each, and one worker that shares its core.
     fn default() -> Self {
         Self {
             pairs: 1,
@@ -68,7 +68,7 @@ pub(super) struct Guest {
     _vif: Vif,
 }
 
-/// Two guests that talk to each other.
+/// A client and its server.
 pub(super) struct Pair {
     pub(super) client: Guest,
     pub(super) server: Guest,
@@ -76,18 +76,18 @@ pub(super) struct Pair {
 
 /// A switch with pairs of guests.
 pub(super) struct Crowd {
-    // Dropped in this order: guests hang up before their switch is gone.
+    // Dropped in this order: guests disconnect before the switch ends.
     pub(super) pairs: Vec<Pair>,
     pub(super) switch: Arc<Switch>,
 }
 
-/// Returns a guest's addresses, by its number.
+/// Returns the addresses of guest `number`.
 fn station(number: usize) -> Station {
     let [.., high, low] = number.to_be_bytes();
     Station { mac: Mac([0x52, 0x54, 0, 1, high, low]), ip: Ipv4Addr::new(10, 1, high, low) }
 }
 
-/// Returns the interface of a guest.
+/// Returns the interface of guest `number`.
 pub(super) fn vif(number: usize, queues: u8, dir: &Path) -> Result<VifConfig, RigError> {
     let name = format!("guest{number}");
     let socket = rig::socket(dir, &name)?;
@@ -126,7 +126,7 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Makes every guest known to its peer and to the switch.
+    /// Lets every guest's peer and the switch learn the guest's address.
     fn introduce(&mut self) -> Result<(), BenchError> {
         for Pair { client, server } in &mut self.pairs {
             for guest in [&*client, &*server] {
@@ -157,7 +157,7 @@ impl Crowd {
 }
 
 impl Guest {
-    /// Connects to the interface; `number` determines its addresses.
+    /// Connects to the interface. `number` determines the guest's addresses.
     pub(super) fn connect(number: usize, config: &VifConfig) -> Result<Self, RigError> {
         let station = station(number);
         let options = Options {
@@ -180,13 +180,13 @@ impl Guest {
         }
     }
 
-    /// Announces its address to everybody.
+    /// Broadcasts the guest's address.
     pub(super) fn announce(&mut self) {
         let everybody = Station { mac: Mac::BROADCAST, ip: Ipv4Addr::BROADCAST };
         self.greet(&Frame::between(self.station, everybody, GREETING));
     }
 
-    /// Receives all frames. Returns whether there were any.
+    /// Receives all frames. Returns true if there were any.
     fn hear(&mut self) -> bool {
         self.queues.iter_mut().any(|queue| queue.recv(|_| ()).is_some())
     }
@@ -234,15 +234,14 @@ impl Frame {
         Self { bytes }
     }
 
-    /// Offers the frame with number `seq`; returns `false` if the ring is full.
+    /// Offers the frame with number `seq`. Returns false if the ring is full.
     pub(super) fn send(&mut self, queue: &mut QueuePair, seq: u64) -> bool {
         self.bytes[PAYLOAD + 2..PAYLOAD + 10].copy_from_slice(&seq.to_be_bytes());
         queue.send_raw(&self.bytes, &VnetHdr::default()).is_ok()
     }
 }
 
-/// Returns flow and frame number of the next received frame, skipping greetings; `None` without
-/// one.
+/// Returns the flow and the number of the next received frame, without greetings; `None` if there is none.
 pub(super) fn receive(queue: &mut QueuePair) -> Option<(u16, u64)> {
     loop {
         let (flow, seq) = queue.recv(|frame| {

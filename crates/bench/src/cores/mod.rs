@@ -21,10 +21,10 @@ mod reorder;
 mod two_workers;
 mod vifs;
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 type Measurement = fn(&BenchArgs, &mut dyn Write) -> Result<(), BenchError>;
 
-/// Returns the measurement that the command line names, if it is one of these.
+/// Returns the measurement that the command line names, if it is one of this module.
 pub(super) fn asked_for(args: &BenchArgs) -> Option<Measurement> {
     let all: [(bool, Measurement); 5] = [
         (args.two_workers, two_workers::run),

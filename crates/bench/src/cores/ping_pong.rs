@@ -1,8 +1,8 @@
-//! `weir bench --ping-pong`: latency between two cores, by polling, by waiting for a cache line if
-//! the CPU can, and by waking.
+//! `weir bench --ping-pong`: latency between two cores by polling, by the CPU's instructions that wait for a cache
+//! line (if it has them), and by wake-ups.
 //!
-//! These bound a switch's latency: a polling worker sees a request after a cache line's transfer, a
-//! sleeping worker after the kernel's wake-up.
+//! These are lower limits of a switch's latency: a polling worker sees a request after the transfer of a cache line,
+//! and a sleeping worker after the kernel's wake-up.
 
 use std::hint;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ use crate::rig::{self, pin, two_cpus};
 
 /// Interval at which a sleeping thread checks for its end.
 const STOP_POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// Polled rounds between two looks at the clock.
+/// Polled rounds between two readings of the clock.
 const ROUNDS: u64 = 100;
 /// Pause between two signals, so that the waiting thread is asleep.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -38,16 +38,16 @@ struct Court {
     ended: AtomicBool,
 }
 
-/// A cache line of its own, with the neighbour that is fetched with it.
+/// A cache line of its own, together with the adjacent line that is prefetched with it.
 #[repr(align(128))]
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// The way the answering thread waits.
+/// The answering thread's way to wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Polling,
-    /// For a write to the ball's line, by the CPU's instructions for that.
+    /// Waits for a write to the ball's line, by the CPU's instructions for it.
     Monitoring(Monitor),
     Asleep,
 }
@@ -62,13 +62,13 @@ impl Court {
         })
     }
 
-    /// Returns every ball until the end.
+    /// Returns each ball until the end.
     fn answer(&self, waits: Waits) -> io::Result<()> {
         while !self.ended.load(Ordering::Relaxed) {
             if waits == Waits::Asleep {
                 let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
                 poll(&mut fds, Some(&STOP_POLL))?;
-                // There is nothing to read after a timeout.
+                // After a timeout there is nothing to read.
                 let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             }
             let ball = self.ball.0.load(Ordering::Acquire);
@@ -81,7 +81,7 @@ impl Court {
         Ok(())
     }
 
-    /// Serves a ball and waits for its return; returns `false` if it does not come back.
+    /// Serves a ball and waits for its return. Returns false if it does not return.
     fn rally(&self, number: u64, waits: Waits, stop: &AtomicBool) -> io::Result<bool> {
         self.ball.0.store(number, Ordering::Release);
         if waits == Waits::Asleep {
@@ -123,8 +123,7 @@ fn round_trip_ns(
     })
 }
 
-/// Returns times of round trips (ns): single ones if each has a system call, else means of
-/// [`ROUNDS`].
+/// Returns times of round trips (ns): of single ones if each needs a system call, or else means of [`ROUNDS`].
 fn serve(court: &Court, waits: Waits, time: Duration, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let rounds = if waits == Waits::Asleep { 1 } else { ROUNDS };
     let (mut number, mut times) = (0, Vec::new());
@@ -145,7 +144,7 @@ fn serve(court: &Court, waits: Waits, time: Duration, stop: &AtomicBool) -> io::
     Ok(times)
 }
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let stop = rig::catch_signals()?;
     let cpus = two_cpus().ok_or(BenchError::OneProcessor)?;
@@ -184,7 +183,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
         .print(args, out)
 }
 
-/// Describes how this CPU can wait for a cache line without polling.
+/// Describes the CPU's instructions that wait for a cache line without polling.
 fn monitor_wait(monitor: Option<Monitor>) -> String {
     match monitor {
         Some(monitor) => format!("ping_pong_poll_monitor is by {}", monitor.name()),

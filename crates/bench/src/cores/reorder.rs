@@ -1,8 +1,8 @@
-//! `weir bench --reorder`: sequence numbers of many flows, while queues and flows keep moving.
+//! `weir bench --reorder`: sequence numbers of many flows while queues and flows move.
 //!
-//! Two workers serve two guests with four queue pairs each. Again and again every queue pair moves to the other
-//! worker, and entries of the receiver's indirection table to other queues. Packets that arrive late in their flow,
-//! or twice, count.
+//! Two workers serve two guests with four queue pairs each. Every queue pair moves to the other worker again and
+//! again, and entries of the receiver's indirection table to other queues. The measurement counts packets that arrive
+//! late in their flow or twice.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,14 +24,14 @@ use crate::rig;
 const QUEUES: u8 = 4;
 const WORKERS: usize = 2;
 const FLOWS: u16 = 64;
-/// Packets sent, or looked for in a ring, at a time.
+/// Packets that are sent or received per turn.
 const BURST: u64 = 64;
-/// Packets of a flow before the next flow's turn. During its pause its old queue can empty, so that
-/// its entry may move.
+/// Packets of a flow before the next flow's turn. In between, the flow's old queue can empty, so that its entry may
+/// move.
 const TRAIN: u64 = 64;
 /// Interval of the moves.
 const STEP: Duration = Duration::from_micros(200);
-/// Entries to move per step: the most that may be on their way at once.
+/// Entries to move per step: the limit of simultaneous moves.
 const ENTRIES: usize = weir_limits::STEERING_CHANGES_MAX;
 
 /// Packets between two updates of the progress.
@@ -47,7 +47,7 @@ struct Found {
     seconds: f64,
 }
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let stop = rig::catch_signals()?;
     let dir = rig::temp_dir()?;
@@ -81,14 +81,14 @@ fn measure(packets: u64, dir: &Path, stop: &AtomicBool) -> Result<Found, BenchEr
     Ok(found)
 }
 
-/// Sends `packets` packets, and counts the received ones.
+/// Sends `packets` packets and counts those that arrive.
 fn count(pair: &mut Pair, packets: u64, stop: &AtomicBool) -> Found {
     let Pair { client, server } = pair;
     let mut frames: Vec<_> = (0..FLOWS).map(|flow| Frame::new(client, server, flow)).collect();
     let mut sent_of = [0_u64; FLOWS as usize];
     let mut next_of = [0_u64; FLOWS as usize];
     let mut found = Found::default();
-    // Packets that count as lost, and so are no longer in flight.
+    // Packets that count as lost and are therefore not in flight any more.
     let mut given_up = 0;
     let start = Instant::now();
     let mut progress = start;
@@ -131,8 +131,7 @@ fn count(pair: &mut Pair, packets: u64, stop: &AtomicBool) -> Found {
     Found { seconds: start.elapsed().as_secs_f64(), ..found }
 }
 
-/// Moves queues to other workers and entries to other queues until `ended`. Returns the number of
-/// moved queues.
+/// Moves queues to other workers and entries to other queues until `ended`. Returns the number of queue moves.
 fn move_everything(switch: &Switch, names: &[PortName; 2], ended: &AtomicBool) -> u64 {
     let [Some(client), Some(server)] = names.each_ref().map(|name| switch.vif(name)) else {
         return 0;

@@ -1,12 +1,12 @@
 //! `weir bench --two-workers`: two workers against one.
 //!
-//! Four pairs of guests send 64 B packets as fast as they can. Their threads need cores too, so packets per second
-//! would measure them as much as weir. The figure is therefore packets per second of worker CPU time, times the
-//! number of workers: the rate if each worker had its own core. Both workers must have been busy:
+//! Four pairs of guests send 64 B packets as fast as they can. Their threads need cores, too, so that packets per
+//! second would depend on them as much as on weir. The figure is therefore packets per second of worker CPU time,
+//! times the number of workers: the rate if each worker had its own core. Both workers must have been busy:
 //! `two_workers_least_busy`.
 //!
-//! Two more measurements: the same with simulated ports on the workers' own threads, which need no further core;
-//! and one guest with one queue, where the second worker helps the first.
+//! There are two more measurements: simulated ports on the workers' own threads, which need no further core; and one
+//! guest with one queue, for which the second worker helps the first.
 
 use std::io::Write;
 use std::path::Path;
@@ -31,12 +31,12 @@ use crate::rig::{self, RigError};
 const PAIRS: usize = 4;
 /// Time before counting, in which queues settle at their workers.
 const SETTLE: Duration = Duration::from_millis(800);
-/// Time before counting if queues are assigned by hand.
+/// Time before counting if queues are assigned explicitly.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// The longest Ethernet frame: most of its copy takes place outside of the helper's turn.
+/// The longest Ethernet frame: most of its copy takes place outside the helper's turn.
 const LONG_FRAME_BYTES: usize = 1514;
-/// Interval at which the queue gets its helper again, since dispatch by load may take it away.
+/// Interval at which the queue gets its helper again, since dispatch by load may remove it.
 const HELP: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +53,7 @@ const HOT: [Work; 2] = [
     Work { pairs: 1, frame_bytes: LONG_FRAME_BYTES },
 ];
 
-/// Work of a number of workers.
+/// Work done by a number of workers.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Did {
     packets: u64,
@@ -63,7 +63,7 @@ struct Did {
 }
 
 impl Did {
-    /// Returns the packets per second if each worker had a core.
+    /// Returns the packets per second if each worker had its own core.
     fn packets_per_s_of_cores(&self) -> f64 {
         let cpu_s: f64 = self.cpu_s.iter().sum();
         self.cpu_s.len() as f64 * self.packets as f64 / cpu_s
@@ -90,14 +90,14 @@ struct Round {
 }
 
 impl Round {
-    /// Returns the gain of a hot queue from a helper.
+    /// Returns the gain of a hot queue by a helper.
     fn helped_vs_alone(&self, kind: usize) -> f64 {
         let [alone, helped] = &self.hot[kind];
         helped.packets_per_s_of_cores() / alone.packets_per_s_of_cores()
     }
 }
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let stop = rig::catch_signals()?;
     let dir = rig::temp_dir()?;
@@ -208,8 +208,7 @@ fn figures(rounds: &[Round]) -> Figures {
     }
 }
 
-/// Counts packets between guests, with a thread for each end. The second worker helps with a lone
-/// pair.
+/// Counts packets between guests, with a thread for each end. The second worker helps if there is one pair only.
 fn slice(workers: u64, work: Work, time: Duration, dir: &Path) -> Result<Did, BenchError> {
     let Crowd { mut pairs, switch } =
         Crowd::start(&Setup { pairs: work.pairs, workers, ..Setup::default() }, dir)?;
@@ -287,7 +286,7 @@ fn played(workers: usize, time: Duration) -> Result<Did, BenchError> {
         let sends = Sends { from: to, to: Mac::BROADCAST, len: SMALL_FRAME_BYTES };
         let sink = PlayedPort::add(&engine, sends)?;
         let sender = PlayedPort::add(&engine, Sends { from, to, len: SMALL_FRAME_BYTES })?;
-        // Frames to it are flooded until the switch knows its address.
+        // Frames to the sink are flooded until the switch knows its address.
         sink.send(&engine, 1);
         wait_for("a sink's place", || sender.received() > 0)?;
         engine.assign(sender.id(), 0, pair % workers)?;

@@ -1,8 +1,9 @@
 //! `weir bench --vifs`: round trips and throughput of 1 to 32 interfaces (Raj 2006, Figs. 4 and 5), with workers
 //! that sleep (`shared`) and workers that poll (`dedicated`).
 //!
-//! Each interface has a guest, whose peer has an interface of its own. One worker is pinned to the last CPU. One
-//! thread, pinned to the first, polls the rings of all guests and never sleeps, so no guest's wake-up counts.
+//! Each interface has a guest, and the guest's peer has its own interface. One worker is pinned to the last CPU. One
+//! thread, pinned to the first CPU, polls the rings of all guests and never sleeps, so that no guest's wake-up
+//! counts.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,12 +22,11 @@ use crate::rig::{self, pin, two_cpus};
 
 /// Numbers of interfaces with a peer.
 const COUNTS: [usize; 6] = [1, 2, 4, 8, 16, 32];
-/// Pause of a guest between an answer and its next request, in which a real guest would use the
-/// answer.
+/// Pause of a guest between an answer and its next request, in which an actual guest would use the answer.
 const PAUSE: Duration = Duration::from_micros(500);
 /// Time after which an answer counts as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Packets in flight between two guests at full speed, and packets at a time.
+/// Packets in flight between two guests at full speed, and packets per turn.
 const WINDOW: u64 = 128;
 const BURST: u64 = 32;
 /// Time before counting.
@@ -40,7 +40,7 @@ struct Cell {
     packets_per_s: f64,
 }
 
-/// Both realizations with the same interfaces, in direct succession.
+/// Results of both realizations with the same interfaces, measured directly one after the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Round {
     vifs: usize,
@@ -48,7 +48,7 @@ struct Round {
     dedicated: Cell,
 }
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let stop = rig::catch_signals()?;
     let dir = rig::temp_dir()?;
@@ -134,7 +134,7 @@ fn cell(
     Ok(Some(Cell { round_trip_us: median_ns / 1e3, packets_per_s }))
 }
 
-/// A guest that asks, and its peer that answers.
+/// A guest that sends requests, and its peer that answers.
 struct Talk<'p> {
     pair: &'p mut Pair,
     request: Frame,
@@ -146,7 +146,7 @@ struct Talk<'p> {
 }
 
 impl Talk<'_> {
-    /// Answers, asks, and returns the round-trip time of an answer that came (ns).
+    /// Answers, sends requests, and returns the round-trip time of an arrived answer.
     fn step(&mut self) -> Option<Duration> {
         let (client, server) = (&mut self.pair.client.queues[0], &mut self.pair.server.queues[0]);
         if let Some((_, seq)) = receive(server) {
@@ -174,7 +174,7 @@ impl Talk<'_> {
     }
 }
 
-/// Returns round-trip times (ns). Guests ask at different times.
+/// Returns round-trip times (ns). Guests send requests at different times.
 fn round_trips_ns(
     pairs: &mut [Pair],
     time: Duration,
@@ -208,7 +208,7 @@ fn round_trips_ns(
             }
         }
     }
-    // Waits for remaining answers, so that none appears later.
+    // Waits for the remaining answers, so that none arrives in the next measurement.
     let ended = Instant::now();
     while talks.iter().any(|talk| talk.asked.is_some()) {
         if ended.elapsed() > ANSWER_TIMEOUT {

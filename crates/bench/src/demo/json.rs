@@ -59,7 +59,7 @@ impl<'o> From<&'o Outcome> for Column<'o> {
     }
 }
 
-/// Shows only the demo's progress, on standard error.
+/// A view that shows only the demo's progress, on standard error.
 pub(super) struct Quiet(ProgressBar);
 
 impl Quiet {

@@ -35,10 +35,10 @@ use plain::Plain;
 use screen::Screen;
 use traffic::Traffic;
 
-/// Interval of readings and drawings.
+/// Interval of readings and redraws.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Reason why the demo ended early.
+/// The reason for which the demo ended early.
 #[derive(Debug, Error, Diagnostic)]
 pub enum DemoError {
     /// The switch or a guest failed.
@@ -88,7 +88,7 @@ struct Progress<'a> {
     current: usize,
     /// Counters since this phase began, one [`TICK`] apart.
     samples: &'a [Sample],
-    /// This phase is over.
+    /// True if this phase is over.
     ended: bool,
     /// Results of earlier phases.
     outcomes: &'a [Outcome],
@@ -119,11 +119,11 @@ trait View {
     /// Shows the progress.
     fn show(&mut self, progress: &Progress<'_>) -> Result<(), DemoError>;
 
-    /// Waits for `time`, or less if the user asks for the end. Returns whether the user did.
+    /// Waits for `time`, or less if the user ends the demo. Returns true if the user did.
     fn wait(&mut self, time: Duration) -> Result<bool, DemoError>;
 }
 
-/// Runs the demo. `terminal`: a person looks at standard output.
+/// Runs the demo. `terminal` is true if standard output is a terminal.
 ///
 /// # Errors
 /// [`DemoError`]; the table of the earlier phases is printed.
@@ -155,7 +155,7 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), D
     Ok(())
 }
 
-/// Runs the phases in order, until the last one or until the user ends the demo.
+/// Runs the phases in order until the last one, or until the user ends the demo.
 fn drive(
     plan: &[Phase],
     dir: &Path,
@@ -192,7 +192,7 @@ fn drive(
         rig.finish()?;
         if let [first, .., last] = samples.as_slice() {
             let figures = first.until(last);
-            // A phase that ended before any frame went through has no report.
+            // A phase that ended before any frame arrived has no report.
             if figures.frames > 0 {
                 outcomes.push(Outcome { phase: *phase, figures });
             }

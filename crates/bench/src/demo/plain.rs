@@ -11,7 +11,7 @@ use super::{DemoError, Progress, View};
 
 /// Interval of the lines.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// Shortest rest of a phase that gets a line. Figures of a shorter one would say little.
+/// Shortest rest of a phase that gets a line. Figures of a shorter rest would not be reliable.
 const REST_MIN: Duration = Duration::from_millis(200);
 
 /// Prints a line each second.

@@ -13,7 +13,7 @@ struct Row {
     cell: fn(&Outcome) -> String,
 }
 
-/// The rows. A phase is a column, since there are more figures than phases.
+/// The rows. Phases are columns, since there are more figures than phases.
 const ROWS: &[Row] = &[
     Row { label: "moderation", cell: |outcome| outcome.phase.moderation.to_string() },
     Row { label: "seconds", cell: |outcome| format!("{:.1}", outcome.figures.seconds()) },
@@ -58,7 +58,7 @@ fn latency(figures: &Sample, of: fn(Latency) -> u64) -> String {
     figures.latency.map_or_else(|| "-".into(), |latency| time(of(latency)))
 }
 
-/// Returns lost packets, and packets that came after a later one.
+/// Returns the numbers of lost packets and of packets that arrived after a later one.
 pub(super) fn lost_reordered(figures: &Sample) -> String {
     format!("{}, {}", decimal(figures.lost), decimal(figures.reordered))
 }
@@ -130,7 +130,7 @@ impl<'o> Closing<'o> {
         Some(&outcome.figures)
     }
 
-    /// Returns the most telling result of each kind of traffic.
+    /// Returns the main result of each kind of traffic.
     fn highlights(&self) -> Vec<String> {
         let bulk = self.figures(Traffic::Bulk);
         let flood = self.figures(Traffic::Flood);

@@ -18,7 +18,7 @@ use super::{DemoError, Progress, View};
 
 /// Window of the changing figures.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Largest width of the display; beyond it figures would be far apart.
+/// Largest width of the display. On a wider one, figures would be far apart.
 const WIDTH_MAX: u16 = 120;
 /// Largest height of the graph (lines).
 const GRAPH_HEIGHT_MAX: u16 = 16;
@@ -29,7 +29,7 @@ const LIVE: Color = Color::Cyan;
 /// Colour of a phase that ended well.
 const DONE: Color = Color::Green;
 
-/// Returns whether keys can be read: standard input is a terminal.
+/// Returns true if keys can be read: standard input is a terminal.
 pub(super) fn has_keyboard() -> bool {
     io::stdin().is_terminal()
 }
@@ -75,7 +75,7 @@ impl View for Screen {
     }
 }
 
-/// Returns whether the key ends the demo. In raw mode Ctrl-C is an ordinary key.
+/// Returns true if the key ends the demo. In raw mode Ctrl-C is an ordinary key.
 fn asks_for_the_end(key: KeyEvent) -> bool {
     key.kind == KeyEventKind::Press
         && match key.code {
@@ -117,7 +117,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     frame.render_widget(Line::from(text).right_aligned(), clock);
 }
 
-/// Draws the phase's own figure over time. The graph fills the width when the phase ends.
+/// Draws the phase's main figure over time. The graph fills the width when the phase ends.
 fn draw_graph(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     let phase = progress.phase();
     let metric = Metric::of(phase.traffic);
@@ -138,7 +138,7 @@ fn draw_graph(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     let peak = bars.iter().flatten().copied().max().unwrap_or(0);
     let graph = Sparkline::default()
         .data(bars)
-        // Some room above, so that a steady rate does not look like a wall.
+        // Some room above, so that a steady rate does not fill the whole graph.
         .max(peak.saturating_add(peak / 4).max(1))
         .style(Style::new().fg(LIVE))
         .absent_value_symbol(" ");
@@ -146,7 +146,7 @@ fn draw_graph(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     frame.render_widget(graph, inner);
 }
 
-/// The most telling figure of a kind of traffic.
+/// The main figure of a kind of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Metric {
     GbitPerS,

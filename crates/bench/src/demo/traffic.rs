@@ -9,8 +9,7 @@ use crate::rig::Load;
 
 /// Length of small frames (bytes).
 const SMALL_FRAME_BYTES: usize = 64;
-/// Small packets in flight at full speed: half a guest's ring, so that no packet is lost for lack
-/// of room.
+/// Small packets in flight at full speed: half a guest's ring, so that no packet is lost for lack of buffers.
 const FLOOD_WINDOW: u32 = 512;
 /// Retransmission timeout of a stream: Linux's `TCP_RTO_MIN`, longer than a guest waits for a CPU.
 const BULK_RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -22,7 +21,7 @@ const PACED_PER_S: u64 = 10_000;
 pub(super) enum Traffic {
     /// A TCP-like stream.
     Bulk,
-    /// Small packets as fast as they go.
+    /// Small packets at full speed.
     Flood,
     /// Small packets at a modest rate.
     Paced,
@@ -34,7 +33,7 @@ impl Traffic {
     /// All kinds, in the order of display.
     pub(super) const ALL: [Self; 4] = [Self::Bulk, Self::Flood, Self::Paced, Self::RequestResponse];
 
-    /// Returns its name, which heads a column.
+    /// Returns the name, which heads a column.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bulk => "bulk TCP",
@@ -63,7 +62,7 @@ impl Traffic {
         }
     }
 
-    /// Returns its share of the demo's time, relative to the others.
+    /// Returns the share of the demo's time, relative to the other kinds.
     pub(super) fn share(self) -> u32 {
         match self {
             Self::Bulk | Self::Flood => 3,

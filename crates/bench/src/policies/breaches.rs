@@ -1,5 +1,5 @@
-//! Breaches of latency budgets: how often a guest learns of a frame later than its budget allows,
-//! and why.
+//! Breaches of latency budgets: how often a guest is notified of a frame later than its budget allows, and the
+//! reasons.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(super) struct BreachRow {
     pub(super) packets: u64,
     /// Number of late calls, by reason.
     pub(super) by_reason: BTreeMap<String, u64>,
-    /// Late calls while the worker did have its CPU, per million packets.
+    /// Late calls per million packets, without those at which the worker did not have its CPU.
     pub(super) per_million: f64,
 }
 
@@ -49,7 +49,7 @@ impl BreachRow {
     }
 }
 
-/// Returns the number of breaches without those that a missing CPU explains.
+/// Returns the number of breaches, without those for which a missing CPU is the reason.
 fn kept<K: Ord + Borrow<str>>(by_reason: &BTreeMap<K, u64>) -> u64 {
     by_reason.values().sum::<u64>() - by_reason.get(BreachReason::NoCpu.as_str()).unwrap_or(&0)
 }
@@ -58,10 +58,9 @@ fn per_million(count: u64, packets: u64) -> f64 {
     if packets == 0 { 0.0 } else { 1e6 * count as f64 / packets as f64 }
 }
 
-/// Returns the worst cell, all cells together, and all cells by reason.
+/// Returns the figures of the worst cell, of all cells together, and of all cells by reason.
 ///
-/// Each is one value over all rounds: breaches are rare, so their median over a few rounds would be
-/// 0.
+/// Each figure is one value over all rounds: breaches are rare, so that their median over a few rounds would be 0.
 pub(super) fn figures(rows: &[BreachRow]) -> Vec<FigureRow> {
     let by_rate = |a: &&BreachRow, b: &&BreachRow| a.per_million.total_cmp(&b.per_million);
     let Some(worst) = rows.iter().max_by(by_rate) else { return Vec::new() };

@@ -16,7 +16,7 @@ use super::pairs::{
 use super::{Contest, Purpose, Setting};
 use crate::rig::{Load, Places};
 
-/// The policies' budget where budgets are not compared.
+/// The policies' budget in contests that do not compare budgets.
 const BUDGET: &str = "1ms";
 /// The budgets of the breach count.
 const BREACH_BUDGETS: [&str; 3] = ["100us", "250us", "1ms"];
@@ -24,11 +24,10 @@ const BREACH_BUDGETS: [&str; 3] = ["100us", "250us", "1ms"];
 pub(super) const RX_USECS: [u32; 5] = [50, 100, 250, 500, 1000];
 /// A threshold of frames, VPP's default.
 const RX_FRAMES: u16 = 32;
-/// Rate of random arrivals of which one is expected within [`BUDGET`], so that packets seldom have
-/// company.
+/// Rate of random arrivals. One is expected within [`BUDGET`], so that a packet is mostly alone.
 const LOW_RATE: u64 = 1000;
-/// Rates of single packets in the breach count, and the factor of each one's duration, so that one
-/// late call is few per million.
+/// Rates of single packets in the breach count, each with the factor of its duration, so that one late call is few
+/// per million.
 const BREACH_RATES: [(&str, u64, u32); 2] = [("64B-20k", 20_000, 5), ("64B-100k", 100_000, 1)];
 /// Time for a policy to find its hold.
 const LEARN: Duration = Duration::from_millis(1_500);
@@ -65,14 +64,14 @@ fn contest(group: &str, load_name: &'static str, load: Load, purpose: Purpose) -
     }
 }
 
-/// Returns a policy without settings of its own.
+/// Returns a policy with default settings.
 fn setting(kind: Kind) -> Setting {
     let calls = CallSettings { moderation: Moderation(kind), ..CallSettings::default() };
     let learns = matches!(kind, Kind::Auto | Kind::AggregateAdaptive);
     Setting { name: kind.to_string(), calls, warm_up: if learns { LEARN } else { WARM_UP } }
 }
 
-/// Returns the policies with a fixed hold, then `auto`.
+/// Returns the policies with a fixed hold, and then `auto`.
 pub(super) fn grid_settings() -> Vec<Setting> {
     let backend = setting(Kind::Backend);
     let held = RX_USECS.map(|usecs| {
@@ -134,14 +133,13 @@ fn pairs() -> [Contest; 5] {
     let flood = Load::Small(small::Options {
         frame_bytes: SMALL_FRAME_BYTES,
         rate: small::Rate::Window(WINDOW),
-        // Offloads take room in a container. The comparison leaves them out, and the application's
-        // use of packets too.
+        // Offloads need space in a container. The comparison omits them, and the application's use of packets, too.
         partial_checksum: false,
         verify: false,
     });
     let random = packets(SMALL_FRAME_BYTES, small::Rate::Random(LOW_RATE));
     let against = |tested, baseline| vec![setting(tested), setting(baseline)];
-    // Containers are compared at the receiver, while the sender gets its acknowledgements at once.
+    // Containers are compared at the receiver. The sender gets its acknowledgements at once.
     let to_receiver = |group, load_name, load, comparisons| Contest {
         containers: true,
         sender_calls: Some(setting(Kind::Immediate).calls),

@@ -1,18 +1,17 @@
 //! A grid of loads: `auto` against the best fixed hold of each load.
 //!
-//! A fixed hold suits some loads and ruins others. The best fixed setting of a load delivers the
-//! most packets, and among equals takes the least CPU for each. `auto` does not know the load. It
-//! is compared by packets delivered, and by CPU time for each (worker and both guests). Both ratios
-//! are taken within a round, so a disturbance affects both sides; the worse median of the two
-//! counts.
+//! A fixed hold suits some loads and ruins others. The best fixed setting of a load delivers the most packets, and
+//! among equal ones takes the least CPU time per packet. `auto` does not know the load. It is compared by delivered
+//! packets and by CPU time per packet (worker and both guests). Both ratios are within a round, so that a disturbance
+//! affects both sides. The worse median of the two counts.
 //!
-//! For each round the best setting is chosen from the *other* rounds. From the same rounds it would
-//! be the luckiest one: of seven equal settings, one always has a better median than `auto`.
+//! For each round the best setting is chosen from the *other* rounds. Within the same rounds it would be the luckiest
+//! one: of seven equal settings, one always has a better median than `auto`.
 //!
 //! Settings that are [`far off`](given_up) after the first round leave the contest.
 //!
-//! Without traffic, busy cores are compared, and less than [`IDLE_CORES`] counts as that much.
-//! Loads with packets, even a thousand a second, have no such floor.
+//! Without traffic, busy cores are compared, and less than [`IDLE_CORES`] counts as [`IDLE_CORES`]. Loads with
+//! packets, even a thousand a second, have no such floor.
 
 use serde::Serialize;
 
@@ -21,9 +20,9 @@ use super::super::report::median_and_spread;
 use super::super::slice::Slice;
 use super::{Contest, Setting};
 
-/// Least share of the most packets at which a fixed setting may be among the best.
+/// Least share of the most packets for a fixed setting that may be the best.
 const PACKETS_SHARE_MIN: f64 = 0.98;
-/// Number of busy cores below which all count as idle: half a percent of one.
+/// Number of busy cores below which all count as equally idle: half a percent of a core.
 const IDLE_CORES: f64 = 0.005;
 /// Share of the most packets below which a fixed setting is far off.
 const PACKETS_SHARE_FAR_OFF: f64 = 0.9;
@@ -39,7 +38,7 @@ pub(super) struct LoadRow {
     pub(super) policies: Vec<PolicyRow>,
 }
 
-/// A load under a policy: medians.
+/// Medians of a load under a policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct PolicyRow {
     pub(super) name: String,
@@ -52,12 +51,12 @@ pub(super) struct PolicyRow {
     pub(super) cores: f64,
     /// Median time of a packet or, if the load has them, of a round trip.
     pub(super) p50_us: Option<f64>,
-    /// Number of times that a guest learned of a frame later than the budget allows.
+    /// Number of times that a guest was notified of a frame later than its budget allows.
     pub(super) breaches: u64,
 }
 
 impl PolicyRow {
-    /// Summarises all rounds but one.
+    /// Summarises all rounds, or all but `without`.
     fn new(setting: &Setting, slices: &[Slice], without: Option<usize>) -> Self {
         let slices = slices.iter().enumerate().filter(|(round, _)| Some(*round) != without);
         let slices: Vec<_> = slices.map(|(_, slice)| slice).collect();
@@ -76,7 +75,7 @@ impl PolicyRow {
         }
     }
 
-    /// Returns the cost to minimise, where `most` packets arrive under any policy.
+    /// Returns the cost to minimise. `most` is the largest number of packets under any policy.
     fn cost(&self, most: f64) -> f64 {
         match most {
             0.0 => self.cores.max(IDLE_CORES),
@@ -94,7 +93,7 @@ impl LoadRow {
     /// Compares `auto` with the best setting, round by round.
     pub(super) fn new(contest: &Contest, slices: &[Vec<Slice>]) -> (Self, FigureRow) {
         let rows = |without| rows(contest, slices, without);
-        // `auto` is the last.
+        // `auto` is the last setting.
         let best = |rows: &[PolicyRow]| best(&rows[..rows.len() - 1]);
         let (auto, _) = slices.split_last().expect("there are settings");
         let others = match auto.len() {
@@ -115,13 +114,13 @@ impl LoadRow {
     }
 }
 
-/// Returns all settings, over all turns but one.
+/// Returns all settings, over all turns or all but `without`.
 fn rows(contest: &Contest, slices: &[Vec<Slice>], without: Option<usize>) -> Vec<PolicyRow> {
     let settings = contest.settings.iter().zip(slices);
     settings.map(|(setting, slices)| PolicyRow::new(setting, slices, without)).collect()
 }
 
-/// Returns the index of the best of at least one policy.
+/// Returns the index of the best policy. There must be at least one.
 pub(super) fn best(policies: &[PolicyRow]) -> usize {
     let most = most(policies);
     let enough =
@@ -144,8 +143,7 @@ pub(super) fn most_turns(policies: &[PolicyRow]) -> usize {
     policies.iter().map(|policy| policy.turns).max().unwrap_or(0)
 }
 
-/// Returns, by setting, whether further measurements are useless. The last setting, `auto`, is
-/// always measured.
+/// Returns for each setting whether further measurements are useless. The last setting, `auto`, is always measured.
 pub(super) fn given_up(contest: &Contest, slices: &[Vec<Slice>]) -> Vec<bool> {
     let policies = rows(contest, slices, None);
     let fixed = &policies[..policies.len() - 1];
@@ -160,8 +158,8 @@ pub(super) fn given_up(contest: &Contest, slices: &[Vec<Slice>]) -> Vec<bool> {
     fixed.chain([false]).collect()
 }
 
-/// Returns our share of another's result, by round: packets, or CPU per packet, whichever median is
-/// worse.
+/// Returns the ratio of our result to another's by round, for packets or CPU time per packet, whichever has the worse
+/// median.
 pub(super) fn against(ours: &[Slice], others: &[&Slice]) -> Vec<f64> {
     let rounds = || ours.iter().zip(others.iter().copied());
     if others.iter().all(|slice| slice.received == 0) {
@@ -178,7 +176,7 @@ pub(super) fn against(ours: &[Slice], others: &[&Slice]) -> Vec<f64> {
     if median(&packets) < median(&cpu) { packets } else { cpu }
 }
 
-/// Returns the worst load's figure, which stands for all.
+/// Returns the figure of the worst load, which stands for all.
 pub(super) fn worst(figures: &[FigureRow]) -> Option<FigureRow> {
     let worst = figures.iter().min_by(|a, b| a.median.total_cmp(&b.median))?;
     let says = format!("the worst of {} loads, {}", figures.len(), worst.says);

@@ -1,7 +1,7 @@
 //! `weir bench --policies`: moderation policies side by side, under the same loads.
 //!
-//! A [`Contest`] is a load under several settings, which take turns between the same two guests,
-//! since guests differ from one start to the next. Each round starts two new guests.
+//! A [`Contest`] is a load under several settings, which take turns between the same two guests, since guests differ
+//! from one start to the next. Each round starts two new guests.
 //!
 //! | file | contents |
 //! |---|---|
@@ -41,7 +41,7 @@ use report::Report;
 struct Setting {
     name: String,
     calls: CallSettings,
-    /// Time to find its hold.
+    /// Time to find the policy's hold.
     warm_up: Duration,
 }
 
@@ -53,14 +53,14 @@ struct Contest {
     load: Load,
     /// The policies' budget, as written in the configuration.
     budget: &'static str,
-    /// Factor of its duration, compared with the others.
+    /// Factor of the contest's duration, relative to the others.
     longer: u32,
-    /// The guests take containers.
+    /// True if the guests accept containers.
     containers: bool,
     /// CPUs of guests and workers.
     places: Places,
     settings: Vec<Setting>,
-    /// Settings of the sender, if it does not have the receiver's.
+    /// Settings of the sender, if they differ from the receiver's.
     sender_calls: Option<CallSettings>,
     purpose: Purpose,
 }
@@ -76,8 +76,8 @@ enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the turns of each setting in a round. Short turns spread disturbances over all
-    /// settings; counts are added up.
+    /// Returns the turns of each setting in a round. Many short turns distribute disturbances over all settings.
+    /// Counts are added up.
     fn turns(self) -> u32 {
         match self {
             Self::Grid | Self::Pair(_) => 3,
@@ -88,7 +88,8 @@ impl Purpose {
 
 struct Measured {
     contest: Contest,
-    /// By setting, one slice per turn: the same number for all, except for those given up.
+    /// The slices of each setting, one per turn. Their number is the same for all settings but those that were given
+    /// up.
     slices: Vec<Vec<Slice>>,
 }
 
@@ -103,7 +104,7 @@ impl Contest {
         }
     }
 
-    /// Returns whether `filter` is a part of its name or of a figure's.
+    /// Returns true if `filter` is a part of the contest's name or of a figure's.
     fn is_meant_by(&self, filter: &str) -> bool {
         let figure = match self.purpose {
             Purpose::Pair(figures) => figures.iter().any(|figure| figure.name.contains(filter)),
@@ -113,7 +114,7 @@ impl Contest {
     }
 }
 
-/// Measures, and prints the result.
+/// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     let contests = select(contests::all(), args.filter.as_deref().unwrap_or_default())?;
     let stop = rig::catch_signals()?;
@@ -144,7 +145,7 @@ fn select(all: Vec<Contest>, filter: &str) -> Result<Vec<Contest>, BenchError> {
     Ok(selected)
 }
 
-/// Measures a round of each contest, repeatedly. Ends early when `stop` is set.
+/// Measures a round of each contest, repeatedly. Ends early if `stop` is set.
 fn measure(
     measured: &mut [Measured],
     pauses: &mut Pauses,
@@ -162,7 +163,7 @@ fn measure(
                 return Ok(());
             }
         }
-        // Pauses are observed for as long as the longest contest with a breach count.
+        // Pauses are observed as long as the longest contest with a breach count takes.
         let breaches = measured.iter().filter(|of| matches!(of.contest.purpose, Purpose::Breaches));
         if let Some(longer) = breaches.map(|of| of.contest.longer).max() {
             pauses.watch(time * longer, stop);
@@ -190,7 +191,7 @@ impl Measured {
         let time = time * contest.longer / turns;
         let rig = Rig::start(&slice::setup(&contest.measurement()), dir)?;
         for _ in 0..turns {
-            // The order rotates, so that no setting always has the same predecessor.
+            // The order rotates, so that no setting always follows the same one.
             let first = slices.iter().map(Vec::len).max().unwrap_or(0);
             let mut turn = Vec::new();
             for index in (first..).map(|n| n % slices.len()).take(slices.len()) {

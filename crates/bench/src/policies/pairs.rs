@@ -96,7 +96,7 @@ pub(super) const ADAPTIVE_PPS: &[Comparison] = &[Comparison {
     of: Slice::packets_per_s,
 }];
 
-/// A comparison with its subjects.
+/// A comparison with the names of both policies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct PairRow {
     pub(super) name: &'static str,
@@ -111,7 +111,7 @@ pub(super) struct PairRow {
 }
 
 impl Comparison {
-    /// Returns the ratio round by round, with its subjects; `None` if there is nothing to compare.
+    /// Returns the ratio by round, with the names of both policies; `None` if there is nothing to compare.
     pub(super) fn rows(
         &self,
         contest: &Contest,

@@ -1,5 +1,5 @@
-//! Interruptions of a running thread that its CPU clock does not show. They delay calls that are
-//! held until shortly before a deadline.
+//! Interruptions of a running thread that its CPU clock does not show. They delay calls that are held until shortly
+//! before a deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,7 +16,7 @@ use crate::rig::{Load, pin, two_cpus};
 /// Shortest pause that counts (ns). Shorter ones are within the margin of every hold.
 const PAUSE_NS_MIN: u64 = BURST_NS_MAX;
 
-/// Pauses of a thread that only looks at its clocks.
+/// Pauses of a thread that only reads its clocks.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     /// Time of observation (ns).
@@ -27,7 +27,7 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Observes for `time`, on a worker's CPU, or until `stop` is set.
+    /// Observes a worker's CPU for `time`, or until `stop` is set.
     pub(super) fn watch(&mut self, time: Duration, stop: &AtomicBool) {
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -52,7 +52,7 @@ impl Pauses {
         self.watched_ns += (before.0 - start.0) as u64;
     }
 
-    /// Notes the time between two looks, and the CPU time in it (ns).
+    /// Records the time between two readings, and the CPU time in it (ns).
     fn saw(&mut self, gap_ns: u64, cpu_ns: u64) {
         if gap_ns >= PAUSE_NS_MIN && cpu_ns > gap_ns / 2 {
             self.lengths_ns.push(gap_ns);
@@ -62,10 +62,10 @@ impl Pauses {
     /// Returns the late calls per million packets at `rate` a second, if this thread held each call
     /// for `budget_ns` less [`BURST_NS_MAX`].
     fn late_per_million(&self, budget_ns: u64, rate: u64) -> f64 {
-        // A hold, and half of the gap between packets until the next one begins.
+        // A hold, and half of the time between packets until the next one begins.
         let hold_ns = budget_ns.saturating_sub(BURST_NS_MAX) + 500_000_000 / rate.max(1);
         let late = |pause_ns: &u64| {
-            // The part of a pause in which a hold's deadline makes its call late.
+            // The part of a pause in which the deadline of a hold is missed.
             let critical_ns = pause_ns.saturating_sub(BURST_NS_MAX);
             (critical_ns as f64 / hold_ns as f64).min(1.0)
         };
@@ -77,7 +77,7 @@ impl Pauses {
         }
     }
 
-    /// Returns the worst of the contests' loads with single packets, and the number of pauses.
+    /// Returns the figures of the worst of the contests' loads with single packets, and the number of pauses.
     pub(super) fn figures<'c>(
         &self,
         contests: impl Iterator<Item = &'c Contest>,
@@ -108,7 +108,7 @@ impl Pauses {
     }
 }
 
-/// Returns the packets per second of a contest with a breach count, if they come at a rate.
+/// Returns the packets per second of a contest with a breach count, if its packets have a rate.
 fn rate(contest: &Contest) -> Option<u64> {
     match (contest.purpose, contest.load) {
         (
@@ -133,8 +133,7 @@ mod tests {
     fn a_pause_makes_late_what_ends_in_it_after_the_call_was_due() {
         assert_eq!(pauses(&[]).late_per_million(100_000, 20_000), 0.0);
         assert_eq!(pauses(&[BURST_NS_MAX]).late_per_million(100_000, 20_000), 0.0, "just in time");
-        // Holds end each 1,000 us, of which 100 are within the pause: one call in ten, of 20,000
-        // packets.
+        // Holds end every 1,000 us, of which 100 us are within the pause: one call in ten, of 20,000 packets.
         let one =
             pauses(&[BURST_NS_MAX + 100_000]).late_per_million(BURST_NS_MAX + 975_000, 20_000);
         assert!((one - 5.0).abs() < 1e-9, "{one}");

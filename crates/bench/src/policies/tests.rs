@@ -7,8 +7,8 @@ use weir_config::LatencyBudget;
 use super::grid::{PolicyRow, against, best};
 use super::*;
 
-/// Returns a slice of one second with `packets` packets, each of which cost the worker and the
-/// receiver `cpu_us` of CPU time each (us).
+/// Returns a slice of one second with `packets` packets. Each packet takes the worker and the receiver `cpu_us` of
+/// CPU time each (us).
 fn slice(packets: u64, cpu_us: f64) -> Slice {
     Slice {
         seconds: 1.0,
@@ -67,7 +67,7 @@ fn a_setting_that_is_far_off_is_given_up_and_cannot_be_the_best() {
     let given_up = |bulk: &Measured| grid::given_up(&bulk.contest, &bulk.slices);
     let far_off: Vec<_> = (0..=auto).map(|index| index < 2).collect();
     assert_eq!(given_up(&bulk), far_off);
-    // Settings measured further have fewer packets than the one that was given up.
+    // Settings that are measured further have fewer packets than the setting that was given up.
     for (index, slices) in bulk.slices.iter_mut().enumerate().filter(|(index, _)| *index > 1) {
         slices.extend([of_setting(index), of_setting(index), of_setting(index)]);
     }
@@ -97,7 +97,7 @@ fn a_setting_that_was_lucky_once_is_not_the_best_in_that_round() {
     for (round, slices) in lucky.slices.iter_mut().take(3).enumerate() {
         slices[round] = slice(1_000, 0.5);
     }
-    // Each round favours another setting: none of them is better than `auto`.
+    // Each round favours another setting, so that none of them is better than `auto`.
     assert_eq!(figure(&json(&[lucky]), "auto_vs_best_static"), 1.0);
 }
 

@@ -3,14 +3,14 @@
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Sharing of CPUs, if there are two CPUs and more threads.
+/// Distribution of the threads if there are two CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Places {
-    /// The scheduler decides. It places three threads on two CPUs differently each time.
+    /// The scheduler decides. It distributes three threads over two CPUs differently each time.
     Anywhere,
-    /// The guests share a CPU, and workers have one for themselves.
+    /// The guests share a CPU, and the workers have the other.
     GuestsTogether,
-    /// The receiver has a CPU alone, so that its thread's CPU time excludes turns with its sender.
+    /// The receiver has a CPU alone, so that its thread's CPU time does not include switches to the sender.
     ReceiverAlone,
 }
 
@@ -40,7 +40,7 @@ pub fn usable_cpus() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
 }
 
-/// Returns the first and the last of them; `None` if there is only one.
+/// Returns the first and the last usable CPU; `None` if there is only one.
 pub fn two_cpus() -> Option<[usize; 2]> {
     match usable_cpus()[..] {
         [first, .., last] => Some([first, last]),
@@ -48,7 +48,7 @@ pub fn two_cpus() -> Option<[usize; 2]> {
     }
 }
 
-/// Pins a thread, or this one, to a CPU. A thread that may not be pinned runs anywhere.
+/// Pins a thread (`None`: this thread) to a CPU. A thread that may not be pinned runs anywhere.
 pub fn pin(thread: Option<u32>, cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);

@@ -37,7 +37,7 @@ impl IdleGuest {
         Ok(Self { role, vif, pair })
     }
 
-    /// Starts the guest's end of the traffic, on this CPU if there is one.
+    /// Starts the guest's end of the traffic, on `cpu` if there is one.
     pub(super) fn start(self, load: Load, cpu: Option<usize>) -> Result<Guest, RigError> {
         let Self { role, vif, pair } = self;
         let on_start = move || {
@@ -62,7 +62,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts a thread that calls `on_start` and then plays the end `role` of `load` over `flow`.
+    /// Starts a thread that calls `on_start` and then runs the end `role` of `load` over `flow`.
     pub fn start(
         load: Load,
         role: Role,
@@ -95,17 +95,17 @@ impl Guest {
         weir_engine::thread_cpu_ns(tid).unwrap_or(0)
     }
 
-    /// Returns whether its thread has ended unasked.
+    /// Returns true if the guest's thread has ended without a request.
     pub fn has_failed(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Asks its thread to end, without waiting.
+    /// Requests the end of the guest's thread, without a wait.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for its thread to end.
+    /// Waits for the end of the guest's thread.
     pub fn finish(mut self) -> Result<(), RigError> {
         self.stop();
         match self.thread.take().map(JoinHandle::join) {
@@ -120,7 +120,7 @@ impl Drop for Guest {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
-            // A caller that drops it unfinished has another error to report.
+            // A caller that drops the guest without `finish` has another error to report.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The kinds of traffic between the two guests, and its ends.
+//! The kinds of traffic between the two guests, and both ends of each.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
@@ -16,9 +16,9 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 /// An end of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Sends, or asks.
+    /// Sends frames or requests.
     Sender,
-    /// Receives, or answers.
+    /// Receives frames or answers requests.
     Receiver,
 }
 
@@ -71,8 +71,8 @@ pub enum Load {
 }
 
 impl Load {
-    /// Returns the end that measures latencies: of a stream from a frame to its acknowledgement, of
-    /// requests the round trip, of small packets one way.
+    /// Returns the end that measures latencies: for a stream from a frame to its acknowledgement, for requests the
+    /// round trip, and for small packets one way.
     pub fn latency_at(self) -> Role {
         match self {
             Self::Bulk(_) | Self::RequestResponse(_) => Role::Sender,
@@ -80,7 +80,7 @@ impl Load {
         }
     }
 
-    /// Plays one end of it, until `end.stop`.
+    /// Runs one end of the traffic until `end.stop`.
     pub fn run(self, role: Role, end: End<'_>) -> Result<(), LoadError> {
         match (self, role) {
             (Self::Bulk(options), Role::Sender) => bulk::send(end, &options),

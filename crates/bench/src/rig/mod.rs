@@ -1,8 +1,7 @@
-//! A switch with two built-in guests and traffic between them, in this process, for `weir demo` and
-//! `weir bench`.
+//! A switch with two built-in guests and traffic between them, in this process, for `weir demo` and `weir bench`.
 //!
-//! Only the machines are simulated: the switch is the one of `weir run`, the guests are
-//! [`weir_vif`] drivers, and they meet over vhost-user sockets in a temporary directory.
+//! Only the machines are simulated: the switch is that of `weir run`, the guests are [`weir_vif`] drivers, and they
+//! connect by vhost-user sockets in a temporary directory.
 //!
 //! | file | contents |
 //! |---|---|
@@ -42,9 +41,9 @@ pub use guest::Guest;
 use guest::IdleGuest;
 pub use load::{Load, Role};
 
-/// Longest time for a guest's interface to start, on a busy machine.
+/// Longest time until a guest's interface runs, on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Interval of the checks meanwhile.
+/// Interval of the checks for a running interface.
 const START_POLL: Duration = Duration::from_millis(1);
 
 /// Interval of the checks for an interruption.
@@ -62,7 +61,7 @@ pub fn wait(time: Duration, stop: &AtomicBool, has_failed: impl Fn() -> bool) {
     }
 }
 
-/// Reason why a rig could not start, or broke.
+/// The reason for which a rig could not start or has failed.
 #[derive(Debug, Error, Diagnostic)]
 pub enum RigError {
     /// The directory for the sockets could not be made.
@@ -145,9 +144,9 @@ pub struct Setup {
     pub latency_budget: LatencyBudget,
     /// Workers of the switch.
     pub workers: Workers,
-    /// The guests use packed rings instead of split ones.
+    /// True if the guests use packed rings, false for split rings.
     pub packed: bool,
-    /// The guests take several frames in one buffer.
+    /// True if the guests accept several frames in one buffer.
     pub containers: bool,
     /// The sender's filter rules.
     pub filter: &'static [&'static str],
@@ -157,7 +156,7 @@ pub struct Setup {
 
 /// A switch with two guests, and traffic between them.
 pub struct Rig {
-    // Dropped in this order: guests hang up before their switch is gone.
+    // Dropped in this order: guests disconnect before the switch ends.
     sender: Guest,
     receiver: Guest,
     switch: Arc<Switch>,
@@ -183,8 +182,8 @@ impl Rig {
         }
         let receiver = receiver.start(setup.load, cpus.map(|cpus| cpus.receiver))?;
         if setup.load != Load::Silence {
-            // Frames to the receiver are flooded until the switch knows its address, and floods do
-            // not wait for room.
+            // Frames to the receiver are flooded until the switch knows its address, and flooded frames do not wait
+            // for buffers.
             wait_until(&switch, Role::Receiver, |port| port.tx.frames > 0)?;
         }
         let sender = sender.start(setup.load, cpus.map(|cpus| cpus.sender))?;
@@ -196,7 +195,7 @@ impl Rig {
         self.started.elapsed()
     }
 
-    /// Returns whether a guest has given up; [`finish`](Self::finish) returns the reason.
+    /// Returns true if a guest has given up. [`finish`](Self::finish) returns the reason.
     pub fn has_failed(&self) -> bool {
         self.guests().into_iter().any(Guest::has_failed)
     }
@@ -219,7 +218,7 @@ impl Rig {
         self.switch.stats()
     }
 
-    /// Changes the policy of the guests' calls from now on; the sender may have its own.
+    /// Changes the policy of the guests' calls from now on. The sender may have a different policy.
     pub fn set_calls(
         &self,
         calls: CallSettings,
@@ -248,7 +247,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Ends the traffic and everything else.
+    /// Ends the traffic, the guests and the switch.
     ///
     /// # Errors
     /// [`RigError::Load`] if a guest had given up.
@@ -265,7 +264,7 @@ pub fn port(stats: &SwitchStats, role: Role) -> Option<&PortStats> {
     ports.find(|port| port.name.as_str() == role.name())
 }
 
-/// Makes a directory for the sockets, removed when dropped.
+/// Makes a directory for the sockets. It is removed when it is dropped.
 pub fn temp_dir() -> Result<TempDir, RigError> {
     let parent = std::env::temp_dir();
     std::path::absolute(&parent)
@@ -273,8 +272,7 @@ pub fn temp_dir() -> Result<TempDir, RigError> {
         .map_err(|source| RigError::TempDir { dir: parent, source })
 }
 
-/// Returns a flag that SIGINT, SIGTERM and SIGHUP set, so that results so far are still shown, and
-/// the sockets removed.
+/// Returns a flag that SIGINT, SIGTERM and SIGHUP set, so that the results so far are shown and the sockets removed.
 pub fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -283,7 +281,7 @@ pub fn catch_signals() -> Result<Arc<AtomicBool>, RigError> {
     Ok(stop)
 }
 
-/// Returns a configuration like one that `weir run` reads from a file.
+/// Returns a configuration as `weir run` reads it from a file.
 fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
     let vif = |role: Role| {
         let mut vif = VifConfig::new(port_name(role), socket(dir, role.name())?);
@@ -322,8 +320,7 @@ pub fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
     SocketPath::try_from(path.as_path()).map_err(|source| RigError::SocketPath { path, source })
 }
 
-/// Waits until a guest's interface is `ready`. Earlier frames are lost, as with any booting
-/// machine.
+/// Waits until a guest's interface is `ready`. Earlier frames are lost, as with every booting machine.
 fn wait_until(switch: &Switch, role: Role, ready: fn(&PortStats) -> bool) -> Result<(), RigError> {
     let start = Instant::now();
     loop {

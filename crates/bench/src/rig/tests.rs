@@ -88,7 +88,7 @@ fn settings_that_do_not_go_together_change_nothing() {
     {
         assert!(matches!(set(&rig, refused), Response::Error { .. }), "{refused:?}");
     }
-    // Time goes on, and the share of the workers' time changes.
+    // Time passes, and the share of the workers' time changes.
     let VifExplanation { sharing, receiving, traffic, .. } = before.clone();
     assert_eq!(VifExplanation { sharing, receiving, traffic, ..explain(&rig) }, before);
     assert_eq!(set(&rig, &["latency_budget=100us", "rx_usecs=none"]), Response::Ok);

@@ -1,5 +1,5 @@
-//! A simulated port: a sender that always has a burst ready, or sends on request, and a receiver that takes
-//! everything. It costs a worker little beside weir's own work.
+//! A simulated port: a sender that always has a burst ready or sends on request, and a receiver that takes all
+//! frames. It costs a worker little beside weir's own work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,15 +32,15 @@ pub(in super::super) struct PlayedPort {
     frame: HostBuffer,
     /// Frames left to send.
     left: AtomicU64,
-    /// Destination of received frames.
+    /// Buffer for received frames.
     inbox: HostBuffer,
-    /// Time of sending of the next received frame (ns), if it is timed.
+    /// Time at which the next received frame was sent (ns), if it is timed.
     asked_ns: AtomicU64,
-    /// Times of such frames.
+    /// Times of timed frames.
     times: Mutex<Times>,
 }
 
-/// Destination and length of frames.
+/// Addresses and length of frames.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Sends {
     pub(in super::super) from: Mac,
@@ -50,7 +50,7 @@ pub(in super::super) struct Sends {
 }
 
 impl PlayedPort {
-    /// Adds a port to `engine`, which sends nothing yet.
+    /// Adds a port to `engine`. It sends nothing yet.
     pub(in super::super) fn add(engine: &Engine, sends: Sends) -> Result<Arc<Self>, PortError> {
         let config = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
         let make = |id, counters| {
@@ -83,7 +83,7 @@ impl PlayedPort {
         engine.nudge(QueueRef { port: self.id, queue: 0, side: Side::Tx });
     }
 
-    /// Returns the worker time charged to it (ns).
+    /// Returns the worker time charged to the port (ns).
     pub(in super::super) fn worker_ns(&self) -> u64 {
         self.counters.worker_ns.get()
     }
@@ -98,7 +98,7 @@ impl PlayedPort {
         self.asked_ns.store(clock::now_ns(), Ordering::SeqCst);
     }
 
-    /// Takes the times out.
+    /// Takes the collected times.
     pub(in super::super) fn take_times(&self) -> Times {
         std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -129,7 +129,7 @@ impl Port for PlayedPort {
         for token in 0..frames {
             let pieces = Pieces::Only(slice);
             let chain = TakenChain { token, len: slice.len() as u32, pieces };
-            // The frame is valid, and there is room for a burst.
+            // The frame is valid, and there is space for a burst.
             let _ = burst.add(chain, VNET_LEN, now_ns);
         }
         if frames > 0 {
