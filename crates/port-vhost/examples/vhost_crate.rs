@@ -24,7 +24,7 @@ use weir_ring::{Addresses, Buffer, DriverRing, RingConfig, Used};
 use weir_testing::echo::answer;
 use weir_wire::{Mac, VnetHdr};
 
-/// Between two looks at the rings, and two attempts to reach weir.
+/// The time between two polls of the rings, and between two attempts to reach weir.
 const NAP: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(200);
 
@@ -33,11 +33,11 @@ const SIZE: u16 = 256;
 /// Guest address = offset in the file; user address = that plus this.
 const USER: u64 = 0x7f00_0000_0000;
 const MEMORY: u64 = 4 << 20;
-/// Bytes of each buffer, and where those of the receive and of the transmit ring begin.
+/// The size of each buffer, and the first buffers of the receive and the transmit ring.
 const BUFFER: u64 = 2048;
 const BUFFERS: [u64; 2] = [1 << 20, 2 << 20];
 
-/// `VERSION_1`, `MRG_RXBUF`, `EVENT_IDX` and vhost-user's own; and packed rings.
+/// `VERSION_1`, `MRG_RXBUF`, `EVENT_IDX` and vhost-user's own bit; packed rings come on top.
 const FEATURES: u64 = 1 << 32 | 1 << 15 | 1 << 29 | 1 << 30;
 const RING_PACKED: u64 = 1 << 34;
 
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
 struct Guest {
     frontend: Frontend,
     memory: Arc<GuestMemory>,
-    /// Receive and transmit.
+    /// The receive ring, then the transmit ring.
     rings: [DriverRing; 2],
     kicks: [EventFd; 2],
     /// The place of each chain's buffer.
@@ -125,7 +125,7 @@ impl Guest {
                 log_addr: None,
             };
             frontend.set_vring_addr(index, &addresses)?;
-            // The crate has 16 bits for it; a packed ring's lower half says it all.
+            // The crate has 16 bits for the base; a packed ring's lower half suffices.
             frontend.set_vring_base(index, base as u16)?;
             frontend.set_vring_call(index, &call)?;
             frontend.set_vring_kick(index, kick)?;
@@ -155,7 +155,7 @@ impl Guest {
         }
     }
 
-    /// Until the session ends.
+    /// Serves the rings until the session ends.
     fn serve(&mut self, mac: Mac, ip: Ipv4Addr) {
         let mut asked = Instant::now();
         loop {
@@ -176,7 +176,7 @@ impl Guest {
         }
     }
 
-    /// The next frame; one over several buffers is longer than any that is answered.
+    /// Takes the next frame. A frame over several buffers is longer than any that is answered.
     fn receive(&mut self) -> Option<Vec<u8>> {
         let Used { head, written } = self.rings[0].take()?;
         let address = self.at[0][usize::from(head)];
@@ -186,7 +186,7 @@ impl Guest {
         Some(bytes.split_off(VnetHdr::LEN.min(bytes.len())))
     }
 
-    /// Who sends faster than it is answered is not answered.
+    /// Sends a frame. A peer that sends faster than it is answered gets no answer.
     fn send(&mut self, frame: &[u8]) {
         while let Some(Used { head, .. }) = self.rings[1].take() {
             self.free.push(self.at[1][usize::from(head)]);

@@ -1,11 +1,11 @@
-//! How much of the processors a session may take.
+//! The processor time that a session may use.
 
 use std::time::{Duration, Instant};
 
 use weir_limits::{SESSION_CPU_BURST_NS, SESSION_CPU_PERCENT, SESSIONS_CPU_PERCENT};
 
-/// What sessions of one interface may take of the processors: `SESSION_CPU_PERCENT` of one, or their part of what all that are
-/// held back may take together, and a little at once.
+/// The processor time that the sessions of one interface may use: `SESSION_CPU_PERCENT` of one processor, or an equal
+/// part of the bound on all sessions that are held back, and a small burst.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left_ns: i64,
@@ -19,8 +19,8 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// `used_ns` were used until `now`, while sessions of `held_back` interfaces are, this one's among them if it is. For
-    /// how long nothing more may be; `None`: it goes on.
+    /// Notes that `used_ns` were used until `now`, while sessions of `held_back` interfaces are held back, this one
+    /// included if it is. Returns how long the session must pause; `None` if it goes on.
     pub(crate) fn spend(&mut self, used_ns: u64, now: Instant, held_back: u64) -> Option<Duration> {
         let sharers = held_back.div_ceil(SESSIONS_CPU_PERCENT / SESSION_CPU_PERCENT).max(1);
         let passed_ns = now.saturating_duration_since(self.at).as_nanos() as u64;
@@ -61,7 +61,7 @@ mod tests {
             let start = allowance.at;
             allowance.spend(SESSION_CPU_BURST_NS + ms, start, held_back).unwrap()
         };
-        // Each has a millisecond in its pause.
+        // Each session has a millisecond in its pause.
         let all = Duration::from_nanos(ms * floods * 100 / SESSIONS_CPU_PERCENT);
         assert_eq!(pause(floods), all);
         let few = SESSIONS_CPU_PERCENT / SESSION_CPU_PERCENT;

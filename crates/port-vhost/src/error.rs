@@ -19,12 +19,12 @@ pub enum StopReason {
     /// A request that weir refuses.
     #[error("{request}: {refusal}")]
     Refused {
-        /// The request.
+        /// The request that was refused.
         request: RequestCode,
-        /// What was wrong with it.
+        /// The fault of the request.
         refusal: Refusal,
     },
-    /// A session of a weir that is gone cannot go on.
+    /// A session of an earlier weir cannot go on.
     #[error("the session cannot go on: {0}")]
     NotTakenUp(Refusal),
     /// The guest's driver broke a ring.
@@ -32,7 +32,7 @@ pub enum StopReason {
     Ring {
         /// Vring index: 2 * pair for receive, 2 * pair + 1 for transmit.
         ring: usize,
-        /// How.
+        /// The fault.
         error: RingError,
     },
     /// The guest's driver wrote a virtio-net header that contradicts its frame.
@@ -40,7 +40,7 @@ pub enum StopReason {
     Frame {
         /// Vring index.
         ring: usize,
-        /// How.
+        /// The fault.
         error: FrameError,
     },
     /// The driver's rings have another byte order than this machine: virtio 1.2 §2.4.3, legacy.
@@ -52,10 +52,10 @@ pub enum StopReason {
     /// The front end truncated memory that it shared.
     #[error("shared memory was truncated while in use")]
     MemoryTruncated,
-    /// The same, of its dirty log.
+    /// The front end truncated its dirty log.
     #[error("the dirty log was truncated while in use")]
     LogTruncated,
-    /// A write that a migration would miss.
+    /// weir wrote memory for which the dirty log has no bit, so a migration would miss it.
     #[error("the dirty log has no bit for what weir has written")]
     LogOverrun,
     /// The guest could not be called.
@@ -63,10 +63,10 @@ pub enum StopReason {
     Call {
         /// Vring index.
         ring: usize,
-        /// Why.
+        /// The reason.
         error: CallError,
     },
-    /// Whatever waits at the guest's call descriptor makes calls dear.
+    /// The process that waits at the guest's call descriptor makes calls expensive.
     #[error(
         "ring {ring}: each call takes more than {} us of the worker's time; check how the front end waits for calls",
         CALL_NS_MAX / 1000
@@ -75,13 +75,13 @@ pub enum StopReason {
         /// Vring index.
         ring: usize,
     },
-    /// Whoever touches the shared memory waits.
+    /// Accesses to the shared memory keep weir waiting.
     #[error(
         "shared memory keeps a worker waiting, the last time for {} ms: its front end takes pages away, or its host swaps",
         ns / 1_000_000
     )]
     MemoryBlocks {
-        /// How long the last time was (ns).
+        /// The length of the last wait (ns).
         ns: u64,
     },
     /// weir's own fault.
@@ -90,13 +90,13 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// The same, unless `memory` was truncated: then what was read is not what the guest wrote.
+    /// The same reason, unless `memory` was truncated: then the bytes that were read are not the guest's.
     pub(crate) fn unless_truncated(self, memory: &GuestMemory) -> Self {
         if memory.poisoned() { Self::MemoryTruncated } else { self }
     }
 }
 
-/// What is wrong with a request.
+/// The fault of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// Feature bits that were not offered.
@@ -109,12 +109,12 @@ pub enum Refusal {
         rings / 2
     )]
     NoSuchRing {
-        /// What was asked for.
+        /// The ring that was asked for.
         index: u32,
         /// Rings of the interface.
         rings: usize,
     },
-    /// Queue pairs beyond the first take the protocol's `MQ`.
+    /// Queue pairs beyond the first need the protocol's `MQ`.
     #[error(
         "ring {0} needs VHOST_USER_PROTOCOL_F_MQ: the front end uses several queues, or leaves its control queue to \
          weir, which has none; set `queues = 1` for this interface"
@@ -126,7 +126,7 @@ pub enum Refusal {
     /// Bad memory regions.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A bad dirty log, or one that is too short by now.
+    /// A bad dirty log, or one that has become too short.
     #[error(transparent)]
     Log(#[from] LogError),
     /// A dirty log without a descriptor.
@@ -141,32 +141,32 @@ pub enum Refusal {
     /// A ring without a kick descriptor would have to be polled.
     #[error("ring {0} has no kick descriptor, and weir does not poll rings")]
     NoKick(u32),
-    /// A descriptor that no call can go to.
+    /// A descriptor that cannot take calls.
     #[error("the {what} descriptor: {error}")]
     Call {
         /// call or err.
         what: &'static str,
-        /// What is wrong.
+        /// The fault.
         error: CallError,
     },
     /// A kick that is no eventfd.
     #[error("the kick descriptor: {0} cannot be watched; an eventfd can")]
     Kick(Kind),
-    /// The kernel would not watch it.
+    /// A descriptor that the kernel does not watch.
     #[error("the {what} descriptor: {error}")]
     Descriptor {
         /// kick.
         what: &'static str,
-        /// What is wrong.
+        /// The kernel's error.
         error: std::io::Error,
     },
-    /// Out of range.
+    /// An MTU out of range.
     #[error("{0} is not a valid MTU")]
     Mtu(u64),
-    /// More than a byte.
+    /// A device status of more than one byte.
     #[error("{0:#x} is not a valid device status")]
     Status(u64),
-    /// An area for records that cannot be, or is too short.
+    /// An area for records that is impossible or too short.
     #[error("the inflight area of {bytes} bytes does not fit {rings} rings of {size} entries")]
     Inflight {
         /// Rings.
@@ -176,25 +176,24 @@ pub enum Refusal {
         /// Bytes of the area.
         bytes: u64,
     },
-    /// One for a session is enough.
+    /// A second area for records: a session has one.
     #[error("the front end asked for a second inflight area")]
     SecondInflight,
-    /// What a weir that is gone has left with the keeper is not whole.
+    /// The keeper does not have all of an earlier weir's session.
     #[error("{0} is not with the keeper")]
     NotKept(&'static str),
-    /// Addresses that a virtual IOMMU translates.
+    /// The VM has a virtual IOMMU, whose addresses weir does not translate.
     #[error(
         "the VM has a virtual IOMMU, for which weir does not translate: take that from the VM, or \
          `iommu_platform=on` from its device"
     )]
     Iommu,
-    /// `SET_CONFIG`.
     #[error(
         "a driver cannot change its device's configuration: weir says it, by `mac`, `mtu` and `queues` of the \
          interface"
     )]
     ConfigIsFixed,
-    /// A request of a feature that was not offered.
+    /// A request that belongs to a feature that was not offered.
     #[error("not supported by this back end")]
     Unsupported,
 }

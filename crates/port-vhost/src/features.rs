@@ -1,4 +1,4 @@
-//! What weir offers a driver, and what the driver's answer means.
+//! The features that weir offers a driver, and the meaning of the driver's answer.
 
 use virtio_bindings::virtio_config::{
     VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_VERSION_1,
@@ -27,8 +27,8 @@ const VIRTIO_NET_F_GUEST_USO4: u32 = 54;
 const VIRTIO_NET_F_GUEST_USO6: u32 = 55;
 const VIRTIO_NET_F_HOST_USO: u32 = 56;
 
-/// What weir writes into buffers is to be marked in the dirty log. The front end's bit, not the driver's (vhost-user,
-/// "Migration").
+/// The dirty log has to have a mark for each page that weir writes in buffers. This is the front end's bit, not the
+/// driver's (vhost-user, "Migration").
 const VHOST_F_LOG_ALL: u32 = 26;
 
 const fn bits(features: &[u32]) -> u64 {
@@ -71,8 +71,8 @@ pub(crate) const OFFERED: u64 = bits(&[
     VHOST_USER_F_PROTOCOL_FEATURES,
 ]);
 
-/// What takes a control queue: front ends that serve one have it for several queues; others hand it to the back end,
-/// which has none.
+/// Features that need a control queue. Front ends that serve one themselves have it for several queues; others hand it
+/// to the back end, which has none.
 const BY_CONTROL_QUEUE: u64 = bits(&[
     VIRTIO_NET_F_CTRL_VQ,
     VIRTIO_NET_F_CTRL_RX,
@@ -80,14 +80,14 @@ const BY_CONTROL_QUEUE: u64 = bits(&[
     VIRTIO_NET_F_MQ,
 ]);
 
-/// What there is to offer to somebody, whoever it is.
+/// Every device feature that weir offers to some front end.
 pub(crate) const OFFERED_EVER: u64 = OFFERED | bits(&[VIRTIO_NET_F_MAC, VIRTIO_F_ACCESS_PLATFORM]);
 
-/// On what it depends what is offered.
+/// The facts on which the offered features depend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer {
     pub(crate) queue_pairs: usize,
-    /// The device's configuration space is weir's to say.
+    /// weir states the device's configuration space.
     pub(crate) config: bool,
     pub(crate) access_platform: bool,
 }
@@ -130,7 +130,7 @@ pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
 ]);
 
-/// The same.
+/// Every protocol feature that weir offers to some front end.
 pub(crate) const PROTOCOL_OFFERED_EVER: u64 =
     PROTOCOL_OFFERED | bits(&[VHOST_USER_PROTOCOL_F_CONFIG]);
 
@@ -149,7 +149,7 @@ impl Features {
         self.has(VHOST_USER_F_PROTOCOL_FEATURES)
     }
 
-    /// What a ring of `size` entries is like.
+    /// The configuration of a ring of `size` entries.
     pub(crate) fn ring(self, size: u16) -> RingConfig {
         RingConfig {
             size,
@@ -164,7 +164,7 @@ impl Features {
         self.has(VIRTIO_F_RING_PACKED)
     }
 
-    /// The front end translates what the driver says, or expects weir to.
+    /// The front end translates the driver's addresses, or expects weir to.
     pub(crate) fn access_platform(self) -> bool {
         self.has(VIRTIO_F_ACCESS_PLATFORM)
     }
@@ -188,7 +188,7 @@ impl Features {
         }
     }
 
-    /// What the driver takes unfinished.
+    /// The offloads that the driver accepts unfinished.
     pub(crate) fn receive_caps(self) -> OffloadCaps {
         let mut caps = OffloadCaps::NONE;
         let mut add = |present, cap| {

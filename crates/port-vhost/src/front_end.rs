@@ -1,5 +1,5 @@
-//! A thread for one interface's front end: it speaks to it, checks and maps its memory, and closes its descriptors.
-//! Each may take as long as the front end likes, at nobody else's expense.
+//! A thread for one interface's front end: it serves the connection, checks and maps the front end's memory, and closes
+//! its descriptors. Each of these can take as long as the front end likes, at nobody else's expense.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,7 @@ use crate::session::Session;
 
 const STALL: Duration = Duration::from_nanos(SESSION_STALL_NS);
 
-/// How a session is asked to end.
+/// The request to a session to end.
 #[derive(Debug)]
 pub(crate) struct End {
     asked: AtomicBool,
@@ -50,10 +50,11 @@ impl End {
         self.ask();
     }
 
-    /// It was asked, and has not ended: it may be closing what its front end has sent.
+    /// Interrupts a session that was asked to end and has not: it may be closing descriptors that its front end has
+    /// sent.
     pub(crate) fn hurry(&self) {
         let tid = self.tid.load(Ordering::SeqCst);
-        // One that is left to another weir finishes its request.
+        // A session that is left to another weir finishes its request.
         if tid != 0 && !self.leaves.load(Ordering::SeqCst) {
             weir_foreign::hurry(tid);
         }
@@ -67,7 +68,7 @@ impl End {
 /// Sessions of this process that are held back.
 static HELD_BACK: AtomicU64 = AtomicU64::new(0);
 
-/// Whether one session is, and counts there.
+/// True if one session is held back, and counted in [`HELD_BACK`].
 #[derive(Debug, Default)]
 struct HeldBack(bool);
 
@@ -87,7 +88,7 @@ impl Drop for HeldBack {
     }
 }
 
-/// Starts the thread. The connection may be kept at `place` already. `ended` is told when it is about to end.
+/// Starts the thread. The connection may already be kept at `place`. `ended` is called when the thread is about to end.
 ///
 /// # Errors
 /// No thread or descriptor is left; `stream` is closed.
@@ -99,7 +100,7 @@ pub(crate) fn start(
     ended: impl FnOnce(PortId) + Send + 'static,
 ) -> io::Result<Arc<End>> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    // A session that goes on has had its descriptors before.
+    // A session that goes on had its descriptors before the limit was asked.
     let goes_on = port.keep().is_some_and(|keep| keep.connection().is_some());
     let wake = if goes_on { wake } else { descriptors::for_guest(wake)? };
     let (asked, leaves) = (AtomicBool::default(), AtomicBool::default());
@@ -108,7 +109,7 @@ pub(crate) fn start(
     let thread = move || {
         weir_sandbox::narrow(weir_sandbox::Thread::Session);
         asked.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
-        // This thread serves nobody else.
+        // This thread serves no other front end.
         let stream = stream.release();
         let failed = Arc::clone(&port);
         // A session that unwinds stops its rings as any other.
@@ -121,12 +122,12 @@ pub(crate) fn start(
             failed.session_ended(Some(&reason));
         }
         let id = failed.id();
-        // Who waits for the end may take the port apart.
+        // The port can be taken apart as soon as the end is known.
         drop(failed);
         gone.tid.store(0, Ordering::SeqCst);
         ended(id);
     };
-    // The kernel shows 15 letters.
+    // The kernel shows 15 letters of a thread's name.
     thread::Builder::new().name("weir-session".into()).spawn(thread)?;
     Ok(end)
 }
@@ -157,12 +158,12 @@ fn run(
     }
 }
 
-/// None of the descriptors that come over it may lie in the reserve.
+/// A connection whose descriptors may not lie in the reserve.
 pub(crate) fn connection(stream: UnixStream) -> Connection {
     Connection::new(stream).taking(|fd| descriptors::for_guest(fd).is_ok())
 }
 
-/// A session that begins, or one that goes on where another weir has left it.
+/// Begins a session, or goes on with one that another weir has left.
 fn begin(
     port: &Arc<VhostPort>,
     engine: Arc<Engine>,
@@ -182,14 +183,16 @@ fn begin(
     Ok(Session::new(connection(stream), Arc::clone(port), engine).kept(place))
 }
 
-/// Until the session is over, and why; `None` if weir ends it. It is gone then, with all it had.
+/// Serves until the session is over, and returns the reason; `None` if weir ends it. The session is dropped with all it
+/// had.
 fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason> {
     let mut cpu_ns = dear::thread_cpu_ns();
     let mut stall_at = None;
     let mut held_back = HeldBack::default();
     let mut turn_ns = cpu_ns;
     while !end.is_asked() {
-        // Message by message: at its limit, other threads of its processor wait for no more than one.
+        // One message at a time: when a session is at its limit, other threads on its processor wait for no more than
+        // one.
         if let Err(reason) = session.serve() {
             return Some(reason);
         }
@@ -221,7 +224,7 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
         }
     }
     if end.leaves.load(Ordering::SeqCst) {
-        // Its end would stop the rings, and tell the front end.
+        // Dropping the session would stop the rings and tell the front end.
         std::mem::forget(session);
     }
     None
@@ -232,12 +235,12 @@ fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) {
         tv_sec: time.as_secs() as i64,
         tv_nsec: i64::from(time.subsec_nanos()),
     });
-    // EINTR is a look more.
+    // EINTR only means one more turn of the loop.
     let _ = poll(fds, timeout.as_ref());
 }
 
 impl VhostPort {
-    /// Its session has used `used_ns` of a processor. For how long it is to pause.
+    /// Notes that the session has used `used_ns` of a processor. Returns how long it has to pause.
     fn spend(&self, used_ns: u64) -> Option<Duration> {
         weir_engine::lock(&self.allowance).spend(
             used_ns,

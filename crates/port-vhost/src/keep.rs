@@ -1,6 +1,6 @@
-//! What of an interface's session lies with the keeper, for the next weir: `docs/design/0033-keeper.md`.
+//! The part of an interface's session that lies with the keeper, for the next weir: `docs/design/0033-keeper.md`.
 //!
-//! Descriptors have names `INTERFACE/NUMBER`; which of them counts, and as what, says the state. That is a memfd,
+//! Descriptors have names `INTERFACE/NUMBER`. The state says which of them count, and as what. It is a memfd,
 //! `INTERFACE/state`, which weir writes without asking the keeper:
 //!
 //! ```text
@@ -32,7 +32,7 @@ use weir_keeper::{Keeper, Taken};
 use weir_limits::{KEPT_STATE_BYTES_MAX, KEPT_TRIES_MAX};
 use weir_sandbox::descriptors;
 
-/// Of what the fields of [`State`] mean. New ones have defaults, and are read as these from what an older weir wrote.
+/// The version of the meaning of [`State`]'s fields. New ones have defaults, which they get in an older weir's state.
 const VERSION: u32 = 1;
 
 const AT_VERSION: usize = 0;
@@ -43,7 +43,7 @@ const UNDER_WAY_BYTES: usize = (64 << 10) - AT_UNDER_WAY;
 const AT_HALVES: usize = 64 << 10;
 const BYTES: usize = AT_HALVES + 2 * KEPT_STATE_BYTES_MAX;
 
-/// A session, as the next weir takes it up. Numbers of descriptors are those of their names.
+/// A session, as the next weir takes it up. Descriptors are given by the numbers in their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
@@ -52,11 +52,11 @@ pub(crate) struct State {
     pub(crate) features: u64,
     pub(crate) protocol_features: u64,
     pub(crate) status: u8,
-    /// `SET_OWNER` came before the front end asked for protocol features, once one of both has come.
+    /// `SET_OWNER` came before the front end asked for protocol features; `None` until one of the two has come.
     pub(crate) owner_first: Option<bool>,
     /// `SET_VRING_ENDIAN`.
     pub(crate) foreign_endian: bool,
-    /// Rings that ran were stopped, and the device was not reset since.
+    /// The front end has stopped rings that ran, and has not reset the device since.
     pub(crate) halted: bool,
     pub(crate) mtu: Option<u16>,
     /// `SET_BACKEND_REQ_FD`.
@@ -69,7 +69,7 @@ pub(crate) struct State {
     pub(crate) vrings: Vec<VringState>,
 }
 
-/// Where a front end keeps records.
+/// The area in which a front end keeps records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InflightState {
     pub(crate) mmap_size: u64,
@@ -94,7 +94,7 @@ pub(crate) struct RegionState {
     pub(crate) size: u64,
     pub(crate) user_address: u64,
     pub(crate) mmap_offset: u64,
-    /// How often it was added beyond the first time.
+    /// The number of times that it was added again after the first.
     pub(crate) again: u32,
     pub(crate) file: u32,
 }
@@ -122,13 +122,13 @@ pub(crate) struct VringState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct UnderWay {
     pub(crate) message: Vec<u8>,
-    /// Empty if there is none.
+    /// Empty if there is no reply.
     pub(crate) reply: Vec<u8>,
-    /// A descriptor goes along with the reply: that of the area for records.
+    /// The descriptor of the area for records goes along with the reply.
     pub(crate) with_inflight: bool,
 }
 
-/// What another weir has left behind.
+/// The state that another weir has left behind.
 #[derive(Debug)]
 pub(crate) struct LeftBehind {
     pub(crate) state: State,
@@ -144,13 +144,13 @@ pub struct Keep {
     blob: Blob,
     next: AtomicU32,
     left: Mutex<Option<LeftBehind>>,
-    /// What was learned behind the interface.
+    /// The addresses that were learned behind the interface.
     known: Vec<Known>,
-    /// What another weir has left has been taken up, or is not.
+    /// Set once the state that another weir has left is taken up or given up.
     settled: Arc<Settled>,
 }
 
-/// Whether a session that another weir has left goes on, or has ended.
+/// Tells when a session that another weir has left goes on, or has ended.
 #[derive(Debug, Default)]
 pub struct Settled {
     is: Mutex<bool>,
@@ -163,7 +163,7 @@ impl Settled {
         self.changed.notify_all();
     }
 
-    /// Waits until it does, or has, for so long at most.
+    /// Waits until the session goes on or has ended, for at most `patience`.
     pub fn wait(&self, patience: Duration) {
         drop(self.changed.wait_timeout_while(lock(&self.is), patience, |is| !*is));
     }
@@ -173,19 +173,19 @@ impl Keep {
     /// The last version of a session's state that this release knows.
     pub const VERSION: u32 = VERSION;
 
-    /// The name of the state, behind its interface's.
+    /// The part of the state's name after its interface's.
     pub const STATE: &str = "state";
 
-    /// The version of a state; `None` if this is none.
+    /// The version of a state; `None` if `file` holds no state.
     pub fn version(file: &OwnedFd) -> Option<u32> {
         let blob = Blob::over(file.try_clone().ok()?).ok()?;
         Some(blob.word(AT_VERSION))
     }
 
-    /// The place of the interface `name`, with what `taken` has of it.
+    /// The place of the interface `name`, with its descriptors out of `taken`.
     ///
     /// # Errors
-    /// There is no memory or no descriptor for it.
+    /// There is no memory or no descriptor for the state.
     pub fn new(keeper: Arc<Keeper>, name: &str, taken: &mut Taken) -> io::Result<Self> {
         let prefix = format!("{name}/");
         let names: Vec<_> = taken.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
@@ -232,7 +232,7 @@ impl Keep {
         };
         keep.keeper.store(&format!("{prefix}state"), Arc::clone(&keep.blob.file));
         match left {
-            // One without it had not been accepted.
+            // A session without its connection had not been accepted.
             Some((state, _)) if !found.contains_key(&state.connection) => keep.start_over(&found),
             Some((state, under_way)) if keep.blob.tries() < KEPT_TRIES_MAX => {
                 for (number, file) in &found {
@@ -256,7 +256,7 @@ impl Keep {
         Ok(keep)
     }
 
-    /// Tells whether what another weir has left goes on.
+    /// Tells when the session that another weir has left goes on, or has ended.
     pub fn settled(&self) -> Arc<Settled> {
         Arc::clone(&self.settled)
     }
@@ -265,14 +265,14 @@ impl Keep {
         self.settled.set();
     }
 
-    /// Nothing of what was found counts.
+    /// Makes nothing of what was found count.
     fn start_over(&self, found: &BTreeMap<u32, Arc<OwnedFd>>) {
         self.blob.invalidate();
         self.blob.set_tries(0);
         found.keys().for_each(|number| self.keeper.remove(&self.name_of(*number)));
     }
 
-    /// With what was learned behind it: a session that goes on knows it.
+    /// Adds the addresses that were learned behind the interface: a session that goes on knows them.
     pub fn with_known(self, known: Vec<Known>) -> Self {
         Self { known, ..self }
     }
@@ -281,7 +281,7 @@ impl Keep {
         &self.known
     }
 
-    /// Removes the place of an interface that is gone, and has no session any more.
+    /// Removes the place of an interface that was removed, and has no session any more.
     pub fn forget(keeper: &Keeper, name: &str) {
         keeper.remove(&format!("{name}/state"));
     }
@@ -294,7 +294,7 @@ impl Keep {
         Some(UnixStream::from(connection))
     }
 
-    /// What belongs to that.
+    /// The state that belongs to that connection.
     pub(crate) fn take_left(&self) -> Option<LeftBehind> {
         lock(&self.left).take()
     }
@@ -307,8 +307,8 @@ impl Keep {
         format!("{}/{number}", self.name)
     }
 
-    /// Somebody is about to be accepted: a session that has said nothing, whose connection will have this number, is
-    /// the one that counts.
+    /// Prepares for a front end that is about to be accepted: from now on a session without any request counts, whose
+    /// connection will have the returned number.
     pub(crate) fn expect(&self, queue_pairs: usize) -> u32 {
         drop(self.take_left());
         let connection = self.next.fetch_add(1, Ordering::Relaxed);
@@ -319,7 +319,7 @@ impl Keep {
         connection
     }
 
-    /// Here he is.
+    /// Keeps the connection that was accepted.
     pub(crate) fn met(&self, connection: u32, stream: &UnixStream) {
         if let Some(stream) = stream.try_clone().ok().and_then(|it| descriptors::for_guest(it).ok())
         {
@@ -327,24 +327,24 @@ impl Keep {
         }
     }
 
-    /// Nobody came.
+    /// No front end came.
     pub(crate) fn expect_no_more(&self) {
         self.blob.invalidate();
     }
 
-    /// Keeps a descriptor; its number.
+    /// Keeps a descriptor and returns its number.
     pub(crate) fn store(&self, descriptor: OwnedFd) -> u32 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.keeper.store(&self.name_of(number), Arc::new(descriptor));
         number
     }
 
-    /// A copy of what is kept.
+    /// A copy of a descriptor that is kept.
     pub(crate) fn copy(&self, number: u32) -> Option<OwnedFd> {
         self.keeper.copy(&self.name_of(number))
     }
 
-    /// Keeps it no longer.
+    /// Keeps the descriptor no longer.
     pub(crate) fn remove(&self, number: u32) {
         self.keeper.remove(&self.name_of(number));
     }
@@ -355,7 +355,7 @@ impl Keep {
 pub(crate) struct Blob {
     file: Arc<OwnedFd>,
     pages: Pages,
-    /// What is stored last: half and generation.
+    /// The half and generation that were stored last.
     last: Mutex<(u32, u32)>,
 }
 
@@ -367,7 +367,7 @@ impl std::fmt::Debug for Pages {
     }
 }
 
-/// Nobody can make it shorter, which would be the end of weir.
+/// Nobody can make the file shorter: a shorter one would end weir by SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 impl Blob {
@@ -392,7 +392,7 @@ impl Blob {
         Ok(Self { file: Arc::new(file), pages, last })
     }
 
-    /// A descriptor of it.
+    /// A descriptor of the file.
     #[cfg(test)]
     pub(crate) fn file(&self) -> OwnedFd {
         self.file.try_clone().unwrap()
@@ -402,7 +402,7 @@ impl Blob {
         self.pages.0.load_acquire(at)
     }
 
-    /// `len` bytes at `at`, if they are there.
+    /// `len` bytes at `at`; `None` beyond the end.
     fn bytes(&self, at: usize, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
         let slice = self.pages.0.slice(at, len)?;
@@ -415,7 +415,7 @@ impl Blob {
         }
     }
 
-    /// What was stored, and the request that was under way then.
+    /// The stored state, and the request that was under way when it was stored.
     pub(crate) fn read(&self) -> Option<(State, Option<UnderWay>)> {
         let current = self.word(AT_CURRENT);
         if self.word(AT_VERSION) != VERSION || current & GENERATION == 0 {
@@ -442,8 +442,8 @@ impl Blob {
         })
     }
 
-    /// From here on `state` counts, or the one that was stored last, and with it that a request is under way. Too large
-    /// a state does not: then nothing counts.
+    /// Makes `state` count from here on, or again the one that was stored last, and with it a request that is under
+    /// way. `false` if the state is too large: then nothing counts.
     pub(crate) fn store(&self, state: Option<&State>, under_way: Option<&UnderWay>) -> bool {
         let mut last = lock(&self.last);
         let (mut half, generation) = *last;
@@ -458,7 +458,7 @@ impl Blob {
             self.write(at + 4, &bytes);
             self.pages.0.store_release(at, bytes.len() as u32);
         }
-        // One of long ago could have this generation.
+        // An old request could have this generation.
         self.pages.0.store_release(AT_UNDER_WAY, 0);
         if let Some(UnderWay { message, reply, with_inflight }) = under_way {
             if message.len() + reply.len() + 16 > UNDER_WAY_BYTES {
@@ -476,12 +476,12 @@ impl Blob {
         true
     }
 
-    /// Nothing counts.
+    /// Makes nothing count.
     pub(crate) fn invalidate(&self) {
         self.pages.0.store_release(AT_CURRENT, 0);
     }
 
-    /// How often in a row weir has ended with what is the next request now.
+    /// The number of times in a row that weir has ended with the request that is the next one.
     pub(crate) fn tries(&self) -> u32 {
         self.word(AT_TRIES)
     }
@@ -520,11 +520,11 @@ mod tests {
         assert_eq!(again(&blob).read(), Some((state(1), None)));
         assert!(blob.store(Some(&state(2)), Some(&request(2))));
         assert_eq!(again(&blob).read(), Some((state(2), Some(request(2)))));
-        // Settled.
+        // The request is settled.
         assert!(blob.store(None, None));
         assert_eq!(again(&blob).read(), Some((state(2), None)));
         assert!(blob.store(None, Some(&request(3))));
-        // Another process goes on where this one was.
+        // Another process goes on at this point.
         let next = again(&blob);
         assert_eq!(next.read(), Some((state(2), Some(request(3)))));
         assert!(next.store(None, None) && next.store(Some(&state(4)), None));
@@ -577,7 +577,7 @@ mod tests {
         assert!(Blob::over(file).is_err());
     }
 
-    /// What 0.1.0 writes: the next release reads it.
+    /// A state as 0.1.0 writes it: the next release reads it.
     #[test]
     fn a_state_that_this_release_wrote_is_read() {
         let recorded = include_str!("keep/state-0.1.0.json");
@@ -586,7 +586,7 @@ mod tests {
         assert_eq!(state.regions[0].file, 4);
         assert_eq!((state.log.unwrap().file, state.log_call), (11, Some(12)));
         assert_eq!(state.vrings[1].log, Some(12288));
-        // What a later release adds has a default.
+        // A field that a later release adds has a default.
         assert_eq!(serde_json::from_str::<State>("{}").unwrap(), State::default());
     }
 }

@@ -9,12 +9,12 @@
 //! | `session.rs` | a front end's requests |
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
 //! | `front_end.rs` | a thread for each front end that is there |
-//! | `allowance.rs` | how much of the processors a session may take |
+//! | `allowance.rs` | the processor time that a session may use |
 //! | `silent.rs` | rings in service that serve nobody |
 //! | `logs.rs` | the kinds of messages about a port, each logged a few times a minute |
 //! | `records.rs` | ring state that survives a SIGKILL, and its file |
-//! | `keep.rs`, `session/kept.rs` | what of a session outlives weir, and how it goes on |
-//! | `migration.rs`, `session/log.rs` | the dirty log of a guest that moves |
+//! | `keep.rs`, `session/kept.rs` | the part of a session that outlives weir, and how it goes on |
+//! | `migration.rs`, `session/log.rs` | the dirty log of a guest that is migrated |
 //! | `features.rs` | offered and negotiated features |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
 //!

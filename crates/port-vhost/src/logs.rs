@@ -1,4 +1,4 @@
-//! What is said of a port that its front end can have said again and again: [`weir_engine::logs`] bounds it.
+//! The messages about a port that its front end can provoke again and again: [`weir_engine::logs`] bounds their number.
 
 /// A kind of message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,5 +13,5 @@ pub(crate) enum Said {
     Base,
 }
 
-/// Of one port.
+/// The log limits of one port.
 pub(crate) type Logs = weir_engine::logs::Logs<8>;

@@ -30,22 +30,22 @@ use crate::port::VhostPort;
 /// First and longest time between two attempts to connect to a front end.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Between two signals to a session that is to end, and may be closing what lingers.
+/// The time between two signals to a session that has to end but can still be closing slow descriptors.
 const HURRY: Duration = Duration::from_millis(20);
 const EVENTS_MAX: usize = 64;
-/// Front ends that are turned away at once: more than wait in a socket's queue.
+/// Front ends that are turned away in one go: more than wait in a socket's queue.
 const AT_ONCE: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_nanos(ACCEPT_PAUSE_NS);
 const GRACE: Duration = Duration::from_nanos(SESSION_GRACE_NS);
 const END_MAX: Duration = Duration::from_nanos(SESSION_END_NS);
 const LEAVE_MAX: Duration = Duration::from_nanos(SESSION_LEAVE_NS);
-/// Between two front ends of a socket that has had its [`SESSIONS_AT_ONCE_MAX`].
+/// The time between two front ends of a socket that has used up its [`SESSIONS_AT_ONCE_MAX`].
 const SESSION_EVERY: Duration = Duration::from_millis(1000 / SESSIONS_PER_SEC_MAX);
 
 /// Connects to a socket without waiting.
 pub type Dial = Box<dyn Fn(&Path) -> io::Result<UnixStream> + Send>;
 
-/// Where an interface meets its front end.
+/// The socket by which an interface meets its front end.
 pub enum Endpoint {
     /// weir listens; the front end connects, one at a time. Whoever bound the socket removes it.
     Listener(Arc<Foreign<UnixListener>>),
@@ -53,7 +53,7 @@ pub enum Endpoint {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Who connects: [`weir_foreign::reach::connect`], or another process for one that may not.
+        /// Makes the connection: [`weir_foreign::reach::connect`], or another process if this one is not allowed to.
         dial: Dial,
     },
     /// A session on a connected socket, once.
@@ -76,7 +76,7 @@ pub(crate) enum Command {
     /// The thread of a front end is about to end.
     Ended(PortId, u64),
     Stop,
-    /// As `Stop`, with sessions left to another weir. Answered with how many do not end.
+    /// As `Stop`, but sessions are left to another weir. The answer is the number of sessions that do not end.
     Leave(mpsc::Sender<usize>),
     #[cfg(test)]
     Panic,
@@ -128,19 +128,19 @@ impl Manager {
         let name = "weir-sessions";
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
             let run = || {
-                // For commands behind one that has panicked.
+                // The wake-up is for commands after one that has panicked.
                 sessions.commands.wake();
                 sessions.run();
             };
             if !supervise(name, run) {
-                // Nobody accepts any more, and who would end sessions is gone.
+                // From here on no thread accepts, and none would end the sessions later.
                 sessions.stop(End::ask, END_MAX);
             }
         })?;
         Ok(Self { commands: Mutex::new(commands), thread: Some(thread) })
     }
 
-    /// As if a mistake made the thread panic.
+    /// Panics the thread, as a mistake in it would.
     #[cfg(test)]
     pub(crate) fn panic(&self) {
         lock(&self.commands).send(Command::Panic).unwrap();
@@ -153,10 +153,10 @@ impl Manager {
         lock(&self.commands).send(Command::Add(port, source, party))
     }
 
-    /// Ends an interface's session and forgets it. Returns when nobody uses the port any more.
+    /// Ends an interface's session and removes the interface. Returns when nobody uses the port any more.
     ///
     /// # Errors
-    /// [`StillBusy`]: somebody may.
+    /// [`StillBusy`]: somebody can still use the port.
     pub fn remove(&self, port: PortId) -> Result<(), StillBusy> {
         let (done, wait) = mpsc::channel();
         if lock(&self.commands).send(Command::Remove(port, done)).is_err() {
@@ -169,8 +169,8 @@ impl Manager {
         }
     }
 
-    /// Accepts nobody any more, and ends all sessions so that another weir can go on with those that are kept: as if
-    /// this process was killed, and between two requests of each. Says how many have not come so far in time.
+    /// Stops accepting, and ends all sessions so that another weir can go on with those that are kept: as if this
+    /// process had been killed between two requests of each. Returns the number of sessions that did not end in time.
     pub fn leave(&self) -> usize {
         let (done, wait) = mpsc::channel();
         match lock(&self.commands).send(Command::Leave(done)) {
@@ -190,7 +190,7 @@ impl Drop for Manager {
     }
 }
 
-/// Where sessions of one interface come from.
+/// The source of an interface's sessions.
 pub(crate) enum Source {
     Listener(Arc<Foreign<UnixListener>>),
     Connect { path: PathBuf, dial: Dial, retry_at: Option<Instant>, delay: Duration },
@@ -209,7 +209,7 @@ impl Source {
     }
 }
 
-/// How many front ends a socket may still have, of those that come one after the other.
+/// The number of front ends that a socket can still have, one after the other.
 struct Turns {
     left: u32,
     at: Instant,
@@ -220,7 +220,7 @@ impl Turns {
         Self { left: SESSIONS_AT_ONCE_MAX, at: now }
     }
 
-    /// One has come. `false`: the next one has to wait.
+    /// Counts one front end. `false`: the next one has to wait.
     fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at).as_millis() / SESSION_EVERY.as_millis();
         if passed > 0 {
@@ -235,15 +235,15 @@ impl Turns {
 
 struct Entry {
     port: Arc<VhostPort>,
-    /// At whose expense everything is closed that comes by its socket.
+    /// The party at whose expense everything is closed that comes by its socket.
     party: Party,
     source: Source,
     session: Option<(u64, Arc<End>)>,
-    /// Somebody came while a session was there, which may be at its end. Until then he waits in the socket's queue,
-    /// where he outlives weir, and then he is turned away.
+    /// The time at which front ends are turned away that came during a session. The session can be at its end, so they
+    /// wait in the socket's queue until then: there they outlive weir.
     turn_away_at: Option<Instant>,
     turns: Turns,
-    /// The socket is not looked at before.
+    /// The socket is not watched until then.
     pause_until: Option<Instant>,
 }
 
@@ -260,9 +260,9 @@ struct Sessions {
     commands: Commands,
     received: mpsc::Receiver<Command>,
     entries: HashMap<PortId, Entry>,
-    /// Sessions of interfaces that are gone, and who waits for their end.
+    /// Sessions of interfaces that were removed, and the callers that wait for their end.
     leaving: HashMap<u64, (Arc<End>, mpsc::Sender<()>)>,
-    /// Begun so far.
+    /// The number of sessions begun so far.
     sessions: u64,
 }
 
@@ -273,13 +273,13 @@ impl Sessions {
             events.clear();
             let timeout = self.next_due();
             let spare = rustix::buffer::spare_capacity(&mut events);
-            // EINTR is no event; anything else that epoll_wait can say is a programming error
-            // that would show as a session thread that does nothing.
+            // EINTR is no event. Any other error of epoll_wait is a programming error, which would show as a session
+            // thread that does nothing.
             let _ = beat::wait(|| epoll::wait(&self.epoll, spare, timeout.as_ref()));
             if events.iter().any(|event| event.data.u64() == WAKE) {
                 let _ = rustix::io::read(&*self.commands.wake, &mut [0; 8]);
             }
-            // First: a session that is over makes room for who comes next.
+            // Commands come first: a session that is over makes room for the next one.
             while let Ok(command) = self.received.try_recv() {
                 match command {
                     Command::Add(port, source, party) => self.add(port, source, party),
@@ -339,7 +339,7 @@ impl Sessions {
     fn remove(&mut self, id: PortId, done: mpsc::Sender<()>) {
         let entry = self.entries.remove(&id);
         if let Some(Entry { source: Source::Listener(listener), .. }) = &entry {
-            // It may be open for long yet, and others have it.
+            // The listener can stay open for long, and others have it too.
             let _ = epoll::delete(&self.epoll, listener);
         }
         match entry.and_then(|entry| entry.session) {
@@ -369,7 +369,7 @@ impl Sessions {
         }
     }
 
-    /// Ends all sessions, as far as they end; how many do not.
+    /// Asks all sessions to end, and returns the number of those that do not.
     fn stop(&mut self, ask: fn(&End), patience: Duration) -> usize {
         let sessions = self.entries.values().filter_map(|entry| entry.session.as_ref());
         let ends: Vec<_> = sessions.map(|(_, end)| Arc::clone(end)).collect();
@@ -414,9 +414,9 @@ impl Sessions {
             entry.pause_until = Some(now + ACCEPT_PAUSE);
             return self.look_no_more(id);
         }
-        // Whoever finds no room waits in the socket's queue.
+        // A front end for which there is no room waits in the socket's queue.
         let room = descriptors::room_for_guest();
-        // Nothing lies between the two: a connection that only weir has is lost with it.
+        // Nothing comes between the two calls: a connection that only weir has is lost with it.
         let place = entry.port.keep().map(|keep| keep.expect(entry.port.offered_queue_pairs()));
         let accepted = room.and_then(|()| listener.accept());
         let accepted = accepted.and_then(|(stream, _)| Ok(descriptors::for_guest(stream)?));
@@ -447,12 +447,12 @@ impl Sessions {
         self.open(id, stream, place);
     }
 
-    /// Until [`Self::look_again`]: a listener stays readable, and would have this thread spin.
+    /// Stops watching the listener until [`Self::look_again`]: it stays readable, and this thread would spin.
     fn look_no_more(&self, id: PortId) {
         self.watch(id, epoll::EventFlags::empty());
     }
 
-    /// If nothing is left for which it is to wait.
+    /// Watches the listener again, unless the interface still has to wait.
     fn look_again(&self, id: PortId) {
         let waits = |entry: &Entry| entry.pause_until.or(entry.turn_away_at).is_some();
         if !self.entries.get(&id).is_some_and(waits) {
@@ -466,7 +466,7 @@ impl Sessions {
         }
     }
 
-    /// `place` is where its connection is kept already.
+    /// Begins a session; `place` is the place where its connection is kept already.
     fn open(&mut self, id: PortId, stream: Foreign<UnixStream>, place: Option<u32>) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         self.sessions += 1;
@@ -488,7 +488,7 @@ impl Sessions {
         }
     }
 
-    /// When this thread has something to do that nobody wakes it for.
+    /// The next time at which this thread has something to do without being woken.
     fn next_due(&self) -> Option<Timespec> {
         let due = self.entries.values().flat_map(|entry| {
             let retry_at = match entry.source {
@@ -544,7 +544,7 @@ impl Sessions {
     }
 }
 
-/// All that wait by now. Where closes of the same interface are stuck, they wait on.
+/// Turns away all front ends that wait now. If closes of the same interface are stuck, they wait on.
 fn turn_away(entry: &Entry) {
     let Source::Listener(listener) = &entry.source else { return };
     for _ in 0..AT_ONCE {

@@ -1,7 +1,7 @@
-//! The dirty log of a guest that moves to another host: `docs/design/0034-migration.md`.
+//! The dirty log of a guest that is migrated to another host: `docs/design/0034-migration.md`.
 //!
-//! A front end says where the log is (`SET_LOG_BASE`), that what goes into buffers is logged (`VHOST_F_LOG_ALL`), and of
-//! each ring that its used area is logged, and where (`VHOST_VRING_F_LOG`). It says these things in any order.
+//! A front end states three things, in any order: the place of the log (`SET_LOG_BASE`), that writes into buffers are
+//! logged (`VHOST_F_LOG_ALL`), and for each ring that its used area is logged, and where (`VHOST_VRING_F_LOG`).
 
 use std::fs::File;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use weir_vhost_user::LogBase;
 use crate::error::{Refusal, StopReason};
 use crate::notify::Notifier;
 
-/// What a front end has said of its log.
+/// A front end's statements about its log.
 #[derive(Debug, Default)]
 pub(crate) struct Migration {
     log: Option<Arc<DirtyLog>>,
     call: Option<Arc<Notifier>>,
 }
 
-/// What a ring in service logs.
+/// The log of a ring in service.
 #[derive(Debug)]
 pub(crate) struct Logging {
     log: Arc<DirtyLog>,
-    /// What is written into buffers.
+    /// The log of writes into buffers.
     pub(crate) data: Option<WriteLog>,
-    /// Where the front end wants to hear of new marks.
+    /// The descriptor by which the front end hears of new marks.
     call: Option<Arc<Notifier>>,
 }
 
 /// The two parts of a ring's logging: of its buffers, and of the ring itself.
 pub(crate) type Logs = (Option<Box<Logging>>, Option<Box<RingLog>>);
 
-/// What is logged of a ring.
+/// The kinds of logging that are wanted of a ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     /// `VHOST_F_LOG_ALL`.
@@ -64,20 +64,20 @@ impl Migration {
         self.call = Some(Arc::new(call));
     }
 
-    /// Whether there is a log, and whether somebody wants to hear of new marks.
+    /// Two flags: there is a log, and there is a descriptor for the news of new marks.
     pub(crate) fn has(&self) -> (bool, bool) {
         (self.log.is_some(), self.call.is_some())
     }
 
-    /// The log is not needed any more.
+    /// Drops the log, which is not needed any more.
     pub(crate) fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// What a ring at `at` of `memory` is to log.
+    /// The logging of a ring at `at` of `memory`.
     ///
     /// # Errors
-    /// The log has no bit for something that is written.
+    /// The log has no bit for a place that is written.
     pub(crate) fn of_ring(
         &self,
         wanted: Wanted,
@@ -98,7 +98,8 @@ impl Migration {
 }
 
 impl Logging {
-    /// The log is still one. It is asked only for an overrun: `faulted` says that shared memory was found to be gone.
+    /// Checks that the log is still whole: always for an overrun, and for a truncation only if `faulted` says that
+    /// shared memory was found missing.
     pub(crate) fn check(&self, faulted: bool) -> Result<(), StopReason> {
         if faulted && self.log.is_poisoned() {
             return Err(StopReason::LogTruncated);
@@ -106,7 +107,7 @@ impl Logging {
         if self.log.is_overrun() { Err(StopReason::LogOverrun) } else { Ok(()) }
     }
 
-    /// Whom to tell that there are new marks.
+    /// The descriptor to notify, if there are new marks.
     pub(crate) fn to_tell(&self) -> Option<&Notifier> {
         self.call.as_deref().filter(|_| self.log.take_news())
     }

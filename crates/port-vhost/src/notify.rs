@@ -1,4 +1,4 @@
-//! Calls: how weir interrupts a guest, and how a front end hears of a broken ring.
+//! Calls, by which weir interrupts a guest, and the signal to a front end that a ring is broken.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use weir_limits::CALL_NS_USUAL_MAX;
 use crate::error::{Refusal, StopReason};
 use crate::port::VhostPort;
 
-/// A descriptor of the front end's to call by. Nothing that it does to it makes [`Self::notify`] block.
+/// A front end's descriptor for calls. Nothing that the front end does to it makes [`Self::notify`] block.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     call: Call,
@@ -23,7 +23,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// Of vring `ring` of `port`. `what`: which of its descriptors.
+    /// A notifier of vring `ring` of `port`. `what` names the descriptor.
     pub(crate) fn new(
         port: &Arc<VhostPort>,
         ring: usize,
@@ -35,7 +35,7 @@ impl Notifier {
         Ok(Self { call, port: Arc::downgrade(port), ring, usual_ticks })
     }
 
-    /// Interrupts the guest, at the price that `price` keeps account of.
+    /// Interrupts the guest, and accounts for the cost in `price`.
     #[inline]
     pub(crate) fn notify(&self, price: &mut Price) {
         if price.is_watched() {
@@ -52,7 +52,7 @@ impl Notifier {
         }
     }
 
-    /// The same, by the CPU clock.
+    /// Does the same and measures the cost by the thread's CPU clock.
     #[cold]
     fn notify_watched(&self, price: &mut Price) {
         let before_ns = dear::thread_cpu_ns();
@@ -70,7 +70,7 @@ impl Notifier {
         }
     }
 
-    /// A call took long by the wall clock.
+    /// Begins to watch the cost after a call that took long by the wall clock.
     #[cold]
     fn suspect(&self, price: &mut Price, took_ns: u64) {
         price.suspect();
@@ -81,7 +81,7 @@ impl Notifier {
         }
     }
 
-    /// A guest that is not called waits for ever: better it is seen to have stopped.
+    /// Stops the port: a guest that is not called waits for ever, so it is better to show that the port has stopped.
     #[cold]
     fn failed(&self, error: CallError) {
         if let Some(port) = self.port.upgrade() {

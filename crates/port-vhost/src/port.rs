@@ -31,24 +31,24 @@ use crate::tx::{self, Sending};
 
 mod steering;
 
-/// What an interface is made with.
+/// The options of a new interface.
 #[derive(Debug, Clone)]
 pub struct VhostOptions {
-    /// What logs call it.
+    /// The interface's name in logs.
     pub name: String,
     /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`](weir_limits::QUEUE_PAIRS_MAX).
     pub queue_pairs: usize,
     /// When to call the guest.
     pub calls: CallPolicy,
-    /// What front ends that ask are told of the device.
+    /// The device, as weir describes it to front ends that ask.
     pub device: GuestDevice,
 }
 
-/// What the session tells the statistics.
+/// The session's part of the statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) connected: bool,
-    /// The front end has stopped rings that ran, and its device was not reset since.
+    /// The front end has stopped rings that ran, and has not reset the device since.
     pub(crate) halted: bool,
     /// The process at the other end of the socket.
     pub(crate) front_end: Option<rustix::process::Pid>,
@@ -67,24 +67,24 @@ pub(crate) struct Shown {
 #[derive(Debug)]
 pub struct VhostPort {
     name: String,
-    /// Its number in the switch.
+    /// The port's number in the switch.
     id: PortId,
     /// Fails when a worker finds the guest breaking a rule: service stops until the session or the device starts
     /// afresh.
     guest: Interface<Queue, Queue>,
-    /// It stays stopped until then (ns).
+    /// The interface stays stopped until then (ns).
     pause_until_ns: AtomicU64,
     proxy: Proxy,
-    /// What front ends have mapped, and may have.
+    /// The memory that front ends have mapped, and its bound.
     memory: Arc<Account>,
     records: Option<Records>,
     keep: Option<Keep>,
     pub(crate) shown: Mutex<Shown>,
     device: Mutex<GuestDevice>,
-    /// What its sessions may take of the processors.
+    /// The processor time that its sessions may use.
     pub(crate) allowance: Mutex<Allowance>,
     logs: Logs,
-    /// How often a session, or who wanted one, had to pause.
+    /// The number of times that a session, or a front end that wanted one, had to pause.
     throttled: AtomicU64,
     turned_away: AtomicU64,
 }
@@ -110,22 +110,22 @@ impl VhostPort {
         }
     }
 
-    /// With this account for its front ends' memory, in place of one with the default bound.
+    /// Uses this account for the front ends' memory, in place of one with the default bound.
     pub fn with_memory(self, memory: Account) -> Self {
         Self { memory: Arc::new(memory), ..self }
     }
 
-    /// With records of its rings, so that they outlive this process.
+    /// Uses these records of the rings, so that they outlive this process.
     pub fn with_records(self, records: Records) -> Self {
         Self { records: Some(records), ..self }
     }
 
-    /// With a place for its session, which then outlives this process.
+    /// Uses this place for the session, which then outlives this process.
     pub fn with_keep(self, keep: Keep) -> Self {
         Self { keep: Some(keep), ..self }
     }
 
-    /// Where its session is kept.
+    /// The place where the session is kept.
     pub fn keep(&self) -> Option<&Keep> {
         self.keep.as_ref()
     }
@@ -141,17 +141,17 @@ impl VhostPort {
         record.inspect_err(say).ok()
     }
 
-    /// What its front ends have mapped, and may have.
+    /// The memory that its front ends have mapped, and its bound.
     pub fn memory(&self) -> &Arc<Account> {
         &self.memory
     }
 
-    /// What logs call it.
+    /// The interface's name in logs.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it counts.
+    /// The interface's counters.
     pub fn counters(&self) -> &PortCounters {
         self.guest.counters()
     }
@@ -164,7 +164,7 @@ impl VhostPort {
         self.guest.offered()
     }
 
-    /// Kicks that a vring's queue has counted.
+    /// The number of kicks that a vring's queue has counted.
     pub(crate) fn kicks(&self, ring: usize) -> u64 {
         let counters =
             if ring.is_multiple_of(2) { &self.counters().rx } else { &self.counters().tx };
@@ -189,8 +189,8 @@ impl VhostPort {
         (0..2 * self.guest.queue_pairs()).filter_map(silent).collect()
     }
 
-    /// Runs `change` on the queue of a vring (2 * pair receives, 2 * pair + 1 transmits), then
-    /// counts anew what can receive. `None` when there is no such ring.
+    /// Runs `change` on the queue of a vring (2 * pair receives, 2 * pair + 1 transmits), then counts anew the queues
+    /// that can receive. `None` if there is no such ring.
     pub(crate) fn with_queue<T>(
         &self,
         ring: usize,
@@ -232,26 +232,25 @@ impl VhostPort {
         lock(&self.guest.pair(0).unwrap().rx)
     }
 
-    /// Whether such a frame waits.
+    /// True if an injected frame waits.
     #[cfg(test)]
     pub(crate) fn has_injected(&self) -> bool {
         self.guest.pairs().any(|pair| pair.tx.lock().queue.injected.is_some())
     }
 
-    /// Its calls are too dear. It stays stopped for a while, or each new start of its front end could cost a worker
-    /// one such call.
+    /// Stops an interface whose calls are too expensive. It stays stopped for a while: otherwise each new start of its
+    /// front end could cost a worker one such call.
     pub(crate) fn stop_for_dear_calls(&self, ring: usize) {
         self.pause_for(CALL_PAUSE_NS);
         self.stop(&StopReason::DearCalls { ring });
     }
 
-    /// Service does not begin again for so long (ns).
+    /// Keeps service from beginning again for `ns`.
     fn pause_for(&self, ns: u64) {
         self.pause_until_ns.fetch_max(clock::now_ns().saturating_add(ns), Ordering::Relaxed);
     }
 
-    /// A new session, or a reset device: service may begin again, unless it
-    /// [pauses](Self::pause_for).
+    /// Lets service begin again for a new session or after a reset, unless the interface [pauses](Self::pause_for).
     pub(crate) fn clear_failure(&self) {
         if self.has_failed() && clock::now_ns() < self.pause_until_ns.load(Ordering::Relaxed) {
             return;
@@ -259,7 +258,7 @@ impl VhostPort {
         self.guest.clear_failure();
     }
 
-    /// A session is over, for `error` if it did not end in order.
+    /// Notes the end of a session; `error` is the reason if it did not end in order.
     pub(crate) fn session_ended(&self, error: Option<&StopReason>) {
         let mut shown = lock(&self.shown);
         match error {
@@ -271,7 +270,7 @@ impl VhostPort {
         }
     }
 
-    /// The thread that writes calls to what is no eventfd: only session's threads ask.
+    /// The thread that writes calls to descriptors that are no eventfd. Only sessions' threads ask for it.
     pub(crate) fn proxy(&self) -> &Proxy {
         &self.proxy
     }
@@ -284,7 +283,8 @@ impl VhostPort {
         lock(&self.shown).stop_reason = Some(reason.to_string());
     }
 
-    /// Logs by `say`, unless that was said too often; with how many times it was not said.
+    /// Logs by `say`, which gets the number of earlier messages that were left out, unless such messages came too
+    /// often.
     pub(crate) fn log(&self, said: Said, say: impl FnOnce(Option<u64>)) {
         self.logs.say(said as usize, say);
     }
@@ -351,7 +351,7 @@ impl GuestPort for VhostPort {
         self.guest.offer(queue_pairs, calls);
     }
 
-    // The same.
+    // A front end asks once, so a change is for the next session.
     fn set_device(&self, device: GuestDevice) {
         *lock(&self.device) = device;
     }
@@ -360,12 +360,12 @@ impl GuestPort for VhostPort {
         self.memory.set_max_bytes(bytes);
     }
 
-    // From `SO_PEERCRED`.
+    // The process comes from `SO_PEERCRED`.
     fn front_end(&self) -> Option<rustix::process::Pid> {
         lock(&self.shown).front_end
     }
 
-    // Whatever a session that does not end may do.
+    // The port stays stopped, whatever a session that does not end may do.
     fn retire(&self, reason: &str) {
         self.pause_until_ns.store(u64::MAX, Ordering::Relaxed);
         self.stop(&StopReason::Internal(reason.to_owned()));
@@ -388,7 +388,7 @@ impl Port for VhostPort {
         match pair.tx.take(&source, ask, scratch, &mut follow_and_forward) {
             Ok(taken) => taken,
             Err(reason) => {
-                // Nothing was taken that counts.
+                // The error counts, whatever was taken.
                 pair.tx.lock().queue.signal_error();
                 self.stop(&reason);
                 Taken::default()
@@ -418,7 +418,7 @@ impl Port for VhostPort {
             return false;
         };
         let mut tx = pair.tx.lock();
-        // What is wrong with the ring shows when it is served.
+        // A fault of the ring shows when it is served.
         let ring = tx.queue.ring.as_mut().filter(|ring| ring.is_served());
         ring.is_some_and(|ring| ring.device.peek() || !ring.left_behind.is_empty())
     }
@@ -509,7 +509,7 @@ impl VhostPort {
         frames: &[Outgoing],
     ) -> Result<Delivered, StopReason> {
         let mut rx = lock(&pair.rx);
-        // Kept while this worker copies without the lock.
+        // The memory stays mapped while this worker copies without the lock.
         let Some(memory) = rx::memory(&rx) else {
             self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Ok(Delivered { frames: frames.len(), ..Delivered::default() });

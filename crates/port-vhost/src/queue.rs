@@ -1,4 +1,4 @@
-//! What both directions of a queue have in common: a ring that may be running.
+//! The common part of both directions of a queue: a ring that may be running.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::migration::{Logging, Logs};
 use crate::notify::Notifier;
 use crate::rx::Room;
 
-/// Where a ring stood when its service began.
+/// The place of a ring when its service began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Beginning {
     pub(crate) since_ns: u64,
     pub(crate) base: u32,
-    /// Kicks that its queue had counted.
+    /// The kicks that its queue had counted by then.
     pub(crate) kicks: u64,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Ring {
     pub(crate) device: DeviceRing,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) features: Features,
-    /// What the driver takes unfinished.
+    /// The offloads that the driver accepts unfinished.
     pub(crate) caps: OffloadCaps,
     /// The guest takes containers (`VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS`).
     pub(crate) containers: bool,
@@ -45,21 +45,21 @@ pub(crate) struct Ring {
     /// a ring upon receiving a kick").
     pub(crate) started: bool,
     pub(crate) beginning: Beginning,
-    /// It was running before it was set up: its driver need not kick, and may wait for a call.
+    /// The ring ran before it was set up: its driver need not kick, and may wait for a call.
     pub(crate) resumed: bool,
-    /// Chains that a weir which is gone had taken, and not given back: they go first.
+    /// Chains that an earlier weir had taken and not returned: they go first.
     pub(crate) left_behind: VecDeque<Token>,
-    /// It was running before, and may be disabled: nothing is taken yet, because a disabled ring's frames are
+    /// The ring ran before, and may still be disabled. Nothing is taken yet, because a disabled ring's frames are
     /// dropped.
     pub(crate) expects_enable: bool,
-    /// What is marked in a dirty log.
+    /// The marks that go to a dirty log.
     pub(crate) logging: Option<Box<Logging>>,
     /// [`fault_count`] when the memory was last found whole.
     faults: u64,
 }
 
 impl Ring {
-    /// `kicks` is what its queue has counted so far.
+    /// Makes a ring whose queue has counted `kicks` so far.
     pub(crate) fn new(
         device: DeviceRing,
         memory: Arc<GuestMemory>,
@@ -80,24 +80,25 @@ impl Ring {
             resumed: false,
             expects_enable: false,
             logging: None,
-            // 0 makes the first look a real one: the file may be gone already.
+            // 0 makes the first check a real one: the file may have been truncated before.
             faults: 0,
         }
     }
 
-    /// Frames may be taken from it.
+    /// True if frames can be taken from the ring.
     #[inline]
     pub(crate) fn is_served(&self) -> bool {
         self.started && !self.expects_enable
     }
 
-    /// There is something to take, as far as is known.
+    /// True if there is something to take, as far as is known.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.device.has_more() || !self.left_behind.is_empty()
     }
 
-    /// The memory is whole; if not, what was read is not what the guest wrote. So is its dirty log.
+    /// Checks that the memory and its dirty log are whole. If the memory is not, the bytes that were read are not the
+    /// guest's.
     #[inline]
     pub(crate) fn check(&mut self) -> Result<(), StopReason> {
         let faults = fault_count();
@@ -109,10 +110,10 @@ impl Ring {
         self.logging.as_ref().map_or(Ok(()), |logging| logging.check(faulted))
     }
 
-    /// Logs from now on by `logs`; gives back what there was.
+    /// Uses `logs` from now on, and returns the earlier ones.
     pub(crate) fn set_logs(&mut self, logs: Logs) -> Logs {
         let (logging, of_ring) = logs;
-        // This log may be gone already.
+        // This log may already have been truncated.
         self.faults = 0;
         (std::mem::replace(&mut self.logging, logging), self.device.set_log(of_ring))
     }
@@ -122,12 +123,12 @@ impl Ring {
 #[derive(Debug)]
 pub(crate) struct Injected {
     pub(crate) frame: Box<[u8]>,
-    /// The last one goes first.
+    /// The tags that are still to be sent, last one first.
     pub(crate) tags: Vec<Option<Tci>>,
 }
 
 impl Injected {
-    /// Adds as much of it as there is room for; whether that is all.
+    /// Adds as many copies as there is room for. True if none is left.
     #[cold]
     #[inline(never)]
     pub(crate) fn add_to(&mut self, burst: &mut Burst<'_>, now_ns: u64) -> bool {
@@ -141,28 +142,28 @@ impl Injected {
 pub(crate) struct Queue {
     pub(crate) ring: Option<Ring>,
     pub(crate) call: Option<Notifier>,
-    /// Where the front end wants to hear that the ring is broken.
+    /// The descriptor by which the front end hears that the ring is broken.
     pub(crate) err: Option<Notifier>,
-    /// What calls by either cost, now and in sessions before.
+    /// The cost of calls by either descriptor, in this session and earlier ones.
     price: Price,
     /// `SET_VRING_ENABLE`.
     pub(crate) enabled: bool,
-    /// What weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
+    /// The frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
     pub(crate) injected: Option<Box<Injected>>,
-    /// Frames wait for its next buffer: kicks stay on until one came.
+    /// Frames wait for the ring's next buffer: kicks stay on until one has come.
     pub(crate) armed: bool,
     pub(crate) room: Room,
 }
 
 impl Queue {
-    /// Tells the front end that the ring is broken, where it asked to be told (`SET_VRING_ERR`).
+    /// Notifies the front end that the ring is broken, if it asked for this (`SET_VRING_ERR`).
     pub(crate) fn signal_error(&mut self) {
         if let Some(err) = &self.err {
             err.notify(&mut self.price);
         }
     }
 
-    /// Tells the front end of new marks in its dirty log, where it asked to be told (`SET_LOG_FD`).
+    /// Notifies the front end of new marks in its dirty log, if it asked for this (`SET_LOG_FD`).
     #[inline]
     pub(crate) fn signal_log(&mut self) {
         let logging = self.ring.as_ref().and_then(|ring| ring.logging.as_ref());
@@ -171,8 +172,8 @@ impl Queue {
         }
     }
 
-    /// The guest may wait for a call that a previous weir never gave. Front ends set the descriptor before or after
-    /// the ring is in service, and some replace it then.
+    /// Calls a guest that may wait for a call that an earlier weir never gave. Front ends set the descriptor before or
+    /// after the ring is in service, and some replace it then.
     pub(crate) fn call_if_resumed(&mut self) {
         if let (Some(_), Some(call)) = (self.ring.as_ref().filter(|ring| ring.resumed), &self.call)
         {

@@ -1,4 +1,4 @@
-//! Where records of rings lie that outlive weir, or a session: `docs/design/0028-inflight.md`.
+//! The records of rings that outlive weir, or a session: `docs/design/0028-inflight.md`.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use weir_vhost_user::Inflight;
 
 use crate::error::Refusal;
 
-/// Bytes of each ring's part of a file: whole pages, and enough for the largest ring. What is not used is not there.
+/// Bytes of each ring's part of a file: whole pages, and enough for the largest ring. Unused pages take no space.
 const PART_BYTES: usize = Record::bytes(QUEUE_SIZE_MAX).next_multiple_of(1 << 16);
 
 /// A file with the records of an interface's rings.
@@ -32,7 +32,7 @@ impl Records {
     /// Opens the file, or makes it: of mode 0600, for this user.
     ///
     /// # Errors
-    /// What the kernel said, or that it is no file of this user's alone.
+    /// The kernel's error, or the file is not this user's alone.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -49,7 +49,7 @@ impl Records {
         Ok(Self { file })
     }
 
-    /// Over a file that somebody else has [opened](Self::open).
+    /// Records in a file that somebody else has [opened](Self::open).
     pub fn over(file: OwnedFd) -> Self {
         Self { file: file.into() }
     }
@@ -62,7 +62,7 @@ impl Records {
     pub(crate) fn record(&self, ring: usize, size: u16) -> io::Result<Record> {
         let at = (ring * PART_BYTES) as u64;
         let bytes = Record::bytes(size);
-        // An access to what the file system has no room for would be the end of weir.
+        // An access to a page without room in the file system would end weir by SIGBUS.
         fallocate(&self.file, FallocateFlags::empty(), at, bytes as u64)?;
         let pages = MappedPages::map(self.file.as_fd(), at, bytes)?;
         Record::new(Window::over(Arc::new(pages)), 0, size)
@@ -70,7 +70,7 @@ impl Records {
     }
 }
 
-/// Records that a front end keeps (`GET_INFLIGHT_FD`, `SET_INFLIGHT_FD`). It may write there whatever it likes.
+/// Records that a front end keeps (`GET_INFLIGHT_FD`, `SET_INFLIGHT_FD`). It can write anything there.
 #[derive(Debug)]
 pub(crate) struct Region {
     memory: Arc<GuestMemory>,
@@ -80,7 +80,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// A new one, and what its front end is to be told of it.
+    /// A new area, and its description for the front end.
     pub(crate) fn make(
         wanted: Inflight,
         rings_max: usize,
@@ -96,7 +96,7 @@ impl Region {
         Ok((region, told, fd))
     }
 
-    /// One that a front end hands out.
+    /// An area that a front end hands out.
     pub(crate) fn over(
         told: &Inflight,
         fd: OwnedFd,
@@ -134,7 +134,7 @@ fn bytes(rings: usize, size: u16) -> u64 {
     (rings * Record::bytes(size)) as u64
 }
 
-/// How many rings, of which size.
+/// The number of rings and their size.
 fn shape(told: &Inflight, rings_max: usize) -> Result<(usize, u16), Refusal> {
     let Inflight { num_queues, queue_size, mmap_size, .. } = *told;
     let rings = usize::from(num_queues);

@@ -6,7 +6,7 @@
 //! finish()   under the lock           one index write, in the order of place(); the call
 //! ```
 //!
-//! [`weir_engine::queue`] orders frames and decides when the guest is told. If no frame is longer than its front,
+//! [`weir_engine::queue`] orders frames and decides when the guest is notified. If no frame is longer than its front,
 //! nothing is left to copy, and `place` finishes.
 
 mod container;
@@ -43,32 +43,32 @@ pub(crate) struct Room {
     copies: Vec<Slice<'static>>,
 }
 
-/// Bytes to prefetch of the next copy's buffer: the guest's core has its lines, and a copy would wait for each in
-/// turn. The constant covers a frame of 1500 bytes; of larger ones the CPU foresees the rest.
+/// Bytes to prefetch of the next copy's buffer: its cache lines are in the guest's core, and a copy would wait for each
+/// in turn. The constant covers a frame of 1500 bytes; the CPU prefetches the rest of larger ones itself.
 const FETCHED_AHEAD: usize = 2048;
 
 /// A batch that was placed in a ring.
 #[must_use]
 pub(crate) struct Placed<'m> {
     pub(crate) delivered: Delivered,
-    /// What is left to do; `None` where there was no ring.
+    /// The remaining copies; `None` if there was no ring.
     pub(crate) rest: Option<Copies<'m>>,
 }
 
-/// Copies to be done without the queue's lock, if there are any, then to be [finished](finish).
+/// Copies to be made without the queue's lock, if there are any, and then to be [finished](finish).
 pub(crate) struct Copies<'m> {
-    /// From, to, from, to.
+    /// Alternating: source, destination.
     slices: Vec<Slice<'m>>,
     place: weir_engine::queue::Place,
 }
 
 impl Copies<'_> {
-    /// There are none.
+    /// True if there are no copies.
     pub(crate) fn is_empty(&self) -> bool {
         self.slices.is_empty()
     }
 
-    /// The copy from senders' memory into the receiver's.
+    /// Copies from the senders' memory into the receiver's.
     pub(crate) fn copy(&self) {
         let mut next = self.slices.chunks_exact(2).skip(1);
         for pair in self.slices.chunks_exact(2) {
@@ -86,8 +86,8 @@ pub(crate) fn mark(rx: &RxQueue) -> Mark {
     Mark { placed: rx.placed(), event: ring.and_then(|ring| ring.device.call_event()) }
 }
 
-/// See [`weir_policy::steering::Receiver`]. A ring may go on where another stopped, and holds what that
-/// held; with none there is nobody who could take a thing.
+/// See [`weir_policy::steering::Receiver`]. A ring can go on where another stopped, and then holds that ring's frames.
+/// Without a ring nobody can take anything.
 pub(crate) fn has_taken(rx: &RxQueue, placed: u64, before: Mark) -> bool {
     let Some(ring) = rx.queue.ring.as_ref().map(|ring| &ring.device) else { return true };
     let now = mark(rx);
@@ -96,14 +96,14 @@ pub(crate) fn has_taken(rx: &RxQueue, placed: u64, before: Mark) -> bool {
     now.placed.saturating_sub(ring.untaken_max(event_is_fresh)) >= placed
 }
 
-/// The memory that its ring is in; `None` while the guest cannot receive.
+/// The memory of the queue's ring; `None` while the guest cannot receive.
 pub(crate) fn memory(rx: &RxQueue) -> Option<Arc<GuestMemory>> {
     (rx.queue.is_ready() && rx.is_open())
         .then(|| Some(Arc::clone(&rx.queue.ring.as_ref()?.memory)))?
 }
 
 /// Places frames in the ring, whose memory is `memory`: see [`weir_engine::Port::deliver`].
-/// `index` is the queue pair. Longer than a screen: half of it is what the writer begins with and leaves.
+/// `index` is the queue pair. Longer than a screen: half of it sets up the writer and takes its results.
 pub(crate) fn place<'m>(
     rx: &mut RxQueue,
     index: usize,
@@ -116,7 +116,7 @@ pub(crate) fn place<'m>(
         return Ok(Placed { delivered: Delivered::default(), rest: None });
     };
     let caps = ring.caps;
-    // A burst of one frame has nothing to be packed with.
+    // A single frame has nothing to be packed with.
     let packs = ring.containers && rx.calls.withholds() && frames.len() > 1;
     let mut writer = Writer {
         device: &mut ring.device,
@@ -169,14 +169,14 @@ pub(crate) fn place<'m>(
     Ok(Placed { delivered, rest: Some(Copies { slices, place }) })
 }
 
-/// What was placed is copied: see [`ReceiveQueue::finish`].
+/// Finishes a batch whose copies are made: see [`ReceiveQueue::finish`].
 pub(crate) fn finish(
     rx: &mut RxQueue,
     index: usize,
     copies: Copies<'_>,
     counters: &PortCounters,
 ) -> Result<Option<u64>, StopReason> {
-    // The log that there is now: it may have come after the copies began.
+    // The present log counts: it may have come after the copies began.
     let logging = rx.queue.ring.as_ref().and_then(|ring| ring.logging.as_ref());
     if let Some(log) = logging.and_then(|logging| logging.data.as_ref()) {
         logged::mark_copies(log, &copies.slices);
@@ -191,16 +191,16 @@ pub(crate) fn finish(
 /// A chain that is taken and not written to yet.
 #[derive(Debug, Clone, Copy)]
 struct Reserved<'m> {
-    /// Its length is what was put into it, once it is used.
+    /// The length becomes the number of bytes put into it, once it is used.
     chain: Chain,
-    /// Its first piece.
+    /// The first piece.
     front: Slice<'m>,
-    /// All of them among the writer's buffers, unless `front` is all: the first, and the one after the last.
+    /// All pieces among the writer's buffers, unless `front` is the only one: the first, and the one after the last.
     pieces: (u32, u32),
 }
 
 impl<'m> Reserved<'m> {
-    /// Its pieces.
+    /// The chain's pieces.
     fn pieces<'r>(&'r self, buffers: &'r [Slice<'m>]) -> &'r [Slice<'m>] {
         match self.pieces {
             (first, end) if first == end => std::slice::from_ref(&self.front),
@@ -246,7 +246,7 @@ struct Writer<'r, 'm> {
     bytes: u64,
 }
 
-/// A chain that was taken ahead; its front is fetched to be written.
+/// Notes a chain that was taken ahead and prefetches its front for writing.
 #[inline(always)]
 fn reserved<'m>(taken: &Taken<'m>) -> Reserved<'m> {
     let Taken { chain, front, pieces } = *taken;
@@ -303,7 +303,7 @@ impl<'m> Writer<'_, 'm> {
                 self.bytes += packet.frames_len() as u64;
                 Put::Done
             }
-            // Frames that are too large together are not so each by itself.
+            // Frames that are too large together may fit one by one.
             Ok(Put::Refused) if packet.frames > 1 => Put::Full,
             Ok(Put::Refused) => {
                 self.counters.dropped(DropReason::RxBufferTooSmall, 1);
@@ -317,9 +317,9 @@ impl<'m> Writer<'_, 'm> {
         }
     }
 
-    /// The usual case: next frames of `list` without changes, each into a next chain whose first buffer has room for it. It
-    /// ends at the first that is not so, of which nothing is written.
-    // By itself: its loop has all registers.
+    /// The usual case: the next frames of `list` need no changes, and each fits into the first buffer of a next chain.
+    /// Ends at the first frame for which this is not so, and writes nothing of it.
+    // Kept out of line, so that its loop has all registers.
     #[inline(never)]
     fn place_plain(&mut self, list: &EgressList<'m>) -> Run {
         let mut run = Run { frames: 0, arrived_ns: u64::MAX };
@@ -408,7 +408,7 @@ impl<'m> Writer<'_, 'm> {
         Ok(Put::Done)
     }
 
-    /// Gives back what was taken ahead and not used.
+    /// Gives back the chains that were taken ahead and not used.
     fn finish(&mut self) {
         if self.packs {
             self.close_container();
@@ -428,7 +428,7 @@ const PLAIN_VNET: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// A position in a list of slices.
 struct Cursor<'m, I> {
-    /// What is left of the one that it is in.
+    /// The rest of the current slice.
     left: Option<Slice<'m>>,
     behind: I,
 }
@@ -438,7 +438,7 @@ impl<'p, 'm: 'p, I: Iterator<Item = &'p Slice<'m>>> Cursor<'m, I> {
         Self { left: pieces.next().copied(), behind: pieces }
     }
 
-    /// Goes on behind the first `by` bytes of `piece`, what is left.
+    /// Moves on past the first `by` bytes of `piece`, the rest of the current slice.
     #[inline]
     fn advance(&mut self, piece: Slice<'m>, by: usize) {
         let left = piece.skip(by);
@@ -454,7 +454,7 @@ impl<'p, 'm: 'p, I: Iterator<Item = &'p Slice<'m>>> Cursor<'m, I> {
         }
     }
 
-    /// Notes the copy from the sender's memory into the receiver's.
+    /// Notes a copy from the sender's memory into the receiver's, to be made later.
     #[inline]
     fn put_off(&mut self, mut from: Slice<'m>, copies: &mut Vec<Slice<'m>>) {
         while let (Some(to), false) = (self.left, from.is_empty()) {

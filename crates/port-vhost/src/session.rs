@@ -42,18 +42,18 @@ use kept::Kept;
 /// Bytes of a configuration space, as the protocol bounds them.
 const CONFIG_SPACE_BYTES: usize = 256;
 
-/// What a front end has said about one ring.
+/// The facts that a front end has stated about one ring.
 #[derive(Default)]
 struct Vring {
     size: Option<u16>,
     addresses: Option<Addresses>,
-    /// Where the ring goes on; `None` where nobody said so, and it has not run.
+    /// The place where the ring goes on; `None` if nobody stated one and the ring has not run.
     base: Option<u32>,
     /// `VHOST_VRING_F_LOG`: the guest address under which writes to its used area are logged.
     log: Option<u64>,
-    /// What the front end has said of it last.
+    /// The base that the front end stated last.
     said: Option<u32>,
-    /// Where it was stopped last.
+    /// The base at which the ring was stopped last.
     stopped_at: Option<u32>,
     /// The kick descriptor under watch: the ring is in service.
     watch: Option<Watch>,
@@ -65,28 +65,29 @@ pub(crate) struct Session {
     port: Arc<VhostPort>,
     engine: Arc<Engine>,
     memory: GuestMemory,
-    /// Regions that were added again, and how often.
+    /// Regions that were added again, and the number of times.
     repeated: Vec<(RegionSpec, u32)>,
     features: Features,
     protocol_features: u64,
-    /// The front end's channel for requests of ours: there are none, but some front ends take its end for the session's.
+    /// The front end's channel for weir's requests. weir has none, but some front ends take the channel's end for the
+    /// session's.
     requests: Option<OwnedFd>,
-    /// Whether it began with `SET_OWNER`, once it is known: docs/design/0055-front-ends.md.
+    /// True if the session began with `SET_OWNER`, `None` until it is known: docs/design/0055-front-ends.md.
     owner_first: Option<bool>,
     device: GuestDevice,
     /// `SET_VRING_ENDIAN`: the driver has another byte order than this machine.
     foreign_endian: bool,
     status: u8,
-    /// Where the front end keeps records of its rings; else they are the port's.
+    /// The area in which the front end keeps records of its rings; without it they are the port's.
     inflight: Option<Region>,
     migration: Migration,
     /// Two for each queue pair that was offered when the session began.
     vrings: Vec<Vring>,
-    /// What of it lies with the keeper.
+    /// The part of the session that lies with the keeper.
     kept: Option<Kept>,
 }
 
-/// What goes out when a request is handled.
+/// The reply that goes out when a request is handled.
 struct Reply {
     request: RequestCode,
     body: Vec<u8>,
@@ -103,7 +104,7 @@ impl Reply {
 }
 
 enum Answer {
-    /// Nothing, or an acknowledgement where one is asked for.
+    /// Nothing, or an acknowledgement if the front end asked for one.
     Done,
     Number(u64),
     Vring(VringState),
@@ -149,7 +150,7 @@ impl Session {
     /// Serves one request, if there is one.
     pub(crate) fn serve(&mut self) -> Result<(), StopReason> {
         self.connection.flush()?;
-        // A front end that does not read its replies is not read from either.
+        // weir does not read from a front end that does not read its replies.
         if self.connection.wants_write() {
             return Ok(());
         }
@@ -163,13 +164,13 @@ impl Session {
         self.reply_to(incoming)?.map_or(Ok(()), |reply| self.give(reply))
     }
 
-    /// Handles a request; what is to go out.
+    /// Handles a request and returns the reply.
     fn reply_to(&mut self, incoming: Incoming) -> Result<Option<Reply>, StopReason> {
         let Incoming { request, need_reply, message } = incoming;
         let own_reply = request.known().is_some_and(Request::has_own_reply);
         tracing::debug!(vif = self.port.name(), %request, "request");
         let handled = self.handle(message);
-        // Now: the request that agrees on REPLY_ACK may ask for one itself.
+        // This is asked only now: the request that agrees on REPLY_ACK may ask for an acknowledgement itself.
         let reply_ack = self.has_protocol(VHOST_USER_PROTOCOL_F_REPLY_ACK);
         let ack = need_reply && reply_ack && !own_reply;
         Ok(match handled {
@@ -197,7 +198,8 @@ impl Session {
         let Reply { request, body, inflight, stopped } = reply;
         let fds = inflight.into_iter().map(|(_, fd)| fd).collect();
         self.connection.send_reply(request, &body, fds)?;
-        // Not before the front end is told: it says so when it comes again.
+        // The record is erased only after the front end is told where the ring stands: it states this when it connects
+        // again.
         stopped.into_iter().for_each(|ring| self.forget(ring));
         Ok(())
     }
@@ -219,7 +221,7 @@ impl Session {
                 refuse_unoffered(features, self.offer().protocol_features())?;
                 self.protocol_features = features;
             }
-            // One session is one owner.
+            // A session has one owner.
             FrontMessage::SetOwner => {
                 self.owner_first.get_or_insert(true);
             }
@@ -265,7 +267,7 @@ impl Session {
                     queue.call_if_resumed();
                     old
                 };
-                // Closed without the queue's lock: nobody knows how long that takes.
+                // The descriptor is closed without the queue's lock: nobody knows how long that takes.
                 drop(self.port.with_queue(index as usize, with));
             }
             FrontMessage::SetVringErr { index, fd } => {
@@ -336,8 +338,8 @@ impl Session {
         }
     }
 
-    /// `GET_CONFIG`: what the guest's driver reads of its device (virtio 1.2 §5.1.4). Fields of features that are not
-    /// offered are 0.
+    /// `GET_CONFIG`: the configuration space that the guest's driver reads (virtio 1.2 §5.1.4). Fields of features that
+    /// are not offered are 0.
     fn config_space(&self, wanted: ConfigSpace) -> ConfigSpace {
         let GuestDevice { mac, mtu, .. } = self.device;
         let pairs = self.vrings.len() / 2;
@@ -346,11 +348,11 @@ impl Session {
         space[..12].copy_from_slice(&[&mac[..], fields.as_flattened()].concat());
         let from = wanted.offset as usize;
         let part = from.checked_add(wanted.bytes.len()).and_then(|end| space.get(from..end));
-        // None is an error.
+        // An empty answer is an error in the protocol.
         ConfigSpace { bytes: part.unwrap_or_default().to_vec(), ..wanted }
     }
 
-    /// A driver whose rings weir would read wrongly is not served until its device is reset.
+    /// Stops the port of a driver whose rings weir would read wrongly, until the device is reset.
     fn stop_if_foreign(&self) {
         if self.foreign_endian {
             self.port.stop(&StopReason::ForeignEndian);
@@ -392,7 +394,7 @@ impl Session {
         Ok(())
     }
 
-    /// `RESET_DEVICE`: everything but the session and its memory.
+    /// `RESET_DEVICE`: resets everything but the session and its memory.
     fn reset(&mut self) {
         self.stop_all();
         self.forget_all();
@@ -421,7 +423,7 @@ impl Session {
         if self.memory.has(&spec) {
             match self.repeated.iter_mut().find(|(repeated, _)| *repeated == spec) {
                 Some((_, times)) => *times = times.saturating_add(1),
-                // As many as there are regions.
+                // There are at most as many entries as regions.
                 None => self.repeated.push((spec, 1)),
             }
             return Ok(());
@@ -448,14 +450,14 @@ impl Session {
         self.use_memory(memory)
     }
 
-    /// Goes over to another memory table; rings in service move along.
+    /// Replaces the memory table; rings in service use the new one.
     fn use_memory(&mut self, memory: GuestMemory) -> Result<(), Refusal> {
         lock(&self.port.shown).memory_bytes = memory.size_bytes();
         self.memory = memory;
         (0..self.vrings.len()).try_for_each(|ring| self.rebuild(ring))
     }
 
-    /// Builds a ring in service anew, where it stands, after its memory or its addresses changed.
+    /// Builds a ring in service anew at its current place, after its memory or its addresses changed.
     fn rebuild(&mut self, index: usize) -> Result<(), Refusal> {
         let vring = &self.vrings[index];
         let (Some(addresses), Some(_), Some(size)) = (vring.addresses, &vring.watch, vring.size)
@@ -483,8 +485,8 @@ impl Session {
         started: bool,
     ) -> Result<Ring, Refusal> {
         let config = self.features.ring(size);
-        // A table of its own, of shared mappings: each burst counts as its user, and workers of other rings must
-        // not wait for that cache line.
+        // Each ring has its own copy of the table of shared mappings: each burst counts as its user, and workers of
+        // other rings must not wait for that cache line.
         let memory = Arc::new(self.memory.clone());
         let origin = self.memory.file_at(addresses.descriptor);
         let record = self.record(index, size).zip(origin);
@@ -504,7 +506,7 @@ impl Session {
         Ok(ring)
     }
 
-    /// Where what vring `index` needs to go on without weir is to be written.
+    /// The record of the state that vring `index` needs to go on without weir.
     fn record(&self, index: usize, size: u16) -> Option<Record> {
         match &self.inflight {
             Some(region) => region.record(index, size),
@@ -512,7 +514,7 @@ impl Session {
         }
     }
 
-    /// The ring is not to go on where it stands, unless its front end says so.
+    /// Erases the ring's record: it goes on where it stands only if its front end says so.
     fn forget(&self, index: usize) {
         let size = self.vrings.get(index).and_then(|vring| vring.size);
         if let Some(record) = size.and_then(|size| self.record(index, size)) {
@@ -535,7 +537,7 @@ impl Session {
         Ok(Answer::Inflight(told, fd))
     }
 
-    /// `SET_INFLIGHT_FD`, before rings are in service. Before this comes, they may have been kept elsewhere.
+    /// `SET_INFLIGHT_FD`, before rings are in service. Until it comes, the port may have kept their records.
     fn set_inflight(&mut self, told: &Inflight, fd: OwnedFd) -> Result<(), Refusal> {
         self.inflight = Some(Region::over(told, fd, self.vrings.len(), self.port.memory())?);
         Ok(())
@@ -558,7 +560,7 @@ impl Session {
         // may have turned kicks off.
         let fresh = self.features.ring(size).fresh_base();
         let base = base.unwrap_or(fresh);
-        // Of a packed ring's base some front ends say the lower half only.
+        // Some front ends state only the lower half of a packed ring's base.
         let mut ring = self.build(ring_index, size, &addresses, base, false)?;
         let stands = ring.device.base();
         let is_fresh = [base, stands].iter().all(|base| *base as u16 == fresh as u16);
@@ -570,7 +572,7 @@ impl Session {
             queue.ring = Some(ring);
             queue.call_if_resumed();
         });
-        // Before the kick is watched: the first frame may come with it.
+        // The port is active before the kick is watched: the first frame can come with it.
         if !self.engine.fabric().is_active(self.port.id()) {
             let _ = self.engine.fabric().set_active(self.port.id(), true);
         }
@@ -586,8 +588,9 @@ impl Session {
         Ok(())
     }
 
-    /// user-mode Linux has 0 for the base of a packed ring that has not run, whose wrap counters begin at 1. A ring that
-    /// stands at 0 with wrap counters of 0 has been all through, and its first descriptor is marked used.
+    /// The base that the front end means. User-mode Linux states 0 for a packed ring that has not run, whose wrap
+    /// counters begin at 1. A ring that really stands at 0 with wrap counters of 0 has gone all around, and its first
+    /// descriptor is marked used.
     fn meant_base(&self, base: u32, vring: &Vring, size: u16, addresses: &Addresses) -> u32 {
         let config = self.features.ring(size);
         if base != 0 || !config.packed || vring.stopped_at == Some(base) {
@@ -598,10 +601,11 @@ impl Session {
         if untouched { config.fresh_base() } else { base }
     }
 
-    /// Where a front end took chains while no back end was there, or is wrong about the place.
+    /// Logs a base that differs from the ring's place: the front end took chains while no back end was there, or is
+    /// wrong.
     fn say_if_disputed(&self, ring: usize, said: u32, device: &DeviceRing) {
         let (stands, vif) = (device.base(), self.port.name());
-        // Some front ends say the lower half only, and some say of each ring that it is new.
+        // Some front ends state the lower half only, and some state for each ring that it is new.
         let news = said != device.config().fresh_base() && said as u16 != stands as u16;
         if news && !device.is_resumed() {
             self.port.log(Said::Base, |unsaid| {
@@ -622,7 +626,7 @@ impl Session {
         QueueRef { port: self.port.id(), queue: ring / 2, side }
     }
 
-    /// Makes a worker look at a ring that is started.
+    /// Makes a worker serve a ring that is started.
     fn nudge(&self, ring: usize) {
         let started = self.port.with_queue(ring, |q| q.ring.as_ref().is_some_and(|r| r.started));
         if started == Some(true) {
@@ -645,7 +649,7 @@ impl Session {
         (0..self.vrings.len()).for_each(|ring| self.enable(ring, enabled));
     }
 
-    /// Takes a ring out of service and says where it stands.
+    /// Takes a ring out of service and returns its base.
     fn stop_ring(&mut self, index: usize) -> u32 {
         lock(&self.port.shown).halted |= self.vrings[index].watch.is_some();
         self.stop_ring_keeping_base(index);
@@ -670,7 +674,7 @@ impl Session {
         }
     }
 
-    /// A descriptor of vring `index` to call by.
+    /// Makes a descriptor of vring `index` usable for calls.
     fn notifier(
         &self,
         what: &'static str,
@@ -690,7 +694,7 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// However a session ends, its rings stop and its memory goes.
+    /// Stops the rings and unmaps the memory, however the session ends.
     fn drop(&mut self) {
         self.end_kept();
         self.stop_all();
@@ -699,10 +703,10 @@ impl Drop for Session {
                 queue.enabled = false;
                 (queue.call.take(), queue.err.take())
             });
-            // Closed without the queue's lock.
+            // The descriptors are closed without the queue's lock.
             drop(descriptors);
         }
-        // Who comes next need not have this guest's address.
+        // The next front end need not have this guest's address.
         let _ = self.engine.fabric().reset_mac_check(self.port.id());
         let mut shown = lock(&self.port.shown);
         (shown.connected, shown.halted) = (false, false);
@@ -728,7 +732,7 @@ fn spec(region: &MemoryRegion) -> RegionSpec {
     }
 }
 
-/// A RARP "who am I" for `mac`, broadcast (RFC 903): what switches learn a moved guest from.
+/// A RARP "who am I" for `mac`, broadcast (RFC 903): switches learn from it where a guest has moved.
 fn rarp(mac: [u8; 6]) -> Box<[u8]> {
     let mut frame = Vec::with_capacity(60);
     frame.extend([0xff; 6]);

@@ -1,6 +1,6 @@
-//! Rings that are in service and serve nobody: what is odd about them, for who asks.
+//! Rings that are in service and serve nobody: the reason, for whoever asks.
 //!
-//! Nothing is counted for this on the way of a packet: the ring's memory is looked at when somebody asks.
+//! Nothing is counted for this on a packet's way: the ring's memory is read only when somebody asks.
 
 use weir_engine::guest::Silence;
 use weir_limits::{SILENT_KICKS_MIN, SILENT_NS_MIN};
@@ -8,7 +8,8 @@ use weir_limits::{SILENT_KICKS_MIN, SILENT_NS_MIN};
 use crate::queue::{Queue, Ring};
 
 impl Queue {
-    /// Why nothing comes of its ring, whose kicks so far are `kicks`; `None` where something does, or may yet.
+    /// The reason why nothing comes of the ring, whose kicks so far are `kicks`; `None` if something does, or still
+    /// can.
     pub(crate) fn silence(&self, kicks: u64, now_ns: u64) -> Option<Silence> {
         let Ring { device, started, beginning, .. } =
             self.ring.as_ref().filter(|_| self.enabled)?;

@@ -1,6 +1,6 @@
 //! Transmit queues: from a guest's ring into a burst, and back to the guest when it is forwarded.
 //!
-//! Who takes when, which frames wait, and when the guest is told: [`weir_engine::queue`].
+//! [`weir_engine::queue`] decides who takes when, which frames wait, and when the guest is notified.
 
 use std::sync::Arc;
 
@@ -24,15 +24,15 @@ pub(crate) struct Sending<'p> {
     pub(crate) index: usize,
 }
 
-/// What a burst borrows.
+/// The things that a burst borrows.
 pub(crate) struct Lent {
     memory: Arc<GuestMemory>,
-    /// Its chains were taken before, and kept.
+    /// The chains of the burst were taken before, and kept.
     stayed: bool,
 }
 
 impl Sending<'_> {
-    /// What is wrong with the ring, as the reason to stop.
+    /// A fault of the ring, as the reason to stop.
     fn broken(&self, broken: Broken, lent: &Lent) -> StopReason {
         broken.at(2 * self.index + 1, &lent.memory)
     }
@@ -146,7 +146,7 @@ impl Source for Sending<'_> {
     #[inline]
     fn has_more(&self, queue: &mut Queue) -> Result<bool, StopReason> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(false) };
-        // A burst may have had no room for all of what is injected.
+        // A burst may have had no room for all injected frames.
         let more = ring.has_more() || (queue.injected.is_some() && ring.is_served());
         ring.check()?;
         Ok(more)
@@ -183,7 +183,7 @@ fn settle_some(ring: &mut Ring, stayed: bool, burst: &Burst<'_>) {
     }
 }
 
-/// A ring or frame error, before it is known in which ring.
+/// A ring or frame error, before the ring is known.
 enum Broken {
     Ring(RingError),
     Frame(FrameError),
@@ -205,7 +205,7 @@ impl From<RingError> for Broken {
     }
 }
 
-/// New frames from the ring. Returns their chains. A function of its own, so that its loops have all registers.
+/// Takes new frames from the ring and returns their chains. Kept out of line, so that its loops have all registers.
 #[inline(never)]
 fn fill_new<'m>(
     ring: &mut Ring,
@@ -232,7 +232,7 @@ fn fill_new<'m>(
     Ok(burst.chains.len())
 }
 
-/// Leaves for the next burst what would make this one too long.
+/// Leaves for the next burst the frames that would make this one too long.
 #[cold]
 fn give_back_rest(device: &mut DeviceRing, chains: &mut Vec<TakenChain<'_>>) {
     let mut bytes = 0;
@@ -245,7 +245,7 @@ fn give_back_rest(device: &mut DeviceRing, chains: &mut Vec<TakenChain<'_>>) {
     device.give_back(chains.drain(kept..).map(|chain| chain.token.into()));
 }
 
-/// Frames that a weir which is gone had taken, oldest first: nobody knows whom they waited for.
+/// Takes the frames that an earlier weir had taken, oldest first: nobody knows which receivers they waited for.
 #[cold]
 fn fill_left<'m>(
     ring: &mut Ring,
@@ -262,7 +262,7 @@ fn fill_left<'m>(
     Ok(burst.chains.len())
 }
 
-/// A chain that was taken before, and kept, as a frame that arrived then.
+/// Takes a chain again that was kept, as a frame that arrived when it was first taken.
 fn retake<'m>(
     ring: &mut Ring,
     memory: &'m GuestMemory,
@@ -286,7 +286,7 @@ fn note<'m>(taken: &Taken<'m>) -> TakenChain<'m> {
     TakenChain { token: chain.token.into(), len: chain.len, pieces }
 }
 
-/// A frame that cannot be added: dropped with a counter, or the port stops.
+/// Handles a frame that cannot be added: it is dropped and counted, or the port stops.
 #[cold]
 fn refused(error: FrameError, counters: &PortCounters) -> Result<(), Broken> {
     let reason = error.drop_reason().ok_or(Broken::Frame(error))?;

@@ -1,4 +1,4 @@
-//! A switch that has no descriptors left. Alone in its process, whose limit it changes.
+//! A switch that has no descriptors left. The test is alone in its process, whose limit it changes.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,7 +18,7 @@ use weir_vhost_user::FrontEnd;
 
 const WAIT: Duration = Duration::from_secs(60);
 
-/// `accept` fails as long as that lasts, and what waits in the socket's queue keeps it readable.
+/// `accept` fails as long as the limit lasts, and the front end that waits in the socket's queue keeps it readable.
 #[test]
 fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
     let engine = Engine::start(1).unwrap();
@@ -44,17 +44,17 @@ fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
     let limit = getrlimit(Resource::Nofile);
     let front = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let none_left = Rlimit { current: Some(front.as_raw_fd() as u64 + 1), ..limit };
-    // What is free below is taken.
+    // The free descriptors below the limit are taken.
     let mut taken = Vec::new();
     setrlimit(Resource::Nofile, none_left).unwrap();
     while let Ok(file) = std::fs::File::open("/dev/null") {
         taken.push(file);
     }
     let start = Instant::now();
-    // To connect takes no descriptor; to accept takes one.
+    // Connecting takes no descriptor; accepting takes one.
     connect(&front, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     let unsaid = || port.info().log_lines_unsaid;
-    // What is not said any more was said before: `accept` failed that often.
+    // A message that is left out was logged before: `accept` failed that often.
     while unsaid() == 0 {
         assert!(start.elapsed() < WAIT, "weir never looked, or said each failure");
         std::thread::sleep(Duration::from_millis(10));

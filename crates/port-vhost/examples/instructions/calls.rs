@@ -1,4 +1,4 @@
-//! What bursts cost in system calls, for `strace` to count:
+//! The cost of bursts in system calls, for `strace` to count:
 //!
 //! ```sh
 //! strace -o calls target/release/examples/instructions calls tap packet 64 32 100
@@ -47,7 +47,7 @@ uplinks: tap (weir0), packet (weir0), far-packet (host0), xdp (weir0), vxlan, fa
 const UPLINK: usize = 1;
 /// Bytes of a GSO packet.
 const GSO_LEN: usize = 65_000;
-/// How long the kernel may have to move a burst from one uplink to the other, and a guest to sleep again.
+/// The time that the kernel gets to move a burst from one uplink to the other, and a guest to sleep again.
 const MOMENT: Duration = Duration::from_millis(2);
 
 pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn Error>> {
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn Error>> {
     if first != "guest" {
         let mut uplinks = [(0, first), (last, second)];
         if second == "tap" {
-            // It makes the interface that the other one opens.
+            // The TAP uplink makes the interface that the other one opens.
             uplinks.reverse();
         }
         uplinks.into_iter().try_for_each(|(rig, kind)| rigs[rig].uplink(kind))?;
@@ -89,18 +89,18 @@ pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Takes what comes, and sleeps until it is called.
+/// Takes frames as they come, and sleeps until it is called.
 fn receive(mut guest: Guest, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         while guest.pair.recv(|_| ()).is_some() {}
-        // It looks again where it cannot wait.
+        // A guest that cannot wait polls again.
         let _ = guest.pair.wait(WaitFor::Receive, Duration::from_millis(100));
     }
 }
 
-/// What guest and workers do for a burst that stands in the guest's ring.
+/// Does the guest's and the workers' part for a burst that stands in the guest's ring.
 fn one_burst(rigs: &mut [Rig], sender: &mut Guest) -> Result<(), Box<dyn Error>> {
-    // As a worker does before it sleeps.
+    // A worker does this before it sleeps.
     rigs[0].port(SENDER)?.arm_tx(0);
     thread::sleep(MOMENT);
     part("kick", || {

@@ -53,20 +53,20 @@ const FILTER: &str = "ip and udp and src net 10.0.0.0/8 \
     and not (dst port 53 or 67 or 68 or 123 or 161 or 514 or 1900)";
 /// Entries of each ring: QEMU's default.
 const QUEUE_SIZE: u16 = 256;
-/// Bursts before the measured ones: vectors have their room, addresses are learned, and each ring place was used
+/// Bursts before the measured ones: vectors have their size, addresses are learned, and each ring place was used
 /// several times.
 const WARM_UP: usize = 64;
-/// How long a guest's rings may take to start.
+/// The time that a guest's rings get to start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Local experimental ethertype (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const ETHERTYPE_OFFSET: usize = 12;
-/// From there on in place of it: IPv4 and UDP, 10.0.0.1:4000 to 10.0.0.2:4001.
+/// The bytes from there on are replaced by IPv4 and UDP, 10.0.0.1:4000 to 10.0.0.2:4001.
 const UDP: [u8; 30] = [
     8, 0, 0x45, 0, 0, 50, 0, 0, 0x40, 0, 64, 17, 0x26, 0xb9, 10, 0, 0, 1, 10, 0, 0, 2, 0x0f, 0xa0,
     0x0f, 0xa1, 0, 30, 0, 0,
 ];
-/// From there on in a GSO frame: IPv4 and TCP, whose lengths and sums a receiver with TSO does not look at.
+/// In a GSO frame they are replaced by IPv4 and TCP; a receiver with TSO ignores the lengths and sums.
 const TCP: [u8; 42] = [
     8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x0f, 0xa0, 0x0f,
     0xa1, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0,
@@ -179,19 +179,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The function whose instructions, and those of what it calls, are counted: one burst.
+/// Serves one burst. The instructions of this function and of those that it calls are counted.
 #[inline(never)]
 fn measured(rig: &mut Rig) -> Taken {
     black_box(rig).serve(SENDER)
 }
 
-/// Where the drivers' turn begins.
+/// Marks where the drivers' turn begins.
 #[inline(never)]
 fn drivers() {
     black_box(());
 }
 
-/// A switch of two ports that only moves when told to.
+/// A switch of two ports that moves frames only when told to.
 struct Rig {
     ports: Ports,
     scratch: Scratch,
@@ -239,7 +239,7 @@ impl Port for Own {
     }
 }
 
-/// What the engine's own worker serves in place of a port: nothing.
+/// Stands for a port in the table of the engine's own worker, and does nothing.
 struct Stand;
 
 impl Receiver for Stand {}
@@ -266,7 +266,7 @@ impl Port for Stand {
 
 struct Guest {
     pair: QueuePair,
-    /// Its session: the rings stop when it ends.
+    /// The session: the rings stop when it ends.
     _vif: Vif,
 }
 
@@ -296,7 +296,7 @@ impl Rig {
         };
         let config = PortConfig { vlan: VlanMode::Access(vid), ..PortConfig::vif() };
         let (id, _) = self.engine.add_port(config, |_, _| Arc::new(Stand))?;
-        // As in the program, rings are recorded.
+        // Rings are recorded, as in the program.
         let dir = tempfile::tempdir()?;
         let records = Records::open(&dir.path().join("rings"))?;
         let counters = Arc::new(PortCounters::default());
@@ -308,7 +308,8 @@ impl Rig {
             queue_size: QUEUE_SIZE,
             features: self.features,
             required: self.features & (Features::VERSION_1 | Features::RING_PACKED),
-            // weir holds a session to a twentieth of a processor, and valgrind makes all of it a hundred times as dear.
+            // weir limits a session to a twentieth of a processor, and under valgrind everything takes a hundred times
+            // as long.
             timeout: START_TIMEOUT,
             ..Options::new(MACS[index])
         };
@@ -328,7 +329,7 @@ impl Rig {
         Ok(Guest { pair, _vif: vif })
     }
 
-    /// Lets the switch see where a guest is.
+    /// The switch learns where a guest is.
     fn learn(&mut self, guest: &mut Guest, index: usize) -> Result<(), Box<dyn Error>> {
         guest.pair.send(&frame(MACS[index], Mac::BROADCAST, 64), &Offload::NONE)?;
         guest.pair.flush();
@@ -336,7 +337,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Others, whose guests are known and silent.
+    /// Adds other ports, whose guests are known and silent.
     fn crowd(&mut self, others: usize) -> Result<(), Box<dyn Error>> {
         for _ in 0..others {
             let (id, port) = self.engine.add_port(PortConfig::vif(), |_, _| Arc::new(Stand))?;
@@ -358,7 +359,7 @@ impl Rig {
         }
     }
 
-    /// Has the guests' ports stand in the engine's table, where they can be captured, and serves them from there.
+    /// Puts the guests' ports into the engine's table, where they can be captured, and serves them from there.
     fn serve_from_the_engines_table(&mut self) -> Result<(), Box<dyn Error>> {
         self.ids.clear();
         for port in &self.vhost {
@@ -376,7 +377,7 @@ impl Rig {
         self.ports = self.ids.iter().map(|id| table.get(id.index()).cloned().flatten()).collect();
     }
 
-    /// What a worker does for one burst of guest `index`.
+    /// Does a worker's part for one burst of guest `index`.
     fn serve(&mut self, index: usize) -> Taken {
         let Self { ports, scratch, forwarder, engine, .. } = self;
         let (Some(Some(slot)), Some(port)) =
@@ -393,7 +394,7 @@ impl Rig {
     }
 }
 
-/// A TCP packet that is to be cut into segments, and what is to be done to it.
+/// A TCP packet that is to be cut into segments, and the offloads that this needs.
 fn gso_frame(len: usize) -> Result<(Vec<u8>, Offload), Box<dyn Error>> {
     let mut frame = frame(MACS[SENDER], MACS[RECEIVER], len);
     frame.get_mut(ETHERTYPE_OFFSET..).ok_or(USAGE)?[..TCP.len()].copy_from_slice(&TCP);

@@ -1,4 +1,4 @@
-//! What must be known of the receive rings to say which queue a flow goes to.
+//! The facts about the receive rings that choose the queue of a flow.
 
 use weir_engine::lock;
 use weir_policy::steering::{Mark, Receiver};

@@ -21,8 +21,8 @@ pub(super) struct Open<'m> {
 }
 
 impl<'m> Writer<'_, 'm> {
-    /// Packs frames that go as they are. It ends at the first that is to go by itself, of which nothing is written.
-    // By itself: the way of all other frames keeps its values in registers.
+    /// Packs frames that need no changes. Ends at the first that has to go alone, and writes nothing of it.
+    // Kept out of line: the way of all other frames keeps its values in registers.
     #[inline(never)]
     pub(super) fn pack_plain(&mut self, frames: impl Iterator<Item = Plain<'m>>) -> Run {
         let mut run = Run { frames: 0, arrived_ns: u64::MAX };
@@ -40,7 +40,7 @@ impl<'m> Writer<'_, 'm> {
         run
     }
 
-    /// The same for any packet.
+    /// Packs any packet.
     pub(super) fn pack_packet(&mut self, packet: &Packet<'_, 'm>) -> bool {
         let head = packet.head.as_slice();
         self.pack(head, packet.offload, packet.len() - head.len(), packet.body())
@@ -73,7 +73,7 @@ impl<'m> Writer<'_, 'm> {
         true
     }
 
-    /// Where a frame of `len` bytes goes: into the container that is open, or else into a new one.
+    /// The place for a frame of `len` bytes: in the open container, or else in a new one.
     #[inline]
     fn room_for(&mut self, len: usize, has_vnet: bool) -> Option<(Slice<'m>, Place)> {
         if let Some(Open { buffer, builder, .. }) = &mut self.container
@@ -89,8 +89,8 @@ impl<'m> Writer<'_, 'm> {
         Some((buffer, place))
     }
 
-    /// An empty container in the next chain. `None` when there is no chain, which shows again when the
-    /// frame goes by itself, or when it is not one buffer.
+    /// Opens a container in the next chain. `None` if there is no chain, an error that shows again when the frame goes
+    /// alone, or if the chain is not one buffer.
     #[cold]
     fn open_container(&mut self) -> Option<Open<'m>> {
         if self.next == self.chains.len() {
@@ -101,14 +101,14 @@ impl<'m> Writer<'_, 'm> {
         }
         let reserved @ Reserved { chain, .. } = *self.chains.get(self.next)?;
         let &[buffer] = reserved.pieces(&self.buffers) else { return None };
-        // No header but its own: a guest that knows containers has `num_buffers` in it.
+        // The container has no header but its own: a guest that knows containers has `num_buffers` in it.
         (self.vnet_len == VnetHdr::LEN).then(|| {
             buffer.prefetch_write(FETCHED_AHEAD);
             Open { token: chain.token, buffer, builder: Builder::new(buffer.len()) }
         })
     }
 
-    /// Completes the container that is open, if there is one.
+    /// Completes the open container, if there is one.
     #[inline(never)]
     pub(super) fn close_container(&mut self) {
         let Some(Open { token, buffer, builder }) = self.container.take() else { return };

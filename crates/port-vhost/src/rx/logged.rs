@@ -1,4 +1,4 @@
-//! What was written into a guest's buffers, marked in its dirty log ([`crate::migration`]).
+//! Marks in a guest's dirty log for the bytes that were written into its buffers ([`crate::migration`]).
 
 use weir_guestmem::{Slice, WriteLog};
 use weir_wire::VnetHdr;
@@ -6,7 +6,7 @@ use weir_wire::head::HEAD_CAPACITY;
 
 use super::Writer;
 
-/// What is written of a packet before it is copied, at most (bytes): its header and its front.
+/// The most bytes of a packet that are written before the copy: its header and its front.
 const FRONT_MAX: usize = VnetHdr::LEN + HEAD_CAPACITY;
 
 impl Writer<'_, '_> {
@@ -25,13 +25,13 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Marks a container but for the frames' bodies, which are yet to be copied.
+/// Marks a container without the frames' bodies, which are copied later.
 #[cold]
 pub(super) fn mark_container(log: &WriteLog, written: &Slice<'_>) {
     log.after_writes().slice(written);
 }
 
-/// Marks what was copied (from, to, from, to).
+/// Marks the copied bytes (from, to, from, to).
 #[inline(never)]
 pub(super) fn mark_copies(log: &WriteLog, slices: &[Slice<'_>]) {
     let marks = log.after_writes();

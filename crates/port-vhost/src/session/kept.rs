@@ -1,5 +1,5 @@
-//! A session that outlives weir: each request is looked at, handled, and stored as handled; then its reply goes out,
-//! and only then it is taken from the socket. The next weir finds the one or the other.
+//! A session that outlives weir. Each request is peeked at, handled, and stored as handled; then its reply goes out,
+//! and only then it is taken from the socket. The next weir finds it either new or handled.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -32,7 +32,7 @@ use crate::notify::Notifier;
 use crate::port::VhostPort;
 use crate::records::Region;
 
-/// How long a front end may take to go on after a reply that it may not have been given.
+/// The time that a front end gets to go on after a reply that may not have reached it.
 const DOUBT: Duration = Duration::from_nanos(KEPT_DOUBT_NS);
 
 /// Descriptors of one ring that are kept.
@@ -43,7 +43,7 @@ struct RingFiles {
     err: Option<u32>,
 }
 
-/// What of a session is kept.
+/// The kept part of a session.
 #[derive(Debug)]
 pub(super) struct Kept {
     connection: u32,
@@ -54,27 +54,27 @@ pub(super) struct Kept {
     regions: Vec<(RegionSpec, u32)>,
     rings: Vec<RingFiles>,
     mtu: Option<u16>,
-    /// What is stored.
+    /// The state that is stored.
     state: State,
-    /// Numbers that no state has any more once the next one is stored.
+    /// Numbers that no state has any more once the next state is stored.
     obsolete: Vec<u32>,
-    /// What is to be done once the reply is out.
+    /// The step that follows once the reply is out.
     due: Option<Due>,
-    /// Another weir had handled it.
+    /// A request that another weir had handled, whose reply may be missing.
     doubt: Option<UnderWay>,
-    /// How often weir has ended with the next request.
+    /// The number of times that weir has ended with the next request.
     tries: u32,
 }
 
 #[derive(Debug)]
 enum Due {
-    /// A request is taken from the socket, and a ring's record, if it was stopped, is of no use any more.
+    /// Take the request from the socket; if it stopped a ring, that ring's record is of no use any more.
     Consume(Receipt),
-    /// A request that came in pieces counts.
+    /// Store a request that came in pieces.
     Store,
 }
 
-/// What a request brings that is to be kept, if it is good.
+/// The things that a request brings and that are kept if it is good.
 enum Brought {
     Nothing,
     Regions { replaces: bool, files: Vec<(RegionSpec, OwnedFd)> },
@@ -89,7 +89,8 @@ enum Brought {
 }
 
 impl Brought {
-    /// `None` if the request brings what is not kept: what could take as long to close as its front end likes.
+    /// `None` if the request brings a descriptor that is not kept, because closing it could take as long as its front
+    /// end likes.
     fn by(message: &FrontMessage) -> Option<Self> {
         let copy = |fd: &OwnedFd| descriptors::for_guest(fd.try_clone().ok()?).ok();
         let of_kind = |fd: &OwnedFd, kind: Kind| {
@@ -143,7 +144,7 @@ impl Kept {
         }
     }
 
-    /// All numbers that the keeper has of it.
+    /// All numbers under which the keeper holds something of the session.
     fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         let rings = self.rings.iter().flat_map(|ring| [ring.kick, ring.call, ring.err]).flatten();
         let inflight = self.inflight.map(|inflight| inflight.file);
@@ -154,15 +155,15 @@ impl Kept {
         own.chain(rings).chain(regions).chain(self.obsolete.iter().copied())
     }
 
-    /// Takes `number` in place of what was in `place`.
+    /// Puts `number` into `place`; the number that was there becomes obsolete.
     fn replace(obsolete: &mut Vec<u32>, place: &mut Option<u32>, number: Option<u32>) {
         obsolete.extend(std::mem::replace(place, number));
     }
 }
 
 impl Session {
-    /// From here on the session outlives weir, if its interface has a place with the keeper. Its connection may be at
-    /// `place` there already.
+    /// Makes the session outlive weir from here on, if its interface has a place with the keeper. Its connection may
+    /// already be at `place` there.
     pub(crate) fn kept(mut self, place: Option<u32>) -> Self {
         let port = Arc::clone(&self.port);
         let Some(keep) = port.keep() else { return self };
@@ -174,10 +175,10 @@ impl Session {
         self
     }
 
-    /// Goes on with what another weir has left behind.
+    /// Goes on with the session that another weir has left behind.
     ///
     /// # Errors
-    /// What of it cannot be had again.
+    /// A part of the session cannot be restored.
     pub(crate) fn take_up(
         stream: UnixStream,
         left: LeftBehind,
@@ -190,7 +191,7 @@ impl Session {
         let Some(keep) = port.keep() else { return Err(Refusal::NotKept("its place")) };
         let mut kept = Kept::new(state.connection, state.vrings.len());
         kept.tries = keep.blob().tries();
-        // First, so that all of it goes with the session if this fails.
+        // This comes first, so that everything goes with the session if the restoring fails.
         kept.obsolete = files.keys().copied().collect();
         session.kept = Some(kept);
         session.restore(&state, &mut |number| files.remove(&number)?.try_clone().ok())?;
@@ -204,7 +205,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Everything in `state`, with its descriptors by `file`.
+    /// Restores everything in `state`, with its descriptors by `file`.
     fn restore(
         &mut self,
         state: &State,
@@ -219,7 +220,7 @@ impl Session {
         lock(&self.port.shown).queue_pairs = Some(state.queue_pairs);
         refuse_unoffered(state.protocol_features, PROTOCOL_OFFERED_EVER)?;
         self.protocol_features = state.protocol_features;
-        // What was offered then.
+        // The features that were offered then.
         refuse_unoffered(state.features, OFFERED_EVER)?;
         self.features = Features(state.features);
         self.status = state.status;
@@ -244,7 +245,7 @@ impl Session {
             self.restore_ring(index, vring, file)?;
         }
         if state.vrings.iter().any(|vring| vring.kick.is_some()) {
-            // Before the first frame: an address that is the guest's is nobody else's meanwhile.
+            // This comes before the first frame: until then nobody else may take an address of the guest's.
             let (fabric, id) = (self.engine.fabric(), self.port.id());
             let _ = fabric.set_active(id, true);
             fabric.recall(id, self.port.keep().map_or(&[], Keep::known));
@@ -286,7 +287,7 @@ impl Session {
         Ok(())
     }
 
-    /// What a guest that moves has its writes logged in: rings log to it from their start on.
+    /// Restores the log of a guest that is being migrated: rings log to it from their start on.
     fn restore_log(
         &mut self,
         state: &State,
@@ -343,7 +344,7 @@ impl Session {
         Ok(())
     }
 
-    /// A ring goes on where the one who is gone has left it: a packed one by its record.
+    /// Puts a ring in service where the earlier weir left it, a packed one by its record.
     fn restore_service(&mut self, index: usize, kick: OwnedFd) -> Result<(), Refusal> {
         let vring = &self.vrings[index];
         let (Some(size), Some(_)) = (vring.size, vring.addresses) else {
@@ -385,7 +386,7 @@ impl Session {
         let reply = match self.reply_to(incoming) {
             Ok(reply) => reply,
             Err(reason) => {
-                // A socket that is closed with something unread is reset.
+                // Closing a socket with unread bytes would reset the connection.
                 let _ = self.connection.consume(&receipt);
                 return Err(reason);
             }
@@ -399,7 +400,7 @@ impl Session {
         self.do_when_sent(Due::Consume(receipt))
     }
 
-    /// A request that comes in pieces: while it does, the session is lost with weir.
+    /// A request that comes in pieces. Until it is complete, the session would be lost with weir.
     fn serve_piece(&mut self) -> Result<(), StopReason> {
         if let Some(keep) = self.port.keep() {
             keep.blob().invalidate();
@@ -427,7 +428,7 @@ impl Session {
         Ok(())
     }
 
-    /// The reply is out.
+    /// Does the step that follows a reply.
     fn settle(&mut self, due: Due) -> Result<(), StopReason> {
         if let Due::Consume(receipt) = &due {
             self.connection.consume(receipt)?;
@@ -442,8 +443,8 @@ impl Session {
         Ok(())
     }
 
-    /// A request that another weir had handled. If it is in the socket still, its reply may have been sent or not: a
-    /// front end that was given it goes on.
+    /// Settles a request that another weir had handled. If it is still in the socket, its reply may have been sent or
+    /// not: a front end that has the reply goes on.
     fn settle_doubt(&mut self, under_way: UnderWay) -> Result<(), StopReason> {
         let UnderWay { message, reply, with_inflight } = under_way;
         if let Some(ring) = stopped_by(&message) {
@@ -460,7 +461,7 @@ impl Session {
         self.do_when_sent(Due::Consume(Receipt::of(&message)))
     }
 
-    /// Whether the socket has more than so many bytes, now or soon.
+    /// True if the socket has more than `len` bytes, now or soon.
     fn goes_on_after(&self, len: usize) -> bool {
         let end = Instant::now() + DOUBT;
         loop {
@@ -472,7 +473,7 @@ impl Session {
         }
     }
 
-    /// Takes over what a good request has brought.
+    /// Notes the things that a good request has brought.
     fn note(&mut self, brought: Brought, reply: Option<&Reply>) {
         let port = Arc::clone(&self.port);
         let (Some(kept), Some(keep)) = (&mut self.kept, port.keep()) else { return };
@@ -521,7 +522,8 @@ impl Session {
             obsolete.extend(kept.inflight.map(|inflight| inflight.file));
             kept.inflight = Some(InflightState::new(told, keep.store(fd)));
         }
-        // A migration that is over, regions that were removed, and rings that are out of service.
+        // Parts of a migration that is over, regions that were removed, and rings that are out of service become
+        // obsolete.
         let (has_log, has_call) = self.migration.has();
         kept.obsolete.extend(kept.log.take_if(|_| !has_log).map(|log| log.file));
         kept.obsolete.extend(kept.log_call.take_if(|_| !has_call));
@@ -576,7 +578,7 @@ impl Session {
         }
     }
 
-    /// Stores what has changed, and the request under way.
+    /// Stores the changed state and the request under way.
     fn store_state(&mut self, under_way: Option<&UnderWay>) {
         let port = Arc::clone(&self.port);
         let Some(keep) = port.keep() else { return };
@@ -590,18 +592,18 @@ impl Session {
         kept.obsolete.drain(..).for_each(|number| keep.remove(number));
     }
 
-    /// The session is lost with weir from here on.
+    /// From here on the session is lost with weir.
     fn keep_no_longer(&mut self) {
         let (Some(kept), Some(keep)) = (self.kept.take(), self.port.keep()) else { return };
         keep.blob().invalidate();
         kept.numbers().for_each(|number| keep.remove(number));
     }
 
-    /// The session ends.
+    /// Ends the kept session.
     pub(super) fn end_kept(&mut self) {
         if self.kept.is_some() {
             self.keep_no_longer();
-            // However long the keeper takes to close its end.
+            // The front end sees the end at once, however long the keeper takes to close its end.
             let _ = shutdown(&self.connection, Shutdown::Both);
         }
     }
@@ -615,7 +617,7 @@ impl UnderWay {
     }
 }
 
-/// The ring that a request stops, if it is one that does.
+/// The ring that a request stops, if it stops one.
 fn stopped_by(message: &[u8]) -> Option<usize> {
     let (head, body) = message.split_first_chunk::<HEADER_LEN>()?;
     let request = Header::decode(head).ok()?.request();

@@ -1,4 +1,4 @@
-//! What a session's rings log: [`crate::migration`].
+//! The dirty log of a session's rings: [`crate::migration`].
 
 use weir_ring::{Addresses, RingConfig};
 use weir_vhost_user::{VHOST_VRING_F_LOG, VringAddr};
@@ -9,7 +9,7 @@ use crate::migration::{Logs, Wanted};
 use crate::queue::Queue;
 
 impl Session {
-    /// `SET_VRING_ADDR`. Where the ring lies there already, only what is logged changes: it goes on meanwhile.
+    /// `SET_VRING_ADDR`. If the ring's addresses stay the same, only its logging changes, and it goes on meanwhile.
     pub(super) fn set_addresses(&mut self, addr: &VringAddr) -> Result<(), Refusal> {
         let addresses =
             Addresses { descriptor: addr.descriptor, driver: addr.available, device: addr.used };
@@ -23,7 +23,7 @@ impl Session {
         if stays { self.log_ring(addr.index as usize) } else { self.rebuild(addr.index as usize) }
     }
 
-    /// What vring `index` is to log.
+    /// The logging that is wanted of vring `index`.
     pub(super) fn logs(
         &self,
         index: usize,
@@ -34,13 +34,13 @@ impl Session {
         Ok(self.migration.of_ring(wanted, &self.memory, config, at)?)
     }
 
-    /// Has vring `index` log what it is to log now, if it is in service.
+    /// Sets the logging that is now wanted of vring `index`, if it is in service.
     fn log_ring(&self, index: usize) -> Result<(), Refusal> {
         let vring = &self.vrings[index];
         let (Some(addresses), Some(size)) = (&vring.addresses, vring.size) else { return Ok(()) };
         let logs = self.logs(index, &self.features.ring(size), addresses)?;
         let set = |queue: &mut Queue| queue.ring.as_mut().map(|ring| ring.set_logs(logs));
-        // What was mapped before goes without the queue's lock.
+        // The earlier mappings are dropped without the queue's lock.
         drop(self.port.with_queue(index, set));
         Ok(())
     }
@@ -49,7 +49,7 @@ impl Session {
         (0..self.vrings.len()).try_for_each(|index| self.log_ring(index))
     }
 
-    /// No message says that a log is over.
+    /// Ends an unused log: no message says that a log is over.
     pub(super) fn end_log_if_unused(&mut self) {
         if !self.features.log_all() && self.vrings.iter().all(|vring| vring.log.is_none()) {
             self.migration.end();

@@ -1,4 +1,5 @@
-//! What front ends ask of the device itself: its configuration, a platform's addresses, a byte order, a queue's reset.
+//! Front ends' questions about the device itself: its configuration, a platform's addresses, a byte order, a queue's
+//! reset.
 
 use vhost::VhostBackend;
 use vhost::vhost_user::message::VhostUserConfigFlags;
@@ -14,7 +15,7 @@ const CONFIG: u64 = 1 << 9;
 const CROSS_ENDIAN: u64 = 1 << 6;
 const VERSION_1: u64 = 1 << 32;
 
-/// What the interface of these tests says: address, link, pairs, MTU.
+/// The configuration space of these tests' interface: address, link, pairs, MTU.
 const SPACE: [u8; 12] = [2, 0, 0, 0, 0, 9, 1, 0, 2, 0, 0xdc, 5];
 
 fn front(stream: UnixStream) -> FrontEnd {
@@ -26,7 +27,7 @@ fn front(stream: UnixStream) -> FrontEnd {
 #[test]
 fn the_configuration_space_is_for_front_ends_that_begin_with_set_owner() {
     let switch = Switch::new();
-    // QEMU: it would print a warning.
+    // This is QEMU, which would print a warning.
     let (_port, stream) = switch.port();
     let mut qemu = front(stream);
     let offers = |front: &mut FrontEnd| {
@@ -37,7 +38,7 @@ fn the_configuration_space_is_for_front_ends_that_begin_with_set_owner() {
     qemu.set_owner().unwrap();
     assert_eq!(offers(&mut qemu), (false, false), "it does not change its mind");
     assert!(qemu.get_config(0, 12).is_err(), "what was not offered is refused");
-    // Cloud Hypervisor, crosvm, user-mode Linux, virtio-user.
+    // These are Cloud Hypervisor, crosvm, user-mode Linux and virtio-user.
     let (_port, stream) = switch.port();
     let mut other = front(stream);
     other.set_owner().unwrap();
@@ -76,7 +77,7 @@ fn any_part_of_the_configuration_is_read_and_none_is_written() {
     for (offset, len) in [(0, 257), (256, 1), (u32::MAX, 1)] {
         assert_eq!(front.get_config(offset, len).unwrap(), [0; 0], "{offset}, {len}");
     }
-    // What is said next is for the next session.
+    // A change is for the next session.
     port.set_device(GuestDevice { mtu: 9000, ..DEVICE });
     assert_eq!(front.get_config(10, 2).unwrap(), [0xdc, 5]);
     let mac = ConfigSpace { offset: 0, flags: 0, bytes: vec![2; 6] };
@@ -84,7 +85,7 @@ fn any_part_of_the_configuration_is_read_and_none_is_written() {
     stopped_with(&port, "weir says it, by `mac`, `mtu` and `queues`");
 }
 
-/// A guest of an interface with `access_platform`, whose front end may have a channel for requests of weir's.
+/// A guest of an interface with `access_platform`; `channel` gives its front end a channel for weir's requests.
 fn on_a_platform(switch: &Switch, channel: bool) -> (Guest, Result<(), FrontEndError>) {
     let device = GuestDevice { access_platform: true, ..DEVICE };
     let (port, stream) = switch.port_with(|port| {
@@ -120,14 +121,14 @@ fn a_virtual_iommu_is_refused_and_says_what_to_change() {
     let (guest, set_up) = on_a_platform(&switch, true);
     assert!(set_up.is_err());
     stopped_with(&guest.port, "the VM has a virtual IOMMU");
-    // One that says so later.
+    // This front end says it later.
     let (mut guest, set_up) = on_a_platform(&switch, false);
     set_up.unwrap();
     assert!(guest.front.command(Request::IotlbMsg, &[0; 32], &[]).is_err());
     stopped_with(&guest.port, "`iommu_platform=on`");
 }
 
-/// QEMU with a guest of virtio 0.9 and of another byte order: after each ring's base it says so.
+/// QEMU with a guest of virtio 0.9 and of another byte order states the order after each ring's base.
 #[test]
 fn a_legacy_driver_of_another_byte_order_is_not_served_until_its_device_is_reset() {
     let switch = Switch::new();
@@ -148,7 +149,7 @@ fn a_legacy_driver_of_another_byte_order_is_not_served_until_its_device_is_reset
     guest.kick(1);
     other.front.get_features().unwrap();
     assert_eq!(guest.port.info().state, State::Stopped, "and stays so");
-    // An operating system comes after its firmware.
+    // An operating system follows its firmware.
     guest.front.reset_device().unwrap();
     guest.features = modern();
     guest.set_up().unwrap();
@@ -169,7 +170,8 @@ fn bytes_at(guest: &Guest, ring: Addresses) -> Vec<u8> {
     bytes
 }
 
-/// What a front end would do that tells of a queue's reset (`VIRTIO_F_RING_RESET`), and does when its driver resizes.
+/// A front end that supported a queue's reset (`VIRTIO_F_RING_RESET`) would do this, and one does it when its driver
+/// resizes a ring.
 #[test]
 fn a_queue_is_stopped_and_comes_back_elsewhere_while_the_others_run() {
     for format in formats() {
@@ -183,7 +185,7 @@ fn a_queue_is_stopped_and_comes_back_elsewhere_while_the_others_run() {
             a.offer(0, &VnetHdr::default(), &frame(&a, Some(&b), 60, 1));
             a.send_now();
             a.front.get_vring_base(1).unwrap();
-            // From here on nothing of weir's touches the old ring.
+            // From here on weir does not touch the old ring.
             let before = bytes_at(&a, old);
             let back = frame(&b, Some(&a), 60, round as u8);
             b.send(&back);

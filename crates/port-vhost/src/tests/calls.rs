@@ -1,4 +1,4 @@
-//! What a front end can do with the descriptors that it is called by.
+//! Attacks by the descriptors that a front end gives for calls.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -10,10 +10,10 @@ use weir_limits::CALL_DEBT_NS_MAX;
 
 use super::*;
 
-/// What a call descriptor's counter goes up to by writing.
+/// The highest value that writing gives a call descriptor's counter.
 const FULL: u64 = u64::MAX - 1;
 
-/// An eventfd that blocks whoever writes to it, until this is dropped: a test that fails ends, too.
+/// An eventfd that blocks its writers until this is dropped, so that a failing test ends too.
 struct Blocking(OwnedFd);
 
 impl Blocking {
@@ -32,7 +32,7 @@ impl Drop for Blocking {
     }
 }
 
-/// `a` sends some frames to `b`, whether `b` looks or not.
+/// `a` sends some frames to `b`, which need not take them.
 fn send_some(a: &mut Guest, b: &Guest) {
     for number in 0..8_u8 {
         let frame = frame(a, Some(b), 60, number);
@@ -62,7 +62,7 @@ fn a_full_call_counter_that_blocks_stops_no_worker() {
         while b.wait_received().1 != hello {}
         b.post(1);
     }
-    // Neither the session nor the interface waits for it.
+    // Neither the session nor the interface waits for the blocked descriptor.
     hostile.front.get_vring_base(0).unwrap();
     hostile.front.get_vring_base(1).unwrap();
     drop((blocking, blocking_tx));
@@ -76,7 +76,7 @@ fn an_err_descriptor_that_blocks_stops_no_worker() {
     let err = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     hostile.front.set_vring_err(1, Some(err.as_fd())).unwrap();
     let blocking = Blocking::new(&err);
-    // A ring that is broken: the available index jumps.
+    // The ring breaks: its available index jumps.
     hostile.raw().store_release((ring_at(1).driver - USER) as usize + 2, 30_000);
     hostile.kick(1);
     let port = Arc::clone(&hostile.port);
@@ -87,7 +87,7 @@ fn an_err_descriptor_that_blocks_stops_no_worker() {
     drop(blocking);
 }
 
-/// Makes each signal of `fd` wake up `sets` times `copies` watchers, for no more descriptors than there are of both.
+/// Makes each signal of `fd` wake `sets` times `copies` watchers, for no more descriptors than both together.
 fn make_dear(fd: &OwnedFd, sets: usize, copies: usize) -> Vec<OwnedFd> {
     let copies: Vec<_> = (0..copies).map(|_| fd.try_clone().unwrap()).collect();
     let sets = (0..sets).map(|_| {
@@ -128,12 +128,12 @@ fn dear_calls_are_their_receivers_cost_and_stop_it() {
         [a.port.counters().worker_ns.get() - before_ns, port.counters().dear_call_ns.get()];
     assert!(own_ns >= CALL_DEBT_NS_MAX / 2, "{own_ns} ns");
     assert!(port.counters().worker_ns.get() >= own_ns);
-    // Two thirds of it are the receiver's, whatever else the sender's bursts take in a test's build.
+    // The receiver's part is two thirds of it, whatever else the sender's bursts take in a test's build.
     assert!(
         own_ns > 2 * others_ns,
         "{others_ns} ns of {sent} bursts are the sender's, {own_ns} its receiver's"
     );
-    // To start afresh does not help at once.
+    // A fresh start does not help at once.
     port.clear_failure();
     assert_eq!(port.info().state, State::Stopped);
     drop(hostile);
@@ -151,7 +151,7 @@ fn user_mode_linux_is_called_by_a_socket() {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
     b.front.set_vring_call(0, Some(theirs.as_fd())).unwrap();
-    // In order: what comes after it was taken over.
+    // Requests are handled in order: with this answer the descriptor was taken over.
     b.front.get_features().unwrap();
     drop(theirs);
     for number in 0..3 {
@@ -164,7 +164,7 @@ fn user_mode_linux_is_called_by_a_socket() {
         assert_eq!(b.wait_received().1, hello);
         b.post(1);
     }
-    // The session's end takes it away.
+    // The session's end closes the descriptor.
     drop(b);
     assert_eq!(ours.read(&mut [0; 8]).unwrap(), 0);
 }

@@ -9,11 +9,11 @@ use weir_wire::Mac;
 
 use super::*;
 
-/// Frames under way: no more than wait for a receiver that is short of buffers.
+/// Frames under way: no more than may wait for a receiver that is short of buffers.
 const WINDOW: u32 = 64;
 const STUCK: Duration = PATIENCE;
 
-/// A guest that takes containers or not, and whose frames wait for a full container.
+/// A guest, with or without containers, whose frames wait for a full container.
 fn vif(switch: &Switch, mac: u8, containers: bool, kind: Kind) -> (Arc<VhostPort>, Vif, QueuePair) {
     let (port, stream) = switch.port();
     let options =
@@ -36,7 +36,7 @@ fn frame_to(to: u8, from: u8, len: usize, number: u32) -> Vec<u8> {
     frame
 }
 
-/// Lengths that fit in a container, among them many small ones, and that do not.
+/// Some lengths fit in a container, many of them small; others do not.
 fn len(number: u32) -> usize {
     match number % 50 {
         7 => 9000,
@@ -64,7 +64,7 @@ fn frames_in_containers_and_beside_them_come_in_order_and_none_is_lost() {
         let switch = Switch::new();
         let (_, _receiving, mut receiver) = vif(&switch, 1, containers, kind);
         let (_, _sending, mut sender) = vif(&switch, 2, false, Kind::Immediate);
-        // Lets the switch learn where the receiver is.
+        // The switch learns where the receiver is.
         let mut hello = frame_to(2, 1, 60, 0);
         hello[..6].fill(0xff);
         send(&mut receiver, &hello);
@@ -115,7 +115,7 @@ fn chains_that_are_no_single_buffer_get_frames_by_themselves() {
     let mut guest = Guest::new(port, stream, 2, modern());
     guest.unpacks = true;
     guest.set_up().unwrap();
-    // Two halves of the same two KiB.
+    // Each chain is two halves of the same 2 KiB.
     for _ in 0..SIZE / 2 {
         let address = guest.rx_free.pop().unwrap();
         let half = |at| Buffer { address: address + at, len: BUFFER as u32 / 2, writable: true };

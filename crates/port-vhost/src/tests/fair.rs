@@ -1,4 +1,4 @@
-//! What one front end does to the others: nothing.
+//! One front end does nothing to the others.
 
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -61,7 +61,7 @@ fn a_front_end_that_sends_half_a_message_keeps_no_other_one_waiting() {
     switch.manager.remove(half.id()).unwrap();
 }
 
-/// What is in flight to weir holds open what it is in flight by.
+/// A descriptor in flight to weir holds open the connection by which it travels.
 #[test]
 fn a_connection_that_is_sent_over_itself_ends_with_its_front_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn a_descriptor_that_takes_for_ever_to_close_is_its_front_ends_loss() {
     rustix::net::sockopt::set_socket_linger(&socket, Some(PATIENCE)).unwrap();
     let mut front = FrontEnd::new(stream);
     front.set_timeout(PATIENCE);
-    // Its descriptor comes with the first half: with the second one, weir is the last to have it.
+    // The descriptor comes with the first half: with the second one, weir is the last to have it.
     let mut message = [0; 20];
     (message[0], message[4], message[8]) = (Request::SetVringCall as u8, 1, 8);
     front.raw_send(&message[..12], &[socket.as_fd()]).unwrap();

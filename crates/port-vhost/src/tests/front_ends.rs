@@ -1,4 +1,4 @@
-//! What front ends do that are installed on people's machines.
+//! Habits of the front ends that people use.
 
 use std::io::{Read, Write};
 use weir_engine::guest::GuestPort;
@@ -12,7 +12,7 @@ fn message(request: Request, flags: u32, body: &[u8]) -> Vec<u8> {
     [head.map(u32::to_ne_bytes).concat(), body.to_vec()].concat()
 }
 
-/// user-mode Linux: "answer me" in the very request that agrees on answers.
+/// User-mode Linux sets `NEED_REPLY` in the very request that agrees on replies.
 #[test]
 fn the_request_that_agrees_on_acknowledgements_is_acknowledged() {
     let switch = Switch::new();
@@ -52,7 +52,7 @@ fn a_channel_for_requests_is_taken_and_stays_open() {
     eventually("it goes with the session", || second.read(&mut byte).is_ok_and(|n| n == 0));
 }
 
-/// A channel that was not agreed on is refused.
+/// A channel that was not negotiated is refused.
 #[test]
 fn a_channel_for_requests_needs_the_feature() {
     let switch = Switch::new();
@@ -64,7 +64,7 @@ fn a_channel_for_requests_needs_the_feature() {
     assert!(front.set_backend_req_fd(given.as_fd()).is_err());
 }
 
-/// QEMU up to 8.0: each region once for each queue pair, and back as often.
+/// QEMU up to 8.0 adds each region once for each queue pair, and removes it as often.
 #[test]
 fn a_region_that_is_added_twice_is_there_until_it_is_removed_twice() {
     let switch = Switch::new();
@@ -96,7 +96,7 @@ fn a_region_with_another_offset_is_no_repetition() {
     assert!(guest.front.add_mem_reg(other, guest.memfd.as_fd()).is_err());
 }
 
-/// What hands its control queue to the back end finds none here.
+/// A front end that hands its control queue to the back end finds none here.
 #[test]
 fn one_queue_pair_has_no_control_queue() {
     const BY_CONTROL_QUEUE: u64 = 1 << 17 | 1 << 18 | 1 << 21 | 1 << 22;
@@ -134,14 +134,14 @@ fn a_third_ring_without_mq_is_refused_and_says_what_to_change() {
     assert!(reason.contains("ring 2 needs") && reason.contains("queues = 1"), "{reason}");
 }
 
-/// Whoever offers the link's state is to say when it changes; weir's never does, and QEMU has its own.
+/// A back end that offers the link's state has to tell of changes. weir's never changes, and QEMU has its own.
 #[test]
 fn the_links_state_is_the_front_ends_own() {
     const STATUS: u64 = 1 << 16;
     assert_eq!(OFFERED & STATUS, 0);
 }
 
-/// QEMU kicks each ring that it hands over; user-mode Linux leaves that to the driver, and the driver asks the ring.
+/// QEMU kicks each ring that it hands over. User-mode Linux leaves kicks to the driver, and the driver asks the ring.
 #[test]
 fn a_driver_that_kicks_only_where_it_is_asked_to_starts_its_rings() {
     const EVENT_IDX: u64 = 1 << 29;
@@ -156,7 +156,7 @@ fn a_driver_that_kicks_only_where_it_is_asked_to_starts_its_rings() {
     }
 }
 
-/// user-mode Linux: 0 for the base of a packed ring that has not run.
+/// User-mode Linux states 0 for the base of a packed ring that has not run.
 #[test]
 fn a_new_packed_ring_with_a_base_of_0_runs_from_its_start() {
     for features in formats().into_iter().filter(|features| features & RING_PACKED != 0) {

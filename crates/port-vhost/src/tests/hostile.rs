@@ -1,5 +1,4 @@
-//! Guests and front ends that mean harm. Each loses its own port, with a named reason; a neighbour's
-//! traffic goes on.
+//! Malicious guests and front ends. Each loses its own port, with a named reason; a neighbour's traffic goes on.
 
 use proptest::prelude::*;
 use weir_engine::guest::GuestPort;
@@ -8,7 +7,7 @@ use super::session::{drops, stopped_with};
 use super::*;
 use weir_wire::vnet;
 
-/// Two guests that talk, to be found talking after whatever a third one did.
+/// Two guests that must still exchange frames after any attack by a third one.
 struct Neighbours {
     switch: Switch,
     a: Guest,
@@ -25,7 +24,7 @@ impl Neighbours {
         Self { switch, a, b }
     }
 
-    /// A third guest, which the others have got rid of the greetings of.
+    /// A third guest, whose greetings the others have taken already.
     fn third(&self) -> Guest {
         self.switch.guest(3, modern())
     }
@@ -34,7 +33,7 @@ impl Neighbours {
         let sent = frame(&self.a, Some(&self.b), 1000, 42);
         self.a.send(&sent);
         loop {
-            // What the third one managed to send comes first.
+            // Frames that the third guest managed to send come first.
             let (vnet, arrived) = self.b.wait_received();
             self.b.post(vnet.num_buffers);
             if arrived == sent {
@@ -64,7 +63,7 @@ fn a_packed_ring_full_of_garbage_stops_its_port_only() {
     let guest = neighbours.switch.guest(3, modern() | RING_PACKED);
     let at = (ring_at(1).descriptor - USER) as usize;
     for slot in 0..usize::from(SIZE) {
-        // Available, and the next slot belongs to it.
+        // Each descriptor is available, and chained to the next slot.
         guest.raw().write(at + 16 * slot, [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0x81, 0]);
     }
     guest.kick(1);
@@ -76,7 +75,7 @@ fn a_packed_ring_full_of_garbage_stops_its_port_only() {
 fn garbage_in_a_receive_ring_stops_its_port_only() {
     let mut neighbours = Neighbours::new();
     let mut guest = neighbours.third();
-    // Descriptor 0 becomes readable: the device may not write it.
+    // Descriptor 0 becomes readable, so the device must not write it.
     guest.raw().store((ring_at(0).descriptor - USER) as usize + 12, 0);
     let hello = frame(&neighbours.a, None, 60, 1);
     neighbours.a.send(&hello);
@@ -157,7 +156,7 @@ fn a_ring_that_reads_as_broken_in_truncated_memory_is_not_what_its_port_stops_fo
     guest.kick(1);
     assert_eq!(neighbours.b.wait_received().1, sent);
     neighbours.b.post(1);
-    // Where the available index was 1 it is 0 now, which would be a jump.
+    // The available index falls from 1 to 0, which alone would be a jump.
     ftruncate(&guest.memfd, 0).unwrap();
     guest.kick(1);
     stopped_with(&guest.port, "truncated");
@@ -200,7 +199,7 @@ proptest! {
             }
         }
         neighbours.still_talk();
-        // The session still answers, or is over; the thread behind it is there in any case.
+        // The session still answers, or is over; its thread runs in any case.
         let _ = guest.front.get_features();
         let mut next = neighbours.switch.guest(4, modern());
         next.front.get_features().unwrap();

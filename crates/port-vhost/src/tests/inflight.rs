@@ -1,4 +1,4 @@
-//! What a session that ends without a word leaves behind, and what the next one makes of it:
+//! Sessions that end without a word: the records that they leave, and the next session's use of them. See
 //! `docs/design/0028-inflight.md`.
 
 use std::io::Write;
@@ -17,7 +17,7 @@ use weir_vhost_user::Inflight;
 use super::*;
 use crate::Records;
 
-/// Where a guest's records are.
+/// The place of a guest's records.
 enum Kept {
     /// In weir's file.
     File(tempfile::TempDir),
@@ -68,8 +68,8 @@ fn recorded_guest(switch: &Switch, features: u64, in_file: bool) -> (Guest, Kept
     (guest, kept)
 }
 
-/// The guest's front end comes to another weir, as QEMU does: a split ring goes on at its used index, and of a packed
-/// one the front end says what it said first.
+/// Connects the guest's front end to another weir, as QEMU does: a split ring goes on at its used index, and for a
+/// packed one the front end states the base that it stated first.
 fn come_back(guest: &mut Guest, switch: &Switch, kept: &Kept) {
     set_up_again(guest, switch, kept);
     enable(guest);
@@ -83,7 +83,7 @@ fn enable(guest: &mut Guest) {
     eventually("the rings start", || port.info().state == State::Running);
 }
 
-/// All but enabling the rings.
+/// Does everything but enable the rings.
 fn set_up_again(guest: &mut Guest, switch: &Switch, kept: &Kept) {
     try_to_set_up_again(guest, switch, kept).unwrap();
 }
@@ -123,12 +123,12 @@ fn image(file: &File) -> Vec<u8> {
 #[test]
 fn frames_that_wait_when_weir_is_killed_arrive_once_under_the_next() {
     for (features, in_file) in formats().into_iter().flat_map(|f| [(f, true), (f, false)]) {
-        // On a busy machine they may have waited too long before this thread has looked.
+        // On a busy machine frames may wait too long before this thread sees them.
         until_none_is_late(|| waiting_frames_arrive_once(features, in_file));
     }
 }
 
-/// `false`: they had waited too long.
+/// `false`: the frames waited too long.
 fn waiting_frames_arrive_once(features: u64, in_file: bool) -> bool {
     let switch = Switch::new();
     let (mut a, kept) = recorded_guest(&switch, features, in_file);
@@ -137,7 +137,7 @@ fn waiting_frames_arrive_once(features: u64, in_file: bool) -> bool {
     introduce(&mut a, &mut b);
     introduce(&mut a, &mut c);
     while b.received().is_some() {}
-    // Its buffers run out.
+    // The receiver runs out of buffers.
     let full = 8 - 3;
     let mut number = 0;
     let mut offer = |a: &mut Guest, to: &Guest| {
@@ -150,7 +150,7 @@ fn waiting_frames_arrive_once(features: u64, in_file: bool) -> bool {
     }
     a.send_now();
     a.reap();
-    // Some wait, others go past them.
+    // Some frames wait, others go past them.
     let waiting: Vec<u8> = (0..4).map(|nth| full + 1 + 2 * nth).collect();
     for _ in &waiting {
         offer(&mut a, &b);
@@ -163,7 +163,7 @@ fn waiting_frames_arrive_once(features: u64, in_file: bool) -> bool {
     let counters = Arc::clone(&a.port);
     let parked = || counters.counters().parked.get() == waiting.len() as u64;
     eventually("they wait", || parked() || lost([&counters, &b.port]) > 0);
-    // What there is at this moment is what a SIGKILL would leave.
+    // A SIGKILL would leave the present state.
     std::thread::sleep(Duration::from_millis(5));
     let left = [image(&a.memfd), image(&kept.file())];
     if lost([&a.port, &b.port]) > 0 {
@@ -246,7 +246,7 @@ fn what_waits_in_a_ring_that_comes_back_is_not_dropped_before_it_is_enabled() {
         a.offer(1, &VnetHdr::default(), &sent);
         a.send_now();
         set_up_again(&mut a, &switch, &kept);
-        // A worker is told of the ring, and its guest kicks.
+        // A worker is notified of the ring, and its guest kicks.
         a.front.get_features().unwrap();
         a.kick(1);
         std::thread::sleep(Duration::from_millis(50));
@@ -288,7 +288,7 @@ fn what_a_front_end_writes_into_its_records_is_its_own_loss() {
         }
         file.write_all_at(&record, 0).unwrap();
         switch.engine.remove_port(before.id());
-        // Of a packed ring without a record the front end's base is all there is, and the ring contradicts it.
+        // For a packed ring without a record there is only the front end's base, and the ring contradicts it.
         if try_to_set_up_again(&mut a, &switch, &kept).is_ok() {
             enable(&mut a);
             let frame_of = frame(&a, Some(&b), 60, 2);

@@ -1,5 +1,5 @@
-//! What a session makes of what another weir has left with the keeper: `docs/design/0033-keeper.md`. Weirs that are
-//! really killed are in `cli/tests/kept.rs`.
+//! Sessions that go on from a state that another weir has left with the keeper: `docs/design/0033-keeper.md`. The tests
+//! that really kill weir are in `cli/tests/kept.rs`.
 
 use std::io::{ErrorKind, Read, Write};
 use weir_engine::guest::GuestPort;
@@ -14,13 +14,13 @@ use super::*;
 use crate::keep::{Blob, RegionState, State, UnderWay, VringState as KeptVring};
 use crate::{Keep, Records};
 
-/// A keeper that is not there: what is kept is held by the test.
+/// A missing keeper: the test itself holds everything that is kept.
 fn no_keeper() -> Arc<Keeper> {
     let (keeper, _) = Keeper::take(Box::new(|| Err(ErrorKind::NotFound.into()))).unwrap();
     Arc::new(keeper)
 }
 
-/// What a weir has left, and the front end's side of its connection.
+/// The state that an earlier weir has left, and the front end's side of its connection.
 struct Left {
     blob: Blob,
     taken: Taken,
@@ -51,7 +51,7 @@ impl Left {
         self
     }
 
-    /// The next weir, which takes it up.
+    /// Starts the next weir, which takes the session up.
     fn take_up(mut self, switch: &Switch) -> (Arc<VhostPort>, UnixStream) {
         let keep = Keep::new(no_keeper(), "test", &mut self.taken).unwrap();
         assert!(self.taken.is_empty());
@@ -88,24 +88,24 @@ fn a_reply_that_a_weir_owed_is_sent_once_and_one_that_it_sent_is_not() {
     let switch = Switch::new();
     let owed = get_features();
     let next = request(Request::GetProtocolFeatures, 0, &[]);
-    // In the socket still, and its front end waits.
+    // The request is still in the socket, and its front end waits.
     let mut left = Left::new(&idle(), Some(&owed));
     left.front.write_all(&owed.message).unwrap();
     let (_port, mut front) = left.take_up(&switch);
     assert_eq!(replied(&mut front), Request::GetFeatures);
     front.write_all(&next).unwrap();
     assert_eq!(replied(&mut front), Request::GetProtocolFeatures);
-    // In the socket still, and its front end goes on.
+    // The request is still in the socket, and its front end goes on.
     let mut left = Left::new(&idle(), Some(&owed));
     left.front.write_all(&[&owed.message[..], &next].concat()).unwrap();
     let (_port, mut front) = left.take_up(&switch);
     assert_eq!(replied(&mut front), Request::GetProtocolFeatures);
-    // Taken from it: then it was answered.
+    // The request was taken from the socket: then it was answered.
     let mut left = Left::new(&idle(), Some(&owed));
     left.front.write_all(&next).unwrap();
     let (_port, mut front) = left.take_up(&switch);
     assert_eq!(replied(&mut front), Request::GetProtocolFeatures);
-    // Not stored as handled: it is new.
+    // The request was not stored as handled, so it is new.
     let mut left = Left::new(&idle(), None);
     left.front.write_all(&owed.message).unwrap();
     let (_port, mut front) = left.take_up(&switch);
@@ -167,7 +167,7 @@ fn what_is_not_whole_is_not_taken_up() {
         eventually("it is said why", || port.info().failed == 1);
         let said = port.info().stop_reason.unwrap();
         assert!(said.contains(reason), "{said}: {reason}");
-        // And not by the next one.
+        // The next weir does not take it up either.
         let mut taken = Taken::from([("test/state".into(), file)]);
         assert!(Keep::new(no_keeper(), "test", &mut taken).unwrap().take_left().is_none());
     }
@@ -185,13 +185,13 @@ fn a_session_whose_request_ends_weir_again_and_again_is_not_taken_up() {
     assert_eq!(front.read(&mut [0]).unwrap(), 0, "it may connect again");
 }
 
-/// What is kept of a session, as the next weir would find it.
+/// The kept state of a session, as the next weir would find it.
 fn found(file: &OwnedFd) -> Option<State> {
     let blob = Blob::over(file.try_clone().unwrap()).unwrap();
     blob.read().map(|(state, _)| state)
 }
 
-/// A guest whose rings run, and the file with what is kept of its session.
+/// A guest whose rings run, and the file with the kept state of its session.
 fn kept_guest(switch: &Switch) -> (OwnedFd, Guest, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let keep = Keep::new(no_keeper(), "test", &mut Taken::new()).unwrap();
@@ -217,7 +217,7 @@ fn a_session_is_kept_as_far_as_it_has_come_and_no_longer_than_it_lasts() {
     guest.front.get_vring_base(1).unwrap();
     let stopped = &found(&file).unwrap().vrings[1];
     assert!(stopped.kick.is_none() && stopped.base.is_some());
-    // A call that is no eventfd could be dear to close.
+    // A call descriptor that is no eventfd could be slow to close.
     let (pipe, _other) = UnixStream::pair().unwrap();
     guest.front.set_vring_call(0, Some(pipe.as_fd())).unwrap();
     eventually("nothing is kept", || found(&file).is_none());

@@ -1,4 +1,4 @@
-//! Guests that move: what weir writes to their memory is in their log. See `docs/design/0034-migration.md`.
+//! Guests that are migrated: weir's writes to their memory are in their log. See `docs/design/0034-migration.md`.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ impl Guest {
         })
     }
 
-    /// As QEMU does when a migration begins, while the rings run.
+    /// Begins to log while the rings run, as QEMU does when a migration begins.
     fn begin_to_log(&mut self, log: &Log) {
         self.set_log(log, LOG_BYTES).unwrap();
         self.front.set_features(self.features | LOG_ALL).unwrap();
@@ -61,7 +61,7 @@ impl Guest {
         }
     }
 
-    /// As it does when a migration fails.
+    /// Ends the log, as QEMU does when a migration fails.
     fn end_to_log(&mut self) {
         self.front.set_features(self.features).unwrap();
         for index in 0..2 {
@@ -82,7 +82,7 @@ fn changed(before: &[u8], after: &[u8]) -> BTreeSet<u64> {
     pages.filter(|(_, (before, after))| before != after).map(|(number, _)| number as u64).collect()
 }
 
-/// What a driver may acknowledge, over every format of rings.
+/// Features that a driver may acknowledge, over every format of rings.
 fn drivers() -> impl Iterator<Item = u64> {
     const MERGEABLE: u64 = 1 << 15;
     const EVENT_IDX: u64 = 1 << 29;
@@ -113,12 +113,12 @@ fn every_page_that_weir_writes_has_its_bit() {
                 marked.extend(log.taken());
                 changed(&before, &b.contents()).is_subset(&marked)
             });
-            // The rings' pages, a frame's, and one more for a front that ends in the next page.
+            // Three kinds of pages: the rings', a frame's, and one more for a front that ends in the next page.
             let most = 6 + 2 * usize::from(vnet.num_buffers) + 1;
             assert!(marked.len() <= most, "{len} bytes are not {marked:?}");
             b.post(vnet.num_buffers);
         }
-        // What it sends changes its ring only.
+        // A frame that the guest sends changes only its ring.
         let before = b.contents();
         log.taken();
         let sent = frame(&b, Some(&a), 1514, 9);
@@ -133,7 +133,7 @@ fn every_page_that_weir_writes_has_its_bit() {
     }
 }
 
-/// A monitor copies while frames go both ways; when the rings have stopped, it looks once more.
+/// A monitor copies while frames go both ways, and once more when the rings have stopped.
 #[test]
 fn a_guest_arrives_whole_although_frames_come_all_the_time() {
     for (workers, features) in formats().into_iter().flat_map(|f| [(1, f), (2, f)]) {
@@ -190,7 +190,7 @@ fn a_guest_arrives_whole_although_frames_come_all_the_time() {
             copy = monitor.unwrap().join().unwrap();
         });
         bring(&mut copy);
-        // Only weir writes to receive buffers and device areas, and these are all that it writes of split rings.
+        // weir alone writes to receive buffers and device areas, and for split rings it writes nothing else.
         let receive = (1 << 20) / LOG_PAGE_BYTES..(2 << 20) / LOG_PAGE_BYTES;
         let missing = changed(&copy, &b.contents());
         let by_weir = |page: &u64| receive.contains(page) || *page == 2 || *page == 6;

@@ -54,12 +54,12 @@ pub(crate) const LOG_ALL: u64 = 1 << 26;
 pub(crate) const DEVICE: GuestDevice =
     GuestDevice { mac: [2, 0, 0, 0, 0, 9], mtu: 1500, access_platform: false };
 
-/// What a plain modern driver with split rings acknowledges.
+/// The features that a plain modern driver with split rings acknowledges.
 pub(crate) fn modern() -> u64 {
     OFFERED & !(RING_PACKED | IN_ORDER | LOG_ALL)
 }
 
-/// The same over every format of rings.
+/// The same features over every format of rings.
 pub(crate) fn formats() -> [u64; 4] {
     [0, RING_PACKED, IN_ORDER, RING_PACKED | IN_ORDER].map(|format| modern() | format)
 }
@@ -115,7 +115,7 @@ impl Switch {
         self.guest_with_rings(mac, features, SIZE)
     }
 
-    /// The same with rings of `size`, at most [`SIZE_MAX`].
+    /// A port with a guest whose rings have `size` entries, at most [`SIZE_MAX`].
     pub fn guest_with_rings(&self, mac: u8, features: u64, size: u16) -> Guest {
         let (port, stream) = self.port();
         let mut guest = Guest::with_rings(port, stream, mac, features, size);
@@ -125,7 +125,7 @@ impl Switch {
     }
 }
 
-/// How long anything may take before a test gives up.
+/// The longest wait before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for something that another thread does. The bound is only there for a test that fails.
@@ -150,19 +150,19 @@ pub(crate) fn until_none_is_late(mut loses_none: impl FnMut() -> bool) {
     panic!("this thread is always late");
 }
 
-/// What was lost since `start` may have waited as long as a frame may.
+/// Checks that frames lost since `start` had time to wait as long as a frame may.
 pub(crate) fn assert_has_waited(start: Instant) {
     let took = start.elapsed();
     assert!(took >= Duration::from_nanos(PARKED_NS_MAX), "a frame was lost after {took:?}");
 }
 
-/// Frames between two ports that are gone, for whatever reason.
+/// The number of frames between two ports that were dropped, for whatever reason.
 pub(crate) fn lost(ports: [&VhostPort; 2]) -> u64 {
     ports.iter().flat_map(|port| port.counters().drops()).map(|(_, count)| count).sum()
 }
 
 pub(crate) const SIZE: u16 = 64;
-/// What the areas of [`ring_at`] have room for.
+/// The largest ring for which the areas of [`ring_at`] have room.
 pub(crate) const SIZE_MAX: u16 = 256;
 pub(crate) const MEMORY: u64 = 8 << 20;
 /// Guest address = offset in the memfd; user address = that plus this.
@@ -183,7 +183,7 @@ pub(crate) struct Guest {
     pub front: FrontEnd,
     pub mac: [u8; 6],
     pub features: u64,
-    /// It takes containers.
+    /// The guest accepts containers.
     pub unpacks: bool,
     size: u16,
     pub memfd: File,
@@ -192,7 +192,7 @@ pub(crate) struct Guest {
     pub tx: DriverRing,
     pub kicks: [OwnedFd; 2],
     pub calls: [OwnedFd; 2],
-    /// Where the receive buffer of each chain lies, and which places are free.
+    /// The address of each chain's receive buffer, and the free addresses.
     rx_at: Vec<u64>,
     rx_free: Vec<u64>,
 }
@@ -243,7 +243,7 @@ impl Guest {
         MemoryRegion { guest_address: 0, size: MEMORY, user_address: USER, mmap_offset: 0 }
     }
 
-    /// Everything up to the kick descriptors, which come last.
+    /// Sets up everything; the kick descriptors come last.
     pub fn set_up(&mut self) -> Result<(), FrontEndError> {
         self.negotiate()?;
         self.front.set_mem_table(&[(Self::region(), self.memfd.as_fd())])?;
@@ -297,7 +297,7 @@ impl Guest {
         rustix::io::write(&self.kicks[ring], &1u64.to_ne_bytes()).unwrap();
     }
 
-    /// How many calls have come since the last look.
+    /// The number of calls since the last time.
     pub fn calls(&self, ring: usize) -> u64 {
         let mut count = [0; 8];
         rustix::io::read(&self.calls[ring], &mut count).map_or(0, |_| u64::from_ne_bytes(count))
@@ -321,7 +321,7 @@ impl Guest {
         self.offer_at(TX_BUFFERS + slot * 0x11000, vnet, frame);
     }
 
-    /// The same, at an address.
+    /// Puts a frame into the transmit ring, with its buffer at `address`.
     pub fn offer_at(&mut self, address: u64, vnet: &VnetHdr, frame: &[u8]) {
         let len = (VnetHdr::LEN + frame.len()) as u32;
         let at = self.memory.slice(address, len).unwrap();
@@ -381,7 +381,7 @@ impl Guest {
         frame.unwrap()
     }
 
-    /// The next frame, or `None` once one from `sender` is lost.
+    /// Waits for the next frame; `None` once a frame of `sender` is lost.
     pub fn wait_received_or_lost(&mut self, sender: &VhostPort) -> Option<(VnetHdr, Vec<u8>)> {
         let port = Arc::clone(&self.port);
         let mut frame = None;
@@ -406,7 +406,7 @@ pub(crate) fn frame(from: &Guest, to: Option<&Guest>, len: usize, number: u8) ->
     frame
 }
 
-/// Lets the switch learn where both guests are.
+/// The switch learns where both guests are.
 pub(crate) fn introduce(a: &mut Guest, b: &mut Guest) {
     fn hello(from: &mut Guest, to: &mut Guest) {
         let hello = frame(from, None, 60, 0);

@@ -1,4 +1,4 @@
-//! Held calls: when they are given, and that none is lost whatever becomes of the guest.
+//! Held calls: the moment when they are given, and that none is lost, whatever happens to the guest.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use weir_engine::guest::GuestPort;
 use weir_policy::law::LAW;
 use weir_policy::moderation::{Batch, Decision, Delivery, Moderation, Verdict};
 
-/// Longer than any test takes: what ends a hold is never its deadline.
+/// Longer than any test takes: no hold ends by its deadline.
 const FOREVER_NS: u64 = 3_600_000_000_000;
 
 /// Holds every frame until something else ends the hold, and notes how holds ended.
@@ -63,7 +63,7 @@ fn keep(guest: &Guest, withholds: bool) -> Keeps {
     policy
 }
 
-/// Two guests that know each other; the second is told of nothing, and wants to be.
+/// Two guests that know each other. The second is notified of nothing, and wants to be.
 fn sender_and_kept(switch: &Switch, format: u64, withholds: bool) -> (Guest, Guest, Keeps) {
     let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
     introduce(&mut a, &mut b);
@@ -90,7 +90,7 @@ fn withheld_frames_are_seen_in_order_and_with_their_one_call() {
         let switch = Switch::new();
         let (mut a, mut b, policy) = sender_and_kept(&switch, format, true);
         let before = given(&b);
-        // The longer ones are copied after they were placed.
+        // The longer frames are copied after they were placed.
         send(&mut a, &b, 0..3);
         let long = frame(&a, Some(&b), 5_000, 3);
         a.send(&long);
@@ -126,7 +126,7 @@ fn a_guest_that_took_held_frames_by_itself_is_not_called() {
         b.rx.enable_calls();
         b.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 0));
         assert_eq!((policy.ended(), b.calls(0)), (vec![Delivery::Polled], 0));
-        // It is called for the next.
+        // The next frame calls the guest.
         send(&mut a, &b, 2..3);
         eventually("the call", || b.calls(0) == 1);
     }
@@ -165,7 +165,7 @@ fn a_guest_whose_few_buffers_are_all_held_gets_them_at_once() {
         let policy = keep(&b, withholds);
         b.rx.enable_calls();
         b.calls(0);
-        // One of eight is used up.
+        // One of eight buffers is used up.
         send(&mut a, &b, 0..7);
         assert_eq!(policy.ended(), []);
         let more = frame(&a, Some(&b), 60, 7);
@@ -178,7 +178,7 @@ fn a_guest_whose_few_buffers_are_all_held_gets_them_at_once() {
         b.post(2);
         a.reap();
         b.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 0));
-        // It has waited for a buffer.
+        // The frame has waited for a buffer.
         let last = b.wait_received_or_lost(&a.port);
         assert!(last.as_ref().is_none_or(|(_, last)| *last == more));
         last.is_some()
@@ -265,9 +265,9 @@ fn a_frame_that_a_worker_came_to_late_is_a_breach_although_it_never_waited_for_b
         let all = || b.port.counters().breaches().map(|(_, count)| count).sum::<u64>();
         let of = |name| b.port.counters().breaches().find(|(reason, _)| *reason == name);
         let count = || of(reason).map_or(0, |(_, count)| count);
-        // The budget before may have been too short for this machine, too.
+        // The earlier budget may also have been too short for this machine.
         let before = (count(), all());
-        // No worker is so quick.
+        // No worker keeps this budget.
         b.port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 1));
         send(&mut a, &b, 0..1);
         eventually("the breach", || all() > before.1);
@@ -357,7 +357,7 @@ fn a_call_for_completed_small_frames_waits_and_is_given_before_the_ring_stops() 
     }
 }
 
-/// Sends frames and does not look whether they are completed.
+/// Sends frames without a look at their completion.
 fn send_unseen(from: &mut Guest, to: &Guest, count: u64, len: usize) {
     for slot in 0..count {
         let sent = frame(from, Some(to), len, slot as u8);
@@ -416,7 +416,7 @@ fn a_held_call_for_completed_frames_is_given_at_its_deadline() {
     }
 }
 
-/// A guest that has been sent a frame of which it is not told, and has sent one, with this budget.
+/// A guest with this budget that was sent a frame without a call, and has sent one itself.
 fn held_both_ways(switch: &Switch, format: u64, budget_ns: u64) -> (Guest, Keeps) {
     let (mut a, mut b) = held_sender(switch, format);
     a.port.interface().set_moderation(&CallPolicy::within(Kind::Backend, budget_ns));
@@ -434,12 +434,12 @@ fn held_both_ways(switch: &Switch, format: u64, budget_ns: u64) -> (Guest, Keeps
 fn a_held_call_for_received_frames_is_given_for_completed_ones_as_well() {
     for format in formats() {
         let switch = Switch::new();
-        // The guest has a quarter of it for its handler.
+        // The guest has a quarter of the budget for its handler.
         let (mut a, received) = held_both_ways(&switch, format, 1_000_000_000);
         eventually("the call for what was received", || a.calls(0) == 1);
         a.reap();
         a.tx.enable_calls();
-        // The call comes first, and its policy hears of it then.
+        // The call comes first, and its policy hears of the end then.
         eventually("its policy is told", || received.ended() == [Delivery::Called]);
         std::thread::sleep(Duration::from_millis(400));
         assert_eq!(a.calls(1), 0, "it was told of both");

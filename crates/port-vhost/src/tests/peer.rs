@@ -1,4 +1,4 @@
-//! A front end that nobody here wrote: that of the `vhost` crate.
+//! A front end that is not weir's own: that of the `vhost` crate.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -40,7 +40,7 @@ fn the_vhost_crates_frontend_completes_a_session_and_its_guest_sends_a_frame() {
     let mut neighbour = switch.guest(2, modern());
     let (port, stream) = switch.port();
     let (_unused, spare) = UnixStream::pair().unwrap();
-    // Memory, rings and the guest's driver are ours; every message is the other's.
+    // Memory, rings and the guest's driver are the test's; every message is the crate's.
     let mut guest = Guest::new(Arc::clone(&port), spare, 1, modern());
 
     let mut frontend = Frontend::from_stream(stream, 4);
@@ -107,7 +107,7 @@ fn as_cloud_hypervisor(
     assert_eq!(agreed, known);
     frontend.set_protocol_features(agreed).unwrap();
     frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-    // It counts receive and transmit queues.
+    // The number covers receive and transmit queues.
     let offered = frontend.get_queue_num().unwrap();
     if rings as u64 > offered {
         return Err(offered);
@@ -172,7 +172,7 @@ fn who_counts_pairs_and_uses_more_than_are_configured_is_told_which_key_says_so(
     let (port, stream) = switch.port();
     let mut frontend = FrontEnd::new(stream);
     frontend.get_features().unwrap();
-    // QEMU compares its pairs with this number, and three are no more than that.
+    // QEMU compares its number of pairs with this number, which must be at least 3.
     assert!(frontend.get_queue_num().unwrap() >= 3);
     let call = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     for index in 0..4 {

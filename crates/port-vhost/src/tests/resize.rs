@@ -35,7 +35,7 @@ fn a_session_keeps_the_number_of_queue_pairs_that_it_was_told() {
         assert_eq!(guest.front.get_queue_num().unwrap(), 4);
         assert_eq!(guest.port.info().session_queue_pairs, Some(2));
     }
-    // Not even a ring that there is now can be had in this session.
+    // Even a ring that exists now cannot be had in this session.
     guest.front.set_vring_num(3, 64).unwrap();
     assert!(matches!(guest.front.set_vring_num(4, 64), Err(FrontEndError::Refused { .. })));
     eventually("the session ends", || guest.port.info().session_queue_pairs.is_none());
@@ -74,14 +74,14 @@ fn a_guest_comes_back_with_more_queue_pairs_and_others_lose_nothing() {
             }
         });
         for queues in [2, 4, 8, 3, 1, 8] {
-            // Those who talk, too: their sessions go on.
+            // The guests that exchange frames are resized too: their sessions go on.
             for port in talking.iter().chain([&resized]) {
                 port.set_queue_pairs(queues, &calls());
             }
             let mut vif = connect(&switch, &resized, queues);
             let mut pairs = vif.queue_pairs();
             eventually("all rings start", || resized.rx_queues() == queues);
-            // It is heard on each of them.
+            // The guest is heard on each of the queues.
             let before: Vec<_> =
                 resized.counters().tx.iter().map(|queue| queue.frames.get()).collect();
             for pair in &mut pairs {
@@ -113,12 +113,12 @@ fn a_pair_that_is_made_later_calls_as_the_others_do() {
         assert_eq!(decision.kind, Kind::Backend);
         assert_eq!(decision.hold_ns_max, decisions[0].hold_ns_max);
     }
-    // And changes with them.
+    // The kind changes on all of them.
     port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 250_000));
     assert!(port.interface().decisions().iter().all(|decision| decision.kind == Kind::Immediate));
 }
 
-/// Each first kick counts the queues that can receive; what one has counted must not replace what another has since.
+/// Each first kick counts the queues that can receive. The count of one must not replace a later count of another.
 #[test]
 fn two_first_kicks_at_once_make_two_queues_ready() {
     use weir_engine::Side;

@@ -46,8 +46,8 @@ fn rings_start_on_kick_and_stop_on_get_vring_base() {
     }
 }
 
-/// QEMU stops each ring of a VM that is paused, or whose link is taken down, and says status 0; 7.2 the other way around.
-/// Where a driver resets its device, 10 and 11 say `RESET_DEVICE` as well.
+/// QEMU stops each ring of a VM that is paused, or whose link is taken down, and sets status 0; 7.2 does it the other
+/// way around. If a driver resets its device, 10 and 11 send `RESET_DEVICE` as well.
 #[test]
 fn a_device_that_ran_and_was_stopped_is_halted_until_it_runs_again_or_is_reset() {
     let switch = Switch::new();
@@ -75,7 +75,7 @@ fn a_device_that_ran_and_was_stopped_is_halted_until_it_runs_again_or_is_reset()
     assert_eq!(state(&mut guest), State::Halted);
     guest.front.reset_device().unwrap();
     assert_eq!(state(&mut guest), State::Connected, "its driver has gone");
-    // One that has never run is no more than connected, whatever is asked of its rings.
+    // A device that has never run is only connected, whatever is asked of its rings.
     stop(&mut guest);
     assert_eq!(state(&mut guest), State::Connected);
     drop(guest);
@@ -148,7 +148,7 @@ fn the_inband_notification_bit_is_never_acked() {
     });
 }
 
-/// QEMU with `in_order=on`, while its back end is away.
+/// QEMU with `in_order=on` takes these chains while its back end is away.
 #[test]
 fn what_a_front_end_took_and_never_returned_is_served_in_order() {
     for (format, new) in formats().into_iter().flat_map(|format| [(format, false), (format, true)])
@@ -156,7 +156,7 @@ fn what_a_front_end_took_and_never_returned_is_served_in_order() {
         let switch = Switch::new();
         let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
         if new {
-            // Nothing of its transmit ring has come back yet.
+            // No chain of its transmit ring has come back yet.
             let hello = frame(&b, None, 60, 0);
             b.send(&hello);
             a.wait_received();
@@ -165,7 +165,7 @@ fn what_a_front_end_took_and_never_returned_is_served_in_order() {
         }
         let bases = [0, 1].map(|ring| a.front.get_vring_base(ring).unwrap());
         let fd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
-        // Its driver has kicked before, and need not again.
+        // Its driver has kicked before, and need not kick again.
         a.kicks = [fd(), fd()];
         let posted = a.rx.in_flight();
         let late: Vec<_> = (0..3).map(|number| frame(&a, Some(&b), 60, number)).collect();
@@ -174,7 +174,7 @@ fn what_a_front_end_took_and_never_returned_is_served_in_order() {
         }
         a.tx.publish();
         for ring in 0..2 {
-            // Two chains are gone: of a packed ring the lower half says so.
+            // Two chains are missing; for a packed ring the lower half states this.
             a.front.set_vring_base(ring, bases[ring as usize] + 2).unwrap();
             a.front.set_vring_kick(ring, Some(a.kicks[ring as usize].as_fd())).unwrap();
         }
@@ -199,12 +199,12 @@ fn a_ring_that_comes_with_a_base_is_served_without_a_kick() {
         let switch = Switch::new();
         let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
         introduce(&mut a, &mut b);
-        // The switch goes away; the guest's rings stay as they are, and a frame is put in unnoticed.
+        // The switch goes away. The guest's rings stay as they are, and a frame is put in unnoticed.
         let bases = [0, 1].map(|ring| a.front.get_vring_base(ring).unwrap());
         let late = frame(&a, Some(&b), 60, 9);
         a.offer(0, &VnetHdr::default(), &late);
         a.tx.publish();
-        // A front end that reconnects says where the rings stood.
+        // A front end that reconnects states where the rings stood.
         for ring in 0..2 {
             a.front.set_vring_base(ring, bases[ring as usize]).unwrap();
             a.front.set_vring_kick(ring, Some(a.kicks[ring as usize].as_fd())).unwrap();
@@ -268,7 +268,7 @@ fn send_rarp_tells_everybody_where_the_guest_is() {
     assert_eq!(rarp[32..38], a.mac, "who am I");
 }
 
-/// The VLANs in which the next `number` frames of a trunk tell where `mac` is; 0 without a tag.
+/// The VLANs in which the next `number` frames of a trunk announce `mac`; 0 stands for no tag.
 fn announced(guest: &mut Guest, mac: [u8; 6], number: usize) -> Vec<u16> {
     let mut vids: Vec<_> = (0..number)
         .map(|_| {
@@ -299,7 +299,7 @@ fn send_rarp_tells_each_vlan_of_a_trunk_where_its_guest_is() {
     };
     let native = Some(Vid::DEFAULT);
     trunk(&b, VlanMode::Trunk { native, allowed: VlanSet::All });
-    // A frame more than a burst has.
+    // This is one frame more than a burst has.
     let vids = 100..100 + ANNOUNCED_VLANS_MAX as u16;
     let allowed = VlanSet::Only(vids.clone().map(|vid| Vid::new(vid).unwrap()).collect());
     trunk(&a, VlanMode::Trunk { native, allowed });
@@ -308,7 +308,7 @@ fn send_rarp_tells_each_vlan_of_a_trunk_where_its_guest_is() {
     let expected: Vec<_> = std::iter::once(0).chain(vids).collect();
     assert_eq!(announced(&mut b, mac, expected.len()), expected);
 
-    // Of all VLANs those in which its frames were seen.
+    // With all VLANs allowed, the announcement goes to those in which the guest's frames were seen.
     trunk(&a, VlanMode::Trunk { native: None, allowed: VlanSet::All });
     for vid in [7u16, 4094] {
         let mut tagged = frame(&a, None, 60, 1);
@@ -352,7 +352,7 @@ fn memory_is_added_and_removed_while_rings_run() {
         MemoryRegion { guest_address: far, size: 1 << 20, user_address: USER * 2, mmap_offset: 0 };
     a.front.add_mem_reg(region, extra.as_fd()).unwrap();
 
-    // A frame in the new memory.
+    // This frame lies in the new memory.
     let whole = frame(&a, Some(&b), 60, 5);
     let mut bytes = VnetHdr::default().to_bytes().to_vec();
     bytes.extend(&whole);
@@ -485,7 +485,7 @@ fn a_session_that_ends_lets_go_of_everything() {
     let port = Arc::clone(&guest.port);
     assert_eq!(port.info().memory_bytes, MEMORY);
     drop(guest);
-    // The rings go first; that the session is over is noted next.
+    // The rings stop first; the end of the session is noted next.
     eventually("the session ends", || port.info().closed + port.info().failed == 1);
     eventually("nobody is connected", || port.info().state == State::Waiting);
     let info = port.info();

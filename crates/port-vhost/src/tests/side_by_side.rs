@@ -11,18 +11,18 @@ use weir_engine::{Port, Take, clock};
 use super::traffic::StopsAtEnd;
 use super::*;
 
-/// Frames that are sent before all are to have arrived.
+/// Frames that are sent before all of them must have arrived.
 const WINDOW: u8 = 48;
-/// They are offered so many at a time, so that there is something for both workers.
+/// Frames are offered in groups of this size, so that there is something for both workers.
 const AT_ONCE: u8 = 4;
-/// The receiver has so few buffers left, at times, that frames must wait for it; half a ring of them may.
+/// At times the receiver has so few buffers left that frames must wait for it; half a ring of frames may wait.
 const FEW: u16 = 20;
 
-/// Frames without anything to copy but their fronts, and others.
+/// The first length needs no copy besides the front, the second one does.
 const LENGTHS: [usize; 2] = [60, 1500];
 
-/// Sends a window of frames and sees them arrive, once, in order, all but those that have waited too long for
-/// the receiver. `owed` are buffers that it keeps back.
+/// Sends a window of frames and checks that they arrive once and in order, except those that have waited too long for
+/// the receiver. `owed` counts buffers that the receiver holds back.
 fn send_and_receive(a: &mut Guest, b: &mut Guest, first: u8, owed: &mut u16) {
     let (a_port, b_port) = (Arc::clone(&a.port), Arc::clone(&b.port));
     let lost = || lost([&a_port, &b_port]);
@@ -38,7 +38,7 @@ fn send_and_receive(a: &mut Guest, b: &mut Guest, first: u8, owed: &mut u16) {
     let (mut next, mut arrived) = (0, 0);
     eventually("each frame has its end", || {
         loop {
-            // What keeps back buffers that are waited for would wait for ever.
+            // Holding back buffers that frames wait for would wait for ever.
             if *owed >= SIZE - FEW {
                 b.post(std::mem::take(owed));
             }
@@ -97,7 +97,7 @@ fn both_workers_send_from_the_queue() {
     let switch = Switch::with_workers(2);
     let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
     introduce(&mut a, &mut b);
-    // The other pairs of queues are not to be what the second worker does.
+    // The second worker must not be busy with the other pairs of queues.
     for port in [a.port.id(), b.port.id()] {
         switch.engine.assign(port, 0, 0).unwrap();
     }
@@ -127,7 +127,7 @@ fn both_workers_send_from_the_queue() {
 
 #[test]
 fn while_one_worker_places_its_frames_the_next_takes_and_waits_for_its_turn() {
-    // The workers sleep, and are not told of anything: this test serves the ring.
+    // The workers sleep, and are notified of nothing: this test serves the ring.
     let switch = Switch::new();
     let (mut a, b) = (switch.guest(1, modern()), switch.guest(2, modern()));
     let (port, receiver) = (Arc::clone(&a.port), b.port.id());
@@ -159,7 +159,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_waits_for_its_turn() {
         offer(2);
         assert!(port.peek_tx(0));
         let second = scope.spawn(take(Take::New, false, second_waits));
-        // While it waits for its turn the queue is not locked; whoever takes what is newer has a later turn.
+        // While the second waits for its turn the queue is not locked; a burst of newer frames has a later turn.
         eventually("the second takes", || !port.peek_tx(0));
         assert!(hears.try_recv().is_err(), "the first still has its turn");
         first_may.send(()).unwrap();
@@ -207,9 +207,9 @@ fn a_transmit_ring_that_stops_amid_two_workers_has_sent_all_that_it_took() {
 /// Two workers follow one another without end: one of them always has a burst under way.
 #[test]
 fn a_ring_that_two_workers_never_let_settle_stops_soon() {
-    /// How long a burst waits for the next one to be under way.
+    /// The time that a burst waits for the next one to be under way.
     const OVERLAP: Duration = Duration::from_millis(500);
-    // The workers sleep, and are not told of anything: this test serves the ring.
+    // The workers sleep, and are notified of nothing: this test serves the ring.
     let switch = Switch::new();
     let (mut a, b) = (switch.guest(1, modern()), switch.guest(2, modern()));
     let port = Arc::clone(&a.port);
@@ -222,7 +222,7 @@ fn a_ring_that_two_workers_never_let_settle_stops_soon() {
         while !is_over() {
             let mut scratch = Scratch::default();
             port.take(0, Take::New.at(clock::now_ns()), &mut scratch, &mut |burst| {
-                // What is left are its copies: the next has its turn.
+                // Only its copies are left, so the next burst has its turn.
                 drop(burst.turn.and_then(RefCell::take));
                 let mine = begun.fetch_add(1, Ordering::SeqCst) + 1;
                 let start = Instant::now();

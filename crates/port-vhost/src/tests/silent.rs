@@ -1,10 +1,10 @@
-//! Rings that run and are never served are seen to be.
+//! Rings that run and are never served are reported.
 
 use weir_engine::guest::{GuestPort, PortInfo, Silence, SilentRing};
 
 use super::*;
 
-/// A guest that is up to its first kick.
+/// A guest that is set up, before its first kick.
 fn quiet_guest(switch: &Switch, features: u64) -> Guest {
     let (port, stream) = switch.port();
     let mut guest = Guest::new(port, stream, 1, features);
@@ -22,7 +22,7 @@ fn kicks_that_find_no_buffers_where_weir_looks_are_seen() {
         let switch = Switch::new();
         let mut guest = quiet_guest(&switch, format);
         guest.start();
-        // What a front end does that says another base or wrap counter than its driver has.
+        // A front end whose base or wrap counter differs from its driver's behaves like this.
         for _ in 0..20 {
             let kicks = guest.port.counters().tx[0].kicks.get();
             guest.kick(1);
@@ -33,7 +33,7 @@ fn kicks_that_find_no_buffers_where_weir_looks_are_seen() {
             _ => false,
         };
         eventually("it is seen what is odd", || silent(&guest.port.info()));
-        // A frame comes: it is no riddle any more.
+        // A frame comes, and the report ends.
         let hello = frame(&guest, None, 60, 0);
         guest.send(&hello);
         assert_eq!(guest.port.info().silent, []);
@@ -44,7 +44,7 @@ fn kicks_that_find_no_buffers_where_weir_looks_are_seen() {
 fn a_wrong_wrap_counter_of_a_packed_ring_is_refused() {
     let switch = Switch::new();
     let mut guest = quiet_guest(&switch, modern() | RING_PACKED);
-    // As a front end says it that takes the wrap counter for 0 in the middle of the first lap.
+    // A front end that takes the wrap counter for 0 in the middle of the first lap states this base.
     guest.front.get_vring_base(1).unwrap();
     guest.front.set_vring_base(1, 3).unwrap();
     assert!(guest.front.set_vring_kick(1, Some(guest.kicks[1].as_fd())).is_err());

@@ -1,4 +1,4 @@
-//! Flows to a guest with several receive queues, whose entries are moved all the time.
+//! Flows to a guest with several receive queues; their steering entries are moved all the time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -11,7 +11,7 @@ use super::*;
 
 const FLOWS: u16 = 12;
 const FRAMES: u32 = 30_000;
-/// Frames of one sender that the receiver has not seen: fewer than would be dropped.
+/// Frames of one sender that the receiver has not seen: fewer than the number at which frames are dropped.
 const WINDOW: u32 = 96;
 const RECEIVER: u8 = 9;
 
@@ -39,7 +39,7 @@ fn vif(switch: &Switch, number: u8, options: Options) -> (Arc<VhostPort>, Vif, V
     (port, vif, pairs)
 }
 
-/// Says of what came in when it was behind something that came later.
+/// Counts frames that came in behind a later one.
 struct Seen {
     last: Vec<Option<u32>>,
     counts: [AtomicU32; 2],
@@ -86,7 +86,7 @@ fn no_flow_is_reordered(features: Features) {
     let senders = [1, 2].map(|number| vif(&switch, number, options.clone()));
     let (port, _receiving, mut receivers) =
         vif(&switch, RECEIVER, Options { queues: 2, ..options });
-    // Lets the switch learn where the receiver is.
+    // The switch learns where the receiver is.
     let mut hello = datagram(RECEIVER, 1, (1, 1), 0);
     hello[..6].fill(0xff);
     receivers[0].send(&hello, &Offload::NONE).unwrap();
@@ -108,7 +108,7 @@ fn no_flow_is_reordered(features: Features) {
                         pairs[0].flush();
                         std::thread::yield_now();
                     }
-                    // Some frames of a flow in a row, as they come.
+                    // A flow sends some frames in a row, as in real traffic.
                     let flow = (number / 3 % u32::from(FLOWS)) as u16;
                     let frame = datagram(from, RECEIVER, ports(flow), number);
                     while pairs[0].send(&frame, &Offload::NONE).is_err() {
@@ -141,7 +141,7 @@ fn no_flow_is_reordered(features: Features) {
         let (mut total, mut end) = (0, Instant::now() + PATIENCE);
         while total < 2 * FRAMES && seen.reordered.is_none() && Instant::now() < end {
             for (queue, pair) in receivers.iter_mut().enumerate() {
-                // Unevenly, so that one queue lags behind the other.
+                // The bursts are uneven, so that one queue lags behind the other.
                 let burst = 1 + (total as usize * 7 + queue * 5) % 23;
                 for _ in 0..burst {
                     let mut bytes = Vec::new();
@@ -156,7 +156,7 @@ fn no_flow_is_reordered(features: Features) {
                 received.store(count.load(Ordering::Relaxed), Ordering::Relaxed);
                 now += count.load(Ordering::Relaxed);
             }
-            // The guest answers on the one or the other queue, and flows follow.
+            // The guest answers on one queue or the other, and flows follow.
             if now / 500 != total / 500 {
                 let (flow, to) = ((now / 500 % u32::from(FLOWS)) as u16, 1 + (now / 500 % 2) as u8);
                 let (src, dst) = ports(flow);

@@ -7,11 +7,11 @@ use weir_engine::burst::{Pieces, Scratch, TakenChain};
 use weir_engine::guest::GuestPort;
 use weir_guestmem::HostBuffer;
 
-/// Frames that a sender has under way; each takes five of the receiver's buffers.
+/// Frames that a sender has under way; each needs five of the receiver's buffers.
 const WINDOW: u64 = 6;
 const LEN: usize = 9_000;
 
-/// Lets the switch learn where the receiver is.
+/// The switch learns where the receiver is.
 fn hello(receiver: &mut Guest, senders: &mut [Guest]) {
     let hello = frame(receiver, None, 60, 0);
     receiver.send(&hello);
@@ -65,7 +65,7 @@ fn workers_that_fill_one_ring_together_keep_each_senders_order() {
     let kinds = [Kind::Immediate, Kind::Aggregate, Kind::Backend, Kind::Aggregate];
     for (format, kind) in formats().into_iter().zip(kinds) {
         let switch = Switch::with_workers(2);
-        // Ports have numbers in the order of their making, and workers by number.
+        // Ports are numbered in the order in which they are made, and are assigned to workers by number.
         let mut senders = [switch.guest(1, format), switch.guest(2, format)];
         let mut receiver = switch.guest(3, format);
         hello(&mut receiver, &mut senders);

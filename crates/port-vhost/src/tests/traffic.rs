@@ -1,4 +1,4 @@
-//! Frames between guests: what arrives, in what shape, and when the guest is told.
+//! Frames between guests: that they arrive, their shape, and when the guest is called.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -39,14 +39,14 @@ fn spec_2_8_10_1_guests_with_packed_rings_of_any_size_exchange_frames() {
             introduce(&mut a, &mut b);
             a.post(1);
             b.post(1);
-            // Several times around both rings.
+            // The frames go several times around both rings.
             for number in 0..4 * size {
                 let sent = frame(&a, Some(&b), 60, number as u8);
                 a.send(&sent);
                 assert_eq!(b.wait_received().1, sent, "{number} over {size}");
                 b.post(1);
             }
-            // Where they stand, the next session goes on.
+            // The next session goes on where the rings stand.
             let base = a.front.get_vring_base(1).unwrap();
             assert_eq!(base & 0x7fff, u32::from((4 * size + 1) % size));
         }
@@ -80,7 +80,7 @@ fn one_burst_is_one_call() {
 #[test]
 fn bursts_of_large_frames_are_short_and_nothing_is_lost_between_them() {
     const LEN: usize = 65_000;
-    // As many as the receiver has buffers for: none waits.
+    // The receiver has a buffer for each of them, so none waits.
     const FRAMES: usize = 7;
     for format in formats() {
         let switch = Switch::new();
@@ -102,7 +102,7 @@ fn bursts_of_large_frames_are_short_and_nothing_is_lost_between_them() {
         a.reap();
         let longest = (BURST_BYTES_MAX as usize).div_ceil(LEN);
         let at_least = FRAMES.div_ceil(longest) as u64;
-        // A burst is counted after its frames are there.
+        // A burst is counted after its frames have arrived.
         eventually("there were several bursts", || bursts() - before >= at_least);
     }
 }
@@ -110,7 +110,7 @@ fn bursts_of_large_frames_are_short_and_nothing_is_lost_between_them() {
 #[test]
 fn frames_stay_in_order_while_their_queue_goes_from_worker_to_worker() {
     const BURST: usize = 8;
-    // Each gives the CPU to whoever else wants it: on a busy machine they take most of the time.
+    // Each move yields the CPU: on a busy machine the moves take most of the time.
     const MOVES: usize = 500;
     for format in formats() {
         let switch = Switch::with_workers(2);
@@ -168,7 +168,7 @@ fn frames_beyond_a_guests_rate_stay_in_its_ring_and_none_is_lost() {
             let limit = RateLimit { bits: None, packets };
             switch.engine.set_share(a.port.id(), Share::default(), limit);
         };
-        // The eleventh could go in a second.
+        // The eleventh frame may go after a second.
         let start = Instant::now();
         set_limit(&a, Some(Rate { per_s: 1, burst: 10 }));
         let waits = |a: &Guest| a.port.counters().rate_waits.get();
@@ -221,7 +221,7 @@ fn a_spoofed_source_is_dropped_and_counted() {
     assert_eq!(drops(&a.port, "src_mac_spoofed"), 1);
 }
 
-/// Ethernet, IPv4, TCP; the checksum left to do as the stack leaves it.
+/// Ethernet, IPv4, TCP; the checksum is left to do, as the stack leaves it.
 fn tcp(from: &Guest, to: &Guest, payload: usize) -> (Vec<u8>, VnetHdr) {
     let mut frame = frame(from, Some(to), 54 + payload, 0);
     let total = (40 + payload) as u16;
@@ -334,7 +334,7 @@ fn a_receiver_without_tso_gets_segments() {
     }
 }
 
-/// A UDP datagram; the checksum left to do as the stack leaves it.
+/// A UDP datagram; the checksum is left to do, as the stack leaves it.
 fn udp(from: &Guest, to: &Guest, payload: usize) -> (Vec<u8>, VnetHdr) {
     let (mut frame, vnet) = tcp(from, to, payload);
     frame.drain(42..54);
@@ -372,7 +372,7 @@ fn udp_gso_passes_untouched_between_guests_that_have_it() {
 #[test]
 fn a_receiver_without_udp_gso_gets_datagrams() {
     const USO: u64 = 1 << 54 | 1 << 55;
-    // One version of IP is not enough; and without checksum offload there is none of the others.
+    // USO needs both versions of IP, and all offloads need checksum offload.
     for lacks in [USO, 1 << 54, 1 << 55, GUEST_OFFLOADS] {
         let switch = Switch::new();
         let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern() & !lacks));
@@ -479,7 +479,7 @@ fn segments_too_large_together_for_buffers_that_cannot_be_merged_arrive_each_by_
     let mut a = switch.guest(1, modern());
     let mut b = switch.guest(2, modern() & !(1 << 15));
     introduce(&mut a, &mut b);
-    // No two of 1448 bytes fit into a buffer of 2 KiB.
+    // No two segments of 1448 bytes fit into a buffer of 2 KiB.
     let frames = &stream(&a, &b)[..9];
     send_all(&mut a, frames);
     for frame in frames {
@@ -560,7 +560,7 @@ fn more_frames_than_a_burst_wait_and_all_go_when_there_is_room() {
 
 #[test]
 fn frames_that_wait_for_one_receiver_do_not_hold_up_those_for_another() {
-    /// Whether the second receiver got its frames before any had waited too long.
+    /// True if the second receiver got its frames before any had waited too long.
     fn got_them_in_time(format: u64) -> bool {
         let switch = Switch::new();
         let mut a = switch.guest_with_rings(1, format, SIZE_MAX);
@@ -569,7 +569,7 @@ fn frames_that_wait_for_one_receiver_do_not_hold_up_those_for_another() {
             let hello = frame(receiver, None, 60, 0);
             receiver.send(&hello);
         }
-        // Whatever hellos took of the rings: these fill them.
+        // These frames fill the rings, whatever the hellos took of them.
         for (slot, receiver) in [&stuck, &other].into_iter().enumerate() {
             let small = frame(&a, Some(receiver), 60, 7);
             let room = receiver.rx.in_flight() - receiver.port.counters().rx[0].frames.get() as u16;
@@ -608,8 +608,8 @@ fn frames_that_wait_for_one_receiver_do_not_hold_up_those_for_another() {
     formats().into_iter().for_each(|format| until_none_is_late(|| got_them_in_time(format)));
 }
 
-/// A receiver with few buffers at a time has more frames than a burst wait for it, among those for another without any:
-/// each of its kicks brings the next ones, in order.
+/// A receiver that posts few buffers at a time has more frames waiting than a burst holds, mixed with frames for a
+/// receiver without buffers. Each of its kicks brings the next ones, in order.
 #[test]
 fn no_kick_is_missed_by_more_frames_than_a_burst_among_those_for_another() {
     const FOR_STUCK: usize = 28;
@@ -649,7 +649,7 @@ fn no_kick_is_missed_by_more_frames_than_a_burst_among_those_for_another() {
         eventually("they wait, or have waited too long", || {
             sender.counters().parked.get() == PARKED_MAX as u64 || late()
         });
-        // What filled its ring.
+        // These frames filled its ring.
         let mut buffers = std::iter::from_fn(|| other.received()).count() as u16;
         for some in numbers.chunks(AT_ONCE.into()) {
             let posted = buffers.min(AT_ONCE);
@@ -760,7 +760,7 @@ fn a_buffer_of_nineteen_pieces_and_more_than_a_mebibyte_takes_frames_of_any_leng
         let hello = frame(&b, None, 60, 1);
         b.send(&hello);
         assert_eq!(a.wait_received().1, hello);
-        // Around the ring several times.
+        // The frames go around the ring several times.
         for payload in [6, 1460, 60_000, 100, 65_000].into_iter().cycle().take(60) {
             let (sent, mut vnet) = tcp(&a, &b, payload);
             if payload > 1460 {

@@ -16,7 +16,7 @@ fn a_guest_that_kicks_in_vain_is_ignored_for_a_while_and_then_served() {
                 b.kick(ring);
                 pauses() > before
             });
-            // Each pause ends with one look, which is in vain, too.
+            // Each pause ends with one poll of the rings, which is in vain, too.
             let kicks = b.port.counters().rx[0].kicks.get() + b.port.counters().tx[0].kicks.get();
             let paused = pauses();
             let start = Instant::now();
@@ -40,7 +40,7 @@ fn a_guest_that_kicks_in_vain_is_ignored_for_a_while_and_then_served() {
     }
 }
 
-/// OVMF's and SLOF's drivers poll, and kick their receive ring 900 times a second for nothing.
+/// The drivers of OVMF and SLOF poll, and kick their receive ring 900 times a second for nothing.
 #[test]
 fn firmware_that_kicks_its_receive_ring_for_nothing_is_ignored_for_a_while_and_gets_all_frames() {
     for format in formats() {
