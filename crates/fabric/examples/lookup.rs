@@ -1,5 +1,5 @@
-//! What a lookup in a forwarding table costs, with few addresses in it and with many, each as likely as any other; and
-//! one read of memory as large as the table in its place:
+//! The cost of a lookup in a forwarding table, with few addresses in it and with many, each as likely as any other, and
+//! for comparison one read of memory as large as the table:
 //!
 //! ```sh
 //! cargo run --release -p weir-fabric --example lookup
@@ -26,7 +26,7 @@ const LOOKUPS: u32 = 2_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let [few, many] = [table(FEW)?, table(MANY)?];
-    // Not zeroes: pages that were never written may all be the same one.
+    // The memory is not zeroed: pages that were never written can all be the same one.
     let memory = vec![1; many.capacity() * ENTRY_BYTES / size_of::<u32>()];
     let measured = |table: &Fdb, hosts| {
         lookup_ns(table, hosts); // to warm up
@@ -55,7 +55,7 @@ fn table(hosts: u32) -> Result<Fdb, Box<dyn Error>> {
     Ok(fdb)
 }
 
-/// Which host is next: Numerical Recipes' generator, whose high bits choose.
+/// The next host: Numerical Recipes' generator, whose high bits choose.
 fn next(state: &mut u32, hosts: u32) -> u32 {
     *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     ((u64::from(*state) * u64::from(hosts)) >> 32) as u32
@@ -71,14 +71,14 @@ fn lookup_ns(fdb: &Fdb, hosts: u32) -> f64 {
     begin.elapsed().as_secs_f64() * 1e9 / f64::from(LOOKUPS)
 }
 
-/// Nanoseconds for one read of memory for each of `hosts`, each after the one before: a lookup ends in a branch that
-/// waits for its bucket.
+/// Nanoseconds for one read of memory for each of `hosts`. Each read waits for the one before: a lookup ends in a
+/// branch that waits for its bucket.
 fn read_ns(memory: &[u32], hosts: u32) -> f64 {
     let (mut state, begin) = (1_u32, Instant::now());
     let apart = memory.len() / hosts as usize;
     for _ in 0..LOOKUPS {
         let read = black_box(memory[next(&mut state, hosts) as usize * apart]);
-        // It is 1, which the processor has to wait for.
+        // The value is 1, for which the processor has to wait.
         state = state.wrapping_add(read - 1);
     }
     begin.elapsed().as_secs_f64() * 1e9 / f64::from(LOOKUPS)

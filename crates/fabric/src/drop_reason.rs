@@ -1,9 +1,9 @@
-//! Why the fabric drops a frame.
+//! The reasons for which the fabric drops a frame.
 
 use std::fmt;
 
-/// Why a frame goes nowhere. One counter per variant, named by [`Self::as_str`] and indexed by
-/// [`Self::index`], covers everything the fabric drops.
+/// The reason why a frame goes nowhere. One counter per variant, named by [`Self::as_str`] and indexed by
+/// [`Self::index`], covers everything that the fabric drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// No port has the ingress port's number (it was removed while the burst was under way).
@@ -14,7 +14,7 @@ pub enum DropReason {
     Loop,
     /// A tag with a VLAN id came in by an access port.
     VlanTaggedOnAccess,
-    /// The frame has a tag more than the one that it was taken for, and would have left with that one first.
+    /// The frame has another tag behind the one that was taken off, and would have left with it as the first.
     VlanStillTagged,
     /// The tag's VLAN id is 4095, which IEEE 802.1Q table 9-2 reserves.
     VlanReservedVid,
@@ -39,16 +39,16 @@ pub enum DropReason {
     SourceGuardArp,
     /// A message of neighbour discovery about an address that is not the port's, or one that may be hidden.
     SourceGuardNd,
-    /// The port is held to its addresses, and the frame is no IP and no ARP.
+    /// The port is held to its addresses, and the frame is neither IP nor ARP.
     SourceGuardOther,
-    /// The destination is behind the port that the frame came in by.
+    /// The destination is behind the ingress port.
     Hairpin,
     /// The destination is behind an isolated port, as the ingress port is.
     Isolated,
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// The number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
     /// Every reason, each at its [`Self::index`].

@@ -9,7 +9,8 @@
 //! 3. [`fdb`]: the source is learned, the destination is looked up; a hit is [`Forward::Unicast`], everything else
 //!    [`Forward::Flood`].
 //! 4. [`routes`]: a worker notes where a frame went, and the next one like it is not looked up.
-//! 5. For each receiver, [`View::egress`] says how the frame is tagged there. An isolated port is none of another one's.
+//! 5. For each receiver, [`View::egress`] tells the frame's tag there. An isolated port does not receive from another
+//! one.
 //!
 //! A worker takes one [`View`] per burst with [`Fabric::view`]. The port table behind it is an immutable snapshot,
 //! exchanged whole by the control calls of [`Fabric`], so the datapath takes a lock only when an address is new or

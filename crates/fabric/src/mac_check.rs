@@ -1,4 +1,4 @@
-//! Which source addresses a port may use.
+//! The source addresses that a port may use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,12 +43,12 @@ impl FirstMac {
         Some(Mac(mac))
     }
 
-    /// Whether `src` is the first address, or would become it.
+    /// True if `src` is the first address, or would become it.
     fn would_be_first(&self, src: Mac) -> bool {
         self.get().is_none_or(|first| first == src)
     }
 
-    /// Whether `src` is the first address, which it becomes if there is none yet.
+    /// True if `src` is the first address; it becomes the first if there is none yet.
     fn is_first(&self, src: Mac) -> bool {
         let src = src.to_u64();
         match self.0.load(Ordering::Relaxed) {
@@ -64,7 +64,7 @@ impl FirstMac {
 
 /// Checks the source address of a frame from a port.
 ///
-/// Returns how strongly the port holds that address.
+/// Returns the strength with which the port holds that address.
 ///
 /// # Errors
 /// [`DropReason::SrcMacMulticast`] and [`DropReason::SrcMacZero`] under every setting,
@@ -73,7 +73,7 @@ pub(crate) fn check(check: MacCheck, first: &FirstMac, src: Mac) -> Result<Claim
     check_by(check, src, || first.is_first(src))
 }
 
-/// What [`check`] would say; nothing is pinned.
+/// The result of [`check`]; nothing is pinned.
 pub(crate) fn would_check(
     check: MacCheck,
     first: &FirstMac,

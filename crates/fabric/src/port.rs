@@ -36,26 +36,26 @@ impl fmt::Display for PortId {
     }
 }
 
-/// What a port may send and receive.
+/// The rules for a port's frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// Its VLANs.
+    /// The port's VLANs.
     pub vlan: VlanMode,
-    /// What kind of tags are its own.
+    /// The kind of tags that are the port's own.
     pub tags: TagProtocol,
-    /// Which source addresses are accepted from it.
+    /// The source addresses that are accepted from the port.
     pub mac_check: MacCheck,
     /// Most addresses learned behind it. Frames from further addresses are still forwarded; frames
     /// to them are flooded.
     pub learn_max: u32,
-    /// Behind it is a network, whose addresses no guest takes that has none configured.
+    /// A network is behind the port. A guest without a configured address cannot take the addresses of that network.
     pub uplink: bool,
-    /// No other isolated port gets its frames, and it gets none of theirs.
+    /// The port exchanges no frames with other isolated ports.
     pub isolated: bool,
 }
 
 impl PortConfig {
-    /// The tag of a frame that came in, where it is one of the port's own. Another one is payload.
+    /// The tag of a frame on ingress, if it is one of the port's own. Another tag is payload.
     #[inline]
     pub fn own(&self, tag: Option<Tci>) -> Option<Tci> {
         tag.filter(|tag| tag.protocol() == self.tags)
@@ -70,7 +70,7 @@ impl PortConfig {
         self.vlan.ingress(self.own(tag))
     }
 
-    /// How a frame of `vid` that came in with `tag` leaves; `None` if the port is not a member.
+    /// The egress tag of a frame of `vid` that came in with `tag`; `None` if the port is not a member.
     #[inline]
     pub fn egress(&self, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
         match self.vlan.egress(vid, tag)? {
@@ -79,8 +79,8 @@ impl PortConfig {
         }
     }
 
-    /// Whether a frame without a tag of the port's own that begins with this tag would be taken for one of another VLAN,
-    /// here or by whom the port leads to. A provider's port knows customer tags as payload.
+    /// True if a frame without a tag of the port's own that begins with this tag would be taken for one of another
+    /// VLAN, here or at the other end of the port. A provider's port knows customer tags as payload.
     pub fn mistakes(&self, tag: TagProtocol) -> bool {
         self.tags == TagProtocol::Dot1q || tag == TagProtocol::Dot1ad
     }
@@ -115,7 +115,7 @@ impl PortConfig {
     }
 
     /// The port of an overlay: an uplink that is a member of all networks, and of no VLAN. It may have its part of a
-    /// forwarding table of so many entries.
+    /// forwarding table of `fdb_entries` entries.
     pub const fn overlay(fdb_entries: usize) -> Self {
         Self {
             vlan: VlanMode::Networks,

@@ -1,8 +1,9 @@
-//! Where frames went that a worker has forwarded: the next one like them goes the same way.
+//! The ways of frames that a worker has forwarded: the next frame like them goes the same way.
 //!
-//! A route is of untagged frames from one port with the same two addresses, whose source was known behind that port. It
-//! holds for the second in which it was noted, so that addresses age as they do without it, and until the forwarding
-//! table or a port changes ([`Fdb::changes`]). Within both, [`View::route`] would say the same, and change nothing.
+//! A route is for untagged frames from one port with the same two addresses, whose source was known behind that port.
+//! It holds for the second in which it was noted, so that addresses age as they do without it, and until the forwarding
+//! table or a port changes ([`Fdb::changes`]). Within both limits, [`View::route`] would give the same answer, and
+//! change nothing.
 //!
 //! [`Fdb::changes`]: crate::Fdb::changes
 
@@ -10,10 +11,10 @@ use crate::port::PortId;
 use crate::view::{Route, View};
 use crate::vlan::EgressTag;
 
-/// A power of two. Flows that meet in one place take it from each other, and each frame is looked up anew.
+/// A power of two. Flows that share a place take it from each other, and their frames are looked up.
 const PLACES: usize = 256;
 
-/// A worker's.
+/// One worker's routes.
 pub struct Routes(Box<[Noted; PLACES]>);
 
 #[derive(Clone, Copy)]
@@ -21,12 +22,12 @@ struct Noted {
     addresses: Addresses,
     ingress: PortId,
     now_secs: u32,
-    /// 0: none.
+    /// 0: no route.
     changes: u64,
     route: Route,
 }
 
-/// Destination and source address of a frame, as they stand in it, in two words.
+/// The destination and source address of a frame, in two words, as they stand in it.
 pub type Addresses = (u64, u32);
 
 const NONE: Noted = {
@@ -49,7 +50,7 @@ fn place((low, high): Addresses, ingress: PortId) -> usize {
 }
 
 impl Routes {
-    /// Where an untagged frame from `ingress` goes, if that is noted and holds.
+    /// The way of an untagged frame from `ingress`, if one is noted and holds.
     #[inline]
     pub fn find(
         &self,
@@ -64,7 +65,7 @@ impl Routes {
         (is_it && holds && view.is_current()).then_some(noted.route)
     }
 
-    /// Notes what [`View::route`] has said of an untagged frame whose source was known, unless something has changed
+    /// Notes the answer of [`View::route`] for an untagged frame whose source was known, unless something has changed
     /// since the view was taken.
     pub fn note(
         &mut self,

@@ -1,7 +1,7 @@
-//! Whether a port sees a probe that the forwarding table does not know of.
+//! A port's notes on probes that the forwarding table does not learn.
 //!
-//! Of what comes in by a blocked port nothing is learned, and a port with all the addresses that it may have learns no
-//! more. So a port is told the address of a probe, and notes whether the probe comes where nothing is learned.
+//! Nothing is learned from frames that come in by a blocked port, and a port that has all the addresses it may have
+//! learns no more. So a port gets the address of a probe, and notes whether the probe comes when nothing is learned.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use crate::vlan::Vid;
 /// Two probes that differ in the last bit of their source address, one out of each port of a pair.
 #[derive(Debug, Default)]
 pub(crate) struct Sought {
-    /// Their addresses but for that bit, and their VLAN; 0 for none.
+    /// The VLAN, and the addresses without that bit; 0 for none.
     key: AtomicU64,
     /// Bit i: the probe whose address ends with bit i has come.
     seen: AtomicU8,
@@ -30,14 +30,14 @@ impl Sought {
         self.key.store(Self::key(vid, mac), Ordering::Release);
     }
 
-    /// A frame with this source address has come.
+    /// Notes a frame with this source address, if it is one of the probes.
     pub(crate) fn look_at(&self, vid: Vid, src: Mac) {
         if self.key.load(Ordering::Acquire) == Self::key(vid, src) {
             self.seen.fetch_or(1 << (src.to_u64() & 1), Ordering::Relaxed);
         }
     }
 
-    /// Which of the probes have come: that whose address ends with a 0, and its twin.
+    /// The probes that have come: the one whose address ends with a 0, and its twin.
     pub(crate) fn seen(&self) -> [bool; 2] {
         let seen = self.seen.load(Ordering::Relaxed);
         [seen & 1 != 0, seen & 2 != 0]

@@ -12,7 +12,7 @@ use crate::mac_check;
 use crate::port::PortId;
 use crate::vlan::{EgressTag, Vid, VlanMode};
 
-/// What the fabric has to know of a frame.
+/// The parts of a frame that the fabric needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameKey {
     /// Source address.
@@ -23,12 +23,12 @@ pub struct FrameKey {
     pub tag: Option<Tci>,
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// To one port, which is active, a member of the VLAN, not the ingress port, and not isolated from that.
+    /// To one port, which is active, a member of the VLAN, not the ingress port, and not isolated from it.
     Unicast {
-        /// That port.
+        /// The port.
         port: PortId,
         /// The frame's VLAN.
         vid: Vid,
@@ -40,14 +40,14 @@ pub enum Forward {
     },
 }
 
-/// What [`View::route`] says of a frame.
+/// The answer of [`View::route`] for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routed {
     /// It goes to one port.
     Unicast {
-        /// To which one.
+        /// The way to that port.
         route: Route,
-        /// Its source was known behind its port: nothing has changed by this frame.
+        /// The source was known behind its port: this frame has changed nothing.
         known: bool,
     },
     /// It goes to every other port in the VLAN.
@@ -62,18 +62,18 @@ pub enum Routed {
 pub struct Route {
     /// The port.
     pub port: PortId,
-    /// How the frame leaves there.
+    /// The frame's tag there.
     pub tag: EgressTag,
 }
 
-/// What [`View::would_forward`] says of a frame.
+/// The answer of [`View::would_forward`] for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thought {
     /// Its VLAN, if it has one.
     pub vid: Option<Vid>,
-    /// What would become of its source address.
+    /// The result of learning its source address.
     pub learned: Option<Learned>,
-    /// Where it would go, or why nowhere.
+    /// The destination, or the reason for a drop.
     pub forward: Result<Forward, DropReason>,
 }
 
@@ -90,13 +90,13 @@ impl<'a> View<'a> {
         Self { fdb, ports, changes }
     }
 
-    /// Which state of ports and forwarding table it is of: a number that grows.
+    /// The number of the state of ports and forwarding table that the view shows. It only grows.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Nothing has changed since it was taken.
+    /// True if nothing has changed since the view was taken.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         self.fdb.changes() == self.changes
@@ -107,8 +107,8 @@ impl<'a> View<'a> {
     /// `now_secs` is from a monotonic clock of whole seconds.
     ///
     /// # Errors
-    /// Why the frame is to be dropped. A frame dropped for its VLAN, for its source, or as link-local
-    /// is not learned from.
+    /// The reason why the frame has to be dropped. Nothing is learned from a frame that is dropped for its VLAN, for
+    /// its source, or as link-local.
     pub fn forward(
         &self,
         ingress: PortId,
@@ -119,10 +119,11 @@ impl<'a> View<'a> {
         self.forward_in(vid, ingress, frame, now_secs)
     }
 
-    /// The same, with how a frame for one port leaves there, and whether another one like it changes anything.
+    /// As [`forward`](Self::forward), and also tells how a frame for one port leaves there, and whether the source was
+    /// known.
     ///
     /// # Errors
-    /// Those of [`forward`](Self::forward).
+    /// The errors of [`forward`](Self::forward).
     pub fn route(
         &self,
         ingress: PortId,
@@ -136,7 +137,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The VLAN of a frame that may come in; learns its source address, and says whether that was known.
+    /// The VLAN of a frame that may come in. Learns its source address, and tells whether it was known.
     fn admit(
         &self,
         ingress: PortId,
@@ -160,7 +161,7 @@ impl<'a> View<'a> {
         Ok((vid, self.learn(vid, frame.src, learner, now_secs)?))
     }
 
-    /// The way of a frame of `vid`; `None` where it goes to every other port.
+    /// The way of a frame of `vid`; `None` if it goes to every other port.
     #[inline(always)]
     fn look_up(
         &self,
@@ -197,8 +198,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// What [`forward`](Self::forward) would decide, and what it would learn, with nothing changed: for who wants to
-    /// know why. `learned` is `None` where a frame is dropped before.
+    /// The decision of [`forward`](Self::forward) and what it would learn, without any change, to explain a frame's
+    /// way. `learned` is `None` if the frame is dropped before.
     pub fn would_forward(&self, ingress: PortId, frame: &FrameKey, now_secs: u32) -> Thought {
         let mut thought =
             Thought { vid: None, learned: None, forward: Err(DropReason::PortUnknown) };
@@ -232,7 +233,7 @@ impl<'a> View<'a> {
         thought.learned = Some(learned);
         match learned {
             Learned::Owned { by } if self.is_member(by, vid) => Err(DropReason::SrcMacOwned),
-            // It would be behind this port by then.
+            // The address would be behind this port by then.
             Learned::PortLimit | Learned::NetworkLimit | Learned::BucketFull | Learned::Told => {
                 self.forward_in(vid, ingress, frame, now_secs)
             }
@@ -241,26 +242,26 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What kind of tags are a port's own.
+    /// The kind of tags that are a port's own.
     #[inline]
     pub fn tags(&self, port: PortId) -> TagProtocol {
         self.ports.port(port).map_or_else(TagProtocol::default, |port| port.config.tags)
     }
 
-    /// Whether a frame may come in by `ingress` that begins with this tag behind the one it was taken for. What is behind
-    /// an access port knows of no tags but, where its own are a provider's, a customer's.
+    /// True if a frame may come in by `ingress` that begins with this tag, behind the tag already taken off. A station
+    /// behind an access port knows of no tags, except a customer's if the port's own tags are a provider's.
     pub fn takes_still_tagged(&self, ingress: PortId, tag: TagProtocol) -> bool {
         let Some(port) = self.ports.port(ingress) else { return false };
         !matches!(port.config.vlan, VlanMode::Access(_)) || !port.config.mistakes(tag)
     }
 
-    /// Whether a frame may leave by `egress` in this way that begins with this tag behind the one it was taken for.
+    /// True if a frame may leave by `egress` in this way that begins with this tag, behind the tag already taken off.
     pub fn gives_still_tagged(&self, egress: PortId, way: EgressTag, tag: TagProtocol) -> bool {
         way != EgressTag::Untagged
             || self.ports.port(egress).is_some_and(|port| !port.config.mistakes(tag))
     }
 
-    /// The number of the network that a port is in, if it is in one of an overlay.
+    /// The number of the overlay network that a port is in, if it is in one.
     pub fn network_of(&self, port: PortId) -> Option<u16> {
         match self.ports.port(port)?.config.vlan {
             VlanMode::Access(vid) => vid.network(),
@@ -268,8 +269,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The ports that a flooded frame for `dst` goes to: active, in the VLAN, not `ingress`, and not isolated from that;
-    /// in ascending order. What is for one station goes to no guest that may have one address only, and has another.
+    /// The ports that a flooded frame for `dst` goes to, in ascending order: active, in the VLAN, not `ingress`, and
+    /// not isolated from it. A frame for one station does not go to a guest that is held to one, other address.
     pub fn flood_ports(&self, ingress: PortId, vid: Vid, dst: Mac) -> impl Iterator<Item = PortId> {
         let ports = self.ports.heard_by(ingress).iter().copied();
         ports.filter(move |&port| port != ingress).filter(move |&port| {
@@ -280,13 +281,13 @@ impl<'a> View<'a> {
         })
     }
 
-    /// How a frame of `vid` that came in with `tag` leaves by `port`; `None` if the port is not there,
-    /// not active, or not in the VLAN.
+    /// The egress tag of a frame of `vid` that came in with `tag` and leaves by `port`; `None` if the port does not
+    /// exist, is not active, or is not in the VLAN.
     pub fn egress(&self, port: PortId, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
         self.ports.active_port(port)?.config.egress(vid, tag)
     }
 
-    /// Whether the port is isolated from others that are.
+    /// True if the port is isolated from other isolated ports.
     pub fn is_isolated(&self, port: PortId) -> bool {
         self.ports.is_isolated(port)
     }
@@ -295,7 +296,7 @@ impl<'a> View<'a> {
         self.ports.active_port(port).is_some_and(|port| port.config.vlan.is_member(vid))
     }
 
-    /// Says whether the address was known behind the port.
+    /// Learns the source address, and tells whether it was known behind the port.
     fn learn(
         &self,
         vid: Vid,
@@ -307,7 +308,7 @@ impl<'a> View<'a> {
             Learned::Known => Ok(true),
             Learned::Owned { by } if self.is_member(by, vid) => Err(DropReason::SrcMacOwned),
             Learned::Owned { by } => {
-                // Left behind by a burst that was under way when `by` changed.
+                // The entry was left behind by a burst that was under way when `by` changed.
                 self.fdb.forget(vid, src, by);
                 self.fdb.learn(vid, src, learner, now_secs);
                 Ok(false)
@@ -320,7 +321,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The table has no room for this source address. It may be that of a probe.
+    /// Checks for a probe when the table has no room for this source address.
     #[cold]
     fn look_at_unlearned(&self, vid: Vid, src: Mac, port: PortId) {
         if let Some(port) = self.ports.port(port) {

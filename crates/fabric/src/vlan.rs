@@ -7,7 +7,6 @@
 //! |---|---|---|---|
 //! | `Access(a)` | VLAN `a` | dropped | untagged if `v == a` |
 //! | `Trunk` | the native VLAN, or dropped without one | VLAN `v` if carried | untagged if `v` is native, tagged if carried |
-//!
 //! | `Networks` | the network of that number | the same | its number, in place of a tag |
 //!
 //! A *network* is a VLAN that no tag can name, so that no trunk carries it by chance: its [`Vid`] is above those of
@@ -55,12 +54,12 @@ impl Vid {
         if (number as usize) < NETWORKS_MAX { Some(Self(FIRST_NETWORK + number)) } else { None }
     }
 
-    /// The number of the network, where it is one and no VLAN.
+    /// The number of the network, if this is a network and not a VLAN.
     pub const fn network(self) -> Option<u16> {
         self.0.checked_sub(FIRST_NETWORK)
     }
 
-    /// That of which [`Vid::get`] is this: a VLAN or a network.
+    /// The VLAN or network of which [`Vid::get`] returns `bits`.
     pub const fn from_bits(bits: u16) -> Option<Self> {
         match bits {
             1..=VLAN_ID_MAX => Some(Self(bits)),
@@ -89,7 +88,7 @@ impl fmt::Display for Vid {
     }
 }
 
-/// A number that is no VLAN id.
+/// The error for a number that is no VLAN id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("VLAN id {vid}; valid: 1 to {VLAN_ID_MAX}")]
 pub struct VidError {
@@ -104,7 +103,7 @@ const WORDS: usize = FIRST_NETWORK as usize / 64;
 pub struct VidSet(Box<[u64; WORDS]>);
 
 impl VidSet {
-    /// Whether `vid` is in the set.
+    /// True if `vid` is in the set.
     pub fn contains(&self, vid: Vid) -> bool {
         let (word, bit) = Self::position(vid);
         self.0.get(word).is_some_and(|word| word & bit != 0)
@@ -144,12 +143,12 @@ impl fmt::Debug for VidSet {
 pub enum VlanSet {
     /// Every VLAN.
     All,
-    /// Those in the set.
+    /// The VLANs in the set.
     Only(VidSet),
 }
 
 impl VlanSet {
-    /// Whether the trunk carries `vid`.
+    /// True if the trunk carries `vid`.
     pub fn contains(&self, vid: Vid) -> bool {
         match self {
             Self::All => vid.network().is_none(),
@@ -175,13 +174,13 @@ pub enum VlanMode {
     Networks,
 }
 
-/// How a frame leaves a port.
+/// A frame's tag on egress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EgressTag {
     /// Without a tag.
     Untagged,
-    /// With this tag, after the addresses; by a port of [`VlanMode::Networks`], of the network of that number. A tag keeps priority and drop eligibility of the tag that
-    /// the frame came in with, priority 0 if it had none.
+    /// With this tag, after the addresses. The tag keeps priority and drop eligibility of the frame's tag on ingress;
+    /// without one its priority is 0. At a port of [`VlanMode::Networks`] the number stands for the network.
     Tagged(Tci),
 }
 
@@ -209,7 +208,7 @@ impl VlanMode {
         }
     }
 
-    /// Whether frames of `vid` may leave by the port.
+    /// True if frames of `vid` may leave by the port.
     pub fn is_member(&self, vid: Vid) -> bool {
         match self {
             Self::Access(access) => *access == vid,
@@ -218,7 +217,7 @@ impl VlanMode {
         }
     }
 
-    /// Whether some VLAN is carried by both.
+    /// True if both carry some VLAN.
     pub fn meets(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Access(vid), other) | (other, Self::Access(vid)) => other.is_member(*vid),
@@ -229,7 +228,7 @@ impl VlanMode {
         }
     }
 
-    /// How a frame of `vid` that came in with `tag` leaves; `None` if the port is not a member.
+    /// The egress tag of a frame of `vid` that came in with `tag`; `None` if the port is not a member.
     pub fn egress(&self, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
         if !self.is_member(vid) {
             return None;

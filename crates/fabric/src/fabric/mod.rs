@@ -22,11 +22,11 @@ use crate::vlan::{Vid, VlanMode, VlanSet};
 #[derive(Clone)]
 pub(crate) struct Port {
     pub config: PortConfig,
-    /// It is up, and not blocked: what the data path asks.
+    /// The port is up and not blocked; the data path asks for this.
     pub active: bool,
     up: bool,
     blocked: bool,
-    /// Shared by the snapshots that the port lives through, as the next one.
+    /// Shared by all snapshots that the port is in.
     pub first_mac: Arc<FirstMac>,
     pub sought: Arc<Sought>,
 }
@@ -42,13 +42,13 @@ impl Port {
         Self { active: up && !blocked, up, blocked, ..self }
     }
 
-    /// Why a frame may not come in, where the port is not active.
+    /// The reason why a frame may not come in by a port that is not active.
     #[cold]
     pub fn refusal(&self) -> DropReason {
         if self.up { DropReason::Loop } else { DropReason::PortInactive }
     }
 
-    /// The same of this frame. A probe is noticed.
+    /// The reason for this frame. A probe is noted.
     #[cold]
     pub fn refuse(&self, frame: &FrameKey) -> DropReason {
         if self.blocked
@@ -59,7 +59,7 @@ impl Port {
         self.refusal()
     }
 
-    /// The only address that the port may have, as far as it is known.
+    /// The only address that the port may have, if it is known.
     pub fn only_mac(&self) -> Option<Mac> {
         match self.config.mac_check {
             MacCheck::Off => None,
@@ -68,8 +68,9 @@ impl Port {
         }
     }
 
-    /// The address that is configured for an active port, the VLANs in which it is known before its guest has said a
-    /// word, and how many addresses the port may have. A trunk of all VLANs has it in none: it is learned there.
+    /// The address that is configured for an active port, the VLANs in which it is known before its guest has sent a
+    /// frame, and the number of addresses that the port may have. For a trunk of all VLANs there are none: the address
+    /// is learned there.
     fn configured(&self) -> Option<(Mac, Vec<Vid>, u32)> {
         let MacCheck::Pinned(mac) = self.config.mac_check else { return None };
         let vids = match &self.config.vlan {
@@ -88,9 +89,9 @@ impl Port {
 #[derive(Clone)]
 pub(crate) struct PortTable {
     ports: Box<[Option<Arc<Port>>]>,
-    /// The active ones in ascending order, which is whom a flood asks.
+    /// The active ports in ascending order, for floods.
     active: Vec<PortId>,
-    /// Those of them that are not isolated, whom an isolated port's flood asks.
+    /// The active ports that are not isolated, for floods from isolated ports.
     open: Vec<PortId>,
 }
 
@@ -111,7 +112,7 @@ impl PortTable {
         self.port(id).is_some_and(|port| port.config.isolated)
     }
 
-    /// The active ports that may get what `ingress` sends.
+    /// The active ports that may receive frames from `ingress`.
     pub(crate) fn heard_by(&self, ingress: PortId) -> &[PortId] {
         if self.is_isolated(ingress) { &self.open } else { &self.active }
     }
@@ -141,8 +142,8 @@ pub struct Fabric {
 }
 
 struct Control {
-    /// Where the search for a free number begins. It goes round, so a removed port's number is not reused at once,
-    /// while frames for that port may still be under way.
+    /// The number at which the search for a free number begins. It goes round, so that a removed port's number is not
+    /// reused at once, while frames for that port can still be under way.
     next: usize,
 }
 
@@ -153,22 +154,22 @@ pub struct Known {
     pub vid: Vid,
     /// The address.
     pub mac: Mac,
-    /// When a frame was received from it last (s).
+    /// The time at which a frame was last received from it (s).
     pub seen_secs: u32,
 }
 
-/// The other ports in the VLANs of one.
+/// The other ports in a port's VLANs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// Those that send and receive, and get its frames.
+    /// The ports that send and receive, and get its frames.
     pub active: u32,
-    /// Those where nobody is.
+    /// The ports without a station.
     pub silent: u32,
-    /// Those that are isolated, as it is.
+    /// The ports that are isolated, as it is.
     pub isolated: u32,
 }
 
-/// Why a control call changed nothing.
+/// The reason why a control call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// There are `weir_limits::PORTS_MAX` ports.
@@ -191,7 +192,7 @@ impl Fabric {
         Self::with_capacity(Capacity::default())
     }
 
-    /// The same, with a forwarding table of this size.
+    /// A switch without ports, with a forwarding table of this size.
     pub fn with_capacity(entries: Capacity) -> Self {
         Self {
             table: ArcSwap::from_pointee(PortTable::empty()),
@@ -203,7 +204,7 @@ impl Fabric {
     /// The ports as they are now, for one burst. Cheap and lock-free.
     #[inline]
     pub fn view(&self) -> View<'_> {
-        // Before the ports: what is true of this number is true of them.
+        // The number is read before the ports: what is true of it is then true of them.
         let changes = self.fdb.changes();
         View::new(&self.fdb, self.table.load(), changes)
     }
@@ -234,7 +235,7 @@ impl Fabric {
         self.change(id, |_| None)
     }
 
-    /// Changes the settings of a port. What was learned behind it is forgotten; so is the address that
+    /// Changes the settings of a port. The addresses learned behind it are forgotten. So is the address that
     /// [`MacCheck::First`](crate::MacCheck::First) found, if the check changes.
     pub fn update_port(&self, id: PortId, config: PortConfig) -> Result<(), PortError> {
         self.change(id, |port| {
@@ -247,8 +248,8 @@ impl Fabric {
         })
     }
 
-    /// Says whether anyone sends and receives there: an uplink that is up, a VIF whose session has started its
-    /// rings. A change begins a new session: it forgets addresses learned behind the port, and that of
+    /// Sets whether anyone sends and receives at the port: an uplink that is up, or a VIF whose session has started its
+    /// rings. A change begins a new session: the addresses learned behind the port are forgotten, and that of
     /// [`MacCheck::First`](crate::MacCheck::First).
     ///
     /// A VIF whose rings stop must become inactive at once. Until then it keeps its address, which blocks a guest
@@ -260,13 +261,13 @@ impl Fabric {
         })
     }
 
-    /// Whether anyone sends and receives there, or would if the port were not [blocked](Self::set_blocked).
+    /// True if anyone sends and receives at the port, or would if it were not [blocked](Self::set_blocked).
     pub fn is_active(&self, id: PortId) -> bool {
         self.table.load().port(id).is_some_and(|port| port.up)
     }
 
-    /// Blocks a port that is part of a loop, or does so no longer. Nothing goes through it, whatever its session does;
-    /// what was learned behind it is forgotten.
+    /// Blocks a port that is part of a loop, or unblocks it. Nothing goes through a blocked port, whatever its session
+    /// does; the addresses learned behind it are forgotten.
     ///
     /// # Errors
     /// There is no such port.
@@ -274,27 +275,27 @@ impl Fabric {
         self.change(id, |port| Some(port.clone().standing(port.up, blocked)))
     }
 
-    /// Whether the port is blocked.
+    /// True if the port is blocked.
     pub fn is_blocked(&self, id: PortId) -> bool {
         self.table.load().port(id).is_some_and(|port| port.blocked)
     }
 
-    /// Where the forwarding table has no place for the source address of what comes in, since the port is blocked or has
-    /// too many addresses, the port notes whether a frame of this VLAN and source address comes, and one whose address
-    /// differs in the last bit: see [`seen`](Self::seen).
+    /// Makes the port look for a probe: a frame of this VLAN and source address, or one whose address differs in the
+    /// last bit. It looks where the forwarding table does not learn, because the port is blocked or has too many
+    /// addresses. See [`seen`](Self::seen).
     pub fn seek(&self, id: PortId, vid: Vid, mac: Mac) {
         if let Some(port) = self.table.load().port(id) {
             port.sought.seek(vid, mac);
         }
     }
 
-    /// Whether such frames have come since [`seek`](Self::seek): the one whose address ends with a 0, and that with a 1.
+    /// The probes that have come since [`seek`](Self::seek): the one whose address ends with a 0, and the one with a 1.
     pub fn seen(&self, id: PortId) -> [bool; 2] {
         self.table.load().port(id).map_or([false; 2], |port| port.sought.seen())
     }
 
-    /// Forgets the address that [`MacCheck::First`](crate::MacCheck::First) found, and what was
-    /// learned behind the port; the next source address is pinned.
+    /// Forgets the address that [`MacCheck::First`](crate::MacCheck::First) found, and the addresses learned behind the
+    /// port; the next source address is pinned.
     pub fn reset_mac_check(&self, id: PortId) -> Result<(), PortError> {
         self.change(id, |port| {
             port.first_mac.reset();
@@ -302,8 +303,8 @@ impl Fabric {
         })
     }
 
-    /// Learns anew what was known behind an active port before, as far as its settings allow it now: an age counts on,
-    /// and the address that [`MacCheck::First`](crate::MacCheck::First) had found is the one again.
+    /// Learns again the addresses that were known behind an active port, as far as its settings allow now. Their ages
+    /// count on, and the address that [`MacCheck::First`](crate::MacCheck::First) had found is pinned again.
     pub fn recall(&self, id: PortId, known: &[Known]) {
         let table = self.table.load();
         let Some(port) = table.active_port(id) else { return };
@@ -318,14 +319,14 @@ impl Fabric {
         }
     }
 
-    /// The settings of a port; `None` if there is none of this number.
+    /// The settings of a port; `None` if no port has this number.
     pub fn port_config(&self, id: PortId) -> Option<PortConfig> {
         self.table.load().port(id).map(|port| port.config.clone())
     }
 
-    /// With which tags a station behind a port tells everybody where it is now, if it is `mac`: in its VLAN, or in those
-    /// of its trunk. Of a trunk with more than [`ANNOUNCED_VLANS_MAX`] VLANs those count in which the address was seen
-    /// by this switch, behind whichever port.
+    /// The tags with which a station `mac` behind a port announces its place: in its VLAN, or in those of its trunk. If
+    /// a trunk has more than [`ANNOUNCED_VLANS_MAX`] VLANs, only those count in which this switch has seen the address,
+    /// behind any port.
     pub fn announcement_tags(&self, id: PortId, mac: Mac, now_secs: u32) -> Vec<Option<Tci>> {
         let Some(PortConfig { vlan, .. }) = self.port_config(id) else { return Vec::new() };
         let (native, allowed) = match vlan {
@@ -340,7 +341,7 @@ impl Fabric {
         native.map(|_| None).into_iter().chain(tags).collect()
     }
 
-    /// Whom a port can reach, as its settings say.
+    /// The ports that a port can reach by its settings.
     pub fn reach(&self, id: PortId) -> Reach {
         let table = self.table.load();
         let Some(port) = table.port(id) else { return Reach::default() };
@@ -360,15 +361,15 @@ impl Fabric {
         reach
     }
 
-    /// The address that [`MacCheck::First`](crate::MacCheck::First) pinned to a port, if any yet.
+    /// The address that [`MacCheck::First`](crate::MacCheck::First) has pinned to a port, if any.
     pub fn first_mac(&self, id: PortId) -> Option<Mac> {
         self.table.load().port(id)?.first_mac.get()
     }
 
     /// Replaces a port, then forgets the addresses behind it.
     ///
-    /// A worker in mid-burst may still learn one behind the old port. Such an entry is harmless: frames that hit it
-    /// are flooded if the port is gone, and the next change of the port, or its number's next user, flushes it.
+    /// A worker in mid-burst may still learn one behind the old port. Such an entry is harmless: frames for it are
+    /// flooded if the port was removed, and the next change of the port, or the next user of its number, flushes it.
     fn change(
         &self,
         id: PortId,
@@ -386,7 +387,7 @@ impl Fabric {
             (mac, vids, Learner { port: id, claim: Claim::Pinned, learn_max: max })
         }) {
             for vid in vids {
-                // It neither ages nor expires: when it was learned does not matter.
+                // The entry neither ages nor expires: the time of learning does not matter.
                 self.fdb.learn(vid, mac, learner, 0);
             }
         }

@@ -45,7 +45,7 @@ fn unicast(port: PortId) -> Result<Forward, DropReason> {
     Ok(Forward::Unicast { port, vid: Vid::DEFAULT })
 }
 
-/// Two guests and an uplink with the default settings, which must be all it takes.
+/// Two guests and an uplink with the default settings; a LAN must need no more.
 struct Lan {
     fabric: Fabric,
     a: PortId,
@@ -116,7 +116,7 @@ fn an_isolated_port_reaches_what_is_not_isolated_and_no_other_isolated_port() {
         [active, silent, isolated]
     };
     assert_eq!((reach(a), reach(c)), ([4, 0, 0], [3, 0, 1]));
-    // It holds from the next view on, both ways.
+    // Isolation holds from the next view on, both ways.
     fabric.update_port(d, PortConfig::vif()).unwrap();
     assert_eq!(forward(&fabric, d, frame(macs[4], unknown)), FLOOD);
     check(&|_, _| false);
@@ -152,7 +152,7 @@ fn a_guest_does_not_take_an_address_that_an_uplink_has() {
         assert_eq!(forward(&fabric, a, frame(C, B)), Err(DropReason::SrcMacOwned));
         assert_eq!(forward(&fabric, uplink, frame(C, B)), FLOOD, "it is heard as before");
         assert_eq!(forward(&fabric, b, frame(B, C)), unicast(uplink));
-        // A reset, and the next attempt.
+        // A reset makes the next attempt succeed.
         fabric.set_active(a, false).unwrap();
         fabric.set_active(a, true).unwrap();
         fabric.set_active(b, false).unwrap();
@@ -318,7 +318,7 @@ fn what_is_for_an_unknown_station_goes_to_nobody_who_has_another_address() {
     let flood =
         |dst, number| -> Vec<_> { fabric.view().flood_ports(sender, vid(number), dst).collect() };
     assert_eq!(flood(C, 1), [silent, bridge, uplink]);
-    // Once it has spoken there is one that it may have.
+    // Once the silent guest has spoken there is an address that it may have.
     forward(&fabric, silent, frame(B, A)).unwrap();
     assert_eq!(flood(C, 1), [bridge, uplink]);
     assert_eq!(flood(B, 1), [silent, bridge, uplink], "forgotten, and found again");
@@ -454,7 +454,7 @@ fn what_was_known_behind_a_port_is_known_again_as_far_as_its_settings_allow() {
     fabric.recall(guest, &[known(one, 1)]);
     assert!(fabric.fdb().is_empty(), "nobody is behind it");
     fabric.set_active(guest, true).unwrap();
-    // Another VLAN's, and a second one of a port that has one.
+    // One address is of another VLAN, and one would be the second of a port that has one.
     fabric.recall(guest, &[known(two, 7), known(one, 1), known(two, 1)]);
     assert_eq!(fabric.first_mac(guest), Some(one));
     let uplink = fabric.add_port(PortConfig::uplink()).unwrap();
@@ -488,7 +488,7 @@ fn a_network_with_as_many_addresses_as_it_may_have_is_thought_of_so() {
 }
 
 proptest::proptest! {
-    /// Whatever has been learned and pinned before.
+    /// The decision and the preview agree, whatever was learned and pinned before.
     #[test]
     fn what_would_be_decided_is_decided_and_thinking_changes_nothing(
         frames in proptest::collection::vec((0..5_usize, 0..5_usize, 0..6_usize, 0..4_usize), 1..40),
@@ -613,7 +613,7 @@ fn a_station_is_announced_in_the_vlans_of_its_port() {
     set(trunk(None, only(10..13)));
     assert_eq!(fabric.announcement_tags(a, A, 0), tags(&[10, 11, 12]));
 
-    // Of more than fit those count in which the station was seen before it came here.
+    // If there are too many VLANs, only those count in which the station was seen before it came here.
     let far = PortConfig { vlan: trunk(None, VlanSet::All), ..PortConfig::uplink() };
     fabric.update_port(uplink, far).unwrap();
     let seen = |src, number| {

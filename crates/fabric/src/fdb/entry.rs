@@ -30,13 +30,13 @@ const TAG_SHIFT: u32 = PORT_BITS + CLAIM_BITS;
 
 const _: () = {
     assert!(BUCKETS_MIN.is_power_of_two());
-    // A smaller table leaves too many bits of the address to the tag.
+    // A smaller table would leave too many bits of the address to the tag.
     assert!(ADDRESS_BITS - BUCKET_BITS + TAG_SHIFT <= u64::BITS);
     assert!(PORTS_MAX < PORT_MASK as usize);
     assert!(4096 + NETWORKS_MAX <= 1 << (ADDRESS_BITS - MAC_BITS));
 };
 
-/// Where an address belongs: a bucket, and the tag that tells it from others there.
+/// The place of an address: a bucket, and the tag that tells it from others there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub bucket: usize,
@@ -44,15 +44,15 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// In a table of so many buckets, a power of two. `seed` is the table's own and unknown outside, so that a station
-    /// can't easily choose addresses that meet in one bucket.
+    /// The slot in a table of `buckets` buckets, a power of two. `seed` is the table's own and unknown outside, so that
+    /// a station can't easily choose addresses that share a bucket.
     #[inline]
     pub(super) fn of(vid: Vid, mac: Mac, seed: u64, buckets: usize) -> Self {
         let mixed = mix((u64::from(vid.get()) << MAC_BITS | mac.to_u64()) ^ (seed & ADDRESS_MASK));
         Self { bucket: mixed as usize & (buckets - 1), tag: mixed >> BUCKET_BITS }
     }
 
-    /// The address; `None` for what [`Self::of`] never gives.
+    /// The address; `None` for a slot that [`Self::of`] never returns.
     pub(super) fn address(self, seed: u64) -> Option<(Vid, Mac)> {
         let low = (self.bucket % BUCKETS_MIN) as u64;
         let address = unmix(self.tag << BUCKET_BITS | low) ^ (seed & ADDRESS_MASK);

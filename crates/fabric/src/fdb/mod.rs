@@ -1,25 +1,25 @@
-//! The forwarding database: behind which port an address was last seen.
+//! The forwarding database: the port behind which each address was last seen.
 //!
 //! The table has a fixed size, in buckets of eight entries. **Reads are wait-free**: an entry is one atomic word
-//! (`entry.rs`), so a lookup is up to eight loads from one cache line. It returns a port behind which that very
-//! address was learned, or nothing; no torn state exists. **Writes** take a lock, but only for an address that is
-//! new, has moved, or is removed. A known address only gets its second of last use stored, once per second.
+//! (`entry.rs`), so a lookup is up to eight loads from one cache line. It returns a port behind which that very address
+//! was learned, or nothing; no torn state exists. **Writes** take a lock, but only for an address that is new, has
+//! moved, or is removed. For a known address a frame only stores the second of last use, once per second.
 //!
 //! That second is a word of its own beside the entry. A reader during a replacement may pair an old entry with a
 //! new second, or the reverse. The entry then looks older or younger: at worst one more frame is flooded, or one
 //! entry is swept later.
 //!
 //! **Remotes.** Behind the port of an overlay an address is at one of many hosts: the port's *remote*, a number that
-//! only the port understands. It is a word in what the bucket has to spare, so an entry has 16 bytes with it or
-//! without. Nobody reads it but the port ([`Fdb::remote`]).
+//! only the port understands. It fits into the bucket's spare bytes, so an entry has 16 bytes with it or without. Only
+//! the port reads it ([`Fdb::remote`]).
 //!
-//! **Told networks.** Of some networks a control plane says who is behind the port of the overlay ([`Fdb::tell`]). There
-//! nothing is learned behind it from frames, and what was told stays until it is taken back.
+//! **Told networks.** For some networks a control plane states which addresses are behind the port of the overlay
+//! ([`Fdb::tell`]). In these nothing is learned behind it from frames, and a stated address stays until it is taken
+//! back.
 //!
 //! **One port can't take the table from the others.** A port has a limit of learned addresses; in a full bucket the
-//! port with the most entries loses one; what is learned behind uplinks has a limit in each network; and a [`Claim`]
-//! from the source-MAC check keeps an address from being
-//! moved, aged or evicted.
+//! port with the most entries loses one; addresses learned behind uplinks have a limit in each network; and a [`Claim`]
+//! from the source-MAC check keeps an address from being moved, aged or evicted.
 
 mod entry;
 mod moves;
@@ -47,7 +47,7 @@ pub use moves::Moves;
 const WAYS: usize = 8;
 /// Calls of [`Fdb::age`] that sweep the whole table: at a call per second that is well within `FDB_AGE_SECS`.
 const AGE_CALLS: usize = 32;
-/// Buckets that are swept under one lock, so that a worker that learns waits for microseconds.
+/// Buckets that are swept under one lock, so that a worker that learns waits only for microseconds.
 const SWEPT_BUCKETS: usize = 64;
 
 const _: () = {
@@ -55,12 +55,12 @@ const _: () = {
     assert!(AGE_CALLS < FDB_AGE_SECS as usize);
 };
 
-/// Entries of a table.
+/// The number of a table's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity(usize);
 
 impl Capacity {
-    /// The smallest.
+    /// The smallest table.
     pub const MIN: Self = Self(FDB_ENTRIES_DEFAULT);
 
     /// At least `entries`: a power of two within the limits.
@@ -68,7 +68,7 @@ impl Capacity {
         Self(entries.clamp(FDB_ENTRIES_DEFAULT, FDB_ENTRIES_MAX).next_power_of_two())
     }
 
-    /// The entries.
+    /// The number of entries.
     pub fn get(self) -> usize {
         self.0
     }
@@ -80,7 +80,7 @@ impl Default for Capacity {
     }
 }
 
-/// How a port holds an address.
+/// The strength with which a port holds an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// Learned from traffic: any port that uses the address takes it over; ages; may be evicted.
@@ -89,27 +89,28 @@ pub enum Claim {
     First = 1,
     /// The configured address of a checked port ([`crate::MacCheck::Pinned`]). Stays likewise.
     Pinned = 2,
-    /// Learned from traffic of an uplink: as [`Self::Dynamic`], but for who takes it.
+    /// Learned from traffic of an uplink: as [`Self::Dynamic`], except for the ports that can take it.
     Uplink = 3,
-    /// A control plane says so ([`Fdb::tell`]): as [`Self::Uplink`], but it stays until it is taken back.
+    /// Stated by a control plane ([`Fdb::tell`]): as [`Self::Uplink`], but it stays until it is taken back.
     Told = 4,
-    /// Likewise, and that it does not move: only who has it configured takes it.
+    /// Stated by a control plane as not moving: only a port that has it configured takes it.
     ToldSticky = 5,
 }
 
 impl Claim {
-    /// It ages, and may be evicted.
+    /// True if the address ages, and may be evicted.
     fn is_learned(self) -> bool {
         matches!(self, Self::Dynamic | Self::Uplink)
     }
 
-    /// What is behind an uplink: it counts in its network.
+    /// True if the address is behind an uplink: it counts in its network.
     fn is_outside(self) -> bool {
         matches!(self, Self::Uplink | Self::Told | Self::ToldSticky)
     }
 
-    /// Whether a port with the claim `by` takes over an address that another one holds so. What is behind an uplink,
-    /// the gateway above all, is no guest's for the asking; nor is a guest's address that of who answers outside.
+    /// True if a port with the claim `by` takes over an address that another one holds with this claim. A guest cannot
+    /// just take an address behind an uplink, the gateway's above all; nor can a station outside take a guest's
+    /// address.
     fn yields_to(self, by: Self) -> bool {
         match self {
             Self::Dynamic => true,
@@ -120,18 +121,18 @@ impl Claim {
     }
 }
 
-/// Who learns an address.
+/// The port that learns an address, and its rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Learner {
     /// The port the frame came in by.
     pub port: PortId,
-    /// How strongly it holds the source address.
+    /// The strength with which it holds the source address.
     pub claim: Claim,
     /// Most addresses that may be learned behind it.
     pub learn_max: u32,
 }
 
-/// What became of a source address.
+/// The result for a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// Known behind this port; its age is zero again.
@@ -140,12 +141,12 @@ pub enum Learned {
     New,
     /// Known behind another port until now.
     Moved {
-        /// That port.
+        /// The earlier port.
         from: PortId,
     },
     /// Not learned: another port has a claim on it that is as strong.
     Owned {
-        /// That port.
+        /// The other port.
         by: PortId,
     },
     /// Not learned: the port has `learn_max` addresses.
@@ -154,7 +155,7 @@ pub enum Learned {
     NetworkLimit,
     /// Not learned: the bucket is full of addresses with a claim.
     BucketFull,
-    /// Not learned: a control plane says who is behind the port in this network.
+    /// Not learned: a control plane states the addresses behind the port in this network.
     Told,
     /// Not learned: a group address is no station's.
     Multicast,
@@ -169,7 +170,7 @@ pub struct FdbEntry {
     pub mac: Mac,
     /// The port it is behind.
     pub port: PortId,
-    /// How strongly that port holds it.
+    /// The strength with which that port holds it.
     pub claim: Claim,
     /// Seconds since a frame was last received from it.
     pub age_secs: u32,
@@ -184,7 +185,7 @@ pub struct FdbStats {
     pub evicted: u64,
     /// Frames whose source was not learned because of the port's limit.
     pub refused_port_limit: u64,
-    /// The same because of the network's limit.
+    /// Frames whose source was not learned because of the network's limit.
     pub refused_network_limit: u64,
     /// Frames whose source was not learned because its bucket was full of claimed addresses.
     pub refused_bucket_full: u64,
@@ -208,7 +209,7 @@ struct Bucket {
     words: [AtomicU64; WAYS],
     /// Second at which each entry was last used.
     seen_secs: [AtomicU32; WAYS],
-    /// Where behind its port each entry is, plus 1; 0 where the port has not said.
+    /// The remote of each entry behind its port, plus 1; 0 if the port has not stated one.
     remotes: [AtomicU32; WAYS],
 }
 
@@ -241,8 +242,9 @@ impl Bucket {
         entry.claim.is_learned() && self.age_secs(way, now_secs) > FDB_AGE_SECS
     }
 
-    /// What a reader finds there from now on is of the entry that is put there next: an old entry with a remote is gone
-    /// first, so that nobody takes the next one's for its own. A lookup may miss meanwhile, and one frame is flooded.
+    /// Clears the remote of an entry. The old entry is removed first: a reader that finds a remote here from now on
+    /// reads that of the next entry, and nobody takes it for the old one's. A lookup can miss meanwhile, and one frame
+    /// is flooded.
     fn forget_remote(&self, way: usize) {
         if self.remotes[way].load(Ordering::Relaxed) != 0 {
             self.words[way].store(0, Ordering::Relaxed);
@@ -251,7 +253,7 @@ impl Bucket {
         }
     }
 
-    /// Stores only a change, so that workers don't pass the cache line around for every frame.
+    /// Stores only a change, so that workers do not pass the cache line around for every frame.
     fn touch(&self, way: usize, now_secs: u32) {
         let seen_secs = &self.seen_secs[way];
         if seen_secs.load(Ordering::Relaxed) != now_secs {
@@ -271,14 +273,14 @@ impl Bucket {
     }
 }
 
-/// What only the holder of the lock may change, beside the words of the entries.
+/// The state that only the holder of the lock may change, besides the words of the entries.
 struct Writer {
     /// The bucket at which the next [`Fdb::age`] begins.
     sweep_bucket: usize,
     moves: moves::Noted,
 }
 
-/// Told of changes by whoever makes them, a worker for example: it returns at once.
+/// A call at each change, made by the thread that changes, a worker for example: it must return at once.
 type Bell = Box<dyn Fn() + Send + Sync>;
 
 /// The forwarding table: (VLAN, address) to port, with a fixed number of entries.
@@ -291,9 +293,9 @@ pub struct Fdb {
     learned: Box<[AtomicU32]>,
     /// Entries of each network that are behind uplinks; changed under the lock.
     in_network: Box<[AtomicU32]>,
-    /// Behind which port a control plane says who is there, in each network: its number plus 1, or 0.
+    /// The port behind which a control plane states the addresses, in each network: its number plus 1, or 0.
     told_behind: Box<[AtomicU16]>,
-    /// Rung when an address of a network is new, has moved, or is gone.
+    /// Rung when an address of a network is new, has moved, or was removed.
     bell: OnceLock<Bell>,
     writer: Mutex<Writer>,
     /// See [`changes`](Self::changes).
@@ -317,19 +319,19 @@ impl Fdb {
         }
     }
 
-    /// Grows behind each change of which address is where, and of a port. What was found since a number was read holds
-    /// while that number stands, but for what ages.
+    /// A number that grows after each change of an address's place, and of a port. What was found since the number was
+    /// read holds while it stands, except that entries age.
     #[inline]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Something has changed that [`changes`](Self::changes) counts.
+    /// Counts a change for [`changes`](Self::changes).
     pub(crate) fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// How many entries it has.
+    /// The number of entries in the table's size.
     pub fn capacity(&self) -> usize {
         self.buckets.len() * WAYS
     }
@@ -353,8 +355,8 @@ impl Fdb {
         (!bucket.has_expired(way, entry, now_secs)).then_some(entry.port)
     }
 
-    /// Behind which of `port`'s remotes the address is; `None` if the port has not said, or the address is not (any
-    /// more) behind the port. Wait-free.
+    /// The remote of `port` behind which the address is; `None` if the port has not stated one, or the address is not
+    /// (any more) behind the port. Wait-free.
     pub fn remote(&self, vid: Vid, mac: Mac, port: PortId, now_secs: u32) -> Option<u32> {
         let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
@@ -363,13 +365,13 @@ impl Fdb {
             return None;
         }
         let remote = bucket.remotes[way].load(Ordering::Relaxed).checked_sub(1)?;
-        // An entry is emptied before another one with a remote takes its place: what is still there was there.
+        // An entry is emptied before another one with a remote takes its place: an entry that is still there was there
+        // before.
         fence(Ordering::Acquire);
         (bucket.words[way].load(Ordering::Relaxed) == entry.pack()).then_some(remote)
     }
 
-    /// The address, if it is known behind `port`, is behind this one of the port's remotes. Wait-free unless that is
-    /// new.
+    /// Notes the remote of an address that is known behind `port`. Wait-free unless the remote is new.
     pub fn set_remote(&self, vid: Vid, mac: Mac, port: PortId, remote: u32) {
         let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
@@ -380,13 +382,13 @@ impl Fdb {
             return;
         }
         let _writer = self.lock();
-        // Another worker may have put something else there.
+        // Another worker may have put another entry there.
         if let Some((way, _)) = there() {
             bucket.remotes[way].store(remote, Ordering::Relaxed);
         }
     }
 
-    /// A frame from this address was received. Wait-free unless the address is new or has moved.
+    /// Notes a frame from this address. Wait-free unless the address is new or has moved.
     pub fn learn(&self, vid: Vid, mac: Mac, learner: Learner, now_secs: u32) -> Learned {
         if mac.is_multicast() {
             return Learned::Multicast;
@@ -394,7 +396,7 @@ impl Fdb {
         let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
         let found = bucket.find(slot.tag);
-        // Refusals are decided without the lock: a port that is refused may be refused for every frame.
+        // Refusals are decided without the lock: a port can be refused for every frame.
         let learned = match self.plan(found, learner, vid) {
             Ok(Learned::Known) => {
                 if let Some((way, _)) = found {
@@ -425,7 +427,7 @@ impl Fdb {
         learned
     }
 
-    /// From here on a control plane says who is behind `port` in the network `vid`, and nothing is learned there.
+    /// From here on a control plane states the addresses behind `port` in the network `vid`, and none is learned there.
     pub fn told_behind(&self, vid: Vid, port: PortId) {
         let number = vid.network().and_then(|number| self.told_behind.get(usize::from(number)));
         if let Some(told_behind) = number {
@@ -433,13 +435,13 @@ impl Fdb {
         }
     }
 
-    /// Whether a control plane says who is behind `port` in the network `vid`.
+    /// True if a control plane states the addresses behind `port` in the network `vid`.
     pub fn is_told(&self, vid: Vid, port: PortId) -> bool {
         let number = vid.network().and_then(|number| self.told_behind.get(usize::from(number)));
         number.is_some_and(|told_behind| told_behind.load(Ordering::Relaxed) == port.get() + 1)
     }
 
-    /// A control plane says that the address is behind this one of the teller's remotes; [`forget`](Self::forget)
+    /// Enters an address that a control plane states, behind this remote of the teller's; [`forget`](Self::forget)
     /// takes it back. The teller's claim is [`Claim::Told`] or [`Claim::ToldSticky`].
     pub fn tell(&self, vid: Vid, mac: Mac, teller: Learner, remote: u32) -> Learned {
         let learned = self.learn(vid, mac, teller, 0);
@@ -449,8 +451,8 @@ impl Fdb {
         learned
     }
 
-    /// Has `bell` called, on any thread, when an address of a network is new, has moved, or may be gone. The first one
-    /// stays.
+    /// Has `bell` called, on any thread, when an address of a network is new, has moved, or may have been removed. Only
+    /// the first bell counts.
     pub fn on_change(&self, bell: impl Fn() + Send + Sync + 'static) {
         let _ = self.bell.set(Box::new(bell));
     }
@@ -461,7 +463,7 @@ impl Fdb {
         }
     }
 
-    /// What [`learn`](Self::learn) would say, without doing it.
+    /// The result of [`learn`](Self::learn), without any change.
     pub fn would_learn(&self, vid: Vid, mac: Mac, learner: Learner, now_secs: u32) -> Learned {
         if mac.is_multicast() {
             return Learned::Multicast;
@@ -481,7 +483,7 @@ impl Fdb {
         }
     }
 
-    /// What is to become of an address that was `found` in the table; an error is a refusal.
+    /// The plan for an address that was `found` in the table; an error is a refusal.
     fn plan(
         &self,
         found: Option<(usize, Entry)>,
@@ -490,7 +492,8 @@ impl Fdb {
     ) -> Result<Learned, Learned> {
         let planned = match found {
             Some((_, entry)) if entry.port == learner.port => {
-                // The port's check may have changed since; a frame changes nothing of what was told.
+                // The port's check may have changed since; a frame does not change an entry that a control plane has
+                // stated.
                 let same = entry.claim == learner.claim
                     || (learner.claim == Claim::Uplink && self.is_told(vid, learner.port));
                 return Ok(if same { Learned::Known } else { Learned::New });
@@ -519,7 +522,7 @@ impl Fdb {
     fn change(&self, slot: Slot, learner: Learner, vid: Vid, now_secs: u32) -> Learned {
         let mut writer = self.lock();
         let bucket = &self.buckets[slot.bucket];
-        // Another worker may have been first.
+        // Another worker may have entered it first.
         let found = bucket.find(slot.tag);
         let learned = match self.plan(found, learner, vid) {
             Ok(learned) => learned,
@@ -549,7 +552,7 @@ impl Fdb {
         };
         let entry = Entry { tag: slot.tag, claim: learner.claim, port: learner.port };
         bucket.forget_remote(way);
-        // The second before the word: whoever sees the new word sees no second older than its own.
+        // The second is stored before the word: a reader of the new word sees no older second than the word's own.
         bucket.seen_secs[way].store(now_secs, Ordering::Relaxed);
         bucket.words[way].store(entry.pack(), Ordering::Release);
         self.changed();
@@ -560,7 +563,7 @@ impl Fdb {
         learned
     }
 
-    /// Between which ports addresses have moved since the last call.
+    /// The pairs of ports between which addresses have moved since the last call.
     pub fn take_moves(&self) -> Vec<Moves> {
         self.lock().moves.take()
     }
@@ -581,7 +584,7 @@ impl Fdb {
         found.is_some()
     }
 
-    /// Removes every address behind `port`; returns how many there were.
+    /// Removes every address behind `port`; returns their number.
     pub fn flush_port(&self, port: PortId) -> usize {
         let mut removed = 0;
         for start in (0..self.buckets.len()).step_by(SWEPT_BUCKETS) {
@@ -622,18 +625,18 @@ impl Fdb {
         self.learned.iter().map(|learned| learned.load(Ordering::Relaxed) as usize).sum()
     }
 
-    /// Whether the table is empty.
+    /// True if the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Entries of one port, likewise.
+    /// Entries of one port, expired ones that were not swept yet included.
     pub fn learned_by(&self, port: PortId) -> u32 {
         self.learned[port.index()].load(Ordering::Relaxed)
     }
 
-    /// The addresses in the table that have not expired, in no order. Not a snapshot of one moment if
-    /// workers learn meanwhile; every entry was in the table at some moment of the call.
+    /// The addresses in the table that have not expired, in no order. If workers learn meanwhile, it is not a snapshot
+    /// of one moment; every entry was in the table at some moment of the call.
     pub fn entries(&self, now_secs: u32) -> Vec<FdbEntry> {
         let buckets = self.buckets.iter().enumerate();
         let entries = buckets.flat_map(|(index, bucket)| {
@@ -660,7 +663,7 @@ impl Fdb {
         }
     }
 
-    /// Removes the entries that `gone` says; the lock is held.
+    /// Removes the entries for which `gone` is true; the lock is held.
     fn sweep(&self, buckets: Range<usize>, gone: impl Fn(&Bucket, usize, Entry) -> bool) -> usize {
         let mut removed = 0;
         for (index, bucket) in buckets.clone().zip(&self.buckets[buckets]) {
@@ -685,7 +688,7 @@ impl Fdb {
         }
     }
 
-    /// Where an entry counts beside its port: one that was learned behind an uplink, in its network.
+    /// The counter of an entry besides its port's: its network's, if the entry was learned behind an uplink.
     fn network_count(&self, bucket: usize, entry: Entry) -> Option<&AtomicU32> {
         if !entry.claim.is_outside() {
             return None;

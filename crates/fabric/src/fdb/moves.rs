@@ -1,9 +1,9 @@
-//! Between which ports addresses have moved lately: what a loop does thousands of times a second.
+//! Ports between which addresses have moved lately: a loop moves them thousands of times a second.
 
 use crate::port::PortId;
 use crate::vlan::Vid;
 
-/// Pairs that are remembered of each kind. They are read and forgotten ten times a second.
+/// Pairs of each kind that are kept. They are read and cleared ten times a second.
 const PAIRS_MAX: usize = 32;
 
 /// Addresses that moved between two ports in a VLAN.
@@ -13,11 +13,11 @@ pub struct Moves {
     pub vid: Vid,
     /// The two ports, the lower number first.
     pub ports: [PortId; 2],
-    /// How many moved to the second port, and how many to the first.
+    /// The number of moves to the second port, and to the first.
     pub times: [u64; 2],
 }
 
-/// Pairs since they were read last. Guests cannot take the places of pairs of uplinks.
+/// Pairs since the last reading. Pairs with guests cannot take the places of pairs of uplinks.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     outside: Vec<Moves>,
@@ -25,7 +25,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    /// An address has moved; `outside` where both ports hold it as uplinks do.
+    /// Notes a move; `outside` if both ports hold the address as uplinks do.
     pub(super) fn note(&mut self, vid: Vid, from: PortId, to: PortId, outside: bool) {
         let pairs = if outside { &mut self.outside } else { &mut self.others };
         let ports = [from.min(to), from.max(to)];
@@ -39,7 +39,7 @@ impl Noted {
         }
     }
 
-    /// Gives the pairs, those of uplinks first, and forgets them.
+    /// Returns the pairs, those of uplinks first, and clears them.
     pub(super) fn take(&mut self) -> Vec<Moves> {
         let Self { outside, others } = self;
         outside.drain(..).chain(others.drain(..)).collect()

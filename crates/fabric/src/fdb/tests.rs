@@ -30,7 +30,7 @@ fn claimed(number: u16, claim: Claim) -> Learner {
 
 const VLAN: Vid = Vid::DEFAULT;
 
-/// Addresses that all meet in one bucket.
+/// Addresses that all belong to one bucket.
 fn colliding(count: usize) -> Vec<Mac> {
     let in_bucket = |&mac: &Mac| Slot::of(VLAN, mac, SEED, FDB_ENTRIES_DEFAULT / WAYS).bucket == 0;
     (0..).map(mac).filter(in_bucket).take(count).collect()
@@ -183,7 +183,7 @@ fn port_at_its_limit_learns_no_more_and_keeps_what_it_has() {
     assert_eq!(fdb.learn(VLAN, mac(2), learner, 0), Learned::New);
 }
 
-/// The table of who may take an address from whom, written down once more.
+/// A second version of the table of who may take an address from whom.
 fn may_take(held: Claim, taker: Claim) -> bool {
     use Claim::{Dynamic, First, Pinned, Uplink};
     matches!((held, taker), (Dynamic, _) | (Uplink, Dynamic | Uplink | Pinned) | (First, Pinned))
@@ -289,7 +289,7 @@ fn op(hosts: u32, ports: u16) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The rules without buckets: what the table does as long as none is full.
+/// The rules without buckets: the table follows them as long as no bucket is full.
 #[derive(Default)]
 struct Model {
     entries: HashMap<u32, (u16, Claim, u32)>,
@@ -530,7 +530,7 @@ fn one_network_leaves_the_others_room() {
     for host in 0..2 * max {
         fdb.learn(blue, mac(host), behind_uplink(7), 0);
     }
-    // A few buckets were full of addresses of this network alone.
+    // A few buckets were full of this network's addresses alone.
     let learned = fdb.learned_in(blue);
     assert!((max - 64..=max).contains(&learned), "{learned}");
     assert!(fdb.stats().refused_network_limit >= u64::from(max) - 64);
@@ -581,7 +581,7 @@ fn what_is_told_stays_until_it_is_taken_back_and_frames_change_nothing_of_it() {
     assert_eq!(fdb.remote(blue, mac(1), port(7), late), Some(5));
     assert_eq!(fdb.tell(blue, mac(1), teller, 6), Learned::Known);
     assert_eq!(fdb.remote(blue, mac(1), port(7), late), Some(6));
-    // A frame from outside does not take a guest's address; being told does.
+    // A frame from outside does not take a guest's address; a control plane's word does.
     fdb.learn(blue, mac(2), dynamic(1), late);
     assert_eq!(fdb.learn(blue, mac(2), behind_uplink(7), late), Learned::Told);
     assert_eq!(fdb.lookup(blue, mac(2), late), Some(port(1)));

@@ -5,22 +5,22 @@ use super::*;
 use crate::fdb::Learned;
 use crate::{Fabric, Forward, FrameKey, MacCheck, PortConfig, Routed, Vid, VlanMode};
 
-/// One that only begins a burst.
+/// A step of a random run.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A frame from a port to an address from an address.
+    /// A frame from a port, to an address, from an address.
     Frame(u8, u8, u8),
     /// The worker takes a new view.
     Burst,
     /// A port starts or stops.
     Active(u8, bool),
-    /// A port gets the settings of this number.
+    /// A port gets the settings with this number.
     Settings(u8, u8),
-    /// The port's address may be another one.
+    /// The port forgets its first address.
     Reset(u8),
     /// An address is forgotten.
     Forget(u8, u8),
-    /// So many seconds pass.
+    /// This many seconds pass.
     Pass(u16),
     Age,
 }

@@ -1,4 +1,4 @@
-//! What DHCP (RFC 2131) and DHCPv6 (RFC 8415) say of who asks, and of what it is given.
+//! The facts in DHCP (RFC 2131) and DHCPv6 (RFC 8415) messages about the client and the addresses that it gets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,22 +6,23 @@ use weir_wire::Mac;
 
 use super::{Seen, UDP_LEN as UDP};
 
-/// Ports: of a client, and of a server (RFC 2131 §4.1).
+/// The ports of a client and of a server (RFC 2131 §4.1).
 pub(super) const PORTS: (u16, u16) = (68, 67);
-/// The same of DHCPv6 (RFC 8415 §7.2).
+/// The ports of a DHCPv6 client and server (RFC 8415 §7.2).
 pub(super) const PORTS6: (u16, u16) = (546, 547);
 
-/// `op` of a client and of a server, each with Ethernet and how long its addresses are (RFC 2131 §2).
+/// `op` of a client and of a server, each with Ethernet and the length of its addresses (RFC 2131 §2).
 const REQUEST: [u8; 3] = [1, 1, 6];
 const REPLY: [u8; 3] = [2, 1, 6];
-/// Where a message has its transaction, the address that its client has, the one it gives, its client's hardware address, and its options.
+/// Offsets in a message: its transaction, the client's address, the offered address, the client's hardware address,
+/// options.
 const XID: usize = 4;
 const CIADDR: usize = 12;
 const YIADDR: usize = 16;
 const CHADDR: usize = 28;
 const COOKIE: usize = 236;
 const OPTIONS: usize = 240;
-/// What options begin with (RFC 2132 §2).
+/// The first bytes of the options (RFC 2132 §2).
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const PAD: u8 = 0;
 const END: u8 = 255;
@@ -30,7 +31,8 @@ const MESSAGE_TYPE: u8 = 53;
 const ACK: u8 = 5;
 const RELEASE: u8 = 7;
 
-/// Messages of DHCPv6 (RFC 8415 §7.3): a server's answer, and two by which a client gives addresses back. Options that have addresses (§21.4 to §21.6).
+/// DHCPv6 messages (RFC 8415 §7.3): a server's answer, and two by which a client gives addresses back. Then the options
+/// that have addresses (§21.4 to §21.6).
 const REPLY6: u8 = 7;
 const RELEASE6: u8 = 8;
 const DECLINE6: u8 = 9;
@@ -38,17 +40,17 @@ const IA_NA: u16 = 3;
 const IA_TA: u16 = 4;
 const IA_ADDR: u16 = 5;
 
-/// Whether the message in the UDP datagram at `at` is from the station that sends it.
+/// True if the message in the UDP datagram at `at` is from the station that sends it.
 pub(super) fn is_from(seen: Seen<'_>, at: usize) -> bool {
     let message = at + UDP;
-    // The checksum is the datagram's own, before the message.
+    // The checksum is the datagram's own, which comes before the message.
     let stays = seen.csum_at.is_none_or(|csum_at| csum_at + 2 == message);
     stays
         && seen.array(message) == Some(REQUEST)
         && seen.array(message + CHADDR) == Some(seen.src.0)
 }
 
-/// Which of its questions a message belongs to, by what its client has chosen.
+/// The client's question to which a message belongs, by the number that the client has chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transaction {
     Four([u8; 4]),
@@ -56,21 +58,21 @@ pub(super) enum Transaction {
 }
 
 impl Transaction {
-    /// That of a message.
+    /// The transaction of a DHCP message.
     pub(super) fn four(message: &[u8]) -> Option<Self> {
         array(message, XID).map(Self::Four)
     }
 
-    /// The same of DHCPv6.
+    /// The transaction of a DHCPv6 message.
     pub(super) fn six(message: &[u8]) -> Option<Self> {
         array(message, 1).map(Self::Six)
     }
 }
 
-/// What a server says to a client: that it has these addresses, each for so many seconds.
+/// A server's answer to a client: it has these addresses, each for a number of seconds.
 pub(super) struct Answer<'f> {
     pub(super) transaction: Transaction,
-    /// Whom it names; in DHCPv6 it is sent to that one alone.
+    /// The client that the answer names; a DHCPv6 answer is sent to the client alone.
     pub(super) client: Option<Mac>,
     given: Given<'f>,
 }
@@ -81,7 +83,7 @@ enum Given<'f> {
 }
 
 impl<'f> Answer<'f> {
-    /// Reads the message in a UDP datagram.
+    /// Reads the DHCP message in a UDP datagram.
     pub(super) fn four(message: &'f [u8]) -> Option<Self> {
         let client = Mac(array(message, CHADDR)?);
         let Options { kind: ACK, secs } = Options::read(message)? else { return None };
@@ -94,14 +96,14 @@ impl<'f> Answer<'f> {
         Some(Self { transaction, client: Some(client), given })
     }
 
-    /// The same of DHCPv6.
+    /// Reads the DHCPv6 message in a UDP datagram.
     pub(super) fn six(message: &'f [u8]) -> Option<Self> {
         let transaction = Transaction::six(message)?;
         let given = Given::Six(message.get(4..)?);
         (message.first() == Some(&REPLY6)).then_some(Self { transaction, client: None, given })
     }
 
-    /// Each address, and for how many seconds; 0 takes it back.
+    /// Gives `then` each address and its number of seconds; 0 takes the address back.
     pub(super) fn each(&self, mut then: impl FnMut(IpAddr, u32)) {
         match self.given {
             Given::Four(address, secs) => then(address.into(), secs),
@@ -112,7 +114,7 @@ impl<'f> Answer<'f> {
     }
 }
 
-/// Gives each address that a client gives back by the message in a UDP datagram to `then`.
+/// Gives `then` each address that a client gives back by the message in a UDP datagram.
 pub(super) fn each_released(message: &[u8], mut then: impl FnMut(IpAddr)) {
     if array(message, 0) != Some(REQUEST) {
         if let Some(&RELEASE6 | &DECLINE6) = message.first() {
@@ -125,12 +127,12 @@ pub(super) fn each_released(message: &[u8], mut then: impl FnMut(IpAddr)) {
     }
 }
 
-/// Whether the source of a question is the address that it says its client has.
+/// True if the source of a question is the address that the question states for its client.
 pub(super) fn is_own_address(seen: Seen<'_>, at: usize, src: Ipv4Addr) -> bool {
     seen.array(at + UDP + CIADDR) == Some(src.octets())
 }
 
-/// What counts of the options of DHCP.
+/// The relevant options of DHCP.
 struct Options {
     kind: u8,
     secs: Option<u32>,
@@ -164,7 +166,7 @@ impl Options {
     }
 }
 
-/// Each address in the options of a message of DHCPv6, and for how many seconds it is valid.
+/// Gives `then` each address in the options of a DHCPv6 message, and the number of seconds for which it is valid.
 fn each6(options: &[u8], mut then: impl FnMut(IpAddr, u32)) {
     for (code, value) in options6(options) {
         let skip = match code {
@@ -173,7 +175,7 @@ fn each6(options: &[u8], mut then: impl FnMut(IpAddr, u32)) {
             _ => continue,
         };
         for (code, value) in options6(value.get(skip..).unwrap_or(&[])) {
-            // The address, how long it is preferred, and how long it is valid.
+            // An address option has the address, its preferred lifetime, and its valid lifetime.
             if let (IA_ADDR, Some(address), Some(valid)) =
                 (code, array::<16>(value, 0), array(value, 20))
             {
@@ -183,7 +185,7 @@ fn each6(options: &[u8], mut then: impl FnMut(IpAddr, u32)) {
     }
 }
 
-/// The options of a DHCPv6 message, up to one that is longer than what there is.
+/// The options of a DHCPv6 message, up to one that claims more bytes than there are.
 fn options6(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let [code, len] = [array(rest, 0)?, array(rest, 2)?].map(u16::from_be_bytes);

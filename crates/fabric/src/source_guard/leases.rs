@@ -1,4 +1,4 @@
-//! Addresses that a guest was given by DHCP while weir looked on: those for which it had asked.
+//! Addresses that a guest got by DHCP in answers that weir saw, to questions of the guest's own.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -9,17 +9,17 @@ use weir_wire::{Mac, Tci};
 use super::dhcp::{Answer, Transaction};
 use crate::PortId;
 
-/// By which way an answer has come: which of a switch's networks an address belongs to.
+/// The way by which an answer has come. It tells to which of a switch's networks an address belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The server's port.
     pub port: PortId,
-    /// The VLAN id that the answer came with; 0 without a tag.
+    /// The VLAN id with which the answer came; 0 without a tag.
     pub vid: u16,
 }
 
 impl Origin {
-    /// Of a frame that came in by `port`.
+    /// The origin of a frame that came in by `port`.
     pub fn new(port: PortId, tag: Option<Tci>) -> Self {
         Self { port, vid: tag.map_or(0, Tci::vid) }
     }
@@ -30,13 +30,13 @@ impl Origin {
 pub struct Lease {
     /// The address.
     pub address: IpAddr,
-    /// Until when (s), on the clock that the guard is asked by.
+    /// The end (s), on the clock of the guard's callers.
     pub until_secs: u32,
-    /// Who gave it.
+    /// The origin of the answer.
     pub origin: Origin,
 }
 
-/// What a guest has asked.
+/// A question that a guest has asked.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     transaction: Transaction,
@@ -44,11 +44,10 @@ struct Question {
     asked_secs: u32,
 }
 
-/// Held by who learns an address, of whichever guest.
+/// Held while any guest's address is learned.
 static LEARNING: Mutex<()> = Mutex::new(());
 
-/// What a guest has asked lately, and what it was given. Small, so that each frame can be looked up, and allocated
-/// once.
+/// The guest's latest questions, and its addresses. Small, so that each frame can be looked up, and allocated once.
 #[derive(Debug, Default)]
 pub(super) struct Leases(RwLock<State>);
 
@@ -63,19 +62,19 @@ impl Leases {
         self.any(now_secs, |lease| lease.address == address)
     }
 
-    /// Whether there is such a one among those that hold now.
+    /// True if one of the leases that hold now matches.
     pub(super) fn any(&self, now_secs: u32, is: impl Fn(&Lease) -> bool) -> bool {
         let state = self.read();
         state.leases.iter().flatten().any(|lease| lease.until_secs > now_secs && is(lease))
     }
 
-    /// Those that hold now.
+    /// The leases that hold now.
     pub(super) fn held(&self, now_secs: u32) -> impl Iterator<Item = Lease> {
         let leases = self.read().leases;
         leases.into_iter().flatten().filter(move |lease| lease.until_secs > now_secs)
     }
 
-    /// The guest asks; the oldest of its questions is forgotten for it.
+    /// Notes a question of the guest's, in place of the oldest one.
     pub(super) fn asked(&self, transaction: Transaction, mac: Mac, now_secs: u32) {
         let mut state = self.write();
         let same = |it: &Option<Question>| it.is_some_and(|it| it.transaction == transaction);
@@ -88,8 +87,8 @@ impl Leases {
         state.questions[place] = Some(Question { transaction, mac, asked_secs: now_secs });
     }
 
-    /// An answer is on its way to the guest, in a frame for `dst`. An address that is new to the guest is its own only if
-    /// it `is_free`.
+    /// Notes an answer on its way to the guest, in a frame for `dst`. An address that is new to the guest becomes its
+    /// own only if it `is_free`.
     pub(super) fn answered(
         &self,
         answer: &Answer<'_>,
@@ -105,9 +104,9 @@ impl Leases {
         if !self.read().questions.iter().flatten().any(is_for) {
             return;
         }
-        // Two guests that are given one address at once: one of them has it. No guest's lock is held meanwhile.
+        // If two guests get the same address at once, one of them has it. No guest's lock is held meanwhile.
         let _one = LEARNING.lock().unwrap_or_else(PoisonError::into_inner);
-        // A guest keeps no more, and each of them may take a look at all guests.
+        // A guest keeps no more leases, and each answer can lead to a look at all guests.
         let mut left = SNOOPED_LEASES_MAX;
         answer.each(|address, secs| {
             let Some(rest) = left.checked_sub(1) else { return };
@@ -122,12 +121,12 @@ impl Leases {
         });
     }
 
-    /// One that the guest had before.
+    /// Adds a lease that the guest had before.
     pub(super) fn recall(&self, lease: Lease) {
         self.write().put(lease);
     }
 
-    /// The guest gives an address back.
+    /// Removes an address that the guest gives back.
     pub(super) fn released(&self, address: IpAddr) {
         for lease in &mut self.write().leases {
             lease.take_if(|lease| lease.address == address);
@@ -135,7 +134,7 @@ impl Leases {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
-        // Whatever panicked with the lock has left whole entries.
+        // A panic under the lock leaves whole entries.
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,7 +144,7 @@ impl Leases {
 }
 
 impl State {
-    /// Puts a lease in, in place of one of the same address or else of the one that ends first.
+    /// Puts a lease in, in place of one of the same address, or else of the one that ends first.
     fn put(&mut self, lease: Lease) {
         let same = |it: &Option<Lease>| it.is_some_and(|it| it.address == lease.address);
         let known = self.leases.iter().position(same);

@@ -28,24 +28,24 @@ use dhcp::{Answer, Transaction};
 use leases::Leases;
 use roles::Roles;
 
-/// Where a UDP header has its checksum, and how long it is.
+/// The offset of the checksum in a UDP header, and the length of the header.
 const UDP_CSUM: usize = 6;
 /// See [`UDP_CSUM`].
 const UDP_LEN: usize = 8;
 
-/// What a guest's frames are held to.
+/// The rules for a guest's frames.
 #[derive(Debug)]
 pub struct SourceGuard {
     addresses: Box<[IpNet]>,
-    /// It may say that it is a router, or a DHCP server.
+    /// The guest may act as a router, or as a DHCP server.
     router: bool,
-    /// What it was given by DHCP, where that counts.
+    /// The guest's addresses by DHCP, if these count.
     leases: Option<Arc<Leases>>,
-    /// It has any address but some, if it is to be nobody's router and server.
+    /// The guest may have any address except some, and must not act as a router or server.
     roles: Option<Roles>,
 }
 
-/// A frame as the guard looks at it.
+/// A frame as the guard sees it.
 #[derive(Clone, Copy)]
 struct Seen<'f> {
     /// The front, without a tag.
@@ -54,53 +54,53 @@ struct Seen<'f> {
     len: usize,
     /// The Ethernet source.
     src: Mac,
-    /// Where two bytes are to be filled in before it is delivered.
+    /// The offset of two bytes that are filled in before the frame is delivered.
     csum_at: Option<usize>,
     now_secs: u32,
 }
 
 impl SourceGuard {
-    /// For a guest that has these addresses; as a `router` it may also advertise itself as one, and answer DHCP.
+    /// A guard for a guest with these addresses. A `router` may also advertise itself as one, and answer DHCP.
     pub fn new(addresses: impl Into<Box<[IpNet]>>, router: bool) -> Self {
         Self { addresses: addresses.into(), router, leases: None, roles: None }
     }
 
-    /// For a guest that sends from any address but those of `others`, and is neither a router nor a server of DHCP.
+    /// A guard for a guest that may send from any address except `others`, and is neither a router nor a DHCP server.
     pub fn of_roles(others: impl Into<Box<[IpAddr]>>) -> Self {
         let roles = Roles { others: others.into() };
         Self { roles: Some(roles), ..Self::new([], false) }
     }
 
-    /// The guest also has what DHCP gives it from now on, and what it had given it under `before`.
+    /// Adds the addresses that DHCP gives the guest from now on, and those that it had given under `before`.
     pub fn snooping(self, before: Option<&Self>) -> Self {
         let known = before.and_then(|before| before.leases.clone());
         Self { leases: Some(known.unwrap_or_default()), ..self }
     }
 
-    /// Whether it wants to see [answers](Self::snoop) of DHCP.
+    /// True if the guard wants to see [answers](Self::snoop) of DHCP.
     pub fn snoops(&self) -> bool {
         self.leases.is_some()
     }
 
-    /// What the guest has by DHCP.
+    /// The guest's addresses by DHCP.
     pub fn leases(&self, now_secs: u32) -> impl Iterator<Item = Lease> {
         self.leases.iter().flat_map(move |leases| leases.held(now_secs))
     }
 
-    /// The guest has what it had under another guard, where that counts.
+    /// Adds an address that the guest had under another guard, if such addresses count.
     pub fn recall(&self, lease: Lease) {
         if let Some(leases) = &self.leases {
             leases.recall(lease);
         }
     }
 
-    /// Whether a frame that begins with `head` may be an answer of DHCP.
+    /// True if a frame that begins with `head` can be an answer of DHCP.
     pub fn may_be_answer(head: &[u8]) -> bool {
         datagram(head, false).is_some()
     }
 
-    /// Looks at an answer of DHCP that somebody who may give it sends to the guest. An address that the guest did not
-    /// have before is its own if it `is_free`.
+    /// Learns from a DHCP answer to the guest, sent by a port that may give answers. An address that the guest did not
+    /// have before becomes its own if it `is_free`.
     pub fn snoop(
         &self,
         frame: &[u8],
@@ -120,20 +120,20 @@ impl SourceGuard {
         }
     }
 
-    /// Whether the guest was given an address by the same way.
+    /// True if the guest got an address by the same way.
     pub fn holds(&self, address: IpAddr, origin: Origin, now_secs: u32) -> bool {
         self.leases.as_ref().is_some_and(|leases| {
             leases.any(now_secs, |lease| (lease.address, lease.origin) == (address, origin))
         })
     }
 
-    /// Whether it wants to see a [question](Self::snoop_question) that the guest asks.
+    /// True if the guard wants to see a [question](Self::snoop_question) that the guest asks.
     pub fn may_be_question(&self, head: &[u8]) -> bool {
         self.snoops() && datagram(head, true).is_some()
     }
 
-    /// Looks at a message of DHCP that the guest sends, which is to be one that [passes](Self::check) and by the guest's
-    /// own MAC address: who asks in another's name would get that one's address.
+    /// Notes a DHCP message that the guest sends. The message must [pass](Self::check) and be from the guest's own MAC
+    /// address: a question in another's name would get that station's address.
     pub fn snoop_question(&self, frame: &[u8], now_secs: u32) {
         let (Some(leases), Ok(ethernet)) = (&self.leases, Ethernet::parse(frame)) else { return };
         let Some((at, ports)) = datagram(frame, true) else { return };
@@ -148,8 +148,8 @@ impl SourceGuard {
         dhcp::each_released(message, |address| leases.released(address));
     }
 
-    /// Judges a frame of `len` bytes that begins with `head`, from which its VLAN tag has been taken, and whose checksum
-    /// is left to whoever needs it, at `csum_at`.
+    /// Judges a frame of `len` bytes that begins with `head`. Its VLAN tag was taken off. `csum_at` is the place of a
+    /// checksum that is still to be filled in.
     ///
     /// # Errors
     /// [`DropReason::SourceGuardIp`], [`DropReason::SourceGuardArp`], [`DropReason::SourceGuardNd`] or
@@ -170,7 +170,7 @@ impl SourceGuard {
             };
         }
         match ethernet.ethertype {
-            // What another tag hides, or a protocol that carries any other, could say anything.
+            // Another tag, or a protocol that carries others, could hide anything.
             _ if ethernet.tag.is_some() => Err(DropReason::SourceGuardOther),
             ethertype::IPV4 | ethertype::IPV6 => match Layers::parse(head).map(|it| it.network) {
                 Ok(Network::Ipv4(ip)) => self.ipv4(seen, &ip),
@@ -183,7 +183,7 @@ impl SourceGuard {
         }
     }
 
-    /// Whether the guest has an address; that of its link is made from its MAC address (RFC 4291 appendix A).
+    /// True if the guest has an address. Its link-local address is made from its MAC address (RFC 4291 appendix A).
     fn has(&self, address: IpAddr, seen: Seen<'_>) -> bool {
         self.addresses.iter().any(|own| own.contains(&address))
             || address == IpAddr::V6(link_local(seen.src))
@@ -199,10 +199,10 @@ impl SourceGuard {
         }
         let (mut asks_for_an_address, mut renews) = (false, false);
         if ip.protocol == protocol::UDP && first {
-            // Ports that can't be seen could be any.
+            // Ports that are not in sight could be any.
             let Some(ports) = seen.ports(at) else { return refused };
             let from_client = ports == dhcp::PORTS;
-            // Who asks in another's name gets that one's address.
+            // A question in another's name would get that station's address.
             let forged = from_client && !dhcp::is_from(seen, at);
             if forged
                 || ports.0 == dhcp::PORTS.1 && !self.router
@@ -211,7 +211,7 @@ impl SourceGuard {
                 return refused;
             }
             asks_for_an_address = from_client && !ip.fragment && ip.dst.is_broadcast();
-            // weir has not seen how it got what it goes on to use.
+            // The guest goes on with an address that it got before weir could see it.
             renews = self.snoops()
                 && from_client
                 && !ip.fragment
@@ -222,7 +222,7 @@ impl SourceGuard {
         if may { Ok(()) } else { refused }
     }
 
-    /// A request or a reply (RFC 826), or a probe (RFC 5227 §1.1).
+    /// Checks a request or a reply (RFC 826), or a probe (RFC 5227 §1.1).
     fn arp(&self, seen: Seen<'_>) -> Option<()> {
         let arp = Arp::read(seen)?;
         let probes = arp.operation == Arp::REQUEST && arp.sender.1.is_unspecified();
@@ -231,7 +231,7 @@ impl SourceGuard {
         (is_known && arp.sender.0 == seen.src && own).then_some(())
     }
 
-    /// "Who am I" (RFC 903), by which a guest that has moved is learned.
+    /// Checks a "who am I" (RFC 903), from which switches learn a guest that has moved.
     fn rarp(&self, seen: Seen<'_>) -> Option<()> {
         let arp = Arp::read(seen)?;
         let own = arp.sender.1.is_unspecified() || self.has(arp.sender.1.into(), seen);
@@ -249,12 +249,12 @@ impl SourceGuard {
         if !seen.stays_up_to(at) {
             return hidden;
         }
-        // The fragment header comes last of those that were walked.
+        // The fragment header is the last of the headers that were walked.
         let first = !ip.fragment || seen.be16(at - 6).is_some_and(|field| field & 0xfff8 == 0);
         match ip.protocol {
-            // Headers that go on beyond the front, are too many, or lie behind a fragment header (RFC 7112).
+            // The headers go on beyond the front, are too many, or lie behind a fragment header (RFC 7112).
             _ if protocol::is_extension(ip.protocol) => return hidden,
-            // No driver leaves that checksum to others.
+            // No driver leaves this checksum to others.
             protocol::ICMPV6 if seen.csum_at.is_some() => return hidden,
             protocol::ICMPV6 if first => {
                 return neighbour::check(self, seen, ip, at);
@@ -280,18 +280,18 @@ impl<'f> Seen<'f> {
         self.array(at).map(u16::from_be_bytes)
     }
 
-    /// What comes before `at` is delivered as it is.
+    /// True if the bytes before `at` are delivered as they are.
     fn stays_up_to(self, at: usize) -> bool {
         self.csum_at.is_none_or(|csum_at| csum_at >= at)
     }
 
-    /// Source and destination port of the UDP header at `at`.
+    /// The source and destination port of the UDP header at `at`.
     fn ports(self, at: usize) -> Option<(u16, u16)> {
         Some((self.be16(at)?, self.be16(at + 2)?))
     }
 }
 
-/// Where the UDP header of a message of DHCP is, and its ports; of a client's, or of a server's.
+/// The offset of the UDP header of a client's or a server's DHCP message, and its ports.
 fn datagram(frame: &[u8], of_client: bool) -> Option<(usize, Ports)> {
     let Transport::Udp { offset, ports } = Layers::parse(frame).ok()?.transport else {
         return None;
@@ -312,12 +312,12 @@ impl Arp {
     const REQUEST: u16 = 1;
     const REPLY: u16 = 2;
     const REVERSE_REQUEST: u16 = 3;
-    /// Hardware and protocol, and how long the addresses of each are.
+    /// Hardware and protocol, and the length of each one's addresses.
     const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
     fn read(seen: Seen<'_>) -> Option<Self> {
         let at = HEADER_LEN;
-        // It has no checksum: one that is to be filled in would be another address.
+        // ARP has no checksum: bytes that are filled in later would make another address.
         if seen.array(at)? != Self::ETHERNET_IPV4 || seen.csum_at.is_some() {
             return None;
         }
@@ -330,7 +330,7 @@ impl Arp {
     }
 }
 
-/// The address of its link that a station makes of its MAC address.
+/// The link-local address that a station makes of its MAC address.
 fn link_local(mac: Mac) -> Ipv6Addr {
     let Mac([a, b, c, d, e, f]) = mac;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])

@@ -1,4 +1,5 @@
-//! Neighbour discovery (RFC 4861): whose address a message is about, and which link-layer address it gives it.
+//! Neighbour discovery (RFC 4861): the address that a message is about, and the link-layer address that it gives for
+//! it.
 
 use std::net::Ipv6Addr;
 
@@ -37,11 +38,11 @@ pub(super) fn check(
     let is_nd = (ROUTER_SOLICITATION..=REDIRECT).contains(&kind)
         || matches!(kind, INVERSE_SOLICITATION | INVERSE_ADVERTISEMENT);
     if !is_nd {
-        // Before it has an address a guest says what it listens to (RFC 3590, RFC 3810 §5.2.13).
+        // A guest without an address reports the groups that it listens to (RFC 3590, RFC 3810 §5.2.13).
         let reports = matches!(kind, MLD_REPORT | MLD_DONE | MLD2_REPORT) && !ip.fragment;
         return if !unspecified || reports { Ok(()) } else { Err(DropReason::SourceGuardIp) };
     }
-    // Receivers ignore them (RFC 6980), or should.
+    // Receivers ignore fragments (RFC 6980), or should.
     if ip.fragment {
         return refused;
     }
@@ -49,10 +50,10 @@ pub(super) fn check(
     let own = || target().is_some_and(|target| guard.has(target.into(), seen));
     let options = match kind {
         ROUTER_SOLICITATION => Some(at + 8),
-        // Whether an address is free is asked about one that is to be the guest's.
+        // A guest may ask whether an address is free if the address would be its own.
         NEIGHBOUR_SOLICITATION if !unspecified || own() => Some(at + 24),
         NEIGHBOUR_ADVERTISEMENT if !unspecified && own() => Some(at + 24),
-        // Its options tell of prefixes and servers, and have no end in sight.
+        // The options are about prefixes and servers, and their end is not in sight.
         ROUTER_ADVERTISEMENT | REDIRECT if guard.router && !unspecified => return Ok(()),
         _ => None,
     };
@@ -60,7 +61,7 @@ pub(super) fn check(
     sound.map_or(refused, Ok)
 }
 
-/// Whether each link-layer address in the options from `at` on is that of the station that sends them. All of them
+/// `Some` if each link-layer address in the options from `at` on is that of the station that sends them. All options
 /// have to be in sight.
 fn options_are_of(seen: Seen<'_>, ip: &Ipv6, mut at: usize) -> Option<()> {
     let end = HEADER_LEN + usize::from(IPV6_HEADER_LEN) + usize::from(ip.payload_len);
@@ -80,17 +81,17 @@ fn options_are_of(seen: Seen<'_>, ip: &Ipv6, mut at: usize) -> Option<()> {
     Some(())
 }
 
-/// As whom a message of ICMPv6 speaks.
+/// The role in which an ICMPv6 message speaks.
 pub(super) enum SpeaksAs {
     /// As a router.
     Router,
     /// As the station that has this address, if it is in sight.
     Station(Option<Ipv6Addr>),
-    /// As nobody but its source.
+    /// As no more than its source.
     Nobody,
 }
 
-/// As whom the message at `at` speaks.
+/// The role in which the message at `at` speaks.
 pub(super) fn speaks_as(seen: Seen<'_>, at: usize) -> SpeaksAs {
     match seen.array(at) {
         Some([ROUTER_ADVERTISEMENT | REDIRECT]) => SpeaksAs::Router,

@@ -1,5 +1,5 @@
-//! Guests that may send from any address, except as who others rely on: a router, a server of DHCP, and stations that are
-//! known to be somebody else.
+//! Guests that may send from any address, but not act as a station that others rely on: a router, a DHCP server, or a
+//! station that is known to be somebody else.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use weir_wire::{Ipv4, Ipv6, Layers, Network, ethertype};
 use super::{Arp, Seen, UDP_CSUM, dhcp, neighbour};
 use crate::DropReason;
 
-/// Addresses of others, which the guest may not say are its own.
+/// Addresses of others, which the guest must not claim.
 #[derive(Debug)]
 pub(super) struct Roles {
     pub(super) others: Box<[IpAddr]>,
@@ -24,7 +24,7 @@ impl Roles {
                 match Layers::parse(seen.head).map(|it| it.network) {
                     Ok(Network::Ipv4(ip)) => self.ipv4(seen, &ip),
                     Ok(Network::Ipv6(ip)) => self.ipv6(seen, &ip),
-                    // No station takes it.
+                    // No station takes such a frame.
                     _ => Ok(()),
                 }
             }
@@ -36,15 +36,15 @@ impl Roles {
         self.others.contains(&address.into())
     }
 
-    /// Another one's address is not the guest's, whichever MAC address is said to have it.
+    /// Refuses a packet that claims another station's address, for any MAC address.
     fn arp(&self, seen: Seen<'_>) -> Option<()> {
-        // Filled in, it would say something else.
+        // Filled in, the packet would say something else.
         if seen.csum_at.is_some() {
             return None;
         }
         match Arp::read(seen) {
             Some(arp) => (!self.is_others(arp.sender.1)).then_some(()),
-            // Of no IPv4 over Ethernet.
+            // The packet is not ARP of IPv4 over Ethernet.
             None => Some(()),
         }
     }
@@ -55,7 +55,7 @@ impl Roles {
         let is_server = || {
             ip.protocol == protocol::UDP
                 && first
-                // Ports that can't be seen could be any.
+                // Ports that are not in sight could be any.
                 && (seen.ports(at).is_none_or(|ports| ports.0 == dhcp::PORTS.1)
                     || !seen.stays_up_to(at + UDP_CSUM))
         };
@@ -76,7 +76,7 @@ impl Roles {
         }
         let first = !ip.fragment || seen.be16(at - 6).is_some_and(|field| field & 0xfff8 == 0);
         match ip.protocol {
-            // As under any guard (RFC 7113).
+            // The rule is that of any guard (RFC 7113).
             _ if protocol::is_extension(ip.protocol) => hidden,
             protocol::ICMPV6 if seen.csum_at.is_some() => hidden,
             protocol::ICMPV6 if first => {
@@ -85,7 +85,7 @@ impl Roles {
                     neighbour::SpeaksAs::Station(address) => address,
                     neighbour::SpeaksAs::Nobody => return Ok(()),
                 };
-                // An address that cannot be seen could be any.
+                // An address that is not in sight could be any.
                 match claimed.is_none_or(|address| self.is_others(address)) {
                     true => hidden,
                     false => Ok(()),

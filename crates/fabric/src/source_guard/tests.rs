@@ -18,7 +18,7 @@ fn other6() -> [u8; 16] {
     "fd00::6".parse::<Ipv6Addr>().unwrap().octets()
 }
 
-/// The address of the link that [`MAC`] makes, as Linux does.
+/// The link-local address that Linux makes of [`MAC`].
 fn link6() -> [u8; 16] {
     "fe80::5054:ff:fe00:1".parse::<Ipv6Addr>().unwrap().octets()
 }
@@ -65,7 +65,7 @@ fn udp(ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     [&words.concat()[..], payload].concat()
 }
 
-/// A message of a DHCP client that says that it is `mac`.
+/// A DHCP client's message that names `mac` as the client.
 fn question(mac: Mac) -> Vec<u8> {
     let mut message = vec![0; 300];
     message[..3].copy_from_slice(&[1, 1, 6]);
@@ -126,7 +126,7 @@ fn a_guest_without_an_address_can_ask_dhcp_for_one_and_nothing_else() {
         ipv4([0; 4], OTHER4, 17, 0, &asks),
         ipv4([0; 4], ALL4, 17, 0x2000, &asks),
         ipv4([0; 4], ALL4, 17, 0, &udp((68, 69), &question(MAC))),
-        // In another's name, and so for its address.
+        // These ask in another's name, and so for its address.
         ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(OTHER_MAC))),
         ipv4(OWN4, OTHER4, 17, 0, &udp(dhcp::PORTS, &question(OTHER_MAC))),
         ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC)[..30])),
@@ -220,7 +220,7 @@ fn neighbour_discovery_speaks_for_the_guest_only() {
     assert!(passes(&ipv6(own6(), 58, &nd(136, own, &target))));
     assert!(passes(&ipv6(link6(), 58, &nd(136, own, &[]))));
     for (src, message) in [
-        // For another's address, with its own or another's link-layer address.
+        // These are about another's address, or give another's link-layer address.
         (own6(), nd(136, Some(other6()), &target)),
         (own6(), nd(136, own, &link_layer(2, OTHER_MAC))),
         (own6(), nd(136, own, &[target.clone(), link_layer(2, OTHER_MAC)].concat())),
@@ -228,21 +228,21 @@ fn neighbour_discovery_speaks_for_the_guest_only() {
         (NONE6, nd(136, own, &target)),
         (own6(), nd(135, Some(other6()), &link_layer(1, OTHER_MAC))),
         (link6(), nd(133, None, &link_layer(1, OTHER_MAC))),
-        // That nobody else gets it.
+        // This would keep others from getting the address.
         (NONE6, nd(135, Some(other6()), &[])),
-        // Options that have no length, no end, or another length.
+        // These options have no length, no end, or another length.
         (own6(), nd(136, own, &[2, 0, 0, 0, 0, 0, 0, 0])),
         (own6(), nd(136, own, &[9, 2, 0, 0, 0, 0, 0, 0])),
         (own6(), nd(136, own, &[2, 1, 0x52, 0x54])),
         (own6(), nd(136, own, &[&[2, 2][..], &MAC.0, &[0; 8]].concat())),
         (own6(), nd(136, own, &[])[..20].to_vec()),
-        // Out of sight.
+        // These options are out of sight.
         (own6(), nd(136, own, &[&[9, 8][..], &[0; 62], &link_layer(2, OTHER_MAC)].concat())),
         (own6(), nd(141, None, &source)),
     ] {
         assert_eq!(reason(&ipv6(src, 58, &message)), "source_guard_nd", "{message:x?}");
     }
-    // Longer than its frame.
+    // This message is longer than its frame.
     let mut cut = ipv6(own6(), 58, &nd(136, own, &target));
     cut.truncate(cut.len() - 8);
     assert_eq!(reason(&cut), "source_guard_nd");
@@ -283,7 +283,7 @@ fn nothing_hides_behind_headers_and_fragments() {
     for frame in hidden {
         assert_eq!(reason(&frame), "source_guard_nd", "{frame:x?}");
     }
-    // What is fragmented for its length.
+    // These are fragmented for their length.
     assert!(passes(&behind(&[fragment(1)], &echo)));
     assert!(passes(&behind(&[fragment(0x100)], &echo)));
     assert!(passes(&behind(&[options(1)], &echo)));
@@ -296,11 +296,11 @@ fn no_checksum_is_filled_in_where_an_address_is() {
         |frame: &[u8], at| judge_before_fill(&guard_of(false), frame, Some(at)).is_ok();
     let four = ipv4(OWN4, OTHER4, 17, 0, &udp((9, 9), &[0; 200]));
     let six = ipv6(own6(), 17, &udp((9, 9), &[0; 200]));
-    // Its own, or that of what is in a tunnel.
+    // The checksum is the packet's own, or that of a packet in a tunnel.
     assert!(passes_with(&four, 40) && passes_with(&four, 100));
     assert!(passes_with(&six, 60) && passes_with(&six, 120));
     assert!(passes_with(&ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC))), 40));
-    // Ports, what a guest asks for, an option, an address in ARP and in an advertisement.
+    // A checksum here would change ports, a guest's question, an option, or an address in ARP or in an advertisement.
     assert!(!passes_with(&four, 34) && !passes_with(&four, 39) && !passes_with(&six, 55));
     assert!(!passes_with(&ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC))), 70));
     assert!(!passes_with(
@@ -383,7 +383,7 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let arp = (1..4_u16, (any_mac(), any4()), (any_mac(), any4()))
         .prop_map(|(operation, sender, target)| arp(operation, sender, target));
     let sound = prop_oneof![3 => six, 1 => four, 1 => arp];
-    // Some of them damaged.
+    // Some frames are damaged.
     let damage = prop::option::weighted(0.3, (12..120_usize, any::<u8>()));
     (sound, damage, prop::option::weighted(0.1, 14..200_usize)).prop_map(
         |(mut frame, damage, len)| {
@@ -398,7 +398,7 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// What another reader of the frame takes for its source, where it sees one.
+/// True if the source that another reader of the frame sees is the guest's.
 fn has(address: IpAddr) -> bool {
     let seen = Seen { head: &[], len: 0, src: MAC, csum_at: None, now_secs: 0 };
     guard_of(false).has(address, seen)
@@ -435,7 +435,7 @@ fn is_sound(frame: &[u8]) -> bool {
                 Some(136) => has(src.into()) && own_target,
                 Some(135) if src.is_unspecified() => own_target,
                 Some(133 | 143) if src.is_unspecified() => true,
-                // It refuses what follows, as who receives it does.
+                // The other reader refuses the rest, as the receiver does.
                 None if src.is_unspecified() => packet.stop_err.is_some(),
                 _ => has(src.into()),
             }
@@ -452,7 +452,7 @@ fn is_sound(frame: &[u8]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever passes has a source that the guest has in the eyes of another reader, too.
+    /// Any frame that passes has a source that is the guest's for another reader, too.
     #[test]
     fn what_passes_is_from_the_guest_as_another_parser_reads_it(frame in any_frame()) {
         if passes(&frame) && frame[12..14] != ethertype::RARP.to_be_bytes() {

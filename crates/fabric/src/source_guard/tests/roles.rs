@@ -1,4 +1,4 @@
-//! Guests that are nobody's router and server.
+//! Guests that must not act as a router or a server.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn any_address_is_the_guests_but_those_of_others() {
     assert_eq!(says(&advertises(gateway6())), Err(DropReason::SourceGuardNd));
     let solicits = ipv6(other6(), 58, &nd(135, Some(gateway6()), &link_layer(1, MAC)));
     assert_eq!(says(&solicits), Ok(()));
-    // Protocols that have no such addresses.
+    // These protocols have no such addresses.
     assert_eq!(says(&ethernet(0x88b5, &data)), Ok(()));
 }
 
@@ -56,7 +56,7 @@ fn it_is_no_server_and_no_router() {
 
 #[test]
 fn no_role_hides_behind_fragments_headers_and_checksums() {
-    // Of the ports nothing is in sight.
+    // The ports are not in sight.
     let tiny = ipv4(OTHER4, [255; 4], 17, 0x2000, &[]);
     assert_eq!(says(&tiny), Err(DropReason::SourceGuardIp));
     let later = ipv4(OTHER4, [255; 4], 17, 0x2001, &[0, 67, 0, 68, 0, 0, 0, 0]);
@@ -65,7 +65,7 @@ fn no_role_hides_behind_fragments_headers_and_checksums() {
     assert_eq!(says(&ipv6(link6(), 44, &fragment)), Err(DropReason::SourceGuardNd));
     let options = [[58, 0].as_slice(), &[1, 4, 0, 0, 0, 0], &nd(134, None, &[])].concat();
     assert_eq!(says(&ipv6(link6(), 60, &options)), Err(DropReason::SourceGuardNd));
-    // Two bytes that are filled in later.
+    // Two bytes are filled in later.
     let innocent = ipv4(OTHER4, [255; 4], 17, 0, &udp((1, 68), &[2; 240]));
     for csum_at in [14 + 12, 14 + 20] {
         let judged = judge_before_fill(&roles(), &innocent, Some(csum_at));

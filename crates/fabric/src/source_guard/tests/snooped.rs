@@ -1,4 +1,4 @@
-//! Addresses that a guest is given by DHCP.
+//! Addresses that a guest gets by DHCP.
 
 use weir_limits::{DHCP_QUESTIONS_MAX, SNOOPED_LEASES_MAX};
 
@@ -8,14 +8,14 @@ use crate::PortId;
 const LAN: u16 = 7;
 const XID: [u8; 4] = [9, 8, 7, 6];
 const GIVEN4: [u8; 4] = [10, 5, 0, 1];
-/// Where a message of DHCP begins in a frame over IPv4.
+/// The offset of a DHCP message in a frame over IPv4.
 const MESSAGE: usize = 14 + 20 + 8;
 
 fn origin(vid: u16) -> Origin {
     Origin { port: PortId::new(LAN).unwrap(), vid }
 }
 
-/// What a guest says that has an address, or has none: `kind` of message.
+/// A message of type `kind` from a guest that has the address `has`, or none.
 fn asks(kind: u8, has: [u8; 4]) -> Vec<u8> {
     let mut message = question(MAC);
     message[4..8].copy_from_slice(&XID);
@@ -25,7 +25,7 @@ fn asks(kind: u8, has: [u8; 4]) -> Vec<u8> {
     ipv4(has, dst, 17, 0, &udp(dhcp::PORTS, &message))
 }
 
-/// What a server answers: an address for so many seconds.
+/// A server's answer: an address for `secs` seconds.
 fn gives(mac: Mac, address: [u8; 4], secs: u32) -> Vec<u8> {
     let mut message = question(mac);
     message[0] = 2;
@@ -79,11 +79,11 @@ fn an_address_is_the_guests_from_the_answer_to_its_question_until_it_ends() {
     learn(&answer, 1001);
     assert!(passes_at(&guard, &sends, 1001) && passes_at(&guard, &says, 1100));
     assert!(!passes_at(&guard, &sends, 1101) && !passes_at(&guard, &says, 1101));
-    // Renewed from the address itself, also where weir does not know of it any more.
+    // The guest renews from the address itself, even if weir does not know the address any more.
     assert!(passes_at(&guard, &asks(3, GIVEN4), 1101));
     learn(&gives(MAC, GIVEN4, u32::MAX), 1101);
     assert!(passes_at(&guard, &sends, u32::MAX - 1));
-    // Another guard of the same guest goes on with it, and the guest gives it back.
+    // Another guard of the same guest takes the address over, and the guest gives it back.
     let next = SourceGuard::new([], false).snooping(Some(&guard));
     assert!(passes_at(&next, &sends, 1200));
     next.snoop_question(&asks(3, GIVEN4), 1200);
@@ -108,7 +108,7 @@ fn an_address_that_another_guest_has_is_not_given_again() {
     assert!(guard.holds(GIVEN4.into(), origin(0), 100));
     assert!(!guard.holds(GIVEN4.into(), origin(20), 100), "another VLAN's");
     assert!(!guard.holds(GIVEN4.into(), origin(0), 101));
-    // It has it, whoever else has.
+    // The guest has the address, whoever else has it.
     learn(200, false);
     assert!(guard.holds(GIVEN4.into(), origin(0), 200));
 }
