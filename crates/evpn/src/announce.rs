@@ -1,5 +1,5 @@
-//! Who is here, as zebra is to know it: entries of the kernel's bridges behind the TAP of each network, and neighbours
-//! behind the bridges.
+//! The stations here, as zebra gets to know them: entries of the kernel's bridges behind the TAP of each network, and
+//! neighbours behind the bridges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,27 +20,27 @@ use crate::socket::Socket;
 /// An address of a network, by its number in the switch.
 pub type Place = (u16, Mac);
 
-/// How an address is announced.
+/// The way in which an address is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It may move to another host.
+    /// The address may move to another host.
     Plain,
-    /// It stays here, whatever other hosts say (RFC 7432 §15.2: "sticky").
+    /// The address stays here, whatever other hosts announce (RFC 7432 §15.2: "sticky").
     Sticky,
 }
 
 /// An IP address of a network, by the network's number in the switch.
 pub type Owned = (u16, IpAddr);
 
-/// Tells zebra, by entries of bridges. It takes `CAP_NET_ADMIN`.
+/// Tells zebra, by entries of bridges. This takes `CAP_NET_ADMIN`.
 #[derive(Debug)]
 pub struct Herald(Socket);
 
 impl Herald {
-    /// The way to the kernel.
+    /// Opens a socket to the kernel.
     ///
     /// # Errors
-    /// No socket is to be had.
+    /// There is no socket.
     pub fn open() -> Result<Self, EvpnError> {
         Socket::open(0).map(Self).map_err(EvpnError::Socket)
     }
@@ -48,13 +48,13 @@ impl Herald {
     /// Announces an address behind the TAP with this number, or withdraws it.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn tell(&mut self, tap: u32, mac: Mac, how: Option<How>) -> io::Result<()> {
         let mut entry = NeighbourMessage::default();
         entry.header.family = AddressFamily::Bridge;
         entry.header.ifindex = tap;
         entry.header.flags = NeighbourFlags::Controller;
-        // It does not age.
+        // The entry does not age.
         entry.header.state = NeighbourState::Noarp;
         entry.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.into()));
         match how {
@@ -67,15 +67,15 @@ impl Herald {
         }
     }
 
-    /// Announces that the station with this address has an IP address, or withdraws that: as a neighbour behind the
-    /// bridge of this number.
+    /// Announces that the station with this address has an IP address, or withdraws it: as a neighbour behind the
+    /// bridge with this number.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn tell_owner(&mut self, bridge: u32, ip: IpAddr, mac: Option<Mac>) -> io::Result<()> {
         let mut entry = NeighbourMessage::default();
         entry.header.ifindex = bridge;
-        // It does not age, and does not count where the kernel bounds neighbours.
+        // The entry does not age, and does not count in the kernel's limit of neighbours.
         entry.header.state = NeighbourState::Permanent;
         let (family, ip) = match ip {
             IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
@@ -95,20 +95,20 @@ impl Herald {
 
     fn withdraw(&mut self, entry: NeighbourMessage) -> io::Result<()> {
         match self.0.request(RouteNetlinkMessage::DelNeighbour(entry), 0) {
-            // Another host has it.
+            // Another host has the address.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(()),
             done => done,
         }
     }
 }
 
-/// What zebra was told: of each `P` an `H`.
+/// The announcements that zebra got: an `H` for each `P`.
 #[derive(Debug)]
 pub struct Announced<P, H> {
     told: BTreeMap<P, H>,
-    /// Those that another host has taken, and when.
+    /// Places that another host has taken, and when.
     taken: BTreeMap<P, u64>,
-    /// Those that are withdrawn first, since zebra has not taken them.
+    /// Places that are withdrawn first, because zebra has not taken them.
     again: BTreeSet<P>,
 }
 
@@ -119,7 +119,7 @@ impl<P, H> Default for Announced<P, H> {
 }
 
 impl<P: Ord + Copy, H: PartialEq + Copy> Announced<P, H> {
-    /// What zebra is to be told so that it knows `here`, a batch at most; whether that is all.
+    /// The changes for zebra to know `here`, at most a batch; `true` if these are all.
     pub fn changes(&mut self, here: &BTreeMap<P, H>, now_ns: u64) -> (Vec<(P, Option<H>)>, bool) {
         self.taken.retain(|place, at| here.contains_key(place) && now_ns < *at + EVPN_AGAIN_NS);
         let again = std::mem::take(&mut self.again);
@@ -144,39 +144,39 @@ impl<P: Ord + Copy, H: PartialEq + Copy> Announced<P, H> {
         (changes, is_all)
     }
 
-    /// Another host has it, as zebra says: what zebra was told of it holds no more.
+    /// Another host has the place, as zebra notes: the earlier announcement does not hold any more.
     pub fn taken(&mut self, place: P, now_ns: u64) {
         if self.told.remove(&place).is_some() {
             self.taken.insert(place, now_ns);
         }
     }
 
-    /// Zebra was told, and has not taken it: it is withdrawn, and told anew.
+    /// Zebra has not taken the announcement: it is withdrawn, and made anew.
     pub fn again(&mut self, place: P) {
         self.again.insert(place);
     }
 
-    /// Zebra was told so by another weir, whose place this one has taken.
+    /// Another weir, which this one replaces, has announced the place.
     pub fn adopt(&mut self, place: P, how: H) {
         self.told.entry(place).or_insert(how);
     }
 
-    /// Zebra does not know it: it is to be told again.
+    /// Zebra does not know the place: it is announced again.
     pub fn untold(&mut self, place: P) {
         self.told.remove(&place);
     }
 
-    /// Zebra was told so, perhaps by another weir before.
+    /// Zebra has the announcement, perhaps from an earlier weir.
     pub fn found(&mut self, place: P, how: H) {
         self.told.insert(place, how);
     }
 
-    /// How many are announced.
+    /// The number of announcements.
     pub fn len(&self) -> usize {
         self.told.len()
     }
 
-    /// Whether none is.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.told.is_empty()
     }

@@ -1,10 +1,10 @@
-//! Which IP addresses stations here have: what is configured, and what they say in ARP and neighbour discovery. Pure:
-//! times are given, nothing is read.
+//! The IP addresses of stations here: the configured ones, and those that stations claim in ARP and neighbour
+//! discovery. Pure: times are given, nothing is read.
 //!
-//! Any guest can say that any address is its own. So the first that says so has it, and what is configured for one is
-//! nobody else's. An address that two claim is announced of neither: whoever asks for it asks everybody, as without
-//! EVPN. It is the first one's again once that says so anew, and the other one is silent. It is the other one's when the
-//! first has gone, or has not said so for long.
+//! Any guest can claim any address. So the first that claims an address has it, and an address that is configured for
+//! one station is nobody else's. An address that two stations claim is announced for neither: questions for it go to
+//! everybody, as without EVPN. It is the first station's again once that one claims it anew and the other one is
+//! silent. It is the other one's if the first one was removed, or has not claimed it for long.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,9 +17,9 @@ use crate::announce::{Owned, Place};
 struct Claim {
     mac: Mac,
     seen_ns: u64,
-    /// When another said last that the address is its own.
+    /// The time of another station's last claim of the address.
     contested_ns: Option<u64>,
-    /// The other had it before.
+    /// The other station had the address before.
     is_second: bool,
 }
 
@@ -28,18 +28,18 @@ impl Claim {
         match (self.contested_ns, self.is_second) {
             (None, _) => false,
             (Some(at), true) => now_ns < at.saturating_add(EVPN_CLAIM_AGE_NS),
-            // Until it says so anew: it may have given the address away.
+            // This holds until the station claims the address anew: it may have given it away.
             (Some(_), false) => true,
         }
     }
 }
 
-/// What was made of a claim.
+/// The judgement of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// It is new, or holds again.
+    /// The claim is new, or holds again.
     New,
-    /// It was known.
+    /// The claim was known.
     Known,
     /// Another station has the address, or it is configured for another.
     Contested,
@@ -47,7 +47,7 @@ pub enum Judged {
     Full,
 }
 
-/// Who has which address here.
+/// The owners of addresses here.
 #[derive(Debug)]
 pub struct Claims {
     configured: BTreeMap<Owned, Mac>,
@@ -61,21 +61,21 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// With room for so many that are learned, and so many of one network.
+    /// No claims, with room for `max` that are learned, and for `network_max` of one network.
     pub fn new(max: usize, network_max: usize) -> Self {
         let (configured, claims, of_station, of_network) = Default::default();
         let (contested, refused) = (0, 0);
         Self { configured, claims, of_station, of_network, max, network_max, contested, refused }
     }
 
-    /// From here on these are configured, and no others. Says whether that is new.
+    /// Replaces the configured addresses; `true` if they differ from the earlier ones.
     pub fn configure(&mut self, configured: BTreeMap<Owned, Mac>) -> bool {
         let is_new = self.configured != configured;
         self.configured = configured;
         is_new
     }
 
-    /// A station, here or behind another host, says that an address is its own.
+    /// Judges a station's claim of an address; the station is here or behind another host.
     pub fn saw(&mut self, of: Owned, mac: Mac, is_remote: bool, now_ns: u64) -> Judged {
         let judged = self.judge(of, mac, is_remote, now_ns);
         match judged {
@@ -108,7 +108,7 @@ impl Claims {
                 claim.contested_ns = Some(now_ns);
                 return Judged::Contested;
             }
-            // Who is elsewhere has it as far as nobody here says otherwise.
+            // A station elsewhere has the address as long as nobody here claims it.
             None if is_remote => return Judged::Known,
             None => {}
         }
@@ -127,8 +127,8 @@ impl Claims {
         Judged::New
     }
 
-    /// What is to be announced, of stations that are here; `elsewhere` says who has an address behind another host.
-    /// Forgets what stations have said that are gone, or have not said it for long.
+    /// The addresses of stations here that are to be announced; `elsewhere` gives the owner of an address behind
+    /// another host. Forgets the claims of stations that were removed, and claims that were not repeated for long.
     pub fn here(
         &mut self,
         is_here: impl Fn(Place) -> bool,
@@ -171,7 +171,7 @@ impl Claims {
         }
     }
 
-    /// After how long (ns) something ends by itself, if anything does: a claim, or a contest.
+    /// The time (ns) after which a claim or a contest ends by itself, if there is one.
     pub fn ends_ns(&self, now_ns: u64) -> Option<u64> {
         let ends = self.claims.values().map(|claim| {
             let contest_ns = claim.contested_ns.filter(|_| claim.is_second);
@@ -180,7 +180,7 @@ impl Claims {
         ends.min().map(|at| at.saturating_sub(now_ns))
     }
 
-    /// Claims that are held; those that others contested, and those that found no room, since the start.
+    /// The numbers of claims that are held, and since the start of those that were contested and those without room.
     pub fn counts(&self) -> (usize, u64, u64) {
         (self.claims.len(), self.contested, self.refused)
     }
@@ -233,7 +233,7 @@ mod tests {
             let mut claims = all();
             says(&mut claims, A, 1, 0);
             let mut now_ns = 1;
-            // However often, and for however long, as long as the owner is there.
+            // This holds however often and for however long the other claims it, as long as the owner is there.
             while now_ns < 2 * EVPN_CLAIM_AGE_NS {
                 says(&mut claims, A, 1, now_ns);
                 let judged = claims.saw((0, ip(1)), B, is_remote, now_ns);
@@ -241,7 +241,7 @@ mod tests {
                 assert!(announced(&mut claims, now_ns + 1).is_empty());
                 now_ns += EVPN_CONTEST_NS - 1;
             }
-            // Who has given it away says so no more.
+            // A station that has given its address away does not claim it again.
             now_ns += 1;
             assert!(announced(&mut claims, now_ns).is_empty());
             assert_eq!(says(&mut claims, A, 1, now_ns), Judged::New);
@@ -263,7 +263,7 @@ mod tests {
         let mut claims = all();
         says(&mut claims, A, 1, 0);
         assert!(claims.here(|_| true, |_| Some(B), 1).is_empty());
-        // The other host has heard of the claim, and announces the address no more.
+        // The other host has heard of the claim, and no longer announces the address.
         let mut now_ns = 2;
         while now_ns < EVPN_CLAIM_AGE_NS {
             says(&mut claims, A, 1, now_ns);
@@ -312,7 +312,7 @@ mod tests {
         }
         assert_eq!(claims.counts().0, 500, "of its network");
         assert_eq!(claims.saw((1, ip(1)), B, false, 0), Judged::New);
-        // And room again when they are gone.
+        // There is room again when the stations are removed.
         claims.here(|_| false, |_| None, 1);
         assert_eq!((claims.of_station.len(), claims.of_network.len()), (0, 0));
         assert_eq!(says(&mut claims, A, 1, 2), Judged::New);

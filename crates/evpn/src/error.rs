@@ -1,4 +1,4 @@
-//! Why EVPN cannot be had.
+//! The reasons why EVPN cannot be used.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,37 +8,37 @@ use weir_limits::{EVPN_DEVICE_PORT, EVPN_DEVICE_PORTS};
 
 use crate::version::{FRR_OVER_IPV6, FrrVersion};
 
-/// Why zebra cannot be shown a network, or cannot be heard.
+/// The reason why a network cannot be shown to zebra, or zebra's entries cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum EvpnError {
-    /// No way to the kernel.
+    /// There is no socket to the kernel.
     #[error("cannot open a socket to the kernel's rtnetlink")]
     Socket(#[source] io::Error),
     /// A device cannot be made or set.
     #[error("{name}: cannot {step}")]
     Device {
-        /// Which one.
+        /// The name of the device.
         name: String,
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// FRR is too old for the underlay's addresses.
     #[error("FRR {has} has no VXLAN over IPv6, and `local` of [overlay] is {local}")]
     FrrTooOld {
-        /// Its version.
+        /// FRR's version.
         has: FrrVersion,
         /// This host's address in the underlay.
         local: IpAddr,
     },
-    /// The kernel does not say what is noted.
+    /// The kernel does not give its entries.
     #[error("cannot read what FRR has noted in the kernel")]
     Read(#[source] io::Error),
 }
 
 impl EvpnError {
-    /// What its user can do.
+    /// Advice to the user, if there is any.
     pub fn help(&self) -> Option<String> {
         let (name, source) = match self {
             Self::Device { name, source, .. } => (name, source),

@@ -1,18 +1,18 @@
-//! Networks of a fabric under BGP EVPN (RFC 7432, RFC 8365): FRR, unchanged, says who is behind which host, and weir
-//! says who is here. Both say it by what zebra looks at in the kernel
+//! Networks of a fabric under BGP EVPN (RFC 7432, RFC 8365). FRR, unchanged, tells which stations are behind which
+//! host, and weir tells which stations are here. Both do so by objects that zebra watches in the kernel
 //! ([0043](../../docs/design/0043-evpn.md)).
 //!
 //! | file | what |
 //! |---|---|
-//! | `objects.rs` | [`Objects`]: the devices of each network that zebra looks at |
-//! | `announce.rs` | [`Herald`], [`Announced`]: who is here, for zebra |
-//! | `claims.rs` | [`Claims`]: which IP addresses those have who are here; pure |
-//! | `watch.rs` | [`Watch`]: what zebra notes, as the kernel tells it |
-//! | `table.rs` | [`Table`]: who is behind other hosts, from that; pure |
-//! | `neighbours.rs` | which IP addresses those have; pure |
-//! | `presence.rs` | [`Presence`]: whether FRR is there, and what is kept if not; pure |
-//! | `resync.rs` | [`Resync`]: when a zebra that was restarted alone is to be told all anew; pure |
-//! | `version.rs` | [`FrrVersion`]: which FRR there is |
+//! | `objects.rs` | [`Objects`]: the devices of each network that zebra watches |
+//! | `announce.rs` | [`Herald`], [`Announced`]: the stations here, for zebra |
+//! | `claims.rs` | [`Claims`]: the IP addresses of stations here; pure |
+//! | `watch.rs` | [`Watch`]: zebra's entries, from the kernel |
+//! | `table.rs` | [`Table`]: the stations behind other hosts, from these entries; pure |
+//! | `neighbours.rs` | the IP addresses of stations behind other hosts; pure |
+//! | `presence.rs` | [`Presence`]: the presence of FRR, and the entries that stay without it; pure |
+//! | `resync.rs` | [`Resync`]: when a zebra that was restarted alone must learn everything anew; pure |
+//! | `version.rs` | [`FrrVersion`]: the version of FRR |
 //! | `socket.rs` | rtnetlink |
 //! | `error.rs` | [`EvpnError`], with advice |
 //!

@@ -1,4 +1,4 @@
-//! Who has which IP address behind other hosts, from the neighbours that zebra notes behind a network's bridge. Pure:
+//! The owners of IP addresses behind other hosts, from the neighbours that zebra notes behind a network's bridge. Pure:
 //! times are given, nothing is read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,26 +12,26 @@ use crate::table::Stale;
 struct Entry {
     owner: Owner,
     stale: Stale,
-    /// Zebra has it, as far as all was read.
+    /// Zebra has the entry, by the present reading.
     seen: bool,
 }
 
-/// Who has which IP address behind other hosts.
+/// The owners of IP addresses behind other hosts.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     entries: HashMap<Owned, Entry>,
-    /// How many there are in each network.
+    /// The number of entries in each network.
     counts: BTreeMap<u16, usize>,
     max: usize,
     network_max: usize,
-    /// Some were not taken, for want of room.
+    /// The number of entries that were refused for want of room.
     pub(crate) refused: u64,
-    /// What has changed.
+    /// The addresses that have changed.
     pub(crate) dirty: BTreeSet<Owned>,
 }
 
 impl Neighbours {
-    /// With room for so many, and so many of one network.
+    /// An empty table with room for `max` entries, and for `network_max` of one network.
     pub(crate) fn new(max: usize, network_max: usize) -> Self {
         let (entries, counts, dirty) = Default::default();
         Self { entries, counts, max, network_max, refused: 0, dirty }
@@ -51,13 +51,13 @@ impl Neighbours {
         }
     }
 
-    /// It goes after a while; says whether there was one.
+    /// Makes an entry stale, so that it goes after a while; `true` if there was one.
     pub(crate) fn withdraw(&mut self, of: Owned, now_ns: u64) -> bool {
         let entry = self.entries.get_mut(&of);
         entry.map(|entry| entry.stale.get_or_insert(now_ns)).is_some()
     }
 
-    /// It goes at once: it is here.
+    /// Removes an entry at once: the address is here.
     pub(crate) fn remove(&mut self, of: Owned) {
         if self.entries.remove(&of).is_some() {
             if let Some(count) = self.counts.get_mut(&of.0) {
@@ -67,7 +67,7 @@ impl Neighbours {
         }
     }
 
-    /// Removes what is stale since a time that `is_due` says is long ago; since when others are stale.
+    /// Removes entries that are stale since a time for which `is_due` is true; returns since when others are stale.
     pub(crate) fn expire(&mut self, is_due: impl Fn(u64) -> bool) -> Stale {
         let due = self.entries.iter().filter(|(_, entry)| entry.stale.is_some_and(&is_due));
         for of in due.map(|(of, _)| *of).collect::<Vec<_>>() {
@@ -81,7 +81,7 @@ impl Neighbours {
         self.entries.values_mut().for_each(|entry| entry.seen = false);
     }
 
-    /// Says whether any is stale now.
+    /// Ends a reading of all entries; `true` if any is stale now.
     pub(crate) fn end_all(&mut self, now_ns: u64) -> bool {
         let mut stale = false;
         for entry in self.entries.values_mut().filter(|entry| !entry.seen) {

@@ -1,13 +1,13 @@
-//! What zebra looks at: for each network a bridge, a VXLAN device and a TAP in it. No frame ever passes them.
+//! The devices that zebra watches: for each network a bridge with a VXLAN device and a TAP. No frame ever passes them.
 //!
-//! | device | for VNI 100 | is there so that zebra |
+//! | device | for VNI 100 | purpose for zebra |
 //! |---|---|---|
-//! | bridge | `weirb100` | knows where addresses of the network are noted |
-//! | VXLAN | `weirv100` | knows the VNI and this host's address, and notes who is behind other hosts |
-//! | TAP | `weirt100` | is told who is here; it goes when weir dies, and all that is noted behind it with it |
+//! | bridge | `weirb100` | has the network's entries |
+//! | VXLAN | `weirv100` | shows the VNI and this host's address, and gets the entries of addresses behind other hosts |
+//! | TAP | `weirt100` | gets the entries of stations here; when weir dies it goes, with all its entries |
 //!
-//! The kernel's VXLAN device opens a UDP port of its own. It gets another one than the overlay's, and its port of the
-//! bridge is disabled: whoever sends to that port reaches nobody.
+//! The kernel's VXLAN device opens a UDP port of its own. It gets another port than the overlay's, and its bridge port
+//! is disabled: a datagram to that port reaches nobody.
 
 use std::io;
 use std::net::IpAddr;
@@ -48,34 +48,34 @@ pub fn vxlan_name(vni: u32) -> String {
     format!("weirv{vni}")
 }
 
-/// The name of its TAP, which is open while weir lives.
+/// The name of its TAP, which is open as long as weir runs.
 pub fn tap_name(vni: u32) -> String {
     format!("weirt{vni}")
 }
 
-/// Makes devices in the calling thread's network namespace, and removes them. It takes `CAP_NET_ADMIN`.
+/// Makes devices in the calling thread's network namespace, and removes them. This takes `CAP_NET_ADMIN`.
 #[derive(Debug)]
 pub struct Objects {
     socket: Socket,
-    /// The UDP port of VXLAN devices, once one could have it.
+    /// The UDP port of VXLAN devices, once one was free.
     port: Option<u16>,
 }
 
 impl Objects {
-    /// The way to the kernel.
+    /// Opens a socket to the kernel.
     ///
     /// # Errors
-    /// No socket is to be had.
+    /// There is no socket.
     pub fn open() -> Result<Self, EvpnError> {
         let socket = Socket::open(0).map_err(EvpnError::Socket)?;
         Ok(Self { socket, port: None })
     }
 
-    /// Makes those of a network whose TAP is open, or goes on with those that another weir has left. `local` is this
-    /// host's address in the underlay.
+    /// Makes the devices of a network whose TAP is open, or goes on with those that another weir has left. `local` is
+    /// this host's address in the underlay.
     ///
     /// # Errors
-    /// [`EvpnError`]; then none is left but the TAP.
+    /// [`EvpnError`]; then no device is left but the TAP.
     pub fn make(&mut self, vni: u32, local: IpAddr) -> Result<Devices, EvpnError> {
         let made = self.try_make(vni, local).or_else(|_| {
             // The helper of a weir that has just died may have removed them meanwhile.
@@ -117,7 +117,7 @@ impl Objects {
         ] {
             self.set(index, vec![LinkAttribute::Controller(bridge_index)])
                 .map_err(failed(name, "put it into its bridge"))?;
-            // What is noted there is noted by zebra and weir, and never by frames.
+            // Entries there are made by zebra and weir, and never learned from frames.
             self.set(index, vec![as_port(vec![InfoBridgePort::Learning(false), port])])
                 .map_err(failed(name, "set up its port of the bridge"))?;
         }
@@ -125,10 +125,10 @@ impl Objects {
         Ok(Devices { bridge: bridge_index, vxlan: vxlan_index, tap: tap_index })
     }
 
-    /// Takes a network's VXLAN device down and up: to zebra and bgpd its VNI goes and comes.
+    /// Takes a network's VXLAN device down and up: for zebra and bgpd its VNI goes and comes.
     ///
     /// # Errors
-    /// `ENODEV`: there is none.
+    /// `ENODEV`: there is no such device.
     pub fn renew(&mut self, vni: u32) -> io::Result<()> {
         let link = self.find(&vxlan_name(vni))?.ok_or(Errno::NODEV)?;
         let mut down = LinkMessage::default();
@@ -139,7 +139,7 @@ impl Objects {
         self.disable(link.index())
     }
 
-    /// Removes a network's devices but the TAP, which goes by itself.
+    /// Removes a network's devices except the TAP, which goes by itself.
     pub fn remove(&mut self, vni: u32) {
         for name in [vxlan_name(vni), bridge_name(vni)] {
             if let Ok(Some(link)) = self.find(&name) {
@@ -148,7 +148,7 @@ impl Objects {
         }
     }
 
-    /// Removes a network's devices if no weir has its TAP open; whether that is so.
+    /// Removes a network's devices if no weir has its TAP open; `true` if so.
     pub fn remove_left_over(&mut self, vni: u32) -> bool {
         let is_left = matches!(self.find(&tap_name(vni)), Ok(None));
         if is_left {
@@ -183,7 +183,7 @@ impl Objects {
         }
     }
 
-    /// Makes a device where another one may have its name, and returns its number.
+    /// Makes a device, in place of another one that may have its name, and returns its number.
     fn make_anew(
         &mut self,
         found: Option<Link>,
@@ -199,7 +199,7 @@ impl Objects {
         self.find(name)?.map(|link| link.index()).ok_or_else(|| Errno::NODEV.into())
     }
 
-    /// The VXLAN device, on the first port that is free; the next ones get the same.
+    /// Makes the VXLAN device, on the first port that is free; the next devices get the same port.
     fn make_vxlan(&mut self, mut found: Option<Link>, vni: u32, local: IpAddr) -> io::Result<u32> {
         let ports = match self.port {
             Some(port) => port..=port,
@@ -231,14 +231,14 @@ impl Objects {
         Err(refused)
     }
 
-    /// Sets a device, and brings it up. The host gets no address there: it has no business in a tenant's network.
+    /// Sets up a device, and brings it up. The host gets no address there: it does not belong in a tenant's network.
     fn set(&mut self, index: u32, attributes: Vec<LinkAttribute>) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         let no_address = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         let no_address = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![no_address])]);
         link.attributes = vec![no_address];
-        // By itself, since a device gets its address as it comes up. A host may be without IPv6.
+        // This is a request of its own, since a device gets its address as it comes up. A host may be without IPv6.
         let _ = self.socket.request(RouteNetlinkMessage::NewLink(link.clone()), 0);
         link.attributes = attributes;
         link.header.flags = LinkFlags::Up;
@@ -246,7 +246,7 @@ impl Objects {
         self.socket.request(RouteNetlinkMessage::NewLink(link), 0)
     }
 
-    /// Disables a device's port of its bridge. The last step: other settings by `RTM_NEWLINK` enable a port again
+    /// Disables a device's bridge port. This is the last step: other settings by `RTM_NEWLINK` enable a port again
     /// (`br_port_carrier_check`).
     fn disable(&mut self, index: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();
@@ -278,7 +278,7 @@ fn as_port(port: Vec<InfoBridgePort>) -> LinkAttribute {
     ])
 }
 
-/// A device that there is.
+/// A device that exists.
 struct Link(LinkMessage);
 
 impl Link {
@@ -301,7 +301,7 @@ impl Link {
         })
     }
 
-    /// Whether it is a VXLAN device for this.
+    /// True if it is a VXLAN device with this VNI and address.
     fn carries(&self, vni: u32, local: IpAddr) -> bool {
         self.info().any(|info| match info {
             LinkInfo::Data(InfoData::Vxlan(data)) => {

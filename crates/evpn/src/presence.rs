@@ -1,28 +1,28 @@
-//! Whether FRR is there, and what that means for what it has withdrawn. Pure: times are given.
+//! The presence of FRR, and its consequences for withdrawn entries. Pure: times are given.
 
 use weir_limits::{EVPN_BACK_NS, EVPN_HOLD_NS, EVPN_WITHDRAWN_NS};
 
-/// Whether FRR is there.
+/// The presence of FRR.
 ///
-/// FRR that stays away for longer than what it has said holds has left its place, to another program maybe: what leaves
-/// the kernel then has been withdrawn.
+/// An FRR that stays away for longer than its entries hold has been given up, perhaps for another program: entries that
+/// leave the kernel then were withdrawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// It was not seen, or not for long: what is said holds.
+    /// FRR was not seen, or not for long: its entries hold.
     #[default]
     Unknown,
-    /// It is, since then (ns).
+    /// FRR is there, since this time (ns).
     Here(u64),
-    /// It has gone then (ns).
+    /// FRR has ended at this time (ns).
     Gone(u64),
 }
 
 impl Presence {
-    /// It is there (`true`) or not, at this moment.
+    /// Notes that FRR is there at this moment (`true`) or not.
     pub fn saw(&mut self, is_here: bool, now_ns: u64) {
         *self = match (*self, is_here) {
             (Self::Unknown, false) => Self::Unknown,
-            // What was withdrawn before is nothing that it had to say anew.
+            // Entries that are stale by then were withdrawn, and are not waited for.
             (Self::Unknown, true) => Self::Here(0),
             (Self::Gone(_), true) => Self::Here(now_ns),
             (Self::Here(_), false) => Self::Gone(now_ns),
@@ -35,17 +35,17 @@ impl Presence {
         };
     }
 
-    /// It is about to withdraw all, and to say it anew within `takes_ns`.
+    /// Notes that FRR is about to withdraw everything, and to announce it anew within `takes_ns`.
     pub fn says_anew(&mut self, now_ns: u64, takes_ns: u64) {
         *self = Self::Here(now_ns.saturating_add(takes_ns));
     }
 
-    /// Whether what is stale since `since_ns` goes now.
+    /// True if an entry that is stale since `since_ns` goes now.
     pub fn is_due(self, since_ns: u64, now_ns: u64) -> bool {
         let stale_for = now_ns.saturating_sub(since_ns);
         match self {
             Self::Gone(_) => stale_for >= EVPN_HOLD_NS,
-            // FRR has not withdrawn it, but ended.
+            // FRR has not withdrawn the entry, but ended.
             Self::Here(back_ns) if since_ns <= back_ns && back_ns > 0 => {
                 now_ns >= back_ns.saturating_add(EVPN_BACK_NS) || stale_for >= EVPN_HOLD_NS
             }

@@ -1,39 +1,39 @@
-//! When zebra is to be told all anew: it was restarted, and bgpd was not. Pure.
+//! Decides when zebra must learn everything anew: it was restarted, and bgpd was not. Pure.
 //!
-//! bgpd tells a zebra of other hosts when it learns of a VNI, and learns of none twice: the next zebra knows of no other
-//! host, leaves in the kernel what the one before it has noted there, and withdraws nothing of it. A VXLAN device that
-//! goes down and comes up is a VNI that goes and comes, to both.
+//! bgpd tells zebra of other hosts when it learns of a VNI, and learns of none twice. So a new zebra knows of no other
+//! host. It leaves in the kernel the entries of the zebra before it, and withdraws none. A VXLAN device that goes down
+//! and comes up is, for both, a VNI that goes and comes.
 
 use weir_limits::EVPN_RESYNC_LOOKS;
 
-/// What zebra is asked by its socket for people, as `vtysh` does: who has connected to it.
+/// The question on zebra's vty socket, as `vtysh` asks it: the daemons that have connected to it.
 pub const QUESTION: &[u8] = b"enable\0show zebra client summary\0";
 
-/// Whether bgpd and zebra have the same.
+/// The state of agreement between bgpd and zebra.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resync {
-    /// They have not, and bgpd was seen connected so many times, one after the other.
+    /// `Some` if they disagree: the number of times in a row that bgpd was seen connected since.
     seen: Option<u32>,
 }
 
 impl Resync {
-    /// zebra has ended, or not, and bgpd is there, or not, at this moment.
+    /// Notes at this moment that zebra has ended or not, and that bgpd is there or not.
     pub fn saw(&mut self, zebra_ended: bool, bgpd_is_here: bool) {
         match (zebra_ended, bgpd_is_here) {
-            // bgpd tells all when it starts.
+            // bgpd announces everything when it starts.
             (_, false) => self.seen = None,
             (true, true) => self.seen = Some(0),
             (false, true) => {}
         }
     }
 
-    /// VNIs are to go and come, once bgpd has connected.
+    /// True if VNIs are to go and come once bgpd has connected.
     pub fn is_wanted(self) -> bool {
         self.seen.is_some()
     }
 
-    /// Takes zebra's answer to [`QUESTION`]; whether the time has come. bgpd has asked for VNIs by then: it does so as
-    /// soon as it has connected, and is seen a few times.
+    /// Takes zebra's answer to [`QUESTION`]; `true` if the time has come. By then bgpd has asked for VNIs: it does so
+    /// as soon as it has connected, and it was seen a few times.
     pub fn heard(&mut self, answer: &[u8]) -> bool {
         let Some(seen) = &mut self.seen else { return false };
         let mut lines = answer.split(|byte| matches!(byte, b'\n' | 0));

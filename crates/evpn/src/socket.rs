@@ -1,4 +1,5 @@
-//! A socket to the kernel's rtnetlink (rtnetlink(7)), which answers during the send, so that nobody waits for it.
+//! A socket to the kernel's rtnetlink (rtnetlink(7)). The kernel answers during the send, so nobody waits for an
+//! answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +14,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
 };
 
-/// The kernel gives a dump in pieces of at most this many bytes to who has room for them (`netlink_dump`).
+/// The kernel gives a dump in pieces of at most this many bytes, if the reader has room for them (`netlink_dump`).
 const MESSAGE_BYTES_MAX: usize = 32 << 10;
 
 /// A socket of rtnetlink.
@@ -24,16 +25,17 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// One that hears of changes in these groups (`RTMGRP_*` of `linux/rtnetlink.h`, as bits). It takes no privilege.
+    /// A socket that gets changes in these groups (`RTMGRP_*` of `linux/rtnetlink.h`, as bits). This takes no
+    /// privilege.
     pub(crate) fn open(groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Of netlink's protocols rtnetlink is the first.
+        // rtnetlink is the first of netlink's protocols, and the default.
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self { fd, buffer: vec![0; MESSAGE_BYTES_MAX] })
     }
 
-    /// Room in the kernel for changes that were not read yet (bytes), as far as the host lets it have so much.
+    /// Enlarges the kernel's buffer for changes that were not read yet (bytes), as far as the host allows.
     pub(crate) fn make_room(&self, bytes: usize) {
         use rustix::net::sockopt::{
             set_socket_recv_buffer_size, set_socket_recv_buffer_size_force,
@@ -42,19 +44,19 @@ impl Socket {
             .or_else(|_| set_socket_recv_buffer_size(&self.fd, bytes));
     }
 
-    /// Has the kernel do something.
+    /// Makes a request of the kernel.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(crate) fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.send(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
         self.read(&mut |_| ())
     }
 
-    /// What the kernel says to a question: each message of its answer.
+    /// Asks the kernel, and returns each message of its answer.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(crate) fn ask(
         &mut self,
         message: RouteNetlinkMessage,
@@ -64,10 +66,10 @@ impl Socket {
         self.read(&mut each)
     }
 
-    /// All that there is of a kind.
+    /// Reads all objects of a kind.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(crate) fn dump(
         &mut self,
         message: RouteNetlinkMessage,
@@ -106,10 +108,10 @@ impl Socket {
         }
     }
 
-    /// Changes that the kernel tells of, up to `most`; says whether there may be more.
+    /// Reads up to `most` changes; `true` if there may be more.
     ///
     /// # Errors
-    /// [`Errno::NOBUFS`]: some were lost. Others of the kernel's.
+    /// [`Errno::NOBUFS`]: some changes were lost. Others are the kernel's errors.
     pub(crate) fn changes(
         &mut self,
         most: usize,
@@ -147,7 +149,7 @@ impl AsFd for Socket {
     }
 }
 
-/// The messages in what was received. One that a newer kernel has made up is passed over.
+/// The messages in the received bytes. A message that only a newer kernel knows is passed over.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkPayload<RouteNetlinkMessage>> {
     let next = move || {
         if bytes.is_empty() {

@@ -1,10 +1,10 @@
-//! Who is behind other hosts, from what zebra notes in the kernel. Pure: times are given, nothing is read.
+//! The stations behind other hosts, from zebra's entries in the kernel. Pure: times are given, nothing is read.
 //!
 //! An address is behind a host if its bridge has it at the VXLAN device, and the device has it at that host. Zebra
-//! leaves the second where an address has come back here, so neither is enough.
+//! leaves the second entry when an address has come back here, so neither entry is enough.
 //!
-//! What zebra removes is *stale* first, and goes after a while: soon if FRR is there, for it has been withdrawn; late
-//! if FRR has gone, for who forwards is not who has failed (as a graceful restart has it, RFC 4724).
+//! An entry that zebra removes is *stale* first, and goes after a while: soon if FRR is there, because then it was
+//! withdrawn; late if FRR has ended, because forwarding goes on without it (as in a graceful restart, RFC 4724).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -15,19 +15,19 @@ use weir_wire::{Mac, Owner};
 use crate::announce::{Owned, Place};
 use crate::neighbours::Neighbours;
 
-/// What zebra notes.
+/// An entry of zebra's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// A host is to get what is for all of a network, or not any more.
+    /// A host is to get flooded frames of a network, or no longer.
     Member {
         /// The network's number in the switch.
         network: u16,
         /// The host.
         host: IpAddr,
-        /// Or not any more.
+        /// False if the entry was removed.
         is_there: bool,
     },
-    /// An address would be at this host, if it were away.
+    /// The address would be at this host if it were away.
     Host {
         /// The network's number in the switch.
         network: u16,
@@ -36,57 +36,57 @@ pub enum Noted {
         /// The host.
         host: Option<IpAddr>,
     },
-    /// An address is not here, or that is not known any more.
+    /// The address is not here; or this is no longer known.
     Away {
         /// The network's number in the switch.
         network: u16,
         /// The address.
         mac: Mac,
-        /// It does not move.
+        /// The address does not move.
         sticky: bool,
-        /// Or not any more.
+        /// False if the entry was removed.
         is_there: bool,
     },
-    /// An address is here, or not any more.
+    /// The address is here, or no longer.
     Here {
         /// The network's number in the switch.
         network: u16,
         /// The address.
         mac: Mac,
-        /// Or not any more.
+        /// False if the entry was removed.
         is_there: bool,
     },
     /// A station behind another host has an IP address.
     Owner {
         /// The address.
         of: Owned,
-        /// Who has it.
+        /// The address's owner.
         owner: Owner,
     },
     /// A station here has an IP address: zebra was told so.
     OwnerHere {
         /// The address.
         of: Owned,
-        /// Who has it.
+        /// The address's owner.
         mac: Mac,
     },
-    /// Nobody is known to have an IP address any more.
+    /// No owner of an IP address is known any more.
     NoOwner {
         /// The address.
         of: Owned,
     },
 }
 
-/// Where an address is.
+/// The place of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// The host.
     pub host: IpAddr,
-    /// It does not move.
+    /// The address does not move.
     pub sticky: bool,
 }
 
-/// Since when something is to go (ns), if it is.
+/// The time since which an entry is stale (ns), if it is.
 pub(crate) type Stale = Option<u64>;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +95,7 @@ struct Entry {
     away: bool,
     sticky: bool,
     stale: Stale,
-    /// Zebra has it, as far as all was read.
+    /// Zebra has the entry, by the present reading.
     seen: bool,
 }
 
@@ -114,26 +114,26 @@ struct Member {
 #[derive(Debug, Default)]
 struct Network {
     members: BTreeMap<IpAddr, Member>,
-    /// How many addresses are at each host.
+    /// The number of addresses at each host.
     hosts: BTreeMap<IpAddr, usize>,
 }
 
-/// What has changed since it was asked last.
+/// The changes since the last call of [`Table::take_dirty`].
 #[derive(Debug, Default)]
 pub struct Dirty {
-    /// Addresses.
+    /// Addresses that have changed.
     pub places: BTreeSet<Place>,
-    /// Networks whose members are others.
+    /// Networks whose members have changed.
     pub networks: BTreeSet<u16>,
     /// Addresses here that zebra has not taken while another host held them as sticky, and that are free now.
     pub again: BTreeSet<Place>,
-    /// IP addresses that have another owner behind other hosts, or none.
+    /// IP addresses whose owner behind other hosts has changed.
     pub owned: BTreeSet<Owned>,
-    /// Owners here that zebra was told of, or not any more.
+    /// Owners here that zebra has got, or lost.
     pub owned_here: BTreeMap<Owned, Option<Mac>>,
 }
 
-/// Who is behind other hosts.
+/// The stations behind other hosts.
 #[derive(Debug)]
 pub struct Table {
     entries: HashMap<Place, Entry>,
@@ -142,18 +142,18 @@ pub struct Table {
     dirty: Dirty,
     now_ns: u64,
     entries_max: usize,
-    /// Some were not taken, for want of room.
+    /// The number of entries that were refused for want of room.
     refused: u64,
-    /// And there is room since.
+    /// There has been room since.
     wants_all: bool,
-    /// The earliest that something is stale.
+    /// The earliest time since which an entry is stale.
     stale_since: Stale,
-    /// Addresses here that zebra was told of, until that is asked for: another weir may have told it.
+    /// Addresses here that zebra knows, until they are asked for: an earlier weir may have announced them.
     left: Option<BTreeSet<Place>>,
 }
 
 impl Table {
-    /// With room for so many addresses, and for some IP addresses of each.
+    /// An empty table with room for `entries_max` addresses, and for some IP addresses of each.
     pub fn new(entries_max: usize) -> Self {
         let owned_max = entries_max.saturating_mul(EVPN_OWNED_PER_ADDRESS);
         Self {
@@ -170,12 +170,12 @@ impl Table {
         }
     }
 
-    /// What is taken from here on is of this moment (ns).
+    /// Entries that are taken from here on are of this moment (ns).
     pub fn set_now(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
-    /// Takes what zebra has noted.
+    /// Takes an entry of zebra's.
     pub fn take(&mut self, noted: &Noted) {
         match *noted {
             Noted::Member { network, host, is_there: true } => self.join(network, host),
@@ -290,12 +290,12 @@ impl Table {
         }
     }
 
-    /// Addresses that zebra knows to be here, and nothing when it is asked again.
+    /// The addresses that zebra knows to be here; none when it is asked again.
     pub fn take_left(&mut self) -> BTreeSet<Place> {
         self.left.take().unwrap_or_default()
     }
 
-    /// Removes what is stale since a time that `is_due` says is long ago.
+    /// Removes entries that are stale since a time for which `is_due` is true.
     pub fn expire(&mut self, is_due: impl Fn(u64) -> bool) {
         if self.stale_since.is_none() {
             return;
@@ -325,17 +325,17 @@ impl Table {
         self.wants_all |= self.refused > 0 && has_room;
     }
 
-    /// Since when something is stale, if anything is.
+    /// The earliest time since which an entry is stale, if one is.
     pub fn stale_since(&self) -> Option<u64> {
         self.stale_since
     }
 
-    /// Whether there is room for what was refused.
+    /// True if there is room for entries that were refused.
     pub fn wants_all(&self) -> bool {
         self.wants_all
     }
 
-    /// All that zebra has follows.
+    /// Begins a reading of all of zebra's entries.
     pub fn begin_all(&mut self) {
         (self.refused, self.wants_all) = (0, false);
         self.neighbours.begin_all();
@@ -344,7 +344,7 @@ impl Table {
         members.for_each(|member| member.seen = false);
     }
 
-    /// That was all: what was not among it is gone.
+    /// Ends the reading: entries that were not among those read were removed.
     pub fn end_all(&mut self) {
         let now_ns = self.now_ns;
         let unseen = self.entries.values_mut().filter(|entry| !entry.seen);
@@ -363,51 +363,51 @@ impl Table {
         }
     }
 
-    /// Every address that is away counts as changed.
+    /// Counts every address that is away as changed.
     pub fn all_changed(&mut self) {
         let away = self.entries.iter().filter(|(_, entry)| entry.remote().is_some());
         self.dirty.places.extend(away.map(|(place, _)| *place));
     }
 
-    /// Whether any address counts as changed.
+    /// True if any address counts as changed.
     pub fn is_dirty(&self) -> bool {
         !self.dirty.places.is_empty()
     }
 
-    /// What has changed since this was called last.
+    /// The changes since the last call.
     pub fn take_dirty(&mut self) -> Dirty {
         let owned = std::mem::take(&mut self.neighbours.dirty);
         Dirty { owned, ..std::mem::take(&mut self.dirty) }
     }
 
-    /// Who has an IP address, if that is known to be a station behind another host.
+    /// The owner of an IP address, if it is known as a station behind another host.
     pub fn owner(&self, of: Owned) -> Option<Owner> {
         self.neighbours.owner(of)
     }
 
-    /// IP addresses that are known, and what was refused for want of room.
+    /// The number of known IP addresses, and of those refused for want of room.
     pub fn owned_counts(&self) -> (usize, u64) {
         (self.neighbours.len(), self.neighbours.refused)
     }
 
-    /// Where an address is, if it is behind another host.
+    /// The place of an address, if it is behind another host.
     pub fn remote(&self, place: Place) -> Option<Remote> {
         self.entries.get(&place)?.remote()
     }
 
-    /// Who gets what is for all of a network.
+    /// The hosts that get flooded frames of a network.
     pub fn members(&self, network: u16) -> Vec<IpAddr> {
         self.networks.get(&network).into_iter().flat_map(|it| it.members.keys().copied()).collect()
     }
 
-    /// Hosts that have addresses of a network, and are no members: zebra may hear of an address before.
+    /// Hosts that have addresses of a network, and are no members: zebra may hear of an address before the membership.
     pub fn speakers(&self, network: u16) -> Vec<IpAddr> {
         let Some(of) = self.networks.get(&network) else { return Vec::new() };
         let hosts = of.hosts.keys().filter(|host| !of.members.contains_key(host));
         hosts.take(OVERLAY_PEERS_MAX).copied().collect()
     }
 
-    /// Addresses that are known, and what was refused for want of room.
+    /// The number of known addresses, and of those refused for want of room.
     pub fn counts(&self) -> (usize, u64) {
         (self.entries.len(), self.refused)
     }

@@ -1,4 +1,4 @@
-//! Against the kernel, in network namespaces: as root.
+//! Tests against the kernel, in network namespaces: as root.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::{Devices, Herald, How, Objects, Table, Watch, bridge_name, tap_name, 
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// A namespace in which this thread is; its only other process holds it.
+/// A namespace that this thread has entered; its only other process holds it.
 struct Namespace(Child);
 
 impl Namespace {
@@ -74,7 +74,7 @@ fn root_what_zebra_looks_at_is_made_found_again_and_removed() {
     assert!(vxlan.contains("learning off") && tap.contains("learning off"), "{tap}");
     assert_eq!(run("ip -6 addr show dev weirb100"), "");
 
-    // Whoever sends to the device's port reaches nobody.
+    // A datagram to the device's port reaches nobody.
     let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &[0x88, 0xb5], &[0; 46]].concat();
     let datagram = [&[8, 0, 0, 0, 0, 0, 100, 0][..], &frame].concat();
     let socket = UdpSocket::bind((LOCAL, 0)).unwrap();
@@ -93,7 +93,7 @@ fn root_what_zebra_looks_at_is_made_found_again_and_removed() {
     run("ip tuntap del weirt100 mode tap");
     objects.remove_left_over(100);
     assert!(!links().contains("weir"), "{}", links());
-    // Of another kind, or for another address: made anew.
+    // Devices of another kind, or for another address, are made anew.
     run("ip link add weirb100 type veth peer name other");
     run("ip link add weirv100 type vxlan id 100 local 192.0.2.77 dstport 5000");
     run("ip tuntap add weirt100 mode tap");
@@ -159,7 +159,7 @@ fn root_who_is_here_and_who_is_away_is_told_and_heard() {
     assert!(entry().contains("02:00:00:00:00:01 sticky master weirb100 static"), "{}", entry());
 
     let (mut watch, mut table) = watch(devices);
-    // As zebra does it.
+    // Zebra notes it like this.
     run("bridge fdb append 00:00:00:00:00:00 dev weirv100 dst 192.0.2.2 self permanent");
     let away = "bridge fdb replace 02:00:00:00:00:02 dev weirv100";
     run(&format!("{away} dst 192.0.2.2 self extern_learn"));
@@ -169,7 +169,7 @@ fn root_who_is_here_and_who_is_away_is_told_and_heard() {
     assert_eq!(table.members(0), [host]);
     assert_eq!(table.remote((0, other)).map(|it| (it.host, it.sticky)), Some((host, false)));
     assert_eq!(table.remote((0, guest)), None);
-    // It comes here, goes away again, and is withdrawn.
+    // The address comes here, goes away again, and is withdrawn.
     herald.tell(devices.tap, other, Some(How::Plain)).unwrap();
     read(&mut watch, &mut table);
     assert_eq!(table.remote((0, other)), None);
@@ -180,7 +180,7 @@ fn root_who_is_here_and_who_is_away_is_told_and_heard() {
     read(&mut watch, &mut table);
     table.expire(|_| true);
     assert_eq!(table.remote((0, other)), None);
-    // Twice, and what another host has: no error.
+    // Withdrawing twice, or an address that another host has, is no error.
     for _ in 0..2 {
         herald.tell(devices.tap, guest, None).unwrap();
     }
@@ -194,7 +194,7 @@ fn root_who_has_which_ip_address_is_told_and_heard() {
     }
     let _namespace = Namespace::enter();
     let devices = Objects::open().unwrap().make(100, LOCAL).unwrap();
-    // Nobody has the TAP open: as a bridge loses its carrier, its neighbours go.
+    // Nobody has the TAP open: the bridge loses its carrier, and with it its neighbours.
     weir_testing::eventually("the bridge has settled", || {
         run("ip link show weirb100").contains("state DOWN").then_some(())
     });
@@ -206,7 +206,7 @@ fn root_who_has_which_ip_address_is_told_and_heard() {
         herald.tell_owner(devices.bridge, here.1, Some(mac(1))).unwrap();
         let noted = || run(&format!("ip neigh show {} dev weirb100", here.1));
         assert!(noted().contains("lladdr 02:00:00:00:00:01 PERMANENT"), "{}", noted());
-        // As zebra does it; then it comes here, and goes.
+        // Zebra notes it like this; then the address comes here, and is withdrawn.
         let by_zebra = format!("{} dev weirb100 lladdr 02:00:00:00:00:02", away.1);
         run(&format!("ip neigh replace {by_zebra} nud noarp router extern_learn"));
         read(&mut watch, &mut table);
@@ -258,7 +258,7 @@ fn root_changes_that_are_lost_are_found_by_reading_all() {
         std::fs::write(&file, (0..MACS).map(line).collect::<String>()).unwrap();
         run(&format!("bridge -batch {}", file.display()));
     };
-    // Nobody reads meanwhile: the kernel has no room for so many.
+    // Nobody reads meanwhile: the kernel has no room for so many changes.
     batch("replace");
     let start = std::time::Instant::now();
     read(&mut watch, &mut table);

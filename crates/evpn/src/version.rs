@@ -1,4 +1,4 @@
-//! Which FRR there is.
+//! The version of FRR.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::{fmt, io};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The first FRR that notes who is behind hosts with IPv6 addresses.
+/// The first FRR that notes stations behind hosts with IPv6 addresses.
 pub const FRR_OVER_IPV6: FrrVersion = FrrVersion { major: 10, minor: 6 };
 
-/// How long zebra may take to answer.
+/// The time that zebra gets to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// More than the answer has.
+/// More bytes than the answer has.
 const ANSWER_LEN: usize = 4096;
 
 /// FRR's version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrrVersion {
-    /// 10 of 10.6.1.
+    /// The first number: 10 of 10.6.1.
     pub major: u32,
-    /// 6 of 10.6.1.
+    /// The second number: 6 of 10.6.1.
     pub minor: u32,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for FrrVersion {
 }
 
 impl FrrVersion {
-    /// Asks a daemon by a non-blocking socket to where `vtysh` asks it; `None` if it does not say.
+    /// Asks a daemon by a non-blocking connection to its vty socket, which `vtysh` uses; `None` without an answer.
     pub fn ask(socket: impl AsFd) -> Option<Self> {
         rustix::io::write(&socket, b"show version\0").ok()?;
         let (mut answer, mut len) = ([0; ANSWER_LEN], 0);
@@ -45,7 +45,7 @@ impl FrrVersion {
                 Ok(0) | Err(_) => break,
                 Ok(read) => len += read,
             }
-            // Its end is three zeros and a verdict.
+            // The answer ends with three zeros and a status.
             if answer[..len].split(|byte| *byte == b'\n').count() > 1
                 && answer[..len].ends_with(&[0; 4])
             {
@@ -55,7 +55,7 @@ impl FrrVersion {
         Self::parse(&String::from_utf8_lossy(&answer[..len]))
     }
 
-    /// Of "FRRouting 10.7.0 (host) on Linux(6.12)."
+    /// Reads the version from "FRRouting 10.7.0 (host) on Linux(6.12)."
     fn parse(answer: &str) -> Option<Self> {
         let (_, version) = answer.split_once("FRRouting ")?;
         let number = |text: &str| {

@@ -1,4 +1,4 @@
-//! What zebra notes in the kernel: who is behind which other host, and which hosts are members of a network.
+//! Zebra's entries in the kernel: the host behind which each station is, and the hosts that are members of a network.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,12 +23,12 @@ use crate::table::{Noted, Table};
 /// `RTMGRP_NEIGH` of `linux/rtnetlink.h`: entries of bridges and of VXLAN devices, and neighbours.
 const GROUP_NEIGHBOURS: u32 = 4;
 
-/// Reads it. It takes no privilege.
+/// Reads the entries. This takes no privilege.
 #[derive(Debug)]
 pub struct Watch {
     changes: Socket,
     questions: Socket,
-    /// Which network a device is of, by the device's number.
+    /// The network of each device, by the device's number.
     devices: BTreeMap<u32, (u16, Device)>,
     /// Changes were lost, or could not be taken.
     behind: bool,
@@ -42,7 +42,7 @@ enum Device {
 }
 
 impl Watch {
-    /// Of the devices of these networks, by their numbers in the switch.
+    /// Watches the devices of these networks, by the networks' numbers in the switch.
     ///
     /// # Errors
     /// [`EvpnError`]
@@ -54,11 +54,11 @@ impl Watch {
             let devices = [(bridge, Device::Bridge), (vxlan, Device::Vxlan), (tap, Device::Tap)];
             devices.map(|(index, device)| (index, (number, device)))
         });
-        // What was noted before is to be read.
+        // Entries that were made before are yet to be read.
         Ok(Self { changes, questions, devices: devices.collect(), behind: true })
     }
 
-    /// Takes changes into `table`, up to `most`; says whether there may be more. Where changes were lost, all is read
+    /// Takes up to `most` changes into `table`; `true` if there may be more. If changes were lost, everything is read
     /// anew.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Watch {
         }
         self.read_all(table).map_err(EvpnError::Read)?;
         self.behind = false;
-        // What has changed meanwhile.
+        // There may be changes from meanwhile.
         Ok(true)
     }
 
@@ -110,7 +110,7 @@ impl AsFd for Watch {
     }
 }
 
-/// What a message says of a network of weir's.
+/// The content of a message, if it is about a network of weir's.
 fn noted(message: RouteNetlinkMessage, devices: &BTreeMap<u32, (u16, Device)>) -> Option<Noted> {
     let (entry, is_there) = match message {
         RouteNetlinkMessage::NewNeighbour(entry) => (entry, true),
@@ -144,7 +144,7 @@ fn noted(message: RouteNetlinkMessage, devices: &BTreeMap<u32, (u16, Device)>) -
         (Device::Vxlan, true) => {
             Some(Noted::Host { network, mac, host: host.filter(|_| is_there) })
         }
-        // A device's own address.
+        // The address is a device's own.
         (_, false) if header.state == NeighbourState::Permanent => None,
         (Device::Vxlan, false) => Some(Noted::Away { network, mac, sticky, is_there }),
         (Device::Tap | Device::Bridge, true) | (Device::Bridge, false) => None,
@@ -152,7 +152,7 @@ fn noted(message: RouteNetlinkMessage, devices: &BTreeMap<u32, (u16, Device)>) -
     }
 }
 
-/// What a neighbour behind a network's bridge says of an IP address.
+/// The content of a neighbour's entry behind a network's bridge, for an IP address.
 fn owned(of: Owned, mac: Option<Mac>, header: &NeighbourHeader) -> Noted {
     let is_valid = matches!(
         header.state,
