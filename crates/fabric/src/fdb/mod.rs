@@ -5,8 +5,8 @@
 //! was learned, or nothing; no torn state exists. **Writes** take a lock, but only for an address that is new, has
 //! moved, or is removed. For a known address a frame only stores the second of last use, once per second.
 //!
-//! That second is a word of its own beside the entry. A reader during a replacement may pair an old entry with a
-//! new second, or the reverse. The entry then looks older or younger: at worst one more frame is flooded, or one
+//! The second of last use is a word of its own beside the entry. A reader during a replacement may pair an old entry
+//! with a new second, or the reverse. The entry then looks older or younger: at worst one more frame is flooded, or one
 //! entry is swept later.
 //!
 //! **Remotes.** Behind the port of an overlay an address is at one of many hosts: the port's *remote*, a number that
