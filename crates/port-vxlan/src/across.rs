@@ -1,8 +1,9 @@
-//! Latency budgets of guests on two hosts: what weirs ask and tell each other, and what comes of that.
+//! Latency budgets of guests on two hosts: the questions and answers of their weirs, and the resulting shares.
 //!
-//! A frame may wait twice: in its sender's ring while a worker of that host naps, and here until its receiver is called.
-//! The sending host asks for its share of the budget. The receiving host splits, and counts each frame from there as one
-//! that has used the share up. So no clocks are compared, and hosts without frames for each other say nothing.
+//! A frame may wait twice: in its sender's ring while a worker of that host naps, and here until its receiver is
+//! called. The sending host asks for its share of the budget. The receiving host splits the budget, and counts each
+//! frame from there as one that has used up the share. So no clocks are compared, and hosts without frames for each
+//! other exchange nothing.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -23,32 +24,32 @@ use crate::rx::OUTBOX;
 
 /// Bytes of a word.
 pub(crate) const LEN: usize = 80;
-/// What stands in place of a VXLAN header. "The I flag MUST be set to 1 for a valid VXLAN Network ID" (RFC 7348 §5): it
-/// is not set, and a kernel drops it. The last byte is the version.
+/// The mark in place of a VXLAN header. "The I flag MUST be set to 1 for a valid VXLAN Network ID" (RFC 7348 §5): it is
+/// not set, so a kernel drops the datagram. The last byte is the version.
 const MARK: u64 = u64::from_be_bytes([0, b'w', b'e', b'i', b'r', 0, 0, 1]);
 /// In place of a share that is not given.
 const NOT_GIVEN: u64 = u64::MAX;
 
-/// What one host tells another one. Times are in ns.
+/// A message from one host to another. Times are in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// The number of a question for a share; 0 in one that asks nothing.
+    /// The number of a question for a share; 0 in a word that asks nothing.
     asks: u64,
-    /// The number of the other one's question that this answers; 0 in one that answers none.
+    /// The number of the other host's question that this word answers; 0 in a word that answers none.
     answers: u64,
-    /// However large the share is, frames wait no longer here.
+    /// The longest wait of frames at the sending host, however large the share is.
     wait_ns: u64,
-    /// What a wake-up of its workers costs.
+    /// The cost of a wake-up of its workers.
     wakeup_cost_ns: u64,
-    /// The share that it uses until there is an answer.
+    /// The share that the host uses until there is an answer.
     using_ns: u64,
-    /// The answer: so long frames for its guests may wait at the other one.
+    /// The answer: the time for which frames for the host's guests may wait at the other host.
     share_ns: u64,
-    /// The smallest budget of its guests.
+    /// The smallest budget of the host's guests.
     budget_ns: u64,
-    /// Frames that left it for the other one later than their share.
+    /// Frames that left the host for the other one later than their share.
     left_late: u64,
-    /// How often its guests were notified later than their budget allows.
+    /// The number of times that the host's guests were notified later than their budget allows.
     told_late: u64,
 }
 
@@ -73,7 +74,7 @@ impl Word {
         bytes
     }
 
-    /// The inverse; `None` of anything else.
+    /// Reads a word; `None` for anything else.
     pub(crate) fn parse(bytes: [u8; LEN]) -> Option<Self> {
         let mut fields = bytes.as_chunks().0.iter().map(|field| u64::from_be_bytes(*field));
         let mut next = || fields.next();
@@ -94,63 +95,63 @@ impl Word {
     }
 }
 
-/// What this host says of itself.
+/// This host's part in a word.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Here {
-    /// However large a share is, frames wait no longer here for a worker (ns).
+    /// The longest wait of frames for a worker here, however large a share is (ns).
     pub wait_ns: u64,
-    /// What a wake-up of a worker costs (ns of CPU).
+    /// The cost of a wake-up of a worker (ns of CPU).
     pub wakeup_cost_ns: f64,
-    /// What a call costs (ns of CPU).
+    /// The cost of a call (ns of CPU).
     pub call_cost_ns: f64,
     /// Guests with traffic.
     pub receivers: u32,
     /// The smallest budget of guests in networks of the overlay (ns).
     pub budget_ns: u64,
-    /// However large that is, their frames may wait no longer for a worker of another host (ns).
+    /// The longest wait of their frames for a worker of another host, however large the budget is (ns).
     pub wait_ns_there: u64,
-    /// How often one of these was notified later than its budget allows.
+    /// The number of times that one of these guests was notified later than its budget allows.
     pub told_late: u64,
 }
 
-/// What holds between this host and another one that has a weir. Times are in ns.
+/// The terms between this host and another one that has a weir. Times are in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Between {
     /// The other host.
     pub host: IpAddr,
-    /// So long frames from there count as having waited there.
+    /// The time that frames from there count as having waited there.
     pub waited_ns: u64,
-    /// So long frames to there may wait here; `None` if it has given no share.
+    /// The time that frames to there may wait here; `None` if the other host has given no share.
     pub share_ns: Option<u64>,
-    /// The smallest budget of its guests.
+    /// The smallest budget of the other host's guests.
     pub budget_ns: u64,
-    /// Frames that left here for it later than their share.
+    /// Frames that left here for the other host later than their share.
     pub left_late_here: u64,
-    /// Frames that left it for here later than their share, as it says.
+    /// Frames that left the other host for here later than their share, by its own count.
     pub left_late_there: u64,
-    /// How often its guests were notified later than their budget allows, as it says.
+    /// The number of times that the other host's guests were notified later than their budget allows, by its own count.
     pub told_late_there: u64,
 }
 
-/// Another host of a network, as far as it is heard.
+/// Another host of a network, and what is heard of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
     /// The other host.
     pub host: IpAddr,
-    /// It has a weir, which has said something.
+    /// The host has a weir, which has sent a word.
     pub has_weir: bool,
-    /// How often it was asked since, while frames went there, and said nothing.
+    /// The number of questions since its last word, sent while frames went there.
     pub unanswered: u32,
 }
 
 /// This host and another one.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    /// So long frames from there count as having waited there (ns).
+    /// The time that frames from there count as having waited there (ns).
     waited_ns: AtomicU64,
-    /// So long frames to there may wait here (ns), or [`NOT_GIVEN`].
+    /// The time that frames to there may wait here (ns), or [`NOT_GIVEN`].
     share_ns: AtomicU64,
-    /// Frames went there since it was asked.
+    /// Frames went there since the last question.
     sends: AtomicBool,
     left_late: Counter,
     state: Mutex<State>,
@@ -158,18 +159,18 @@ pub(crate) struct Pair {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What it said last.
+    /// The other host's last word.
     heard: Option<Word>,
-    /// The number of its question that has no answer yet, or 0.
+    /// The number of the other host's question that has no answer yet, or 0.
     to_answer: u64,
-    /// When it was given a share last (ns).
+    /// The time at which the other host got a share last (ns).
     given_ns: u64,
-    /// The number of the question that it has not answered, or 0.
+    /// The number of the question that the other host has not answered, or 0.
     asked: u64,
-    /// When to ask it again (ns), and how often it was asked since it said anything.
+    /// The time of the next question (ns), and the number of questions since the other host's last word.
     ask_ns: u64,
     unheard: u32,
-    /// When it gave a share last (ns).
+    /// The time at which the other host gave a share last (ns).
     answered_ns: u64,
 }
 
@@ -181,7 +182,7 @@ impl Default for Pair {
 }
 
 impl Pair {
-    /// How much of its budget a frame from there has used up (ns).
+    /// The part of its budget that a frame from there has used up (ns).
     pub(crate) fn waited_ns(&self) -> u64 {
         self.waited_ns.load(Ordering::Relaxed)
     }
@@ -190,7 +191,7 @@ impl Pair {
         Some(self.share_ns.load(Ordering::Relaxed)).filter(|ns| *ns != NOT_GIVEN)
     }
 
-    /// A frame that came at `arrived_ns` leaves for there; counts it if that is too late.
+    /// Notes that a frame that came at `arrived_ns` leaves for there; counts it if this is too late.
     pub(crate) fn leaves(&self, arrived_ns: u64, now_ns: u64, counters: &PortCounters) {
         if !self.sends.load(Ordering::Relaxed) {
             self.sends.store(true, Ordering::Relaxed);
@@ -201,7 +202,7 @@ impl Pair {
         }
     }
 
-    /// A word has come. One that is lost is asked for again, so a worker does not wait for whoever is at it.
+    /// Takes up a word. A lost word is asked for again, so a worker does not wait for the lock.
     pub(crate) fn hear(&self, word: Word, now_ns: u64) {
         let Ok(mut state) = self.state.try_lock() else { return };
         let is_answer = word.answers != 0 && word.answers == state.asked;
@@ -218,10 +219,10 @@ impl Pair {
         }
     }
 
-    /// What to tell the other host now, if anything.
+    /// The word to send to the other host now, if there is one.
     fn say(&self, here: &Here, now_ns: u64) -> Option<Word> {
         let state = &mut *lock(&self.state);
-        // Who has given a share remembers it for longer than whoever uses it.
+        // The giver of a share remembers it for longer than its user.
         if now_ns.saturating_sub(state.answered_ns) >= OVERLAY_SHARE_NS {
             self.share_ns.store(NOT_GIVEN, Ordering::Relaxed);
         }
@@ -232,14 +233,15 @@ impl Pair {
         let mut share_ns = 0;
         if let Some(heard) = state.heard.filter(|_| answers != 0) {
             share_ns = share_of(here, &heard);
-            // It uses what it says, which this host has given it, or what it is told now.
+            // The other host uses the share that its word states and that this host has given, or the one that it gets
+            // now.
             let using_ns = heard.using_ns.min(self.waited_ns());
             self.waited_ns.store(share_ns.max(using_ns), Ordering::Relaxed);
             state.given_ns = now_ns;
         }
         let mut asks = 0;
         if now_ns >= state.ask_ns && self.sends.swap(false, Ordering::Relaxed) {
-            // Whoever does not see the question does not know its number.
+            // A host that does not see the question does not know its number.
             asks = now_ns | 1;
             (state.asked, state.ask_ns) = (asks, now_ns + (OVERLAY_ASK_NS << state.unheard));
             state.unheard = (state.unheard + 1).min(OVERLAY_ASKS_DOUBLED);
@@ -248,7 +250,7 @@ impl Pair {
             asks,
             answers,
             wait_ns: here.wait_ns,
-            // What is out of bounds is brought within them by the other one.
+            // The other host brings values that are out of bounds within them.
             wakeup_cost_ns: here.wakeup_cost_ns as u64,
             using_ns: self.share_ns().unwrap_or(0),
             share_ns,
@@ -277,8 +279,8 @@ impl Pair {
     }
 }
 
-/// The share of a host that says `word` of the budget here (ns): by Eq. 4, no more than either host lets frames wait,
-/// and the margin at least, which is for the burst under way.
+/// The share of the budget here for a host that sent `word` (ns): by Eq. 4, no more than either host lets frames wait,
+/// and at least the margin, which is for the burst under way.
 fn share_of(here: &Here, word: &Word) -> u64 {
     let split = Split::of(Load {
         budget_ns: here.budget_ns,
@@ -291,7 +293,7 @@ fn share_of(here: &Here, word: &Word) -> u64 {
 }
 
 impl VxlanPort {
-    /// Asks and answers other hosts what there is to ask and to answer.
+    /// Sends other hosts the questions and answers that are due.
     pub fn exchange(&self, here: &Here, now_ns: u64) {
         let socket = self.sockets.senders.first();
         let mut wait_ns = None;
@@ -311,7 +313,7 @@ impl VxlanPort {
         self.wait_ns.store(wait_ns.unwrap_or(LATENCY_BUDGET_NS_DEFAULT), Ordering::Relaxed);
     }
 
-    /// What holds between this host and others with a weir that are members of a network.
+    /// The terms between this host and others with a weir that are members of a network.
     pub fn between(&self, network: u16) -> Vec<Between> {
         let networks = self.networks();
         let members = networks.peers().filter(|host| networks.member(network, host.ip).is_some());

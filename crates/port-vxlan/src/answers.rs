@@ -1,6 +1,6 @@
-//! Frames of weir's own to guests: a queue of the port's beside its sockets. Who answers pushes there, and a worker
-//! takes it from there as it takes what comes from other hosts. So an answer goes the way of any frame: into its network
-//! and no other, through the receiver's filters and rates, and never to another host.
+//! weir's own frames to guests: a queue of the port's beside its sockets. Answers are pushed there, and a worker takes
+//! them as it takes frames from other hosts. So an answer goes the way of any frame: into its network and no other,
+//! through the receiver's filters and rates, and never to another host.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ impl Answers {
         self.waiting.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Has a frame sent in a network, and rings the bell if it is the first; `false` if too many wait.
+    /// Queues a frame for a network, and rings the bell if it is the first; `false` if too many wait.
     pub(crate) fn push(&self, network: u16, frame: &[u8], bell: BorrowedFd<'_>) -> bool {
         let mut waiting = self.waiting();
         if waiting.len() >= OVERLAY_ANSWERS_MAX {
@@ -45,8 +45,8 @@ impl Answers {
     }
 }
 
-/// Who tells guests that a packet is too long, where nobody is known to whom it would have gone by the overlay. No
-/// station's: it is of those that anybody may use, and names nobody.
+/// The source address of a message that a packet is too long, if the station beyond the overlay is not known. It is
+/// locally administered, and belongs to no station.
 const NOBODY: Mac = Mac([0x02, b'w', b'e', b'i', b'r', 0]);
 
 impl VxlanPort {
@@ -69,7 +69,7 @@ impl VxlanPort {
     }
 }
 
-/// The queue that they are taken from. It keeps none: one that finds no room at its receiver is lost.
+/// The queue from which the answers are taken. It keeps none: an answer for which its receiver has no room is lost.
 pub(crate) struct AnswerQueue<'p> {
     pub(crate) service: &'p Service,
     pub(crate) index: usize,
@@ -113,7 +113,7 @@ impl Source for AnswerQueue<'_> {
         let mut waiting = self.answers.waiting();
         let count = waiting.len().min(BURST_MAX);
         for (network, frame) in waiting.drain(..count) {
-            // As the port's other frames have their network's number in place of a tag.
+            // The network's number stands in place of a tag, as in the port's other frames.
             burst.add_own(frame.as_slice(), Some(Tci::from_bits(network)), now_ns);
         }
         Ok(count)

@@ -1,23 +1,23 @@
-//! Why an overlay cannot be opened, and what its user can do about it.
+//! The reasons why an overlay cannot be opened, and the user's remedies.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use weir_port_tap::{LinkError, NameError};
 
-/// Why [`OverlaySockets::open`](crate::OverlaySockets::open) failed.
+/// The reason why [`OverlaySockets::open`](crate::OverlaySockets::open) failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OverlayError {
-    /// The underlay's interface.
+    /// The underlay's interface cannot be used.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// No interface has the address.
     #[error("this host does not have the address {0}")]
     NoAddress(IpAddr),
-    /// Somebody else receives there.
+    /// Another program receives at this address.
     #[error("{0} is in use")]
     Busy(SocketAddr),
-    /// Frames of guests do not fit.
+    /// Guests' frames do not fit into the underlay's packets.
     #[error(
         "interface `{name}` has an MTU of {has}, and datagrams with frames of {mtu} take {needs}"
     )]
@@ -26,17 +26,17 @@ pub enum OverlayError {
         name: String,
         /// Its MTU.
         has: u32,
-        /// What guests are told.
+        /// The MTU that guests are told.
         mtu: u16,
-        /// What the interface would have to have.
+        /// The MTU that the interface would need.
         needs: u32,
     },
     /// Another step failed.
     #[error("cannot {step}")]
     Setup {
-        /// What was attempted.
+        /// The step that failed.
         step: &'static str,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -48,7 +48,7 @@ impl From<NameError> for OverlayError {
 }
 
 impl OverlayError {
-    /// What its user can do, where that is known.
+    /// Advice to the user, if there is any.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Link(error) => error.help(),

@@ -1,4 +1,4 @@
-//! The header between UDP's and the frame (RFC 7348 §5).
+//! The header between UDP and the frame (RFC 7348 §5).
 
 /// Bytes of the header.
 pub(crate) const LEN: usize = 8;
@@ -6,14 +6,14 @@ pub(crate) const LEN: usize = 8;
 /// "The I flag MUST be set to 1 for a valid VXLAN Network ID"; the seven others are reserved.
 const FLAG_VNI: u8 = 0x08;
 
-/// Of a frame of the network `vni`, which has 24 bits.
+/// The header of a frame of the network `vni`, which has 24 bits.
 pub(crate) fn of(vni: u32) -> [u8; LEN] {
     let [_, a, b, c] = vni.to_be_bytes();
     [FLAG_VNI, 0, 0, 0, a, b, c, 0]
 }
 
-/// The network that a header names. Whoever sets reserved bits speaks an extension (a policy group, another protocol
-/// inside), whose frames would be taken for something else: as Linux does, no network.
+/// The network that a header names. A sender that sets reserved bits uses an extension (a policy group, another
+/// protocol inside), whose frames would be misread: as in Linux, they belong to no network.
 pub(crate) fn vni(header: [u8; LEN]) -> Option<u32> {
     let [flags, r1, r2, r3, a, b, c, r4] = header;
     let valid = flags == FLAG_VNI && [r1, r2, r3, r4] == [0; 4];

@@ -3,20 +3,20 @@
 //! | file | what |
 //! |---|---|
 //! | `header.rs` | the eight bytes before a frame |
-//! | `networks.rs` | [`Networks`]: which networks there are, and which hosts are members of each |
+//! | `networks.rs` | [`Networks`]: the networks, and the hosts that are members of each |
 //! | `sockets.rs` | [`OverlaySockets`]: open and bind |
 //! | `tx.rs` | frames from other hosts, and the buffers in which they lie |
-//! | `rx.rs` | frames to other hosts: to whom, and by which source port |
-//! | `across.rs` | what hosts ask and tell each other of latency budgets |
-//! | `suppress.rs` | questions for neighbours that are answered here; what guests say of their addresses |
-//! | `answers.rs` | frames of weir's own to guests |
-//! | `port.rs` | [`VxlanPort`]: what the engine asks of a port |
+//! | `rx.rs` | frames to other hosts: the choice of the host, and of the source port |
+//! | `across.rs` | hosts' questions and answers about latency budgets |
+//! | `suppress.rs` | neighbour questions that are answered here; guests' claims of addresses |
+//! | `answers.rs` | weir's own frames to guests |
+//! | `port.rs` | [`VxlanPort`]: the engine's view of the port |
 //! | `error.rs` | [`OverlayError`], with advice |
 //! | `sys.rs` | socket options; the only file with `unsafe` |
 //!
 //! Directions are the port's, as for a guest: *tx* frames come from other hosts into the switch, *rx* frames go to them.
-//! To the engine the port is one uplink that is a member of all networks; it says and hears the number of a frame's
-//! network in place of a VLAN tag. Which host an address is behind is the port's *remote* in the forwarding table.
+//! To the engine the port is one uplink that is a member of all networks: the number of a frame's network stands in
+//! place of a VLAN tag. The host behind which an address is, is the port's *remote* in the forwarding table.
 //!
 //! The kernel has the outer headers: it routes, resolves neighbours, fills in checksums, learns the path's MTU, and puts
 //! fragments together before a socket sees them. Datagrams have DF set, so that weir's own are not fragmented.

@@ -18,16 +18,16 @@ pub struct NetworkSpec {
     pub number: u16,
     /// Its number on the wire, 24 bits.
     pub vni: u32,
-    /// The hosts that are members of it.
+    /// The hosts that are its members.
     pub peers: Vec<IpAddr>,
     /// Frames a second that may go to all of them.
     pub floods_per_s: u32,
-    /// Guests' questions for neighbours are answered where the answer is known.
+    /// Guests' neighbour questions are answered if the answer is known.
     pub neigh_suppress: bool,
 }
 
-/// A host's number has its place in the low bits. The others count the hosts that have had that place: what still names
-/// one of them (an address in the forwarding table, a frame under way) names nobody, and never the next one.
+/// The low bits of a host's number are its place. The others count the hosts that have had this place: a reference to
+/// an earlier host (an address in the forwarding table, a frame under way) names nobody, and never the next host.
 const TURN: u32 = OVERLAY_HOSTS_MAX as u32;
 /// The forwarding table keeps a number plus one.
 const TURNS: u32 = u32::MAX / TURN;
@@ -36,7 +36,7 @@ fn place(remote: u32) -> usize {
     (remote % TURN) as usize
 }
 
-/// The number of the next host in the place that `remote` had.
+/// The number of the next host in the place of `remote`.
 fn next(remote: u32) -> u32 {
     remote % TURN + (remote / TURN + 1) % TURNS * TURN
 }
@@ -46,19 +46,19 @@ fn next(remote: u32) -> u32 {
 pub struct Networks {
     /// The UDP port of all hosts.
     port: u16,
-    /// By its number.
+    /// Networks by number.
     networks: HashMap<u16, Network>,
-    /// A network's number, by its number on the wire.
+    /// The number of each network, by its number on the wire.
     by_vni: HashMap<u32, u16>,
-    /// A host's number, by its address.
+    /// The number of each host, by its address.
     remotes: HashMap<IpAddr, u32>,
-    /// Hosts, each in its place; `None` where one has left and nobody has come since.
+    /// Hosts by place; `None` if a host has left and the place is free.
     hosts: Vec<Option<Host>>,
-    /// Numbers for those who come, one for each free place: the place that is free for longest first.
+    /// Numbers for new hosts, one for each free place: the place that is free for longest comes first.
     free: VecDeque<u32>,
 }
 
-/// A host, and of how many networks it is a member.
+/// A host, and the number of networks of which it is a member.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     remote: u32,
@@ -72,14 +72,14 @@ pub(crate) struct Host {
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub(crate) vni: u32,
-    /// Who may speak in it, in ascending order.
+    /// The hosts that may send in the network, in ascending order.
     members: Arc<[u32]>,
-    /// The sockets of those who get what is for all.
+    /// The sockets of the hosts that get flooded frames.
     pub(crate) peers: Arc<[PeerAddress]>,
     pub(crate) floods: Arc<Gcra>,
-    /// Frames of weir's own to its guests.
+    /// The rate of weir's own frames to guests of the network.
     pub(crate) answers: Arc<Gcra>,
-    /// What guests say of their addresses, where that counts.
+    /// Claims of guests' addresses, if these count.
     pub(crate) sightings: Option<Arc<[Sightings; 2]>>,
 }
 
@@ -89,17 +89,17 @@ impl Network {
     }
 }
 
-/// Why a datagram is of no network.
+/// The reason why a datagram is of no network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stranger {
-    /// Nobody here has that network.
+    /// This host does not have the network.
     Network,
-    /// Its sender is no member of the network.
+    /// The sender is no member of the network.
     Remote,
 }
 
 impl Networks {
-    /// These, with peers that listen on `port`. Of two with the same number the last one holds.
+    /// These networks, with peers that listen on `port`. Of two with the same number the last one holds.
     pub fn new(specs: &[NetworkSpec], port: u16) -> Self {
         let mut all = Self {
             port,
@@ -110,7 +110,7 @@ impl Networks {
             free: VecDeque::new(),
         };
         for spec in specs {
-            // At once what comes in a tenth of a second, and a burst in any case.
+            // A burst is a tenth of a second's frames, and at least one burst of the engine's.
             let burst = u64::from(spec.floods_per_s / 10).max(BURST_MAX as u64);
             let floods = Arc::new(Gcra::new(spec.floods_per_s.into(), burst));
             all.by_vni.insert(spec.vni, spec.number);
@@ -124,8 +124,8 @@ impl Networks {
         all
     }
 
-    /// `members` get what is for all of a network and speak in it, `speakers` only speak. A host that is in no network
-    /// any more has no number, and has another one when it comes back.
+    /// Sets the hosts of a network: `members` get flooded frames and send, `speakers` only send. A host that is in no
+    /// network any more loses its number, and gets another one when it comes back.
     pub fn set_members(&mut self, number: u16, members: &[IpAddr], speakers: &[IpAddr]) {
         let Some(before) = self.networks.get(&number).map(|network| Arc::clone(&network.members))
         else {
@@ -152,7 +152,7 @@ impl Networks {
         }
     }
 
-    /// The number of a host, which may have none yet; `None` if there is none left.
+    /// The number of a host, which may be new; `None` if no number is left.
     fn join(&mut self, ip: IpAddr) -> Option<u32> {
         if let Some(&remote) = self.remotes.get(&ip) {
             return Some(remote);
@@ -172,7 +172,7 @@ impl Networks {
         Some(remote)
     }
 
-    /// A host that is in no network any more gives up its place.
+    /// Frees the place of a host that is in no network any more.
     fn leave(&mut self, remote: u32) {
         let Some(slot) = self.hosts.get_mut(place(remote)) else { return };
         if let Some(host) = slot.take_if(|host| host.remote == remote && host.networks == 0) {
@@ -187,7 +187,7 @@ impl Networks {
         }
     }
 
-    /// The host with a number.
+    /// The host with this number.
     pub fn host(&self, remote: u32) -> Option<IpAddr> {
         Some(self.peer(remote)?.ip)
     }
@@ -219,12 +219,12 @@ impl Networks {
         self.hosts.iter().flatten()
     }
 
-    /// The one with an address.
+    /// The host with this address, if it is a member.
     pub(crate) fn peer_at(&self, ip: IpAddr) -> Option<&Host> {
         self.peer(*self.remotes.get(&ip)?)
     }
 
-    /// The network that a datagram from `from` is of, and the sender's number.
+    /// The network of a datagram from `from`, and the sender's number.
     pub(crate) fn origin(&self, vni: u32, from: Option<IpAddr>) -> Result<(u16, u32), Stranger> {
         let number = *self.by_vni.get(&vni).ok_or(Stranger::Network)?;
         let network = self.networks.get(&number).ok_or(Stranger::Network)?;
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// Who is what in a network, as a list says it.
+    /// The members and the speakers of each network.
     type Lists = BTreeMap<u16, (Vec<u8>, Vec<u8>)>;
 
     fn agree(networks: &Networks, lists: &Lists) -> Result<(), TestCaseError> {
@@ -369,7 +369,7 @@ mod tests {
             };
             let mut networks = Networks::new(&[spec(0), spec(1), spec(2)], 4789);
             let mut lists: Lists = (0..3).map(|number| (number, Default::default())).collect();
-            // Whom each number has named.
+            // The hosts that each number has named.
             let mut named = HashMap::new();
             for (number, members, speakers) in changes {
                 let ips = |list: &[u8]| list.iter().map(|&last| ip(last)).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! An overlay as the engine sees it.
+//! An overlay, as the engine sees it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use crate::suppress::Suppress;
 use crate::tx::{Buffers, Places, Slots, SocketQueue, Token};
 
 impl AnswerCounters {
-    /// Each by its name.
+    /// Every counter with its name.
     pub fn all(&self) -> [(&'static str, u64); 4] {
         let Self { arp_answered, nd_answered, too_big_answered, sightings_lost } = self;
         [
@@ -41,40 +41,40 @@ pub struct VxlanPort {
     pub(crate) id: PortId,
     pub(crate) sockets: OverlaySockets,
     networks: ArcSwap<Networks>,
-    /// Held by who changes them.
+    /// Held by a thread that changes the networks.
     changing: Mutex<()>,
-    /// Where addresses are known to be.
+    /// The forwarding table, with the places of addresses.
     pub(crate) fdb: Arc<Fdb>,
-    /// One for each of the sockets to receive by. The kernel takes datagrams of several threads; only receiving needs a
-    /// lock, for the buffers.
+    /// One queue for each of the sockets that receive. The kernel takes datagrams of several threads; only receiving
+    /// needs a lock, for the buffers.
     tx: Vec<(TransmitQueue<Places>, Buffers)>,
     /// Several datagrams for one host may go as one message.
     pub(crate) gso: AtomicBool,
-    /// How long frames for other hosts may wait here (ns).
+    /// The time that frames for other hosts may wait here (ns).
     pub(crate) wait_ns: AtomicU64,
-    /// What weir answers itself, and the queue it is taken from: the one behind those of the sockets.
+    /// weir's own answers, and their queue: the one after those of the sockets.
     pub(crate) answers: Answers,
     answering: TransmitQueue<Uncalled<()>>,
     pub(crate) suppress: Suppress,
-    /// What it has answered.
+    /// Counts of the answers.
     pub counters: AnswerCounters,
 }
 
-/// What an overlay has answered in place of others, and what it could not look at.
+/// Counts of the answers that an overlay has given in place of others, and of claims that it passed over.
 #[derive(Debug, Default)]
 pub struct AnswerCounters {
     /// ARP requests for a station behind another host.
     pub arp_answered: Counter,
-    /// The same of neighbour discovery.
+    /// Neighbour solicitations for a station behind another host.
     pub nd_answered: Counter,
-    /// Packets that were too long, of which their sender was told.
+    /// Packets that were too long, whose sender was notified.
     pub too_big_answered: Counter,
-    /// Claims of addresses that were passed over, since there were too many.
+    /// Claims of addresses that were passed over, because there were too many.
     pub sightings_lost: Counter,
 }
 
 impl VxlanPort {
-    /// A port called `name`, number `id` of the switch that `fdb` is of, which counts into `counters`.
+    /// A port called `name`, with the number `id` in the switch of `fdb`, and these counters.
     pub fn new(
         name: String,
         id: PortId,
@@ -104,12 +104,12 @@ impl VxlanPort {
         }
     }
 
-    /// The networks as they are now, for one burst.
+    /// The present networks, for one burst.
     pub fn networks(&self) -> Guard<Arc<Networks>> {
         self.networks.load()
     }
 
-    /// Changes networks. Bursts that are under way go on with what was.
+    /// Changes the networks. Bursts under way go on with the earlier ones.
     pub fn change_networks(&self, change: impl FnOnce(&mut Networks)) {
         let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
         let mut networks = Networks::clone(&self.networks.load());
@@ -124,14 +124,14 @@ impl VxlanPort {
         Some((tx, SocketQueue { service, index, socket, buffers, networks }))
     }
 
-    /// The queue of what weir answers itself, if it has this number.
+    /// The queue of weir's own answers, if `index` is its number.
     fn answer_queue(&self, index: usize) -> Option<AnswerQueue<'_>> {
         let (service, answers) = (&self.service, &self.answers);
         (index == self.sockets.queues.len()).then_some(AnswerQueue { service, index, answers })
     }
 
-    /// Notes behind which hosts the senders of forwarded frames are, as far as the switch has learned them behind this
-    /// port.
+    /// Notes the hosts behind which the senders of forwarded frames are, if the switch has learned the senders behind
+    /// this port.
     fn note_remotes(&self, burst: &Burst<'_>, buffers: &Buffers) {
         let mut last = None;
         for frame in burst.frames() {
@@ -176,7 +176,8 @@ impl Port for VxlanPort {
 
     fn deliver(&self, _queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         self.send(burst, frames);
-        // What the kernel does not take is lost, as on a wire: it says nothing when it has room again.
+        // A datagram that the kernel does not take is lost, as on a wire: the kernel does not tell when it has room
+        // again.
         Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
@@ -184,7 +185,7 @@ impl Port for VxlanPort {
         if let Some(source) = self.answer_queue(queue) {
             return self.arm(&self.answering, &source);
         }
-        // Armed by having received all there was.
+        // The queue is armed by having received everything.
         self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
     }
 
@@ -207,7 +208,7 @@ impl Port for VxlanPort {
         self.service.kicked(queue, side);
     }
 
-    /// Any worker sends by any socket: there is one queue to put frames in.
+    /// Any worker sends by any socket, so there is one queue for frames.
     fn rx_queues(&self) -> usize {
         usize::from(!self.service.has_failed())
     }
@@ -241,7 +242,7 @@ impl UplinkPort for VxlanPort {
         self.sockets.queues.iter().chain([&self.sockets.bell]).map(AsFd::as_fd).collect()
     }
 
-    /// Those of the sockets.
+    /// The number of the sockets' queues.
     fn queues(&self) -> usize {
         self.sockets.queues.len()
     }

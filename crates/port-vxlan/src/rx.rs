@@ -1,4 +1,4 @@
-//! Frames to other hosts: to which of them, and by which source port.
+//! Frames to other hosts: the choice of the host, and of the source port.
 
 use std::cell::RefCell;
 use std::io;
@@ -20,7 +20,7 @@ use crate::networks::{Host, Network, Networks};
 use crate::port::VxlanPort;
 
 thread_local! {
-    /// Room for one burst's datagrams, so that a thread allocates it once.
+    /// The buffers for one burst's datagrams, so that a thread allocates them once.
     pub(crate) static OUTBOX: RefCell<Outbox> = RefCell::default();
 }
 
@@ -29,12 +29,12 @@ struct Sending<'o, 'm> {
     burst: &'o Burst<'m>,
     networks: &'o Networks,
     now_ns: u64,
-    /// By which socket.
+    /// The index of the socket that sends.
     sender: usize,
     batch: Batch<'o, 'm>,
-    /// The host that frames like the last one go to.
+    /// The last frame's addresses and network, and the host to which frames like it go.
     last: Option<((u64, u32), u16, Option<&'o Host>)>,
-    /// What has gone.
+    /// The frames that were sent.
     frames: u64,
     bytes: u64,
 }
@@ -74,14 +74,14 @@ impl VxlanPort {
         });
     }
 
-    /// Puts one frame, or its segments, into the batch, for each host that is to get it.
+    /// Puts one frame, or its segments, into the batch, for each host that gets it.
     fn encapsulate(&self, outgoing: Outgoing, sending: &mut Sending<'_, '_>) {
         let Sending { burst, networks, now_ns, sender, batch, last, frames, bytes } = sending;
         let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { return };
         let counters = self.service.counters();
         let number = match outgoing.tag {
             EgressTag::Tagged(number) => number.bits(),
-            // The fabric names a network for a port of networks.
+            // The fabric always names a network for a port of networks.
             EgressTag::Untagged => return counters.dropped(DropReason::NetworkUnknown, 1),
         };
         let Some(network) = networks.network(number) else {
@@ -136,7 +136,7 @@ impl VxlanPort {
         }
     }
 
-    /// The host behind which a frame's receiver is; `None` if it goes to all.
+    /// The host behind which a frame's receiver is; `None` if the frame goes to all.
     fn receiver<'n>(
         &self,
         (number, network): (u16, &Network),
@@ -150,11 +150,11 @@ impl VxlanPort {
         }
         let vid = Vid::of_network(number)?;
         let remote = self.fdb.remote(vid, dst, self.id, clock::secs(now_ns))?;
-        // A host that was a member when the address was learned.
+        // The host may have left the network since the address was learned.
         networks.peer(remote).filter(|_| network.has_member(remote))
     }
 
-    /// Sends what is in the batch.
+    /// Sends the batch.
     fn flush(&self, sender: usize, batch: &mut Batch<'_, '_>) {
         let Some(socket) = self.sockets.senders.get(sender) else { return };
         let counters = self.service.counters();
@@ -162,17 +162,17 @@ impl VxlanPort {
             counters.dropped(why(error), datagrams.len() as u64);
         };
         if batch.send(socket.as_fd(), lost).refuses_gso {
-            // The way's interface has no checksum offload.
+            // The outgoing interface has no checksum offload.
             self.gso.store(false, Ordering::Relaxed);
         }
     }
 }
 
-/// By which socket each frame goes, and which are used (bit i: socket i): a flow has one, so that its frames stay in order,
-/// and routers and network cards outside can tell flows apart.
+/// The socket of each frame, and the sockets that are used (bit i: socket i). A flow has one socket, so that its frames
+/// stay in order, and routers and network cards outside can tell flows apart.
 fn senders_of(burst: &Burst<'_>, frames: &[Outgoing]) -> ([usize; BURST_MAX], u32) {
-    /// From the type to the ports of TCP or UDP over IPv4 without options: of neighbours with the same, the flow is the
-    /// same.
+    /// From the type to the ports of TCP or UDP over IPv4 without options: neighbouring frames with the same bytes are
+    /// of one flow.
     const FLOW: std::ops::Range<usize> = 12..38;
     let (mut senders, mut used) = ([0; BURST_MAX], 0);
     let mut last: Option<(&[u8], usize)> = None;
@@ -189,7 +189,7 @@ fn senders_of(burst: &Burst<'_>, frames: &[Outgoing]) -> ([usize; BURST_MAX], u3
     (senders, used)
 }
 
-/// Why the kernel did not take a datagram.
+/// The reason why the kernel did not take a datagram.
 fn why(error: &io::Error) -> DropReason {
     match Errno::from_io_error(error) {
         Some(Errno::MSGSIZE) => DropReason::OverPathMtu,

@@ -1,4 +1,4 @@
-//! The sockets of an overlay: one for each queue on the overlay's port, and some to send by.
+//! The sockets of an overlay: one for each queue on the overlay's port, and some to send.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,20 +17,20 @@ use weir_wire::traffic_class::{DSCP_SHIFT, ecn};
 use crate::error::OverlayError;
 use crate::sys;
 
-/// Where an overlay is to be opened.
+/// The place of an overlay in the underlay, and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlayOptions {
     /// This host's address in the underlay.
     pub local: IpAddr,
-    /// The interface of the underlay, if nothing is to come or go by another one.
+    /// The interface of the underlay, if datagrams may not use another one.
     pub interface: Option<String>,
     /// The UDP port of all hosts.
     pub port: u16,
-    /// Sockets that share what comes by flow, 1 to [`weir_limits::OVERLAY_QUEUES_MAX`].
+    /// Sockets among which flows are divided, 1 to [`weir_limits::OVERLAY_QUEUES_MAX`].
     pub queues: usize,
     /// The MTU that guests are told.
     pub mtu: u16,
-    /// The DSCP of what goes to other hosts.
+    /// The DSCP of datagrams to other hosts.
     pub dscp: OuterDscp,
 }
 
@@ -39,13 +39,13 @@ pub struct OverlayOptions {
 pub enum OuterDscp {
     /// This one, 0 to 63: no guest decides what the underlay prefers.
     Fixed(u8),
-    /// The one of the packet inside, and 0 where there is none (Linux calls it `tos inherit`).
+    /// The DSCP of the packet inside, and 0 without one (Linux calls it `tos inherit`).
     Inherit,
 }
 
 impl OuterDscp {
-    /// The traffic class of a datagram with the frame that begins with `head`: ECN is the inner one (RFC 6040 §4.1, normal
-    /// mode).
+    /// The traffic class of a datagram with the frame that begins with `head`. ECN is the inner one (RFC 6040 §4.1,
+    /// normal mode).
     #[inline]
     pub(crate) fn class_for(self, head: &Head) -> u8 {
         let inner = head.traffic_class();
@@ -59,18 +59,18 @@ impl OuterDscp {
 /// The open sockets of an overlay.
 #[derive(Debug)]
 pub struct OverlaySockets {
-    /// One per queue.
+    /// One socket for each queue.
     pub(crate) queues: Vec<OwnedFd>,
-    /// Each with a port that the kernel chose.
+    /// Sockets that send, each with a port that the kernel chose.
     pub(crate) senders: Vec<OwnedFd>,
     pub(crate) local: SocketAddr,
     pub(crate) dscp: OuterDscp,
-    /// Readable when weir has answered something itself.
+    /// Readable after weir has pushed an answer of its own.
     pub(crate) bell: OwnedFd,
 }
 
 impl OverlaySockets {
-    /// Opens them in the calling thread's network namespace. It takes no privilege.
+    /// Opens the sockets in the calling thread's network namespace. This takes no privilege.
     ///
     /// # Errors
     /// [`OverlayError`]
@@ -78,7 +78,7 @@ impl OverlaySockets {
         Self::go_on(options, Vec::new())
     }
 
-    /// The same with queues that another process has left: it goes on with them if they are all that are wanted.
+    /// Opens the sockets, and goes on with queues that another process has left, if they are exactly the wanted ones.
     ///
     /// # Errors
     /// [`OverlayError`]
@@ -112,7 +112,7 @@ impl OverlaySockets {
         };
         let sender = |_| {
             let socket = open(options)?;
-            // Nothing is expected there.
+            // No datagrams are expected there.
             let _ = socket.set_recv_buffer_size(1);
             bind(&socket, SocketAddr::new(options.local, 0))?;
             Ok(socket.into())
@@ -124,7 +124,7 @@ impl OverlaySockets {
             drop(left);
             (0..options.queues).map(queue).collect::<Result<_, OverlayError>>()?
         };
-        // Those that an older weir has left may lack what follows.
+        // Queues that an older weir has left may lack these options.
         for queue in &queues {
             sys::tell_class(queue.as_fd(), options.local.is_ipv6())
                 .map_err(setup("ask for the traffic class of datagrams"))?;
@@ -141,7 +141,7 @@ impl OverlaySockets {
         Ok(Self { queues, senders, local, dscp: options.dscp, bell })
     }
 
-    /// Its queues, in their order.
+    /// The queues, in their order.
     pub fn queues(&self) -> &[OwnedFd] {
         &self.queues
     }
@@ -161,7 +161,7 @@ fn open(options: &OverlayOptions) -> Result<Socket, OverlayError> {
         ))?;
     }
     sys::never_fragment(socket.as_fd(), v6).map_err(setup("set DF"))?;
-    // Beyond the limit that the host sets for all (`net.core.wmem_max`) that takes a privilege.
+    // A buffer beyond the limit that the host sets for all (`net.core.wmem_max`) takes a privilege.
     let _ =
         rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, OVERLAY_SOCKET_BUFFER_LEN)
             .or_else(|_| {
@@ -173,7 +173,7 @@ fn open(options: &OverlayOptions) -> Result<Socket, OverlayError> {
     Ok(socket)
 }
 
-/// Whether a socket is that of this address and interface.
+/// True if a socket is bound to this address and interface.
 fn is_bound(socket: &OwnedFd, local: SocketAddr, interface: Option<&str>) -> bool {
     let socket = SockRef::from(socket);
     let address = socket.local_addr().ok().and_then(|address| address.as_socket());

@@ -1,6 +1,6 @@
-//! ARP and neighbour discovery, which go to everybody, and need not: where it is known who has an address behind another
-//! host, the guest that asks is answered here, and no other host hears of it. What guests say of their own addresses is
-//! noted for whoever tells other hosts.
+//! ARP and neighbour discovery go to everybody, and need not: if the owner of an address is known behind another host,
+//! the guest's question is answered here, and no other host gets it. Guests' claims of their own addresses are noted,
+//! to be announced to other hosts.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use crate::tx::Token;
 /// An IP address of a network, by the network's number in the switch.
 pub type Owned = (u16, IpAddr);
 
-/// Who said that an IP address is its own.
+/// A station's claim that an IP address is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
     /// The network's number in the switch.
@@ -30,24 +30,24 @@ pub struct Sighting {
     pub ip: IpAddr,
     /// The station.
     pub mac: Mac,
-    /// It is behind another host.
+    /// The station is behind another host.
     pub is_remote: bool,
 }
 
-/// Which of a network's sightings are those of stations here, and which those of others.
+/// The index of the claims of stations here; the other one has those of stations elsewhere.
 const HERE: usize = 0;
 /// See [`HERE`].
 const AWAY: usize = 1;
 
-/// Who has which address behind other hosts, and whom to tell of sightings.
+/// The owners of addresses behind other hosts, and the bell for claims.
 #[derive(Default)]
 pub(crate) struct Suppress {
     owners: RwLock<HashMap<Owned, Owner>>,
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// What stations of one network have said, here or behind other hosts, until it is looked at. Each has its own room, so
-/// that a flood of claims in one hides none in another.
+/// Claims of stations of one network, here or behind other hosts, until they are taken. Each network has its own room,
+/// so that a flood of claims in one hides none in another.
 #[derive(Debug)]
 pub(crate) struct Sightings {
     waiting: Mutex<Vec<Sighting>>,
@@ -62,10 +62,10 @@ impl Default for Sightings {
 }
 
 impl Sightings {
-    /// Says whether there was room.
+    /// Adds a claim; `false` if there is no room.
     fn push(&self, sighting: Sighting, now_ns: u64) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is said twice counts once, and is not paid for.
+        // A repeated claim counts once, and needs no budget.
         if waiting.contains(&sighting) {
             return true;
         }
@@ -83,7 +83,7 @@ impl Sightings {
 }
 
 impl VxlanPort {
-    /// From here on these have other owners behind other hosts, or none.
+    /// Sets the owners of these addresses behind other hosts, or removes them.
     pub fn set_owners(&self, owners: impl IntoIterator<Item = (Owned, Option<Owner>)>) {
         let mut all = self.suppress.owners.write().unwrap_or_else(PoisonError::into_inner);
         for (of, owner) in owners {
@@ -94,26 +94,26 @@ impl VxlanPort {
         }
     }
 
-    /// IP addresses of stations behind other hosts, and who has each, in no order.
+    /// IP addresses of stations behind other hosts, and the owner of each, in no order.
     pub fn owners(&self) -> Vec<(Owned, Mac)> {
         let all = self.suppress.owners.read().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|(of, owner)| (*of, owner.mac)).collect()
     }
 
-    /// Has `bell` called, on any thread, when a station has said that an address is its own. The first one stays.
+    /// Has `bell` called, on any thread, when a station has claimed an address. Only the first bell counts.
     pub fn on_sighting(&self, bell: impl Fn() + Send + Sync + 'static) {
         let _ = self.suppress.bell.set(Box::new(bell));
     }
 
-    /// What was said since this was called last.
+    /// The claims since the last call.
     pub fn take_sightings(&self) -> Vec<Sighting> {
         let mut all = Vec::new();
         self.networks().sightings().for_each(|sightings| sightings.take(&mut all));
         all
     }
 
-    /// A frame of a guest is about to go to other hosts: notes what it says of the guest's address; `true` if it asks
-    /// for one that is known, and was answered.
+    /// Looks at a guest's frame that is about to go to other hosts, and notes its claim of an address; `true` if it
+    /// asks for a known address, and was answered.
     #[cold]
     pub(crate) fn suppresses(
         &self,
@@ -123,7 +123,7 @@ impl VxlanPort {
     ) -> bool {
         let Some(sightings) = &network.sightings else { return false };
         let head = frame.head.as_slice();
-        // What is still to be filled in would be another message.
+        // Bytes that are still to be filled in would make another message.
         let Some(said) = Neighbour::read(head).filter(|_| frame.offload == Offload::NONE) else {
             return false;
         };
@@ -143,7 +143,7 @@ impl VxlanPort {
         true
     }
 
-    /// Who has what is asked for, if it is a station behind another host and not the one that asks.
+    /// The owner of the address that is asked for, if it is a station behind another host and not the asking one.
     fn owner_of(&self, number: u16, said: &Neighbour, now_ns: u64) -> Option<Owner> {
         let of = (number, said.asks?);
         let owners = self.suppress.owners.read().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +154,7 @@ impl VxlanPort {
         (owner.mac != said.mac && is_away()).then_some(owner)
     }
 
-    /// Has a frame of weir's own sent in a network, or counts why not; says whether.
+    /// Sends a frame of weir's own in a network, or counts the reason why not; `true` if it is sent.
     pub(crate) fn answer(
         &self,
         (number, network): (u16, &Network),
@@ -169,7 +169,7 @@ impl VxlanPort {
         done
     }
 
-    /// Notes what frames of other hosts say of addresses: one that a guest here claims as well is announced no more.
+    /// Notes claims in frames of other hosts: an address that a guest here claims as well is no longer announced.
     pub(crate) fn overhear(&self, burst: &Burst<'_>) {
         let networks = self.networks();
         for frame in burst.frames().iter().filter(|it| Neighbour::may_be(it.head.as_slice())) {
@@ -191,7 +191,7 @@ impl VxlanPort {
         }
     }
 
-    /// Who would be answered for in place of the owner of the address that a frame asks for.
+    /// The station for which weir would answer, as the owner of the address that a frame asks for.
     pub(crate) fn would_answer(&self, head: &[u8], number: u16) -> Option<Mac> {
         let networks = self.networks();
         networks.network(number)?.sightings.as_ref()?;

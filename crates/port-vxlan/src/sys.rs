@@ -5,9 +5,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{c_int, socklen_t};
 
-/// `UDP_GRO`: datagrams of one sender may come as one message.
+/// `UDP_GRO`: datagrams of one sender can come as one message.
 const UDP_GRO: c_int = 104;
-/// `UDP_NO_CHECK6_RX`: datagrams without a checksum are taken over IPv6 too.
+/// `UDP_NO_CHECK6_RX`: datagrams without a checksum are accepted over IPv6 too.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
 fn set(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
@@ -18,18 +18,18 @@ fn set(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io:
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has the kernel give datagrams of one sender as one message.
+/// Makes the kernel give datagrams of one sender as one message.
 pub(crate) fn gather(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_UDP, UDP_GRO, 1)
 }
 
-/// Has the kernel take datagrams without a checksum over IPv6, as it does over IPv4: "When a packet is received with a UDP
-/// checksum of zero, it MUST be accepted for decapsulation" (RFC 7348 §4.1; RFC 6935 lets IPv6 do so).
+/// Makes the kernel accept datagrams without a checksum over IPv6, as it does over IPv4: "When a packet is received
+/// with a UDP checksum of zero, it MUST be accepted for decapsulation" (RFC 7348 §4.1; RFC 6935 allows it for IPv6).
 pub(crate) fn take_without_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)
 }
 
-/// Has the kernel say the traffic class of each message (`IP_RECVTOS`, `IPV6_RECVTCLASS`).
+/// Makes the kernel give the traffic class of each message (`IP_RECVTOS`, `IPV6_RECVTCLASS`).
 pub(crate) fn tell_class(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     match v6 {
         false => set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
@@ -37,9 +37,10 @@ pub(crate) fn tell_class(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     }
 }
 
-/// Sets DF, and refuses what is longer than the interface's MTU. Nobody outside changes that: with `IP_PMTUDISC_DO` any
-/// host that guesses a port could say by ICMP that the way takes 552 bytes. Of IPv6, whose hosts alone fragment, the
-/// kernel does not even note such a message (`IPV6_PMTUDISC_INTERFACE`); of IPv4 that mode would not set DF.
+/// Sets DF, and refuses datagrams longer than the interface's MTU. Nobody outside can change this limit: with
+/// `IP_PMTUDISC_DO` any host that guesses a port could state by ICMP that the path takes 552 bytes. For IPv6, whose
+/// hosts alone fragment, the kernel does not even note such a message (`IPV6_PMTUDISC_INTERFACE`); for IPv4 that mode
+/// would not set DF.
 pub(crate) fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     match v6 {
         false => set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
@@ -49,7 +50,7 @@ pub(crate) fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()>
     }
 }
 
-/// Has the kernel send datagrams over IPv6 without a checksum.
+/// Makes the kernel send datagrams over IPv6 without a checksum.
 #[cfg(test)]
 pub(crate) fn send_without_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
     const UDP_NO_CHECK6_TX: c_int = 101;

@@ -1,4 +1,4 @@
-//! Hosts are loopback addresses: each test has some of its own, and the overlay's port can be the same everywhere.
+//! Hosts are loopback addresses: each test has its own, and all overlays can use the same port.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ const RED: u16 = 1;
 const VNIS: [u32; 2] = [100, 200];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Host `last` of the `test`'s.
+/// The IPv4 address of host `last` in a test.
 fn ip(test: u16, last: u8) -> IpAddr {
     let [high, low] = test.to_be_bytes();
     IpAddr::from([127, 64 + high, low, last])
@@ -48,7 +48,7 @@ fn options(local: IpAddr) -> OverlayOptions {
     }
 }
 
-/// Host `last` of the `test`'s with addresses of IPv6, which a network of its own has to have.
+/// The IPv6 address of host `last` in a test, which needs a network namespace of its own.
 fn ip6(test: u16, last: u8) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, test, 0, 0, 0, 0, last.into()).into()
 }
@@ -76,7 +76,7 @@ impl Rig {
         Self::at(floods_per_s, move |last| ip(test, last), Vec::new())
     }
 
-    /// With hosts at these addresses, and queues that another process has left.
+    /// A rig with hosts at these addresses, and queues that another process has left.
     fn at(floods_per_s: u32, ip_of: impl Fn(u8) -> IpAddr + 'static, left: Vec<OwnedFd>) -> Self {
         let options = options(ip_of(1));
         Self::by(&options, floods_per_s, ip_of, left)
@@ -121,7 +121,7 @@ impl Rig {
         SocketAddr::new(self.ip(1), 4789)
     }
 
-    /// Host `last` sends this datagram.
+    /// Sends this datagram from host `last`.
     fn send_raw(&self, last: u8, datagram: &[u8]) {
         self.host(last).send_to(datagram, self.here()).unwrap();
     }
@@ -134,14 +134,14 @@ impl Rig {
         self.port.take(0, what.at(1000), &mut self.scratch, &mut |burst| forward(burst))
     }
 
-    /// Takes what has come: each frame with its network.
+    /// Takes the frames that have come, each with its network.
     fn take_all(&mut self, what: Take) -> Vec<(u16, Vec<u8>)> {
         let mut frames = Vec::new();
         self.take(what, |burst| frames.extend(contents(burst)));
         frames
     }
 
-    /// The same with the switch, which learns.
+    /// Takes the frames that have come, with the switch, which learns.
     fn take_and_learn(&mut self) {
         let (id, view, now_secs) = (self.id, self.fabric.view(), clock::secs(clock::now_ns()));
         let learn = &mut |burst: &mut Burst<'_>| {
@@ -158,7 +158,7 @@ impl Rig {
         self.counters.drops().collect()
     }
 
-    /// Has the port deliver `frames`, each with the header that its guest gave it, as frames of `network`.
+    /// Has the port deliver `frames`, each with its guest's header, as frames of `network`.
     fn deliver(&mut self, network: u16, frames: &[(VnetHdr, Vec<u8>)]) {
         let memory: Vec<HostBuffer> = frames
             .iter()
@@ -190,7 +190,7 @@ impl Rig {
         self.deliver(network, &frames);
     }
 
-    /// The next datagram that host `last` gets: its network, its frame, and by which port it came.
+    /// The next datagram that host `last` gets: its network, its frame, and its source port.
     fn received(&self, last: u8) -> (u32, Vec<u8>, u16) {
         let (datagram, from) = receive(self.host(last)).expect("a datagram");
         assert_eq!(from.ip(), self.ip(1));
@@ -198,7 +198,7 @@ impl Rig {
         (header::vni(*header).unwrap(), frame.to_vec(), from.port())
     }
 
-    /// Whether host `last` has got nothing more: what was sent before is there at once.
+    /// True if host `last` has got nothing more: a datagram that was sent before is there at once.
     fn is_silent(&self, last: u8) -> bool {
         let host = self.host(last);
         host.set_nonblocking(true).unwrap();
@@ -216,7 +216,7 @@ fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, SocketAddr)> {
     Some((bytes, from))
 }
 
-/// Network and bytes of every frame.
+/// The network and bytes of every frame.
 fn contents(burst: &Burst<'_>) -> Vec<(u16, Vec<u8>)> {
     let content = |frame: &weir_engine::burst::Frame| {
         let mut bytes = frame.head.as_slice().to_vec();
@@ -266,7 +266,7 @@ fn frames_of_members_arrive_whole_in_their_network() {
 fn what_came_as_one_message_is_taken_as_its_datagrams() {
     let mut rig = Rig::new();
     let mut sender = Rig::new();
-    // The sender's host is nobody's peer here, so another one's datagrams are looked at by its own socket.
+    // The sender's host is not a peer here, so a peer relays its frames.
     let frames: Vec<_> = (0..100).map(|n| frame(FAR, GUEST, n, 500)).collect();
     for part in frames.chunks(BURST_MAX) {
         sender.deliver_plain(BLUE, part);
@@ -310,7 +310,7 @@ fn what_is_no_frame_of_a_member_is_dropped_with_a_reason() {
     rig.send(2, VNIS[0], &good[..13]);
     rig.send(2, VNIS[0], &[]);
     rig.send(2, 300, &good);
-    // Member of another network, and of none.
+    // The first sender is a member of another network, the second of none.
     rig.send(2, VNIS[1], &good);
     rig.send(5, VNIS[0], &good);
     rig.send(2, VNIS[0], &good);
@@ -344,7 +344,7 @@ fn frames_go_to_the_host_behind_which_their_receiver_is() {
     assert_eq!(rig.received(3).1, sent);
     assert!([2, 4, 5].iter().all(|&last| rig.is_silent(last)));
 
-    // In another network the same address is somebody else, and unknown.
+    // In another network the same address is another station, and unknown.
     rig.deliver_plain(RED, std::slice::from_ref(&sent));
     for last in [3, 4] {
         let (vni, got, _) = rig.received(last);
@@ -352,7 +352,7 @@ fn frames_go_to_the_host_behind_which_their_receiver_is() {
     }
     assert!([2, 5].iter().all(|&last| rig.is_silent(last)));
 
-    // It has moved.
+    // The station has moved.
     rig.send(2, VNIS[0], &frame(GUEST, FAR, 2, 60));
     rig.take_and_learn();
     rig.deliver_plain(BLUE, std::slice::from_ref(&sent));
@@ -396,7 +396,7 @@ fn a_gso_frame_for_all_peers_counts_as_its_segments() {
         };
         (header, frame)
     };
-    // More than a burst of 64: nothing of it goes, and nothing is paid.
+    // This is more than a burst of 64: no part of it goes, and none of the budget is used.
     rig.deliver(BLUE, &[gso(65)]);
     assert_eq!(rig.drops(), [("flood_budget", 1)]);
     rig.deliver(BLUE, &[gso(31), gso(31), gso(31)]);
@@ -412,7 +412,7 @@ fn broadcasts_go_to_every_peer_of_their_network_within_a_budget() {
         assert_eq!(rig.received(last).1, sent);
     }
     assert!([4, 5].iter().all(|&last| rig.is_silent(last)));
-    // A burst of 64 has gone at most; the clock brings few more.
+    // A burst of 64 has gone at most; the time that passes adds few more.
     for _ in 0..3 {
         rig.deliver_plain(BLUE, &vec![sent.clone(); BURST_MAX]);
     }
@@ -420,7 +420,7 @@ fn broadcasts_go_to_every_peer_of_their_network_within_a_budget() {
     assert_eq!(dropped.len(), 1);
     assert_eq!(dropped[0].0, "flood_budget");
     assert!((1..=2 * BURST_MAX as u64 + 1).contains(&dropped[0].1), "{dropped:?}");
-    // Another network's is untouched, and so are frames for one host.
+    // Another network's budget is untouched, and frames for one host need none.
     rig.deliver_plain(RED, std::slice::from_ref(&sent));
     assert_eq!(rig.received(4).1, sent);
 }
@@ -454,7 +454,8 @@ fn large_frames_are_cut_into_segments_whose_checksums_are_right() {
         .tcp(1000, 2000, 5, 1000);
     let mut large = Vec::new();
     builder.write(&mut large, &payload).unwrap();
-    // What a guest leaves to be done: the sum of the pseudo-header alone, and segments of 1400 bytes.
+    // The guest leaves offloads to do: the checksum field has only the sum of the pseudo-header, and segments have 1400
+    // bytes.
     let pseudo = weir_wire::checksum::pseudo_header_v4(
         [10, 0, 0, 1].into(),
         [10, 0, 0, 2].into(),
@@ -503,7 +504,7 @@ fn waiting_frames_keep_their_bytes_and_their_buffers() {
     let taken = rig.take(Take::New, |burst| assert!(burst.park(2, full) && burst.park(0, full)));
     assert_eq!(taken.parked, 2);
     assert_eq!(rig.port.free_buffers(0), OVERLAY_BUFFERS - 2);
-    // Others pass meanwhile, through more buffers than there are.
+    // Other frames pass meanwhile, through more buffers than there are.
     for number in 0..2 * OVERLAY_BUFFERS as u16 {
         let sent = frame(GUEST, FAR, 100 + number, 700);
         rig.send(3, VNIS[1], &sent);
@@ -560,7 +561,7 @@ fn an_overlay_that_cannot_be_opened_says_why() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a member sends, only what it says of its own networks arrives, and no buffer is lost.
+    /// Whatever a member sends, only frames of its own networks arrive, and no buffer is lost.
     #[test]
     fn any_datagrams_of_a_member_harm_nobody(
         datagrams in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! One queue's frames from other hosts: received into buffers, in which they stay until their receivers have copied
-//! them. A message of the kernel is one datagram, or several of one sender (UDP GRO).
+//! One queue's frames from other hosts. They are received into buffers, and stay there until their receivers have
+//! copied them. A message of the kernel is one datagram, or several of one sender (UDP GRO).
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,15 +29,15 @@ use crate::networks::{Networks, Stranger};
 
 /// Bytes of a buffer: no UDP message is longer.
 const BUFFER_LEN: usize = 1 << 16;
-/// Before a frame's type there are its addresses.
+/// The addresses come before a frame's type.
 const ETHERTYPE_AT: usize = 12;
 
 /// A queue's buffers, each made at its first use.
 pub(crate) struct Buffers {
     buffers: Box<[OnceLock<HostBuffer>]>,
-    /// Who sent what is in each.
+    /// The sender of the message in each buffer.
     remotes: Box<[AtomicU32]>,
-    /// A frame from outside has no `virtio_net_hdr`: this stands before each.
+    /// A frame from outside has no `virtio_net_hdr`: this header stands before each.
     plain: HostBuffer,
 }
 
@@ -55,13 +55,13 @@ impl Buffers {
         buffer.get_or_init(|| HostBuffer::new(BUFFER_LEN)).slice(0, BUFFER_LEN)
     }
 
-    /// Who sent a frame that is taken and not settled.
+    /// The sender of a frame that is taken and not settled.
     pub(crate) fn remote(&self, token: Token) -> u32 {
         self.remotes.get(usize::from(token.buffer)).map_or(0, |it| it.load(Ordering::Relaxed))
     }
 }
 
-/// Where a frame is, and of which network.
+/// The place of a frame, and its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     buffer: u8,
@@ -76,7 +76,7 @@ impl Token {
         u64::from(buffer) << 48 | u64::from(network) << 32 | u64::from(at) << 16 | u64::from(len)
     }
 
-    /// The inverse, of a token of ours.
+    /// Unpacks a token that [`Self::pack`] has made.
     pub(crate) fn unpack(token: u64) -> Self {
         Self {
             buffer: (token >> 48) as u8,
@@ -97,7 +97,7 @@ struct Waiting {
     class: u8,
 }
 
-/// A datagram: where it is, who sent it, and the traffic class of the packet that brought it.
+/// A datagram: its place, its sender, and the traffic class of the packet that brought it.
 struct Datagram {
     buffer: u8,
     at: usize,
@@ -106,15 +106,15 @@ struct Datagram {
     class: u8,
 }
 
-/// Which buffers hold what.
+/// The use of the buffers.
 pub(crate) struct Slots {
-    /// The last one freed is used first: its memory is still in the CPU's cache.
+    /// The last buffer freed is used first: its memory is still in the CPU's cache.
     free: Vec<u8>,
     /// Frames in each buffer that are not settled, and one while it [waits](Waiting).
     users: Box<[u16]>,
     waiting: VecDeque<Waiting>,
     arrivals: Vec<Arrival>,
-    /// The socket had no more. Its descriptor is edge-triggered: from then on, and only then, the next message gives a
+    /// The socket was empty. Its descriptor is edge-triggered: from then on, and only then, the next message gives a
     /// kick.
     drained: bool,
     /// Errors since the last message.
@@ -171,7 +171,7 @@ pub(crate) type Places = Uncalled<Slots>;
 /// A queue of an overlay, and the buffers for its frames.
 pub(crate) struct SocketQueue<'p> {
     pub(crate) service: &'p Service,
-    /// Which of the queues it is.
+    /// The index of the queue.
     pub(crate) index: usize,
     pub(crate) socket: BorrowedFd<'p>,
     pub(crate) buffers: &'p Buffers,
@@ -179,7 +179,7 @@ pub(crate) struct SocketQueue<'p> {
 }
 
 impl SocketQueue<'_> {
-    /// Receives messages; `false` when there are none, or no buffer is free.
+    /// Receives messages; `false` if there are none, or no buffer is free.
     fn receive(&self, slots: &mut Slots) -> bool {
         let Slots { free, arrivals, .. } = slots;
         if free.is_empty() {
@@ -208,14 +208,14 @@ impl SocketQueue<'_> {
             let Arrival { len, from, segment_len, class, truncated } = slots.arrivals[index];
             let Some(buffer) = slots.free.pop() else { break };
             slots.hold(buffer);
-            // One that is not whole is judged as an empty one.
+            // A truncated message is judged as an empty one.
             let end = if truncated { 0 } else { len.min(BUFFER_LEN) };
             slots.waiting.push_back(Waiting { buffer, at: 0, end, segment_len, from, class });
         }
         true
     }
 
-    /// Judges a datagram: what of it is a frame, of which network, from which host.
+    /// Judges a datagram: finds its frame, the frame's network, and the host that sent it.
     fn open(
         &self,
         place: Slice<'_>,
@@ -244,7 +244,7 @@ impl SocketQueue<'_> {
         Ok(origin)
     }
 
-    /// Whether a datagram that is no frame is a word of a member's, which is taken up.
+    /// Takes up a word of a member's; `false` if the datagram is no word.
     #[cold]
     fn hear(&self, place: Option<Slice<'_>>, from: Option<IpAddr>, now_ns: u64) -> bool {
         let word = place.filter(|place| place.len() == across::LEN);
@@ -255,7 +255,7 @@ impl SocketQueue<'_> {
         true
     }
 
-    /// Adds the frame that is at a place to the burst, or counts why not.
+    /// Adds the frame at a place to the burst, or counts the reason why it is not added.
     fn add<'m>(&'m self, burst: &mut Burst<'m>, token: Token, arrived_ns: u64) {
         let place = self.buffers.all_of(token.buffer);
         let frame = place.map(|place| place.skip(token.at.into()).first(token.len.into()));
@@ -272,9 +272,9 @@ impl SocketQueue<'_> {
     }
 }
 
-/// Has a frame say what its way through the underlay was like (RFC 6040).
+/// Transfers the congestion mark of the underlay to the frame (RFC 6040).
 fn mark(frame: Slice<'_>, outer: u8) -> Result<(), DropReason> {
-    /// All that is read and changed, as there is no tag.
+    /// All bytes that are read and changed, as there is no tag.
     const FRONT_LEN: usize = ETHERTYPE_AT + 2 + IPV4_HEADER_LEN_MIN as usize;
     let mut front = [0; FRONT_LEN];
     let read = frame.read(&mut front);
@@ -328,7 +328,7 @@ impl Source for SocketQueue<'_> {
             }
             let Some(Datagram { buffer, at, len, from, class }) = slots.next() else { continue };
             datagrams += 1;
-            // A message that is used up is freed with its last frame.
+            // A used-up message is freed with its last frame.
             let is_last = slots.waiting.front().is_none_or(|waiting| waiting.buffer != buffer);
             let place = self.buffers.all_of(buffer).map(|all| all.skip(at).first(len));
             match place

@@ -24,10 +24,10 @@ fn send(pair: &Pair) {
     pair.leaves(0, 0, &PortCounters::default());
 }
 
-/// Two hosts exchange what there is to say at `now_ns`; says how much that was.
+/// Two hosts exchange their words at `now_ns`; returns the number of words.
 fn talk(pairs: &[Pair; 2], budgets: [u64; 2], now_ns: u64) -> u32 {
     let mut words = 0;
-    // The question, the answer, and whether there is anything more.
+    // The rounds are the question, the answer, and any further word.
     for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
         if let Some(word) = pairs[from].say(&with(budgets[from]), now_ns) {
             assert_eq!(Word::parse(word.to_bytes()), Some(word));
@@ -55,7 +55,7 @@ fn hosts_without_frames_for_each_other_say_nothing() {
     for second in 1..100 {
         assert_eq!(talk(&pairs, [BUDGET_NS; 2], second * OVERLAY_ASK_NS), 0);
     }
-    // A question and its answer, once a second at most.
+    // There is one question and one answer a second at most.
     for part in 1..=30 {
         send(&pairs[0]);
         let words = talk(&pairs, [BUDGET_NS; 2], 200 * OVERLAY_ASK_NS + part * OVERLAY_ASK_NS / 10);
@@ -71,7 +71,7 @@ fn each_receiver_gives_a_share_of_its_own_budget() {
     let pairs = [Pair::default(), Pair::default()];
     pairs.iter().for_each(send);
     talk(&pairs, [BUDGET_NS, 200_000], OVERLAY_ASK_NS);
-    // Eq. 4 with equal costs halves it. Frames from 1 to 0 have the budget of 0's guests.
+    // By Eq. 4 with equal costs the share is half. Frames from 1 to 0 have the budget of 0's guests.
     assert_eq!(pairs.each_ref().map(Pair::waited_ns), [BUDGET_NS / 2, 100_000]);
     assert_eq!(pairs.each_ref().map(Pair::share_ns), [Some(100_000), Some(BUDGET_NS / 2)]);
 }
@@ -140,7 +140,7 @@ fn where_nothing_may_wait_a_host_gets_the_margin_only() {
     let question = pairs[0].say(&Here { wait_ns: 0, ..HERE }, 0).unwrap();
     pairs[1].hear(question, 0);
     assert_eq!(pairs[1].say(&HERE, 0).unwrap().share_ns, LAW.margin_ns);
-    // Nor one whose receivers let nothing wait.
+    // A host whose receivers let nothing wait gets no share either.
     pairs[1].hear(Word { wait_ns: u64::MAX, ..question }, 0);
     let share_ns =
         |wait_ns_there| pairs[1].say(&Here { wait_ns_there, ..HERE }, 0).unwrap().share_ns;
@@ -164,8 +164,8 @@ fn an_answer_to_no_question_of_this_host_is_ignored() {
 }
 
 proptest! {
-    /// Clocks differ, words are lost or late, budgets change, and hosts are silent for minutes: what a frame may wait at
-    /// one host never exceeds what the other one counts for it.
+    /// Clocks differ, words are lost or late, budgets change, and hosts are silent for minutes: the share that one host
+    /// uses never exceeds the share that the other one counts.
     #[test]
     fn a_share_in_use_is_always_counted_by_who_has_given_it(
         steps in prop::collection::vec((
@@ -185,7 +185,7 @@ proptest! {
                 if sends[from] {
                     send(&pairs[from]);
                 }
-                // Late by one step, less than passes between two questions.
+                // A word is late by one step, which is less than the time between two questions.
                 while let Some(word) = under_way[from].pop_front() {
                     pairs[to].hear(word, clocks[to]);
                 }

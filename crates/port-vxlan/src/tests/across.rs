@@ -1,4 +1,4 @@
-//! What hosts ask and tell each other of latency budgets, by sockets.
+//! Questions and answers between hosts about latency budgets, by sockets.
 
 use super::*;
 use crate::across::LEN;
@@ -6,7 +6,7 @@ use crate::{Between, Here};
 
 const BUDGET_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// In a word: the numbers of what it asks and answers, and the share that it gives.
+/// Offsets in a word: the numbers of its question and its answer, and the share that it gives.
 const ASKS: usize = 8;
 const ANSWERS: usize = 16;
 const SHARE: usize = 48;
@@ -35,7 +35,7 @@ impl Rig {
         self.received(last);
     }
 
-    /// When a frame that host `last` sends counts as having come, if it is taken at `now_ns`.
+    /// The time at which a frame from host `last` counts as having come, if it is taken at `now_ns`.
     fn arrival(&mut self, last: u8, now_ns: u64) -> u64 {
         self.send(last, VNIS[0], &frame(GUEST, FAR, 1, 60));
         let mut arrived = Vec::new();
@@ -65,7 +65,7 @@ fn what_a_member_says_of_budgets_counts_and_what_a_stranger_says_does_not() {
     let (mut word, _) = receive(rig.host(2)).unwrap();
     assert!(word.len() == LEN && (3..=5).all(|last| rig.is_silent(last)));
 
-    // Host 2 has a weir as well, host 5 pretends to, and host 3 has none.
+    // Host 2 also has a weir, host 5 pretends to have one, and host 3 has none.
     let asked = field(&word, ASKS);
     set(&mut word, ANSWERS, asked);
     set(&mut word, SHARE, 30_000);
@@ -83,7 +83,7 @@ fn what_a_member_says_of_budgets_counts_and_what_a_stranger_says_does_not() {
     assert_eq!(host, rig.ip(2));
     assert_eq!(rig.port.between(RED), []);
 
-    // A share limits how long frames wait here, for whomever they are. What host 2 has asked is answered.
+    // A share limits how long any frame waits here. The question of host 2 is answered.
     assert_eq!(rig.port.wait_ns_max(), 250_000);
     rig.exchange(2 * SECOND_NS);
     assert_eq!(rig.port.wait_ns_max(), 30_000);
@@ -121,11 +121,11 @@ fn a_frame_that_leaves_later_than_its_share_is_a_breach_here() {
     set(&mut word, ANSWERS, asked);
     set(&mut word, SHARE, 1_000);
     rig.send_raw(2, &word);
-    // It was taken when the clock began.
+    // The frame counts as taken when the clock began.
     rig.send_to(2);
     assert_eq!(rig.counters.breaches().map(|(_, n)| n).sum::<u64>(), 1);
     assert_eq!(rig.port.between(BLUE)[0].left_late_here, 1);
-    // One for a host without a weir has no share to be late for.
+    // A host without a weir has given no share, so a frame for it is never late.
     rig.send_to(3);
     assert_eq!(rig.counters.breaches().map(|(_, n)| n).sum::<u64>(), 1);
 }

@@ -31,7 +31,7 @@ fn packet(class: u8, v6: bool) -> Vec<u8> {
     bytes
 }
 
-/// The next datagrams that a host gets: of each the traffic class and the frame.
+/// The next datagrams that a host gets: the traffic class and the frame of each.
 fn classes(host: &UdpSocket, number: usize) -> Vec<(u8, Vec<u8>)> {
     host.set_nonblocking(true).unwrap();
     let buffers: Vec<_> = (0..8).map(|_| HostBuffer::new(3000)).collect();
@@ -59,10 +59,10 @@ fn send(rig: &Rig, class: u8, frame: &[u8]) {
     batch.send(rig.host(2).as_fd(), |_, error| panic!("lost: {error}"));
 }
 
-/// What host 2 gets for frames of the guest's, each with its traffic class.
+/// The traffic classes that host 2 gets for frames of the guest's.
 fn outer_classes(rig: &mut Rig, frames: &[Vec<u8>]) -> Vec<u8> {
     crate::sys::tell_class(rig.host(2).as_fd(), rig.ip(2).is_ipv6()).unwrap();
-    // Behind host 2.
+    // The station is behind host 2.
     rig.send(2, VNIS[0], &frame(FAR, GUEST, 0, 60));
     rig.take_and_learn();
     let mut to_guest = frames.to_vec();
@@ -80,12 +80,12 @@ fn encapsulates(ip_of: impl Fn(u8) -> IpAddr + Copy + 'static) {
     let af41 = 34 << DSCP_SHIFT;
     let mut inner = Vec::new();
     for v6 in [false, true] {
-        // Neighbours of one length and of one flow, which would be one message but for their class.
+        // These neighbours have one length and one flow, and would be one message if they had one class.
         for mark in [ecn::NOT_ECT, ecn::ECT_0, ecn::ECT_1, ecn::CE, ecn::CE] {
             inner.push((packet(af41 | mark, v6), af41 | mark));
         }
     }
-    // No IP packet.
+    // This frame is no IP packet.
     inner.push((frame(GUEST, FAR, 1, 60), 0));
     let frames: Vec<_> = inner.iter().map(|(frame, _)| frame.clone()).collect();
     let with = |dscp, expected: &dyn Fn(u8) -> u8| {
@@ -111,7 +111,7 @@ fn decapsulates(mut rig: Rig) {
             (ECT_1, CE, CE),
             (CE, ECT_0, CE),
         ] {
-            // The way's DSCP is nothing to the guest.
+            // The guest sees nothing of the outer DSCP.
             send(&rig, 46 << DSCP_SHIFT | outer, &packet(dscp | inner, v6));
             let got = rig.take_all(Take::New);
             let expected = packet(dscp | expected, v6);
@@ -122,7 +122,7 @@ fn decapsulates(mut rig: Rig) {
     }
     assert_eq!(rig.take_all(Take::New), []);
     assert_eq!(rig.drops(), [("marked_not_ect", 2)]);
-    // What is no IP packet, and what is too short for one.
+    // One frame is no IP packet, and one is too short for an IP header.
     let mut cut = packet(ECT_0, false);
     cut.truncate(IP_AT + 3);
     for other in [frame(GUEST, FAR, 1, 60), cut] {

@@ -1,4 +1,4 @@
-//! What needs a network of its own: root, or the tests are counted as skipped.
+//! Tests that need a network namespace of their own: without root they count as skipped.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -20,10 +20,10 @@ pub(super) fn in_new_network(mtu: &str, body: impl FnOnce() + Send) {
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// To hosts whose way takes frames of at most `longest` bytes.
+/// Sends to hosts whose path takes frames of at most `longest` bytes.
 fn what_is_longer_than_the_path_takes_is_counted(mut rig: Rig, longest: usize) {
     let fits = frame(FAR, GUEST, 1, longest);
-    // Also as one message, which the kernel refuses whole.
+    // The frames also go as one message, which the kernel refuses as a whole.
     let long = frame(FAR, GUEST, 2, longest + 1);
     rig.deliver_plain(BLUE, &[long.clone(), long, fits.clone()]);
     for last in [2, 3] {
@@ -39,7 +39,7 @@ fn root_what_is_longer_than_the_path_takes_is_counted_and_never_fragmented() {
 
 #[test]
 fn root_what_is_longer_than_the_path_takes_is_counted_and_never_fragmented_over_ipv6() {
-    // The least that IPv6 runs over.
+    // 1280 is the smallest MTU that IPv6 allows.
     in_new_network("1280", || {
         speak_ipv6(1);
         let rig = Rig::at(1000, |last| ip6(1, last), Vec::new());
@@ -60,7 +60,7 @@ fn root_a_host_without_a_way_is_counted() {
     });
 }
 
-/// Adds host 1 to 5 of a test to loopback, by IPv6.
+/// Adds hosts 1 to 5 of a test to loopback, by IPv6.
 pub(super) fn speak_ipv6(test: u16) {
     for last in 1..=5 {
         let address = format!("{}/128", ip6(test, last));
@@ -73,7 +73,7 @@ pub(super) fn speak_ipv6(test: u16) {
 fn root_rfc_7348_4_1_frames_without_a_udp_checksum_are_taken_over_ipv6() {
     in_new_network("65536", || {
         speak_ipv6(1);
-        // As a weir that did not take them has left it.
+        // A weir that did not take such datagrams has left the socket.
         let old = UdpSocket::bind((ip6(1, 1), 4789)).unwrap();
         old.set_nonblocking(true).unwrap();
         for left in [vec![old.into()], Vec::new()] {

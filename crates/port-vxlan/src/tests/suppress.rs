@@ -1,4 +1,4 @@
-//! Questions for neighbours that are answered here, and what guests say of their addresses.
+//! Neighbour questions that are answered here, and guests' claims of addresses.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,7 @@ use weir_wire::{Neighbour, Owner};
 use super::*;
 
 const ALL: Mac = Mac::BROADCAST;
-/// The queue behind that of the only socket.
+/// The queue after that of the only socket.
 const ANSWERS: usize = 1;
 
 fn v4(last: u8) -> Ipv4Addr {
@@ -22,7 +22,7 @@ fn question(src: Mac, ip: u8, asks: u8) -> Vec<u8> {
 }
 
 impl Rig {
-    /// The station has an address, behind host 2, as a control plane says.
+    /// A control plane states that the station's address is behind host 2.
     fn tell(&mut self, network: u16, mac: Mac, last: u8) {
         let vid = Vid::of_network(network).unwrap();
         let learner = Learner { port: self.id, claim: Claim::Told, learn_max: 100 };
@@ -58,7 +58,7 @@ fn who_asks_for_a_station_of_another_host_is_answered_and_nobody_else_is_asked()
     assert_eq!((said.mac, said.claims), (FAR, Some(v4(2).into())));
     assert_eq!(frame[..6], GUEST.0);
     assert_eq!((rig.count("arp_answered"), rig.drops()), (1, vec![]));
-    // One that is not known goes to the members.
+    // A question for an unknown address goes to the members.
     rig.deliver_plain(BLUE, &[question(GUEST, 1, 3)]);
     for host in [2, 3] {
         let (vni, frame, _) = rig.received(host);
@@ -78,13 +78,13 @@ fn nobody_is_answered_for_one_who_is_not_known_to_be_behind_another_host() {
     };
     asked(&mut rig, BLUE, question(FAR, 2, 2));
     asked(&mut rig, BLUE, question(FAR, 7, 2));
-    // In red nothing is answered, and what blue knows is nothing to red.
+    // In red nothing is answered, and red does not use what blue knows.
     asked(&mut rig, RED, question(GUEST, 1, 2));
-    // It has come here, as a guest's frame says before FRR does.
+    // The station has come here: its frame shows this before FRR does.
     let vid = Vid::of_network(BLUE).unwrap();
     rig.fabric.fdb().forget(vid, FAR, rig.id);
     asked(&mut rig, BLUE, question(GUEST, 1, 2));
-    // Nobody has it any more.
+    // Nobody has the address any more.
     rig.tell(BLUE, FAR, 2);
     rig.port.set_owners([((BLUE, v4(2).into()), None)]);
     asked(&mut rig, BLUE, question(GUEST, 1, 2));
@@ -123,7 +123,7 @@ fn what_guests_and_hosts_say_of_addresses_is_noted_once_each_with_bounds() {
     }
     assert!(rig.port.take_sightings().len() <= EVPN_SIGHTINGS_MAX);
     assert!(rig.count("sightings_lost") > 100);
-    // A flood of guests here hides nothing of other hosts.
+    // A flood of claims by guests here does not hide claims from other hosts.
     rig.send(2, 100, &question(FAR, 5, 9));
     rig.take_and_learn();
     assert_eq!(rig.port.take_sightings(), [sighting(FAR, 5, true)]);
