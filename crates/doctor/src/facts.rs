@@ -1,4 +1,4 @@
-//! What the checks look at.
+//! The facts that the checks read.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,57 +8,57 @@ use weir_switch::control::VifStatus;
 use weir_switch::explain::{Explanation, PlacementExplanation};
 use weir_switch::stats::{PortKind, PortStats, SwitchStats};
 
-/// All of it, at one moment.
+/// All facts, of one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The machine.
     pub host: Host,
-    /// The counters of the running switch; `None` where none runs.
+    /// The counters of the running switch; `None` if none runs.
     pub switch: Option<SwitchStats>,
-    /// The same a while before: what has grown since goes on.
+    /// The same counters some time before: a fault whose counter has grown since goes on.
     pub before: Option<SwitchStats>,
     /// Its interfaces.
     pub vifs: Vec<VifStatus>,
-    /// What policies do, of the ports that say.
+    /// The decisions of policies, for the ports that explain them.
     pub explained: BTreeMap<PortName, Explanation>,
-    /// Where workers run.
+    /// The placement of workers.
     pub placement: Option<PlacementExplanation>,
 }
 
-/// The machine; what could not be read is absent, and nothing is found of it.
+/// The machine. A fact that could not be read is absent, and no check finds anything in it.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// The time of day (s since the epoch).
     pub now_s: Option<u64>,
     /// The kernel's release, as major and minor number.
     pub kernel: Option<(u32, u32)>,
-    /// What the kernel tells time by.
+    /// The kernel's clock source.
     pub clocksource: Option<String>,
     /// Processors in service.
     pub cpus_online: Option<usize>,
-    /// Those of them on which weir may run.
+    /// The processors among them on which weir may run.
     pub cpus: Option<usize>,
-    /// How much processor time the control groups of weir may have, in processors.
+    /// The processor time that the control groups of weir allow, in processors.
     pub cpu_quota: Option<f64>,
     /// Huge pages of the default size: all, and free ones.
     pub hugepages: Option<(u64, u64)>,
-    /// By interface of the host: the processors that may get each of its interrupts.
+    /// The processors that may get each interrupt, by interface of the host.
     pub irqs: BTreeMap<String, Vec<String>>,
     /// The host's interfaces.
     pub links: BTreeMap<String, Link>,
-    /// The bridge that each interface of the host is a port of, if it is.
+    /// The bridge of which each interface of the host is a port, if there is one.
     pub bridges: BTreeMap<String, String>,
     /// The installed QEMU's version.
     pub qemu_version: Option<(u32, u32)>,
-    /// The QEMUs that run, and whatever else is at the other end of an interface's socket.
+    /// The running QEMUs, and any other process at the other end of an interface's socket.
     pub qemus: Vec<Qemu>,
     /// Sockets of interfaces.
     pub sockets: BTreeMap<PathBuf, SocketFile>,
     /// Lines of the kernel's log about system calls of weir's threads.
     pub seccomp: Vec<String>,
-    /// Lines of it about what AppArmor or SELinux has denied.
+    /// Lines of the kernel's log about denials by AppArmor or SELinux.
     pub denied: Vec<String>,
-    /// Processes beside weir that have ended before it.
+    /// Processes beside weir that ended before weir.
     pub ended: Vec<String>,
 }
 
@@ -67,9 +67,9 @@ pub struct Host {
 pub struct Link {
     /// Its MTU.
     pub mtu: u32,
-    /// Whether it was brought up.
+    /// True if the interface was brought up.
     pub is_up: bool,
-    /// Whether there is somebody at its other end.
+    /// True if the interface has a carrier.
     pub has_carrier: bool,
 }
 
@@ -78,28 +78,28 @@ pub struct Link {
 pub struct Qemu {
     /// Its process.
     pub pid: u32,
-    /// Whose it is.
+    /// The process's user.
     pub user: u32,
     /// Its groups.
     pub groups: Vec<u32>,
     /// Its command line.
     pub args: Vec<String>,
-    /// What its program says of its version.
+    /// The version that is written in its program.
     pub version: Option<(u32, u32)>,
 }
 
 /// A socket on which weir listens, as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketFile {
-    /// Who may open it.
+    /// The permissions of the file.
     pub file: Permissions,
-    /// Who may pass through the directories above it.
+    /// The permissions of the directories above the file.
     pub above: Vec<(PathBuf, Permissions)>,
-    /// The file of records is beside it.
+    /// The file of records exists beside the socket.
     pub has_records: bool,
 }
 
-/// What a file says of who may use it.
+/// The access rights of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// Permission bits.
@@ -111,12 +111,12 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// To write, which connecting to a socket takes.
+    /// Permission to write, which connecting to a socket needs.
     pub(super) const WRITE: u32 = 2;
     /// To pass through a directory.
     pub(super) const PASS: u32 = 1;
 
-    /// Whether `qemu` may do that.
+    /// True if `qemu` has this permission.
     pub(super) fn allow(self, qemu: &Qemu, what: u32) -> bool {
         let bits = match () {
             () if qemu.user == 0 => return true,
@@ -139,7 +139,7 @@ impl Facts {
         self.switch.iter().flat_map(|switch| &switch.ports)
     }
 
-    /// What a counter of a port was a while before; 0 where the port was not there.
+    /// The earlier value of a port's counter; 0 if the port did not exist then.
     pub(super) fn before(&self, port: &PortStats, counter: impl Fn(&PortStats) -> u64) -> u64 {
         let mut ports = self.before.iter().flat_map(|switch| &switch.ports);
         ports.find(|before| before.name == port.name).map_or(0, counter)

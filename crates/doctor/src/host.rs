@@ -1,4 +1,4 @@
-//! Looks at the host: `/proc`, `/sys`, the installed QEMU. What cannot be read is left out.
+//! Reads the state of the host: `/proc`, `/sys`, the installed QEMU. Anything that cannot be read is left out.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
@@ -14,19 +14,19 @@ use weir_topology::parse_cpu_list;
 use super::checks::{Joined, joined};
 use super::{Host, Link, Permissions, Qemu, SocketFile, qemu};
 
-/// weir, as the kernel calls its process.
+/// The name of weir's process in the kernel.
 const WEIR: &str = "weir";
-/// Processes that weir has beside it.
+/// Processes that run beside weir.
 const HELPERS: [&str; 3] = ["weir-helper", "weir-starter", "weir-compiler"];
 /// The kernel's audit record of a seccomp filter's verdict.
 const SECCOMP: &str = "type=1326";
-/// How AppArmor and SELinux say that they have denied something.
+/// The words with which AppArmor and SELinux report a denial.
 const DENIED: [&str; 2] = ["apparmor=\"DENIED\"", "avc:  denied"];
 /// The interface was brought up (`IFF_UP`).
 const UP: u32 = 1;
 
-/// What there is to see of the machine, of a weir, and of the sockets of `vifs`. `server` is the process that listens on
-/// its control socket: the weir, or its helper.
+/// The visible state of the machine, of a weir, and of the sockets of `vifs`. `server` is the process that listens on
+/// the control socket: weir, or its helper.
 pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
     let weir = server.and_then(|pid| Root(Path::new("/")).weir_of(pid));
     let log = output(&mut Command::new("dmesg")).unwrap_or_default();
@@ -44,14 +44,15 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
     }
 }
 
-/// Uplinks on ports of one bridge of this host: what leaves by one comes in by the other. By their names and interfaces.
+/// Uplinks that are ports of one bridge of this host: a frame that leaves by one comes in by the other. They are given
+/// by their names and interfaces.
 pub fn joined_by_a_bridge<'u>(
     uplinks: impl IntoIterator<Item = (&'u PortName, &'u str)>,
 ) -> Vec<Joined<'u>> {
     joined(uplinks, &Root(Path::new("/")).bridges())
 }
 
-/// What is in the files below `root` that are the kernel's; `peers` are at the other ends of interfaces' sockets.
+/// The state in the kernel's files below `root`; `peers` are at the other ends of interfaces' sockets.
 pub(super) fn below(root: &Path, weir: Option<u32>, peers: &[u32]) -> Host {
     let root = Root(root);
     let weir = weir.filter(|pid| root.is_weir(*pid));
@@ -71,7 +72,7 @@ pub(super) fn below(root: &Path, weir: Option<u32>, peers: &[u32]) -> Host {
     }
 }
 
-/// The process `weir` and those that it has made, each with the time of day at which it began (s since the epoch).
+/// The process `weir` and its children, each with the time of day at which it began (s since the epoch).
 pub(super) fn own(root: &Path, weir: Option<u32>) -> BTreeMap<u32, u64> {
     let root = Root(root);
     let boot = root.text("proc/stat").and_then(|stat| field(&stat, "btime ")?.parse::<u64>().ok());
@@ -83,7 +84,7 @@ pub(super) fn own(root: &Path, weir: Option<u32>) -> BTreeMap<u32, u64> {
     own.map(|it| (it.pid, boot_s + it.began_ticks / ticks_per_s)).collect()
 }
 
-/// Where the files of the kernel are: `/`, or a test's.
+/// The root of the kernel's files: `/`, or a test's directory.
 pub(super) struct Root<'r>(pub(super) &'r Path);
 
 impl Root<'_> {
@@ -99,7 +100,7 @@ impl Root<'_> {
         self.text(format!("proc/{pid}/comm")).as_deref() == Some(WEIR)
     }
 
-    /// The weir that a process is, or is a helper of.
+    /// The weir process itself, or the weir whose helper `pid` is.
     pub(super) fn weir_of(&self, pid: u32) -> Option<u32> {
         if self.is_weir(pid) {
             return Some(pid);
@@ -109,14 +110,14 @@ impl Root<'_> {
         is_helper.then_some(helper.parent)
     }
 
-    /// On which `weir` may run, or else this process.
+    /// The number of processors on which `weir` may run, or else this process.
     fn cpus(&self, weir: Option<u32>) -> Option<usize> {
         let process = weir.map_or_else(|| "self".into(), |pid| pid.to_string());
         let status = self.text(format!("proc/{process}/status"))?;
         cpus(field(&status, "Cpus_allowed_list:")?)
     }
 
-    /// What the control group of `weir`, and those around it, may use: the least of them.
+    /// The processor time that the control group of `weir` and those around it allow: the least of them.
     fn cpu_quota(&self, weir: Option<u32>) -> Option<f64> {
         let groups = self.text(format!("proc/{}/cgroup", weir?))?;
         let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -150,7 +151,7 @@ impl Root<'_> {
             let of = |file: &str| self.text(entry.path().join(file));
             let flags = of("flags")?;
             let is_up = u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok()? & UP != 0;
-            // Of one that is down the kernel does not say it.
+            // The kernel does not give the carrier of an interface that is down.
             let has_carrier = of("carrier").is_none_or(|carrier| carrier == "1");
             Some((name, Link { mtu: of("mtu")?.parse().ok()?, is_up, has_carrier }))
         };
@@ -167,7 +168,7 @@ impl Root<'_> {
         self.entries("sys/class/net").filter_map(bridge).collect()
     }
 
-    /// Every process whose program is called `qemu-system-...`, and those of `peers`.
+    /// Every process whose program is called `qemu-system-...`, and the processes `peers`.
     fn qemus(&self, peers: &[u32]) -> Vec<Qemu> {
         let qemu = |entry: DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
@@ -185,7 +186,7 @@ impl Root<'_> {
                 let ids = field(&status, name).unwrap_or_default().split_whitespace();
                 ids.filter_map(|id| id.parse().ok()).collect()
             };
-            // Real, effective, saved, of the file system.
+            // The four numbers are the real, effective, saved and file-system user.
             let user = *numbers("Uid:").get(1)?;
             let mut groups = numbers("Groups:");
             groups.extend(numbers("Gid:").get(1));
@@ -195,7 +196,7 @@ impl Root<'_> {
         self.entries("proc").filter_map(qemu).collect()
     }
 
-    /// Processes of [`HELPERS`] that have ended, and whose weir goes on without them.
+    /// Processes of [`HELPERS`] that have ended while their weir goes on without them.
     fn ended(&self, weir: Option<u32>) -> Vec<String> {
         let ended = |it: &Process| it.is_zombie && Some(it.parent) == weir;
         let ended = self.processes().into_iter().filter(ended).map(|it| it.name);
@@ -208,15 +209,15 @@ impl Root<'_> {
     }
 }
 
-/// A process, as its line of `stat` has it.
+/// A process, from its line of `stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) name: String,
     pub(super) parent: u32,
-    /// It has ended, and nobody has waited for it.
+    /// The process has ended, and its parent has not waited for it.
     pub(super) is_zombie: bool,
-    /// When it began, since the machine did (ticks).
+    /// The time of its beginning, since the machine's (ticks).
     pub(super) began_ticks: u64,
 }
 
@@ -224,7 +225,7 @@ pub(super) struct Process {
 pub(super) fn process(stat: &str) -> Option<Process> {
     let (pid, rest) = stat.split_once(" (")?;
     let (name, rest) = rest.rsplit_once(") ")?;
-    // From the third on.
+    // The fields begin with the third one.
     let fields: Vec<_> = rest.split(' ').collect();
     Some(Process {
         pid: pid.parse().ok()?,
@@ -235,17 +236,17 @@ pub(super) fn process(stat: &str) -> Option<Process> {
     })
 }
 
-/// How many processors are in a list of the kernel's.
+/// The number of processors in a list of the kernel's.
 fn cpus(list: &str) -> Option<usize> {
     Some(parse_cpu_list(list).ok()?.len()).filter(|cpus| *cpus > 0)
 }
 
-/// What stands behind `name` in a line of its own.
+/// The text after `name` on a line of its own.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// The first two numbers of `6.12.0-13-amd64`, or of what stands behind `version` in a line.
+/// The first two numbers of `6.12.0-13-amd64`, or of the text after `version` on a line.
 pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -283,20 +284,20 @@ fn lines(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     log.lines().filter(|line| is_wanted(line)).map(str::to_owned).collect()
 }
 
-/// Whether a line of the kernel's audit is about one of these processes: a number may have been another one's before, so
-/// the line is not from before that one began.
+/// True if a line of the kernel's audit log is about one of these processes. Its number may have been another process's
+/// before, so an older line than the process does not count.
 pub(super) fn is_of(line: &str, own: &BTreeMap<u32, u64>) -> bool {
     let pid = line.split(' ').find_map(|word| word.strip_prefix("pid=")?.parse().ok());
     let began_s = pid.and_then(|pid: u32| own.get(&pid));
     began_s.is_some_and(|began_s| audited_s(line).is_some_and(|at_s| at_s >= *began_s))
 }
 
-/// When the kernel's audit wrote a line (s since the epoch): `audit(1732606789.123:45)`.
+/// The time at which the kernel's audit log got a line (s since the epoch): `audit(1732606789.123:45)`.
 pub(super) fn audited_s(line: &str) -> Option<u64> {
     line.split_once("audit(")?.1.split('.').next()?.parse().ok()
 }
 
-/// Whether a line of the kernel's log says that something was denied to weir, or at one of its sockets to others.
+/// True if a line of the kernel's log reports a denial to weir, or to others at one of weir's sockets.
 pub(super) fn is_denied(line: &str, own: &BTreeMap<u32, u64>, sockets: &[&Path]) -> bool {
     let named = |path: &&Path| line.contains(&format!("=\"{}\"", path.display()));
     let denied = DENIED.iter().any(|part| line.contains(part));

@@ -1,11 +1,11 @@
-//! `weir doctor`: what is wrong with the host and the switch, how that is known, and the command that mends it.
+//! `weir doctor`: the faults of the host and the switch, the evidence, and the commands that repair them.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`Facts`] | all that is looked at, as data |
-//! | `host` | looks at the host |
+//! | [`Facts`] | all facts that are read, as data |
+//! | `host` | reads the host's state |
 //! | `checks` | one function for each fault, from facts to findings |
-//! | `reasons` | why an interface stopped, in words that help |
+//! | `reasons` | the reasons why an interface stopped, in words that help |
 
 #![forbid(unsafe_code)]
 
@@ -25,24 +25,24 @@ pub use checks::{CHECKS, Joined};
 pub use facts::{Facts, Host, Link, Permissions, Qemu, SocketFile};
 pub use host::{joined_by_a_bridge, look_at_host};
 
-/// Something that one check has found.
+/// A result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The check, as the guide calls it.
+    /// The name of the check in the guide.
     pub check: &'static str,
-    /// Whether something does not work as it should; otherwise something is worth knowing.
+    /// True if something does not work as it should; otherwise the finding is only worth knowing.
     pub wrong: bool,
-    /// The interface, the uplink, or `host` or `switch`.
+    /// The interface or uplink, or `host` or `switch`.
     pub subject: String,
-    /// What is wrong, in plain words.
+    /// The fault, in plain words.
     pub what: String,
-    /// What says so.
+    /// The evidence.
     pub known_by: String,
-    /// What to do, a command where there is one.
+    /// The remedy, a command if there is one.
     pub mend: Cow<'static, str>,
 }
 
-/// A check: a name that the guide has too, and what it finds.
+/// A check: its name, which the guide has too, and its function.
 pub struct Check {
     /// The name.
     pub name: &'static str,
@@ -50,7 +50,7 @@ pub struct Check {
     pub find: fn(&Facts, &mut Vec<Finding>),
 }
 
-/// Everything that all checks find, what is wrong first.
+/// The findings of all checks, faults first.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for check in CHECKS {

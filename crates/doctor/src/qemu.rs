@@ -1,4 +1,4 @@
-//! The QEMU that is installed, and those that run.
+//! The installed QEMU, and the running ones.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::host::version;
 
-/// What distributions call the QEMU for guests of this machine's kind.
+/// Distributions' names for the QEMU for guests of this machine's kind.
 const PROGRAMS: [&str; 4] = [of_this_machine(), "qemu-kvm", "/usr/libexec/qemu-kvm", "kvm"];
-/// How long a QEMU has for its version: it takes some 30 ms.
+/// The time that a QEMU gets to print its version: it needs some 30 ms.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// More than a version takes.
+/// More bytes than a version needs.
 const ANSWER_BYTES_MAX: u64 = 4096;
 
 /// QEMU's name of this machine's architecture is not always Rust's.
@@ -31,12 +31,12 @@ const fn of_this_machine() -> &'static str {
     }
 }
 
-/// The version of the QEMU in `PATH`, as major and minor number; `None` where none says one.
+/// The version of the QEMU in `PATH`, as major and minor number; `None` if none prints one.
 pub fn installed_version() -> Option<(u32, u32)> {
     PROGRAMS.iter().find_map(|program| version_of(Path::new(program)))
 }
 
-/// The version that a QEMU says; `None` if the program cannot be run, takes too long, or says none.
+/// The version that a QEMU prints; `None` if the program cannot be run, takes too long, or prints none.
 pub fn version_of(program: &Path) -> Option<(u32, u32)> {
     let mut qemu = Command::new(program)
         .arg("--version")
@@ -47,7 +47,7 @@ pub fn version_of(program: &Path) -> Option<(u32, u32)> {
         .ok()?;
     let output = qemu.stdout.take()?;
     let (sender, answer) = mpsc::channel();
-    // On a thread of its own: who holds the pipe's other end need not be this child.
+    // The reader is a thread of its own: the process that holds the pipe's other end need not be this child.
     std::thread::spawn(move || {
         let mut said = Vec::new();
         let read = output.take(ANSWER_BYTES_MAX).read_to_end(&mut said);
@@ -62,15 +62,15 @@ pub fn version_of(program: &Path) -> Option<(u32, u32)> {
 
 /// Longer than any QEMU: 30 MB.
 const PROGRAM_BYTES_MAX: u64 = 256 << 20;
-/// How much of it is looked at at a time.
+/// The number of bytes that are searched at a time.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Of a version, its major and minor number.
+/// Enough bytes for the major and minor number of a version.
 const VERSION_BYTES_MAX: usize = 16;
-/// What stands before a QEMU's version, in its answer and in its program.
+/// The text before a QEMU's version, in its answer and in its program.
 const BEFORE_VERSION: &str = "QEMU emulator version ";
 
-/// The version that is written in the program of a process that runs; `None` if none is, or it cannot be read. The
-/// program is not run: whoever asks may be root, and the program is somebody else's.
+/// The version that is written in a running process's program; `None` if there is none, or it cannot be read. The
+/// program is not run: the caller may be root, and the program belongs to another user.
 pub(super) fn version_in(program: &Path) -> Option<(u32, u32)> {
     let file = File::open(program).ok()?;
     let len = file.metadata().ok().filter(|it| it.is_file())?.len();
@@ -78,7 +78,7 @@ pub(super) fn version_in(program: &Path) -> Option<(u32, u32)> {
     let before = BEFORE_VERSION.as_bytes();
     let mut piece = Vec::new();
     loop {
-        // What may be the beginning is looked at again with the next piece: a version may lie across.
+        // The last bytes are searched again with the next piece: a version may lie across the border.
         let kept = piece.len().min(before.len() + VERSION_BYTES_MAX);
         piece.drain(..piece.len() - kept);
         let read = file.by_ref().take(PIECE_BYTES).read_to_end(&mut piece).ok()?;

@@ -1,7 +1,7 @@
-//! Why a port stopped: what the reason says, what is usually behind it, and what mends that. The guide's tables have
-//! the same rows.
+//! The reasons why ports stop: each reason's text, its usual cause, and the remedy. The guide's tables have the same
+//! rows.
 
-/// A part of the reason, what is wrong, and what to do.
+/// A part of the reason's text, the cause, and the remedy.
 pub(super) const REASONS: &[(&str, &str, &str)] = &[
     (
         "is not in shared memory, or in more than 4 regions",
@@ -123,7 +123,7 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
     ("ring ", "the driver broke the rules of virtio", "update the guest's driver"),
 ];
 
-/// What is behind a reason.
+/// The cause and the remedy for a reason.
 pub(super) fn explained(reason: &str) -> (&'static str, &'static str) {
     let found = REASONS.iter().find(|(part, ..)| reason.contains(part));
     found.map_or(

@@ -1,4 +1,4 @@
-//! A healthy machine, of which nothing is found; and each fault in it, which its check finds, and no other.
+//! A healthy machine, in which no check finds anything, and each fault in it, which its own check finds and no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +22,7 @@ use super::*;
 const VIF: &str = "web0";
 const UPLINK: &str = "lan";
 const SOCKET: &str = "/run/weir/web0.sock";
-/// The process of its VM.
+/// The process of the interface's VM.
 const VM: u32 = 77;
 const NOW_S: u64 = 1_800_000_000;
 
@@ -90,7 +90,7 @@ fn uplink_called(name: &str, interface: &str) -> Explanation {
     Explanation::Uplink(Box::new(serde_json::from_value(of).unwrap()))
 }
 
-/// A VM that runs well, behind an uplink.
+/// A VM that runs well and has an uplink.
 fn healthy() -> Facts {
     let control = SocketPath::try_from(Path::new("/run/weir/control.sock")).unwrap();
     let defaults = Defaults { control, control_named: true, keeper: None };
@@ -109,7 +109,7 @@ fn healthy() -> Facts {
     vif.state = PortState::Running;
     vif.queue_pairs = Some(QueuePairNumbers { configured: 1, session: Some(1), in_use: 1 });
     (vif.rx.frames, vif.tx.frames, vif.rx.calls) = (1_000_000, 1_000_000, 100_000);
-    // Some of it happens to everybody.
+    // A few of these happen to every guest.
     vif.drops = [("rx_not_ready".to_owned(), 3), ("filtered_tx".to_owned(), 5)].into();
     vif.budget_breaches = [("no_cpu".to_owned(), 7)].into();
     vif.limits = [("memory".to_owned(), Limit { used: 1, max: 256 })].into();
@@ -183,12 +183,12 @@ fn socket(facts: &mut Facts) -> &mut SocketFile {
     facts.host.sockets.values_mut().next().unwrap()
 }
 
-/// A line of the kernel's audit, of so many seconds ago.
+/// A line of the kernel's audit log, `ago_s` seconds old.
 fn audited(ago_s: u64, said: &str) -> Vec<String> {
     vec![format!("[ 12.3] audit: type=1400 audit({}.678:9): {said}", NOW_S - ago_s)]
 }
 
-/// Makes a machine ill.
+/// Puts a fault into a machine.
 type Seed = fn(&mut Facts);
 
 /// Each fault, seeded in a healthy machine.
@@ -361,7 +361,7 @@ fn guide() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// What stands in backquotes in the first cell of each row below the header `header`.
+/// The text in backquotes in the first cell of each row below the header `header`.
 fn first_cells<'g>(guide: &'g str, header: &str) -> Vec<&'g str> {
     let header = format!("| {header} |");
     let tables: Vec<_> = guide.split(&header).skip(1).collect();
@@ -419,7 +419,7 @@ fn every_drop_that_is_counted_is_found_or_is_usual() {
     assert_eq!(unfound.join(" "), usual);
 }
 
-/// Rows of what one sees that no counter is in, and their checks.
+/// Rows of symptoms that no counter shows, and their checks.
 const SEEN: &[(&str, &str)] =
     &[("`ring N ...", "silent-ring"), ("nothing is counted", "uplink-down")];
 
@@ -442,7 +442,8 @@ fn every_row_of_what_one_sees_has_its_check() {
     }
 }
 
-/// The points of the guide's lists, by their first words; which check sees it, or who says it where there is none.
+/// The points of the guide's lists, by their first words, each with the check that sees it, or the program that reports
+/// it if no check does.
 const POINTS: &[(&str, Result<&str, &str>)] = &[
     ("**Another user.**", Ok("waiting-socket-mode")),
     ("**Another path.**", Ok("waiting-other-path")),
@@ -547,14 +548,14 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
     );
     assert!(found[1].known_by.contains("0 just now") && found[1].known_by.contains("50000"));
 
-    // Long ago much has gone well; now nothing does.
+    // Long ago most frames arrived; now none does.
     let mut facts = healthy();
     vif(&mut facts).tx.frames = 1_000_000_000;
     before(&mut facts, |it| it.tx.frames = 1_000_000_000);
     vif(&mut facts).drops.insert("rx_ring_full".into(), 12);
     assert!(examine(&facts).iter().any(|it| it.check == "receiver-slow" && it.wrong));
 
-    // A guest that boots.
+    // The guest boots.
     let mut facts = healthy();
     (vif(&mut facts).tx.frames, vif(&mut facts).rx.frames) = (20, 20);
     vif(&mut facts).drops = [("rx_not_ready".to_owned(), 8)].into();
@@ -571,7 +572,7 @@ fn a_vm_is_judged_by_its_own_program_and_not_by_the_installed_one() {
         qemu.version = running;
         qemu.args.push(vectors.into());
         if connected {
-            // Somebody hands it the socket as a descriptor.
+            // Another program hands it the socket as a descriptor.
             qemu.args.retain(|arg| !arg.contains(SOCKET));
         }
         facts.host.qemu_version = installed;
@@ -627,7 +628,7 @@ fn what_the_kernels_log_has_of_long_ago_is_of_another_weir() {
     assert_eq!(examine(&facts), []);
     facts.host.denied = audited(60, "apparmor=\"DENIED\" profile=\"weir\"");
     assert_eq!(examine(&facts)[0].subject, "switch");
-    // Of a guest that is served nothing was denied.
+    // A guest that is served was not denied anything.
     facts.host.denied = audited(60, &format!("apparmor=\"DENIED\" name=\"{SOCKET}\""));
     assert_eq!(examine(&facts), []);
     facts.host.seccomp = audited(100 * 3600, "comm=\"weir\"");
@@ -674,7 +675,7 @@ fn processes_that_have_ended_beside_weir_are_seen() {
     assert_eq!(host::process("7 (weir-helper) Z 12"), None);
 }
 
-/// Files of the kernel's, below a directory.
+/// The kernel's files, below a directory.
 fn kernel(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -713,7 +714,7 @@ fn each_fact_is_read_where_the_kernel_has_it() {
         ("proc/12/status", "Uid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t5 6 \n"),
         ("proc/12/exe", "\u{7f}ELF QEMU emulator version 11.1.3 (Debian)\n"),
         ("proc/13/cmdline", "less\0qemu-system-x86_64\0"),
-        // At the other end of a socket, whatever it is called.
+        // The process at the other end of a socket counts, whatever its name.
         ("proc/14/cmdline", "/usr/libexec/vmm\0"),
         ("proc/14/status", "Uid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t\n"),
         ("proc/14/exe", "no QEMU"),
@@ -793,7 +794,7 @@ fn weir_is_blamed_for_what_its_own_processes_did() {
     assert!(!host::is_of(&line(NOW_S - 1, 12, "/usr/bin/weir"), &own), "who had the number before");
     assert!(!host::is_of(&line(NOW_S, 1, "/opt/12/weir"), &own));
     assert!(!host::is_of("pid=12", &own) && !host::is_of("", &own));
-    // Nobody knows which weir is meant.
+    // It is not known which weir is meant.
     assert!(!host::is_of(&line(NOW_S, 12, "/usr/bin/weir"), &Default::default()));
 }
 

@@ -1,4 +1,4 @@
-//! What keeps a guest from being served: its socket, its VM, its driver, its agent.
+//! Obstacles to a guest's service: its socket, its VM, its driver, its agent.
 
 use weir_config::SocketRole;
 use weir_switch::control::VifStatus;
@@ -105,7 +105,7 @@ pub(super) fn other_path(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// A VM that has named the socket and is not there has given up.
+/// A VM that has named the socket and is not connected has given up.
 pub(super) fn waiting(facts: &Facts, found: &mut Vec<Finding>) {
     for vif in waiting_vifs(facts) {
         let (name, path) = (&vif.config.name, vif.config.socket.as_path().display().to_string());
@@ -125,7 +125,7 @@ pub(super) fn waiting(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// One that was turned away and has given up since is worth a note.
+/// A VM that was turned away and has given up since is worth a note.
 pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.guests().filter(|port| port.sessions.turned_away > 0) {
         let before = facts.before(port, |before| before.sessions.turned_away);
@@ -144,18 +144,18 @@ pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether a VM lets others have its memory, as far as its arguments say.
+/// True if a VM shares its memory with others, by its arguments.
 fn shares_memory(qemu: &Qemu) -> bool {
     let has = |arg: &str, parts: &[&str]| parts.iter().any(|part| arg.contains(part));
     qemu.args.iter().any(|arg| {
-        // These share it unless told otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
+        // These backends share memory unless told otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
         has(arg, &["memory-backend-memfd", "memory-backend-shm"])
             && !has(arg, &["share=off", "share=no", "share=false", "\"share\":false"])
             || has(arg, &["share=on", "share=yes", "share=true", "\"share\":true"])
     })
 }
 
-/// QEMU goes on without a network where weir cannot have the guest's memory.
+/// QEMU goes on without a network if weir cannot have the guest's memory.
 pub(super) fn memory_private(facts: &Facts, found: &mut Vec<Finding>) {
     for vif in facts.vifs.iter().filter(|vif| vif.state != PortState::Running && !vif.xen) {
         let path = vif.config.socket.as_path().display().to_string();
@@ -220,7 +220,7 @@ pub(super) fn stopped(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Front ends that come and are turned out for an error, again and again: the state is `waiting` between two of them.
+/// Front ends that connect and are refused for an error, again and again. Between two of them the state is `waiting`.
 pub(super) fn session_fails(facts: &Facts, found: &mut Vec<Finding>) {
     let ended = |port: &&PortStats| port.state != PortState::Stopped && port.sessions.failed > 0;
     for port in facts.guests().filter(ended) {
@@ -238,7 +238,7 @@ pub(super) fn session_fails(facts: &Facts, found: &mut Vec<Finding>) {
             format!("{} sessions ended so, {now} of them just now: {reason}", port.sessions.failed),
             mend.replace("NAME", port.name.as_str()),
         );
-        // One that comes no more may have been mended.
+        // If the front end no longer comes, the fault may have been repaired.
         found.push(if now > 0 { failing } else { note(failing) });
     }
 }

@@ -1,4 +1,4 @@
-//! Ports that are joined outside.
+//! Ports that are connected to each other outside weir.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::{Facts, Finding, finding, note};
 pub struct Joined<'u> {
     /// The uplink that is named first, and its interface.
     pub first: (&'u PortName, &'u str),
-    /// The other one.
+    /// The other uplink, and its interface.
     pub second: (&'u PortName, &'u str),
     /// The bridge.
     pub bridge: String,
@@ -28,7 +28,8 @@ impl fmt::Display for Joined<'_> {
     }
 }
 
-/// Those among `uplinks`, by their names and interfaces, where `bridges` says of which bridge an interface is a port.
+/// The pairs among `uplinks`, by their names and interfaces. `bridges` gives the bridge of which an interface is a
+/// port.
 pub(crate) fn joined<'u>(
     uplinks: impl IntoIterator<Item = (&'u PortName, &'u str)>,
     bridges: &BTreeMap<String, String>,
@@ -74,7 +75,7 @@ pub(super) fn found(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Uplinks that will be a loop.
+/// Uplinks that will form a loop.
 pub(super) fn ahead(facts: &Facts, found: &mut Vec<Finding>) {
     for joined in joined(uplinks(facts), &facts.host.bridges) {
         let (second, interface) = joined.second;

@@ -1,4 +1,4 @@
-//! What is wrong with the machine, with its control groups, with QEMU, and with weir's own threads.
+//! Faults of the machine, its control groups, QEMU, and weir's own threads.
 
 use weir_config::values::PlacementMode;
 use weir_limits::LIMIT_SHOWN_PERCENT;
@@ -11,17 +11,17 @@ use super::{Facts, Finding, finding, note};
 use crate::facts::Qemu;
 use crate::host::audited_s;
 
-/// The oldest kernel that weir is tried on.
+/// The oldest kernel that weir is tested on.
 const KERNEL_MIN: (u32, u32) = (5, 10);
-/// The oldest QEMU that weir is tried with, which ends with vectors where it emulates the processor.
+/// The oldest QEMU that weir is tested with. It crashes with vectors if it emulates the processor.
 const QEMU_MIN: (u32, u32) = (7, 2);
-/// Clocks that are read without a system call.
+/// Clocks that can be read without a system call.
 const FAST_CLOCKS: [&str; 4] =
     ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"];
-/// What the kernel's log has of longer ago may have been mended.
+/// A fault in the kernel's log that is older than this may have been repaired.
 const DAY_S: u64 = 24 * 3600;
 
-/// The interfaces of the host that uplinks are on.
+/// The interfaces of the host that are uplinks.
 pub(super) fn uplinks(facts: &Facts) -> impl Iterator<Item = (&weir_config::PortName, &str)> {
     facts.explained.iter().filter_map(|(name, explained)| match explained {
         Explanation::Uplink(uplink) => Some((name, uplink.interface.as_str())),
@@ -29,7 +29,7 @@ pub(super) fn uplinks(facts: &Facts) -> impl Iterator<Item = (&weir_config::Port
     })
 }
 
-/// How long ago the kernel's audit wrote a line (s).
+/// The age of a line of the kernel's audit log (s).
 fn age_s(facts: &Facts, line: &str) -> Option<u64> {
     facts.host.now_s?.checked_sub(audited_s(line)?)
 }
@@ -141,7 +141,7 @@ pub(super) fn seccomp(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// What was denied before weir was started is of another one; what a guest has that is served was not denied to it.
+/// A denial from before weir was started concerns another weir, and a guest that is served was not denied anything.
 pub(super) fn access_denied(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(switch) = &facts.switch else { return };
     let is_new =
@@ -192,11 +192,11 @@ pub(super) fn limit_near(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Before the first guest that finds no room: how many the limit carries.
+/// Warns before the first guest finds no room: gives the number of guests that the limit carries.
 pub(super) fn descriptors_few(facts: &Facts, found: &mut Vec<Finding>) {
     let limits = facts.switch.as_ref().map(|switch| &switch.limits);
     let Some(limit) = limits.and_then(|limits| limits.get("descriptors")) else { return };
-    // Whether there is a keeper is not told: with one it carries fewer.
+    // It is not known whether there is a keeper; with one the limit carries fewer guests.
     let carried = Carried::by(limit.max, facts.vifs.iter().map(|vif| &vif.config), false);
     if let Some(note) = carried.shortage() {
         let known_by = format!("{} of {} are in use", limit.used, limit.max);
@@ -259,7 +259,7 @@ pub(super) fn cpu_quota(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Where one cache is all there is, it does not matter where anybody runs.
+/// If there is only one cache, it does not matter where threads run.
 pub(super) fn caches_many(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(placement) = &facts.placement else { return };
     let Some(machine) = placement.machine.as_ref().filter(|machine| machine.caches_known) else {
@@ -331,7 +331,7 @@ pub(super) fn qemu_old(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Interfaces, and the QEMU that is connected to each or names its socket.
+/// Interfaces, each with the QEMU that is connected to it or names its socket.
 fn of_vifs(facts: &Facts) -> impl Iterator<Item = (&VifStatus, &Qemu)> {
     facts.vifs.iter().filter_map(|vif| {
         let socket = vif.config.socket.to_string();
@@ -342,7 +342,7 @@ fn of_vifs(facts: &Facts) -> impl Iterator<Item = (&VifStatus, &Qemu)> {
     })
 }
 
-/// QEMU 7.2 without KVM ends, sooner or later, if its interface has vectors.
+/// QEMU 7.2 without KVM crashes sooner or later if its interface has vectors.
 pub(super) fn qemu_vectors(facts: &Facts, found: &mut Vec<Finding>) {
     let vectors = |qemu: &Qemu| -> Option<u32> {
         let devices = qemu.args.iter().filter(|arg| arg.starts_with("virtio-net"));

@@ -1,4 +1,4 @@
-//! One function for each fault. None looks anywhere but at the facts.
+//! One function for each fault. The functions read nothing but the facts.
 
 mod attach;
 mod loops;
@@ -62,7 +62,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "qemu-vectors", find: machine::qemu_vectors },
 ];
 
-/// What is wrong, or worth knowing.
+/// A finding: a fault, or something worth knowing.
 fn finding(
     check: &'static str,
     subject: impl ToString,

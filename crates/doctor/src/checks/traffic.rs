@@ -1,4 +1,4 @@
-//! What becomes of frames: drops that are too many, and calls that are too late.
+//! The fate of frames: too many drops, and calls that are too late.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use weir_switch::stats::{PortState, PortStats};
 
 use super::{Facts, Finding, finding, note};
 
-/// From one of so many frames, or calls, on, drops and late calls are wrong.
+/// The part of frames, or of calls, from which on drops and late calls are wrong: one of this many.
 const ONE_OF: u64 = 100;
-/// Fewer of them happen to everybody: while a guest boots, or once.
+/// Fewer drops or late calls happen to every guest, for example while it boots.
 const FEW: u64 = 10;
 
-/// Some of all.
+/// The part of drops or late calls in all frames or calls.
 #[derive(Clone, Copy)]
 struct Share {
     some: u64,
@@ -26,14 +26,14 @@ impl Share {
     }
 }
 
-/// What a port has counted: since it was added, and just now.
+/// A port's counts: since it was added, and just now.
 struct Counted {
     ever: Share,
     now: Share,
 }
 
 impl Counted {
-    /// None where they are few: nearly everywhere, and nothing more is looked up there.
+    /// `None` if they are few: this is so for nearly every port, and nothing more is looked up for it.
     fn of(
         facts: &Facts,
         port: &PortStats,
@@ -51,7 +51,7 @@ impl Counted {
         Some(Self { ever, now })
     }
 
-    /// What they come to: wrong if it goes on, and a note if it was so.
+    /// The finding for these counts: wrong if it goes on, a note if it is over.
     fn judged(
         &self,
         as_wrong: impl FnOnce(String) -> Finding,
@@ -71,7 +71,7 @@ impl Counted {
     }
 }
 
-/// Of what a port sends, or receives, too many frames are dropped for one of `reasons`: says so.
+/// Reports a port if too many of the frames that it sends, or receives, are dropped for one of `reasons`.
 fn dropped(
     facts: &Facts,
     found: &mut Vec<Finding>,
@@ -82,7 +82,8 @@ fn dropped(
     for port in facts.ports() {
         for reason in reasons {
             let drops = |port: &PortStats| port.drops.get(*reason).copied().unwrap_or(0);
-            // Whatever was dropped on its own account was not received, and was sent.
+            // A frame that is dropped on its way to the port does not count as received; one that the port sent counts
+            // as sent.
             let moved = |port: &PortStats| port.rx.frames.max(port.tx.frames);
             let as_wrong = |known_by| {
                 let (what, mend) = tell(port, reason);
@@ -129,7 +130,7 @@ pub(super) fn vlan(facts: &Facts, found: &mut Vec<Finding>) {
     found.retain(|it| it.check != "vlan" || !is_of_mirror(facts, it));
 }
 
-/// A guest that runs, and shares its VLAN with nobody.
+/// A guest that runs and is alone in its VLAN.
 pub(super) fn vlan_alone(facts: &Facts, found: &mut Vec<Finding>) {
     let others = facts.ports().count() > 1;
     for (name, explained) in &facts.explained {
@@ -171,7 +172,8 @@ pub(super) fn filter_all(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Hosts of the overlay that frames go to, and that none comes from. One of which nothing has come yet may have no guest.
+/// Hosts of the overlay to which frames go, and from which none comes. A host from which none has ever come may have no
+/// guest.
 pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
     for (name, explained) in &facts.explained {
         let Explanation::Overlay(overlay) = explained else { continue };
@@ -206,7 +208,7 @@ pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// What a mirror sends is dropped, and that is how it is meant.
+/// True for drops of a mirror's frames, which are intended.
 fn is_of_mirror(facts: &Facts, finding: &Finding) -> bool {
     let mut mirrors = facts.vifs.iter().filter(|vif| !vif.config.vlan.mirrored().is_empty());
     finding.known_by.starts_with("vlan_")
@@ -263,7 +265,7 @@ pub(super) fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
             ),
         )
     });
-    // An interface of the host that carries less than the guests think.
+    // An interface of the host has a smaller MTU than the guests expect.
     for (name, explained) in &facts.explained {
         let Explanation::Uplink(uplink) = explained else { continue };
         let Some(host) = facts.host.links.get(&uplink.interface) else { continue };
@@ -288,7 +290,7 @@ pub(super) fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whatever else is dropped, and no other check has told of.
+/// Drops that no other check has reported.
 pub(super) fn other_drops(facts: &Facts, found: &mut Vec<Finding>) {
     let mut others = Vec::new();
     let reasons: BTreeSet<_> = facts.ports().flat_map(|port| port.drops.keys()).collect();
@@ -315,7 +317,7 @@ pub(super) fn other_drops(facts: &Facts, found: &mut Vec<Finding>) {
     found.extend(others);
 }
 
-/// What was asked for: worth knowing where a VM is slow.
+/// Limits that were configured: worth knowing if a VM is slow.
 pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
     let mut dropped_by = Vec::new();
     let reasons = [
@@ -352,7 +354,7 @@ pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Calls that came too late for one of `reasons`, if they are many.
+/// Reports calls that came too late for one of `reasons`, if they are many.
 fn late(
     facts: &Facts,
     found: &mut Vec<Finding>,
