@@ -1,4 +1,4 @@
-//! System calls: a filter for the process, and narrower ones for threads that read what others send.
+//! System calls: a filter for the process, and narrower ones for threads that read others' data.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -11,45 +11,45 @@ use seccompiler::{
 
 mod lists;
 
-/// What a system call comes to that is on no list.
+/// The result of a system call that is on no list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforcement {
-    /// The end of the process: whoever makes it is not weir any more.
+    /// The end of the process: a process that makes such a call is no longer weir.
     Kill,
     /// A line in the kernel's log. Nothing is forbidden.
     Log,
 }
 
-/// What a process is there for.
+/// The task of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Guests over vhost-user, and uplinks: all that has a name in the file system is done by another process.
+    /// Guests over vhost-user, and uplinks. Another process does everything with names in the file system.
     Switch,
-    /// Guests of Xen as well: by devices that are opened, and by ioctl.
+    /// Guests of Xen as well: opened devices, and ioctls.
     Xen,
-    /// What these have another process do: sockets, network cards, other processes' threads.
+    /// The privileged work for these: sockets, network cards, other processes' threads.
     Helper,
-    /// Descriptors that are held for another process, and nothing done with them.
+    /// Holding descriptors for another process, and nothing else.
     Keeper,
-    /// Expressions that are compiled for another process, over one socket. What is not on its list is refused and not
-    /// its end: libc looks for names in many ways, and does without.
+    /// Compiling expressions for another process, over one socket. A call that is not on its list fails, and is not its
+    /// end: libc looks for names in many ways, and can do without.
     Compiler,
 }
 
-/// What a thread reads that others may have made up.
+/// The data that a thread reads and that others can forge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
     /// Rings and frames.
     Worker,
-    /// Messages of a front end, and its descriptors.
+    /// Messages of a front end, and descriptors from it.
     Session,
-    /// Nothing: it writes to descriptors of front ends.
+    /// None: the thread writes to descriptors of front ends.
     Caller,
-    /// Requests of the API's clients. It makes no thread.
+    /// Requests of the API's clients. The thread makes no other thread.
     Control,
 }
 
-/// Filters of one process.
+/// The filters of one process.
 #[derive(Debug)]
 pub(crate) struct Programs {
     process: Vec<BpfProgram>,
@@ -61,7 +61,7 @@ pub(crate) struct Programs {
 
 static INSTALLED: OnceLock<Programs> = OnceLock::new();
 
-/// A system call with what has to hold of its arguments for a rule to apply.
+/// A system call with the conditions on its arguments under which a rule applies.
 type Call = (c_long, Vec<SeccompRule>);
 
 impl Programs {
@@ -83,12 +83,12 @@ impl Programs {
             ],
         };
         let worker: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::WORKER];
-        // With a thread for each queue pair it makes workers, which have what it has.
+        // This thread makes workers, for queue pairs of their own, and they inherit its filter.
         let session: &[&[c_long]] =
             &[lists::ANY, lists::FILES, lists::SESSION, lists::WORKER, lists::HIRE];
         let caller: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::CALLER];
         let control: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::CONTROL];
-        // A library that asks what another one did not ask gets an error and not the end.
+        // A library's harmless question that is on no list gets an error, and does not end the process.
         let asks = enforcement == Enforcement::Log && profile != Profile::Xen;
         let ioctl = if asks { known_ioctls()? } else { vec![] };
         let allow = |lists: &[&[c_long]]| -> Result<BpfProgram, BackendError> {
@@ -96,7 +96,7 @@ impl Programs {
             let newer = lists::NEWER.filter(|_| enforcement == Enforcement::Kill);
             let unconditional = listed.chain(newer).map(|call| (call, Vec::new()));
             let calls = unconditional.chain([
-                // A thread, and no process.
+                // A clone may make a thread, and no process.
                 (libc::SYS_clone, vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?]),
                 (libc::SYS_ioctl, ioctl.clone()),
             ]);
@@ -135,7 +135,7 @@ impl Programs {
                 let newer = newer.map(|call| (call, Vec::new())).collect();
                 programs.push(refuse(newer, libc::ENOSYS)?);
             }
-            // libc then makes threads by `clone`, whose flags can be looked at.
+            // libc then makes threads by `clone`, whose flags the filter can see.
             programs.process.push(refuse(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)?);
             programs.process.push(refuse(refused(profile)?, libc::EACCES)?);
             let no_files = || lists::FILES.iter().map(|call| (*call, Vec::new())).collect();
@@ -159,14 +159,14 @@ impl Programs {
             let refusal = SeccompAction::Errno(libc::EACCES.unsigned_abs());
             process.push(program(refused(Profile::Compiler)?, SeccompAction::Allow, refusal)?);
         }
-        // The last one: it refuses what filters are installed with.
+        // This filter comes last: it refuses the calls by which filters are installed.
         let calls = lists::COMPILER.iter().map(|call| (*call, Vec::new())).collect();
         process.push(program(calls, other, SeccompAction::Allow)?);
         let (worker, session, caller, control) = (vec![], vec![], vec![], vec![]);
         Ok(Self { process, worker, session, caller, control })
     }
 
-    /// Filters this thread, and all that it makes from now on.
+    /// Filters this thread, and all threads that it makes from now on.
     pub(crate) fn install(self) -> Result<(), seccompiler::Error> {
         let programs = INSTALLED.get_or_init(|| self);
         programs.process.iter().try_for_each(|program| apply_filter(program))
@@ -181,17 +181,17 @@ pub(crate) fn narrow(thread: Thread) -> Result<(), seccompiler::Error> {
         Thread::Caller => &programs.caller,
         Thread::Control => &programs.control,
     };
-    // The last one may forbid what the others are installed with.
+    // The last filter may forbid the calls by which the others are installed.
     programs.iter().rev().try_for_each(|program| apply_filter(program))
 }
 
-/// What libc or libpcap may try and do without, so that it is not the end: it gets an error.
+/// Calls that libc or libpcap may try and can do without: they fail, and do not end the process.
 fn refused(profile: Profile) -> Result<Vec<Call>, BackendError> {
     let executable = || masked(2, libc::PROT_EXEC, libc::PROT_EXEC);
     let mut calls = vec![
         (libc::SYS_mmap, vec![executable()?]),
         (libc::SYS_mprotect, vec![executable()?]),
-        // Nobody is to trace it again.
+        // Nobody may make the process traceable again.
         (libc::SYS_prctl, vec![masked(0, -1, libc::PR_SET_DUMPABLE)?]),
     ];
     if profile == Profile::Switch {
@@ -206,7 +206,7 @@ fn refused(profile: Profile) -> Result<Vec<Call>, BackendError> {
     Ok(calls)
 }
 
-/// Opens a file not to read it only, or empties it; its flags are argument `index`.
+/// True of an open that does more than read, or that truncates; its flags are argument `index`.
 fn writing(index: u8) -> Result<Vec<SeccompRule>, BackendError> {
     let flags = [
         (libc::O_ACCMODE, libc::O_WRONLY),
@@ -217,7 +217,7 @@ fn writing(index: u8) -> Result<Vec<SeccompRule>, BackendError> {
     flags.into_iter().map(|(mask, flags)| masked(index, mask, flags)).collect()
 }
 
-/// Requests that are none of [`lists::IOCTLS`].
+/// Requests that are not in [`lists::IOCTLS`].
 fn unknown_ioctls() -> Result<Vec<SeccompRule>, BackendError> {
     let differs = |request: &u64| {
         SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *request)
@@ -234,7 +234,7 @@ fn known_ioctls() -> Result<Vec<SeccompRule>, BackendError> {
     lists::IOCTLS.iter().map(equals).collect()
 }
 
-/// Argument `index`, of its lower 32 bits those in `mask`, is `value`.
+/// Of the lower 32 bits of argument `index`, those in `mask` equal `value`.
 fn masked(index: u8, mask: c_int, value: c_int) -> Result<SeccompRule, BackendError> {
     let (mask, value) = (u64::from(mask.cast_unsigned()), u64::from(value.cast_unsigned()));
     let op = SeccompCmpOp::MaskedEq(mask);

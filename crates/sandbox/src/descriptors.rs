@@ -1,4 +1,4 @@
-//! Which of the process's descriptors guests may have: not the last ones, by which whoever runs weir mends things.
+//! The process's descriptors that guests may have: not the last ones, which an administrator needs for repairs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,11 +8,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 use weir_limits::{DESCRIPTORS_BEFORE_GUEST, DESCRIPTORS_RESERVED};
 
-/// Guests may have descriptors below this number. The kernel gives the lowest free one, so one from here on says that
-/// all below are taken.
+/// Guests may have descriptors below this number. The kernel gives the lowest free one, so a number from here on shows
+/// that all lower ones are taken.
 static GUESTS_BELOW: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Guests have no descriptor left. Those of the reserve are not for them.
+/// Guests have used up their descriptors. Those of the reserve are not for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "guests have used up their {0} descriptors; the rest is for the control socket: raise LimitNOFILE= in weir's unit, \
@@ -26,7 +26,7 @@ impl From<NoRoom> for io::Error {
     }
 }
 
-/// How many descriptors guests may have of `limit`: at most a quarter is in reserve.
+/// The number of descriptors that guests may have out of `limit`: at most a quarter is in reserve.
 #[must_use]
 pub const fn for_guests_of(limit: u64) -> u64 {
     let quarter = limit / 4;
@@ -45,7 +45,8 @@ fn below(number: i32, room: u64) -> Result<(), NoRoom> {
     if number.saturating_add(room) < below { Ok(()) } else { Err(NoRoom(below)) }
 }
 
-/// What has just been opened for a guest, or came from it, if it is none of the reserve; else it is closed.
+/// Returns a descriptor that was just opened for a guest, or came from it, unless it is one of the reserve; then it is
+/// closed.
 ///
 /// # Errors
 /// [`NoRoom`].
@@ -53,10 +54,10 @@ pub fn for_guest<F: AsFd>(fd: F) -> Result<F, NoRoom> {
     below(fd.as_fd().as_raw_fd(), 0).map(|()| fd)
 }
 
-/// Whether there is room for what one more guest brings, before it is let in.
+/// Checks that there is room for one more guest's descriptors, before it is accepted.
 ///
 /// # Errors
-/// [`NoRoom`], or that the process has no descriptor at all.
+/// [`NoRoom`], or the process has no descriptor left at all.
 pub fn room_for_guest() -> io::Result<()> {
     let lowest = eventfd(0, EventfdFlags::CLOEXEC)?;
     Ok(below(lowest.as_raw_fd(), DESCRIPTORS_BEFORE_GUEST)?)
@@ -74,7 +75,7 @@ mod tests {
         assert_eq!(for_guests_of(u64::MAX), u64::MAX - DESCRIPTORS_RESERVED);
     }
 
-    /// No other test of this crate opens one for a guest.
+    /// No other test of this crate opens a descriptor for a guest.
     #[test]
     fn what_lies_in_the_reserve_is_not_for_a_guest() {
         let file = std::fs::File::open("/dev/null").unwrap();

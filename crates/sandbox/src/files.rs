@@ -1,4 +1,4 @@
-//! What a process may open: Landlock, as far as the kernel has it.
+//! The files that a process may open: Landlock, as far as the kernel has it.
 
 use std::fmt;
 use std::path::Path;
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 
 use crate::SandboxError;
 
-/// The rules are written against this one. On a kernel that has less, the rest is left out.
+/// The Landlock version for which the rules are written. On an older kernel the newer rules are left out.
 const NEWEST: ABI = ABI::V6;
 
-/// How far access to files is restricted.
+/// The extent to which access to files is restricted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landlocked {
-    /// As asked for.
+    /// As requested.
     Whole,
-    /// As far as this kernel has it.
+    /// As far as this kernel can.
     Partly,
-    /// Not at all: the kernel has none of it, or it was not asked for.
+    /// Not at all: the kernel has no Landlock, or it was not requested.
     No,
 }
 
@@ -37,8 +37,7 @@ impl fmt::Display for Landlocked {
 }
 
 /// From here on this process may open only `readable` for reading and `writable` for reading and writing. It cannot
-/// make, remove, rename or execute files, bind or connect TCP ports, or reach abstract sockets and processes
-/// outside.
+/// make, remove, rename or execute files, bind or connect TCP ports, or reach abstract sockets and processes outside.
 pub(crate) fn restrict(readable: &[&Path], writable: &[&Path]) -> Result<Landlocked, SandboxError> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)

@@ -1,4 +1,4 @@
-//! Whose a process is, and what it could do beyond that.
+//! The user of a process, and its privileges beyond that user's.
 
 use std::io;
 
@@ -21,34 +21,34 @@ use crate::SandboxError;
 pub struct Identity {
     /// The user.
     pub uid: u32,
-    /// Its group, the only one.
+    /// The user's group, the only one.
     pub gid: u32,
 }
 
-/// Why there is no such user.
+/// The reason why there is no such user.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// Nobody is called so.
+    /// No user has this name.
     #[error("there is no user {0}")]
     Unknown(String),
-    /// No group is called so.
+    /// No group has this name.
     #[error("there is no group {0}")]
     NoGroup(String),
-    /// It is root, or has root's group, which would be no change.
+    /// The user is root, or has root's group, which would be no change.
     #[error("the user {0} is root, or in root's group")]
     Root(String),
-    /// The system cannot look.
+    /// The system cannot look the name up.
     #[error("cannot look up the user {name}")]
     Look {
-        /// Who.
+        /// The name.
         name: String,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
 }
 
 impl Identity {
-    /// The user of that name, or of that number.
+    /// The user with this name or number.
     pub fn named(name: &str) -> Result<Self, IdentityError> {
         let found = match name.parse() {
             Ok(uid) => found(User::from_uid(Uid::from_raw(uid)))
@@ -64,10 +64,10 @@ impl Identity {
         Ok(found)
     }
 
-    /// A number that no user has: of those that systemd sets apart for services without a user of their own.
+    /// A number that no user has, from the range that systemd sets apart for services without a user of their own.
     ///
     /// # Errors
-    /// [`IdentityError::Look`]; [`IdentityError::Unknown`] if all that are tried have users.
+    /// [`IdentityError::Look`]; [`IdentityError::Unknown`] if all numbers that are tried have users.
     pub fn nobodys() -> Result<Self, IdentityError> {
         let look = |errno: nix::Error| IdentityError::Look {
             name: SANDBOX_UID.to_string(),
@@ -84,7 +84,7 @@ impl Identity {
     }
 }
 
-/// The number of the group of that name, or of that number.
+/// The number of the group with this name or number.
 ///
 /// # Errors
 /// [`IdentityError::NoGroup`], [`IdentityError::Look`]
@@ -97,7 +97,7 @@ pub fn group(name: &str) -> Result<u32, IdentityError> {
     group.map(|it| it.gid.as_raw()).ok_or_else(|| IdentityError::NoGroup(name.into()))
 }
 
-/// The number of the user of that name, or of that number; root's, too.
+/// The number of the user with this name or number, root included.
 ///
 /// # Errors
 /// [`IdentityError::Unknown`], [`IdentityError::Look`]
@@ -110,7 +110,7 @@ pub fn user(name: &str) -> Result<u32, IdentityError> {
     user.map(|it| it.uid.as_raw()).ok_or_else(|| IdentityError::Unknown(name.into()))
 }
 
-/// Who was looked for; nobody where there is no list to look in, as in a small root (getpwnam(3) names these errors).
+/// The entry; `None` if there is no list to look in, as in a small root (getpwnam(3) names these errors).
 fn found<T>(looked: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
     use nix::errno::Errno::{EBADF, ENOENT, EPERM, ESRCH};
     match looked {
@@ -128,17 +128,17 @@ impl From<&User> for Identity {
 /// No capability.
 pub(crate) const NONE: CapabilitySet = CapabilitySet::empty();
 
-/// What weir's helper does takes these.
+/// Capabilities that the work of weir's helper needs.
 pub(crate) const HELPERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::SYS_NICE);
 
-/// And this, where a socket is for a group.
+/// One more, for a socket that belongs to a group.
 pub(crate) const GIVE_AWAY: CapabilitySet = CapabilitySet::CHOWN;
 
-/// This process becomes `identity`'s, and can do what that user can, and what `kept` says if it could before: it gets
-/// nothing from a program that it starts, is not traced and leaves no core behind.
+/// Makes this process `identity`'s. It keeps the rights of that user, and those capabilities of `kept` that it had. It
+/// gets none from a program that it starts, is not traced, and leaves no core.
 pub(crate) fn give_up(
     identity: Option<&Identity>,
     kept: CapabilitySet,
@@ -146,7 +146,7 @@ pub(crate) fn give_up(
     let cannot = |step| move |errno: Errno| SandboxError::Identity { step, source: errno.into() };
     for capability in CapabilitySet::all() {
         match remove_capability_from_bounding_set(capability) {
-            // Who may not take it away, and a kernel that does not know it.
+            // The process may not drop it, or the kernel does not know it.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(errno) => return Err(cannot("give up a capability")(errno)),
         }
@@ -166,7 +166,7 @@ pub(crate) fn give_up(
     set_no_new_privs(true).map_err(cannot("refuse new privileges"))
 }
 
-/// This process is killed when the one that has started it ends.
+/// Has this process killed when its parent ends.
 pub(crate) fn end_with_parent() -> Result<(), SandboxError> {
     let step = "end with the process that started it";
     set_parent_process_death_signal(Some(Signal::KILL))

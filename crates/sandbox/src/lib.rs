@@ -1,14 +1,14 @@
-//! What this process may still do once it serves guests.
+//! Confinement: the rights that this process keeps once it serves guests.
 //!
 //! | file | what |
 //! |---|---|
-//! | `identity.rs` | whose it is: a user of its own, no capability |
-//! | `files.rs` | what it may open: Landlock |
-//! | `calls.rs`, `calls/lists.rs` | which system calls it makes: seccomp, by the kind of thread |
-//! | `descriptors.rs` | which of its descriptors guests may have |
+//! | `identity.rs` | a user of its own, and no capability |
+//! | `files.rs` | the files that it may open: Landlock |
+//! | `calls.rs`, `calls/lists.rs` | its system calls: seccomp, by the kind of thread |
+//! | `descriptors.rs` | the descriptors that guests may have |
 //!
-//! [`confine`] takes it away, in the only thread that there is then; every thread inherits that. Threads that read
-//! what guests and front ends write give up more as they begin, by [`narrow`]. See docs/design/0027-sandbox.md.
+//! [`confine`] gives up the other rights, while the process has one thread; every later thread inherits that. Threads
+//! that read guests' and front ends' data give up more as they begin, by [`narrow`]. See docs/design/0027-sandbox.md.
 
 #![forbid(unsafe_code)]
 
@@ -24,50 +24,50 @@ pub use calls::{Enforcement, Profile, Thread};
 pub use files::Landlocked;
 pub use identity::{Identity, IdentityError, group, user};
 
-/// What is left to a process.
+/// The rights that a process keeps.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// Whose it is from now on; `None` for whose it was.
+    /// The new user; `None` keeps the present one.
     pub identity: Option<Identity>,
-    /// What it may read, with all below. What is not there is passed over.
+    /// Files and trees that it may read. Missing ones are passed over.
     pub readable: &'a [&'a Path],
-    /// What it may open to read and write, with all below.
+    /// Files and trees that it may open to read and write.
     pub writable: &'a [&'a Path],
-    /// Which system calls it makes.
+    /// The system calls that it makes.
     pub profile: Profile,
-    /// What a forbidden one comes to.
+    /// The result of a forbidden system call.
     pub enforcement: Enforcement,
 }
 
-/// Why a process is not confined.
+/// The reason why a process is not confined.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// It has threads already, which would keep what this one gives up.
+    /// The process already has threads, which would keep the rights that this one gives up.
     #[error("{0} threads run already")]
     Threads(usize),
-    /// Whether it has is not to be seen.
+    /// The number of threads cannot be read.
     #[error("cannot count threads in /proc/self/task")]
     Look(#[source] io::Error),
-    /// It is whose it was.
+    /// The user cannot be changed.
     #[error("cannot {step}")]
     Identity {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Landlock is there and refuses.
+    /// Landlock exists and fails.
     #[error("cannot restrict access to files")]
     Files(#[source] landlock::RulesetError),
-    /// What may be read cannot be opened.
+    /// A file to be read cannot be opened.
     #[error("cannot open {} for a rule", path.display())]
     Path {
         /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// There is no seccomp, or it refuses.
+    /// There is no seccomp, or it fails.
     #[error("cannot filter system calls")]
     Calls(#[from] seccompiler::Error),
     /// A filter cannot be made.
@@ -75,9 +75,9 @@ pub enum SandboxError {
     Filter(#[from] seccompiler::BackendError),
 }
 
-/// Confines this process, which has one thread. After an error it is as it happens to be then: it is to end.
+/// Confines this process, which has one thread. After an error it is partly confined, and must end.
 ///
-/// With [`Enforcement::Log`] files stay as they are, too: Landlock has no such mode.
+/// With [`Enforcement::Log`] access to files stays as it is, too: Landlock has no such mode.
 pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(SandboxError::Look)?.count();
     if threads != 1 {
@@ -97,8 +97,9 @@ pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
     Ok(files)
 }
 
-/// Confines this process, the helper of a confined one: it keeps what makes sockets in others' directories, sets network
-/// cards and places threads, of what it has, and makes no process. `gives_away`: it gives a socket to a group.
+/// Confines this process, the helper of a confined one. It keeps the capabilities for sockets in others' directories,
+/// for network cards and for the placement of threads, as far as it has them, and makes no process. With `gives_away`
+/// it can also give a socket to a group.
 pub fn confine_helper(gives_away: bool) -> Result<(), SandboxError> {
     let programs = calls::Programs::new(Profile::Helper, Enforcement::Kill)?;
     let kept = match gives_away {
@@ -109,9 +110,9 @@ pub fn confine_helper(gives_away: bool) -> Result<(), SandboxError> {
     Ok(programs.install()?)
 }
 
-/// Narrows a thread's system calls: from now on it only serves guests or front ends. Does nothing in a process that
-/// is not confined. Ends the process if the kernel has no memory for the filter: a thread is never less confined
-/// than it seems.
+/// Narrows a thread's system calls: from now on it only serves guests or front ends. Does nothing in a process that is
+/// not confined. Ends the process if the kernel has no memory for the filter: a thread is never less confined than it
+/// seems.
 pub fn narrow(thread: Thread) {
     if let Err(error) = calls::narrow(thread) {
         eprintln!("weir ends: a thread cannot be confined: {error}");

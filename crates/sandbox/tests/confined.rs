@@ -1,4 +1,4 @@
-//! Processes that confine themselves, and what they can do then: `weir-sandbox-probe`, once for each case.
+//! Processes that confine themselves, and their remaining rights: `weir-sandbox-probe`, once for each case.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::Signal;
 use weir_sandbox::{Identity, IdentityError};
 
-/// Another process, which does `what`.
+/// Another process, which attempts `what`.
 fn probe(what: &str) -> Output {
     let mut probe = Command::new(env!("CARGO_BIN_EXE_weir-sandbox-probe"));
     probe.arg(what).stdin(Stdio::null()).output().unwrap()
@@ -89,7 +89,7 @@ fn root_becomes_a_user_of_its_own_for_good() {
     if !weir_testing::is_root("to become another user") {
         return;
     }
-    // What it takes from this process: `set_thread_uid` is on no list.
+    // `set_thread_uid`, which the attempt calls in this process, is on no list.
     is_ended("user");
 }
 

@@ -1,4 +1,5 @@
-//! Confines itself and does what its argument says: for tests, which cannot confine their own process.
+//! Confines itself and then makes the attempt that its argument names: for tests, which cannot confine their own
+//! process.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +31,7 @@ fn is_refused<T>(result: std::io::Result<T>) {
     assert_eq!(kind, std::io::ErrorKind::PermissionDenied);
 }
 
-/// In a thread that has less than the others.
+/// Runs `what` in a thread that has fewer rights than the others.
 fn narrowed(thread: Thread, what: impl FnOnce() + Send + 'static) {
     let run = move || {
         weir_sandbox::narrow(thread);
@@ -40,18 +41,19 @@ fn narrowed(thread: Thread, what: impl FnOnce() + Send + 'static) {
 }
 
 fn make_a_directory() {
-    // One that is there: where it is allowed nothing is made.
+    // The directory exists: even where `mkdir` is allowed nothing is made.
     assert_eq!(rustix::fs::mkdir("/", Mode::RWXU), Err(rustix::io::Errno::EXIST));
 }
 
-/// What C libraries of today and tomorrow ask: each has an answer, or an error that an old kernel or a file gives.
+/// The questions that present and future C libraries ask: each gets an answer, or an error of an old kernel or of a
+/// file.
 fn ask() {
     use rustix::{io::Errno, process, system, termios, thread};
     let file = std::io::stdin();
-    // By TCGETS, or by TCGETS2 where the library is newer.
+    // The library asks by TCGETS, or a newer one by TCGETS2.
     assert!(!termios::isatty(&file));
     assert_eq!(termios::tcgetwinsize(&file).map(drop), Err(Errno::NOTTY));
-    // On no list.
+    // These requests are on no list.
     assert_eq!(termios::tcgetpgrp(&file), Err(Errno::NOTTY));
     assert_eq!(termios::tcflush(&file, termios::QueueSelector::IFlush), Err(Errno::NOTTY));
     assert_eq!(
@@ -65,7 +67,7 @@ fn ask() {
         rustix::thread::ClockId::Monotonic,
     );
     assert_eq!(futexes.map(drop), Err(Errno::NOSYS));
-    // Of the process and the machine.
+    // These questions are about the process and the machine.
     let _ = (process::getuid(), process::geteuid(), process::getgid(), process::getppid());
     let _ = (system::uname(), system::sysinfo(), thread::sched_getcpu());
     println!("{}", std::thread::available_parallelism().is_ok());
@@ -82,12 +84,12 @@ fn list_a_directory() {
 fn main() {
     let what = std::env::args().nth(1).unwrap_or_default();
     let what = what.as_str();
-    // Known from before, as in weir.
+    // The directory is known from before, as in weir.
     let temporary = std::env::temp_dir();
     match what {
         "status" => {
             confine(Enforcement::Kill);
-            // A thread is made, and has what this one has.
+            // A thread can be made, and inherits the filter.
             std::thread::spawn(|| {
                 assert_eq!(status("thread-self", "Seccomp"), "2");
                 assert_eq!(status("thread-self", "NoNewPrivs"), "1");
@@ -128,7 +130,7 @@ fn main() {
             println!("confined");
             is_refused(std::fs::read("/proc/self/status"));
             is_refused(std::fs::read("/etc/passwd"));
-            // Closing is for a thread.
+            // Only a thread may close these.
             std::thread::spawn(|| std::thread::sleep(std::time::Duration::ZERO)).join().unwrap();
         }
         "a keeper connects" => {
@@ -157,7 +159,7 @@ fn main() {
             for thread in [Thread::Worker, Thread::Caller] {
                 narrowed(thread, || is_refused(std::fs::read("/proc/self/status")));
             }
-            // A panic is told, and is caught, without opening anything.
+            // A panic is reported and caught without opening a file.
             narrowed(Thread::Worker, || {
                 std::panic::catch_unwind(|| panic!("a mistake")).unwrap_err();
             });
@@ -166,7 +168,7 @@ fn main() {
         "a worker lists" => {
             confine(Enforcement::Kill);
             list_a_directory();
-            // It is refused a directory's name; what it lists is open already.
+            // The thread may not open a directory by name; here it lists one that is already open.
             let dir = rustix::fs::Dir::new(std::fs::File::open("/proc/self").unwrap()).unwrap();
             narrowed(Thread::Worker, || dir.for_each(drop));
         }
@@ -207,7 +209,7 @@ fn main() {
             assert_eq!((status("self", "Uid"), status("self", "Gid")), (all.clone(), all));
             assert_eq!(status("self", "Groups"), "");
             assert_eq!(status("self", "CapBnd"), "0000000000000000");
-            // Files below are root's for who may not be traced; a process sees its own nevertheless.
+            // In the directory of a process that may not be traced the files are root's, yet a process sees its own.
             assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 2);
             std::fs::read_link("/proc/self/fd/0").unwrap();
             assert!(rustix::thread::set_thread_uid(rustix::process::Uid::ROOT).is_err());

@@ -1,9 +1,9 @@
-//! What each kind of thread calls: learned from weir's tests under `strace -f`, with what libc may use in its place
-//! on other machines. Most of it has no conditions: such a call costs no run of the filter (Linux 5.11).
+//! The system calls of each kind of thread: found by weir's tests under `strace -f`, with the calls that libc may use
+//! in their place on other machines. Most have no conditions: such a call costs no run of the filter (Linux 5.11).
 
 use libc::*;
 
-/// What any thread does: memory, locks, time, its beginning and its end, a line in the log, a panic.
+/// Calls of any thread: memory, locks, time, its beginning and its end, a line in the log, a panic.
 #[rustfmt::skip]
 pub(super) const ANY: &[c_long] = &[
     SYS_brk, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap, SYS_madvise,
@@ -17,7 +17,7 @@ pub(super) const ANY: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_poll,
 ];
 
-/// What only asks, and about the process and its machine only. A C library may ask any of it anywhere.
+/// Calls that only ask, and only about the process and its machine. A C library may make any of them anywhere.
 #[rustfmt::skip]
 pub(super) const ASK: &[c_long] = &[
     SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getppid, SYS_uname, SYS_sysinfo, SYS_times,
@@ -25,12 +25,12 @@ pub(super) const ASK: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_time, #[cfg(target_arch = "x86_64")] SYS_getrlimit,
 ];
 
-/// Numbers of system calls that came with Linux 5.1 and later, the same on every architecture. What is on no list is
-/// answered as a kernel answers that does not have it: a C library of tomorrow then does what it does today.
+/// The numbers of system calls that came with Linux 5.1 and later, the same on every architecture. Calls that are on no
+/// list get the answer of a kernel without them: a newer C library then does what an older one does.
 pub(super) const NEWER: std::ops::Range<c_long> = 424..512;
 
-/// What takes a name, as a panic does that looks for the program for its backtrace: a thread that has no business with
-/// files is refused it, and goes on.
+/// Calls with a file name. A panic makes such calls, to find the program for its backtrace. They fail in a thread that
+/// has no business with files, and the thread goes on.
 #[rustfmt::skip]
 pub(super) const FILES: &[c_long] = &[
     SYS_openat, SYS_readlinkat, SYS_statx, SYS_newfstatat, SYS_getcwd,
@@ -56,7 +56,7 @@ pub(super) const SESSION: &[c_long] = &[
     SYS_memfd_create, SYS_ftruncate, SYS_fallocate, SYS_fstatfs,
 ];
 
-/// A worker that is made.
+/// Making a worker.
 #[rustfmt::skip]
 pub(super) const HIRE: &[c_long] = &[
     SYS_epoll_create1, SYS_timerfd_create,
@@ -75,7 +75,7 @@ pub(super) const CONTROL: &[c_long] = &[
     SYS_getsockopt, SYS_setsockopt, SYS_getsockname, SYS_getpeername,
 ];
 
-/// What is left: accepting, what the manager looks at and sets.
+/// The rest: accepting, and the manager's questions and settings.
 #[rustfmt::skip]
 pub(super) const PROCESS: &[c_long] = &[
     SYS_accept4, SYS_socket, SYS_connect, SYS_setsockopt, SYS_getpeername,
@@ -88,7 +88,7 @@ pub(super) const PROCESS: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_open,
 ];
 
-/// Sockets, and files beside them that say what a network card had.
+/// Sockets, and files that hold a network card's earlier settings.
 #[rustfmt::skip]
 pub(super) const HELPER: &[c_long] = &[
     SYS_bind, SYS_listen, SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_flock, SYS_fchmod, SYS_fchmodat,
@@ -98,10 +98,10 @@ pub(super) const HELPER: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_chmod,
 ];
 
-/// Packets with descriptors, from a socket that is listening.
+/// Packets with descriptors, from a listening socket.
 pub(super) const KEEPER: &[c_long] = &[SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_getsockopt];
 
-/// Memory, the socket that is there, and files of names. No thread, no process, no signal, no other socket.
+/// Memory, the open socket, and files of names. No thread, no process, no signal, no other socket.
 #[rustfmt::skip]
 pub(super) const COMPILER: &[c_long] = &[
     SYS_brk, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap, SYS_madvise, SYS_futex, SYS_restart_syscall,
@@ -109,6 +109,6 @@ pub(super) const COMPILER: &[c_long] = &[
     SYS_recvfrom, SYS_sendto, SYS_write, SYS_getrandom, SYS_rt_sigreturn, SYS_sigaltstack, SYS_exit_group,
 ];
 
-/// What is asked of descriptors: not to block, not to be inherited, how much is to be read, whether it is a terminal, and
-/// how wide. Any other question has the answer of a descriptor that does not know it.
+/// Requests to descriptors: not to block, not to be inherited, the number of bytes to read, whether they are a
+/// terminal, and its width. Any other request fails as for a descriptor that does not know it.
 pub(super) const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, FIONREAD, TCGETS, TCGETS2, TIOCGWINSZ];
