@@ -130,7 +130,7 @@ fn main() {
             println!("confined");
             is_refused(std::fs::read("/proc/self/status"));
             is_refused(std::fs::read("/etc/passwd"));
-            // Only a thread may close these.
+            // A keeper closes descriptors in a thread, so it may make one.
             std::thread::spawn(|| std::thread::sleep(std::time::Duration::ZERO)).join().unwrap();
         }
         "a keeper connects" => {
