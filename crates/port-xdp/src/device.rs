@@ -1,4 +1,4 @@
-//! Opens an interface for AF_XDP: all that takes privileges.
+//! Opens an interface for AF_XDP: every step that takes privileges.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::error::XdpError;
 use crate::program::{Program, XdpMode};
 use crate::socket::{REGISTER_STEP, Rings, StepError, XdpSocket};
 
-/// Which interface, and how it should be.
+/// The choice of an interface, and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpOptions {
     /// The interface's name, 1 to [`weir_limits::IFNAME_LEN_MAX`] bytes.
@@ -26,24 +26,24 @@ pub struct XdpOptions {
     pub mtu: Option<u16>,
 }
 
-/// What the interface turned out to be.
+/// The properties of the opened interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpInfo {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// The interface's number.
     pub index: u32,
     /// The host's address on it.
     pub mac: Mac,
     /// Its MTU (bytes) when it was opened.
     pub mtu: u32,
-    /// Where its frames meet the program.
+    /// The place where its frames meet the program.
     pub mode: XdpMode,
-    /// Whether its driver puts frames into weir's memory itself; else the kernel copies them.
+    /// True if its driver puts frames into weir's memory itself; else the kernel copies them.
     pub zero_copy: bool,
 }
 
-/// An interface whose frames come to weir, and to nobody else, as long as this lives.
+/// An interface whose frames come to weir alone, as long as this lives.
 pub struct XdpInterface {
     pub(crate) info: XdpInfo,
     pub(crate) steering: Steering,
@@ -51,10 +51,10 @@ pub struct XdpInterface {
     pub(crate) queues: Vec<(XdpSocket, Rings)>,
 }
 
-/// What an interface's state hangs on: when these are closed, by whatever end the process takes, it is
-/// as before.
+/// The descriptors that hold the interface's state: once they are closed, by whatever end of the process, the interface
+/// is as before.
 pub(crate) struct Held {
-    /// The program's, which keeps the program and its map of sockets.
+    /// The program's link, which keeps the program and its map of sockets.
     _link: OwnedFd,
     _promiscuous: OwnedFd,
 }
@@ -70,8 +70,7 @@ impl XdpInfo {
 }
 
 impl XdpInterface {
-    /// Opens the interface of that name in the calling thread's network namespace, which must exist,
-    /// and brings it up.
+    /// Opens the interface of that name in the calling thread's network namespace, which must exist, and brings it up.
     ///
     /// # Errors
     /// [`XdpError`]; then its frames go where they went before.
@@ -106,10 +105,10 @@ impl XdpInterface {
         let program = Program::load(numbers.end).map_err(failed("load an XDP program"))?;
         let promiscuous = promiscuous(index).map_err(failed("make it promiscuous"))?;
         link.bring_up().map_err(failed("bring it up"))?;
-        // Else a tagged frame would look like one without a tag, and be another VLAN's.
+        // Without this a tagged frame would look like one without a tag, and be in another VLAN.
         link.keep_vlan_tags().map_err(failed("have it leave VLAN tags in their frames"))?;
 
-        // Attached first: some drivers want to know, before they give a queue away, that they are to.
+        // The program is attached first: some drivers have to know this before they give a queue away.
         let (attached, mode) =
             program.attach(index).map_err(|error| match Errno::from_io_error(&error) {
                 Some(Errno::BUSY | Errno::EXIST) => XdpError::ProgramBusy { name: name() },
@@ -132,7 +131,7 @@ impl XdpInterface {
         Ok(Self { info, steering, held, queues })
     }
 
-    /// What the interface is.
+    /// The properties of the interface.
     pub fn info(&self) -> &XdpInfo {
         &self.info
     }
@@ -145,7 +144,7 @@ fn chunk_len(mtu: u32) -> Option<u32> {
     (len <= XDP_CHUNK_LEN_MAX).then_some(len)
 }
 
-/// What it means that a socket could not be opened.
+/// The error for a socket that could not be opened.
 fn not_opened(name: &str, (step, source): StepError) -> XdpError {
     match Errno::from_io_error(&source) {
         Some(Errno::AFNOSUPPORT) => XdpError::NoKernelSupport,
@@ -159,7 +158,7 @@ fn not_opened(name: &str, (step, source): StepError) -> XdpError {
     }
 }
 
-/// The error of a step: the kernel's, or what it comes down to.
+/// The error of a step: the kernel's, or its meaning.
 fn setup_failed(name: &str, step: &'static str) -> impl FnOnce(io::Error) -> XdpError + use<> {
     let name = name.to_owned();
     move |source| match Errno::from_io_error(&source) {

@@ -1,14 +1,15 @@
-//! Why an interface cannot be used by AF_XDP, and what its user can do about it.
+//! The reasons why an interface cannot be used by AF_XDP, and the user's remedies.
 
 use weir_port_tap::LinkError;
 
-/// Why [`XdpInterface::open`](crate::XdpInterface::open) failed.
+/// The reason why [`XdpInterface::open`](crate::XdpInterface::open) failed.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    /// As with any interface.
+    /// The interface cannot be an uplink of any kind.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The interface has fewer queues than weir is to serve, or more, whose frames would not reach it.
+    /// The interface does not have as many queues as weir is to serve: the frames of further queues would not reach
+    /// weir.
     #[error("interface `{name}` has {has} receive queue(s), not {queues}")]
     QueuesDiffer {
         /// The interface.
@@ -36,12 +37,12 @@ pub enum XdpError {
     NotPermitted {
         /// The interface.
         name: String,
-        /// What was attempted.
+        /// The step that failed.
         step: &'static str,
-        /// The privileges that it takes.
+        /// The privileges that the step takes.
         privileges: &'static str,
     },
-    /// The memory of the sockets is more than the process may lock.
+    /// The sockets' memory is larger than the amount that the process may lock.
     #[error("interface `{name}`: the kernel does not let weir lock the memory of its frames")]
     MemoryLimit {
         /// The interface.
@@ -64,7 +65,7 @@ pub enum XdpError {
 }
 
 impl XdpError {
-    /// What its user can do, where that is known.
+    /// Advice to the user, if there is any.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Link(error) => error.help(),

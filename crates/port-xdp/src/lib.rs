@@ -16,13 +16,13 @@
 //!
 //! Directions are the port's, as for a guest: *tx* frames come from the interface into the switch, *rx* frames
 //! leave by it. A frame from the interface stays in the UMEM until its receiver has copied it. A frame toward it is
-//! copied there straight from the sending guest's memory, and the kernel is told once for a whole burst. There are
+//! copied there straight from the sending guest's memory, and the kernel is notified once for a whole burst. There are
 //! no offloads: the engine cuts GSO frames and fills in checksums before.
 //!
 //! The interface is weir's alone: incoming frames do not reach the host's stack.
 #![deny(unsafe_code)]
 
-// The nibbles of an instruction's registers are the other way round.
+// The nibbles of an instruction's registers have the other order.
 #[cfg(target_endian = "big")]
 compile_error!("XDP programs are built for a little-endian host");
 

@@ -1,4 +1,4 @@
-//! An interface as the engine sees it.
+//! An interface, as the engine sees it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ struct Queue {
 }
 
 impl XdpPort {
-    /// A port on `interface`, which counts into `counters`.
+    /// A port on `interface` with these counters.
     pub fn new(interface: XdpInterface, counters: Arc<PortCounters>) -> Self {
         let XdpInterface { info, steering, held, queues } = interface;
         let frame_len_max = info.frame_len_max();
@@ -63,8 +63,8 @@ impl XdpPort {
         Some((tx, SocketQueue { service: &self.service, index, socket }))
     }
 
-    /// Offers the kernel what `rx` has for it, and says when to do so again, if the engine does not
-    /// know yet.
+    /// Offers the kernel the frames of `rx`. Returns the time of the next attempt, if one is needed and the engine does
+    /// not know it yet.
     fn announce(&self, rx: &mut RxQueue, socket: &XdpSocket) -> Option<u64> {
         match rx.announce(socket) {
             Sent::All | Sent::LinkDown => None,
@@ -126,7 +126,7 @@ impl Port for XdpPort {
             counters.bytes.add(bytes);
         }
         let hold_until = if rx.has_unannounced() { self.announce(&mut rx, socket) } else { None };
-        // The kernel says nothing when chunks are free again: there is nothing to wait for.
+        // The kernel does not notify weir of free chunks: there is nothing to wait for.
         Delivered { frames: dealt_with, hold_until, ..Delivered::default() }
     }
 
@@ -138,8 +138,8 @@ impl Port for XdpPort {
     }
 
     fn arm_tx(&self, queue: usize) -> bool {
-        // Always armed: the kernel wakes the socket's watchers after each batch of frames. This look sees earlier
-        // frames; later ones give a kick.
+        // The queue is always armed: the kernel wakes the socket's watchers after each batch of frames. This poll sees
+        // earlier frames; later ones give a kick.
         self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
     }
 

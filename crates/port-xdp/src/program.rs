@@ -1,4 +1,4 @@
-//! The XDP program: each frame goes to the socket of the queue that it came in on.
+//! The XDP program: each frame goes to the socket of its receive queue.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::sys::{self, Instruction};
 
-/// Where an interface's frames meet the program.
+/// The place where an interface's frames meet the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// In its driver.
@@ -74,7 +74,7 @@ fn instructions(sockets: i32) -> [Instruction; 6] {
 }
 
 impl Program {
-    /// Loads it, with room for as many sockets as `queues`.
+    /// Loads it, with room for `queues` sockets.
     ///
     /// # Errors
     /// `EPERM`: it takes `CAP_BPF` and `CAP_NET_ADMIN`.
@@ -85,8 +85,8 @@ impl Program {
         Ok(Self { program, sockets })
     }
 
-    /// Attaches it to interface `index`, as long as the result is open: in the driver if that has a
-    /// place for it, and takes it at the interface's MTU; else behind it.
+    /// Attaches it to interface `index`, as long as the result is open: in the driver if the driver takes a program at
+    /// the interface's MTU; else behind it.
     ///
     /// # Errors
     /// `EBUSY`, `EEXIST`: there is a program already.
@@ -108,7 +108,7 @@ impl Program {
     }
 }
 
-/// Whether another mode would fail in the same way.
+/// True if another mode would fail in the same way.
 fn is_final(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

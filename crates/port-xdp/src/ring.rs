@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{XdpDesc, XdpRingFlags, XdpRingOffset};
 
-/// Memory that the kernel writes as well, mapped as long as this lives.
+/// Memory that the kernel writes too, mapped as long as this lives.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
@@ -32,7 +32,7 @@ impl Mapping {
         Self::from_start(start.cast(), len)
     }
 
-    /// Zeroes, for both sides of a ring without a kernel.
+    /// Zeroed memory, for both sides of a ring without a kernel.
     #[cfg(test)]
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -56,17 +56,17 @@ impl Drop for Mapping {
     }
 }
 
-/// What a ring can carry.
+/// A type of entries that a ring can carry.
 ///
 /// # Safety
-/// Every pattern of bits is a value of it.
+/// Every pattern of bits is a value of the type.
 pub(crate) unsafe trait Entry: Copy {}
 // SAFETY: integers.
 unsafe impl Entry for u64 {}
 // SAFETY: three integers; the flags keep bits that they do not know.
 unsafe impl Entry for XdpDesc {}
 
-/// What both sides of a ring need: where its parts are, checked once.
+/// The common state of both sides of a ring: the places of its parts, checked once.
 struct Side<T> {
     mapping: Arc<Mapping>,
     /// Offsets in the mapping, all of them multiples of their field's alignment.
@@ -81,7 +81,7 @@ struct Side<T> {
 
 impl<T: Entry> Side<T> {
     /// # Errors
-    /// `InvalidInput`: such a ring does not lie in the mapping.
+    /// `InvalidInput`: such a ring does not fit into the mapping.
     fn new(mapping: Arc<Mapping>, at: &XdpRingOffset, len: u32) -> io::Result<Self> {
         let fits = |offset: u64, size: usize, align: usize| {
             let offset = usize::try_from(offset).ok()?;
@@ -128,16 +128,16 @@ impl<T: Entry> Side<T> {
 /// The side that puts entries in: weir's of the fill and the TX ring.
 pub(crate) struct Producer<T> {
     side: Side<T>,
-    /// Of the next entry.
+    /// The index of the next entry.
     next: u32,
-    /// The other side's index as it was last read.
+    /// The other side's index when it was last read.
     consumed: u32,
 }
 
 impl<T: Entry> Producer<T> {
-    /// Of a ring of `len` entries at `at`.
+    /// The producer's side of a ring of `len` entries at `at`.
     ///
-    /// # Errors
+    /// The mapping has no room for the ring.
     /// There is no room for it in the mapping.
     pub(crate) fn new(mapping: Arc<Mapping>, at: &XdpRingOffset, len: u32) -> io::Result<Self> {
         let side = Side::new(mapping, at, len)?;
@@ -150,7 +150,7 @@ impl<T: Entry> Producer<T> {
     #[inline]
     pub(crate) fn push(&mut self, entry: T) -> bool {
         if self.next.wrapping_sub(self.consumed) > self.side.mask {
-            // Acquire: the other side has read the entry that this one takes the place of.
+            // Acquire: the other side has read the entry whose place is reused.
             self.consumed = self.side.consumer().load(Ordering::Acquire);
             if self.next.wrapping_sub(self.consumed) > self.side.mask {
                 return false;
@@ -162,7 +162,7 @@ impl<T: Entry> Producer<T> {
         true
     }
 
-    /// Gives what was pushed to the other side.
+    /// Gives the pushed entries to the other side.
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.side.producer().store(self.next, Ordering::Release);
@@ -174,8 +174,7 @@ impl<T: Entry> Producer<T> {
         self.next.wrapping_sub(self.side.consumer().load(Ordering::Acquire))
     }
 
-    /// Whether the kernel looks at what was published only after a system call
-    /// (`XDP_RING_NEED_WAKEUP`).
+    /// True if the kernel looks at published entries only after a system call (`XDP_RING_NEED_WAKEUP`).
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         let Some(flags) = self.side.flags else { return true };
@@ -190,16 +189,16 @@ impl<T: Entry> Producer<T> {
 /// The side that takes entries out: weir's of the RX and the completion ring.
 pub(crate) struct Consumer<T> {
     side: Side<T>,
-    /// Of the next entry.
+    /// The index of the next entry.
     next: u32,
-    /// The other side's index as it was last read.
+    /// The other side's index when it was last read.
     produced: u32,
 }
 
 impl<T: Entry> Consumer<T> {
-    /// Of a ring of `len` entries at `at`.
+    /// The consumer's side of a ring of `len` entries at `at`.
     ///
-    /// # Errors
+    /// The mapping has no room for the ring.
     /// There is no room for it in the mapping.
     pub(crate) fn new(mapping: Arc<Mapping>, at: &XdpRingOffset, len: u32) -> io::Result<Self> {
         let side = Side::new(mapping, at, len)?;
@@ -224,13 +223,13 @@ impl<T: Entry> Consumer<T> {
         Some(entry)
     }
 
-    /// Gives the places of what was popped back to the other side.
+    /// Gives the places of popped entries back to the other side.
     #[inline]
     pub(crate) fn release(&mut self) {
         self.side.consumer().store(self.next, Ordering::Release);
     }
 
-    /// No entry is there now.
+    /// True if there is no entry now.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.next == self.side.producer().load(Ordering::Acquire)
@@ -294,7 +293,7 @@ mod tests {
         assert!(!producer.needs_wakeup());
         producer.side.word(4).store(1, Ordering::Relaxed);
         assert!(producer.needs_wakeup());
-        // A kernel without the flag has to be told always.
+        // A kernel without the flag always needs the call.
         let at = XdpRingOffset { flags: None, ..AT };
         let mapping = Arc::new(Mapping::anonymous(4096).unwrap());
         assert!(Producer::<u64>::new(mapping, &at, LEN).unwrap().needs_wakeup());

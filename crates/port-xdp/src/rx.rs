@@ -1,4 +1,4 @@
-//! One queue's frames to the interface: copied into chunks, and offered to the kernel together.
+//! One queue's frames to the interface: they are copied into chunks, and offered to the kernel together.
 
 use rustix::io::Errno;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
@@ -13,32 +13,32 @@ use crate::socket::XdpSocket;
 pub(crate) struct RxQueue {
     transmit: Producer<XdpDesc>,
     completed: Consumer<u64>,
-    /// Where free chunks begin. The last one freed is used first: it is still in the CPU's cache.
+    /// The addresses of free chunks. The last one freed is used first: it is still in the CPU's cache.
     free: Vec<u64>,
     chunks: usize,
     /// Frames ever put.
     put: u64,
-    /// Entries of the TX ring that no doorbell has been rung for.
+    /// Entries of the TX ring for which no doorbell was rung.
     unannounced: u32,
-    /// The engine has been asked to come back for what the kernel would not take.
+    /// The engine was asked to come back for frames that the kernel did not take.
     pub(crate) retrying: bool,
 }
 
-/// What the kernel made of a doorbell.
+/// The result of a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It has all frames, or takes them without another.
+    /// The kernel has all frames, or takes them without another doorbell.
     All,
-    /// It is to be rung again later.
+    /// The doorbell has to be rung again later.
     Later,
     /// The link is down: frames wait in the ring until it is up, as in a NIC's.
     LinkDown,
-    /// The interface is gone.
+    /// The interface was removed.
     Gone(Errno),
 }
 
 impl RxQueue {
-    /// Of a socket all of whose chunks for frames to the interface are free.
+    /// The queue of a socket whose chunks for frames to the interface are all free.
     pub(crate) fn new(
         transmit: Producer<XdpDesc>,
         completed: Consumer<u64>,
@@ -55,7 +55,7 @@ impl RxQueue {
         self.put
     }
 
-    /// Of those, how many have been sent as far as was [reclaimed](Self::reclaim).
+    /// The number of these that were sent, as far as was [reclaimed](Self::reclaim).
     pub(crate) fn sent_total(&self) -> u64 {
         self.put - (self.chunks - self.free.len()) as u64
     }
@@ -68,8 +68,8 @@ impl RxQueue {
         self.completed.release();
     }
 
-    /// Copies a packet, which fits a chunk, into one, for the next [`announce`](Self::announce);
-    /// `false` when none is free.
+    /// Copies a packet, which fits into a chunk, into a free one, for the next [`announce`](Self::announce); `false` if
+    /// none is free.
     pub(crate) fn put(&mut self, socket: &XdpSocket, packet: &Packet<'_, '_>) -> bool {
         let Some(address) = self.free_chunk(socket) else { return false };
         let len = packet.len() as u32; // fits a chunk
@@ -78,42 +78,42 @@ impl RxQueue {
         for piece in packet.body() {
             at += piece.copy_to(&chunk.skip(at));
         }
-        // There is an entry for each chunk.
+        // The ring has an entry for each chunk.
         self.transmit.push(XdpDesc { addr: address, len, options: XdpDescOptions::empty() });
         self.unannounced += 1;
         self.put += 1;
         true
     }
 
-    /// A free chunk. When there is none the kernel is told early, and asked what it has done.
+    /// A free chunk. If there is none the kernel is notified early, and asked for the chunks that it has finished.
     fn free_chunk(&mut self, socket: &XdpSocket) -> Option<u64> {
         if self.free.is_empty() {
             self.reclaim();
         }
         if self.free.is_empty() {
-            // What is wrong, if anything, shows again at the end of the burst.
+            // A fault shows again at the end of the burst.
             self.announce(socket);
             self.reclaim();
         }
         self.free.pop()
     }
 
-    /// Tells the kernel of all that was put.
+    /// Notifies the kernel of all frames that were put.
     pub(crate) fn announce(&mut self, socket: &XdpSocket) -> Sent {
         self.transmit.publish();
         self.unannounced = 0;
         self.ring_doorbell(socket)
     }
 
-    /// Whether something was put that the kernel has not been told of.
+    /// True if the kernel was not notified of all frames that were put.
     pub(crate) fn has_unannounced(&self) -> bool {
         self.unannounced > 0
     }
 
-    /// In copy mode one call sends no more than 32 frames (`TX_BATCH_SIZE` in `net/xdp/xsk.c`) and says
-    /// `EAGAIN` for the rest, as it does when it lacks memory.
+    /// Rings the doorbell. In copy mode one call sends no more than 32 frames (`TX_BATCH_SIZE` in `net/xdp/xsk.c`) and
+    /// fails with `EAGAIN` for the rest, as it does without memory.
     fn ring_doorbell(&mut self, socket: &XdpSocket) -> Sent {
-        // With no chunk left the kernel is asked in any case: if the interface is gone it says so then.
+        // With no chunk left the kernel is asked in any case: it then reports whether the interface was removed.
         while self.transmit.needs_wakeup() || self.free.is_empty() {
             let before = self.transmit.left();
             match socket.send() {

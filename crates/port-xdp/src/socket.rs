@@ -24,7 +24,7 @@ use weir_limits::{PACKET_SOCKET_BUFFER_LEN, XDP_BUSY_NS_MAX, XDP_FRAMES};
 use crate::ring::{Consumer, Entry, Mapping, Producer};
 use crate::umem::Umem;
 
-/// How often a queue that is busy is asked for again.
+/// The time between two attempts to get a busy queue.
 const BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// A socket with its memory. The fields are dropped in this order: no socket without its memory.
@@ -52,14 +52,13 @@ fn failed<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> StepError
     move |error| (step, error.into())
 }
 
-/// What opening a socket says when its memory cannot be registered.
+/// The step that fails if the socket's memory cannot be registered.
 pub(crate) const REGISTER_STEP: &str = "register its memory (UMEM)";
 
 impl XdpSocket {
-    /// A socket that is not bound yet, its rings, and all chunks for frames that come in the fill
-    /// ring.
+    /// Opens a socket that is not bound yet, with its rings; all chunks for frames that come are in the fill ring.
     pub(crate) fn open(chunk_len: u32) -> Result<(Self, Rings), StepError> {
-        // Non-blocking, as each call says again that has a flag for it.
+        // The socket is non-blocking, and each call that has a flag for this sets it as well.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
             .map_err(failed("open an AF_XDP socket"))?;
@@ -74,15 +73,15 @@ impl XdpSocket {
         enlarge(fd.as_fd());
         let mut rings = Rings::map(fd.as_fd()).map_err(failed("map its rings"))?;
         for address in umem.arrivals() {
-            // There is an entry for each.
+            // The ring has an entry for each chunk.
             rings.fill.push(address);
         }
         rings.fill.publish();
         Ok((Self { fd, umem }, rings))
     }
 
-    /// Binds it to a queue of an interface: without a copy in the kernel where the driver can do
-    /// that, else with one. A queue whose former owner has ended is free a moment later.
+    /// Binds it to a queue of an interface: without a copy in the kernel if the driver can do that, else with one. A
+    /// queue whose former owner has ended is free a moment later.
     ///
     /// # Errors
     /// `EBUSY`: another socket has the queue.
@@ -97,23 +96,23 @@ impl XdpSocket {
         }
     }
 
-    /// Whether the driver puts frames into the UMEM itself.
+    /// True if the driver puts frames into the UMEM itself.
     pub(crate) fn is_zero_copy(&self) -> io::Result<bool> {
         Ok(xdp_options(&self.fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// The doorbell of the TX ring.
+    /// Rings the doorbell of the TX ring.
     ///
     /// # Errors
-    /// `ENETDOWN`: the link is down. `ENXIO`: the interface is gone, which nothing else tells
-    /// (`xsk_notifier` in `net/xdp/xsk.c`). `EAGAIN`, `EBUSY`, `ENOBUFS`: not all frames were sent.
+    /// `ENETDOWN`: the link is down. `ENXIO`: the interface was removed, which nothing else reports (`xsk_notifier` in
+    /// `net/xdp/xsk.c`). `EAGAIN`, `EBUSY`, `ENOBUFS`: not all frames were sent.
     pub(crate) fn send(&self) -> Result<(), Errno> {
         rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT).map(|_| ())
     }
 
-    /// The doorbell of the fill ring.
+    /// Rings the doorbell of the fill ring.
     pub(crate) fn refill(&self) {
-        // It has nothing to say but that the link is down: then nothing comes.
+        // The call can only fail because the link is down: then no frame comes.
         let _ = rustix::net::recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
     }
 }
@@ -148,7 +147,7 @@ impl Rings {
     }
 }
 
-/// Maps a ring, whose entries are the last of it.
+/// Maps a ring, whose entries come last.
 fn ring<T: Entry>(
     socket: BorrowedFd<'_>,
     offset: u64,

@@ -31,10 +31,10 @@ pub(crate) struct Instruction {
     pub(crate) immediate: i32,
 }
 
-/// One of the structs of `union bpf_attr`. A call passes as much as it needs; the kernel takes the rest for zero.
+/// One of the structs of `union bpf_attr`. A call passes the struct's size; the kernel takes the rest as zero.
 ///
 /// # Safety
-/// It consists of integers without padding, and all that it points to is readable during the call.
+/// The struct consists of integers without padding, and everything that it points to is readable during the call.
 unsafe trait Attributes {}
 
 fn bpf<A: Attributes>(command: c_int, attributes: &A) -> io::Result<c_long> {
@@ -46,7 +46,7 @@ fn bpf<A: Attributes>(command: c_int, attributes: &A) -> io::Result<c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The same for a command that returns a descriptor, which is closed on exec.
+/// Makes a call that returns a descriptor, which is closed on exec.
 fn bpf_fd<A: Attributes>(command: c_int, attributes: &A) -> io::Result<OwnedFd> {
     let fd = RawFd::try_from(bpf(command, attributes)?).map_err(io::Error::other)?;
     // SAFETY: the kernel has just made this descriptor for the caller.

@@ -1,5 +1,5 @@
-//! With real interfaces, in network namespaces of the test's own; that takes root, and without it each
-//! of these tests is counted as skipped.
+//! Tests with real interfaces, in network namespaces of their own. They take root; without it each of them counts as
+//! skipped.
 
 mod side_by_side;
 
@@ -23,7 +23,7 @@ use weir_wire::{VnetHdr, vnet};
 use crate::socket::XdpSocket;
 use crate::{XdpError, XdpInterface, XdpMode, XdpOptions, XdpPort};
 
-/// How long anything may take before a test gives up.
+/// The longest wait before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -36,15 +36,15 @@ fn no_interface_is_opened_for_options_that_cannot_be() {
     assert_eq!(error.to_string(), "9 queue pairs; valid: 1 to 8");
 }
 
-/// Runs `body` in a thread with its own network namespace and a veth pair in it, `weir0` and `host0`, of so many
-/// queues; or says that it did not. Sockets made there stay there, whichever thread uses them.
+/// Runs `body` in a thread with its own network namespace and a veth pair in it, `weir0` and `host0`, with `queues`
+/// queues; `None` if it was skipped. Sockets made there stay there, whichever thread uses them.
 fn in_new_network<T: Send>(queues: usize, body: impl FnOnce() -> T + Send) -> Option<T> {
     if !weir_testing::is_root("AF_XDP sockets and a network namespace") {
         return None;
     }
     let in_thread = || {
         crate::sys::enter_new_network().unwrap();
-        // The host's IPv6 speaks unasked. Without IPv6 there is nothing to switch off.
+        // The host's IPv6 sends frames of its own. Without IPv6 there is nothing to switch off.
         let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         let many = format!("numrxqueues {queues} numtxqueues {queues}");
         ip(&format!("link add weir0 {many} type veth peer name host0 {many}"));
@@ -72,7 +72,7 @@ fn open(queues: usize) -> XdpInterface {
     interface
 }
 
-/// Both ends are up; Linux sends nothing before it has noticed.
+/// Waits until both ends are up: Linux sends nothing before it has noticed that.
 fn carrier() {
     for device in ["weir0", "host0"] {
         soon("the carrier is there", || {
@@ -82,7 +82,7 @@ fn carrier() {
     }
 }
 
-/// Waits for what another thread is about to do.
+/// Waits for an action of another thread.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -130,7 +130,7 @@ impl Host {
     }
 }
 
-/// An IPv4-like frame that says its number, `len` bytes long.
+/// An IPv4-like frame of `len` bytes that contains its number.
 fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
     bytes.extend(number.to_be_bytes());
@@ -248,12 +248,12 @@ fn root_an_interface_is_opened_as_asked_and_given_back() {
         assert!(link.contains(&info.mac.to_string()), "{link}");
         assert_eq!((info.mtu, info.mode, info.zero_copy), (1400, XdpMode::Native, false));
         drop(interface);
-        // A process that another test starts has the descriptors for a moment, too.
+        // A process that another test starts holds copies of the descriptors for a moment.
         soon("it is given back", || {
             let link = ip("-d link show dev weir0");
             !link.contains("xdp") && link.contains("promiscuity 0")
         });
-        // The kernel gives queues back later still: opening waits for them.
+        // The kernel gives queues back later still, and opening waits for them.
         drop(try_open("weir0", 2, None).unwrap());
     });
 }
@@ -325,7 +325,7 @@ fn root_frames_go_both_ways_unchanged() {
 
 #[test]
 fn root_the_longest_frames_of_each_mtu_pass_and_longer_ones_are_counted() {
-    // A veth's driver has no place for a program at the second, so that it is run behind it.
+    // A veth's driver does not take a program at the second MTU, so the program runs behind it.
     for (mtu, mode) in [(1500_usize, XdpMode::Native), (3818, XdpMode::Generic)] {
         in_new_network(1, || {
             ip(&format!("link set dev host0 mtu {mtu}"));
@@ -425,7 +425,7 @@ fn root_a_gso_frame_is_cut_and_its_checksums_are_filled_in() {
         frame.extend([0, 0]);
         let payload: Vec<_> = (0..MSS * SEGMENTS).map(|n| (n / 7) as u8).collect();
         frame.extend(&payload);
-        // So many of them that one burst needs more chunks than there are.
+        // The frames are so many that one burst needs more chunks than there are.
         let frames = vec![(header, frame); 30];
         assert_eq!(rig.deliver(&frames, 0).frames, 30);
         for _ in 0..30 {
@@ -474,7 +474,7 @@ fn waiting_frames_keep_their_bytes_and_their_order(several_workers: bool) {
     assert_eq!((first.frames, first.parked), (BURST_MAX, XDP_PARKED_MAX));
     let now_ns = clock::now_ns();
     assert!((now_ns..=now_ns + PARKED_NS_MAX).contains(&first.parked_until.unwrap()));
-    // Newer ones for others pass, and every chunk that carried them is used again.
+    // Newer frames for others pass, and every chunk that carried them is used again.
     let mut newer = Vec::new();
     for number in 100..2 * XDP_FRAMES {
         newer.extend(rig.take_all(Take::New, 6).1);
@@ -485,7 +485,7 @@ fn waiting_frames_keep_their_bytes_and_their_order(several_workers: bool) {
         (BURST_MAX as u32..2 * XDP_FRAMES).map(|number| frame(number, 100)).collect();
     assert!(newer == expected, "{} frames", newer.len());
 
-    // Still full for the later half of them.
+    // The receiver is still full for the later half of them.
     let mut seen = Vec::new();
     let again = rig.take(0, Take::Parked(None), 7, &mut |burst| {
         seen.extend(contents(burst));
@@ -539,7 +539,7 @@ fn root_frames_wait_in_the_ring_while_the_link_is_down_and_no_more_than_fit() {
         assert!(!rig.port.has_taken(0, 1, before), "the kernel has sent none");
         ip("link set dev weir0 up");
         carrier();
-        // The next burst takes them along.
+        // The next burst sends them too.
         assert_eq!(rig.deliver(&[plain(frame(9999, 60))], 0).frames, 1);
         for number in 0..XDP_FRAMES {
             assert_eq!(rig.host.receive_soon(), frame(number, 60));
@@ -617,7 +617,7 @@ fn root_every_frame_wakes_the_worker() {
     assert_eq!(there.counters.drops().collect::<Vec<_>>(), []);
 }
 
-/// Linux says that it is gone to those who send only.
+/// Linux reports the removal only to sockets that send.
 #[test]
 fn root_a_deleted_interface_stops_its_port_only() {
     let engine = Engine::start(1).unwrap();

@@ -1,5 +1,5 @@
-//! One queue's frames from the interface: they stay in the chunks that the kernel put them into until
-//! their receivers have copied them, or have had room again for those that found them full.
+//! One queue's frames from the interface. They stay in the chunks into which the kernel has put them until their
+//! receivers have copied them, or, if these were full, have had room again.
 
 use std::convert::Infallible;
 
@@ -14,8 +14,8 @@ use weir_wire::VnetHdr;
 use crate::ring::{Consumer, Producer};
 use crate::socket::XdpSocket;
 
-/// Every chunk for frames from the interface is in the kernel's hands (the fill ring, or on its way to
-/// the RX ring), or a frame's that was taken.
+/// Each chunk for frames from the interface is the kernel's (in the fill ring, or on its way to the RX ring), or holds
+/// a frame that was taken.
 pub(crate) struct Chunks {
     fill: Producer<u64>,
     received: Consumer<XdpDesc>,
@@ -26,13 +26,13 @@ impl Chunks {
         Self { fill, received }
     }
 
-    /// The kernel's again, from the next [`publish`](Self::publish) on.
+    /// Gives a chunk back to the kernel, from the next [`publish`](Self::publish) on.
     fn free(&mut self, socket: &XdpSocket, chunk: u16) {
-        // There is an entry for each chunk.
+        // The ring has an entry for each chunk.
         self.fill.push(socket.umem.address(chunk));
     }
 
-    /// That of a frame with such a token.
+    /// Frees the chunk of the frame with this token.
     fn free_frame(&mut self, socket: &XdpSocket, token: u64) {
         let address = token as u32;
         if let Some(chunk) = socket.umem.arrival_at(address.into()) {
@@ -40,7 +40,7 @@ impl Chunks {
         }
     }
 
-    /// Shows the kernel what is free.
+    /// Shows the kernel the free chunks.
     fn publish(&mut self, socket: &XdpSocket) {
         self.fill.publish();
         if self.fill.needs_wakeup() {
@@ -52,25 +52,24 @@ impl Chunks {
 /// The places of a transmit queue.
 pub(crate) type Places = Uncalled<Chunks>;
 
-/// A queue of an interface: its socket, with the memory in which its frames lie. Their tokens say where,
-/// and how long they are.
+/// A queue of an interface: its socket, with the memory of its frames. A frame's token has its place and its length.
 pub(crate) struct SocketQueue<'s> {
     pub(crate) service: &'s Service,
-    /// Which of the interface's queues it is.
+    /// The index of the queue.
     pub(crate) index: usize,
     pub(crate) socket: &'s XdpSocket,
 }
 
 const LEN_SHIFT: u32 = u32::BITS;
 
-/// Of a frame of `len` bytes at `address`, which is in one of the chunks for arrivals, below 4 GiB.
+/// The token of a frame of `len` bytes at `address`, which is in one of the chunks for arrivals, below 4 GiB.
 fn token(address: u64, len: u32) -> u64 {
     u64::from(len) << LEN_SHIFT | address
 }
 
 impl SocketQueue<'_> {
-    /// Notes a frame and has the processor fetch it: by the time the last one of a burst is noted, the
-    /// first is there. `false` if it is not in the memory that the kernel was given.
+    /// Notes a frame and prefetches it: when the last one of a burst is noted, the first is in the cache. `false` if it
+    /// is not in the memory that the kernel was given.
     fn note<'m>(&'m self, burst: &mut Burst<'m>, address: u64, len: u32) -> bool {
         let Some(slice) = self.socket.umem.frame(address, len) else { return false };
         slice.skip(VnetHdr::LEN).prefetch();
@@ -145,7 +144,7 @@ impl Source for SocketQueue<'_> {
         burst: &mut Burst<'m>,
     ) -> Result<(), Infallible> {
         let (address, len) = (token as u32, token >> LEN_SHIFT);
-        // It was there before.
+        // The frame was in this memory before.
         if self.note(burst, address.into(), len as u32)
             && let Some(chain) = burst.chains.last().copied()
         {

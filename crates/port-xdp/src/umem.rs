@@ -1,5 +1,5 @@
-//! The memory in which frames lie (UMEM): chunks of one size, each for one frame. The first
-//! [`XDP_FRAMES`] are for frames from the interface, as many more for frames to it.
+//! The memory of frames (UMEM): chunks of one size, each for one frame. The first [`XDP_FRAMES`] are for frames from
+//! the interface, the same number is for frames to it.
 
 use std::io;
 
@@ -11,18 +11,18 @@ use weir_wire::VnetHdr;
 /// One queue's memory.
 pub(crate) struct Umem {
     pages: MappedPages,
-    /// A power of two.
+    /// The size of a chunk (bytes), a power of two.
     chunk_len: u32,
 }
 
 impl Umem {
-    /// Chunks of `chunk_len` bytes, a power of two.
+    /// Memory in chunks of `chunk_len` bytes, a power of two.
     pub(crate) fn new(chunk_len: u32) -> io::Result<Self> {
         let pages = MappedPages::new(2 * XDP_FRAMES as usize * chunk_len as usize)?;
         Ok(Self { pages, chunk_len })
     }
 
-    /// For `XDP_UMEM_REG`.
+    /// The argument of `XDP_UMEM_REG`.
     pub(crate) fn registration(&self) -> XdpUmemReg {
         XdpUmemReg {
             addr: self.pages.address() as u64,
@@ -39,13 +39,13 @@ impl Umem {
         self.chunk_len
     }
 
-    /// Where the chunks for frames from the interface begin.
+    /// The addresses of the chunks for frames from the interface.
     pub(crate) fn arrivals(&self) -> impl Iterator<Item = u64> + use<> {
         let chunk_len = u64::from(self.chunk_len);
         (0..u64::from(XDP_FRAMES)).map(move |chunk| chunk * chunk_len)
     }
 
-    /// Where the chunks for frames to the interface begin.
+    /// The addresses of the chunks for frames to the interface.
     pub(crate) fn departures(&self) -> impl Iterator<Item = u64> + use<> {
         let chunk_len = u64::from(self.chunk_len);
         let frames = u64::from(XDP_FRAMES);
@@ -71,7 +71,7 @@ impl Umem {
         slice.write_array([0; VnetHdr::LEN]).then_some(slice)
     }
 
-    /// Which chunk for frames from the interface `address` is in.
+    /// The number of the chunk for frames from the interface in which `address` lies.
     #[inline]
     pub(crate) fn arrival_at(&self, address: u64) -> Option<u16> {
         let chunk = address / u64::from(self.chunk_len);

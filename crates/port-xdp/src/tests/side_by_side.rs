@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Frames under way at a time: no queue on their way is that short.
+/// Frames under way at a time: fewer than any queue on their way can hold.
 const WINDOW: u32 = 48;
 
-/// Ends what another thread of a test does, however that test ends.
+/// Ends the loop of a test's other thread, however the test ends.
 struct StopsAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopsAtEnd<'_> {
@@ -42,7 +42,7 @@ fn root_an_interface_with_one_queue_is_helped_and_keeps_its_order() {
         });
         let _stops = StopsAtEnd(&stop);
         let mut number = 0;
-        // So many that each chunk is used again, and again.
+        // The frames are so many that each chunk is used again and again.
         while number < 8 * XDP_FRAMES || (number < 80 * XDP_FRAMES && bursts() < before + 20) {
             let window: Vec<_> = (number..number + WINDOW).map(|it| frame(it, 1000)).collect();
             for frame in &window {
