@@ -16,20 +16,20 @@ use crate::frame_device::{FrameDevice, SLOT_LEN};
 use crate::link::{InterfaceName, Link};
 use crate::sys;
 
-/// Which TAP, and how it should be.
+/// The choice of a TAP, and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapOptions {
     /// The interface's name, 1 to [`weir_limits::IFNAME_LEN_MAX`] bytes.
     pub name: String,
-    /// Queues, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
+    /// The number of queues, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
     pub queues: usize,
     /// Its MTU (bytes); `None` leaves it as it is.
     pub mtu: Option<u16>,
-    /// The host's address on it, if it is made here; `None`: the kernel's choice, another one each time.
+    /// The host's address on the TAP if weir makes it; `None`: the kernel's choice, a different one each time.
     pub mac: Option<Mac>,
 }
 
-/// What a TAP turned out to be.
+/// The properties of the opened TAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapInfo {
     /// The interface's name.
@@ -38,14 +38,14 @@ pub struct TapInfo {
     pub mac: Mac,
     /// Its MTU (bytes) when it was opened.
     pub mtu: u32,
-    /// Queues.
+    /// The number of queues.
     pub queues: usize,
-    /// What the host takes undone in frames from weir, and weir in frames from the host.
+    /// The offloads that the host accepts undone in frames from weir, and weir in frames from the host.
     pub offloads: OffloadCaps,
 }
 
-/// An open TAP with all its queues. One that weir made goes when this goes; one that was made
-/// beforehand (`ip tuntap add`) stays.
+/// An open TAP with all its queues. A TAP that weir made is removed when this is dropped; one that was made beforehand
+/// (`ip tuntap add`) stays.
 #[derive(Debug)]
 pub struct Tap {
     pub(crate) info: TapInfo,
@@ -54,7 +54,7 @@ pub struct Tap {
     pub(crate) steering: Steering,
 }
 
-/// How every queue is attached; `IFF_MULTI_QUEUE` comes on top for a device that has several.
+/// The flags with which every queue is attached; `IFF_MULTI_QUEUE` comes on top for a device that has several.
 const QUEUE_FLAGS: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
 const TSO: OffloadCaps =
@@ -70,13 +70,13 @@ impl Tap {
     /// A TAP with several queues hides how many processes have it open; two processes would share its frames.
     ///
     /// # Errors
-    /// [`TapError`]; a TAP made on the way is gone then.
+    /// [`TapError`]; a TAP that was made before the error is removed.
     pub fn open(options: &TapOptions) -> Result<Self, TapError> {
         Self::go_on(options, Vec::new())
     }
 
-    /// The same with queues that another process has left: it goes on with them if they are all that are wanted, and
-    /// closes them first if they are not.
+    /// Opens the TAP, and goes on with queues that another process has left, if they are exactly the wanted ones. If
+    /// not, it closes them first.
     ///
     /// # Errors [`TapError`]
     pub fn go_on(options: &TapOptions, left: Vec<OwnedFd>) -> Result<Self, TapError> {
@@ -115,12 +115,12 @@ impl Tap {
         Ok(Self { info, queues, steering })
     }
 
-    /// Its queues, in their order.
+    /// The TAP's queues, in order.
     pub fn queues(&self) -> &[OwnedFd] {
         &self.queues
     }
 
-    /// What it is.
+    /// The properties of the TAP.
     pub fn info(&self) -> &TapInfo {
         &self.info
     }
@@ -128,7 +128,7 @@ impl Tap {
 
 fn attach_all(name: &InterfaceName, count: usize) -> Result<Vec<OwnedFd>, TapError> {
     let (first, multi_queue) = attach_first(name, count)?;
-    // Before others attach.
+    // The TAP is set up before other queues are attached.
     configure(&first, name)?;
     let mut queues = vec![first];
     for _ in 1..count {
@@ -140,8 +140,8 @@ fn attach_all(name: &InterfaceName, count: usize) -> Result<Vec<OwnedFd>, TapErr
     Ok(queues)
 }
 
-/// The first queue, and the flag that the others need too: a TAP has one queue or several from its creation. For
-/// one queue, either kind will do.
+/// Attaches the first queue, and returns the flag that the others need too: a TAP has one queue or several from its
+/// creation. For one queue either kind will do.
 fn attach_first(name: &InterfaceName, queues: usize) -> Result<(OwnedFd, c_int), TapError> {
     let queue = open_driver()?;
     let result = sys::attach(queue.as_fd(), name, QUEUE_FLAGS | libc::IFF_MULTI_QUEUE);
@@ -161,7 +161,7 @@ fn open_driver() -> Result<OwnedFd, TapError> {
         .map_err(|error| TapError::NoDriver(error.into()))
 }
 
-/// What `TUNSETIFF`'s error codes mean (`tun_set_iff` and `tun_attach` in `drivers/net/tun.c`).
+/// The errors of `TUNSETIFF` (`tun_set_iff` and `tun_attach` in `drivers/net/tun.c`).
 fn attach_error(name: &InterfaceName, queues: usize, error: io::Error) -> TapError {
     let name = name.to_string();
     match error.raw_os_error() {
@@ -172,20 +172,20 @@ fn attach_error(name: &InterfaceName, queues: usize, error: io::Error) -> TapErr
     }
 }
 
-/// Header and offloads, which are the device's, not the queue's.
+/// Sets the header and the offloads, which are the device's, not the queue's.
 fn configure(queue: &OwnedFd, name: &InterfaceName) -> Result<OffloadCaps, TapError> {
     let queue = queue.as_fd();
     let setup = |step| setup_failed(name, step);
     let flags = sys::tun_flags(queue, name).map_err(setup("read its flags"))?;
     if flags & libc::IFF_VNET_HDR == 0 {
-        // The first to attach decides; it was another process.
+        // The first process to attach decides, and that was another one.
         return Err(TapError::Busy { name: name.to_string() });
     }
     sys::set_vnet_hdr_len(queue, VnetHdr::LEN as c_int)
         .map_err(setup("set the length of its virtio_net_hdr"))?;
     sys::set_vnet_little_endian(queue)
         .map_err(setup("set the byte order of its virtio_net_hdr"))?;
-    // Linux has USO since 6.2 and refuses what it does not know.
+    // Linux has USO since 6.2 and refuses flags that it does not know.
     if sys::set_offload(queue, TSO_FLAGS | USO_FLAGS).is_ok() {
         return Ok(TSO | OffloadCaps::USO);
     }
@@ -222,7 +222,7 @@ impl FrameDevice for Tap {
         VnetHdr::LEN
     }
 
-    /// One frame: a TAP gives no more by a call, and takes no more.
+    /// Reads one frame: a TAP gives one frame per call.
     fn receive(
         &self,
         queue: BorrowedFd<'_>,
@@ -231,7 +231,7 @@ impl FrameDevice for Tap {
     ) -> io::Result<usize> {
         let buffer = buffers.next().and_then(|buffer| buffer.slice(0, SLOT_LEN));
         match read(queue, &buffer.ok_or(io::ErrorKind::InvalidInput)?)? {
-            // A TAP has no frame without bytes: this is a descriptor's other side that has closed.
+            // A TAP has no frame without bytes: the descriptor's other side has closed.
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             len => places.push(0..len),
         }
@@ -250,8 +250,8 @@ impl FrameDevice for Tap {
     fn is_gone(&self, _queue: BorrowedFd<'_>, side: Side, error: &io::Error) -> bool {
         match side {
             Side::Tx => true,
-            // Others: the link is down (EIO), there is no memory, the frame is longer than the device
-            // takes, it is in more pieces than one call takes.
+            // Other errors concern one frame: the link is down (EIO), there is no memory, the frame is longer than the
+            // device takes, or it is in more pieces than one call takes.
             Side::Rx => error.raw_os_error() == Some(libc::EBADFD),
         }
     }

@@ -1,11 +1,11 @@
-//! Why an interface cannot be an uplink, or a TAP cannot be opened, and what its user can do about it.
+//! The reasons why an interface cannot be an uplink, or a TAP cannot be opened, and the user's remedies.
 
 use std::io;
 
 use weir_limits::IFNAME_LEN_MAX;
 use weir_policy::steering::QueueCountError;
 
-/// Why an interface of the host cannot be an uplink, of whichever kind.
+/// The reason why an interface of the host cannot be an uplink of any kind.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Not a name that an interface can have.
@@ -33,7 +33,7 @@ pub enum LinkError {
         name: String,
         /// The MTU asked for.
         mtu: u16,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The link could not be brought up.
@@ -41,7 +41,7 @@ pub enum LinkError {
     LinkUp {
         /// The interface.
         name: String,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Another step failed.
@@ -49,15 +49,15 @@ pub enum LinkError {
     Setup {
         /// The interface.
         name: String,
-        /// What was attempted.
+        /// The step that failed.
         step: &'static str,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl LinkError {
-    /// What its user can do, where that is known.
+    /// Advice to the user, if there is any.
     pub fn help(&self) -> Option<String> {
         let is_denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;
         match self {
@@ -82,16 +82,16 @@ impl LinkError {
     }
 }
 
-/// Why [`Tap::open`](crate::Tap::open) failed.
+/// The reason why [`Tap::open`](crate::Tap::open) failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
-    /// As with any interface.
+    /// The interface cannot be an uplink of any kind.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The kernel's TUN/TAP driver cannot be reached.
     #[error("cannot open /dev/net/tun")]
     NoDriver(#[source] io::Error),
-    /// Neither the privilege to make the TAP nor permission to use the one there is.
+    /// The process may neither make the TAP nor use the existing one.
     #[error("not permitted to use TAP `{name}`")]
     NotPermitted {
         /// The interface.
@@ -103,7 +103,7 @@ pub enum TapError {
         /// The interface.
         name: String,
     },
-    /// An interface of that name is there, but it is no TAP, or not one with several queues.
+    /// An interface of that name exists, but it is no TAP, or not one with several queues.
     #[error("interface `{name}` exists, but is not a TAP that can have {queues} queue(s)")]
     WrongKind {
         /// The interface.
@@ -119,24 +119,24 @@ pub enum TapError {
 pub struct NameError {
     /// The name.
     pub name: String,
-    /// What is wrong with it.
+    /// The fault of the name.
     pub problem: NameProblem,
 }
 
 impl NameError {
-    /// What its user can do.
+    /// Advice to the user.
     pub fn help(&self) -> String {
         format!("a name has 1 to {IFNAME_LEN_MAX} bytes without white space, `/`, `:` and `%`")
     }
 }
 
-/// What is wrong with an interface's name.
+/// A fault of an interface's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameProblem {
     /// No characters.
     #[error("it is empty")]
     Empty,
-    /// Too many.
+    /// Too many characters.
     #[error("it has {0} bytes, Linux takes {IFNAME_LEN_MAX}")]
     TooLong(usize),
     /// `.` or `..`, which would be a directory of sysfs.
@@ -148,7 +148,7 @@ pub enum NameProblem {
 }
 
 impl TapError {
-    /// What its user can do, where that is known.
+    /// Advice to the user, if there is any.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Link(error) => error.help(),

@@ -1,5 +1,4 @@
-//! What a TAP's queues and a packet socket have in common: one frame per system call, with a
-//! `virtio_net_hdr` before it.
+//! The common part of a TAP's queues and a packet socket: one frame per system call, with a `virtio_net_hdr` before it.
 
 use std::io;
 use std::ops::Range;
@@ -25,22 +24,22 @@ pub trait FrameDevice: Send + Sync {
     /// One descriptor per queue, non-blocking: readable when a frame is there.
     fn queues(&self) -> &[OwnedFd];
 
-    /// Which queue a flow's frames go to.
+    /// The choice of the queue for a flow's frames.
     fn steering(&self) -> &Steering;
 
-    /// What the device takes undone in frames from weir.
+    /// The offloads that the device accepts undone in frames from weir.
     fn offloads(&self) -> OffloadCaps;
 
     /// Bytes of the `virtio_net_hdr`: 12, or 10 without `num_buffers`.
     fn vnet_len(&self) -> usize;
 
-    /// Reads frames by one system call, one into each of `buffers`, in their order, which have [`SLOT_LEN`] bytes:
-    /// `places` has where in them header and frame are. Says how many it might have read: with fewer in `places`
-    /// there are no more.
+    /// Reads frames by one system call, one into each of `buffers`, in order, which have [`SLOT_LEN`] bytes. `places`
+    /// gets the place of header and frame in each. Returns the number of frames that it could have read: if `places`
+    /// got fewer, there are no more.
     ///
     /// # Errors
-    /// `WouldBlock`: there is none. `Interrupted`: it is worth asking again. Any other means a lost
-    /// frame, if not a lost device: see [`is_gone`](Self::is_gone).
+    /// `WouldBlock`: there is no frame. `Interrupted`: another call is worthwhile. Any other error means a lost frame,
+    /// if not a lost device: see [`is_gone`](Self::is_gone).
     fn receive(
         &self,
         queue: BorrowedFd<'_>,
@@ -48,7 +47,7 @@ pub trait FrameDevice: Send + Sync {
         places: &mut Vec<Range<usize>>,
     ) -> io::Result<usize>;
 
-    /// Sends all frames of `batch`, each behind its header. `lost` hears which were not sent, and why.
+    /// Sends all frames of `batch`, each behind its header. `lost` gets those that were not sent, and the reason.
     fn send(
         &self,
         queue: BorrowedFd<'_>,
@@ -56,7 +55,7 @@ pub trait FrameDevice: Send + Sync {
         lost: &mut dyn FnMut(Range<usize>, &io::Error),
     );
 
-    /// Whether `error`, of reading ([`Side::Tx`]) or writing ([`Side::Rx`]), says that the device is
-    /// lost; otherwise one frame is.
+    /// True if `error`, of reading ([`Side::Tx`]) or writing ([`Side::Rx`]), means that the device is lost; otherwise
+    /// one frame is lost.
     fn is_gone(&self, queue: BorrowedFd<'_>, side: Side, error: &io::Error) -> bool;
 }

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `device.rs` | [`Tap`]: open or attach, offloads |
 //! | `link.rs` | [`Link`]: an interface's MTU, address, queues and state |
-//! | `frame_device.rs` | [`FrameDevice`]: what a TAP and a packet socket (`port-packet`) have in common |
-//! | `uplink.rs` | [`UplinkPort`]: what the ports of all uplinks have in common |
-//! | `port.rs` | [`FramePort`]: what the engine asks of a port |
+//! | `frame_device.rs` | [`FrameDevice`]: the common part of a TAP and a packet socket (`port-packet`) |
+//! | `uplink.rs` | [`UplinkPort`]: the common part of all uplinks' ports |
+//! | `port.rs` | [`FramePort`]: the engine's view of the port |
 //! | `tx.rs` | one queue's frames from the host, and the buffers they wait in |
-//! | `error.rs` | [`TapError`], and [`LinkError`] of all uplinks, with what to do about them |
+//! | `error.rs` | [`TapError`], and [`LinkError`] of all uplinks, with advice |
 //! | `sys.rs` | the ioctls; the only file with `unsafe` |
 //!
 //! Directions are the port's, as for a guest: *tx* frames come from the host into the switch (read from the TAP),

@@ -21,7 +21,7 @@ impl InterfaceName {
     /// Checks `name`.
     ///
     /// # Errors
-    /// [`NameError`] says what Linux would not take.
+    /// [`NameError`] gives the fault.
     pub fn new(name: &str) -> Result<Self, NameError> {
         let refused =
             |c: &char| c.is_ascii_whitespace() || matches!(c, '/' | ':' | '%' | '\0' | '\x0b');
@@ -62,12 +62,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// The interface of that name, which may not exist: then every question about it fails.
+    /// The interface of that name. If it does not exist, every question about it fails.
     ///
     /// # Errors
-    /// No descriptor can be had.
+    /// No descriptor is left.
     pub fn new(name: InterfaceName) -> io::Result<Self> {
-        // Interface ioctls take any socket; of all kinds this one depends on no protocol.
+        // Interface ioctls take any socket; this kind depends on no protocol.
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
             SocketType::DGRAM,
@@ -77,27 +77,27 @@ impl Link {
         Ok(Self { socket, name })
     }
 
-    /// Its number.
+    /// The interface's number.
     ///
     /// # Errors
-    /// `ENODEV`: there is none.
+    /// `ENODEV`: there is no such interface.
     pub fn index(&self) -> io::Result<u32> {
         Ok(netdevice::name_to_index(&self.socket, &self.name.0)?)
     }
 
-    /// Its MTU (bytes).
+    /// The interface's MTU (bytes).
     ///
     /// # Errors
-    /// `ENODEV`: there is none.
+    /// `ENODEV`: there is no such interface.
     pub fn mtu(&self) -> io::Result<u32> {
         // The kernel's MTUs are not negative.
         sys::mtu(self.socket.as_fd(), &self.name).map(c_int::cast_unsigned)
     }
 
-    /// Sets its MTU (bytes).
+    /// Sets the interface's MTU (bytes).
     ///
     /// # Errors
-    /// `EPERM`; `EINVAL`, where it is out of the device's range.
+    /// `EPERM`; `EINVAL` if the MTU is out of the device's range.
     pub fn set_mtu(&self, mtu: u16) -> io::Result<()> {
         if self.mtu()? == u32::from(mtu) {
             return Ok(());
@@ -105,18 +105,18 @@ impl Link {
         sys::set_mtu(self.socket.as_fd(), &self.name, mtu)
     }
 
-    /// The host's address on it.
+    /// The host's address on the interface.
     ///
     /// # Errors
-    /// `ENODEV`: there is none.
+    /// `ENODEV`: there is no such interface.
     pub fn mac(&self) -> io::Result<Mac> {
         sys::mac(self.socket.as_fd(), &self.name)
     }
 
-    /// Sets the host's address on it.
+    /// Sets the host's address on the interface.
     ///
     /// # Errors
-    /// `EPERM`; `EADDRNOTAVAIL`, where it is no station's address.
+    /// `EPERM`; `EADDRNOTAVAIL` if it is no station's address.
     pub fn set_mac(&self, mac: Mac) -> io::Result<()> {
         if self.mac()? == mac {
             return Ok(());
@@ -124,10 +124,10 @@ impl Link {
         sys::set_mac(self.socket.as_fd(), &self.name, mac)
     }
 
-    /// Brings it up.
+    /// Brings the interface up.
     ///
     /// # Errors
-    /// `EPERM`, or what the driver says.
+    /// `EPERM`, or an error of the driver's.
     pub fn bring_up(&self) -> io::Result<()> {
         const UP: libc::c_short = libc::IFF_UP as libc::c_short;
         let flags = sys::link_flags(self.socket.as_fd(), &self.name)?;
@@ -137,18 +137,18 @@ impl Link {
         sys::set_link_flags(self.socket.as_fd(), &self.name, flags | UP)
     }
 
-    /// Whether it is an Ethernet interface (`ARPHRD_ETHER`), whose frames a switch can move.
+    /// True if it is an Ethernet interface (`ARPHRD_ETHER`), whose frames a switch can move.
     ///
     /// # Errors
-    /// `ENODEV`: there is none.
+    /// `ENODEV`: there is no such interface.
     pub fn is_ethernet(&self) -> io::Result<bool> {
         sys::hardware_type(self.socket.as_fd(), &self.name).map(|kind| kind == libc::ARPHRD_ETHER)
     }
 
-    /// Receive queues in use. A driver that does not say has one.
+    /// The number of receive queues in use. A driver that does not give it has one.
     ///
     /// # Errors
-    /// `ENODEV`: there is none.
+    /// `ENODEV`: there is no such interface.
     pub fn rx_queues(&self) -> io::Result<usize> {
         match sys::rx_queues(self.socket.as_fd(), &self.name) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
@@ -156,11 +156,11 @@ impl Link {
         }
     }
 
-    /// Has the device leave VLAN tags in the frames that it receives, for those who see frames before
-    /// Linux does and would not see a tag that was taken out.
+    /// Makes the device leave VLAN tags in the frames that it receives: a reader that gets frames before Linux does
+    /// would not see a tag that was taken out.
     ///
     /// # Errors
-    /// `EPERM`; or the device cannot.
+    /// `EPERM`, or the device cannot do this.
     pub fn keep_vlan_tags(&self) -> io::Result<()> {
         let socket = self.socket.as_fd();
         let flags = match sys::ethtool_flags(socket, &self.name) {

@@ -1,4 +1,4 @@
-//! A frame device as the engine sees it.
+//! A frame device, as the engine sees it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -34,7 +34,7 @@ thread_local! {
 
 /// A packet that is to be sent.
 struct Counted {
-    /// Frames that it stands for, and bytes of it in all.
+    /// The number of frames in the packet, and its bytes in all.
     frames: u32,
     bytes: usize,
 }
@@ -45,12 +45,12 @@ struct Sending<'p, 'm> {
     queue: usize,
     fd: BorrowedFd<'p>,
     batch: Batch<'p, 'm>,
-    /// Of each packet in the batch.
+    /// The counts of each packet in the batch.
     counted: &'p mut Vec<Counted>,
 }
 
 impl<'m> Sending<'_, 'm> {
-    /// Adds one packet: header and front from weir, the rest from where its sender put it.
+    /// Adds one packet: header and front from weir, the rest from its sender's memory.
     fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
         let device = &self.port.device;
         let header = packet.offload.to_vnet(0).to_bytes();
@@ -67,7 +67,7 @@ impl<'m> Sending<'_, 'm> {
         Put::Done
     }
 
-    /// Sends what was added, and counts it.
+    /// Sends the added packets, and counts them.
     fn send(&mut self) {
         let Self { port, queue, fd, batch, counted } = self;
         port.device.send(*fd, batch, &mut |which, error| {
@@ -90,7 +90,7 @@ impl<'m> Sending<'_, 'm> {
 }
 
 impl FramePort {
-    /// A port on `device`, which counts into `counters`.
+    /// A port on `device` with these counters.
     pub fn new(device: impl FrameDevice + 'static, counters: Arc<PortCounters>) -> Self {
         Self {
             service: Service::new(device.name().to_owned(), counters),
@@ -150,14 +150,14 @@ impl Port for FramePort {
             }
             sending.send();
             self.counters().merged(list.merged());
-            // The receive side is the host's backlog or the interface's queue, which is never full for
-            // long and says nothing when it has room again: there is nothing to wait for.
+            // The receive side is the host's backlog or the interface's queue. It is never full for long, and does not
+            // tell when it has room again: there is nothing to wait for.
             Delivered { worth_waiting: false, hold_until: None, ..list.delivered() }
         })
     }
 
     fn arm_tx(&self, queue: usize) -> bool {
-        // Armed by having read all there was.
+        // Reading everything has armed the queue.
         self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
     }
 

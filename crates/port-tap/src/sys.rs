@@ -42,7 +42,7 @@ pub(crate) fn attach(fd: BorrowedFd<'_>, name: &InterfaceName, flags: c_int) -> 
     with_request(fd, libc::TUNSETIFF, &mut request)
 }
 
-/// `TUNGETIFF`: whether `fd` is a queue of this interface.
+/// `TUNGETIFF`: true if `fd` is a queue of this interface.
 pub(crate) fn is_queue_of(fd: BorrowedFd<'_>, name: &InterfaceName) -> io::Result<bool> {
     let expected = request(name);
     let mut found = request(name);
@@ -68,12 +68,12 @@ pub(crate) fn set_vnet_hdr_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<()>
     set_int(fd, libc::TUNSETVNETHDRSZ, len)
 }
 
-/// `TUNSETVNETLE`: its fields are little-endian, as in a virtio 1 ring, whatever the host is.
+/// `TUNSETVNETLE`: the header's fields are little-endian, as in a virtio 1 ring, whatever the host is.
 pub(crate) fn set_vnet_little_endian(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::TUNSETVNETLE, 1)
 }
 
-/// `TUNSETOFFLOAD`: what may be left undone in frames from the host, `TUN_F_*`.
+/// `TUNSETOFFLOAD`: the offloads that may be left undone in frames from the host, `TUN_F_*`.
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, flags: c_uint) -> io::Result<()> {
     // SAFETY: this code takes its argument by value and touches no memory.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(flags)) })
@@ -148,8 +148,8 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 /// The device takes VLAN tags out of the frames it receives.
 pub(crate) const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
-/// A request of ethtool with `N` words in all, the first of which says which; the answer is in its
-/// place. (`struct ethtool_value` has 2, `struct ethtool_channels` 9.)
+/// Makes an ethtool request of `N` words, the first of which is the request's number; the answer takes its place.
+/// (`struct ethtool_value` has 2 words, `struct ethtool_channels` 9.)
 fn ethtool<const N: usize>(
     socket: BorrowedFd<'_>,
     name: &InterfaceName,

@@ -1,5 +1,5 @@
-//! A socket pair of `SOCK_SEQPACKET` moves whole messages both ways without blocking, as a TAP's queue
-//! does: most of the port is tested on one, without privileges. `netns` has what needs a real TAP.
+//! A socket pair of `SOCK_SEQPACKET` moves whole messages both ways without blocking, as a TAP's queue does. So most
+//! tests of the port use one, without privileges. `netns` has the tests that need a real TAP.
 
 mod netns;
 mod side_by_side;
@@ -33,7 +33,7 @@ const GUEST: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const GUEST_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// How long anything may take before a test gives up.
+/// The longest wait before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn port_id(number: u16) -> PortId {
@@ -76,7 +76,7 @@ impl Rig {
         self.port.take(0, what.at(now_ns), &mut self.scratch, &mut |burst| forward(burst))
     }
 
-    /// Takes from queue 0 and says what the frames held.
+    /// Takes from queue 0, and returns the contents of the frames.
     fn take_all(&mut self, what: Take, now_ns: u64) -> (Taken, Vec<Vec<u8>>) {
         let mut frames = Vec::new();
         let taken = self.take(what, now_ns, |burst| frames = contents(burst));
@@ -105,7 +105,7 @@ fn receive(fd: &OwnedFd) -> Option<(VnetHdr, Vec<u8>)> {
     }
 }
 
-/// The next frame, which may take a moment.
+/// The next frame, which can take a moment.
 fn receive_soon(fd: &OwnedFd) -> Option<(VnetHdr, Vec<u8>)> {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
@@ -182,13 +182,13 @@ fn waiting_frames_keep_their_bytes_and_their_order() {
     let full = port_id(5);
     (0..3).for_each(|n| rig.send(&frame(n, 700)));
     let taken = rig.take(Take::New, 1000, |burst| {
-        // Parked per receive queue: not in the order in which they came.
+        // They are parked per receive queue, so not in the order in which they came.
         assert!(burst.park(2, full) && burst.park(0, full));
     });
     assert_eq!((taken.parked, waits_from_now(&taken)), (2, true));
     assert_eq!(rig.counters.parked.get(), 2);
 
-    // Others pass meanwhile, through more buffers than there are.
+    // Other frames pass meanwhile, through more buffers than there are.
     for n in 0..2 * TAP_SLOTS as u16 {
         rig.send(&frame(100 + n, 700));
         let taken = rig.take(Take::New, 2000, |burst| {
@@ -205,7 +205,7 @@ fn waiting_frames_keep_their_bytes_and_their_order() {
     assert_eq!(rig.drops(), []);
 }
 
-/// Frames wait from when they found their receiver full, however late their worker was.
+/// Frames wait from the moment when they found their receiver full, however late their worker was.
 fn waits_from_now(taken: &Taken) -> bool {
     let now_ns = clock::now_ns();
     (now_ns..=now_ns + PARKED_NS_MAX).contains(&taken.parked_until.unwrap())
@@ -254,7 +254,7 @@ fn receivers_that_take_nothing_do_not_stop_the_others() {
         got = burst.frames().len();
     });
     assert_eq!((got, taken.frames, taken.parked), (TAP_BURST_MAX, TAP_BURST_MAX, TAP_PARKED_MAX));
-    // All of them come in one burst when the receiver has room.
+    // All of them come in one burst once the receiver has room.
     assert_eq!(rig.take_all(Take::Parked(None), 1).1.len(), TAP_PARKED_MAX);
 }
 
@@ -413,8 +413,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What happens between the TAP and three receivers that are full now and then: each frame
-    /// arrives or is dropped, those of one receiver in order, and no buffer is lost.
+    /// Frames between the TAP and three receivers that are full now and then: each frame arrives or is dropped, those
+    /// of one receiver in order, and no buffer is lost.
     #[test]
     fn every_frame_arrives_in_order_or_is_dropped(steps in proptest::collection::vec(step(), 1..60)) {
         let mut rig = Rig::new(1);
@@ -427,7 +427,7 @@ proptest! {
             let Step::Take(what, full) = step else {
                 let Step::Send(to, frames) = step else { unreachable!() };
                 for _ in 0..frames.min(100 - in_socket.get()) {
-                    // The receiver is the number's remainder.
+                    // The remainder of the number gives the receiver.
                     rig.send(&frame(sent * 3 + to, 200));
                     sent += 1;
                     in_socket.set(in_socket.get() + 1);
@@ -460,7 +460,7 @@ proptest! {
     }
 }
 
-/// An address on the network and its place in it.
+/// A station's MAC and IP address.
 type Station = (Mac, Ipv4Addr);
 
 fn udp(to: Station, from: Station, port: u16, payload: &[u8]) -> Vec<u8> {
@@ -472,7 +472,7 @@ fn udp(to: Station, from: Station, port: u16, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A TCP segment as a wire carries it.
+/// A TCP segment as on a wire.
 fn tcp_segment(to: Station, from: Station, seq: u32, payload: &[u8]) -> Vec<u8> {
     let builder = etherparse::PacketBuilder::ethernet2(from.0.0, to.0.0)
         .ipv4(from.1.octets(), to.1.octets(), 64)
@@ -483,7 +483,7 @@ fn tcp_segment(to: Station, from: Station, seq: u32, payload: &[u8]) -> Vec<u8> 
     frame
 }
 
-/// A TCP segment whose checksum is left to the receiver, for segments of `mss` bytes if that is set.
+/// A TCP segment whose checksum is left to the receiver, to be cut into segments of `mss` bytes if that is set.
 fn tcp(to: Station, from: Station, payload: &[u8], mss: u16) -> (VnetHdr, Vec<u8>) {
     let mut frame = tcp_segment(to, from, 1_000, payload);
     let partial = pseudo_header_v4(from.1, to.1, 6, (20 + payload.len()) as u16).folded();
@@ -500,7 +500,7 @@ fn tcp(to: Station, from: Station, payload: &[u8], mss: u16) -> (VnetHdr, Vec<u8
     (header, frame)
 }
 
-/// Checks IPv4's and TCP's or UDP's checksums, and gives the payload.
+/// Checks IPv4's and TCP's or UDP's checksums, and returns the payload.
 fn checked_payload(frame: &[u8]) -> Vec<u8> {
     let packet = etherparse::SlicedPacket::from_ethernet(frame).unwrap();
     let Some(etherparse::NetSlice::Ipv4(ip)) = &packet.net else { panic!("not IPv4") };
@@ -532,7 +532,7 @@ fn switch(offloads: [OffloadCaps; 2]) -> (Arc<Engine>, [Arc<FramePort>; 2], [Vec
     (engine, ports, hosts)
 }
 
-/// The same on `engine`, and the numbers of their ports.
+/// Two TAPs of socket pairs on `engine`, and the numbers of their ports.
 fn switch_on(
     engine: &Engine,
     offloads: [OffloadCaps; 2],
@@ -583,7 +583,7 @@ fn a_stopped_port_neither_sends_nor_receives() {
     send(&b[0], &VnetHdr::default(), &frame(2, 60));
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!((receive(&a[0]), receive(&b[0])), (None, None));
-    // What came meanwhile is not forgotten: a new watch reports it.
+    // A frame that came meanwhile is not forgotten: a new watch reports it.
     port.start(&engine, port_id(0)).unwrap();
     assert_eq!(receive_soon(&b[0]), Some((VnetHdr::default(), frame(1, 60))));
 }

@@ -1,5 +1,5 @@
-//! One queue's frames from the host: read from the device into buffers, in which they stay until their
-//! receivers have copied them.
+//! One queue's frames from the host. They are read from the device into buffers, and stay there until their receivers
+//! have copied them.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -32,16 +32,16 @@ impl Buffers {
     }
 }
 
-/// Which buffers hold a frame, and where in them.
+/// The buffers that hold a frame, and the frame's place in each.
 pub(crate) struct Slots {
-    /// Where in each buffer header and frame are.
+    /// The place of header and frame in each buffer.
     places: Box<[Range<usize>]>,
-    /// The last one freed is used first: its memory is still in the CPU's cache.
+    /// The last slot freed is used first: its memory is still in the CPU's cache.
     free: Vec<u16>,
-    /// Room for the places of what one call has read.
+    /// Room for the places of the frames that one call has read.
     read: Vec<Range<usize>>,
-    /// The last read found nothing more. The descriptor is edge-triggered: from then on, and only
-    /// then, the next frame gives a kick.
+    /// The last read found no more frames. The descriptor is edge-triggered: from then on, and only then, the next
+    /// frame gives a kick.
     drained: bool,
 }
 
@@ -68,17 +68,17 @@ pub(crate) type Places = Uncalled<Slots>;
 /// A queue of a device, and the buffers for its frames. Their tokens are slots.
 pub(crate) struct DeviceQueue<'d> {
     pub service: &'d Service,
-    /// Which of the device's queues it is.
+    /// The index of the queue.
     pub index: usize,
     pub device: &'d dyn FrameDevice,
     pub queue: BorrowedFd<'d>,
     pub buffers: &'d Buffers,
-    /// What said that the device is lost.
+    /// The error that showed that the device is lost.
     pub lost: Cell<Option<io::Error>>,
 }
 
 impl DeviceQueue<'_> {
-    /// Adds the frame in `buffer` to the burst, or counts why not.
+    /// Adds the frame in `buffer` to the burst, or counts the reason why not.
     fn add<'m>(
         &self,
         burst: &mut Burst<'m>,

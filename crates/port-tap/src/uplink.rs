@@ -1,5 +1,5 @@
-//! What all uplinks' ports have in common: they are served from the start to the end of a switch, and
-//! one that has lost its device does not come back.
+//! The common part of all uplinks' ports. They are served from the start to the end of a switch, and a port that has
+//! lost its device does not come back.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -16,7 +16,7 @@ use weir_engine::{
 };
 use weir_fabric::PortId;
 
-/// An uplink's state beside its device.
+/// An uplink's state besides its device.
 pub struct Service {
     name: String,
     counters: Arc<PortCounters>,
@@ -25,7 +25,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Of the interface of that name, which counts into `counters`.
+    /// The state for the interface of that name, with these counters.
     pub fn new(name: String, counters: Arc<PortCounters>) -> Self {
         Self { name, counters, failure: OnceLock::new(), watches: Mutex::default() }
     }
@@ -35,7 +35,7 @@ impl Service {
         &self.name
     }
 
-    /// What the port counts.
+    /// The port's counters.
     pub fn counters(&self) -> &PortCounters {
         &self.counters
     }
@@ -47,19 +47,19 @@ impl Service {
         }
     }
 
-    /// The port stops, since its interface is gone: `error` said so.
+    /// Stops the port because its interface was removed, with `error` as the evidence.
     pub fn gone(&self, error: &dyn fmt::Display) {
         self.fail(&format!("interface `{}` is gone: {error}", self.name));
     }
 
-    /// The port stops, for the first reason that is given.
+    /// Stops the port. Only the first reason counts.
     pub fn fail(&self, reason: &str) {
         if self.failure.set(reason.to_owned()).is_ok() {
             tracing::error!(interface = self.name, reason, "port stopped");
         }
     }
 
-    /// It has stopped.
+    /// True if the port has stopped.
     pub fn has_failed(&self) -> bool {
         self.failure.get().is_some()
     }
@@ -73,7 +73,7 @@ impl Service {
     }
 }
 
-/// What is behind the lock of an uplink's transmit queue: nobody is told that its frames are done with.
+/// The state behind the lock of an uplink's transmit queue. Nobody is notified that its frames are finished.
 #[derive(Debug)]
 pub struct Uncalled<P>(pub P);
 
@@ -95,24 +95,24 @@ impl<P> TransmitRing for Uncalled<P> {
 
 /// A port to an interface of the host.
 pub trait UplinkPort: Port {
-    /// Its state.
+    /// The port's state.
     fn service(&self) -> &Service;
 
     /// One descriptor per queue, readable when a frame is there.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Begins: the switch forwards to this port, which is number `id` of `engine`, and the engine
-    /// serves its queues, until [`stop`](Self::stop) or the port's end.
+    /// Starts the service: the switch forwards to this port, which has number `id` in `engine`, and the engine serves
+    /// its queues until [`stop`](Self::stop) or the port's end.
     ///
     /// # Errors
-    /// Of duplicating a descriptor or adding it to a worker's epoll set, or there is no port `id`. No
-    /// queue is served then.
+    /// A descriptor cannot be duplicated or added to a worker's epoll set, or there is no port `id`. Then no queue is
+    /// served.
     fn start(&self, engine: &Engine, id: PortId) -> io::Result<()> {
         let watch = |(queue, fd): (usize, BorrowedFd<'_>)| {
             let queue = QueueRef { port: id, queue, side: Side::Tx };
             engine.watch(queue, fd.try_clone_to_owned()?)
         };
-        // First: what a descriptor says as soon as it is watched must find the port active.
+        // This comes first: the port must be active when a descriptor is ready as soon as it is watched.
         engine.fabric().set_active(id, true).map_err(io::Error::other)?;
         let watches: io::Result<Vec<_>> =
             self.descriptors().into_iter().enumerate().map(watch).collect();
@@ -126,14 +126,15 @@ pub trait UplinkPort: Port {
         Ok(())
     }
 
-    /// Ends what [`start`](Self::start) began.
+    /// Ends the service that [`start`](Self::start) has begun.
     fn stop(&self, engine: &Engine, id: PortId) {
         self.service().set_watches(Vec::new());
-        // A port that has been removed is stopped already.
+        // A port that was removed is stopped already.
         let _ = engine.fabric().set_active(id, false);
     }
 
-    /// [`Port::take`] from a queue, `tx`, whose frames are those of `source`. Their flows' replies go to that queue.
+    /// [`Port::take`] for a queue, `tx`, whose frames are those of `source`. Replies of their flows go to the same
+    /// queue.
     fn take_from<S: Source<Error = Infallible>>(
         &self,
         (tx, source): (&TransmitQueue<S::Ring>, &S),
@@ -159,7 +160,7 @@ pub trait UplinkPort: Port {
         taken
     }
 
-    /// [`Port::arm_tx`] of such a queue.
+    /// [`Port::arm_tx`] for such a queue.
     fn arm<S: Source>(&self, tx: &TransmitQueue<S::Ring>, source: &S) -> bool
     where
         Self: Sized,
@@ -167,12 +168,12 @@ pub trait UplinkPort: Port {
         !self.service().has_failed() && source.has_more(&mut tx.lock().queue).unwrap_or(false)
     }
 
-    /// Queues, each with both directions.
+    /// The number of queues, each with both directions.
     fn queues(&self) -> usize {
         self.descriptors().len()
     }
 
-    /// Why the port stopped, if it did.
+    /// The reason why the port stopped, if it did.
     fn failure(&self) -> Option<&str> {
         self.service().failure()
     }

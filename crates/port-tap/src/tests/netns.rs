@@ -1,5 +1,5 @@
-//! With a real TAP, in a network namespace of the test's own. That takes root; without it each test
-//! is counted as skipped.
+//! Tests with a real TAP, in a network namespace of their own. They take root; without it each of them counts as
+//! skipped.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -8,8 +8,8 @@ use std::process::Command;
 use super::*;
 use crate::{LinkError, TapError};
 
-/// Runs `body` in a thread with a network namespace of its own, or says that it did not. Sockets and
-/// TAPs made there stay there, whichever thread uses them.
+/// Runs `body` in a thread with a network namespace of its own; `None` if it was skipped. Sockets and TAPs made there
+/// stay there, whichever thread uses them.
 fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
     if !weir_testing::is_root("a TAP and a network namespace") {
         return None;
@@ -33,7 +33,7 @@ fn open(name: &str, queues: usize, mtu: Option<u16>) -> Result<Tap, TapError> {
     Tap::open(&TapOptions { name: name.into(), queues, mtu, mac: None })
 }
 
-/// Waits for what another thread is about to do.
+/// Waits for an action of another thread.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -54,8 +54,7 @@ fn plug(engine: &Engine, tap: Tap) -> (PortId, Arc<FramePort>, Arc<PortCounters>
     (id, port, its_counters.unwrap())
 }
 
-/// A TAP `weir0` at 10.0.0.1/24 whose neighbour 10.0.0.2 is known, on a switch with a fake one of
-/// these offloads.
+/// A TAP `weir0` at 10.0.0.1/24 whose neighbour 10.0.0.2 is known, on a switch with a fake TAP of these offloads.
 struct Uplink {
     engine: Arc<Engine>,
     port: Arc<FramePort>,
@@ -72,15 +71,15 @@ impl Uplink {
         ip(&format!("neighbour add 10.0.0.2 lladdr {GUEST} dev weir0"));
         let engine = Engine::start(1).unwrap();
         let mac = tap.info().mac;
-        // The guest first: the host speaks as soon as the link is up, and a burst that is under way
-        // sees the ports that there were at its beginning.
+        // The guest comes first: the host sends as soon as the link is up, and a burst under way sees the ports that
+        // there were at its beginning.
         let (fake, mut guest) = fake_tap(1, guest_offloads);
         plug(&engine, fake);
         let (_, port, counters) = plug(&engine, tap);
         Self { engine, port, counters, guest: guest.remove(0), mac }
     }
 
-    /// The guest's next frame that is UDP: the host also says things of its own.
+    /// The guest's next UDP frame: the host also sends frames of its own.
     fn receive_udp(&self) -> (VnetHdr, Vec<u8>) {
         loop {
             let (header, frame) = receive_soon(&self.guest).expect("a UDP frame");
@@ -105,7 +104,7 @@ fn root_a_tap_whose_queues_are_kept_outlives_its_weir() {
             drop(tap);
             let tap = Tap::go_on(&options, kept).unwrap();
             assert!(ip("address show dev weir0").contains("10.0.0.1/24"), "it is the same TAP");
-            // Others' queues, and too few of them, are not its own.
+            // Queues of another TAP, and too few queues, are not taken for its own.
             let other = open("other0", queues, None).unwrap();
             let foreign =
                 Tap::go_on(&TapOptions { name: "third0".into(), ..options }, keep(&other));
@@ -144,7 +143,7 @@ fn root_a_tap_that_weir_makes_has_the_address_that_it_asked_for_each_time() {
             assert_eq!(tap.info().mac, wanted);
             assert!(ip("link show dev weir0").contains(&wanted.to_string()));
         }
-        // What another weir has left stays as it is, and so does what was made beforehand.
+        // A TAP that another weir has left stays as it is, and so does one that was made beforehand.
         let tap = Tap::open(&options(None)).unwrap();
         let (left, its) = (tap.info().mac, tap.queues().iter());
         let kept = its.map(|queue| queue.try_clone().unwrap()).collect();
@@ -289,7 +288,7 @@ fn root_a_deleted_interface_stops_its_port_only() {
 #[test]
 fn root_jumbo_frames_pass_whole_both_ways() {
     in_new_network(|| {
-        // No offloads: what is longer than the usual MTU is one frame, not something to be cut.
+        // Without offloads a frame longer than the usual MTU is one frame, and is not cut.
         let uplink = Uplink::new(1, OffloadCaps::NONE);
         ip("link set dev weir0 mtu 9000");
         let host = UdpSocket::bind("10.0.0.1:5000").unwrap();
@@ -308,15 +307,15 @@ fn root_jumbo_frames_pass_whole_both_ways() {
     });
 }
 
-/// Two hosts, each in its own namespace with a two-queue TAP, on one switch: a TCP connection
-/// between them carries what was sent, in packets far larger than the MTU.
+/// Two hosts, each in its own namespace with a two-queue TAP, on one switch. A TCP connection between them carries all
+/// bytes, in packets far larger than the MTU.
 #[test]
 fn root_tcp_between_two_taps_is_whole_and_unsegmented() {
     let Some((sender, _)) = tcp_between_two_taps("") else { return };
     assert!(bytes_per_frame(&sender.tx) > 5_000);
 }
 
-/// The same with a sender that does not leave the cutting to others.
+/// The same transfer with a sender that cuts segments itself.
 #[test]
 fn root_segments_of_a_host_without_tso_reach_another_merged() {
     let Some((sender, receiver)) = tcp_between_two_taps("gso_max_segs 1") else { return };
@@ -330,8 +329,8 @@ fn bytes_per_frame(queues: &[weir_engine::stats::QueueCounters]) -> u64 {
     queues.iter().map(|queue| queue.bytes.get()).sum::<u64>() / frames
 }
 
-/// Sends 16 MiB from one host to another and checks that they arrive; gives both TAPs' counters.
-/// `sender` is for `ip link set` of the sending one.
+/// Sends 16 MiB from one host to another and checks that they arrive; returns both TAPs' counters. `sender` is for `ip
+/// link set` of the sending one.
 fn tcp_between_two_taps(sender: &str) -> Option<(Arc<PortCounters>, Arc<PortCounters>)> {
     const LEN: usize = 16 << 20;
     let engine = Engine::start(2).unwrap();

@@ -5,18 +5,18 @@ use std::sync::{Mutex, mpsc};
 
 use super::*;
 
-/// What the receiver of a test has got, in order, and those that are full now.
+/// The frames that a test's receivers have got, in order, and the receivers that are full now.
 #[derive(Default)]
 struct Receivers {
     arrived: [Vec<u16>; 3],
     dropped: usize,
-    /// One bit each, and bursts until they change.
+    /// A bit for each full receiver, and the number of bursts until the bits change.
     full: u16,
     bursts: u16,
 }
 
 impl Receivers {
-    /// Places a burst. A frame is for the receiver that its number leaves as remainder.
+    /// Places a burst. The remainder of a frame's number gives its receiver.
     fn place(&mut self, burst: &mut Burst<'_>) {
         self.bursts += 1;
         if self.bursts.is_multiple_of(4) {
@@ -52,7 +52,7 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
                     receivers.lock().unwrap().place(burst);
                     if let (true, Some(turn)) = (burst.room.parked.is_empty(), burst.turn) {
                         turn.take();
-                        // What is copied after the turn is still there.
+                        // Bytes that are copied after the turn are still there.
                         std::thread::sleep(Duration::from_micros(200));
                     }
                     for bytes in contents(burst) {
@@ -62,7 +62,7 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
                 });
             }
             if share {
-                // A burst is placed with the queue's lock held where one worker serves it.
+                // If one worker serves the queue, a burst is placed with the queue's lock held.
                 let bursts = receivers.lock().unwrap().bursts;
                 port.share_tx(0, bursts % 32 < 24);
             }
@@ -74,7 +74,7 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
         scope.spawn(|| worker(true));
         scope.spawn(|| worker(false));
         scope.spawn(|| worker(false));
-        // More, where the workers have not met yet.
+        // More frames are sent until both workers have met.
         while sent < FRAMES || (together.load(Ordering::Relaxed) < 2 && sent < u16::MAX) {
             while rustix::io::write(
                 &rig.host[0],
@@ -137,7 +137,7 @@ fn a_burst_that_waits_for_its_turn_learns_whom_the_one_before_parked_frames_for(
         rig.send(&frame(2, 60));
         let second = scope.spawn(take(false, second_waits));
         let end = Instant::now() + PATIENCE;
-        // The first has a buffer already.
+        // The first worker has a buffer already.
         while rig.port.free_slots(0) > TAP_SLOTS - 2 {
             assert!(Instant::now() < end, "the second takes");
             std::thread::yield_now();
@@ -187,7 +187,7 @@ fn a_port_that_fails_amid_two_bursts_holds_nobody_up() {
                 _ => port.fail("the other one panicked"),
             })
         };
-        // The second waits for its turn; what the first has taken is never settled.
+        // The second worker waits for its turn; the frames that the first has taken are never settled.
         let workers = [scope.spawn(take), scope.spawn(take)];
         workers.map(|worker| worker.join().ok())
     });
