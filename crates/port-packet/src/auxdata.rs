@@ -1,5 +1,5 @@
-//! The VLAN tag that Linux takes out of a received frame (`skb_vlan_untag`) and gives apart, put back
-//! where it was: without it every VLAN's frames would look untagged.
+//! The VLAN tag that Linux takes out of a received frame (`skb_vlan_untag`) and gives separately. It is put back in its
+//! place: without it every VLAN's frames would look untagged.
 
 use weir_guestmem::Slice;
 use weir_wire::vlan::TAG_LEN;
@@ -9,7 +9,7 @@ use weir_wire::{VnetHdr, vnet};
 pub(crate) const VNET_LEN: usize = 10;
 /// Both addresses of an Ethernet header, which a tag follows.
 const ADDRESSES_LEN: usize = 12;
-/// Header and addresses: what moves to make room for a tag.
+/// Header and addresses, which are moved to make room for a tag.
 const FRONT_LEN: usize = VNET_LEN + ADDRESSES_LEN;
 
 /// `sizeof(struct cmsghdr)`: a length of a word, level and type.
@@ -17,8 +17,8 @@ const CMSG_HEADER_LEN: usize = size_of::<usize>() + 8;
 /// `struct tpacket_auxdata` has 20 bytes; its TCI and its TPID are the last.
 const AUXDATA_LEN: usize = 20;
 
-/// The tag, TPID and TCI, that the control messages of a received frame say it had. Of this socket
-/// they are one: that of `PACKET_AUXDATA`.
+/// The tag of a received frame, TPID and TCI, from its control messages. This socket gets one kind of them:
+/// `PACKET_AUXDATA`.
 pub(crate) fn tag(control: &[u8]) -> Option<[u8; TAG_LEN]> {
     const LEVEL: usize = size_of::<usize>();
     let level = i32::from_ne_bytes(*control.get(LEVEL..)?.first_chunk()?);
@@ -40,14 +40,14 @@ pub(crate) fn tag(control: &[u8]) -> Option<[u8; TAG_LEN]> {
     Some([a, b, c, d])
 }
 
-/// Puts `tag` into the frame with its `virtio_net_hdr` that begins [`TAG_LEN`] bytes after the start of
-/// `slot`; then it begins at the start. A frame without room for addresses stays what it was: `false`.
+/// Puts `tag` into a frame. The frame's `virtio_net_hdr` begins [`TAG_LEN`] bytes after the start of `slot`, and
+/// afterwards at the start. A frame without room for addresses is left as it is: `false`.
 pub(crate) fn put_back(slot: &Slice<'_>, tag: [u8; TAG_LEN]) -> bool {
     let Some(mut front) = slot.skip(TAG_LEN).read_array::<FRONT_LEN>() else { return false };
     let mut header = [0; VnetHdr::LEN];
     header[..VNET_LEN].copy_from_slice(&front[..VNET_LEN]);
     let mut header = VnetHdr::from_bytes(&header);
-    // The kernel counts these from the start of the frame as it gives it, without the tag.
+    // The kernel counts these offsets from the start of the frame without the tag.
     if header.flags & vnet::F_NEEDS_CSUM != 0 {
         header.csum_start = header.csum_start.saturating_add(TAG_LEN as u16);
     }

@@ -1,11 +1,11 @@
-//! Why an interface cannot be used by packet sockets, and what its user can do about it.
+//! The reasons why an interface cannot be used by packet sockets, and the user's remedies.
 
 use weir_port_tap::LinkError;
 
-/// Why [`PacketSocket::open`](crate::PacketSocket::open) failed.
+/// The reason why [`PacketSocket::open`](crate::PacketSocket::open) failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketError {
-    /// As with any interface.
+    /// The interface cannot be an uplink of any kind.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The privilege for packet sockets is missing.
@@ -17,7 +17,7 @@ pub enum PacketError {
 }
 
 impl PacketError {
-    /// What its user can do, where that is known.
+    /// Advice to the user, if there is any.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Link(error) => error.help(),

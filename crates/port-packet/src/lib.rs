@@ -16,7 +16,7 @@
 //! switch (`PACKET_IGNORE_OUTGOING`). An interface for weir alone should have no addresses.
 #![deny(unsafe_code)]
 
-// PACKET_VNET_HDR has the host's byte order, and no option to choose another.
+// PACKET_VNET_HDR has the host's byte order, and there is no option for another.
 #[cfg(target_endian = "big")]
 compile_error!("packet sockets with a little-endian virtio_net_hdr take a little-endian host");
 

@@ -22,23 +22,23 @@ use crate::auxdata::{self, VNET_LEN};
 use crate::error::PacketError;
 use crate::sys;
 
-/// Which interface, and how it should be.
+/// The choice of an interface, and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketOptions {
     /// The interface's name, 1 to [`weir_limits::IFNAME_LEN_MAX`] bytes.
     pub name: String,
-    /// Sockets that share its frames by flow, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
+    /// Sockets among which flows are divided, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
     pub queues: usize,
     /// Its MTU (bytes); `None` leaves it as it is.
     pub mtu: Option<u16>,
 }
 
-/// What the interface turned out to be.
+/// The properties of the opened interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketInfo {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// The interface's number.
     pub index: u32,
     /// The host's address on it.
     pub mac: Mac,
@@ -55,8 +55,8 @@ pub struct PacketSocket {
     steering: Steering,
 }
 
-/// What Linux does itself for an interface that does not (`virtio_net_hdr_to_skb`). UDP GSO is left
-/// out: it came in 6.2, and a socket does not say whether it has it.
+/// Offloads that Linux does itself if the interface does not (`virtio_net_hdr_to_skb`). UDP GSO is left out: it came
+/// with 6.2, and a socket does not tell whether it has it.
 const OFFLOADS: OffloadCaps =
     OffloadCaps::CSUM.union(OffloadCaps::TSO4).union(OffloadCaps::TSO6).union(OffloadCaps::TSO_ECN);
 
@@ -67,7 +67,7 @@ impl PacketSocket {
         Self::go_on(options, Vec::new())
     }
 
-    /// The same with queues that another process has left: it goes on with them if they are all that are wanted.
+    /// Opens the interface, and goes on with queues that another process has left, if they are exactly the wanted ones.
     ///
     /// # Errors
     /// [`PacketError`]
@@ -80,7 +80,7 @@ impl PacketSocket {
         if !link.is_ethernet().map_err(failed("read its type"))? {
             return Err(LinkError::NotEthernet { name: options.name.clone() }.into());
         }
-        // Before the interface is changed: an error so far leaves it as it was.
+        // This comes before the interface is changed: an error so far leaves it as it was.
         let is_its =
             |queue: &OwnedFd| sys::bound_to(queue.as_fd()).is_ok_and(|bound| bound == Some(index));
         let queues = match left.len() == options.queues && left.iter().all(is_its) {
@@ -102,22 +102,22 @@ impl PacketSocket {
         Ok(Self { info, queues, steering })
     }
 
-    /// What the interface is.
+    /// The properties of the interface.
     pub fn info(&self) -> &PacketInfo {
         &self.info
     }
 
-    /// Its sockets, in their order.
+    /// The interface's sockets, in order.
     pub fn sockets(&self) -> &[OwnedFd] {
         &self.queues
     }
 }
 
-/// Makes interface `index` take frames for every address, as long as the result is open. It is a
-/// packet socket that receives nothing.
+/// Makes interface `index` take frames for every address, as long as the result is open. The result is a packet socket
+/// that receives nothing.
 ///
 /// # Errors
-/// `EPERM`: it takes `CAP_NET_RAW`.
+/// `EPERM`: this takes `CAP_NET_RAW`.
 pub fn promiscuous(index: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
@@ -130,8 +130,7 @@ fn open_queues(name: &str, index: u32, count: usize) -> Result<Vec<OwnedFd>, Pac
     let mut queues = Vec::with_capacity(count);
     let mut group = None;
     for _ in 0..count {
-        // Without a protocol it receives nothing: no frame of another interface comes in before it
-        // is bound.
+        // Without a protocol the socket receives nothing: no frame of another interface comes in before it is bound.
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(io::Error::from)
@@ -154,8 +153,8 @@ fn open_queues(name: &str, index: u32, count: usize) -> Result<Vec<OwnedFd>, Pac
     Ok(queues)
 }
 
-/// Makes room for GSO packets. Beyond the limit that the host sets for all (`net.core.rmem_max`) that
-/// takes a privilege; with less room more frames are lost under load, and nothing else.
+/// Enlarges the buffer for GSO packets. A buffer beyond the limit that the host sets for all (`net.core.rmem_max`)
+/// takes a privilege; with a smaller one more frames are lost under load, and nothing else.
 fn enlarge(socket: BorrowedFd<'_>) {
     const LEN: usize = PACKET_SOCKET_BUFFER_LEN;
     if set_socket_recv_buffer_size_force(socket, LEN).is_err() {
@@ -166,7 +165,7 @@ fn enlarge(socket: BorrowedFd<'_>) {
     }
 }
 
-/// The error of a step: the kernel's, or what it comes down to.
+/// The error of a step: the kernel's, or its meaning.
 fn setup_failed(name: &str, step: &'static str) -> impl FnOnce(io::Error) -> PacketError + use<> {
     let name = name.to_owned();
     move |source| match Errno::from_io_error(&source) {
@@ -216,7 +215,7 @@ impl FrameDevice for PacketSocket {
             places.push(if tagged { 0..end } else { TAG_LEN..end });
         });
         match received {
-            // The link went down, which is said once, and no frame is lost by it: ask again.
+            // The link went down. The socket reports this once, and no frame is lost: read again.
             Err(error)
                 if Errno::from_io_error(&error) == Some(Errno::NETDOWN)
                     && sys::bound_to(queue).is_ok_and(|index| index.is_some()) =>
@@ -237,8 +236,8 @@ impl FrameDevice for PacketSocket {
     }
 
     fn is_gone(&self, queue: BorrowedFd<'_>, _side: Side, _error: &io::Error) -> bool {
-        // An interface that goes unbinds its sockets, one that is down does not. Linux reports only the
-        // latter, which comes first: the next frame toward the interface finds the rest.
+        // An interface that is removed unbinds its sockets; one that is down does not. Linux reports only the latter,
+        // which comes first; the next frame toward the interface finds that it was removed.
         !sys::bound_to(queue).is_ok_and(|index| index.is_some())
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{c_int, packet_mreq, sockaddr_ll, socklen_t};
 
-/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`: a group decides for its sockets.
+/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`: a group decides this for its sockets.
 const FANOUT_FLAG_IGNORE_OUTGOING: c_int = 0x4000;
 
 fn check(result: c_int) -> io::Result<()> {
@@ -35,8 +35,8 @@ pub(crate) fn add_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<
     set(socket, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// `PACKET_FANOUT`: joins the group of that number, or makes one; says its number. Its sockets share
-/// the interface's frames by the hash of their flow.
+/// `PACKET_FANOUT`: joins the group with this number, or makes one, and returns its number. Its sockets share the
+/// interface's frames by the hash of their flow.
 pub(crate) fn join_fanout(socket: BorrowedFd<'_>, group: Option<u16>) -> io::Result<u16> {
     let (number, unique) = match group {
         Some(number) => (number, 0),
@@ -56,7 +56,7 @@ pub(crate) fn join_fanout(socket: BorrowedFd<'_>, group: Option<u16>) -> io::Res
             &raw mut len,
         )
     })?;
-    // The number is the lower half.
+    // The number is in the lower half.
     Ok((joined & 0xffff) as u16)
 }
 
@@ -71,7 +71,8 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })
 }
 
-/// The interface that the socket is bound to, while that exists (`packet_notifier` in `net/packet/af_packet.c`).
+/// The interface that the socket is bound to, as long as the interface exists (`packet_notifier` in
+/// `net/packet/af_packet.c`).
 pub(crate) fn bound_to(socket: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut address = empty_address();
     let mut len = size_of::<sockaddr_ll>() as socklen_t;

@@ -1,5 +1,5 @@
-//! Tags need no socket. The rest is with real interfaces, in network namespaces of the test's own; that
-//! takes root, and without it each of these tests is counted as skipped.
+//! Tests of tags need no socket. The others use real interfaces, in network namespaces of their own. They take root;
+//! without it each of them counts as skipped.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -18,10 +18,10 @@ use weir_wire::{VnetHdr, vnet};
 use crate::auxdata::{self, VNET_LEN};
 use crate::{PacketError, PacketOptions, PacketSocket};
 
-/// How long anything may take before a test gives up.
+/// The longest wait before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A control message as the kernel lays it out.
+/// A control message in the kernel's layout.
 fn control(level: i32, kind: i32, status: u32, tci: u16, tpid: u16) -> Vec<u8> {
     let mut bytes = (size_of::<usize>() + 8 + 20).to_ne_bytes().to_vec();
     bytes.extend(level.to_ne_bytes());
@@ -90,15 +90,15 @@ fn no_interface_is_opened_for_options_that_cannot_be() {
     assert_eq!(error.to_string(), "9 queue pairs; valid: 1 to 8");
 }
 
-/// Runs `body` in a thread with a network namespace of its own that has a veth pair, `weir0` and
-/// `host0`, or says that it did not. Sockets made there stay there, whichever thread uses them.
+/// Runs `body` in a thread with a network namespace of its own that has a veth pair, `weir0` and `host0`; `None` if it
+/// was skipped. Sockets made there stay there, whichever thread uses them.
 fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
     if !weir_testing::is_root("packet sockets and a network namespace") {
         return None;
     }
     let in_thread = || {
         crate::sys::enter_new_network().unwrap();
-        // The host's IPv6 speaks unasked. Without IPv6 there is nothing to switch off.
+        // The host's IPv6 sends frames of its own. Without IPv6 there is nothing to switch off.
         let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         ip("link add weir0 type veth peer name host0");
         ip("link set dev host0 up");
@@ -122,7 +122,7 @@ fn open(queues: usize) -> PacketSocket {
     socket
 }
 
-/// Both ends are up; Linux sends nothing before it has noticed.
+/// Waits until both ends are up: Linux sends nothing before it has noticed that.
 fn carrier() {
     for device in ["weir0", "host0"] {
         soon("the carrier is there", || {
@@ -132,7 +132,7 @@ fn carrier() {
     }
 }
 
-/// Waits for what another thread is about to do.
+/// Waits for an action of another thread.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -166,7 +166,7 @@ struct Rig {
     scratch: Scratch,
 }
 
-/// A frame as a port hands it out.
+/// A frame as a port takes it.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     vid: Option<u16>,
@@ -181,7 +181,7 @@ impl Rig {
         Self { port, counters, scratch: Scratch::default() }
     }
 
-    /// The next `count` UDP frames, and what comes right behind them.
+    /// The next `count` UDP frames, and any that follow at once.
     fn take_udp_soon(&mut self, count: usize) -> Vec<Seen> {
         let mut seen = Vec::new();
         soon("frames arrive", || {
@@ -219,7 +219,7 @@ fn root_an_interface_is_opened_as_asked_and_left_when_weir_goes() {
         assert!(link.contains(&socket.info().mac.to_string()), "{link}");
         assert_eq!(socket.info().mtu, 1400);
         drop(socket);
-        // A process that another test starts has the sockets for a moment, too.
+        // A process that another test starts holds copies of the sockets for a moment.
         soon("it is left", || ip("-d link show dev weir0").contains("promiscuity 0"));
     });
 }
@@ -239,7 +239,7 @@ fn root_an_interface_that_does_not_fit_is_refused_with_help() {
     });
 }
 
-/// A UDP frame of VLAN 20 whose checksum is left to be done, with its `virtio_net_hdr`.
+/// A UDP frame of VLAN 20 whose checksum is left to do, with its `virtio_net_hdr`.
 fn tagged_udp() -> Vec<u8> {
     let header =
         VnetHdr { flags: vnet::F_NEEDS_CSUM, csum_start: 38, csum_offset: 6, ..VnetHdr::default() };
@@ -251,8 +251,7 @@ fn tagged_udp() -> Vec<u8> {
     bytes
 }
 
-/// The host's end of the veth pair, by a packet socket as well: what Linux has no device for can be
-/// sent and seen there.
+/// The host's end of the veth pair, also by a packet socket: it can send and see frames for which Linux has no device.
 fn open_host() -> PacketSocket {
     PacketSocket::open(&PacketOptions { name: "host0".into(), queues: 1, mtu: None }).unwrap()
 }
@@ -380,8 +379,8 @@ fn root_a_deleted_interface_stops_its_port_only() {
     assert_eq!(other.unwrap().port.failure(), None);
 }
 
-/// Two hosts, each in its own namespace behind a veth pair, on one switch: a TCP connection between
-/// them carries what was sent, in packets far larger than the MTU.
+/// Two hosts, each in its own namespace behind a veth pair, on one switch. A TCP connection between them carries all
+/// bytes, in packets far larger than the MTU.
 #[test]
 fn root_tcp_between_two_interfaces_is_whole_and_unsegmented() {
     const LEN: usize = 16 << 20;
