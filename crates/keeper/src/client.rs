@@ -1,4 +1,4 @@
-//! weir's side. What is kept is held here as well, so that a keeper that comes anew is given all of it.
+//! weir's side. weir holds all kept descriptors too, so that a new keeper gets all of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,21 +24,21 @@ const START: Duration = Duration::from_nanos(KEEPER_START_NS);
 const PAUSE_MIN: Duration = Duration::from_nanos(KEEPER_PAUSE_NS_MIN);
 const PAUSE_MAX: Duration = Duration::from_nanos(KEEPER_PAUSE_NS_MAX);
 
-/// Connects to the keeper: [`connect`], or another process for one that may not.
+/// Connects to the keeper: [`connect`], or another process if this one is not allowed to.
 pub type Dial = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
 
-/// What the keeper had: descriptors by name.
+/// The descriptors that the keeper had, by name.
 pub type Taken = BTreeMap<String, OwnedFd>;
 
 /// Connects to the keeper that listens at `path`, without waiting.
 ///
 /// # Errors
-/// As of [`reach::connect`]: nobody listens there, or somebody who may not.
+/// The errors of [`reach::connect`]: nobody listens there, or a process that is not allowed to.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     reach::connect_as(SocketType::SEQPACKET, Links::Own, path, |_| false)
 }
 
-/// The keeper, as weir has it. Dropping it leaves behind what is kept.
+/// The keeper, as weir uses it. Dropping it leaves the kept descriptors behind.
 #[derive(Debug)]
 pub struct Keeper {
     shared: Arc<Shared>,
@@ -49,7 +49,7 @@ struct Shared {
     dial: Dial,
     state: Mutex<State>,
     stop: AtomicBool,
-    /// Written to: there is something to do.
+    /// Written to when there is something to do.
     bell: OwnedFd,
 }
 
@@ -61,10 +61,10 @@ impl std::fmt::Debug for Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// There while the keeper is.
+    /// `Some` as long as the keeper runs.
     link: Option<Arc<OwnedFd>>,
     held: BTreeMap<String, Arc<OwnedFd>>,
-    /// At whose expense each owner's descriptors are closed.
+    /// The party at whose expense each owner's descriptors are closed.
     parties: BTreeMap<String, Party>,
 }
 
@@ -77,11 +77,12 @@ impl State {
 }
 
 impl Keeper {
-    /// Takes what the keeper has. Without one, weir goes on, and [`start`](Self::start)s to look for it.
+    /// Takes everything that the keeper has. Without a keeper weir goes on, and [`start`](Self::start)s to look for
+    /// one.
     ///
     /// # Errors
-    /// There is one that cannot be reached, or does not say in time what it has: it may have rules that weir must not be
-    /// without. Or no descriptor is left.
+    /// A keeper exists but cannot be reached, or does not list its descriptors in time: they may belong to rules
+    /// without which weir must not run. Or no descriptor is left.
     pub fn take(dial: Dial) -> io::Result<(Self, Taken)> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (link, taken) = match dial() {
@@ -100,7 +101,8 @@ impl Keeper {
         Ok((Self { shared: Arc::new(shared), thread: Mutex::default() }, taken))
     }
 
-    /// Looks at what the keeper has while another weir is there, whose it stays until [`take_over`](Self::take_over).
+    /// Looks at everything that the keeper has while another weir, to which it belongs, runs until
+    /// [`take_over`](Self::take_over).
     ///
     /// # Errors
     /// There is no keeper, it does not answer, or no descriptor is left.
@@ -112,20 +114,20 @@ impl Keeper {
         Ok((Self { shared: Arc::new(shared), thread: Mutex::default() }, seen))
     }
 
-    /// Takes what the keeper has, when the other weir is gone.
+    /// Takes everything that the keeper has, once the other weir has ended.
     ///
     /// # Errors
-    /// The keeper is not there, or the other weir is.
+    /// The keeper does not run, or the other weir still does.
     pub fn take_over(&self) -> io::Result<Taken> {
         let (link, taken) = ask((self.shared.dial)()?, &Word::Take, START)?;
         lock(&self.shared.state).link = Some(Arc::new(link));
         Ok(taken)
     }
 
-    /// Starts the thread that looks for a keeper where there is none.
+    /// Starts the thread that looks for a keeper if there is none.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// The thread cannot be started.
     pub fn start(&self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("weir-keeper".into());
@@ -134,12 +136,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether there is a keeper.
+    /// True if there is a keeper.
     pub fn is_there(&self) -> bool {
         lock(&self.shared.state).link.is_some()
     }
 
-    /// Has `descriptor` kept under this name, in place of what has it. From then on it outlives weir.
+    /// Has `descriptor` kept under this name, in place of an earlier one. From then on it outlives weir.
     pub fn store(&self, name: &str, descriptor: Arc<OwnedFd>) {
         debug_assert!(is_name(name), "{name:?}");
         let mut state = lock(&self.shared.state);
@@ -154,12 +156,12 @@ impl Keeper {
         lock(&self.shared.state).held.insert(name.to_owned(), descriptor);
     }
 
-    /// A copy of what is kept under this name.
+    /// A copy of the descriptor that is kept under this name.
     pub fn copy(&self, name: &str) -> Option<OwnedFd> {
         lock(&self.shared.state).held.get(name)?.try_clone().ok()
     }
 
-    /// Has nothing kept under this name any more.
+    /// Removes the descriptor that is kept under this name.
     pub fn remove(&self, name: &str) {
         let mut state = lock(&self.shared.state);
         let removed = state.held.remove(name);
@@ -171,8 +173,7 @@ impl Keeper {
 }
 
 impl Keeper {
-    /// Leaves what is kept to the next weir. Nothing that is said from here on reaches the keeper. `false`: there was
-    /// none.
+    /// Leaves everything to the next weir. Later words do not reach the keeper. `false`: there was no keeper.
     pub fn leave(&self) -> bool {
         self.end_thread();
         lock(&self.shared.state).link.take().is_some()
@@ -198,7 +199,7 @@ impl Shared {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Says something to the keeper; one that does not listen is gone.
+    /// Sends a word to the keeper; one that does not read counts as ended.
     fn say(&self, state: &mut State, word: &Word, descriptor: Option<&OwnedFd>) {
         let Some(link) = &state.link else { return };
         if let Err(error) = say(link, word, descriptor) {
@@ -228,7 +229,7 @@ impl Shared {
         }
     }
 
-    /// Until the keeper is gone, or the bell rings.
+    /// Waits until the keeper has ended, or the bell rings.
     fn watch(&self, link: &Arc<OwnedFd>) {
         let bell = PollFd::new(&self.bell, PollFlags::IN);
         let mut fds = [PollFd::new(&**link, PollFlags::IN), bell];
@@ -243,7 +244,7 @@ impl Shared {
         }
     }
 
-    /// Tries once. What a keeper has that was not there at the start is not weir's any more.
+    /// Tries once to reach a keeper. Descriptors of a keeper that did not run at the start are no longer weir's.
     fn look_for_one(&self) {
         if self.stop.load(Ordering::SeqCst) {
             return;
@@ -274,12 +275,12 @@ impl Shared {
     }
 }
 
-/// Whether an error says that no keeper is there.
+/// True if an error means that there is no keeper.
 fn is_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Says something, and waits for a while where the keeper has much to read.
+/// Sends a word, and waits for a while if the keeper has much to read.
 fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<()> {
     let end = std::time::Instant::now() + PATIENCE;
     loop {
@@ -288,7 +289,7 @@ fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<
             Err(error) => error,
         };
         let errno = rustix::io::Errno::from_io_error(&error);
-        // The latter: as many descriptors are under way as may be.
+        // `TOOMANYREFS` means that as many descriptors are in flight as are allowed.
         let full = matches!(errno, Some(rustix::io::Errno::AGAIN | rustix::io::Errno::TOOMANYREFS));
         let left = end.saturating_duration_since(std::time::Instant::now());
         if !full || left.is_zero() {
@@ -339,11 +340,11 @@ fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) {
         tv_sec: time.as_secs() as i64,
         tv_nsec: i64::from(time.subsec_nanos()),
     });
-    // EINTR is a look more.
+    // EINTR only means one more turn of the loop.
     let _ = poll(fds, timeout.as_ref());
 }
 
-/// A panic while it was held leaves nothing half done.
+/// A panic under the lock leaves nothing half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

@@ -1,12 +1,13 @@
-//! A keeper of descriptors: what outlives weir lies in another process, by name (`docs/design/0033-keeper.md`).
+//! A keeper of descriptors: another process holds, by name, the descriptors that outlive weir
+//! (`docs/design/0033-keeper.md`).
 //!
 //! | file | what |
 //! |---|---|
 //! | `wire.rs` | packets between weir and the keeper: sd_notify's words |
-//! | `shelf.rs` | what the keeper holds, with its bounds |
+//! | `shelf.rs` | the keeper's descriptors, with their limits |
 //! | `serve.rs` | the keeper's loop |
 //! | `program.rs` | the program `weir-keeper` |
-//! | `client.rs` | weir's side: what is there at the start, then each change |
+//! | `client.rs` | weir's side: all descriptors at the start, then each change |
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,4 +1,4 @@
-//! `weir-keeper`: arguments, and what it gives up.
+//! `weir-keeper`: its arguments, and the rights that it gives up.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Before it is confined: it gets no socket any more then.
+    // This comes before the confinement, after which it gets no socket any more.
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         eprintln!("weir-keeper: the service manager was not told that this serves: {error}");
     }
@@ -44,7 +44,7 @@ pub fn main() -> ExitCode {
     server.run()
 }
 
-/// From here on it opens nothing, and makes no process.
+/// From here on the process opens no file, and makes no process.
 fn confine(no_sandbox: bool) -> Result<(), SandboxError> {
     if no_sandbox {
         return Ok(());

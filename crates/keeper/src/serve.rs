@@ -1,4 +1,5 @@
-//! The keeper's loop: one weir at a time says what it keeps, and the next one is given it. That one may look before.
+//! The keeper's loop: it keeps the descriptors of one weir at a time, and gives them to the next one, which can look at
+//! them before.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -22,17 +23,17 @@ use weir_limits::DESCRIPTORS_MAX;
 use crate::shelf::Shelf;
 use crate::wire::{Received, Word, receive, send};
 
-/// weirs that may wait until the one before has ended.
+/// The number of weirs that can wait until the one before has ended.
 const BACKLOG: i32 = 8;
 /// Descriptors that the keeper needs for itself.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Why the keeper does not serve.
+/// The reason why the keeper does not serve.
 #[derive(Debug)]
 pub enum ServeError {
-    /// Another one serves there.
+    /// Another keeper serves there.
     InUse(PathBuf),
-    /// There is something that is no socket.
+    /// A file that is no socket is there.
     NotASocket(PathBuf),
     /// A system call failed.
     Io(PathBuf, io::Error),
@@ -50,7 +51,7 @@ impl std::fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
-/// What there is to do.
+/// The events to handle.
 struct Found {
     listener: bool,
     weir: PollFlags,
@@ -63,9 +64,9 @@ pub struct Server {
     listener: OwnedFd,
     shelf: Shelf,
     weir: Option<Weir>,
-    /// Who comes after that one, and may look at what is there.
+    /// The next weir, which can look at the descriptors before the first has ended.
     next: Option<Weir>,
-    /// Owners of whom it was said that something is not kept.
+    /// Owners for whom a refusal was logged.
     refused: BTreeSet<String>,
 }
 
@@ -73,25 +74,25 @@ pub struct Server {
 #[derive(Debug)]
 struct Weir {
     socket: OwnedFd,
-    /// What it is to be given yet, and whether it is told then that this was all.
+    /// The words that the weir is still to get, which may end with [`Word::Ready`].
     giving: VecDeque<Word>,
-    /// It wants what is there, and waits for the end of the one before it.
+    /// The weir wants all descriptors, and waits for the end of the one before it.
     waits: bool,
 }
 
 impl Weir {
-    /// Gives what the socket takes.
+    /// Sends as many words as the socket takes.
     fn give(&mut self, shelf: &Shelf) {
         while let Some(word) = self.giving.front() {
             let descriptor = match word {
-                // It may have been removed meanwhile.
+                // The descriptor may have been removed meanwhile.
                 Word::Given(name) => shelf.get(name),
                 _ => None,
             };
             let gone = matches!(word, Word::Given(_)) && descriptor.is_none();
             match gone || send(self.socket.as_fd(), word, descriptor).is_ok() {
                 true => drop(self.giving.pop_front()),
-                // A weir that is gone shows as the end of what it says.
+                // The end of a weir shows when its words are read.
                 false => return,
             }
         }
@@ -104,7 +105,7 @@ impl Weir {
 }
 
 impl Server {
-    /// Listens at `path`, whose directory is there.
+    /// Listens at `path`, whose directory exists.
     ///
     /// # Errors
     /// [`ServeError`]
@@ -149,14 +150,14 @@ impl Server {
         if let Some(it) = self.next.as_mut().filter(|_| next.intersects(PollFlags::OUT)) {
             it.give(&self.shelf);
         }
-        // Only then the end: what a weir that is gone has said counts.
+        // The end is handled only after the words: the last words of a weir that has ended count.
         if weir.intersects(!PollFlags::OUT) {
             if !self.listen_to_weir() {
                 self.weir = self.next.take();
                 self.end_waiting();
             }
         } else if next.intersects(!PollFlags::OUT) && !self.listen_to_next() {
-            // Only where the one before it has said nothing more.
+            // The next weir's words are read only once the one before it has no more.
             self.next = None;
         }
     }
@@ -169,13 +170,13 @@ impl Server {
         };
         let sockets =
             [&self.weir, &self.next].map(|weir| weir.as_ref().map(|it| (&it.socket, wants(it))));
-        // Both are there: nobody is accepted.
+        // If both weirs are connected, no other is accepted.
         let listener =
             sockets.iter().any(Option::is_none).then_some((&self.listener, PollFlags::IN));
         let all = [listener, sockets[0], sockets[1]];
         let mut fds: Vec<_> =
             all.iter().flatten().map(|(fd, events)| PollFd::new(*fd, *events)).collect();
-        // EINTR is a look more.
+        // EINTR only means one more turn of the loop.
         let _ = poll(&mut fds, None);
         let mut found = fds.iter().map(PollFd::revents);
         let [listener, weir, next] = all.map(|asked| match asked {
@@ -190,7 +191,7 @@ impl Server {
         self.shelf.names().cloned().collect()
     }
 
-    /// Only root and whoever runs the keeper are a weir.
+    /// Accepts only a weir of root or of the user that runs the keeper.
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let Ok(socket) = accept_with(&self.listener, flags) else { return };
@@ -202,7 +203,7 @@ impl Server {
         *place = Some(Weir { socket, giving: VecDeque::new(), waits: false });
     }
 
-    /// One packet of the weir that is there; `false` if it is gone.
+    /// Reads one packet of the present weir; `false` if it has ended.
     fn listen_to_weir(&mut self) -> bool {
         let Some(weir) = &mut self.weir else { return true };
         match receive(&weir.socket) {
@@ -219,7 +220,7 @@ impl Server {
         true
     }
 
-    /// The same of the next one, which changes nothing yet.
+    /// Reads one packet of the next weir, which cannot change anything yet; `false` if it has ended.
     fn listen_to_next(&mut self) -> bool {
         let Some(next) = &mut self.next else { return true };
         match receive(&next.socket) {
@@ -231,7 +232,7 @@ impl Server {
         true
     }
 
-    /// The one that has waited for the end of another is given what there is.
+    /// Gives all descriptors to a weir that has waited for the end of another.
     fn end_waiting(&mut self) {
         if let Some(weir) = self.weir.as_mut().filter(|weir| weir.waits) {
             weir.waits = false;
@@ -256,7 +257,7 @@ pub(crate) fn listening(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// As many descriptors as may be; how many of them are for the shelf.
+/// Raises the limit of descriptors as far as possible; returns how many of them are for the shelf.
 fn raise_descriptor_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX);

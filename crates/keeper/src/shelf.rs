@@ -1,5 +1,5 @@
-//! What the keeper holds: descriptors by name. The part of a name before its first slash is its owner, an interface:
-//! each owner has a bound of its own, so that no tenant takes another one's room.
+//! The keeper's descriptors, by name. The part of a name before its first slash is its owner, an interface: each owner
+//! has a limit of its own, so that no tenant takes another one's room.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use weir_foreign::Party;
 use weir_limits::KEPT_PER_OWNER_MAX;
 
-/// Why a descriptor is not kept.
+/// The reason why a descriptor is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// Its owner has as many as may be, or as many that do not close.
+    /// Its owner has reached the limit, counting descriptors that are not closed yet.
     Owner,
-    /// All owners together have.
+    /// All owners together have reached the limit.
     Shelf,
 }
 
@@ -46,12 +46,12 @@ pub(crate) fn owner_of(name: &str) -> &str {
 }
 
 impl Shelf {
-    /// With room for `max` descriptors.
+    /// An empty shelf with room for `max` descriptors.
     pub(crate) fn new(max: usize) -> Self {
         Self { held: BTreeMap::new(), owners: BTreeMap::new(), max }
     }
 
-    /// Keeps a descriptor, in place of one that has this name.
+    /// Keeps a descriptor, in place of an earlier one with this name.
     pub(crate) fn store(&mut self, name: String, descriptor: OwnedFd) -> Result<(), Full> {
         let open: usize = self.owners.values().map(|owner| owner.party.open()).sum();
         let shelf_is_full = self.held.len() + open >= self.max;
@@ -77,7 +77,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Closes what has this name.
+    /// Closes the descriptor with this name.
     pub(crate) fn remove(&mut self, name: &str) {
         let Some(descriptor) = self.held.remove(name) else { return };
         if let Some(owner) = self.owners.get_mut(owner_of(name)) {
@@ -92,7 +92,7 @@ impl Shelf {
         self.held.keys()
     }
 
-    /// What has this name.
+    /// The descriptor with this name.
     pub(crate) fn get(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.held.get(name).map(AsFd::as_fd)
     }

@@ -17,7 +17,7 @@ fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
 
-/// A keeper in a thread, which ends with the test's process.
+/// Starts a keeper in a thread, which ends with the test's process.
 fn keeper(path: &Path) {
     let server = Server::listen(path).unwrap();
     std::thread::spawn(move || server.run());
@@ -28,7 +28,7 @@ fn weir(path: &Path) -> (Keeper, Taken) {
     Keeper::take(Box::new(move || connect(&path))).unwrap()
 }
 
-/// Whether both are ends of one pair.
+/// True if both are ends of one pair.
 fn is_other_end_of(one: OwnedFd, other: &mut UnixStream) -> bool {
     let mut one = UnixStream::from(one);
     one.write_all(&[7]).unwrap();
@@ -49,7 +49,7 @@ fn the_next_weir_is_given_what_the_last_one_had_kept() {
     first.store("web0/2", Arc::new(event()));
     first.store("db0/1", Arc::new(event()));
     first.remove("web0/2");
-    // As if it were killed: what it has said last counts as well.
+    // weir ends as if it were killed: the keeper still reads its last words.
     drop(first);
     let (_second, mut taken) = weir(&path);
     assert_eq!(taken.keys().collect::<Vec<_>>(), ["db0/1", "web0/1"]);
@@ -78,7 +78,7 @@ fn a_keeper_that_comes_later_or_anew_is_filled() {
     assert!(taken.is_empty() && !weir.is_there());
     weir.store("web0/1", Arc::new(event()));
     weir.start().unwrap();
-    // Each ends with its last packet.
+    // Each keeper ends with its last packet.
     for round in 0..3 {
         let mut server = Server::listen(&path).unwrap();
         let mut given = Vec::new();
@@ -122,7 +122,7 @@ fn an_owner_fills_its_own_room_and_no_other_ones() {
         shelf.store(format!("greedy/{nth}"), event()).unwrap();
     }
     assert_eq!(shelf.store("greedy/more".into(), event()), Err(Full::Owner));
-    // In place of one that is there it is no more than there was.
+    // Replacing a descriptor needs no more room.
     eventually("what was refused is closed", || {
         shelf.store("greedy/0".into(), event()).ok()?;
         shelf.store("modest/1".into(), event()).ok()
@@ -137,7 +137,7 @@ fn an_owner_fills_its_own_room_and_no_other_ones() {
 fn descriptors_that_do_not_close_keep_their_owner_waiting_and_nobody_else() {
     let (_held, lingering) = lingering_socket();
     let mut shelf = Shelf::new(1 << 16);
-    // A descriptor under way in a socket is closed with that.
+    // A descriptor in flight in a socket is closed with the socket.
     let (ours, theirs) = UnixStream::pair().unwrap();
     send(&theirs, &Word::Ready, Some(lingering.as_fd())).unwrap();
     drop((theirs, lingering));
@@ -152,7 +152,7 @@ fn descriptors_that_do_not_close_keep_their_owner_waiting_and_nobody_else() {
     assert!(shelf.names().next().is_none());
 }
 
-/// A TCP socket with data that nobody reads, and that waits for a minute until somebody does.
+/// A TCP socket with data that nobody reads; its close waits up to a minute for a reader.
 fn lingering_socket() -> (std::net::TcpStream, OwnedFd) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -176,7 +176,7 @@ fn packets_that_mean_nothing_change_nothing() {
             rustix::io::write(&link, text.as_bytes()).unwrap();
         }
     }
-    // Without a descriptor.
+    // These words come without a descriptor.
     send(&link, &Word::Store("web0/1".into()), None).unwrap();
     send(&link, &Word::Remove("web0/2".into()), None).unwrap();
     send(&link, &Word::Take, None).unwrap();
@@ -200,7 +200,7 @@ fn a_keeper_replaces_no_other_one_and_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("keeper.sock");
     drop(Server::listen(&path).unwrap());
-    // One that was killed has left its socket.
+    // A keeper that was killed has left its socket.
     let _serves = Server::listen(&path).unwrap();
     let second = Server::listen(&path).unwrap_err();
     assert!(second.to_string().contains("another keeper serves"), "{second}");
@@ -230,7 +230,7 @@ fn the_next_weir_looks_before_the_last_one_is_gone_and_takes_after() {
         (looked.len() == 1).then_some((next, looked))
     });
     assert!(!next.is_there());
-    // What it says is nothing to the keeper; the first one goes on.
+    // The keeper ignores the word of the next weir, and the first one goes on.
     next.store("db0/1", Arc::new(event()));
     drop(looked);
     first.store("web0/2", Arc::new(event()));
@@ -264,7 +264,7 @@ fn a_keeper_that_is_there_and_does_not_answer_is_an_error_and_none_is_not() {
     assert_eq!(take().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
     drop(listener);
     assert!(!take().unwrap().0.is_there(), "it has ended");
-    // It hears one word, and ends.
+    // This keeper reads one word, and ends.
     std::fs::remove_file(&path).unwrap();
     let listener = listening(&path).unwrap();
     let hears = std::thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! Packets between weir and the keeper: text of a few lines, with a descriptor where one goes along.
+//! Packets between weir and the keeper: text of a few lines, some with a descriptor.
 //!
-//! The words are those of sd_notify(3), which people know, and a few more.
+//! The words are those of sd_notify(3), which are well known, and a few more.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,17 +19,17 @@ const PACKET_LEN_MAX: usize = KEPT_NAME_LEN_MAX + 64;
 /// One packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// weir has come: it wants what is there, once no other weir is.
+    /// weir has started: it wants all descriptors once no other weir runs.
     Take,
-    /// It wants to see what is there, whoever is.
+    /// weir wants to see all descriptors, even if another weir runs.
     Look,
-    /// The descriptor that comes along is kept under this name, in place of another one.
+    /// The descriptor with this packet is to be kept under this name, in place of an earlier one.
     Store(String),
-    /// Nothing is kept under this name any more.
+    /// The descriptor under this name is to be removed.
     Remove(String),
-    /// The keeper gives the descriptor that comes along.
+    /// The keeper gives the descriptor with this packet.
     Given(String),
-    /// The keeper has given all there is.
+    /// The keeper has given all descriptors.
     Ready,
 }
 
@@ -62,7 +62,7 @@ impl Word {
     }
 }
 
-/// As systemd takes names of descriptors: printable ASCII without a colon.
+/// True for names that systemd accepts for descriptors: printable ASCII without a colon.
 pub(crate) fn is_name(name: &str) -> bool {
     let letters = name.bytes().all(|letter| (b' '..127).contains(&letter) && letter != b':');
     !name.is_empty() && name.len() <= KEPT_NAME_LEN_MAX && letters
@@ -86,16 +86,16 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// What a look at the socket has found.
+/// The result of a read.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// A packet.
     Word(Word, Option<OwnedFd>),
-    /// A packet that means nothing.
+    /// A packet that is no known word.
     Unknown,
     /// Nothing yet.
     Nothing,
-    /// The other side is gone.
+    /// The other side has ended.
     End,
 }
 
@@ -110,7 +110,8 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Received> {
         recvmsg(&socket, &mut parts, &mut control, flags)
     };
     let received = match retry_on_intr(&mut receive) {
-        // The other side has ended with something of ours unread: said once, and before what it sent.
+        // The other side has ended with a packet of ours unread. The kernel reports this once, and before the other
+        // side's packets.
         Err(Errno::CONNRESET) => retry_on_intr(&mut receive),
         received => received,
     };
