@@ -1,5 +1,5 @@
-//! Closes that are cut short. A signal to its thread ends the wait of a socket that lingers; a close that no signal ends
-//! (a server of a file system that has taken the request) keeps its thread.
+//! Closes that are cut short. A signal to its thread ends the wait of a socket that lingers. A close that no signal
+//! ends (a file system's server has taken the request) keeps its thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -11,7 +11,7 @@ use weir_limits::FOREIGN_CLOSE_NS_MAX;
 use crate::Party;
 
 const CLOSE_MAX: Duration = Duration::from_nanos(FOREIGN_CLOSE_NS_MAX);
-/// A close that several signals have not ended.
+/// The duration after which several signals have not ended a close.
 const STUCK: Duration = Duration::from_nanos(10 * FOREIGN_CLOSE_NS_MAX);
 
 /// Threads that close.
@@ -34,7 +34,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// This thread, which closes.
+/// This thread, which closes descriptors.
 pub(crate) struct Closing(Arc<At>);
 
 impl Closing {
@@ -51,7 +51,7 @@ impl Closing {
         Self(at)
     }
 
-    /// Whether it was interrupted.
+    /// Closes a descriptor; `true` if this was interrupted.
     pub(crate) fn close(&self, descriptor: Box<dyn Send>) -> bool {
         self.0.was_interrupted.store(false, Ordering::Relaxed);
         *lock(&self.0.since) = Some(Instant::now());
@@ -70,18 +70,18 @@ impl Drop for Closing {
 /// A party whose descriptor no signal has closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
-    /// As logs name it.
+    /// The party's name in logs.
     pub party: String,
-    /// Descriptors of it that are not closed, that one included.
+    /// The number of its descriptors that are not closed, including this one.
     pub open: usize,
-    /// For how long that one has been closing.
+    /// The time since the close of this one began.
     pub since: Duration,
 }
 
-/// Parties whose descriptors do not close in time, as it is now.
+/// The parties whose descriptors do not close in time at present.
 #[must_use]
 pub fn stuck() -> Vec<Stuck> {
-    // Their queues are looked at without this lock, which a closer takes to begin and to end.
+    // The parties' queues are read without this lock, which a closer takes to begin and to end.
     let closing = lock(&CLOSING).threads.clone();
     let late = |at: &Arc<At>| {
         let since = lock(&at.since).map(|since| since.elapsed())?;
@@ -94,7 +94,7 @@ pub fn stuck() -> Vec<Stuck> {
     closing.iter().filter_map(late).collect()
 }
 
-/// Interrupts what takes too long, while there is anybody to close.
+/// Interrupts closes that take too long, as long as there are any.
 fn watch() {
     handle_signal();
     loop {
@@ -116,7 +116,7 @@ fn watch() {
 
 extern "C" fn on_signal(_: libc::c_int) {}
 
-/// A signal that is ignored interrupts nothing.
+/// Installs a handler: an ignored signal interrupts nothing.
 #[allow(unsafe_code)]
 fn handle_signal() {
     static HANDLED: Once = Once::new();
@@ -130,7 +130,8 @@ fn handle_signal() {
     });
 }
 
-/// Ends the wait of a thread of this process that closes, if it waits. For one whose party keeps it.
+/// Ends the wait of one of this process's threads that closes a descriptor, if it waits. For a thread whose party holds
+/// it up.
 pub fn hurry(tid: i32) {
     handle_signal();
     interrupt(tid);

@@ -1,10 +1,10 @@
-//! Descriptors that others have made, and who closes them.
+//! Descriptors that others have made, and the threads that close them.
 //!
-//! Whoever closes a descriptor waits as long as its maker likes, and whoever drops a socket closes the descriptors that
-//! lie in it unread. A thread that serves several parties therefore closes none of them: it holds them as [`Foreign`],
-//! whose end hands them to a thread that serves their [`Party`] alone.
+//! Closing a descriptor can take as long as its maker likes, and dropping a socket closes the descriptors that lie in
+//! it unread. A thread that serves several parties therefore closes none of them: it holds them as [`Foreign`], which
+//! hands them to a thread that serves their [`Party`] alone.
 //!
-//! Files in directories that others may change are found by [`place`], and sockets there are connected to by [`reach`].
+//! [`place`] finds files in directories that others may change, and [`reach`] connects to sockets there.
 
 #![deny(unsafe_code)]
 
@@ -30,20 +30,20 @@ pub use party::Party;
 /// Descriptors of one message: the most that the kernel takes (`SCM_MAX_FD`).
 const MESSAGE_MAX: usize = 253;
 
-/// A descriptor of another party's, or a socket that such descriptors may lie in. Its end is that party's closer's.
+/// A descriptor of another party's, or a socket in which such descriptors can lie. The party's closer closes it.
 pub struct Foreign<T: Into<OwnedFd>> {
     it: ManuallyDrop<T>,
-    /// `None` once `it` has been taken out.
+    /// `None` once `it` was taken out.
     party: Option<Party>,
 }
 
 impl<T: Into<OwnedFd>> Foreign<T> {
-    /// `it` is closed at the expense of `party`.
+    /// Makes `it` be closed at the expense of `party`.
     pub fn new(it: T, party: &Party) -> Self {
         Self { it: ManuallyDrop::new(it), party: Some(party.clone()) }
     }
 
-    /// Takes it out, for a thread that serves its party alone.
+    /// Takes the descriptor out, for a thread that serves its party alone.
     #[must_use]
     #[allow(unsafe_code)]
     pub fn release(mut self) -> T {
@@ -91,7 +91,7 @@ impl<T: Into<OwnedFd> + AsFd> AsRawFd for Foreign<T> {
 }
 
 impl Foreign<UnixListener> {
-    /// Another descriptor of the same listener: whichever is closed last ends what waits there.
+    /// Another descriptor of the same listener: the last one to be closed ends the connections that wait there.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -101,20 +101,21 @@ impl Foreign<UnixListener> {
 }
 
 impl Foreign<UnixStream> {
-    /// Reads bytes as `read` does. The kernel would have the reader close what came with them; the party's closer does.
+    /// Reads bytes as `read` does. The reader would have to close the descriptors that came with them; the party's
+    /// closer does.
     ///
     /// # Errors
-    /// As of recvmsg(2).
+    /// The errors of recvmsg(2).
     pub fn receive(&self, room: &mut [u8]) -> io::Result<usize> {
         let party = self.party.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         receive(&*self.it, room, party)
     }
 }
 
-/// Reads bytes of a party's socket as `read` does, and has its closer close what came with them.
+/// Reads bytes of a party's socket as `read` does, and has its closer close the descriptors that came with them.
 ///
 /// # Errors
-/// As of recvmsg(2).
+/// The errors of recvmsg(2).
 pub fn receive(socket: impl AsFd, room: &mut [u8], party: &Party) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -144,7 +145,7 @@ impl Write for Foreign<UnixStream> {
     }
 }
 
-/// Of a party that has nothing else.
+/// The stream of a party that has nothing else.
 impl From<UnixStream> for Foreign<UnixStream> {
     fn from(stream: UnixStream) -> Self {
         Self::new(stream, &Party::new("a peer"))

@@ -1,4 +1,4 @@
-//! A party's closer: a thread that is there while something is to be closed.
+//! A party's closer: a thread that runs while something is to be closed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,13 +10,13 @@ use weir_limits::FOREIGN_CLOSES_MAX;
 
 use crate::interrupt;
 
-/// A thread with nothing to close ends after so long.
+/// A thread with nothing to close ends after this time.
 const IDLE: Duration = Duration::from_secs(1);
-/// Between two lines about one party.
+/// The time between two log lines about one party.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 const STACK_BYTES: usize = 64 << 10;
 
-/// Whose descriptors they are: an interface, an agent's socket, a user of the API.
+/// The owner of descriptors: an interface, an agent's socket, a user of the API.
 #[derive(Clone)]
 pub struct Party(Arc<Shared>);
 
@@ -29,7 +29,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Closable>,
-    /// One is being closed.
+    /// A descriptor is being closed.
     closes: bool,
     has_thread: bool,
     said_at: Option<Instant>,
@@ -50,18 +50,18 @@ impl Queue {
 }
 
 impl Party {
-    /// Logs know it by `name`.
+    /// A party that logs call `name`.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self(Arc::new(Shared { name: name.into(), queue: Mutex::default(), bell: Condvar::new() }))
     }
 
-    /// What logs call it.
+    /// The party's name in logs.
     pub(crate) fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Descriptors that were handed over and are not closed yet.
+    /// The number of descriptors that were handed over and are not closed yet.
     #[must_use]
     pub fn open(&self) -> usize {
         let mut queue = self.lock();
@@ -69,19 +69,19 @@ impl Party {
         queue.open()
     }
 
-    /// So many are not closed that no more are to be taken from this party.
+    /// True if so many are not closed that no more may be taken from this party.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.open() >= FOREIGN_CLOSES_MAX
     }
 
-    /// Whether nobody else knows this party, and nothing of it is to be closed.
+    /// True if nobody else holds this party, and nothing of it is to be closed.
     #[must_use]
     pub fn is_forgotten(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.open() == 0
     }
 
-    /// Has `descriptor`, or what holds one, dropped elsewhere. It waits for nothing.
+    /// Has `descriptor`, or an object that holds one, dropped by the closer. Returns at once.
     pub fn close(&self, descriptor: impl Send + 'static) {
         let mut queue = self.lock();
         queue.waiting.push_back(Box::new(descriptor));
@@ -90,7 +90,7 @@ impl Party {
         self.0.bell.notify_one();
     }
 
-    /// Where no thread can be had, descriptors wait for the next look.
+    /// If no thread can be started, descriptors wait for the next attempt.
     fn have_thread(&self, queue: &mut Queue) {
         if queue.has_thread || queue.waiting.is_empty() {
             return;
@@ -120,7 +120,7 @@ impl Party {
         }
     }
 
-    /// `None` at the thread's end.
+    /// The next descriptor to close; `None` ends the thread.
     fn next(&self) -> Option<Closable> {
         let idle = |queue: &mut Queue| queue.waiting.is_empty();
         let waited = self.0.bell.wait_timeout_while(self.lock(), IDLE, idle);

@@ -1,8 +1,8 @@
-//! Where a file is, in directories that somebody else may change.
+//! The place of a file, in directories that somebody else may change.
 //!
-//! Who can write a directory can put a link there, or another file, at any moment. So the way to a file is walked with
-//! descriptors, and what was looked at is what is used. A link counts only where nobody but root and weir's own user
-//! could have put it.
+//! A user who can write a directory can put a link there, or another file, at any moment. So the way to a file is
+//! walked with descriptors, and the file that was checked is the one that is used. A link counts only where nobody but
+//! root and weir's own user could have put it.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,10 +16,10 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, ftruncate, open, open
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// As many as the kernel follows.
+/// The number of links that the kernel follows.
 const LINKS_MAX: usize = 40;
 
-/// Why a file is not used.
+/// The reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     #[error(
@@ -50,22 +50,22 @@ impl From<Refused> for io::Error {
 pub struct Place {
     dir: OwnedFd,
     name: OsString,
-    /// Its path without links, if nobody else can change what that means.
+    /// The file's path without links, if nobody else can change its meaning.
     path: Option<PathBuf>,
-    /// Where links have led.
+    /// The path along all links.
     pub(crate) walked: PathBuf,
 }
 
-/// Which links count.
+/// The links that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// Those that nobody but root and this user can make.
+    /// Links that nobody but root and this user can make.
     Own,
-    /// Any: an administrator has said so.
+    /// All links, by an administrator's decision.
     Any,
 }
 
-/// Whether a name that is a link is the link, or what that leads to.
+/// The meaning of a last name that is a link: the link itself, or its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
     Itself,
@@ -76,13 +76,12 @@ pub(crate) fn is_ours(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
 
-/// Whether nobody but root and this user can put something into a directory.
+/// True if nobody but root and this user can put something into a directory.
 pub(crate) fn is_safe(dir: &Stat) -> bool {
     is_ours(dir.st_uid) && dir.st_mode & 0o022 == 0
 }
 
-/// Whether nobody but root and this user can put something else in the place of what is in a directory, as of a directory
-/// of theirs in `/tmp`.
+/// True if nobody but root and this user can replace `found` in a directory, for example their own directory in `/tmp`.
 fn stays(dir: &Stat, found: &Stat) -> bool {
     const STICKY: u32 = 0o1000;
     let keeps = dir.st_mode & STICKY != 0 && is_ours(dir.st_uid) && is_ours(found.st_uid);
@@ -102,37 +101,37 @@ fn open_dir(path: &str) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A descriptor of what has this name, by which nothing is done but to name it.
+/// A descriptor of the file with this name. It serves only to refer to the file (`O_PATH`).
 fn look(dir: &OwnedFd, name: &OsString) -> Result<OwnedFd, Errno> {
     openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn by_descriptor(dir: &OwnedFd) -> PathBuf {
-    // In calls that a confined helper makes: those that take a path.
+    // A confined helper's calls need a path.
     format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
 }
 
 impl Place {
-    /// The place of the file `path`, which need not be there.
+    /// The place of the file `path`, which need not exist.
     ///
     /// # Errors
-    /// A directory is not there, or the way leads by a link that somebody else could have put there.
+    /// A directory does not exist, or the way leads by a link that somebody else could have put there.
     pub fn of(path: &Path) -> io::Result<Self> {
         Self::walk(path, Last::Itself, false, Links::Own)
     }
 
-    /// The same, and makes the directories that are missing.
+    /// As [`Place::of`], and makes the directories that are missing.
     ///
     /// # Errors
-    /// As of [`Place::of`].
+    /// The errors of [`Place::of`].
     pub fn make(path: &Path) -> io::Result<Self> {
         Self::walk(path, Last::Itself, true, Links::Own)
     }
 
-    /// The place of what `path` leads to, if it is a link.
+    /// The place of the file `path`, or of its target if it is a link.
     ///
     /// # Errors
-    /// As of [`Place::of`].
+    /// The errors of [`Place::of`].
     pub fn of_target(path: &Path) -> io::Result<Self> {
         Self::of_target_by(Links::Own, path)
     }
@@ -198,20 +197,20 @@ impl Place {
         Err(Refused::NoName(walked).into())
     }
 
-    /// A path of the file, for this process while this is there. It is one with names alone where nobody else can change what
-    /// they mean.
+    /// A path of the file, for this process as long as this lives. It is made of names alone if nobody else can change
+    /// their meaning.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.path.clone().unwrap_or_else(|| by_descriptor(&self.dir).join(&self.name))
     }
 
-    /// The path of a file beside it.
+    /// The path of another file in the directory.
     #[must_use]
     pub fn beside(&self, name: &str) -> PathBuf {
         self.path().with_file_name(name)
     }
 
-    /// Where links have led: for people.
+    /// The path along all links, for people.
     #[must_use]
     pub fn shown(&self) -> PathBuf {
         self.walked.join(&self.name)
@@ -220,12 +219,12 @@ impl Place {
     /// The directory.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(crate) fn dir(&self) -> io::Result<Stat> {
         Ok(fstat(&self.dir)?)
     }
 
-    /// What is there, itself if it is a link: a descriptor by which nothing is done but to name it.
+    /// The file, or the link itself, by a descriptor that serves only to refer to it (`O_PATH`).
     pub(crate) fn look(&self) -> io::Result<(OwnedFd, Stat)> {
         let file = look(&self.dir, &self.name)?;
         let found = fstat(&file)?;
@@ -233,11 +232,10 @@ impl Place {
     }
 }
 
-/// Opens a file of weir's own to read it. What is no file, or somebody else's, is refused before it can keep whoever opens
-/// it.
+/// Opens a file of weir's own for reading. A special file, or somebody else's, is refused before it can block the open.
 ///
 /// # Errors
-/// The kernel's, those of [`Place::of`], or [`io::ErrorKind::PermissionDenied`].
+/// The kernel's error, those of [`Place::of`], or [`io::ErrorKind::PermissionDenied`].
 pub fn open_own(path: &Path) -> io::Result<File> {
     let place = Place::of(path)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -249,11 +247,11 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a file to read and write it, or makes it, and the directories that are missing. In a directory that somebody else
-/// can change the file is a new one, or one of this user's alone.
+/// Opens a file for reading and writing, or makes it, and the directories that are missing. In a directory that
+/// somebody else can change the file is a new one, or one of this user's alone.
 ///
 /// # Errors
-/// The kernel's, those of [`Place::make`], or [`io::ErrorKind::PermissionDenied`].
+/// The kernel's error, those of [`Place::make`], or [`io::ErrorKind::PermissionDenied`].
 pub fn open_or_make(path: &Path) -> io::Result<File> {
     let place = Place::make(path)?;
     let here = place.dir()?;
@@ -267,16 +265,16 @@ pub fn open_or_make(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether a file is this user's, by one name.
+/// True if a file is this user's, and has only one name.
 fn is_alone(found: &Stat) -> bool {
     found.st_uid == geteuid().as_raw() && found.st_nlink == 1
 }
 
-/// Makes a file, or empties the one that is there. In a directory that somebody else can change it is a new one, or one
-/// of this user's alone.
+/// Makes a file, or empties the existing one. In a directory that somebody else can change the file is a new one, or
+/// one of this user's alone.
 ///
 /// # Errors
-/// The kernel's, those of [`Place::of`], or [`io::ErrorKind::PermissionDenied`].
+/// The kernel's error, those of [`Place::of`], or [`io::ErrorKind::PermissionDenied`].
 pub fn create(path: &Path) -> io::Result<File> {
     let place = Place::of_target(path)?;
     let here = place.dir()?;
@@ -293,7 +291,7 @@ pub fn create(path: &Path) -> io::Result<File> {
             ftruncate(file.as_fd(), 0)?;
             Ok(file.into())
         }
-        // Whoever makes one meanwhile is not written over.
+        // A file that somebody makes meanwhile is not overwritten.
         Err(Errno::NOENT) => File::create_new(place.path()),
         Err(errno) => Err(errno.into()),
     }
@@ -359,7 +357,7 @@ mod tests {
             io::Write::write_all(&mut create(&at("new")).unwrap(), b"x").unwrap();
             assert_eq!(fs::read(at("new")).unwrap(), b"x");
         }
-        // A link in a directory of one's own is one's own.
+        // A link in this user's own directory counts as this user's.
         symlink(&target, own.path().join("link")).unwrap();
         let link = own.path().join("link");
         assert_eq!(Place::of(&link).unwrap().path(), link);
@@ -374,7 +372,7 @@ mod tests {
         let at = |name: &str| theirs.path().join(name);
         fs::write(at("own"), "x").unwrap();
         symlink(at("own"), at("link")).unwrap();
-        // To open it would wait for a writer.
+        // Opening a FIFO would wait for a writer.
         rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         assert!(open_own(&at("own")).is_ok());
         for name in ["link", "fifo", "none"] {

@@ -1,4 +1,5 @@
-//! Connects to a socket in a directory that somebody else may change. What was looked at is what is connected to.
+//! Connects to a socket in a directory that somebody else may change. The socket that was checked is the one that is
+//! used.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use crate::place::{Links, Place, is_ours, is_safe};
 
-/// Why a socket is not connected to, though somebody may listen there.
+/// The reason why a socket is not connected to, although somebody may listen there.
 #[derive(Debug, thiserror::Error)]
 enum Unreachable {
     #[error("{} is not a socket", .0.display())]
@@ -32,12 +33,13 @@ impl From<Unreachable> for io::Error {
     }
 }
 
-/// Connects without waiting: a front end that listens but does not accept must not keep who connects from the others.
-/// Which `links` count on the way an administrator says. `is_own` says of a file, by device and inode, whether weir itself listens there.
+/// Connects without waiting: a front end that listens but does not accept must not keep the caller from the others. The
+/// administrator decides which `links` count on the way. `is_own` is true for a file, by device and inode, at which
+/// weir itself listens.
 ///
 /// # Errors
-/// Nobody listens there, or who does has connections enough waiting. Of [`io::ErrorKind::PermissionDenied`] where the way
-/// leads by a link that somebody else could have put there, to a socket that is not the directory's owner's, or to weir.
+/// Nobody listens there, or the listener's queue is full. [`io::ErrorKind::PermissionDenied`] if the way leads by a
+/// link that somebody else could have put there, to a socket that is not the directory's owner's, or to weir.
 pub fn connect(
     links: Links,
     path: &Path,
@@ -46,10 +48,10 @@ pub fn connect(
     connect_as(SocketType::STREAM, links, path, is_own).map(Into::into)
 }
 
-/// The same to a socket of another type.
+/// Connects to a socket of another type.
 ///
 /// # Errors
-/// As of [`connect`].
+/// The errors of [`connect`].
 pub fn connect_as(
     kind: SocketType,
     links: Links,
@@ -68,15 +70,15 @@ pub fn connect_as(
     Ok(stream)
 }
 
-/// Connects to whoever listens there, to see whether somebody does.
+/// Connects to a socket to see whether somebody listens.
 ///
 /// # Errors
-/// As of [`connect`], whoever is at the other end.
+/// The errors of [`connect`], whoever is at the other end.
 pub fn look_for_listener(path: &Path) -> io::Result<UnixStream> {
     connect_to(SocketType::STREAM, &find(Links::Own, path)?.0).map(Into::into)
 }
 
-/// The same in a place, whose owner does not matter.
+/// Connects to a socket in a place to see whether somebody listens; the owner does not matter.
 ///
 /// # Errors
 /// Nobody listens there.
@@ -85,16 +87,16 @@ pub fn look_for_listener_as(kind: SocketType, place: &Place) -> io::Result<Owned
 }
 
 fn connect_to(kind: SocketType, socket: &OwnedFd) -> io::Result<OwnedFd> {
-    // What was found, and not what has that name by now.
+    // This path is the socket that was found, and not a file that has its name by now.
     let this = format!("/proc/self/fd/{}", socket.as_raw_fd());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    // EAGAIN, the listener's queue is full, is an error as any other: it is tried again.
+    // EAGAIN (the listener's queue is full) is an error like any other: the caller tries again.
     rustix::net::connect(&stream, &SocketAddrUnix::new(this)?)?;
     Ok(stream)
 }
 
-/// A descriptor of the socket, by which nothing is done but to name it.
+/// A descriptor of the socket that serves only to refer to it (`O_PATH`).
 fn find(links: Links, path: &Path) -> io::Result<(OwnedFd, Stat)> {
     let place = Place::of_target_by(links, path)?;
     let here = place.dir()?;
@@ -124,7 +126,7 @@ pub(crate) mod tests {
         connect(Links::Own, path, |_| true).unwrap_err().to_string()
     }
 
-    /// A directory that anybody can change, as a tenant's is to root.
+    /// A directory that anybody can change, as a tenant's directory is for root.
     pub(crate) fn open_to_all() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
@@ -139,11 +141,11 @@ pub(crate) mod tests {
         for dir in [&own, &theirs] {
             symlink(&target, dir.path().join("last")).unwrap();
             symlink(own.path(), dir.path().join("middle")).unwrap();
-            // One that leads to a link that counts.
+            // This link leads to a link that counts.
             symlink("last", dir.path().join("chain")).unwrap();
         }
         for name in ["last", "middle/target.sock", "chain"] {
-            // The way is good; that weir listens there is another reason.
+            // The way is good; the reason is that weir itself listens there.
             assert!(why(&own.path().join(name)).contains("weir itself listens"), "{name}");
             let refused = why(&theirs.path().join(name));
             assert!(refused.contains("is a link in a directory"), "{name}: {refused}");

@@ -28,20 +28,20 @@ fn a_socket_with_a_slow_descriptor_ends_at_its_partys_expense_and_in_bounded_tim
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut ours = Foreign::new(ours, &party);
         match way {
-            // Read.
+            // The descriptor was read.
             0 => {
                 send_with(&theirs, b"x", socket).unwrap();
                 assert_eq!(ours.read(&mut [0; 9]).unwrap(), 1);
             }
-            // Unread.
+            // The descriptor is unread.
             1 => send_with(&theirs, b"x", socket).unwrap(),
-            // In a socket in a socket.
+            // The descriptor is in a socket in a socket.
             2 => {
                 let (inner, other) = UnixStream::pair().unwrap();
                 send_with(&other, b"x", socket).unwrap();
                 send_with(&theirs, b"x", inner).unwrap();
             }
-            // In a listener's queue.
+            // The descriptor is in a listener's queue.
             _ => {
                 let dir = tempfile::tempdir().unwrap();
                 let path = dir.path().join("s.sock");
@@ -53,7 +53,7 @@ fn a_socket_with_a_slow_descriptor_ends_at_its_partys_expense_and_in_bounded_tim
         }
         drop((ours, theirs));
     }
-    // Another party's are closed meanwhile, and then these, long before they would be by themselves.
+    // Another party's descriptors are closed meanwhile, and then these, long before they would close by themselves.
     let quick = Party::new("quick");
     drop(Foreign::new(UnixStream::pair().unwrap().0, &quick));
     eventually(|| quick.open() == 0);
