@@ -15,52 +15,52 @@ use crate::message::FrontMessage;
 use crate::payload::{Payload, VringState};
 use crate::request::{Request, RequestCode};
 
-/// A request as it came in.
+/// A request that has come in.
 #[derive(Debug)]
 pub struct Incoming {
-    /// What a reply has to name.
+    /// The request code that a reply has to name.
     pub request: RequestCode,
-    /// The sender asks for a `REPLY_ACK` status. Counts only where `REPLY_ACK` is negotiated and
-    /// the request has no [reply of its own](crate::Request::has_own_reply).
+    /// The sender asks for a `REPLY_ACK` status. This counts only if `REPLY_ACK` was negotiated and the request has no
+    /// [reply of its own](crate::Request::has_own_reply).
     pub need_reply: bool,
     /// The request itself.
     pub message: FrontMessage,
 }
 
-/// A request that was looked at, and is in the socket still.
+/// A request that was peeked at, and is still in the socket.
 #[derive(Debug)]
 pub struct Glimpse {
     /// The request.
     pub incoming: Incoming,
     /// Its bytes, as they came.
     pub bytes: Vec<u8>,
-    /// By which it is taken from the socket.
+    /// The receipt by which the request is taken from the socket.
     pub receipt: Receipt,
 }
 
-/// Names a request that is in the socket still.
+/// Names a request that is still in the socket.
 #[derive(Debug)]
 pub struct Receipt {
     len: usize,
-    /// Descriptors that come with it.
+    /// The number of descriptors that come with it.
     fds: RangeInclusive<usize>,
 }
 
 impl Receipt {
-    /// Of the request with these bytes, whatever descriptors it has.
+    /// The receipt of the request with these bytes, whatever descriptors it has.
     pub fn of(bytes: &[u8]) -> Self {
         Self { len: bytes.len(), fds: 0..=usize::MAX }
     }
 }
 
-/// What a [look](Connection::peek) has found.
+/// The result of a [peek](Connection::peek).
 #[derive(Debug)]
 pub enum Peek {
     /// No request.
     Nothing,
-    /// A part of one, or one that was sent in pieces: it can only be [received](Connection::receive).
+    /// A part of a request, or one that was sent in pieces: it can only be [received](Connection::receive).
     Part,
-    /// A whole one.
+    /// A whole request.
     Whole(Glimpse),
 }
 
@@ -77,17 +77,17 @@ pub struct Connection {
     outbound_bytes: usize,
 }
 
-/// A reply that the socket hasn't taken whole.
+/// A reply that the socket has not yet taken whole.
 #[derive(Debug)]
 struct Outbound {
     bytes: Vec<u8>,
     sent: usize,
-    /// Go out with the first byte.
+    /// Descriptors that go out with the first byte.
     fds: Vec<OwnedFd>,
 }
 
 impl Connection {
-    /// Speaks over a connected stream socket.
+    /// A connection over a connected stream socket.
     pub fn new(stream: UnixStream) -> Self {
         Self {
             socket: stream.into(),
@@ -98,14 +98,15 @@ impl Connection {
         }
     }
 
-    /// The same, which takes descriptors of which `takes` says so; a message with others is an error.
+    /// The same connection, which accepts only descriptors for which `takes` is true; a message with others is an
+    /// error.
     #[must_use]
     pub fn taking(self, takes: fn(BorrowedFd<'_>) -> bool) -> Self {
         Self { takes, ..self }
     }
 
-    /// The next request. `None`: nothing, or only a part of one, has arrived. Requests may have
-    /// piled up: call again until `None`, or come back while the socket is readable.
+    /// The next request; `None` if nothing, or only a part of one, has arrived. Requests may have piled up: call again
+    /// until `None`, or come back while the socket is readable.
     ///
     /// # Errors
     /// [`ConnectionError::Closed`] at the ordinary end, [`ConnectionError::ClosedMidMessage`],
@@ -123,8 +124,9 @@ impl Connection {
         }))
     }
 
-    /// Looks at the next request and leaves it in the socket, until it is [consumed](Self::consume): whoever has the
-    /// socket after this process finds it there. Not in the middle of one that is being [received](Self::receive).
+    /// Peeks at the next request. It stays in the socket until it is [consumed](Self::consume): a process that has the
+    /// socket after this one finds it there. Not to be used in the middle of a request that is being
+    /// [received](Self::receive).
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -136,7 +138,7 @@ impl Connection {
         };
         let bytes = [&frame.header.encode(), &frame.body[..]].concat();
         let fds = frame.fds.len();
-        // A descriptor that needs not be there may be.
+        // A `REM_MEM_REG` can come with a descriptor that it does not need.
         let spare = frame.header.request() == Request::RemMemReg;
         let receipt = Receipt { len: bytes.len(), fds: fds..=fds + usize::from(spare) };
         let message = FrontMessage::decode(&frame.header, &frame.body, frame.fds)?;
@@ -148,15 +150,16 @@ impl Connection {
         Ok(Peek::Whole(Glimpse { incoming, bytes, receipt }))
     }
 
-    /// Takes a request that was looked at.
+    /// Takes a request that was peeked at from the socket.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive); [`ConnectionError::Protocol`] if its descriptors were not those that were seen.
+    /// As [`receive`](Self::receive); [`ConnectionError::Protocol`] if its descriptors differ from those that were
+    /// seen.
     pub fn consume(&mut self, receipt: &Receipt) -> Result<(), ConnectionError> {
         frame::consume(&self.socket, receipt.len, &receipt.fds)
     }
 
-    /// Whether the next bytes in the socket are these.
+    /// True if the next bytes in the socket are these.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -194,12 +197,12 @@ impl Connection {
         self.reply_u64(request, u64::from(!ok))
     }
 
-    /// Replies with any body and descriptors. What the socket doesn't take now is kept, in order.
+    /// Replies with any body and descriptors. The part that the socket does not take now is kept, in order.
     ///
     /// # Errors
-    /// [`ConnectionError::OutboundFull`] if too much is kept already, which takes a front end that
-    /// sends request after request without reading a reply. [`ConnectionError::Closed`],
-    /// [`ConnectionError::Socket`], or a body above the limit as [`ConnectionError::Protocol`].
+    /// [`ConnectionError::OutboundFull`] if too much is kept already, for a front end that sends request after request
+    /// without reading a reply. [`ConnectionError::Closed`], [`ConnectionError::Socket`], or a body above the limit as
+    /// [`ConnectionError::Protocol`].
     pub fn send_reply(
         &mut self,
         request: impl Into<RequestCode>,
@@ -209,7 +212,7 @@ impl Connection {
         self.send_bytes(reply_bytes(request, body)?, fds)
     }
 
-    /// Sends a reply that is made [already](reply_bytes), as [`send_reply`](Self::send_reply) does.
+    /// Sends a reply that was made [before](reply_bytes), as [`send_reply`](Self::send_reply) does.
     ///
     /// # Errors
     /// As [`send_reply`](Self::send_reply).
@@ -223,17 +226,17 @@ impl Connection {
         self.flush()
     }
 
-    /// Whether a part of a request has arrived, and [`receive`](Self::receive) has to wait for the rest.
+    /// True if a part of a request has arrived, and [`receive`](Self::receive) has to wait for the rest.
     pub fn is_mid_message(&self) -> bool {
         self.reader.is_mid_message()
     }
 
-    /// Whether replies wait for the socket to become writable.
+    /// True if replies wait for the socket to become writable.
     pub fn wants_write(&self) -> bool {
         !self.outbound.is_empty()
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends the waiting replies, as far as the socket takes them.
     ///
     /// # Errors
     /// [`ConnectionError::Closed`], [`ConnectionError::Socket`].
@@ -257,7 +260,7 @@ impl Connection {
     }
 }
 
-/// A whole reply.
+/// The bytes of a whole reply.
 ///
 /// # Errors
 /// [`ProtocolError::BodyTooLarge`]

@@ -1,4 +1,4 @@
-//! What a peer can do wrong, and what can happen to the socket.
+//! A peer's faults, and the socket's failures.
 
 use std::fmt;
 use std::time::Duration;
@@ -52,13 +52,13 @@ pub enum ProtocolError {
         /// All flags of the header.
         flags: u32,
     },
-    /// A request that says it is a reply.
+    /// A request that has the reply flag.
     #[error("{request}: a request with the reply flag")]
     RequestWithReplyFlag {
         /// The message's request number.
         request: RequestCode,
     },
-    /// A reply that doesn't say so.
+    /// A reply that has no reply flag.
     #[error("{request}: a reply without the reply flag")]
     ReplyWithoutReplyFlag {
         /// The message's request number.
@@ -72,7 +72,7 @@ pub enum ProtocolError {
         /// Size of the body in bytes.
         size: usize,
     },
-    /// The body is not of the size its request has.
+    /// The body does not have its request's size.
     #[error("{request}: body of {actual} bytes, expected {expected}")]
     BodySize {
         /// The message's request number.
@@ -82,7 +82,7 @@ pub enum ProtocolError {
         /// Bytes that came.
         actual: usize,
     },
-    /// Not as many file descriptors as the request has.
+    /// The message has another number of file descriptors than its request.
     #[error("{request}: {actual} file descriptors, expected {expected}")]
     FdCount {
         /// The message's request number.
@@ -107,7 +107,7 @@ pub enum ProtocolError {
         /// File descriptors of the message that did arrive.
         received: usize,
     },
-    /// The receiver has no room for descriptors of a message.
+    /// The receiver has no room for the descriptors of a message.
     #[error(
         "weir has no descriptor left for guests: raise LimitNOFILE= in its unit, or `ulimit -n`"
     )]
@@ -148,7 +148,7 @@ pub enum ProtocolError {
     },
 }
 
-/// Why a connection gives no more messages, or takes no more replies.
+/// The reason why a connection gives no more messages, or takes no more replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionError {
     /// The peer closed the socket between two messages: the ordinary end of a session.
@@ -166,7 +166,7 @@ pub enum ConnectionError {
     /// The peer sends requests but doesn't read replies.
     #[error("{queued} bytes of replies are unread, the next one does not fit")]
     OutboundFull {
-        /// Bytes that wait already.
+        /// Bytes that already wait.
         queued: usize,
     },
     /// The socket failed.
@@ -174,8 +174,8 @@ pub enum ConnectionError {
     Socket(Errno),
 }
 
-/// Why a request of the front end failed. What comes after is undefined except after
-/// [`Refused`](Self::Refused): a late reply would be taken for the next request's.
+/// The reason why a request of the front end failed. Except after [`Refused`](Self::Refused) later requests are
+/// undefined: a late reply would be taken for the next request's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrontEndError {
     /// The connection ended, or the back end broke the protocol.
@@ -186,7 +186,7 @@ pub enum FrontEndError {
     Timeout {
         /// The request that waits.
         request: RequestCode,
-        /// How long was waited.
+        /// The length of the wait.
         timeout: Duration,
     },
     /// The reply belongs to another request.

@@ -15,10 +15,10 @@ use weir_limits::VHOST_USER_FDS_MAX;
 use crate::error::{ConnectionError, ProtocolError};
 use crate::header::{HEADER_LEN, Header};
 
-/// Whether a descriptor that has come may be kept.
+/// Tells whether a received descriptor may be kept.
 pub(crate) type Takes = fn(BorrowedFd<'_>) -> bool;
 
-/// One message, whole, its body not looked at.
+/// One whole message; its body is not checked.
 pub(crate) struct Frame {
     pub(crate) header: Header,
     pub(crate) body: Vec<u8>,
@@ -27,11 +27,11 @@ pub(crate) struct Frame {
 
 /// Collects one message at a time from a socket.
 ///
-/// It never asks for a byte beyond the message. Descriptors are queued with the bytes they were sent with, so those
+/// It never asks for a byte beyond the message. Descriptors are queued with the bytes with which they were sent, so all
 /// that arrive belong to this message.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
-    /// Room for the header, and once that is known, for the body behind it.
+    /// Room for the header, and, once the header is known, for the body after it.
     buffer: Vec<u8>,
     /// Bytes of `buffer` that have arrived.
     filled: usize,
@@ -108,7 +108,7 @@ impl FrameReader {
     }
 }
 
-/// What a look at a socket has found.
+/// The result of a peek.
 pub(crate) enum Peeked {
     /// Nothing.
     Nothing,
@@ -118,8 +118,8 @@ pub(crate) enum Peeked {
     Whole(Frame),
 }
 
-/// Looks at the next message without taking it. `fds_max` says of a header and a body how many descriptors belong to
-/// such a message: a look at one without any brings those of the next message along.
+/// Peeks at the next message. `fds_max` gives the number of descriptors that belong to a message of this header and
+/// body: peeking at a message without any brings those of the next message along.
 pub(crate) fn peek(
     socket: impl AsFd,
     takes: Takes,
@@ -147,10 +147,10 @@ pub(crate) fn peek(
     Ok(Peeked::Whole(Frame { header, body, fds }))
 }
 
-/// Takes a message that was looked at and has `len` bytes.
+/// Takes a message of `len` bytes that was peeked at.
 ///
 /// # Errors
-/// It has not so many descriptors: those that were seen were the next message's, or were not all there are.
+/// The message has another number of descriptors: those that were seen were the next message's, or were not all.
 pub(crate) fn consume(
     socket: impl AsFd,
     len: usize,
@@ -169,7 +169,7 @@ pub(crate) fn consume(
     }
 }
 
-/// Looks at up to `room.len()` bytes, and at descriptors. Those beyond what a message may have are left out.
+/// Peeks at up to `room.len()` bytes, and at descriptors. Descriptors beyond a message's limit are left out.
 fn peek_some(
     socket: BorrowedFd<'_>,
     room: &mut [u8],
@@ -201,8 +201,8 @@ fn receive_some(
 ) -> Result<usize, ConnectionError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(VHOST_USER_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    // Not to wait is asked for with each call rather than set on the socket: its flags are shared
-    // with whoever else holds it, such as the process that passed it here.
+    // Each call asks not to wait; the socket's flags stay as they are. They are shared with every other holder of the
+    // socket, such as the process that passed it here.
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = retry(|| recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags))?;
     for message in control.drain() {
@@ -214,7 +214,7 @@ fn receive_some(
         let received = fds.len();
         return Err(ProtocolError::FdsLost { received }.into());
     }
-    // The buffer's alignment slack has room for more than it was asked for.
+    // The buffer's alignment leaves room for more descriptors than the limit.
     if fds.len() > VHOST_USER_FDS_MAX {
         let received = fds.len();
         return Err(ProtocolError::TooManyFds { received }.into());
@@ -223,8 +223,8 @@ fn receive_some(
     Ok(received.bytes)
 }
 
-/// Sends as much of `bytes` as the socket takes, without waiting, and with the first of them
-/// `fds`. Returns how much that was.
+/// Sends as much of `bytes` as the socket takes, without waiting, and `fds` with the first byte. Returns the number of
+/// bytes.
 pub(crate) fn send_some(
     socket: impl AsFd,
     bytes: &[u8],
@@ -240,7 +240,7 @@ pub(crate) fn send_some(
     retry(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))
 }
 
-/// Repeats a call that a signal interrupted, and names a peer that is gone.
+/// Repeats a call that a signal interrupted, and recognizes a disconnected peer.
 fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, ConnectionError> {
     loop {
         match call() {

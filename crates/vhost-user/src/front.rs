@@ -49,7 +49,7 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Speaks over a connected socket. The timeout is [`VHOST_USER_REPLY_NS_MAX`].
+    /// A front end over a connected socket. The timeout is [`VHOST_USER_REPLY_NS_MAX`].
     pub fn new(stream: UnixStream) -> Self {
         Self {
             socket: stream,
@@ -59,7 +59,7 @@ impl FrontEnd {
         }
     }
 
-    /// Limits how long one request, with its reply, may take.
+    /// Limits the time of one request with its reply.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
@@ -101,7 +101,7 @@ impl FrontEnd {
         self.command(Request::ResetDevice, &[], &[])
     }
 
-    /// Most queues the back end has: some back ends count virtqueues, as weir does, and others pairs of them.
+    /// Most queues the back end has: some back ends count virtqueues, as weir does, and others count pairs.
     pub fn get_queue_num(&mut self) -> Result<u64, FrontEndError> {
         self.query(Request::GetQueueNum, &[])
     }
@@ -111,7 +111,7 @@ impl FrontEnd {
         self.query(Request::GetMaxMemSlots, &[])
     }
 
-    /// Shares memory in one go; replaces what was shared.
+    /// Shares memory in one go; replaces the earlier memory.
     pub fn set_mem_table(
         &mut self,
         regions: &[(MemoryRegion, BorrowedFd<'_>)],
@@ -129,7 +129,7 @@ impl FrontEnd {
         self.command(Request::AddMemReg, &SingleRegion(region).encode(), &[fd])
     }
 
-    /// Takes a region back.
+    /// Ends the sharing of a region.
     pub fn rem_mem_reg(&mut self, region: MemoryRegion) -> Result<(), FrontEndError> {
         self.command(Request::RemMemReg, &SingleRegion(region).encode(), &[])
     }
@@ -139,35 +139,35 @@ impl FrontEnd {
         self.command(Request::SetVringNum, &VringState { index, num }.encode(), &[])
     }
 
-    /// Sets where a ring's parts are.
+    /// Sets the places of a ring's parts.
     pub fn set_vring_addr(&mut self, addr: VringAddr) -> Result<(), FrontEndError> {
         self.command(Request::SetVringAddr, &addr.encode(), &[])
     }
 
-    /// Sets the next index a ring is processed at.
+    /// Sets the index at which a ring goes on.
     pub fn set_vring_base(&mut self, index: u32, base: u32) -> Result<(), FrontEndError> {
         let state = VringState { index, num: base };
         self.command(Request::SetVringBase, &state.encode(), &[])
     }
 
-    /// Stops a ring; its next index.
+    /// Stops a ring, and returns its next index.
     pub fn get_vring_base(&mut self, index: u32) -> Result<u32, FrontEndError> {
         let state = VringState { index, num: 0 };
         let reply: VringState = self.query(Request::GetVringBase, &state.encode())?;
         Ok(reply.num)
     }
 
-    /// Sets the eventfd a ring is kicked with; none: the back end is to poll.
+    /// Sets the eventfd that kicks a ring; with none the back end is to poll.
     pub fn set_vring_kick(&mut self, index: u32, fd: Fd<'_>) -> Result<(), FrontEndError> {
         self.set_vring_fd(Request::SetVringKick, index, fd)
     }
 
-    /// Sets the eventfd the back end calls with; none: the driver polls.
+    /// Sets the eventfd by which the back end calls; with none the driver polls.
     pub fn set_vring_call(&mut self, index: u32, fd: Fd<'_>) -> Result<(), FrontEndError> {
         self.set_vring_fd(Request::SetVringCall, index, fd)
     }
 
-    /// Sets the eventfd that tells of a ring's failure.
+    /// Sets the eventfd that reports a ring's failure.
     pub fn set_vring_err(&mut self, index: u32, fd: Fd<'_>) -> Result<(), FrontEndError> {
         self.set_vring_fd(Request::SetVringErr, index, fd)
     }
@@ -193,20 +193,20 @@ impl FrontEnd {
         self.command(Request::NetSetMtu, &mtu.encode(), &[])
     }
 
-    /// Asks to announce the guest's MAC address.
+    /// Asks the back end to announce the guest's MAC address.
     pub fn send_rarp(&mut self, mac: [u8; 6]) -> Result<(), FrontEndError> {
         let [a, b, c, d, e, f] = mac;
         self.command(Request::SendRarp, &[a, b, c, d, e, f, 0, 0], &[])
     }
 
-    /// Shares the dirty log. For a session with `LOG_SHMFD`, where the request has a reply; its
-    /// content is undefined and not looked at.
+    /// Shares the dirty log. For a session with `LOG_SHMFD`, in which the request has a reply; the reply's content is
+    /// undefined and ignored.
     pub fn set_log_base(&mut self, log: DirtyLog, fd: BorrowedFd<'_>) -> Result<(), FrontEndError> {
         self.exchange(Request::SetLogBase, &log.encode(), &[fd])?;
         Ok(())
     }
 
-    /// Sets the eventfd that tells of new entries in the dirty log.
+    /// Sets the eventfd that reports new entries in the dirty log.
     pub fn set_log_fd(&mut self, fd: BorrowedFd<'_>) -> Result<(), FrontEndError> {
         self.command(Request::SetLogFd, &[], &[fd])
     }
@@ -244,7 +244,7 @@ impl FrontEnd {
         self.command(Request::SetInflightFd, &inflight.encode(), &[fd])
     }
 
-    /// Reads `len` bytes of the configuration space from `offset` on. None: the back end refused.
+    /// Reads `len` bytes of the configuration space from `offset` on. An empty answer means that the back end refused.
     pub fn get_config(&mut self, offset: u32, len: usize) -> Result<Vec<u8>, FrontEndError> {
         let wanted = ConfigSpace { offset, flags: 0, bytes: vec![0; len] };
         let reply: ConfigSpace = self.query(Request::GetConfig, &wanted.encode())?;
@@ -277,7 +277,7 @@ impl FrontEnd {
         }
     }
 
-    /// Sends a request that has a reply of its own, and waits for that.
+    /// Sends a request that has a reply of its own, and waits for the reply.
     pub fn exchange(
         &mut self,
         request: Request,
@@ -289,8 +289,8 @@ impl FrontEnd {
         self.receive(request.into(), deadline)
     }
 
-    /// Sends any bytes, with descriptors along with the first of them. For tests of a back end:
-    /// nothing is checked, and no reply is waited for.
+    /// Sends any bytes, with descriptors along with the first byte. For tests of a back end: nothing is checked, and
+    /// the call does not wait for a reply.
     pub fn raw_send(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrontEndError> {
         let request = first_word(bytes);
         self.send_bytes(request, bytes, fds, self.deadline())
@@ -311,13 +311,13 @@ impl FrontEnd {
         self.command(request, &word.encode(), fd.as_slice())
     }
 
-    /// A request with a fixed layout as its reply.
+    /// Sends a request whose reply has a fixed layout.
     fn query<P: Payload>(&mut self, request: Request, body: &[u8]) -> Result<P, FrontEndError> {
         let reply = self.exchange(request, body, &[])?;
         Ok(plain_reply(request.into(), &reply)?)
     }
 
-    /// `None` if the timeout is beyond what a clock can tell.
+    /// `None` if the timeout is beyond the range of the clock.
     fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.timeout)
     }
@@ -390,7 +390,7 @@ impl FrontEnd {
     ) -> Result<(), FrontEndError> {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // A time too long for the kernel is as good as none.
+            // A timeout too long for the kernel is like none.
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             match poll(&mut [PollFd::new(&self.socket, events)], timeout.as_ref()) {
                 Ok(0) => {
@@ -420,7 +420,7 @@ fn plain_reply<P: Payload>(request: RequestCode, reply: &Reply) -> Result<P, Pro
     }
 }
 
-/// What a back end would take for the request number, to name it in errors.
+/// The word that a back end would take for the request number, to name it in errors.
 fn first_word(bytes: &[u8]) -> RequestCode {
     RequestCode(bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word)))
 }

@@ -26,7 +26,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// A header with version 1 and `flags` beside it, for a body of `body_len` bytes.
+    /// A header with version 1 and `flags`, for a body of `body_len` bytes.
     pub fn new(
         request: impl Into<RequestCode>,
         flags: u32,
@@ -75,16 +75,16 @@ impl Header {
 
     /// Bytes of the body.
     pub fn body_len(&self) -> usize {
-        // Never saturates: `new` took it from a `usize`.
+        // This never saturates: `new` made it from a `usize`.
         usize::try_from(self.size).unwrap_or(usize::MAX)
     }
 
-    /// Whether this is a reply.
+    /// True if this is a reply.
     pub fn is_reply(&self) -> bool {
         self.flags & REPLY_FLAG != 0
     }
 
-    /// Whether the sender wants a `REPLY_ACK` status. Counts only where that was negotiated.
+    /// True if the sender wants a `REPLY_ACK` status. This counts only if `REPLY_ACK` was negotiated.
     pub fn needs_reply(&self) -> bool {
         self.flags & NEED_REPLY_FLAG != 0
     }

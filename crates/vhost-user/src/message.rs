@@ -28,12 +28,10 @@ pub fn vring_fd_word(request: Request, index: u32, has_fd: bool) -> Result<u64, 
     Ok(if has_fd { word } else { word | VRING_NOFD_MASK })
 }
 
-/// Ring index, and whether a file descriptor comes along, of the `u64` of `SET_VRING_KICK`, `CALL`
-/// and `ERR`.
+/// The ring's index in the `u64` of `SET_VRING_KICK`, `CALL` and `ERR`, and true if a file descriptor comes along.
 ///
 /// # Errors
-/// [`ProtocolError::VringFdWord`] if other bits are set: to ignore them would take one ring for
-/// another.
+/// [`ProtocolError::VringFdWord`] if other bits are set: ignoring them would confuse two rings.
 fn vring_fd_word_parts(request: RequestCode, value: u64) -> Result<(u32, bool), ProtocolError> {
     let index = value & !VRING_NOFD_MASK;
     match u32::try_from(index) {
@@ -59,7 +57,8 @@ pub enum LogBase {
 
 /// A request of the front end with its body and its descriptors.
 ///
-/// Layout and descriptors are checked. Indices, addresses and sizes of regions are not: they may make no sense now.
+/// Layout and descriptors are checked. Indices, addresses and sizes of regions are not: they can be wrong for the
+/// session.
 #[derive(Debug)]
 pub enum FrontMessage {
     /// [`Request::GetFeatures`]; answer with a `u64`.
@@ -74,7 +73,7 @@ pub enum FrontMessage {
     SetOwner,
     /// [`Request::ResetOwner`].
     ResetOwner,
-    /// [`Request::SetMemTable`]: all regions, each with its memory. Replaces what was there.
+    /// [`Request::SetMemTable`]: all regions, each with its memory. Replaces the earlier ones.
     SetMemTable(Vec<(MemoryRegion, OwnedFd)>),
     /// [`Request::AddMemReg`].
     AddMemReg {
@@ -124,7 +123,7 @@ pub enum FrontMessage {
     SetVringErr {
         /// The ring, 0 to 255.
         index: u32,
-        /// Eventfd that tells of a failure.
+        /// Eventfd that reports a failure.
         fd: Option<OwnedFd>,
     },
     /// [`Request::VringKick`].
@@ -161,7 +160,7 @@ pub enum FrontMessage {
         /// The area.
         fd: OwnedFd,
     },
-    /// [`Request::GetConfig`]; answer with a [`ConfigSpace`] of the same size, or one of none.
+    /// [`Request::GetConfig`]; answer with a [`ConfigSpace`] of the same size, or an empty one.
     GetConfig(ConfigSpace),
     /// [`Request::SetConfig`].
     SetConfig(ConfigSpace),
@@ -184,14 +183,14 @@ impl FrontMessage {
     /// table of all requests.
     ///
     /// # Errors
-    /// The [`ProtocolError`] that names the first thing wrong.
+    /// The [`ProtocolError`] that names the first fault.
     pub fn decode(header: &Header, body: &[u8], fds: Vec<OwnedFd>) -> Result<Self, ProtocolError> {
         let request = header.request();
         if header.is_reply() {
             return Err(ProtocolError::RequestWithReplyFlag { request });
         }
         let parts = Parts { request, body, fds };
-        // A caller's header and body that don't belong together.
+        // The caller's header and body do not belong together.
         parts.body_is(Expected::Exactly(header.body_len()), |len| len == header.body_len())?;
 
         let Some(known) = request.known() else {
@@ -282,7 +281,7 @@ impl FrontMessage {
 }
 
 impl FrontMessage {
-    /// How many descriptors a message of this header and body may have: what [`decode`](Self::decode) takes.
+    /// The number of descriptors that [`decode`](Self::decode) takes with a message of this header and body.
     pub(crate) fn descriptors(header: &Header, body: &[u8]) -> usize {
         let word = || body.first_chunk::<8>().map_or(0, |word| u64::from_ne_bytes(*word));
         match header.request().known() {
@@ -300,7 +299,7 @@ impl FrontMessage {
                 | Request::SetBackendReqFd
                 | Request::SetInflightFd,
             ) => 1,
-            // Those that are not supported end their session, with descriptors or without.
+            // Requests that are not supported end their session, with descriptors or without.
             _ => 0,
         }
     }

@@ -10,8 +10,8 @@ pub trait Payload: Sized {
     /// Reads a whole body.
     ///
     /// # Errors
-    /// [`ProtocolError::BodySize`] if `body` is not exactly of this layout's size, which for
-    /// variable layouts is the size that their own count asks for; naming `request`.
+    /// [`ProtocolError::BodySize`] with `request` if `body` does not have exactly this layout's size. A variable
+    /// layout's size is the one that its own count asks for.
     fn decode(request: RequestCode, body: &[u8]) -> Result<Self, ProtocolError>;
 
     /// The whole body.
@@ -68,7 +68,7 @@ impl Payload for VringState {
 /// Flag of [`VringAddr`]: writes to the used ring are to be logged.
 pub const VHOST_VRING_F_LOG: u32 = 1 << 0;
 
-/// Where a ring's parts are (spec, "A vring address description"); 40 bytes.
+/// The places of a ring's parts (spec, "A vring address description"); 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VringAddr {
     /// The ring.
@@ -122,7 +122,7 @@ pub struct MemoryRegion {
     pub size: u64,
     /// Address of the first byte in the front end's address space.
     pub user_address: u64,
-    /// Where in the descriptor the region starts.
+    /// The offset of the region in the descriptor.
     pub mmap_offset: u64,
 }
 
@@ -178,7 +178,7 @@ impl Payload for MemoryTable {
             _ => return Err(ProtocolError::RegionCount { request, regions }),
         };
         match rest.as_chunks::<REGION_LEN>() {
-            // Places beyond the count say nothing: user-mode Linux always sends two.
+            // Places beyond the count have no meaning: user-mode Linux always sends two.
             (table, []) if (count..=MEM_TABLE_REGIONS_MAX).contains(&table.len()) => {
                 Ok(Self(table.iter().take(count).map(MemoryRegion::from_bytes).collect()))
             }
@@ -228,7 +228,7 @@ impl Payload for SingleRegion {
 pub struct DirtyLog {
     /// Bytes of the log.
     pub size: u64,
-    /// Where in the descriptor it starts.
+    /// The offset of the log in the descriptor.
     pub offset: u64,
 }
 
@@ -255,7 +255,7 @@ pub struct ConfigSpace {
     pub offset: u32,
     /// 0: fields a driver writes; 1: live migration.
     pub flags: u32,
-    /// The bytes; in a `GET_CONFIG` only their number counts. None in a reply means an error.
+    /// The bytes; in a `GET_CONFIG` only their number counts. An empty reply means an error.
     pub bytes: Vec<u8>,
 }
 
@@ -299,9 +299,9 @@ impl Payload for ConfigSpace {
 pub struct Inflight {
     /// Bytes of the area.
     pub mmap_size: u64,
-    /// Where in the descriptor it starts.
+    /// The offset of the area in the descriptor.
     pub mmap_offset: u64,
-    /// Rings it has room for.
+    /// Rings for which the area has room.
     pub num_queues: u16,
     /// Entries per ring.
     pub queue_size: u16,

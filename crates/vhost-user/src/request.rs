@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Generates [`Request`] so that number and name of a request stand in one line.
+/// Generates [`Request`] so that a request's number and name stand on one line.
 macro_rules! requests {
     ($($(#[doc = $doc:literal])+ $variant:ident = $number:literal, $name:literal;)+) => {
         /// A request of the front end, by the spec's number.
@@ -50,9 +50,9 @@ requests! {
     ResetOwner = 4, "RESET_OWNER";
     /// The guest's memory, one descriptor per region.
     SetMemTable = 5, "SET_MEM_TABLE";
-    /// Where dirty pages are logged.
+    /// The place of the dirty log.
     SetLogBase = 6, "SET_LOG_BASE";
-    /// Eventfd that tells of new entries in the dirty log.
+    /// Eventfd that reports new entries in the dirty log.
     SetLogFd = 7, "SET_LOG_FD";
     /// Size of a ring. Body: vring state.
     SetVringNum = 8, "SET_VRING_NUM";
@@ -124,15 +124,15 @@ requests! {
     GetSharedObject = 41, "GET_SHARED_OBJECT";
     /// Channel for the device's state. Reply: `u64`.
     SetDeviceStateFd = 42, "SET_DEVICE_STATE_FD";
-    /// Was the device's state transferred whole. Reply: `u64`.
+    /// Asks whether the device's state was transferred whole. Reply: `u64`.
     CheckDeviceState = 43, "CHECK_DEVICE_STATE";
     /// Virtio shared memory regions of the device.
     GetShmemConfig = 44, "GET_SHMEM_CONFIG";
 }
 
 impl Request {
-    /// Whether the request always has a reply of its own, and so never a `REPLY_ACK` status, whatever its
-    /// `need_reply` flag says (spec, "REPLY_ACK"). `SET_LOG_BASE` has one only with `LOG_SHMFD`.
+    /// True if the request always has a reply of its own, and so never a `REPLY_ACK` status, whatever its `need_reply`
+    /// flag (spec, "REPLY_ACK"). `SET_LOG_BASE` has one only with `LOG_SHMFD`.
     pub const fn has_own_reply(self) -> bool {
         matches!(
             self,
@@ -162,7 +162,7 @@ impl fmt::Display for Request {
     }
 }
 
-/// The request number of a header, whether or not the spec knows it.
+/// The request number of a header, known to the spec or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestCode(pub u32);
 

@@ -15,7 +15,7 @@ mod connection;
 mod round_trip;
 mod vhost_crate;
 
-/// Longer than anything here takes; what waits longer has failed.
+/// Longer than anything here takes; a longer wait is a failure.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn pair() -> (FrontEnd, Connection) {
@@ -64,7 +64,7 @@ fn borrow(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     fds.iter().map(AsFd::as_fd).collect()
 }
 
-/// A file that can be told from others, which eventfds can't.
+/// A file that can be distinguished from others, which eventfds can't.
 fn memory() -> OwnedFd {
     memfd_create("weir-test", MemfdFlags::CLOEXEC).unwrap()
 }
@@ -98,7 +98,7 @@ fn region(n: u64) -> MemoryRegion {
     }
 }
 
-/// A request's bytes with `flags` beside the version.
+/// A request's bytes, with `flags` besides the version.
 fn message(request: impl Into<RequestCode>, flags: u32, body: &[u8]) -> Vec<u8> {
     let header = Header::new(request, flags, body.len()).unwrap();
     [&header.encode(), body].concat()

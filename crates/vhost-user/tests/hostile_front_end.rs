@@ -1,5 +1,5 @@
-//! Whatever bytes and descriptors a front end sends, in whatever pieces: no panic, and no
-//! descriptor stays open. Alone in its process, because it counts the process's descriptors.
+//! Whatever bytes and descriptors a front end sends, in whatever pieces, there is no panic, and no descriptor stays
+//! open. The test is alone in its process, because it counts the process's descriptors.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -92,7 +92,7 @@ proptest! {
                     break;
                 }
             }
-            // The sockets, the file sent, and what an unfinished message holds.
+            // The rest are the sockets, the file that is sent, and the descriptors of an unfinished message.
             let held = open_descriptors() - before;
             let most = if ended { 3 } else { 3 + weir_limits::VHOST_USER_FDS_MAX };
             prop_assert!(held <= most, "{} descriptors open, at most {}", held, most);

@@ -1,5 +1,5 @@
-//! A message whose descriptors this process has no room for is not taken for one with fewer.
-//! Alone in its process, because it limits the process's descriptors.
+//! A message for whose descriptors this process has no room is not taken for one with fewer. The test is alone in its
+//! process, because it limits the process's descriptors.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ fn descriptors_the_kernel_could_not_deliver_are_an_error() {
     let (front, back) = UnixStream::pair().unwrap();
     let (mut front, mut back) = (FrontEnd::new(front), Connection::new(back));
     let sent = std::fs::File::open("/dev/null").unwrap();
-    // A request that takes any number of descriptors.
+    // This request takes any number of descriptors.
     let header = Header::new(RequestCode(1000), 0, 0).unwrap();
     front.raw_send(&header.encode(), &[sent.as_fd(); 3]).unwrap();
 

@@ -1,4 +1,4 @@
-//! Messages that break the protocol: each is refused with an error that says what is wrong.
+//! Messages that break the protocol: each is refused with an error that names the fault.
 
 use std::os::fd::AsFd;
 
@@ -20,7 +20,7 @@ fn refused(request: Request, body: &[u8], fds: usize) -> ProtocolError {
     decode(request, body, fds).expect_err("accepted")
 }
 
-/// A body that a request accepts, and the numbers of descriptors it accepts with that.
+/// Bodies that a request accepts, and the numbers of descriptors that it accepts with each.
 fn valid_shapes(request: Request) -> Vec<(Vec<u8>, std::ops::RangeInclusive<usize>)> {
     let state = VringState { index: 1, num: 1 }.encode();
     match request {
@@ -87,7 +87,7 @@ fn every_request_takes_exactly_its_body_and_its_descriptors() {
                 let mut resized = body.clone();
                 resized.resize(size, 0);
                 let variable = matches!(request, Request::SetMemTable);
-                // Places of a table that are not in use may follow.
+                // Unused places of a table may follow.
                 let spare = variable && size > body.len() && sizes.contains(&size);
                 if (sizes.contains(&size) && !variable) || size == body.len() || spare {
                     continue;
@@ -211,7 +211,7 @@ fn header_and_body_that_do_not_belong_together_are_refused() {
     assert!(FrontMessage::decode(&header, &[0; 4], vec![]).is_err());
 }
 
-/// What the back end says to these bytes.
+/// The back end's error for these bytes.
 fn received(bytes: &[u8], fds: usize) -> ConnectionError {
     let (mut front, mut back) = pair();
     front.raw_send(bytes, &borrow(&events(fds))).unwrap();

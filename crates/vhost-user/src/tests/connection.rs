@@ -54,7 +54,7 @@ fn descriptors_belong_to_the_message_they_came_with() {
     assert!(matches!(last, FrontMessage::SetVringCall { index: 2, fd: None }));
 }
 
-/// A request that is looked at; nobody has taken it yet.
+/// Peeks at a request, which stays in the socket.
 fn look(back: &mut Connection) -> Glimpse {
     match back.peek().unwrap() {
         Peek::Whole(glimpse) => glimpse,
@@ -70,7 +70,7 @@ fn what_is_looked_at_stays_until_it_is_consumed_and_brings_its_own_descriptors()
     front.set_owner().unwrap();
     front.set_vring_call(1, Some(file.as_fd())).unwrap();
     front.set_vring_call(2, None).unwrap();
-    // A look at a message without descriptors brings those of the next one along.
+    // Peeking at a message without descriptors brings those of the next one along.
     for _ in 0..2 {
         assert!(matches!(look(&mut back).incoming.message, FrontMessage::SetOwner));
     }
@@ -264,7 +264,7 @@ fn back_end_that_dribbles_times_out_too() {
         let reply = message(Request::GetFeatures, REPLY_FLAG, &[0; 8]);
         asked.read_exact(&mut [0; 12]).unwrap();
         for byte in reply {
-            // Fails once the asker has given up and gone.
+            // This fails once the asker has given up.
             let _ = dribbler.raw_send(&[byte], &[]);
             std::thread::sleep(Duration::from_millis(15));
         }
@@ -273,7 +273,7 @@ fn back_end_that_dribbles_times_out_too() {
     });
 }
 
-/// What the front end says to a reply of these bytes.
+/// The front end's error for a reply of these bytes.
 fn answered(bytes: &[u8]) -> FrontEndError {
     let (front, back) = UnixStream::pair().unwrap();
     let (mut front, mut back) = (FrontEnd::new(front), FrontEnd::new(back));
@@ -299,7 +299,7 @@ fn wrong_replies_are_refused() {
     );
 }
 
-/// Requests with a tag each, to tell order and completeness.
+/// Requests with a tag each, to check order and completeness.
 fn tagged(n: usize) -> Vec<u8> {
     match n % 3 {
         0 => message(Request::SetFeatures, 0, &(n as u64).encode()),

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use super::*;
 use crate::*;
 
-/// Sends with `send`, expects what `expected` matches.
+/// Sends with `send`, and expects a request that `expected` matches.
 macro_rules! arrives {
     ($send:expr, $expected:pat $(if $guard:expr)? $(,)?) => {{
         let (mut front, mut back) = pair();
@@ -174,7 +174,7 @@ fn channel_log_and_inflight_requests_arrive() {
         |f| f.set_inflight_fd(inflight, fd),
         FrontMessage::SetInflightFd { inflight: i, fd } if i == inflight && same_file(&fd, &file)
     );
-    // As the spec counts its fields, without the C structure's padding.
+    // The size is the spec's, without the C structure's padding.
     arrives!(
         |f| f.command(Request::SetInflightFd, &inflight.encode()[..20], &[fd]),
         FrontMessage::SetInflightFd { inflight: i, .. } if i == inflight

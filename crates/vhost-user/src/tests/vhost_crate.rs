@@ -1,4 +1,4 @@
-//! An independent front end, that of the `vhost` crate, talks to our back end.
+//! An independent front end, that of the `vhost` crate, uses weir's back end.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ const PROTOCOL_FEATURES: u64 = 1 << VHOST_USER_PROTOCOL_F_MQ
     | 1 << VHOST_USER_PROTOCOL_F_RESET_DEVICE
     | 1 << VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS;
 
-/// Answers as a back end would until the front end leaves, and returns what came.
+/// Answers as a back end does until the front end disconnects, and returns the requests.
 fn serve(mut back: Connection, inflight_area: OwnedFd) -> Vec<FrontMessage> {
     let mut log = Vec::new();
     loop {
