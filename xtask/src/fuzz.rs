@@ -1,4 +1,4 @@
-//! `make fuzz`: every fuzz target for its share of the time, from the repository's corpus.
+//! `make fuzz`: every fuzz target for its share of the time, from the corpus in the repository ([`corpus`]).
 //!
 //! Targets have cargo-fuzz's layout, but need neither cargo-fuzz nor a nightly compiler: libFuzzer is a crate, and
 //! its coverage comes from an LLVM pass in every release of rustc. `cargo +nightly fuzz run TARGET` adds the address
@@ -15,6 +15,8 @@ use weir_bed::{
     error::{Error, Result, check},
     workspace::Workspace,
 };
+
+use crate::corpus;
 
 /// Compiler flags that report the edges of an input to libFuzzer.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -36,7 +38,7 @@ pub struct Selection {
     pub only: Option<String>,
     /// Time of all targets together.
     pub time: Duration,
-    /// True if a smallest corpus with the same coverage is written to the repository.
+    /// Add inputs that reach new code to the repository's corpus. A target without a corpus gets its first one.
     pub keep: bool,
 }
 
@@ -70,7 +72,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<bool> {
 }
 
 /// The names of the targets' files.
-fn targets(root: &Path) -> Result<Vec<String>> {
+pub fn targets(root: &Path) -> Result<Vec<String>> {
     let dir = root.join("fuzz_targets");
     let entries = fs::read_dir(&dir).map_err(Error::io("list", &dir))?;
     let mut names: Vec<String> = entries
@@ -94,9 +96,13 @@ fn build(root: &Path) -> Result<()> {
 fn fuzz(root: &Path, target: String, time: Duration, keep: bool) -> Result<Row> {
     let program = root.join("target").join(TRIPLE).join("release").join(&target);
     let scratch = root.join("target").join("fuzz").join(&target);
-    let (corpus, found) = (root.join("corpus").join(&target), scratch.join("corpus"));
+    let (corpus, found) = (scratch.join("corpus"), scratch.join("found"));
     for dir in [&corpus, &found] {
         fs::create_dir_all(dir).map_err(Error::io("make", dir))?;
+    }
+    let archive = corpus::archive(root, &target);
+    if archive.exists() || !keep {
+        corpus::unpack(&archive, &corpus)?;
     }
     let log = scratch.join("log");
     let file = fs::File::create(&log).map_err(Error::io("make", &log))?;
@@ -112,6 +118,7 @@ fn fuzz(root: &Path, target: String, time: Duration, keep: bool) -> Result<Row> 
         .map_err(Error::io("run", &program))?;
     if keep && status.success() {
         merge(&program, &corpus, &found)?;
+        corpus::pack(&corpus, &archive)?;
     }
     let text = fs::read(&log).map_err(Error::io("read", &log))?;
     let text = String::from_utf8_lossy(&text);

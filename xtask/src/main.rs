@@ -10,6 +10,7 @@ mod attack;
 mod check;
 #[cfg(test)]
 mod claims;
+mod corpus;
 mod demo_fabric;
 mod demo_vm;
 mod deny;
