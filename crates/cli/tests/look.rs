@@ -317,7 +317,7 @@ fn a_mirror_is_made_and_ended_by_a_command() {
     let ((_a, mut a), (_b, mut b)) = (weir.guest("a", A), weir.guest("b", B));
     weir.does(&["vif", "set", "b", "mirror=a"]);
     let mut copied = 0;
-    // The number of frames is large enough for the delivering thread to use all of its system calls.
+    // The run is long enough for the delivering thread to do all of its work.
     for port in 1000..1200 {
         send(&mut a, &udp(A, Mac::BROADCAST, port));
         eventually("a copy comes", || b.recv(|_| ()));

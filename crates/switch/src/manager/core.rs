@@ -291,8 +291,8 @@ impl Core {
         (sharing, budget_ns)
     }
 
-    /// T_p by Eq. 4 (ns). It changes only by more than a step, because setting a card's interval costs time, and
-    /// estimates of costs waver.
+    /// T_p by Eq. 4 (ns). For the same budget it changes only by more than a step, because setting a card's interval
+    /// costs time, and estimates of costs waver.
     fn uplink_share_ns(&mut self, load: Load) -> u64 {
         let (stands_ns, of_ns) = self.uplink_share;
         let uplink_ns = Split::of(load).uplink_ns;

@@ -28,7 +28,7 @@ impl StageStats {
     }
 }
 
-/// From a worker's number and what it has measured.
+/// Built from a worker's number and its costs.
 impl From<(usize, StageCosts)> for StageStats {
     fn from((worker, costs): (usize, StageCosts)) -> Self {
         let cost = Stage::ALL.iter().zip(costs.ticks);

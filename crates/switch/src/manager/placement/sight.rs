@@ -47,9 +47,9 @@ pub(super) struct Sight {
 impl Sight {
     /// The load of each worker since the last look.
     ///
-    /// A queue's worker serves its transmit side and also writes into the receivers' memory. The frames that each
-    /// worker wrote into each receiver are not counted separately: with `by_traffic`, a port's received frames are
-    /// divided in the proportions of all sent frames.
+    /// A transmit queue is served by its own worker, which also writes into the receivers' memory. The frames that
+    /// each worker wrote into each receiver are not counted separately: with `by_traffic`, a port's received frames
+    /// are divided in the proportions of all sent frames.
     pub(super) fn workers(
         &mut self,
         now_ns: u64,
