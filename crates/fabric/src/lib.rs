@@ -10,7 +10,7 @@
 //!    [`Forward::Flood`].
 //! 4. [`routes`]: a worker notes where a frame went, and the next one like it is not looked up.
 //! 5. For each receiver, [`View::egress`] tells the frame's tag there. An isolated port does not receive from another
-//! one.
+//!    one.
 //!
 //! A worker takes one [`View`] per burst with [`Fabric::view`]. The port table behind it is an immutable snapshot,
 //! exchanged whole by the control calls of [`Fabric`], so the datapath takes a lock only when an address is new or
