@@ -52,7 +52,7 @@ type Count = [f64; 2];
 struct Places {
     /// Addresses at which a worker's turn and the drivers' turn begin.
     turns: [u64; 2],
-    /// Range of the program's addresses, and their offset from those in its file.
+    /// Range of the program's addresses.
     program: (u64, u64),
     /// Ranges of guests' memory, each with its file and its offset in it.
     memory: Vec<(u64, u64, u64, u64)>,
