@@ -1,8 +1,7 @@
-//! `weir lab ablation`: the worth of each mechanism of the law of control.
+//! `weir lab ablation`: the effect of each mechanism of the law of control.
 //!
-//! Every point under `auto` is played with the law and with the law without each mechanism. A cell
-//! is a point's largest loss (percent) beyond the spread of its seeds under the law. A mean over
-//! points would hide it.
+//! Every point under `auto` is simulated with the law and with the law without each mechanism. A cell is the largest
+//! loss of a point (percent) that exceeds the spread of its seeds under the law. A mean over points would hide it.
 
 use std::io::{self, Write};
 
@@ -21,7 +20,7 @@ use super::file::{At, Figure};
 use super::parallel;
 use super::{progress, selected};
 
-/// Experiments that are played by default.
+/// Default experiments.
 const USUAL: [&str; 7] = [
     "auto-udp",
     "auto-closed",
@@ -33,10 +32,9 @@ const USUAL: [&str; 7] = [
 ];
 /// Default number of seeds.
 pub const SEEDS: u64 = 3;
-/// Smallest loss that is shown (percent).
+/// Smallest loss in the table (percent).
 const SHOWN_PERCENT: f64 = 3.0;
-/// Figures compared: packets, CPU per packet, interrupts, p99 and calls later than the budget (per
-/// million).
+/// Compared figures: packets, CPU per packet, interrupts, p99, and calls later than the budget (per million).
 const FIGURES: [&str; 5] = ["packets", "CPU", "interrupts", "p99", "breaches"];
 
 /// A mechanism's row.
@@ -44,7 +42,7 @@ const FIGURES: [&str; 5] = ["packets", "CPU", "interrupts", "p99", "breaches"];
 struct Row {
     mechanism: &'static str,
     without: &'static str,
-    /// The largest loss in each of [`FIGURES`] and its point; none below 3 percent.
+    /// The largest loss in each of [`FIGURES`] with its point; `None` below 3 percent.
     losses: Vec<Option<Loss>>,
 }
 
@@ -101,7 +99,7 @@ fn play(
         seed,
         source: Box::new(source),
     })?;
-    // Of these, more is worse.
+    // For these figures, a larger value is worse.
     Ok([
         1.0 / Figure::PacketsPerS.of(&report).max(1.0),
         Figure::CpuUsPerPacket.of(&report),
@@ -111,7 +109,7 @@ fn play(
     ])
 }
 
-/// Returns the calls that came later than the budget (per million).
+/// Returns the calls later than the budget (per million).
 fn breaches(report: &Report) -> f64 {
     let late: u64 = report.guests.iter().map(|guest| guest.late).sum();
     let calls: u64 = report.guests.iter().map(|guest| guest.rx_calls).sum();
@@ -136,8 +134,7 @@ fn row(
     Row { mechanism: name, without, losses: losses.collect() }
 }
 
-/// Returns the loss (percent; for breaches the difference itself), if it exceeds the spread of the
-/// seeds.
+/// Returns the loss (percent; for breaches the difference) if it exceeds the spread of the seeds.
 fn loss(figure: usize, usual: &Played, without: &Played) -> Option<f64> {
     let of = |played: &Played| played.iter().map(|it| it[figure]).collect::<Vec<_>>();
     let (usual, without) = (of(usual), of(without));

@@ -147,7 +147,7 @@ pub struct LabValidateArgs {
     pub json: bool,
 }
 
-/// How often something is measured.
+/// Parses a number of rounds.
 fn rounds(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(rounds @ 1..=100) => Ok(rounds),

@@ -1,5 +1,4 @@
-//! Refuses settings of an experiment that have no effect or name nothing that exists, since they
-//! show a mistake.
+//! Refuses settings of an experiment that have no effect or name something that does not exist: both are mistakes.
 
 use weir_config::Moderation;
 use weir_policy::moderation::Kind;
@@ -11,7 +10,7 @@ use super::file::{
     SweepFile, TrafficFile,
 };
 
-/// Keys that no sweep may change, since they belong to the whole experiment.
+/// Keys that no sweep may change: they belong to the whole experiment.
 const OF_ALL_POINTS: [&str; 7] = ["title", "paper", "seeds", "sweep", "plot", "claim", "measured"];
 
 /// Checks that every sweep gives its keys different values.
@@ -42,11 +41,11 @@ pub fn sweeps(file: &ExperimentFile) -> Result<(), Problem> {
 
 /// A key that may have no effect.
 struct Rule {
-    /// Path of the key; for workers without the number.
+    /// Path of the key. For workers it is without the number.
     path: &'static str,
-    /// Returns whether the key is present, with another value than the default.
+    /// Returns true if the key has another value than the default.
     written: fn(&ExperimentFile) -> bool,
-    /// Returns whether the key has an effect.
+    /// Returns true if the key has an effect.
     works: fn(&ExperimentFile) -> bool,
     /// The missing condition of its effect.
     since: &'static str,
@@ -145,8 +144,7 @@ fn several_workers(file: &ExperimentFile) -> bool {
         || file.workers.iter().map(|worker| worker.count).sum::<usize>() > 1
 }
 
-/// Checks that every key has an effect at one point at least. `each` is the experiment at each
-/// point.
+/// Checks that every key has an effect at one point at least. `each` is the experiment at each point.
 ///
 /// # Errors
 /// The first key without any effect.
@@ -158,7 +156,7 @@ pub fn effects(file: &ExperimentFile, each: &[ExperimentFile]) -> Result<(), Pro
             let swept = |sweep: &SweepFile| sweep.sweep.keys().any(is_it);
             let place = match file.sweeps.iter().position(swept) {
                 Some(number) if !written(file) => format!("sweep.{number}"),
-                // The number is unknown: there may be several workers.
+                // There may be several workers, and the number is unknown.
                 _ if path.starts_with("worker.") => "worker".to_owned(),
                 _ => (*path).to_owned(),
             };
@@ -168,8 +166,7 @@ pub fn effects(file: &ExperimentFile, each: &[ExperimentFile]) -> Result<(), Pro
     Ok(())
 }
 
-/// Checks that plots, claims and measurements name existing sweeps and points, and each only its
-/// own.
+/// Checks that plots, claims and measurements name existing sweeps and points, and that each names only its own.
 pub fn names(experiment: &Experiment) -> Result<(), Problem> {
     let Experiment { file, points, .. } = experiment;
     let plot = &file.plot;
@@ -220,7 +217,7 @@ pub fn names(experiment: &Experiment) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Returns the points that a claim names.
+/// Returns the points in a claim.
 fn spoken_of(is: &Statement, file: &ExperimentFile) -> Result<Vec<At>, &'static str> {
     Ok(match is {
         Statement::Value { at, .. } => vec![at.clone()],
@@ -259,7 +256,7 @@ fn spoken_of(is: &Statement, file: &ExperimentFile) -> Result<Vec<At>, &'static 
     })
 }
 
-/// Returns `at` at each of these points of x.
+/// Returns `at` for each of these points of x.
 fn at_each(at: &At, points: &[String], file: &ExperimentFile) -> Result<Vec<At>, &'static str> {
     let x = &file.plot.x;
     if at.contains_key(x) {

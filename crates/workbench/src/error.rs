@@ -10,7 +10,7 @@ use weir_bench::rig::RigError;
 use weir_lab::host;
 use weir_limits as limits;
 
-/// Reason why the lab has no result.
+/// The reason for which the lab has no result.
 #[derive(Debug, Error, Diagnostic)]
 pub enum LabError {
     /// A file could not be read.
@@ -51,7 +51,7 @@ pub enum LabError {
         /// The bound.
         max: u64,
     },
-    /// The simulations for a plan exceed the bounds; none has been run.
+    /// The simulations for a plan exceed the bounds. None has been run.
     #[error("planning {host} would take about {what}; at most {max} may be run")]
     #[diagnostic(help(
         "shorten `run` and `warm_up`, remove seeds, or name fewer of `execution`, `realization` and \
@@ -65,7 +65,7 @@ pub enum LabError {
         /// The bound.
         max: u64,
     },
-    /// No simulated plan meets every limit of a host's file; the nearest has been printed.
+    /// No simulated plan meets every limit of a host's file. The nearest plan has been printed.
     #[error("no plan meets every limit of {host}; the nearest: {nearest}")]
     NoPlan {
         /// The host's file.
@@ -73,7 +73,7 @@ pub enum LabError {
         /// Unmet limits of the nearest plan.
         nearest: String,
     },
-    /// This machine's processors cannot be read.
+    /// The CPUs of this machine cannot be read.
     #[error("cannot read this machine's processors")]
     #[diagnostic(help("write a `[topology]` with `sockets` and so on in place of \"this\""))]
     Topology(#[from] weir_topology::TopologyError),
@@ -89,7 +89,7 @@ pub enum LabError {
         /// The error.
         source: Box<host::Error>,
     },
-    /// A seed of the soak breaks an invariant; the details have been printed.
+    /// A seed of the soak breaks an invariant. The details have been printed.
     #[error("seed {seed} breaks an invariant")]
     #[diagnostic(help("`weir lab soak --seed {seed}` plays it again"))]
     Broken {
@@ -105,7 +105,7 @@ pub enum LabError {
         /// Reason, for its first point.
         why: String,
     },
-    /// The predictions are too far from the measurements; the table has been printed.
+    /// The predictions are too far from the measurements. The table has been printed.
     #[error("predictions are off by {median} % in the median, by {worst} % at worst")]
     #[diagnostic(help("use a release build on an idle machine"))]
     Unlike {

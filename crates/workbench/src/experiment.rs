@@ -27,18 +27,18 @@ use super::realization::{doubled, realization};
 /// A checked experiment.
 #[derive(Debug)]
 pub struct Experiment {
-    /// The experiment's name, or its file's.
+    /// The name of the experiment or of its file.
     pub name: String,
     /// Content of the file.
     pub file: ExperimentFile,
     /// The machine, and the machines of a sweep.
     pub machines: Vec<Machine>,
-    /// The points of the sweeps, with their scenarios (with the first seed).
+    /// The points of the sweeps with their scenarios, for the first seed.
     pub points: Vec<(At, Scenario)>,
 }
 
 impl Experiment {
-    /// Reads an experiment; `machine` returns the profile that it names.
+    /// Reads an experiment. `machine` returns the profile that it names.
     ///
     /// # Errors
     /// The first problem, with its place; or a length beyond the bounds.
@@ -66,7 +66,7 @@ impl Experiment {
             })
         };
         let mut machines = vec![find(&file.profile, place("profile"))?];
-        // First without a sweep, so that a problem is shown at its own place.
+        // First without the sweeps, so that a problem is shown at its own place.
         scenario(&file, &machines[0])
             .and_then(|scenario| scenario.check().map_err(Problem::from))
             .map_err(|problem| source.invalid(&problem.message, place(&problem.path)))?;
@@ -155,12 +155,12 @@ impl Experiment {
         titles.join("; ")
     }
 
-    /// Returns the number of runs: one for each point and seed.
+    /// Returns the number of runs: one per point and seed.
     pub fn runs(&self) -> usize {
         self.points.len() * self.file.seeds.len()
     }
 
-    /// Returns an upper bound of all runs' events.
+    /// Returns an upper bound of the events of all runs.
     pub fn events_expected(&self) -> u64 {
         let of_one_seed = self.points.iter().map(|(_, scenario)| estimate::events(scenario));
         of_one_seed.fold(0, u64::saturating_add).saturating_mul(self.file.seeds.len() as u64)
@@ -175,7 +175,7 @@ fn too_many_runs(source: Source<'_>, runs: usize) -> LabError {
     }
 }
 
-/// Describes a point in words.
+/// Describes a point.
 pub fn name_of(at: &At) -> String {
     let each: Vec<_> = at.iter().map(|(sweep, point)| format!("{sweep} {point}")).collect();
     if each.is_empty() { "the only point".into() } else { each.join(", ") }
@@ -250,7 +250,7 @@ impl From<ScenarioError> for Problem {
     }
 }
 
-/// The uplink's name in reports, and its key.
+/// The uplink's name in reports, and its key in the file.
 const UPLINK: &str = "uplink";
 /// Prefix of guests' names.
 const GUEST: &str = "guest";
@@ -279,7 +279,7 @@ fn scenario(file: &ExperimentFile, machine: &Machine) -> Result<Scenario, Proble
         {
             let end = |end, other| match end {
                 End::Uplink => Endpoint::Peer(guest % uplinks.len().max(1)),
-                // On the other host it is the guest with the same number.
+                // With a second host, the peer is that host's guest with the same number.
                 End::Guests if other && twins => Endpoint::Guest(guest + guests.len()),
                 End::Guests => Endpoint::Guest((guest + usize::from(other)) % guests.len()),
             };
@@ -333,7 +333,7 @@ fn count(key: &str, count: usize) -> Result<usize, Problem> {
     Err(Problem::new(key, message))
 }
 
-/// Returns the workers; one for each of `ports` if the execution model is threads.
+/// Returns the workers: one per port if the execution model is threads.
 fn workers(file: &ExperimentFile, ports: usize) -> Result<Vec<Thread>, Problem> {
     /// Default priority of real-time threads.
     const PRIORITY: u8 = 1;

@@ -1,4 +1,4 @@
-//! Figures of runs: each figure's mean over the seeds, and its spread.
+//! Figures of runs: the mean over the seeds, and the spread.
 
 use serde::Serialize;
 use weir_lab::report::{LoadReport, Report};
@@ -34,7 +34,7 @@ fn merged<'t>(all: impl Iterator<Item = &'t Times>) -> Times {
 }
 
 impl Figure {
-    /// Returns the name in files and output, with the unit at its end.
+    /// Returns the name in files and output, which ends with the unit.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::CpuPercent => "cpu_percent",
@@ -54,8 +54,8 @@ impl Figure {
         }
     }
 
-    /// Returns a run's value: CPU in percent of one CPU; throughput and frames of all loads;
-    /// latency of the first load's flows.
+    /// Returns a run's value: CPU in percent of one CPU, throughput and frames of all loads, and the latency of the
+    /// first load's flows.
     pub fn of(self, report: &Report) -> f64 {
         let workers = || report.workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
         let guests = || report.guests.iter().map(|guest| guest.cpu_ns).sum::<u64>();

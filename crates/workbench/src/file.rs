@@ -1,4 +1,4 @@
-//! The form of an experiment's TOML.
+//! The format of an experiment's TOML.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct ExperimentFile {
     pub profile: String,
     #[serde(default = "one_seed")]
     pub seeds: Vec<u64>,
-    /// Upper bound of each flow's random beginning.
+    /// Upper bound of each flow's random start.
     pub start: Option<Time>,
     pub warm_up: Time,
     pub run: Time,
@@ -26,7 +26,7 @@ pub struct ExperimentFile {
     /// Execution model, as in `weir.toml`; `worker` has the details.
     #[serde(default)]
     pub execution: Execution,
-    /// The worker that has all queues at first, from 0. By default the workers take turns.
+    /// The worker that has all queues at first, counted from 0. By default the workers take turns.
     pub first_worker: Option<usize>,
     #[serde(default)]
     pub dispatch: DispatchFile,
@@ -78,31 +78,31 @@ pub struct RealizationFile {
     /// The last worker serves only the uplink, and the others only guests.
     #[serde(default)]
     pub uplink_apart: bool,
-    /// 2: a second such host at the other end of the wire.
+    /// If 2, there is an equal second host at the other end of the wire.
     pub hosts: Option<usize>,
-    /// Woken threads go to any idle CPU.
+    /// True if woken threads go to any idle CPU.
     #[serde(default)]
     pub cache_blind: bool,
-    /// vCPUs busy-poll their rings.
+    /// True if vCPUs busy-poll their rings.
     #[serde(default)]
     pub guests_poll: bool,
-    /// Guests want calls for sent frames only while their rings are full.
+    /// True if guests want calls for sent frames only while their rings are full.
     #[serde(default)]
     pub tx_calls_when_full: bool,
-    /// Guests are threads of weir's own driver.
+    /// True if guests are threads with weir's own driver.
     #[serde(default)]
     pub guests_are_threads: bool,
-    /// Workers set the timers of holds earlier.
+    /// True if workers set the timers of holds earlier.
     #[serde(default)]
     pub timers_ahead: bool,
-    /// The manager may hold all guests' calls together, at the uplink too.
+    /// True if the manager may hold the calls of all guests together, at the uplink as well.
     #[serde(default)]
     pub manager: bool,
     pub identifiers: Option<IdentifiersFile>,
     pub placement: Option<PlacementFile>,
 }
 
-/// Mode of the workers, like `realization` in weir.toml.
+/// Mode of the workers, as `realization` in weir.toml.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workers {
@@ -140,16 +140,16 @@ pub enum PlacementPolicy {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Execution {
-    /// The listed workers, each of which serves many queues.
+    /// The listed workers, each with many queues.
     #[default]
     Tasklet,
     /// A worker for each guest and each uplink, under the ordinary scheduler.
     Threads,
-    /// As `Threads`, of the real-time class.
+    /// As `Threads`, in the real-time class.
     RtThreads,
 }
 
-/// Aim of moving queues between workers: see [`weir_policy::dispatch::Aim`].
+/// Aim of moves of queues between workers: see [`weir_policy::dispatch::Aim`].
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DispatchFile {
@@ -163,12 +163,12 @@ pub enum DispatchFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerFile {
-    /// Number of such workers; each is then on one of `cpus`, in turn.
+    /// Number of equal workers. Each is then on one of `cpus`, in turn.
     #[serde(default = "one")]
     pub count: usize,
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// Priority in the real-time class; without one, the fair class.
+    /// Priority in the real-time class; `None` is the fair class.
     pub priority: Option<u8>,
 }
 
@@ -176,7 +176,7 @@ pub struct WorkerFile {
 #[serde(deny_unknown_fields)]
 pub struct GuestsFile {
     pub count: usize,
-    /// CPUs of the guests, in turn; any CPU if empty.
+    /// CPUs of the guests, in turn. Empty is any CPU.
     #[serde(default)]
     pub cpus: Vec<usize>,
     #[serde(deserialize_with = "kind")]
@@ -185,16 +185,16 @@ pub struct GuestsFile {
     pub rx_usecs: Option<Time>,
     pub rx_frames: Option<u32>,
     pub rx_ring: Option<u16>,
-    /// Interval of the guest's own poll timer; "0ns" for none.
+    /// Interval of the guest's own poll timer. "0ns" is none.
     pub poll: Option<Time>,
     #[serde(default)]
     pub empty_polls: u32,
-    /// The timer keeps its own period; otherwise each poll restarts it.
+    /// True if the timer is periodic, false if each poll restarts it.
     #[serde(default)]
     pub poll_periodic: bool,
-    /// Poll interval of a nested hypervisor around each guest; none by default.
+    /// Poll interval of a nested hypervisor around each guest. The default is none.
     pub hypervisor_poll: Option<Time>,
-    /// The driver merges TCP segments (LRO).
+    /// True if the driver merges TCP segments (LRO).
     #[serde(default)]
     pub lro: bool,
 }
@@ -206,7 +206,7 @@ pub fn kind<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Kind, D::Error>
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkFile {
-    /// Number of such guests in turn.
+    /// Number of equal guests.
     #[serde(default = "one")]
     pub count: usize,
     pub rate: BitRate,
@@ -215,7 +215,7 @@ pub struct UplinkFile {
     pub queue: usize,
     #[serde(default = "ring")]
     pub ring: usize,
-    /// Time for which frames gather before an interrupt.
+    /// Time for which frames are gathered before an interrupt.
     pub hold: Time,
 }
 
@@ -227,7 +227,7 @@ pub fn ring() -> usize {
     512
 }
 
-/// One or more flows for each guest.
+/// One or more flows per guest.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadFile {
@@ -236,7 +236,7 @@ pub struct LoadFile {
     pub to: End,
     #[serde(default = "one")]
     pub flows: usize,
-    /// Only these guests, counted from 1.
+    /// Only these guests have the load, counted from 1.
     pub only: Option<Vec<usize>>,
     pub traffic: TrafficFile,
 }
@@ -260,7 +260,7 @@ pub enum TrafficFile {
         request: u32,
         answer: u32,
         think: Time,
-        /// Upper bound of a random think time between the two.
+        /// Upper bound of a random think time, with `think` as its lower bound.
         think_max: Option<Time>,
         serve: Time,
     },
@@ -277,7 +277,7 @@ pub enum Arrivals {
     Poisson(Rate),
 }
 
-/// Keys that take several values in turn, together.
+/// Keys that take several values in turn, all at the same time.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepFile {
@@ -315,41 +315,41 @@ pub enum Figure {
     RingWaitUs,
 }
 
-/// A point of the sweeps: each sweep's value.
+/// A point of the sweeps: the value of each sweep.
 pub type At = BTreeMap<String, String>;
 
-/// A paper's claim, to compare with the results.
+/// A paper's claim, for comparison with the results.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimFile {
     /// The figure or table.
     pub figure: String,
-    /// Place of the number or statement in the paper.
+    /// The place in the paper.
     pub source: String,
     pub says: String,
     pub used: Use,
     pub y: Figure,
     pub is: Statement,
-    /// Reason for a different result here.
+    /// The reason for a different result here.
     pub reason: Option<String>,
 }
 
-/// A measurement on a real host at a point, to compare with the results.
+/// A measurement on an actual host at a point, for comparison with the results.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredFile {
     pub at: At,
     pub y: Figure,
     pub mean: f64,
-    /// Least of several measurements; the mean by default.
+    /// The least of several measurements. By default it is the mean.
     pub min: Option<f64>,
     /// Largest of several measurements.
     pub max: Option<f64>,
-    /// Place and way of the measurement.
+    /// The place and the method of the measurement.
     pub source: String,
 }
 
-/// Relation of the profile to a claim: fitted or not.
+/// The use of a claim: fitted to it or not.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
@@ -372,24 +372,24 @@ impl Use {
 pub enum Statement {
     /// The value at a point.
     Value { at: At, value: f64 },
-    /// The change from one point to another: in the unit of `y`, in percent, or only its sign.
+    /// The change from one point to another, in the unit of `y`, in percent, or its sign only.
     Change {
         from: At,
         to: At,
         by: Option<f64>,
         percent: Option<f64>,
         sign: Option<Sign>,
-        /// Largest change that agrees with a sign alone (percent), if the paper says "slightly".
+        /// Largest change that agrees with the sign (percent), if the paper says "slightly".
         percent_max: Option<f64>,
     },
     /// The ratio of the second point to the first.
     Ratio { from: At, to: At, value: f64 },
-    /// The change from one point to another exceeds another change, in the same direction.
+    /// The change from one point to another exceeds another change in the same direction.
     More { from: At, to: At, than: Span },
-    /// Points of the plot's x, from the least y on; unnamed points come after.
+    /// Points of the plot's x in the order of y, the least first. Points that are not named follow.
     Least { at: At, points: Vec<String> },
-    /// A point of x loses at most `percent` to the best of the others, chosen with hindsight: the
-    /// least y among those with nearly the most packets a second.
+    /// A point of x loses at most `percent` to the best of the others in hindsight: the one with the least y among
+    /// those with nearly the most packets a second.
     Within { at: At, point: String, percent: f64 },
 }
 

@@ -163,7 +163,7 @@ fn run_experiments(args: &LabRunArgs, out: &mut dyn Write) -> Result<(), LabErro
     Ok(())
 }
 
-/// Prints all, one after the other, or as JSON.
+/// Prints all results one after the other, or as JSON.
 fn show(all: &[impl Display + Serialize], json: bool, out: &mut dyn Write) -> Result<(), LabError> {
     if json {
         serde_json::to_writer_pretty(&mut *out, all).map_err(io::Error::from)?;
@@ -177,13 +177,13 @@ fn show(all: &[impl Display + Serialize], json: bool, out: &mut dyn Write) -> Re
     Ok(())
 }
 
-/// Returns the experiments of these names and files, or all that come with weir.
+/// Returns the experiments of these names and files, or all experiments that come with weir.
 fn selected(
     names: &[String],
     seed: Option<u64>,
     profile: Option<&Path>,
 ) -> Result<Vec<Experiment>, LabError> {
-    // The machine's own experiment belongs to no paper, so `all` excludes it.
+    // `all` excludes the machine's own experiment, which belongs to no paper.
     let known = || EXPERIMENTS.iter().chain([&REALITY]);
     let built_in = |name: &str| known().find(|it| it.0 == name).map(|it| it.1);
     if names.is_empty() {
@@ -225,7 +225,7 @@ fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabErr
     Ok(Outcome::new(experiment, points, events.into_inner()))
 }
 
-/// Runs a point with each of `seeds`. `events` are the experiment's events so far.
+/// Runs a point with each of `seeds`. `events` is the number of the experiment's events so far.
 fn run_point(
     experiment: &Experiment,
     at: &At,
@@ -256,7 +256,7 @@ fn run_point(
     Ok(Point { at: at.clone(), figures, seeds: names().zip(values).collect() })
 }
 
-/// Reads an experiment with the profile of `profile`, or else the one that it names.
+/// Reads an experiment with the profile at the path `profile`, or else with the profile that it names.
 fn parse(
     source: Source<'_>,
     seed: Option<u64>,

@@ -12,20 +12,20 @@ use super::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Statement
 use super::profile::Machine;
 use super::verdict::{Judged, Verdict, judge};
 
-/// Results of an experiment, the same to the byte for the same experiment and seeds.
+/// Results of an experiment. They are equal to the byte for the same experiment and seeds.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub(super) name: String,
     pub(super) title: String,
     pub(super) paper: Option<String>,
     machine: String,
-    /// Fitted costs of the machine, with the claims they were fitted to.
+    /// Fitted costs of the machine, each with the claim that it was fitted to.
     fitted: BTreeMap<String, String>,
     pub(super) seeds: Vec<u64>,
     pub(super) events: u64,
     pub(super) points: Vec<Point>,
     pub(super) claims: Vec<Judged>,
-    /// Measurements on a real host, from this experiment's file or by `--measured`.
+    /// Measurements on an actual host, from this experiment's file or by `--measured`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     measured: Vec<MeasuredFile>,
     /// Points that `--measured` could not measure, with the reasons.
@@ -45,7 +45,7 @@ pub struct Point {
     pub seeds: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// Returns the figures that the plot and the claims need.
+/// Returns the figures of the plot and of the claims.
 pub fn figures(file: &ExperimentFile) -> Vec<Figure> {
     let claimed = file.claims.iter().map(|claim| claim.y);
     let measured = file.measured.iter().map(|measured| measured.y);
@@ -123,7 +123,7 @@ impl Outcome {
     }
 }
 
-/// Iterates over fitted costs and their claims; a second machine's costs carry its title.
+/// Iterates over fitted costs and their claims. The names of further machines' costs contain the machine's title.
 fn fitted((number, machine): (usize, &Machine)) -> impl Iterator<Item = (String, String)> {
     machine.fitted().map(move |cost| {
         let name = match number {

@@ -1,6 +1,6 @@
 //! The verdict on each figure, table and section of the papers: the worst of the verdicts on its claims.
 //!
-//! A further claim can therefore only make a figure's verdict worse, never outweigh a failed one.
+//! A further claim can therefore make a figure's verdict worse, but never make up for a failed claim.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct Standing {
     pub figure: String,
     /// The worst verdict among its claims.
     pub verdict: Verdict,
-    /// The verdict may depend on the seed, because a claim's does.
+    /// True if the verdict may depend on the seed, because a claim's does.
     pub within_spread: bool,
     /// Number of reproduced claims.
     pub reproduced: usize,
@@ -28,7 +28,7 @@ pub struct Standing {
     pub claims: usize,
     /// Number of predicted claims.
     pub predicted: usize,
-    /// Reason for a failure: its worst claims, and their reasons.
+    /// The reason for a failure: the worst claims with their reasons.
     pub reason: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Standing {
             figure,
             verdict: worst,
             within_spread: match worst {
-                // No verdict is worse; the verdict depends on the seed only if all such claims do.
+                // No verdict is worse. It depends on the seed only if all such claims do.
                 Verdict::Not => at_worst().all(|claim| claim.within_spread),
                 Verdict::Reproduced | Verdict::DirectionOnly => {
                     all().any(|claim| claim.within_spread)
@@ -83,7 +83,7 @@ impl Standing {
 pub struct Standings(pub Vec<Standing>);
 
 impl Standings {
-    /// Judges the outcomes; an experiment without a `paper` belongs to no figure.
+    /// Judges the outcomes. An experiment without a `paper` belongs to no figure.
     pub fn of<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> Self {
         let mut figures: Vec<(&str, String, Vec<&Judged>)> = Vec::new();
         for outcome in outcomes {
@@ -114,7 +114,7 @@ impl Standings {
         })
     }
 
-    /// Returns the number of figures, and of each verdict, in words.
+    /// Returns the number of figures and of each verdict, in words.
     pub fn tally(all: &[Standing]) -> String {
         let of = |verdict| all.iter().filter(|it| it.verdict == verdict).count();
         format!(
@@ -148,12 +148,12 @@ impl fmt::Display for Standings {
     }
 }
 
-/// Returns a paper's short name: for `Dong 2011, Figs. 12 to 15` the part before the figures.
+/// Returns the short name of a paper: the part before the figures in `Dong 2011, Figs. 12 to 15`.
 fn paper(text: &str) -> &str {
     text.split(',').next().unwrap_or(text).trim()
 }
 
-/// Returns the figures of a claim: two for `Figs. 10, 11`, and the whole figure for `Fig. 6 (a)`.
+/// Returns the figures of a claim: two for `Figs. 10, 11`, and one for `Fig. 6 (a)`.
 fn figures_of(text: &str) -> Vec<String> {
     let whole = text.split(" (").next().unwrap_or(text);
     match whole.strip_prefix("Figs. ") {
@@ -162,7 +162,7 @@ fn figures_of(text: &str) -> Vec<String> {
     }
 }
 
-/// Returns a sort key that puts Fig. 2 before Fig. 10, and sorts figures without a number by name.
+/// Returns a sort key that puts Fig. 2 before Fig. 10. Figures without a number are sorted by name.
 fn in_order(figure: &str) -> (String, u32, String) {
     let digits = figure.find(|letter: char| letter.is_ascii_digit()).unwrap_or(figure.len());
     let (name, number) = figure.split_at(digits);

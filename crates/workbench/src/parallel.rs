@@ -1,4 +1,4 @@
-//! Parallel runs on all CPUs: runs are independent, and results keep their order.
+//! Parallel runs on all CPUs. Runs are independent, and results keep the order of the runs.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use std::thread;
 
 use super::LabError;
 
-/// Maps `items` by `run`, in order.
+/// Maps `items` with `run` and keeps their order.
 ///
 /// # Errors
-/// The error of the first item, in their order, that failed before all had begun.
+/// The error of the first failed item, in the order of `items`, among those that had begun.
 pub fn map<I: Sync, T: Send>(
     items: &[I],
     run: impl Fn(&I) -> Result<T, LabError> + Sync,

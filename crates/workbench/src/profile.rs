@@ -33,11 +33,11 @@ pub struct Machine {
     pub title: String,
     /// Its costs.
     pub profile: Profile,
-    /// The costs as written, each with its origin, in the order of [`Profile::fields`].
+    /// The costs in the file, each with its origin, in the order of [`Profile::fields`].
     pub costs: Vec<StatedCost>,
 }
 
-/// A cost in a profile.
+/// A cost in a profile's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatedCost {
     /// Name in [`Profile::fields`].
@@ -48,7 +48,7 @@ pub struct StatedCost {
     pub value: String,
     /// Its origin.
     pub origin: Origin,
-    /// The source, the claim it was fitted to, or the reason for an assumption.
+    /// The source, the claim that it was fitted to, or the reason for an assumption.
     pub text: String,
 }
 
@@ -57,7 +57,7 @@ pub struct StatedCost {
 pub enum Origin {
     /// A publication or a measurement.
     Source,
-    /// A choice that makes a figure come out.
+    /// A choice that reproduces a figure.
     Fitted,
     /// An assumption.
     Assumed,
@@ -77,8 +77,8 @@ impl Origin {
 /// Reads a number with its unit.
 pub type Read = fn(&str) -> Result<u64, String>;
 
-/// Returns the key of a field of [`Profile::fields`], whose name ends with the unit, and the reader
-/// of its number.
+/// Returns the key of a field of [`Profile::fields`], without the unit at its end, and the function that reads its
+/// number.
 pub fn key(field: &'static str) -> (&'static str, Read) {
     fn read<T: FromStr<Err: ToString>>(text: &str, value: fn(T) -> u64) -> Result<u64, String> {
         text.parse().map(value).map_err(|error: T::Err| error.to_string())
@@ -94,7 +94,7 @@ pub fn key(field: &'static str) -> (&'static str, Read) {
     }
 }
 
-/// Writes a field's number with its unit, for [`key`]'s reader.
+/// Formats a field's number with its unit, as [`key`]'s function reads it.
 pub fn written(field: &str, value: u64) -> String {
     let unit = match field {
         _ if field.ends_with("_ps_per_byte") => "ps/B",

@@ -1,8 +1,8 @@
-//! Keeps idle states and other threads away from a measurement, as `cyclictest` does.
+//! Disables idle states and keeps other threads away during a measurement, as `cyclictest` does.
 //!
-//! The wake-up cost of a CPU depends on its idle time, and in a virtual machine on the host: the
-//! same sleep may cost five times as much a second later. Other threads take a CPU for
-//! milliseconds, which delays about one packet in a hundred.
+//! The cost of a wake-up depends on the CPU's idle time, and in a virtual machine on the host: the same sleep may
+//! cost five times as much a second later. Other threads use a CPU for milliseconds, which delays about one packet in
+//! a hundred.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -12,14 +12,14 @@ use weir_engine::Priority;
 
 use crate::args::QuietArgs;
 
-/// A process that holds this file open sets the largest latency of CPUs' idle states
+/// A process that holds this file open sets the largest latency of the CPUs' idle states
 /// (`Documentation/power/pm_qos_interface.rst`).
 const LATENCY: &str = "/dev/cpu_dma_latency";
-/// Latency zero (us).
+/// No latency (us).
 const AT_ONCE: i32 = 0;
 
-/// While this lives, CPUs never idle, and this thread and its children precede all threads without
-/// real-time priority. Both apply as far as wanted and allowed by the system.
+/// While this exists, CPUs never enter idle states, and this thread and its children precede all threads without
+/// real-time priority. Both apply as far as requested, and as far as the system permits.
 #[derive(Debug)]
 pub(super) struct Quiet {
     awake: Option<io::Result<File>>,
@@ -31,12 +31,12 @@ pub(super) struct Quiet {
 pub(super) struct How {
     /// Description for a reader.
     pub(super) said: String,
-    /// Its threads preceded all others.
+    /// True if the threads preceded all others.
     pub(super) is_first: bool,
 }
 
 impl Quiet {
-    /// Applies both from now on, unless `args` want less.
+    /// Applies both from now on, or less if `args` say so.
     pub(super) fn unless(args: &QuietArgs) -> Self {
         let hold = || {
             let mut file = OpenOptions::new().write(true).open(LATENCY)?;
@@ -63,7 +63,7 @@ impl Quiet {
 impl Drop for Quiet {
     fn drop(&mut self) {
         if self.is_first() {
-            // This always succeeds: a thread with a real-time priority may give it up.
+            // This cannot fail: a thread may always give up its real-time priority.
             let _ = weir_engine::set_priority(Priority::Usual);
         }
     }
@@ -94,7 +94,7 @@ mod tests {
         let none = Quiet::unless(&QuietArgs { idle_states: true, fair: true });
         let said = none.to_string();
         assert_eq!(said, "CPUs in idle states as they like, threads among all others");
-        // On a separate thread, so that other tests need not wait for it.
+        // On a separate thread, so that other tests do not wait for it.
         let tried = std::thread::spawn(|| {
             let quiet = Quiet::unless(&QuietArgs::default());
             (

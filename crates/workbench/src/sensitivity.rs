@@ -1,4 +1,4 @@
-//! Effects of the fitted numbers: each is varied alone, and the claims are judged again.
+//! Effects of the fitted costs: each is varied alone, and the claims are judged again.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,7 +20,7 @@ use super::profile::{Machine, StatedCost};
 use super::verdict::{Judged, Verdict, judge};
 use super::{parallel, run_point};
 
-/// Variations (percent), and how they are written.
+/// Variations (percent), and their text.
 pub const PERCENTS: [(i64, &str); 7] = [
     (-50, "-50 %"),
     (-25, "-25 %"),
@@ -31,16 +31,16 @@ pub const PERCENTS: [(i64, &str); 7] = [
     (50, "+50 %"),
 ];
 
-/// A fitted number of a machine, and the verdicts of its experiments' claims under other values.
+/// A fitted cost of a machine, and the verdicts on its experiments' claims with other values.
 #[derive(Debug, Serialize)]
 pub struct Sensitivity {
     /// The machine.
     pub machine: String,
-    /// The number's name.
+    /// The cost's name.
     pub cost: String,
-    /// The number, with its unit.
+    /// The value with its unit.
     pub value: String,
-    /// The claim it was fitted to.
+    /// The claim that it was fitted to.
     pub fitted: String,
     /// The claims of the experiments on that machine.
     pub claims: Vec<Varied>,
@@ -55,7 +55,7 @@ pub struct Varied {
     pub figure: String,
     /// Text of the claim.
     pub says: String,
-    /// Relation of the number's fit to the claim.
+    /// The use of the claim: fitted to it or not.
     pub used: Use,
     /// The paper's number or order.
     pub paper: String,
@@ -66,17 +66,17 @@ pub struct Varied {
 /// A claim's result at one of [`PERCENTS`].
 #[derive(Debug, Serialize)]
 pub struct AtPercent {
-    /// Variation of the number.
+    /// The variation of the cost.
     pub percent: i64,
     /// Our result.
     pub ours: String,
-    /// Our result over the paper's, if the paper gives a number.
+    /// The ratio of our result to the paper's, if the paper gives a number.
     pub ratio: Option<f64>,
     /// The verdict.
     pub verdict: Verdict,
 }
 
-/// Returns the points of an experiment's claims.
+/// Returns the points that an experiment's claims need.
 fn needed(experiment: &Experiment) -> Vec<&(At, Scenario)> {
     let asked = RefCell::new(Vec::new());
     judged(experiment, |_, at| {
@@ -124,8 +124,8 @@ fn variations(experiment: &Experiment) -> impl Iterator<Item = (&Machine, &State
     })
 }
 
-/// Varies each fitted number of the experiments' machines, with the first seed. A relevant number
-/// matters more than the seed.
+/// Varies each fitted cost of the experiments' machines, with the first seed: a cost that matters changes more than
+/// the seed does.
 pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivity>, LabError> {
     let mut all: Vec<Sensitivity> = Vec::new();
     for experiment in experiments {

@@ -1,4 +1,4 @@
-//! `weir lab soak`: plays seeds until one breaks an invariant or the time is over.
+//! `weir lab soak`: simulates seeds until one breaks an invariant or the time is over.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use weir_text::count;
 use super::LabError;
 use crate::args::LabSoakArgs;
 
-/// Upper bound of a first seed from the clock, which is easy to type.
+/// Upper bound of a first seed from the clock. Such a seed is short to type.
 const SEEDS: u64 = 1_000_000_000;
 
 /// Runs `weir lab soak`.
@@ -38,7 +38,7 @@ fn soak(
     out: &mut dyn Write,
 ) -> Result<(), LabError> {
     let start = Instant::now();
-    // On standard error, and only on a terminal.
+    // The progress is on standard error, and only on a terminal.
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("{spinner} {elapsed} {pos} have held, now seed {msg}");
     bar.set_style(style.expect("a constant template that is valid"));

@@ -163,7 +163,7 @@ fn problems_show_the_line_and_what_was_expected() {
     insta::assert_snapshot!(problems.join("\n"));
 }
 
-/// A setting without any effect is a mistake. A setting that one point of a sweep needs is allowed.
+/// A setting that has no effect is a mistake. A setting that has an effect at one point of a sweep is permitted.
 #[test]
 fn what_would_come_to_nothing_is_refused() {
     let twins = |keys: &str, realization: &str| {
@@ -319,7 +319,7 @@ fn a_claim_that_hangs_on_the_seed_says_so() {
         run_one(&experiment, &ProgressBar::hidden()).unwrap().claims[0].words()
     };
     assert_eq!(words("1", 2.0), "direction only");
-    // 100 arrivals, plus or minus 10: some seeds lie within 15 %, some do not.
+    // 100 arrivals, plus or minus 10: some seeds are within 15 %, others are not.
     assert!(words("1", 23_000.0).ends_with(", within the seeds' spread"));
 }
 

@@ -13,7 +13,7 @@ pub struct NotAQuantity {
     expected: &'static str,
 }
 
-/// Parses a whole number before one of the units. Returns it in the smallest unit.
+/// Parses a whole number with one of the units. Returns it in the smallest unit.
 fn quantity(
     text: &str,
     units: &[(&str, u64)],
@@ -66,7 +66,7 @@ quantities! {
     Permille, "a share such as \"600permille\"", &[("permille", 1)];
 }
 
-/// A rate by packets, or by bits of their frames.
+/// A rate of packets, or of the bits of their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Rate {
@@ -85,7 +85,7 @@ impl Rate {
         }
     }
 
-    /// Returns the gap of such frames (ns). `None`: there are none, or they come closer.
+    /// Returns the time between two frames (ns). `None` if there are no frames or if it is less than 1 ns.
     pub fn gap_ns(self, bytes: u32) -> Option<u64> {
         // `as` saturates.
         let gap_ns = (1e9 / self.packets_per_s(bytes)) as u64;

@@ -4,24 +4,23 @@ use serde::Serialize;
 
 use super::file::{At, ClaimFile, Figure, Sign, Statement, Use};
 
-/// Largest relative difference from the paper's number at which a size is reproduced.
+/// Largest relative difference from the paper's number at which a size counts as reproduced.
 pub const TOLERANCE: f64 = 0.15;
-/// Least share of the most packets a second for the best of a `within`, as in `weir bench
-/// --policies`.
+/// Least share of the most packets a second for the best setting of a `within`, as in `weir bench --policies`.
 const PACKETS_SHARE_MIN: f64 = 0.98;
-/// Smallest change with a direction (percent). Smaller ones are noise on a real host;
+/// Smallest change that has a direction (percent). Smaller ones are noise on an actual host.
 /// [`Judged::within_spread`] finds larger ones that depend on the seed.
 const NO_CHANGE_PERCENT: f64 = 1.0;
 
-/// Verdict on a claim, the best first.
+/// The verdict on a claim, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Direction, order of the alternatives, and size within 15 %, as far as the paper gives them.
+    /// The direction, the order of the alternatives, and the size within 15 %, as far as the paper gives them.
     Reproduced,
-    /// Only the direction, or the best alternative.
+    /// Only the direction or the best alternative.
     DirectionOnly,
-    /// Neither.
+    /// Neither the direction nor the best alternative.
     Not,
 }
 
@@ -35,7 +34,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the verdict as a letter.
+    /// Returns the verdict as a single sign.
     pub const fn sign(self) -> &'static str {
         match self {
             Self::Reproduced => "✓",
@@ -50,23 +49,23 @@ impl Verdict {
 pub struct Judged {
     /// Name of the figure or table.
     pub figure: String,
-    /// Place in the paper.
+    /// The place in the paper.
     pub source: String,
     /// Text of the claim.
     pub says: String,
-    /// Relation of the profile to the claim: fitted or not.
+    /// The use of the claim: fitted to it or not.
     pub used: Use,
     /// The paper's number or order.
     pub paper: String,
     /// Our result.
     pub ours: String,
-    /// Our result over the paper's, if the paper gives a number.
+    /// The ratio of our result to the paper's, if the paper gives a number.
     pub ratio: Option<f64>,
-    /// Verdict by the means over the seeds.
+    /// The verdict by the means over the seeds.
     pub verdict: Verdict,
-    /// At least one seed alone has another verdict.
+    /// True if at least one seed alone has another verdict.
     pub within_spread: bool,
-    /// Reason for a failure.
+    /// The reason for a failure.
     pub reason: Option<String>,
 }
 
@@ -83,8 +82,7 @@ pub fn words(verdict: Verdict, within_spread: bool) -> String {
     format!("{}{spread}", verdict.as_str())
 }
 
-/// Judges a claim. `value` returns a figure at a point, and `x` is the name and points of the
-/// plot's x.
+/// Judges a claim. `value` returns a figure at a point. `x` is the name of the plot's x with its points.
 pub fn judge(
     claim: &ClaimFile,
     x: (&str, &[String]),
@@ -107,7 +105,7 @@ pub fn judge(
         Statement::Change { from, to, by, percent, sign, percent_max } => {
             let (from, to) = (y(from), y(to));
             let change = to - from;
-            // Relative to zero, no change is zero, and any other change is infinite.
+            // Relative to zero, no change is zero, and every other change is infinite.
             let relative = if change == 0.0 { 0.0 } else { 100.0 * change / from };
             let words = match relative.is_finite() {
                 true => format!("{relative:+.1} %"),
@@ -173,7 +171,7 @@ pub fn judge(
     }
 }
 
-/// A point of x, with the values for a `within`.
+/// A point of x with the values for a `within`.
 pub struct Setting<'t> {
     name: &'t str,
     /// Packets a second.
@@ -182,7 +180,7 @@ pub struct Setting<'t> {
     pub y: f64,
 }
 
-/// Returns the settings at all points of x, elsewhere `at`.
+/// Returns the settings at all points of x. All other sweeps are as in `at`.
 pub fn settings<'t>(
     figure: Figure,
     at: &At,
@@ -205,13 +203,13 @@ pub fn best_but<'s, 't>(name: &str, all: &'s [Setting<'t>]) -> Option<&'s Settin
     enough.min_by(|a, b| a.y.total_cmp(&b.y))
 }
 
-/// Returns the least share of the best's packets that still counts as within `percent`; y may
-/// exceed the best's by the same share.
+/// Returns the least share of the best setting's packets that counts as within `percent`. The figure y may exceed the
+/// best's by the same share.
 pub fn share_within(percent: f64) -> f64 {
     1.0 - percent / 100.0
 }
 
-/// Compares the setting `name` with the best of the others, in packets and in y.
+/// Compares the setting `name` with the best of the others in packets and in y.
 fn within(name: &str, percent: f64, all: &[Setting<'_>]) -> (String, String, Verdict) {
     let ours = all.iter().find(|it| it.name == name);
     let (Some(ours), Some(best)) = (ours, best_but(name, all)) else {
@@ -227,7 +225,7 @@ fn within(name: &str, percent: f64, all: &[Setting<'_>]) -> (String, String, Ver
     (format!("{} within {percent} %", best.name), ours, verdict)
 }
 
-/// Judges a change without a number in the paper, though the paper may call it small.
+/// Judges a change without a number in the paper. The paper may call it slight.
 fn direction(up: bool, percent: f64, percent_max: Option<f64>) -> Verdict {
     if percent.is_nan() || percent.abs() < NO_CHANGE_PERCENT || (percent > 0.0) != up {
         Verdict::Not
@@ -238,7 +236,7 @@ fn direction(up: bool, percent: f64, percent_max: Option<f64>) -> Verdict {
     }
 }
 
-/// Returns a verdict on a change; a change of hardly a percent has no direction.
+/// Returns a verdict on a change. A change below one percent has no direction.
 fn moved(percent: f64, verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::DirectionOnly if percent.abs() < NO_CHANGE_PERCENT => Verdict::Not,
@@ -246,7 +244,7 @@ fn moved(percent: f64, verdict: Verdict) -> Verdict {
     }
 }
 
-/// Judges numbers that the paper gives.
+/// Judges a number that the paper gives.
 fn size(paper: f64, ours: f64) -> Verdict {
     if (ours - paper).abs() <= TOLERANCE * paper.abs() {
         Verdict::Reproduced

@@ -1,4 +1,4 @@
-//! Costs that need no switch.
+//! Costs that are measured without a switch.
 
 use std::hint::black_box;
 use std::io;
@@ -17,53 +17,51 @@ use super::super::measure::{pin, usable_cpus};
 use super::{Cost, exact_timers, in_rounds, paired};
 
 const WAKE_UPS: u64 = 200;
-/// Time for a sleeper to fall asleep.
+/// Time in which a thread falls asleep.
 const TO_SLEEP: Duration = Duration::from_micros(100);
 /// Duration of a short sleep.
 const SHORT_SLEEP: Duration = Duration::from_micros(10);
-/// Longest sleep (s). It ends only if the waking thread has failed.
+/// Longest sleep (s). It is reached only if the waking thread has failed.
 const SLEEP_S_MAX: i64 = 5;
-/// Time spent on finding interruptions on each CPU in one round, and the shortest and longest
-/// interruptions that count.
+/// Time to find interruptions on each CPU in one round, and the shortest and the longest interruption that counts.
 const TICKS_TIME: Duration = Duration::from_millis(50);
 const TICK_MIN: Duration = Duration::from_micros(5);
 const TICK_MAX: Duration = Duration::from_millis(1);
-/// Looks at an epoll set per round.
+/// Polls of an epoll set per round.
 const LOOKS: u32 = 5_000;
-/// Timers per round, and the time of each.
+/// Timers per round, and the duration of each (ns).
 const TIMERS: u64 = 100;
 const TIMER_NS: u32 = 100_000;
-/// A time that is over before the thread sleeps (ns).
+/// A timeout that expires before the thread sleeps (ns).
 const MISSED_NS: u32 = 2_000;
-/// A time after which a timer does not fire during the measurement (s).
+/// Expiry of a timer that must not fire during the measurement (s).
 const FAR_S: i64 = 100;
 /// Sizes of copies, from a small frame to a large segment (bytes).
 const COPIED: [usize; 4] = [64, 1_514, 16 << 10, 64 << 10];
-/// Size of the source and target areas, which copies go through in a circle like a ring's buffers
-/// (bytes).
+/// Size of the source and target areas, which copies traverse in a circle, as in a ring's buffers (bytes).
 const AREA_BYTES: usize = 2 << 20;
 /// Total of the copies of each size in one round (bytes).
 const ROUND_BYTES: usize = 16 << 20;
 /// Rows of pings per round, and round trips of a cache line per row.
 const ROWS: u64 = 50;
 const PINGS: u64 = 100;
-/// Looks before a thread yields, in case there is only one CPU.
+/// Polls before a thread yields, for machines with one CPU.
 const SPINS: u32 = 2_000;
 
-/// Costs of sleeps and delays of their ends, one value per round (ns).
+/// Costs of sleeps and latencies of wake-ups, one value per round (ns).
 pub(super) struct Sleeps {
     pub(super) worker: WakeUps,
-    /// Additional cost of falling asleep by a timer.
+    /// Additional cost of a timer before a sleep.
     pub(super) timer_set: Vec<f64>,
     pub(super) guest: WakeUps,
     pub(super) timer: Timers,
-    /// CPU time of a guest's sleep while another thread has the CPU.
+    /// CPU time of a guest's sleep while another thread uses the CPU.
     pub(super) busy: Vec<f64>,
-    /// CPU time of the write that ends this sleep.
+    /// CPU time of the write that ends such a sleep.
     pub(super) busy_write: Vec<f64>,
 }
 
-/// Measures all costs of this file.
+/// Measures all costs of this module.
 pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
     let cpus = Cpus::new();
     let [worker, guest, short] = wake_ups(&cpus, rounds)?;
@@ -80,7 +78,7 @@ pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
         Ok(nanos(start.elapsed()) / f64::from(LOOKS))
     })?;
     costs.push(Cost::new("poll_ns", "epoll_wait of an empty set, without waiting", looks));
-    // On a separate thread, whose timers may be as exact as a worker's.
+    // The timers are measured on a separate thread, whose timer slack is a worker's.
     let timers = thread::scope(|scope| scope.spawn(|| timers(&cpus, &set, rounds)).join());
     let timer = timers.map_err(|_| panicked())??;
     costs.push(Cost::new("deadline_ns", "setting a timerfd", in_rounds(rounds, timer_set)?));
@@ -105,16 +103,16 @@ pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
     Ok((costs, Sleeps { worker, timer_set, guest, timer, busy, busy_write }))
 }
 
-/// The way a thread waits for its eventfd.
+/// A thread's way to wait for its eventfd.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleep {
     Untimed,
-    /// By a timer that fires later and does not matter.
+    /// With a timer that ends the sleep.
     Timed,
 }
 
-/// Returns the time from a thread's falling asleep to the run of another thread that waited for its
-/// CPU (ns): the median.
+/// Returns the median time from the start of a thread's sleep to the run of another thread that waited for its CPU
+/// (ns).
 fn until_another_runs(cpus: &Cpus, sleep: Sleep) -> io::Result<f64> {
     let (sleeper, other) = (Set::new()?, Set::new()?);
     let (base, began, ended) = (Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
@@ -156,8 +154,8 @@ fn until_another_runs(cpus: &Cpus, sleep: Sleep) -> io::Result<f64> {
     })
 }
 
-/// Returns the mean length and interval of interruptions of a running thread, on both CPUs (ns), if
-/// there are any. Interruptions longer than the kernel's are preemptions.
+/// Returns the mean length and interval of interruptions of a running thread on both CPUs (ns), if there are any.
+/// Longer interruptions than the kernel's are preemptions.
 fn interruptions(cpus: &Cpus) -> Option<(f64, f64)> {
     let look = |which| {
         cpus.pin(which);
@@ -182,8 +180,8 @@ fn interruptions(cpus: &Cpus) -> Option<(f64, f64)> {
     (count > 0).then(|| (lost / f64::from(count), time / f64::from(count)))
 }
 
-/// Returns the CPU time of a sleep that a thread on the same, never idle CPU ends, and of the write
-/// that ends it (ns).
+/// Returns the CPU time of a sleep that another thread on the same, always busy CPU ends, and of the write that ends
+/// it (ns).
 fn taking_turns(cpus: &Cpus) -> io::Result<(f64, f64)> {
     let sets = [Set::new()?, Set::new()?];
     let play = |own: &Set, other: &Set, begins: bool| {
@@ -215,15 +213,15 @@ fn taking_turns(cpus: &Cpus) -> io::Result<(f64, f64)> {
     Ok((f64::midpoint(sleep, other_sleep), f64::midpoint(write, other_write)))
 }
 
-/// Sleeps that a timer ends (ns).
+/// Sleeps ended by a timer (ns).
 #[derive(Default)]
 pub(super) struct Timers {
-    /// Lateness of the sleeper: the median, one in ten, and one in a hundred.
+    /// Lateness of the wake-up: the median and the 90th percentile.
     pub(super) late: Vec<f64>,
     pub(super) late_p90: Vec<f64>,
     /// CPU time of a sleep.
     pub(super) sleep: Vec<f64>,
-    /// CPU time of a sleep whose time is over before it has begun.
+    /// CPU time of a sleep whose timeout expires before it begins.
     pub(super) missed: Vec<f64>,
 }
 
@@ -268,7 +266,7 @@ fn panicked() -> io::Error {
     io::Error::other("a thread that measures has panicked")
 }
 
-/// The first and the last CPU of this process; the last one only if it differs.
+/// The first and the last usable CPU of this process. The last is `None` if there is only one.
 struct Cpus([Option<usize>; 2]);
 
 impl Cpus {
@@ -278,7 +276,7 @@ impl Cpus {
         Self([cpus.next(), cpus.next_back()])
     }
 
-    /// Pins the calling thread to one of them, if there is one.
+    /// Pins the calling thread to one of the CPUs, if there is one.
     fn pin(&self, which: usize) {
         if let Some(cpu) = self.0.get(which).copied().flatten() {
             pin(None, cpu);
@@ -296,13 +294,13 @@ impl Set {
     fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // Kicks are edge-triggered, and the eventfd is not read.
+        // Kicks are edge-triggered, so that the eventfd is not read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &event, epoll::EventData::new_u64(0), flags)?;
         Ok(Self { epoll, event })
     }
 
-    /// Waits up to `seconds` for a write to the eventfd. Returns whether there was one.
+    /// Waits up to `seconds` for a write to the eventfd. Returns true if there was one.
     fn wait(&self, seconds: i64) -> io::Result<bool> {
         let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
         let mut events = Vec::with_capacity(1);
@@ -310,14 +308,14 @@ impl Set {
         Ok(epoll::wait(&self.epoll, space, Some(&timeout))? > 0)
     }
 
-    /// Waits for `ns`, in `ppoll` like a worker with a deadline.
+    /// Waits for `ns` in `ppoll`, as a worker with a deadline does.
     fn wait_for(&self, ns: u32) -> io::Result<()> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: ns.into() };
         poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout))?;
         Ok(())
     }
 
-    /// Waits like [`wait`](Self::wait), but by `poll`, and then reads the eventfd.
+    /// Waits as [`wait`](Self::wait) does, but by `poll`, and then reads the eventfd.
     fn poll(&self, seconds: i64) -> io::Result<bool> {
         let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
         let woken = poll(&mut [PollFd::new(&self.event, PollFlags::IN)], Some(&timeout))? > 0;
@@ -333,23 +331,22 @@ impl Set {
     }
 }
 
-/// Kind of sleeper.
+/// The kind of sleeper.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleeper {
     /// A worker in `epoll_wait` on the last CPU, which does not read the eventfd.
     Worker,
     /// A guest's thread in `poll` on the first CPU, which reads the eventfd.
     Guest,
-    /// A guest's thread, for as short a sleep as a sender's whose answer comes at once.
+    /// A guest's thread whose sleep is as short as that of a sender with an immediate answer.
     ShortGuest,
 }
 
-/// Sleeps that a write to an eventfd ends (ns).
+/// Sleeps ended by a write to an eventfd (ns).
 #[derive(Default)]
 pub(super) struct WakeUps {
     pub(super) write: Vec<f64>,
-    /// Latency from the write's beginning to the sleeper: the median, one in ten, and one in a
-    /// hundred.
+    /// Latency from the start of the write to the sleeper's wake-up: the median and the 90th percentile.
     pub(super) latency: Vec<f64>,
     pub(super) latency_p90: Vec<f64>,
     /// CPU time of the sleeper.
@@ -402,14 +399,14 @@ impl WakeUps {
     }
 }
 
-/// State shared by a sleeper and its waker.
+/// State shared by a sleeper and the thread that wakes it.
 struct Shared {
     who: Sleeper,
     set: Set,
     base: Instant,
-    /// Time of the sleeper's last wake-up (ns since `base`), 0 before the first.
+    /// Time of the sleeper's last wake-up (ns since `base`); 0 before the first.
     awake: AtomicU64,
-    /// The sleeper will not wake up again.
+    /// True once the sleeper will not wake up again.
     ended: AtomicBool,
 }
 
@@ -430,7 +427,7 @@ impl Shared {
         Ok(nanos(cpu_time().saturating_sub(start)) / WAKE_UPS as f64)
     }
 
-    /// Returns the durations of writes, and the times from their beginnings to the sleeper (ns).
+    /// Returns the durations of writes, and the times from their starts to the sleeper's wake-ups (ns).
     fn wake(&self) -> io::Result<(Vec<f64>, Vec<f64>)> {
         let (mut writes, mut latencies) = (Vec::new(), Vec::new());
         for _ in 0..WAKE_UPS {
@@ -456,7 +453,7 @@ impl Shared {
     }
 }
 
-/// Measures copies by size. The cost of a byte is the slope between the smallest and the largest.
+/// Measures copies by size. The cost per byte is the slope between the smallest and the largest size.
 fn copies(rounds: usize) -> io::Result<Cost> {
     let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
     let mut each = COPIED.map(|_| Vec::new());
@@ -484,8 +481,8 @@ fn copies(rounds: usize) -> io::Result<Cost> {
     Ok(Cost::new("copy_ps_per_byte", format!("copies within 2 MiB: {}", sizes.join(", ")), rounds))
 }
 
-/// Returns the time of a cache line's way between threads (ns): the fastest of many short rows of
-/// pings, when both CPUs are undisturbed.
+/// Returns the one-way latency of a cache line between threads (ns): the fastest of many short rows of pings, with
+/// both CPUs undisturbed.
 fn ping_pong(cpus: &Cpus) -> f64 {
     let turn = AtomicU64::new(0);
     let play = |first: u64| {
@@ -504,13 +501,13 @@ fn ping_pong(cpus: &Cpus) -> f64 {
     };
     thread::scope(|scope| {
         scope.spawn(|| play(1));
-        // A separate thread, since it stays pinned.
+        // The thread is separate because it stays pinned.
         let first = scope.spawn(|| play(0)).join();
         first.unwrap_or(f64::INFINITY)
     })
 }
 
-/// Looks until there is a value.
+/// Polls until there is a value.
 fn spin<T>(look: impl Fn() -> Option<T>) -> T {
     loop {
         for _ in 0..SPINS {

@@ -6,8 +6,8 @@
 //! | `stages.rs` | datapath stages, by the marks of `weir_engine::stages`, and the guests' costs |
 //! | `played.rs` | costs that cannot be measured alone, fitted so that simulation meets measurement |
 //!
-//! Each cost is the median of several rounds and is printed with their spread. A cost whose
-//! measurement needs a real guest stays as in [`Profile::example`], and says so.
+//! Each cost is the median of several rounds and is printed with their spread. A cost whose measurement needs a
+//! virtual machine stays as in [`Profile::example`], and the output says so.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -35,11 +35,10 @@ const ROUNDS: usize = 9;
 /// Number of successive measurements: costs without a switch, and three kinds of packets.
 const PARTS: u64 = 4;
 
-/// Timer slack for measurements (ns), the same that `weir_engine` sets for its workers.
+/// Timer slack during measurements (ns), as `weir_engine` sets it for its workers.
 const TIMER_SLACK_NS: u64 = 1_000;
 
-/// Makes this thread's timers as exact as a worker's. If the kernel refuses, timers are later, and
-/// the results show it.
+/// Sets this thread's timer slack to a worker's. If the kernel refuses, timers are later, and the results show it.
 pub(super) fn exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
 }
@@ -58,7 +57,7 @@ impl Cost {
     }
 }
 
-/// Measures, and prints the profile.
+/// Measures and prints the profile.
 ///
 /// # Errors
 /// A switch or a thread is not available; the output cannot be written.
@@ -83,7 +82,7 @@ pub(super) struct Calibration {
 }
 
 impl Calibration {
-    /// Adds `rounds` rounds of every measurement, on switches of its own, in [`PARTS`].
+    /// Adds `rounds` rounds of every measurement, each on its own switch, in [`PARTS`] parts.
     ///
     /// # Errors
     /// A switch or a thread is not available.
@@ -110,7 +109,7 @@ impl Calibration {
     pub(super) fn profile(&self, how: &How) -> Result<String, LabError> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let build = if cfg!(debug_assertions) { ", by a debug build of weir" } else { "" };
-        // Threads that share one CPU wait for each other in other ways than the simulation.
+        // Threads on one shared CPU wait for each other in a different way than in the simulation.
         let set = match usable_cpus().len() > 1 && !self.alone.is_empty() {
             true => Some(played::set(medians(&self.costs, how), Packet::middle(&self.alone))?),
             false => None,
@@ -120,7 +119,7 @@ impl Calibration {
     }
 }
 
-/// Returns the value of a cost that is known without a measurement (ns), and the reason.
+/// Returns the value of a cost that is known without measurement (ns), and the reason.
 fn known(field: &str, how: &How) -> Option<(u64, &'static str)> {
     match field {
         "slice_ns" | "granularity_ns" if how.is_first => {
@@ -133,7 +132,7 @@ fn known(field: &str, how: &How) -> Option<(u64, &'static str)> {
     }
 }
 
-/// Returns the median of each cost, else its known value, else the example's.
+/// Returns the profile with the median of each cost, or else its known value, or else the example's.
 fn medians(costs: &[Cost], how: &How) -> Profile {
     let example = Profile::example().fields();
     let value = |field| {
@@ -151,7 +150,7 @@ fn whole(value: f64) -> u64 {
     (value.round() as u64).max(1)
 }
 
-/// Combines each round of two measurements by `f`.
+/// Combines two measurements round by round with `f`.
 fn paired(one: &[f64], other: &[f64], f: impl Fn(f64, f64) -> f64) -> Vec<f64> {
     one.iter().zip(other).map(|(one, other)| f(*one, *other)).collect()
 }
@@ -163,7 +162,7 @@ fn median(rounds: &[f64]) -> f64 {
     rounds.get(rounds.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Returns a profile's TOML. Costs that were `set` afterwards are marked.
+/// Returns the TOML of a profile. Costs that were `set` afterwards are marked.
 fn profile(title: &str, costs: &[Cost], set: Option<&Profile>, how: &How) -> String {
     let mut text = format!("title = \"{title}\"\n\n[costs]\n");
     let set = set.map(Profile::fields).unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Costs that cannot be measured alone, fitted until isolated packets have the same cost in virtual
-//! time as here.
+//! Costs that cannot be measured alone. They are fitted until isolated packets cost the same in virtual time as on
+//! this machine.
 //!
-//! A loop measures the cost of a sleep or a kick alone. Among other threads the cost depends on the
-//! CPU's present user. So the lab simulates the measured run and moves each cost by the difference.
-//! Runs that `weir lab validate` predicts are not used.
+//! A loop measures the cost of a sleep or a kick alone. Among other threads the cost depends on the CPU's last user.
+//! The lab therefore simulates the measured run, and changes each cost by the difference. Runs that `weir lab
+//! validate` predicts are not used.
 
 use weir_lab::host;
 use weir_lab::profile::Profile;
@@ -20,8 +20,8 @@ use super::{median, whole};
 
 /// Number of simulations.
 const STEPS: usize = 16;
-/// The factor by which fitting may change a measured cost. Fitting distributes the unknown rest,
-/// and does not overrule measurements.
+/// The largest factor by which fitting may change a measured cost. Fitting distributes the unknown rest, and must not
+/// replace measurements.
 const APART_MAX: f64 = 2.0;
 
 pub(super) const SET: [&str; 7] = [
@@ -46,7 +46,7 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// Returns the cost between two moments; nothing if no packet came.
+    /// Returns the cost of a packet between two moments; `None` if no packet arrived.
     pub(super) fn measured(before: &Counts, after: &Counts) -> Option<Self> {
         let ([sent_before, got_before], [sent, got]) =
             (before.guests.as_slice(), after.guests.as_slice())
@@ -65,8 +65,7 @@ impl Packet {
         })
     }
 
-    /// Returns the distance from another: the sum over the figures of the absolute logarithm of
-    /// their ratio.
+    /// Returns the distance from another cost: the sum over the figures of the absolute logarithms of their ratios.
     fn apart(&self, other: &Self) -> f64 {
         let each = |it: &Self| [it.worker_ns, it.sender_ns, it.receiver_ns];
         let pairs = each(self).into_iter().zip(each(other));
@@ -83,8 +82,7 @@ impl Packet {
     }
 }
 
-/// Returns `profile` with the costs of [`SET`] fitted so that a packet costs what was `measured`,
-/// as nearly as possible.
+/// Returns `profile` with the costs of [`SET`] fitted so that a packet's cost is as near to `measured` as possible.
 ///
 /// # Errors
 /// The run cannot be simulated.
@@ -103,12 +101,11 @@ pub(super) fn set(profile: Profile, measured: Packet) -> Result<Profile, LabErro
     Ok(best)
 }
 
-/// Returns `now` with each cost moved by half of the difference between `played` and `measured`,
-/// within bounds around `first`.
+/// Returns `now` with each cost changed by half of the difference between `played` and `measured`, within bounds
+/// around `first`.
 fn next(first: &Profile, now: &Profile, played: &Packet, measured: &Packet) -> Profile {
     let mut profile = *now;
-    // A sleep is the worker's, a kick the sender's, an interrupt and its consequences the
-    // receiver's.
+    // A sleep belongs to the worker, a kick to the sender, and an interrupt with its consequences to the receiver.
     let more = |cost_ns: u64, measured_ns: f64, played_ns: f64| {
         (cost_ns as f64 + measured_ns - played_ns) / cost_ns.max(1) as f64
     };
@@ -152,7 +149,7 @@ fn play(scenario: &Scenario) -> Result<Packet, LabError> {
 /// The run's name in errors.
 const NAME: &str = "packets that come alone";
 
-/// Returns the run of `stages.rs` with isolated packets.
+/// Returns the scenario of the run with isolated packets in `stages.rs`.
 fn scenario() -> Result<Scenario, LabError> {
     let text = format!(
         r#"title = "{NAME}"

@@ -1,8 +1,7 @@
-//! The cost of packets through a switch and two guests, first in batches, then one at a time.
+//! The cost of packets through a switch and two guests, first in batches, then one by one.
 //!
-//! Packets in batches show the least cost of each. Single packets each need a sleep, a kick and a
-//! call; the difference is the cost of these. `weir lab validate` predicts other rates and other
-//! kinds of traffic.
+//! Packets in batches show the least cost per packet. Single packets need a sleep, a kick and a call each, whose cost
+//! is the difference. `weir lab validate` predicts other rates and other kinds of traffic.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,17 +24,16 @@ use super::{Cost, median, paired};
 /// Time before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);
 const ROUND: Duration = Duration::from_millis(200);
-/// Entries of a ring; half as many packets are in flight.
+/// Entries of a ring. Half as many packets are in flight.
 const RING: u16 = 1024;
 const WINDOW: u32 = 512;
-/// Length of a small packet (bytes). It lies in the part that weir reads anyway, so that no copy is
-/// counted.
+/// Length of a small packet (bytes). weir reads that much of a packet anyway, so that no copy is counted.
 const SMALL_BYTES: usize = 64;
 const LARGE_BYTES: usize = 1514;
 /// Rate of isolated packets (per second).
 pub(super) const ALONE_PER_S: u64 = 7_000;
 
-/// The stages whose cost per packet in a batch is a field of the profile.
+/// Stages whose cost per packet in a batch is a field of the profile.
 const FIELDS: [(Stage, &str); 4] = [
     (Stage::Take, "take_ns"),
     (Stage::Classify, "classify_ns"),
@@ -48,13 +46,13 @@ const ALONE: &str = "what a packet that comes alone costs";
 /// Costs of a packet in each round (ns).
 #[derive(Default)]
 struct Spent {
-    /// Costs by [`FIELDS`].
+    /// Costs of the stages, in the order of [`FIELDS`].
     stages: [Vec<f64>; FIELDS.len()],
     /// CPU time of the worker per wake-up, without the stages.
     sleep: Vec<f64>,
     /// Work of the guests: sender, then receiver.
     guests: [Vec<Did>; 2],
-    /// All costs of a packet; a round without packets has no entry.
+    /// All costs of a packet. A round without packets has no entry.
     packets: Vec<Packet>,
 }
 
@@ -68,8 +66,7 @@ struct Did {
     kicks: f64,
 }
 
-/// Measures all costs, with the `sleeps` measured before. Also returns the costs of isolated
-/// packets in each round.
+/// Measures all costs; `sleeps` were measured before. Also returns the costs of isolated packets in each round.
 pub(super) fn measure(
     rounds: usize,
     sleeps: &Sleeps,
@@ -88,7 +85,7 @@ pub(super) fn measure(
     let mut found = runs.of_stages();
     found.extend(runs.of_frames());
     found.extend(runs.of_sleeps());
-    // A round without packets says nothing.
+    // A round without packets has no result.
     found.retain_mut(|cost| {
         cost.rounds.retain(|value| value.is_finite());
         !cost.rounds.is_empty()
@@ -96,7 +93,7 @@ pub(super) fn measure(
     Ok((found, runs.alone.packets))
 }
 
-/// Small and large packets in batches, isolated small packets, and the cost of sleeps alone.
+/// Runs with small and large packets in batches and with isolated small packets, and the costs of sleeps alone.
 struct Runs<'s> {
     together: Spent,
     large: Spent,
@@ -105,7 +102,7 @@ struct Runs<'s> {
 }
 
 impl Runs<'_> {
-    /// Returns the worker's costs for each packet and each burst.
+    /// Returns the worker's costs per packet and per burst.
     fn of_stages(&self) -> Vec<Cost> {
         let in_stage =
             |spent: &Spent, stage: usize| spent.stages.get(stage).cloned().unwrap_or_default();
@@ -126,7 +123,7 @@ impl Runs<'_> {
         stages.chain(apart).collect()
     }
 
-    /// Returns the guests' costs for each packet and its bytes.
+    /// Returns the guests' costs per packet and per byte.
     fn of_frames(&self) -> Vec<Cost> {
         let [send, receive] = self.of_each(&self.together);
         let [send_large, receive_large] = self.of_each(&self.large);
@@ -154,8 +151,8 @@ impl Runs<'_> {
 
     /// Returns the costs of sleeps, wake-ups and timers, with the kick that ends each sleep.
     ///
-    /// A sleep's CPU time is spent on falling asleep and on waking up, and only waking up delays
-    /// packets. The split is not measured: half is assumed, and the sums are right.
+    /// A sleep's CPU time is spent on falling asleep and on waking up, and only the latter delays packets. The split
+    /// is not measured: half is assumed, which leaves the sums correct.
     fn of_sleeps(&self) -> Vec<Cost> {
         let Sleeps { worker, timer_set, guest, timer, busy, busy_write } = self.sleeps;
         let [send, receive] = self.of_each(&self.together);
@@ -165,7 +162,7 @@ impl Runs<'_> {
         let kicked_p90 = less(&worker.latency_p90, &worker.write);
         let [worker_back, guest_back] =
             [paired(&worker.sleep, &kicked, back), paired(&guest.sleep, &guest.latency, back)];
-        // A timer is set before the sleep. The additional cost of its firing belongs to the return.
+        // A timer is set before the sleep. The additional cost when it fires belongs to the wake-up.
         let timer_fired = less(&less(&timer.sleep, &worker.sleep), timer_set);
         let timer_back = plus(&worker_back, &timer_fired);
         let wake_up = |kick: &[f64], call: &[f64]| {
@@ -181,7 +178,7 @@ impl Runs<'_> {
         let end = less(&wakes, &interrupt);
         let sleep = before_service(&worker_back, &worker.sleep, &self.alone.sleep);
         let settle = less(&self.alone.sleep, &sleep);
-        // A sender's sleep consists of the end of a poll, a timer, and the return from it.
+        // A sender's sleep consists of the end of a poll, a timer, and the wake-up.
         let guest_timer = less(&less(&timer.sleep, &end), timer_set);
         let apart_ns = median(&timer.sleep);
         let kicks = sender
@@ -255,20 +252,19 @@ fn plus(one: &[f64], other: &[f64]) -> Vec<f64> {
     paired(one, other, |one, other| one + other)
 }
 
-/// Returns the part of a sleep that precedes service (ns): the return, and half of the excess of
-/// the whole over `sleep` alone, since the loop around it works before and after.
+/// Returns the part of a sleep that precedes service (ns): the wake-up, and half of the excess of the whole over
+/// `sleep` alone, since the loop around the sleep works before and after it.
 fn before_service(back: &[f64], sleep: &[f64], whole: &[f64]) -> Vec<f64> {
     let around = paired(whole, sleep, |whole, sleep| (whole - sleep).max(0.0) / 2.0);
     plus(back, &around)
 }
 
-/// Returns the part of a sleep's CPU time that is spent on the return, whose whole latency is
-/// `latency_ns` (ns).
+/// Returns the part of a sleep's CPU time that is spent on the wake-up (ns), whose whole latency is `latency_ns`.
 fn back(cpu_ns: f64, latency_ns: f64) -> f64 {
     (cpu_ns / 2.0).min(latency_ns)
 }
 
-/// Sends packets of `bytes` from one guest to another on the first CPU, by a worker on the last.
+/// Sends packets of `bytes` between two guests on the first CPU, through a worker on the last.
 fn spent(rounds: usize, bytes: usize, rate: small::Rate) -> Result<Spent, LabError> {
     let cpus = usable_cpus();
     let (guests, worker_cpu) =
@@ -280,7 +276,7 @@ fn spent(rounds: usize, bytes: usize, rate: small::Rate) -> Result<Spent, LabErr
         frame_bytes: bytes as u32, // at most 1514
         first: true,
     };
-    // Only without holds does an isolated packet have a call of its own.
+    // An isolated packet has its own call only if calls are not held.
     let calls = CallSettings { moderation: Moderation(Kind::Immediate), ..CallSettings::default() };
     let setting = Setting {
         calls,
@@ -328,8 +324,8 @@ impl Spent {
         self.packets.extend(Packet::measured(before, after));
     }
 
-    /// Returns the cost of a packet for its sender and its receiver, by round (ns): two unknowns,
-    /// since both guests send and receive.
+    /// Returns the cost of a packet for its sender and its receiver by round (ns). These are two unknowns, since both
+    /// guests send and receive.
     fn of_each_packet(&self, interrupt_ns: f64, kick_ns: f64) -> [Vec<f64>; 2] {
         let [begins, answers] = &self.guests;
         let left = |did: &Did| did.cpu_ns - did.wakeups * interrupt_ns - did.kicks * kick_ns;

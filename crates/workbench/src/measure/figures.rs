@@ -1,4 +1,4 @@
-//! Figures of a real host, as [`Figure::of`] computes them for a simulated one.
+//! Figures of an actual host, which [`Figure::of`] computes for a simulated one.
 
 use hdrhistogram::Histogram;
 
@@ -7,18 +7,17 @@ use super::host::{Counts, GuestCounts};
 use super::median;
 use super::setting::Setting;
 
-/// Returns how long the worker was ready without a CPU from the first count to the last (percent of
-/// the time).
+/// Returns the worker's time ready without a CPU from the first count to the last (percent of the time).
 pub(super) fn waited_percent(counts: &[Counts]) -> f64 {
     let [before, .., after] = counts else { return 0.0 };
     let ns = after.at.saturating_duration_since(before.at).as_nanos() as f64;
     100.0 * after.worker_waited_ns.saturating_sub(before.worker_waited_ns) as f64 / ns
 }
 
-/// Returns a run's figure from several counts, the first at its start; `None` if no built-in guest
-/// can measure it.
+/// Returns a run's figure from several counts, the first at its start; `None` if built-in guests cannot measure it.
 ///
-/// A latency is the median over the slices between counts. A pause of the whole machine for some
+/// A latency is the median over the slices between counts: a pause of the whole machine for some milliseconds affects
+/// few packets, but easily one in a hundred.
 /// milliseconds hits few packets, but easily one in a hundred.
 pub(super) fn value(figure: Figure, setting: &Setting, counts: &[Counts]) -> Option<f64> {
     let (before, after) = (counts.first()?, counts.last()?);
@@ -61,16 +60,16 @@ pub(super) fn value(figure: Figure, setting: &Setting, counts: &[Counts]) -> Opt
         Figure::JitterUs => latency(|it| {
             it.value_at_quantile(0.75).saturating_sub(it.value_at_quantile(0.25)) as f64
         }),
-        // There are no counters for these.
+        // weir has no counters for these.
         Figure::SignalUs | Figure::RingWaitUs => None,
     }
 }
 
-/// Returns the latencies between two moments, if there are any.
+/// Returns the latencies between two counts, if there are any.
 fn latencies(before: &Counts, after: &Counts) -> Option<Histogram<u64>> {
     let mut latency = after.latency.clone()?;
     if let Some(before) = &before.latency {
-        // This cannot fail, since the later histogram includes the earlier one.
+        // `subtract` cannot fail: the later histogram includes the earlier one.
         let _ = latency.subtract(before);
     }
     (!latency.is_empty()).then_some(latency)

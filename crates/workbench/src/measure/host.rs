@@ -1,6 +1,6 @@
-//! A real switch with built-in guests in this process, as a [`Setting`] describes.
+//! A switch with built-in guests in this process, as a [`Setting`] describes it.
 //!
-//! Unlike [`weir_bench::rig`], it has any number of guests, and it pins every thread where the experiment says.
+//! Unlike [`weir_bench::rig`], it has any number of guests, and pins every thread as the experiment says.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -21,20 +21,19 @@ use weir_wire::Mac;
 use super::super::calibrate::exact_timers;
 use super::setting::{Flow, Setting};
 
-/// Longest time for any start: on a busy machine threads wait.
+/// Longest time until anything starts: on a busy machine threads wait.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 const START_POLL: Duration = Duration::from_millis(1);
 /// UDP or TCP ports.
 const PORTS: (u16, u16) = (40_000, 5_201);
 
-/// Returns how long a thread of this process was ready without a CPU (ns), which `schedstat` has
-/// beside its CPU time.
+/// Returns the time for which a thread of this process was ready without a CPU (ns), from `schedstat`.
 fn waited_ns(thread: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     text.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The switch and its guests. Dropping it ends the guests, then the switch.
+/// The switch and its guests. When dropped, the guests end first.
 pub(crate) struct Host {
     guests: Vec<Guest>,
     switch: Arc<Switch>,
@@ -56,17 +55,17 @@ struct Idle {
     addresses: load::Flow,
 }
 
-/// Counts up to a moment.
+/// Counters at one moment.
 #[derive(Clone)]
 pub(crate) struct Counts {
     pub at: Instant,
     pub worker_cpu_ns: u64,
-    /// Time that the worker was ready without a CPU.
+    /// Time for which the worker was ready without a CPU.
     pub worker_waited_ns: u64,
     pub wakeups: u64,
     /// Calls for received frames.
     pub calls: u64,
-    /// Two for each flow: the end that begins it, then the other.
+    /// Two entries per flow: first the end that begins it, then the other.
     pub guests: Vec<GuestCounts>,
     /// Latencies of the first load's flows (ns).
     pub latency: Option<Histogram<u64>>,
@@ -90,7 +89,7 @@ fn station(number: usize) -> Station {
 }
 
 impl Host {
-    /// Starts everything, with sockets in `dir`.
+    /// Starts the switch and the guests, with sockets in `dir`.
     ///
     /// # Errors
     /// The switch or a guest is not available.
@@ -132,7 +131,7 @@ impl Host {
         let (begin, answer): (Vec<_>, Vec<_>) =
             idle.into_iter().partition(|guest| guest.role == Role::Sender);
         let answer = answer.into_iter().map(Idle::start).collect::<Result<Vec<_>, _>>()?;
-        // Frames to a station that has sent nothing yet are flooded.
+        // Frames to a station that has not sent yet are flooded.
         host.wait_for(|port| port.tx.frames > 0, |number| number % 2 == 1)?;
         for (begins, answers) in begin.into_iter().zip(answer) {
             host.guests.extend([begins.start()?, answers]);
@@ -140,7 +139,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Waits until the ports whose numbers `meant` selects are `ready`.
+    /// Waits until the ports whose numbers satisfy `meant` are `ready`.
     fn wait_for(
         &self,
         ready: fn(&PortStats) -> bool,
@@ -160,14 +159,14 @@ impl Host {
         }
     }
 
-    /// Returns the present counts.
+    /// Returns the present counters.
     pub fn counts(&self) -> Counts {
         let stats = self.switch.stats();
         let mut latency: Option<Histogram<u64>> = None;
         for guest in self.guests.iter().filter(|it| it.flow.first && it.measures_latency()) {
             let of_guest = guest.end.stats.latency();
             match &mut latency {
-                // This cannot fail, since all have the same bounds.
+                // `add` cannot fail: all histograms have the same bounds.
                 Some(all) => drop(all.add(&of_guest)),
                 None => latency = Some(of_guest),
             }
@@ -184,7 +183,7 @@ impl Host {
         }
     }
 
-    /// Returns whether a guest has given up; [`finish`](Self::finish) returns the reason.
+    /// Returns true if a guest has given up. [`finish`](Self::finish) returns the reason.
     pub fn has_failed(&self) -> bool {
         self.guests.iter().any(|it| it.end.has_failed())
     }
@@ -217,7 +216,7 @@ impl Idle {
         let usual = Options::new(own.mac);
         let options = Options {
             queue_size: ring,
-            // A stream's segments are sent uncut, as in the lab.
+            // Segments of a stream are sent uncut, as in the lab.
             features: usual.features - Features::HOST_TSO4,
             ..usual
         };
@@ -241,8 +240,8 @@ impl Idle {
 }
 
 impl Guest {
-    /// Returns whether this end of the flow measures the lab's latency. For a stream this is from a
-    /// segment to its acknowledgement.
+    /// Returns true if this end of the flow measures the latency that the lab reports. For a stream, it is the time
+    /// from a segment to its acknowledgement.
     fn measures_latency(&self) -> bool {
         !matches!(self.flow.traffic, rig::Load::Bulk(_))
             && self.flow.traffic.latency_at() == self.end.role

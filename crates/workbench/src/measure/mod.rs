@@ -1,5 +1,5 @@
-//! `--measured`: runs experiments on a real switch with built-in guests, beside the simulation.
-//! `weir lab validate`: compares the two.
+//! `--measured` runs experiments on a switch with built-in guests, beside the simulation. `weir lab validate`
+//! compares the two.
 //!
 //! | file | contents |
 //! |---|---|
@@ -8,9 +8,9 @@
 //! | `figures.rs` | figures of the real host, as of a simulated one |
 //! | `validate.rs` | predicted and measured side by side |
 //!
-//! Each round measures all points in turn, so a disturbance of the machine affects all points
-//! alike. A figure is the median of its rounds, printed with the least and the most. A point whose
-//! worker had to wait for its CPU is measured again.
+//! Each round measures all points in turn, so that a disturbance of the machine affects all points equally. A figure
+//! is the median of its rounds, printed with the least and the largest value. A point whose worker had to wait for
+//! its CPU is measured again.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,21 +38,20 @@ pub(super) use setting::{Flow, Setting};
 pub(super) use validate::run as validate;
 pub(super) use weir_bench::rig::{pin, usable_cpus};
 
-/// Longest wait of a worker for a CPU of its own (percent of the time). Alone, it waits for the
-/// scheduler, a microsecond or so for each of its sleeps. A longer wait means that it shares the
-/// CPU.
+/// Largest wait of a worker for its CPU (percent of the time). A worker alone on its CPU waits about a microsecond
+/// for the scheduler after each sleep. A longer wait shows that it shares the CPU.
 const WAITED_MAX_PERCENT: f64 = 5.0;
-/// Most measurements of a point for one round.
+/// Largest number of attempts to measure a point in one round.
 const TRIES_MAX: usize = 3;
 
-/// Parts of a run with latencies of their own.
+/// Parts of a run. Each has its own latencies.
 const PARTS: u32 = 10;
 
 /// A point under measurement, with the rounds so far.
 struct Rounds<'e> {
     at: &'e At,
     setting: Setting,
-    /// By figure, one value per round.
+    /// Figures with one value per round.
     values: Vec<(Figure, Vec<f64>)>,
     /// The worker's wait for its CPU in each round (percent).
     waited: Vec<f64>,
@@ -61,7 +60,7 @@ struct Rounds<'e> {
 /// Points that cannot be measured, with the reasons.
 pub(super) type Refused = Vec<(String, String)>;
 
-/// Points in whose median round the worker shared its CPU, with its wait (percent).
+/// Points whose worker shared its CPU in the median round, with the wait (percent).
 pub(super) type Disturbed = Vec<(String, f64)>;
 
 /// Measures the measurable points of each experiment. Returns the other points, with the reasons.
@@ -99,7 +98,7 @@ pub(super) fn measure(
     measure_between(experiment, rounds, bar, stop, || Ok(())).map(|(refused, _)| refused)
 }
 
-/// Does the same, and calls `between` before each round over all points, and after the last.
+/// Measures as [`measure`] does, and calls `between` before each round over all points and after the last.
 ///
 /// # Errors
 /// As [`measure`], and those of `between`.
@@ -145,7 +144,7 @@ fn measure_between(
     Ok((refused, disturbed))
 }
 
-/// Returns the median: the value in the middle, or the mean of the two in the middle.
+/// Returns the median: the mean of the two middle values if their number is even.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = |at: usize| values.get(at).copied();
@@ -154,8 +153,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Rounds<'_> {
-    /// Adds a round: the first try in which the worker had its CPU alone, or the try with the least
-    /// wait.
+    /// Adds a round: the first attempt in which the worker had its CPU alone, or the attempt with the least wait.
     fn round(&mut self, dir: &Path, stop: &AtomicBool) -> Result<(), LabError> {
         let mut best: Option<(f64, Vec<Counts>)> = None;
         for _ in 0..TRIES_MAX {
@@ -176,7 +174,7 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// Returns the counts at the beginning and at the end of each part.
+    /// Returns the counters at the start and at the end of each part.
     fn measured_once(&self, dir: &Path, stop: &AtomicBool) -> Result<Vec<Counts>, LabError> {
         let host = Host::start(&self.setting, dir)?;
         rig::wait(self.setting.warm_up, stop, || host.has_failed());
@@ -192,7 +190,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// Returns the form of an experiment's file.
+    /// Returns the measurements in the form of an experiment's file.
     fn measured(self, source: &str) -> Vec<MeasuredFile> {
         let at = self.at;
         let one = |(y, mut values): (Figure, Vec<f64>)| {

@@ -1,5 +1,4 @@
-//! Turns a point of an experiment's sweeps into a switch with built-in guests, if this machine can
-//! run it.
+//! Converts a point of an experiment's sweeps to a switch with built-in guests, if this machine can run it.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ const ETHERNET_HEADER: u32 = 14;
 /// Segments per acknowledgement, here and in the lab (RFC 1122 §4.2.3.2).
 const ACK_EVERY: u32 = 2;
 
-/// Reason why a point cannot be measured here. Each fits on a line.
+/// The reason for which a point cannot be measured here. Each fits on a line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreal {
     /// The point has an uplink.
@@ -29,10 +28,10 @@ pub enum Unreal {
         "its guests are virtual machines, and those here are threads (`realization.guests_are_threads`)"
     )]
     Machines,
-    /// The number of workers.
+    /// It has several workers.
     #[error("it has {0} workers, and only one can be measured")]
     Workers(usize),
-    /// A feature of weir that a lone switch lacks, or of the lab alone.
+    /// A feature that a single switch does not have, or that only the lab has.
     #[error("{0} can only be simulated")]
     Played(&'static str),
     /// A thread needs a CPU that this process may not use.
@@ -43,7 +42,7 @@ pub enum Unreal {
         /// The usable CPUs.
         usable: String,
     },
-    /// A thread is pinned to no CPU, or to one of several.
+    /// A thread is not pinned, or may run on several CPUs.
     #[error("{0} is not pinned to one CPU, so runs would differ")]
     NotPinned(&'static str),
     /// A guest has more than one flow.
@@ -52,7 +51,7 @@ pub enum Unreal {
     /// There is no traffic.
     #[error("no frame would be sent")]
     Silent,
-    /// The rings are not possible.
+    /// The ring sizes are not possible.
     #[error("{guest} has rings of {rx} and {tx}; a measured guest needs one size, a power of two")]
     Rings {
         /// Name of the guest.
@@ -70,7 +69,7 @@ pub enum Unreal {
         /// The unsupported part.
         what: String,
     },
-    /// A setting that weir refuses.
+    /// weir refuses a setting.
     #[error(transparent)]
     Value(#[from] ValueError),
 }
@@ -86,12 +85,12 @@ pub struct Setting {
     /// CPU of the worker.
     pub worker_cpu: usize,
     pub flows: Vec<Flow>,
-    /// Time before measurements, and time of the measurements.
+    /// Time before the measurements, and time of the measurements.
     pub warm_up: Duration,
     pub run: Duration,
 }
 
-/// Traffic from one guest to another, which have no other traffic.
+/// Traffic between two guests that have no other traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {
     /// CPUs of the two ends.
@@ -99,7 +98,7 @@ pub struct Flow {
     pub traffic: rig::Load,
     /// Length of a frame that counts as throughput (bytes).
     pub frame_bytes: u32,
-    /// Its latency is the first load's.
+    /// True if the flow belongs to the first load, whose latency is reported.
     pub first: bool,
 }
 
@@ -138,7 +137,7 @@ impl Setting {
             let first = Some(group(&load.name)) == first;
             flows.push(Flow { cpus, traffic, frame_bytes, first });
         }
-        // All guests of an experiment differ only in their CPUs.
+        // The guests of an experiment differ only in their CPUs.
         let (false, Some(guest)) = (flows.is_empty(), scenario.guests.first()) else {
             return Err(Unreal::Silent);
         };
@@ -153,7 +152,7 @@ fn group(name: &str) -> &str {
     name.rsplit_once(' ').map_or(name, |(group, _)| group)
 }
 
-/// Refuses features that only the lab has.
+/// Refuses features that exist only in the lab.
 fn played(scenario: &Scenario) -> Result<(), Unreal> {
     let Realization {
         dedicated,

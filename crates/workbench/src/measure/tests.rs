@@ -10,7 +10,7 @@ fn experiment(text: &str) -> Experiment {
 
 fn measured(text: &str) -> (Experiment, Result<Refused, LabError>) {
     let mut experiment = experiment(text);
-    // Two rounds: on a busy machine one of them may have no packets.
+    // Two rounds: on a busy machine one may have no packets.
     let result = measure(&mut experiment, 2, &progress(0), &AtomicBool::new(false));
     (experiment, result)
 }
@@ -51,14 +51,14 @@ fn what_is_measured_stands_beside_what_is_simulated_point_by_point() {
             assert!(measured.mean >= 0.0 && measured.mean.is_finite(), "{measured:?}");
             measured.mean
         });
-        // At one setting it may be zero, if other threads have the CPUs.
+        // At one setting the figure may be zero, if other threads use the CPUs.
         assert!(measured.fold(0.0, f64::max) > 0.0, "{figure:?} of {all:?}");
     }
 }
 
 #[test]
 fn what_cannot_be_had_here_is_refused_and_says_why() {
-    // Streams at all points would exceed the allowed length.
+    // Streams at all points would exceed the bound of the length.
     let text = REALITY.1.replace("run = \"500ms\"", "run = \"50ms\"");
     let why = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");

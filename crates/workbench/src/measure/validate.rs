@@ -1,4 +1,4 @@
-//! `weir lab validate`: the lab's predictions for this machine from its calibrated costs, beside
+//! `weir lab validate`: compares the lab's predictions for this machine, from its calibrated costs, with
 //! measurements.
 
 use std::fmt;
@@ -19,27 +19,27 @@ use super::super::{progress, read, run_one};
 use super::{Disturbed, LabError, Refused, measure_between, median};
 use crate::args::LabValidateArgs;
 
-/// Largest errors of predictions (percent): the median, and any.
+/// Bounds of the errors of predictions (percent): of the median, and of each.
 const MEDIAN_MAX_PERCENT: f64 = 15.0;
 const WORST_MAX_PERCENT: f64 = 35.0;
 /// Rounds of calibration before each round of measurement, and after the last.
 const CALIBRATION_ROUNDS: usize = 3;
 
-/// One figure at one point.
+/// A figure at a point.
 #[derive(Debug, Serialize)]
 struct Compared {
     point: String,
     figure: &'static str,
     predicted: f64,
-    /// Median of the rounds, least and most.
+    /// The median of the rounds; below, the least and the largest value.
     measured: f64,
     measured_min: f64,
     measured_max: f64,
-    /// Error of the prediction, relative to the measurement (percent).
+    /// Error of the prediction relative to the measurement (percent).
     error_percent: f64,
 }
 
-/// Parts of a [`Validation`] besides the figures, in its order.
+/// Parts of a [`Validation`] other than its figures, in the order of its fields.
 type Parts = (String, [String; 2], Refused, Disturbed, usize, usize);
 
 #[derive(Debug, Serialize)]
@@ -49,7 +49,7 @@ struct Validation {
     measured_with: String,
     /// Points that were not measured, with the reasons.
     refused: Refused,
-    /// Points that were measured while the worker shared its CPU, with its wait (percent).
+    /// Points whose worker shared its CPU while they were measured, with the wait (percent).
     disturbed: Disturbed,
     settings: usize,
     rounds: usize,
@@ -59,8 +59,8 @@ struct Validation {
     passed: bool,
 }
 
-/// Calibrates this machine, unless there is a profile, predicts and measures. Calibration and
-/// measurement take turns, so that a slow phase of the machine affects both.
+/// Calibrates this machine unless a profile is given, predicts, and measures. Calibration and measurement alternate,
+/// so that a slow phase of the machine affects both.
 ///
 /// # Errors
 /// [`LabError`]; [`LabError::Unlike`] after the output if the errors of predictions exceed the
@@ -80,7 +80,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
         let machine = || Machine::parse(Source { name, text });
         Experiment::parse(source, args.seed, |_| machine().map(Some))
     };
-    // Costs do not matter to the measurement.
+    // The measurement does not depend on the costs.
     let mut measured = match &given {
         Some(profile) => parse(profile)?,
         None => parse(&("what is assumed".to_owned(), Calibration::default().profile(&how)?))?,
@@ -133,7 +133,7 @@ pub fn run(args: &LabValidateArgs, out: &mut dyn Write) -> Result<(), LabError> 
     }
 }
 
-/// Returns the difference of `predicted` and `measured`, in percent of the latter.
+/// Returns the difference of `predicted` and `measured` in percent of the latter.
 fn error_percent(predicted: f64, measured: f64) -> f64 {
     if measured == predicted {
         return 0.0;

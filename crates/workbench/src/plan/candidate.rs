@@ -1,4 +1,4 @@
-//! Candidates for weir's settings: those to play, and those to skip.
+//! Candidates for weir's settings: those to simulate and those to skip.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,18 +17,18 @@ use super::host::Host;
 
 /// Priority of real-time threads, as weir sets it.
 const PRIORITY: u8 = 1;
-/// Interval of the placer's looks (ns), as in weir.
+/// Interval of the placer (ns), as in weir.
 const LOOK_NS: u64 = 1_000_000_000;
-/// Interval under `static` (ns). That policy needs only the guests' traffic, and follows its first
-/// plan at once, so the interval is short enough for every run.
+/// Interval of the placer under `static` (ns). That policy needs only the guests' traffic, and follows its first plan
+/// at once, so that the interval can be short enough for every run.
 const LOOK_STATIC_NS: u64 = 100_000_000;
-/// Warm-up under `dynamic` (ns). A dynamic plan takes effect after three seconds of advantage, and
-/// its first look is after one.
+/// Warm-up under `dynamic` (ns). A dynamic plan takes effect after an advantage of three seconds, and the placer
+/// first runs after one second.
 const WARM_UP_DYNAMIC_NS: u64 = 5_000_000_000;
-/// Number of workers up to which each number is played. Above it only powers of two, and three
-/// times these, are played.
+/// Number of workers up to which every number is simulated. Larger ones are simulated only if they are powers of two,
+/// or three times such a power.
 const STEP_BY_STEP: usize = 4;
-/// Number of CPUs at or below which weir places nothing.
+/// Number of CPUs up to which weir places nothing.
 const FEW_CPUS: usize = 2;
 
 /// Settings of `[switch]`.
@@ -42,11 +42,11 @@ pub struct Candidate {
     pub workers: usize,
     /// Placement of the workers.
     pub placement: PlacementMode,
-    /// The placement moves vCPUs too.
+    /// True if the placement also moves vCPUs.
     pub pin_vcpus: bool,
 }
 
-/// Settings that are not played.
+/// Settings that are not simulated.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Skipped {
     /// The settings.
@@ -56,7 +56,7 @@ pub struct Skipped {
 }
 
 impl Candidate {
-    /// Returns `base` with these settings, as weir's crew and manager realize them.
+    /// Returns `base` with these settings, as weir's crew and manager implement them.
     pub fn scenario(&self, base: &Scenario) -> Scenario {
         let class = match self.execution {
             Execution::Tasklet | Execution::Threads => Class::Fair { weight: WEIGHT_USUAL },
@@ -74,7 +74,7 @@ impl Candidate {
             PlacementMode::Dynamic => Some((Policy::Dynamic, LOOK_NS)),
         };
         let warm_up_ns = match self.placement {
-            // The same time for both, so that both have the same packets.
+            // The warm-up is the same for both, so that both have the same packets.
             PlacementMode::Off | PlacementMode::Static => base.warm_up_ns.max(2 * LOOK_STATIC_NS),
             PlacementMode::Dynamic => base.warm_up_ns.max(WARM_UP_DYNAMIC_NS),
         };
@@ -101,7 +101,7 @@ impl Candidate {
         Self { placement, pin_vcpus: pin_vcpus && placement != PlacementMode::Off, ..self }
     }
 
-    /// Returns the distance from weir's defaults, which decides between equals.
+    /// Returns the distance from weir's defaults, which decides between equal candidates.
     pub fn oddness(&self) -> [usize; 3] {
         let realization = match self.realization {
             Some(Realization::Adaptive) | None => 0,
@@ -122,20 +122,19 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The plays for a host.
+/// The simulations for a host.
 #[derive(Debug)]
 pub struct Candidates {
-    /// Candidates to play first.
+    /// Candidates to simulate first.
     pub first: Vec<Candidate>,
-    /// The best of these is played with the dynamic placement too.
+    /// True if the best of these is then simulated with the dynamic placement, too.
     pub dynamic: bool,
     /// Settings to skip.
     pub skipped: Vec<Skipped>,
 }
 
 impl Candidates {
-    /// Returns all settings that the file's limits allow, except those that a simple estimate
-    /// decides.
+    /// Returns all settings that the file's limits allow, except those that a simple estimate excludes.
     pub fn of(host: &Host) -> Self {
         let limits = &host.file.limits;
         let executions =
@@ -218,7 +217,7 @@ fn cores(host: &Host) -> usize {
     topology.cpus().unwrap_or(0) / topology.threads_per_core.max(1)
 }
 
-/// Returns the numbers of workers to play.
+/// Returns the numbers of workers to simulate.
 fn workers(host: &Host, skipped: &mut Vec<Skipped>) -> Vec<usize> {
     let ports = host.scenario.guests.len() + host.scenario.uplinks.len();
     let cpus = host.cpus.topology.cpus().unwrap_or(1);
@@ -243,7 +242,7 @@ fn workers(host: &Host, skipped: &mut Vec<Skipped>) -> Vec<usize> {
             ),
         });
     }
-    // With many workers one more or less matters little.
+    // With many workers, one more or less makes little difference.
     let step = |it: &usize| {
         let odd = it >> it.trailing_zeros();
         *it <= STEP_BY_STEP || odd == 1 || odd == 3 || *it == from || *it == to
@@ -263,7 +262,7 @@ fn span(from: usize, to: usize) -> String {
     if from == to { count(to, "worker") } else { format!("{from} to {to} workers") }
 }
 
-/// Returns the placements to play first, and whether the dynamic one follows.
+/// Returns the placements to simulate first, and true if the dynamic one follows.
 fn placeable(
     host: &Host,
     wanted: &[PlacementMode],
@@ -291,7 +290,7 @@ fn placeable(
             why: "with one last-level cache it does nothing".into(),
         });
     }
-    // A dynamic placement takes seconds to settle, so only the best candidate is played with it.
+    // A dynamic placement takes seconds to settle, so that it is simulated for the best candidate only.
     let later = placements.len() > 1 && placements.contains(&dynamic);
     if later {
         placements.retain(|it| *it != dynamic);

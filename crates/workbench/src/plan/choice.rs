@@ -1,12 +1,9 @@
-//! Chooses the best simulated plan, and explains the faults of the others.
+//! Chooses the best simulated plan, and explains why the others were not chosen.
 //!
-//! 1. Every load gets through: losses stay within `lost`, and streams and requests reach their
-//!    `at_least`.
-//! 2. Every group keeps its p99, or else its latency budget; weir keeps to the CPUs that it may
-//!    use.
-//! 3. Of the remaining plans, those win whose weir and guests together take the least CPU.
-//! 4. Among plans within one percent, or 0.01 CPU, of the best, the fewest workers win, then the
-//!    plan nearest to
+//! 1. Every load gets through: losses stay within `lost`, and streams and requests reach their `at_least`.
+//! 2. Every group keeps its p99, or else its latency budget, and weir uses only the CPUs that it may use.
+//! 3. Among the remaining plans, those in which weir and guests together use the least CPU win.
+//! 4. Among plans within one percent, or 0.01 CPU, of the best, the fewest workers win, and then the plan nearest to
 //!    weir's defaults.
 
 use weir_text::count;
@@ -14,12 +11,11 @@ use weir_text::count;
 use super::host::{Group, Host};
 use super::play::{GroupPlayed, Played};
 
-/// Largest relative difference of CPU times that counts as none; the lab does not resolve smaller
-/// ones.
+/// Largest relative difference of CPU times that counts as none. The lab does not resolve smaller ones.
 const SAME: f64 = 0.01;
-/// The same as an absolute difference (CPUs).
+/// The absolute difference that counts as none (CPUs).
 const SAME_CPUS: f64 = 0.01;
-/// Largest share of late interrupts with which a budget counts as kept, like a p99.
+/// Largest share of late interrupts at which a budget counts as kept, as for a p99.
 const LATE_MAX: f64 = 0.01;
 
 /// A limit that a candidate does not meet.
@@ -27,7 +23,7 @@ const LATE_MAX: f64 = 0.01;
 pub struct Miss {
     /// Description in words.
     pub text: String,
-    /// Distance: the missing part of the load, or the excess over a bound.
+    /// The distance: the missing part of the load, or the excess over a bound.
     by: By,
 }
 
@@ -82,8 +78,8 @@ fn of_group(host: &Host, group: &Group, it: &GroupPlayed) -> Vec<Miss> {
     misses
 }
 
-/// Returns the index of the best play. If every play misses a limit, it is the nearest one. `None`:
-/// nothing was played.
+/// Returns the index of the best candidate. If every candidate misses a limit, it is the nearest one. `None` if
+/// nothing was simulated.
 pub fn best(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
     let Some(least) = least_cpus(all) else { return nearest(all) };
     let rank = |played: &Played| (played.candidate.workers, played.candidate.oddness());
@@ -96,13 +92,13 @@ pub fn best(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
         .map(|(at, _)| at)
 }
 
-/// Returns the least CPU among plays that meet every limit; `None` without any.
+/// Returns the least CPU among candidates that meet every limit; `None` if none does.
 pub fn least_cpus(all: &[(Played, Vec<Miss>)]) -> Option<f64> {
     let good = all.iter().filter(|(_, misses)| misses.is_empty());
     good.map(|(played, _)| played.cpus()).min_by(f64::total_cmp)
 }
 
-/// Returns the play with the least missing load, then with the smallest excess over a bound.
+/// Returns the candidate with the least missing load, and among equal ones with the smallest excess over a bound.
 fn nearest(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
     let worst = |misses: &[Miss], of: fn(By) -> f64| {
         misses.iter().map(|miss| of(miss.by)).fold(0.0, f64::max)
@@ -121,7 +117,7 @@ fn same(cpus: f64, least: f64) -> bool {
     cpus <= least + (least * SAME).max(SAME_CPUS)
 }
 
-/// Explains why `played`, which meets every limit, was not chosen; `least`: see [`least_cpus`].
+/// Explains why `played`, which meets every limit, was not chosen. For `least` see [`least_cpus`].
 pub fn why_not(played: &Played, chosen: &Played, least: f64) -> String {
     if !same(played.cpus(), least) {
         let more = (played.cpus() - chosen.cpus()).max(SAME_CPUS);
@@ -134,7 +130,7 @@ pub fn why_not(played: &Played, chosen: &Played, least: f64) -> String {
     }
 }
 
-/// Writes a time for people: in ms from one on, else in us.
+/// Formats a time for people: in ms from 1 ms on, or else in us.
 pub fn time(ns: u64) -> String {
     match ns {
         0..1_000_000 => format!("{:.0} us", ns as f64 / 1e3),
@@ -142,7 +138,7 @@ pub fn time(ns: u64) -> String {
     }
 }
 
-/// Writes a share for people.
+/// Formats a share for people.
 pub fn percent(part: f64) -> String {
     if part > 0.0 && part < 0.001 {
         return "less than 0.1 %".into();

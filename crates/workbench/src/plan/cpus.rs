@@ -1,7 +1,7 @@
-//! A host's CPUs, with the lab's numbers and with Linux's.
+//! A host's CPUs by the lab's numbers and by Linux's.
 //!
-//! The lab numbers CPUs along caches and cores, with siblings adjacent; Linux follows the firmware.
-//! Files with `topology = "this"`, and the output for them, use Linux's numbers.
+//! The lab numbers CPUs by caches and cores, with siblings adjacent. Linux takes the firmware's order. Files with
+//! `topology = "this"`, and the output for them, have Linux's numbers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,12 +19,12 @@ const SYSFS: &str = "/sys";
 pub struct HostCpus {
     /// Topology in the lab.
     pub topology: Topology,
-    /// Host's number of each CPU, by its number in the lab; empty if both are the same.
+    /// The host's number of each CPU, by the lab's number. Empty if both are the same.
     numbers: Vec<u16>,
 }
 
 impl HostCpus {
-    /// Returns the CPUs of a file. The inner error is a fault of these CPUs.
+    /// Returns the CPUs of a file. The inner error is a fault of the CPUs in the file.
     ///
     /// # Errors
     /// sysfs cannot be read.
@@ -43,7 +43,7 @@ impl HostCpus {
         })
     }
 
-    /// Returns the CPUs of a regular machine, whose caches have equal numbers of cores, and so on.
+    /// Returns the CPUs of a regular machine, whose caches have equal numbers of cores, and so on for all levels.
     pub fn regular(machine: &weir_topology::Topology) -> Result<Self, Problem> {
         let mut cpus = machine.cpus.clone();
         cpus.sort_by_key(|cpu| (cpu.node, cpu.cache, cpu.core, cpu.id));
@@ -90,7 +90,7 @@ fn not_regular(what: &str) -> Problem {
     Problem::new("topology", message)
 }
 
-/// Returns the number of different parts per whole, if it is the same for all.
+/// Returns the number of different parts of a whole, if it is the same for all wholes.
 fn each(of: impl Iterator<Item = (u16, u16)>) -> Option<usize> {
     let mut parts: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
     for (whole, part) in of {

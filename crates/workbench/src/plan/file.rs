@@ -1,4 +1,4 @@
-//! The form of a host's TOML. `docs/guide/lab.md` explains the keys.
+//! The format of a host's TOML. `docs/guide/lab.md` explains the keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::units::{BitRate, Permille, Rate, Time};
 #[serde(deny_unknown_fields)]
 pub struct HostFile {
     pub title: String,
-    /// A shipped profile, or a file relative to this file's folder.
+    /// A profile that comes with weir, or a file relative to this file's directory.
     pub profile: String,
     #[serde(default = "one_seed")]
     pub seeds: Vec<u64>,
@@ -39,7 +39,7 @@ fn start() -> Time {
     Time(10_000_000)
 }
 
-/// Returns a time in which queues find their workers, and `auto` tries its holds.
+/// Returns a time in which queues find their workers and `auto` tries its holds.
 fn warm_up() -> Time {
     Time(500_000_000)
 }
@@ -48,12 +48,12 @@ fn run() -> Time {
     Time(200_000_000)
 }
 
-/// The host's processors.
+/// The host's CPUs.
 #[derive(Debug)]
 pub enum HostTopology {
     /// `"this"`: the CPUs of the machine that runs the command.
     This,
-    /// A topology in the form of an experiment's.
+    /// A topology in the format of an experiment's.
     Written(TopologyFile),
 }
 
@@ -80,20 +80,20 @@ impl<'de> Deserialize<'de> for HostTopology {
     }
 }
 
-/// Limits of a plan, and settings to play.
+/// Limits of a plan, and the settings to simulate.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitsFile {
-    /// CPUs that weir may use, which also bounds the workers.
+    /// Number of CPUs that weir may use. It also bounds the workers.
     pub cpus: Option<usize>,
     /// Default p99 of groups.
     pub p99: Option<Time>,
-    /// Largest share of a group's packets that may be lost; none by default.
+    /// Largest share of a group's packets that may be lost. The default is none.
     pub lost: Option<Permille>,
     pub execution: Option<Vec<Execution>>,
     pub realization: Option<Vec<Realization>>,
     pub placement: Option<Vec<PlacementMode>>,
-    /// Placements move vCPUs too.
+    /// True if placements also move vCPUs.
     #[serde(default)]
     pub pin_vcpus: bool,
 }
@@ -104,7 +104,7 @@ pub struct UplinkFile {
     pub rate: BitRate,
     #[serde(default)]
     pub kind: UplinkKind,
-    /// Interface of the host; by default the uplink's name.
+    /// Interface of the host. The default is the uplink's name.
     pub interface: Option<InterfaceName>,
     #[serde(default = "delay")]
     pub delay: Time,
@@ -124,7 +124,7 @@ fn hold() -> Time {
     Time(0)
 }
 
-/// Kind of the uplink in weir.toml. All kinds cost the same in the lab.
+/// Kind of the uplink in weir.toml. All kinds have the same cost in the lab.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UplinkKind {
@@ -151,10 +151,10 @@ impl UplinkKind {
 pub struct GroupFile {
     #[serde(default = "one")]
     pub count: usize,
-    /// CPUs of the vCPUs that get the interfaces' interrupts, in turn; any CPU if empty.
+    /// CPUs of the vCPUs that get the interfaces' interrupts, in turn. Empty is any CPU.
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// Number of further vCPUs of each VM that compute all the time, on the same CPUs.
+    /// Number of further vCPUs per VM that compute all the time, on the same CPUs.
     #[serde(default)]
     pub busy_vcpus: usize,
     #[serde(default = "budget")]
@@ -175,16 +175,16 @@ fn auto() -> Kind {
     Kind::Auto
 }
 
-/// A load of each VM of a group, from it or to it.
+/// A load from or to each VM of a group.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupLoad {
-    /// Source: `"uplink"`, or a group.
+    /// The source: `"uplink"` or a group.
     pub from: Option<String>,
     pub to: Option<String>,
     #[serde(default = "one")]
     pub flows: usize,
-    /// Least throughput for each VM, for traffic without a rate of its own.
+    /// Least throughput per VM, for traffic without its own rate.
     pub at_least: Option<Rate>,
     pub traffic: TrafficFile,
 }

@@ -1,4 +1,4 @@
-//! Turns a host's TOML into a scenario without the workers, which the plan adds.
+//! Converts a host's TOML to a scenario without workers, which the plan adds.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::experiment::{span, traffic};
 use crate::file::TrafficFile;
 use crate::profile::Machine;
 
-/// Name of the uplink in a group's loads; no group may have it.
+/// Name of the uplink in a group's loads. No group may have it.
 const UPLINK: &str = "uplink";
 
 /// A host to plan.
@@ -33,7 +33,7 @@ pub struct Host {
     pub machine: Machine,
     /// Its CPUs.
     pub cpus: HostCpus,
-    /// The scenario, with one unpinned worker as a placeholder.
+    /// The scenario, with an unpinned worker as a placeholder.
     pub scenario: Scenario,
     /// Groups in the order of their names.
     pub groups: Vec<Group>,
@@ -61,9 +61,9 @@ pub struct Group {
 /// A load of each VM of a group.
 #[derive(Debug)]
 pub struct GroupLoads {
-    /// Its loads in the scenario.
+    /// Indices of its loads in the scenario.
     pub loads: Range<usize>,
-    /// Least number of frames per second for each VM.
+    /// Least number of frames per second and VM.
     pub at_least: Option<f64>,
 }
 
@@ -79,7 +79,7 @@ pub struct UplinkPort {
 }
 
 impl Group {
-    /// Returns the name of the VM with this number, from 1, which is also its interface's name.
+    /// Returns the name of the VM with this number (from 1), which is also its interface's name.
     pub fn vm(&self, number: usize) -> String {
         vm(&self.name, number)
     }
@@ -90,7 +90,7 @@ fn vm(group: &str, number: usize) -> String {
 }
 
 impl Host {
-    /// Reads a host; `machine` returns the profile that it names.
+    /// Reads a host. `machine` returns the profile that it names.
     ///
     /// # Errors
     /// The first problem, with its place; or sysfs cannot be read.
@@ -132,7 +132,7 @@ struct Building<'f> {
     scenario: Scenario,
     groups: Vec<Group>,
     uplinks: Vec<UplinkPort>,
-    /// Place in the file of each name in the scenario.
+    /// The place in the file of each name in the scenario.
     places: BTreeMap<String, String>,
 }
 
@@ -227,7 +227,7 @@ impl<'f> Building<'f> {
             );
             return Err(Problem::new(format!("{place}.count"), message));
         }
-        // The longest of its VMs' names.
+        // The name of the last VM is the longest.
         vm(name, it.count).parse::<PortName>().map_err(|error| problem(error.to_string()))?;
         let rivals = it.busy_vcpus.saturating_mul(it.count);
         if rivals > PORTS_MAX - self.scenario.rivals.len() {
@@ -270,7 +270,7 @@ impl<'f> Building<'f> {
         Ok(())
     }
 
-    /// Returns the lab's numbers of CPUs.
+    /// Converts the host's numbers of CPUs to the lab's.
     ///
     /// # Errors
     /// The first number that does not exist.
@@ -331,7 +331,7 @@ impl<'f> Building<'f> {
         if group.guests != guests {
             return Ok(Endpoint::Guest(group.guests.start + at % group.guests.len()));
         }
-        // Within a group each VM has the next one as peer.
+        // Each VM of a group has the next one as its peer.
         match guests.len() {
             1 => {
                 Err(format!("`{name}` has no other VM, expected `count` above 1 or another group"))
@@ -340,7 +340,7 @@ impl<'f> Building<'f> {
         }
     }
 
-    /// Checks that links can carry their loads.
+    /// Checks that links have the capacity for their loads.
     fn links(&self) -> Result<(), Problem> {
         let mut bits = vec![[0.0; 2]; self.scenario.uplinks.len()];
         for load in &self.scenario.loads {
@@ -370,7 +370,7 @@ impl<'f> Building<'f> {
         Ok(())
     }
 
-    /// Converts an error of the scenario into a problem at its cause in the file.
+    /// Converts an error of the scenario to a problem at its cause in the file.
     fn place(&self, error: &ScenarioError) -> Problem {
         let by_name = |name: &str| self.places.get(name).cloned();
         let path = match error {
@@ -408,8 +408,7 @@ fn limits(file: &HostFile) -> Result<(), Problem> {
     }
 }
 
-/// Checks the name of a port or a group, which has no dots, since they would look like keys.
-/// `table` holds the name.
+/// Checks the name of a port or a group. A name has no dots, which would look like keys. `table` contains the name.
 fn plain(name: &str, table: &str) -> Result<PortName, Problem> {
     if name.contains('.') {
         let message = format!("`{name}` has a dot in it, expected a name out of a-z, 0-9, - and _");

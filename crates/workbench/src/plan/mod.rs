@@ -1,4 +1,4 @@
-//! `weir lab plan`: finds the best settings for a host by simulating candidates.
+//! `weir lab plan`: finds the best settings for a host by simulation of candidates.
 //!
 //! | file | contents |
 //! |---|---|
@@ -57,7 +57,7 @@ pub fn run(args: &LabPlanArgs, out: &mut dyn Write) -> Result<(), LabError> {
     }
 }
 
-/// Returns the host of a file, or the shipped host of that name.
+/// Returns the host of a file, or the host of that name that comes with weir.
 fn host(args: &LabPlanArgs) -> Result<Host, LabError> {
     let name = args.file.display().to_string();
     let text = match HOSTS.iter().find(|(built_in, _)| *built_in == name) {
@@ -70,7 +70,7 @@ fn host(args: &LabPlanArgs) -> Result<Host, LabError> {
     })
 }
 
-/// Returns the profile `instead`, or the one that a host in `folder` names.
+/// Returns the profile `instead`, or the one that a host's file in `folder` names.
 fn machine(
     named: &str,
     instead: Option<&Path>,
@@ -88,14 +88,14 @@ fn machine(
     Machine::parse(Source { name: &name, text: &read(&path)? }).map(Some)
 }
 
-/// Checks that the plays end within bounds.
+/// Checks that the simulations end within bounds.
 ///
 /// # Errors
-/// The plays would take too long.
+/// The simulations would take too long.
 fn check_bounds(host: &Host, candidates: &Candidates) -> Result<(), LabError> {
     let events = |candidate: &Candidate| estimate::events(&candidate.scenario(&host.scenario));
     let first = candidates.first.iter().map(events).fold(0, u64::saturating_add);
-    // The best candidate is not known yet.
+    // The best candidate is not known yet, so that the most expensive one counts.
     let dynamic = candidates.first.iter().filter(|_| candidates.dynamic);
     let dynamic = dynamic.map(|it| events(&it.placed(PlacementMode::Dynamic, it.pin_vcpus)));
     let seeds = host.file.seeds.len();
@@ -111,7 +111,7 @@ fn check_bounds(host: &Host, candidates: &Candidates) -> Result<(), LabError> {
     }
 }
 
-/// Plays all candidates, then the best with the dynamic placement, if the file asks for it.
+/// Simulates all candidates, and then the best with the dynamic placement if the file asks for it.
 fn plan(host: &Host, candidates: Candidates, bar: &ProgressBar) -> Result<Plan, LabError> {
     let Candidates { first, dynamic, mut skipped } = candidates;
     let judged = |played: Vec<play::Played>| {

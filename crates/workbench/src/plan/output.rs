@@ -1,4 +1,4 @@
-//! A plan, for people and as JSON, the same to the byte for the same file and seeds.
+//! A plan for people and as JSON. It is equal to the byte for the same file and seeds.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::host::Host;
 use super::play::Played;
 use super::weir_toml::weir_toml;
 
-/// A plan, with its alternatives.
+/// A plan with its alternatives.
 #[derive(Debug, Serialize)]
 pub struct Plan {
     name: String,
@@ -20,7 +20,7 @@ pub struct Plan {
     machine: String,
     seeds: Vec<u64>,
     events: u64,
-    /// The best play meets every limit.
+    /// True if the best candidate meets every limit.
     pub good: bool,
     /// The recommended settings, or the nearest ones if none is good.
     pub best: Alternative,
@@ -30,7 +30,7 @@ pub struct Plan {
     pub weir_toml: Option<String>,
 }
 
-/// A played candidate.
+/// A simulated candidate.
 #[derive(Debug, Serialize)]
 pub struct Alternative {
     execution: Execution,
@@ -38,13 +38,13 @@ pub struct Alternative {
     pub workers: usize,
     pub placement: PlacementMode,
     pin_vcpus: bool,
-    /// Host's number of each worker's CPU, if workers are pinned.
+    /// The host's number of each worker's CPU, if workers are pinned.
     worker_cpus: Option<Vec<usize>>,
     weir_cpus: f64,
     guest_cpus: f64,
     groups: Vec<GroupFigures>,
-    /// Missed limits, or reasons why another is better; empty for the chosen plan if it meets every
-    /// limit.
+    /// Missed limits, or the reasons for which another candidate is better. Empty for the chosen plan if it meets
+    /// every limit.
     pub why_not: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl Plan {
         };
         let mut others: Vec<_> =
             all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, it)| it).collect();
-        // Good candidates first, by CPU; then the others, in the order of their settings.
+        // Good candidates first, by CPU. Then the others, in the order of their settings.
         others.sort_by(|(a, a_misses), (b, b_misses)| {
             let order = a_misses.is_empty().cmp(&b_misses.is_empty()).reverse();
             let by_cpus = match a_misses.is_empty() && b_misses.is_empty() {
@@ -140,12 +140,12 @@ impl Alternative {
         }
     }
 
-    /// Returns the worst p99 of its groups.
+    /// Returns the worst p99 of the groups.
     pub fn p99_us(&self) -> Option<f64> {
         self.groups.iter().filter_map(|group| group.p99_us).max_by(f64::total_cmp)
     }
 
-    /// Describes the CPUs of its workers.
+    /// Describes the CPUs of the workers.
     fn places(&self) -> String {
         match (self.placement, &self.worker_cpus) {
             (PlacementMode::Off, _) => "where the kernel puts them".into(),
@@ -163,7 +163,7 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Writes a time (us) for people.
+/// Formats a time (us) for people.
 fn shown_us(us: Option<f64>) -> String {
     // `as` saturates.
     us.map_or_else(|| "-".into(), |us| time((us * 1e3).round() as u64))

@@ -1,4 +1,4 @@
-//! Plays candidates, and collects their results.
+//! Simulates candidates, and collects their results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{panic, thread};
@@ -15,7 +15,7 @@ use super::candidate::Candidate;
 use super::host::{Group, Host};
 use crate::error::LabError;
 
-/// Results of a candidate: the mean over the seeds for CPU and throughput, the worst for all else.
+/// Results of a candidate: for CPU and throughput the mean over the seeds, for all other figures the worst.
 #[derive(Clone, Debug)]
 pub struct Played {
     /// The candidate.
@@ -24,41 +24,40 @@ pub struct Played {
     pub weir_cpus: f64,
     /// Number of CPUs that all guests kept busy.
     pub guest_cpus: f64,
-    /// Last CPU of each worker, with the first seed.
+    /// Last CPU of each worker, for the first seed.
     pub worker_cpus: Vec<Option<CpuId>>,
-    /// Events of all seeds.
+    /// Events of all seeds together.
     pub events: u64,
     /// Results by group.
     pub groups: Vec<GroupPlayed>,
 }
 
-/// Results of a group's loads, of all its VMs together.
+/// Results of a group's loads, for all its VMs together.
 #[derive(Clone, Debug, Default)]
 pub struct GroupPlayed {
     /// Number of CPUs that its guests kept busy.
     pub cpus: f64,
-    /// Throughput of its loads' forward direction.
+    /// Throughput in the forward direction of the loads.
     pub mbit_per_s: f64,
-    /// Frames, both ways.
+    /// Frames in both directions.
     pub packets_per_s: f64,
     /// Share of datagrams and requests that did not arrive.
     pub lost: f64,
-    /// Share of its interrupts that came later than its latency budget.
+    /// Share of interrupts that were later than the latency budget.
     pub late: f64,
-    /// p99 of its datagrams from writer to reader, and of its requests to the answer (ns); `None`
-    /// without any.
+    /// p99 of datagrams from writer to reader, and of requests until the answer (ns); `None` if there are none.
     pub p99_ns: Option<u64>,
-    /// By load: frames a second that came through for each VM.
+    /// Frames per second and VM that got through, by load.
     pub forth_per_s: Vec<f64>,
 }
 
 impl Played {
-    /// Returns the number of CPUs that host and guests kept busy.
+    /// Returns the number of CPUs that weir and the guests kept busy.
     pub fn cpus(&self) -> f64 {
         self.weir_cpus + self.guest_cpus
     }
 
-    /// Summarises reports, one for each seed and at least one.
+    /// Summarises the reports, one per seed and at least one.
     fn of(host: &Host, candidate: Candidate, reports: &[Report]) -> Self {
         let mean = |of: &dyn Fn(&Report) -> f64| {
             reports.iter().map(of).sum::<f64>() / reports.len().max(1) as f64
@@ -114,7 +113,7 @@ impl GroupPlayed {
                 // TCP loses segments by design, and waits for its own window.
                 if !matches!(spec.kind, LoadKind::Stream { .. }) {
                     latency.merge(&load.latency);
-                    // If workers keep up, at most a burst is under way at the end.
+                    // If workers keep up, at most one burst is in flight at the end.
                     let behind = load.sent.saturating_sub(load.received + BURST_MAX as u64);
                     lost += behind.max(load.dropped);
                     sent += load.sent;
@@ -147,7 +146,7 @@ impl GroupPlayed {
     }
 }
 
-/// Plays each candidate with each seed, in parallel on all CPUs.
+/// Simulates each candidate with each seed, in parallel on all CPUs.
 ///
 /// # Errors
 /// The error of the first candidate that failed.
@@ -175,12 +174,12 @@ pub fn all(
     let mut done = thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let joined = threads.into_iter().map(|thread| thread.join());
-        // A panic of a thread goes on here.
+        // A thread's panic is resumed here.
         joined
             .flat_map(|done| done.unwrap_or_else(|it| panic::resume_unwind(it)))
             .collect::<Vec<_>>()
     });
-    // In the candidates' order, whichever thread finished first.
+    // The order is that of the candidates, and not of the threads' ends.
     done.sort_by_key(|(at, _)| *at);
     let reports = done.into_iter().map(|(_, report)| report).collect::<Result<Vec<_>, _>>()?;
     let of_each = candidates.iter().zip(reports.chunks(seeds.len().max(1)));

@@ -9,7 +9,7 @@ use weir_topology::fixtures;
 use super::cpus::HostCpus;
 use super::*;
 
-/// Four guests that send to each other; a frame costs a worker some 22 us.
+/// Four guests that send to each other. A frame costs a worker about 22 us.
 const SMALL: &str = r#"title = "Four that send to each other"
 profile = "slow"
 start = "1ms"
@@ -40,11 +40,11 @@ to = "web"
 traffic = { datagrams = { bytes = 200, arrivals = { poisson = "8kpps" } } }
 "#;
 
-/// Its description of the CPUs.
+/// The CPUs in that text.
 const TOPOLOGY: &str =
     "[topology]\nsockets = 1\nllcs_per_socket = 2\ncores_per_llc = 3\nthreads_per_core = 1\n";
 
-/// Returns a shipped machine on which a frame costs a worker 20 us.
+/// Returns a machine of weir's on which a frame costs a worker 20 us.
 fn slow() -> Machine {
     let (name, text) = PROFILES.iter().find(|(name, _)| *name == "dong-2011").unwrap();
     let mut machine = Machine::parse(Source { name, text }).unwrap();
@@ -171,7 +171,7 @@ fn what_nothing_can_do_is_said_with_the_nearest() {
     let plan = planned(&with("p99 = \"2ms\"", "p99 = \"1us\""));
     assert!(!plan.good && plan.weir_toml.is_none());
     assert!(plan.best.why_not[0].contains("over the target 1 us"), "{plan}");
-    // The nearest one has the least p99.
+    // The nearest plan has the least p99.
     let p99 = |it: &output::Alternative| it.p99_us().unwrap();
     assert!(plan.rejected.iter().all(|it| p99(it) >= p99(&plan.best)), "{plan}");
     let lossy = planned(&with("[limits]", "[limits]\ncpus = 1").replace("8kpps", "16kpps"));
@@ -189,7 +189,7 @@ fn streams_and_requests_have_what_they_need_at_least() {
         planned(&text)
     };
     assert!(stream("50Mbit").good);
-    // All four have a link of 1 Gbit/s.
+    // All four guests share a link of 1 Gbit/s.
     let much = stream("500Mbit");
     assert!(!much.good && much.best.why_not[0].contains("less than it needs"), "{much}");
 }
@@ -201,23 +201,23 @@ fn settings_that_cannot_be_best_are_not_played() {
     let host = parse(&open).unwrap();
     let Candidates { first, dynamic, .. } = Candidates::of(&host);
     assert!(dynamic && first.iter().all(|it| it.placement != PlacementMode::Dynamic));
-    // Five ports have five threads.
+    // Five ports need five threads.
     let threads = first.iter().filter(|it| it.execution != Execution::Tasklet);
     assert!(threads.clone().count() > 0 && threads.clone().all(|it| it.workers == 5));
-    // One worker is never both adaptive and shared.
+    // A single worker is never both adaptive and shared.
     let one = first.iter().filter(|it| it.workers == 1);
     assert!(one.clone().all(|it| it.realization != Some(Realization::Shared)));
     let one_cache = parse(&open.replace("llcs_per_socket = 2", "llcs_per_socket = 1")).unwrap();
     let candidates = Candidates::of(&one_cache);
     assert!(!candidates.dynamic);
-    // Three cores for three workers would leave none.
+    // Three workers on three cores would leave no core for guests.
     let placed = |it: &Candidate| it.placement != PlacementMode::Off;
     assert!(candidates.first.iter().filter(|it| placed(it)).all(|it| it.workers < 3));
     let busy = Candidates::of(&parse(&open.replace("8kpps", "32kpps")).unwrap());
     assert!(busy.first.iter().all(|it| it.workers > 2));
     let why: Vec<_> = busy.skipped.iter().map(|it| it.to_owned()).collect();
     assert!(why.iter().any(|it| it.what == "1 to 2 workers"), "{why:?}");
-    // Of large numbers of workers only some are played.
+    // Only some of the large numbers of workers are simulated.
     let many =
         open.replace("cores_per_llc = 3", "cores_per_llc = 16").replace("count = 4", "count = 20");
     let many = Candidates::of(&parse(&many).unwrap());
@@ -237,8 +237,8 @@ fn a_candidate_is_played_as_the_switch_realizes_it() {
     let tasklets = |realization, workers| {
         scenario(Execution::Tasklet, Some(realization), workers, PlacementMode::Off)
     };
-    // Three cases: as few workers as suffice, with all queues at the first; all alike; and queues
-    // that stay with a lone worker.
+    // Three cases: as few workers as suffice, with all queues at the first; all queues spread; and queues that stay
+    // with the only worker.
     let moves = |it: &Scenario| (it.dispatch, it.first_worker, it.realization.dedicated);
     assert_eq!(moves(&tasklets(Realization::Adaptive, 3)), (Some(Aim::Pack), Some(0), false));
     assert_eq!(moves(&tasklets(Realization::Shared, 3)), (Some(Aim::Spread), None, false));
@@ -251,7 +251,7 @@ fn a_candidate_is_played_as_the_switch_realizes_it() {
     assert!(real_time.workers.iter().all(|it| matches!(it.class, Class::Realtime { priority: 1 })));
     assert_eq!(threads.realization.placement, None);
     assert_eq!(real_time.realization.placement.unwrap().policy, Policy::Static);
-    // A placer has looked before measurements begin.
+    // The placer has run before measurements begin.
     assert!(real_time.warm_up_ns > real_time.realization.placement.unwrap().look_ns);
 }
 
@@ -300,7 +300,7 @@ fn this_machine_has_its_own_numbers_of_cpus() {
     for cpu in 0..32 {
         assert_eq!(two.cpu(two.number(cpu)), Some(cpu));
     }
-    // Siblings are adjacent only in the lab.
+    // Siblings are adjacent only in the lab's numbers.
     assert!(two.number(1) > two.number(0) + 1);
     assert_eq!(two.cpu(32), None);
     let Err(hybrid) = read(fixtures::HYBRID) else { panic!("it has two kinds of cores") };

@@ -7,11 +7,11 @@ use weir_config::PlacementMode;
 use super::candidate::Candidate;
 use super::host::Host;
 
-/// Returns a whole configuration: the planned settings, the uplinks, and an interface for each VM.
-/// `weir check` accepts it.
+/// Returns a complete configuration: the planned settings, the uplinks, and an interface for each VM. `weir check`
+/// accepts it.
 pub fn weir_toml(host: &Host, plan: &Candidate) -> String {
     let mut text = String::from("[switch]\n");
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "execution = \"{}\"", plan.execution);
     if let Some(realization) = plan.realization {
         let _ = writeln!(text, "realization = \"{realization}\"");

@@ -2,26 +2,24 @@
 
 /// Most ticks on a scale.
 const TICKS_MAX: f64 = 6.0;
-/// Room above the largest value, as a share of the scale, for marks.
+/// Room for marks above the largest value, as a share of the scale.
 const HEADROOM: f64 = 0.15;
-/// Largest ratio between distances of points of x at which they are drawn to scale. Beyond it
-/// points would touch.
+/// Largest ratio between distances of points along x that are drawn to scale. Beyond it points would touch.
 const UNEVEN_MAX: f64 = 12.0;
 
 /// The scale of y.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
-    /// The value at its lower end.
+    /// The value at the lower end.
     pub from: f64,
-    /// The value at its upper end.
+    /// The value at the upper end.
     pub to: f64,
-    /// The distance of its ticks.
+    /// The distance of the ticks.
     step: f64,
 }
 
 impl Scale {
-    /// Returns a scale for all `values`, which are finite, and 0. Without 0, small differences
-    /// would look large.
+    /// Returns a scale for 0 and all `values`, which are finite. Without 0, small differences would look large.
     pub fn holding(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = values
             .fold((0.0, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
@@ -50,15 +48,14 @@ impl Scale {
     }
 }
 
-/// Returns 1, 2 or 5 times a power of ten, so that `range` has few steps.
+/// Returns 1, 2 or 5 times a power of ten, such that `range` has few steps.
 fn step_for(range: f64) -> f64 {
     let power = 10f64.powf((range / TICKS_MAX).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     steps.into_iter().find(|step| range / step <= TICKS_MAX).unwrap_or(10.0 * power)
 }
 
-/// Returns the positions of points along x, from 0 to 1, if their names are increasing numbers of
-/// one unit.
+/// Returns the positions of points along x, from 0 to 1, if their names are increasing numbers of one unit.
 pub fn numeric(points: &[String]) -> Option<Vec<f64>> {
     let numbers: Vec<f64> = points.iter().map(|point| number(point)).collect::<Option<_>>()?;
     let gaps: Vec<f64> = numbers.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -102,12 +99,12 @@ pub fn number(name: &str) -> Option<f64> {
     digits.parse::<f64>().ok().map(|number| number * factor)
 }
 
-/// Writes a value in few letters.
+/// Formats a value with few letters.
 pub fn short(value: f64) -> String {
     short_beside(value, value)
 }
 
-/// Writes a value in few letters, with the unit of `largest`.
+/// Formats a value with few letters, in the unit for `largest`.
 fn short_beside(value: f64, largest: f64) -> String {
     let (value, unit) = match largest.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),

@@ -7,27 +7,27 @@ use crate::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Sign, Sta
 use crate::output::{self, Outcome};
 use crate::verdict::{best_but, settings, share_within};
 
-/// Name of the series if only x is swept.
+/// Name of the series if x is the only sweep.
 const ONLY_SERIES: &str = "simulated";
 
 /// A plot.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Id for links and file names.
+    /// ID for links and file names.
     pub id: String,
     /// The figure, in words.
     pub title: String,
-    /// Values of the sweeps other than x and series; empty without such sweeps.
+    /// Values of the sweeps other than x and series. Empty if there are none.
     pub at: String,
     /// The sweep along x.
     pub x_name: String,
-    /// Names of its points.
+    /// Names of the points along x.
     pub x: Vec<String>,
-    /// One series for each point of the sweep that `series` names.
+    /// One series per point of the sweep that `series` names.
     pub series: Vec<Series>,
     /// Statements of the paper.
     pub marks: Vec<Mark>,
-    /// Number of seeds behind the least, mean and most.
+    /// Number of seeds of each result.
     pub seeds: usize,
 }
 
@@ -36,9 +36,9 @@ pub struct Chart {
 pub struct Series {
     /// The series' name.
     pub name: String,
-    /// Simulated results; `None` where there is no number.
+    /// Simulated results; `None` if there is no number.
     pub simulated: Vec<Option<Measured>>,
-    /// Measurements on a real host.
+    /// Measurements on an actual host.
     pub measured: Vec<Option<Measured>>,
 }
 
@@ -49,24 +49,24 @@ pub struct Mark {
     pub series: usize,
     /// Index of the point of x.
     pub x: usize,
-    /// Way of drawing.
+    /// The way to draw it.
     pub kind: MarkKind,
-    /// Text, with the figure's name.
+    /// The text, with the figure's name.
     pub says: String,
 }
 
-/// Ways of drawing a paper's statement.
+/// Ways to draw a paper's statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MarkKind {
-    /// Its number.
+    /// The paper's number.
     Value(f64),
-    /// A number derived from our result at another point, by the paper's change or ratio.
+    /// A number derived from our result at another point by the paper's change or ratio.
     FromOurs(f64),
-    /// More than at another point, without a number.
+    /// A larger value than at another point, without a number.
     Up,
-    /// Less than at another point, without a number.
+    /// A smaller value than at another point, without a number.
     Down,
-    /// Rank in its series, from the least: 1, 2, and so on.
+    /// The rank in its series, from the least: 1, 2, and so on.
     Least(usize),
 }
 
@@ -91,7 +91,7 @@ impl Chart {
     }
 }
 
-/// Returns all plots of an experiment by figure; the paper's figures come first.
+/// Returns all plots of an experiment, by figure. The paper's figures come first.
 pub fn all(experiment: &Experiment, outcome: &Outcome) -> Vec<Chart> {
     let file = &experiment.file;
     let mut figures = output::figures(file);
@@ -133,7 +133,7 @@ fn chart(file: &ExperimentFile, outcome: &Outcome, figure: Figure, at: &At, id: 
         Some(sweep) => file.points_of(sweep).iter().map(Some).collect(),
         None => vec![None],
     };
-    // "guests 3", but "BVIC".
+    // A numeric name gets the sweep's name as a prefix ("guests 3"), others do not ("BVIC").
     let sweep = file.plot.series.as_deref().unwrap_or_default();
     let called = |point: &String| {
         if axis::number(point).is_some() { format!("{sweep} {point}") } else { point.clone() }
@@ -164,7 +164,7 @@ struct Plot<'e> {
 }
 
 impl Plot<'_> {
-    /// Returns a point's values of all sweeps.
+    /// Returns the values of all sweeps at a point.
     fn at(&self, x: &str, series: Option<&String>) -> At {
         let mut at = self.at.clone();
         at.insert(self.file.plot.x.clone(), x.to_owned());
@@ -189,7 +189,7 @@ impl Plot<'_> {
         })
     }
 
-    /// Returns series and x of a point, if it is in this plot.
+    /// Returns the series and the x of a point, if it is in this plot.
     fn place(&self, at: &At) -> Option<(usize, usize)> {
         let plot = &self.file.plot;
         if self.at.iter().any(|(sweep, point)| at.get(sweep) != Some(point)) {
@@ -202,7 +202,7 @@ impl Plot<'_> {
         Some((plot.series.as_ref().map_or(Some(0), number)?, number(&plot.x)?))
     }
 
-    /// Returns a claim's marks in this plot.
+    /// Returns the marks of a claim in this plot.
     fn marks(&self, claim: &ClaimFile) -> Vec<Mark> {
         if claim.y != self.figure {
             return Vec::new();
@@ -265,7 +265,7 @@ impl Plot<'_> {
     }
 }
 
-/// Returns a figure's name in words, with its unit: `latency_p99_us` is "Latency p99 (us)".
+/// Returns a figure's name in words with its unit: `latency_p99_us` becomes "Latency p99 (us)".
 fn title(figure: &str) -> String {
     const UNITS: &[(&str, &str)] =
         &[("_percent", "%"), ("_us", "us"), ("_ns", "ns"), ("_ms", "ms")];
@@ -280,7 +280,7 @@ fn title(figure: &str) -> String {
     format!("{}{}{per_s}{unit}", first.map(String::from).unwrap_or_default(), letters.as_str())
 }
 
-/// Returns a name for links and file names; for a path, the name of the file.
+/// Returns a name for links and file names. For a path, it is derived from the file's name.
 pub fn slug(name: &str) -> String {
     let file = name.rsplit('/').next().unwrap_or(name);
     let stem = file.strip_suffix(".toml").unwrap_or(file);

@@ -1,5 +1,4 @@
-//! A short digest of a report's inputs. It shows cheaply whether the report in a repository is up
-//! to date.
+//! A short digest of a report's inputs, a fast check that a repository's report is up to date.
 
 use std::fmt::Write as _;
 
@@ -11,16 +10,15 @@ use weir_limits::LAB_EVENTS_MAX;
 use crate::experiment::{Experiment, name_of};
 use crate::{LabError, parallel};
 
-/// File of the digests, beside the report's pages.
+/// File with the digests, beside the report's pages.
 pub const FILE: &str = "digests.txt";
-/// Target of the estimated events for the beginning of a run, which has only a part of them.
+/// Number of events to which the start of a run is shortened, by their estimate. The actual number is smaller.
 const EVENTS: u64 = 200_000;
 
-/// Returns one line for each experiment: its name, and 16 digits of a hash over its text and the
-/// start of each of its points.
+/// Returns a line for each experiment: its name, and 16 digits of a hash over its text and the start of each of its
+/// points.
 ///
-/// The hash misses late effects, such as a queue that moves after 50 ms or a vCPU that is placed
-/// after seconds.
+/// The hash misses late effects, such as a queue that moves after 50 ms or a vCPU that is placed after seconds.
 ///
 /// # Errors
 /// A run failed.
@@ -29,7 +27,7 @@ pub fn file(experiments: &[Experiment]) -> Result<String, LabError> {
         "# Written by `weir lab report`: whether these pages are of today, without all runs.\n"
             .to_owned();
     for (experiment, digest) in experiments.iter().zip(parallel::map(experiments, digest)?) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{} {digest:016x}", experiment.name);
     }
     Ok(text)
@@ -58,7 +56,7 @@ fn beginning(scenario: &Scenario) -> Scenario {
     Scenario { warm_up_ns: 0, run_ns, ..scenario.clone() }
 }
 
-/// FNV-1a: the same everywhere and in every version of Rust. It need not resist attacks.
+/// FNV-1a, whose result does not depend on the machine or on the version of Rust. It need not resist attacks.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn fnv1a(hash: u64, text: &str) -> u64 {

@@ -1,4 +1,4 @@
-//! The page. It loads nothing and runs no script: CSS chooses colours, and a policy in its head forbids everything
+//! The page. It loads nothing and runs no script: CSS selects colours, and a policy in its head forbids everything
 //! else.
 
 use std::fmt::{self, Write as _};
@@ -23,7 +23,7 @@ const COLOURS: &str = "<fieldset><legend>Colours</legend>\
 /// Returns the page's text.
 pub fn page(report: &Report<'_>) -> String {
     let mut page = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write(&mut page, report);
     page
 }
@@ -112,7 +112,7 @@ fn summary(page: &mut String, report: &Report<'_>, tally: Tally) -> fmt::Result 
     Ok(())
 }
 
-/// Writes the number of each verdict, in words and as a bar.
+/// Writes the number of each verdict in words and as a bar.
 fn headline(page: &mut String, tally: Tally, of_what: &str) -> fmt::Result {
     if tally.all() == 0 {
         return Ok(());
@@ -182,7 +182,7 @@ fn verdict(page: &mut String, claim: &Judged) -> fmt::Result {
     badge(page, claim.verdict, &claim.words())
 }
 
-/// Writes a verdict, with `words` below it.
+/// Writes a verdict with `words` below it.
 fn badge(page: &mut String, verdict: Verdict, words: &str) -> fmt::Result {
     let class = match verdict {
         Verdict::Reproduced => "good",
@@ -199,7 +199,7 @@ fn badge(page: &mut String, verdict: Verdict, words: &str) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a claim beside its result.
+/// Writes a claim with its result.
 fn said(page: &mut String, claim: &Judged) -> fmt::Result {
     write!(
         page,
@@ -256,7 +256,7 @@ fn section(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a plot, and below it a table with the same numbers.
+/// Writes a plot, and a table with the same numbers below it.
 fn figure(
     page: &mut String,
     svg: &str,
@@ -289,7 +289,7 @@ fn figure(
     Ok(())
 }
 
-/// Writes the effects of fitted numbers.
+/// Writes the effects of fitted costs.
 fn sensitivity(page: &mut String, report: &Report<'_>) -> fmt::Result {
     if report.varied.is_empty() {
         return Ok(());

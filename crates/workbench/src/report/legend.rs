@@ -1,4 +1,4 @@
-//! A plot's legend: only elements that are in the plot, on as many lines as needed.
+//! A plot's legend: only the elements of the plot, on as many lines as needed.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ pub enum Key {
     Mark(MarkKind),
     /// A measurement.
     Measured,
-    /// Least and most over the seeds.
+    /// The least and the largest value over the seeds.
     Whisker,
 }
 
@@ -33,7 +33,7 @@ pub enum Key {
 pub struct Legend {
     /// Position, line, key and text of each entry.
     entries: Vec<(f64, usize, Key, String)>,
-    /// Series are drawn as lines.
+    /// True if series are drawn as lines.
     lines: bool,
 }
 
@@ -53,12 +53,12 @@ impl Legend {
         Self { entries, lines: axis::numeric(&chart.x).is_some() }
     }
 
-    /// Returns its height.
+    /// Returns the legend's height.
     pub fn height(&self) -> f64 {
         self.entries.last().map_or(0.0, |entry| LINE * (entry.1 + 1) as f64)
     }
 
-    /// Draws it below `top`.
+    /// Draws the legend below `top`.
     pub fn draw(&self, svg: &mut String, top: f64) {
         for (x, line, entry, words) in &self.entries {
             let (x, y) = (MARGIN + x, top + LINE * (*line as f64 + 0.5));

@@ -10,7 +10,7 @@ use crate::sensitivity::Sensitivity;
 
 /// File name of the index.
 pub const INDEX: &str = "README.md";
-/// File name of the page on fitted numbers, without its ending.
+/// File name of the page on fitted costs, without its extension.
 const SENSITIVITY: &str = "sensitivity";
 
 /// Returns the names and texts of the files.
@@ -39,7 +39,7 @@ fn sensitivity<'s>(all: impl Iterator<Item = (String, &'s Sensitivity)>) -> Stri
     text
 }
 
-/// Returns a plot, and below it a table with the same numbers.
+/// Returns a plot, and a table with the same numbers below it.
 fn figure(heading: &str, id: &str, (head, rows): (Vec<String>, Vec<Vec<String>>)) -> String {
     let heading = Cell(heading);
     let cells =
@@ -51,7 +51,7 @@ fn figure(heading: &str, id: &str, (head, rows): (Vec<String>, Vec<Vec<String>>)
     )
 }
 
-/// A cell's text, escaped so that no letter is markup.
+/// Text of a cell, with all markup escaped.
 struct Cell<'t>(&'t str);
 
 impl fmt::Display for Cell<'_> {

@@ -10,8 +10,8 @@
 //! | `digest.rs` | digests that show whether a repository's report is up to date |
 //! | `style.rs`, `*.css` | colours, light and dark |
 //!
-//! Everything comes from an experiment's `[plot]` and claims, so a new experiment needs no code.
-//! The same experiments and seeds give the same bytes.
+//! All content comes from an experiment's `[plot]` and claims, so that a new experiment needs no code. The same
+//! experiments and seeds give the same bytes.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -45,8 +45,7 @@ use chart::{Chart, slug};
 /// Default file of the page.
 const HTML_DEFAULT: &str = "lab-report.html";
 
-/// Runs the experiments and writes the page, or the Markdown, or both. Lists the written files on
-/// `out`.
+/// Runs the experiments and writes the page, the Markdown, or both. Prints the names of the written files to `out`.
 ///
 /// # Errors
 /// [`LabError`]: nothing is written unless every experiment has finished.
@@ -58,7 +57,7 @@ pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
         (None, None) => Some(PathBuf::from(HTML_DEFAULT)),
         (Some(path), _) => Some(path.clone()),
     };
-    // Unwritable files are found before the experiments run.
+    // Files that cannot be written are found before the experiments run.
     let html = html.map(|path| begin(&path).map(|file| (file, path))).transpose()?;
     if let Some(folder) = &args.markdown {
         fs::create_dir_all(folder)
@@ -93,11 +92,11 @@ pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Begins a file that will be at `path`; an existing file stays until [`finish`].
+/// Starts a file for `path`. An existing file stays until [`finish`].
 fn begin(path: &Path) -> Result<NamedTempFile, LabError> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let mut builder = Builder::new();
-    // Like any new file: the umask applies.
+    // As for any new file, the umask applies.
     builder.permissions(Permissions::from_mode(0o666));
     let file = builder.tempfile_in(folder.unwrap_or(Path::new(".")));
     file.map_err(|source| LabError::Write { path: path.to_owned(), source })
@@ -110,7 +109,7 @@ fn finish(mut file: NamedTempFile, path: &Path, text: &str) -> Result<(), LabErr
     Ok(())
 }
 
-/// Checks that each experiment has a link and files of its own.
+/// Checks that each experiment has its own link and files.
 fn check_names(experiments: &[Experiment]) -> Result<(), LabError> {
     for (number, experiment) in experiments.iter().enumerate() {
         let name = slug(&experiment.name);
@@ -121,7 +120,7 @@ fn check_names(experiments: &[Experiment]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Content of a page.
+/// The content of a page.
 struct Report<'r> {
     entries: Vec<Entry<'r>>,
     /// A verdict for each figure of the papers.
@@ -133,7 +132,7 @@ struct Report<'r> {
 struct Entry<'r> {
     experiment: &'r Experiment,
     outcome: &'r Outcome,
-    /// Its name in links and file names.
+    /// The name in links and file names.
     id: String,
     charts: Vec<Chart>,
 }

@@ -1,4 +1,4 @@
-//! A [`Sensitivity`] as SVG: how each claim's number and verdict move when one fitted cost is varied.
+//! A [`Sensitivity`] as SVG: the changes of each claim's number and verdict while one fitted cost is varied.
 
 use std::fmt::Write as _;
 
@@ -9,22 +9,22 @@ use super::text::{Escaped, cut, lines};
 use crate::sensitivity::{AtPercent, PERCENTS, Sensitivity, Varied};
 use crate::verdict::{TOLERANCE, Verdict};
 
-/// Height of a claim's words and its drawing.
+/// Height of a claim's text and drawing.
 const ROW: f64 = 44.0;
-/// Middle of the drawing, below the top of its row.
+/// Middle of the drawing, from the top of its row.
 const MIDDLE: f64 = 29.0;
-/// End of the numbers' area, where the verdicts begin.
+/// End of the area of the numbers, and start of the verdicts.
 const AREA_END: f64 = 316.0;
 const VERDICTS: f64 = 336.0;
-/// Size of a verdict's square, and distance of two squares.
+/// Size of a verdict's square, and distance between two squares.
 const SQUARE: f64 = 15.0;
 const SQUARES: f64 = 18.5;
-/// Limits of our number over the paper's in the area. Numbers beyond them stand at the edge.
+/// Limits of the ratio of our number to the paper's in the area. Numbers beyond are drawn at the edge.
 const RATIOS: (f64, f64) = (-1.0, 3.0);
 /// Most letters of a claim.
 const LETTERS_MAX: usize = 70;
 
-/// Returns a name for links and file names; `number` is its position among all plots.
+/// Returns a name for links and file names. `number` is the index among all plots.
 pub fn id(number: usize, it: &Sensitivity) -> String {
     format!("sensitivity-{}-{}", number + 1, it.cost)
 }
@@ -85,7 +85,7 @@ fn draw(id: &str, it: &Sensitivity, attributes: &str, style: &str) -> String {
     svg
 }
 
-/// Returns the range of the area, in halves.
+/// Returns the range of the area, in steps of a half.
 fn range(it: &Sensitivity) -> (f64, f64) {
     let ratios = || it.claims.iter().flat_map(|claim| &claim.at).filter_map(|at| at.ratio);
     let least = ratios().fold(0.0, f64::min).max(RATIOS.0);
@@ -128,7 +128,7 @@ fn dot(percent: i64, x: f64, y: f64) -> String {
     }
 }
 
-/// Draws the lines behind a claim's numbers, and the range in which a number is reproduced.
+/// Draws the lines behind a claim's numbers, and the range of reproduced numbers.
 fn grid(svg: &mut String, ticks: &[f64], middle: f64, x: impl Fn(f64) -> f64) {
     let (high, low) = (middle - 10.0, middle + 10.0);
     let (from, to) = (x(1.0 - TOLERANCE), x(1.0 + TOLERANCE));
@@ -144,7 +144,7 @@ fn grid(svg: &mut String, ticks: &[f64], middle: f64, x: impl Fn(f64) -> f64) {
     }
 }
 
-/// Draws a claim: its words, its numbers, and its verdicts.
+/// Draws a claim: its text, its numbers, and its verdicts.
 fn row(svg: &mut String, claim: &Varied, top: f64, x: impl Fn(f64) -> f64) {
     let words = format!("{}: {} ({})", claim.figure, claim.says, claim.used.as_str());
     let y = top + MIDDLE;
@@ -156,7 +156,7 @@ fn row(svg: &mut String, claim: &Varied, top: f64, x: impl Fn(f64) -> f64) {
     );
     let places: Vec<(i64, f64)> =
         claim.at.iter().filter_map(|at| Some((at.percent, x(at.ratio?)))).collect();
-    // A number beyond the edge is written out, if there is room.
+    // A number beyond the edge is written as text, if there is space.
     let as_is = claim.at.iter().find(|at| at.percent == 0).and_then(|at| at.ratio);
     let beyond = as_is.filter(|ratio| *ratio < RATIOS.0 || *ratio > RATIOS.1);
     let still = places.windows(2).all(|pair| pair[0].1 == pair[1].1);

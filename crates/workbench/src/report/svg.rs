@@ -1,5 +1,5 @@
-//! A [`Chart`] as SVG: lines where x is a number, bars where its points have names. The paper's
-//! numbers and measurements are drawn over them. Colours and lines are classes of `plot.css`.
+//! A [`Chart`] as SVG: lines if x is a number, bars if its points have names. The paper's numbers and measurements
+//! are drawn over them. Colours and lines are classes of `plot.css`.
 
 use std::fmt::{Display, Write as _};
 
@@ -10,32 +10,31 @@ use super::style::{COLOURS, standalone};
 use super::text::{Escaped, cut, lines, width};
 use crate::figures::Measured;
 
-/// Width, in the SVG's units like all lengths.
+/// Width, in the SVG's units as all lengths.
 pub const WIDTH: f64 = 480.0;
 /// Margin on all sides.
 pub const MARGIN: f64 = 14.0;
-/// Height of the area for values.
+/// Height of the area of the values.
 const AREA: f64 = 216.0;
 /// Text size of points' names.
 const SMALL: f64 = 11.0;
 const LINE: f64 = 13.0;
-/// Most lines below a point before the names are turned.
+/// Most lines below a point before the names are rotated.
 const LINES_MAX: usize = 3;
-/// Most letters of a turned name.
+/// Most letters of a rotated name.
 const TURNED_MAX: usize = 26;
-/// Slope of turned names (degrees), and the share of their length that becomes height.
+/// Angle of rotated names (degrees), and the share of their length that becomes height.
 const TURN: (f64, f64) = (35.0, 0.58);
 /// Widest bar.
 const BAR_MAX: f64 = 34.0;
-/// Share of a point's width that its bars take.
+/// Share of a point's width for its bars.
 const BARS: f64 = 0.8;
 /// Half of a marker's height.
 const DOT: f64 = 4.0;
-/// Distance of a paper's number to the right of its point in line plots, so that both are visible
-/// when they agree.
+/// Distance of a paper's number from its point in line plots (to the right), so that both are visible if they agree.
 const ASIDE: f64 = 10.0;
 
-/// Class of elements of any series.
+/// Class of elements that belong to all series.
 const NEUTRAL: &str = "any";
 
 /// A plot under construction.
@@ -43,7 +42,7 @@ struct Drawing {
     svg: String,
     left: f64,
     top: f64,
-    /// Middle of each point of x.
+    /// Middle of each point along x.
     middles: Vec<f64>,
     bar: Option<f64>,
     scale: Scale,
@@ -59,7 +58,7 @@ pub fn file(chart: &Chart) -> String {
     draw(chart, " xmlns=\"http://www.w3.org/2000/svg\"", &standalone())
 }
 
-/// Describes a plot, for readers who do not see it.
+/// Describes a plot, for readers who cannot see it.
 pub fn described(chart: &Chart) -> String {
     let names: Vec<_> = chart.series.iter().map(|series| series.name.as_str()).collect();
     let mut text = format!("By {} ({}): {}.", chart.x_name, chart.x.join(", "), names.join(", "));
@@ -81,7 +80,7 @@ fn draw(chart: &Chart, attributes: &str, style: &str) -> String {
     let room = WIDTH - MARGIN - left;
     let middles: Vec<f64> = match &positions {
         Some(shares) => {
-            // Keeps the first and last points off the edges.
+            // Keeps the first and the last point away from the edges.
             let inset = 16.0;
             shares.iter().map(|share| left + inset + (room - 2.0 * inset) * share).collect()
         }
@@ -125,8 +124,8 @@ fn draw(chart: &Chart, attributes: &str, style: &str) -> String {
     svg
 }
 
-/// Returns the beginning of a plot of that height, up to its title. `names`: its id, its accessible
-/// name, its title, and its description.
+/// Returns the start of a plot of that height, up to its title. `names` are its ID, its accessible name, its title,
+/// and its description.
 pub fn begin([attributes, style]: [&str; 2], height: f64, names: [&str; 4]) -> String {
     let [id, heading, title, described] = names.map(Escaped);
     format!(
@@ -138,14 +137,14 @@ pub fn begin([attributes, style]: [&str; 2], height: f64, names: [&str; 4]) -> S
     )
 }
 
-/// Returns small text whose `anchor` (`start`, `middle` or `end`) is at x.
+/// Returns small text with `anchor` (`start`, `middle` or `end`) at x.
 pub fn small(x: f64, y: f64, anchor: &str, words: impl Display) -> String {
     format!(
         "<text class=\"small\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>"
     )
 }
 
-/// Returns every value on the scale of y.
+/// Returns all values on the scale of y.
 fn all_values(chart: &Chart) -> Vec<f64> {
     let each = |it: &Measured| [it.mean, it.min, it.max];
     let series = chart.series.iter();
@@ -162,7 +161,7 @@ pub fn colour(series: usize) -> String {
     format!("s{}", series % COLOURS)
 }
 
-/// Returns a series' marker. Markers differ in shape, for readers who do not see their colours.
+/// Returns a series' marker. Markers differ in shape, for readers who cannot see their colours.
 pub fn dot(series: usize, x: f64, y: f64) -> String {
     let class = format!("class=\"dot {}\"", colour(series));
     let r = DOT;
@@ -193,7 +192,7 @@ pub fn dot(series: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// Returns a mark of the paper's, with a colour's class.
+/// Returns a mark of a paper's statement, with the class of a colour.
 pub fn mark(kind: MarkKind, colour: &str, x: f64, y: f64) -> String {
     match kind {
         MarkKind::Value(_) | MarkKind::FromOurs(_) => {
@@ -221,7 +220,7 @@ pub fn cross(x: f64, y: f64) -> String {
     format!("<path class=\"halo\" {path}/><path class=\"measured\" {path}/>")
 }
 
-/// Returns a line from the least to the most of several runs.
+/// Returns a line from the least to the largest value of several runs.
 pub fn whisker(class: &str, x: f64, low: f64, high: f64) -> String {
     format!(
         "<path class=\"{class}\" d=\"M{:.1} {high:.1}h6M{x:.1} {high:.1}V{low:.1}M{:.1} {low:.1}h6\"/>",
@@ -241,7 +240,7 @@ impl Drawing {
         middle + self.bar.map_or(0.0, |bar| bar * offset)
     }
 
-    /// Draws grid, ticks and the names of x's points. Returns their lower end.
+    /// Draws the grid, the ticks, and the names of the points along x. Returns their lower end.
     fn axes(&mut self, chart: &Chart) -> f64 {
         let right = WIDTH - MARGIN;
         for (tick, words) in self.scale.ticks() {
@@ -273,7 +272,7 @@ impl Drawing {
             let most = names.iter().map(Vec::len).max().unwrap_or(0);
             return bottom + 5.0 + LINE * most as f64;
         }
-        // A turned name that would begin left of the plot is cut to the room available.
+        // A rotated name that would begin left of the plot is cut.
         let mut depth: f64 = 0.0;
         for (name, x) in chart.x.iter().zip(&self.middles) {
             let letters = ((x - 4.0) / (0.6 * SMALL * TURN.0.to_radians().cos())) as usize;
@@ -333,7 +332,7 @@ impl Drawing {
         }
     }
 
-    /// Returns whether a mark covers the position of a value above a bar that ends at `y`.
+    /// Returns true if a mark covers the position of the value above a bar that ends at `y`.
     fn covers(&self, kind: MarkKind, y: f64) -> bool {
         match kind {
             MarkKind::Value(value) | MarkKind::FromOurs(value) => {
@@ -344,7 +343,7 @@ impl Drawing {
         }
     }
 
-    /// Writes a bar's value above it, if it fits.
+    /// Writes a bar's value above the bar, if there is space.
     fn value(&mut self, bar: f64, x: f64, it: Measured) {
         let text = short(it.mean);
         if width(&text, SMALL) <= bar {
@@ -401,7 +400,7 @@ impl Drawing {
     }
 }
 
-/// Draws a legend's key as `chart` does; the legend has the words.
+/// Draws a key of the legend as `chart` draws the element. The legend adds the text.
 pub fn key(key: Key, x: f64, y: f64, lines: bool) -> String {
     match key {
         Key::Series(series) if lines => {

@@ -7,7 +7,7 @@ use crate::output::Point;
 use crate::profile::{self, Machine};
 use crate::{EXPERIMENTS, PROFILES, parse};
 
-/// Two sweeps, one of them numbers; markup in every text; each kind of claim; a measurement.
+/// Two sweeps, one of them with numbers; markup in every text; each kind of claim; a measurement.
 const SMALL: &str = r#"title = "Streams & <b>guests</b>"
 paper = "Nobody | 2099"
 profile = "dong-2011"
@@ -106,7 +106,7 @@ fn experiment() -> Experiment {
     Experiment::parse(source, None, |_| Ok(Some(machine()))).unwrap()
 }
 
-/// Returns a machine with one fitted cost, whatever the profile of Dong 2011 becomes.
+/// Returns a machine with one fitted cost, independent of the profile of Dong 2011.
 fn machine() -> Machine {
     let (name, text) = PROFILES[0];
     let text = text.replace("fitted = ", "assumed = ");
@@ -136,7 +136,7 @@ fn varied(experiments: &[Experiment]) -> Vec<Sensitivity> {
     sensitivity::of(experiments, &indicatif::ProgressBar::hidden()).unwrap()
 }
 
-/// Asserts that every element is closed, in order, and that attributes are quoted.
+/// Asserts that all elements are closed in order, and that attributes are quoted.
 fn assert_well_formed(text: &str) {
     const VOID: [&str; 4] = ["meta", "input", "br", "!doctype"];
     let mut open: Vec<&str> = Vec::new();
@@ -282,8 +282,7 @@ fn what_takes_too_long_with_costs_varied_is_refused_before_it_starts() {
     );
 }
 
-/// Every experiment of weir has a page, whose plots are not empty and show all of the papers'
-/// statements.
+/// Every experiment of weir has a page. Its plots are not empty, and show all of the papers' statements.
 #[test]
 fn every_experiment_has_plots_with_all_its_claims() {
     for (name, text) in EXPERIMENTS {
@@ -394,7 +393,7 @@ fn committed(name: &str) -> String {
 
 const AGAIN: &str = "docs/lab is not of today: `make lab-report` writes it again";
 
-/// All experiments by their beginnings, and fast ones whole.
+/// Compares the starts of all experiments, and complete runs of fast ones.
 #[test]
 fn the_report_in_the_repository_is_the_one_that_comes_out() {
     const SHORT: [&str; 4] = ["dong-fig11", "raj-fig4", "raj-fig8", "raj-fig9"];
@@ -418,7 +417,7 @@ fn the_report_in_the_repository_is_the_one_that_comes_out() {
     }
 }
 
-/// All figures that the project wants to reproduce.
+/// All figures that the project aims to reproduce.
 const FIGURES: &[(&str, &[&str])] = &[
     (
         "Dong 2011",
@@ -459,7 +458,7 @@ fn every_figure_that_was_set_out_for_has_a_verdict_and_a_reason() {
     }
 }
 
-/// WCAG 2.2, 1.4.11 and 1.4.3: 3 to 1 for graphics, 4.5 to 1 for text.
+/// WCAG 2.2, 1.4.11 and 1.4.3: a contrast of 3:1 for graphics and of 4.5:1 for text.
 #[test]
 fn colours_can_be_told_from_the_page() {
     let luminance = |colour: &str| {

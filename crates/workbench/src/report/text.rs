@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A text, escaped for an element or a quoted attribute.
+/// Text escaped for an element or a quoted attribute.
 pub struct Escaped<'t>(pub &'t str);
 
 impl fmt::Display for Escaped<'_> {
@@ -13,7 +13,7 @@ impl fmt::Display for Escaped<'_> {
                 '<' => f.write_str("&lt;")?,
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
-                // XML cannot express these.
+                // XML has no form for control characters.
                 _ if letter.is_control() => f.write_str(" ")?,
                 _ => write!(f, "{letter}")?,
             }
@@ -22,7 +22,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Returns the approximate width of a text in a usual sans-serif font, which is seldom exceeded.
+/// Returns the approximate width of text in a usual sans-serif font, which is seldom exceeded.
 pub fn width(text: &str, size: f64) -> f64 {
     let of = |letter: char| match letter {
         'i' | 'j' | 'l' | 't' | 'f' | 'r' | 'I' | ' ' | '.' | ',' | ':' | ';' | '\'' | '|' => 0.36,
@@ -33,7 +33,7 @@ pub fn width(text: &str, size: f64) -> f64 {
     size * text.chars().map(of).sum::<f64>()
 }
 
-/// Splits a text at spaces into lines of at most `width_max`. A longer word gets a line of its own.
+/// Splits text at spaces into lines of at most `width_max`. A longer word gets its own line.
 pub fn lines(text: &str, size: f64, width_max: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -47,7 +47,7 @@ pub fn lines(text: &str, size: f64, width_max: f64) -> Vec<String> {
     lines
 }
 
-/// Cuts a text to `letters_max` letters.
+/// Cuts text to `letters_max` letters.
 pub fn cut(text: &str, letters_max: usize) -> String {
     if text.chars().count() <= letters_max {
         return text.to_owned();
