@@ -66,7 +66,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Ends a round. Returns true if it counts, which it does if all samples found the same speed.
+    /// Ends a round. Returns true if it counts: all samples have found the same speed.
     fn end_round(&mut self) -> bool {
         let bounces = std::mem::take(&mut self.current);
         let mut speeds = bounces.iter().map(|ns| Speed::of(*ns));

@@ -80,7 +80,7 @@ fn each_execution_model_has_its_workers() {
         let text = SMALL.replace("cpus = [0]", &format!("count = {count}\ncpus = [0, 3]"));
         let text = text.replace("[topology]", &format!("{keys}\n[topology]"));
         let text = text.replace("rate = ", "count = 2\nrate = ");
-        // With three guests.
+        // The second point has three guests.
         experiment(&text).unwrap().points[1].1.workers.clone()
     };
     let tasklets = workers("execution = \"tasklet\"", "3");

@@ -53,7 +53,7 @@ fn storm(
     }
 }
 
-/// As fast as frames are used, without using up the CPU of the threads that use them.
+/// The pause of a storm at full speed. It leaves CPU time to the threads that use the frames.
 const FAST: Duration = Duration::from_micros(20);
 
 fn to(mac: Mac) -> Vec<u8> {

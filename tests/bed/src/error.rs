@@ -21,7 +21,7 @@ pub enum Error {
     Command {
         /// The command line.
         command: String,
-        /// Its exit status.
+        /// The exit status.
         status: String,
         /// The program's output on both streams.
         output: String,
@@ -61,7 +61,7 @@ impl Error {
         move |source| Self::Io { what: format!("{operation} {}", path.display()), source }
     }
 
-    /// For `map_err` where `peer` is started. A peer is optional.
+    /// An [`Error::Absent`], for `map_err` where `peer` is started: a peer is optional.
     pub fn absent(peer: &'static str) -> impl FnOnce(Self) -> Self {
         move |error| Self::Absent { peer, why: error.to_string() }
     }

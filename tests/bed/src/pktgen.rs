@@ -39,7 +39,7 @@ pub struct Sent {
 /// The sender's rate.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// As fast as the sender's kernel gives frames to its driver.
+    /// The rate at which the sender's kernel gives frames to its driver.
     Flood,
     /// This many packets a second, evenly spaced.
     PerSecond(u32),

@@ -160,9 +160,9 @@ const RATIO: &str = "x";
 /// The goal of a figure.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// At least this.
+    /// The median must be at least this.
     AtLeast(f64),
-    /// At most this.
+    /// The median may be at most this.
     AtMost(f64),
 }
 

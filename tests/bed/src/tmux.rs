@@ -31,7 +31,7 @@ impl Terminal {
         // A client would take a stale socket for a server that must be started.
         let _ = fs::remove_file(&socket);
         let at = socket.to_string_lossy();
-        // In the foreground, so that it ends with this process; without a user's settings.
+        // tmux runs in the foreground, so that it ends with this process, and without a user's settings.
         let argv = ["tmux", "-S", &*at, "-f", "/dev/null", "-D"];
         let mut server =
             Process::start_logged(&argv, &Placement::default(), &dir.join("tmux.log"))?;

@@ -98,10 +98,10 @@ impl UserModeLinux {
     fn boot_within(&self, wire: &Wire<'_>, console: &Path, patience: Duration) -> Result<Guest> {
         let program = self.program.to_string_lossy();
         let initrd = format!("initrd={}", self.initrd.display());
-        // It has many processes. They end with it in a PID namespace of their own.
+        // User-mode Linux has many processes. They end with it because they have their own PID namespace.
         let mut argv = vec!["unshare", "--pid", "--kill-child", "--fork", "--mount-proc", &program];
         argv.extend(["mem=256M", &initrd, "quiet", "ipv6.disable=1"]);
-        // Its consoles are off, except for one serial line.
+        // All consoles are off, except for one serial line.
         argv.extend(["con=null", "con0=null", "ssl=null", "ssl0=fd:0,fd:1", "weir.shell=ttyS0"]);
         let (device, placement) = match wire {
             Wire::None => (None, Placement::default()),

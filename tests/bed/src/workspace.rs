@@ -60,7 +60,7 @@ impl Workspace {
 
     /// A new, empty directory for one run of a switch: sockets, configuration and logs.
     ///
-    /// It stays for readers of the logs. [`Workspace::clear_runs`] removes it.
+    /// The directory stays for readers of the logs. [`Workspace::clear_runs`] removes it.
     pub fn run_dir(&self, label: &str) -> Result<PathBuf> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

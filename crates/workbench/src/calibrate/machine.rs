@@ -107,7 +107,7 @@ pub(super) fn measure(rounds: usize) -> io::Result<(Vec<Cost>, Sleeps)> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleep {
     Untimed,
-    /// With a timer that ends the sleep.
+    /// The thread has a timer, which ends the sleep.
     Timed,
 }
 

@@ -53,7 +53,7 @@ impl Memory {
         self.file.as_fd()
     }
 
-    /// Size in bytes.
+    /// The size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -93,7 +93,7 @@ impl Attacker {
     fn spawn(args: &[&str], user: User) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        // Its child processes, such as a weir of its own, end with its process group.
+        // The attacker's child processes, such as a weir of its own, end with its process group.
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         match user {
             User::Own | User::Root => {}
@@ -138,7 +138,7 @@ impl Attacker {
         let until = Instant::now() + Duration::from_secs(2);
         while let Ok(None) = self.child.try_wait() {
             if Instant::now() > until {
-                // It may be blocked in the kernel.
+                // The attacker may be blocked in the kernel.
                 let _ = self.child.kill();
                 break;
             }
@@ -206,7 +206,7 @@ pub fn strike(name: &str, field: Field) -> Result<(), String> {
 fn say_and_exit(field: &Field) -> ! {
     let busy = busy_threads();
     let (threads, never_waits) = if own_ns() * 4 < cpu_ns() {
-        // It waits for its children, one at a time.
+        // The process waits for its children, one at a time.
         (1, false)
     } else {
         (busy.len(), busy.iter().all(|thread| thread.never_waits()))

@@ -190,9 +190,6 @@ impl Switch {
     ///
     /// # Errors
     /// weir ran, but did not end by SIGTERM or did not end well. It does not run any more.
-    ///
-    /// # Errors
-    /// It ran, and did not end by SIGTERM, or not well. It does not run any more.
     pub fn end(&mut self) -> Result<(), String> {
         self.end_within(PATIENCE)
     }

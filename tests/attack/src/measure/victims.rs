@@ -22,7 +22,7 @@ pub enum Load {
     /// Each guest sends [`RATE`] frames per second. A guest that wants less than its share must get all of it under
     /// any attack. Every lost or late frame shows, and none waits in the guest's own queue.
     Steady,
-    /// As fast as frames are used: shares show only if the guests want more.
+    /// Each guest sends as fast as frames are used: shares show only if the guests want more.
     Greedy,
 }
 

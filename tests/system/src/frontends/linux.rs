@@ -41,7 +41,7 @@ const EXPLAINED: &[Explanation] = &[
 /// A virtio feature that a cell tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
-    /// Its bit (virtio 1.2 §6 and §5.1.3).
+    /// The bit (virtio 1.2 §6 and §5.1.3).
     pub bit: usize,
     /// The feature's name in the table.
     pub name: &'static str,

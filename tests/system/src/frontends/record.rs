@@ -22,7 +22,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// In the order of the table's columns.
+    /// All steps in the order of the table's columns.
     pub const ALL: [Self; 6] =
         [Self::Link, Self::Ping, Self::Fragments, Self::Tcp, Self::Reconnect, Self::Drops];
 

@@ -14,7 +14,7 @@ use super::{
     record::{Record, Verdict},
 };
 
-/// It accepts packed rings wherever they are offered, and has no option against them.
+/// User-mode Linux accepts packed rings wherever they are offered, and has no option against them.
 const EXPECTED: Expected =
     Expected { queues: 1, present: &[Feature { bit: 34, name: "packed" }], absent: &[] };
 

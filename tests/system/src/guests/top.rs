@@ -90,12 +90,12 @@ pub(super) fn top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir(
     check(!left.contains("NAME"), || format!("the terminal was not given back:\n{left}"))?;
 
     drop(terminal);
-    // On a terminal that can only show lines.
+    // A terminal that can only show lines.
     let dumb = format!("TERM=dumb {program} top --control {control}; exec cat");
     let terminal = Terminal::start(weir.dir(), [100, 24], &dumb)?;
     terminal.await_screen("two tables", PATIENCE, |it| it.matches("DROP REASON").count() >= 2)?;
 
-    // Without a terminal.
+    // No terminal.
     let table = weir.control(&["top", "--once"])?;
     check(table.contains("HELD BECAUSE") && line(&table, "vif2").is_some(), || table.clone())?;
     let json = weir.control(&["top", "--once", "--json", "--filter", "vif2"])?;
