@@ -2,7 +2,6 @@
 //!
 //! A round starts and measures every contender once, so that a disturbance of the machine affects all. Ratios are
 //! within a round.
-//! within a round.
 
 #![forbid(unsafe_code)]
 

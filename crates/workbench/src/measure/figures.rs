@@ -18,7 +18,6 @@ pub(super) fn waited_percent(counts: &[Counts]) -> f64 {
 ///
 /// A latency is the median over the slices between counts: a pause of the whole machine for some milliseconds affects
 /// few packets, but easily one in a hundred.
-/// milliseconds hits few packets, but easily one in a hundred.
 pub(super) fn value(figure: Figure, setting: &Setting, counts: &[Counts]) -> Option<f64> {
     let (before, after) = (counts.first()?, counts.last()?);
     let ns = after.at.saturating_duration_since(before.at).as_nanos() as f64;
