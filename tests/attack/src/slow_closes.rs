@@ -506,7 +506,7 @@ fn slow_behind_half_a_packet_of_the_keepers(field: &Field) -> Strike {
     Ok(())
 }
 
-/// A connection to a socket of type SOCK_SEQPACKET or, failing that, SOCK_STREAM.
+/// A connection to a socket of type `SOCK_SEQPACKET` or, failing that, `SOCK_STREAM`.
 fn packets(path: &Path) -> Strike<Link> {
     Link::connect_packets(path).or_else(|_| Link::connect(path))
 }
