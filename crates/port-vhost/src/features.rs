@@ -112,9 +112,9 @@ impl Offer {
     }
 }
 
-/// Protocol features. In-band notifications are missing: a kick is an eventfd that a worker sleeps on, never a
-/// message. `BACKEND_REQ` is for user-mode Linux, whose device has no interrupt without it (its rings ask for the
-/// timer's); weir has no request to make. `CROSS_ENDIAN` is offered to be told of guests that weir does not serve.
+/// Protocol features. In-band notifications are missing: a kick is an eventfd that a worker sleeps on, never a message.
+/// `BACKEND_REQ` is for user-mode Linux, whose device has no interrupt without it (its rings ask for the timer's); weir
+/// has no request to make. `CROSS_ENDIAN` is offered so that front ends report guests that weir does not serve.
 pub(crate) const PROTOCOL_OFFERED: u64 = bits(&[
     VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_LOG_SHMFD,

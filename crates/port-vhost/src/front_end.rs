@@ -100,7 +100,7 @@ pub(crate) fn start(
     ended: impl FnOnce(PortId) + Send + 'static,
 ) -> io::Result<Arc<End>> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    // A session that goes on had its descriptors before the limit was asked.
+    // A session that goes on had this descriptor before, so it is not refused one.
     let goes_on = port.keep().is_some_and(|keep| keep.connection().is_some());
     let wake = if goes_on { wake } else { descriptors::for_guest(wake)? };
     let (asked, leaves) = (AtomicBool::default(), AtomicBool::default());

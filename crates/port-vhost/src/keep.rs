@@ -112,7 +112,7 @@ pub(crate) struct VringState {
     pub(crate) said: Option<u32>,
     pub(crate) stopped_at: Option<u32>,
     pub(crate) enabled: bool,
-    /// In service.
+    /// The ring is in service if it has a kick.
     pub(crate) kick: Option<u32>,
     pub(crate) call: Option<u32>,
     pub(crate) err: Option<u32>,

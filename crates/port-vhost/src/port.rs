@@ -388,7 +388,7 @@ impl Port for VhostPort {
         match pair.tx.take(&source, ask, scratch, &mut follow_and_forward) {
             Ok(taken) => taken,
             Err(reason) => {
-                // The error counts, whatever was taken.
+                // Frames that were taken before the error do not count.
                 pair.tx.lock().queue.signal_error();
                 self.stop(&reason);
                 Taken::default()

@@ -121,7 +121,7 @@ fn a_virtual_iommu_is_refused_and_says_what_to_change() {
     let (guest, set_up) = on_a_platform(&switch, true);
     assert!(set_up.is_err());
     stopped_with(&guest.port, "the VM has a virtual IOMMU");
-    // This front end says it later.
+    // This front end shows its virtual IOMMU only later.
     let (mut guest, set_up) = on_a_platform(&switch, false);
     set_up.unwrap();
     assert!(guest.front.command(Request::IotlbMsg, &[0; 32], &[]).is_err());

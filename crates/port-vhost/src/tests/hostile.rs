@@ -205,7 +205,7 @@ proptest! {
         next.front.get_features().unwrap();
     }
 
-    /// A front end that says anything, in any order, and hangs up anywhere.
+    /// A front end that sends any requests, in any order, and disconnects at any point.
     #[test]
     fn any_sequence_of_requests_harms_nobody_else(
         requests in proptest::collection::vec((0u8..14, 0u32..6, any::<u16>()), 1..40),

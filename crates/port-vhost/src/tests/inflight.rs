@@ -19,9 +19,9 @@ use crate::Records;
 
 /// The place of a guest's records.
 enum Kept {
-    /// In weir's file.
+    /// Records in weir's file.
     File(tempfile::TempDir),
-    /// With the front end.
+    /// Records with the front end.
     Region(Inflight, File),
 }
 

@@ -86,8 +86,8 @@ fn the_vhost_crates_frontend_completes_a_session_and_its_guest_sends_a_frame() {
     assert_eq!(port.info().stop_reason, None);
 }
 
-/// As Cloud Hypervisor 53 does: the messages of its `negotiate_features_vhost_user` and `setup_vhost_user`, in their
-/// order. `Err` says how many queues the back end has, where it has too few.
+/// Makes a session as Cloud Hypervisor 53 does: the messages of its `negotiate_features_vhost_user` and
+/// `setup_vhost_user`, in their order. `Err` has the back end's number of queues, if there are too few.
 fn as_cloud_hypervisor(
     stream: UnixStream,
     guest: &Guest,
