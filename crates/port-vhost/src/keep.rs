@@ -265,7 +265,7 @@ impl Keep {
         self.settled.set();
     }
 
-    /// Makes nothing of what was found count.
+    /// Discards everything that was found.
     fn start_over(&self, found: &BTreeMap<u32, Arc<OwnedFd>>) {
         self.blob.invalidate();
         self.blob.set_tries(0);

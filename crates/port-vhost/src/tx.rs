@@ -170,7 +170,7 @@ pub(crate) fn stop(queue: &TxQueue, source: &Sending<'_>) -> Option<Ring> {
     tx.queue.ring.take()
 }
 
-/// Completes chains, in the order in which they were taken, but for those whose frames were parked.
+/// Completes chains in the order in which they were taken, except those whose frames were parked.
 #[cold]
 fn settle_some(ring: &mut Ring, stayed: bool, burst: &Burst<'_>) {
     for (chain, stays) in burst.chains_and_stay() {

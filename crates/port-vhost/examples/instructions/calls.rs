@@ -124,7 +124,7 @@ fn one_burst(rigs: &mut [Rig], sender: &mut Guest) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// A part that counts, which says how many frames it moved.
+/// Runs a part that counts, and prints the number of frames that it moved.
 fn part(name: &str, run: impl FnOnce() -> usize) {
     let _ = parent_id();
     let frames = run();

@@ -352,7 +352,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Gives a port rules for what it sends.
+    /// Gives a port filter rules for the frames that it sends.
     fn filter(&mut self, index: usize, rules: Rules) {
         if let Some(slot) = &mut self.ports[index] {
             slot.rules = PortRules { tx: Some(Arc::new(rules)), rx: None };

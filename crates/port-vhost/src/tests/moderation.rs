@@ -357,7 +357,7 @@ fn a_call_for_completed_small_frames_waits_and_is_given_before_the_ring_stops() 
     }
 }
 
-/// Sends frames without a look at their completion.
+/// Sends frames and does not check that they are completed.
 fn send_unseen(from: &mut Guest, to: &Guest, count: u64, len: usize) {
     for slot in 0..count {
         let sent = frame(from, Some(to), len, slot as u8);
