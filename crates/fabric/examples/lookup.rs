@@ -16,7 +16,7 @@ use weir_wire::Mac;
 const MANY: u32 = 100_000;
 const FEW: u32 = 100;
 
-/// Room for [`MANY`] addresses with fewer than one in a hundred evicted from a full bucket (a test of the table says so).
+/// Room for [`MANY`] addresses with fewer than one in a hundred evicted from a full bucket (a test checks this).
 const ENTRIES: usize = 1 << 18;
 
 /// Bytes of an entry.

@@ -43,14 +43,14 @@ pub enum Forward {
 /// The answer of [`View::route`] for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routed {
-    /// It goes to one port.
+    /// The frame goes to one port.
     Unicast {
         /// The way to that port.
         route: Route,
         /// The source was known behind its port: this frame has changed nothing.
         known: bool,
     },
-    /// It goes to every other port in the VLAN.
+    /// The frame goes to every other port in the VLAN.
     Flood {
         /// The frame's VLAN.
         vid: Vid,
