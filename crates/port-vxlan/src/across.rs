@@ -27,7 +27,7 @@ pub(crate) const LEN: usize = 80;
 /// The mark in place of a VXLAN header. "The I flag MUST be set to 1 for a valid VXLAN Network ID" (RFC 7348 §5): it is
 /// not set, so a kernel drops the datagram. The last byte is the version.
 const MARK: u64 = u64::from_be_bytes([0, b'w', b'e', b'i', b'r', 0, 0, 1]);
-/// In place of a share that is not given.
+/// The value for a share that is not given.
 const NOT_GIVEN: u64 = u64::MAX;
 
 /// A message from one host to another. Times are in ns.

@@ -26,7 +26,7 @@ pub enum OverlayError {
         name: String,
         /// Its MTU.
         has: u32,
-        /// The MTU that guests are told.
+        /// The MTU that guests get.
         mtu: u16,
         /// The MTU that the interface would need.
         needs: u32,

@@ -28,7 +28,7 @@ pub struct OverlayOptions {
     pub port: u16,
     /// Sockets among which flows are divided, 1 to [`weir_limits::OVERLAY_QUEUES_MAX`].
     pub queues: usize,
-    /// The MTU that guests are told.
+    /// The MTU that guests get.
     pub mtu: u16,
     /// The DSCP of datagrams to other hosts.
     pub dscp: OuterDscp,

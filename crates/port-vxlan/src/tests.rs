@@ -412,7 +412,7 @@ fn broadcasts_go_to_every_peer_of_their_network_within_a_budget() {
         assert_eq!(rig.received(last).1, sent);
     }
     assert!([4, 5].iter().all(|&last| rig.is_silent(last)));
-    // A burst of 64 has gone at most; the time that passes adds few more.
+    // At most a burst of 64 was sent; the time that passes adds few more.
     for _ in 0..3 {
         rig.deliver_plain(BLUE, &vec![sent.clone(); BURST_MAX]);
     }
