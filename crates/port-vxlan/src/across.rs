@@ -133,7 +133,7 @@ pub struct Between {
     pub told_late_there: u64,
 }
 
-/// Another host of a network, and what is heard of it.
+/// Another host of a network, and the state of its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
     /// The other host.

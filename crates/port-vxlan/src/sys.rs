@@ -1,4 +1,4 @@
-//! Options of UDP sockets that no crate of ours has (`linux/udp.h`, ip(7), ipv6(7)).
+//! Options of UDP sockets that none of weir's crates has (`linux/udp.h`, ip(7), ipv6(7)).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
