@@ -144,7 +144,7 @@ pub struct Table {
     entries_max: usize,
     /// The number of entries that were refused for want of room.
     refused: u64,
-    /// There has been room since.
+    /// There is room again since entries were refused.
     wants_all: bool,
     /// The earliest time since which an entry is stale.
     stale_since: Stale,

@@ -82,7 +82,7 @@ impl Watch {
         }
         self.read_all(table).map_err(EvpnError::Read)?;
         self.behind = false;
-        // There may be changes from meanwhile.
+        // Changes may have come meanwhile.
         Ok(true)
     }
 
