@@ -58,7 +58,7 @@ pub struct Host {
     pub seccomp: Vec<String>,
     /// Lines of the kernel's log about denials by AppArmor or SELinux.
     pub denied: Vec<String>,
-    /// Processes beside weir that ended before weir.
+    /// weir's other processes that ended before weir.
     pub ended: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ use super::{Host, Link, Permissions, Qemu, SocketFile, qemu};
 
 /// The name of weir's process in the kernel.
 const WEIR: &str = "weir";
-/// Processes that run beside weir.
+/// weir's other processes.
 const HELPERS: [&str; 3] = ["weir-helper", "weir-starter", "weir-compiler"];
 /// The kernel's audit record of a seccomp filter's verdict.
 const SECCOMP: &str = "type=1326";
