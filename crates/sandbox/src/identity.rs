@@ -134,7 +134,7 @@ pub(crate) const HELPERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::SYS_NICE);
 
-/// One more, for a socket that belongs to a group.
+/// A further capability, for a socket that belongs to a group.
 pub(crate) const GIVE_AWAY: CapabilitySet = CapabilitySet::CHOWN;
 
 /// Makes this process `identity`'s. It keeps the rights of that user, and those capabilities of `kept` that it had. It
