@@ -1,7 +1,7 @@
-//! Who may ask for what.
+//! The rights of callers.
 //!
-//! Whoever can open the socket may read: the file's permissions say who that is. Root, the user who started weir and
-//! those whom the configuration names may write. Over TCP a token gives the right to read.
+//! A user that can open the socket may read: the file's permissions decide this. Root, the user who started weir, and
+//! the configured users may write. Over TCP a token gives the right to read.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,12 +15,12 @@ use weir_limits::{
 #[derive(Debug, Clone)]
 pub struct Access {
     admins: BTreeSet<u32>,
-    /// Those of them who can do with this process as they like.
+    /// Users among them who have full control of this process anyway.
     owners: BTreeSet<u32>,
 }
 
 impl Access {
-    /// Root, the user of this process as it is now, and `admins`.
+    /// Root, the present user of this process, and `admins`.
     #[must_use]
     pub fn of_this_user(admins: impl IntoIterator<Item = u32>) -> Self {
         let own = rustix::process::geteuid().as_raw();
@@ -33,13 +33,13 @@ impl Access {
         Self { admins: BTreeSet::new(), owners: BTreeSet::new() }
     }
 
-    /// These may write, and nobody is root.
+    /// Only these may write, root not included.
     #[cfg(test)]
     pub(crate) fn admins_only(admins: impl IntoIterator<Item = u32>) -> Self {
         Self { admins: admins.into_iter().collect(), owners: BTreeSet::new() }
     }
 
-    /// Whether `caller` may write.
+    /// True if `caller` may write.
     pub(crate) fn may_write(&self, caller: Caller) -> bool {
         match caller {
             Caller::User(user) => self.admins.contains(&user),
@@ -47,7 +47,7 @@ impl Access {
         }
     }
 
-    /// Most bytes of memory that reading a configuration of `caller`'s may take.
+    /// The most bytes of memory that reading a configuration of this caller may take.
     pub(crate) fn configuration_cost_max(&self, caller: Caller) -> u64 {
         match caller {
             Caller::User(user) if self.owners.contains(&user) => CONFIG_COST_BYTES_MAX,
@@ -56,12 +56,12 @@ impl Access {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The party at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Caller {
-    /// A user of this machine, as the kernel says (`SO_PEERCRED`).
+    /// A user of this machine, by the kernel's word (`SO_PEERCRED`).
     User(u32),
-    /// Somebody over TCP.
+    /// A client over TCP.
     Network,
 }
 
@@ -74,11 +74,11 @@ impl fmt::Display for Caller {
     }
 }
 
-/// What a client over TCP has to know.
+/// The secret that a client over TCP needs.
 #[derive(Clone)]
 pub struct Token(String);
 
-/// Why text is no token.
+/// The reason why a text is no token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a token has {CONTROL_TOKEN_LEN_MIN} to {CONTROL_TOKEN_LEN_MAX} printable characters, without spaces; this one does not"
@@ -86,7 +86,7 @@ pub struct Token(String);
 pub struct TokenError;
 
 impl Token {
-    /// The token of a file with this text; spaces and newlines around it do not count.
+    /// The token in a file with this text; spaces and newlines around it do not count.
     ///
     /// # Errors
     /// [`TokenError`]
@@ -99,8 +99,8 @@ impl Token {
         }
     }
 
-    /// Whether the value of an `Authorization` header has it. It takes as long for a token that is nearly right as for
-    /// any of its length.
+    /// True if the value of an `Authorization` header contains it. The comparison takes as long for a nearly right
+    /// token as for any other of its length.
     pub(crate) fn is_in(&self, authorization: Option<&[u8]>) -> bool {
         let given = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
         given.is_some_and(|given| {

@@ -1,4 +1,4 @@
-//! The client's side, blocking: what the command `weir` asks a running weir.
+//! The client's side, blocking: the requests of the command `weir` to a running weir.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -32,10 +32,10 @@ const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(limits::UPGRADE_TIMEOUT_SECS);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(limits::RELOAD_TIMEOUT_SECS);
 
-/// Why a request has no good answer.
+/// The reason why a request has no good answer.
 #[derive(Debug, Error, Diagnostic)]
 pub enum ClientError {
-    /// Nobody serves the socket.
+    /// No process serves the socket.
     #[error("no weir answers on {}", path.display())]
     #[diagnostic(help(
         "is weir running? start it with `weir run`, or name its socket with --control"
@@ -44,7 +44,7 @@ pub enum ClientError {
         /// The control socket.
         path: PathBuf,
     },
-    /// The socket is not for this user.
+    /// This user may not open the socket.
     #[error("not allowed to use {}", path.display())]
     #[diagnostic(help(
         "root, the user who runs weir, and members of `group` of [switch] may open it"
@@ -58,10 +58,10 @@ pub enum ClientError {
     NoAnswer {
         /// The control socket.
         path: PathBuf,
-        /// What happened.
+        /// The error.
         reason: String,
     },
-    /// The answer is none of this version's.
+    /// The answer is not of this version.
     #[error("weir on {} gave an answer that this version does not know", path.display())]
     #[diagnostic(help("use the same version for the switch and for the command"))]
     UnknownAnswer {
@@ -71,9 +71,9 @@ pub enum ClientError {
     /// weir refused.
     #[error("{message}")]
     Refused {
-        /// Why.
+        /// The reason.
         message: String,
-        /// What to do about it.
+        /// The remedy.
         #[help]
         help: Option<String>,
     },
@@ -128,7 +128,7 @@ impl Client {
         let sender = runtime.block_on(async {
             let stream = TokioIo::new(tokio::net::UnixStream::from_std(stream)?);
             let (sender, connection) = handshake(stream).await.map_err(io::Error::other)?;
-            // Its error is that of the request.
+            // An error of the connection shows in the request.
             tokio::spawn(async { drop(connection.await) });
             Ok::<_, io::Error>(sender)
         })?;
@@ -195,22 +195,22 @@ impl Client {
     /// Adds an interface.
     ///
     /// # Errors
-    /// [`ClientError`], as all that follow.
+    /// [`ClientError`], as for all that follow.
     pub fn add_vif(&mut self, config: &VifConfig) -> Result<(), ClientError> {
         self.ask(Method::POST, "/v1/vifs", json(config)).map(|_: Done| ())
     }
 
-    /// Sees to it that there is such an interface, and says what was done for it.
+    /// Makes an interface have these settings, and returns the change that this needed.
     pub fn put_vif(&mut self, config: &VifConfig) -> Result<Put, ClientError> {
         self.ask(Method::PUT, &format!("/v1/vifs/{}", config.name), json(config))
     }
 
-    /// One interface, setting by setting.
+    /// One interface, with each of its settings.
     pub fn vif(&mut self, name: &PortName) -> Result<VifShown, ClientError> {
         self.get(&format!("/v1/vifs/{name}"))
     }
 
-    /// Changes an interface in use, and gives what there is to know about it.
+    /// Changes an interface in use, and returns a note about the change.
     pub fn change_vif(
         &mut self,
         name: &PortName,
@@ -225,7 +225,7 @@ impl Client {
         self.ask(Method::DELETE, &format!("/v1/vifs/{name}"), None).map(|_: Done| ())
     }
 
-    /// The same, if there is one. Otherwise it says that there is none.
+    /// Removes an interface, if it exists. Otherwise returns a note that it does not.
     pub fn remove_vif_if_exists(&mut self, name: &PortName) -> Result<Option<String>, ClientError> {
         let path = format!("/v1/vifs/{name}?if_exists=true");
         self.ask(Method::DELETE, &path, None).map(|done: Done| done.note)
@@ -247,46 +247,46 @@ impl Client {
         self.ask(Method::PUT, &path, json(&rules)).map(|_: Done| ())
     }
 
-    /// What the policies of the interface `name` do, an uplink does, or where workers run.
+    /// The decisions of the policies of the interface or uplink `name`, or the placement of workers.
     pub fn explain(&mut self, name: &PortName) -> Result<Explanation, ClientError> {
         self.get(&format!("/v1/ports/{name}/policies"))
     }
 
-    /// The file that weir was started with, if it was.
+    /// The configuration file with which weir was started, if there was one.
     pub fn config_file(&mut self) -> Result<Option<PathBuf>, ClientError> {
         self.get("/v1/configuration").map(|source: ConfigurationSource| source.path)
     }
 
-    /// What a configuration of this text would change.
+    /// The changes that a configuration with this text would make.
     pub fn diff(&mut self, text: String) -> Result<Difference, ClientError> {
         self.ask(Method::POST, "/v1/configuration/difference", toml(text))
     }
 
-    /// A configuration of this text with what runs in it.
+    /// The configuration of this text, changed to the running state.
     pub fn saved(&mut self, text: String) -> Result<String, ClientError> {
         let saved = self.ask(Method::POST, "/v1/configuration/saved", toml(text));
         saved.map(|saved: ConfigurationText| saved.text)
     }
 
-    /// Changes the switch to what a configuration of this text says; `partly`, where not all of it can be done.
+    /// Changes the switch to a configuration with this text; `partly` does the possible part if not all is possible.
     pub fn reload(&mut self, text: String, partly: bool) -> Result<Reloaded, ClientError> {
         let path = format!("/v1/configuration?partly={partly}");
         self.ask_within(Method::PUT, &path, toml(text), RELOAD_TIMEOUT)
     }
 
-    /// Has the program that lies there now take the running weir's place; what is to be said of it.
+    /// Has the program that is now installed take the running weir's place; returns a note about it.
     pub fn upgrade(&mut self) -> Result<Option<String>, ClientError> {
         let done = self.ask_within(Method::POST, "/v1/upgrade", None, UPGRADE_TIMEOUT);
         done.map(|done: Done| done.note)
     }
 
-    /// What would become of a frame that `name` sends.
+    /// The way of a frame if `name` sent it.
     pub fn trace(&mut self, name: &PortName, frame: Vec<u8>) -> Result<Trace, ClientError> {
         let sent = Some(("application/octet-stream", frame.into()));
         self.ask(Method::POST, &format!("/v1/ports/{name}/trace"), sent)
     }
 
-    /// Frames as they pass, as pcapng: `each` gets the next bytes, and says whether there is to be more.
+    /// Frames as they pass, as pcapng. `each` gets the next bytes, and returns true for more.
     pub fn capture(
         &mut self,
         request: &CaptureRequest,
@@ -322,7 +322,7 @@ impl Client {
         }
     }
 
-    /// An answer that has no end, or none yet: `each` gets the next bytes, and says whether there is to be more.
+    /// Reads an answer without an end, or with a late one. `each` gets the next bytes, and returns true for more.
     fn stream(
         &mut self,
         path: &str,
@@ -361,7 +361,7 @@ impl Client {
         })
     }
 
-    /// The connection: shut down, it ends an answer that has no end.
+    /// The connection's socket: its shutdown ends an answer without an end.
     pub fn socket(&self) -> io::Result<UnixStream> {
         self.socket.try_clone()
     }
@@ -371,7 +371,7 @@ impl Client {
         self.get("/v1/switch")
     }
 
-    /// Measures what stages of a packet's way cost, or does so no longer.
+    /// Begins or ends the measurement of the costs of a packet's stages.
     pub fn set_stages(&mut self, on: bool) -> Result<(), ClientError> {
         self.ask(Method::PUT, "/v1/stages", json(&Stages { on })).map(|_: Done| ())
     }

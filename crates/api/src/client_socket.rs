@@ -1,4 +1,4 @@
-//! A client's socket, of whose descriptors the reading thread closes none.
+//! A client's socket. The thread that reads it closes none of its descriptors.
 
 use std::io;
 use std::pin::Pin;
@@ -8,9 +8,9 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 use weir_foreign::{Foreign, Party, receive};
 
-/// The connection of a client on this machine. Dropped, its party's closer ends it.
+/// The connection of a client on this machine. When it is dropped, its party's closer closes it.
 pub(crate) struct ClientSocket {
-    /// Until it is dropped.
+    /// `Some` until this is dropped.
     stream: Option<UnixStream>,
     party: Party,
 }
@@ -29,7 +29,7 @@ impl ClientSocket {
 
 impl Drop for ClientSocket {
     fn drop(&mut self) {
-        // One that cannot be taken off the reactor is closed with it.
+        // A stream that cannot be taken off the reactor is closed with it.
         if let Some(Ok(stream)) = self.stream.take().map(UnixStream::into_std) {
             drop(Foreign::new(stream, &self.party));
         }

@@ -1,4 +1,4 @@
-//! Events for those who read them. While nobody does, nothing is looked at and nothing wakes up.
+//! Events for their readers. Without a reader nothing is polled and nothing wakes up.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,14 +17,14 @@ use crate::problem::Problem;
 use crate::routes::{Api, Asker};
 use crate::work::Work;
 
-/// A comment of the event stream, which readers skip.
+/// A comment of the event stream, which readers ignore.
 const KEEP_ALIVE: &[u8] = b": \n\n";
 
-/// Where events come from.
+/// The source of events.
 #[derive(Debug, Clone)]
 pub(crate) struct Hub {
     sender: broadcast::Sender<Bytes>,
-    /// The switch as it was seen last, while it is watched.
+    /// The switch as it was seen last, as long as it is watched.
     watcher: Arc<Mutex<Option<Watcher>>>,
     work: Work,
 }
@@ -39,25 +39,25 @@ impl Hub {
         self.watcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What happens from now on, as the body of an answer.
+    /// The events from now on, as the body of an answer.
     pub(crate) async fn read(&self, api: &Api, asker: &Asker) -> Result<Body, Problem> {
-        // Before the first look, so that nothing between is missed.
+        // The subscription comes before the first look, so that no event in between is missed.
         let receiver = self.sender.subscribe();
         if self.watcher().is_none() {
             let first = api.ask(asker, |handler| Watcher::new(handler.glance())).await?;
             let mut watcher = self.watcher();
-            // Of two who come at once the second goes on with the first one's look.
+            // If two readers come at once, the second uses the first one's look.
             if watcher.is_none() {
                 *watcher = Some(first);
                 tokio::spawn(self.clone().watch());
             }
         }
-        // At once: whoever reads it knows that nothing is missed from here on.
+        // This is sent at once: its reader knows that no event is missed from here on.
         let begun = std::future::ready(Some((receiver, Bytes::from_static(KEEP_ALIVE))));
         Ok(Body::new(Stream(Box::pin(begun))))
     }
 
-    /// Looks again and again, until nobody reads any more.
+    /// Polls the switch until there is no reader any more.
     async fn watch(self) {
         let mut looks = interval(Duration::from_nanos(EVENTS_LOOK_NS));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -68,7 +68,7 @@ impl Hub {
                 return;
             }
             let hub = self.clone();
-            // A look that fails says so in the log.
+            // A failed look is logged by the job itself.
             let _ = self.work.ask(None, None, move |handler| hub.look(handler.glance())).await;
         }
     }
@@ -76,23 +76,23 @@ impl Hub {
     fn look(&self, glance: Glance) {
         let events = self.watcher().as_mut().map(|watcher| watcher.look(glance));
         for event in events.into_iter().flatten() {
-            // Nobody may be left.
+            // There may be no reader any more.
             let _ = self.sender.send(written(&event));
         }
     }
 }
 
-/// An event as the stream has it (HTML, "Server-sent events").
+/// An event in the stream's format (HTML, "Server-sent events").
 fn written(event: &Event) -> Bytes {
     // JSON has no newlines of its own.
     let data = serde_json::to_string(event).expect("strings and numbers");
     format!("event: {}\ndata: {data}\n\n", event.name()).into()
 }
 
-/// What a reader gets next, and where the rest comes from; none when weir ends.
+/// The next bytes for a reader, and the source of the rest; `None` when weir ends.
 type Next = Option<(broadcast::Receiver<Bytes>, Bytes)>;
 
-/// A body without an end: the next event is waited for when the last one has been taken.
+/// A body without an end: it waits for the next event once the last one was taken.
 struct Stream(Pin<Box<dyn Future<Output = Next> + Send>>);
 
 impl http_body::Body for Stream {

@@ -1,17 +1,17 @@
-//! weir's HTTP API: what `weir` and other programs ask of a running switch, and how its state is described.
+//! weir's HTTP API: the requests of `weir` and other programs to a running switch, and the description of its state.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`server`] | one thread that reads and writes sockets, and a few that do what is asked |
-//! | `places` | how many connections there are, and which one goes when there are too many |
+//! | [`server`] | one thread that reads and writes sockets, and a few that carry out requests |
+//! | `places` | the limit of connections, and the choice of the one that has to end |
 //! | `work` | the threads that ask the switch |
 //! | `routes` | each path and method, with its types; the OpenAPI document |
-//! | `events` | events for those who read them, and nothing while nobody does |
-//! | `serving` | what the configuration says of it, made ready while weir has privileges |
+//! | `events` | events for their readers, and no work without readers |
+//! | `serving` | the API's settings, made ready while weir has privileges |
 //! | `metrics` | the counters for Prometheus |
 //! | `page` | the page for a browser |
-//! | `origin` | what another site may not have a browser do |
-//! | [`access`] | who may read and who may write |
+//! | `origin` | protection against other sites' pages |
+//! | [`access`] | the rights to read and to write |
 //! | [`problem`] | refusals |
 //! | [`client`] | the other side, blocking |
 //!

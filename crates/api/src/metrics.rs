@@ -1,7 +1,8 @@
-//! The counters in the text format of Prometheus: names with units, a help text each, `_total` for what only grows.
+//! The counters in the text format of Prometheus: names with units, a help text each, `_total` for counters that only
+//! grow.
 //!
-//! Whoever scrapes gets a series for each queue pair, drop reason and filter verdict that there is, and none that there
-//! may be: a port that never dropped a frame has no series of drops.
+//! There is a series for each queue pair, drop reason and filter verdict that occurs, and none for those that could
+//! occur: a port that never dropped a frame has no series of drops.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use weir_switch::stats::{
 /// The type of the text.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a series is.
+/// The type of a metric.
 #[derive(Clone, Copy)]
 enum Kind {
     Counter,
@@ -30,12 +31,12 @@ type Named = (&'static str, &'static str);
 /// No labels.
 const NONE: [Label<'static>; 0] = [];
 
-/// The text, as it grows. A thousand interfaces have 50,000 lines: a line allocates nothing.
+/// The growing text. A thousand interfaces have 50,000 lines: a line allocates nothing.
 #[derive(Default)]
 struct Text(String);
 
 impl Text {
-    /// A metric, with all its series: labels and a value each. Without any there is no metric.
+    /// Writes a metric with all its series: labels and a value each. A metric without series is left out.
     fn family<'a, V: Display>(
         &mut self,
         kind: Kind,
@@ -53,7 +54,7 @@ impl Text {
         }
     }
 
-    /// Distributions of times, which are given in ns and shown in seconds.
+    /// Writes distributions of times, which come in ns and are written in seconds.
     fn histograms<'a>(
         &mut self,
         (name, help): Named,
@@ -73,7 +74,7 @@ impl Text {
         }
     }
 
-    /// What stands before the first series.
+    /// Writes the lines before the first series.
     fn head(&mut self, name: &str, help: &str, kind: Option<&str>) {
         if let Some(kind) = kind {
             // Writing to a string does not fail, here and below.
@@ -104,7 +105,7 @@ impl Text {
         let _ = writeln!(self.0, " {value}");
     }
 
-    /// The text of a label, whatever it is.
+    /// Writes the text of a label, escaped.
     fn text(&mut self, text: &str) {
         if !text.contains(['\\', '"', '\n']) {
             return self.0.push_str(text);
@@ -217,7 +218,7 @@ fn of_ports(ports: &[PortStats], text: &mut Text) {
     text.family(Counter, drops, by_reason(ports, |it| &it.drops));
 }
 
-/// Counters of ports that have a reason each.
+/// Writes counters of ports that have a reason each.
 fn by_reason(
     ports: &[PortStats],
     of: fn(&PortStats) -> &BTreeMap<String, u64>,
@@ -228,7 +229,7 @@ fn by_reason(
     })
 }
 
-/// When guests are called. No sum over interfaces: it would fall when one is removed.
+/// Writes the times of calls to guests. There is no sum over interfaces: it would fall when one is removed.
 fn of_calls(ports: &[PortStats], text: &mut Text) {
     let budget = ("weir_port_latency_budget_seconds", "The longest time that a frame may be held.");
     let budgets = vifs(ports).map(|it| ([name(it)], seconds(it.latency_budget_ns)));
@@ -379,7 +380,7 @@ mod tests {
         assert!(known.len() > 20, "{known:?}");
     }
 
-    /// What stands in a file of the repository.
+    /// The text of a file of the repository.
     fn document(path: &str) -> String {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         std::fs::read_to_string(root.join(path)).expect(path)
@@ -400,7 +401,7 @@ mod tests {
             let mut cells = row.split('|').skip(1).map(str::trim);
             let (names, kind) = (cells.next().unwrap(), cells.next().unwrap());
             let names: Vec<_> = names.split('`').skip(1).step_by(2).collect();
-            // `..._wakeups_total` behind `weir_worker_cpu_seconds_total`.
+            // `..._wakeups_total` after `weir_worker_cpu_seconds_total` stands for `weir_worker_wakeups_total`.
             let stem = names[0].splitn(3, '_').take(2).collect::<Vec<_>>().join("_");
             named.extend(names.iter().map(|it| (it.replace("...", &stem), kind.to_owned())));
         }

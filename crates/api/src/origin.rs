@@ -1,8 +1,9 @@
-//! What a browser is not made to do: a page of another site cannot ask weir through the browser of whoever looks at it.
+//! Protection against pages of other sites, which could make a visitor's browser send requests to weir.
 //!
 //! A browser reaches weir over TCP, or over a forward to the control socket (`ssh -L`), where it has a user's rights.
-//! There the name that it asked for (`Host`) must be no other site's, since any name can be made to lead here (DNS
-//! rebinding). Over TCP another site does not have the token. What names its origin must come from weir's own page.
+//! There the requested name (`Host`) must not be another site's, since any name can be made to lead here (DNS
+//! rebinding). Over TCP another site does not have the token. A request that names its origin must come from weir's own
+//! page.
 
 use axum::http::header::{HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use axum::http::uri::Authority;
@@ -12,12 +13,12 @@ use std::net::IpAddr;
 use crate::access::Caller;
 use crate::problem::Problem;
 
-/// How the page that asks is related to weir's (W3C, "Fetch Metadata Request Headers").
+/// The relation of the asking page to weir's (W3C, "Fetch Metadata Request Headers").
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// `navigate` if the browser is to show the answer in place of what it shows.
+/// `navigate` if the browser shows the answer as a page.
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-/// Why a request is not looked at any further, if it is not.
+/// The reason to refuse a request before it is read any further, if there is one.
 pub(crate) fn refusal<T>(request: &Request<T>, caller: Caller) -> Option<Problem> {
     let headers = request.headers();
     let hosts = headers.get_all(header::HOST).iter().map(parsed);
@@ -44,21 +45,21 @@ fn parsed(value: &HeaderValue) -> Option<Authority> {
     Authority::try_from(value.as_bytes()).ok().filter(|authority| !authority.as_str().contains('@'))
 }
 
-/// Nobody else can have an address, or a name without dots, lead here.
+/// True for an address, or a name without dots: no other site can make these lead here.
 fn is_own(authority: &Authority) -> bool {
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     address.parse::<IpAddr>().is_ok() || !host.contains('.')
 }
 
-/// Whether an `Origin` is that of a page from `host`; `null` is no page's that weir knows.
+/// True if an `Origin` is that of a page from `host`; `null` is no page that weir knows.
 fn is_of(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     let origin = origin.to_str().ok();
     let rest = origin.and_then(|it| it.strip_prefix("http://").or(it.strip_prefix("https://")));
     rest.zip(host).is_some_and(|(rest, host)| rest.eq_ignore_ascii_case(host.as_str()))
 }
 
-/// Whether the header is there once, as one of `values`.
+/// True if the header is there once, with one of `values`.
 fn says(headers: &HeaderMap, name: &HeaderName, values: &[&str]) -> bool {
     let mut all = headers.get_all(name).iter();
     let first = all.next().and_then(|value| value.to_str().ok());
@@ -81,7 +82,7 @@ fn another_site() -> Problem {
 mod tests {
     use super::*;
 
-    /// Whether a user's request passes: its method and target, then its headers.
+    /// Checks whether a user's request passes: its method and target, then its headers.
     fn passes(method: &str, target: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
         passes_of(Caller::User(1000), method, target, headers)
     }

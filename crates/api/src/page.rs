@@ -1,7 +1,7 @@
 //! The page: the switch as a browser shows it.
 //!
-//! The files are the same for everybody and hold nothing of the switch, so no token is asked for them. What they show they
-//! ask of the API, as any client does, and write into the page as text.
+//! The files are the same for everybody and contain nothing of the switch, so they need no token. They get their data
+//! from the API, as any client does, and write it into the page as text.
 
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::response::Response;
@@ -16,7 +16,7 @@ const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
 const ICON: &str = include_str!("page/icon.svg");
 
-/// What `index.html` has where it says whether a token is needed.
+/// The text in `index.html` that says whether a token is needed.
 const NEEDS_TOKEN: &str = "data-token=\"needed\"";
 
 /// Nothing but these files, no inline script or style, no frame around it, and no string that becomes markup.
@@ -38,7 +38,7 @@ pub(crate) fn routes() -> Router<Api> {
 async fn index(Extension(caller): Extension<Caller>) -> Response {
     let html = match caller {
         Caller::Network => HTML.to_owned(),
-        // A browser over a forward to the socket.
+        // The browser comes by a forward to the socket.
         Caller::User(_) => HTML.replace(NEEDS_TOKEN, ""),
     };
     shown("text/html; charset=utf-8", html)
@@ -52,7 +52,8 @@ fn shown(content_type: &'static str, text: impl Into<axum::body::Body>) -> Respo
     response
 }
 
-/// What every answer says to a browser: it is what it says it is, it is for weir's page alone, and it is not kept.
+/// Headers of every answer for a browser: the content is of its declared type, it is for weir's page alone, and it is
+/// not kept.
 pub(crate) const HEADERS: [(HeaderName, HeaderValue); 3] = [
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (

@@ -1,5 +1,5 @@
-//! Places for connections. One more than there are takes the place of the one that waits for its client longest, of the
-//! user who has most.
+//! Places for connections. A new connection without a free place takes the place of one that waits for its client: of
+//! the user who has most, the one that waits longest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,18 +26,18 @@ struct Taken {
 #[derive(Debug)]
 struct Place {
     caller: Caller,
-    /// Since when it waits for its client; none while a request is carried out.
+    /// The time since which the connection waits for its client; `None` while a request is carried out.
     waits_since: Option<Instant>,
     close: Arc<Notify>,
 }
 
-/// The place of a connection. Dropped, it is free.
+/// The place of a connection, which is free once this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     id: u64,
     places: Places,
     close: Arc<Notify>,
-    /// When the client has to have said, or taken, what it is waited for.
+    /// The time by which the client has to send, or take, the next bytes.
     deadline: watch::Sender<Option<Instant>>,
 }
 
@@ -46,12 +46,12 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many are taken.
+    /// The number of places taken.
     pub(crate) fn taken(&self) -> usize {
         self.lock().open.len()
     }
 
-    /// A place for a connection; none if there is none, and each has a request that is carried out.
+    /// A place for a connection; `None` if all are taken, and every connection has a request that is carried out.
     pub(crate) fn enter(&self, caller: Caller) -> Option<Ticket> {
         let mut taken = self.lock();
         if taken.open.len() >= CONTROL_CONNECTIONS_MAX && !taken.close_longest_waiting() {
@@ -67,7 +67,7 @@ impl Places {
 }
 
 impl Taken {
-    /// Whether there was one.
+    /// Closes the connection that waits longest; `false` if none waits.
     fn close_longest_waiting(&mut self) -> bool {
         let of_caller = |caller| self.open.values().filter(|it| it.caller == caller).count();
         let waiting =
@@ -89,18 +89,18 @@ impl Ticket {
         self.set(None, None);
     }
 
-    /// A request has come, and is not carried out yet: its body is awaited, or its turn.
+    /// A request has come, and waits for its body or its turn.
     pub(crate) fn queues(&self) {
         self.set(Some(Instant::now()), None);
     }
 
-    /// It is answered: the answer has to be taken, and the next request begun, in time.
+    /// The request is answered: the client has to take the answer, and to begin the next request, in time.
     pub(crate) fn waits(&self) {
         let now = Instant::now();
         self.set(Some(now), Some(now + TIMEOUT));
     }
 
-    /// It is answered by a stream that has no end.
+    /// The answer is a stream without an end.
     pub(crate) fn streams(&self) {
         self.queues();
     }
@@ -112,7 +112,7 @@ impl Ticket {
         self.deadline.send_replace(deadline);
     }
 
-    /// Returns when the connection is to end: its client is too late, or another one has its place.
+    /// Returns when the connection has to end: its client is too late, or another connection has its place.
     pub(crate) async fn is_over(&self) {
         let mut deadline = self.deadline.subscribe();
         loop {
@@ -154,7 +154,7 @@ mod tests {
         let few = places.enter(Caller::User(1)).unwrap();
         let many: Vec<_> =
             (1..CONTROL_CONNECTIONS_MAX).map(|_| places.enter(Caller::User(2)).unwrap()).collect();
-        // The first of them has something to do, so the second has waited longest.
+        // The first connection has a request, so the second has waited longest.
         many[0].works();
         let _new = places.enter(Caller::User(3)).unwrap();
         assert!(is_over(&many[1]));

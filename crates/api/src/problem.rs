@@ -1,4 +1,4 @@
-//! Refusals: what was refused, and what to do about it (RFC 9457).
+//! Refusals: the reason, and the remedy (RFC 9457).
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -14,9 +14,9 @@ pub struct Problem {
     pub title: String,
     /// The status of the answer.
     pub status: u16,
-    /// What was refused, and why.
+    /// The refused request, and the reason.
     pub detail: String,
-    /// What to do about it.
+    /// The remedy.
     #[serde(default)]
     pub help: Option<String>,
 }
@@ -34,12 +34,12 @@ impl Problem {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// A request that is none.
+    /// A request that is malformed.
     pub(crate) fn bad(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// An answer of the switch that does not belong to its question, which is weir's mistake.
+    /// An answer of the switch that does not fit its question, which is a fault of weir's.
     pub(crate) fn unexpected() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the switch gave another answer")
             .with_help("please report it")
@@ -57,7 +57,7 @@ impl Problem {
         Self { help, ..Self::new(status, message) }
     }
 
-    /// Its bytes.
+    /// The problem's bytes.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings and a number")
     }

@@ -1,5 +1,5 @@
-//! Each path and method. What is asked of the switch is parsed, asked and written by a thread of its own, since all of it
-//! takes time, and filters open files.
+//! Each path and method. Requests to the switch are parsed, made and answered on a thread of their own, because all of
+//! this takes time, and filters open files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub use write::{ConfigurationSource, ConfigurationText, Done, Reloaded, Stages};
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(CONTROL_TIMEOUT_SECS);
 
-/// What requests are answered with.
+/// The state with which requests are answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     pub(crate) access: Access,
@@ -53,7 +53,7 @@ pub(crate) struct Api {
     pub(crate) hub: Hub,
 }
 
-/// The answer is a stream that has no end.
+/// The answer is a stream without an end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Endless;
 
@@ -98,7 +98,7 @@ pub fn openapi() -> Document {
     routes().into_openapi()
 }
 
-/// What answers every request.
+/// The router that answers every request.
 pub(crate) fn router(api: Api) -> Router {
     let (router, _) = routes().split_for_parts();
     router
@@ -118,7 +118,7 @@ async fn no_such_method() -> Problem {
         .with_help("GET /openapi.json lists them")
 }
 
-/// Refuses what another site has a browser ask, and tells browsers how to take an answer.
+/// Refuses requests that another site makes a browser send, and tells browsers how to handle an answer.
 async fn same_site(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
     let mut response = match origin::refusal(&request, caller) {
         Some(problem) => problem.into_response(),
@@ -128,7 +128,7 @@ async fn same_site(Extension(caller): Extension<Caller>, request: Request, next:
     response
 }
 
-/// Looks for the token of a client over TCP.
+/// Checks the token of a client over TCP.
 async fn admit(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
@@ -149,7 +149,7 @@ async fn admit(
     next.run(request).await
 }
 
-/// For whom something is done.
+/// The rights of the caller, and the kind of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum For {
     Reader,
@@ -158,7 +158,7 @@ enum For {
     Compiler,
 }
 
-/// Whoever asks: those who may write have threads that others cannot keep busy.
+/// The caller. Callers that may write have threads that others cannot keep busy.
 pub(crate) struct Asker {
     whose: For,
     caller: Caller,
@@ -176,7 +176,7 @@ impl Asker {
         Ok(Self { whose, caller, ticket })
     }
 
-    /// The most that a request of it has: of a reader's, a frame.
+    /// The most bytes of a request's body: a reader's is at most a frame.
     fn body_len_max(&self) -> usize {
         match self.whose {
             For::Reader => FRAME_LEN_MAX as usize,
@@ -185,11 +185,11 @@ impl Asker {
     }
 }
 
-/// Whoever asks, with the right to write.
+/// A caller with the right to write.
 struct Writer(Asker);
 
 impl Writer {
-    /// For a request that has expressions: its thread waits for libpcap.
+    /// The caller of a request with expressions: its thread waits for libpcap.
     fn compiles(self) -> Asker {
         Asker { whose: For::Compiler, ..self.0 }
     }
@@ -213,11 +213,11 @@ impl FromRequestParts<Api> for Writer {
 }
 
 fn caller(parts: &Parts) -> Caller {
-    // Without one nobody may do anything.
+    // Without a known caller nothing is allowed.
     parts.extensions.get().copied().unwrap_or(Caller::Network)
 }
 
-/// Whoever asks, with the right to read.
+/// A caller with the right to read.
 struct Reader(Asker);
 
 impl FromRequestParts<Api> for Reader {
@@ -248,7 +248,7 @@ impl FromRequestParts<Api> for Named {
     }
 }
 
-/// The body of a request, which is there in time and is not too long.
+/// The body of a request, which must come in time and not be too long.
 async fn body(asker: &Asker, request: Request) -> Result<Bytes, Problem> {
     let most = asker.body_len_max();
     let too_long = || {
@@ -275,7 +275,7 @@ async fn body(asker: &Asker, request: Request) -> Result<Bytes, Problem> {
     }
 }
 
-/// JSON as a value; `example` is one.
+/// Parses JSON; `example` is a valid value.
 fn parsed<T: DeserializeOwned>(bytes: &[u8], example: &str) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| {
         let problem = Problem::bad(format!("the request's body is not understood: {error}"));
@@ -283,7 +283,7 @@ fn parsed<T: DeserializeOwned>(bytes: &[u8], example: &str) -> Result<T, Problem
     })
 }
 
-/// A configuration's text, if to read it costs no more than the caller may have.
+/// A configuration's text, if reading it costs no more than the caller may use.
 fn text(bytes: &Bytes, cost: fn(&str) -> u64, cost_max: u64) -> Result<String, Problem> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Problem::bad(format!("a configuration is UTF-8 text: {error}")))?;
@@ -313,7 +313,7 @@ pub(crate) fn written(content_type: &'static str, body: impl Into<Body>) -> Resp
 }
 
 impl Api {
-    /// Has `job` done for somebody. While its turn has not come, its place can be another's.
+    /// Has `job` done for a caller. While it waits for its turn, another connection can take its place.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         asker: &Asker,
@@ -336,7 +336,7 @@ impl Api {
         self.work.ask(turn, Some(asker.caller), job).await
     }
 
-    /// Has `job` answer a request.
+    /// Answers a request with the result of `job`.
     async fn answer(
         &self,
         asker: &Asker,
@@ -346,7 +346,7 @@ impl Api {
         answered.unwrap_or_else(IntoResponse::into_response)
     }
 
-    /// Answers with what `show` makes of the counters.
+    /// Answers with the result of `show` for the counters.
     async fn show<T: Serialize>(
         &self,
         asker: &Asker,
@@ -361,7 +361,7 @@ impl Api {
     }
 }
 
-/// The counters, with those of the API.
+/// The switch's counters, with those of the API.
 fn counters(handler: &dyn ControlHandler, connections: usize) -> Result<SwitchStats, Problem> {
     match handler.handle(Ask::Stats) {
         Answer::Stats { mut stats } => {

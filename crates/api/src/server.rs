@@ -1,4 +1,4 @@
-//! The sockets: one thread reads and writes all of them, and sleeps when there is nothing to do.
+//! The sockets: one thread reads and writes all of them, and sleeps if there is nothing to do.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -39,7 +39,7 @@ use crate::work::{Work, Workers};
 const NAME: &str = "weir-control";
 /// Pause after `accept` failed, so that a full table of descriptors makes no busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// For how long a client is told that there is no place.
+/// The time in which a client is told that there is no place.
 const TURNED_AWAY: Duration = Duration::from_secs(1);
 
 /// A served control socket. Dropping it closes the connections, ends the threads and removes the socket.
@@ -60,10 +60,10 @@ impl ApiServer {
         Self::start_with(path, handler, &Hands::Own, Serving::default())
     }
 
-    /// The same on a socket that `hands` make, as `serving` says.
+    /// Listens on a socket that `hands` make, with the settings `serving`.
     ///
     /// # Errors
-    /// As of [`ApiServer::start`].
+    /// The errors of [`ApiServer::start`].
     pub fn start_with(
         path: &Path,
         handler: Arc<dyn ControlHandler>,
@@ -74,7 +74,7 @@ impl ApiServer {
         let bound = hands.bind_control(path, serving.group())?;
         let unix = bound.listener().try_clone().map_err(failed("duplicate"))?;
         let threads = failed("start a thread for");
-        // Before the thread below gives up what they need.
+        // This comes before the thread below gives up the rights that the workers need.
         let workers = Workers::start(&handler).map_err(threads)?;
         let (stop, stopped) = watch::channel(false);
         let turned_away = Arc::new(Semaphore::new(CONTROL_CONNECTIONS_MAX));
@@ -106,10 +106,10 @@ impl Drop for ApiServer {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Reactor {
     unix: Foreign<UnixListener>,
-    /// At whose expense the descriptors of each user are closed.
+    /// The parties at whose expense the descriptors of each user are closed.
     parties: Mutex<BTreeMap<Caller, Party>>,
     serving: Serving,
     places: Places,
@@ -126,7 +126,7 @@ impl Reactor {
             .build();
         let served = runtime.and_then(|runtime| runtime.block_on(self.serve(work)));
         if let Err(error) = served {
-            // It begins anew.
+            // The thread begins anew.
             panic!("cannot serve the control socket: {error}");
         }
     }
@@ -175,10 +175,10 @@ impl Reactor {
         }
     }
 
-    /// Who has connected.
+    /// Identifies the client of a new connection.
     fn meet(&self, stream: tokio::net::UnixStream) -> io::Result<(Caller, ClientSocket)> {
         let peer = stream.peer_cred();
-        // Only where the kernel does not say it.
+        // The kernel does not always give the user.
         let caller = peer.as_ref().map_or(Caller::Network, |it| Caller::User(it.uid()));
         let mut parties = self.parties.lock().unwrap_or_else(PoisonError::into_inner);
         parties.retain(|_, party| !party.is_forgotten());
@@ -201,7 +201,7 @@ impl Reactor {
                 tokio::spawn(connection(stream, caller, ticket, service.clone()));
             }
             None => {
-                // Those who are told are no more than those who are served.
+                // No more clients are told so than are served.
                 let told = Arc::clone(&self.turned_away).try_acquire_owned();
                 if let Ok(told) = told {
                     tokio::spawn(async move {
@@ -243,13 +243,13 @@ where
         .max_headers(CONTROL_HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
     tokio::select! {
-        // The connection ends with its error; the client has been told where it can be.
+        // The connection ends with its error, of which the client was told if possible.
         _ = pin!(connection) => {}
         () = ticket.is_over() => {}
     }
 }
 
-/// Tells a client that there is no place, so that it does not take the end of the connection for a mistake.
+/// Tells a client that there is no place, so that it does not take the end of the connection for a fault.
 async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let detail = format!("weir has {CONTROL_CONNECTIONS_MAX} connections and takes no more");
     let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
@@ -261,7 +261,7 @@ async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         body.len()
     );
     let answer = [head.as_bytes(), &body].concat();
-    // A client whose request is not read takes that for an error.
+    // A client whose request is not read takes this for an error.
     let mut request = [0; 4096];
     let _ = stream.read(&mut request).await;
     let _ = stream.write_all(&answer).await;

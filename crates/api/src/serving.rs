@@ -1,4 +1,4 @@
-//! What is served, and to whom: all of it is looked up, read and opened before weir gives up its privileges.
+//! The API's settings: everything is looked up, read and opened before weir gives up its privileges.
 
 use std::io::{self, Read};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use weir_sandbox::IdentityError;
 
 use crate::access::{Access, Token, TokenError};
 
-/// What is served, and to whom.
+/// The settings of the API, ready for use.
 #[derive(Debug)]
 pub struct Serving {
     group: Option<u32>,
@@ -19,7 +19,7 @@ pub struct Serving {
     tcp: Option<(TcpListener, Token)>,
 }
 
-/// Why the API cannot be served as configured.
+/// The reason why the API cannot be served as configured.
 #[derive(Debug, Error, Diagnostic)]
 pub enum ServingError {
     /// There is no such group or user.
@@ -28,7 +28,7 @@ pub enum ServingError {
     Account {
         /// `group` or `admin`.
         key: &'static str,
-        /// Why not.
+        /// The reason.
         source: IdentityError,
     },
     /// The token's file cannot be read.
@@ -37,38 +37,38 @@ pub enum ServingError {
     TokenFile {
         /// The file.
         path: FilePath,
-        /// Why not.
+        /// The reason.
         source: ConfigError,
     },
-    /// It has no token.
+    /// The file contains no token.
     #[error("the file {path} has no token")]
     #[diagnostic(help("`openssl rand -hex 32 > {path} && chmod 600 {path}` makes one"))]
     Token {
         /// The file.
         path: FilePath,
-        /// Why not.
+        /// The fault.
         source: TokenError,
     },
-    /// The address is taken, or not this host's.
+    /// The address is in use, or is not this host's.
     #[error("cannot listen on {address}")]
     #[diagnostic(help("another program may listen there: choose another `api_listen`"))]
     Listen {
         /// The address.
         address: ListenAddress,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Default for Serving {
-    /// For the user of this process, and root.
+    /// Serves the user of this process, and root.
     fn default() -> Self {
         Self { group: None, access: Access::of_this_user([]), tcp: None }
     }
 }
 
 impl Serving {
-    /// As configured.
+    /// The settings of this configuration.
     ///
     /// # Errors
     /// [`ServingError`]
@@ -80,7 +80,7 @@ impl Serving {
         let admins = admins.collect::<Result<Vec<_>, _>>().map_err(account("admin"))?;
         let tcp = match (config.listen, &config.token_file) {
             (Some(address), Some(path)) => Some((listen(address)?, token(path)?)),
-            // The configuration's parser takes neither without the other.
+            // The configuration's parser accepts neither without the other.
             _ => None,
         };
         let access = Access::of_this_user(admins);
@@ -121,7 +121,7 @@ fn token(path: &FilePath) -> Result<Token, ServingError> {
     let cannot = |source| ServingError::TokenFile { path: path.clone(), source };
     let unread = |source| cannot(ConfigError::Read { path: path.as_path().into(), source });
     let mut text = String::new();
-    // A newline may follow; whatever is longer is none.
+    // A newline may follow; anything longer is no token.
     let most = CONTROL_TOKEN_LEN_MAX as u64 + 2;
     let file = weir_config::open_file(path.as_path()).map_err(cannot)?;
     file.take(most).read_to_string(&mut text).map_err(unread)?;

@@ -1,4 +1,4 @@
-//! The server against a client that is good, and against bytes as they are.
+//! The server against a good client, and against raw bytes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -27,10 +27,10 @@ mod bytes;
 mod page;
 mod serving;
 
-/// How long anything may take before a test gives up.
+/// The longest wait before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers with fixed values and remembers what it was asked.
+/// Answers with fixed values, and remembers its requests.
 #[derive(Default)]
 struct Recorder {
     requests: Mutex<Vec<Request>>,
@@ -137,10 +137,10 @@ impl Served {
         stream
     }
 
-    /// Sends bytes as they are, and reads one answer.
+    /// Sends raw bytes, and reads one answer.
     fn raw(&self, bytes: &[u8]) -> Answered {
         let stream = self.stream();
-        // A server that refuses early may close before all is written.
+        // A server that refuses early can close before everything is written.
         let _ = (&stream).write_all(bytes);
         answer(&mut BufReader::new(&stream)).expect("an answer")
     }
@@ -149,7 +149,7 @@ impl Served {
 /// An answer's status and body.
 type Answered = (u16, String);
 
-/// Reads an answer with a length; none at the connection's end.
+/// Reads an answer with a length; `None` at the end of the connection.
 fn answer(from: &mut impl BufRead) -> Option<Answered> {
     let mut line = String::new();
     if from.read_line(&mut line).unwrap_or(0) == 0 {
@@ -328,7 +328,7 @@ fn a_client_names_a_server_that_hangs_up_or_speaks_otherwise() {
     server.join().unwrap();
 }
 
-/// The document, as it lies in the repository.
+/// The document in the repository.
 const DOCUMENT: &str = include_str!("../../../docs/openapi.json");
 
 #[test]
@@ -369,7 +369,7 @@ fn slow_descriptors_in_requests_keep_no_other_client_waiting_nor_the_end() {
     let mut clients = Vec::new();
     let twice = get.repeat(2);
     let body = b"POST /v1/vifs HTTP/1.1\r\nhost: weir\r\ncontent-length: 9\r\n\r\n{";
-    // In the request, half of it, behind it, and in a body that is not whole.
+    // The descriptor comes in the request, in half of it, after it, and in an incomplete body.
     for (with, after) in [(&get[..], &b""[..]), (&get[..9], &get[9..]), (&twice, b""), (body, b"")]
     {
         let (slow, reader) = lingering();
@@ -383,7 +383,7 @@ fn slow_descriptors_in_requests_keep_no_other_client_waiting_nor_the_end() {
     assert!(served.client().stats().is_ok());
     drop(clients);
     assert!(served.client().stats().is_ok());
-    // Unread at the end.
+    // The descriptor is unread at the end.
     let (slow, reader) = lingering();
     let stream = served.stream();
     send_with(&stream, b"G", slow).unwrap();

@@ -1,4 +1,4 @@
-//! The threads that ask the switch. A request may take its time, and the thread that reads sockets does not wait for it.
+//! The threads that ask the switch. A request can take long, and the thread that reads sockets does not wait for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ const NAME: &str = "weir-control-work";
 
 type Job = Box<dyn FnOnce(&dyn ControlHandler) + Send>;
 
-/// The threads. Dropped, they end when they have done what they do.
+/// The threads. Once this is dropped they finish their present jobs and end.
 #[derive(Debug)]
 pub(crate) struct Workers {
     jobs: Option<mpsc::Sender<Job>>,
@@ -28,24 +28,24 @@ pub(crate) struct Workers {
     turns: Arc<Turns>,
 }
 
-/// Gives them something to do.
+/// Gives the threads jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     jobs: mpsc::Sender<Job>,
     turns: Arc<Turns>,
 }
 
-/// What a request is of which only a few are done at a time.
+/// The kinds of requests of which only a few run at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// It comes from somebody who may only read.
+    /// A request of a caller that may only read.
     Read,
-    /// It has a configuration, or expressions, which take as long as libpcap does.
+    /// A request with a configuration, or with expressions, which take as long as libpcap does.
     Compile,
 }
 
-/// Who may have a thread: of each kind so many, and of each caller one. Threads are left for all other requests, and
-/// whoever asks most waits for its own.
+/// The turns to have a thread: a number for each kind, and one for each caller. Threads are left for all other
+/// requests, and a caller with many requests waits for its own.
 #[derive(Debug)]
 struct Turns {
     reads: Arc<Semaphore>,
@@ -53,11 +53,11 @@ struct Turns {
     of_callers: Mutex<BTreeMap<(Kind, Caller), Weak<Semaphore>>>,
 }
 
-/// A turn. Dropped, it is another's.
+/// A turn. When it is dropped, the next request gets it.
 #[derive(Debug)]
 pub(crate) struct Turn {
     kind: Kind,
-    // The thread is free first, then the caller's next request may come.
+    // The thread is free first; then the caller's next request may come.
     _thread: OwnedSemaphorePermit,
     _caller: OwnedSemaphorePermit,
 }
@@ -80,7 +80,7 @@ impl Turns {
         turn
     }
 
-    /// Waits for the caller's own requests before it waits for others.
+    /// Waits for the caller's own requests before it waits for others'.
     async fn next(&self, kind: Kind, caller: Caller) -> Option<Turn> {
         let caller = self.of_caller(kind, caller).acquire_owned().await.ok()?;
         let threads = match kind {
@@ -119,7 +119,7 @@ impl Drop for Workers {
 }
 
 fn work(handler: &dyn ControlHandler, queue: &Mutex<mpsc::Receiver<Job>>) {
-    // Whom it keeps waiting is its client.
+    // Only its client waits for it.
     beat::watch_this_thread(NAME, beat::Role::Own);
     loop {
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -131,15 +131,15 @@ fn work(handler: &dyn ControlHandler, queue: &Mutex<mpsc::Receiver<Job>>) {
 }
 
 impl Work {
-    /// The caller's turn for a request of this kind.
+    /// Waits for the caller's turn for a request of this kind.
     pub(crate) async fn turn(&self, kind: Kind, caller: Caller) -> Option<Turn> {
         self.turns.next(kind, caller).await
     }
 
-    /// Has `job` done, in this turn if it needs one.
+    /// Runs `job` on a thread, in this turn if it needs one.
     ///
     /// # Errors
-    /// It panicked, or weir is ending.
+    /// The job panicked, or weir is ending.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         turn: Option<Turn>,
@@ -154,7 +154,7 @@ impl Work {
         let job = move |handler: &dyn ControlHandler| {
             let is_dear = turn.as_ref().is_some_and(|turn| turn.kind == Kind::Compile);
             let _turn = turn;
-            // The client may have gone.
+            // The client may have disconnected.
             let done = match caller {
                 Some(caller) => beat::serving(|| caller.to_string(), || job(handler)),
                 None => job(handler),

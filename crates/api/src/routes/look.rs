@@ -1,4 +1,4 @@
-//! Frames: as they pass, and in thought.
+//! Frames: as they pass, and by prediction.
 
 use std::io;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
 use super::*;
 
-/// Pieces of a capture that wait for a client that reads more slowly: behind them the frames wait in rings.
+/// Pieces of a capture that wait for a slow client: further frames wait in rings.
 const PIECES: usize = 4;
 
-/// Says what would become of a frame that the port sends. Nothing is sent.
+/// Predicts the way of a frame that the port sends. Nothing is sent.
 #[utoipa::path(
     post, path = "/v1/ports/{port}/trace", params(("port" = PortName, Path)),
     request_body(
@@ -39,8 +39,8 @@ pub(super) async fn trace(
     Ok(api.answer(&asker, job).await)
 }
 
-/// Follows the next frames that the port sends, with the time of each stage: each is a line of JSON. Traffic waits for
-/// nobody. Ends with as many frames as were asked for, or when the client closes the connection.
+/// Follows the next frames that the port sends, with the time of each stage: each is a line of JSON. Traffic is not
+/// held up. Ends after the requested number of frames, or when the client closes the connection.
 #[utoipa::path(
     post, path = "/v1/ports/{port}/trace/live", params(("port" = PortName, Path)),
     request_body = FollowRequest,
@@ -69,8 +69,8 @@ pub(super) async fn trace_live(
     Ok(response)
 }
 
-/// Copies frames as they pass, until the client closes the connection: pcapng. Traffic waits for nobody. What the client
-/// is too slow for is counted in the stream.
+/// Copies frames as they pass, until the client closes the connection: pcapng. Traffic is not held up. Frames for which
+/// the client is too slow are counted in the stream.
 #[utoipa::path(
     post, path = "/v1/captures", request_body = CaptureRequest,
     responses(
@@ -108,7 +108,7 @@ fn refused(refused: CaptureRefused) -> Problem {
     Problem { help, ..Problem::new(status, refused.to_string()) }
 }
 
-/// What a thread of its own writes, as a body.
+/// Starts a thread that writes the body of an answer.
 fn stream(
     name: &str,
     write: impl FnOnce(Pieces, &dyn Fn() -> bool) -> io::Result<()> + Send + 'static,
@@ -116,7 +116,7 @@ fn stream(
     let (sender, pieces) = mpsc::channel(PIECES);
     thread::Builder::new().name(name.into()).spawn(move || {
         let goes_on = sender.clone();
-        // A client that has gone is how it ends.
+        // The thread ends when the client has disconnected.
         let _ = write(Pieces(sender), &|| !goes_on.is_closed());
     })?;
     Ok(Body::new(Stream(pieces)))

@@ -1,4 +1,4 @@
-//! What can be read.
+//! Requests that read.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +46,8 @@ pub(super) async fn queues(
     api.show(&asker, move |stats| Ok(of_port(stats, &name)?.queues)).await
 }
 
-/// What a port's policies do, and why. The port `placement` stands for where workers run, unless there is one of this
-/// name.
+/// The decisions of a port's policies, and the reasons. The port `placement` stands for the placement of workers,
+/// unless a port has this name.
 #[utoipa::path(
     get, path = "/v1/ports/{port}/policies", params(("port" = PortName, Path)),
     responses((status = 200, body = Explanation), (status = 404, body = Problem))
@@ -69,7 +69,7 @@ pub(super) async fn policies(
     api.answer(&asker, job).await
 }
 
-/// A port's filter rules, with what they have matched.
+/// A port's filter rules, with the counts of their matches.
 #[utoipa::path(
     get, path = "/v1/ports/{port}/filter", params(("port" = PortName, Path)),
     responses((status = 200, body = Vec<RuleStats>), (status = 404, body = Problem))
@@ -107,7 +107,7 @@ pub(super) async fn metrics(State(api): State<Api>, Reader(asker): Reader) -> Re
     api.answer(&asker, job).await
 }
 
-/// The stations that the switch knows, and behind which port each is.
+/// The stations that the switch knows, and the port behind which each is.
 #[utoipa::path(get, path = "/v1/addresses", responses((status = 200, body = Vec<AddressEntry>)))]
 pub(super) async fn addresses(State(api): State<Api>, Reader(asker): Reader) -> Response {
     let job = |handler: &dyn ControlHandler| match handler.handle(Ask::Addresses) {
@@ -127,7 +127,7 @@ pub(super) async fn vifs(State(api): State<Api>, Reader(asker): Reader) -> Respo
     api.answer(&asker, job).await
 }
 
-/// One interface: each of its settings, and where that is from.
+/// One interface: each of its settings, and the source of each.
 #[utoipa::path(
     get, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)),
     responses((status = 200, body = VifShown), (status = 404, body = Problem))
@@ -144,7 +144,7 @@ pub(super) async fn vif(
     api.answer(&asker, job).await
 }
 
-/// The file that weir was started with.
+/// The configuration file with which weir was started.
 #[utoipa::path(
     get, path = "/v1/configuration", responses((status = 200, body = ConfigurationSource))
 )]
@@ -156,7 +156,7 @@ pub(super) async fn configuration(State(api): State<Api>, Reader(asker): Reader)
     api.answer(&asker, job).await
 }
 
-/// What happens from now on, as server-sent events. A reader that is too slow loses events, and is told how many.
+/// The events from now on, as server-sent events. A reader that is too slow loses events, and gets their number.
 #[utoipa::path(
     get, path = "/v1/events",
     responses((status = 200, body = weir_switch::events::Event, content_type = "text/event-stream"))

@@ -1,4 +1,4 @@
-//! What can be changed: what the command line changes, and nothing else.
+//! Requests that change something: the same changes that the command line can make.
 
 use weir_config::reload::Difference;
 use weir_config::{FilterRule, FilterRules, VifChanges, VifConfig, cost};
@@ -6,15 +6,15 @@ use weir_switch::control::{Put, Refusal, ReloadOutcome};
 
 use super::*;
 
-/// It is done.
+/// The change is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Done {
-    /// What there is to know about it.
+    /// A note about the change.
     #[serde(default)]
     pub note: Option<String>,
 }
 
-/// Where the configuration is from.
+/// The source of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConfigurationSource {
     /// The absolute path of the file, if weir was started with one.
@@ -25,39 +25,39 @@ pub struct ConfigurationSource {
 /// A configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConfigurationText {
-    /// As TOML.
+    /// The text, as TOML.
     pub text: String,
 }
 
-/// What has become of a reload.
+/// The result of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reloaded {
-    /// What the configuration would change, before anything was.
+    /// The changes that the configuration would make, before any was made.
     pub difference: Difference,
-    /// What was done about it.
+    /// The changes that were made.
     pub outcome: ReloadOutcome,
 }
 
-/// Whether stages of a packet's way are measured.
+/// The measurement of the stages of a packet's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stages {
-    /// They are.
+    /// True if it is on.
     pub on: bool,
 }
 
-/// How much of a configuration is to be had.
+/// The extent of a reload.
 #[derive(Debug, Clone, Copy, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct HowMuch {
-    /// Changes what can be changed where not all can be.
+    /// Makes the possible changes if not all are possible.
     #[serde(default)]
     partly: bool,
 }
 
 impl Api {
-    /// Has a change done.
+    /// Makes a change.
     async fn change(
         &self,
         asker: &Asker,
@@ -72,7 +72,7 @@ impl Api {
     }
 }
 
-/// Where an interface is to be seen as it is sent.
+/// The request that shows an interface in the form in which it is sent.
 const VIF_EXAMPLE: &str = "a `config` of GET /v1/vifs";
 
 /// Adds an interface.
@@ -94,8 +94,8 @@ pub(super) async fn add_vif(
     Ok(api.change(&asker, ask).await)
 }
 
-/// Sees to it that there is such an interface: adds it, or makes the one of its name what is sent, which is all of it.
-/// Nothing changes where one of the keys that differ cannot change under traffic.
+/// Makes an interface have these settings: adds it, or changes the existing one to exactly the settings sent. Nothing
+/// changes if a key that differs cannot change under traffic.
 #[utoipa::path(
     put, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)), request_body = VifConfig,
     responses(
@@ -125,7 +125,7 @@ pub(super) async fn put_vif(
     Ok(api.answer(&asker, job).await)
 }
 
-/// Changes an interface in use. What is not named stays as it is.
+/// Changes an interface in use. Settings that are not named stay as they are.
 #[utoipa::path(
     patch, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)), request_body = VifChanges,
     responses(
@@ -145,12 +145,12 @@ pub(super) async fn change_vif(
     Ok(api.change(&asker, ask).await)
 }
 
-/// Whether there has to be something to remove.
+/// The treatment of a missing interface.
 #[derive(Debug, Clone, Copy, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Removes {
-    /// It is well where there is none.
+    /// A missing interface is no error.
     #[serde(default)]
     if_exists: bool,
 }
@@ -205,8 +205,8 @@ pub(super) async fn set_filter(
     Ok(api.change(&asker, ask).await)
 }
 
-/// What a configuration would change. Nothing is changed. For those who may write: reading a configuration costs as much
-/// as its text asks for.
+/// The changes that a configuration would make. Nothing is changed. Only for users who may write: reading a
+/// configuration costs as much as its text asks for.
 #[utoipa::path(
     post, path = "/v1/configuration/difference",
     request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
@@ -232,8 +232,8 @@ pub(super) async fn difference(
     Ok(api.answer(&asker, job).await)
 }
 
-/// A configuration with what runs in it: its comments and its order stay. Nothing is changed. For those who may write, as
-/// the difference.
+/// A configuration, changed to the running state: its comments and its order stay. Nothing is changed. Only for users
+/// who may write, as the difference.
 #[utoipa::path(
     post, path = "/v1/configuration/saved",
     request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
@@ -259,7 +259,7 @@ pub(super) async fn saved(
     Ok(api.answer(&asker, job).await)
 }
 
-/// Changes the switch to what a configuration says. `outcome` says whether it did.
+/// Changes the switch to a configuration. `outcome` tells whether it did.
 #[utoipa::path(
     put, path = "/v1/configuration", params(HowMuch),
     request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
@@ -289,7 +289,7 @@ pub(super) async fn reload(
     Ok(api.answer(&asker, job).await)
 }
 
-/// Has the program that lies there now take this weir's place, which then ends.
+/// Has the program that is now installed take this weir's place, which then ends.
 #[utoipa::path(
     post, path = "/v1/upgrade",
     responses(
@@ -300,7 +300,7 @@ pub(super) async fn upgrade(State(api): State<Api>, Writer(asker): Writer) -> Re
     api.change(&asker, || Ok(Ask::Upgrade)).await
 }
 
-/// Measures what stages of a packet's way cost, or does so no longer.
+/// Begins or ends the measurement of the costs of a packet's stages.
 #[utoipa::path(
     put, path = "/v1/stages", request_body = Stages,
     responses(

@@ -1,4 +1,4 @@
-//! Clients that send what no good one does.
+//! Clients that send bytes that no good one sends.
 
 use super::*;
 
@@ -71,9 +71,9 @@ fn a_body_is_refused_at_the_bound_and_before_it_is_sent() {
     };
     let fits = [head(most).as_bytes(), &b" ".repeat(most)].concat();
     assert_eq!(served.raw(&fits).0, 200);
-    // Not a byte of it is sent.
+    // No byte of the body is sent.
     assert_eq!(served.raw(head(most + 1).as_bytes()).0, 413);
-    // Or its length is not told.
+    // The length is not declared.
     let chunk = format!("{:x}\r\n{}\r\n", 1 << 16, "x".repeat(1 << 16)).repeat((most >> 16) + 1);
     let head = "PUT /v1/configuration HTTP/1.1\r\nhost: w\r\ntransfer-encoding: chunked\r\n\r\n";
     assert_eq!(served.raw([head, &chunk].concat().as_bytes()).0, 413);
@@ -112,7 +112,7 @@ fn silent_and_slow_clients_keep_nobody_out_and_lose_their_places_in_turn() {
     let served = Served::new();
     let mut slow: Vec<_> = (0..limits::CONTROL_CONNECTIONS_MAX).map(|_| served.stream()).collect();
     for (stream, n) in slow.iter_mut().zip(0..) {
-        // Silent, within a head, within a body.
+        // One client is silent, one stops within a head, one within a body.
         let begun: &[u8] = match n % 3 {
             0 => b"",
             1 => b"GET /v1/v",
@@ -123,7 +123,7 @@ fn silent_and_slow_clients_keep_nobody_out_and_lose_their_places_in_turn() {
     for _ in 0..3 {
         served.client().vifs().unwrap();
     }
-    // One of them has made room for each, and the last one still has its place.
+    // One of them has made room for each new one, and the last one still has its place.
     assert_eq!(slow[0].read(&mut [0]).unwrap(), 0);
     let last = slow.len() - 1;
     let rest: &[u8] = match last % 3 {
@@ -157,7 +157,7 @@ fn an_answer_that_nobody_reads_is_given_up() {
     let served = Served::new();
     let mut stream = served.stream();
     let begun = Instant::now();
-    // Far more answers than a socket holds.
+    // These are far more answers than a socket holds.
     let many = b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n".repeat(200);
     let _ = stream.write_all(&many);
     let mut client = served.client();
@@ -170,7 +170,7 @@ fn an_answer_that_nobody_reads_is_given_up() {
 
 #[test]
 fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
-    /// Answers when the gate is opened.
+    /// Answers once the gate is opened.
     struct Slow(Arc<Barrier>, Arc<Barrier>);
     impl ControlHandler for Slow {
         fn handle(&self, request: Request) -> Response {
@@ -181,7 +181,7 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
             Response::Ok
         }
     }
-    /// Opens the gate when it goes, in a test that fails, too: the server's end waits for those behind it.
+    /// Opens the gate when it is dropped, also in a test that fails: the server's end waits for the requests behind it.
     struct Opens(Arc<Barrier>);
     impl Drop for Opens {
         fn drop(&mut self) {
@@ -201,7 +201,7 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
     };
     let mut places: Vec<_> =
         (0..limits::CONTROL_CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    // As many as there are threads are under way; then the others wait for theirs.
+    // As many requests run as there are threads; the others wait for a thread.
     for (stream, n) in places.iter_mut().zip(0..) {
         stream.write_all(stages(n < limits::CONTROL_WORKERS).as_bytes()).unwrap();
         if n + 1 == limits::CONTROL_WORKERS {
@@ -209,7 +209,7 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
         }
     }
     let opens = Opens(gate);
-    // Until each of the others has been read, its place can be had. Whoever has it keeps it.
+    // Until a waiting request has been read, its place can be taken. A request that runs keeps its place.
     let (end, mut more) = (Instant::now() + PATIENCE, Vec::new());
     let refused = loop {
         assert!(Instant::now() < end, "{} more have a place", more.len());
@@ -223,7 +223,7 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
     };
     assert!(refused.contains("takes no more"), "{refused}");
     drop(opens);
-    // No request that weir has begun was lost.
+    // No request that weir had begun was lost.
     for stream in &places[..limits::CONTROL_WORKERS] {
         assert_eq!(answer(&mut BufReader::new(stream)).unwrap().0, 200);
     }

@@ -1,4 +1,4 @@
-//! The page, and what a browser is not made to do.
+//! The page, and the protection against other sites.
 
 use super::*;
 

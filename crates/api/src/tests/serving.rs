@@ -1,4 +1,4 @@
-//! The socket, who may do what, and events.
+//! The socket, the callers' rights, and events.
 
 use super::*;
 use weir_switch::events::{Event, PortGlance};
@@ -31,7 +31,7 @@ fn a_socket_left_over_from_a_killed_weir_is_replaced() {
     Client::connect(&path).unwrap().vifs().unwrap();
 }
 
-/// As configured by this text of `[switch]`.
+/// The settings for this text of `[switch]`.
 pub(super) fn configured(text: &str) -> Serving {
     Serving::of(&api_of(text)).unwrap()
 }
@@ -76,13 +76,13 @@ fn who_may_not_write_reads_and_is_told_what_to_do() {
         "POST /v1/captures",
         "POST /v1/ports/x/trace/live",
     ] {
-        // Before a byte of the body is there.
+        // The refusal comes before a byte of the body.
         let request = format!("{line} HTTP/1.1\r\nhost: w\r\n{long}\r\n\r\n");
         let (status, problem) = served.raw(request.as_bytes());
         assert_eq!(status, 403, "{line}");
         assert!(problem.contains("may not change the switch") && problem.contains("`admin`"));
     }
-    // A reader's frame is not longer than a frame.
+    // A reader's request is not longer than a frame.
     let request = format!("POST /v1/ports/x/trace HTTP/1.1\r\nhost: w\r\n{long}\r\n\r\n");
     assert_eq!(served.raw(request.as_bytes()).0, 413);
     assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList]);
@@ -119,7 +119,7 @@ fn over_tcp_the_token_reads_and_nobody_writes() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
-    // A port that is free, as far as anybody can know.
+    // The port is free, as far as this can be known.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let served =
         Served::with(configured(&format!("api_listen = \"{address}\"\napi_token_file = {file:?}")));
@@ -167,7 +167,7 @@ impl Events {
         let stream = served.stream();
         (&stream).write_all(b"GET /v1/events HTTP/1.1\r\nhost: weir\r\n\r\n").unwrap();
         let mut this = Self(BufReader::new(stream));
-        // From the first comment on nothing is missed.
+        // From the first comment on no event is missed.
         while this.line() != ": " {}
         this
     }
@@ -213,7 +213,7 @@ fn events_are_told_to_each_reader() {
 fn a_reader_that_is_too_slow_is_told_how_many_events_it_lost() {
     let served = Served::new();
     let mut slow = Events::of(&served);
-    // More than a socket holds and the queue keeps. Each port is two events.
+    // These are more events than a socket holds and the queue keeps. Each port makes two events.
     let ports = 10 * limits::EVENTS_WAITING_MAX;
     *served.handler.glance.lock().unwrap() = up(ports);
     let mut told = 0;
@@ -224,7 +224,7 @@ fn a_reader_that_is_too_slow_is_told_how_many_events_it_lost() {
         }
     };
     assert!(lost > 0 && told + lost as usize <= 2 * ports, "{told} told, {lost} lost");
-    // It goes on where the queue does, to the last of all, in the order of names.
+    // The reader goes on at the queue's first event, to the last of all, in the order of names.
     while slow.next() != (Event::PortUp { port: name("p9999") }) {}
 }
 
@@ -255,7 +255,7 @@ fn nobody_is_looked_at_while_nobody_reads() {
         std::thread::yield_now();
     }
     drop(stream);
-    // Two looks in which nothing has been looked at.
+    // In two intervals nothing was polled.
     let pause = Duration::from_nanos(2 * limits::EVENTS_LOOK_NS);
     loop {
         let before = looks();
