@@ -119,7 +119,7 @@ impl Drop for Workers {
 }
 
 fn work(handler: &dyn ControlHandler, queue: &Mutex<mpsc::Receiver<Job>>) {
-    // Only its client waits for it.
+    // A slow request holds up only its client.
     beat::watch_this_thread(NAME, beat::Role::Own);
     loop {
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
