@@ -174,7 +174,7 @@ impl<T: Entry> Producer<T> {
         self.next.wrapping_sub(self.side.consumer().load(Ordering::Acquire))
     }
 
-    /// True if the kernel looks at published entries only after a system call (`XDP_RING_NEED_WAKEUP`).
+    /// True if the kernel reads published entries only after a system call (`XDP_RING_NEED_WAKEUP`).
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         let Some(flags) = self.side.flags else { return true };
