@@ -22,7 +22,7 @@ use crate::uplink::{Service, Uncalled, UplinkPort};
 pub struct FramePort {
     service: Service,
     device: Box<dyn FrameDevice>,
-    /// One for each of the device's queues. The kernel takes writes of several threads, and writes
+    /// One transmit queue for each of the device's queues. The kernel takes writes of several threads, and writes
     /// during reads; only reading needs a lock, for the buffers.
     tx: Vec<(TransmitQueue<Places>, Buffers)>,
 }
