@@ -84,8 +84,7 @@ impl Host {
         self.channels.bound()
     }
 
-    /// Makes batches of copies fail as a whole, or succeed again: as if a vhost-user guest's memory
-    /// were gone.
+    /// Makes batches of copies fail as a whole, or succeed again: as if a vhost-user guest's memory had been unmapped.
     pub fn fail_copies(&self, fail: bool) {
         self.copies_fail.store(fail, Ordering::Relaxed);
     }

@@ -32,8 +32,8 @@ pub trait Hypervisor: Send + Sync {
     /// [`GRANT_COPY_MAX`](weir_limits::GRANT_COPY_MAX) of them, and sets the status of each.
     ///
     /// # Errors
-    /// The call as a whole failed, for example because local memory went away. The state of every
-    /// segment is then unknown.
+    /// The call as a whole failed, for example because local memory was unmapped. The state of every segment is then
+    /// unknown.
     fn copy(&self, segments: &mut [CopySegment<'_>]) -> io::Result<()>;
 
     /// Binds a channel to `remote`, a port that `domain` has made for weir's domain.
@@ -51,8 +51,8 @@ pub trait EventChannel: Send + Sync {
     /// The channel is broken.
     fn notify(&self) -> io::Result<()>;
 
-    /// Acknowledges events, so that the next one is reported. Call it before looking at the ring,
-    /// since events are masked until then. Returns `false` if there was none.
+    /// Acknowledges events, so that the next one is reported. Call it before reading the ring, since events are masked
+    /// until then. Returns `false` if there was none.
     ///
     /// # Errors
     /// The channel is broken.
@@ -70,7 +70,7 @@ pub(crate) trait Unmap: Send + Sync {
 
 /// One granted page, mapped. Unmapped when dropped.
 pub struct GrantMap {
-    /// First, so that the mapping is gone from this process before its grant is given back.
+    /// This comes first, so that the page is unmapped from this process before its grant is given back.
     pages: MappedPages,
     _held: Held,
 }
@@ -203,7 +203,7 @@ impl<'m> CopySegment<'m> {
         self.len
     }
 
-    /// Returns whether the segment has no bytes.
+    /// True if the segment has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -123,7 +123,7 @@ impl EventChannel for End {
 impl Drop for End {
     fn drop(&mut self) {
         let mut ports = self.channels.lock();
-        // The guest may have gone, and its next port may have the number.
+        // The guest may have ended, and its next port can have the number.
         let Some(port) = ports.get_mut(&self.key).filter(|port| self.is_of(port)) else { return };
         if self.back {
             // An unbound port waits for its domain to bind it again.

@@ -61,7 +61,7 @@ pub struct Copied {
     pub to_grants: u64,
     /// From page to page.
     pub between_grants: u64,
-    /// Number of calls.
+    /// The number of calls.
     pub calls: u64,
 }
 

@@ -65,8 +65,8 @@ impl StoreError {
 pub struct Client<S> {
     stream: S,
     last_request: u32,
-    /// Tokens of watches that have fired since the last look, each once. However often guests
-    /// write, there are no more tokens than watches.
+    /// Tokens of watches that have fired since the last call, each once. However often guests write, there are no more
+    /// tokens than watches.
     fired: VecDeque<String>,
 }
 
@@ -154,7 +154,7 @@ impl<S: Read + Write> Client<S> {
         self.request(Kind::Watch, 0, path, &[path, token], &[]).map(drop)
     }
 
-    /// Ends these events; waiting ones are dropped.
+    /// Ends the events of such a watch; waiting ones are dropped.
     pub fn unwatch(&mut self, path: &str, token: &str) -> Result<(), StoreError> {
         self.request(Kind::Unwatch, 0, path, &[path, token], &[])?;
         self.fired.retain(|fired| fired != token);
@@ -195,13 +195,13 @@ impl<S: Read + Write> Client<S> {
         Err(StoreError::TooManyTries)
     }
 
-    /// Returns the token of a watch that fired, among the messages read so far. Several events of
-    /// one watch give one token: the caller looks for the changes.
+    /// Returns the token of a watch that fired, among the messages read so far. Several events of one watch give one
+    /// token: the caller finds the changes.
     pub fn next_fired(&mut self) -> Option<String> {
         self.fired.pop_front()
     }
 
-    /// Returns the number of such tokens.
+    /// Returns the number of tokens that wait.
     pub fn fired(&self) -> usize {
         self.fired.len()
     }

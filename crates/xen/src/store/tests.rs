@@ -29,7 +29,7 @@ impl Script {
 
 impl Read for Script {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // In small pieces, like a real stream.
+        // The stream gives small pieces, like a real one.
         let len = buffer.len().min(3);
         self.replies.read(&mut buffer[..len])
     }

@@ -73,7 +73,7 @@ pub enum Action {
     Disconnect,
     /// Write this state.
     Publish(XenbusState),
-    /// Forget the vif, which is gone.
+    /// Forget the vif, which was removed.
     Forget,
 }
 

@@ -303,7 +303,7 @@ fn several_queues_one_channel_each_and_a_control_ring() {
 #[test]
 fn a_front_end_that_starts_anew_is_let_go_of_and_served_again() {
     let (mut bench, mut front) = connected(1);
-    // kexec: without a farewell.
+    // kexec starts the driver anew without a farewell.
     front.state(XenbusState::Initialising);
     bench.settle();
     assert_eq!((bench.state().as_str(), bench.host.mapped()), ("2", 0));
@@ -311,7 +311,7 @@ fn a_front_end_that_starts_anew_is_let_go_of_and_served_again() {
     front.connect(2);
     bench.settle();
     assert_eq!((bench.state().as_str(), bench.host.mapped(), bench.switch.connects), ("4", 4, 2));
-    // With a farewell: the driver is unloaded and loaded.
+    // With a farewell the driver is unloaded and loaded.
     front.state(XenbusState::Closing);
     bench.settle();
     assert_eq!(bench.state(), "5");
@@ -326,7 +326,7 @@ fn a_front_end_that_starts_anew_is_let_go_of_and_served_again() {
 #[test]
 fn a_restart_of_the_front_end_that_nobody_saw_is_served_too() {
     let (mut bench, mut front) = Bench::with_guest();
-    // The vif is attached, detached and attached between two looks.
+    // The vif is attached, detached and attached between two polls.
     bench.settle();
     front.connect(1);
     bench.host.remove(GUEST, 0);

@@ -1,4 +1,4 @@
-//! All vifs of this domain: finds them in xenstore, serves them, and lets them go.
+//! All vifs of this domain: finds them in xenstore, serves them, and releases them.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -56,7 +56,7 @@ pub trait Serve {
     /// Releases the vif's rings: nothing may stay mapped.
     fn disconnect(&mut self, vif: VifId);
 
-    /// Notes that the vif is gone.
+    /// Notes that the vif was removed.
     fn forget(&mut self, vif: VifId);
 }
 
@@ -124,8 +124,8 @@ impl<S: Read + Write> Vifs<S> {
         Ok(Self { client, served: BTreeMap::new(), amid: None })
     }
 
-    /// Continues with another connection, in place of a broken one. It looks at all vifs, including
-    /// those that have come and gone meanwhile, and starts again with the vif that was under work.
+    /// Continues with another connection, in place of a broken one. It checks all vifs, including those that have come
+    /// and gone meanwhile, and starts again with the vif that was under work.
     ///
     /// # Errors
     /// This connection is broken, too.
@@ -150,7 +150,7 @@ impl<S: Read + Write> Vifs<S> {
         Ok(())
     }
 
-    /// Returns the connection, to wait on.
+    /// Returns the connection, for the caller to wait on.
     pub fn client(&self) -> &Client<S> {
         &self.client
     }
@@ -163,8 +163,8 @@ impl<S: Read + Write> Vifs<S> {
         self.client.receive()
     }
 
-    /// Handles the xenstore events read so far. Looks at each changed vif once, however often its
-    /// guest wrote. Returns `true` if more events came meanwhile.
+    /// Handles the xenstore events read so far. Checks each changed vif once, however often its guest wrote. Returns
+    /// `true` if more events came meanwhile.
     ///
     /// # Errors
     /// The connection is broken. An error of one vif closes only that vif.
@@ -202,7 +202,7 @@ impl<S: Read + Write> Vifs<S> {
         Ok(())
     }
 
-    /// Finds new vifs. Those that go have watches of their own.
+    /// Finds new vifs. Vifs that are removed have watches of their own.
     fn rescan(&mut self, serve: &mut impl Serve) -> Result<(), StoreError> {
         for domain in self.client.directory(ROOT)? {
             let Ok(number) = domain.parse() else { continue };
@@ -229,14 +229,14 @@ impl<S: Read + Write> Vifs<S> {
         }
     }
 
-    /// Looks at a vif that is not served. Its directory may be empty yet, or gone already; then the
-    /// next change brings another look.
+    /// Checks a vif that is not served. Its directory may still be empty, or already removed; then the next change
+    /// brings another check.
     fn find(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let Some(keys) = self.keys(vif)? else { return Ok(()) };
         let Some(offer) = serve.offer(vif, &keys) else { return Ok(()) };
         let served = Served { keys, offer, backend: Backend::new() };
         let watched = served.watched(vif);
-        // First, so that another connection watches it again.
+        // The vif is noted first, so that another connection watches it again.
         self.served.insert(vif, served);
         for path in watched {
             log_refused(self.client.watch(&path, &vif.token()))?;
@@ -256,19 +256,17 @@ impl<S: Read + Write> Vifs<S> {
         }
     }
 
-    /// Sets a value. If the server refuses it (no room, a directory that is gone), the next look
-    /// shows the effect.
+    /// Sets a value. If the server refuses it (no room, a removed directory), the next check shows the effect.
     fn set(&mut self, path: &str, value: &[u8]) -> Result<(), StoreError> {
         let done = self.client.write(path, value);
         log_refused(done)
     }
 
-    /// Compares the actual state with the required one. Both watches of a vif fire at once, so the
-    /// first look is soon.
+    /// Compares the actual state with the required one. Both watches of a vif fire at once, so the first check is soon.
     fn look(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let keys = self.keys(vif)?;
         let Some(served) = self.served.get(&vif) else { return Ok(()) };
-        // Another vif has taken the place of one that went unseen. The old one is released first.
+        // Another vif has replaced one whose removal was not seen. The old one is released first.
         let replaced = keys.as_ref().is_some_and(|keys| *keys != served.keys);
         let path = vif.path();
         let front = format!("{}/state", served.keys.frontend);
@@ -302,8 +300,8 @@ impl<S: Read + Write> Vifs<S> {
         Ok(())
     }
 
-    /// Writes `changes` to keys of the vif's directory, all or none. Writes none if the directory
-    /// is gone, since writing would make it anew.
+    /// Writes `changes` to keys of the vif's directory, all or none. Writes none if the directory was removed, since
+    /// writing would make it anew.
     fn write_own(&mut self, vif: VifId, changes: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
         let path = vif.path();
         let done = self.client.transaction(|transaction| {

@@ -115,8 +115,7 @@ proptest! {
                 || matches!(seen.front, None | Some(XenbusState::Closing | XenbusState::Closed));
             prop_assert!(!(gone && in_use));
             prop_assert_eq!(backend.state() == XenbusState::Connected, in_use);
-            // A second look, at the published state if any, changes nothing, except that `Closing`
-            // ends in `Closed`.
+            // A second step, at the published state if any, changes nothing, except that `Closing` ends in `Closed`.
             let own = if published { Some(backend.state()) } else { seen.own };
             let again = backend.step(Seen { own, ..seen });
             let last = |action: &Action| {
