@@ -156,8 +156,8 @@ impl XenPort {
         Ok(())
     }
 
-    /// Releases a front end's rings and channels: waiting frames are dropped and answered, held
-    /// events are sent, and nothing stays mapped or bound.
+    /// Releases a front end's rings and channels: waiting frames are dropped and answered, held events are sent, and
+    /// nothing stays mapped or bound.
     pub fn disconnect(&self, engine: &Engine) {
         self.release(engine);
         let mut shown = lock(&self.shown);
@@ -178,7 +178,7 @@ impl XenPort {
         for (index, pair) in self.guest.pairs().enumerate() {
             let tx = tx::stop(&pair.tx, &Sending { port: self, index });
             let rx = stop(&pair.rx, || self.has_failed(), index, self.counters()).queue.take();
-            // Unmaps outside the locks.
+            // The pages are unmapped outside the locks.
             drop((tx, rx));
         }
         self.forget_failures();

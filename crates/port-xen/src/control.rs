@@ -22,7 +22,7 @@ use crate::link::Link;
 #[derive(Default)]
 pub(crate) struct GuestHash {
     state: ArcSwapOption<HashState>,
-    /// Saves workers any further look if there is no hash.
+    /// Saves workers any further check if there is no hash.
     is_set: AtomicBool,
 }
 
@@ -79,8 +79,8 @@ impl Control {
         self.link.channel()
     }
 
-    /// Answers requests, and makes their settings. If [`more`](Self::more) is set afterwards, it
-    /// must be called again, after others had their turn.
+    /// Answers requests, and makes their settings. If [`more`](Self::more) is set afterwards, it must be called again,
+    /// after others had their turn.
     ///
     /// # Errors
     /// [`StopReason`]: the guest has broken the ring.
@@ -101,7 +101,7 @@ impl Control {
                 Step::Answer(response) => response,
                 Step::Copy(pending) => self.copy(pending),
             };
-            // Before the answer, since later frames must be steered as the guest has asked.
+            // The settings are made before the answer, since later frames must be steered as the guest has asked.
             if response.status == CtrlStatus::Success {
                 self.publish(response.kind, hash, steering, receiver);
             }
@@ -161,7 +161,7 @@ impl Control {
     }
 }
 
-/// Restores weir's own steering: the front end is gone, or another one comes.
+/// Restores weir's own steering: the front end has disconnected, or another one comes.
 pub(crate) fn reset(hash: &GuestHash, steering: &Steering) {
     steering.take_back();
     hash.set(None);

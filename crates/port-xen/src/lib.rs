@@ -29,15 +29,15 @@
 //! | requests of a transmit ring | the burst is full (`take_new`) | `Taken::more`: the queue is in turn again |
 //! | | its port has no tokens | the worker's timer, at the time of new tokens |
 //! | | another worker has the queue now | a nudge to that worker (`hand_over`) |
-//! | | weir looked, and found none | a look while the worker is awake; before it sleeps `arm`, the last look, and then the guest's event |
-//! | a frame for one receiver | too few buffers | the event that `RxRing::arm` asks for, under the lock of the look that found too few; if some came meanwhile, `Delivered::again`; dropped after 100 ms |
+//! | | weir polled, and found none | a poll while the worker is awake; before it sleeps `arm`, the last poll, and then the guest's event |
+//! | a frame for one receiver | too few buffers | the event that `RxRing::arm` asks for, under the lock of the poll that found too few; if some came meanwhile, `Delivered::again`; dropped after 100 ms |
 //! | | an earlier frame waits for the same receiver | the same |
 //! | | their queue got another worker, which may have missed that event | that worker's retry when it first sees them |
 //! | answers | an earlier one waits, or is still another worker's | the end of that one: answers keep the order of requests |
 //! | responses that are not shown | another worker copies earlier ones | that worker's `finish` |
 //! | a take that is for one worker | another has a burst under way | `lock_when`, a short wait |
 //! | an event for the guest | it is held | its deadline, in one worker's heap; too few buffers, half a ring of held frames, another policy, the ring's end |
-//! | | the guest has not asked for it | the guest, which looks once more after it has asked |
+//! | | the guest has not asked for it | the guest, which polls once more after it has asked |
 //! | requests of the control ring | a round has its limit | `Control::more`: the thread does not sleep |
 //! | entries of a guest's table | frames may be in the old queue | `Steering::look_after`, and the look-up of the next frame |
 //!

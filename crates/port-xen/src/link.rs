@@ -25,12 +25,12 @@ impl Link {
 
     /// Interrupts the guest.
     pub(crate) fn notify(&self) {
-        // A channel whose other end is gone interrupts nobody; xenstore reports the end.
+        // A channel whose other end was closed interrupts nobody; xenstore reports the end.
         let _ = self.channel.notify();
     }
 
-    /// Interrupts the guest if `ring` has unannounced responses and the guest wants an event.
-    /// Returns whether it did; `None` if there are none.
+    /// Interrupts the guest if `ring` has unannounced responses and the guest wants an event. Returns true if it did;
+    /// `None` if there are none.
     pub(crate) fn call_if_wanted<const SLOT: usize>(
         &self,
         ring: &mut BackRing<SLOT>,
@@ -45,7 +45,7 @@ impl Link {
         Some(wanted)
     }
 
-    /// Returns the channel, to wait on its events.
+    /// Returns the channel, for the caller to wait on its events.
     pub(crate) fn channel(&self) -> Arc<dyn EventChannel> {
         Arc::clone(&self.channel)
     }

@@ -38,7 +38,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Makes a port for a vif.
+    /// Makes the port of a vif.
     pub fn port(
         &self,
         id: PortId,
@@ -157,7 +157,7 @@ fn follow<S: Read + Write + AsFd>(
             if reports.is_empty() {
                 break;
             }
-            // Removed first, so that weir does not panic over it twice.
+            // The report is removed first, so that weir does not panic over it twice.
             let (vif, reason) = reports.remove(0);
             drop(reports);
             if let Err(error) = vifs.fail(vif, &reason, ports) {
@@ -177,8 +177,8 @@ fn follow<S: Read + Write + AsFd>(
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Waits up to `timeout` for xenstore, workers and control rings, and serves the last two. Returns
-/// whether xenstore has a message.
+/// Waits up to `timeout` for xenstore, workers and control rings, and serves the last two. Returns `true` if xenstore
+/// has a message.
 fn attend(
     ports: &Ports<impl Board>,
     failures: &Failures,

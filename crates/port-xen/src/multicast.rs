@@ -12,7 +12,7 @@ use weir_wire::Mac;
 pub(crate) struct Groups(RwLock<Option<Vec<Mac>>>);
 
 impl Groups {
-    /// Prepares for a new front end. `named`: it names the groups that it wants.
+    /// Prepares for a new front end. With `named` it names the groups that it wants.
     pub(crate) fn reset(&self, named: bool) {
         *self.0.write().unwrap_or_else(|e| e.into_inner()) = named.then(Vec::new);
     }
@@ -33,7 +33,7 @@ impl Groups {
         Status::Okay
     }
 
-    /// Returns whether the guest wants a frame to `to`.
+    /// Returns true if the guest wants a frame to `to`.
     pub(crate) fn wants(&self, to: Mac) -> bool {
         if !to.is_multicast() || to.is_broadcast() {
             return true;

@@ -106,9 +106,8 @@ impl XenPort {
         self.guest.has_failed()
     }
 
-    /// Takes the vif from the guest, and reports it to the thread that follows xenstore. A ring's
-    /// fault is reported under its queue's lock: later, the front end might have begun anew, and
-    /// would lose its new connection.
+    /// Takes the vif from the guest, and reports it to the thread that follows xenstore. A ring's fault is reported
+    /// under its queue's lock: later, the front end might have begun anew, and would lose its new connection.
     pub(crate) fn stop(&self, reason: &StopReason) -> Stopped {
         if self.guest.fail() {
             let reason = reason.to_string();
@@ -119,8 +118,8 @@ impl XenPort {
         Stopped
     }
 
-    /// Returns the channel of the control ring, and whether it may hold requests without an event;
-    /// `None` without a control ring.
+    /// Returns the channel of the control ring, and true if it may hold requests without an event; `None` without a
+    /// control ring.
     pub(crate) fn control(&self) -> Option<(Arc<dyn EventChannel>, bool)> {
         if self.has_failed() {
             return None;
@@ -164,8 +163,8 @@ impl Receiver for XenPort {
     }
 }
 
-/// Of the switch's settings, the number of queue pairs is in xenstore. weir maps only granted
-/// pages. A vif goes with its domain, which is not a process.
+/// Of the switch's settings, the number of queue pairs is in xenstore. weir maps only granted pages. A vif ends with
+/// its domain, which is not a process.
 impl GuestPort for XenPort {
     fn id(&self) -> PortId {
         self.id

@@ -73,7 +73,7 @@ impl Room {
 
 /// A placed batch, to be copied without the queue's lock, then to be [finished](finish).
 pub(crate) struct Copies<'m> {
-    /// Memory kept between batches; the copies are in `segments`.
+    /// Memory that is kept between batches; the copies are in `segments`.
     room: Room,
     segments: Vec<CopySegment<'m>>,
     /// The system call has set each segment's status.
@@ -165,7 +165,7 @@ impl ReceiveRing for RxRing {
     fn has_polled(&mut self) -> bool {
         let has_polled = !self.back.ring().wants_notify();
         if has_polled {
-            // From here on the next look concerns only later responses.
+            // From here on the next check concerns only later responses.
             self.back.ring().needs_notify();
         }
         has_polled
@@ -296,7 +296,7 @@ impl XenPort {
         let is_known = burst.remote().is_some_and(|remote| (remote as &dyn Any).is::<Haul>());
         burst.fetch(if is_known { to_be_summed(burst, frames) } else { u64::MAX });
         let mut rx = lock(&pair.rx);
-        // Held while this worker copies without the lock.
+        // The memory is held while this worker copies without the lock.
         let Some(room) = room(&mut rx).map_err(stop)? else {
             counters.dropped(DropReason::RxNotReady, frames.len() as u64);
             return Ok(Delivered { frames: frames.len(), ..Delivered::default() });

@@ -1,5 +1,5 @@
-//! A guest's driver on the simulated Xen (`weir_xen::double`). It behaves like Linux's netfront, as
-//! far as a back end can see, for tests of this crate and its users.
+//! A guest's driver on the simulated Xen (`weir_xen::double`). It behaves like Linux's netfront, as far as a back end
+//! can see. It is for tests of this crate and its users.
 
 pub mod bench;
 mod diagnosis;
@@ -40,9 +40,9 @@ pub struct Connect {
     pub split: bool,
     /// Packets of several pages, and uncut TCP segments.
     pub sg: bool,
-    /// Names its multicast groups.
+    /// The driver names its multicast groups.
     pub multicast: bool,
-    /// Has a control ring.
+    /// The driver has a control ring.
     pub ctrl: bool,
 }
 

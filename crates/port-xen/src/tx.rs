@@ -130,7 +130,7 @@ impl Source for Sending<'_> {
     }
 }
 
-/// Takes a ring out of service: answers every request, and tells the guest.
+/// Takes a ring out of service: answers every request, and notifies the guest.
 pub(crate) fn stop(queue: &TxQueue, source: &Sending<'_>) -> Option<TxRing> {
     let (mut tx, _) = queue.stop(source, DropReason::TxStopped);
     if let Some(ring) = tx.queue.as_mut() {

@@ -137,7 +137,7 @@ impl<'m> Writer<'_, 'm> {
         Ok(Put::Done)
     }
 
-    /// Returns whether all of the packet's payload can be read.
+    /// Returns true if all of the packet's payload can be read.
     fn is_here(&self, packet: &Packet<'_, 'm>) -> bool {
         self.haul.is_none_or(|haul| packet.body().all(|piece| !haul.is_away(&piece)))
     }
@@ -173,7 +173,7 @@ impl<'m> Writer<'_, 'm> {
             let reference = GrantRef(to);
             let to = Grant { domain: self.link.domain, reference, offset };
             let foreign = self.haul.and_then(|haul| haul.grant_of(&from));
-            // Within its page, as `copies` ensures.
+            // The copy is within its page, as `copies` ensures.
             let copy = match foreign {
                 Some((_, grant)) => CopySegment::between_grants(grant, to, from.len()),
                 None => CopySegment::to_grant(from, to),

@@ -163,7 +163,7 @@ impl Bench {
             let before = nudges();
             let queue = QueueRef { port: port.id(), queue: 0, side: Side::Tx };
             self.engine.nudge(queue);
-            // A worker looks for messages between two bursts.
+            // A worker reads messages between two bursts.
             eventually("its worker is told", || {
                 nudges() > before || port.info().state != State::Running
             });
@@ -175,7 +175,7 @@ impl Bench {
         (self.guest(1, how), self.guest(2, how))
     }
 
-    /// Returns whether a frame was dropped because its receiver had no buffers for too long.
+    /// Returns true if a frame was dropped because its receiver had no buffers for too long.
     fn has_waited_in_vain(&self) -> bool {
         let reasons = [DropReason::RxWaitedTooLong, DropReason::RxRingFull].map(DropReason::as_str);
         let ports = lock(&self.ports);
@@ -201,7 +201,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
             return;
         }
         assert!(Instant::now() < end, "never happened: {what}\n{}", diagnosis::text());
-        // Mostly this takes microseconds, and a fuzzer waits a hundred times for an input.
+        // This mostly takes microseconds, and a fuzzer waits a hundred times for an input.
         match looks {
             0..50 => std::thread::yield_now(),
             _ => std::thread::sleep(Duration::from_micros(200)),

@@ -143,7 +143,7 @@ impl Attacker {
     }
 
     fn notify(&self, channel: usize) {
-        // The other end may be gone.
+        // The other end may have been closed.
         let _ = self.channels[channel].notify();
     }
 
@@ -231,7 +231,7 @@ impl Attacker {
 /// - no thread of weir's ends, and no port stops for a fault of weir's own,
 /// - two other guests go on,
 /// - memory that was not granted stays as it is,
-/// - nothing is mapped or bound when the vif is gone.
+/// - nothing is mapped or bound when the vif is removed.
 ///
 /// # Panics
 /// If one of these does not hold.
@@ -257,7 +257,7 @@ pub fn attack(input: &[u8]) {
         ctrl: bit(4),
     });
     let mut attacker = Attacker::new(front);
-    // Half of the time none.
+    // Half of the time there is none.
     for _ in 4..(second % 8).max(4) {
         attacker.key(&mut script);
     }

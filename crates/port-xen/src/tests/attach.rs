@@ -1,4 +1,4 @@
-//! Vifs that come and go.
+//! Vifs that are attached and detached.
 
 use super::*;
 use weir_engine::guest::GuestPort;
@@ -20,7 +20,7 @@ fn a_thousand_attachments_leave_nothing_mapped() {
     for n in 0..1000_u16 {
         bench.host.attach(DomainId(1), 0, "02:00:00:00:00:01", "br0");
         bench.connect(&mut front, 1, Connect { split: n % 2 == 0, ..Connect::default() });
-        // With frames under way each time.
+        // Frames are under way each time.
         front.send(0, &frame(1, 2, &n.to_be_bytes()));
         other.send(0, &frame(2, 1, &n.to_be_bytes()));
         while other.receive(0).is_some() {}
@@ -49,7 +49,7 @@ fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
         }
         drop(bench.manager.take());
         assert_eq!((bench.host.mapped(), bench.host.bound()), (0, 0));
-        // To an unknown address, which may answer later.
+        // The frame is for an unknown address, whose station may answer later.
         assert!(one.send(0, &frame(1, 2, b"meanwhile")));
         bench = Bench::on(bench.host.clone(), calls);
         for domain in [1, 2] {
@@ -71,7 +71,7 @@ fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
 fn a_front_end_that_starts_anew_is_served_again() {
     let bench = Bench::new();
     let (mut one, mut two) = bench.pair(Connect::default());
-    // kexec: without a farewell.
+    // kexec starts the driver anew without a farewell.
     one.state(XenbusState::Initialising);
     eventually("weir has let go", || one.back_state() == Some(XenbusState::InitWait));
     assert!(one.release());
@@ -107,7 +107,7 @@ fn xenstore_that_breaks_ends_no_vif_and_those_that_come_or_go_meanwhile_are_seen
         bench.host.break_clients();
         assert!(one.send(0, &frame(1, 2, &[n])));
         assert_eq!(receive(&mut two, 0).frame, frame(1, 2, &[n]));
-        // A vif that comes, and breaks off within its handshake sooner or later.
+        // This vif breaks off within its handshake sooner or later.
         bench.host.attach(DomainId(3), 0, "02:00:00:00:00:03", "br0");
         std::thread::sleep(std::time::Duration::from_millis(u64::from(n) * 300));
         bench.host.break_clients();

@@ -143,7 +143,7 @@ fn a_table_revised_under_traffic_reorders_no_flow_and_comes_into_force() {
     let port = bench.port(2);
     let mut table = [0, 1, 2, 3];
     two.hashes_by(&table);
-    // Tells the switch the address of two: floods do not wait for buffers.
+    // The switch learns the address of two: floods do not wait for buffers.
     assert!(two.send(0, &frame(2, 1, b"here")));
     receive(&mut one, 0);
     let (mut sent, mut came) = ([0_u32; FLOWS], [0_u32; FLOWS]);
@@ -162,12 +162,12 @@ fn a_table_revised_under_traffic_reorders_no_flow_and_comes_into_force() {
             table.rotate_left(1);
             two.maps(&table);
         }
-        // Takes some frames of some queues; the others go on waiting.
+        // The guest takes some frames of some queues; the others still wait.
         for queue in (0..QUEUES).filter(|queue| (round + queue) % 3 != 0) {
             for _ in 0..3 + round % 7 {
                 let Some(got) = two.receive(queue) else { break };
                 let (flow, seq) = flow_and_seq(&got.frame);
-                // One may be missing: on a busy machine it has waited for too long.
+                // One frame may be missing: on a busy machine it has waited for too long.
                 assert!(seq >= came[flow], "{seq} of flow {flow} in queue {queue} after {came:?}");
                 came[flow] = seq + 1;
                 moved += u32::from(queue_of[flow].replace(queue).is_some_and(|q| q != queue));

@@ -106,7 +106,7 @@ fn empty(two: &mut Netfront) {
     }
 }
 
-/// Returns whether the checksum of the TCP segment in a frame is right.
+/// Returns true if the checksum of the TCP segment in a frame is right.
 fn has_good_checksum(frame: &[u8]) -> bool {
     let (pseudo, segment) = (&frame[26..34], &frame[34..]);
     let sum: u32 = [pseudo, segment]

@@ -14,7 +14,7 @@ fn assert_lost(bench: &Bench, domain: u16, front: &mut Netfront, reason: &str) {
     assert!(told.contains(reason), "{told:?} says nothing of {reason:?}");
 }
 
-/// Asserts that the guest is told this reason, and that only the other guest's rings are mapped.
+/// Asserts that the guest gets this reason, and that only the other guest's rings are mapped.
 fn assert_closed(bench: &Bench, domain: u16, front: &mut Netfront, reason: &str) {
     eventually("the vif is closed", || front.back_state() == Some(XenbusState::Closing));
     let path = format!("/local/domain/0/error/backend/vif/{domain}/0/error");
@@ -201,7 +201,7 @@ fn a_copy_that_fails_as_a_whole_costs_its_frames_only() {
 fn a_delivery_that_fails_as_a_whole_is_no_frame_for_the_guest() {
     while_frames_wait(|bench| {
         let (mut one, mut two) = bench.pair(Connect::default());
-        // Tells the switch the address of two, without buffers for a flood.
+        // The switch learns the address of two, without buffers for a flood.
         assert!(two.send(0, &frame(2, 1, b"here")));
         receive(&mut one, 0);
         for n in 0..crate::testing::BUFFERS as u8 {

@@ -174,8 +174,8 @@ fn both_workers_send_from_the_queue() {
     });
 }
 
-/// Takes a burst within the test. `told` gets the first frame's number and the receiver that is
-/// waited for. The burst goes on at a message of `go_on`.
+/// Takes a burst within the test. `told` gets the first frame's number and the receiver for which it waits. The burst
+/// goes on at a message of `go_on`.
 fn taken(
     port: &XenPort,
     what: Take,
@@ -190,13 +190,12 @@ fn taken(
     })
 }
 
-/// Returns a port whose ring no worker looks at: its guest's events are switched off, and the test
-/// takes the frames.
+/// Returns a port whose ring no worker polls: its guest's events are switched off, and the test takes the frames.
 fn left_to_the_test(bench: &Bench, one: &mut Sender) -> Arc<XenPort> {
     let port = bench.port(1);
     eventually("all is quiet", || one.is_answered());
     lock(&port.watches).clear();
-    // A worker that has the queue among its warm ones sleeps soon.
+    // A worker that has the queue among its warm ones soon sleeps.
     let idle = || {
         let before = bench.engine.wakeups();
         std::thread::sleep(Duration::from_millis(20));
@@ -222,7 +221,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_copies_and_answers_keep
         let first = scope.spawn(move || {
             taken(port, Take::New, told, &first_waits, |burst| {
                 assert!(burst.park(0, receiver));
-                // Like a receiver with only copies left.
+                // It behaves like a receiver with only copies left.
                 burst.turn.unwrap().take().unwrap().park([receiver].into_iter());
                 first_waits.recv().unwrap();
             })
@@ -259,7 +258,7 @@ fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_wa
     let receiver = bench.port(2).id();
     one.front.send(0, &frame(1, 2, &[1; 40]));
     let mut scratch = Scratch::default();
-    // The worker has not looked since then.
+    // The worker has not polled since then.
     let long_ago_ns = clock::now_ns() - 2 * PARKED_NS_MAX;
     let taken = port.take(0, Take::New.at(long_ago_ns), &mut scratch, &mut |burst| {
         assert!(burst.park(0, receiver));
@@ -269,7 +268,7 @@ fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_wa
     let mut tried = 0;
     let mut try_again = |now_ns: u64| {
         port.take(0, Take::Parked(None).at(now_ns), &mut scratch, &mut |burst| {
-            // Its hold counts from its possible arrival all the same.
+            // Its hold still counts from its possible arrival.
             assert_eq!(burst.frames()[0].arrived_ns, long_ago_ns);
             assert!(burst.park(0, receiver));
             tried += 1;
@@ -327,7 +326,7 @@ fn a_port_that_fails_amid_two_bursts_holds_nobody_up_and_serves_the_next_front_e
         first_may.send(()).unwrap();
         assert!(first.join().is_err());
         assert_eq!(hears.recv().unwrap().0, 2, "its turn comes even so");
-        // Like a worker that has caught a panic.
+        // The port stops as after a worker's caught panic.
         port.fail("a panic");
         let closing = || one.front.back_state() == Some(XenbusState::Closing);
         eventually("the vif is closed", closing);
@@ -392,7 +391,7 @@ fn a_vif_that_is_detached_amid_two_workers_has_answered_all_that_was_taken_and_l
                 sent() > 100
             });
             bench.host.ask_to_detach(DomainId(1), 0);
-            // Its driver agrees, and sends even so.
+            // Its driver agrees, and still sends.
             client.write("device/vif/0/state", b"6").unwrap();
             eventually("weir has let go", || {
                 (bench.host.mapped(), bench.host.bound()) == (mapped, bound)

@@ -108,7 +108,7 @@ fn a_guest_without_scatter_gather_gets_a_big_packet_cut_and_summed() {
 fn frames_wait_for_a_guest_without_buffers_and_keep_their_order() {
     while_frames_wait(|bench| {
         let (mut one, mut two) = bench.pair(Connect::default());
-        // Tells the switch the address: floods do not wait.
+        // The switch learns the address: floods do not wait.
         assert!(two.send(0, &frame(2, 1, b"here")));
         receive(&mut one, 0);
         let buffers = crate::testing::BUFFERS as u8;
@@ -128,7 +128,7 @@ fn answers_keep_the_order_of_requests_so_that_a_ring_says_where_to_go_on() {
     while_frames_wait(|bench| {
         let (mut one, mut two) = bench.pair(Connect::default());
         let mut three = bench.guest(3, Connect::default());
-        // First one's address, then the others': frames to known addresses are not flooded.
+        // The switch learns first one's address, then the others': frames to known addresses are not flooded.
         assert!(one.send(0, &frame(1, 0xff, b"here")));
         for (front, domain) in [(&mut two, 2), (&mut three, 3)] {
             receive(front, 0);
@@ -284,14 +284,14 @@ fn a_guest_that_polls_in_time_gets_no_event_and_one_that_does_not_gets_it_then()
         sends(&mut one, n);
         polls(&mut two, n);
     }
-    // Some may have been due while this thread had to wait.
+    // Some events may have been due while this thread had to wait.
     assert!(events() - before < 10, "{} events for 50 frames", events() - before);
     assert!(port.counters().rx[0].calls_suppressed.get() >= 40);
 
     port.set_guest_poll_ns(Some(1));
     port.interface().set_hold_ns_max(None, LONG_NS);
     eventually("what is held is due", || {
-        // Unless the worker is too slow for all frames to fit in.
+        // The worker may be too slow for all frames to fit in.
         one.send(0, &frame(1, 2, &[99]));
         while two.receive(0).is_some() {}
         events() > before

@@ -132,7 +132,7 @@ impl Haul {
         hauled.packets.push(Hauled { token, packet, requests, arrived_ns, status });
     }
 
-    /// Visits the packets, each with whether one of its buffers was found bad.
+    /// Visits the packets, each with true if one of its buffers was found bad.
     pub(super) fn each(&self, mut each: impl FnMut(&Hauled, bool)) {
         let (hauled, bad) = (self.hauled.borrow(), self.bad.borrow());
         for packet in &hauled.packets {
@@ -141,8 +141,8 @@ impl Haul {
         }
     }
 
-    /// Copies the part of each packet that weir looks at into its buffers, by one call for all,
-    /// unless that happened before.
+    /// Copies the part of each packet that weir reads into its buffers, by one call for all, unless that happened
+    /// before.
     pub(super) fn bring(&self) {
         if self.waited.get() {
             return;
@@ -166,7 +166,7 @@ impl Haul {
                 self.pool.note(*buffer, Place { grant, here });
                 let brought = if whole { segment.len } else { front };
                 let to = self.pool.data(*buffer, brought).filter(|to| !to.is_empty());
-                // Within its page, which `TxBack` has checked.
+                // The copy is within its page, which `TxBack` has checked.
                 if let Some(copy) = to.and_then(|to| CopySegment::from_grant(grant, to)) {
                     copies.push(copy);
                     owners.push((*buffer, nth));
@@ -204,7 +204,7 @@ impl Haul {
             }
         }
         if away != 0 || self.whole.get() {
-            // Even if every frame's payload is here: the burst must learn who gets the frames.
+            // This is so even if every frame's payload is here: the burst must learn which receivers get the frames.
             burst.leave_with(self, away);
         }
     }
@@ -255,7 +255,7 @@ impl Haul {
         (!here).then_some((buffer, grant))
     }
 
-    /// Returns whether bytes of `slice` are still in another guest's pages.
+    /// Returns true if bytes of `slice` are still in another guest's pages.
     pub(crate) fn is_away(&self, slice: &Slice<'_>) -> bool {
         self.pool.place_of(slice).is_some_and(|(_, place)| !place.here)
     }
@@ -286,7 +286,7 @@ impl Haul {
         self.room.replace(room);
     }
 
-    /// Returns whether the buffer was found bad.
+    /// Returns true if the buffer was found bad.
     pub(crate) fn is_bad(&self, buffer: u16) -> bool {
         self.bad.borrow().contains(&buffer)
     }
@@ -301,7 +301,7 @@ impl Remote for Haul {
         for (frame, n) in wanted {
             for slice in burst.payload(frame) {
                 let Some((buffer, place)) = self.pool.place_of(slice) else { continue };
-                // Within its page, as the request was.
+                // The copy is within its page, as the request was.
                 let copy = CopySegment::from_grant(place.grant, *slice);
                 if let Some(copy) = copy.filter(|_| !place.here) {
                     self.fetched.set(self.fetched.get() + slice.len() as u64);

@@ -122,7 +122,7 @@ impl TxRing {
                     let requests = self.buffers.range(self.buffers.len() - slots..);
                     haul.push(token, packet, requests, now_ns);
                 }
-                // Answered without becoming a frame, in its turn.
+                // The request is answered in its turn, and does not become a frame.
                 Some(weir_netif::Taken::Multicast(change)) => {
                     let status = groups.change(change.address, change.add);
                     self.note(change.packet, State::Done(status));
