@@ -89,7 +89,7 @@ impl<S: Read + Write> Channel<S> {
         self.outbound.push(b'\n');
     }
 
-    /// Returns whether bytes wait for the stream to become writable.
+    /// Returns true if bytes wait for the stream to become writable.
     pub(crate) fn wants_write(&self) -> bool {
         !self.outbound.is_empty()
     }
@@ -110,7 +110,7 @@ impl<S: Read + Write> Channel<S> {
     }
 }
 
-/// Returns whether the error means a hang-up. A terminal whose other side is gone reports `EIO`.
+/// Returns true if the error means a hang-up. A terminal whose other side was closed reports `EIO`.
 fn hung_up(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     matches!(error.kind(), BrokenPipe | ConnectionReset) || error.raw_os_error() == Some(libc::EIO)

@@ -72,7 +72,7 @@ impl Deferral {
         Ok(deferral)
     }
 
-    /// Returns whether some interface is changed.
+    /// Returns true if some interface is changed.
     pub(crate) fn is_changed(&self) -> bool {
         !self.found.is_empty()
     }

@@ -92,7 +92,7 @@ impl Guest {
         Ok(found.take(AGENT_INTERFACES_MAX).collect())
     }
 
-    /// Reads the counters at `now_ns`. An interface that is gone meanwhile is left out.
+    /// Reads the counters at `now_ns`. An interface that was removed meanwhile is left out.
     pub(crate) fn sample(&self, interfaces: &[Nic], now_ns: u64) -> Result<Sample, FileError> {
         let path = self.root.join("proc/stat");
         let ticks = rustix::param::clock_ticks_per_second();

@@ -25,7 +25,7 @@ impl Device {
         }
     }
 
-    /// Returns whether an interrupt of this name belongs to one of its queues.
+    /// Returns true if an interrupt of this name belongs to one of its queues.
     ///
     /// xen-netfront names the interrupts of queue 0 `vif0-q0-tx` and `vif0-q0-rx`, or `eth0-q0-tx`
     /// once the interface has its name, and `eth0` if both rings share one channel.

@@ -63,7 +63,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Returns whether the guest has the port, and only the host is missing.
+    /// Returns true if the guest has the port, and only the host is missing.
     pub fn is_of_host(&self) -> bool {
         matches!(self, Self::NoHost { .. })
     }

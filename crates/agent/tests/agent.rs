@@ -307,8 +307,8 @@ fn both_halves_understand_each_other() {
     let mut link = AgentLink::new(stream, vec![mac]).expect("a link");
     let start = Instant::now();
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).expect("a short test");
-    // Long enough for the agent to miss pings, if there were none. On a busy machine one side may
-    // take the other for gone: then the agent greets again.
+    // The run is long enough for the agent to miss pings, if there were none. On a busy machine one side may take the
+    // other for dead: then the agent greets again.
     let (mut applied, mut reports) = (false, 0);
     while !applied || reports < 4 {
         assert!(start.elapsed() < PATIENCE, "applied {applied}, {reports} reports");

@@ -102,7 +102,7 @@ impl AgentLink {
         Ok(events.into_iter())
     }
 
-    /// Returns whether an agent has said hello and was heard lately.
+    /// Returns true if an agent has said hello and was heard lately.
     pub fn has_agent(&self) -> bool {
         self.session.is_open()
     }
@@ -125,7 +125,7 @@ impl AgentLink {
         sent.map_err(|error| SetError::Link(error.into()))
     }
 
-    /// Pings an agent each second. An agent that is silent for three seconds counts as gone.
+    /// Pings an agent each second. An agent that is silent for three seconds counts as ended.
     pub fn tick(&mut self, now_ns: u64) -> Result<Option<Event>, LinkError> {
         match self.session.due(now_ns) {
             Some(Due::Ping) => {
@@ -143,7 +143,7 @@ impl AgentLink {
         self.session.deadline_ns()
     }
 
-    /// Returns whether bytes wait for the connection to become writable.
+    /// Returns true if bytes wait for the connection to become writable.
     pub fn wants_write(&self) -> bool {
         self.channel.wants_write()
     }
@@ -153,8 +153,7 @@ impl AgentLink {
         Ok(self.channel.flush()?)
     }
 
-    /// Tells the agent that weir wants nothing more. Otherwise the agent notices by silence or the
-    /// connection's end.
+    /// Notifies the agent that weir wants nothing more. Otherwise the agent notices by silence or the connection's end.
     pub fn bye(mut self) {
         // An agent that does not receive it restores as well.
         let _ = self.channel.send(&HostMessage::Bye);

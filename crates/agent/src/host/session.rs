@@ -24,8 +24,8 @@ pub enum Event {
     Report(Report),
     /// The result of a setting.
     Applied(Applied),
-    /// The agent is gone, and each interface restored. The connection stays: a virtio-serial port
-    /// lasts as long as its machine.
+    /// The agent has ended, and each interface is restored. The connection stays: a virtio-serial port lasts as long as
+    /// its machine.
     Gone,
 }
 
@@ -113,7 +113,7 @@ impl HostSession {
             self.open = Some(Open { heard_ns: now_ns, ping_at_ns: now_ns + AGENT_PERIOD_NS });
             return Ok(Some(Event::Hello(hello)));
         }
-        // Silence makes an agent that was taken for gone greet again.
+        // Silence makes an agent that counted as ended greet again.
         let Some(open) = &mut self.open else { return Ok(None) };
         open.heard_ns = now_ns;
         Ok(match message {
