@@ -14,7 +14,7 @@ use weir_testing::echo::answer;
 use weir_vif::{Features, Health, Options, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// Interval of the checks whether weir is still there, and of the attempts to reconnect.
+/// Interval of the checks that weir still serves, and of the attempts to reconnect.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 fn main() -> Result<(), Box<dyn Error>> {

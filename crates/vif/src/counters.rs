@@ -81,7 +81,7 @@ counters! {
         wakeups,
         /// Invalid used elements and headers. They are skipped, and their buffers recycled.
         device_errors,
-        /// Looks at the receive ring by the [poll timer](crate::Options::poll_interval).
+        /// Polls of the receive ring by the [poll timer](crate::Options::poll_interval).
         polls,
     }
 }

@@ -103,12 +103,12 @@ impl Features {
         (Features::HOST_ECN, Features::CSUM),
     ];
 
-    /// Returns whether this set contains all of `other`.
+    /// Returns true if this set contains all of `other`.
     pub const fn contains(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Returns whether this set contains any of `other`.
+    /// Returns true if this set contains any of `other`.
     pub const fn intersects(self, other: Features) -> bool {
         self.0 & other.0 != 0
     }

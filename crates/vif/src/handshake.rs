@@ -77,7 +77,7 @@ impl Handshake {
         Ok(handshake)
     }
 
-    /// Returns whether receive buffers may hold containers.
+    /// Returns true if receive buffers may hold containers.
     pub(crate) fn containers(&self) -> bool {
         self.negotiated(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS)
     }

@@ -1,4 +1,4 @@
-//! A dirty log, like that of a VM monitor whose guest moves to another host.
+//! A dirty log, like that of a VM monitor whose guest is migrated to another host.
 
 use std::fs::File;
 use std::io;
@@ -66,8 +66,8 @@ impl Vif {
         Ok(())
     }
 
-    /// Counts the pages in the log, and clears it. Concurrent writes may be missed: this suffices
-    /// for a measurement, not for a guest that moves.
+    /// Counts the pages in the log, and clears it. Concurrent writes may be missed: this suffices for a measurement,
+    /// not for a migration.
     ///
     /// # Errors
     /// The log cannot be read or written.

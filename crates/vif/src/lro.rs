@@ -81,7 +81,7 @@ impl Taken {
         self.parts.retain(|part| part.len > 0);
     }
 
-    /// Returns whether the checksum of this segment is right.
+    /// Returns true if the checksum of this segment is right.
     fn is_sound(&self, segment: &TcpSegment<'_>, rx: &Receive) -> bool {
         !segment.needs_verifying() || segment.verify(self.sum_behind_head(rx))
     }
@@ -115,7 +115,7 @@ impl Lro {
         }
     }
 
-    /// Returns whether a frame was taken out of the ring and not shown yet.
+    /// Returns true if a frame was taken out of the ring and not shown yet.
     pub(crate) fn has_ahead(&self) -> bool {
         self.has_ahead
     }

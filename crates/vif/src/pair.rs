@@ -203,14 +203,13 @@ impl QueuePair {
         self.timer = interval.map(PollTimer::new);
     }
 
-    /// Flushes, returns every receive buffer, and sleeps with calls enabled until there is work, at
-    /// most for `timeout`. Returns whether there is work: frames to receive, or room to send after
-    /// [`SendError::Full`].
+    /// Flushes, returns every receive buffer, and sleeps with calls enabled until there is work, at most for `timeout`.
+    /// Returns true if there is work: frames to receive, or room to send after [`SendError::Full`].
     ///
     /// With a [poll interval](Self::set_poll_interval) it sleeps until the next poll is due, even
     /// if frames come before, and relies on calls again while nothing comes.
     ///
-    /// No wake-up is lost: calls are enabled before the last look at the rings.
+    /// No wake-up is lost: calls are enabled before the last poll of the rings.
     ///
     /// # Errors
     /// The error of `poll`.
@@ -229,7 +228,7 @@ impl QueuePair {
                 break true;
             }
             if self.next_look(what) != due {
-                // The look found nothing: wait for the next look or a call.
+                // The poll found nothing: wait for the next poll or a call.
                 continue;
             }
             let wake = deadline.into_iter().chain(due).min();
@@ -248,19 +247,19 @@ impl QueuePair {
         Ok(ready)
     }
 
-    /// Returns the time of the next look at the receive ring; `None`: at the next call.
+    /// Returns the time of the next poll of the receive ring; `None`: at the next call.
     fn next_look(&self, what: WaitFor) -> Option<Instant> {
         self.timer.as_ref().filter(|_| what.receive())?.next()
     }
 
-    /// Asks for calls. Returns whether there is work already.
+    /// Asks for calls. Returns true if there is work already.
     fn enable_calls(&mut self, what: WaitFor) -> bool {
         let received = what.receive() && (self.rx.enable_calls() || self.has_ahead());
         let sent = what.transmit() && self.enable_transmit_calls();
         received || sent
     }
 
-    /// Returns whether a frame can be received; asks the device for nothing.
+    /// Returns true if a frame can be received; asks the device for nothing.
     fn is_ready(&self) -> bool {
         self.rx.is_ready() || self.has_ahead()
     }
@@ -273,8 +272,8 @@ impl QueuePair {
         self.tx.room_again() | self.tx.enable_calls()
     }
 
-    /// Looks at the receive ring if a look is due. Returns whether there is work. A waiting sender
-    /// need not wait for the timer.
+    /// Polls the receive ring if a poll is due. Returns true if there is work. A waiting sender need not wait for the
+    /// timer.
     fn look_if_due(&mut self, what: WaitFor, due: Instant) -> bool {
         let sent = what.transmit() && self.enable_transmit_calls();
         let now = Instant::now();

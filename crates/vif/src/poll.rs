@@ -1,18 +1,18 @@
-//! Front-end coalescing (Dong 2011 §4.1, FVIC): the guest takes no calls for received frames and
-//! looks at the ring on its own timer. Without frames it goes back to calls and sleeps.
+//! Front-end coalescing (Dong 2011 §4.1, FVIC): the guest takes no calls for received frames and polls the ring on its
+//! own timer. Without frames it goes back to calls and sleeps.
 
 use std::time::{Duration, Instant};
 
-/// Consecutive empty looks after which the driver asks for calls again.
+/// Consecutive empty polls after which the driver asks for calls again.
 const EMPTY_LOOKS_MAX: u32 = 4;
 
 /// The poll timer of a driver.
 #[derive(Debug)]
 pub(crate) struct PollTimer {
     interval: Duration,
-    /// Time of the next look; `None` while the driver relies on calls.
+    /// Time of the next poll; `None` while the driver relies on calls.
     next: Option<Instant>,
-    /// Consecutive looks that found nothing.
+    /// Consecutive polls that found nothing.
     empty: u32,
 }
 
@@ -22,19 +22,18 @@ impl PollTimer {
         Self { interval, next: None, empty: 0 }
     }
 
-    /// Returns the time of the next look; `None` while the driver relies on calls.
+    /// Returns the time of the next poll; `None` while the driver relies on calls.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Notes that a look at `now` found frames, or that a call came: the next look is due in one
-    /// interval.
+    /// Notes that a poll at `now` found frames, or that a call came: the next poll is due in one interval.
     pub(crate) fn found(&mut self, now: Instant) {
         self.empty = 0;
         self.rearm(now);
     }
 
-    /// Notes that a look at `now` found nothing.
+    /// Notes that a poll at `now` found nothing.
     pub(crate) fn missed(&mut self, now: Instant) {
         self.empty += 1;
         if self.empty < EMPTY_LOOKS_MAX {
@@ -45,8 +44,7 @@ impl PollTimer {
         }
     }
 
-    /// Sets the next look. A time beyond the clock's range never comes, so the driver relies on
-    /// calls then.
+    /// Sets the next poll. A time beyond the clock's range never comes, so the driver relies on calls then.
     fn rearm(&mut self, now: Instant) {
         self.next = now.checked_add(self.interval);
     }

@@ -161,9 +161,8 @@ impl Receive {
         result
     }
 
-    /// Takes the next frame into `taken`, whose content it replaces, and leaves the bytes in their
-    /// buffers. Returns `false` if there is none. The caller must [give the buffers
-    /// back](Self::give_back).
+    /// Takes the next frame into `taken`, whose content it replaces, and leaves the bytes in their buffers. Returns
+    /// `false` if there is none. The caller must [give the buffers back](Self::give_back).
     pub(crate) fn take_frame(&mut self, taken: &mut Taken, counters: &PairCounters) -> bool {
         taken.parts.clear();
         let idle_before = self.idle.len();
@@ -365,12 +364,12 @@ impl Receive {
         counters.kicks.add(1);
     }
 
-    /// Asks for a call at the next frame. Returns whether a frame is there now.
+    /// Asks for a call at the next frame. Returns true if a frame is there now.
     pub(crate) fn enable_calls(&mut self) -> bool {
         self.ring.enable_calls() || self.unloader.is_open()
     }
 
-    /// Returns whether a frame can be received; asks the device for nothing.
+    /// Returns true if a frame can be received; asks the device for nothing.
     pub(crate) fn is_ready(&self) -> bool {
         self.unloader.is_open() || self.ring.has_used()
     }

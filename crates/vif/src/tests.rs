@@ -199,7 +199,7 @@ fn spec_5_1_6_4_2_num_buffers_counts_only_with_mrg_rxbuf() {
 #[test]
 fn used_elements_that_name_nothing_in_flight_are_counted() {
     let mut bench = mergeable();
-    // An invalid descriptor, and the same one twice.
+    // One descriptor is invalid, and one is returned twice.
     bench.rx.complete(named(SIZE + 1), 100);
     bench.rx.complete(named(u16::MAX), 100);
     bench.receive(&[first(1, 12 + 60)]);
@@ -212,7 +212,7 @@ fn used_elements_that_name_nothing_in_flight_are_counted() {
 #[test]
 fn a_used_index_that_jumps_costs_a_ring_of_errors_per_look_and_no_more() {
     let mut bench = mergeable();
-    // A whole round of the index, with elements that were all seen before or never.
+    // The index goes round once, with elements that were all seen before or never.
     for _ in 0..u16::MAX {
         bench.rx.complete(named(SIZE), 0);
     }

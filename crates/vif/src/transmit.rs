@@ -232,7 +232,7 @@ impl Transmit {
         Ok(())
     }
 
-    /// Returns whether the ring has room for the chain.
+    /// Returns true if the ring has room for the chain.
     fn has_descriptors(&self) -> bool {
         let needed = if self.is_indirect() { 1 } else { self.chain.len() };
         usize::from(self.ring.free()) >= needed
@@ -311,12 +311,12 @@ impl Transmit {
         }
     }
 
-    /// Returns the number of frames that the device has, or gave back unseen.
+    /// Returns the number of frames that the device has, or has returned unseen.
     pub(crate) fn in_flight(&self) -> u16 {
         self.ring.in_flight()
     }
 
-    /// Returns whether there is room again since a frame was last refused. Says so once.
+    /// Returns true once if there is room again since a frame was last refused.
     pub(crate) fn room_again(&mut self) -> bool {
         let again = self.refusal == Refusal::Over;
         if again {
@@ -338,7 +338,7 @@ impl Transmit {
         counters.kicks.add(1);
     }
 
-    /// Asks for a call at the next sent frame. Returns whether a frame can be reclaimed now.
+    /// Asks for a call at the next sent frame. Returns true if a frame can be reclaimed now.
     pub(crate) fn enable_calls(&mut self) -> bool {
         self.ring.enable_calls()
     }

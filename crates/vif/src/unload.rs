@@ -47,7 +47,7 @@ impl Unloader {
         Some(Unloaded { slot: self.slot, record, last: self.next == self.records.len() })
     }
 
-    /// Returns whether frames are left.
+    /// Returns true if frames are left.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.next < self.records.len()

@@ -27,10 +27,10 @@ use crate::transmit::{Transmit, TransmitPlan};
 /// Longest time for a back end to stop one ring when the interface is dropped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// State of the session.
+/// The state of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// The back end is there.
+    /// The back end serves the rings.
     Connected,
     /// The back end reported an error of a ring on its error eventfd.
     RingFailed,
@@ -252,7 +252,7 @@ impl Vif {
         self.features
     }
 
-    /// Returns whether the back end may put containers of several frames into receive buffers.
+    /// Returns true if the back end may put containers of several frames into receive buffers.
     pub fn containers(&self) -> bool {
         self.containers
     }
@@ -291,7 +291,7 @@ impl Drop for Vif {
     fn drop(&mut self) {
         self.front.set_timeout(STOP_TIMEOUT);
         for ring in 0..self.rings.len() as u32 {
-            // A back end that is gone has stopped its rings.
+            // A disconnected back end has stopped its rings.
             if self.front.get_vring_base(ring).is_err() {
                 break;
             }

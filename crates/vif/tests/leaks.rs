@@ -38,7 +38,7 @@ fn session(config: &Config, queues: usize) {
     let (backend, socket) = Backend::echo(config);
     if let Ok(mut vif) = Vif::over(socket, &options) {
         for mut pair in vif.queue_pairs() {
-            // In flight at the interface's end.
+            // This frame is in flight at the interface's end.
             pair.send(&[0; 60], &Offload::NONE).unwrap();
             pair.flush();
         }

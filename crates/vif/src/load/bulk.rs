@@ -37,7 +37,7 @@ pub struct Options {
     /// Number of segments per acknowledgement. The receiver also acknowledges when no more segments
     /// wait.
     pub ack_every: u32,
-    /// Compares every byte of payload at the receiver.
+    /// Makes the receiver compare every byte of payload.
     pub verify_payload: bool,
 }
 
@@ -79,8 +79,8 @@ fn in_pattern(offset: u64) -> usize {
     (offset % PATTERN_LEN as u64) as usize
 }
 
-/// Returns how far `number`, a TCP sequence number, is ahead of the stream's `offset` (bytes);
-/// negative: behind.
+/// Returns the distance of `number`, a TCP sequence number, ahead of the stream's `offset` (bytes); negative if it is
+/// behind.
 fn ahead(offset: u64, number: u32) -> i64 {
     i64::from(number.wrapping_sub(offset as u32) as i32)
 }
@@ -381,8 +381,7 @@ impl<'r> Receiver<'r> {
                     counters.lost.add(1);
                 }
                 counters.reordered.add(1);
-                // Makes the next acknowledgement immediate, to tell the sender the stream's
-                // position.
+                // This makes the next acknowledgement immediate, to tell the sender the stream's position.
                 self.unacked = self.ack_every;
             }
         }

@@ -387,8 +387,8 @@ pub(super) fn probe(
     Ok((probe, payload_len as u64))
 }
 
-/// Returns the sequence number of a frame that is taken for a probe without a look at its headers,
-/// with the length of its payload (bytes). Returns `None` if the frame is too short for a probe.
+/// Returns the sequence number of a frame that is taken for a probe without a check of its headers, with the length of
+/// its payload (bytes). Returns `None` if the frame is too short for a probe.
 pub(super) fn sequence_number(frame: &Frame<'_>) -> Option<(u64, u64)> {
     let mut front = [0; PROBE_FRAME_MIN];
     let payload_len = frame.len.checked_sub(UDP_HEADERS_LEN)?;

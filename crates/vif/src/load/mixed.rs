@@ -37,7 +37,7 @@ pub fn send(end: End<'_>, options: &Options) -> Result<(), LoadError> {
         let due = schedule.due(start.elapsed()).min(next + BURST as u64);
         while next < due {
             let (bytes, offload) = frame.with(Probe { seq: next, time_ns: now_ns() });
-            // A full ring holds the stream's frames; the packet goes at the next look.
+            // A full ring holds the stream's frames; the packet goes at the next attempt.
             if !sent(stream.pair.send(bytes, offload))? {
                 break;
             }

@@ -42,7 +42,7 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Significant decimal digits of recorded latencies.
 const LATENCY_DIGITS: u8 = 3;
-/// Frames between two publications, kicks and looks at the clock.
+/// Frames between two publications, kicks and readings of the clock.
 const BURST: usize = 32;
 
 counters! {
@@ -149,7 +149,7 @@ pub enum LoadError {
     Offload(#[from] OffloadError),
 }
 
-/// Returns whether the frame was sent; `false` means a full ring.
+/// Returns true if the frame was sent; `false` means a full ring.
 fn sent(result: Result<(), SendError>) -> Result<bool, LoadError> {
     match result {
         Ok(()) => Ok(true),

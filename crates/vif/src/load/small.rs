@@ -22,7 +22,7 @@ const FEEDBACK_TIMEOUT: Duration = Duration::from_millis(10);
 /// Number of packets to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// Packets a second, evenly spaced, whatever becomes of them.
+    /// Packets a second, evenly spaced, whether they arrive or not.
     PerSecond(u64),
     /// Packets a second at random times (a Poisson process), like those of many senders together.
     Random(u64),
@@ -40,8 +40,8 @@ pub struct Options {
     /// Leaves the checksum to the device, if the device supports that. Otherwise the sender
     /// completes it, and frames need no offload.
     pub partial_checksum: bool,
-    /// Makes the receiver check each packet and record its latency. Otherwise the receiver reads
-    /// only sequence numbers, so that a measurement shows the cost of the way there.
+    /// Makes the receiver check each packet and record its latency. Otherwise the receiver reads only sequence numbers,
+    /// so that a measurement shows the cost of the transport alone.
     pub verify: bool,
 }
 
@@ -200,7 +200,7 @@ pub fn receive(end: End<'_>, options: &Options) -> Result<(), LoadError> {
         };
         if came > 0 && wants_feedback {
             let (frame, offload) = answer.with(Probe { seq: order.next, time_ns: now_ns() });
-            // Earlier answers are still on their way when the ring is full.
+            // Earlier answers are still in the ring when it is full.
             if sent(pair.send(frame, offload))? {
                 pair.flush();
                 stats.counters.tx_frames.add(1);

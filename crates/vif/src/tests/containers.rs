@@ -102,7 +102,7 @@ fn a_damaged_container_is_dropped_whole() {
     let damage: [fn(&mut Vec<u8>); 5] = [
         |bytes| bytes.truncate(bytes.len() - 1),
         |bytes| bytes.push(0),
-        // One record too many, and a last record beyond the end.
+        // One header counts one record too many, and one last record ends beyond the container.
         |bytes| bytes[2] += 1,
         |bytes| bytes[12 + 2 * 64] += 4,
         // More than one buffer.
@@ -115,7 +115,7 @@ fn a_damaged_container_is_dropped_whole() {
         bench.receive_bytes(&bytes);
         let missing = number == 4;
         if missing {
-            // The other buffer that the header names.
+            // This is the other buffer that the header names.
             bench.receive(&[next(0)]);
         }
         bench.receive(&[first(1, 12 + 70)]);

@@ -28,7 +28,7 @@ pub struct Config {
     pub refuse: Option<Request>,
     /// Takes `FEATURES_OK` back.
     pub refuse_features: bool,
-    /// Whether to lose the frame with this number, counted from 1.
+    /// Returns true for the number of a frame to lose, counted from 1.
     pub lose: fn(u64) -> bool,
 }
 
@@ -328,7 +328,7 @@ impl Switch {
         moved
     }
 
-    /// Asks for kicks. Returns whether there is work already.
+    /// Asks for kicks. Returns true if there is work already.
     fn came_meanwhile(&mut self) -> bool {
         for port in &mut self.ports {
             let memory = Arc::clone(&port.memory);
@@ -336,8 +336,8 @@ impl Switch {
                 let Some(device) = &mut ring.device else {
                     continue;
                 };
-                // A receive ring may have buffers, but too few. Then the kick for the next buffers,
-                // behind all present ones, is wanted.
+                // A receive ring may have buffers, but too few. Then the ring asks for the kick of the next buffers,
+                // behind all present ones.
                 let mut behind = Vec::new();
                 if index.is_multiple_of(2) {
                     device.refill().unwrap();

@@ -1,4 +1,4 @@
-//! Front-end coalescing: the driver looks at its ring on a timer of its own.
+//! Front-end coalescing: the driver polls its ring on a timer of its own.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ fn frames_that_keep_coming_are_found_without_calls() {
         }
         let stats = pair.stats();
         assert!(stats.polls > 0, "{stats:?}");
-        // A thread without a processor may have had several empty looks in a row.
+        // A thread without a processor may have had several empty polls in a row.
         assert!(stats.calls - calls_at_rest <= stats.polls / 2, "{stats:?}");
         drop(vif);
         backend.join();
@@ -71,7 +71,7 @@ fn a_look_comes_an_interval_after_the_last_one() {
         assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
         let found = Instant::now();
         assert_eq!(drain(&mut pair), 1);
-        // This frame arrives long before the driver looks.
+        // This frame arrives long before the driver polls.
         send(&mut pair, 1);
         assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
         assert_eq!(drain(&mut pair), 1);
@@ -94,7 +94,7 @@ fn no_wake_up_is_lost_between_polling_and_calls() {
             let often = Options { features, poll_interval: Some(interval), ..options() };
             let (backend, vif, mut pair) = echo(&config, &often);
             for number in 0..1500u32 {
-                // Frames come before, during and after the looks that lead back to calls.
+                // Frames come before, during and after the polls that lead back to calls.
                 let until = Instant::now() + Duration::from_micros((number * 7 % 150).into());
                 while Instant::now() < until {
                     std::hint::spin_loop();
@@ -120,7 +120,7 @@ fn a_quiet_interface_sleeps_until_it_is_called() {
     assert!(pair.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
     assert_eq!(drain(&mut pair), 1);
     let start = Instant::now();
-    // The number of intervals until the last empty look depends on the machine.
+    // The number of intervals until the last empty poll depends on the machine.
     let before = loop {
         let before = pair.stats();
         assert!(!pair.wait(WaitFor::Receive, 50 * INTERVAL).unwrap());
