@@ -188,6 +188,7 @@ pub enum Refusal {
          `iommu_platform=on` from its device"
     )]
     Iommu,
+    /// A driver writes to its device's configuration, which is weir's alone.
     #[error(
         "a driver cannot change its device's configuration: weir says it, by `mac`, `mtu` and `queues` of the \
          interface"
