@@ -1,4 +1,4 @@
-//! How a thread outside of the data path sleeps while there is no traffic, without a timer.
+//! Lets a thread outside of the data path sleep while there is no traffic, without a timer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A bell that the next worker to wake from sleep rings, if somebody asked for it.
+/// A bell that the next worker to wake up rings, if a thread has asked for it.
 ///
 /// A worker counts its wake-up, then checks for a request. The requester asks first, then checks the wake-ups
 /// ([`Engine::ring_at_traffic`](crate::Engine::ring_at_traffic)). One of the two sees the other, so no start of
@@ -26,25 +26,25 @@ impl Activity {
     pub(crate) fn worker_woke(&self) {
         fence(Ordering::SeqCst);
         if self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Relaxed) {
-            // A full counter means that it rings already.
+            // A full counter means that the bell rings already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// The next worker that wakes up is to ring.
+    /// Asks the next worker that wakes up to ring.
     pub(crate) fn ask(&self) {
-        // A ring that nobody has heard was for an earlier wish.
+        // A ring that nobody has read belongs to an earlier request.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.asked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// No worker is to ring.
+    /// Withdraws the request.
     pub(crate) fn withdraw(&self) {
         self.asked.store(false, Ordering::Relaxed);
     }
 
-    /// Readable after it rang.
+    /// A descriptor that is readable after the bell rang.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

@@ -1,8 +1,8 @@
-//! Beats: what each thread says of itself, so that a watchdog finds one that stands still.
+//! Beats: signs of life of each thread, by which a watchdog finds a thread that is stuck.
 //!
-//! A thread has one word in memory, which it writes each turn: how many turns it has had, what it does, and for which
-//! port. Before it sleeps it says so: a thread that sleeps does not stand still. Nobody reads the words but the watchdog,
-//! so a beat costs a store.
+//! A thread has one word in memory, which it writes in each turn: the number of its turns, what it does, and for which
+//! port. It also writes the word before it sleeps, since a sleeping thread is not stuck. Only the watchdog reads the
+//! words, so a beat costs one store.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,15 +14,15 @@ use weir_fabric::PortId;
 
 use crate::lock::lock;
 
-/// How often a thread is looked at that is waited for.
+/// Interval at which a thread is checked while another one waits for it.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a thread does.
+/// The activity of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// It waits for something to do.
     Asleep,
-    /// It has woken up, or does what has no place of its own.
+    /// It has woken up, or does something without a place of its own.
     Awake,
     /// A worker looks for work.
     Looks,
@@ -33,7 +33,7 @@ pub enum Place {
 impl Place {
     const ALL: [Self; 4] = [Self::Asleep, Self::Awake, Self::Looks, Self::Serves];
 
-    /// Words for it.
+    /// The words for a place in messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Asleep => "sleeps",
@@ -44,43 +44,43 @@ impl Place {
     }
 }
 
-/// Places have the low 16 bits, a port's number and one the next 16, and turns the rest.
+/// A place has the low 16 bits, a port's number plus one the next 16, and the turn the rest.
 const PORT_SHIFT: u32 = 16;
 const TURN: u64 = 1 << 32;
 
-/// What a thread has said last. Two that are equal are of one turn.
+/// A thread's last beat. Two equal values are from the same turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said(u64);
 
 impl Said {
-    /// That of a turn.
+    /// The value for a turn.
     pub fn new(turn: u32, place: Place, port: Option<PortId>) -> Self {
         let port = port.map_or(0, |port| u64::from(port.get()) + 1);
         Self((u64::from(turn) * TURN) | (port << PORT_SHIFT) | place as u64)
     }
 
-    /// What it does.
+    /// The activity.
     pub fn place(self) -> Place {
         let index = usize::from(self.0 as u16);
         Place::ALL.get(index).copied().unwrap_or(Place::Awake)
     }
 
-    /// For which port.
+    /// The port that the thread serves.
     pub fn port(self) -> Option<PortId> {
-        // One more than its number.
+        // The field holds the port's number plus one.
         let number = (self.0 >> PORT_SHIFT) & 0xffff;
         number.checked_sub(1).and_then(|number| PortId::new(number as u16))
     }
 }
 
-/// Who waits when a thread stands still.
+/// The party that waits when a thread is stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Guests: it moves packets.
+    /// Guests wait: the thread moves packets.
     Worker,
-    /// Whoever wants something new of it; packets go on.
+    /// Whoever requests a change waits; packets flow on.
     Shared,
-    /// Only the client that it does something for.
+    /// Only the client that the thread serves waits.
     Own,
 }
 
@@ -91,7 +91,7 @@ struct Thread {
     id: u32,
     role: Role,
     said: AtomicU64,
-    /// Whom it serves, where that is no port.
+    /// The party that it serves, if that is not a port.
     party: Mutex<Option<String>>,
 }
 
@@ -100,13 +100,13 @@ struct Thread {
 pub struct Seen {
     /// Its name.
     pub name: String,
-    /// Its number at the kernel.
+    /// Its thread id in the kernel.
     pub id: u32,
-    /// Who waits when it stands still.
+    /// The party that waits when it is stuck.
     pub role: Role,
-    /// What it has said last.
+    /// Its last beat.
     pub said: Said,
-    /// Whom it serves or waits for.
+    /// The party that it serves or waits for.
     pub party: Option<String>,
 }
 
@@ -136,7 +136,7 @@ pub fn seen() -> Vec<Seen> {
     lock(&THREADS).iter().map(see).collect()
 }
 
-/// The beats of this thread. Dropped, it is not watched any more.
+/// The beats of this thread. The watch ends when this is dropped.
 #[derive(Debug)]
 pub struct Beats {
     thread: Arc<Thread>,
@@ -144,7 +144,7 @@ pub struct Beats {
 }
 
 impl Beats {
-    /// This thread is watched from now on.
+    /// Begins to watch this thread.
     pub fn begin(name: impl Into<String>, role: Role) -> Self {
         let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let said = AtomicU64::new(Said::new(0, Place::Awake, None).0);
@@ -154,7 +154,7 @@ impl Beats {
         Self { thread, turn: 0 }
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     #[inline]
     pub fn beat(&mut self, place: Place, port: Option<PortId>) {
         self.turn = self.turn.wrapping_add(1);
@@ -177,17 +177,17 @@ pub fn watch_this_thread(name: &str, role: Role) {
     THIS.with_borrow_mut(|this| *this = Some(Beats::begin(name, role)));
 }
 
-/// This thread waits for something to do.
+/// Marks this thread as waiting for something to do.
 pub fn asleep() {
     beat(Place::Asleep);
 }
 
-/// This thread has something to do.
+/// Marks this thread as working.
 pub fn awake() {
     beat(Place::Awake);
 }
 
-/// This thread waits in `wait` for something to do, and then has it.
+/// Runs `wait`, in which this thread waits for something to do.
 pub fn wait<T>(wait: impl FnOnce() -> T) -> T {
     asleep();
     let got = wait();
@@ -195,7 +195,7 @@ pub fn wait<T>(wait: impl FnOnce() -> T) -> T {
     got
 }
 
-/// Does `work` for a party outside, which is named while it may keep this thread waiting.
+/// Does `work` for an outside party, which is named while it can keep this thread waiting.
 pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T {
     let name = |party: Option<String>| {
         THIS.with_borrow(|this| {
@@ -203,7 +203,7 @@ pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T
             thread.and_then(|thread| std::mem::replace(&mut *lock(&thread.party), party))
         })
     };
-    /// Also where `work` panics.
+    /// Restores the party even if `work` panics.
     struct Back<F: FnMut(Option<String>) -> Option<String>>(F, Option<String>);
     impl<F: FnMut(Option<String>) -> Option<String>> Drop for Back<F> {
         fn drop(&mut self) {
@@ -217,10 +217,10 @@ pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T
     work()
 }
 
-/// Waits until each thread that others depend on sleeps or has begun something else, and no longer than `patience`.
+/// Waits, but no longer than `patience`, until each thread that others depend on sleeps or has begun something else.
 ///
 /// # Errors
-/// A thread that has done the same thing all the time, with what that is.
+/// A thread that has done the same thing all the time, and what it does.
 pub fn all_go_on_within(patience: Duration) -> Result<(), String> {
     let end = Instant::now() + patience;
     let mut left = seen();
@@ -328,7 +328,7 @@ mod tests {
         while found().is_none() {
             std::thread::yield_now();
         }
-        // Threads of other tests stand still for a moment as well.
+        // Threads of other tests are also stuck for a moment.
         let named = Err("stays-here works for web0".to_owned());
         while all_go_on_within(Duration::from_millis(50)) != named {
             std::thread::yield_now();

@@ -1,10 +1,10 @@
 //! Memory that keeps a worker waiting.
 //!
-//! A front end may punch a hole into the file that it shares as memory. The kernel then lets whoever touches a page of
-//! the hole wait until all of the hole is made, some 150 ms for each GiB. No call avoids this wait, and none says whose
-//! memory it was. So a worker that was away for long says for a while whose memory it touches, and a [`Watcher`] looks
-//! every few milliseconds whether the kernel has it wait for a hole. A port that takes more than its share of waiting is
-//! stopped. See docs/design/0037-blocking-memory.md.
+//! A front end can punch a hole into the file that it shares as memory. Every thread that touches a page of the hole
+//! then waits in the kernel until the whole hole is made, some 150 ms for each GiB. No system call avoids this wait,
+//! and none tells whose memory it was. So a worker that was away for long notes for a while whose memory it touches,
+//! and a [`Watcher`] checks every few milliseconds whether the worker waits for a hole in the kernel. A port that takes
+//! more than its share of waiting is stopped. See docs/design/0037-blocking-memory.md.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -22,19 +22,19 @@ use crate::burst::Burst;
 use crate::clock;
 use crate::lock::lock;
 
-/// A worker that was away for so long (ns) may have waited for memory: longer than a busy kernel gives the processor to
-/// others in one piece. Below, a hole is a small one, and each costs its front end as much as the worker.
+/// A worker that was away for this time (ns) may have waited for memory: it is longer than a busy kernel gives the
+/// processor to others in one piece. A shorter wait means a small hole, and small holes cost the front end as much as
+/// the worker.
 const SUSPECT_NS: u64 = 10_000_000;
-/// For how long it is then watched (ns): a front end may not make a large hole more seldom than it likes.
+/// Time for which the worker is then watched (ns): a front end cannot escape the watch by rare large holes.
 const WATCH_NS: u64 = 60_000_000_000;
-/// How often the watcher looks (ns). An operation that is over by its next look is short.
+/// Interval of the watcher's checks (ns). An operation that ends before the next check is short.
 const LOOK_NS: u64 = 5_000_000;
-/// Kernel functions that wait for a hole, by what their names begin with: `shmem_fault`, and since Linux 6.16
-/// `shmem_falloc_wait`.
+/// Prefixes of the kernel functions that wait for a hole: `shmem_fault`, and since Linux 6.16 `shmem_falloc_wait`.
 const HOLE: [&str; 2] = ["shmem_fault", "shmem_falloc"];
 
-/// Whose memory a worker touches, in one word: a number that grows, whether it is certain, and the port's number and one.
-/// 0: nobody's.
+/// The port whose memory a worker touches, in one word: a counter, a bit that is set if the port is certain, and the
+/// port's number plus one. 0 means no port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Touch(u64);
 
@@ -48,7 +48,7 @@ impl Touch {
         Self(count << Self::COUNT_SHIFT | certain | (u64::from(port.get()) + 1))
     }
 
-    /// The port, where it is certain that it is this one's memory.
+    /// The port, if it is certain that the memory is this port's.
     fn port(self) -> Option<PortId> {
         let number =
             u64::checked_sub(self.0 & 0xffff, 1).filter(|_| self.0 & Self::CERTAIN != 0)?;
@@ -56,16 +56,16 @@ impl Touch {
     }
 }
 
-/// What a worker and its watcher tell each other.
+/// The data that a worker and its watcher share.
 #[derive(Debug)]
 struct Shared {
     thread: u32,
     touches: AtomicU64,
-    /// It is watched until then (ns).
+    /// The worker is watched until then (ns).
     watch_until_ns: AtomicU64,
-    /// It has waited for a hole: until then (ns) it takes care that it is certain whose.
+    /// The worker has waited for a hole: until then (ns) it makes sure that the port is certain.
     certain_until_ns: AtomicU64,
-    /// Ports to be stopped, and for how long each kept the worker waiting (ns).
+    /// Ports to be stopped, each with the time for which it kept the worker waiting (ns).
     found: Mutex<Vec<(PortId, u64)>>,
 }
 
@@ -78,12 +78,12 @@ struct Watched {
 }
 
 thread_local! {
-    /// Whether this worker is watched now; so that a worker which is not pays a look at this.
+    /// True if this worker is watched now. An unwatched worker pays only for reading this.
     static WATCHES: Cell<bool> = const { Cell::new(false) };
     static THIS: RefCell<Option<Watched>> = const { RefCell::new(None) };
 }
 
-/// Room for the payload of a burst. Rooms are used again when their worker has ended.
+/// A buffer for the payload of a burst. It is used again after its worker has ended.
 struct Own(Option<&'static HostBuffer>);
 
 static ROOMS: Mutex<Vec<&'static HostBuffer>> = Mutex::new(Vec::new());
@@ -101,7 +101,7 @@ impl Drop for Own {
     }
 }
 
-/// This worker, which was not asleep, has looked at the clock at `now_ns` for the first time after `away_ns`.
+/// Notes that this worker, which was awake, has read the clock at `now_ns` for the first time after `away_ns`.
 #[cold]
 pub(crate) fn away(away_ns: u64, now_ns: u64) {
     if away_ns >= SUSPECT_NS {
@@ -120,13 +120,13 @@ pub(crate) fn away(away_ns: u64, now_ns: u64) {
     }
 }
 
-/// Does what touches memory of `port`, and nobody else's.
+/// Runs `work`, which touches memory of `port` and of no other port.
 #[inline]
 pub(crate) fn touching<T>(port: PortId, work: impl FnOnce() -> T) -> T {
     if WATCHES.get() { touch(port, true, work) } else { work() }
 }
 
-/// Delivers a burst to `port`, which touches memory of its sender, too, where that has not been [brought in](bring_in).
+/// Delivers a burst to `port`. This also touches memory of the burst's sender, unless that was [brought in](bring_in).
 #[inline]
 pub(crate) fn delivering<T>(port: PortId, work: impl FnOnce() -> T) -> T {
     if WATCHES.get() { touch(port, takes_care(), work) } else { work() }
@@ -152,7 +152,7 @@ fn touch<T>(port: PortId, certain: bool, work: impl FnOnce() -> T) -> T {
             this.count
         })
     });
-    // Said again at its end, even if that is a panic.
+    // Restores the previous value at the end, even after a panic.
     struct Back<F: Fn(Touch) -> u64>(F, u64);
     impl<F: Fn(Touch) -> u64> Drop for Back<F> {
         fn drop(&mut self) {
@@ -164,8 +164,8 @@ fn touch<T>(port: PortId, certain: bool, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Payload of `burst` is copied to memory of weir's own while this worker takes care, so that whoever delivers it touches
-/// its receivers' memory only.
+/// Copies the payload of `burst` to weir's own memory while this worker must be certain whose memory it touches: the
+/// delivery then touches only the receivers' memory.
 #[inline]
 pub(crate) fn bring_in(burst: &mut Burst<'_>) {
     if WATCHES.get() && burst.away.is_none() && takes_care() {
@@ -186,7 +186,7 @@ fn bring_to(room: &'static HostBuffer, burst: &mut Burst<'_>) {
     }
 }
 
-/// Takes the ports that are to be stopped, with how long each kept this worker waiting (ns).
+/// Takes the list of ports to be stopped, each with the time for which it kept this worker waiting (ns).
 #[inline]
 pub(crate) fn take_found() -> Vec<(PortId, u64)> {
     if !WATCHES.get() {
@@ -218,7 +218,8 @@ impl Bell {
     }
 }
 
-/// The thread that looks whether workers wait for holes. It sleeps while none was away for long. Dropping it ends it.
+/// The thread that checks whether workers wait for holes. It sleeps while no worker was away for long. It ends when
+/// this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     bell: Arc<Bell>,
@@ -241,7 +242,7 @@ impl Watcher {
         Ok(Self { bell, thread: Some(thread) })
     }
 
-    /// This thread is a worker that is watched from now on.
+    /// Registers this thread as a worker that can be watched.
     pub(crate) fn enter(&self) {
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let shared = Arc::new(Shared {
@@ -271,7 +272,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Waits for the next look: a while if a worker is `watched`, else until one is to be. `None` at the end.
+/// Waits for the next check: a while if a worker is `watched`, otherwise until one must be. `None` at the end.
 fn wait(bell: &Bell, watched: bool) -> Option<Vec<Arc<Shared>>> {
     let mut state = lock(&bell.state);
     if watched {
@@ -286,7 +287,7 @@ fn wait(bell: &Bell, watched: bool) -> Option<Vec<Arc<Shared>>> {
     (!state.ends).then(|| state.workers.iter().filter_map(Weak::upgrade).collect())
 }
 
-/// Whether the kernel has a thread of this process wait for a hole.
+/// True if a thread of this process waits for a hole in the kernel.
 fn waits_for_hole(thread: u32) -> bool {
     let mut name = [0; 32];
     let read = File::open(format!("/proc/self/task/{thread}/wchan"))
@@ -295,7 +296,7 @@ fn waits_for_hole(thread: u32) -> bool {
     HOLE.iter().any(|hole| name[..read].starts_with(hole.as_bytes()))
 }
 
-/// Who has kept a worker waiting, and by how much more than its share.
+/// A port that has kept a worker waiting, and by how much more than its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Debt {
     port: PortId,
@@ -303,19 +304,19 @@ struct Debt {
     at_ns: u64,
 }
 
-/// What the watcher remembers.
+/// The watcher's memory.
 #[derive(Debug, Default)]
 struct Looks {
     watches: bool,
     looked_ns: u64,
-    /// By thread: what it touched at the last look.
+    /// For each thread: the memory that it touched at the last check.
     touched: Vec<(u32, Touch)>,
     debts: Vec<Debt>,
 }
 
 impl Looks {
     fn look(&mut self, workers: &[Arc<Shared>], now_ns: u64, waits: impl Fn(u32) -> bool) {
-        // A look that is late is no proof of a wait that was as long.
+        // A late check does not prove a wait of the same length.
         let passed_ns = now_ns.saturating_sub(self.looked_ns).min(2 * LOOK_NS);
         let before = std::mem::take(&mut self.touched);
         for worker in workers {
@@ -341,7 +342,7 @@ impl Looks {
         self.watches = workers.iter().any(is_watched);
     }
 
-    /// `port` has kept a worker waiting for `ns`. Says for how long in all, if that is more than it may.
+    /// Notes that `port` has kept a worker waiting for `ns`. Returns the total if that is more than its share.
     fn waited(&mut self, port: PortId, ns: u64, now_ns: u64) -> Option<u64> {
         self.debts.retain_mut(|debt| {
             let paid_ns = now_ns.saturating_sub(debt.at_ns) / BLOCKED_SHARE;

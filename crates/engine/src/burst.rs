@@ -25,13 +25,13 @@ pub struct Frame {
     pub head: Head,
     /// The tag that the frame came with.
     pub tag: Option<Tci>,
-    /// What the sender left to be done, relative to the untagged frame.
+    /// The work that the sender left, relative to the untagged frame.
     pub offload: Offload,
     /// Bytes of the untagged frame.
     pub len: u32,
     /// The sending ring's name for the frame (its descriptor chain).
     pub token: u64,
-    /// When it was first taken (ns).
+    /// The time at which it was first taken (ns).
     pub arrived_ns: u64,
     first_piece: u32,
     end_piece: u32,
@@ -51,7 +51,7 @@ impl Frame {
 }
 
 impl Frame {
-    /// What it is on a wire.
+    /// Its packets and bytes on a wire.
     #[inline]
     pub fn on_wire(&self) -> OnWire {
         let Some(gso) = self.offload.gso() else { return OnWire { packets: 1, bytes: self.len } };
@@ -64,7 +64,7 @@ impl Frame {
         (self.tag, self.offload) = (None, Offload::NONE);
     }
 
-    /// A frame with something left to do, or with a VLAN tag. Says what checksum is to be filled in at once.
+    /// Handles a frame with an offload or a VLAN tag. Returns the checksum that must be filled in at once.
     #[inline(never)]
     fn look_closer(
         &mut self,
@@ -83,8 +83,8 @@ impl Frame {
         Ok(if is_tagged { early.map(CsumPartial::tag_stripped) } else { early })
     }
 
-    /// The same for a GSO frame with two tags, or whose headers go on behind its head, as with long extension headers of
-    /// IPv6. `payload` is what follows the head.
+    /// The same for a GSO frame with two tags, or whose headers continue behind its head, as with long extension
+    /// headers of IPv6. `payload` is the rest behind the head.
     #[cold]
     #[inline(never)]
     fn look_further(&mut self, vnet: &VnetHdr, payload: &[Slice<'_>]) -> Result<(), FrameError> {
@@ -102,7 +102,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Takes the tag off, if there is one.
+    /// Removes the tag, if there is one.
     #[inline]
     fn take_off_tag(&mut self) -> Result<bool, FrameError> {
         let short = |_| FrameError::TooShort(self.len);
@@ -116,8 +116,8 @@ impl Frame {
     }
 }
 
-/// A frame as limits count it: a GSO frame as its segments, each with headers of its own, whether its receiver has
-/// them cut or not. Without its VLAN tag.
+/// A frame as limits count it: a GSO frame counts as its segments, each with headers of its own, even if its receiver
+/// gets it whole. VLAN tags do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnWire {
     /// Packets, at least 1.
@@ -126,11 +126,11 @@ pub struct OnWire {
     pub bytes: u32,
 }
 
-// Each segment has a byte of payload at least, and headers that were looked at.
+// Each segment has at least one byte of payload, and headers that were parsed.
 const _: () = assert!(FRAME_LEN_MAX as u64 * (1 + FILTER_WINDOW_LEN as u64) * 8 < u32::MAX as u64);
 
-/// Why a frame was refused. The first two are dropped with a counter; a header that contradicts
-/// its own frame stops the port.
+/// The reason for which a frame was refused. The first two cause a counted drop; a header that contradicts its own
+/// frame stops the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Shorter than an Ethernet header (or than the virtio header before it).
@@ -145,12 +145,12 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// The counter for a dropped frame; `None` for a header that lies, which an honest driver does not write.
+    /// The counter for a dropped frame; `None` for a lying header, which an honest driver does not write.
     pub fn drop_reason(&self) -> Option<DropReason> {
         match self {
             Self::TooShort(_) => Some(DropReason::FrameTooShort),
             Self::TooLong(_) => Some(DropReason::FrameTooLong),
-            // Not necessarily a lie: a second tag, or a header that weir does not follow.
+            // Not necessarily a lie: a second tag, or a header that weir does not parse.
             Self::Header(OffloadError::GsoProtocol { .. } | OffloadError::Headers(_)) => {
                 Some(DropReason::GsoHeaders)
             }
@@ -159,7 +159,7 @@ impl FrameError {
     }
 }
 
-/// Why a frame stays with its sender for now.
+/// A frame that stays with its sender for now.
 #[derive(Clone, Copy, Debug)]
 pub struct Parked {
     /// Index of the frame in the burst.
@@ -171,47 +171,47 @@ pub struct Parked {
 /// Frames of one queue on their way through the switch.
 #[derive(Debug)]
 pub struct Burst<'m> {
-    /// What it is in, and what it does not borrow.
+    /// The burst's room, and its data that borrows nothing.
     pub room: &'m mut Room,
-    /// What weir writes into its frames.
+    /// Bytes that weir writes into its frames.
     pub(crate) fronts: &'m Fronts,
-    /// Its frames are so many, the first of the room.
+    /// The number of its frames, which are the first in the room.
     count: usize,
-    /// Chains that the port has taken, all before the first is read: the CPU has fetched them by then.
+    /// Chains that the port has taken, all before the first is read: the CPU has prefetched them by then.
     pub chains: Vec<TakenChain<'m>>,
-    /// Payload of all frames, and while frames are being added whole chains of several pieces.
+    /// Payload of all frames and, while frames are being added, whole chains of several pieces.
     pub pieces: Vec<Slice<'m>>,
-    /// Most frames that the port is to put in; fewer than [`BURST_MAX`] where its rate is limited.
+    /// Most frames that the port may put in; fewer than [`BURST_MAX`] if its rate is limited.
     pub frames_max: usize,
-    /// How many more frames the sending queue lets wait; 0 for a port that cannot.
+    /// Further frames that may wait in the sending queue; 0 for a port whose frames cannot wait.
     pub park_room: usize,
     /// The sender is a device, whose `DATA_VALID` counts; drivers must not set it (virtio 1.2 §5.1.6.2.1).
     pub from_device: bool,
-    /// Its frames waited in their sender's memory for receivers without buffers.
+    /// Its frames have waited in their sender's memory for receivers without buffers.
     pub waited: bool,
     /// Bytes of all frames.
     bytes: u64,
-    /// What all frames are on a wire beyond one packet each and `bytes`.
+    /// The packets on a wire beyond one for each frame, and the bytes beyond `bytes`.
     segments: Segments,
-    /// Where several workers serve its queue: given back when all frames have their places.
+    /// The turn of a queue that several workers serve: it is given back when all frames have their places.
     pub turn: Option<&'m RefCell<Option<Turn>>>,
-    /// Frames, by their index, with a tag more than the one that was taken off; before [`Burst::settle_tags`] also those
-    /// of which a provider's was taken off.
+    /// Frames, by their index, with a tag beyond the one that was removed; before [`Burst::settle_tags`] also frames
+    /// whose removed tag was a provider's.
     pub(crate) still_tagged: u64,
-    /// Payload that was left with its sender.
+    /// Payload that is still with its sender.
     pub(crate) away: Option<Away<'m>>,
-    /// The receive queue that is served now is the last one.
+    /// The receive queue that is being served is the last one.
     pub(crate) at_last: bool,
 }
 
-/// What segments of GSO frames add to a burst.
+/// Packets and bytes that segments of GSO frames add to a burst.
 #[derive(Clone, Copy, Debug, Default)]
 struct Segments {
     packets: u64,
     bytes: u64,
 }
 
-/// Room for one burst after the other: the loop allocates once, and moves nothing.
+/// Room that one burst after the other uses: the loop allocates once, and moves nothing.
 #[derive(Debug)]
 pub struct Scratch {
     /// [`Burst::frames_max`] of the next burst.
@@ -220,12 +220,12 @@ pub struct Scratch {
     fronts: Fronts,
 }
 
-/// What of that room a burst has for itself.
+/// The part of the room that a burst has for itself.
 #[derive(Debug, Default)]
 pub struct Room {
     /// Room for frames. Never shrinks: a frame of 200 bytes is too large to build and move.
     slots: Vec<Frame>,
-    /// Frames, by their index, with an offload or a tag. Those behind the burst's last one have neither.
+    /// Frames, by their index, with an offload or a tag. Slots behind the burst's last frame have neither.
     special: u64,
     /// [`Burst::chains`] and [`Burst::pieces`] between two bursts.
     chains: Vec<TakenChain<'static>>,
@@ -243,7 +243,7 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// An empty burst in this room.
+    /// Lends the room to an empty burst.
     #[inline(always)]
     pub fn lend(&mut self) -> Burst<'_> {
         let Self { room, fronts, frames_max } = self;
@@ -273,7 +273,7 @@ impl Scratch {
 }
 
 impl Room {
-    /// Makes slots for frames, or those plain again that a burst has left otherwise.
+    /// Makes slots for frames, or makes those plain again that the last burst left with an offload or a tag.
     #[inline(never)]
     fn prepare(&mut self) {
         self.slots.resize(BURST_MAX, Frame::EMPTY);
@@ -289,30 +289,30 @@ impl Room {
 pub struct TakenChain<'m> {
     /// The port's name for it.
     pub token: u64,
-    /// Bytes, the virtio-net header included.
+    /// Bytes of the chain, including the virtio-net header.
     pub len: u32,
-    /// Where they are.
+    /// The chain's memory.
     pub pieces: Pieces<'m>,
 }
 
 /// The bytes of a chain.
 #[derive(Clone, Copy, Debug)]
 pub enum Pieces<'m> {
-    /// One piece, which is not among those of the burst.
+    /// The only piece, which is not among the burst's pieces.
     Only(Slice<'m>),
-    /// Of the burst's pieces those from this one on, up to that one.
+    /// A range of the burst's pieces: from the first index up to, but without, the second.
     Among(u32, u32),
 }
 
 impl<'m> Burst<'m> {
-    /// Gives its room back. One that is dropped takes some of it along.
+    /// Gives its room back. A burst that is dropped takes some of it along.
     #[inline(always)]
     pub fn give_back(self) {
         let Self { room, chains, pieces, .. } = self;
         (room.chains, room.pieces) = (recycle(chains), recycle(pieces));
     }
 
-    /// No room for another frame.
+    /// True if there is no room for another frame.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.count >= BURST_MAX
@@ -330,7 +330,7 @@ impl<'m> Burst<'m> {
         self.bytes
     }
 
-    /// Bytes of all frames as they are [on a wire](Frame::on_wire), and packets beyond one for each.
+    /// Bytes of all frames [on a wire](Frame::on_wire), and packets beyond one for each frame.
     #[inline]
     pub(crate) fn on_wire(&self) -> (u64, u64) {
         (self.bytes + self.segments.bytes, self.segments.packets)
@@ -351,8 +351,8 @@ impl<'m> Burst<'m> {
         &self.pieces[frame.first_piece as usize..frame.end_piece as usize]
     }
 
-    /// Adds the frame of a chain whose pieces are in `pieces`: a virtio-net header of `vnet_len` (10
-    /// or 12) bytes, and the frame. After an error the burst has the frames it had.
+    /// Adds the frame of a chain whose pieces are in `pieces`: a virtio-net header of `vnet_len` (10 or 12) bytes, and
+    /// the frame. An error leaves the frames of the burst as they were.
     #[inline(never)]
     pub fn add(
         &mut self,
@@ -406,7 +406,7 @@ impl<'m> Burst<'m> {
         Ok(())
     }
 
-    /// The frame that was added last is of the network of that number, as its port's other frames have a tag
+    /// Assigns the last added frame to the network `number`, which takes the place of a VLAN tag
     /// ([`VlanMode::Networks`](weir_fabric::VlanMode::Networks)).
     pub fn name_network(&mut self, number: u16) {
         if let Some(frame) = self.room.slots[..self.count].last_mut() {
@@ -415,8 +415,8 @@ impl<'m> Burst<'m> {
         }
     }
 
-    /// As [`add`](Self::add), for a frame of a device; says whether it is in the burst. A kernel does not lie about its
-    /// frames: what is refused is counted as dropped, and no reason to stop.
+    /// Does the same as [`add`](Self::add) for a frame of a device; returns true if the frame is in the burst. A kernel
+    /// does not lie about its frames: a refused frame is counted as dropped, and the port does not stop.
     #[inline]
     pub fn add_of_device(
         &mut self,
@@ -432,8 +432,8 @@ impl<'m> Burst<'m> {
         added.is_ok()
     }
 
-    /// Adds the frames of all `chains`, as [`add`](Self::add) does; `refused` decides whether a refused frame ends
-    /// it.
+    /// Adds the frames of all `chains`, as [`add`](Self::add) does. `refused` decides whether a refused frame ends the
+    /// call.
     #[inline(always)]
     pub fn add_chains<E>(
         &mut self,
@@ -456,9 +456,9 @@ impl<'m> Burst<'m> {
         result
     }
 
-    /// Adds the frames of the first `chains`, up to one that is not as nearly all are: one piece, and neither an offload
-    /// nor a tag. Of that one it says nothing, and adds nothing. Returns how many it has added.
-    // By itself: its loop has all registers.
+    /// Adds the frames of the first `chains`, up to the first unusual one: nearly all have one piece, and neither an
+    /// offload nor a tag. It does not add or judge the unusual one. Returns how many it has added.
+    // Its own function, so that the loop can use all registers.
     #[inline(never)]
     fn add_plain(&mut self, chains: &[TakenChain<'m>], vnet_len: usize, arrived_ns: u64) -> usize {
         if vnet_len != VnetHdr::LEN {
@@ -493,8 +493,8 @@ impl<'m> Burst<'m> {
         added
     }
 
-    /// Adds a whole frame of weir's own, at most [`HEAD_LEN`] bytes, that no ring knows of; `false`
-    /// when there is no room. The port that adds it leaves it out when it completes its chains. `tag` is not in `bytes`.
+    /// Adds a whole frame of weir's own, of at most [`HEAD_LEN`] bytes, which is in no ring; `false` if there is no
+    /// room. The port that adds it must skip it when it completes its chains. `tag` is not in `bytes`.
     pub fn add_own(&mut self, bytes: &[u8], tag: Option<Tci>, now_ns: u64) -> bool {
         let head = Head::copy_of(bytes);
         if Ethernet::parse(head.as_slice()).is_err() {
@@ -509,8 +509,8 @@ impl<'m> Burst<'m> {
         true
     }
 
-    /// Leaves with each frame the tags that are not its sender's `own`, after which `still_tagged` says what begins with a
-    /// tag.
+    /// Puts tags back into their frames that are not of the sender's `own` kind. After that, `still_tagged` marks the
+    /// frames that begin with a tag.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle_tags(&mut self, own: TagProtocol) {
@@ -525,14 +525,14 @@ impl<'m> Burst<'m> {
         }
     }
 
-    /// The same for one frame: puts the tag back that was taken off, if it is of another kind.
+    /// The same for one frame: puts the removed tag back, if it is of another kind.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle_tag(&mut self, index: u16, own: TagProtocol) {
         let Some(frame) = self.room.slots[..self.count].get_mut(usize::from(index)) else { return };
         let Some(tag) = frame.tag.filter(|tag| tag.protocol() != own) else { return };
         let before = frame.on_wire();
-        // A head has room for one tag; it had this one.
+        // A head has room for one tag, and it had this one before.
         if frame.head.insert_vlan(tag).is_ok() {
             (frame.tag, frame.len) = (None, frame.len + TAG_LEN as u32);
             frame.offload = frame.offload.tag_inserted();
@@ -543,13 +543,13 @@ impl<'m> Burst<'m> {
         }
     }
 
-    /// The kind of tag that a frame begins with, behind the one that was taken off.
+    /// The kind of tag that a frame begins with, behind the removed one.
     pub(crate) fn begins_with(&self, index: u16) -> Option<TagProtocol> {
         TagProtocol::of_ethertype(self.frames().get(usize::from(index))?.head.ethertype())
     }
 
-    /// All frames for the current receive queue have places, and only copies are left. If so for all queues, the
-    /// next burst of the sender's queue has its turn.
+    /// Notes that all frames for the current receive queue have places, and only copies are left. After the last queue,
+    /// the next burst of the sender's queue has its turn.
     #[inline]
     pub fn placed(&self) {
         if let Some(turn) = self.turn
@@ -565,7 +565,7 @@ impl<'m> Burst<'m> {
         ones(self.count as u16) // a burst is short
     }
 
-    /// By frame: the receiver that it was parked for.
+    /// For each frame, the receiver for which it was parked.
     pub(crate) fn waits_for(&self) -> [Option<PortId>; BURST_MAX] {
         let mut waits_for = [None; BURST_MAX];
         for parked in &self.room.parked {
@@ -574,9 +574,9 @@ impl<'m> Burst<'m> {
         waits_for
     }
 
-    /// The chains, in the order in which they were taken, and whether their frames were parked.
+    /// The chains in the order in which they were taken, each with true if its frame was parked.
     pub fn chains_and_stay(&self) -> impl Iterator<Item = (&TakenChain<'m>, bool)> {
-        // Chains that were refused have no frame; the others have theirs in the same order.
+        // Chains that were refused have no frame; the other chains have their frames in the same order.
         let mut frames = self.frames().iter().zip(self.waits_for()).peekable();
         self.chains.iter().map(move |chain| {
             let frame = frames.next_if(|(frame, _)| frame.token == chain.token);
@@ -584,7 +584,7 @@ impl<'m> Burst<'m> {
         })
     }
 
-    /// Leaves a frame with its sender until `port` has buffers again; `false` when no more may wait.
+    /// Leaves a frame with its sender until `port` has buffers again; `false` if no more frames can wait.
     pub fn park(&mut self, frame: u16, port: PortId) -> bool {
         if self.park_room == 0 {
             return false;
@@ -595,8 +595,8 @@ impl<'m> Burst<'m> {
     }
 }
 
-/// Completes the checksum `csum` of a frame whose payload is in `pieces`: whoever judges the frame sees what its
-/// receiver gets. `own` is a copy of what lies behind the head.
+/// Completes the checksum `csum` of a frame whose payload is in `pieces`, so that filters and guards see the frame that
+/// its receiver gets. `own` copies bytes from behind the head to weir's memory.
 #[cold]
 #[inline(never)]
 fn fill_in<'m>(
@@ -628,7 +628,7 @@ fn fill_in<'m>(
     if far.is_empty() {
         return;
     }
-    // Its place is in the sender's memory, which the sender alone writes: bytes of weir's own come instead.
+    // The field lies in the sender's memory, which only the sender writes: weir's own bytes take its place.
     let Some(own) = own(far) else { return };
     let mut before = field + near.len() - head_len;
     let mut behind = before + far.len();
@@ -647,13 +647,13 @@ fn fill_in<'m>(
     frame.end_piece = pieces.len() as u32;
 }
 
-/// So many bits, as many as a burst has frames at most.
+/// The lowest `count` bits, at most as many as a burst has frames.
 #[inline(always)]
 pub(crate) fn ones(count: u16) -> u64 {
     u64::MAX.checked_shr(u64::BITS - u32::from(count)).unwrap_or(0)
 }
 
-/// Says that a tag follows, of either kind.
+/// True if the ethertype is that of a tag, of either kind.
 #[inline]
 fn is_tag(ethertype: u16) -> bool {
     TagProtocol::of_ethertype(ethertype).is_some()
@@ -664,7 +664,7 @@ fn wrong_len(len: u32) -> FrameError {
     if len < FRAME_LEN_MIN { FrameError::TooShort(len) } else { FrameError::TooLong(len) }
 }
 
-/// Adds a piece: its place, and the one after it.
+/// Adds a piece; returns its index and the next one.
 #[inline(always)]
 fn push<'m>(pieces: &mut Vec<Slice<'m>>, piece: Slice<'m>) -> (u32, u32) {
     let first = pieces.len() as u32; // of a burst
@@ -672,17 +672,17 @@ fn push<'m>(pieces: &mut Vec<Slice<'m>>, piece: Slice<'m>) -> (u32, u32) {
     (first, first + 1)
 }
 
-/// A virtio-net header as it came, in two words: taken apart only where it says something.
+/// A virtio-net header as it arrived, in two words: it is parsed only if it is not plain.
 struct RawVnet(u64, u32);
 
 impl RawVnet {
-    /// `flags` and `gso_type`, its first two bytes, are 0: nothing else in it counts.
+    /// True if `flags` and `gso_type`, its first two bytes, are 0: then no other field counts.
     #[inline]
     fn is_plain(&self) -> bool {
         self.0 as u16 == 0
     }
 
-    /// With its last bytes, which count only if it is not plain.
+    /// Adds its last bytes, which count only if it is not plain.
     #[inline(never)]
     fn with_rest(self, header: &Slice<'_>) -> Self {
         let high = header.skip(8).read_array().unwrap_or_default();
@@ -697,8 +697,8 @@ impl RawVnet {
     }
 }
 
-/// Takes the virtio-net header and the front out of a chain whose `first` piece has both, as nearly all do. Says where
-/// the rest begins.
+/// Takes the virtio-net header and the front out of a chain whose `first` piece has both, as nearly all do. Returns the
+/// index of the piece with which the rest begins.
 #[inline(always)]
 fn take_front(
     pieces: &mut [Slice<'_>],
@@ -736,7 +736,7 @@ fn take_front_of_several(
     (RawVnet(u64::from_le_bytes(low), u32::from_le_bytes(high)), first + cursor as u32)
 }
 
-/// Copies bytes out of the pieces from `cursor` on and shortens those by what was copied.
+/// Copies bytes out of the pieces from `cursor` on and shortens these pieces by the copied bytes.
 #[inline]
 fn consume(pieces: &mut [Slice<'_>], cursor: &mut usize, mut out: &mut [u8]) {
     while !out.is_empty() {

@@ -4,7 +4,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has looked at the clock.
+    /// The number of times that this thread has read the clock.
     pub(crate) static LOOKS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
@@ -21,7 +21,7 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Whole seconds of a time in nanoseconds: what the forwarding table counts age in.
+/// Whole seconds of a time in nanoseconds: the unit of ages in the forwarding table.
 #[inline]
 pub fn secs(now_ns: u64) -> u32 {
     // 2^32 seconds of uptime are 136 years.

@@ -1,13 +1,13 @@
-//! When a worker was kept from its CPU: the explanation of a late call.
+//! Times at which a worker was kept from its CPU: the explanation of a late call.
 //!
-//! The kernel may give the CPU to another thread, or a virtual machine's host to another machine. Then the wall
-//! clock runs on and the thread's CPU clock does not, or a timer fires late. Only a loss during the hold explains a
-//! late call. So this module keeps *when* time was lost, as exactly as it is known, and counts the part that was
-//! certainly within the hold.
+//! The kernel can give the CPU to another thread, or a virtual machine's host to another machine. Then the wall clock
+//! runs on and the thread's CPU clock does not, or a timer fires late. Only a loss during the hold explains a late
+//! call. So this module keeps *when* time was lost, as exactly as it is known, and counts the part that was certainly
+//! within the hold.
 //!
-//! A worker reads the wall clock at each burst. It reads its CPU clock, a system call, after a sleep; under load
-//! once a millisecond; after a long gap between two looks; and when something came too late. It does not read it
-//! before a sleep: falling asleep and waking up take CPU time, which would hide a loss.
+//! A worker reads the wall clock at each burst. It reads its CPU clock, a system call, after a sleep; under load once a
+//! millisecond; after a long gap between two wall clock readings; and when something came too late. It does not read it
+//! before a sleep: the CPU time of falling asleep and waking up would hide a loss.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,25 +15,25 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{blocked, clock};
 
-/// An awake worker that has not read the clock for so long (ns) may have been preempted: bursts are shorter.
+/// An awake worker that has not read the clock for this time (ns) may have been preempted: bursts are shorter.
 const AWAY_NS: u64 = 50_000;
 /// The maximum age of a reading of the CPU clock (ns). Shorter losses than [`AWAY_NS`] are located no more exactly.
 const CPU_CHECK_NS: u64 = 1_000_000;
-/// What the two clocks may seem to be apart since they are read one by one (ns).
+/// Difference that the two clocks can show because they are read one after the other (ns).
 const LOST_NS_MIN: u64 = 2_000;
 /// Remembered losses, each a long absence or a millisecond: more than fit into the budgets for which small delays
 /// matter.
 const LOSSES: usize = 16;
 
-/// By which clock a worker finds out that it was kept from its processor.
+/// The clock by which a worker finds out that it was kept from its processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuClock {
-    /// Its thread's.
+    /// The CPU clock of its thread.
     #[default]
     Thread,
-    /// Runs while awake and asleep, as if it always had its CPU: for tests.
+    /// A clock that runs while awake and asleep, as if the worker always had its CPU: for tests.
     Running,
-    /// One that stands still, as if it never had it: for tests.
+    /// A clock that stands still, as if the worker never had its CPU: for tests.
     Stopped,
 }
 
@@ -47,21 +47,21 @@ impl CpuClock {
     }
 }
 
-/// Time that a worker did not have.
+/// Time for which a worker did not have its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loss {
-    /// It was lost between these times (ns),
+    /// The loss was after this time (ns),
     from_ns: u64,
-    /// and
+    /// before this time (ns),
     until_ns: u64,
-    /// so much of it (ns).
+    /// and this long (ns).
     lost_ns: u64,
 }
 
 impl Loss {
     const NONE: Self = Self { from_ns: 0, until_ns: 0, lost_ns: 0 };
 
-    /// How much of it was lost within these times, wherever it was (ns).
+    /// The least part of it that was lost within these times, wherever the loss was (ns).
     fn within_ns(&self, from_ns: u64, until_ns: u64) -> u64 {
         let before_ns = from_ns.clamp(self.from_ns, self.until_ns) - self.from_ns;
         let after_ns = self.until_ns - until_ns.clamp(self.from_ns, self.until_ns);
@@ -69,16 +69,16 @@ impl Loss {
     }
 }
 
-/// What one worker has lost.
+/// The losses of one worker.
 #[derive(Debug)]
 struct Losses {
     clock: CpuClock,
-    /// When both clocks were read (ns); 0: never, by a thread that is no worker.
+    /// The time at which both clocks were read (ns); 0 means never, as for a thread that is no worker.
     read_ns: u64,
-    /// What the CPU clock said then (ns).
+    /// The CPU clock at that time (ns).
     cpu_ns: u64,
     known: [Loss; LOSSES],
-    /// The next one replaces this one.
+    /// The index of the oldest one, which the next one replaces.
     oldest: usize,
 }
 
@@ -91,7 +91,8 @@ impl Losses {
         oldest: 0,
     };
 
-    /// Both clocks were read, after the last wall clock look at `looked_ns`. Returns the CPU clock's advance (ns).
+    /// Notes a reading of both clocks; the wall clock was last read at `looked_ns`. Returns the CPU clock's advance
+    /// (ns).
     fn read(&mut self, looked_ns: u64, now_ns: u64, cpu_ns: u64) -> u64 {
         for loss in self.since_read(looked_ns, now_ns, cpu_ns) {
             self.push(loss);
@@ -100,8 +101,8 @@ impl Losses {
         cpu_ns.saturating_sub(std::mem::replace(&mut self.cpu_ns, cpu_ns))
     }
 
-    /// The most that can have been lost since the clocks were read, after the last look: the worker was never away
-    /// long before.
+    /// The most that can have been lost since both clocks were read. It is placed after the last wall clock reading if
+    /// it fits there: the worker was never away for long before that.
     fn since_read(&self, looked_ns: u64, now_ns: u64, cpu_ns: u64) -> [Loss; 2] {
         if self.read_ns == 0 || now_ns < self.read_ns {
             return [Loss::NONE; 2];
@@ -116,7 +117,7 @@ impl Losses {
         ]
     }
 
-    /// It slept between these times. Its CPU clock was read after that.
+    /// Notes a sleep between these times. The CPU clock was read after it.
     fn slept(&mut self, looked_ns: u64, (from_ns, until_ns): (u64, u64), cpu_ns: u64) {
         self.read(looked_ns, from_ns, cpu_ns);
         self.read_ns = until_ns;
@@ -129,7 +130,7 @@ impl Losses {
         }
     }
 
-    /// How much was lost within these times for certain, of which now is not before the later one (ns).
+    /// The loss that was certainly within these times (ns). `now` is not before the later one.
     fn lost_ns(&self, (from_ns, until_ns): (u64, u64), looked_ns: u64, now: (u64, u64)) -> u64 {
         let latest = self.since_read(looked_ns, now.0, now.1);
         let losses = self.known.iter().chain(&latest);
@@ -138,17 +139,17 @@ impl Losses {
 }
 
 thread_local! {
-    /// When the wall clock was looked at last, and when the CPU clock was read (ns).
+    /// The times at which the wall clock and the CPU clock were last read (ns).
     static LOOKED_NS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static THIS: RefCell<Losses> = const { RefCell::new(Losses::NONE) };
 }
 
-/// This thread is a worker from now on.
+/// Makes this thread a worker.
 pub(crate) fn enter(clock: CpuClock) {
     THIS.with_borrow_mut(|losses| losses.clock = clock);
 }
 
-/// This worker is awake at `now_ns`.
+/// Notes that this worker is awake at `now_ns`.
 #[inline]
 pub(crate) fn look(now_ns: u64) {
     let (looked_ns, read_ns) = LOOKED_NS.get();
@@ -160,16 +161,17 @@ pub(crate) fn look(now_ns: u64) {
     }
 }
 
-/// Reads the CPU clock of this thread, awake at `now_ns`. Returns its CPU time since the previous reading (ns).
+/// Reads the CPU clock of this thread, which is awake at `now_ns`. Returns its CPU time since the previous reading
+/// (ns).
 #[cold]
 pub(crate) fn read(now_ns: u64) -> u64 {
     let (looked_ns, _) = LOOKED_NS.replace((now_ns, now_ns));
-    // Whoever has never looked is no worker.
+    // A thread that has never read the clock is no worker.
     blocked::away(if looked_ns == 0 { 0 } else { now_ns.saturating_sub(looked_ns) }, now_ns);
     THIS.with_borrow_mut(|losses| losses.read(looked_ns, now_ns, losses.clock.now_ns()))
 }
 
-/// This worker has slept between these times.
+/// Notes that this worker has slept between these times.
 pub(crate) fn slept(from_ns: u64, until_ns: u64) {
     let (looked_ns, _) = LOOKED_NS.replace((until_ns, until_ns));
     THIS.with_borrow_mut(|losses| {
@@ -177,7 +179,7 @@ pub(crate) fn slept(from_ns: u64, until_ns: u64) {
     });
 }
 
-/// This worker was to be back from a sleep at `from_ns`, and was at `until_ns`.
+/// Notes that this worker should have woken from a sleep at `from_ns`, and woke at `until_ns`.
 pub(crate) fn overslept(from_ns: u64, until_ns: u64) {
     let lost_ns = until_ns.saturating_sub(from_ns);
     THIS.with_borrow_mut(|losses| losses.push(Loss { from_ns, until_ns, lost_ns }));

@@ -1,8 +1,8 @@
-//! The worker set: the workers, and which of them has which queues.
+//! The worker set: the workers, and the queues of each.
 //!
-//! A queue pair has one worker at a time, whose number stands in its port's [`Pair`]. A worker's own notes on a
-//! queue are hints, which it drops when it finds another number there. So a pair moves by a new number, a new watch
-//! for its kicks, and a nudge: see [`Crew::assign`].
+//! A queue pair has one worker at a time, whose number stands in its port's [`Pair`]. A worker's own notes on a queue
+//! are hints, which it drops when it finds another number there. So a pair moves by a new number, a new watch for its
+//! kicks, and a nudge: see [`Crew::assign`].
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use crate::port::Side;
 use crate::stalls::Retry;
 use crate::stats::Counter;
 
-/// Which threads do the work (Dong 2011 §4.3.1).
+/// The threads that do the work (Dong 2011 §4.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Execution {
     /// A fixed number of workers, each of which serves many queues.
@@ -34,39 +34,39 @@ pub enum Execution {
     RtThreads,
 }
 
-/// How workers wait for work (Raj 2006).
+/// The way in which workers wait for work (Raj 2006).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Realization {
     /// They sleep until they are kicked, and the work is spread over all of them.
     Shared,
-    /// They look at their queues all the time, kicks off, each on a core of its own.
+    /// They poll their queues all the time with kicks suppressed, each on a core of its own.
     Dedicated,
-    /// They sleep until they are kicked, and there are as many at work as the load needs.
+    /// They sleep until they are kicked, and the load determines how many of them work.
     #[default]
     Adaptive,
 }
 
-/// How a switch's work is done.
+/// The configuration of a switch's workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Which threads.
+    /// Their threads.
     pub execution: Execution,
-    /// How they wait.
+    /// Their way of waiting.
     pub realization: Realization,
-    /// By which rule workers give turns.
+    /// The rule by which workers give turns to queues.
     pub schedule: Kind,
-    /// How workers find out that they were kept from their processors.
+    /// The clock by which workers find out that they were kept from their processors.
     pub cpu_clock: CpuClock,
-    /// How many workers there are; each pair of queues has its own where `execution` says so.
+    /// The number of workers, unless `execution` gives each pair of queues its own.
     pub workers: usize,
-    /// Workers serve nobody until [`Engine::open`](crate::Engine::open).
+    /// Workers serve no queue until [`Engine::open`](crate::Engine::open).
     pub held: bool,
-    /// Addresses that the forwarding table has room for.
+    /// Room of the forwarding table for addresses.
     pub fdb: Capacity,
 }
 
 impl Options {
-    /// What moving queues between workers is for; `None` where they do not move.
+    /// The aim of moving queues between workers; `None` if they do not move.
     pub(crate) fn aim(&self) -> Option<Aim> {
         match (self.execution, self.realization) {
             _ if self.workers < 2 => None,
@@ -89,7 +89,7 @@ const _: () = assert!(WORKERS_MAX < NOBODY as usize);
 #[derive(Debug)]
 pub struct Pair {
     worker: AtomicU16,
-    /// A second one that sends from the same queue, where one is not enough.
+    /// A second worker that sends from the same queue, if one is not enough.
     helper: AtomicU16,
     /// Time for which its bursts kept a worker (ns).
     pub(crate) busy_ns: Counter,
@@ -106,14 +106,14 @@ impl Default for Pair {
 }
 
 impl Pair {
-    /// Its worker's number.
+    /// The number of its worker.
     #[inline]
     pub(crate) fn worker(&self) -> Option<usize> {
         let worker = self.worker.load(Ordering::Relaxed);
         (worker != NOBODY).then_some(worker.into())
     }
 
-    /// The number of the worker that helps it.
+    /// The number of its helper.
     #[inline]
     pub(crate) fn helper(&self) -> Option<usize> {
         let helper = self.helper.load(Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Pair {
         self.worker() == Some(worker) || self.helper() == Some(worker)
     }
 
-    /// As if it had been given to that worker.
+    /// Makes `worker` its worker.
     #[cfg(test)]
     pub(crate) fn serve_by(&self, worker: usize) {
         self.set_worker(worker);
@@ -137,7 +137,7 @@ impl Pair {
     }
 }
 
-/// The workers of a switch. There may come more; none goes.
+/// The workers of a switch. Workers can be added, but not removed.
 pub(crate) struct Crew {
     pub(crate) options: Options,
     handles: Box<[OnceLock<Arc<WorkerHandle>>]>,
@@ -145,11 +145,11 @@ pub(crate) struct Crew {
     roster: Mutex<Roster>,
 }
 
-/// What changes hands: under one lock, so that a kick is watched by the worker that its pair has.
+/// The data that changes when a pair moves, under one lock: the worker of a pair also watches its kicks.
 #[derive(Default)]
 pub(crate) struct Roster {
     watched: HashMap<QueueRef, Weak<Watched>>,
-    /// Workers whose pair of queues is gone.
+    /// Workers whose pair of queues was removed.
     free: Vec<usize>,
 }
 
@@ -180,7 +180,8 @@ impl Crew {
         self.handles.get(worker)?.get()
     }
 
-    /// Makes room for one more worker and returns its number; `None` at the maximum. For one thread at a time.
+    /// Makes room for one more worker and returns its number; `None` at the maximum. Only one thread may call this at a
+    /// time.
     pub(crate) fn add(&self) -> io::Result<Option<(usize, Arc<WorkerHandle>)>> {
         let index = self.len();
         let Some(place) = self.handles.get(index) else { return Ok(None) };
@@ -190,7 +191,7 @@ impl Crew {
         Ok(Some((index, handle)))
     }
 
-    /// The worker of a pair; a pair without one gets one, by `hire` where each pair has its own.
+    /// The worker of a pair. A pair without one gets one, by `hire` if each pair has its own.
     pub(crate) fn worker_of(
         &self,
         roster: &mut Roster,
@@ -213,7 +214,7 @@ impl Crew {
         self.get(worker).ok_or_else(|| io::Error::other("there are no workers"))
     }
 
-    /// Where a pair begins, before its load is known; `None` where each has a worker of its own.
+    /// The first worker of a pair, before its load is known; `None` if each pair has a worker of its own.
     pub(crate) fn first_worker(&self, port: PortId, queue: usize) -> Option<usize> {
         match self.options.aim() {
             _ if self.options.per_pair() => None,
@@ -222,12 +223,12 @@ impl Crew {
         }
     }
 
-    /// A worker for a pair, where nothing is known but its number.
+    /// A worker for a pair of which only the number is known.
     fn worker_at(&self, port: PortId, queue: usize) -> usize {
         (port.index() + queue) % self.len().max(1)
     }
 
-    /// Watches a kick for the worker of its pair.
+    /// Watches a kick for `worker`, the worker of its pair.
     pub(crate) fn watch(
         roster: &mut Roster,
         worker: &WorkerHandle,
@@ -239,7 +240,7 @@ impl Crew {
         Ok(Watch::new(watched))
     }
 
-    /// Whether kicks of `queue` are events. Not while kicks change hands: then nothing changes, and this says so.
+    /// Turns events for kicks of `queue` on or off. Returns false, and changes nothing, while a pair is being moved.
     pub(crate) fn listen(&self, queue: QueueRef, listen: bool) -> bool {
         let Ok(roster) = self.roster.try_lock() else { return false };
         if let Some(watched) = roster.watched.get(&queue).and_then(Weak::upgrade) {
@@ -265,7 +266,7 @@ impl Crew {
     ) -> io::Result<()> {
         let roster = self.roster();
         let (Some(pair), Some(worker)) = (pairs.get(queue), self.get(to)) else { return Ok(()) };
-        // One that has none is of a port that is gone, or was never watched.
+        // A pair without a worker belongs to a removed port, or was never watched.
         let Some(from) = pair.worker() else { return Ok(()) };
         pair.set_worker(to);
         let move_to = |side| match roster.watched.get(&QueueRef { port, queue, side }) {
@@ -276,7 +277,7 @@ impl Crew {
             pair.set_worker(from);
             return Err(error);
         }
-        // Any worker does for a receiver's kicks.
+        // A receiver's kicks can go to any worker.
         let _ = move_to(Side::Rx);
         worker.poller.nudge(QueueRef { port, queue, side: Side::Tx });
         Ok(())
@@ -284,12 +285,12 @@ impl Crew {
 
     /// Starts or stops a second worker's help with a pair.
     ///
-    /// Each worker's notes are right by themselves: whoever turned kicks off will look. No kick wakes the helper,
-    /// so it is told to look now and then ([`nudge_helper`](Self::nudge_helper)). When help stops, the pair's
-    /// worker looks, and tries the frames that wait for receivers.
+    /// The notes of each worker hold for themselves: a worker that turned kicks off polls the queue. No kick wakes the
+    /// helper, so it is nudged now and then ([`nudge_helper`](Self::nudge_helper)). When the help stops, the pair's
+    /// worker polls the queue, and tries the frames that wait for receivers.
     pub(crate) fn set_helper(&self, pair: &Pair, queue: QueueRef, helper: Option<usize>) {
         let _roster = self.roster();
-        // A port that is gone has none.
+        // The pair of a removed port has no worker.
         let worker = pair.worker();
         let helper = helper.filter(|_| worker.is_some());
         // Below WORKERS_MAX.
@@ -305,14 +306,15 @@ impl Crew {
         }
     }
 
-    /// Makes the pair's worker look at it, because another had just taken from it with kicks off, and lost it.
+    /// Makes the pair's worker look at it, because another one has just taken from it with kicks off, and no longer
+    /// serves it.
     pub(crate) fn hand_over(&self, pair: &Pair, queue: QueueRef) {
         if let Some(worker) = pair.worker().and_then(|worker| self.get(worker)) {
             worker.poller.nudge(queue);
         }
     }
 
-    /// Has a worker try frames again.
+    /// Makes a worker try frames again.
     pub(crate) fn tell(&self, worker: usize, retry: Retry) {
         if let Some(worker) = self.get(worker) {
             worker.tell(retry);
@@ -326,7 +328,7 @@ impl Crew {
         }
     }
 
-    /// A port is gone.
+    /// Forgets the pairs of a removed port.
     pub(crate) fn release(&self, port: PortId, pairs: &Pairs) {
         let mut roster = self.roster();
         for (queue, pair) in pairs.iter().enumerate() {

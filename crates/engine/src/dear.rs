@@ -1,6 +1,6 @@
-//! Dear calls: the called guest pays for them, not the sender of the burst.
+//! Expensive calls: the called guest pays for them, not the sender of the burst.
 //!
-//! A front end sets the price of its call: all waiters of the descriptor, maybe thousands, wake up in turn. The
+//! A front end determines the cost of its call: all waiters of the descriptor, maybe thousands, wake up in turn. The
 //! caller notes the excess here; the worker charges it at the end of the burst.
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use weir_fabric::PortId;
 
 use crate::{clock, cpu_loss};
 
-/// Calls of one burst that are noted one by one, each several times as long as the rest of the burst. The last
+/// Calls of one burst that are noted separately, each several times as long as the rest of the burst. The last one
 /// takes the excess.
 const NOTED_MAX: usize = 16;
 
@@ -18,7 +18,7 @@ thread_local! {
     static NOTED: RefCell<Vec<(PortId, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A call of `port` has taken `ns` more of this thread than calls usually do.
+/// Notes that a call of `port` took `ns` more of this thread's time than is usual.
 #[cold]
 pub fn note(port: PortId, ns: u64) {
     NOTED.with_borrow_mut(|noted| {
@@ -31,8 +31,8 @@ pub fn note(port: PortId, ns: u64) {
     ANY.set(true);
 }
 
-/// The most of `took_ns`, ending now, that this thread had its CPU (ns): a call may wake its preemptor, which is
-/// nobody's cost.
+/// The part of the last `took_ns` for which this thread can have had its CPU (ns): a call may wake a thread that
+/// preempts the caller, and that time is charged to nobody.
 #[cold]
 pub fn cpu_ns(took_ns: u64) -> u64 {
     took_ns.min(cpu_loss::read(clock::now_ns()))
@@ -43,13 +43,13 @@ pub fn thread_cpu_ns() -> u64 {
     cpu_loss::thread_cpu_ns()
 }
 
-/// Some were noted since they were taken last.
+/// True if calls were noted since the last [`take`].
 #[inline]
 pub(crate) fn any() -> bool {
     ANY.get()
 }
 
-/// Takes all that were noted.
+/// Takes all noted calls.
 #[cold]
 pub(crate) fn take(mut each: impl FnMut(PortId, u64)) {
     ANY.set(false);

@@ -1,4 +1,4 @@
-//! Moves queues between workers by load: measures, asks [`weir_policy::dispatch`], and does what it says.
+//! Moves queues between workers by load: measures it, asks [`weir_policy::dispatch`], and makes the moves.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,29 +13,29 @@ use crate::switch::{Ports, Slot};
 
 /// Moves that are remembered.
 const LOG_LEN: usize = 32;
-/// A longer time (ns) between two steps says nothing of the load: there was no traffic.
+/// A longer time (ns) between two steps does not show the load: there was no traffic.
 const STEP_NS_MAX: u64 = 1_000_000_000;
 
 /// A pair of queues that was given to another worker, or got or lost a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// When (ns).
+    /// The time of the move (ns).
     pub at_ns: u64,
-    /// Whose.
+    /// The port of the pair.
     pub port: PortId,
-    /// Which pair.
+    /// The number of the pair.
     pub queue: usize,
-    /// The worker it had.
+    /// The worker it had before.
     pub from: usize,
-    /// The worker it has, or its helper.
+    /// The worker it has now, or its helper.
     pub to: usize,
-    /// How busy it kept the one it had, in millionths of a core.
+    /// The load of the pair on its former worker, in millionths of a core.
     pub load: u32,
-    /// Why.
+    /// The reason of the move.
     pub reason: &'static str,
 }
 
-/// What is known of a pair since the last step.
+/// The state of a pair at the last step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     busy_ns: u64,
@@ -100,7 +100,7 @@ impl Dispatcher {
         }
     }
 
-    /// The pairs that were busy in the last `elapsed_ns`, and how busy.
+    /// The pairs that were busy in the last `elapsed_ns`, and their loads.
     fn measure<'p>(
         &mut self,
         shared: &Shared,
@@ -137,10 +137,10 @@ impl Dispatcher {
     }
 }
 
-/// Whose, and which of its pairs.
+/// A pair of queues, with its slot and port.
 type BusyPair<'p> = (&'p Slot, PortId, usize);
 
-/// Makes a move; `false` where everything stays as it is.
+/// Makes a move; `false` if everything stays as it is.
 fn make(shared: &Shared, (slot, port, queue): BusyPair<'_>, to: usize, reason: Reason) -> bool {
     match reason {
         Reason::Relieved | Reason::Joined => {

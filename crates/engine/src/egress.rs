@@ -1,7 +1,7 @@
 //! Makes a frame fit its receiver: tag, checksum, segments.
 //!
-//! Most frames pass unchanged. For the rest, and for every kind of port, this module adds a tag, fills in a
-//! checksum, or cuts a GSO frame where the receiver does not.
+//! Most frames pass unchanged. For the rest, and for every kind of port, this module adds a tag, fills in a checksum,
+//! or cuts a GSO frame if the receiver cannot do so.
 
 use weir_fabric::EgressTag;
 use weir_guestmem::Slice;
@@ -15,9 +15,9 @@ use crate::stats::DropReason;
 pub struct Packet<'p, 'm> {
     /// Its front, from weir's checked copy.
     pub head: &'p Head,
-    /// What is left for the receiver to do; fits its capabilities.
+    /// The offloads that are left to the receiver; they fit its capabilities.
     pub offload: &'p Offload,
-    /// How many frames it stands for: more than one where they were merged.
+    /// The number of frames it stands for: more than one if frames were merged.
     pub frames: u32,
     pub(crate) body: &'p [Slice<'m>],
     pub(crate) body_skip: usize,
@@ -62,26 +62,26 @@ impl<'p, 'm> Packet<'p, 'm> {
     }
 }
 
-/// What a receiver made of one packet.
+/// A receiver's result for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It has it.
+    /// The packet was put in.
     Done,
-    /// It has no buffers now; nothing was written.
+    /// The receiver has no buffers now; nothing was written.
     Full,
-    /// It can never take it; counted.
+    /// The receiver can never take it; the drop was counted.
     Refused,
 }
 
-/// What became of a frame.
+/// The result for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emitted {
-    /// The receiver has it, or `n > 0` segments of it: what did not fit is lost, as on a wire.
+    /// The receiver has it, or at least some of its segments: the others are lost, as on a wire.
     Done {
         /// Segments that found no buffers.
         lost: u32,
     },
-    /// The receiver has nothing of it: it may be tried again.
+    /// The receiver has nothing of it: it can be tried again.
     Full,
 }
 
@@ -94,7 +94,7 @@ pub fn emit<'m>(
     caps: OffloadCaps,
     mut put: impl FnMut(Packet<'_, 'm>) -> Put,
 ) -> Result<Emitted, DropReason> {
-    // Nearly all frames, and nearly all of the small ones, of which there are most.
+    // Nearly all frames pass here, and nearly all of the small ones, which are the most.
     if frame.offload.is_none() && tag == EgressTag::Untagged {
         let body = burst.payload(frame);
         let body_len = frame.len as usize - frame.head.len();
@@ -196,7 +196,7 @@ fn emit_segments<'m>(
     Ok(Emitted::Done { lost: 0 })
 }
 
-/// Puts the tag in, if there is one to put in, and gives the packet on.
+/// Inserts the tag, if there is one, and passes the packet on.
 pub(crate) fn put_tagged<'m>(
     packet: Packet<'_, 'm>,
     tag: EgressTag,
@@ -213,11 +213,11 @@ pub(crate) fn put_tagged<'m>(
     }
 }
 
-/// The head of `packet` with its checksum completed. The sender may change its memory between this
-/// sum and the copy: then the receiver finds the checksum wrong, which is what a checksum is for.
+/// The head of `packet` with its checksum completed. If the sender changes its memory between this sum and the copy,
+/// the receiver finds the checksum wrong, which is the purpose of a checksum.
 ///
 /// # Errors
-/// [`DropReason::OffloadUnsupported`] where the checksum is not in the head.
+/// [`DropReason::OffloadUnsupported`] if the checksum is not in the head.
 pub fn filled(packet: &Packet<'_, '_>) -> Result<Head, DropReason> {
     let mut head = *packet.head;
     let Some(csum) = packet.offload.csum() else { return Ok(head) };

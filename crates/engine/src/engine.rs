@@ -1,4 +1,4 @@
-//! The engine: ports, workers, and how the two are brought together while traffic flows.
+//! The engine: ports and workers, which can be added, moved and removed while traffic flows.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -38,42 +38,41 @@ pub struct Engine {
     dispatcher: Mutex<Dispatcher>,
 }
 
-/// What a worker has done.
+/// The counts of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerStats {
     /// Times it woke from sleep.
     pub wakeups: u64,
-    /// And what for, in the order of [`WokenFor::ALL`].
+    /// Its wake-ups by cause, in the order of [`WokenFor::ALL`].
     pub woken_for: [u64; WokenFor::ALL.len()],
     /// Bursts it forwarded.
     pub bursts: u64,
-    /// Times it was told to look at a queue, between two bursts, though no kick had come.
+    /// Times it was nudged to look at a queue, between two bursts, without a kick.
     pub nudges: u64,
-    /// CPU time of its thread (ns); `None` when the kernel does not say.
+    /// CPU time of its thread (ns); `None` if the kernel does not tell.
     pub cpu_ns: Option<u64>,
-    /// The most that its timers have lately been late, and a quarter (ns): it sets them so much before a hold's
-    /// end.
+    /// The longest recent lateness of its timers plus a quarter (ns): it sets them this much before a hold's end.
     pub timer_lead_ns: u64,
-    /// Times that a timer was later than that: holds may have ended too late.
+    /// Timers that were later than this: holds may have ended too late.
     pub late_timers: u64,
 }
 
 impl Engine {
-    /// Starts `workers` workers, which share their work, and no port.
+    /// Starts `workers` workers, which share their work, without any port.
     pub fn start(workers: usize) -> io::Result<Arc<Self>> {
         Self::start_with(Options { workers, ..Options::default() })
     }
 
-    /// Starts the workers, and no port.
+    /// Starts the workers, without any port.
     ///
     /// # Errors
-    /// Of making threads, epoll sets and eventfds; [`io::ErrorKind::PermissionDenied`] where real-time
-    /// threads are asked for and not allowed.
+    /// Errors from threads, epoll sets and eventfds; [`io::ErrorKind::PermissionDenied`] if real-time threads are
+    /// requested but not allowed.
     pub fn start_with(options: Options) -> io::Result<Arc<Self>> {
         let workers = options.workers.clamp(1, WORKERS_MAX);
         let options = Options { workers, ..options };
         if options.execution == Execution::RtThreads {
-            // By a thread that ends: this one is not to become a real-time thread.
+            // Tried in a thread that ends: this one must not become a real-time thread.
             let tried =
                 std::thread::Builder::new().spawn(|| set_priority(Priority::RealTime))?.join();
             tried.map_err(|_| io::Error::other("the attempt panicked"))??;
@@ -91,7 +90,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Starts one worker more, and says its number; `None` if there are as many as there may be.
+    /// Starts one more worker, and returns its number; `None` at the maximum.
     fn hire(&self) -> io::Result<Option<usize>> {
         let mut threads = self.threads.lock().unwrap_or_else(|e| e.into_inner());
         let Some((index, handle)) = self.shared.crew.add()? else { return Ok(None) };
@@ -99,7 +98,7 @@ impl Engine {
         let real_time = self.shared.crew.options.execution == Execution::RtThreads;
         let run = move || {
             if real_time && let Err(error) = set_priority(Priority::RealTime) {
-                // It was allowed at the start.
+                // It was allowed when the engine started.
                 tracing::warn!(worker = index, %error, "no real-time priority: the worker runs as an ordinary thread");
             }
             weir_sandbox::narrow(weir_sandbox::Thread::Worker);
@@ -110,7 +109,7 @@ impl Engine {
         Ok(Some(index))
     }
 
-    /// How its work is done.
+    /// The configuration of its workers.
     pub fn options(&self) -> Options {
         self.shared.crew.options
     }
@@ -146,7 +145,7 @@ impl Engine {
         self.shared.ports.load_full()
     }
 
-    /// Takes a port out. Bursts under way may still reach it until they end.
+    /// Removes a port. Bursts under way can still reach it until they end.
     pub fn remove_port(&self, id: PortId) {
         let mut gone = None;
         let mut captured = lock(&self.shared.captured);
@@ -161,11 +160,11 @@ impl Engine {
             self.shared.crew.release(id, &slot.pairs);
         }
         self.shared.shares.set(id, Share::default(), RateLimit::NONE);
-        // A port that is not there was removed before: the same end.
+        // A port that does not exist was removed before, with the same result.
         let _ = self.shared.fabric.remove_port(id);
     }
 
-    /// Replaces a port's filters between bursts. Does nothing without such a port.
+    /// Replaces a port's filters between bursts. Does nothing if there is no such port.
     pub fn set_rules(&self, id: PortId, rules: &PortRules) {
         self.shared.change(id, |slot| slot.rules = rules.clone());
     }
@@ -174,34 +173,34 @@ impl Engine {
     /// without limit.
     pub fn set_share(&self, id: PortId, share: Share, limit: RateLimit) {
         self.shared.shares.set(id, share, limit);
-        // One that sleeps until a port may send again may not have to.
+        // A worker that sleeps until a port may send again can now be due earlier.
         for worker in self.shared.crew.iter() {
             worker.poller.wake();
         }
     }
 
-    /// Limits what a port may receive from now on, starting with full buckets: excess frames are dropped and
-    /// counted there ([`DropReason::PolicedRx`](crate::stats::DropReason::PolicedRx)). Does nothing without such a
+    /// Limits the traffic that a port receives from now on, starting with full buckets: excess frames are dropped and
+    /// counted there ([`DropReason::PolicedRx`](crate::stats::DropReason::PolicedRx)). Does nothing if there is no such
     /// port.
     pub fn set_receive_limit(&self, id: PortId, limit: RateLimit) {
         let police = Police::new(limit).map(Arc::new);
         self.shared.change(id, |slot| slot.police.clone_from(&police));
     }
 
-    /// Sets how much a port may have flooded. Its buckets are full.
+    /// Limits the frames from a port that are flooded. Its buckets are full.
     pub fn set_storm_limit(&self, id: PortId, limit: StormLimit) {
         let storm = Storm::new(limit).map(Arc::new);
         self.shared.change(id, |slot| slot.storm.clone_from(&storm));
     }
 
-    /// Sets a port's MTU (bytes): longer frames either way are dropped, and counted there. A GSO frame counts by
-    /// its segments.
+    /// Sets a port's MTU (bytes): longer frames in either direction are dropped, and counted there. The length of a GSO
+    /// frame is that of its segments.
     pub fn set_mtu(&self, id: PortId, mtu: Option<u16>) {
         self.shared.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
     }
 
-    /// Replaces a port's source guard between bursts. DHCP answers from the port count if it `gives_leases`, as an
-    /// uplink always does.
+    /// Replaces a port's source guard between bursts. DHCP answers from the port are accepted if it `gives_leases`, as
+    /// those from an uplink always are.
     pub fn set_source_guard(
         &self,
         id: PortId,
@@ -216,19 +215,18 @@ impl Engine {
 
     /// Watches `kick` for a queue of a port, until the result is dropped.
     ///
-    /// # Errors
-    /// Of adding it to a worker's epoll set, or of starting a worker for it; there is no such port.
+    /// Errors from adding it to a worker's epoll set, or from starting a worker for it; there is no such port.
     pub fn watch(&self, queue: QueueRef, kick: OwnedFd) -> io::Result<Watch> {
         self.with_worker(queue, |roster, worker| Crew::watch(roster, worker, queue, kick))?
     }
 
     /// Makes a queue's worker look at it without a kick.
     pub fn nudge(&self, queue: QueueRef) {
-        // A port that is gone has nothing to look at.
+        // A removed port has no queue to look at.
         let _ = self.with_worker(queue, |_, worker| worker.poller.nudge(queue));
     }
 
-    /// Both queues of a pair have one worker.
+    /// Calls `then` with the worker of a pair. Both queues of a pair have the same one.
     fn with_worker<T>(
         &self,
         queue: QueueRef,
@@ -236,7 +234,7 @@ impl Engine {
     ) -> io::Result<T> {
         let crew = &self.shared.crew;
         let mut roster = crew.roster();
-        // Under the lock: a port that has been removed gets no worker any more.
+        // Read under the lock: a port that has been removed gets no worker any more.
         let ports = self.shared.ports.load();
         let pair = slot(&ports, queue.port).and_then(|slot| slot.pairs.get(queue.queue));
         let pair = pair.ok_or_else(|| io::Error::other("there is no such queue"))?;
@@ -244,18 +242,18 @@ impl Engine {
         Ok(then(&mut roster, worker))
     }
 
-    /// Whether queues move between workers by load: then call [`Engine::dispatch`] regularly under traffic.
+    /// True if queues move between workers by load: [`Engine::dispatch`] must then be called regularly under traffic.
     pub fn dispatches(&self) -> bool {
         self.shared.crew.options.aim().is_some()
     }
 
-    /// Moves queues between workers, by how busy they kept them since the last call.
+    /// Moves queues between workers, by the load of each queue since the last call.
     pub fn dispatch(&self, now_ns: u64) {
         let mut dispatcher = self.dispatcher.lock().unwrap_or_else(|e| e.into_inner());
         dispatcher.step(&self.shared, now_ns);
     }
 
-    /// The last queues that moved, the latest first, and how many have in all.
+    /// The last queues that moved, the latest first, and the number of all moves.
     pub fn moved(&self) -> (Vec<Moved>, u64) {
         let dispatcher = self.dispatcher.lock().unwrap_or_else(|e| e.into_inner());
         dispatcher.moved()
@@ -264,15 +262,15 @@ impl Engine {
     /// Gives a pair of queues to another worker, while traffic flows.
     ///
     /// # Errors
-    /// Of watching its kick there; nothing has changed then.
+    /// Errors from watching its kick there; nothing has changed then.
     pub fn assign(&self, port: PortId, queue: usize, worker: usize) -> io::Result<()> {
         let ports = self.shared.ports.load();
         let Some(slot) = slot(&ports, port) else { return Ok(()) };
         self.shared.crew.assign(&slot.pairs, port, queue, worker)
     }
 
-    /// Sets or removes a `helper` beside a queue pair's worker, under traffic. `false`, and no change, where the
-    /// port's queues are for one worker at a time.
+    /// Adds a `helper` to a queue pair's worker or removes it, under traffic. Returns `false`, and changes nothing, if
+    /// only one worker at a time can serve the port's queues.
     pub fn set_helper(&self, port: PortId, queue: usize, helper: Option<usize>) -> bool {
         let ports = self.shared.ports.load();
         slot(&ports, port).is_some_and(|slot| {
@@ -280,14 +278,14 @@ impl Engine {
         })
     }
 
-    /// The present or first worker of a queue pair; `None` without such a pair, or if its worker is yet to be made.
+    /// The present or first worker of a queue pair; `None` without such a pair, or if its worker does not exist yet.
     pub fn worker_of(&self, port: PortId, queue: usize) -> Option<usize> {
         let ports = self.shared.ports.load();
         let pair = slot(&ports, port)?.pairs.get(queue)?;
         pair.worker().or_else(|| self.shared.crew.first_worker(port, queue))
     }
 
-    /// Each worker's thread, by number; `None` for one that does not run yet.
+    /// Each worker's thread id, by number; `None` for a worker that does not run yet.
     pub fn worker_threads(&self) -> Vec<Option<u32>> {
         let thread = |worker: &Arc<WorkerHandle>| match worker.thread_id.load(Ordering::Relaxed) {
             0 => None,
@@ -296,7 +294,7 @@ impl Engine {
         self.shared.crew.iter().map(thread).collect()
     }
 
-    /// What each worker has done.
+    /// The counts of each worker.
     pub fn workers(&self) -> Vec<WorkerStats> {
         let stats = |worker: &Arc<WorkerHandle>| WorkerStats {
             wakeups: worker.wakeups(),
@@ -310,18 +308,19 @@ impl Engine {
         self.shared.crew.iter().map(stats).collect()
     }
 
-    /// Whether workers let frames wait for others: with cores of their own they look all the time.
+    /// True if workers let frames wait for others: workers with cores of their own poll all the time.
     pub fn naps(&self) -> bool {
         self.shared.crew.options.realization != Realization::Dedicated
     }
 
-    /// Wake-ups of all workers together. It stands still without traffic, or with so much that no worker sleeps.
+    /// Wake-ups of all workers together. The number does not change without traffic, nor with so much that no worker
+    /// sleeps.
     pub fn wakeups(&self) -> u64 {
         self.shared.crew.iter().map(|worker| worker.wakeups()).sum()
     }
 
-    /// Makes the next worker that wakes from sleep ring [`Engine::bell`], once. For one thread at a time, which saw
-    /// no traffic at [`Engine::wakeups`] = `seen`; `false`, and no ring, if a worker has woken up since.
+    /// Makes the next worker that wakes up ring [`Engine::bell`], once. Only for one thread at a time, which saw no
+    /// traffic at [`Engine::wakeups`] = `seen`; returns `false`, without a ring, if a worker has woken up since.
     pub fn ring_at_traffic(&self, seen: u64) -> bool {
         self.shared.activity.ask();
         let quiet = self.wakeups() == seen;
@@ -331,19 +330,20 @@ impl Engine {
         quiet
     }
 
-    /// Readable once it rang, until [`Engine::ring_at_traffic`] is called again.
+    /// A descriptor that is readable after the ring, until [`Engine::ring_at_traffic`] is called again.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.shared.activity.bell()
     }
 }
 
 impl Engine {
-    /// Has workers that are [held](Options::held) serve.
+    /// Lets workers serve that are [held](Options::held).
     pub fn open(&self) {
         self.shared.gate.open();
     }
 
-    /// Ends the workers, each behind its burst. Rings and devices stay as they are, for another process to go on with.
+    /// Ends the workers, each after its burst. Rings and devices stay as they are, so that another process can
+    /// continue.
     pub fn halt(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.gate.open();
@@ -352,7 +352,7 @@ impl Engine {
         }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(|e| e.into_inner()));
         for thread in threads {
-            // A worker that panicked has said so on standard error.
+            // A worker that panicked has reported it on standard error.
             let _ = thread.join();
         }
     }
@@ -364,19 +364,19 @@ impl Drop for Engine {
     }
 }
 
-/// Whom a thread comes before.
+/// The scheduling priority of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Nobody: all share their CPUs.
+    /// No priority: all such threads share their CPUs.
     Usual,
-    /// All but other real-time threads (`SCHED_FIFO`, the lowest priority that there is).
+    /// Priority over all but other real-time threads (`SCHED_FIFO` at its lowest priority).
     RealTime,
 }
 
-/// Gives a priority to this thread, and to those that it starts from now on.
+/// Sets the priority of this thread, and of the threads that it starts from now on.
 ///
 /// # Errors
-/// That of `sched_setscheduler`: who may not.
+/// The error of `sched_setscheduler`: a lack of permission.
 pub fn set_priority(priority: Priority) -> io::Result<()> {
     let (policy, level) = match priority {
         Priority::Usual => (ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other), 0),
@@ -391,12 +391,12 @@ pub fn set_priority(priority: Priority) -> io::Result<()> {
     })
 }
 
-/// Whether this thread has a real-time priority.
+/// True if this thread has a real-time priority.
 pub fn is_real_time() -> bool {
     matches!(thread_schedule_policy(), Ok(ThreadSchedulePolicy::Realtime(_)))
 }
 
-/// CPU time (ns) of a thread of this process; `None` when it has ended or the kernel does not say.
+/// CPU time (ns) of a thread of this process; `None` if it has ended or the kernel does not tell.
 ///
 /// From `/proc/self/task/TID/schedstat`: time on a CPU, time waiting for one, time slices.
 pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn the_bell_rings_once_when_a_worker_wakes_up() {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A second one could wake up late, and ring for what is asked next.
+        // A second worker could wake up late, and ring for the next request.
         let engine = Engine::start(1).unwrap();
         let wake = || engine.shared.crew.iter().for_each(|worker| worker.poller.wake());
         let seen = engine.wakeups();
@@ -427,10 +427,10 @@ mod tests {
         wake();
         assert!(rings(&engine, None));
         assert!(engine.wakeups() > seen);
-        // Who has not seen that wake-up is not to wait for the next.
+        // A caller that has not seen that wake-up must not wait for the next.
         assert!(!engine.ring_at_traffic(seen));
         assert!(!rings(&engine, Some(&NOW)));
-        // When it wakes up for the second time it is done with the first.
+        // When it wakes up for the second time, the first time is over.
         for _ in 0..2 {
             let woken = engine.wakeups();
             wake();

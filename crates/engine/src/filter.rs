@@ -1,9 +1,9 @@
-//! Packet filters of a port: ordered rules, of which the first that matches a frame decides.
+//! Packet filters of a port: ordered rules, of which the first that matches a frame decides about it.
 //!
-//! A filter sees the frame as its guest sends or receives it: with its VLAN tag, and a GSO frame whole, checksums
-//! as they are left. It sees delivered bytes: the front, copied out of the sender's memory once. Only a program that
-//! looks further gets up to [`FILTER_WINDOW_LEN`] bytes copied. What the sender writes there afterwards is
-//! delivered unseen, unless the payload had to be [fetched](crate::remote) for that.
+//! A filter sees the frame as its guest sends or receives it: with its VLAN tag, a GSO frame whole, and incomplete
+//! checksums. It sees the bytes that are delivered: the front, copied once from the sender's memory. A program that
+//! reads further gets up to [`FILTER_WINDOW_LEN`] bytes copied. If the sender changes bytes behind the front
+//! afterwards, the changed bytes are delivered unseen, unless the payload had to be [fetched](crate::remote).
 
 use std::sync::Arc;
 
@@ -17,42 +17,42 @@ use crate::burst::{Burst, Frame};
 use crate::port::Outgoing;
 use crate::stats::{Counter, DropReason, PortCounters};
 
-/// What becomes of a frame that a rule matches.
+/// The action on a frame that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// It passes.
     Accept,
-    /// It goes nowhere.
+    /// It is dropped.
     Drop,
 }
 
-/// A rule, and what it decided about.
+/// A rule, and the counts of its frames.
 #[derive(Debug)]
 pub struct Rule {
-    /// Which frames it is for.
+    /// The program that matches its frames.
     pub program: Arc<Program>,
-    /// What becomes of them.
+    /// The action on these frames.
     pub action: Action,
-    /// Frames that it decided about. One that waits for its receiver counts when it goes on.
+    /// Frames that it decided about. A frame that waits for its receiver counts when it goes on.
     pub packets: Counter,
     /// Their bytes, without VLAN tags.
     pub bytes: Counter,
 }
 
-/// The rules of a port for one direction. A frame that none matches passes.
+/// The rules of a port for one direction. A frame that no rule matches passes.
 #[derive(Debug)]
 pub struct Rules(Box<[Rule]>);
 
 /// The rules of a port; `None` for a direction without any.
 #[derive(Clone, Debug, Default)]
 pub struct PortRules {
-    /// For what the port sends.
+    /// Rules for frames that the port sends.
     pub tx: Option<Arc<Rules>>,
-    /// For what it receives.
+    /// Rules for frames that it receives.
     pub rx: Option<Arc<Rules>>,
 }
 
-/// Why rules would cost a frame too much.
+/// The reason for which rules would cost a frame too much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// Too many of them.
@@ -90,7 +90,8 @@ impl Rules {
         self.0.iter()
     }
 
-    /// Judges the frames of `burst`, which the port sends. Bit i of the result: frame i is dropped, and counted.
+    /// Judges the frames of `burst`, which the port sends. If bit i of the result is set, frame i is dropped and
+    /// counted.
     #[inline(never)]
     pub(crate) fn judge_sent(
         &self,
@@ -105,7 +106,7 @@ impl Rules {
         verdicts.refused
     }
 
-    /// The same for those frames of `burst` that are in `list`, which the port is to receive.
+    /// The same for the frames of `burst` in `list`, which the port would receive.
     #[inline(never)]
     pub(crate) fn judge_received(
         &self,
@@ -156,13 +157,13 @@ impl Rules {
         self.count(burst, verdicts, verdicts.refused);
     }
 
-    /// Counts the judged frames that pass, except those of `waiting` (bit i: frame i), which come again.
+    /// Counts the judged frames that pass, except those in `waiting` (bit i: frame i), which come again.
     #[inline(never)]
     pub(crate) fn settle(&self, burst: &Burst<'_>, verdicts: &Verdicts, waiting: u64) {
         self.count(burst, verdicts, !(verdicts.refused | waiting));
     }
 
-    /// The rule that would decide about frame 0 of `burst` on its way out with `tag`, by its place; nothing is counted.
+    /// The index of the rule that would decide about frame 0 of `burst` on its way out with `tag`; nothing is counted.
     pub(crate) fn would_decide(
         &self,
         tag: Option<Tci>,
@@ -174,7 +175,8 @@ impl Rules {
         (deciding < self.0.len()).then_some(deciding)
     }
 
-    /// The number of the first rule that matches frame number `index` of a burst, and what of its head said so.
+    /// The number of the first rule that matches frame number `index` of a burst. `looked` notes the bytes of its head
+    /// on which this depends.
     fn deciding(
         &self,
         index: u16,
@@ -189,7 +191,7 @@ impl Rules {
         if let Some(tag) = tag {
             looked.further();
             let mut head = frame.head;
-            // A head has room for one tag; it has none now.
+            // A head has room for one tag, and it has none now.
             if head.insert_vlan(tag).is_ok() {
                 tagged = head;
                 (front, len) = (tagged.as_slice(), frame.len + TAG_LEN as u32);
@@ -208,17 +210,17 @@ impl Rules {
         NO_RULE
     }
 
-    /// The same from rule `first` on, with all that there is to see.
+    /// The same from rule `first` on, with the whole window.
     #[cold]
     fn deciding_from(&self, first: u8, front: &[u8], len: u32) -> u8 {
-        // A rule that looks beyond even that does not match.
+        // A rule that reads beyond even the window does not match.
         let matches = |rule: &Rule| rule.program.run(front, len) == Outcome::Match;
         let mut rules = self.0.iter().zip(0..).skip(first.into());
         rules.find(|(rule, _)| matches(rule)).map_or(NO_RULE, |(_, number)| number)
     }
 
-    /// Counts the frames of a burst in `which` (by bit). Runs of one rule are added up first: an atomic addition
-    /// costs as much as judging.
+    /// Counts the frames of a burst in `which` (by bit). Consecutive frames of one rule are summed first: an atomic
+    /// addition costs as much as a judgement.
     fn count(&self, burst: &Burst<'_>, verdicts: &Verdicts, which: u64) {
         if which & burst.all() == 0 {
             return;
@@ -250,32 +252,32 @@ impl Rules {
     }
 }
 
-/// What was decided of a frame: frames of one flow come in a row, and differ where no rule looks.
+/// The decision about a frame. Frames of one flow often follow each other, and differ only in bytes that no rule reads.
 struct Decided<'b> {
     head: &'b Head,
     looked: Looked,
-    /// The rule, and whether it refuses: 1 or 0.
+    /// The rule, and 1 if it refuses, otherwise 0.
     decision: (u8, u64),
 }
 
 impl Decided<'_> {
-    /// Holds for any frame with this head, too.
+    /// True if the decision also holds for a frame with this head.
     #[inline(always)]
     fn is_of(&self, head: &Head) -> bool {
         self.looked.is_same(self.head.front(), head.front(), head.len())
     }
 }
 
-/// In place of a rule's number where none matches.
+/// Takes the place of a rule's number if no rule matches.
 const NO_RULE: u8 = u8::MAX;
 
-/// What rules say of the frames of a burst, or of some of them. Kept between bursts.
+/// The decisions of rules about frames of a burst. Kept between bursts.
 pub(crate) struct Verdicts {
     /// The deciding rule of each frame, by its index in the burst.
     deciding: [u8; BURST_MAX],
-    /// Bit i: frame i goes nowhere.
+    /// Bit i: frame i is dropped.
     refused: u64,
-    /// One rule, or none, has decided about every frame of the burst.
+    /// The same rule, or none, has decided about every frame of the burst.
     is_one: bool,
 }
 
@@ -285,7 +287,7 @@ impl Default for Verdicts {
     }
 }
 
-/// Room for a frame's front where a filter, or a source guard, looks further than what was copied out before.
+/// Room for a frame's front if a filter, or a source guard, reads beyond the copied front.
 pub(crate) struct Window(Box<[u8; FILTER_WINDOW_LEN]>);
 
 impl Default for Window {
@@ -295,10 +297,10 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Copies in `front`, which is kept as it is, and what follows it in the frame.
+    /// Copies `front`, and the bytes that follow it in the frame, into the window.
     #[cold]
     pub(crate) fn fill(&mut self, front: &[u8], index: u16, burst: &Burst<'_>) -> &[u8] {
-        // Rules that look so far at one frame are likely to at others.
+        // Rules that read this far in one frame probably do so in others.
         burst.fetch(u64::MAX);
         let lost = burst.lost() >> index & 1 != 0;
         let payload = burst.frames().get(usize::from(index)).filter(|_| !lost);

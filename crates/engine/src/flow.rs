@@ -1,4 +1,4 @@
-//! The flow of a frame as queue steering wants it: the same in both directions.
+//! The flow hash for queue steering: the same in both directions.
 
 use weir_policy::steering::{Receiver, Steering};
 use weir_wire::{Layers, Network, Transport};
@@ -32,7 +32,7 @@ pub fn symmetric_hash(head: &[u8]) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// The replies of a burst's flows go to `queue`, on which `receiver` sent the burst.
+/// Steers the replies of a burst's flows to `queue`, on which `receiver` sent the burst.
 pub fn record_flows(
     steering: &Steering,
     queue: usize,

@@ -1,4 +1,4 @@
-//! What weir writes into frames under way, in the shape of the memory that the rest of them is in.
+//! Bytes that weir writes into frames under way, as slices like the frames' other memory.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -6,17 +6,17 @@ use std::fmt;
 use weir_guestmem::{HostBuffer, Slice};
 use weir_limits::{BURST_MAX, HEAD_LEN};
 
-/// The fronts of merged frames, which weir has copied out, and checksums that it has filled in behind a front, in the
-/// shape of the foreign memory that the rest of these frames is in. Made at the first use.
+/// The fronts of merged frames, which weir has copied out, and checksums that it has filled in behind a front, as
+/// slices like the foreign memory of these frames. The memory is allocated at the first use.
 ///
-/// Each frame of a burst has its place, so that what is there stays until the burst ends: receivers may
-/// put the copy off until they have the whole list.
+/// Each frame of a burst has its own place, so that its bytes stay until the burst ends: receivers may postpone the
+/// copy until they have the whole list.
 #[derive(Default)]
 pub(crate) struct Fronts(OnceCell<HostBuffer>);
 
 impl Fronts {
-    /// A copy of `front`, which is of frame number `frame` of the burst and no longer than a head;
-    /// `None` for any other.
+    /// A copy of `front`, which belongs to frame number `frame` of the burst and is no longer than a head; `None` for
+    /// any other.
     pub(crate) fn copy_of(&self, frame: u16, front: &[u8]) -> Option<Slice<'_>> {
         self.copy_to(usize::from(frame) * HEAD_LEN, front)
     }

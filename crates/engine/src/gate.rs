@@ -1,8 +1,8 @@
-//! Workers that wait until all is there that they are to serve.
+//! A gate at which workers wait until the ports that they serve are complete.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Open, or closed until it is opened.
+/// A gate that is open, or closed until it is opened.
 pub(crate) struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
@@ -18,7 +18,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Until it is open.
+    /// Waits until it is open.
     pub(crate) fn pass(&self) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.opened.wait_while(open, |open| !*open));

@@ -1,10 +1,10 @@
-//! Generic receive offload: a receiver with TSO gets a burst's TCP segments as a few large packets, each about as
-//! cheap as a small one. [`weir_wire::gro`] says which segments may merge; this module walks a receiver's list,
-//! verifies checksums and gathers payloads.
+//! Generic receive offload: a receiver with TSO gets a burst's TCP segments as a few large packets, each about as cheap
+//! as a small one. [`weir_wire::gro`] decides which segments can merge; this module walks a receiver's list, verifies
+//! checksums and gathers payloads.
 //!
-//! Nothing waits: only segments of one burst merge, with frames of other flows between them or not. No corrupt
-//! checksum is lost: unless the sender left it to be filled in, or a device verified it, it is verified, which
-//! reads the payload shortly before the copy.
+//! Nothing waits: only segments of one burst merge, even with frames of other flows between them. No corrupt checksum
+//! is hidden: a checksum is verified, unless the sender left it to be filled in or a device verified it. That reads the
+//! payload shortly before the copy.
 
 use std::cell::Cell;
 
@@ -22,40 +22,40 @@ use crate::stats::{DropReason, PortCounters};
 #[derive(Clone, Copy, Debug)]
 pub struct EgressList<'b> {
     burst: &'b Burst<'b>,
-    /// Those of the burst.
+    /// The frames of the burst.
     slots: &'b [Frame],
     frames: &'b [Outgoing],
     caps: OffloadCaps,
-    /// The frames before this one are dealt with.
+    /// All frames before this index are done.
     next: usize,
-    /// Bit i: `frames[i]` is dealt with too, having gone ahead.
+    /// Bit i: `frames[i]` is done too, since it went ahead.
     ahead: u64,
-    /// Whether there seems to be something to merge.
+    /// The list probably has segments to merge.
     merges: bool,
-    /// Segments in a row that could not be merged.
+    /// Consecutive segments that could not be merged.
     lone: u8,
     merged: u64,
 }
 
 const _: () = assert!(BURST_MAX <= u64::BITS as usize && BURST_MAX <= u8::MAX as usize);
 
-/// A frame that goes as it is.
+/// A frame that passes unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain<'b> {
-    /// Its front, when it was taken, and how long it is.
+    /// Its front, length, and time of arrival.
     pub frame: &'b Frame,
     burst: &'b Burst<'b>,
 }
 
 impl<'b> Plain<'b> {
-    /// What follows its front, where the sender put it.
+    /// The rest behind its front, in the sender's memory.
     #[inline]
     pub fn body(&self) -> &'b [Slice<'b>] {
         self.burst.payload(self.frame)
     }
 }
 
-/// See [`EgressList::plain`].
+/// Iterator of [`EgressList::plain`].
 #[derive(Debug)]
 pub struct PlainFrames<'b> {
     burst: &'b Burst<'b>,
@@ -83,19 +83,19 @@ impl<'b> Iterator for PlainFrames<'b> {
     }
 }
 
-/// What became of the next packet of a list.
+/// The result for the next packet of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// How many frames it stood for.
+    /// The number of frames it stood for.
     pub frames: u32,
-    /// When the first of them was taken (ns).
+    /// The time at which the first of them was taken (ns).
     pub arrived_ns: u64,
-    /// The receiver's result, or why it is dropped. After [`Emitted::Full`], this frame and all behind it remain.
+    /// The receiver's result, or the reason for its drop. After [`Emitted::Full`], this frame and all behind it remain.
     pub result: Result<Emitted, DropReason>,
 }
 
 impl Sent {
-    /// Counts what of it is lost. `false`: the receiver is full.
+    /// Counts its lost frames. Returns `false` if the receiver is full.
     #[inline]
     pub fn settle(&self, counters: &PortCounters) -> bool {
         match self.result {
@@ -115,7 +115,7 @@ impl<'b> EgressList<'b> {
         let slots = burst.frames();
         let tso = caps.contains(OffloadCaps::TSO4) || caps.contains(OffloadCaps::TSO6);
         let merges = match frames {
-            // Three frames speak for all: a list without TCP is not looked at frame by frame.
+            // Three frames stand for all: a list without TCP is not checked frame by frame.
             [first, .., last] if tso => {
                 [first, &frames[frames.len() / 2], last].iter().any(|outgoing| {
                     let frame = &slots[usize::from(outgoing.frame)];
@@ -129,8 +129,8 @@ impl<'b> EgressList<'b> {
         Self { burst, slots, frames, caps, next: 0, ahead, merges, lone: 0, merged: 0 }
     }
 
-    /// The frames from the next one on that go as they are: no merging, no tag, no offload. Nearly all frames thus need
-    /// no [`Packet`].
+    /// The frames from the next one on that pass unchanged: not merged, without tag and offload. So nearly all frames
+    /// need no [`Packet`].
     #[inline(always)]
     pub fn plain(&self) -> PlainFrames<'b> {
         let Self { burst, slots, frames, merges, .. } = *self;
@@ -138,20 +138,20 @@ impl<'b> EgressList<'b> {
         PlainFrames { burst, slots, left: left.iter(), special: burst.special(), merges }
     }
 
-    /// The first `count` frames that [`plain`](Self::plain) gave are dealt with.
+    /// Marks the first `count` frames of [`plain`](Self::plain) as done.
     #[inline(always)]
     pub fn plain_done(&mut self, count: usize) {
         self.next += count;
     }
 
-    /// No frame is left.
+    /// True if no frame is left.
     #[inline(always)]
     pub fn is_done(&self) -> bool {
         self.ahead == 0 && self.next >= self.frames.len()
     }
 
-    /// Gives the next packet to `put` in the receiver's form, as [`emit`] does; `None` when all frames are done. A
-    /// `put` without room for a merged packet is asked again with the first half of its frames, down to one: a
+    /// Passes the next packet to `put` in the receiver's form, as [`emit`] does; `None` when all frames are done. If
+    /// `put` has no room for a merged packet, it is called again with the first half of its frames, down to one: a
     /// receiver gets no less than without merging.
     #[inline]
     pub fn emit_next(&mut self, mut put: impl FnMut(Packet<'_, 'b>) -> Put) -> Option<Sent> {
@@ -177,26 +177,26 @@ impl<'b> EgressList<'b> {
         Some(Sent { frames: 1, arrived_ns: frame.arrived_ns, result })
     }
 
-    /// Which frames are dealt with.
+    /// The frames that are done.
     pub fn delivered(&self) -> Delivered {
         Delivered { frames: self.first_left(), ahead: self.ahead, ..Delivered::default() }
     }
 
     /// The next frame that has not gone ahead.
     fn first_left(&self) -> usize {
-        // Nothing is left of a mask that is shifted by its whole width.
+        // A mask shifted by its whole width leaves no bits.
         let ahead = self.ahead.checked_shr(self.next as u32).unwrap_or(0);
         self.next + ahead.trailing_ones() as usize
     }
 
-    /// How many packets the receiver got merged.
+    /// The number of merged packets that the receiver got.
     pub fn merged(&self) -> u64 {
         self.merged
     }
 
-    /// Gives the packet that begins with the next frame to `put`; `None`, without a call, if no segment follows it
-    /// or two do not fit.
-    // Not inlined and on a copy of the list: the way of all other frames keeps its values in registers.
+    /// Passes the packet that begins with the next frame to `put`; `None`, without a call, if no segment follows it or
+    /// two do not fit.
+    // Not inlined, and on a copy of the list: the code for all other frames keeps its values in registers.
     #[inline(never)]
     fn emit_merged(self, put: &mut dyn FnMut(Packet<'_, 'b>) -> Put) -> Option<Merged> {
         let run = self.gather(self.next)?;
@@ -212,7 +212,7 @@ impl<'b> EgressList<'b> {
         merged
     }
 
-    /// Gives the packet of the run's first `count` segments to `put`; `None` when that is full.
+    /// Passes the packet of the run's first `count` segments to `put`; `None` if the receiver is full.
     fn put_first(
         &self,
         run: &Run<'b>,
@@ -249,7 +249,7 @@ impl<'b> EgressList<'b> {
         &self.slots[usize::from(self.frames[index].frame)]
     }
 
-    /// The segment at `index` and those that follow it; `None` when there are none.
+    /// The segment at `index` and the segments that follow it; `None` if there are none.
     fn gather(&self, index: usize) -> Option<Run<'b>> {
         let frame = self.frame(index);
         let first = TcpSegment::read(&frame.head, &frame.offload, frame.len)?;
@@ -296,8 +296,8 @@ impl<'b> EgressList<'b> {
         (run.count > 1).then_some(run)
     }
 
-    /// Whether a segment's checksum is right. A sender that changes memory between sum and copy damages only its
-    /// own data.
+    /// True if a segment's checksum is right. A sender that changes memory between the sum and the copy damages only
+    /// its own data.
     fn is_sound(&self, segment: &TcpSegment<'_>, index: usize) -> bool {
         if !segment.needs_verifying() {
             return true;
@@ -306,7 +306,7 @@ impl<'b> EgressList<'b> {
         segment.verify(sum_of(payload))
     }
 
-    /// The payload of all segments but what is in the head of the first.
+    /// Collects the payload of all segments, except the part in the head of the first.
     fn collect(&self, run: &Run<'b>, pieces: &mut Vec<Slice<'b>>) -> Option<()> {
         for (place, index) in run.members[..run.count].iter().enumerate() {
             let outgoing = self.frames.get(usize::from(*index))?;
@@ -321,8 +321,8 @@ impl<'b> EgressList<'b> {
     }
 }
 
-/// Fetches the payload that the way of a receiver with `caps` reads: for a checksum, segments, or merging. Says which of
-/// its `frames` (by bit) are dealt with, since their payload is gone.
+/// Fetches the payload that has to be read for a receiver with `caps`: for a checksum, segments, or merging. Returns
+/// those of its `frames` (by bit) that are done because their payload was lost.
 #[cold]
 fn fetch(burst: &Burst<'_>, frames: &[Outgoing], caps: OffloadCaps, merges: bool) -> u64 {
     let is_read = |frame: &Frame| {
@@ -341,12 +341,12 @@ fn fetch(burst: &Burst<'_>, frames: &[Outgoing], caps: OffloadCaps, merges: bool
 /// Frames that become one packet.
 struct Run<'b> {
     merge: Merge<'b>,
-    /// Where they are in the list; the first `count` count.
+    /// Their indices in the list; the first `count` are valid.
     members: [u8; BURST_MAX],
     count: usize,
 }
 
-/// A merged packet that the receiver has dealt with.
+/// A merged packet that the receiver has accepted or refused.
 struct Merged {
     sent: Sent,
     /// The receiver has it.

@@ -1,4 +1,4 @@
-//! The common part of guests' ports, whatever their rings: an interface's state, when its guest is called, and
+//! The common part of guests' ports for any kind of ring: an interface's state, the times of calls to its guest, and
 //! calls owed.
 
 mod calls;
@@ -19,7 +19,7 @@ pub use ring::{GuestRing, ReceiveRing, TransmitRing};
 pub use sent::{Asked, Completed, TransmitCalls};
 pub use weir_policy::moderation::Received;
 
-/// How far an interface is.
+/// The state of an interface.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum State {
     /// No front end is connected.
@@ -27,11 +27,11 @@ pub enum State {
     Waiting,
     /// A front end is connected, no ring is running.
     Connected,
-    /// Rings were running, and the front end has stopped them without its device being reset.
+    /// Rings were running, and the front end has stopped them without a reset of the device.
     Halted,
     /// At least one ring is running.
     Running,
-    /// The last session broke the rules; see the reason. A new session or a reset starts afresh.
+    /// The last session broke the rules; see the reason. A new session or a reset starts again.
     Stopped,
 }
 

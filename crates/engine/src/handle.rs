@@ -1,4 +1,4 @@
-//! A worker as others see it.
+//! A worker as other threads see it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,18 +8,18 @@ use crate::poller::Poller;
 use crate::stalls::Retry;
 use crate::stats::Counter;
 
-/// What ended a worker's sleep. Where several things came at once it is the first one.
+/// The cause that ended a worker's sleep. If several events came at once, it is the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WokenFor {
     /// A guest has sent frames.
     Kick,
     /// An uplink has frames.
     Uplink,
-    /// A receiver has buffers, which frames may wait for.
+    /// A receiver has buffers, for which frames may wait.
     Buffers,
-    /// weir itself: a queue is to be looked at, frames are to be tried again, a signal.
+    /// weir itself: a queue must be looked at, frames must be tried again, or a signal came.
     Told,
-    /// A nap was over.
+    /// A nap ended.
     Nap,
     /// A held call for received frames was due.
     ReceivedHold,
@@ -27,12 +27,12 @@ pub enum WokenFor {
     SentHold,
     /// Frames have waited long enough for their receiver or their rate, or kicks were ignored long enough.
     Waited,
-    /// The timer was for what was dealt with before.
+    /// The timer was set for work that was already done.
     Nothing,
 }
 
 impl WokenFor {
-    /// All, in the order of their numbers.
+    /// All causes, in the order of their numbers.
     pub const ALL: [Self; 9] = [
         Self::Kick,
         Self::Uplink,
@@ -61,28 +61,28 @@ impl WokenFor {
     }
 }
 
-/// What others may see of a worker, and how they reach it. Each worker writes its own with every burst: on
-/// lines of cache, which processors fetch in pairs, that no other worker writes.
+/// The data of a worker that other threads can see, and the means to reach it. Each worker writes its own with every
+/// burst: the alignment keeps it off cache lines, which processors fetch in pairs, that another worker writes.
 #[repr(align(128))]
 pub(crate) struct WorkerHandle {
     /// Its epoll set.
     pub(crate) poller: Arc<Poller>,
-    /// Frames that it is to try again, told by others.
+    /// Frames that it must try again, noted by other threads.
     retries: Mutex<Vec<Retry>>,
-    /// There are some.
+    /// True if `retries` has entries.
     told: AtomicBool,
-    /// Its thread, once it runs.
+    /// Its thread id, once it runs.
     pub(crate) thread_id: AtomicU32,
-    /// Times it woke from sleep, by what for.
+    /// Its wake-ups, by cause.
     pub(crate) woken_for: [Counter; WokenFor::ALL.len()],
     /// Bursts it forwarded.
     pub(crate) bursts: Counter,
-    /// Times it was told to look at a queue.
+    /// Times it was nudged to look at a queue.
     pub(crate) nudges: Counter,
-    /// How much before a deadline it sets its timer (ns): the most that its timers were
-    /// late, and a quarter of it.
+    /// The time before a deadline for which it sets its timer (ns): the longest lateness of its timers, and a quarter
+    /// of it.
     pub(crate) timer_lead_ns: AtomicU64,
-    /// Times that a timer was later than that.
+    /// Timers that were later than this.
     pub(crate) late_timers: Counter,
 }
 
@@ -106,20 +106,20 @@ impl WorkerHandle {
         })
     }
 
-    /// Has it try frames again, at once.
+    /// Makes it try frames again, at once.
     pub(crate) fn tell(&self, retry: Retry) {
         lock(&self.retries).push(retry);
         self.told.store(true, Ordering::Release);
         self.poller.wake();
     }
 
-    /// Whether it was told.
+    /// True if it must try frames again.
     #[inline]
     pub(crate) fn is_told(&self) -> bool {
         self.told.load(Ordering::Acquire)
     }
 
-    /// What it was told, into `retries`.
+    /// Moves the noted frames into `retries`.
     #[cold]
     pub(crate) fn take_told(&self, retries: &mut Vec<Retry>) {
         let mut told = lock(&self.retries);

@@ -1,4 +1,4 @@
-//! When a worker is to ask its ports about held calls.
+//! The times at which a worker must ask its ports about held calls.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,10 +6,10 @@ use std::collections::BinaryHeap;
 use crate::port::Side;
 use crate::switch::Hold;
 
-/// Held calls by deadline: a queue has one entry here, or in another worker's, unless its deadline moves forward.
+/// Held calls by deadline. A queue has one entry, here or in another worker's list, unless its deadline moves forward.
 ///
-/// A call for received frames ends a latency budget, so the **lead**, a timer's lateness, is subtracted. Nobody
-/// waits for a call for transmitted frames; a lead would only cause more of them.
+/// A call for received frames must come within a latency budget, so it is due earlier by the **lead**, the lateness of
+/// a timer. Nobody waits for a call for transmitted frames; a lead would only cause more of them.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     received: BinaryHeap<Reverse<Hold>>,
@@ -28,13 +28,13 @@ impl Holds {
         self.received.is_empty() && self.transmitted.is_empty()
     }
 
-    /// When to be back from a sleep (ns).
+    /// The time at which a sleep must end (ns).
     pub(crate) fn wake_ns(&self, lead_ns: u64) -> Option<u64> {
         let received = until_ns(&self.received).map(|until_ns| until_ns.saturating_sub(lead_ns));
         received.into_iter().chain(until_ns(&self.transmitted)).min()
     }
 
-    /// Of which side's a call is due at `now_ns`, those for received frames `lead_ns` sooner.
+    /// The side of which a call is due at `now_ns`. Calls for received frames are due `lead_ns` earlier.
     pub(crate) fn due(&self, now_ns: u64, lead_ns: u64) -> Option<Side> {
         let by = |heap, by_ns| until_ns(heap).is_some_and(|until_ns| until_ns <= by_ns);
         if by(&self.received, now_ns.saturating_add(lead_ns)) {
@@ -43,8 +43,8 @@ impl Holds {
         by(&self.transmitted, now_ns).then_some(Side::Tx)
     }
 
-    /// Removes an entry that has ended at `now_ns`, with its deadline. Calls for received frames end `lead_ns`
-    /// sooner.
+    /// Removes an entry that has ended at `now_ns`, and returns it with its deadline. Calls for received frames end
+    /// `lead_ns` earlier.
     #[inline]
     pub(crate) fn ended(&mut self, now_ns: u64, lead_ns: u64) -> Option<(Hold, u64)> {
         let ahead_ns = now_ns.saturating_add(lead_ns);

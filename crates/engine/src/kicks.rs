@@ -1,9 +1,9 @@
 //! Kicks without frames.
 //!
-//! A kick costs a guest a write, and weir an uncharged wake-up and look. Drivers sometimes kick in vain, when weir
-//! took the frame before the kick came; up to one such kick per frame is usual. A guest that keeps kicking without
-//! frames is ignored for a while: its kick descriptor stays in the epoll set for no event. Frames sent meanwhile
-//! are found afterwards.
+//! A kick costs the guest a write, and weir a wake-up and a poll that are not charged. Drivers sometimes kick in vain,
+//! when weir took the frame before the kick came; up to one such kick per frame is usual. A guest that keeps kicking
+//! without frames is ignored for a while: its kick descriptor stays in the epoll set without events. Frames sent
+//! meanwhile are found afterwards.
 
 use std::collections::VecDeque;
 
@@ -13,23 +13,23 @@ use crate::per_queue::PerQueue;
 use crate::poller::QueueRef;
 use crate::port::Side;
 
-/// Kicks in vain of a pair of queues, less the frames that came.
+/// Kicks of a pair of queues that brought nothing, less the frames that came.
 #[derive(Debug, Default)]
 struct Vain {
     tx: u8,
     rx: u8,
 }
 
-/// What a worker notes of kicks.
+/// A worker's notes about kicks.
 #[derive(Debug, Default)]
 pub(crate) struct Kicks {
     vain: PerQueue<Vain>,
-    /// Whose kicks are ignored, and until when (ns).
+    /// Queues whose kicks are ignored, each with the end of that time (ns).
     ignored: VecDeque<(QueueRef, u64)>,
 }
 
 impl Kicks {
-    /// A kick came, and nothing is known of what it brings. Says whether the next ones are to be ignored.
+    /// Counts a kick that may have brought nothing. Returns true if the next kicks must be ignored.
     #[inline]
     pub(crate) fn came(&mut self, queue: QueueRef) -> bool {
         let vain = self.vain.at(queue);
@@ -41,18 +41,18 @@ impl Kicks {
         *vain == VAIN_KICKS_MAX
     }
 
-    /// `frames` of a transmit queue were taken.
+    /// Counts `frames` that were taken from a transmit queue.
     #[inline]
     pub(crate) fn brought(&mut self, queue: QueueRef, frames: usize) {
         if self.vain.get(queue).is_some_and(|vain| vain.tx > 0) {
-            // Its own kick, and one in vain.
+            // Each frame explains its own kick, and one in vain.
             let frames = u8::try_from(2 * frames).unwrap_or(u8::MAX);
             let tx = &mut self.vain.at(queue).tx;
             *tx = tx.saturating_sub(frames);
         }
     }
 
-    /// Frames waited for the kick of a receive queue.
+    /// Notes that frames waited for the kick of a receive queue.
     #[inline]
     pub(crate) fn was_awaited(&mut self, queue: QueueRef) {
         self.vain.at(queue).rx = 0;
@@ -62,21 +62,21 @@ impl Kicks {
         self.ignored.push_back((queue, now_ns.saturating_add(VAIN_KICKS_PAUSE_NS)));
     }
 
-    /// Whether no queue's kicks are ignored.
+    /// True if no queue's kicks are ignored.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.ignored.is_empty()
     }
 
-    /// When the first of those is due whose kicks are ignored (ns).
+    /// The earliest time at which ignored kicks count again (ns).
     #[inline]
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         self.ignored.front().map(|(_, until_ns)| *until_ns)
     }
 
-    /// One whose time is over at `now_ns`.
+    /// A queue whose kicks count again at `now_ns`.
     pub(crate) fn due(&mut self, now_ns: u64) -> Option<QueueRef> {
-        // In the order in which they came, each for as long.
+        // The list is in the order of time, since all are ignored for the same time.
         let (queue, _) = *self.ignored.front().filter(|(_, until_ns)| *until_ns <= now_ns)?;
         self.ignored.pop_front();
         Some(queue)

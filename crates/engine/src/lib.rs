@@ -1,45 +1,45 @@
-//! The engine: workers that sleep on kicks, take bursts from ports, forward them, and put them into other ports,
+//! The engine: workers that sleep until a kick, take bursts from ports, forward them, and put them into other ports,
 //! with one copy from the sender's memory to the receiver's.
 //!
 //! | file | what |
 //! |---|---|
-//! | `worker.rs` | the loop: take, forward, and go round |
+//! | `worker.rs` | the loop: take, forward, repeat |
 //! | `worker/` | without work: busy-poll, nap, sleep; kicks; retries of frames; held calls on time |
-//! | `stalls.rs`, `waiters.rs` | frames that wait for a receiver, and whom its buffers notify |
+//! | `stalls.rs`, `waiters.rs` | frames that wait for a receiver, and the workers that its buffers notify |
 //! | `warm.rs` | queues that are polled because their kicks are off |
-//! | `run_queue.rs` | whose turn it is, and who waits for its rate |
-//! | `share.rs` | each port's entitlement and rate |
+//! | `run_queue.rs` | the queue whose turn is next, and queues that wait for their rate |
+//! | `share.rs` | each port's share of the workers, and its rate |
 //! | `meter.rs` | a burst's cost in worker time |
 //! | `switch.rs` | one burst: classify each frame, serve each receiver once |
 //! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
 //! | `fronts.rs` | fronts of merged frames |
-//! | `remote.rs` | payload that is fetched only for those who read it |
+//! | `remote.rs` | payload that is fetched only if it is read |
 //! | `port.rs` | the engine's interface to a port |
 //! | `queue/` | one queue of a port, with any rings: turns, parking, order of publication, stop |
-//! | `guest/` | when a guest is called, and what it is owed until then |
+//! | `guest/` | the times of calls to a guest, and the calls that are owed |
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
-//! | `filter.rs` | which frames a port may send and receive |
-//! | `capture/` | copies of frames for somebody who looks on |
+//! | `filter.rs` | the frames that a port may send and receive |
+//! | `capture/` | copies of frames for an observer |
 //! | `own.rs` | frames that weir sends itself |
-//! | `trace.rs` | what would become of a frame, and why |
+//! | `trace.rs` | the way that a frame would take, and the reasons |
 //! | `mtu.rs` | limits on the length of a port's frames |
 //! | `storm.rs` | limits on flooded frames of a port |
-//! | `police.rs` | limits on what a port receives in a second |
-//! | `flow.rs` | the hash by which flows find their queue |
+//! | `police.rs` | limits on the traffic that a port receives in a second |
+//! | `flow.rs` | the hash that assigns flows to queues |
 //! | `poller.rs` | epoll: kicks and wake-ups |
 //! | `stats.rs` | counters, drop reasons, hold times |
 //! | `stages.rs` | the cost of each datapath stage, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
-//! | `cpu_loss.rs` | when a worker was kept from its CPU, and for how long |
-//! | `dear.rs` | calls that took long, and who pays for them |
-//! | `crew.rs` | the workers, and which of them has which queues |
+//! | `cpu_loss.rs` | times at which a worker was kept from its CPU |
+//! | `dear.rs` | expensive calls, and the ports that pay for them |
+//! | `crew.rs` | the workers, and the queues of each |
 //! | `dispatcher.rs` | moves queues between workers by load |
 //! | `activity.rs` | a bell that rings when traffic begins |
-//! | `ready.rs` | how many queues of a port can receive |
-//! | `shared.rs`, `handle.rs` | what workers share, and what others see of one |
-//! | `logs.rs` | how often messages about one party are logged |
-//! | `supervise.rs` | other threads that panic |
+//! | `ready.rs` | the number of queues of a port that can receive |
+//! | `shared.rs`, `handle.rs` | data that workers share, and data of one that others see |
+//! | `logs.rs` | limits on messages about one party |
+//! | `supervise.rs` | panics of other threads |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.
 #![forbid(unsafe_code)]

@@ -2,14 +2,14 @@
 
 use crate::sync::{Mutex, MutexGuard, pause};
 
-/// A lock whose holder panicked guards data of a port that is stopped anyway.
+/// Locks a mutex. If its holder panicked, the data belongs to a port that is stopped anyway.
 #[inline]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Locks it once `holds`, which other workers soon bring about; `None` if the port has failed, which may prevent
-/// that.
+/// Locks the mutex once `holds` is true, which other workers soon make it; `None` if the port has failed, which may
+/// prevent that.
 #[inline]
 pub fn lock_when<T>(
     mutex: &Mutex<T>,
@@ -30,7 +30,7 @@ pub fn lock_when<T>(
     }
 }
 
-/// Locks a stopping ring once nothing of it is under way. `close` stops new bursts, or workers would never all be
+/// Locks a stopping ring once none of its bursts is under way. `close` stops new bursts, or workers would never all be
 /// done. Does not wait for a failed port.
 pub fn lock_settled<'m, T>(
     mutex: &'m Mutex<T>,

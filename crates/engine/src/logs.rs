@@ -1,5 +1,5 @@
-//! How often messages about one party are logged: by kind so many a minute, of all parties so many a second; the rest is
-//! counted.
+//! Limits on log messages: a number per minute for each kind of message about one party, and a number per second for
+//! all parties; the rest is counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -10,7 +10,7 @@ use weir_policy::policing::Gcra;
 use crate::clock;
 use crate::lock::lock;
 
-/// What may be said of all parties of the process together: a token is a line.
+/// The bucket of all parties of the process together: a token is a line.
 static ALL: LazyLock<Gcra> = LazyLock::new(all);
 
 fn all() -> Gcra {
@@ -24,7 +24,7 @@ struct Kind {
     unsaid: u64,
 }
 
-/// Of one party, of whom so many kinds of messages can be had again and again.
+/// The log messages about one party that it can cause again and again, of `KINDS` kinds.
 #[derive(Debug)]
 pub struct Logs<const KINDS: usize> {
     kinds: [Mutex<Kind>; KINDS],
@@ -38,7 +38,7 @@ impl<const KINDS: usize> Default for Logs<KINDS> {
 }
 
 impl<const KINDS: usize> Logs<KINDS> {
-    /// Whether it is to be said, and then how many times it was not.
+    /// The number of suppressed messages before this one, if it is to be logged; otherwise `None`.
     fn turn(&self, kind: usize, now_ns: u64, all: &Gcra) -> Option<u64> {
         let mut kind = lock(&self.kinds[kind]);
         if kind.said == 0 || now_ns.saturating_sub(kind.period_ns) >= LOG_PERIOD_NS {
@@ -53,15 +53,15 @@ impl<const KINDS: usize> Logs<KINDS> {
         Some(std::mem::take(&mut kind.unsaid))
     }
 
-    /// Says a message of this `kind`, a number below `KINDS`, unless that was said too often; with how many times it was
-    /// not said, if any.
+    /// Logs a message of this `kind`, a number below `KINDS`, unless there were too many. `say` gets the number of
+    /// messages that were suppressed before, if any.
     pub fn say(&self, kind: usize, say: impl FnOnce(Option<u64>)) {
         if let Some(unsaid) = self.turn(kind, clock::now_ns(), &ALL) {
             say((unsaid > 0).then_some(unsaid));
         }
     }
 
-    /// What was not said, ever.
+    /// The number of all suppressed messages.
     pub fn unsaid(&self) -> u64 {
         self.unsaid.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What a burst took of its worker.
+//! The time that a burst took of its worker.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use weir_limits::BURST_NS_MAX;
 use crate::clock;
 use crate::cpu_loss;
 
-/// For how long the processor's counter is compared with the clock.
+/// Time for which the processor's counter is compared with the clock.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
 /// Measures bursts by the CPU's counter.
-///
-/// Beyond [`BURST_NS_MAX`], the thread's CPU clock bounds how much of a burst was work: preemption is nobody's
+/// Beyond [`BURST_NS_MAX`], the thread's CPU clock bounds how much of a burst was work: preemption is charged to
+/// nobody.
 /// cost.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -33,12 +33,12 @@ fn scale() -> u64 {
     *SCALE.get_or_init(calibrate)
 }
 
-/// So many ticks of the processor's counter are so many nanoseconds.
+/// Converts ticks of the processor's counter to nanoseconds.
 pub fn ns_of_ticks(ticks: u64) -> u64 {
     Meter::new().to_ns(ticks)
 }
 
-/// So many nanoseconds are so many ticks of the processor's counter.
+/// Converts nanoseconds to ticks of the processor's counter.
 pub fn ticks_of_ns(ns: u64) -> u64 {
     let ticks = (u128::from(ns) << 32) / u128::from(scale().max(1));
     u64::try_from(ticks).unwrap_or(u64::MAX)
@@ -55,7 +55,7 @@ impl Meter {
         Begun(ticks::now())
     }
 
-    /// It ends. Says what it took (ns).
+    /// Ends the burst. Returns the time it took (ns).
     #[inline]
     pub(crate) fn end(&self, begun: Begun) -> u64 {
         let took_ns = self.to_ns(ticks::now().saturating_sub(begun.0));
@@ -81,7 +81,7 @@ fn calibrate() -> u64 {
     u64::try_from((u128::from(ns) << 32) / u128::from(ticks)).unwrap_or(u64::MAX)
 }
 
-/// The counter and the clock (ns), as close together as a few attempts get them.
+/// The counter and the clock (ns), read as close together as a few attempts allow.
 fn both_clocks() -> (u64, u64) {
     let read = |_| {
         let before = ticks::now();
@@ -114,7 +114,7 @@ mod tests {
             measured_ns += meter.end(begun);
         }
         let cpu_ns = thread_cpu_ns() - start_ns;
-        // What was short enough to be believed may hold some of what the kernel took.
+        // A burst below the bound may include some time that the kernel took.
         assert!(measured_ns >= cpu_ns * 9 / 10, "{measured_ns} of {cpu_ns}");
         assert!(measured_ns <= cpu_ns * 4, "{measured_ns} of {cpu_ns}");
     }

@@ -1,5 +1,5 @@
-//! Limits of a port's frames. A guest knows its MTU: a longer frame from it breaks the rule; one for it finds no
-//! buffer.
+//! Limits on the length of a port's frames. A guest knows its MTU: a longer frame from it breaks the rule, and a longer
+//! frame for it finds no buffer.
 
 use weir_wire::TagProtocol;
 use weir_wire::ethernet::HEADER_LEN;
@@ -8,12 +8,12 @@ use weir_wire::vlan::TAG_LEN;
 use crate::burst::{Burst, Frame};
 use crate::port::Outgoing;
 
-/// Most bytes of a port's frames, without VLAN tags: two at most do not count, as in a Linux bridge.
+/// Most bytes of a port's frames, without VLAN tags: up to two tags do not count, as in a Linux bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameLenMax(u32);
 
 impl FrameLenMax {
-    /// No limit but that of weir.
+    /// No limit except weir's own.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
     /// An Ethernet header and `mtu` bytes after it.
@@ -31,13 +31,13 @@ impl FrameLenMax {
         u16::try_from(self.get()? - HEADER_LEN as u32).ok()
     }
 
-    /// Those of a burst's frames, by their index, that are longer.
+    /// Frames of a burst that are longer, by their index.
     pub(crate) fn exceeded_by(self, burst: &Burst<'_>) -> u64 {
         let bits = burst.frames().iter().zip(0_u32..);
         bits.fold(0, |over, (frame, index)| over | u64::from(self.is_exceeded_by(frame)) << index)
     }
 
-    /// The same of those that are in `list`.
+    /// The same for the frames in `list`.
     pub(crate) fn exceeded_in(self, list: &[Outgoing], burst: &Burst<'_>) -> u64 {
         let frames = list
             .iter()
@@ -53,12 +53,12 @@ impl FrameLenMax {
     }
 }
 
-/// Bytes of the tag that a frame begins with behind the one that was taken off.
+/// Bytes of the tag that a frame begins with behind the removed one.
 fn second_tag_len(frame: &Frame) -> u32 {
     TagProtocol::of_ethertype(frame.head.ethertype()).map_or(0, |_| TAG_LEN as u32)
 }
 
-/// Bytes of the longest frame that is on the wire once this one has been cut, if it is to be.
+/// Bytes of the longest frame on the wire after this one was cut, if it must be.
 fn segment_len(frame: &Frame) -> u32 {
     frame
         .offload

@@ -1,7 +1,7 @@
-//! Frames that weir sends itself, not a port of it.
+//! Frames that weir itself sends, not one of its ports.
 //!
-//! They take no worker's time: the thread that has them delivers them, beside the forwarder. A guest's memory may keep
-//! that thread waiting.
+//! They take no worker's time: the calling thread delivers them, beside the forwarder. A guest's memory can keep that
+//! thread waiting.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::port::{Delivered, Outgoing, PANICKED, Side};
 use crate::stats::DropReason;
 use crate::switch::{Slot, slot};
 
-/// How often a port without buffers is tried again, and after how long.
+/// Number of retries at a port without buffers, and the pause before each.
 const TRIES: usize = 10;
 const TRY_NS: u64 = 500_000;
 
-/// What has become of frames for a port.
+/// The result of a delivery to a port.
 pub(crate) struct Offered {
-    /// Those that found no room.
+    /// Frames that found no room.
     pub left: Vec<Outgoing>,
-    /// When the port's call is due (ns), if it is held.
+    /// The time at which the port's call is due (ns), if it is held.
     pub held_until: Option<u64>,
 }
 
-/// Delivers frames to a port's first receive queue. A full one that may offer buffers soon is tried again while `waits`
-/// says so.
+/// Delivers frames to a port's first receive queue. A full queue that may offer buffers soon is tried again while
+/// `waits` returns true.
 pub(crate) fn deliver(
     slot: &Slot,
     burst: &Burst<'_>,
@@ -66,15 +66,15 @@ pub(crate) fn deliver(
     Offered { left, held_until }
 }
 
-/// Sleeps so long, or until the thread is woken.
+/// Sleeps for `ns`, or until the thread is woken.
 pub(crate) fn pause(ns: u64) {
     beat::wait(|| std::thread::park_timeout(Duration::from_nanos(ns)));
 }
 
 impl Engine {
-    /// Sends a whole Ethernet frame without a tag out of a port, in a VLAN that the port carries, whatever the fabric
-    /// would have go there. Says whether the port took it, once its receiver is called: call it in a thread that a guest
-    /// may keep waiting.
+    /// Sends a whole Ethernet frame without a tag out of a port, in a VLAN that the port carries, whatever the
+    /// forwarding table says. Returns true if the port took it, after its receiver was called: the calling thread must
+    /// be one that a guest can keep waiting.
     pub fn send_out_of(&self, port: PortId, vid: Vid, frame: &[u8]) -> bool {
         let config = self.shared.fabric.port_config(port);
         let Some(tag) = config.and_then(|config| config.vlan.egress(vid, None)) else {

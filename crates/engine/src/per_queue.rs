@@ -1,11 +1,11 @@
-//! What a worker keeps of each queue, found without a search however many there are.
+//! A worker's data for each queue, found without a search however many there are.
 
 use weir_fabric::PortId;
 use weir_limits::QUEUE_PAIRS_MAX;
 
 use crate::poller::QueueRef;
 
-/// A `T` for each pair of queues, by number: it grows when a port is first heard of, and never shrinks.
+/// A `T` for each pair of queues, by number: it grows when a port first occurs, and never shrinks.
 #[derive(Debug)]
 pub(crate) struct PerQueue<T>(Vec<T>);
 
@@ -15,20 +15,20 @@ impl<T> Default for PerQueue<T> {
     }
 }
 
-/// Where a table has what it keeps of a pair of queues.
+/// The index of a pair of queues in a table.
 #[inline]
 pub(crate) fn place(port: PortId, queue: usize) -> usize {
     port.index() * QUEUE_PAIRS_MAX + queue % QUEUE_PAIRS_MAX
 }
 
 impl<T: Default> PerQueue<T> {
-    /// That of `queue`, if anything was ever noted of it or of a later one.
+    /// The entry of `queue`; `None` if neither it nor a later queue was ever used.
     #[inline]
     pub(crate) fn get(&self, queue: QueueRef) -> Option<&T> {
         self.0.get(place(queue.port, queue.queue))
     }
 
-    /// That of `queue`, to be changed.
+    /// The entry of `queue`, which is created if it does not exist.
     #[inline]
     pub(crate) fn at(&mut self, queue: QueueRef) -> &mut T {
         let place = place(queue.port, queue.queue);

@@ -1,4 +1,4 @@
-//! What a port may receive in a second: frames beyond it are dropped, whoever has sent them.
+//! Limits on the traffic that a port receives in a second: frames beyond it are dropped, whatever their sender.
 
 use weir_policy::policing::{Gcra, Passed};
 
@@ -14,7 +14,7 @@ pub(crate) struct Police {
     packets: Option<Gcra>,
 }
 
-/// What some frames have cost their receiver, before it is known whether they get there.
+/// The cost of some frames for their receiver, before it is known whether they get there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Charge {
     /// Frames of the burst that exceed the rate, by their index in the burst.
@@ -31,7 +31,7 @@ impl Police {
         limited.then(|| Self { bits: limit.bits.map(bucket), packets: limit.packets.map(bucket) })
     }
 
-    /// Whether a frame would exceed the rate now; nothing is paid.
+    /// True if a frame would exceed the rate now; nothing is paid.
     pub(crate) fn would_refuse(&self, frame: &Frame, now_ns: u64) -> bool {
         let exceeds = |bucket: &Option<Gcra>, tokens| {
             bucket.as_ref().is_some_and(|bucket| !bucket.would_pass(now_ns, tokens))
@@ -40,7 +40,7 @@ impl Police {
         exceeds(&self.bits, 8 * bytes) || exceeds(&self.packets, packets)
     }
 
-    /// Charges for those frames of `list` that keep to the rate, and counts the others.
+    /// Charges for the frames of `list` within the rate, and counts the others.
     #[inline(never)]
     pub(crate) fn charge(
         &self,
@@ -76,7 +76,7 @@ impl Police {
         Charge { refused, bits, packets }
     }
 
-    /// Refunds the frames of the burst in `undelivered` (by bit): they were charged, and found their receiver full.
+    /// Refunds the frames of the burst in `undelivered` (by bit): they were charged, but their receiver was full.
     #[cold]
     pub(crate) fn give_back(
         &self,

@@ -1,7 +1,7 @@
-//! What a worker sleeps on: kick descriptors, edge-triggered, a wake-up of its own and a timer.
+//! The descriptors on which a worker sleeps: kick descriptors, edge-triggered, a wake-up of its own and a timer.
 //!
-//! Edge-triggered, a kick costs no read of its eventfd: the counter grows (it cannot reach its end), and each write
-//! is one event. The timer works alike: setting it again resets it.
+//! With edge triggering, a kick costs no read of its eventfd: the counter only grows (it cannot reach its end), and
+//! each write is one event. The timer works in the same way: setting it again resets it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use weir_fabric::PortId;
 
 use crate::port::Side;
 
-/// What an event is about.
+/// A queue that an event concerns.
 #[derive(Clone, Copy, Debug, Eq, Hash)]
 #[cfg_attr(not(test), derive(PartialEq))]
 #[cfg_attr(
@@ -28,13 +28,13 @@ pub struct QueueRef {
     pub port: PortId,
     /// Its queue.
     pub queue: usize,
-    /// Which one of the pair.
+    /// The queue's side in its pair.
     pub side: Side,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Queues that this thread has compared: who searches a list for one does it with each.
+    /// The number of queue comparisons by this thread: a search through a list compares with each entry.
     pub(crate) static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -50,9 +50,9 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Each write is an event.
 const KICK: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
-/// The worker's own wake-up in `epoll_event.data`; no [`QueueRef`] encodes to it.
+/// The value of the worker's own wake-up in `epoll_event.data`; no [`QueueRef`] has this encoding.
 const WAKE: u64 = u64::MAX;
-/// The timer; no [`QueueRef`] encodes to it either.
+/// The value of the timer; no [`QueueRef`] has this encoding either.
 const TIMER: u64 = u64::MAX - 1;
 
 impl QueueRef {
@@ -81,9 +81,9 @@ pub struct Poller {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Its kick came.
+    /// The queue's kick came.
     Kick(QueueRef),
-    /// weir itself has the worker look at it.
+    /// weir itself makes the worker look at the queue.
     Nudge(QueueRef),
 }
 
@@ -95,27 +95,27 @@ impl Event {
     }
 }
 
-/// How long [`Poller::wait`] waits.
+/// The time that [`Poller::wait`] waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Not at all.
+    /// It does not wait.
     Look,
-    /// So long at most.
+    /// It waits for this time at most.
     For(Duration),
-    /// Until something happens.
+    /// It waits until something happens.
     ForEvents,
 }
 
-/// Why [`Poller::wait`] came back.
+/// The reason for which [`Poller::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// The time is over, and nothing happened.
+    /// The time has passed, and nothing happened.
     TimeOver,
-    /// The timer fired, and what else happened was noted.
+    /// The timer fired; other events were noted.
     Timer,
     /// Something else happened.
     Event,
-    /// A signal interrupted it: the caller looks at its clock and comes back.
+    /// A signal interrupted it: the caller reads its clock and calls it again.
     Interrupted,
 }
 
@@ -128,8 +128,8 @@ impl Watch {
     }
 }
 
-/// A descriptor in a worker's epoll set, which must be removed from there before it is closed: the front end's copy
-/// of the open file would keep the registration.
+/// A descriptor in a worker's epoll set. It must be removed from there before it is closed: the front end's copy of the
+/// open file would keep the registration.
 pub(crate) struct Watched {
     fd: OwnedFd,
     queue: QueueRef,
@@ -141,12 +141,12 @@ impl Watched {
         self.poller.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Whether its kicks are events. If it is readable when they begin to be, an event comes at once.
+    /// Turns events for its kicks on or off. If it is readable when they are turned on, an event comes at once.
     pub(crate) fn listen(&self, listen: bool) {
         self.poller().listen(&self.fd, self.queue, listen);
     }
 
-    /// Watches it in another worker's set. If it is readable, an event comes there at once.
+    /// Moves the watch to another worker's set. If it is readable, an event comes there at once.
     pub(crate) fn move_to(&self, poller: &Arc<Poller>) -> io::Result<()> {
         let mut current = self.poller();
         if Arc::ptr_eq(&current, poller) {
@@ -176,7 +176,7 @@ impl Poller {
         Ok(Self { epoll, wake, timer, inbox: Mutex::new(Vec::new()) })
     }
 
-    /// Watches `fd` as the kick of `queue`. If it is readable already, an event comes at once.
+    /// Watches `fd` as the kick of `queue`. If it is already readable, an event comes at once.
     pub(crate) fn watch(
         self: &Arc<Self>,
         fd: OwnedFd,
@@ -193,7 +193,7 @@ impl Poller {
 
     fn listen(&self, fd: &OwnedFd, queue: QueueRef, listen: bool) {
         let flags = if listen { KICK } else { epoll::EventFlags::empty() };
-        // As in `remove`.
+        // This can fail for the same reason as in `remove`.
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(queue.encode()), flags);
     }
 
@@ -202,7 +202,7 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Makes the worker look at `queue`, though no kick has come.
+    /// Makes the worker look at `queue` without a kick.
     pub(crate) fn nudge(&self, queue: QueueRef) {
         let mut inbox = self.inbox.lock().unwrap_or_else(|e| e.into_inner());
         inbox.push(queue);
@@ -218,18 +218,18 @@ impl Poller {
 
     /// Sets the timer to `until_ns` of the [clock](crate::clock), replacing any earlier time.
     ///
-    /// It is a call of its own because setting a timer is dear in a virtual machine; as a system call's timeout,
-    /// every sleep would do it.
+    /// It is a separate system call because setting a timer is expensive in a virtual machine; as a system call's
+    /// timeout, every sleep would set one.
     pub(crate) fn set_timer(&self, until_ns: u64) -> io::Result<()> {
         let it_interval = timespec(Duration::ZERO);
-        // Zero would switch it off.
+        // Zero would disarm it.
         let it_value = timespec(Duration::from_nanos(until_ns.max(1)));
         let time = Itimerspec { it_interval, it_value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
         Ok(())
     }
 
-    /// Waits, appends to `queues` what there is of which of them, and says why it came back.
+    /// Waits, appends the events to `queues`, and returns the reason for its return.
     pub(crate) fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
@@ -265,8 +265,8 @@ impl Poller {
 
     /// Sleeps until there is an event, or for `time`.
     ///
-    /// It calls `ppoll` on the set itself: `epoll_wait` takes whole milliseconds only, and `epoll_pwait2` needs
-    /// Linux 5.11. A sleep that ends by its timeout is still one system call.
+    /// It calls `ppoll` on the set itself: `epoll_wait` takes only whole milliseconds, and `epoll_pwait2` needs Linux
+    /// 5.11. A sleep that ends by its timeout is still one system call.
     fn wait_for_one(&self, time: Duration) -> Woken {
         let mut set = [PollFd::new(&self.epoll, PollFlags::IN)];
         match poll(&mut set, Some(&timespec(time))) {
@@ -353,7 +353,7 @@ mod tests {
             };
             (0..5).map(wait).inspect(|took| assert!(*took >= timeout, "early")).min().unwrap()
         };
-        // A timeout in whole milliseconds, rounded up, would make them the same.
+        // A timeout in whole milliseconds, rounded up, would make both the same.
         let (short, long) = (Duration::from_micros(20), Duration::from_millis(1));
         assert!((0..100).any(|_| shortest_of_five(short) < shortest_of_five(long) / 2));
     }
@@ -396,11 +396,11 @@ mod tests {
             assert!(clock::now_ns() >= until_ns, "early");
             assert_eq!(wait(Wait::For(Duration::from_micros(1))), Woken::TimeOver, "it was seen");
         }
-        // One that was put off does not fire.
+        // A timer that was postponed does not fire.
         poller.set_timer(clock::now_ns() + 1_000_000_000).unwrap();
         poller.set_timer(clock::now_ns() + 3_600_000_000_000).unwrap();
         assert_eq!(wait(Wait::Look), Woken::TimeOver);
-        // Nor is one lost whose time has passed already.
+        // A timer whose time has already passed is not lost either.
         poller.set_timer(0).unwrap();
         assert_eq!(wait(Wait::ForEvents), Woken::Timer);
     }

@@ -1,25 +1,26 @@
-//! How many leading receive queues of a port can receive: counted anew by whoever changes one, read by every sender.
+//! The number of leading receive queues of a port that can receive: counted again after a change, and read by every
+//! sender.
 
 use crate::lock::lock;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
-/// A port's.
+/// The count of a port.
 #[derive(Debug, Default)]
 pub struct ReadyQueues {
     ready: AtomicUsize,
-    /// Who counts: what one has counted is not to replace what another has counted since.
+    /// Held while queues are counted: an older count must not replace a newer one.
     counting: Mutex<()>,
 }
 
 impl ReadyQueues {
-    /// How many there are.
+    /// The number of queues that can receive.
     #[inline]
     pub fn get(&self) -> usize {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Counts them by `count`, which may lock queues: the caller holds none. There are none once `failed` says that
-    /// the port has failed. Tells `then` how many there are, before anybody else counts.
+    /// Counts them by `count`, which may lock queues, so the caller must hold none. The result is 0 once `failed`
+    /// returns true. Passes the result to `then` before another thread counts.
     pub fn count(
         &self,
         failed: impl Fn() -> bool,
@@ -30,19 +31,19 @@ impl ReadyQueues {
         then(self.set(failed, count));
     }
 
-    /// The same for who counts alone.
+    /// The same for a caller that counts alone.
     pub(crate) fn set(&self, failed: impl Fn() -> bool, count: impl FnOnce() -> usize) -> usize {
         let ready = if failed() { 0 } else { count() };
-        // By a swap, as `none` does: whoever comes second sees what the first had done before.
+        // With a swap, as in `none`: the later of the two sees everything that the earlier did before.
         self.ready.swap(ready, Ordering::AcqRel);
-        // It may have failed since: who stops it does not wait for those who count.
+        // The port may have failed since: its stop does not wait for a count.
         if failed() {
             self.none();
         }
         ready
     }
 
-    /// The port has failed, as those who count are told already.
+    /// Sets the number to 0 after the port has failed; `failed` already returns true.
     pub fn none(&self) {
         self.ready.swap(0, Ordering::AcqRel);
     }

@@ -1,4 +1,4 @@
-//! A worker's queues with work: whose turn it is, what each turn took, and who waits for tokens.
+//! A worker's queues with work: their turns, the cost of each turn, and queues that wait for tokens.
 
 use weir_fabric::PortId;
 use weir_limits::{BURST_MAX, BURST_NS_MAX};
@@ -13,25 +13,25 @@ use crate::share::{Entitled, Grant, Limiter, Shares};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     pub(crate) queue: QueueRef,
-    /// It had none before (ns): what is there has not waited longer than since then.
+    /// The time since which it has work (ns): no frame has waited longer.
     pub(crate) since_ns: u64,
 }
 
-/// A queue with work whose port has no tokens. Its kicks are off.
+/// A queue with work whose port has no tokens. Its kicks are suppressed.
 #[derive(Debug)]
 struct Limited {
     ready: Ready,
     until_ns: u64,
 }
 
-/// What may be taken from a queue at its turn.
+/// The frames that a queue may send at its turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Turn {
     /// A whole burst.
     Whole,
-    /// So much of the port's tokens.
+    /// As many as these tokens of the port allow.
     Granted(Grant),
-    /// Nothing before this time (ns).
+    /// None before this time (ns).
     WaitUntil(u64),
 }
 
@@ -46,7 +46,7 @@ impl Turn {
     }
 }
 
-/// What a burst took.
+/// The cost of a burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     pub(crate) worker_ns: u64,
@@ -54,12 +54,12 @@ pub(crate) struct Cost {
     pub(crate) violations: u64,
 }
 
-/// What is kept of a queue.
+/// The state of a queue.
 #[derive(Debug, Default)]
 struct Standing {
-    /// Whether it is among those with work.
+    /// True if it is among the queues with work.
     has_work: bool,
-    /// How many frames less than a burst's it may give at its turn.
+    /// The number of frames below a whole burst to which its turn is limited.
     less: u8,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct RunQueue {
     scheduler: Scheduler<Ready>,
     limited: Vec<Limited>,
     queues: PerQueue<Standing>,
-    /// By port number, a copy as of `version`.
+    /// The shares by port number, a copy as of `version`.
     entitled: Vec<Entitled>,
     version: u64,
     meter: Meter,
@@ -86,23 +86,23 @@ impl RunQueue {
         }
     }
 
-    /// Queues to be served now.
+    /// The number of queues to be served now.
     pub(crate) fn len(&self) -> usize {
         self.scheduler.len()
     }
 
-    /// Whether there is none to be served now.
+    /// True if no queue is to be served now.
     pub(crate) fn is_empty(&self) -> bool {
         self.scheduler.is_empty()
     }
 
-    /// Whether `queue` is among those with work.
+    /// True if `queue` is among the queues with work.
     #[inline]
     pub(crate) fn contains(&self, queue: QueueRef) -> bool {
         self.queues.get(queue).is_some_and(|queue| queue.has_work)
     }
 
-    /// A queue that had no work has some.
+    /// Adds a queue that had no work before.
     pub(crate) fn wake(&mut self, ready: Ready) {
         self.queues.at(ready.queue).has_work = true;
         self.scheduler.wake(ready.queue.port.index(), ready, ready.since_ns);
@@ -114,7 +114,7 @@ impl RunQueue {
         Some(ready)
     }
 
-    /// A queue that was served has more.
+    /// Puts a queue back that was served and has more work.
     pub(crate) fn again(&mut self, ready: Ready) {
         self.queues.at(ready.queue).has_work = true;
         self.scheduler.again(ready.queue.port.index(), ready);
@@ -124,7 +124,7 @@ impl RunQueue {
         self.entitled.get(port.index())?.limiter.as_deref()
     }
 
-    /// What may be taken from a queue of `port` now.
+    /// The frames that a queue of `port` may send now.
     #[inline]
     pub(crate) fn turn(&self, port: PortId, now_ns: u64) -> Turn {
         match self.limiter(port).map(|limiter| limiter.grant(now_ns)) {
@@ -134,15 +134,15 @@ impl RunQueue {
         }
     }
 
-    /// Most frames that `queue` may give at a turn.
+    /// Most frames that `queue` may send at a turn.
     #[inline]
     pub(crate) fn frames_max(&self, queue: QueueRef) -> usize {
         BURST_MAX - self.queues.get(queue).map_or(0, |queue| usize::from(queue.less))
     }
 
-    /// A turn of `queue` took `ns`. A turn beyond [`BURST_NS_MAX`] halves the frames of the next one; each shorter
-    /// turn adds one frame, not twice as many. So a guest that makes one turn in ten dear (frames in untouched
-    /// pages, or in the most pieces) gains no long turn by the other nine.
+    /// Notes that a turn of `queue` took `ns`. A turn beyond [`BURST_NS_MAX`] halves the frames of the next one; each
+    /// shorter turn adds one frame, not twice as many. So a guest that makes one turn in ten expensive (frames in
+    /// untouched pages, or in the most pieces) gains no long turn by the other nine.
     #[inline]
     pub(crate) fn took(&mut self, queue: QueueRef, ns: u64) {
         if ns > BURST_NS_MAX {
@@ -155,11 +155,12 @@ impl RunQueue {
     #[cold]
     fn took_long(&mut self, queue: QueueRef) {
         let half = self.frames_max(queue).div_ceil(2);
-        // At most BURST_MAX, which fits.
+        // It is at most BURST_MAX, which fits.
         self.queues.at(queue).less = (BURST_MAX - half) as u8;
     }
 
-    /// `turn` brought so many frames, which are so many bytes and so many more packets on a wire.
+    /// Settles the tokens of `turn`, which brought `frames` frames. `on_wire` are their bytes and further packets on a
+    /// wire.
     pub(crate) fn settle(&self, port: PortId, turn: Turn, frames: usize, on_wire: (u64, u64)) {
         if let (Turn::Granted(grant), Some(limiter)) = (turn, self.limiter(port)) {
             let (frames, (bytes, more)) = (frames as u64, on_wire);
@@ -167,18 +168,18 @@ impl RunQueue {
         }
     }
 
-    /// Puts a queue aside until a time (ns).
+    /// Sets a queue aside until a time (ns).
     pub(crate) fn wait(&mut self, ready: Ready, until_ns: u64) {
         self.queues.at(ready.queue).has_work = true;
         self.limited.push(Limited { ready, until_ns });
     }
 
-    /// When the first of those that were put aside is due (ns).
+    /// The earliest time at which a queue that was set aside is due (ns).
     pub(crate) fn next_release_ns(&self) -> Option<u64> {
         self.limited.iter().map(|limited| limited.until_ns).min()
     }
 
-    /// Applies changed shares, and brings back queues whose rate allows. Their frames waited for that rate: the
+    /// Applies changed shares, and brings back queues whose rate allows it. Their frames waited for that rate: the
     /// switch's lateness counts from now.
     pub(crate) fn refresh(&mut self, shares: &Shares, now_ns: impl FnOnce() -> u64) {
         let changed = shares.version() != self.version;
@@ -212,13 +213,13 @@ impl RunQueue {
         self.meter.begin(now_ns)
     }
 
-    /// A call took `ns` more than is usual: that is for who was called to pay.
+    /// Charges the called port for a call that took `ns` more than is usual.
     #[cold]
     pub(crate) fn charge_call(&mut self, port: PortId, ns: u64) {
         self.scheduler.charge(port.index(), ns);
     }
 
-    /// A burst of `port` ends: what it took is charged to the port, but for `others_ns` that others pay.
+    /// Ends a burst of `port`: its time is charged to the port, except `others_ns`, which others pay.
     #[inline]
     pub(crate) fn charge(&mut self, port: PortId, begun: Begun, others_ns: u64) -> Cost {
         let worker_ns = self.meter.end(begun).saturating_sub(others_ns);

@@ -1,4 +1,4 @@
-//! What each port is entitled to of the workers, and how fast it may send.
+//! Each port's share of the workers, and its sending rate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,27 +9,27 @@ use weir_policy::schedule::{Share, TokenBucket};
 
 use crate::clock;
 
-/// A rate, and how much more than it may go at once.
+/// A rate, and a burst beyond it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// In a second.
+    /// The number in a second.
     pub per_s: u64,
-    /// At once, after a pause.
+    /// The number at once, after a pause.
     pub burst: u64,
 }
 
-/// How fast a port may send or receive, over all its queues.
+/// The limits on a port's traffic in one direction, over all its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Bits of packets, Ethernet header to the end of the payload: each segment of a GSO frame has its headers, as Linux's
-    /// `tc` counts them.
+    /// Bits of packets, from the Ethernet header to the end of the payload: each segment of a GSO frame has its own
+    /// headers, as Linux's `tc` counts them.
     pub bits: Option<Rate>,
     /// Packets: a GSO frame counts as its segments.
     pub packets: Option<Rate>,
 }
 
 impl RateLimit {
-    /// As fast as it can.
+    /// No limits.
     pub const NONE: Self = Self { bits: None, packets: None };
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Limiter {
 struct Buckets {
     bits: Option<TokenBucket>,
     packets: Option<TokenBucket>,
-    /// Of a frame, mean of the last bursts (bits).
+    /// Mean size of a frame in the last bursts (bits).
     frame_bits: u64,
     /// The same in packets.
     frame_packets: u64,
@@ -64,7 +64,7 @@ impl Limiter {
         let buckets = Mutex::new(Buckets {
             bits: limit.bits.map(bucket),
             packets: limit.packets.map(bucket),
-            // Nothing is known: as if it were the longest.
+            // Nothing is known yet: the longest frame is assumed.
             frame_bits: 8 * u64::from(FRAME_LEN_MAX),
             frame_packets: 1,
         });
@@ -72,11 +72,11 @@ impl Limiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
-        // Plain numbers: they are right whatever their holder did.
+        // Plain numbers: they are valid whatever their holder did.
         self.buckets.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// So many frames may be taken, which are paid for at once; or none before a time (ns).
+    /// Grants a number of frames, which is paid for at once; or returns the time before which there are none (ns).
     pub(crate) fn grant(&self, now_ns: u64) -> Result<Grant, u64> {
         let mut buckets = self.lock();
         let Buckets { bits, packets, frame_bits, frame_packets } = &mut *buckets;
@@ -88,7 +88,7 @@ impl Limiter {
         {
             let (Some(bucket), Some(rate)) = (bucket, rate) else { continue };
             let fit = bucket.available(now_ns) / frame;
-            // A frame that is longer than the bucket is deep must pass some time.
+            // A frame longer than the bucket is deep must pass at some time.
             let fit = if frame > rate.burst { u64::from(bucket.is_full()) } else { fit };
             if fit == 0 {
                 let soon = rate.per_s / (1_000_000_000 / RATE_WAIT_NS);
@@ -105,7 +105,8 @@ impl Limiter {
         Ok(grant)
     }
 
-    /// So many frames were taken, which are so many packets and bytes on a wire. What they are beyond the grant is owed.
+    /// Settles a grant of which `frames` frames were taken, with this number of packets and bytes on a wire. The part
+    /// beyond the grant is owed.
     pub(crate) fn settle(&self, grant: Grant, frames: u64, packets: u64, bytes: u64) {
         let mut buckets = self.lock();
         let bits = bytes.saturating_mul(8);
@@ -139,14 +140,14 @@ impl Buckets {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entitled {
     pub(crate) share: Share,
-    /// `None`: as fast as it can.
+    /// The rate limiter; `None` without a limit.
     pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
 /// The shares of all ports. Workers have copies, and compare versions.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// By port number; ports that are not here have the default.
+    /// By port number; ports beyond the end have the default.
     ports: Mutex<Vec<Entitled>>,
     version: AtomicU64,
 }
@@ -160,7 +161,7 @@ impl Shares {
         let entitled = &mut ports[port.index()];
         entitled.share = share;
         let before = entitled.limiter.as_ref().map_or(RateLimit::NONE, |limiter| limiter.limit);
-        // Buckets that stay as they are keep their level.
+        // An unchanged limit keeps the level of its buckets.
         if limit != before {
             let limited = limit != RateLimit::NONE;
             entitled.limiter = limited.then(|| Arc::new(Limiter::new(limit, clock::now_ns())));
@@ -172,13 +173,13 @@ impl Shares {
         self.ports.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Changes with every change.
+    /// A number that changes with every change of a share.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Copies all to `ports`, and says their version.
+    /// Copies all shares to `ports`, and returns their version.
     pub(crate) fn copy_to(&self, ports: &mut Vec<Entitled>) -> u64 {
         let shared = self.lock();
         ports.clone_from(&shared);
@@ -193,7 +194,7 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
     const FRAME_BYTES: u64 = 1500;
 
-    /// Bytes and frames that a sender with frames of these lengths gets through in `time_ns`.
+    /// Bytes and frames that a sender with frames of these lengths can send in `time_ns`.
     fn play(limiter: &Limiter, lengths: &[u64], start_ns: u64, time_ns: u64) -> (u64, u64) {
         let (mut now_ns, mut bytes, mut frames) = (start_ns, 0, 0);
         while now_ns < start_ns + time_ns {
@@ -241,7 +242,7 @@ mod tests {
         let limiter = Limiter::new(RateLimit { bits: None, packets }, 0);
         let (_, frames) = play(&limiter, &[60], 0, 10 * SECOND_NS);
         assert!((100_000..=100_100).contains(&frames), "{frames}");
-        // Two workers at one time share what there is.
+        // Two workers at the same time share the tokens.
         let now_ns = 20 * SECOND_NS;
         let granted: usize =
             [(); 4].map(|()| limiter.grant(now_ns).map_or(0, |g| g.frames)).iter().sum();
@@ -269,7 +270,7 @@ mod tests {
                 match limiter.grant(now_ns) {
                     Ok(grant) => {
                         let frames = grant.frames as u64;
-                        // Plain frames make it look cheap before each turn that is dear.
+                        // Plain frames make it look cheap before each expensive turn.
                         let packets = frames * if plain { 1 } else { segments };
                         plain = !plain;
                         limiter.settle(grant, frames, packets, frames);

@@ -1,4 +1,4 @@
-//! What workers share with one another and with the control side.
+//! Data that workers share with one another and with the control side.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -15,7 +15,7 @@ use crate::share::Shares;
 use crate::stalls::Retry;
 use crate::switch::{Ports, Slot};
 
-/// What workers and the control side share.
+/// Data of the workers and the control side.
 pub(crate) struct Shared {
     pub(crate) fabric: Fabric,
     pub(crate) ports: ArcSwap<Ports>,
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     pub(crate) watcher: Watcher,
     pub(crate) gate: Gate,
-    /// Who copies frames; locked before `ports` change for that.
+    /// The present captures; locked before `ports` change for a capture.
     pub(crate) captured: Mutex<Captured>,
 }
 
@@ -55,8 +55,8 @@ impl Shared {
         });
     }
 
-    /// A receiver has buffers: tells the workers whose frames wait for it, except `me`. Returns whether `me` has
-    /// some.
+    /// Called when a receiver has buffers again: tells the workers whose frames wait for it, except `me`. Returns true
+    /// if frames of `me` wait for it.
     #[inline]
     pub(crate) fn refilled(&self, slot: &Slot, receiver: PortId, me: usize) -> bool {
         let waiting = slot.waiters.refilled();

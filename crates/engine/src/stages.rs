@@ -1,11 +1,11 @@
 //! The cost of each datapath stage, in cycles (after Raj & Schwan 2006, Fig. 6).
 //!
-//! A worker marks the boundaries of stages with [`lap`], once or twice for each burst; the time since the previous
-//! mark belongs to the stage. Off, the default, a mark is one load and one branch; on, it reads the CPU's counter
-//! ([`weir_guestmem::ticks`]).
+//! A worker marks the boundaries of stages with [`lap`], once or twice for each burst; the time since the previous mark
+//! belongs to the stage. While it is off, the default, a mark is one load and one branch; while it is on, a mark reads
+//! the CPU's counter ([`weir_guestmem::ticks`]).
 //!
-//! A stage includes any preemption within it. Only bursts with frames count: not looks at empty queues, and not
-//! what a worker does between bursts (sleep, poll, deadlines of held calls).
+//! A stage includes any preemption within it. Only bursts with frames count: not polls of empty queues, and not the
+//! work of a worker between bursts (sleep, poll, deadlines of held calls).
 //!
 //! Counts belong to the process, by worker number: engines of one process, as in tests, count together.
 
@@ -21,18 +21,18 @@ use weir_limits::WORKERS_MAX;
 pub enum Stage {
     /// The sender's ring is read, and each frame's header copied out and checked.
     Take,
-    /// VLAN, source address and forwarding table: where each frame goes.
+    /// VLAN, source address and forwarding table: the way of each frame is determined.
     Classify,
     /// Receivers' buffers are reserved and filled, and each chain completed.
     Copy,
     /// Used indices are written, and the sender's chains completed.
     Publish,
-    /// The policy, whether a guest wants a call, and the write to its eventfd.
+    /// The policy decides, the guest's suppression of calls is checked, and its eventfd is written.
     Call,
 }
 
 impl Stage {
-    /// All of them, in the order of a packet's way.
+    /// All stages, in the order of a packet's way.
     pub const ALL: [Self; 5] = [Self::Take, Self::Classify, Self::Copy, Self::Publish, Self::Call];
 
     /// Its name in statistics.
@@ -47,7 +47,7 @@ impl Stage {
     }
 }
 
-/// What the stages of one worker have cost since the process began.
+/// The costs of one worker's stages since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCosts {
     /// Bursts that were measured.
@@ -59,7 +59,7 @@ pub struct StageCosts {
 }
 
 impl StageCosts {
-    /// What came after `earlier`.
+    /// The costs after `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut ticks = self.ticks;
         for (ticks, before) in ticks.iter_mut().zip(earlier.ticks) {
@@ -99,7 +99,8 @@ impl Costs {
 
 static COSTS: [Costs; WORKERS_MAX] = [const { Costs::none() }; WORKERS_MAX];
 
-/// 0: off. Otherwise the number of this period, new at each start: a burst that began before has no valid start.
+/// 0 if it is off. Otherwise the number of this period, new at each start: a burst that began before has no valid
+/// start.
 static PERIOD: AtomicU32 = AtomicU32::new(0);
 static LAST_PERIOD: AtomicU32 = AtomicU32::new(0);
 
@@ -128,19 +129,19 @@ thread_local! {
 /// Switches measuring on or off, for all workers, from their next bursts on.
 pub fn set_on(on: bool) {
     let period = match on {
-        // After 2^32 - 1 times it may be 0 for once, and stays off.
+        // After 2^32 - 1 starts the number can be 0 once, and it stays off.
         true => LAST_PERIOD.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
         false => 0,
     };
     PERIOD.store(period, Ordering::Relaxed);
 }
 
-/// Whether it is on.
+/// True if measuring is on.
 pub fn is_on() -> bool {
     PERIOD.load(Ordering::Relaxed) != 0
 }
 
-/// What each worker has measured, by its number: those that ever did.
+/// The costs of each worker that has measured, by its number.
 pub fn costs() -> impl Iterator<Item = (usize, StageCosts)> {
     let read = |costs: &Costs| StageCosts {
         bursts: costs.bursts.load(Ordering::Relaxed),
@@ -150,7 +151,7 @@ pub fn costs() -> impl Iterator<Item = (usize, StageCosts)> {
     COSTS.iter().map(read).enumerate().filter(|(_, costs)| costs.bursts > 0)
 }
 
-/// This thread is worker `index`.
+/// Makes this thread worker `index`.
 pub(crate) fn enter(index: usize) {
     STOPWATCH.with(|watch| watch.worker.set(index));
 }
@@ -163,7 +164,7 @@ pub(crate) fn begin() {
     }
 }
 
-/// `stage` ends here.
+/// Ends `stage` here.
 #[inline]
 pub fn lap(stage: Stage) {
     let period = PERIOD.load(Ordering::Relaxed);
@@ -224,7 +225,7 @@ mod tests {
         }
     }
 
-    /// What worker `index` has measured; no engine has a worker of that number in these tests.
+    /// The costs of worker `index`; no engine has a worker of that number in these tests.
     fn costs_of(index: usize) -> StageCosts {
         let found = costs().find(|(worker, _)| *worker == index);
         found.map(|(_, costs)| costs).unwrap_or_default()
@@ -261,7 +262,7 @@ mod tests {
         watch.begin(1);
         watch.lap(1, Stage::Take, u64::MAX);
         watch.end(1, 0);
-        // Switched off and on in the middle of a burst.
+        // It is switched off and on in the middle of a burst.
         watch.begin(1);
         watch.lap(2, Stage::Take, u64::MAX);
         watch.end(2, 5);

@@ -1,4 +1,4 @@
-//! Transmit queues that hold frames for receivers without buffers, and whom they wait for.
+//! Transmit queues that hold frames for receivers without buffers, and these receivers.
 
 use weir_fabric::PortId;
 
@@ -8,48 +8,49 @@ use crate::poller::QueueRef;
 /// Frames to be tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// Those that wait for this receiver, which has buffers again.
+    /// The frames that wait for this receiver, which has buffers again.
     Receiver(PortId),
-    /// All of this transmit queue, whomever they wait for: a worker that does not serve it any more has parked some.
+    /// All frames of this transmit queue, for any receiver: a worker that no longer serves it has parked some.
     Sender(QueueRef),
 }
 
-/// What one worker knows of them.
+/// One worker's notes on such queues.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls {
     of: PerQueue<Entry>,
-    /// How many hold frames.
+    /// The number of queues that hold frames.
     count: usize,
-    /// Those that hold frames, and some that no longer do.
+    /// Queues that hold frames, and some that no longer do.
     listed: Vec<QueueRef>,
-    /// None of them has waited long enough before this time (ns).
+    /// No frame has waited long enough before this time (ns).
     due_ns: u64,
-    /// By the receiver's number: the queues that have it in `waits_for`, the first to wait first.
+    /// For each receiver, by number, the queues that have it in `waits_for`, in the order in which they began to wait.
     by_receiver: Vec<Vec<QueueRef>>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// When its oldest frame has waited long enough (ns), if it holds any.
+    /// The time at which its oldest frame has waited long enough (ns), if it holds any.
     until_ns: Option<u64>,
     listed: bool,
-    /// Receivers that frames of it wait for, and some that it has waited for since they last had buffers.
+    /// Receivers for which its frames wait, and some for which they have waited since these last had buffers.
     waits_for: Vec<PortId>,
 }
 
 impl Stalls {
-    /// Whether no queue holds frames.
+    /// True if no queue holds frames.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// When the first may have waited long enough (ns).
+    /// The earliest time at which a frame may have waited long enough (ns).
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         (self.count > 0).then_some(self.due_ns)
     }
 
-    /// Until when the oldest frame of a queue may wait (ns), if it holds any. Says whether it did not before.
+    /// Notes the time until which the oldest frame of a queue can wait (ns), if it holds any. Returns true if it held
+    /// none before.
     #[inline]
     pub(crate) fn note(&mut self, queue: QueueRef, until_ns: Option<u64>) -> bool {
         if until_ns.is_none() && self.of.get(queue).is_none_or(|entry| entry.until_ns.is_none()) {
@@ -86,7 +87,8 @@ impl Stalls {
         self.by_receiver[index].push(queue);
     }
 
-    /// The queues that wait for a receiver, into `queues`: what is parked for it from now on is to be noted anew.
+    /// Moves the queues that wait for a receiver into `queues`. Frames that are parked for it from now on must be noted
+    /// again.
     pub(crate) fn take_waiting_for(&mut self, receiver: PortId, queues: &mut Vec<QueueRef>) {
         let Some(waiting) = self.by_receiver.get_mut(receiver.index()) else { return };
         for &queue in &*waiting {
@@ -95,7 +97,7 @@ impl Stalls {
         queues.append(waiting);
     }
 
-    /// The queues whose oldest frame has waited long enough at `now_ns`, into `due`.
+    /// Appends the queues whose oldest frame has waited long enough at `now_ns` to `due`.
     pub(crate) fn take_due(&mut self, now_ns: u64, due: &mut Vec<QueueRef>) {
         if self.count == 0 || now_ns < self.due_ns {
             return;
@@ -110,11 +112,11 @@ impl Stalls {
             }
             entry.listed
         });
-        // Those that are due say it when they have been tried.
+        // The due queues are noted again after they have been tried.
         self.due_ns = next_ns;
     }
 
-    /// All are due: it is not known what has been tried.
+    /// Makes all queues due, since it is not known which have been tried.
     pub(crate) fn hurry(&mut self) {
         for &queue in &self.listed {
             if let Some(until_ns) = &mut self.of.at(queue).until_ns {

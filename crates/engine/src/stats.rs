@@ -1,4 +1,4 @@
-//! Counters of a port. Directions are the guest's, as in virtio: *tx* went into the switch, *rx* came out.
+//! Counters of a port. Directions are the guest's, as in virtio: *tx* is traffic into the switch, *rx* out of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,28 +14,28 @@ mod times;
 
 pub use times::{TIME_BOUNDS_NS, Times, TimesSummary};
 
-/// Why a frame was dropped: one named counter each.
+/// The reasons for which frames are dropped, each with a named counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// The switch's rules refuse it; counted at the sender.
+    /// The switch's rules refused it; counted at the sender.
     Fabric(weir_fabric::DropReason),
     /// Shorter than an Ethernet header; counted at the sender.
     FrameTooShort,
     /// Longer than any frame weir moves; counted at the sender.
     FrameTooLong,
-    /// A GSO frame whose headers weir cannot follow; counted at the sender.
+    /// A GSO frame whose headers weir cannot parse; counted at the sender.
     GsoHeaders,
-    /// A filter of the sender's; counted at the sender.
+    /// Refused by a filter of the sender; counted at the sender.
     FilteredTx,
     /// Longer than its sender's MTU allows; counted at the sender.
     OverMtuTx,
-    /// More broadcasts than its sender may have flooded; counted at the sender, as the next two.
+    /// More broadcasts than its sender can have flooded; counted at the sender, like the next two.
     StormBroadcast,
     /// More multicasts.
     StormMulticast,
-    /// More frames for stations that nobody knows.
+    /// More frames for unknown stations.
     StormUnknown,
-    /// For a station that nobody knows, and of the ports that there are none can have it; counted at the sender.
+    /// For an unknown station, and no port can receive the flooded frame; counted at the sender.
     UnknownUnicast,
     /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
     TxDisabled,
@@ -43,13 +43,13 @@ pub enum DropReason {
     RxWaitedTooLong,
     /// The sender's transmit queue stopped while the frame waited for its receiver; counted at the sender.
     TxStopped,
-    /// The receiver's queue is stopped or disabled; counted at the receiver, as all that follow.
+    /// The receiver's queue is stopped or disabled; counted at the receiver, like all that follow.
     RxNotReady,
-    /// A filter of the receiver's.
+    /// Refused by a filter of the receiver.
     FilteredRx,
     /// Longer than its receiver's MTU allows.
     OverMtuRx,
-    /// More than the receiver may get in a second.
+    /// More than the receiver is allowed to receive in a second.
     PolicedRx,
     /// The receiver had no buffers, and the frame could not wait.
     RxRingFull,
@@ -65,12 +65,12 @@ pub enum DropReason {
     MulticastUnwanted,
     /// A transmit request of a Xen guest that its protocol does not allow; counted at the sender.
     BadRequest,
-    /// Xen did not copy it: a page was not granted (counted at its guest), or the sender's memory has gone.
+    /// Xen did not copy it: a page was not granted (counted at its guest), or the sender's memory was removed.
     CopyFailed,
-    /// It came to an overlay without a header that weir knows, or with a frame that is none; counted at the overlay, as
-    /// all that follow.
+    /// It came to an overlay without a header that weir knows, or with an invalid inner frame; counted at the overlay,
+    /// like all that follow.
     BadEncapsulation,
-    /// Its way from another host was marked as congested, and its sender heeds no mark (RFC 6040 §4.2).
+    /// It was marked as congested on its way from another host, and its sender ignores marks (RFC 6040 §4.2).
     MarkedNotEct,
     /// It came for a network that the overlay does not serve.
     NetworkUnknown,
@@ -78,12 +78,12 @@ pub enum DropReason {
     RemoteUnknown,
     /// More than its network may flood in a second.
     FloodBudget,
-    /// Longer than the way to its remote takes, where nothing is cut.
+    /// Longer than the path to its remote allows, and it cannot be cut.
     OverPathMtu,
-    /// There is no way to its remote.
+    /// There is no route to its remote.
     RemoteUnreachable,
-    /// A guest asked what weir answers itself, or was to be told that its packet is too long, and there were too many such
-    /// answers.
+    /// Too many answers in a second: weir's own answer to a guest's request, or the message to a guest that its packet
+    /// is too long.
     AnswerBudget,
     /// A copy for a mirror found no room; counted at the mirror's port.
     MirrorLost,
@@ -132,7 +132,7 @@ impl DropReason {
         weir_fabric::DropReason::ALL.into_iter().map(Self::Fabric).chain(Self::OWN)
     }
 
-    /// Its place among [`all`](Self::all).
+    /// Its index in [`all`](Self::all).
     pub(crate) fn index(self) -> usize {
         match self {
             Self::Fabric(reason) => reason.index(),
@@ -143,7 +143,7 @@ impl DropReason {
         }
     }
 
-    /// Whether it is counted at the receiver.
+    /// True if it is counted at the receiver.
     pub(crate) fn is_receivers(self) -> bool {
         matches!(
             self,
@@ -208,7 +208,8 @@ impl From<weir_fabric::DropReason> for DropReason {
     }
 }
 
-/// Why a receiver was told of a frame later than its latency budget allows: one named counter each.
+/// The reasons for which a receiver was notified of a frame later than its latency budget allows, each with a named
+/// counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreachReason {
     /// The worker was off its CPU for as long as the call was late: the CPU served another thread or machine.
@@ -217,7 +218,7 @@ pub enum BreachReason {
     ForwardedLate,
     /// Its call was held, and the worker came back too late: it had too much to do.
     AskedLate,
-    /// The policy's deadline was past the budget: a mistake of weir's.
+    /// The policy's deadline was past the budget: a bug in weir.
     Policy,
 }
 
@@ -241,7 +242,7 @@ impl BreachReason {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds.
+    /// Adds `n`.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
@@ -253,22 +254,22 @@ impl Counter {
     }
 }
 
-/// One queue, one direction.
+/// The counters of one queue in one direction.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     /// Frames moved. A GSO frame counts once.
     pub frames: Counter,
     /// Their bytes, Ethernet header to the end of the payload.
     pub bytes: Counter,
-    /// Calls (virtual interrupts) given.
+    /// Calls (virtual interrupts) made.
     pub calls: Counter,
-    /// Calls that the guest had asked not to get.
+    /// Calls that the guest had suppressed.
     pub calls_suppressed: Counter,
     /// Kicks received.
     pub kicks: Counter,
 }
 
-/// Everything a port counts.
+/// The counters of a port.
 #[derive(Debug)]
 pub struct PortCounters {
     /// Per transmit queue.
@@ -281,19 +282,19 @@ pub struct PortCounters {
     pub gro: Counter,
     /// Worker time that was charged to this port as a sender (ns).
     pub worker_ns: Counter,
-    /// Calls of this guest that took more than `CALL_NS_USUAL_MAX` of whoever called.
+    /// Calls of this guest that took more than `CALL_NS_USUAL_MAX` of the caller's time.
     pub dear_calls: Counter,
-    /// What they took beyond, charged to this port (ns); in `worker_ns`, too.
+    /// The excess of these calls, charged to this port (ns); also in `worker_ns`.
     pub dear_call_ns: Counter,
     /// Times that a queue with frames to send had to wait for its port's rate.
     pub rate_waits: Counter,
-    /// Times that kicks of one of its rings were ignored for a while, since they brought nothing.
+    /// Times that kicks of one of its rings were ignored for a while, since they brought no frames.
     pub kick_pauses: Counter,
-    /// Windows of turns (`weir_policy::schedule::Window`) in which more were late than may be.
+    /// Windows of turns (`weir_policy::schedule::Window`) with more late turns than allowed.
     pub window_violations: Counter,
     drops: [Counter; DropReason::COUNT],
     breaches: [Counter; BreachReason::ALL.len()],
-    /// Who copies what is dropped.
+    /// The observers that copy dropped frames.
     looks: ArcSwapOption<Looks>,
 }
 
@@ -318,7 +319,7 @@ impl Default for PortCounters {
 }
 
 impl PortCounters {
-    /// Counts dropped frames that are not at hand; [`dropped_of`](Self::dropped_of) is for those that are.
+    /// Counts dropped frames that no longer exist; [`dropped_of`](Self::dropped_of) counts frames of a burst.
     #[inline]
     pub fn dropped(&self, reason: impl Into<DropReason>, frames: u64) {
         if frames > 0 {
@@ -326,7 +327,7 @@ impl PortCounters {
         }
     }
 
-    /// Counts the frames of `burst` in `frames` (bit i: frame i) as dropped, and shows them to who captures drops.
+    /// Counts the frames of `burst` in `frames` (bit i: frame i) as dropped, and passes them to captures of drops.
     #[inline]
     pub fn dropped_of(&self, reason: impl Into<DropReason>, burst: &Burst<'_>, frames: u64) {
         if frames != 0 {
@@ -350,12 +351,12 @@ impl PortCounters {
         }
     }
 
-    /// Who looks from now on at what is dropped.
+    /// Sets the observers of dropped frames.
     pub(crate) fn set_looks(&self, looks: Option<Arc<Looks>>) {
         self.looks.store(looks);
     }
 
-    /// Counts what a burst that this port sent has cost.
+    /// Counts the cost of a burst that this port sent.
     #[inline]
     pub(crate) fn charge(&self, cost: Cost) {
         self.worker_ns.add(cost.worker_ns);
@@ -364,7 +365,7 @@ impl PortCounters {
         }
     }
 
-    /// Counts what a call of this port took beyond the usual, of somebody else's burst (ns).
+    /// Counts the excess of a call of this port, which another port's burst made (ns).
     #[cold]
     pub(crate) fn charge_call(&self, ns: u64) {
         self.worker_ns.add(ns);
@@ -379,13 +380,13 @@ impl PortCounters {
         }
     }
 
-    /// Counts a time at which this receiver was told too late of what it had got.
+    /// Counts a late notification of this receiver about its frames.
     #[cold]
     pub fn breached(&self, reason: BreachReason) {
         self.breaches[reason as usize].add(1);
     }
 
-    /// The reasons for which this receiver was told too late, with how often.
+    /// The reasons for which this receiver was notified too late, with their counts.
     pub fn breaches(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counted = BreachReason::ALL.iter().zip(&self.breaches);
         counted
@@ -393,12 +394,12 @@ impl PortCounters {
             .filter(|(_, count)| *count > 0)
     }
 
-    /// Frames that were dropped for one reason.
+    /// The number of frames that were dropped for one reason.
     pub fn dropped_for(&self, reason: DropReason) -> u64 {
         self.drops[reason.index()].get()
     }
 
-    /// The reasons for which something was dropped, with how many frames.
+    /// The reasons for which frames were dropped, with the number of frames.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         DropReason::all()
             .map(|reason| (reason.as_str(), self.drops[reason.index()].get()))

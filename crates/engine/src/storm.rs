@@ -1,4 +1,4 @@
-//! Storm control: how many packets a second a sender may flood, each of which costs a copy for every port of the
+//! Storm control: limits on the packets that a sender can flood in a second. Each costs a copy for every port of the
 //! VLAN.
 
 use weir_policy::policing::Gcra;
@@ -8,15 +8,15 @@ use crate::burst::Frame;
 use crate::share::Rate;
 use crate::stats::DropReason;
 
-/// Packets that a port may have flooded, by why they are: a GSO frame counts as its segments. One of more segments than
-/// the burst is never flooded: it alone would exceed what a second may bring.
+/// Limits on flooded packets of a port, by the kind of destination: a GSO frame counts as its segments. A frame with
+/// more segments than the burst is never flooded: it alone would exceed the rate of a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StormLimit {
-    /// For everybody.
+    /// Broadcasts.
     pub broadcast: Option<Rate>,
-    /// For a group.
+    /// Multicasts.
     pub multicast: Option<Rate>,
-    /// For one station that nobody knows.
+    /// Frames for one unknown station.
     pub unknown: Option<Rate>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Storm {
 }
 
 impl Storm {
-    /// `None` where nothing is limited.
+    /// `None` if nothing is limited.
     pub(crate) fn new(limit: StormLimit) -> Option<Self> {
         let bucket = |rate: Rate| Gcra::new(rate.per_s, rate.burst);
         let StormLimit { broadcast, multicast, unknown } = limit;
@@ -41,7 +41,7 @@ impl Storm {
         })
     }
 
-    /// What a frame for `dst` that is flooded counts as.
+    /// The bucket and the drop reason for a flooded frame to `dst`.
     fn bucket(&self, dst: Mac) -> (&Option<Gcra>, DropReason) {
         if dst == Mac::BROADCAST {
             (&self.broadcast, DropReason::StormBroadcast)
@@ -52,7 +52,7 @@ impl Storm {
         }
     }
 
-    /// What [`refuses`](Self::refuses) would say; nothing is paid.
+    /// The result that [`refuses`](Self::refuses) would return; nothing is paid.
     pub(crate) fn would_refuse(&self, dst: Mac, frame: &Frame, now_ns: u64) -> Option<DropReason> {
         let (bucket, reason) = self.bucket(dst);
         let packets = frame.on_wire().packets;
@@ -60,7 +60,7 @@ impl Storm {
         (!passes).then_some(reason)
     }
 
-    /// Why a frame for `dst` is not flooded now, if so; else it is paid for.
+    /// The reason for which a frame for `dst` is not flooded now, if there is one; otherwise the frame is paid for.
     #[cold]
     pub(crate) fn refuses(&self, dst: Mac, frame: &Frame, now_ns: u64) -> Option<DropReason> {
         let (bucket, reason) = self.bucket(dst);

@@ -1,4 +1,4 @@
-//! Threads beside the workers: what becomes of one that panics, which is weir's mistake.
+//! Threads beside the workers: the handling of their panics, which are bugs in weir.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,12 +10,12 @@ use weir_limits::{THREAD_PANICS_MAX, THREAD_PAUSE_NS};
 use crate::beat;
 use crate::lock::lock;
 
-/// What has become of a thread that has panicked.
+/// The panics of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Panics {
-    /// How often it has.
+    /// The number of its panics.
     pub panics: u32,
-    /// It was too often: it has ended, and what it did is not done any more.
+    /// There were too many: the thread has ended, and its work is no longer done.
     pub ended: bool,
 }
 
@@ -26,8 +26,8 @@ pub fn panicked() -> BTreeMap<&'static str, Panics> {
     lock(&THREADS).clone()
 }
 
-/// Runs `work` on the thread `name` until it returns. One that panics begins anew, with what it had, after a pause; too
-/// often, and it ends. Says whether it has returned.
+/// Runs `work` on the thread `name` until it returns. After a panic it runs again, with the same state, after a pause;
+/// after too many panics the thread ends. Returns true if `work` has returned.
 pub fn supervise(name: &'static str, mut work: impl FnMut()) -> bool {
     beat::watch_this_thread(name, beat::Role::Shared);
     for panics in 1..=THREAD_PANICS_MAX {

@@ -1,4 +1,4 @@
-//! One burst through the switch: classify every frame, then serve each receiver once.
+//! One burst through the switch: every frame is classified, then each receiver is served once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,23 +29,23 @@ use crate::waiters::Waiters;
 pub struct Slot {
     /// The port.
     pub port: Arc<dyn Port>,
-    /// What it counts.
+    /// Its counters.
     pub counters: Arc<PortCounters>,
-    /// Which workers have its queues.
+    /// The workers of its queues.
     pub pairs: Arc<Pairs>,
-    /// Which frames it may send and receive.
+    /// The filters for frames that it sends and receives.
     pub rules: PortRules,
-    /// How much it may receive; `None` without a limit.
+    /// The limit on received traffic; `None` without a limit.
     pub(crate) police: Option<Arc<Police>>,
-    /// How much it may have flooded; `None` without a limit.
+    /// The limit on flooded frames; `None` without a limit.
     pub(crate) storm: Option<Arc<Storm>>,
-    /// How long its frames may be, either way.
+    /// The longest frames that it can send and receive.
     pub(crate) frame_len_max: FrameLenMax,
     /// Workers with frames that wait for its buffers.
     pub(crate) waiters: Arc<Waiters>,
-    /// From which addresses it may send; `None` where nobody asks.
+    /// The addresses from which it can send; `None` if they are not checked.
     pub(crate) guard: Option<Arc<SourceGuard>>,
-    /// What it answers as a DHCP server counts.
+    /// Its answers as a DHCP server are accepted.
     pub(crate) gives_leases: bool,
 }
 
@@ -69,7 +69,7 @@ impl Slot {
         }
     }
 
-    /// Nothing is asked of what it sends but what the fabric asks.
+    /// True if only the fabric checks the frames that it sends.
     #[inline]
     fn sends_freely(&self) -> bool {
         self.rules.tx.is_none() && self.guard.is_none() && self.frame_len_max == FrameLenMax::NONE
@@ -85,16 +85,16 @@ pub fn slot(ports: &Ports, id: PortId) -> Option<&Slot> {
     ports.get(id.index())?.as_ref()
 }
 
-/// A deadline that a queue's moderation policy gave.
+/// A deadline of a queue's moderation policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hold {
-    /// When to ask [`Port::expired`] (ns).
+    /// The time to call [`Port::expired`] (ns).
     pub until_ns: u64,
-    /// Whose guest waits for the call.
+    /// The port whose guest waits for the call.
     pub port: PortId,
     /// The pair of queues.
     pub queue: usize,
-    /// Which of them.
+    /// The side of the pair.
     pub side: Side,
 }
 
@@ -105,7 +105,7 @@ struct List {
     port: PortId,
     queue: usize,
     frames: Vec<Outgoing>,
-    /// Bit i: `frames[i]` goes to this receiver only, and may wait.
+    /// If bit i is set, `frames[i]` goes to this receiver only, and may wait.
     unicast: u64,
 }
 
@@ -116,8 +116,8 @@ impl List {
         self.frames.push(outgoing);
     }
 
-    /// Of the frames in `left` takes those that directly follow and are like the `first`, a unicast frame that has been
-    /// put in: frames of one flow come in a row. Says which are left then.
+    /// Adds the frames in `left` that directly follow the `first`, an added unicast frame, and are like it: frames of
+    /// one flow often follow each other. Returns the frames that are left then.
     #[inline(always)]
     fn follow(&mut self, burst: &Burst<'_>, first: u16, tag: EgressTag, left: u64) -> u64 {
         let frames = burst.frames();
@@ -127,7 +127,7 @@ impl List {
             return left;
         };
         let (addresses, vlan) = (head.addresses(), *vlan);
-        // How many are to be taken behind the first without one between them that is not left.
+        // The number of frames directly behind the first that are all in `left`.
         let in_a_row = !(left >> first >> 1);
         let in_a_row = behind.len().min(in_a_row.trailing_zeros() as usize);
         let like = |next: &&Frame| next.head.addresses() == addresses && next.tag == vlan;
@@ -141,7 +141,7 @@ impl List {
         left & !(ones(count) << next)
     }
 
-    /// Makes frames readable for a port that has to read them; `false` if none is left for it.
+    /// Makes frames readable for a port that must read them; `false` if none is left for it.
     #[cold]
     fn fetch(&mut self, port: &dyn Port, burst: &Burst<'_>) -> bool {
         if !port.copies_remote() {
@@ -151,7 +151,7 @@ impl List {
         !self.frames.is_empty()
     }
 
-    /// Takes those frames out that `refused` has a bit for, by their index in the burst.
+    /// Removes the frames in `refused` (by their index in the burst).
     fn leave_out(&mut self, refused: u64) {
         let (mut place, mut kept, mut unicast) = (0, 0, 0);
         self.frames.retain(|outgoing| {
@@ -167,10 +167,10 @@ impl List {
     }
 }
 
-/// Where a frame went.
+/// The destination of a frame.
 struct Appended {
     list: usize,
-    /// All frames for this receiver go there.
+    /// All frames for this receiver have the same destination.
     of_all: bool,
 }
 
@@ -178,21 +178,21 @@ struct Appended {
 pub struct Forwarder {
     lists: Vec<List>,
     used: usize,
-    /// Which list a (port, queue) has in this burst.
+    /// The list of each (port, queue) in this burst.
     list_of: Box<[u16]>,
-    /// What filters say of the burst as it was sent, and of the list that is being served.
+    /// The decisions of filters about the burst as it was sent, and about the list that is being served.
     sent: Verdicts,
     received: Verdicts,
     window: Window,
-    /// Where frames went.
+    /// The ways of earlier frames.
     routes: Routes,
     /// Receivers whose queues were looked up for this burst.
     visits: Vec<(PortId, Visit)>,
-    /// Deadlines that came up; the worker takes them.
+    /// New deadlines; the worker takes them.
     pub holds: Vec<Hold>,
-    /// Receivers that frames were parked for and that have buffers already: the worker tries them again.
+    /// Receivers for which frames were parked and which have buffers already: the worker tries them again.
     pub(crate) refilled: Vec<PortId>,
-    /// Whose it is: the worker's number.
+    /// The number of its worker.
     worker: usize,
 }
 
@@ -217,7 +217,7 @@ impl Default for Forwarder {
     }
 }
 
-/// Where a burst comes from, and what the switch looks like while it passes.
+/// The source of a burst, and the switch's state while it passes.
 #[derive(Clone, Copy)]
 pub struct Ingress<'a> {
     /// The forwarding rules.
@@ -228,24 +228,24 @@ pub struct Ingress<'a> {
     pub port: PortId,
     /// Its counters.
     pub counters: &'a PortCounters,
-    /// Now.
+    /// The present time (ns).
     pub now_ns: u64,
 }
 
 impl Forwarder {
-    /// That of a worker.
+    /// The forwarder of a worker.
     pub(crate) fn of(worker: usize) -> Self {
         Self { worker, ..Self::default() }
     }
 
-    /// After an unfinished burst: forgets it, except deadlines, since served receivers rely on being asked.
+    /// Forgets an unfinished burst, except deadlines: receivers that were served rely on being asked.
     pub fn start_over(&mut self, ports: &Ports) {
         self.leave(ports);
         let holds = std::mem::take(&mut self.holds);
         *self = Self { holds, ..Self::of(self.worker) };
     }
 
-    /// Takes every frame of `burst` to receivers' rings, into `burst.room.parked`, or into a drop counter.
+    /// Moves every frame of `burst` to receivers' rings, to `burst.room.parked`, or to a drop counter.
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         match slot(ingress.ports, ingress.port) {
             Some(sender) if burst.still_tagged != 0 => self.forward_tagged(sender, ingress, burst),
@@ -257,7 +257,7 @@ impl Forwarder {
         }
     }
 
-    /// The same where frames have tags that may be payload.
+    /// The same for frames with tags that may be payload.
     #[inline(never)]
     fn forward_tagged(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         burst.settle_tags(ingress.view.tags(ingress.port));
@@ -267,14 +267,14 @@ impl Forwarder {
         }
     }
 
-    /// The same where frames have more tags than one, or something is asked of them.
+    /// The same for frames with more than one tag, or from a sender whose frames are checked.
     #[inline(never)]
     fn forward_careful(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         let refused = refuse(sender, &ingress, burst, &mut self.window, 0);
         self.forward_but(refused, ingress, burst);
     }
 
-    /// The same with a filter for what the sender sends.
+    /// The same with a filter for the sender's frames.
     #[inline(never)]
     fn forward_filtered(
         &mut self,
@@ -291,7 +291,8 @@ impl Forwarder {
         rules.settle(burst, &self.sent, waiting);
     }
 
-    /// Forwards all frames not in `refused` (by bit). Inlined, so that nobody without a filter reads these bits.
+    /// Forwards all frames not in `refused` (by bit). It is inlined, so that senders without a filter do not read these
+    /// bits.
     #[inline(always)]
     fn forward_but(&mut self, refused: u64, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         let mut left = burst.all() & !refused;
@@ -315,7 +316,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes one frame where it belongs. Returns its list and tag, if these hold for all frames like it.
+    /// Forwards one frame. Returns its list and tag, if these hold for all frames like it.
     #[inline(always)]
     fn classify(
         &mut self,
@@ -357,7 +358,7 @@ impl Forwarder {
         None
     }
 
-    /// Where the fabric has a frame go whose way is not noted; notes it if others like it go the same way.
+    /// Asks the fabric for the way of a frame that is not noted; notes the way if frames like it go the same way.
     #[inline(never)]
     fn look_up(
         &mut self,
@@ -380,7 +381,7 @@ impl Forwarder {
         Some(routed)
     }
 
-    /// Takes a frame to every port of its VLAN.
+    /// Forwards a frame to every port of its VLAN.
     #[inline(never)]
     fn flood(&mut self, ingress: &Ingress<'_>, burst: &Burst<'_>, frame: u16, vid: Vid) {
         let flooded = &burst.frames()[usize::from(frame)];
@@ -406,7 +407,7 @@ impl Forwarder {
         }
     }
 
-    /// Puts a frame into its receiver's list. Says which; `None` where nobody is there.
+    /// Adds a frame to its receiver's list. Returns the list; `None` if the receiver cannot receive.
     #[inline(always)]
     fn append(
         &mut self,
@@ -420,7 +421,7 @@ impl Forwarder {
         let queues = slot.port.rx_queues();
         let queue = match queues {
             0 => {
-                // A flood reaches whoever is there; a frame meant for this port is lost.
+                // A flood reaches all present receivers; a frame meant for this port is lost.
                 if unicast {
                     slot.counters.dropped_of(DropReason::RxNotReady, burst, 1 << outgoing.frame);
                 }
@@ -437,7 +438,7 @@ impl Forwarder {
         Some(Appended { list, of_all: queues == 1 })
     }
 
-    /// The receive queue at one of its receivers of a frame that begins with `head`.
+    /// The receive queue of `port` for a frame that begins with `head`.
     fn steer(&mut self, slot: &Slot, port: PortId, head: &[u8]) -> usize {
         let Some(steering) = slot.port.steering() else { return 0 };
         let hash = match steering.is_given() {
@@ -452,7 +453,7 @@ impl Forwarder {
         steering.queue_for(hash, &mut self.visits[place].1, &*slot.port)
     }
 
-    /// What was looked up for this burst is placed.
+    /// Ends the visits of queues that were looked up for this burst: its frames have places.
     fn leave(&mut self, ports: &Ports) {
         for (port, visit) in self.visits.drain(..) {
             if let Some(slot) = slot(ports, port)
@@ -479,8 +480,9 @@ impl Forwarder {
         usize::from(*entry)
     }
 
-    /// Gives a receiver its list: what refuses frames, in its order, then delivery, then what becomes of the rest.
-    /// Longer than a screen: each step leaves frames out of the list that the next one has.
+    /// Delivers a list to its receiver: first the checks that refuse frames, in their order, then the delivery, then
+    /// the handling of the rest. The function is longer than a screen: each step removes frames from the list of the
+    /// next.
     #[inline(always)]
     fn serve(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: usize) {
         let list = &mut self.lists[index];
@@ -527,7 +529,7 @@ impl Forwarder {
         let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
         let deliver = || blocked::delivering(list.port, deliver);
         let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
-            // The receiver's mistake, or weir's about it: its sender and all others go on.
+            // A bug in the receiver's code: its sender and all others continue.
             slot.port.fail(PANICKED);
             slot.counters.dropped(DropReason::RxNotReady, list.frames.len() as u64);
             Delivered { frames: list.frames.len(), ..Delivered::default() }
@@ -563,7 +565,7 @@ impl Forwarder {
     }
 }
 
-/// Drops frames that the sender may not send, but for those that are `refused` already; says which go nowhere.
+/// Drops frames that the sender must not send, except those already in `refused`; returns all refused frames.
 fn refuse(
     sender: &Slot,
     ingress: &Ingress<'_>,
@@ -577,7 +579,7 @@ fn refuse(
         *refused |= dropped;
     };
     if burst.still_tagged != 0 {
-        // By one that is left alone, a guest would choose its VLAN.
+        // With such a tag left in place, a guest could choose its VLAN.
         let reason = weir_fabric::DropReason::VlanTaggedOnAccess.into();
         drop(&mut refused, tagged_on_access(ingress, burst), reason);
     }
@@ -606,7 +608,7 @@ fn refuse(
     refused
 }
 
-/// Frames (bit i: frame i) that begin with a tag which their sender may not send.
+/// Frames (bit i: frame i) that begin with a tag which their sender must not send.
 #[cold]
 fn tagged_on_access(ingress: &Ingress<'_>, burst: &Burst<'_>) -> u64 {
     let is_refused = |index: &u16| {
@@ -616,8 +618,8 @@ fn tagged_on_access(ingress: &Ingress<'_>, burst: &Burst<'_>) -> u64 {
     (0..burst.frames().len() as u16).filter(is_refused).fold(0, |bits, index| bits | 1 << index)
 }
 
-/// Has an overlay tell a guest of one of its networks that these of its frames are too long: those that the guest may
-/// send, since who forges a sender would have another one told.
+/// Makes an overlay tell a guest of one of its networks that these frames are too long. Only frames that the guest is
+/// allowed to send count, since a forged sender address would have the message sent to another guest.
 #[cold]
 fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: u64) {
     let (Some(network), Some(mtu)) =
@@ -626,7 +628,8 @@ fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: 
         return;
     };
     let now_secs = clock::secs(ingress.now_ns);
-    // Found once: a guest that floods what is too long would have all ports asked for each frame.
+    // Searched once: otherwise, a guest that floods too long frames would cause a search through all ports for each
+    // frame.
     let mut overlay: Option<&Slot> = None;
     for (_, frame) in (0..).zip(burst.frames()).filter(|(index, _)| over >> index & 1 != 0) {
         let head = frame.head.as_slice();
@@ -643,7 +646,7 @@ fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: 
     }
 }
 
-/// Has an overlay tell the senders of these frames that they are too long for it.
+/// Makes an overlay tell the senders of these frames that they are too long for it.
 #[cold]
 fn tell_too_long_for(receiver: &Slot, list: &List, burst: &Burst<'_>, over: u64) {
     let Some(mtu) = receiver.frame_len_max.mtu() else { return };
@@ -656,7 +659,7 @@ fn tell_too_long_for(receiver: &Slot, list: &List, burst: &Burst<'_>, over: u64)
     }
 }
 
-/// Whether the fabric takes a frame, by its source address too. It is asked again when the frame is forwarded.
+/// True if the fabric accepts a frame, including its source address. It is asked again when the frame is forwarded.
 fn goes_on(ingress: &Ingress<'_>, frame: &Frame, now_secs: u32) -> bool {
     Ethernet::parse(frame.head.as_slice()).is_ok_and(|Ethernet { src, dst, .. }| {
         let key = FrameKey { src, dst, tag: frame.tag };
@@ -664,7 +667,7 @@ fn goes_on(ingress: &Ingress<'_>, frame: &Frame, now_secs: u32) -> bool {
     })
 }
 
-/// Shows a guest's guard which addresses the guest is about to be given by who may give some.
+/// Shows a guest's source guard the addresses that the guest is about to get from a port that can give some.
 #[inline(never)]
 fn snoop(
     guard: &SourceGuard,
@@ -689,8 +692,8 @@ fn snoop(
     }
 }
 
-/// Whether a frame would leave by `port` without the tag that it came with and has another one, which would then count:
-/// it is dropped.
+/// True if a frame would leave by `port` without its own tag but with another one behind it, which would then take
+/// effect: the frame is dropped.
 fn is_still_tagged(
     ingress: &Ingress<'_>,
     burst: &Burst<'_>,
@@ -721,7 +724,7 @@ fn count_drop(
 
 /// An egress decision for tests and simple ports.
 impl Outgoing {
-    /// The frame as it is, without a tag.
+    /// The unchanged frame, without a tag.
     pub fn untagged(frame: u16) -> Self {
         Self { frame, tag: EgressTag::Untagged }
     }

@@ -1,4 +1,4 @@
-//! What `tests/model` has in its own way, where the model checker runs what is built on it.
+//! Primitives that `tests/model` replaces with its own, so that the model checker can run the code built on them.
 
 pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! The worker and the switch with ports that these tests play themselves.
+//! The worker and the switch with simulated ports.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,34 +31,35 @@ mod waiting;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A port whose other side is the test.
+/// A port whose peer is the test.
 pub(crate) struct FakePort {
     id: PortId,
     /// Frames that it will send.
     to_send: Mutex<VecDeque<Vec<u8>>>,
     /// The virtio-net header before each of them.
     vnet: Mutex<VnetHdr>,
-    /// With whom they wait for.
+    /// Waiting frames, each with its receiver.
     waiting: Mutex<VecDeque<(PortId, Vec<u8>)>>,
-    /// So many of those that wait are tried at once; the next time those behind the ones of which none went.
+    /// The number of waiting frames that are tried at once. If none could be sent, the frames behind them are tried
+    /// next.
     tries: usize,
     try_from: AtomicUsize,
-    /// For whom frames were tried again, and how many.
+    /// The receiver of each retry, and the number of frames.
     tried_for: Mutex<Vec<(Option<PortId>, usize)>>,
-    /// What happens when some have been tried.
+    /// An action after some frames have been tried.
     tried: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    /// Frames that it got, with the queue.
+    /// Received frames, each with its queue.
     got: Mutex<Vec<(usize, Vec<u8>)>>,
     rx_queues: AtomicUsize,
     steering: Steering,
-    /// Buffers it has for frames to receive; a merged packet takes one per frame.
+    /// Buffers for frames to receive; a merged packet takes one per frame.
     room: AtomicUsize,
     caps: OffloadCaps,
     /// Holds every call until this long after the delivery.
     hold: Option<Duration>,
     expired: Mutex<Option<Instant>>,
     expired_side: Mutex<Option<Side>>,
-    /// Holds the call for its own frames for so long after it sent them.
+    /// Holds the call for its own frames for this long after it sent them.
     completions_hold: Option<Duration>,
     panics: bool,
     panics_on_delivery: bool,
@@ -68,21 +69,21 @@ pub(crate) struct FakePort {
     failed: AtomicBool,
     /// Held for a burst, as a port holds its queue's lock.
     serving: Mutex<()>,
-    /// It can be looked at.
+    /// It can be polled.
     peeks: bool,
-    /// Times that a kick was asked for.
+    /// The number of requests for a kick.
     armed: AtomicUsize,
-    /// How often its worker had looked at the clock, at each burst.
+    /// The number of times that its worker had read the clock, at each burst.
     looks: Mutex<Vec<u32>>,
-    /// It says that several workers may take from it.
+    /// It allows several workers to take from it.
     shares: bool,
     uplink: bool,
-    /// It is an overlay, which tells guests of packets that are too long; how often it was asked to.
+    /// It is an overlay, which notifies guests of packets that are too long; the number of requests to do so.
     overlay: bool,
     asked_to_tell: AtomicUsize,
-    /// The kick of its transmit queue is that of its receive queue, too.
+    /// The kick of its transmit queue is also that of its receive queue.
     one_kick: bool,
-    /// Two meetings in each burst, before it takes its frames.
+    /// Two barriers in each burst, before it takes its frames.
     meetings: Option<Barrier>,
 }
 
@@ -205,7 +206,7 @@ impl Port for FakePort {
             peek: self.peeks,
             parked: waiting.len(),
             parked_more,
-            // Longer than a test waits for anything.
+            // Longer than any wait of a test.
             parked_until: (!waiting.is_empty()).then_some(now_ns + 60 * SECOND_NS),
             hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
         };
@@ -250,7 +251,7 @@ impl Port for FakePort {
     fn arm_tx(&self, queue: usize) -> bool {
         assert_ne!(self.panics_at, "arm_tx");
         let more = self.peek_tx(queue);
-        // What is sent after it was counted is found by a kick only.
+        // Frames sent after the count are found only by a kick.
         self.armed.fetch_add(1, Ordering::SeqCst);
         more
     }
@@ -296,10 +297,10 @@ impl Port for FakePort {
     }
 }
 
-/// How long anything may take before a test gives up.
+/// Longest wait of a test before it gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for something that a worker does. The bound is only there for a test that fails.
+/// Waits for an action of a worker. The bound only matters for a test that fails.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -355,7 +356,7 @@ fn broadcast_and_unicast_of_one_sender_stay_in_order() {
 fn a_frame_for_one_station_that_is_flooded_to_nobody_who_receives_is_counted() {
     let engine = Engine::start(1).unwrap();
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
-    // As long as its guest comes and goes.
+    // Its guest is not running at this time.
     b.rx_queues.store(0, Ordering::SeqCst);
     send(&engine, &a, [frame(1, 2, 1), frame(1, 0xff, 2), frame(1, 2, 3)]);
     let ports = engine.shared.ports.load();
@@ -438,8 +439,8 @@ fn a_kick_costs_few_looks_at_the_clock() {
         });
     }
     let looks = a.looks.lock().unwrap();
-    // When it is out of work, before and after its sleep, which the burst has, too; once more where it looks on or the
-    // burst is long.
+    // It reads the clock when it is out of work, and before and after its sleep, which the burst also uses; once more
+    // if it polls or the burst is long.
     let fewest = looks.windows(2).map(|pair| pair[1] - pair[0]).min();
     assert!(fewest.is_some_and(|fewest| fewest <= 4), "{fewest:?}");
 }
@@ -490,7 +491,7 @@ fn a_panic_anywhere_in_a_ports_work_stops_that_port_and_loses_nobody_elses_kicks
             port.peeks = true;
             port.hold = Some(Duration::from_micros(1));
         });
-        // Both kicks in one look of the worker's.
+        // The worker finds both kicks in one check.
         let busy = add(&engine, |_| {});
         let serving = busy.serving.lock().unwrap();
         engine.nudge(QueueRef { port: busy.id, queue: 0, side: Side::Tx });
@@ -516,14 +517,14 @@ fn a_panic_anywhere_in_a_ports_work_stops_that_port_and_loses_nobody_elses_kicks
     }
 }
 
-/// A frame with these tags, outermost first, from address 1 to all.
+/// A frame with these tags, outermost first, from address 1 to the broadcast address.
 fn tagged(tags: &[(u16, u16)], number: u8) -> Vec<u8> {
     let plain = frame(1, 0xff, number);
     let tags = tags.iter().flat_map(|(kind, tci)| [kind.to_be_bytes(), tci.to_be_bytes()].concat());
     plain[..12].iter().copied().chain(tags).chain(plain[12..].iter().copied()).collect()
 }
 
-/// A guest behind an access port sends whatever tags it likes; a trunk listens, for which VLAN 1 is native.
+/// A guest behind an access port sends all kinds of tags; a trunk with native VLAN 1 receives.
 #[test]
 fn nothing_that_is_still_tagged_comes_in_by_an_access_port() {
     let engine = Engine::start(1).unwrap();
@@ -541,7 +542,7 @@ fn nothing_that_is_still_tagged_comes_in_by_an_access_port() {
         &[(0x88a8, 0), (0x8100, 20)],
         &[(0x8100, 1)],
     ];
-    // In one burst with plain ones to the same address, before and behind them.
+    // In one burst with plain frames to the same address, before and behind them.
     let burst = std::iter::once(frame(1, 0xff, 1));
     let burst = burst.chain(hops.iter().map(|tags| tagged(tags, 99)));
     let burst = burst.chain([tagged(&[(0x8100, 0)], 2), frame(1, 0xff, 3)]);
@@ -552,7 +553,7 @@ fn nothing_that_is_still_tagged_comes_in_by_an_access_port() {
     assert_eq!((numbers(&trunk), numbers(&other)), (vec![1, 2, 3], vec![1, 2, 3]));
 }
 
-/// Whoever may choose a VLAN by a tag does not get into another one by a second tag.
+/// A port that is allowed to choose a VLAN by a tag does not get into another one by a second tag.
 #[test]
 fn a_second_tag_never_becomes_the_first() {
     let engine = Engine::start(1).unwrap();
@@ -578,7 +579,7 @@ fn a_second_tag_never_becomes_the_first() {
     assert_eq!(outer, [[0, 30], [0, 20]], "what would lose its outer tag does not leave");
 }
 
-/// An outer tag of a provider's tells VLANs apart where it is a trunk's own. Customers' tags behind it, and those of a
+/// A provider's outer tag distinguishes VLANs if it is the trunk's own kind. Customers' tags behind it, and tags of a
 /// customer whose port is such an access port, are payload.
 #[test]
 fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
@@ -614,7 +615,7 @@ fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
         Some(all.collect::<Vec<u8>>())
     };
     let (s, c) = (0x88a8, 0x8100);
-    // What comes from the provider, and what each of the others gets of it, in one burst.
+    // Frames from the provider, and the result at each of the other ports, in one burst.
     type Tags = &'static [(u16, u16)];
     let cases: [(u8, Tags, [Option<Tags>; 4]); 8] = [
         (1, &[(0x88a8, 30)], [Some(&[(0x88a8, 30)]), Some(&[(0x8100, 30)]), Some(&[]), Some(&[])]),
@@ -633,7 +634,7 @@ fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
             &[(0x88a8, 30), (0x88a8, 7)],
             [Some(&[(0x88a8, 30), (0x88a8, 7)]), Some(&[(0x8100, 30), (0x88a8, 7)]), None, None],
         ),
-        // Untagged, as its own tags are: in VLAN 1, which both trunks have as their native one.
+        // Untagged frames, by the port's own kind of tag: in VLAN 1, which is native on both trunks.
         (4, &[(0x8100, 30)], [Some(&[(0x8100, 30)]), None, None, None]),
         (5, &[(0x8100, 30), (0x88a8, 7)], [Some(&[(0x8100, 30), (0x88a8, 7)]), None, None, None]),
         (6, &[], [Some(&[]), Some(&[]), None, None]),
@@ -647,7 +648,8 @@ fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
             assert_eq!(tags_of(port, number), expected.and_then(bytes), "{came:?}");
         }
     }
-    // A customer's tags go into its VLAN, a provider's do not. Alone, so that no other frame has them looked at.
+    // A customer's tags enter its VLAN, a provider's do not. They are sent alone, so that no other frame causes a check
+    // of tags.
     send(&engine, &customer, [tagged(&[(c, 7)], 11)]);
     eventually("it is there", || tags_of(&to, 11).is_some());
     send(
@@ -661,7 +663,7 @@ fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
     assert_eq!(tags_of(&guest, 11), None, "who would take the tag for one of its own");
     assert_eq!(tags_of(&to, 14), bytes(&[(s, 30), (c, 7), (s, 9)]));
     assert_eq!((tags_of(&to, 12), tags_of(&to, 13)), (None, None));
-    // Where tags are customers', a provider's is payload, and never becomes the first.
+    // If tags are customers', a provider's tag is payload, and never becomes the first.
     send(&engine, &plain_trunk, [tagged(&[(s, 30)], 21), tagged(&[(c, 30), (s, 9)], 22)]);
     eventually("it is there", || tags_of(&to, 22).is_some());
     assert_eq!(tags_of(&to, 22), bytes(&[(s, 30), (s, 9)]));
@@ -730,7 +732,7 @@ fn a_receivers_kick_while_a_part_of_those_that_wait_is_tried_is_not_taken_for_th
     send(&engine, &a, (1..=10).map(|n| frame(1, 2, n)));
     eventually("all wait", || a.waiting.lock().unwrap().len() == 10);
     let kick = QueueRef { port: b.id, queue: 0, side: Side::Rx };
-    // The first five find no room; then there is some.
+    // The first five find no room; then room is added.
     let (receiver, later) = (Arc::clone(&b), Arc::downgrade(&engine));
     *a.tried.lock().unwrap() = Some(Box::new(move || {
         receiver.room.store(100, Ordering::SeqCst);
@@ -808,7 +810,7 @@ fn an_idle_engine_sleeps() {
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
     send(&engine, &a, [frame(1, 0xff, 7)]);
     eventually("it arrives", || numbers(&b) == [7]);
-    // How long what follows a frame takes is the machine's to say; after it nothing wakes anybody.
+    // The length of the work after a frame depends on the machine; after it no event wakes any worker.
     eventually("nobody wakes up while nobody sends", || {
         let before = engine.wakeups();
         std::thread::sleep(Duration::from_millis(300));
@@ -828,7 +830,7 @@ fn a_port_that_was_removed_gets_nothing_and_its_number_is_free_again() {
     assert!(numbers(&b).is_empty());
 }
 
-/// `a` sends numbered frames to `b` while its queue goes round all workers.
+/// `a` sends numbered frames to `b` while its queue moves through all workers.
 fn send_under_moves(engine: &Engine, a: &Arc<FakePort>, b: &Arc<FakePort>, frames: usize) {
     send(engine, b, [frame(2, 0xff, 0)]);
     eventually("a has it", || numbers(a) == [0]);
@@ -847,7 +849,7 @@ fn a_queue_that_moves_between_workers_loses_and_reorders_nothing() {
         let engine = Engine::start(workers).unwrap();
         let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
         send_under_moves(&engine, &a, &b, 5_000);
-        // Where there is one CPU, the sender may have made all the moves before any worker ran.
+        // With one CPU, the sender may have made all the moves before any worker ran.
         for worker in 0..workers {
             let (bursts, arrived) = (engine.workers()[worker].bursts, numbers(&b).len());
             engine.assign(a.id, 0, worker).unwrap();
@@ -858,7 +860,7 @@ fn a_queue_that_moves_between_workers_loses_and_reorders_nothing() {
     }
 }
 
-/// A port with five frames that wait for the other, which has no room.
+/// A port with five frames that wait for a second one, which has no room.
 fn waiting(engine: &Engine) -> (Arc<FakePort>, Arc<FakePort>) {
     let (a, b) = (add(engine, |_| {}), add(engine, |_| {}));
     send(engine, &b, [frame(2, 0xff, 0)]);
@@ -884,7 +886,7 @@ fn frames_that_wait_for_a_receiver_go_out_from_the_worker_that_their_queue_has_t
 fn a_kick_that_came_before_a_queue_had_its_new_worker_is_not_missed() {
     let engine = Engine::start(2).unwrap();
     let (a, b) = waiting(&engine);
-    // The new worker does not know yet that there are frames which wait.
+    // The new worker does not know yet that frames wait.
     b.room.store(100, Ordering::SeqCst);
     let before = engine.worker_of(a.id, 0).unwrap();
     engine.assign(a.id, 0, 1 - before).unwrap();
@@ -926,7 +928,7 @@ fn kicks_follow_their_queue() {
     }
     drop(watch);
     let c = add(&engine, |_| {});
-    // What a worker was told before it has done when it has served somebody else, and then once more.
+    // A worker has handled an earlier request when it has served another queue, and then once more.
     let workers_look = || {
         for n in 0..4 {
             let arrived = numbers(&b).len();
@@ -1002,7 +1004,7 @@ fn queues_move_to_another_worker_when_one_has_too_much_to_do() {
     let on_first = workers().iter().filter(|worker| **worker == 0).count();
     assert_eq!(on_first, 2, "four queues that take a quarter of a core each");
     assert_eq!(engine.moved().1, 2);
-    // And back, when there is little to do.
+    // The queues move back when the load is low.
     for step in 2..20 {
         busy(SECOND_NS / 2_000);
         engine.dispatch(SECOND_NS + step * SECOND_NS / 20);

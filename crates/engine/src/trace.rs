@@ -1,7 +1,6 @@
-//! What would become of a frame, and why: its way through the switch in thought. Nothing is counted, learned, paid or
-//! delivered.
+//! The way that a frame would take through the switch, and the reasons. Nothing is counted, learned, paid or delivered.
 //!
-//! The steps are those of [`Forwarder`](crate::switch::Forwarder), in its order, by the same code where that changes
+//! The steps are those of [`Forwarder`](crate::switch::Forwarder), in its order, by the same code if that changes
 //! nothing.
 
 use weir_fabric::{DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, Thought};
@@ -16,7 +15,7 @@ use crate::flow::symmetric_hash;
 use crate::stats::DropReason;
 use crate::switch::{Ports, Slot, slot};
 
-/// One stage, and what it would decide.
+/// One stage, and its decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The frame is taken from its sender.
@@ -25,27 +24,27 @@ pub enum Step {
         len: u32,
         /// The tag that it came with.
         tag: Option<Tci>,
-        /// It has more tags than that.
+        /// It has further tags behind that one.
         still_tagged: bool,
     },
-    /// The frame is none.
+    /// The frame is invalid.
     Refused(FrameError),
     /// Packet filters of the port judge the frame.
     Filter {
-        /// Whose.
+        /// The port of the filters.
         port: PortId,
         /// The port receives the frame; otherwise it sends it.
         receives: bool,
-        /// The place of the rule that matched, if one did.
+        /// The index of the rule that matched, if one did.
         rule: Option<usize>,
-        /// How many there are.
+        /// The number of rules.
         rules: usize,
-        /// What is done about the frame.
+        /// The action on the frame.
         action: Action,
     },
-    /// A port's MTU is held against the frame.
+    /// The frame's length is compared with a port's MTU.
     Mtu {
-        /// Whose.
+        /// The port of the MTU.
         port: PortId,
         /// The port receives the frame; otherwise it sends it.
         receives: bool,
@@ -54,7 +53,7 @@ pub enum Step {
         /// The frame, or a segment of it, is longer.
         over: bool,
     },
-    /// The sender's source guard looks at the addresses in the frame.
+    /// The sender's source guard checks the addresses in the frame.
     SourceGuard(Option<FabricDrop>),
     /// VLAN, source address and destination are looked up.
     Fabric(Thought),
@@ -62,58 +61,58 @@ pub enum Step {
     Storm {
         /// There is a limit for such frames.
         limited: bool,
-        /// It is exceeded.
+        /// The reason of the drop, if the limit is exceeded.
         dropped: Option<DropReason>,
     },
-    /// A port that is to get it.
+    /// A port that would get the frame.
     Receiver {
-        /// Which one.
+        /// The port.
         port: PortId,
-        /// How it leaves there.
+        /// The tag with which it leaves there.
         tag: EgressTag,
-        /// The receive queue, of how many; `None` while the port receives nothing.
+        /// The receive queue, and the number of queues; `None` while the port receives nothing.
         queue: Option<Queue>,
     },
-    /// The receiver, an overlay, answers a question for a neighbour in place of who is asked for.
+    /// The receiver, an overlay, answers a neighbour request in place of the requested station.
     Answered {
         /// The receiver.
         port: PortId,
-        /// Whose address the answer gives.
+        /// The MAC address in the answer.
         mac: Mac,
     },
-    /// The receiver's rate is held against it.
+    /// The receiver's rate limit is checked.
     Police {
-        /// Whose.
+        /// The receiver.
         port: PortId,
         /// It is exceeded.
         over: bool,
     },
-    /// The frame ends here.
+    /// The frame is dropped.
     Dropped {
-        /// On whose account.
+        /// The port that would count the drop.
         port: PortId,
-        /// Why.
+        /// The reason.
         reason: DropReason,
     },
-    /// The receiver gets it.
+    /// The frame is delivered.
     Delivered {
-        /// Who.
+        /// The receiver.
         port: PortId,
     },
 }
 
-/// A receive queue that was chosen.
+/// The chosen receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// Its number.
     pub number: usize,
-    /// How many are in use.
+    /// The number of queues in use.
     pub of: usize,
-    /// The receiver sends this flow on the queue of that number; otherwise the indirection table says so.
+    /// The receiver sends this flow on the queue of the same number; otherwise the indirection table chose it.
     pub follows: bool,
 }
 
-/// A frame under way in thought.
+/// A frame that is traced.
 struct Thinker<'t> {
     ports: &'t Ports,
     sender: PortId,
@@ -123,12 +122,12 @@ struct Thinker<'t> {
     steps: Vec<Step>,
 }
 
-/// The frame goes no further.
+/// The frame's way ends.
 struct Ends;
 
 impl Engine {
-    /// Thinks a frame of `port` through the switch as it is now. `bytes` begin with the destination address, and may
-    /// have a tag.
+    /// Traces a frame of `port` through the present switch. `bytes` begin with the destination address, and can have a
+    /// tag.
     pub fn trace(&self, port: PortId, bytes: &[u8]) -> Vec<Step> {
         let buffer = HostBuffer::new(VnetHdr::LEN + bytes.len());
         let (mut scratch, ports) = (Scratch::default(), self.shared.ports.load());
@@ -157,7 +156,7 @@ impl Engine {
             now_ns,
             steps: Vec::new(),
         };
-        // Where it ends is its last step.
+        // The last step shows where it ends.
         let _ = thinker.think(&view);
         thinker.steps
     }
@@ -207,7 +206,7 @@ impl Thinker<'_> {
         let unicast = matches!(thought.forward, Ok(Forward::Unicast { .. }));
         for port in receivers {
             if let Some(tag) = view.egress(port, vid, frame.tag) {
-                // Others get it all the same.
+                // The other receivers still get it.
                 let keeps = inner.is_none_or(|inner| view.gives_still_tagged(port, tag, inner));
                 let _ = self.receiver(port, tag, !keeps, unicast);
             }
@@ -229,7 +228,7 @@ impl Thinker<'_> {
             return self.drop(self.sender, FabricDrop::VlanStillTagged.into());
         }
         if queue.is_none() {
-            // A flood reaches whoever is there, and is no loss elsewhere.
+            // A flood reaches all present receivers, and is no loss elsewhere.
             return if unicast { self.drop(port, DropReason::RxNotReady) } else { Err(Ends) };
         }
         self.mtu(port, &receiver, true)?;
@@ -293,7 +292,7 @@ impl Thinker<'_> {
     }
 }
 
-/// The receive queue of a frame that begins with `head`.
+/// The receive queue for a frame that begins with `head`.
 fn queue_of(receiver: &Slot, head: &[u8]) -> Option<Queue> {
     let of = receiver.port.rx_queues();
     let steering = if of > 1 { receiver.port.steering() } else { None };

@@ -1,4 +1,4 @@
-//! Which workers have frames that wait for a receiver's buffers.
+//! Workers with frames that wait for a receiver's buffers.
 //!
 //! ```text
 //! a worker with frames                              whoever takes the receiver's kick
@@ -9,13 +9,15 @@
 //! 4. was it refilled since 1.? Tries again at once
 //! ```
 //!
-//! Either 4. sees the refill, or 2. the worker: in each order one of them does. A kick reaches nobody else.
+//! Either step 4 sees the refill, or step 2 sees the worker: in each order one of them does. A kick wakes no other
+//! worker.
 
 use crate::sync::{AtomicU64, Ordering};
 
 const _: () = assert!(weir_limits::WORKERS_MAX <= u64::BITS as usize);
 
-/// A receiver's. On lines of cache that are written where a receiver was full, and not for each frame.
+/// The waiting workers of a receiver. They are on cache lines of their own, which are written when a receiver was full,
+/// not for each frame.
 #[derive(Debug, Default)]
 pub struct Waiters {
     refills: AtomicU64,
@@ -24,20 +26,20 @@ pub struct Waiters {
 }
 
 impl Waiters {
-    /// How often it was refilled: to be noted before frames are delivered that may have to wait.
+    /// The number of its refills: to be read before frames are delivered that may have to wait.
     #[inline]
     pub fn refills(&self) -> u64 {
         self.refills.load(Ordering::SeqCst)
     }
 
-    /// Frames of `worker` wait since refill `seen`. Returns whether a refill came in between: then nobody else
-    /// tells.
+    /// Notes that frames of `worker` wait since refill `seen`. Returns true if a refill came in between: then nobody
+    /// else notifies the worker.
     pub fn wait(&self, worker: usize, seen: u64) -> bool {
         self.workers.fetch_or(1 << worker, Ordering::SeqCst);
         self.refills() != seen
     }
 
-    /// It has buffers again: bit i is for worker i, which is to be told.
+    /// Counts a refill. Bit i of the result is set if worker i must be notified.
     pub fn refilled(&self) -> u64 {
         self.refills.fetch_add(1, Ordering::SeqCst);
         self.workers.swap(0, Ordering::SeqCst)

@@ -1,31 +1,32 @@
-//! Queues that had work lately and have none now. Their kicks are off: they must be looked at.
+//! Queues that had work recently and have none now. Their kicks are suppressed, so they must be polled.
 
 use crate::per_queue::PerQueue;
 use crate::poller::QueueRef;
 
-/// One worker's. A kick takes a queue out by a mark, without a search; its place in the list goes with the next look.
+/// The warm queues of one worker. A kick removes a queue by a mark, without a search; its entry in the list is removed
+/// at the next poll.
 #[derive(Debug, Default)]
 pub(crate) struct Warm {
     listed: Vec<QueueRef>,
     of: PerQueue<Entry>,
-    /// How many of those that are listed are warm.
+    /// The number of listed queues that are warm.
     count: usize,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Since when it has had no work (ns), if it is warm.
+    /// The time since which it has had no work (ns), if it is warm.
     since_ns: Option<u64>,
     listed: bool,
 }
 
 impl Warm {
-    /// Whether no queue is to be looked at.
+    /// True if no queue must be polled.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// A queue has run out of work at `since_ns`.
+    /// Adds a queue that has run out of work at `since_ns`.
     #[inline]
     pub(crate) fn insert(&mut self, queue: QueueRef, since_ns: u64) {
         let entry = self.of.at(queue);
@@ -37,7 +38,7 @@ impl Warm {
         }
     }
 
-    /// A queue is not to be looked at any more.
+    /// Removes a queue that must not be polled any more.
     #[inline]
     pub(crate) fn remove(&mut self, queue: QueueRef) {
         if self.of.get(queue).is_some_and(|entry| entry.since_ns.is_some()) {
@@ -46,7 +47,7 @@ impl Warm {
         }
     }
 
-    /// Calls `stays` with each queue and the time since it had work; `false` ends its warmth.
+    /// Calls `stays` with each queue and the time since it had work; `false` removes the queue.
     #[inline]
     pub(crate) fn retain(&mut self, mut stays: impl FnMut(QueueRef, u64) -> bool) {
         let Self { listed, of, count } = self;

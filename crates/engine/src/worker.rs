@@ -9,14 +9,13 @@
 //! | file | what |
 //! |---|---|
 //! | `worker.rs` | the loop |
-//! | `worker/rest.rs` | with nothing to do: look on, nap or sleep, and be woken up |
-//! | `worker/kicked.rs` | kicks, and those that are ignored |
-//! | `worker/retry.rs` | frames that wait for a receiver are tried again |
-//! | `worker/on_time.rs` | held calls are given on time, although timers are late and bursts take time |
+//! | `worker/rest.rs` | without work: poll, nap or sleep, and wake up |
+//! | `worker/kicked.rs` | kicks, and ignored kicks |
+//! | `worker/retry.rs` | retries of frames that wait for a receiver |
+//! | `worker/on_time.rs` | held calls on time, although timers are late and bursts take time |
 //!
-//! While it is awake its queues' kicks are off; before it sleeps it turns them on and looks once
-//! more. How long it looks on before that is [`weir_policy::pace`]'s to say. With no traffic it
-//! sleeps without a timeout.
+//! While a worker is awake, its queues' kicks are suppressed; before it sleeps it enables them and polls once more.
+//! [`weir_policy::pace`] decides how long it polls before that. Without traffic it sleeps without a timeout.
 
 mod kicked;
 mod on_time;
@@ -53,12 +52,12 @@ use crate::stalls::{Retry, Stalls};
 use crate::switch::{Forwarder, Hold, Ingress, Ports, Slot, slot};
 use crate::warm::Warm;
 
-/// Rounds over busy queues between two polls of the epoll set: a queue that wakes up waits for at most so many
+/// Rounds over busy queues between two polls of the epoll set: a queue that wakes up waits for at most this number of
 /// bursts of each.
 const ROUNDS_PER_POLL: u32 = 8;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
-/// How late the kernel may end a sleep so as to join it with others (ns).
+/// Lateness that the kernel may add to a timer to join it with others (ns).
 const TIMER_SLACK_NS: u64 = 1_000;
 
 /// A queue that may have work. Only transmit queues are served; receive queues are filled.
@@ -66,7 +65,7 @@ type TxQueue = QueueRef;
 
 /// The loop.
 impl Worker {
-    /// Until the engine stops.
+    /// Serves queues until the engine stops.
     fn serve(&mut self) {
         while !self.is_stopping() {
             self.rest();
@@ -86,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// One burst of the queue whose turn it is.
+    /// Serves one burst of the next queue.
     fn serve_next(&mut self) {
         let now_ns = self.fresh_ns.take().unwrap_or_else(clock::now_ns);
         let Some(Ready { queue, since_ns }) = self.ready.next(now_ns) else { return };
@@ -98,8 +97,8 @@ impl Worker {
         }
     }
 
-    /// Takes what `turn` allows, at `now_ns`, and forwards it; new frames arrived at `since_ns` at the earliest.
-    /// The sender pays the cost. `None` if the port is gone, or the queue has another worker.
+    /// Takes the frames that `turn` allows, at `now_ns`, and forwards them; new frames arrived at `since_ns` at the
+    /// earliest. The sender pays the cost. `None` if the port was removed, or the queue has another worker.
     fn take(
         &mut self,
         queue: TxQueue,
@@ -132,7 +131,7 @@ impl Worker {
         Some(taken)
     }
 
-    /// Has the port take a burst, and the switch deliver it.
+    /// Makes the port take a burst, and the switch deliver it.
     #[inline]
     fn forward(
         &mut self,
@@ -150,7 +149,7 @@ impl Worker {
                 blocked::bring_in(burst);
                 sent_bytes = burst.bytes();
                 on_wire = burst.on_wire();
-                // After the frames were taken: whoever was there when they were sent gets them.
+                // Read after the frames were taken: they reach all ports that were present when they were sent.
                 let view = shared.fabric.view();
                 let (port, counters) = (queue.port, &slot.counters);
                 forwarder.forward(Ingress { view: &view, ports, port, counters, now_ns }, burst);
@@ -163,7 +162,7 @@ impl Worker {
             blocked::touching(queue.port, take)
         }));
         let taken = taken.unwrap_or_else(|_| {
-            // Nothing a guest does should come here. If it does, it takes only its own port along.
+            // No action of a guest should lead here. If one does, only its own port stops.
             slot.port.fail(PANICKED);
             *scratch = Scratch::default();
             forwarder.start_over(ports);
@@ -172,11 +171,11 @@ impl Worker {
         Forwarded { taken, sent_bytes, on_wire, parked }
     }
 
-    /// After its burst a queue is in turn again, waits for its rate, is looked at from time to time, or gives a kick.
+    /// Puts a queue back after its burst: it has another turn, waits for its rate, is polled, or sends a kick.
     fn put_back(&mut self, ready: Ready, turn: Turn, taken: Taken) {
         let queue = ready.queue;
         if let Turn::WaitUntil(until_ns) = turn {
-            // Nothing was taken, and its kicks are off now.
+            // Nothing was taken, and its kicks are suppressed now.
             self.ready.wait(ready, until_ns);
             let ports = self.shared.ports.load();
             if let Some(slot) = slot(&ports, queue.port) {
@@ -196,7 +195,7 @@ impl Worker {
         }
     }
 
-    /// A queue is another worker's, or nobody's.
+    /// Gives up a queue that has another worker, or none.
     #[cold]
     fn let_go(&mut self, queue: TxQueue, turn: Turn) {
         self.ready.settle(queue.port, turn, 0, (0, 0));
@@ -206,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// What a burst leaves to be done later: calls that are held, and frames that wait.
+    /// Notes the work that a burst leaves for later: held calls, and waiting frames.
     #[inline]
     fn note(&mut self, queue: TxQueue, what: Take, burst: &Forwarded) {
         let &Forwarded { taken, sent_bytes, parked, .. } = burst;
@@ -221,14 +220,14 @@ impl Worker {
             self.holds.push(Hold { until_ns, port, queue, side });
         }
         let is_new = self.stalls.note(queue, taken.parked_until);
-        // Frames that another worker has parked: their receivers' kicks may have come before this one knew.
+        // Another worker has parked frames: their receivers' kicks may have come before this worker knew of them.
         if is_new && taken.parked > parked && what != Take::Parked(None) {
             self.retries.push(Retry::Sender(queue));
         }
         self.retries.extend(self.forwarder.refilled.drain(..).map(Retry::Receiver));
     }
 
-    /// Who has tokens again is in turn, and frames that waited for a receiver are tried again.
+    /// Brings back queues that have tokens again, and tries frames again that waited for a receiver.
     fn begin_round(&mut self) {
         for (port, ns) in blocked::take_found() {
             self.stop_who_blocks(port, ns);
@@ -237,7 +236,7 @@ impl Worker {
         self.retry_stalled();
     }
 
-    /// Whose memory keeps this worker waiting stops.
+    /// Stops a port whose memory keeps this worker waiting.
     #[cold]
     fn stop_who_blocks(&self, port: PortId, ns: u64) {
         let ports = self.shared.ports.load();
@@ -250,7 +249,7 @@ impl Worker {
         self.shared.stopping.load(Ordering::Relaxed)
     }
 
-    /// Once a second under traffic, sweeps a part of the table. Lookups judge an entry's age themselves; this only
+    /// Once a second under traffic, sweeps a part of the table. Lookups check an entry's age themselves; this only
     /// makes room.
     fn age(&mut self, now_ns: u64) {
         let now_secs = clock::secs(now_ns);
@@ -281,35 +280,35 @@ pub(crate) struct Worker {
     ready: RunQueue,
     warm: Warm,
     pace: Pace,
-    /// Before the last look at the warm queues, when they had no work (ns).
+    /// The time before the last poll of the warm queues, when they had no work (ns).
     looked_ns: u64,
-    /// When it came back from its last sleep (ns).
+    /// The time at which it came back from its last sleep (ns).
     woken_ns: u64,
-    /// The same, until it has taken a burst or anything else has taken time: one look at the clock is for both.
+    /// The same, until it has taken a burst or spent time otherwise: one reading of the clock serves both.
     fresh_ns: Option<u64>,
-    /// When the last burst was taken (ns).
+    /// The time at which the last burst was taken (ns).
     taken_ns: u64,
-    /// How long it took (ns).
+    /// The duration of the last burst (ns).
     burst_ns: u64,
-    /// Rounds since the last look at the epoll set.
+    /// Rounds since the last poll of the epoll set.
     rounds: u32,
     stalls: Stalls,
     /// Frames to be tried again in the next round.
     retries: Vec<Retry>,
-    /// Room for the queues whose frames are.
+    /// Room for the queues of these frames.
     retried: Vec<TxQueue>,
     holds: Holds,
     kicks: Kicks,
-    /// When the timer fires that was set for one of them (ns).
+    /// The time at which the timer set for one of them fires (ns).
     timer_ns: Option<u64>,
     lateness: Lateness,
-    /// The shortest wait that the ports which receive allow (ns), and when it was looked up.
+    /// The shortest wait that receiving ports allow (ns), and the time at which it was looked up.
     wait_ns_max: (u64, u64),
-    /// When this worker last swept the forwarding table (s).
+    /// The time at which this worker last swept the forwarding table (s).
     aged_secs: u32,
-    /// The port that it looked at last: whom a panic is about.
+    /// The port that it accessed last, to which a panic is attributed.
     touched: Option<PortId>,
-    /// Panics that were about none.
+    /// The number of panics that were attributed to no port.
     panics: u32,
     beats: Beats,
 }
@@ -350,7 +349,7 @@ impl Worker {
     }
 
     pub(crate) fn run(mut self) {
-        // Guests' memory is large, and to unmap it takes long.
+        // Guests' memory is large, and unmapping it takes long.
         weir_guestmem::leave_unmapping_to_others();
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         self.handle.thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
@@ -358,7 +357,7 @@ impl Worker {
         capture::enter(self.index);
         cpu_loss::enter(self.shared.crew.options.cpu_clock);
         self.shared.watcher.enter();
-        // The kernel's usual 50 us would double a nap. If it refuses, naps and holds are longer.
+        // The kernel's default of 50 us would double a nap. If the kernel refuses, naps and holds are longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
         self.shared.gate.pass();
         while catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
@@ -366,8 +365,8 @@ impl Worker {
         }
     }
 
-    /// A look at a port panicked. That port stops; the worker looks at everything it serves again, having lost its
-    /// notes.
+    /// Recovers from a panic in the service of a port. That port stops; the worker has lost its notes, and polls all
+    /// its queues again.
     #[cold]
     fn recover(&mut self) {
         let ports = self.shared.ports.load();
@@ -389,7 +388,7 @@ impl Worker {
         self.scratch = Scratch::default();
         self.forwarder.start_over(&ports);
         self.stalls.hurry();
-        // Kicks that are left are taken up then.
+        // Kicks that are left are handled after that.
         self.handle.poller.wake();
         for (port, slot) in ports.iter().enumerate() {
             let Some((slot, port)) = slot.as_ref().zip(PortId::new(port as u16)) else { continue };
@@ -407,7 +406,7 @@ impl Worker {
     }
 }
 
-/// Charges calls that were dear to those who were called, and says what that is in all (ns).
+/// Charges expensive calls to the called ports, and returns their total time (ns).
 #[cold]
 fn charge_calls(ready: &mut RunQueue, ports: &Ports) -> u64 {
     let mut all_ns = 0;
@@ -421,13 +420,13 @@ fn charge_calls(ready: &mut RunQueue, ports: &Ports) -> u64 {
     all_ns
 }
 
-/// Whether a queue is that worker's. A worker's notes may name another's queue until it comes to it.
+/// True if a queue is served by that worker. A worker's notes can name a queue of another one until the next access.
 fn is_of(worker: usize, slot: &Slot, queue: QueueRef) -> bool {
     slot.pairs.get(queue.queue).is_some_and(|pair| pair.is_served_by(worker))
 }
 
-/// A noted queue is another worker's now: tells it, since this one may have turned kicks off after the other's
-/// look.
+/// Tells another worker that it now has a queue which this one had noted: this one may have suppressed kicks after the
+/// other's poll.
 #[cold]
 fn hand_over(shared: &Shared, slot: &Slot, queue: QueueRef) {
     if let Some(pair) = slot.pairs.get(queue.queue) {

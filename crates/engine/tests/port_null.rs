@@ -1,5 +1,5 @@
-//! `port-null`, a sink: a port that takes every frame and counts it. A kind of port needs no more than this file to
-//! be on a switch; CONTRIBUTING.md walks through it.
+//! `port-null`, a sink: a port that takes every frame and counts it. A new kind of port needs no more code than this
+//! file; CONTRIBUTING.md walks through it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,21 +16,21 @@ use weir_policy::steering::Receiver;
 use weir_testing::eventually;
 use weir_wire::OffloadCaps;
 
-/// The sink. Workers call a port from several threads, so its state is shared: here only counters, which
-/// `weir stats` shows.
+/// The sink. Workers call a port from several threads, so its state is shared: here only counters, which `weir stats`
+/// shows.
 struct NullPort {
     counters: Arc<PortCounters>,
 }
 
 impl Port for NullPort {
-    /// Receive queues in use. With 0 the port gets no frames: a guest's driver has not started it yet.
+    /// The number of receive queues in use. With 0 the port gets no frames: a guest's driver has not started it yet.
     fn rx_queues(&self) -> usize {
         1
     }
 
-    /// Frames for the port. `EgressList` gives them as the port can take them: it puts tags in, fills in checksums
-    /// and cuts GSO frames by `OffloadCaps`. A real port copies `packet.head` and `packet.body()` in its closure,
-    /// and says `Put::Full` where it has no buffer.
+    /// Receives frames. `EgressList` passes them in a form that the port can take: it inserts tags, fills in checksums
+    /// and cuts GSO frames according to `OffloadCaps`. A real port copies `packet.head` and `packet.body()` in its
+    /// closure, and returns `Put::Full` if it has no buffer.
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         let mut list = EgressList::new(burst, frames, OffloadCaps::NONE);
         let count = |packet: Packet<'_, '_>| {
@@ -42,23 +42,23 @@ impl Port for NullPort {
         list.delivered()
     }
 
-    /// Frames from the port: a sink has none. `Sender` below has.
+    /// Takes frames from the port: a sink has none. `Sender` below has some.
     fn take(&self, _: usize, _: Ask, _: &mut Scratch, _: Forward<'_>) -> Taken {
         Taken::default()
     }
 
-    /// Whether a frame came before a kick could be asked for.
+    /// Returns true if a frame came before a kick could be asked for.
     fn arm_tx(&self, _queue: usize) -> bool {
         false
     }
 
-    /// A bug in the methods above stops the port, not the switch. A real port says so in its state and in the log.
+    /// A bug in the methods above stops the port, not the switch. A real port reports it in its state and in the log.
     fn fail(&self, reason: &str) {
         panic!("{reason}");
     }
 }
 
-/// What was delivered is out of the queue at once, as these defaults say. Steering asks where a port has several
+/// Delivered frames leave the queue at once, as these defaults state. Steering calls them for a port with several
 /// queues.
 impl Receiver for NullPort {}
 
@@ -66,7 +66,7 @@ impl Receiver for NullPort {}
 const VNET_LEN: usize = 12;
 const FRAME_LEN: usize = 60;
 
-/// The other end, for the test: a port that sends frames from memory of its own, and receives nothing.
+/// The peer, for the test: a port that sends frames from its own memory, and receives nothing.
 struct Sender {
     memory: HostBuffer,
     left: AtomicUsize,
@@ -82,9 +82,9 @@ impl Sender {
 }
 
 impl Port for Sender {
-    /// Frames are slices of memory, which `Burst::add` checks. `forward` has delivered them when it is back, but for
+    /// Frames are slices of memory, which `Burst::add` checks. When `forward` returns, it has delivered them, except
     /// frames that it parked. A real port has a `TransmitQueue`, which locks, parks and completes; the port then
-    /// brings its ring as a `Source`.
+    /// provides its ring as a `Source`.
     fn take(&self, _queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         let mut burst = scratch.lend();
         let frames = self.left.load(Ordering::Relaxed).min(burst.frames_max);
@@ -131,7 +131,7 @@ fn a_sink_gets_every_frame_and_counts_it() {
     for id in [sink_id, sender_id] {
         engine.fabric().set_active(id, true).unwrap();
     }
-    // In place of a kick. Where a descriptor says that frames are there, `Engine::watch` has a worker watch it.
+    // Takes the place of a kick. If a descriptor signals frames, `Engine::watch` makes a worker watch it.
     engine.nudge(QueueRef { port: sender_id, queue: 0, side: Side::Tx });
 
     let counted = &sink.counters.rx[0];

@@ -15,7 +15,7 @@ fn found(worker: &Shared) -> Vec<PortId> {
     lock(&worker.found).iter().map(|(port, _)| *port).collect()
 }
 
-/// Looks until `ns` have passed.
+/// Checks until `ns` have passed.
 fn look_for(looks: &mut Looks, worker: &Arc<Shared>, ns: u64, waits: bool) {
     for _ in 0..ns / LOOK_NS {
         let now_ns = looks.looked_ns + LOOK_NS;
@@ -68,7 +68,7 @@ fn short_waits_count_until_their_share_of_time_has_passed() {
     assert_eq!(looks.waited(port(1), 1, now_ns), Some(BLOCKED_NS_MAX + 1));
 }
 
-/// What this worker's thread says that it touches.
+/// The memory that this worker's thread says it touches.
 fn says() -> Touch {
     THIS.with_borrow(|this| Touch(this.as_ref().unwrap().shared.touches.load(Ordering::Relaxed)))
 }

@@ -37,7 +37,7 @@ fn add<T>(
     result
 }
 
-/// All bytes of the frame as its receivers find them.
+/// All bytes of the frame as its receivers get them.
 fn bytes_of(burst: &Burst<'_>) -> Vec<u8> {
     let frame = &burst.frames()[0];
     let mut bytes = frame.head.as_slice().to_vec();
@@ -50,7 +50,7 @@ fn bytes_of(burst: &Burst<'_>) -> Vec<u8> {
     bytes
 }
 
-/// What a device does that completes the checksum (virtio 1.2 §5.1.6.2.2), word by word.
+/// Completes the checksum as a device does (virtio 1.2 §5.1.6.2.2), word by word.
 pub(crate) fn completed(frame: &[u8], start: usize, offset: usize) -> Vec<u8> {
     let mut sum = 0_u64;
     for pair in frame[start..].chunks(2) {
@@ -77,12 +77,12 @@ pub(crate) fn asks(start: usize, offset: usize) -> VnetHdr {
     }
 }
 
-/// Bytes of the tag that is taken off.
+/// Bytes of the tag that is removed.
 fn tag_len(frame: &[u8]) -> usize {
     if matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]) { TAG_LEN } else { 0 }
 }
 
-/// An Ethernet header, with tags of these kinds, and what follows.
+/// An Ethernet header with tags of these kinds, and the packet.
 fn frame(tags: &[u16], ethertype: u16, packet: &[u8]) -> Vec<u8> {
     let tags = tags.iter().flat_map(|kind| [kind.to_be_bytes(), [0, 9]].concat());
     let front = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1].into_iter().chain(tags);
@@ -192,7 +192,7 @@ fn a_gso_frame_may_have_headers_behind_its_head() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// A driver cannot have weir write over what a filter or a guard has judged, and what it asks for is done.
+    /// A driver cannot make weir overwrite anything that a filter or a guard has judged, and its request is fulfilled.
     #[test]
     fn a_checksum_is_of_the_frames_own_transport_header_or_complete_before_anybody_judges(
         kind in prop::sample::select(vec![0x0800, 0x86dd, 0x0806, 0x8847, 0x88a8]),

@@ -1,9 +1,8 @@
-//! Frames that are followed through the switch, with the time of each stage: `weir trace --live`.
+//! Follows frames through the switch, with the time of each stage: `weir trace --live`.
 //!
-//! While somebody follows frames of a port, every port stands behind a `Tapped`. The sender's picks frames, and whoever
-//! has a part in the way of a picked frame notes when, for the thread that does all of this. What was noted is sent to the
-//! reader when the frame's buffer is the sender's again. The channel has room for all frames that are asked for, so
-//! nobody waits.
+//! While a client follows frames of a port, every port stands behind a `Tapped`. The sender's picks frames, and each
+//! port that handles a picked frame notes the time, for the thread that does all of this. The notes are sent to the
+//! reader when the sender has the frame's buffer back. The channel has room for all requested frames, so nobody waits.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -25,7 +24,7 @@ use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters};
 use crate::switch::slot;
 
-/// A frame's way. Times are ns of [`clock`].
+/// A frame's way through the switch. Times are ns of [`clock`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The sender's transmit queue.
@@ -34,63 +33,64 @@ pub struct Way {
     pub front: Vec<u8>,
     /// Its length, with its tag.
     pub len: u32,
-    /// When the worker began to read the queue.
+    /// The time at which the worker began to read the queue.
     pub begun_ns: u64,
-    /// When its burst had been read and checked.
+    /// The time at which its burst had been read and checked.
     pub taken_ns: u64,
     /// Frames in this burst.
     pub burst: usize,
-    /// What each port did with it, at most [`FOLLOWED_STEPS_MAX`].
+    /// The part of each port in its way, at most [`FOLLOWED_STEPS_MAX`].
     pub parts: Vec<Part>,
-    /// Parts beyond these.
+    /// The number of further parts.
     pub more: u32,
-    /// When its buffer was the sender's again; of a frame that waits: when the others' were.
+    /// The time at which the sender had its buffer back; for a frame that waits, the time at which it had the others'
+    /// back.
     pub returned_ns: u64,
 }
 
-/// What a port did with a frame.
+/// The part of one port in a frame's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which.
+    /// The port.
     pub port: PortId,
-    /// When it began.
+    /// The time at which it began.
     pub at_ns: u64,
-    /// What.
+    /// Its action.
     pub did: Did,
 }
 
-/// See [`Part`].
+/// An action of a port, see [`Part`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
     /// It was delivered.
     Delivered {
         /// The receive queue.
         queue: usize,
-        /// When the burst's frames for this queue had been copied, and the guest told.
+        /// The time at which the burst's frames for this queue were copied and the guest was notified.
         done_ns: u64,
-        /// What the guest was told.
+        /// The notification of the guest.
         call: Call,
     },
-    /// It was dropped on this port's account.
+    /// It was dropped, and this port's counter counts it.
     Dropped(DropReason),
     /// It waits in the sender's memory for this port's buffers.
     Waits,
 }
 
-/// What a guest was told of frames that were delivered.
+/// The notification of a guest about delivered frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// It was called.
+    /// A call was made.
     Made,
-    /// It had asked not to be called: it was looking anyway.
+    /// The guest had suppressed calls: it was polling anyway.
     Unwanted,
-    /// Nothing before this time.
+    /// The call is held until this time.
     Held(u64),
-    /// Nothing now: a call is due already, or the port knows no calls.
+    /// No call now: one is due already, or the port has no calls.
     None,
 }
 
-/// Which frames are followed, and how many yet.
+/// The frames to be followed, and the number that is left.
 #[derive(Debug)]
 pub(crate) struct Live {
     sender: PortId,
@@ -108,7 +108,7 @@ pub(crate) struct Followed {
 }
 
 thread_local! {
-    /// The frames of the burst under way that are followed, by their places in it.
+    /// The followed frames of the burst under way, by their index in it.
     static UNDER_WAY: RefCell<Vec<(u16, Way)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -117,7 +117,8 @@ impl Followed {
         Self { live: Arc::clone(live), port, counters: Arc::clone(counters) }
     }
 
-    /// A queue of the sender is about to be read; `None` of any other port, and where all is seen.
+    /// Begins before a queue of the sender is read; `None` for any other port, and when no more frames are to be
+    /// followed.
     pub(super) fn begin(&self) -> Option<OnTheWay<'_>> {
         let is_sender = self.port == self.live.sender;
         (is_sender && self.live.left.load(Ordering::Relaxed) > 0).then(|| {
@@ -126,13 +127,13 @@ impl Followed {
         })
     }
 
-    /// Calls of a receive queue so far: made, and unwanted.
+    /// Calls of a receive queue so far: made and suppressed.
     pub(super) fn calls(&self, queue: usize) -> [u64; 2] {
         let counters = self.counters.rx.get(queue);
         counters.map_or([0; 2], |queue| [queue.calls.get(), queue.calls_suppressed.get()])
     }
 
-    /// `frames` (bit i: frame i of the burst) were delivered from `at_ns` until now.
+    /// Notes that `frames` (bit i: frame i of the burst) were delivered from `at_ns` until now.
     pub(super) fn delivered(
         &self,
         queue: usize,
@@ -153,7 +154,7 @@ impl Followed {
         });
     }
 
-    /// `frames` were dropped.
+    /// Notes that `frames` were dropped.
     pub(crate) fn dropped(&self, frames: u64, reason: DropReason) {
         self.note(frames, clock::now_ns(), || Did::Dropped(reason));
     }
@@ -179,16 +180,16 @@ impl Way {
     }
 }
 
-/// A burst of the sender, until its buffers are the sender's again. If it ends early, nothing is told of it.
+/// A burst of the sender, until the sender has its buffers back. If it ends early, nothing is reported about it.
 pub(super) struct OnTheWay<'l> {
     live: &'l Live,
     begun_ns: u64,
-    /// Of this thread.
+    /// It belongs to this thread.
     _thread: PhantomData<*const ()>,
 }
 
 impl OnTheWay<'_> {
-    /// Picks frames.
+    /// Picks frames of the burst to follow.
     pub(super) fn pick(&self, queue: usize, burst: &Burst<'_>) {
         let taken_ns = clock::now_ns();
         let mut window = Window::default();
@@ -214,7 +215,7 @@ impl OnTheWay<'_> {
         });
     }
 
-    /// All that could be done has been done about the burst: some frames may wait.
+    /// Notes which frames wait, after the rest of the burst is done.
     pub(super) fn leave(&self, burst: &Burst<'_>) {
         let at_ns = clock::now_ns();
         UNDER_WAY.with_borrow_mut(|ways| {
@@ -226,11 +227,11 @@ impl OnTheWay<'_> {
         });
     }
 
-    /// The sender has its buffers.
+    /// Reports the frames: the sender has its buffers back.
     pub(super) fn end(self) {
         let returned_ns = clock::now_ns();
         for (_, way) in UNDER_WAY.take() {
-            // There is room for all; whoever reads may have gone.
+            // There is room for all; the reader may have disconnected.
             let _ = self.live.ways.try_send(Way { returned_ns, ..way });
         }
     }
@@ -242,7 +243,7 @@ impl Drop for OnTheWay<'_> {
     }
 }
 
-/// Frames that are followed, from when it was made until it is dropped.
+/// Frames that are followed, until this is dropped.
 pub struct Following {
     shared: Arc<Shared>,
     live: Arc<Live>,
@@ -250,11 +251,11 @@ pub struct Following {
 }
 
 impl Engine {
-    /// Begins to follow the next `frames` (at most [`FOLLOWED_MAX`]) that `sender` sends and `filter` matches, through all
-    /// ports that are there now.
+    /// Begins to follow the next `frames` (at most [`FOLLOWED_MAX`]) from `sender` that `filter` matches, through all
+    /// present ports.
     ///
     /// # Errors
-    /// [`CaptureError`]; then nothing has changed.
+    /// [`CaptureError`]; nothing has changed then.
     pub fn follow(
         &self,
         sender: PortId,
@@ -277,12 +278,12 @@ impl Engine {
 }
 
 impl Following {
-    /// The next frame whose way is known, if there is one.
+    /// The next frame whose way is complete, if there is one.
     pub fn next_way(&mut self) -> Option<Way> {
         self.ways.try_recv().ok()
     }
 
-    /// How many frames are waited for yet.
+    /// The number of frames that are still to be followed.
     pub fn left(&self) -> u32 {
         self.live.left.load(Ordering::Relaxed)
     }

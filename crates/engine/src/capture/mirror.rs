@@ -1,8 +1,8 @@
-//! A port that gets copies of other ports' frames: a mirror.
+//! A mirror: a port that gets copies of other ports' frames.
 //!
-//! Copies are made as for a capture. A thread of the mirror's own takes them out of the rings and delivers them to the
-//! mirror's port, so nobody else waits for that port. Copies that find no room in the rings (`mirror_lost`), or none at the
-//! port (`rx_ring_full`), are counted at the mirror's port.
+//! Copies are made as for a capture. The mirror's own thread takes them out of the rings and delivers them to the
+//! mirror's port, so nobody else waits for that port. Copies for which the rings have no room (`mirror_lost`) or the
+//! port has none (`rx_ring_full`) are counted at the mirror's port.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::stats::{DropReason, PortCounters};
 use crate::switch::{Ports, Slot, slot};
 
 const NAME: &str = "weir-mirror";
-/// Frames that are delivered at once.
+/// Frames that are delivered in one burst.
 const FRAMES: usize = 32;
-/// Bytes that each of them may have.
+/// Room for each of them (bytes).
 const ROOM: usize = VnetHdr::LEN + FRAME_LEN_MAX as usize + TAG_LEN;
-/// How long the thread sleeps where it found frames, and where it found none. Workers never wake it.
+/// Sleep of the thread after it found frames, and after it found none. Workers never wake it.
 const PAUSE_NS: u64 = 1_000_000;
 const PAUSE_IDLE_NS: u64 = 5_000_000;
 
-/// A mirror, from when it was made until it is dropped.
+/// A mirror, until it is dropped.
 pub struct Mirror {
     shared: Arc<Shared>,
     to: Target,
@@ -45,7 +45,7 @@ pub struct Mirror {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The port that gets copies. Another one may get its number.
+/// The port that gets copies. Its number can be given to another port later.
 #[derive(Clone)]
 struct Target {
     id: PortId,
@@ -60,11 +60,11 @@ impl Target {
 }
 
 impl Engine {
-    /// Has `to` get copies of all frames that `sources` send and receive. What `to` sends is none of this: whoever asks
-    /// takes care that the fabric takes nothing from it, and that it is no source of another mirror.
+    /// Gives `to` copies of all frames that `sources` send and receive. Frames that `to` sends are not handled here:
+    /// the caller must ensure that the fabric accepts none from it, and that it is no source of another mirror.
     ///
     /// # Errors
-    /// [`CaptureError`]; then nothing has changed.
+    /// [`CaptureError`]; nothing has changed then.
     pub fn mirror(&self, sources: &[PortId], to: PortId) -> Result<Mirror, CaptureError> {
         if sources.contains(&to) {
             return Err(CaptureError::Itself);
@@ -80,7 +80,7 @@ impl Engine {
             Deliveries::new(Arc::clone(&shared), capture, target.clone(), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             weir_sandbox::narrow(weir_sandbox::Thread::Worker);
-            // Not vital: the memory of its port's guest may keep it waiting.
+            // Not vital: memory of the guest behind its port can keep it waiting.
             beat::watch_this_thread(NAME, beat::Role::Own);
             if catch_unwind(AssertUnwindSafe(|| deliveries.run())).is_err() {
                 tracing::error!(port = %to, "a mirror panicked and has ended (please report it)");
@@ -92,7 +92,7 @@ impl Engine {
 }
 
 impl Mirror {
-    /// Whether its ports are those that it was made with, and it still works.
+    /// True if its ports are still those of its creation, and its thread runs.
     pub fn is_whole(&self) -> bool {
         let captured = lock(&self.shared.captured);
         let stands = |(id, tap): &(PortId, Arc<Tap>)| captured.has(*id, tap);
@@ -112,7 +112,7 @@ impl Drop for Mirror {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Deliveries {
     shared: Arc<Shared>,
     capture: Capture,
@@ -122,9 +122,9 @@ struct Deliveries {
     scratch: Scratch,
     /// Bytes of each frame in the buffer, its virtio header included.
     lens: Vec<u32>,
-    /// Copies that were lost, as far as they have been counted.
+    /// The number of lost copies that have been counted.
     lost: u64,
-    /// When the guest's call is due, if it is held.
+    /// The time at which the guest's call is due, if it is held.
     held_until: Option<u64>,
     /// The port had no buffers for all frames of the last burst.
     is_full: bool,
@@ -140,7 +140,7 @@ impl Deliveries {
     fn run(&mut self) {
         while !self.stop.load(Ordering::Relaxed) {
             let read = self.read();
-            // It may have gone: copies of that time are nobody's loss.
+            // The port may have been removed: copies of that time do not count as lost.
             if let Some(slot) = self.to.slot(&self.shared.ports.load()) {
                 self.count_lost(&slot.counters);
                 if read > 0 {
@@ -157,7 +157,7 @@ impl Deliveries {
         self.capture.stop();
     }
 
-    /// Takes frames into the buffer; says how many.
+    /// Takes frames into the buffer; returns how many.
     fn read(&mut self) -> usize {
         let Self { capture, buffer, lens, .. } = self;
         lens.clear();
@@ -202,7 +202,7 @@ impl Deliveries {
             frame,
             tag: it.tag.map_or(EgressTag::Untagged, EgressTag::Tagged),
         });
-        // A port that has just had no buffers for all that time may not have the copies of others wait as well.
+        // A port that has just had no buffers for the whole wait must not delay copies of others again.
         let was_full = *is_full;
         let waits = || !was_full && !stop.load(Ordering::Relaxed);
         let Offered { left, held_until: held } =
@@ -213,7 +213,7 @@ impl Deliveries {
         self.held_until = held.or(self.held_until);
     }
 
-    /// Gives a call that was held, when it is due.
+    /// Makes a held call when it is due.
     fn call(&mut self, slot: &Slot) {
         let now_ns = clock::now_ns();
         if self.held_until.is_some_and(|until_ns| until_ns <= now_ns) {
@@ -221,8 +221,8 @@ impl Deliveries {
         }
     }
 
-    /// Sleeps so long, or until a call is due.
-    // Whoever ends the mirror ends the pause.
+    /// Sleeps for `ns`, or until a call is due.
+    // The thread that ends the mirror also ends the pause.
     fn sleep(&self, ns: u64) {
         let due = self.held_until.map(|until_ns| until_ns.saturating_sub(clock::now_ns()));
         pause(due.unwrap_or(ns).min(ns));

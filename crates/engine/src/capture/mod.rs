@@ -1,13 +1,14 @@
-//! Copies of frames for somebody who looks on: `weir capture`.
+//! Copies of frames for an observer: `weir capture`.
 //!
-//! A captured port stands in the table of ports behind a `Tapped`, which copies what it takes and delivers. So a
-//! port that nobody captures costs nothing more: not even a look whether somebody does. Drops are copied where they
-//! are counted.
+//! A captured port stands in the table of ports behind a `Tapped`, which copies the frames that the port takes and
+//! delivers. So a port without a capture costs nothing more, not even a check for one. Drops are copied at the place
+//! that counts them.
 //!
-//! Workers never wait for the reader. Each writes into a ring of its own; a frame that finds no room there is counted
-//! in place of being copied. Who sends a frame pays for its copies, as for its delivery.
+//! Workers never wait for the reader. Each writes into a ring of its own; a frame without room there is counted instead
+//! of copied. The sender of a frame pays for its copies, as it pays for its delivery.
 //!
-//! [`mirror`] delivers copies to another port. [`follow`] does the same with every port for some frames of one sender: `weir trace --live`.
+//! [`mirror`] delivers copies to another port. [`follow`] uses the same means at every port for some frames of one
+//! sender: `weir trace --live`.
 
 pub mod follow;
 pub mod mirror;
@@ -42,67 +43,67 @@ use crate::shared::Shared;
 use crate::stats::{Counter, DropReason, PortCounters};
 use crate::switch::{Ports, slot};
 
-/// Which frames of a port are copied, and how much of each.
+/// The frames of a port that are copied, and how much of each.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// What it sends.
+    /// Copies frames that it sends.
     pub tx: bool,
-    /// What it receives.
+    /// Copies frames that it receives.
     pub rx: bool,
-    /// What is dropped on its account.
+    /// Copies frames that its drop counters count.
     pub drops: bool,
-    /// Of these, those that this program matches; the frame is judged as it would be written.
+    /// Copies only frames that this program matches; it sees the frame as it would be written.
     pub filter: Option<Arc<Program>>,
-    /// Bytes of each frame.
+    /// Most bytes of each frame.
     pub snap_len: u32,
 }
 
 impl Wanted {
-    /// Every frame, whole.
+    /// Every frame, whole, but no drops.
     pub const ALL: Self =
         Self { tx: true, rx: true, drops: false, filter: None, snap_len: u32::MAX };
 }
 
-/// Why nothing is captured.
+/// The reason for which nothing is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
-    /// As many run as may.
+    /// The maximum of captures run already.
     #[error("{CAPTURES_MAX} captures run, and no more are allowed")]
     TooMany,
-    /// No port, or more than a capture may have.
+    /// There is no port, or more than a capture can have.
     #[error("a capture has 1 to {CAPTURE_PORTS_MAX} ports, not {0}")]
     Ports(usize),
-    /// A port has gone.
+    /// A port does not exist.
     #[error("{0} is not there")]
     NoSuchPort(PortId),
-    /// As many mirrors run as may.
+    /// The maximum of mirrors run already.
     #[error("{MIRRORS_MAX} mirrors run, and no more are allowed")]
     TooManyMirrors,
-    /// It would copy its copies.
+    /// The mirror would copy its own copies.
     #[error("a port cannot mirror itself")]
     Itself,
-    /// The system gives no thread.
+    /// The system has no thread for the mirror.
     #[error("there is no thread for a mirror")]
     NoThread,
-    /// Somebody follows frames already.
+    /// Frames are being followed already.
     #[error("a live trace runs, and no more are allowed")]
     Follows,
 }
 
-/// What a capture has counted for one of its ports.
+/// The counts of a capture for one of its ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Frames that were wanted, but for the filter.
+    /// Frames that were wanted before the filter.
     pub seen: u64,
-    /// Of these, what the filter took.
+    /// Seen frames that the filter matched.
     pub matched: u64,
-    /// Of these, what was not copied, since the reader was too slow.
+    /// Matched frames that were not copied, since the reader was too slow.
     pub lost: u64,
-    /// Drops whose frames nobody has any more, by reason: only their number is known.
+    /// Drops of frames that no longer exist, by reason: only their number is known.
     pub unseen_drops: Vec<(DropReason, u64)>,
 }
 
-/// One port of a capture: what workers copy, and into which rings.
+/// One port of a capture: which frames workers copy, and into which rings.
 #[derive(Debug)]
 pub(crate) struct Tap {
     wanted: Wanted,
@@ -117,20 +118,20 @@ pub(crate) struct Tap {
 /// The taps of a port.
 pub(crate) type Taps = Arc<[Arc<Tap>]>;
 
-/// Who looks at what a port drops.
+/// The observers of a port's drops.
 #[derive(Debug)]
 pub(crate) struct Looks {
     pub(crate) taps: Taps,
     pub(crate) followed: Option<Followed>,
 }
 
-/// A ring for each of the first workers; those beyond share.
+/// A ring for each of the first workers; further workers share them.
 #[derive(Debug)]
 struct Lanes(Box<[Mutex<Lane>]>);
 
 struct Lane {
     ring: Producer<u8>,
-    /// The record that is being made.
+    /// The record that is being written.
     record: Vec<u8>,
     window: Window,
 }
@@ -142,11 +143,11 @@ impl std::fmt::Debug for Lane {
 }
 
 thread_local! {
-    /// The number of the worker that this thread is.
+    /// The index of this thread's worker.
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// This thread is worker `index`.
+/// Makes this thread worker `index`.
 pub(crate) fn enter(index: usize) {
     WORKER.set(index);
 }
@@ -160,7 +161,7 @@ impl Tap {
         }
     }
 
-    /// Copies those of `frames` that its port received at `at_ns`: `is_delivered` says which, by their place.
+    /// Copies those of `frames` that its port received at `at_ns`: `is_delivered` tells which, by their index.
     pub(crate) fn received(
         &self,
         at_ns: u64,
@@ -178,7 +179,7 @@ impl Tap {
         }
     }
 
-    /// Copies the frames of a burst (bit i: frame i) that are dropped, as they came from their sender.
+    /// Copies the dropped frames of a burst (bit i: frame i), as their sender sent them.
     pub(crate) fn dropped(&self, burst: &Burst<'_>, frames: u64, reason: DropReason) {
         if self.wanted.drops {
             let direction = if reason.is_receivers() { Direction::Rx } else { Direction::Tx };
@@ -188,7 +189,7 @@ impl Tap {
         }
     }
 
-    /// Counts drops of frames that are not at hand.
+    /// Counts drops of frames that no longer exist.
     pub(crate) fn dropped_unseen(&self, frames: u64, reason: DropReason) {
         if let (true, Some(counter)) = (self.wanted.drops, self.unseen.get(reason.index())) {
             counter.add(frames);
@@ -204,7 +205,7 @@ impl Tap {
         dropped: Option<DropReason>,
     ) {
         let (mut seen, mut matched, mut lost) = (0, 0, 0);
-        // Another thread has it for as long as it copies a burst, and this one does not wait.
+        // If another thread holds the lane for the copies of its burst, this one does not wait.
         let mut lane = self.lanes.mine();
         for (number, tag) in frames {
             seen += 1;
@@ -252,13 +253,13 @@ impl Tap {
 
     fn counted(&self) -> Counted {
         let unseen = DropReason::all().zip(&self.unseen).map(|(reason, n)| (reason, n.get()));
-        // In this order: a frame counts as seen last.
+        // Read in this order, since writers count a frame as seen last.
         let (lost, matched, seen) = (self.lost.get(), self.matched.get(), self.seen.get());
         Counted { seen, matched, lost, unseen_drops: unseen.filter(|(_, n)| *n > 0).collect() }
     }
 }
 
-/// The front of a frame with the tag that it has on a port, and how long it is there.
+/// The front and the length of a frame with the tag that it has on a port.
 fn on_port(frame: &Frame, tag: Option<Tci>) -> (Head, u32) {
     let (mut head, mut len) = (frame.head, frame.len);
     if tag.is_some_and(|tag| head.insert_vlan(tag).is_ok()) {
@@ -267,7 +268,7 @@ fn on_port(frame: &Frame, tag: Option<Tci>) -> (Head, u32) {
     (head, len)
 }
 
-/// Whether a frame is wanted: `front` is what is copied of it in any case.
+/// True if a frame is wanted. `front` is the part that is copied in any case.
 fn matches(
     program: Option<&Program>,
     front: &[u8],
@@ -280,7 +281,7 @@ fn matches(
     match program.run(front, len) {
         Outcome::Match => true,
         Outcome::NoMatch => false,
-        // What looks beyond even the window does not match, as with filters of ports.
+        // If a program reads beyond even the window, the frame does not match, as with filters of ports.
         Outcome::Beyond => program.run(window.fill(front, number, burst), len) == Outcome::Match,
     }
 }
@@ -290,7 +291,7 @@ impl Lanes {
         let lane = self.0.get(WORKER.get() % self.0.len().max(1))?;
         match lane.try_lock() {
             Ok(lane) => Some(lane),
-            // Whoever panicked has pushed a whole record, or none.
+            // A thread that panicked has pushed a whole record, or none.
             Err(TryLockError::Poisoned(lane)) => Some(lane.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -298,7 +299,7 @@ impl Lanes {
 }
 
 impl Lane {
-    /// Copies a frame; `false` where the ring has no room for it.
+    /// Copies a frame; `false` if the ring has no room for it.
     #[inline]
     fn push(
         &mut self,
@@ -312,11 +313,11 @@ impl Lane {
         self.record.clear();
         self.record.extend_from_slice(&header.to_bytes());
         if let Some(front) = head.get(..kept) {
-            // So are nearly all. Where there was room enough before, the reader's place is not looked at.
+            // Nearly all frames are copied here. The reader's position is not read if there was enough room before.
             self.record.extend_from_slice(front);
             return self.ring.push_entire_slice(&self.record).is_ok();
         }
-        // Nothing is fetched that finds no room.
+        // Nothing is fetched for which there is no room.
         if self.ring.slots() < HEADER_LEN + kept {
             return false;
         }
@@ -338,7 +339,7 @@ impl Lane {
     }
 }
 
-/// A ring's other end, with the header that was read from it last.
+/// The other end of a ring, with the last header read from it.
 struct Drain {
     ring: Consumer<u8>,
     next: Option<Header>,
@@ -355,7 +356,7 @@ impl Drain {
     }
 }
 
-/// Frames of some ports, copied from when it was made until it is dropped.
+/// Copies of frames of some ports, until this is dropped.
 pub struct Capture {
     shared: Arc<Shared>,
     taps: Vec<(PortId, Arc<Tap>)>,
@@ -365,10 +366,10 @@ pub struct Capture {
 }
 
 impl Engine {
-    /// Begins to copy frames of `ports`, which get their places in this list as numbers.
+    /// Begins to copy frames of `ports`; a port's number is its index in this list.
     ///
     /// # Errors
-    /// [`CaptureError`]; then nothing has changed.
+    /// [`CaptureError`]; nothing has changed then.
     pub fn capture(&self, ports: &[PortId], wanted: &Wanted) -> Result<Capture, CaptureError> {
         self.begin(ports, wanted, false)
     }
@@ -420,11 +421,11 @@ impl Engine {
 }
 
 impl Capture {
-    /// Frames that one [`read`](Self::read) gives at most: there may be more.
+    /// Most frames that one [`read`](Self::read) passes on: there may be more.
     pub const READ_MAX: usize = 4096;
 
-    /// Gives what workers have copied since, [`READ_MAX`](Self::READ_MAX) frames at most, each once; says how many. In the order
-    /// of time, but for frames of different workers that were copied during the call.
+    /// Passes on the new copies of the workers, [`READ_MAX`](Self::READ_MAX) frames at most, and returns how many. They
+    /// are in the order of time, except frames of different workers that were copied during the call.
     pub fn read<E>(
         &mut self,
         each: impl FnMut(&Header, &[u8]) -> Result<(), E>,
@@ -455,12 +456,12 @@ impl Capture {
         Ok(frames)
     }
 
-    /// What was counted, by the ports' numbers.
+    /// The counts, by the ports' numbers.
     pub fn counted(&self) -> Vec<Counted> {
         self.taps.iter().map(|(_, tap)| tap.counted()).collect()
     }
 
-    /// Ends the copying. What was copied can still be read.
+    /// Ends the copying. Frames that were copied can still be read.
     pub fn stop(&mut self) {
         let mut captured = lock(&self.shared.captured);
         for (port, tap) in &self.taps {
@@ -482,7 +483,7 @@ impl Drop for Capture {
     }
 }
 
-/// What is captured now.
+/// The present captures.
 #[derive(Default)]
 pub(crate) struct Captured {
     captures: usize,
@@ -491,18 +492,18 @@ pub(crate) struct Captured {
     live: Option<Arc<Live>>,
 }
 
-/// A port that stands in the table behind who looks on.
+/// A port that stands in the table behind its observers.
 struct TappedPort {
     id: PortId,
     bare: Arc<dyn Port>,
     counters: Arc<PortCounters>,
     taps: Vec<Arc<Tap>>,
-    /// It is among those where frames are followed.
+    /// It is among the ports at which frames are followed.
     follows: bool,
 }
 
 impl TappedPort {
-    /// What stands for it, and who looks at its drops.
+    /// The port's stand-in, and the observers of its drops.
     fn stands(&self, live: Option<&Arc<Live>>) -> (Arc<dyn Port>, Option<Looks>) {
         let taps: Taps = self.taps.iter().cloned().collect();
         let live = live.filter(|_| self.follows);
@@ -519,7 +520,7 @@ impl TappedPort {
 }
 
 impl Captured {
-    /// Changes the taps of a port; nothing happens if there is no such port.
+    /// Changes the taps of a port; does nothing if there is no such port.
     fn change(&mut self, shared: &Shared, id: PortId, change: impl FnOnce(&mut Vec<Arc<Tap>>)) {
         if let Some(port) = self.port(&shared.ports.load(), id) {
             change(&mut port.taps);
@@ -527,7 +528,7 @@ impl Captured {
         }
     }
 
-    /// Has frames be followed at every port that is there now, or no longer.
+    /// Begins to follow frames at every present port, or ends it.
     fn set_live(&mut self, shared: &Shared, live: Option<Arc<Live>>) {
         let table = shared.ports.load();
         match live {
@@ -559,7 +560,7 @@ impl Captured {
         self.ports.get_mut(place)
     }
 
-    /// Puts ports into the table as they are to stand there.
+    /// Puts ports into the table with their current observers.
     fn settle(&mut self, shared: &Shared, which: impl Fn(PortId) -> bool) {
         let mut stands = Vec::new();
         for port in self.ports.iter().filter(|port| which(port.id)) {
@@ -579,13 +580,13 @@ impl Captured {
         self.ports.retain(|port| port.follows || !port.taps.is_empty());
     }
 
-    /// Whether a port is there that `tap` copies.
+    /// True if the port still exists and `tap` copies its frames.
     fn has(&self, id: PortId, tap: &Arc<Tap>) -> bool {
         let port = self.ports.iter().find(|port| port.id == id);
         port.is_some_and(|port| port.taps.iter().any(|other| Arc::ptr_eq(other, tap)))
     }
 
-    /// A port leaves the table.
+    /// Forgets a port that leaves the table.
     pub(crate) fn forget(&mut self, id: PortId) {
         self.ports.retain(|port| port.id != id);
     }

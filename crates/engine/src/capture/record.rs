@@ -1,4 +1,4 @@
-//! A captured frame in a ring of bytes: a header of fixed length, then as many bytes as were kept.
+//! A captured frame in a ring of bytes: a header of fixed length, then the kept bytes.
 
 use weir_wire::VnetHdr;
 
@@ -13,7 +13,7 @@ const CSUM_PENDING: u16 = 1 << 1;
 const GSO: u16 = 1 << 2;
 const NOT_DROPPED: u16 = u16::MAX;
 
-/// Which way a frame went, as its port's guest sees it.
+/// The direction of a frame, as its port's guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The port sent it into the switch.
@@ -22,26 +22,26 @@ pub enum Direction {
     Rx,
 }
 
-/// What is known of a captured frame beside its bytes.
+/// The data of a captured frame beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// When its burst was taken or delivered (ns, [`clock`](crate::clock)).
+    /// The time at which its burst was taken or delivered (ns, [`clock`](crate::clock)).
     pub at_ns: u64,
     /// Its length, with its VLAN tag.
     pub len: u32,
-    /// How many of its bytes were kept.
+    /// The number of kept bytes.
     pub kept: u32,
-    /// The capture's number of its port.
+    /// The number of its port in the capture.
     pub port: u16,
-    /// Which way it went; a frame that was dropped: on whose account.
+    /// Its direction; for a dropped frame, the direction in which it was counted.
     pub direction: Direction,
-    /// Its checksum is left for whoever receives it: the field holds a part of the sum.
+    /// Its checksum is left to the receiver: the field holds a part of the sum.
     pub csum_pending: bool,
-    /// It stands for several frames of a wire.
+    /// It stands for several frames on a wire.
     pub gso: bool,
-    /// Why it was dropped, if it was.
+    /// The reason of its drop, if it was dropped.
     pub dropped: Option<DropReason>,
-    /// What is left to be done, as in front of the frame with its tag.
+    /// The offloads that are left to do, for the frame with its tag.
     pub vnet: [u8; VNET_LEN],
 }
 

@@ -1,4 +1,4 @@
-//! A port that somebody captures.
+//! A captured port.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::burst::{Burst, Scratch};
 use crate::clock;
 use crate::port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
 
-/// Another port, of which frames are copied as they come and go. Every method that the other one may have of its own
-/// goes on to it, those with defaults too.
+/// A wrapper of another port that copies frames as they come and go. Every method of the trait is passed on to the
+/// other port, including those with defaults.
 pub(crate) struct Tapped {
     bare: Arc<dyn Port>,
     taps: Taps,
@@ -38,7 +38,7 @@ impl Receiver for Tapped {
 
 impl Port for Tapped {
     fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
-        // Frames that waited were copied when they came.
+        // Frames that waited were copied when they arrived.
         let is_new = ask.what == Take::New;
         let on_the_way = self.followed.as_ref().filter(|_| is_new).and_then(Followed::begin);
         let taken = self.bare.take(queue, ask, scratch, &mut |burst| {
@@ -60,7 +60,7 @@ impl Port for Tapped {
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
-        // Before the guest may answer: its answer is to be the later one.
+        // Taken before the guest can answer: its answer must have the later time.
         let at_ns = clock::now_ns();
         let before = self.followed.as_ref().map(|followed| followed.calls(queue));
         let done = self.bare.deliver(queue, burst, frames);

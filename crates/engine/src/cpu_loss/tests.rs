@@ -1,4 +1,4 @@
-//! Both clocks are played: what was lost, and when, follows from what they said.
+//! Both clocks are simulated: the losses and their times follow from the readings.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn started() -> Losses {
 #[test]
 fn time_awake_without_a_processor_is_lost_and_sleep_is_not() {
     let now_ns = START_NS + 1_000 * US;
-    // At work for 400 us, asleep for 300, at work again.
+    // It works for 400 us, sleeps for 300, and works again.
     let asleep = (START_NS + 400 * US, START_NS + 700 * US);
     let lost_ns = |cpu_before_ns, cpu_ns| {
         let mut losses = started();
@@ -32,7 +32,7 @@ fn time_awake_without_a_processor_is_lost_and_sleep_is_not() {
 #[test]
 fn what_was_lost_before_a_hold_or_after_it_explains_nothing() {
     let mut losses = started();
-    // Away for 400 us, of which it worked for 100, then at work without a break.
+    // It is away for 400 us, of which it works for 100, then works without a break.
     let (away_ns, back_ns) = (START_NS + 100 * US, START_NS + 500 * US);
     losses.read(away_ns, back_ns, 200 * US);
     let now = (back_ns + 400 * US, 600 * US);
@@ -49,7 +49,7 @@ fn of_a_loss_that_began_before_a_hold_counts_what_must_have_been_within() {
     let back_ns = START_NS + 400 * US;
     losses.read(START_NS, back_ns, 100 * US);
     let lost_ns = |hold| losses.lost_ns(hold, back_ns, (back_ns, 100 * US));
-    // Of 400 us 300 were lost. Of 150 of them it may have worked in 100.
+    // 300 of 400 us were lost. Of any 150 of them it can have worked in 100.
     assert_eq!(lost_ns((back_ns - 150 * US, back_ns)), 50 * US);
     assert_eq!(lost_ns((START_NS, START_NS + 150 * US)), 50 * US);
     assert_eq!(lost_ns((back_ns - 100 * US, back_ns)), 0);
@@ -60,11 +60,11 @@ fn what_is_lost_now_counts_before_anybody_has_noted_it() {
     let losses = started();
     let looked_ns = START_NS + 500 * US;
     let now_ns = looked_ns + 200 * US;
-    // It has worked since, but for 150 us; it cannot have lost them before the last look.
+    // It has worked since, except for 150 us; it cannot have lost them before the last reading.
     let now = (now_ns, 550 * US);
     assert_eq!(losses.lost_ns((looked_ns, now_ns), looked_ns, now), 150 * US);
     assert_eq!(losses.lost_ns((now_ns - 60 * US, now_ns), looked_ns, now), 10 * US);
-    // What is more than the time since the last look was lost earlier, nobody knows when.
+    // A loss longer than the time since the last reading was partly earlier, at an unknown time.
     let now = (now_ns, 450 * US);
     assert_eq!(losses.lost_ns((looked_ns, now_ns), looked_ns, now), 200 * US);
     assert_eq!(losses.lost_ns((START_NS, now_ns), looked_ns, now), 250 * US);
@@ -107,7 +107,7 @@ fn clocks_that_go_backwards_are_no_loss() {
 fn a_thread_that_was_stopped_has_lost_that_time_and_only_then() {
     let before_ns = clock::now_ns();
     look(before_ns);
-    // Not of its own will, as far as anybody was told.
+    // The sleep is not reported, so it counts as a loss.
     std::thread::sleep(std::time::Duration::from_millis(20));
     let stopped_ns = clock::now_ns();
     assert!(lost_ns(before_ns, stopped_ns, stopped_ns) >= 15_000_000);

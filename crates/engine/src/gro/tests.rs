@@ -83,7 +83,7 @@ impl Got {
         Self { bytes, offload: *packet.offload, frames: packet.frames }
     }
 
-    /// The frames that it would be on a wire.
+    /// The frames that it would become on a wire.
     fn on_the_wire(&self) -> Vec<Vec<u8>> {
         let Some(gso) = self.offload.gso() else {
             return vec![self.bytes.clone()];
@@ -134,7 +134,7 @@ fn untagged(count: usize) -> Vec<Outgoing> {
     (0..count as u16).map(Outgoing::untagged).collect()
 }
 
-/// What a receiver with room for everything gets.
+/// The packets that a receiver with room for everything gets.
 fn receive(frames: &[Vec<u8>], caps: OffloadCaps) -> Vec<Got> {
     with_burst(frames, VnetHdr::default(), 4096, |burst| {
         let outgoing = untagged(frames.len());
@@ -241,7 +241,7 @@ fn a_next_segment_is_searched_behind_a_few_frames_only() {
 #[test]
 fn a_list_of_lone_segments_is_not_searched_to_its_end() {
     for (lone, merged) in [(GRO_LONE_MAX - 1, 1), (GRO_LONE_MAX, 0)] {
-        // Each of its own flow, and too far from its successor.
+        // Each segment has its own flow, and is too far from its successor.
         let mut frames: Vec<_> =
             (0..u16::from(lone)).map(|flow| Segment::new(10 + flow, 0).frame()).collect();
         frames.extend(segments(1, 0..2));
@@ -253,7 +253,7 @@ fn a_list_of_lone_segments_is_not_searched_to_its_end() {
 
 #[test]
 fn order_holds_within_a_flow() {
-    // The second has lost its place; nothing of the flow passes it.
+    // The second frame is out of order; no later one of its flow passes it.
     let frames: Vec<_> =
         [0, 5, 1, 2].map(|number| Segment::new(1, number).frame()).into_iter().collect();
     let got = receive(&frames, TSO);
@@ -315,7 +315,7 @@ fn only_frames_with_the_same_egress_tag_are_merged_and_keep_it() {
     });
 }
 
-/// Room for so many frames; what it gets.
+/// A receiver with limited room, and the packets it got.
 struct Receiver {
     room: usize,
     got: Vec<Got>,
@@ -351,7 +351,7 @@ fn a_receiver_with_little_room_gets_as_much_as_without_merging() {
 
 #[test]
 fn frames_that_went_ahead_are_told_from_those_that_did_not() {
-    // Two flows take turns; the second has no room.
+    // Two flows alternate; the second has no room.
     let frames: Vec<_> =
         (0..3).flat_map(|number| [1, 2].map(|flow| Segment::new(flow, number).frame())).collect();
     with_burst(&frames, VnetHdr::default(), 4096, |burst| {
@@ -412,7 +412,7 @@ fn bytes_are_counted_as_on_the_wire() {
     });
 }
 
-/// A frame of one of a few flows, damaged perhaps.
+/// A frame of one of a few flows, possibly damaged.
 fn any_frame() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let damage = proptest::option::weighted(0.1, (0usize..1054, 1u8..));
     (0u16..4, 0u16..6, any::<bool>(), 0u8..10, damage).prop_map(
@@ -439,7 +439,7 @@ fn any_burst() -> impl Strategy<Value = Vec<(u16, Vec<u8>)>> {
     (proptest::collection::vec(part, 1..12), any::<bool>()).prop_map(|(parts, shuffle)| {
         let mut frames: Vec<_> = parts.concat();
         if shuffle {
-            // Flows take turns; each keeps its order.
+            // Flows alternate; each keeps its order.
             let mut nth: BTreeMap<u16, usize> = BTreeMap::new();
             let mut keyed: Vec<_> = frames
                 .into_iter()
@@ -458,8 +458,8 @@ fn any_burst() -> impl Strategy<Value = Vec<(u16, Vec<u8>)>> {
 }
 
 proptest! {
-    /// Whatever a burst holds and however little room a receiver has, each frame arrives once, as it
-    /// was, and in the order of its flow.
+    /// Whatever frames a burst has, and however little room a receiver has, each frame arrives once, unchanged, and in
+    /// the order of its flow.
     #[test]
     fn every_frame_arrives_as_it_was_and_in_the_order_of_its_flow(
         frames in any_burst(),
@@ -493,7 +493,7 @@ proptest! {
         sorted.sort();
         expected.sort();
         prop_assert_eq!(sorted, expected);
-        // A damaged address makes a flow of its own: compare by the addresses and ports that there are.
+        // A damaged address makes a flow of its own: compare by the addresses and ports that occur.
         let of_flow = |frames: &[Vec<u8>], flow: &[u8]| -> Vec<Vec<u8>> {
             frames.iter().filter(|frame| flow_of(frame) == flow).cloned().collect()
         };
@@ -504,7 +504,7 @@ proptest! {
     }
 }
 
-/// Addresses and ports.
+/// The addresses and ports of a frame.
 fn flow_of(frame: &[u8]) -> &[u8] {
     match frame[12..14] {
         [8, 0] => &frame[26..38],

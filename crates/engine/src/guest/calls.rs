@@ -1,13 +1,13 @@
-//! When an interface's guest is called: what a user sets of it, and what comes of that.
+//! The call policy of an interface: the user's settings, and the results.
 
 use weir_policy::moderation::{Completions, Decision, Kind, Moderation, Settings, hold_ns_max};
 
 use crate::stats::TimesSummary;
 
-/// When to call a guest.
+/// The settings for calls to a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallPolicy {
-    /// Which policy decides.
+    /// The kind of policy.
     pub kind: Kind,
     /// Longest time that a frame may be held in all (ns).
     pub latency_budget_ns: u64,
@@ -15,12 +15,12 @@ pub struct CallPolicy {
     pub rx_ns: Option<u64>,
     /// `rx-frames`, see [`Settings::rx_frames`].
     pub rx_frames: Option<u32>,
-    /// With how many bytes of frames a container is full, see [`Settings::container_bytes`].
+    /// Bytes of frames with which a container is full, see [`Settings::container_bytes`].
     pub container_bytes: Option<u32>,
 }
 
 impl CallPolicy {
-    /// A policy with nothing set but the budget.
+    /// A policy without settings other than the budget.
     pub const fn within(kind: Kind, latency_budget_ns: u64) -> Self {
         Self { kind, latency_budget_ns, rx_ns: None, rx_frames: None, container_bytes: None }
     }
@@ -30,13 +30,13 @@ impl CallPolicy {
         hold_ns_max(self.latency_budget_ns)
     }
 
-    /// How long a frame may wait for others in its sender's ring (ns).
+    /// Longest time that a frame may wait for others in its sender's ring (ns).
     pub const fn wait_ns_max(&self) -> u64 {
         self.kind.wait_ns_max(self.latency_budget_ns, self.rx_ns)
     }
 
-    /// The policy for transmitted frames; `None` to call at once, under a policy that never holds. `patient`: under
-    /// `auto` a few may wait longer.
+    /// The policy for transmitted frames; `None` if the guest is called at once, since the policy never holds. With
+    /// `patient`, a few frames may wait longer under `auto`.
     pub fn completions(&self, patient: bool) -> Option<Completions> {
         match self.kind {
             Kind::Auto if patient => Some(Completions::patient(self.hold_ns_max())),
@@ -52,34 +52,34 @@ impl CallPolicy {
     }
 }
 
-/// What a receive queue's policy does now, and what came of it since the interface was made.
+/// The present decision of a receive queue's policy, and the results since the interface was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueDecision {
-    /// Which policy.
+    /// The kind of policy.
     pub kind: Kind,
-    /// How long it holds, and why.
+    /// The present hold time, and its reason.
     pub decision: Decision,
-    /// The limit of that (ns).
+    /// The limit of the hold time (ns).
     pub hold_ns_max: u64,
     /// Frames received.
     pub frames: u64,
-    /// Calls given.
+    /// Calls made.
     pub calls: u64,
-    /// Calls that the guest did not want.
+    /// Calls that the guest had suppressed.
     pub calls_suppressed: u64,
-    /// Hold times: from frames being ready to the guest being told of them.
+    /// Hold times: from frames being ready to the guest's notification.
     pub hold: TimesSummary,
 }
 
-/// How calls of an interface have gone since it was made, over all its receive queues.
+/// Call times of an interface since it was made, over all its receive queues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallTimes {
-    /// From frames being ready to the guest being told of them.
+    /// Times from frames being ready to the guest's notification.
     pub hold: TimesSummary,
-    /// From the earliest moment at which a frame can have been in its sender's ring to the guest being told of it,
-    /// without frames that waited for buffers: what the latency budget bounds.
+    /// Times from the earliest moment at which a frame can have been in its sender's ring to the guest's notification,
+    /// without frames that waited for buffers: the latency budget bounds these times.
     pub latency: TimesSummary,
-    /// What the policy does now on the queue that it holds longest.
+    /// The present decision of the policy on the queue that it holds longest.
     pub decision: Option<Decision>,
 }
 

@@ -1,5 +1,5 @@
-//! A queue's debt to its guest: frames without notice, since when, until when at the latest, and whether notice
-//! came too late.
+//! A queue's debt to its guest: frames without notification, since when, until when at the latest, and whether the
+//! notification came too late.
 
 use weir_policy::law::LAW;
 use weir_policy::moderation::{Batch, Deadline, Delivery};
@@ -8,29 +8,29 @@ use super::CallPolicy;
 use crate::cpu_loss;
 use crate::stats::{BreachReason, PortCounters, Times};
 
-/// The part of an absence that frames which came meanwhile may need: 2 % after milliseconds on a loaded machine, 5
-/// % at most.
+/// The part of an absence that the work piled up in it may take: 2 % after milliseconds on a loaded machine, 5 % at
+/// most.
 const PILED_UP_SHARE: u64 = 16;
 
-/// Frames of a receive queue that the guest has not been told of.
+/// Frames of a receive queue of which the guest was not notified.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
-    /// When the first of them were ready to be seen (ns).
+    /// The time at which the first of them were complete (ns).
     since_ns: u64,
-    /// When the earliest reached weir (ns).
+    /// The earliest time at which one of them reached weir (ns).
     arrived_ns: u64,
-    /// One of them waited for buffers before.
+    /// At least one of them waited for buffers before.
     parked: bool,
-    /// Their chains.
+    /// The number of their chains.
     chains: u32,
 }
 
-/// How long calls took.
+/// The durations of calls.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HeldTimes {
-    /// From frames being ready to the guest being told of them.
+    /// Times from frames being ready to the guest's notification.
     pub(super) hold: Times,
-    /// From the arrival of the earliest frame, without frames that waited for buffers.
+    /// Times from the arrival of the earliest frame, without frames that waited for buffers.
     pub(super) latency: Times,
 }
 
@@ -40,7 +40,7 @@ impl HeldTimes {
         Box::default()
     }
 
-    /// Adds another's.
+    /// Adds the times of another queue.
     pub(super) fn merge(&mut self, other: &Self) {
         self.hold.merge(&other.hold);
         self.latency.merge(&other.latency);
@@ -51,20 +51,20 @@ impl HeldTimes {
 #[derive(Debug)]
 pub(super) struct HeldCall {
     pending: Option<Pending>,
-    /// Until when they wait.
+    /// The time until which they wait.
     pub(super) deadline: Deadline,
-    /// Chains that are complete and that the guest can't see yet.
+    /// Complete chains that the guest cannot see yet.
     pub(super) withheld: u16,
-    /// The interface's latency budget (ns), which breaches are counted against.
+    /// The interface's latency budget (ns), by which breaches are counted.
     budget_ns: u64,
     /// The part of it that holds may use (ns).
     pub(super) hold_ns_max: u64,
-    /// Made when there is something to count.
+    /// Allocated when there is a time to count.
     pub(super) times: Option<Box<HeldTimes>>,
 }
 
 impl HeldCall {
-    /// Nothing waits.
+    /// A queue in which nothing waits.
     pub(super) fn new(calls: &CallPolicy) -> Self {
         Self {
             pending: None,
@@ -76,23 +76,23 @@ impl HeldCall {
         }
     }
 
-    /// The interface has another policy or budget; nothing is pending.
+    /// Sets another policy or budget; nothing is pending.
     pub(super) fn set_policy(&mut self, calls: &CallPolicy) {
         self.budget_ns = calls.latency_budget_ns;
         self.hold_ns_max = calls.hold_ns_max();
     }
 
-    /// There are frames that the guest has not been told of.
+    /// True if there are frames of which the guest was not notified.
     pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Chains that the guest has not been told of.
+    /// The number of chains of which the guest was not notified.
     pub(super) fn chains(&self) -> u32 {
         self.pending.map_or(0, |pending| pending.chains)
     }
 
-    /// Frames are ready, in `chains` chains.
+    /// Notes frames that are ready, in `chains` chains.
     #[inline(always)]
     pub(super) fn add(&mut self, now_ns: u64, batch: &Batch, chains: u16, parked: bool) {
         let Batch { arrived_ns, .. } = *batch;
@@ -109,7 +109,7 @@ impl HeldCall {
         }
     }
 
-    /// The guest knows of everything, and how it does. `hidden`: it could not see the frames before.
+    /// Notes that the guest knows of all frames, by `how`. `hidden`: it could not see the frames before.
     #[inline(always)]
     pub(super) fn told(
         &mut self,
@@ -124,10 +124,10 @@ impl HeldCall {
         let told_ns = match how {
             Delivery::Called => now_ns,
             Delivery::Suppressed if hidden => now_ns,
-            // It was looking when they became visible, or has looked since.
+            // The guest was polling when they became visible, or has polled since.
             Delivery::Suppressed | Delivery::Polled => pending.since_ns,
         };
-        // What a guest took by itself, it took at some time that weir does not know.
+        // If a guest took frames by itself, weir does not know the time.
         if how != Delivery::Polled {
             let times = self.times.get_or_insert_with(HeldTimes::make);
             times.hold.record(now_ns.saturating_sub(pending.since_ns));
@@ -149,7 +149,7 @@ impl HeldCall {
         }
     }
 
-    /// The ring has stopped: nothing is pending any more.
+    /// The ring has stopped: forgets pending frames.
     pub(super) fn reset(&mut self) {
         self.pending = None;
         self.withheld = 0;
@@ -157,8 +157,8 @@ impl HeldCall {
     }
 }
 
-/// Whether preemption explains a late call: it makes up most of the delay, and the rest is no more than the work
-/// piled up.
+/// True if preemption explains a late call: it makes up most of the delay, and the rest is no more than the piled up
+/// work.
 fn is_explained(late_ns: u64, lost_ns: u64) -> bool {
     let work_ns = LAW.margin_ns.saturating_add(lost_ns / PILED_UP_SHARE);
     lost_ns > late_ns / 2 && lost_ns.saturating_add(work_ns) >= late_ns
@@ -200,8 +200,8 @@ mod tests {
         assert!(!is_explained(LAW.margin_ns, LAW.margin_ns / 2 - 1), "too little of it");
     }
 
-    /// What is counted where frames that came at 0 were ready at `ready_ns`, held until `until_ns` and
-    /// told of at `told_ns`.
+    /// The breaches that are counted if frames that arrived at 0 were ready at `ready_ns`, held until `until_ns`, and
+    /// the guest was notified at `told_ns`.
     fn breaches(
         ready_ns: u64,
         until_ns: Option<u64>,
@@ -230,8 +230,8 @@ mod tests {
         assert_eq!(breaches(0, Some(past), past, false), late("policy"));
     }
 
-    /// The reason of a breach by 50 us of a frame that came at `arrived_ns`, at a worker whose CPU clock stands
-    /// still: it was away from 1 ms on to 1.4 ms, and slept from then on.
+    /// The reason of a breach by 50 us for a frame that arrived at `arrived_ns`, at a worker whose CPU clock stands
+    /// still: it was away from 1 ms to 1.4 ms, and slept from then on.
     fn reason_after_an_absence(arrived_ns: u64) -> Vec<(&'static str, u64)> {
         let played = move || {
             let (told_ns, counters) = (arrived_ns + BUDGET_NS + 50_000, PortCounters::default());
@@ -247,7 +247,7 @@ mod tests {
             held.told(told_ns, Delivery::Called, false, &counters);
             counters.breaches().collect()
         };
-        // What a worker knows is its thread's.
+        // The losses of a worker belong to its thread.
         std::thread::spawn(played).join().unwrap()
     }
 
@@ -297,7 +297,7 @@ mod tests {
         held.told(10 * BUDGET_NS, Delivery::Polled, false, &counters);
         assert_eq!(counters.breaches().count(), 0);
         assert!(held.times.is_none());
-        // Unless it could not see it.
+        // Except if it could not see the frames.
         held.add(1_000, &batch(0), 1, false);
         held.told(10 * BUDGET_NS, Delivery::Suppressed, true, &counters);
         assert_eq!(counters.breaches().count(), 1);

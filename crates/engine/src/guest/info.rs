@@ -1,61 +1,61 @@
-//! What is to be seen of a guest's interface, for who asks.
+//! The visible state of a guest's interface.
 
 use weir_guestmem::Mapped;
 
 use super::State;
 
-/// A snapshot of a guest's interface. What its kind of port does not have is 0, `None` or empty.
+/// A snapshot of a guest's interface. A value that its kind of port does not have is 0, `None` or empty.
 #[derive(Debug, Clone, Default)]
 pub struct PortInfo {
-    /// How far it is.
+    /// Its state.
     pub state: State,
-    /// Why it stopped last, if it ever did otherwise than in order.
+    /// The reason of its last stop that was not orderly, if there was one.
     pub stop_reason: Option<String>,
-    /// Front ends that came since the interface was made.
+    /// Front ends that connected since the interface was made.
     pub opened: u64,
-    /// Those that went in order.
+    /// Front ends that disconnected in order.
     pub closed: u64,
-    /// Those that could not be served, or broke a rule.
+    /// Front ends that could not be served, or broke a rule.
     pub failed: u64,
-    /// Those that came while there was one, and were turned away.
+    /// Front ends that connected while another one was connected, and were turned away.
     pub turned_away: u64,
-    /// How often one had to pause: it took too much time, or came too often.
+    /// Times at which a front end had to pause: it used too much time, or connected too often.
     pub throttled: u64,
-    /// Messages about it that were not logged, because they had been too many.
+    /// Messages about it that were not logged, because there were too many.
     pub log_lines_unsaid: u64,
     /// Acknowledged device features.
     pub features: u64,
-    /// MTU that the front end has set.
+    /// The MTU that the front end has set.
     pub mtu: Option<u16>,
     /// Bytes of guest memory in the table in use.
     pub memory_bytes: u64,
-    /// What is mapped, in whole pages, and with what is left of older tables.
+    /// Mapped memory, in whole pages, including the rest of older tables.
     pub memory_mapped: Mapped,
-    /// Bytes that a table may have.
+    /// Most bytes that a table can have.
     pub memory_max_bytes: u64,
-    /// Queue pairs that the front end was offered; `None` without one.
+    /// Queue pairs that were offered to the front end; `None` without one.
     pub session_queue_pairs: Option<usize>,
-    /// Rings in service that serve nobody.
+    /// Rings in service that serve no driver.
     pub silent: Vec<SilentRing>,
 }
 
-/// A ring that serves nobody.
+/// A ring that serves no driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SilentRing {
     /// Its number: even ones receive, odd ones transmit.
     pub ring: usize,
-    /// Why.
+    /// The reason.
     pub why: Silence,
 }
 
-/// Why nothing comes of a ring that is in service and enabled.
+/// The reason for which a ring does not work although it is in service and enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silence {
-    /// So many kicks have come, and where weir looks the driver has never put a buffer: another base, wrap counter or
-    /// address is meant.
+    /// This number of kicks came, but the driver has never put a buffer where weir looks: it probably uses another
+    /// base, wrap counter or address.
     KicksWithoutBuffers(u64),
-    /// The driver has put buffers into it, and its kick descriptor has never signalled.
+    /// The driver has put buffers into it, and its kick descriptor has never been signalled.
     BuffersWithoutKick,
-    /// Buffers came back to a driver that wants to be told, and there is no descriptor to call it by.
+    /// Buffers were returned to a driver that wants calls, and there is no call descriptor.
     NoCallDescriptor,
 }

@@ -1,5 +1,5 @@
-//! A guest's interface to the engine, with any rings: its queue pairs (more may come under traffic), whether it
-//! serves, and when its guest is called.
+//! A guest's interface to the engine, with any kind of ring: its queue pairs (more can be added under traffic), whether
+//! it serves, and when its guest is called.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,26 +21,26 @@ use crate::stats::{PortCounters, QueueCounters};
 /// A pair of queues, with the port's part of each direction.
 #[derive(Debug)]
 pub struct QueuePair<T, R> {
-    /// From the guest.
+    /// Frames from the guest.
     pub tx: TransmitQueue<T>,
-    /// To the guest.
+    /// Frames to the guest.
     pub rx: Mutex<ReceiveQueue<R>>,
 }
 
 /// An interface, with the port's part of its transmit and of its receive queues.
 #[derive(Debug)]
 pub struct Interface<T, R> {
-    /// The pairs ever offered to a front end, from the first on. None goes while the interface exists: workers find
-    /// one without a lock, and its counts stay.
+    /// The pairs that were ever offered to a front end, from the first on. None is removed while the interface exists:
+    /// workers find a pair without a lock, and its counts stay.
     pairs: [OnceLock<Box<QueuePair<T, R>>>; QUEUE_PAIRS_MAX],
-    /// How many the next front end is offered.
+    /// The number of pairs that the next front end is offered.
     offered: AtomicUsize,
     counters: Arc<PortCounters>,
     /// See [`TransmitCalls::patient`].
     patient: bool,
     latency_budget_ns: AtomicU64,
     wait_ns_max: AtomicU64,
-    /// The guest was found breaking the rules: nothing is served until service begins afresh.
+    /// The guest was found breaking the rules: nothing is served until service starts again.
     failed: AtomicBool,
     rx_ready: ReadyQueues,
     steering: Steering,
@@ -70,8 +70,8 @@ impl<T: TransmitRing + Default, R: ReceiveRing + Default> Interface<T, R> {
         interface
     }
 
-    /// Offers so many queue pairs, 1 to [`QUEUE_PAIRS_MAX`], to the next front end, while traffic flows. At pairs that
-    /// are new the guest is called by `calls`, which is to be the policy of the others.
+    /// Offers `queue_pairs` queue pairs, 1 to [`QUEUE_PAIRS_MAX`], to the next front end, while traffic flows. New
+    /// pairs call the guest by `calls`, which must be the policy of the others.
     pub fn offer(&self, queue_pairs: usize, calls: &CallPolicy) {
         let queue_pairs = queue_pairs.clamp(1, QUEUE_PAIRS_MAX);
         for place in self.pairs.iter().take(queue_pairs) {
@@ -91,7 +91,7 @@ impl<T: TransmitRing + Default, R: ReceiveRing + Default> Interface<T, R> {
 }
 
 impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
-    /// Queue pairs that the next front end is offered.
+    /// The number of queue pairs that the next front end is offered.
     pub fn offered(&self) -> usize {
         self.offered.load(Ordering::Relaxed)
     }
@@ -108,39 +108,40 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         self.pair(queue).filter(|_| !self.has_failed())
     }
 
-    /// All of them.
+    /// All pairs.
     pub fn pairs(&self) -> impl Iterator<Item = &QueuePair<T, R>> {
         self.pairs.iter().map_while(OnceLock::get).map(|pair| &**pair)
     }
 
-    /// Which receive queue a flow goes to.
+    /// The steering, which chooses the receive queue of a flow.
     pub fn steering(&self) -> &Steering {
         &self.steering
     }
 
-    /// Nothing is served any more, until service begins [afresh](Self::clear_failure). Says whether anything was.
+    /// Stops all service, until it is [enabled again](Self::clear_failure). Returns true if the interface had not
+    /// failed before.
     pub fn fail(&self) -> bool {
         let had_failed = self.failed.swap(true, Ordering::SeqCst);
         self.rx_ready.none();
         !had_failed
     }
 
-    /// Service may begin again.
+    /// Allows service to start again.
     pub fn clear_failure(&self) {
         self.failed.store(false, Ordering::Relaxed);
     }
 
-    /// Nothing is served.
+    /// True if nothing is served because of a failure.
     #[inline]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Counts the receive queues that can receive, after one has changed. The caller holds no queue's lock.
+    /// Counts the receive queues that can receive, after one has changed. The caller must not hold a queue's lock.
     pub fn count_ready(&self) {
         let failed = || self.failed.load(Ordering::SeqCst);
         let count = || self.pairs().take_while(|pair| lock(&pair.rx).queue.is_ready()).count();
-        // 0 queues is an error and no spread: the engine asks `rx_queues` first.
+        // 0 queues are an error and change no steering: the engine asks `rx_queues` first.
         self.rx_ready.count(failed, count, |ready| _ = self.steering.set_queues(ready));
     }
 
@@ -155,13 +156,13 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         self.wait_ns_max.load(Ordering::Relaxed)
     }
 
-    /// A flow's replies go to the queue on which the guest sent it. `receiver` is the port.
+    /// Steers a flow's replies to the queue on which the guest sent it. `receiver` is the port.
     pub fn follow(&self, queue: usize, burst: &Burst<'_>, now_secs: u32, receiver: &dyn Receiver) {
         record_flows(&self.steering, queue, burst, now_secs, receiver);
     }
 
-    /// See [`Port::expired`](crate::Port::expired). `frees_sent`: a guest's receive handler also frees transmitted
-    /// frames.
+    /// See [`Port::expired`](crate::Port::expired). `frees_sent` tells whether the guest's receive handler also frees
+    /// transmitted frames.
     pub fn expired(
         &self,
         queue: usize,
@@ -187,35 +188,35 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
     }
 }
 
-/// What is asked of an interface, and set, beside the data path, whatever its rings are.
+/// Settings and readings of an interface beside the data path, for any kind of ring.
 pub trait AnyInterface: Send + Sync {
-    /// Queue pairs that it has: the most that it has ever offered.
+    /// The number of its queue pairs: the most that it has ever offered.
     fn queue_pairs(&self) -> usize;
 
-    /// What it counts.
+    /// Its counters.
     fn counters(&self) -> &PortCounters;
 
-    /// Changes the moderation policy while traffic flows. A held call is given first.
+    /// Changes the moderation policy while traffic flows. A held call is made first.
     fn set_moderation(&self, calls: &CallPolicy);
 
     /// Sets the limit of holds (ns) of one queue pair, or of all, under traffic: the manager's share of the budget,
     /// never above the budget's limit.
     fn set_hold_ns_max(&self, queue: Option<usize>, hold_ns: u64);
 
-    /// All interfaces are held together, or no longer: see [`Moderation::set_together`]. To be said again after
+    /// Holds all interfaces together, or no longer: see [`Moderation::set_together`]. It must be called again after
     /// [`set_moderation`](Self::set_moderation).
     ///
     /// [`Moderation::set_together`]: weir_policy::moderation::Moderation::set_together
     fn set_together(&self, together: bool);
 
-    /// The guest polls its receive queues, or no longer. Call it again after
+    /// Notes whether the guest polls its receive queues. It must be called again after
     /// [`set_moderation`](Self::set_moderation).
     fn set_guest_poll(&self, poll: Option<GuestPoll>);
 
-    /// What the policy of each receive queue does now.
+    /// The present decision of each receive queue's policy.
     fn decisions(&self) -> Vec<QueueDecision>;
 
-    /// How calls of all its receive queues have gone.
+    /// Call times over all its receive queues.
     fn call_times(&self) -> CallTimes;
 }
 
@@ -234,7 +235,7 @@ impl<T: TransmitRing + Send, R: ReceiveRing + Send> AnyInterface for Interface<T
         self.wait_ns_max.store(calls.wait_ns_max(), Ordering::Relaxed);
         for (index, pair) in self.pairs().enumerate() {
             let new = calls.build();
-            // The old one is freed here, outside the lock.
+            // The old policy is freed here, outside the lock.
             let _old = lock(&pair.rx).set_moderation(index, new, calls, &self.counters);
             pair.tx.lock().set_policy(index, calls, &self.counters);
         }

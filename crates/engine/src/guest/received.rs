@@ -1,8 +1,8 @@
-//! When a guest is told of received frames.
+//! The times at which a guest is notified of received frames.
 //!
-//! Frames may wait for their call (`weir_policy::moderation`), visible to the guest or, where the policy withholds
-//! them, invisible. Two things end the wait whatever the policy says, so that holding costs time and never frames:
-//! the guest has too few buffers for a frame, or half of its ring waits.
+//! Frames can wait for their call (`weir_policy::moderation`), visible to the guest or, if the policy withholds them,
+//! invisible. Two events end the wait whatever the policy decides, so that holding costs time but never frames: the
+//! guest has too few buffers for a frame, or half of its ring waits.
 
 use std::mem::take;
 
@@ -17,25 +17,25 @@ use crate::clock;
 use crate::stages::{self, Stage};
 use crate::stats::{PortCounters, QueueCounters};
 
-/// The calls of a receive queue. `index` is the queue's, everywhere.
+/// The calls of a receive queue. `index` is always the queue's.
 #[derive(Debug)]
 pub struct ReceiveCalls {
     moderation: Box<dyn Moderation>,
-    /// What the policy says of itself: see [`Moderation::withholds`].
+    /// The policy's own answer: see [`Moderation::withholds`].
     withholds: bool,
-    /// Frames that the guest has not been told of.
+    /// Frames of which the guest was not notified.
     hold: HeldCall,
-    /// Since when the guest has offered too few buffers.
+    /// The time since which the guest has offered too few buffers.
     full_since: Option<u64>,
-    /// When it was last called (ns).
+    /// The time of its last call (ns).
     called_ns: Option<u64>,
     answers: Answers,
-    /// The guest polls, and asks for calls all the same.
+    /// The guest polls, but also asks for calls.
     asks_and_polls: bool,
 }
 
 impl ReceiveCalls {
-    /// Nothing is held.
+    /// Calls of a queue in which nothing is held.
     pub fn new(calls: &CallPolicy) -> Self {
         let moderation = calls.build();
         Self {
@@ -49,15 +49,15 @@ impl ReceiveCalls {
         }
     }
 
-    /// What is held is out of the guest's sight.
+    /// True if held frames are invisible to the guest.
     #[inline]
     pub fn withholds(&self) -> bool {
         self.withholds
     }
 
-    /// Notes whether frames were left over (`full`), and whether any went in. Says whether they may wait for this
-    /// receiver: not if it has taken nothing for so long that they would be dropped anyway. The clock decides, not
-    /// the time of their burst: a worker's delay is no fault of the receiver.
+    /// Notes whether frames were left over (`full`), and whether any were put in. Returns true if they may wait for
+    /// this receiver: false if it has taken nothing for so long that they would be dropped anyway. The clock decides,
+    /// not the time of their burst: a worker's delay is not the receiver's fault.
     #[inline]
     pub fn note_full(&mut self, full: bool, progress: bool) -> bool {
         if progress || !full {
@@ -71,8 +71,8 @@ impl ReceiveCalls {
         now_ns.saturating_sub(since) < PARKED_NS_MAX
     }
 
-    /// Shows the complete `batch`, in `chains`, to the guest unless it is withheld, and asks the policy about the
-    /// call. `parked`: a frame of it waited for buffers before. Returns when to ask again, if a timer is to be set.
+    /// Shows the complete `batch`, in `chains`, to the guest unless it is withheld, and asks the policy about the call.
+    /// `parked`: a frame of it waited for buffers before. Returns the time to ask again, if a timer must be set.
     #[inline(always)]
     pub fn complete(
         &mut self,
@@ -117,8 +117,8 @@ impl ReceiveCalls {
         }
     }
 
-    /// The guest has, or soon may have, too few buffers until it knows of its frames: it refills only what it takes
-    /// back.
+    /// True if the guest has, or soon may have, too few buffers until it knows of its frames: it refills only buffers
+    /// that it has taken back.
     #[inline]
     fn is_short(&self, ring: &mut impl ReceiveRing) -> bool {
         self.full_since.is_some() || self.hold.chains() >= ring.size() / 2
@@ -146,14 +146,15 @@ impl ReceiveCalls {
         }
     }
 
-    /// Shows the guest all withheld frames, and calls it if the ring says that a call is due.
+    /// Shows the guest all withheld frames, and calls it if the ring asks for a call.
     ///
-    /// The ring is asked now, not when the hold began: a guest that took the frames by itself has moved its event
-    /// past them (virtio 1.2 §2.7.7, §2.8.10; `rsp_event` of Xen's rings), and a guest that wants no calls looks at
-    /// the ring again before it waits. So a call left out after a hold is not missed, and only this counts as a
+    /// The ring is checked now, not when the hold began: a guest that took the frames by itself has moved its event
+    /// past them (virtio 1.2 §2.7.7, §2.8.10; `rsp_event` of Xen's rings), and a guest that has suppressed calls checks
+    /// the ring again before it waits. So no call is missed that is left out after a hold, and only this counts as a
     /// sign of polling.
     ///
-    /// `looked_ns` is what the clock said just now, where the caller has looked: without a call, no time has passed since.
+    /// `looked_ns` is the present time, if the caller has just read the clock: without a call, no time has passed
+    /// since.
     #[inline]
     fn announce(
         &mut self,
@@ -197,8 +198,7 @@ impl ReceiveCalls {
         self.act(index, ring, verdict, by_ns, None, counters)
     }
 
-    /// Ends a hold of frames that a polling guest, which asks for calls all the same, took by itself: newer frames
-    /// start a hold.
+    /// Ends a hold of frames that the guest took by polling although it asks for calls: newer frames start a new hold.
     #[inline]
     pub(crate) fn look_for_poll(
         &mut self,
@@ -211,7 +211,7 @@ impl ReceiveCalls {
         }
     }
 
-    /// How the guest stands with them. A container is not ended early for it.
+    /// The guest's state with regard to its received frames. A container is not ended early for it.
     pub fn standing(&self) -> Received {
         match self.called_ns {
             _ if self.hold.is_pending() && self.hold.withheld == 0 => Received::Held,
@@ -220,7 +220,7 @@ impl ReceiveCalls {
         }
     }
 
-    /// The guest has taken by itself what its call was held for.
+    /// Notes that the guest has taken the frames of a held call by polling.
     #[cold]
     fn polled(&mut self, index: usize, counters: &PortCounters) {
         let now_ns = clock::now_ns();
@@ -229,21 +229,21 @@ impl ReceiveCalls {
         self.moderation.delivered(now_ns, Delivery::Polled);
     }
 
-    /// Gives a held call now, before the ring stops or the policy changes.
+    /// Makes a held call now, before the ring stops or the policy changes.
     pub fn flush(&mut self, index: usize, ring: &mut impl ReceiveRing, counters: &PortCounters) {
         if self.hold.is_pending() {
             self.announce(index, ring, None, counters);
         }
     }
 
-    /// The ring has stopped: nothing is pending any more.
+    /// The ring has stopped: forgets pending frames.
     pub fn reset(&mut self) {
         self.hold.reset();
         (self.full_since, self.called_ns) = (None, None);
         self.moderation.reset();
     }
 
-    /// Replaces the policy; gives back the old one.
+    /// Replaces the policy; returns the old one.
     pub fn set_moderation(
         &mut self,
         index: usize,
@@ -266,28 +266,28 @@ impl ReceiveCalls {
         self.moderation.set_hold_ns_max(hold_ns_max);
     }
 
-    /// All interfaces are held together, or no longer.
+    /// Holds all interfaces together, or no longer.
     pub fn set_together(&mut self, together: bool) {
         self.moderation.set_together(together);
     }
 
-    /// The guest polls, or no longer.
+    /// Notes whether the guest polls.
     pub fn set_guest_poll(&mut self, poll: Option<GuestPoll>) {
         self.asks_and_polls = poll.is_some_and(|poll| poll.asks);
         self.moderation.set_guest_poll(poll);
     }
 
-    /// How long calls took, if there was any.
+    /// The durations of calls, if there was one.
     pub(super) fn times(&self) -> Option<&HeldTimes> {
         self.hold.times.as_deref()
     }
 
-    /// How long the policy holds now, and why.
+    /// The present hold time, and its reason.
     pub fn decided(&self) -> Decision {
         self.moderation.decision()
     }
 
-    /// What the policy does now, and what came of it: `counted` is the queue's.
+    /// The present decision of the policy, and its results: `counted` are the queue's counters.
     pub fn decision(&self, counted: &QueueCounters) -> QueueDecision {
         QueueDecision {
             kind: self.moderation.kind(),

@@ -1,51 +1,52 @@
-//! What those who decide when a guest is called ask of its rings.
+//! The interface of a guest's rings to the modules that decide about calls.
 
-/// A guest's ring, as far as calls go.
+/// A guest's ring, as far as calls need it.
 pub trait GuestRing {
-    /// Its entries; none where it is not in service.
+    /// The number of its entries; 0 if it is not in service.
     fn size(&mut self) -> u32;
 
-    /// Calls the guest if it wants that. Says whether it did, `None` if there was nothing to tell.
+    /// Calls the guest if it asks for calls. Returns true if it did, `None` if there was nothing new.
     fn call_if_wanted(&mut self) -> Option<bool>;
 }
 
-/// One that the guest receives from.
+/// A ring from which the guest receives.
 pub trait ReceiveRing: GuestRing {
-    /// What ends the service of the port.
+    /// An error that ends the service of the port.
     type Error;
 
-    /// The guest can receive.
+    /// True if the guest can receive.
     fn is_ready(&self) -> bool;
 
-    /// Shows the guest the next `chains` that are complete, with one index write.
+    /// Shows the guest the next `chains` complete chains, with one index write.
     fn show(&mut self, chains: u16);
 
-    /// Asks for a kick at the next buffer, and says whether one came since the last look. `index`: of the queue.
+    /// Asks for a kick at the next buffer, and returns true if buffers came since the last check. `index` is the
+    /// queue's.
     ///
     /// # Errors
     /// The guest broke a rule.
     fn arm(&mut self, index: usize) -> Result<bool, Self::Error>;
 
-    /// Chains completed since it is in service.
+    /// The number of chains completed since the ring is in service.
     fn placed(&self) -> u64;
 
-    /// A guest that polls has taken by itself what its call is held for.
+    /// True if the guest has taken the frames of a held call by polling.
     fn has_polled(&mut self) -> bool {
         false
     }
 
-    /// Whether what was copied is to be shown.
+    /// Checks whether copied frames can be shown.
     ///
     /// # Errors
-    /// The memory that it went to is gone.
+    /// The memory to which they were copied is gone.
     fn check(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }
 }
 
-/// One that the guest sends from.
+/// A ring from which the guest sends.
 pub trait TransmitRing: GuestRing {
-    /// The guest would be called now.
+    /// True if the guest would be called now.
     fn wants_call(&mut self) -> bool;
 }
 

@@ -1,10 +1,10 @@
-//! When a guest is told that its sent frames are done.
+//! The times at which a guest is notified that its sent frames are done.
 //!
-//! This call may wait (`weir_policy::moderation::Completions`) until the guest has handled a call for received
-//! frames, in which Linux frees transmitted ones as well. At the deadline the ring tells: a driver that has freed
-//! them has moved its event past them (virtio 1.2 §2.7.7) and gets no call; any other driver gets one. A call for
-//! received frames thus counts for nothing by itself. If one is held at the deadline, it is given then, and the
-//! ring is checked a little later.
+//! This call can wait (`weir_policy::moderation::Completions`) until the guest has handled a call for received frames,
+//! in which Linux also frees transmitted ones. At the deadline the ring is checked: a driver that has freed them has
+//! moved its event past them (virtio 1.2 §2.7.7) and gets no call; any other driver gets one. So a call for received
+//! frames is no proof by itself. If one is held at the deadline, it is made then, and the ring is checked a little
+//! later.
 
 use weir_policy::moderation::{Completions, Deadline, Due, Received, Verdict};
 
@@ -13,31 +13,31 @@ use crate::burst::Burst;
 use crate::stages::{self, Stage};
 use crate::stats::PortCounters;
 
-/// The calls of a transmit queue. `index` is the queue's, everywhere.
+/// The calls of a transmit queue. `index` is always the queue's.
 #[derive(Debug, Default)]
 pub struct TransmitCalls {
-    /// Holds them; `None` where they are given at once.
+    /// The policy that holds them; `None` if they are made at once.
     completions: Option<Completions>,
     /// See [`Self::patient`].
     patient: bool,
     deadline: Deadline,
-    /// Chains completed that the guest has not been told of.
+    /// Completed chains of which the guest was not notified.
     untold: u32,
 }
 
 impl TransmitCalls {
-    /// Nothing is held.
+    /// Calls of a queue in which nothing is held.
     pub fn new(calls: &CallPolicy) -> Self {
         Self { completions: calls.completions(false), ..Self::default() }
     }
 
-    /// The same for a guest with few, rare acknowledgements: under `auto` a few completions may wait longer.
+    /// The same for a guest with few, rare acknowledgements: under `auto` a few completions can wait longer.
     pub fn patient(calls: &CallPolicy) -> Self {
         Self { completions: calls.completions(true), patient: true, ..Self::default() }
     }
 
-    /// More chains are about to be complete. The driver's ring tells which earlier ones it has freed, but only
-    /// until then.
+    /// Called before more chains are complete: only until then does the driver's ring show which earlier ones it has
+    /// freed.
     #[inline(always)]
     pub fn before_more(&mut self, ring: &mut impl TransmitRing) {
         if self.untold > 0 {
@@ -54,7 +54,8 @@ impl TransmitCalls {
         }
     }
 
-    /// Chains of `burst` are complete. Says when to ask about the call, if it is held and a timer is to be set.
+    /// Notes that chains of `burst` are complete. Returns the time to ask about the call, if it is held and a timer
+    /// must be set.
     #[inline(always)]
     pub fn complete(
         &mut self,
@@ -83,7 +84,7 @@ impl TransmitCalls {
     ) -> Option<u64> {
         let Completed { chains, in_ring, now_ns } = done;
         let completions = self.completions.as_mut().filter(|_| chains > 0)?;
-        // A driver that wants no call now looks for itself when it wants one again: nothing is owed.
+        // A driver that has suppressed calls checks the ring itself before it enables them again: nothing is owed.
         if !ring.wants_call() {
             self.call(index, ring, counters);
             return None;
@@ -99,7 +100,7 @@ impl TransmitCalls {
         }
     }
 
-    /// Tells the guest of everything that is completed, if it wants to be told.
+    /// Notifies the guest of all completed frames, unless it has suppressed calls.
     #[inline]
     pub fn call(&mut self, index: usize, ring: &mut impl TransmitRing, counters: &PortCounters) {
         let called = ring.call_if_wanted();
@@ -116,7 +117,8 @@ impl TransmitCalls {
         }
     }
 
-    /// See [`crate::Port::expired`]. `received`: how the guest stands with the same queue pair's received frames.
+    /// See [`crate::Port::expired`]. `received`: the guest's state with regard to the same queue pair's received
+    /// frames.
     pub fn expired(
         &mut self,
         index: usize,
@@ -143,7 +145,7 @@ impl TransmitCalls {
         }
     }
 
-    /// Gives a held call now, before the ring stops or the policy changes.
+    /// Makes a held call now, before the ring stops or the policy changes.
     pub fn flush(&mut self, index: usize, ring: &mut impl TransmitRing, counters: &PortCounters) {
         if self.untold > 0 {
             self.call(index, ring, counters);
@@ -170,22 +172,22 @@ impl TransmitCalls {
     }
 }
 
-/// What comes of asking about a held call.
+/// The result of asking about a held call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// When to ask again (ns), if a timer is to be set.
+    /// The time to ask again (ns), if a timer must be set.
     pub again_at: Option<u64>,
-    /// The call for received frames of the same queue pair is to be given now.
+    /// The call for received frames of the same queue pair must be made now.
     pub call_for_received: bool,
 }
 
-/// What a burst left behind in its ring.
+/// The state of the ring after a burst.
 #[derive(Debug, Clone, Copy)]
 pub struct Completed {
-    /// Chains that the guest sees more of.
+    /// Chains that became visible to the guest.
     pub chains: u32,
     /// Chains in the ring that are not complete.
     pub in_ring: u32,
-    /// When the burst was taken (ns).
+    /// The time at which the burst was taken (ns).
     pub now_ns: u64,
 }

@@ -1,5 +1,5 @@
-//! Several workers fill one receive ring: each in its turn takes chains and completes them, all copy at the same
-//! time, and the guest sees the frames in the order of the turns.
+//! Several workers fill one receive ring: each takes chains and completes them in its turn, all copy at the same time,
+//! and the guest sees the frames in the order of the turns.
 //!
 //! ```text
 //! worker 1   | take, complete, begin |    copy ...............    | finish: nothing yet     |
@@ -8,12 +8,12 @@
 //!            |--- ring's lock -------|                            |-- ring's lock -|
 //! ```
 //!
-//! Completing writes only what the guest ignores until the used index (or the first used descriptor's flags) covers
-//! it. So chains fix the order when they are taken, and only publishing is postponed.
+//! Completing only writes memory that the guest ignores until the used index (or the first used descriptor's flags)
+//! covers it. So the order is fixed when chains are taken, and only publishing is postponed.
 
 use std::collections::VecDeque;
 
-/// What one worker has completed and not finished copying, or finished before its turn.
+/// Chains that one worker has completed but not yet published: their copies are not done, or earlier batches are not.
 #[derive(Debug)]
 struct Batch<T> {
     chains: u16,
@@ -26,15 +26,14 @@ struct Batch<T> {
 #[must_use = "a batch that is never finished holds up all behind it"]
 pub struct Place(u32);
 
-/// The order of publishing batches. It belongs to one ring, under the same lock. `T` is the caller's note on a
-/// batch.
+/// The order of publishing batches. It belongs to one ring, under the same lock. `T` is the caller's note on a batch.
 #[derive(Debug)]
 pub struct FillOrder<T> {
-    /// The oldest: the only one where one worker fills the ring.
+    /// The oldest batch: the only one if one worker fills the ring.
     first: Option<Batch<T>>,
-    /// Those behind it, oldest first; none without it.
+    /// The batches behind it, oldest first; none if there is no first.
     behind: VecDeque<Batch<T>>,
-    /// Free-running number of the oldest.
+    /// The free-running number of the oldest batch.
     oldest: u32,
 }
 
@@ -45,7 +44,7 @@ impl<T> Default for FillOrder<T> {
 }
 
 impl<T> FillOrder<T> {
-    /// No worker is copying.
+    /// True if no worker is copying.
     pub fn is_idle(&self) -> bool {
         self.first.is_none()
     }
@@ -54,12 +53,12 @@ impl<T> FillOrder<T> {
         usize::from(self.first.is_some()) + self.behind.len()
     }
 
-    /// A batch with this place is not published, and its ring has not stopped.
+    /// True if the batch with this place is not published, and its ring has not stopped.
     pub fn has(&self, place: &Place) -> bool {
         (place.0.wrapping_sub(self.oldest) as usize) < self.len()
     }
 
-    /// A worker has completed `chains` chains, which are the last ones, and is about to copy.
+    /// Begins a batch of a worker that has completed `chains` chains, the last ones so far, and is about to copy.
     pub fn begin(&mut self, chains: u16, note: T) -> Place {
         let place = self.oldest.wrapping_add(self.len() as u32); // at most one per worker
         let batch = Batch { chains, note, copied: false };
@@ -70,7 +69,7 @@ impl<T> FillOrder<T> {
         Place(place)
     }
 
-    /// Ends a copy. Gives the batches to publish, oldest first, to `published`, and returns their chains, for
+    /// Ends a copy. Passes the batches to publish, oldest first, to `published`, and returns their chains, for
     /// `publish_first`.
     pub fn finish(&mut self, place: Place, mut published: impl FnMut(T)) -> u16 {
         let nth = place.0.wrapping_sub(self.oldest) as usize;
@@ -97,7 +96,7 @@ impl<T> FillOrder<T> {
         chains
     }
 
-    /// The ring has stopped.
+    /// Forgets all batches after the ring has stopped.
     pub fn clear(&mut self) {
         self.oldest = self.oldest.wrapping_add(self.len() as u32);
         self.first = None;

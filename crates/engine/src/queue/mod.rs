@@ -1,4 +1,4 @@
-//! A port's queue, with any rings: the order in which workers send from it and fill it, frames that wait for a
+//! A port's queue, with any kind of ring: the order in which workers send from it and fill it, frames that wait for a
 //! receiver, the calls owed to its guest, and its stop.
 //!
 //! | file | what |
@@ -7,10 +7,10 @@
 //! | `receive.rs` | [`ReceiveQueue`]: frames into a queue, by several workers; a port brings a [`ReceiveRing`] |
 //! | `parked.rs` | frames that wait for receivers without buffers, their deadlines and retries |
 //! | `turn.rs` | the order in which workers place frames from one queue |
-//! | `under_way.rs` | bursts under way, and how their ring stops nevertheless |
+//! | `under_way.rs` | bursts under way, and the stop of their ring |
 //! | `fill.rs` | the order in which workers that fill one ring publish |
 //!
-//! Ports bring rings and copies as type parameters: no call goes through a table.
+//! Ports provide rings and copies as type parameters: no call goes through a vtable.
 //!
 //! [`ReceiveRing`]: crate::guest::ReceiveRing
 

@@ -14,30 +14,31 @@ use crate::port::Take;
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Its queue's name for it.
+    /// The queue's name for the frame.
     token: u64,
     port: PortId,
     arrived_ns: u64,
-    /// When it first found its receiver full (ns). Its arrival may be long before, by its worker's delay.
+    /// The time at which it first found its receiver full (ns). It can have arrived long before, if its worker was
+    /// late.
     full_ns: u64,
     /// The burst under way tries it again.
     tried: bool,
 }
 
-/// A queue's, in the order in which its frames were taken.
+/// The waiting frames of a queue, in the order in which they were taken.
 #[derive(Debug, Default)]
 pub(super) struct ParkedFrames {
     frames: VecDeque<Waiting>,
-    /// Where to go on trying, whomever they wait for: none before that went.
+    /// The index from which to continue with all receivers: no frame before it could be sent.
     try_from: usize,
-    /// How many the burst under way tries.
+    /// The number of frames that the burst under way tries.
     trying: usize,
 }
 
-/// What is to be done with a frame that waited.
+/// The action on a frame that waited.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
-    /// It is to be tried again, as a frame that arrived then (ns).
+    /// It must be tried again, as a frame that arrived then (ns).
     Try(u64),
     /// It has waited too long.
     Drop,
@@ -54,17 +55,17 @@ impl ParkedFrames {
         self.frames.is_empty()
     }
 
-    /// When the first of them has waited long enough (ns).
+    /// The time at which the first of them has waited long enough (ns).
     #[inline]
     pub(super) fn until_ns(&self) -> Option<u64> {
         self.frames.front().map(|first| first.full_ns.saturating_add(PARKED_NS_MAX))
     }
 
-    /// Gives at most a burst of those that wait for `receiver`, or for anybody, to `each`, oldest first. Says how many
-    /// that were, with those that have waited too long at `now_ns` and are forgotten.
+    /// Passes at most a burst of the frames that wait for `receiver`, or for any, to `each`, oldest first. Returns
+    /// their number, including frames that have waited too long at `now_ns`, which are forgotten.
     ///
     /// # Errors
-    /// Those of `each`, which ends with it.
+    /// Errors of `each`, after which it is not called again.
     pub(super) fn try_again<E>(
         &mut self,
         receiver: Option<PortId>,
@@ -96,7 +97,8 @@ impl ParkedFrames {
         result.map(|()| self.trying + dropped)
     }
 
-    /// What holds for the frames of a burst of `what` that one worker alone has taken, where `max` may wait.
+    /// Tells the burst which receivers are blocked, and how many of its frames may wait, at most `max` in all. Only one
+    /// worker has taken a burst of this kind (`what`).
     #[inline(always)]
     pub(super) fn tell(&self, what: Take, max: usize, burst: &mut Burst<'_>) {
         burst.park_room = max;
@@ -109,9 +111,9 @@ impl ParkedFrames {
     fn tell_of_some(&self, what: Take, burst: &mut Burst<'_>) {
         let before = match what {
             Take::New => self.frames.len(),
-            // What is behind those that are tried is newer.
+            // Frames behind the tried ones are newer.
             Take::Parked(None) => self.try_from,
-            // None that is older is left out.
+            // No older frame for this receiver is left out.
             Take::Parked(Some(_)) => 0,
         };
         burst.room.blocked.extend(self.frames.iter().take(before).map(|frame| frame.port));
@@ -120,9 +122,9 @@ impl ParkedFrames {
         burst.park_room = burst.park_room.saturating_sub(keep);
     }
 
-    /// After a burst: its parked frames wait; its retried frames that were not parked again do not. Says whether to
-    /// try again at once. `in_order`: bursts come here in the order in which they were taken; otherwise by their
-    /// ascending names.
+    /// Settles a burst: its parked frames wait; its retried frames that were not parked again no longer do. Returns
+    /// true if frames must be tried again at once. `in_order`: bursts come here in the order in which they were taken;
+    /// otherwise frames are sorted by their ascending names.
     #[inline(always)]
     pub(super) fn settle(&mut self, what: Take, in_order: bool, burst: &Burst<'_>) -> bool {
         match what {
@@ -160,7 +162,7 @@ impl ParkedFrames {
             if !std::mem::take(&mut waiting.tried) {
                 return true;
             }
-            // One that was refused has no frame; the others have theirs in the same order.
+            // A chain that was refused has no frame; the others have theirs in the same order.
             let frame = frames.next_if(|(frame, _)| frame.token == waiting.token);
             let Some((_, Some(port))) = frame else { return false };
             waiting.port = port;
@@ -168,10 +170,11 @@ impl ParkedFrames {
         });
         if receiver.is_some() {
             self.try_from = 0;
-            // Where none of a whole burst went, the others would wait behind them.
+            // If no frame of a whole burst was sent, the others would wait behind them.
             return tried == BURST_MAX && !none_went;
         }
-        // From the front if some went, else from where they end, for another receiver's sake.
+        // Continues from the front if some were sent, otherwise behind the tried ones, which may wait for another
+        // receiver.
         let from = std::mem::take(&mut self.try_from);
         if none_went && behind {
             self.try_from = from + tried;
@@ -179,7 +182,7 @@ impl ParkedFrames {
         behind || (from > 0 && !none_went && !self.frames.is_empty())
     }
 
-    /// Forgets all, and gives their names to `each`.
+    /// Forgets all frames, and passes their names to `each`.
     pub(super) fn abandon(&mut self, each: impl FnMut(u64)) {
         (self.try_from, self.trying) = (0, 0);
         self.frames.drain(..).map(|frame| frame.token).for_each(each);

@@ -6,7 +6,7 @@
 //! finish()   under the lock           one index write, in the order of place(); the call
 //! ```
 //!
-//! The port writes and copies. This module orders, counts, and decides when the guest is told.
+//! The port writes and copies. This module orders, counts, and decides when the guest is notified.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -23,13 +23,13 @@ use crate::stats::PortCounters;
 pub struct ReceiveQueue<R> {
     /// The port's part.
     pub queue: R,
-    /// When the guest is told.
+    /// The calls to the guest.
     pub calls: ReceiveCalls,
     /// Batches that workers are copying.
     order: FillOrder<Filled>,
-    /// Placed in rings that have stopped.
+    /// Chains placed in rings that have stopped.
     placed_before: u64,
-    /// The ring is to stop: nothing new begins, so that what is under way comes to an end.
+    /// The ring must stop: no batch begins, so that those under way come to an end.
     closing: bool,
 }
 
@@ -37,29 +37,29 @@ pub struct ReceiveQueue<R> {
 #[derive(Debug, Clone, Copy)]
 struct Filled {
     batch: Batch,
-    /// One of them waited for buffers before.
+    /// At least one of them waited for buffers before.
     parked: bool,
 }
 
-/// What a port has written of a list of frames.
+/// The part of a list of frames that a port has written.
 #[derive(Debug, Clone, Copy)]
 pub struct Written {
-    /// What became of the list.
+    /// The result for the list.
     pub dealt_with: Delivered,
-    /// Not all of the list is dealt with.
+    /// Some frames of the list are not done.
     pub full: bool,
-    /// Frames of it that went in.
+    /// Frames of the list that were put in.
     pub batch: Batch,
     /// Their chains.
     pub chains: u16,
-    /// Packets that were made of several frames' segments.
+    /// Packets that were merged from several frames' segments.
     pub merged: u64,
-    /// One of the frames waited for buffers before.
+    /// At least one of the frames waited for buffers before.
     pub waited: bool,
 }
 
 impl<R: ReceiveRing> ReceiveQueue<R> {
-    /// A queue in which nothing is placed.
+    /// A queue without placed frames.
     pub fn new(queue: R, calls: &CallPolicy) -> Self {
         Self {
             queue,
@@ -70,19 +70,19 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         }
     }
 
-    /// Frames may be placed, as far as its ring allows that.
+    /// True if frames can be placed, as far as its ring allows that.
     #[inline]
     pub fn is_open(&self) -> bool {
         !self.closing
     }
 
-    /// Frames ever placed, in chains, over all of its rings.
+    /// Chains of all frames ever placed, over all of its rings.
     pub fn placed(&self) -> u64 {
         self.placed_before + self.queue.placed()
     }
 
-    /// Gives what a worker has `written`, and is about to copy, its place in the order. Says what is to be said of its
-    /// list.
+    /// Gives the frames that a worker has `written`, and is about to copy, their place in the order. Returns the result
+    /// for its list.
     ///
     /// # Errors
     /// The guest broke a rule.
@@ -95,8 +95,8 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
     ) -> Result<(Delivered, Place), R::Error> {
         let Written { dealt_with, full, batch, chains, merged, waited } = written;
         let worth_waiting = self.calls.note_full(full, batch.frames > 0);
-        // Under the lock of the look that found too little: in between, another worker could take buffers whose
-        // kick is over.
+        // Under the same lock as the check that found too few buffers: in between, another worker could take the
+        // buffers of the kick.
         let again = full && worth_waiting && self.queue.arm(index)?;
         counters.rx[index].frames.add(batch.frames.into());
         counters.rx[index].bytes.add(batch.bytes);
@@ -105,16 +105,16 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         Ok((Delivered { worth_waiting, again, ..dealt_with }, place))
     }
 
-    /// Whether a place is in the ring that is in service.
+    /// True if a place belongs to the ring that is in service.
     pub fn has(&self, place: &Place) -> bool {
         self.order.has(place)
     }
 
-    /// What was placed is copied: shows the guest all that is now complete up to it, with one index
-    /// write, and asks the policy about the call. Says when to ask again, if a timer is to be set.
+    /// Ends the copy of a batch: shows the guest all frames that are now complete up to it, with one index write, and
+    /// asks the policy about the call. Returns the time to ask again, if a timer must be set.
     ///
     /// # Errors
-    /// What was copied cannot be trusted.
+    /// The copied frames cannot be trusted.
     #[inline(always)]
     pub fn finish(
         &mut self,
@@ -144,12 +144,12 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         self.calls.expired(index, &mut self.queue, by_ns, counters)
     }
 
-    /// Gives a held call now.
+    /// Makes a held call now.
     pub fn flush(&mut self, index: usize, counters: &PortCounters) {
         self.calls.flush(index, &mut self.queue, counters);
     }
 
-    /// Replaces the policy; gives back the old one.
+    /// Replaces the policy; returns the old one.
     pub fn set_moderation(
         &mut self,
         index: usize,
@@ -162,15 +162,15 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
     }
 }
 
-/// Locks a queue when workers have finished their placed frames, and no new ones come. Gives a held call; then
-/// nothing is pending, and the ring may go out of service.
+/// Locks a queue when workers have finished their placed frames, and no new ones come. Makes a held call; then nothing
+/// is pending, and the ring can go out of service.
 pub fn stop<'q, R: ReceiveRing>(
     queue: &'q Mutex<ReceiveQueue<R>>,
     has_failed: impl Fn() -> bool,
     index: usize,
     counters: &PortCounters,
 ) -> MutexGuard<'q, ReceiveQueue<R>> {
-    // A worker that copies into it is done soon; one that panicked has failed the port.
+    // A worker that copies into it is done soon; a worker that panicked has failed the port.
     let close = |queue: &mut ReceiveQueue<R>| queue.closing = true;
     let mut queue = lock_settled(queue, has_failed, close, |queue| queue.order.is_idle());
     queue.flush(index, counters);

@@ -1,5 +1,5 @@
-//! A queue whose ring is a list of numbers: whichever receivers are full and whoever takes, no frame is lost, and
-//! frames for one receiver stay in order. Each property runs with a source that settles in order (virtqueues,
+//! A queue whose ring is a list of numbers: whichever receivers are full and whichever worker takes, no frame is lost,
+//! and frames for one receiver stay in order. Each property runs with a source that settles in order (virtqueues,
 //! uplinks) and with one that does not (Xen's rings).
 
 use std::collections::{BTreeSet, VecDeque};
@@ -23,11 +23,11 @@ use crate::stats::{DropReason, PortCounters};
 
 const VNET_LEN: usize = 12;
 const LEN: usize = 60;
-/// More than a burst may wait.
+/// More frames than fit into a burst may wait.
 const PARKED_MAX: usize = 100;
 const RECEIVERS: u16 = 3;
 
-/// Which frames are to be sent, which are taken, and how many were given back.
+/// Frames to be sent, frames that are taken, and the number of frames given back.
 #[derive(Debug, Default)]
 struct Ring {
     to_send: VecDeque<u16>,
@@ -158,7 +158,7 @@ fn receiver(number: u16) -> PortId {
     PortId::new(number % RECEIVERS).unwrap()
 }
 
-/// What receivers have got, in order, and which of them are full now: one bit each.
+/// Frames that each receiver got, in order, and one bit for each receiver that is full now.
 #[derive(Debug, Default)]
 struct Receivers {
     arrived: [Vec<u16>; RECEIVERS as usize],
@@ -167,7 +167,7 @@ struct Receivers {
 }
 
 impl Receivers {
-    /// Delivers a burst. A frame is for the receiver that its number leaves as remainder.
+    /// Delivers a burst. A frame's number modulo the receivers is its receiver.
     fn place(&mut self, burst: &mut Burst<'_>) {
         for frame in 0..burst.frames().len() {
             let head = burst.frames()[frame].head.as_slice();
@@ -181,7 +181,7 @@ impl Receivers {
         }
     }
 
-    /// All `frames` had an end, in order.
+    /// Checks that each of all `frames` was delivered or dropped, in order.
     fn assert_whole(&self, frames: u16) {
         for arrived in &self.arrived {
             assert!(arrived.is_sorted_by(|a, b| a < b), "{arrived:?}");
@@ -191,16 +191,16 @@ impl Receivers {
     }
 }
 
-/// A time at which nothing has waited too long, however long the machine lets a test stand still.
+/// A time at which no frame has waited too long, however long the machine delays a test.
 const NEVER_LATE: u64 = 0;
 
-/// What happens next.
+/// A step of a test.
 #[derive(Debug, Clone)]
 enum Step {
     Send(u16),
     Full(u8),
     Take(usize),
-    /// As a worker does when a receiver has buffers, or when it is time.
+    /// Tries frames again, as a worker does when a receiver has buffers, or when it is time.
     TryAgain(Option<u16>),
 }
 
@@ -228,7 +228,7 @@ fn play<const IN_ORDER: bool>(steps: &[Step]) {
         taken
     };
     let try_again = |receiver, take: &mut dyn FnMut(Take) -> Taken| {
-        // Each time some go, or those behind are tried.
+        // Each time some frames are sent, or those behind them are tried.
         let tries = (0..=PARKED_MAX).take_while(|_| take(Take::Parked(receiver)).parked_more);
         assert!(tries.count() < PARKED_MAX, "no end");
     };
@@ -262,7 +262,7 @@ proptest! {
     }
 }
 
-/// Three workers take what they find, while helpers come and go.
+/// Three workers take frames, while helpers come and go.
 fn several_workers<const IN_ORDER: bool>() {
     const FRAMES: u16 = 6_000;
     let source = Numbers::<IN_ORDER>::new(FRAMES);
@@ -279,7 +279,7 @@ fn several_workers<const IN_ORDER: bool>() {
             receivers.lock().unwrap().full =
                 if burst % 16 < 12 { 0 } else { (burst / 16 % 8) as u8 };
             queue.set_side_by_side(burst % 64 < 56);
-            // Which is for one worker: the others' bursts must be settled.
+            // This is for one worker alone: the others' bursts must be settled.
             let tries_again = burst.is_multiple_of(8).then_some(Take::Parked(None));
             for what in tries_again.into_iter().chain([Take::New]) {
                 let forward = &mut |burst: &mut Burst<'_>| {
@@ -288,7 +288,7 @@ fn several_workers<const IN_ORDER: bool>() {
                     }
                     receivers.lock().unwrap().place(burst);
                     if let (true, Some(turn)) = (burst.room.parked.is_empty(), burst.turn) {
-                        // As where only copies are left, which may take long.
+                        // As if only copies were left, which may take long.
                         turn.take();
                         std::thread::sleep(Duration::from_micros(burst.frames()[0].token % 5 * 30));
                     }

@@ -1,5 +1,5 @@
-//! A transmit queue: one worker takes from it at a time, or several in parallel ([`turn`](super::turn)), which
-//! place their frames in the order in which they took them.
+//! A transmit queue: one worker takes from it at a time, or several in parallel ([`turn`](super::turn)), which place
+//! their frames in the order in which they took them.
 //!
 //! ```text
 //! worker 1   | take | bring | place, in its turn |   copy ......   | settle |
@@ -7,9 +7,9 @@
 //!            | lock |        no lock .............................. | lock   |
 //! ```
 //!
-//! Some work is for one worker alone, with the lock held and no other burst under way: retrying frames that wait
-//! for a receiver, which are older than any in the ring; taking newer frames while any wait; and what the port
-//! [reserves](Source::is_for_one). Without a helper, one worker does all work so.
+//! Some work is for one worker alone, with the lock held and no other burst under way: retrying frames that wait for a
+//! receiver, which are older than any in the ring; taking newer frames while any wait; and work that the port
+//! [reserves](Source::is_for_one). Without a helper, one worker does all work in this way.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,50 +24,51 @@ use crate::port::{Ask, Forward, Take, Taken};
 use crate::stages::{self, Stage};
 use crate::stats::{DropReason, PortCounters};
 
-/// A port as the source of one transmit queue's frames. A frame's name is its chain's token in a burst, from its
-/// take until it is settled or released.
+/// A port as the source of one transmit queue's frames. A frame's name is its chain's token in a burst, from the take
+/// until the frame is settled or released.
 pub trait Source {
-    /// What is behind the queue's lock: the ring, and which of its frames are taken.
+    /// The data behind the queue's lock: the ring, and the set of taken frames.
     type Ring: TransmitRing;
-    /// What a burst borrows, from when it is taken until it is settled.
+    /// The data that a burst borrows, from the take until it is settled.
     type Lent;
-    /// What ends the service of the port.
+    /// An error that ends the service of the port.
     type Error;
 
-    /// Bursts that pass side by side are settled in the order in which they were taken. Otherwise names count up.
+    /// True if bursts that pass in parallel are settled in the order in which they were taken. Otherwise names count
+    /// up.
     const IN_ORDER: bool = true;
     /// See [`Taken::peek`].
     const PEEK: bool = true;
     /// See [`Burst::from_device`].
     const FROM_DEVICE: bool = false;
 
-    /// Which of the port's transmit queues it is.
+    /// The number of the port's transmit queue.
     fn index(&self) -> usize;
 
-    /// The port's.
+    /// The port's counters.
     fn counters(&self) -> &PortCounters;
 
-    /// Whether the port has stopped: other workers' bursts are not waited for then.
+    /// True if the port has stopped: other workers' bursts are not waited for then.
     fn has_failed(&self) -> bool;
 
     /// Most frames that wait for receivers.
     fn parked_max(&self, ring: &Self::Ring) -> usize;
 
-    /// New frames are for one worker at a time now, whoever helps.
+    /// True if only one worker at a time can take new frames now, even with a helper.
     fn is_for_one(&self, _ring: &Self::Ring) -> bool {
         false
     }
 
-    /// What is taken is dropped, not forwarded.
+    /// True if taken frames are dropped, not forwarded.
     fn is_drained(&self, _ring: &Self::Ring) -> bool {
         false
     }
 
-    /// What a burst of `what` borrows; `None` while nothing may be taken.
+    /// Lends a burst of `what` its data; `None` while nothing can be taken.
     fn lend(&self, ring: &mut Self::Ring, what: Take) -> Option<Self::Lent>;
 
-    /// Takes new frames, at most [`Burst::frames_max`]: a chain for each that is to be settled, and its frame unless it
-    /// is dropped. Says how many were consumed.
+    /// Takes new frames, at most [`Burst::frames_max`]: adds a chain for each that must be settled, and its frame
+    /// unless it is dropped. Returns the number of consumed chains.
     ///
     /// # Errors
     /// The guest broke a rule.
@@ -79,7 +80,7 @@ pub trait Source {
         burst: &mut Burst<'m>,
     ) -> Result<usize, Self::Error>;
 
-    /// Adds chain and frame again, which waited, as a frame that arrived then.
+    /// Adds a chain and its frame again after a wait, with their time of arrival.
     ///
     /// # Errors
     /// The guest broke a rule.
@@ -92,28 +93,28 @@ pub trait Source {
         burst: &mut Burst<'m>,
     ) -> Result<(), Self::Error>;
 
-    /// Has bytes brought that are not at hand: without the lock, where another worker may take meanwhile.
+    /// Fetches payload that is not in memory yet: without the lock, so that another worker can take meanwhile.
     fn bring<'m>(&'m self, _lent: &'m Self::Lent, _burst: &mut Burst<'m>) {}
 
     /// Completes forwarded and refused frames, keeps parked ones, and publishes. Returns the chains newly visible
     /// to the guest.
     fn settle(&self, ring: &mut Self::Ring, lent: &Self::Lent, burst: &Burst<'_>) -> u32;
 
-    /// Takes back what was lent.
+    /// Takes back the lent data.
     fn take_back(&self, _ring: &mut Self::Ring, _lent: Self::Lent) {}
 
-    /// A frame that waited does so no more, and is lost for that reason.
+    /// Gives up a waiting frame, which is lost for that reason.
     fn release(&self, ring: &mut Self::Ring, token: u64, why: DropReason);
 
-    /// Of the ring's entries those that are not complete, where `parked` frames wait.
+    /// The number of the ring's entries that are not complete, if `parked` frames wait.
     fn in_ring(&self, _ring: &mut Self::Ring, _parked: usize) -> u32 {
         0
     }
 
-    /// Whether there may be a frame that gives no kick.
+    /// True if there may be a frame without a kick.
     ///
     /// # Errors
-    /// What was taken cannot be trusted.
+    /// The taken frames cannot be trusted.
     fn has_more(&self, ring: &mut Self::Ring) -> Result<bool, Self::Error>;
 }
 
@@ -124,12 +125,12 @@ pub struct TransmitQueue<R> {
     turns: Arc<Turns>,
 }
 
-/// What is behind a transmit queue's lock.
+/// The data behind a transmit queue's lock.
 #[derive(Debug, Default)]
 pub struct Transmit<R> {
     /// The port's part.
     pub queue: R,
-    /// When the guest is told that frames are done with.
+    /// The calls to the guest about completed frames.
     pub calls: TransmitCalls,
     parked: ParkedFrames,
     bursts: UnderWay,
@@ -138,7 +139,7 @@ pub struct Transmit<R> {
 }
 
 impl<R: TransmitRing> TransmitQueue<R> {
-    /// A queue of which nothing is taken.
+    /// A queue from which no frames are taken.
     pub fn new(queue: R, calls: TransmitCalls) -> Self {
         let (parked, bursts, side_by_side) = Default::default();
         let state = Transmit { queue, calls, parked, bursts, side_by_side };
@@ -153,16 +154,16 @@ impl<R: TransmitRing> TransmitQueue<R> {
 
     /// See [`Port::share_tx`](crate::Port::share_tx).
     pub fn set_side_by_side(&self, on: bool) {
-        // Who takes next waits for what is under way, if it must.
+        // The next worker that takes waits for bursts under way, if it must.
         self.lock().side_by_side = on;
     }
 
-    /// Takes a burst and has it forwarded: see [`Port::take`](crate::Port::take). Locks are taken in this order: the
-    /// queue's, the turn, receivers' below it; and who has a turn never waits for the queue to be settled.
-    /// Longer than a screen: what is lent, the turn and the burst live from its first step to its last.
+    /// Takes a burst and forwards it: see [`Port::take`](crate::Port::take). Locks are taken in this order: the
+    /// queue's, the turn, then receivers'. A worker with a turn never waits for the queue to be settled. The function
+    /// is longer than a screen: the lent data, the turn and the burst live from its first step to its last.
     ///
     /// # Errors
-    /// What `source` said; the port is to stop.
+    /// An error of `source`, after which the port must stop.
     #[inline(always)]
     pub fn take<S: Source<Ring = R>>(
         &self,
@@ -229,7 +230,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
         state.taken::<S>(source, consumed, parked_more, hold_until)
     }
 
-    /// Forwards a burst taken in parallel with others; `None` if the port, or its ring, has stopped meanwhile.
+    /// Forwards a burst taken in parallel with others; `None` if the port, or its ring, has stopped in the meantime.
     #[cold]
     fn take_turn<'q, 'm, S: Source<Ring = R>>(
         &'q self,
@@ -273,14 +274,14 @@ impl<R: TransmitRing> TransmitQueue<R> {
         Some(state)
     }
 
-    /// Locks it when workers have settled all taken frames, and take no new ones. Drops waiting frames for that
-    /// reason, and returns their number. Its ring may go out of service then, or service continues.
+    /// Locks the queue when workers have settled all taken frames, and take no new ones. Drops waiting frames for that
+    /// reason, and returns their number. Its ring can then go out of service, or service continues.
     pub fn stop<S: Source<Ring = R>>(
         &self,
         source: &S,
         why: DropReason,
     ) -> (MutexGuard<'_, Transmit<R>>, u64) {
-        // One that panicked has failed the port, and is not waited for.
+        // A worker that panicked has failed the port, and is not waited for.
         let mut state = lock_settled(
             &self.state,
             || source.has_failed(),
@@ -295,7 +296,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
 }
 
 impl<R: TransmitRing> Transmit<R> {
-    /// `what` is for one worker at a time.
+    /// True if only one worker at a time can take `what`.
     #[inline]
     fn is_for_one<S: Source<Ring = R>>(&self, source: &S, what: Take) -> bool {
         !self.side_by_side
@@ -304,8 +305,8 @@ impl<R: TransmitRing> Transmit<R> {
             || source.is_for_one(&self.queue)
     }
 
-    /// A burst's frames have gone, or wait. Returns when to ask about a held call, and whether to retry waiting
-    /// frames at once.
+    /// Settles a burst whose frames were forwarded, or wait. Returns the time to ask about a held call, and whether
+    /// waiting frames must be tried again at once.
     #[inline(always)]
     fn settle<S: Source<Ring = R>>(
         &mut self,
@@ -326,7 +327,7 @@ impl<R: TransmitRing> Transmit<R> {
         (hold_until, parked_more)
     }
 
-    /// What is to be said of a burst that is settled.
+    /// The result of [`take`](TransmitQueue::take) for a settled burst.
     #[inline(always)]
     fn taken<S: Source<Ring = R>>(
         &mut self,
@@ -346,7 +347,7 @@ impl<R: TransmitRing> Transmit<R> {
         })
     }
 
-    /// Drops what waits, and says how many frames that were.
+    /// Drops waiting frames, and returns their number.
     pub fn abandon<S: Source<Ring = R>>(&mut self, source: &S, why: DropReason) -> u64 {
         let Self { queue, parked, .. } = self;
         let waited = parked.len() as u64;
@@ -366,7 +367,7 @@ impl<R: TransmitRing> Transmit<R> {
         self.calls.expired(index, &mut self.queue, by_ns, received, counters)
     }
 
-    /// Gives a held call now, before the ring stops.
+    /// Makes a held call now, before the ring stops.
     pub fn flush(&mut self, index: usize, counters: &PortCounters) {
         self.calls.flush(index, &mut self.queue, counters);
     }
@@ -377,7 +378,7 @@ impl<R: TransmitRing> Transmit<R> {
     }
 }
 
-/// Counts frames, which are new.
+/// Counts new frames.
 #[inline(always)]
 fn count<S: Source>(source: &S, what: Take, burst: &Burst<'_>) {
     if what == Take::New

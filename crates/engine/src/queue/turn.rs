@@ -1,5 +1,5 @@
-//! Several workers send from one transmit queue: each has a burst under way, and they place their frames one after
-//! the other, in the order in which they took them.
+//! Several workers send from one transmit queue: each has a burst under way, and they place their frames one after the
+//! other, in the order in which they took them.
 //!
 //! ```text
 //! worker 1   | take        | place, in its turn |   copy ........   | complete |
@@ -15,18 +15,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_fabric::PortId;
 
-/// Looks at whose turn it is before yielding the core: placing takes a few microseconds, without preemption.
+/// Checks of the turn before the core is yielded: placing takes a few microseconds, without preemption.
 const SPINS: u32 = 1_000;
 
 /// The turns of one transmit queue, numbered from 0.
 #[derive(Debug, Default)]
 pub struct Turns {
     now: AtomicU64,
-    /// Receivers of frames that were parked in their turn, and are not yet among those that wait.
+    /// Receivers of frames that were parked in their turn, and are not yet among the waiting frames.
     blocked: Mutex<Vec<PortId>>,
 }
 
-/// A burst's turn. It ends when this is dropped, however that comes, and never before those that are earlier.
+/// A burst's turn. It ends when this is dropped, for whatever reason, and never before earlier turns.
 #[derive(Debug)]
 pub struct Turn {
     turns: Arc<Turns>,
@@ -39,19 +39,19 @@ impl Turns {
         Turn { turns: Arc::clone(self), number }
     }
 
-    /// No burst is under way: whatever was parked is among the frames that wait.
+    /// Called when no burst is under way: all parked frames are among the waiting frames.
     pub fn settled(&self) {
         self.blocked().clear();
     }
 
     fn blocked(&self) -> MutexGuard<'_, Vec<PortId>> {
-        // Names of ports: right whatever their holder did.
+        // A list of ports: it is valid whatever its holder did.
         self.blocked.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
 impl Turn {
-    /// Waits until it has come.
+    /// Waits until the turn has come.
     pub fn wait(&self) {
         let mut spins = 0;
         while self.turns.now.load(Ordering::Acquire) != self.number {
@@ -59,12 +59,12 @@ impl Turn {
         }
     }
 
-    /// The receivers that frames of earlier turns were parked for, once for each frame.
+    /// The receivers for which frames of earlier turns were parked, once for each frame.
     pub fn blocked(&self, blocked: &mut Vec<PortId>) {
         blocked.extend_from_slice(&self.turns.blocked());
     }
 
-    /// Frames for these were parked in this turn.
+    /// Notes that frames for these receivers were parked in this turn.
     pub fn park(&self, parked: impl Iterator<Item = PortId>) {
         self.turns.blocked().extend(parked);
     }
@@ -72,13 +72,13 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // One that was never waited for, because of a panic, must not come before others.
+        // A turn that was never waited for, because of a panic, must not end before earlier ones.
         self.wait();
         self.turns.now.store(self.number + 1, Ordering::Release);
     }
 }
 
-/// One look more in a short wait for another worker.
+/// One step of a short wait for another worker.
 pub(crate) fn pause(spins: &mut u32) {
     *spins += 1;
     if spins.is_multiple_of(SPINS) {

@@ -1,21 +1,21 @@
-//! How long something took, as a distribution: cheap to add to under a queue's lock, and to read of a thousand queues.
+//! Distributions of durations: cheap to add to under a queue's lock, and cheap to read for a thousand queues.
 
 use weir_limits::LATENCY_BUDGET_NS_MAX;
 
-/// Each power of two is divided into so many steps (as a power of two): a time is known to 1.6 %.
+/// Each power of two is divided into this many steps (as a power of two): a time is known to 1.6 %.
 const STEP_BITS: u32 = 6;
 
-/// Steps up to the largest latency budget; the last one has all that is longer.
+/// Steps up to the largest latency budget; the last one counts all longer times.
 const STEPS: usize = step(LATENCY_BUDGET_NS_MAX) + 1;
 
-/// Steps that are added up together, for whoever looks for a rank.
+/// Steps that are summed together in the search for a rank.
 const BLOCK: usize = 1 << STEP_BITS;
 
-/// The times (ns) up to which [`TimesSummary::at_most`] counts, as histograms of monitoring systems have them.
+/// The times (ns) up to which [`TimesSummary::at_most`] counts, as in histograms of monitoring systems.
 pub const TIME_BOUNDS_NS: [u64; 10] =
     [5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000, 50_000_000];
 
-/// The step that a time is in.
+/// The step of a time.
 #[inline]
 const fn step(ns: u64) -> usize {
     // The first two powers of two that have all their steps have one for each ns.
@@ -44,12 +44,12 @@ impl Default for Times {
     }
 }
 
-/// What [`Times`] say.
+/// The summary of [`Times`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimesSummary {
     /// Samples.
     pub count: u64,
-    /// All of them together, ns.
+    /// Their sum, ns.
     pub sum: u64,
     /// Median, ns.
     pub p50: u64,
@@ -57,7 +57,7 @@ pub struct TimesSummary {
     pub p99: u64,
     /// Largest, ns.
     pub max: u64,
-    /// How many were at most each of [`TIME_BOUNDS_NS`], to 1.6 % of it.
+    /// The number of samples up to each of [`TIME_BOUNDS_NS`], to 1.6 % of it.
     pub at_most: [u64; TIME_BOUNDS_NS.len()],
 }
 
@@ -68,27 +68,27 @@ impl Times {
         if let Some(count) = self.steps.get_mut(step(ns.min(LATENCY_BUDGET_NS_MAX))) {
             *count += 1;
         }
-        // 584 years of it.
+        // It overflows after 584 years.
         self.sum_ns = self.sum_ns.wrapping_add(ns);
-        // Rarely so: a branch is less than a store.
+        // This is rare: a branch costs less than a store.
         if ns > self.max_ns {
             self.max_ns = ns;
         }
     }
 
-    /// Adds another's samples.
+    /// Adds the samples of another distribution.
     pub fn merge(&mut self, other: &Self) {
         self.steps.iter_mut().zip(other.used()).for_each(|(mine, theirs)| *mine += theirs);
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// The steps up to the longest time: the others have none.
+    /// The steps up to the longest time: the others are empty.
     fn used(&self) -> &[u64] {
         &self.steps[..=step(self.max_ns.min(LATENCY_BUDGET_NS_MAX))]
     }
 
-    /// What there is to know of them.
+    /// Summarizes the samples.
     pub fn summary(&self) -> TimesSummary {
         let steps = self.used();
         let (mut before, mut count) = ([0; STEPS.div_ceil(BLOCK)], 0);
@@ -101,7 +101,7 @@ impl Times {
             Some(block) => before[step / BLOCK] + block.iter().sum::<u64>(),
             None => count,
         };
-        // The time that so many percent of the samples do not exceed.
+        // The time that this percentage of the samples does not exceed.
         let time_of = |percent: u64| {
             let rank = (count * percent).div_ceil(100);
             let block = before.partition_point(|before| *before < rank).saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Frames that somebody captures.
+//! Captured frames.
 
 use weir_fabric::VlanMode;
 use weir_filter::Program;
@@ -31,7 +31,7 @@ fn ways(seen: &Seen) -> Vec<(u16, Direction, u8)> {
     seen.iter().map(|(header, bytes)| (header.port, header.direction, bytes[14])).collect()
 }
 
-/// Whether the port stands in the table as itself.
+/// True if the port itself stands in the table.
 fn is_bare(engine: &Engine, port: &Arc<FakePort>) -> bool {
     let bare: Arc<dyn Port> = Arc::clone(port) as _;
     let ports = engine.shared.ports.load();
@@ -57,7 +57,7 @@ fn what_a_port_sends_and_receives_is_copied_and_others_frames_are_not() {
 fn a_snap_length_and_a_filter_choose_what_is_copied() {
     let engine = Engine::start(1).unwrap();
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
-    // Byte 199 lies behind what workers copy of a frame in any case.
+    // Byte 199 lies behind the part of a frame that workers copy in any case.
     let program = Arc::new(Program::compile("ether[199] = 2 or ether[14] = 3").unwrap());
     let wanted = Wanted { rx: false, filter: Some(program), snap_len: 40, ..Wanted::ALL };
     let mut capture = engine.capture(&[a.id], &wanted).unwrap();

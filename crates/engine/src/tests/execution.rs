@@ -1,4 +1,4 @@
-//! Real-time threads, where they are allowed and where they are not.
+//! Real-time threads, with and without permission.
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -30,7 +30,7 @@ fn policy_of(thread: u32) -> String {
 #[test]
 fn real_time_threads_serve_pairs_of_queues_and_make_nobody_else_one() {
     let engine = match Engine::start_with(RT_THREADS) {
-        // The other test's.
+        // The other test covers this case.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return,
         started => started.unwrap(),
     };
@@ -48,7 +48,7 @@ fn real_time_threads_that_are_not_allowed_are_refused_at_the_start() {
     if getrlimit(Resource::Rtprio).current != Some(0) {
         return;
     }
-    // Capabilities are a thread's, and those that it starts have the same.
+    // Capabilities belong to a thread, and the threads that it starts inherit them.
     let started = std::thread::spawn(|| {
         let mut sets = capabilities(None).unwrap();
         sets.effective.remove(CapabilitySet::SYS_NICE);

@@ -87,7 +87,7 @@ fn a_filter_of_one_receiver_leaves_the_others_alone() {
     let c = add_filtered(&engine, &rx(&rules), access());
     send(&engine, &c.port, [frame(3, 0xff, 100)]);
     eventually("c is known", || numbers(&a.port) == [100] && numbers(&b.port) == [100]);
-    // Flooded and sent to c alone, in one burst; only the latter may wait for room.
+    // Some frames are flooded and some sent to c alone, in one burst; only the latter may wait for room.
     c.port.room.store(2, Ordering::SeqCst);
     let to = |n| if n < 4 { 0xff } else { 3 };
     send(&engine, &a.port, (0..8).map(|n| frame(1, to(n), n)));
@@ -158,7 +158,7 @@ fn content_is_matched_as_far_as_the_window_goes() {
     let engine = Engine::start(1).unwrap();
     let (within, beyond) = (FILTER_WINDOW_LEN - 1, FILTER_WINDOW_LEN);
     let texts = [within, beyond].map(|at| format!("ether[{at}] = 9"));
-    // What is beyond neither matches nor ends the search.
+    // Bytes beyond the window neither match nor end the search.
     let rules =
         rules(&[(&texts[1], Action::Drop), (&texts[0], Action::Drop), ("len > 9", Action::Accept)]);
     let a = add_filtered(&engine, &tx(&rules), access());
@@ -235,7 +235,7 @@ fn rules_cost_a_frame_no_more_than_the_limit() {
     assert_eq!(error, RulesError::TooLong(FILTER_INSTRUCTIONS_MAX + 1));
 }
 
-/// A guest leaves to its device a checksum that has its place where a filter looks.
+/// A guest leaves a checksum to its device that lies in the bytes that a filter reads.
 #[test]
 fn a_filter_judges_the_checksum_that_weir_fills_in() {
     use crate::burst::tests::{asks, completed};

@@ -9,7 +9,7 @@ fn busy(shares: bool) -> (Arc<Engine>, Arc<FakePort>, impl FnMut(u32)) {
     busy_under(Realization::default(), move |port| port.shares = shares)
 }
 
-/// The same under `realization`, with `change` for the port.
+/// The same under `realization`, with `change` applied to the port.
 pub(super) fn busy_under(
     realization: Realization,
     change: impl FnOnce(&mut FakePort),
@@ -20,7 +20,7 @@ pub(super) fn busy_under(
     let receiver = add(&engine, |_| {});
     send(&engine, &port, [frame(1, 2, 0)]);
     eventually("it has a worker", || numbers(&receiver).len() == 1);
-    // Until then it would find what is sent next without being told.
+    // Until then it would find the next frames without a kick.
     eventually("which asks for kicks", || port.armed.load(Ordering::SeqCst) > 0);
     let mut now_ns = SECOND_NS;
     engine.dispatch(now_ns);
@@ -48,7 +48,7 @@ fn a_queue_has_a_helper_while_it_is_more_than_one_worker_can_do() {
     step(CORE);
     assert_eq!(helper(&engine, &port), Some(1));
     assert_eq!(engine.worker_of(port.id, 0), Some(0), "and keeps its worker");
-    // The time of both counts.
+    // The time of both workers counts.
     (0..20).for_each(|_| step(CORE / 2 * 3));
     assert_eq!(helper(&engine, &port), Some(1));
     (0..20).for_each(|_| step(CORE / 4));
@@ -70,7 +70,7 @@ fn a_helper_serves_the_queue_and_its_kicks_stay_with_the_worker() {
     let (engine, port, _) = busy(true);
     assert!(engine.set_helper(port.id, 0, Some(1)));
     let bursts = || engine.workers()[1].bursts;
-    // The kick is its worker's: the helper looks when it is told to.
+    // The kick goes to its worker: the helper polls when it is nudged.
     port.to_send.lock().unwrap().push_back(frame(1, 2, 1));
     engine.set_helper(port.id, 0, Some(1));
     eventually("it is served", || bursts() == 1);

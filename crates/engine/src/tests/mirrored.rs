@@ -7,7 +7,7 @@ use super::*;
 use crate::capture::CaptureError;
 use crate::switch::slot;
 
-/// A port that the fabric takes nothing from and gives nothing to.
+/// A port from which the fabric accepts no frames and to which it sends none.
 fn apart(engine: &Engine, change: impl FnOnce(&mut FakePort)) -> Arc<FakePort> {
     let port = add(engine, change);
     let vlan = VlanMode::Trunk { native: None, allowed: VlanSet::Only([].into_iter().collect()) };
@@ -101,7 +101,7 @@ fn mirrors_are_few_and_of_others_and_outlive_their_ports() {
     assert!(last.is_whole());
     engine.remove_port(m.id);
     assert!(!last.is_whole());
-    // Whoever gets its number gets no copies.
+    // The next port with its number gets no copies.
     let mut all = (0..PORTS_MAX).map(|_| add(&engine, |_| {}));
     let next = all.find(|port| {
         let is_it = port.id == m.id;

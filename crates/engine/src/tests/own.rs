@@ -1,4 +1,4 @@
-//! Frames that weir sends itself.
+//! Frames that weir itself sends.
 
 use weir_fabric::{Vid, VlanMode, VlanSet};
 

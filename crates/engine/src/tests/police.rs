@@ -1,5 +1,5 @@
-//! What a port may receive in a second, while frames go through the switch. Rates are so low that what passes
-//! is the burst, and a frame for each second that a test takes on a machine with much else to do.
+//! Limits on received traffic, while frames pass through the switch. The rates are so low that only the burst passes,
+//! and one frame for each second that a test takes on a busy machine.
 
 use etherparse::PacketBuilder;
 use weir_wire::vnet;
@@ -18,7 +18,7 @@ fn bits(burst: u64) -> RateLimit {
     RateLimit { bits: Some(Rate { per_s: 1, burst }), packets: None }
 }
 
-/// Two senders and a receiver, which is known to be there.
+/// Two senders and a known receiver.
 struct Bench {
     engine: Arc<Engine>,
     senders: [Arc<FakePort>; 2],
@@ -54,7 +54,7 @@ impl Bench {
         send(&self.engine, &self.senders[sender], frames);
     }
 
-    /// What is refused is counted before what passed is in the ring.
+    /// Refused frames are counted before passing frames are in the ring.
     fn has_received(&self, wanted: &[u8]) {
         eventually("what passed arrives", || numbers(&self.receiver).len() >= wanted.len());
         assert_eq!(numbers(&self.receiver), wanted);
@@ -64,7 +64,7 @@ impl Bench {
         self.counters.dropped_for(DropReason::PolicedRx)
     }
 
-    /// Of `sent` frames those arrive that are the `burst`, and what has come since at one a second.
+    /// Of `sent` frames, the `burst` arrives, and one more for each second since.
     fn has_received_no_more_than(&self, burst: u64, sent: u64) {
         let received = || numbers(&self.receiver).len() as u64;
         eventually("each frame has its end", || received() + self.policed() == sent);
@@ -81,14 +81,14 @@ fn frames_beyond_the_rate_are_dropped_and_counted_at_the_receiver() {
         eventually("all are judged", || bench.policed() == 30);
         bench.has_received(&(1..11).collect::<Vec<_>>());
         assert_eq!(bench.counters.drops().collect::<Vec<_>>(), [("policed_rx", 30)]);
-        // A flood counts, and reaches the others.
+        // A flood also counts, and reaches the other ports.
         eventually("a flood is refused", || {
             let arrived = numbers(&bench.senders[0]).len();
             send(&bench.engine, &bench.senders[1], [frame(2, 0xff, 50)]);
             eventually("the flood", || numbers(&bench.senders[0]).len() > arrived);
             bench.policed() > 30
         });
-        // And so does a new limit, or none.
+        // A new limit, or none, also takes effect.
         bench.engine.set_receive_limit(bench.receiver.id, RateLimit::NONE);
         bench.send(0, 60..100);
         eventually("the last arrives", || numbers(&bench.receiver).last() == Some(&99));
@@ -140,7 +140,7 @@ fn a_frame_that_waits_for_a_full_receiver_is_paid_for_once() {
 
 #[test]
 fn what_exceeds_a_storm_budget_is_dropped_and_counted_at_its_sender() {
-    // As good as none comes back while the test runs.
+    // At this rate, practically no token is added while the test runs.
     let rate = |burst| Some(Rate { per_s: 1, burst });
     let limit = StormLimit { broadcast: rate(3), multicast: rate(2), unknown: rate(1) };
     let engine = Engine::start(1).unwrap();
@@ -166,7 +166,7 @@ fn what_exceeds_a_storm_budget_is_dropped_and_counted_at_its_sender() {
     send(&engine, &sender, (1..=10).map(|number| frame(9, 0xff, number)));
     send(&engine, &sender, (11..=20).map(multicast));
     send(&engine, &sender, (21..=30).map(|number| frame(9, 7, number)));
-    // To who is known, as many as it likes.
+    // Frames for a known station are not limited.
     send(&engine, &sender, (31..=40).map(|number| frame(9, 8, number)));
     eventually("the last one arrives", || numbers(&receiver).last() == Some(&40));
     let drops = [DropReason::StormBroadcast, DropReason::StormMulticast, DropReason::StormUnknown]
@@ -179,7 +179,7 @@ fn what_exceeds_a_storm_budget_is_dropped_and_counted_at_its_sender() {
     }
 }
 
-/// What a GSO frame's segments are.
+/// The kind of a GSO frame's segments.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Tcp4,
@@ -196,7 +196,7 @@ const fn every_cap() -> OffloadCaps {
     tcp.union(OffloadCaps::USO)
 }
 
-/// A GSO frame to `to` (0xff: everybody), and the header that its guest gives it.
+/// A GSO frame to `to` (0xff is broadcast), and its virtio-net header.
 fn gso(kind: Kind, to: u8, payload: usize, gso_size: u16) -> (Vec<u8>, VnetHdr) {
     let dst = if to == 0xff { [0xff; 6] } else { [2, 0, 0, 0, 0, to] };
     let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], dst);
@@ -228,7 +228,7 @@ fn gso(kind: Kind, to: u8, payload: usize, gso_size: u16) -> (Vec<u8>, VnetHdr) 
     (frame, vnet)
 }
 
-/// A sender and a receiver that has these capabilities, and their counters.
+/// A sender, and a receiver with these capabilities, and their counters.
 struct Pair {
     engine: Arc<Engine>,
     ports: [(Arc<FakePort>, Arc<PortCounters>); 2],
@@ -255,8 +255,8 @@ impl Pair {
         self.ports[1].0.id
     }
 
-    /// The sender sends `count` such frames, which have their ends when this returns: how many went through, as
-    /// segments of a frame of `segments`.
+    /// Sends `count` such frames, and waits until each was delivered or dropped. Returns the number of frames that
+    /// passed, of `segments` segments each.
     fn send(&self, (frame, vnet): &(Vec<u8>, VnetHdr), count: usize, segments: usize) -> usize {
         let [(sender, _), (receiver, _)] = &self.ports;
         receiver.got.lock().unwrap().clear();
@@ -283,7 +283,7 @@ fn a_gso_frame_costs_its_receiver_a_packet_for_each_segment_whether_it_is_cut_or
         for kind in KINDS {
             let pair = Pair::new(caps);
             pair.engine.set_receive_limit(pair.receiver(), packets(1_050));
-            // 64 frames at once as far as frames go; 10 as far as packets do.
+            // The frame limit would pass 64 at once; the packet limit passes 10.
             let passed = pair.send(&gso(kind, 0xff, 10_000, 100), 64, 100);
             assert_eq!(passed, 10, "{kind:?} {caps}");
         }
@@ -305,7 +305,7 @@ fn a_gso_frame_beyond_the_packet_burst_passes_where_nothing_is_owed_and_is_owed_
     let pair = Pair::new(every_cap());
     pair.engine.set_receive_limit(pair.receiver(), packets(10));
     assert_eq!(pair.send(&gso(Kind::Tcp4, 0xff, 60_000, 1), 20, 60_000), 1);
-    // 60,000 seconds' worth is owed: not one frame of a single segment passes while a test runs.
+    // 60,000 seconds of the rate are owed: not one frame of a single segment passes while a test runs.
     assert_eq!(pair.send(&gso(Kind::Tcp4, 0xff, 100, 100), 20, 1), 0);
 }
 

@@ -1,4 +1,4 @@
-//! How ports share a worker: senders that cost the worker time, on an engine that runs.
+//! Ports that share a worker: senders that cost the worker time, on a running engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,19 +7,19 @@ use weir_policy::schedule::{Kind, Share};
 
 use super::*;
 
-/// A sender that always has more, and costs the worker some time for each burst.
+/// A sender that always has more frames, and costs the worker some time for each burst.
 struct BusyPort {
     id: PortId,
     counters: Arc<PortCounters>,
     cost: Duration,
     frame_bytes: u64,
-    /// Bursts that brought frames.
+    /// Bursts with frames.
     bursts: AtomicU64,
-    /// Times it was asked for no frames.
+    /// Takes that allowed no frames.
     empty_takes: AtomicU64,
-    /// Frames that it has, at most.
+    /// The maximum number of frames that it has left.
     left: AtomicU64,
-    /// The engine sees its frames; else it only hears of them.
+    /// The engine gets its frames; otherwise it only learns their number.
     forwards: AtomicBool,
 }
 
@@ -82,8 +82,8 @@ fn kick(engine: &Engine, port: &BusyPort) {
     engine.nudge(QueueRef { port: port.id, queue: 0, side: Side::Tx });
 }
 
-/// What `count` says of each port, of all at about the same time: it grew by `apart` at most while they were
-/// looked at. This thread may lose its CPU in between.
+/// The results of `count` for each port, all at about the same time: their sum grew by `apart` at most in between. This
+/// thread can lose its CPU in between.
 fn at_once(ports: &[Arc<BusyPort>], apart: u64, count: fn(&BusyPort) -> u64) -> Vec<u64> {
     let look = || ports.iter().map(|port| count(port)).collect::<Vec<_>>();
     let mut counts = Vec::new();
@@ -94,20 +94,20 @@ fn at_once(ports: &[Arc<BusyPort>], apart: u64, count: fn(&BusyPort) -> u64) -> 
     counts
 }
 
-/// Lets `ports` send until they have used `worker_ns` together; what each used.
+/// Lets `ports` send until they have used `worker_ns` together; returns the time that each used.
 fn run(engine: &Engine, ports: &[Arc<BusyPort>], worker_ns: u64) -> Vec<f64> {
     run_until(engine, ports, worker_ns, |_| true)
 }
 
-/// The same, and then until what each used `is` as it should be, or this takes too long: one burst may have been
-/// charged for what another machine of the host's did, which those after it make up for.
+/// The same, and then continues until `is` accepts the times, or this takes too long: a burst may have been charged for
+/// the time of another virtual machine of the host, for which later bursts compensate.
 fn run_until(
     engine: &Engine,
     ports: &[Arc<BusyPort>],
     worker_ns: u64,
     is: impl Fn(&[f64]) -> bool,
 ) -> Vec<f64> {
-    // One burst of the most expensive, and a part of another.
+    // One burst of the most expensive port, and a part of another.
     const APART_NS: u64 = 200_000;
     ports.iter().for_each(|port| kick(engine, port));
     let used = || at_once(ports, APART_NS, |port| port.counters.worker_ns.get());
@@ -161,7 +161,7 @@ fn round_robin_gives_one_burst_each() {
     assert!(jain_index(&used) < 0.7, "{used:?}");
     let bursts = bursts().iter().zip(before).map(|(now, before)| now - before).collect::<Vec<_>>();
     let most = bursts.iter().max().unwrap();
-    // A round may pass during each of the two looks.
+    // A round may pass during each of the two checks.
     assert!(bursts.iter().all(|n| n + 4 >= *most), "{bursts:?}");
 }
 
@@ -192,7 +192,7 @@ fn a_limited_port_gets_its_rate_and_the_worker_sleeps_between() {
     let start = Instant::now();
     engine.set_share(port.id, Share::default(), limit);
     kick(&engine, &port);
-    // Another queue of it, on another worker, has the same bucket.
+    // Another queue of the port, on another worker, has the same bucket.
     engine.nudge(QueueRef { port: port.id, queue: 1, side: Side::Tx });
     let sent = || port.counters.tx.iter().map(|queue| queue.frames.get()).sum::<u64>();
     for reached in [500, 1_000, 2_000, 4_000] {
@@ -201,7 +201,7 @@ fn a_limited_port_gets_its_rate_and_the_worker_sleeps_between() {
         let may = PACKETS.per_s as f64 * start.elapsed().as_secs_f64() + PACKETS.burst as f64;
         assert!(frames <= may, "{frames} of {may}");
     }
-    // Each wait is one look that takes nothing, then a burst: of what two share the other may be first.
+    // Each wait is one poll without a frame, then a burst: with two workers, the other one may come first.
     let waits = port.counters.rate_waits.get();
     assert!(waits > 0);
     assert!(waits <= sent(), "{waits}: it looks on instead of sleeping");
@@ -233,7 +233,7 @@ fn a_limit_that_is_lifted_holds_nobody_up() {
     let engine = Engine::start(1).unwrap();
     let port = add_busy(&engine, Duration::ZERO, 1500);
     port.left.store(1_000, Ordering::Relaxed);
-    // The next frame could go in an hour.
+    // The next frame would be allowed in an hour.
     let packets = Some(Rate { per_s: 1, burst: 3_600 });
     engine.set_share(port.id, Share::default(), RateLimit { bits: None, packets });
     kick(&engine, &port);
@@ -271,7 +271,7 @@ fn who_is_late_more_often_than_it_may_be_is_counted() {
         Engine::start_with(Options { schedule: Kind::Dwcs, workers: 1, ..Options::default() })
             .unwrap();
     let ports = [200, 200].map(|us| add_busy(&engine, Duration::from_micros(us), 64));
-    // Neither can have a turn in each period while the other's lasts twice that.
+    // Neither can have a turn in each period while the other's turn lasts twice as long.
     let window = Some(Window::new(0, 1, 100_000).unwrap());
     for port in &ports {
         engine.set_share(port.id, Share { weight: 1, window }, RateLimit::NONE);

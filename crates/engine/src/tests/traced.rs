@@ -1,4 +1,4 @@
-//! A frame in thought, and then the same frame in fact.
+//! A traced frame, and then the same frame sent.
 
 use weir_fabric::{FdbEntry, Vid, VlanMode};
 use weir_filter::Program;
@@ -8,10 +8,10 @@ use crate::filter::{Action, PortRules, Rules};
 use crate::switch::slot;
 use crate::trace::Step;
 
-/// Why frames were dropped, and how many.
+/// Reasons of drops, with the number of frames.
 type Drops = Vec<(&'static str, u64)>;
 
-/// What the switch knows and has counted.
+/// The entries and the counters of the switch.
 fn state(engine: &Engine, ports: &[&Arc<FakePort>]) -> (Vec<FdbEntry>, Vec<Drops>) {
     let table = engine.shared.ports.load();
     let counters = |port: &&Arc<FakePort>| &slot(&table, port.id).unwrap().counters;

@@ -1,4 +1,4 @@
-//! Frames that wait for receivers without buffers: who is told of buffers, and what that costs.
+//! Frames that wait for receivers without buffers: the workers that are notified of buffers, and the cost.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn a_receivers_kick_has_no_frames_tried_but_those_that_wait_for_it() {
         let engine = Engine::start_with(options).unwrap();
         let (x, y) = full_receivers(&engine);
         let senders: Vec<_> = (1..=6).map(|_| add(&engine, |_| {})).collect();
-        // The first to both, in the midst of each other; the others to the second only.
+        // The first sender sends to both, interleaved; the others only to the second.
         send(&engine, &senders[0], (1..=20).map(|n| frame(1, 8 + n % 2, n)));
         for (number, sender) in senders.iter().enumerate().skip(1) {
             send(&engine, sender, [frame(number as u8 + 1, 9, 50)]);
@@ -54,8 +54,8 @@ fn a_receivers_kick_has_no_frames_tried_but_those_that_wait_for_it() {
     }
 }
 
-/// More frames than are tried at once wait for one receiver, among those for another that never has room. Whatever of them
-/// it has just been found to be without room for, its next kick is for the first of them.
+/// More frames than are tried at once wait for one receiver, interleaved with frames for another that never has room.
+/// At whatever point the receiver was last found full, its next kick retries its frames from the first on.
 #[test]
 fn no_kick_is_missed_while_frames_for_others_wait_among_those_for_its_receiver() {
     for kick_at in 0..6 {
@@ -64,7 +64,7 @@ fn no_kick_is_missed_while_frames_for_others_wait_among_those_for_its_receiver()
         let a = add(&engine, |port| port.tries = 5);
         send(&engine, &a, (1..=40).map(|n| frame(1, 8 + n % 2, n)));
         eventually("all wait", || waits(&a) == 40);
-        // Buffers for three come, then for all while the first are tried, or a little later.
+        // Three buffers come; then buffers for all while the first frames are tried, or a little later.
         let (receiver, later) = (Arc::clone(&x), Arc::downgrade(&engine));
         let refill = move || {
             receiver.room.store(100, Ordering::SeqCst);
@@ -73,10 +73,10 @@ fn no_kick_is_missed_while_frames_for_others_wait_among_those_for_its_receiver()
         hook(&a, kick_at, Box::new(refill));
         x.room.store(3, Ordering::SeqCst);
         kick_receiver(&engine, &x);
-        // And a kick of the other in between is for nothing.
+        // A kick of the other receiver in between has no effect.
         kick_receiver(&engine, &y);
         for n in 0..kick_at {
-            // Each is a try at least, which the hook counts, unless there is nothing left to try.
+            // Each is at least one try, which the hook counts, unless nothing is left to try.
             let before = a.tried_for.lock().unwrap().len();
             kick_receiver(&engine, if n % 2 == 0 { &y } else { &x });
             let tried = || a.tried_for.lock().unwrap().len() > before;
@@ -88,7 +88,7 @@ fn no_kick_is_missed_while_frames_for_others_wait_among_those_for_its_receiver()
     }
 }
 
-/// Has `port` do something when it has been tried again so many times more.
+/// Makes `port` run `what` after this number of further tries.
 fn hook(port: &Arc<FakePort>, after: usize, what: Box<dyn FnOnce() + Send>) {
     let again = Arc::downgrade(port);
     *port.tried.lock().unwrap() = Some(match after {
@@ -111,7 +111,7 @@ fn frames_that_a_helper_has_parked_are_tried_by_who_serves_their_queue_then() {
     b.room.store(0, Ordering::SeqCst);
     let worker = engine.worker_of(a.id, 0).unwrap();
     for round in 1..=50 {
-        // The worker that parks them is another one each time when the kick comes.
+        // A different worker from the one that parks them serves the queue when the kick comes.
         assert!(engine.set_helper(a.id, 0, Some(1 - worker)));
         send(&engine, &a, [frame(1, 2, 1)]);
         eventually("it waits", || waits(&a) == 1);

@@ -1,4 +1,4 @@
-//! What the epoll set has told a worker: queues with work, receivers with room, and kicks that come in vain.
+//! Events of the epoll set for a worker: queues with work, receivers with room, and kicks in vain.
 
 use super::{Worker, hand_over, is_of};
 use crate::blocked;
@@ -12,14 +12,14 @@ use crate::stalls::Retry;
 use crate::switch::{Slot, slot};
 
 impl Worker {
-    /// Queues that were kicked have work, or room. It was found out at `now_ns`, if that is known.
+    /// Handles kicked queues, which have work, or room. They were found at `now_ns`, if that is known.
     pub(super) fn take_up_kicks(&mut self, mut now_ns: Option<u64>) {
         self.rounds = 0;
         if self.kicked.is_empty() {
             return;
         }
         let ports = self.shared.ports.load();
-        // In their order, and one by one: those behind one that panics are not lost.
+        // In their order, and one by one: the queues behind one that panics are not lost.
         self.kicked.reverse();
         while let Some(event) = self.kicked.pop() {
             let queue = event.queue();
@@ -39,12 +39,12 @@ impl Worker {
                 self.kicks.was_awaited(queue);
                 self.retries.push(Retry::Receiver(queue.port));
             } else if matches!(event, Event::Kick(_)) && self.kicks.came(queue) && !has_one_kick {
-                // Where one kick is for both rings it is the kernel's, which holds back who sends it in vain.
+                // If both rings share one kick, it comes from the kernel, which throttles senders of kicks in vain.
                 let now_ns = *now_ns.get_or_insert_with(clock::now_ns);
                 ignore(&self.shared, &mut self.kicks, slot, queue, now_ns);
             }
             match queue.side {
-                // A kick that can be taken once only may have been for its new worker.
+                // A kick that can be read only once may have been meant for its new worker.
                 Side::Tx if !is_of(self.index, slot, queue) => {
                     hand_over(&self.shared, slot, queue);
                 }
@@ -58,7 +58,7 @@ impl Worker {
         }
     }
 
-    /// Kicks that were ignored for long enough are events again.
+    /// Enables events for kicks that were ignored for long enough.
     #[inline]
     pub(super) fn listen_again(&mut self) {
         if !self.kicks.is_empty() {

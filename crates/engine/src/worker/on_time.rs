@@ -1,17 +1,17 @@
-//! Held calls are given on time, although timers are late and bursts take time.
+//! Makes held calls on time, although timers are late and bursts take time.
 //!
-//! A call that is due while its worker sleeps or serves a burst comes too late. So whenever a worker looks at its held
+//! A call that is due while its worker sleeps or serves a burst would be late. So whenever a worker checks its held
 //! calls, it looks ahead:
 //!
-//! | when | gives calls that are due within | `expire_holds`... |
+//! | when | makes calls that are due within | `expire_holds`... |
 //! |---|---|---|
-//! | before it sleeps | `Lateness::lead_ns`: how late a timer may be, and the work after it | `_before_sleep` |
+//! | before it sleeps | `Lateness::lead_ns`: the lateness of a timer, and the work after it | `_before_sleep` |
 //! | after a burst | the next burst, as long as the last (`lead_ns_max` of the law at most) | `_after_burst` |
 //! | after a rest, with work | the next burst, or the work after a timer | `_after_rest` |
 //! | after a rest, without | the next sleep | `_after_rest` |
-//! | while it looks on | the work after a timer | |
+//! | while it polls | the work after a timer | |
 //!
-//! Calls for transmitted frames are given when they are due: nobody waits for them.
+//! Calls for transmitted frames are made when they are due: nobody waits for them.
 
 use std::sync::atomic::Ordering;
 
@@ -26,8 +26,8 @@ use crate::poller::Woken;
 use crate::switch::{Hold, Slot, slot};
 
 impl Worker {
-    /// Before a sleep that begins at `now_ns`: gives the calls whose deadlines fall into it. If there are any, that
-    /// takes time: says when the sleep begins now.
+    /// Before a sleep that begins at `now_ns`, makes the calls whose deadlines fall into it. Since that takes time,
+    /// returns the new beginning of the sleep.
     pub(super) fn expire_holds_before_sleep(&mut self, now_ns: u64) -> u64 {
         let lead_ns = self.lateness.lead_ns();
         let Some(ended) = self.holds.ended(now_ns, lead_ns) else { return now_ns };
@@ -35,7 +35,7 @@ impl Worker {
         clock::now_ns()
     }
 
-    /// After a burst: gives the calls whose deadlines have come, and those whose deadlines fall into the next burst,
+    /// After a burst, makes the calls whose deadlines have come, and those whose deadlines fall into the next burst,
     /// which may be as long.
     #[inline]
     pub(super) fn expire_holds_after_burst(&mut self) {
@@ -43,9 +43,9 @@ impl Worker {
         self.expire_holds(self.served_ns(), ahead_ns);
     }
 
-    /// After a rest. With nothing to take, it gives the calls whose deadlines fall into the next sleep. With something
-    /// to take, only those whose deadlines fall into the next burst: the others are then for what it takes, too, which
-    /// is what the worker came back a little early for.
+    /// After a rest without new frames, makes the calls whose deadlines fall into the next sleep. With new frames,
+    /// makes only the calls whose deadlines fall into the next burst: the other calls also cover the new frames, for
+    /// which the worker came back a little early.
     pub(super) fn expire_holds_after_rest(&mut self, now_ns: u64) {
         let ahead_ns = match self.ready.is_empty() {
             true => self.lateness.lead_ns(),
@@ -54,7 +54,7 @@ impl Worker {
         self.expire_holds(now_ns, ahead_ns);
     }
 
-    /// Gives the calls that are due at `now_ns`. Those for received frames are due `lead_ns` sooner.
+    /// Makes the calls that are due at `now_ns`. Those for received frames are due `lead_ns` earlier.
     #[inline]
     pub(super) fn expire_holds(&mut self, now_ns: u64, lead_ns: u64) {
         if let Some(ended) = self.holds.ended(now_ns, lead_ns) {
@@ -81,26 +81,27 @@ impl Worker {
         }
     }
 
-    /// When the last burst ended (ns), without a look at the clock, which may be a system call.
+    /// The end of the last burst (ns), without a reading of the clock, which may be a system call.
     #[inline]
     pub(super) fn served_ns(&self) -> u64 {
         self.taken_ns + self.burst_ns
     }
 
-    /// When to be back from a sleep at the latest (ns); `None` where nothing says so.
+    /// The time at which a sleep must end (ns); `None` without a deadline.
     pub(super) fn wake_ns(&self) -> Option<u64> {
         let hold = self.holds.wake_ns(self.lateness.lead_ns());
         hold.into_iter().chain(self.waits_ns()).min()
     }
 
-    /// The same without held calls: until when frames wait for their receiver or their rate, and kicks are ignored.
+    /// The same without held calls: the time until which frames wait for their receiver or their rate, and kicks are
+    /// ignored.
     pub(super) fn waits_ns(&self) -> Option<u64> {
         let all = [self.stalls.wake_ns(), self.ready.next_release_ns(), self.kicks.wake_ns()];
         all.into_iter().flatten().min()
     }
 
-    /// A sleep has ended that was to end at `until_ns`. Something else may have ended it, and the worker
-    /// still come back after that.
+    /// Notes the end of a sleep that should have ended at `until_ns`. Another event may have ended it, and the worker
+    /// can still be late.
     pub(super) fn note_lateness(&mut self, until_ns: u64, woken: Woken) {
         let Some(late_ns) = self.woken_ns.checked_sub(until_ns) else { return };
         let lead_ns = self.lateness.lead_ns();

@@ -1,4 +1,4 @@
-//! A worker with nothing to do looks on, naps or sleeps, and is woken up.
+//! A worker without work polls, naps or sleeps, and wakes up.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::port::Side;
 use crate::run_queue::Ready;
 use crate::switch::{Slot, slot};
 
-/// How often it is looked up how long frames may wait (ns): there may be a thousand ports.
+/// Interval at which the allowed wait of frames is looked up (ns): there may be a thousand ports.
 const WAITS_NS: u64 = 1_000_000;
 
 impl Worker {
-    /// There is nothing to do: returns when there may be.
+    /// Rests while there is nothing to do; returns when there may be work.
     pub(super) fn rest(&mut self) {
         self.beats.beat(Place::Looks, None);
         self.listen_again();
@@ -35,7 +35,7 @@ impl Worker {
         self.looked_ns = start_ns;
         self.fresh_ns = None;
         if self.is_dedicated() && !self.warm.is_empty() {
-            // Ports that cannot be looked at without a system call wait for the end of that.
+            // A port that can only be polled by a system call waits until this poll ends.
             self.look_on(start_ns, LAW.margin_ns);
             self.poll();
             return;
@@ -54,13 +54,13 @@ impl Worker {
             self.nap(now_ns, nap_ns);
             self.look_at_warm(self.woken_ns.saturating_sub(nap_ns));
         } else {
-            // Kicks on, and a last look.
+            // Kicks are enabled, and the queues polled once more.
             self.look_at_warm(u64::MAX);
             if self.ready.is_empty() {
                 self.sleep(now_ns);
             }
             if !self.ready.is_empty() {
-                // Where the last look found it, it was not asleep.
+                // If the last poll found the work, there was no sleep.
                 self.pace.slept();
             }
         }
@@ -69,7 +69,7 @@ impl Worker {
         }
     }
 
-    /// It has a core of its own: it never sleeps while it has queues to look at.
+    /// True if it has a core of its own: it never sleeps while it has queues to poll.
     fn is_dedicated(&self) -> bool {
         self.shared.crew.options.realization == Realization::Dedicated
     }
@@ -80,13 +80,13 @@ impl Worker {
         }
         let wait_ns_max = self.wait_ns_max(now_ns);
         match self.pace.rest(now_ns, wait_ns_max.saturating_sub(self.lateness.lead_ns())) {
-            // A receiver's kick, which frames wait for, is not seen while looking at rings.
+            // A receiver's kick, for which frames wait, is not seen while rings are polled.
             Rest::Poll(_) if !self.stalls.is_empty() => Rest::Sleep,
             rest => rest,
         }
     }
 
-    /// The shortest time (ns) that whoever may receive what comes while this worker naps lets it wait.
+    /// The shortest time (ns) that any possible receiver lets frames wait that arrive while this worker naps.
     pub(crate) fn wait_ns_max(&mut self, now_ns: u64) -> u64 {
         let (mut wait_ns_max, looked_up_ns) = self.wait_ns_max;
         if now_ns.saturating_sub(looked_up_ns) >= WAITS_NS {
@@ -99,8 +99,8 @@ impl Worker {
         wait_ns_max
     }
 
-    /// Looks at the warm queues until one has work, and says after how long (ns) from `start_ns` on;
-    /// `None` if none had any in `window_ns`. Held calls that are due meanwhile are given.
+    /// Polls the warm queues until one has work, and returns the time until then from `start_ns` on (ns); `None` if
+    /// none had any in `window_ns`. Makes held calls that are due meanwhile.
     pub(super) fn look_on(&mut self, start_ns: u64, window_ns: u64) -> Option<u64> {
         loop {
             self.look_at_warm(0);
@@ -119,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// Each warm queue is looked at once a round; one that has had nothing for a while gets its kicks on.
+    /// Polls each warm queue once a round; a queue without work for a while gets its kicks enabled.
     pub(super) fn look_at_warm_after_round(&mut self) {
         let before_ns = self.taken_ns;
         let armed_ns = match self.is_dedicated() {
@@ -130,8 +130,8 @@ impl Worker {
         self.looked_ns = before_ns;
     }
 
-    /// Looks at every warm queue. One with work is ready; one that has had none since `armed_ns` or before gets
-    /// its kicks on and is looked at once more: none with 0, all with [`u64::MAX`].
+    /// Polls every warm queue. A queue with work becomes ready. A queue without work since `armed_ns` or before gets
+    /// its kicks enabled and is polled once more: no queue with 0, all with [`u64::MAX`].
     fn look_at_warm(&mut self, armed_ns: u64) {
         if self.warm.is_empty() {
             return;
@@ -161,11 +161,11 @@ impl Worker {
         self.warm = warm;
     }
 
-    /// Sleeps from `now_ns` until something happens, at the latest until shortly before the next deadline.
+    /// Sleeps from `now_ns` until an event, or until shortly before the next deadline.
     fn sleep(&mut self, now_ns: u64) {
         let wake_ns = self.wake_ns();
         if let Some(wake_ns) = wake_ns {
-            // One that fires too early costs a wake-up, and to set it again costs about as much.
+            // A timer that fires too early costs a wake-up, and setting it again costs about as much.
             let set = self.timer_ns.is_some_and(|at_ns| now_ns < at_ns && at_ns <= wake_ns);
             if !set {
                 let handle = &self.handle;
@@ -177,13 +177,13 @@ impl Worker {
             }
         }
         let woken = self.wait(now_ns, Wait::ForEvents);
-        // One that is left from before is for nobody any more.
+        // A timer that is left from before has no purpose any more.
         if let Some(at_ns) = self.timer_ns.filter(|_| wake_ns.is_some()) {
             self.note_lateness(at_ns, woken);
         }
     }
 
-    /// Sleeps from `now_ns` for `nap_ns`, at the latest until shortly before the next deadline.
+    /// Sleeps from `now_ns` for `nap_ns`, or until shortly before the next deadline.
     fn nap(&mut self, now_ns: u64, nap_ns: u64) {
         let until_ns = self.wake_ns().unwrap_or(u64::MAX);
         let until_ns = until_ns.clamp(now_ns, now_ns.saturating_add(nap_ns));
@@ -191,7 +191,7 @@ impl Worker {
         self.note_lateness(until_ns, woken);
     }
 
-    /// Looks at the epoll set.
+    /// Polls the epoll set.
     pub(super) fn poll(&mut self) {
         self.listen_again();
         self.handle.poller.wait(&mut self.events, Wait::Look, &mut self.kicked);
@@ -214,7 +214,7 @@ impl Worker {
         woken
     }
 
-    /// What has ended a sleep just now.
+    /// The cause of the wake-up.
     fn woken_for(&self, woken: Woken) -> WokenFor {
         match (self.kicked.first(), woken) {
             (Some(Event::Nudge(_)), _) | (None, Woken::Event | Woken::Interrupted) => {

@@ -1,4 +1,4 @@
-//! Frames that wait for a receiver are tried again: when it has buffers, and when they have waited long enough.
+//! Retries of frames that wait for a receiver: when it has buffers, and when they have waited long enough.
 
 use weir_fabric::PortId;
 
@@ -11,7 +11,7 @@ use crate::stalls::Retry;
 use crate::switch::slot;
 
 impl Worker {
-    /// Tries frames again whose receivers have buffers, and those that have waited long enough.
+    /// Tries frames again whose receivers have buffers, and frames that have waited long enough.
     pub(super) fn retry_stalled(&mut self) {
         if self.handle.is_told() {
             self.handle.take_told(&mut self.retries);
@@ -21,7 +21,7 @@ impl Worker {
         }
         self.fresh_ns = None;
         let now_ns = clock::now_ns();
-        // What comes up meanwhile is for the next round: others have their turn first.
+        // Retries that are noted meanwhile belong to the next round: other queues have their turn first.
         let mut retries = std::mem::take(&mut self.retries);
         let mut queues = std::mem::take(&mut self.retried);
         for retry in retries.drain(..) {
@@ -43,9 +43,9 @@ impl Worker {
         (self.retries, self.retried) = (retries, queues);
     }
 
-    /// Tries frames of a queue again that wait for `receiver`, or for anybody.
+    /// Tries frames of a queue again that wait for `receiver`, or for any.
     fn retry(&mut self, queue: TxQueue, receiver: Option<PortId>, now_ns: u64) {
-        // All at once: a receiver's kick in between would ask for the first ones again, and be taken for the rest.
+        // All in one loop: a receiver's kick in between would retry the first frames again, and be taken for the rest.
         let taken = loop {
             let what = Take::Parked(receiver);
             let taken = self.take(queue, what, Turn::Whole, now_ns, clock::now_ns());
@@ -55,7 +55,7 @@ impl Worker {
             }
         };
         match taken {
-            // It is another worker's, and so is what waits in it.
+            // The queue has another worker, which must also handle its waiting frames.
             None => {
                 self.stalls.note(queue, None);
                 let ports = self.shared.ports.load();
@@ -65,7 +65,7 @@ impl Worker {
                     self.shared.crew.tell(worker, Retry::Sender(queue));
                 }
             }
-            // Room was made: what the sender has had to keep back may come now.
+            // There is room now: the sender may have frames that it had to keep.
             Some(taken) if taken.more && !self.ready.contains(queue) => {
                 self.warm.remove(queue);
                 self.ready.wake(Ready { queue, since_ns: now_ns });

@@ -107,7 +107,7 @@ fn coming_back_later_than_foreseen_is_counted_whatever_ended_the_sleep() {
     assert_eq!(worker.handle.late_timers.get(), 2, "a sleep that ended in time");
 }
 
-/// A worker with so many ports, whose queues it serves if they are `its`.
+/// A worker with `ports` ports, whose queues it serves if they are `its`.
 fn worker_of(ports: u16, its: bool) -> Worker {
     let worker = worker();
     let slots = (0..ports).map(|number| {
@@ -181,7 +181,7 @@ fn a_kick_costs_as_much_among_a_thousand_busy_queues_as_among_two() {
     use crate::poller::COMPARED;
     let cost = |ports: u16| {
         let mut worker = worker_of(ports, true);
-        // Some have work, some have had it, and some wait for their rate.
+        // Some have work, some had work, and some wait for their rate.
         for number in 0..ports {
             let ready = Ready { queue: queue(number), since_ns: 1 };
             match number % 3 {

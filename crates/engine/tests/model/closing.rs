@@ -6,26 +6,26 @@ use loom::thread;
 use crate::lock::{lock, lock_settled, lock_when};
 use crate::under_way::UnderWay;
 
-/// What is taken away from the side that stops the ring.
+/// The part that is removed from the side that stops the ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weakness {
     None,
-    /// It does not say that nothing new is to begin.
+    /// It does not prevent new bursts.
     NotClosed,
-    /// It does not wait for what is under way.
+    /// It does not wait for bursts under way.
     NotSettled,
 }
 
 #[derive(Default)]
 struct Queue {
     bursts: UnderWay,
-    /// Bursts that were completed in the ring; none any more once it has stopped.
+    /// Completed bursts of the ring; `None` once it has stopped.
     ring: Option<u64>,
-    /// The session has asked for the end.
+    /// The session has asked for the stop.
     asked: bool,
 }
 
-/// Takes two bursts, as far as it may.
+/// Takes two bursts, as far as allowed.
 fn worker(queue: &Mutex<Queue>) {
     for _ in 0..2 {
         let mut locked = lock(queue);
@@ -35,7 +35,7 @@ fn worker(queue: &Mutex<Queue>) {
         assert!(!locked.asked, "a burst begins although the ring is to stop");
         let number = locked.bursts.begin();
         drop(locked);
-        // Here its frames are placed and copied.
+        // Here the burst's frames would be placed and copied.
         let may_settle = |queue: &Queue| queue.bursts.may_settle(number) != Some(false);
         let Some(mut locked) = lock_when(queue, || false, may_settle) else { return };
         if locked.bursts.may_settle(number).is_none() {

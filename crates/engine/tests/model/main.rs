@@ -1,4 +1,4 @@
-//! The agreements between workers and those who change ports, under the model checker `loom`, which tries every
+//! The protocols between workers and threads that change ports, under the model checker `loom`, which tries every
 //! interleaving and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `waiters.rs` | a worker whose frames wait for a receiver is told when it has buffers |
+//! | `waiters.rs` | a worker whose frames wait for a receiver is notified when it has buffers |
 //! | `ready.rs` | queues that start at the same time are all counted, and none of a port that fails |
 //! | `closing.rs` | a ring stops when all taken frames are settled, and nothing new begins |
 //!
@@ -18,7 +18,7 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-    /// As `queue::turn::pause`: others go on first.
+    /// Like `queue::turn::pause`: lets other threads run first.
     pub(crate) fn pause(_: &mut u32) {
         loom::thread::yield_now();
     }

@@ -18,7 +18,7 @@ impl Port {
         self.started.iter().take_while(|started| *started.lock().unwrap()).count()
     }
 
-    /// A queue's first kick.
+    /// Starts a queue by its first kick.
     fn kicked(&self, queue: usize, in_turn: bool) {
         *self.started[queue].lock().unwrap() = true;
         let failed = || self.failed.load(Ordering::SeqCst);

@@ -7,7 +7,7 @@ use loom::thread;
 
 use crate::waiters_of::Waiters;
 
-/// What a worker does about a refill between its delivery and its note that it waits.
+/// The check of a worker for a refill between its delivery and its note that it waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     Again,
@@ -20,7 +20,7 @@ struct Receiver {
     waiters: Waiters,
 }
 
-/// A worker's, and what wakes it.
+/// The notification of a worker, and the means to wake it.
 #[derive(Default)]
 struct Told(Mutex<bool>, Condvar);
 
@@ -53,7 +53,7 @@ fn deliver(worker: usize, looks: Looks, receiver: &Receiver, told: &Told) {
     }
 }
 
-/// Workers have a frame each for a receiver, whose kick another one takes.
+/// Each worker has a frame for a receiver, whose kick another worker takes.
 fn a_frame_waits(looks: Looks, workers: usize) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
