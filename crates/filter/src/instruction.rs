@@ -1,20 +1,20 @@
 //! An instruction of classic BPF, and its opcodes (`bpf(4)`, `pcap/bpf.h`).
 
-/// An instruction as libpcap's `struct bpf_insn` has it, not checked.
+/// An instruction in the form of libpcap's `struct bpf_insn`, not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What it does: class, and size and mode, or operation and source.
+    /// The opcode: class, and size and mode, or operation and source.
     pub code: u16,
-    /// How many instructions a jump passes over if its condition holds.
+    /// The number of instructions that a jump skips if its condition holds.
     pub jt: u8,
-    /// How many if it does not.
+    /// The number that it skips if the condition does not hold.
     pub jf: u8,
-    /// Offset, constant, place in memory, or length of a jump.
+    /// An offset, constant, word of memory, or jump length.
     pub k: u32,
 }
 
 impl Instruction {
-    /// Bytes of an instruction between processes.
+    /// Bytes of an instruction that is passed between processes.
     pub const LEN: usize = 8;
 
     /// The instruction as bytes.
@@ -92,6 +92,6 @@ pub(crate) const K: u16 = 0x00;
 pub(crate) const X: u16 = 0x08;
 pub(crate) const A: u16 = 0x10;
 
-// Between registers.
+// Moves between registers.
 pub(crate) const TAX: u16 = 0x00;
 pub(crate) const TXA: u16 = 0x80;

@@ -3,14 +3,14 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `compile.rs` | who compiles: libpcap, here or in another process |
+//! | `compile.rs` | the choice of the compiling process: this one, or another |
 //! | `instruction.rs` | an instruction as libpcap writes it |
 //! | `op.rs` | a decoded and checked instruction |
-//! | `program.rs` | from expression to program; validates |
+//! | `program.rs` | from expression to program; checks |
 //! | `run.rs` | the interpreter |
 //!
-//! Running a [`Program`] cannot fail or loop: jumps go forward and end inside, and every load is checked against
-//! the bytes.
+//! Running a [`Program`] cannot fail or loop: jumps go forward and stay inside, and every load is checked against the
+//! packet's bytes.
 #![forbid(unsafe_code)]
 
 mod compile;

@@ -1,4 +1,4 @@
-//! An instruction, checked and taken apart: eight bytes, one `match` away from being done.
+//! An instruction, checked and decoded: eight bytes, executed by one `match`.
 
 use weir_limits::FILTER_MEMORY_WORDS;
 
@@ -20,7 +20,7 @@ pub(crate) enum Alu {
     Rsh,
 }
 
-/// What a jump compares the register A with its operand for.
+/// The comparison of the register A with a jump's operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     Eq,
@@ -29,7 +29,7 @@ pub(crate) enum Test {
     Set,
 }
 
-/// What the interpreter does. Jumps say how many operations they pass over.
+/// An operation of the interpreter. Jumps contain the number of operations that they skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     /// A = packet at an offset.
@@ -79,7 +79,7 @@ pub(crate) enum Op {
 const _: () = assert!(size_of::<Op>() == 8);
 
 impl Op {
-    /// The operation of `instruction`; where its jumps go is not checked here.
+    /// The operation of `instruction`; jump targets are not checked here.
     pub(crate) fn decode(instruction: Instruction) -> Result<Self, Fault> {
         let Instruction { code, jt: t, jf: f, k } = instruction;
         let opcode = Fault::Opcode(code);
@@ -127,7 +127,7 @@ impl Op {
         })
     }
 
-    /// The farthest that it jumps; `None` where it goes no further at all.
+    /// The longest jump of the operation; `None` if it ends the program.
     pub(crate) fn reach(self) -> Option<u32> {
         match self {
             Self::Jump(k) => Some(k),
@@ -140,8 +140,8 @@ impl Op {
     }
 }
 
-/// Linux answers loads at negative offsets (`SKF_AD_OFF`) with what it knows of a packet beside its
-/// bytes: `inbound` is made of one.
+/// Linux answers loads at negative offsets (`SKF_AD_OFF`) with data about a packet that is not in its bytes: `inbound`
+/// uses one.
 fn offset(k: u32) -> Result<u32, Fault> {
     if i32::try_from(k).is_ok() { Ok(k) } else { Err(Fault::Ancillary) }
 }

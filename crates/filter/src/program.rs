@@ -1,4 +1,4 @@
-//! From an expression to a program that can be run on anything.
+//! The way from an expression to a program that can run on any packet.
 
 use std::fmt;
 
@@ -9,80 +9,80 @@ use crate::compile::{self, CAPTURED_LEN_MAX};
 use crate::instruction::{Instruction, RET};
 use crate::op::Op;
 
-/// A filter, checked: it ends whatever the packet is.
+/// A checked filter: it ends for every packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub(crate) ops: Box<[Op]>,
 }
 
-/// Why an expression is no filter.
+/// The reason for which an expression is not a filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// It is longer than any that weir takes.
+    /// It is longer than weir allows.
     #[error("the expression has {len} bytes; at most {FILTER_EXPRESSION_LEN_MAX} are allowed")]
     TooLong {
         /// Its length in bytes.
         len: usize,
     },
-    /// libpcap does not understand it.
+    /// libpcap does not accept it.
     #[error("{0}")]
     Expression(String),
-    /// It is dear: libpcap would have gone on.
+    /// It is expensive: libpcap was not done in time.
     #[error("libpcap was not done with it within {seconds} s")]
     TooDear {
-        /// How long libpcap was given.
+        /// The time that libpcap had.
         seconds: u64,
     },
-    /// The process that libpcap runs in has ended over it.
+    /// The process of libpcap ended because of it.
     #[error(
         "libpcap ended over it: it takes more than {mib} MiB of memory, or is a fault of libpcap's"
     )]
     Ended {
-        /// How much memory that process may have.
+        /// The memory that this process could use.
         mib: u64,
     },
-    /// Nobody compiles.
+    /// There is no compiler.
     #[error("it cannot be compiled: {0}")]
     NoCompiler(String),
-    /// libpcap made of it what weir does not run.
+    /// libpcap compiled it to a program that weir does not run.
     #[error("libpcap compiled it to a program that weir does not run: {0}")]
     Program(#[from] InvalidProgram),
 }
 
-/// Why instructions are no program.
+/// The reason for which instructions are not a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidProgram {
-    /// None, or more than weir takes.
+    /// There are none, or more than weir allows.
     #[error("the program has {len} instructions, not 1 to {FILTER_INSTRUCTIONS_MAX}")]
     Length {
-        /// How many.
+        /// Their number.
         len: usize,
     },
-    /// One of them is bad.
+    /// An instruction is bad.
     #[error("instruction {at}: {fault}")]
     Instruction {
         /// Its number, from 0.
         at: usize,
-        /// What is wrong with it.
+        /// Its fault.
         fault: Fault,
     },
-    /// They do not end with one that returns.
+    /// The last one does not return.
     #[error("the program does not end with `ret`")]
     NoReturn,
 }
 
-/// What is wrong with an instruction.
+/// A fault of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No such operation in classic BPF.
+    /// Classic BPF has no such operation.
     Opcode(u16),
-    /// It asks for what only a kernel's capture knows.
+    /// It asks for data that only a kernel's capture has.
     Ancillary,
-    /// There is no such word of memory.
+    /// There is no such word of scratch memory.
     Memory(u32),
-    /// A constant that nothing can be divided by.
+    /// The constant divisor is zero.
     DivisionByZero,
-    /// More bits than the register has.
+    /// It shifts by at least the width of the register.
     Shift(u32),
     /// It jumps out of the program, or back.
     Jump,
@@ -102,11 +102,11 @@ impl fmt::Display for Fault {
 }
 
 impl Program {
-    /// Compiles an expression of `pcap-filter(7)` for Ethernet frames, optimized. The empty expression matches all, and
-    /// needs no compiler. Who compiles is said in `compile.rs`.
+    /// Compiles an expression of `pcap-filter(7)` for Ethernet frames, optimized. The empty expression matches all
+    /// frames, and needs no compiler. `compile.rs` chooses the compiling process.
     ///
     /// # Errors
-    /// [`CompileError`], with libpcap's own words where it has some.
+    /// [`CompileError`], with libpcap's own message if it has one.
     pub fn compile(expression: &str) -> Result<Self, CompileError> {
         if expression.is_empty() {
             return Ok(Self::all());
@@ -117,15 +117,15 @@ impl Program {
         Ok(Self::new(&compile::instructions(expression)?)?)
     }
 
-    /// The program that every frame matches, as libpcap writes it.
+    /// The program that matches every frame, as libpcap writes it.
     #[must_use]
     pub fn all() -> Self {
         let all = Instruction { code: RET, jt: 0, jf: 0, k: CAPTURED_LEN_MAX };
         Self::new(&[all]).expect("a program that only returns")
     }
 
-    /// Checks instructions: each is known, jumps forward and within, names memory that is there,
-    /// and divides by no zero; the last returns.
+    /// Checks instructions: each is known, jumps only forward and inside the program, uses only existing memory words,
+    /// and does not divide by zero; the last one returns.
     pub fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
         let len = instructions.len();
         if !(1..=FILTER_INSTRUCTIONS_MAX).contains(&len) {
@@ -137,7 +137,7 @@ impl Program {
             let op = Op::decode(*instruction).map_err(bad)?;
             let after = (len - at - 1) as u64;
             match op.reach() {
-                // The last one cannot go on.
+                // The last one must not continue.
                 Some(0) if after == 0 => return Err(InvalidProgram::NoReturn),
                 Some(reach) if u64::from(reach) >= after => return Err(bad(Fault::Jump)),
                 _ => ops.push(op),
@@ -146,7 +146,7 @@ impl Program {
         Ok(Self { ops: ops.into() })
     }
 
-    /// How many instructions it has: a packet costs at most so many.
+    /// The number of instructions: the most that a packet costs.
     #[expect(clippy::len_without_is_empty, reason = "a program is never empty")]
     pub fn len(&self) -> usize {
         self.ops.len()

@@ -5,34 +5,34 @@ use weir_limits::{FILTER_MEMORY_WORDS, HEAD_LEN};
 use crate::op::Op;
 use crate::program::Program;
 
-/// What a program says of a packet.
+/// The result of a program for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The packet is one of those that the expression means.
+    /// The expression matches the packet.
     Match,
-    /// It is not. Also where the program looks beyond the packet's end, or divides by zero.
+    /// The expression does not match, or the program reads beyond the packet's end, or divides by zero.
     NoMatch,
-    /// It depends on bytes of the packet that are not in the front that was given.
+    /// The result depends on bytes of the packet that are not in the given front.
     Beyond,
 }
 
-/// 64-bit words of a front that [`Looked`] knows of.
+/// 64-bit words of a front that [`Looked`] covers.
 const WORDS: usize = HEAD_LEN / 8;
-/// Those that nearly all programs do not look beyond.
+/// Words that nearly all programs do not read beyond.
 const NEAR: usize = 8;
 
 const _: () = assert!(HEAD_LEN.is_multiple_of(8) && NEAR < WORDS);
 
-/// As many bytes as a packet's front has at most; of a shorter one, anything behind it.
+/// As many bytes as the longest front of a packet; behind a shorter front, they are arbitrary.
 pub type Front = [u8; HEAD_LEN];
 
-/// What of a packet programs have looked at: all packets with these bytes have their outcomes.
+/// The bytes of a packet that programs have read: all packets with these bytes have the same outcomes.
 #[derive(Clone, Debug, Default)]
 pub struct Looked {
     /// Bytes that were read, all ones, in words whose first byte is the lowest.
     masks: [u64; WORDS],
-    /// How many bytes a front has at least that has them all; no front has as many where programs looked at its length,
-    /// at bytes that it has not, or beyond what is known here.
+    /// The shortest front that contains all of them. It is longer than any front if programs read the length, missing
+    /// bytes, or bytes beyond the words here.
     end: u64,
 }
 
@@ -51,13 +51,13 @@ impl Looked {
         self.end = self.end.max(at + bytes);
     }
 
-    /// And at something else.
+    /// Notes that something else was read.
     pub fn further(&mut self) {
         self.end = u64::MAX;
     }
 
-    /// Whether the outcomes for the packet that begins with `front` and was looked at hold for one that begins with
-    /// `other`, of which `len` bytes are its front.
+    /// True if the outcomes for the noted packet, which begins with `front`, also hold for a packet that begins with
+    /// `other`, of which the first `len` bytes are valid.
     #[inline(always)]
     pub fn is_same(&self, front: &Front, other: &Front, len: usize) -> bool {
         let word = |front: &Front, n: usize| u64::from_le_bytes(front.as_chunks().0[n]);
@@ -76,7 +76,7 @@ fn load<const N: usize>(front: &[u8], at: u64) -> Option<[u8; N]> {
     front.get(usize::try_from(at).ok()?..)?.first_chunk().copied()
 }
 
-/// A load of `bytes` at `at` found no such bytes in the front of a packet of `len` bytes.
+/// The outcome after a load of `bytes` at `at` that is not in the front of a packet of `len` bytes.
 #[cold]
 fn missed(at: u64, bytes: u64, len: u32) -> Outcome {
     if at + bytes <= u64::from(len) { Outcome::Beyond } else { Outcome::NoMatch }
@@ -90,7 +90,7 @@ impl Program {
         self.run_with(front, len, |_| ())
     }
 
-    /// The same, and notes what it looked at.
+    /// Does the same, and notes the bytes that the program reads.
     pub fn run_and_note(&self, front: &[u8], len: u32, looked: &mut Looked) -> Outcome {
         self.run_with(front, len, |look| match look {
             Some((at, bytes)) => looked.at(at, bytes),
@@ -98,7 +98,7 @@ impl Program {
         })
     }
 
-    /// `looks` is given each look at the packet: where, and at how many bytes; or `None` for one at anything else.
+    /// `looks` gets the offset and length of each read of the packet, or `None` for a read of anything else.
     #[inline(always)]
     fn run_with(
         &self,
@@ -121,7 +121,7 @@ impl Program {
             }};
         }
         let matched = |holds| if holds { Outcome::Match } else { Outcome::NoMatch };
-        // A checked program does not come to its end, and has no place in memory that is not there.
+        // A checked program returns before its end, and uses only existing words of memory.
         while let Some(&op) = self.ops.get(next) {
             next += 1;
             let at_x = |k: u32| u64::from(x) + u64::from(k);

@@ -10,7 +10,7 @@ use weir_limits::{FILTER_EXPRESSION_LEN_MAX, FILTER_INSTRUCTIONS_MAX, HEAD_LEN};
 use crate::instruction::*;
 use crate::*;
 
-/// What people filter by: each kind of primitive, arithmetic, loops over headers, shifted offsets.
+/// Typical filters: each kind of primitive, arithmetic, loops over headers, shifted offsets.
 const EXPRESSIONS: &[&str] = &[
     "",
     "ip",
@@ -68,7 +68,7 @@ thread_local! {
     static ORACLE: OnceCell<Oracle> = const { OnceCell::new() };
 }
 
-/// Bytes that lead somewhere: small numbers, header lengths, protocols, ports, addresses.
+/// Bytes that have an effect: small numbers, header lengths, protocols, ports, addresses.
 fn byte() -> impl Strategy<Value = u8> {
     prop_oneof![
         any::<u8>(),
@@ -172,7 +172,7 @@ proptest! {
                 if outcome != Outcome::Beyond {
                     prop_assert_eq!(outcome, program.run(&frame, len), "{}", text);
                 }
-                // With all of it there is nothing beyond.
+                // In the whole packet, no byte is beyond the front.
                 prop_assert_ne!(program.run(&frame, len), Outcome::Beyond, "{}", text);
             }
             Ok(())
@@ -191,7 +191,7 @@ proptest! {
     }
 }
 
-/// Nearly always of a known kind, so that some programs are good.
+/// An instruction, nearly always of a known kind, so that some programs are valid.
 fn instruction() -> impl Strategy<Value = Instruction> {
     let code = prop_oneof![20 => select(OPCODES.to_vec()), 1 => any::<u16>()];
     let small = 0_u8..4;
@@ -199,7 +199,7 @@ fn instruction() -> impl Strategy<Value = Instruction> {
     (code, small.clone(), small, k).prop_map(|(code, jt, jf, k)| Instruction { code, jt, jf, k })
 }
 
-/// All of them.
+/// All opcodes.
 const OPCODES: &[u16] = &[
     LD | W | ABS,
     LD | H | ABS,
@@ -266,7 +266,7 @@ fn run(instructions: &[Instruction]) -> Outcome {
     Program::new(instructions).unwrap().run(&PACKET, PACKET.len() as u32)
 }
 
-/// Whether A is `expected` after `instructions`.
+/// True if A is `expected` after `instructions`.
 fn leaves(instructions: &[Instruction], expected: u32) -> bool {
     let end = [jump(JEQ, expected, 0, 1), op(RET, 1), op(RET, 0)];
     run(&[instructions, &end].concat()) == Outcome::Match

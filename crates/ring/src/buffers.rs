@@ -1,13 +1,13 @@
-//! Descriptors, and what both ring formats make of one: a checked piece of the guest's memory.
+//! Descriptors of both ring formats, and the check that makes one a piece of the guest's memory.
 
 use weir_guestmem::{GuestMemory, Slice};
 
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
-/// An opaque name of a chain, from its take to its completion.
+/// An opaque name of a chain, from the take to the completion.
 ///
-/// It holds all that completing needs, so a ring keeps no table of chains under way: in a split ring the first
+/// It contains all data for the completion, so a ring keeps no table of chains under way: in a split ring the first
 /// descriptor; in a packed one the buffer id, the slots, and the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Token(u64);
@@ -29,7 +29,7 @@ impl Token {
         Self(u64::from(id) | u64::from(slots) << 16 | u64::from(at) << 32)
     }
 
-    /// Buffer id, in a packed ring. It is the guest's, and only comes back to it.
+    /// Buffer id, in a packed ring. The guest chose it, and it is only returned to the guest.
     #[inline(always)]
     pub(crate) fn id(self) -> u16 {
         self.0 as u16
@@ -55,7 +55,7 @@ impl From<Token> for u64 {
     }
 }
 
-/// Of a number that a [`Token`] was turned into.
+/// The reverse of the conversion of a [`Token`] to a number.
 impl From<u64> for Token {
     #[inline]
     fn from(bits: u64) -> Self {
@@ -66,7 +66,7 @@ impl From<u64> for Token {
 /// A chain that was taken from a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain {
-    /// What names it until it is completed.
+    /// The name of the chain until it is completed.
     pub token: Token,
     /// Bytes in all its buffers.
     pub len: u32,
@@ -79,8 +79,8 @@ pub struct Taken<'m> {
     pub chain: Chain,
     /// Its first piece.
     pub front: Slice<'m>,
-    /// Places of its first piece and of what is behind its last, among all pieces; twice the same where `front` is all
-    /// of it, which is then not among them.
+    /// The indices of its first piece and behind its last one among all pieces. They are equal if `front` is the whole
+    /// chain, which is then not among them.
     pub pieces: (u32, u32),
 }
 
@@ -92,7 +92,7 @@ impl<'m> Taken<'m> {
         Self { chain, front, pieces: (0, 0) }
     }
 
-    /// Its bytes are `front`, and in no piece.
+    /// True if `front` is the whole chain, which is not among the pieces.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         self.pieces.0 == self.pieces.1
@@ -104,7 +104,7 @@ impl<'m> Taken<'m> {
     }
 }
 
-/// Which way the buffers of a queue go; a network queue's chains go one way only (virtio 1.2 §5.1.6).
+/// The direction of a queue's buffers; a network queue's chains have only one (virtio 1.2 §5.1.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The device reads: transmit queues.
@@ -114,7 +114,7 @@ pub enum Direction {
 }
 
 /// A descriptor as it lies in memory, read once: address, then length and two more fields, `flags, next` in a split
-/// ring (§2.7.5) and `id, flags` in a packed one (§2.8.13). Two words, which stay in registers.
+/// ring (§2.7.5) and `id, flags` in a packed one (§2.8.13). It is two words, which stay in registers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Descriptor {
     address: u64,
@@ -143,7 +143,7 @@ impl Descriptor {
         Self::packed(address, rest)
     }
 
-    /// Of a packed ring: `rest` is its second word, from the lowest bit: length, id, flags.
+    /// A descriptor of a packed ring: `rest` is its second word, from the lowest bit: length, id, flags.
     #[inline(always)]
     pub(crate) fn packed(address: u64, rest: u64) -> Self {
         let id_flags = (rest >> 32) as u32;
@@ -165,30 +165,30 @@ impl Descriptor {
         (self.rest >> 32) as u16
     }
 
-    /// Of a split ring.
+    /// The next descriptor, in a split ring.
     #[inline(always)]
     pub(crate) fn next(&self) -> u16 {
         (self.rest >> 48) as u16
     }
 
-    /// Of a packed ring.
+    /// The buffer id, in a packed ring.
     #[inline(always)]
     pub(crate) fn id(&self) -> u16 {
         (self.rest >> 48) as u16
     }
 }
 
-/// Flags that say whether a descriptor is a chain of one buffer, and which way it goes.
+/// Flags that show whether a descriptor is a chain of one buffer, and in which direction.
 pub(crate) const PLAIN_FLAGS: u16 = DESC_F_NEXT | DESC_F_INDIRECT | DESC_F_WRITE;
 
-/// What [`PLAIN_FLAGS`] are of a chain of one buffer.
+/// The value of [`PLAIN_FLAGS`] in a chain of one buffer.
 #[inline(always)]
 pub(crate) fn plain_flags(direction: Direction) -> u16 {
     if direction == Direction::Writable { DESC_F_WRITE } else { 0 }
 }
 
-/// The buffer of a chain of `only` this descriptor, if that is as it should be and in the largest region: nearly all
-/// are. Of any other nothing is said.
+/// The buffer of a chain of `only` this descriptor, if it is valid and in the largest region, as nearly all are. `None`
+/// does not mean that the chain is invalid.
 #[inline(always)]
 pub(crate) fn plain_buffer<'m>(
     only: Descriptor,
@@ -202,7 +202,7 @@ pub(crate) fn plain_buffer<'m>(
 }
 
 /// Checks the buffer of `descriptor`, appends it to `pieces` and its length to `len`. A buffer of 0 bytes, which the
-/// standard does not forbid, is nowhere and adds nothing. `head` says which chain is to blame.
+/// standard does not forbid, has no address and adds nothing. `head` names the chain in errors.
 #[inline(always)]
 pub(crate) fn add_buffer<'m>(
     descriptor: Descriptor,
@@ -228,13 +228,13 @@ pub(crate) fn add_buffer<'m>(
     Ok(())
 }
 
-/// The bytes of a whole chain, which has some.
+/// The length of a whole chain; an error if it is 0.
 #[inline(always)]
 pub(crate) fn whole(len: u32, head: u16) -> Result<u32, RingError> {
     if len == 0 { Err(RingError::ZeroLength { head }) } else { Ok(len) }
 }
 
-/// The table that an indirect descriptor names, and its entries.
+/// The table of an indirect descriptor, and the number of its entries.
 #[inline]
 pub(crate) fn indirect_table<'m>(
     descriptor: Descriptor,

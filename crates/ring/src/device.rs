@@ -1,4 +1,4 @@
-//! A ring that weir serves, of whatever format the driver chose.
+//! A ring that weir serves, in the format that the driver chose.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::packed::device::PackedDevice;
 use crate::record::{List, Origin, Record, Valid};
 use crate::split::device::SplitDevice;
 
-/// A ring that weir serves. Each call is one `match` away from its format's own.
+/// A ring that weir serves. Each call selects the format's own function by one `match`.
 #[derive(Debug)]
 pub struct DeviceRing {
     format: Format,
-    /// With `VIRTIO_F_IN_ORDER`; else nothing ever waits there.
+    /// The order with `VIRTIO_F_IN_ORDER`; otherwise it is always empty.
     in_order: InOrder,
-    /// Chains that stay, without `VIRTIO_F_IN_ORDER`, in the order in which they were taken.
+    /// Kept chains, without `VIRTIO_F_IN_ORDER`, in the order in which they were taken.
     kept: VecDeque<Token>,
-    /// Some stay, or did at the last publication.
+    /// Some chains are kept, or were at the last publication.
     busy: bool,
-    /// Which ones, or which of them are done, is not recorded yet.
+    /// The set of kept chains, or of completed ones among them, is not recorded yet.
     changed: bool,
-    /// What the next process would need.
+    /// The record for the next process.
     record: Option<Record>,
-    /// A record was found, and this ring goes on by it.
+    /// A record was found, and this ring continues from it.
     resumed: bool,
-    /// Where writes to it are marked.
+    /// The log of writes to the ring.
     log: Option<Box<RingLog>>,
 }
 
@@ -52,7 +52,7 @@ impl Format {
     }
 }
 
-/// The same call, whichever format.
+/// Makes the same call on the ring of either format.
 macro_rules! each {
     ($self:expr, $ring:ident => $call:expr) => {
         match $self {
@@ -63,8 +63,8 @@ macro_rules! each {
 }
 
 impl DeviceRing {
-    /// A ring at `at`. A packed one goes on where `base` says (vhost-user `SET_VRING_BASE`), with what was taken and
-    /// not given back to be taken again. A split one goes on at its used index.
+    /// A ring at `at`. A packed ring continues at `base` (vhost-user `SET_VRING_BASE`); chains that were taken and not
+    /// given back are taken again. A split ring continues at its used index.
     pub fn new(
         memory: &Arc<GuestMemory>,
         config: RingConfig,
@@ -97,9 +97,8 @@ impl DeviceRing {
         }
     }
 
-    /// As [`new`](Self::new), with a record of what the next process would need. If `record` is of this very
-    /// ring, which a process served that is gone, the ring goes on where that was: see
-    /// [`left_behind`](Self::left_behind).
+    /// Does the same as [`new`](Self::new), with a record for the next process. If `record` belongs to this very ring,
+    /// which a former process served, the ring continues from its state: see [`left_behind`](Self::left_behind).
     pub fn recorded(
         memory: &Arc<GuestMemory>,
         config: RingConfig,
@@ -124,7 +123,7 @@ impl DeviceRing {
             }
             None if config.packed => {
                 let next_used = PackedDevice::next_used_by(site, base)?;
-                // Before the ring is touched: from then on it is one that the record may be of.
+                // Written before the ring is touched: from then on the record can belong to it.
                 record.begin(&config, origin, said, next_used);
                 Self::begin(site, base)?
             }
@@ -138,10 +137,10 @@ impl DeviceRing {
         Ok(ring)
     }
 
-    /// A split ring as `record` has it; `None` if that says nothing of it.
+    /// A split ring with the state in `record`; `None` if the record does not fit it.
     fn split_by(site: Site<'_>, record: &mut Record) -> Result<Option<Self>, SetupError> {
         let used = SplitDevice::used_index(site)?;
-        // A driver that begins anew does so at 0, where no chain that stays is ever recorded.
+        // A reset driver starts at 0, and no kept chain is ever recorded at 0.
         if used == 0 {
             return Ok(None);
         }
@@ -151,7 +150,7 @@ impl DeviceRing {
             Valid::Moving(from, ..) => Valid::Final(from),
             valid => valid,
         };
-        // Somebody else has given chains back since: these among them, or nobody knows.
+        // A third party has given chains back since: the recorded ones may be among them.
         let valid = if record.knows(used) { valid } else { Valid::None };
         let list = match valid {
             Valid::Final(list) => record.list(list),
@@ -163,7 +162,7 @@ impl DeviceRing {
         Ok(Some(Self::with_list(Format::Split(device), &list)))
     }
 
-    /// A packed ring as `record` has it; `None` if that says nothing of it.
+    /// A packed ring with the state in `record`; `None` if the record does not fit it.
     fn packed_by(
         site: Site<'_>,
         base: u32,
@@ -208,7 +207,7 @@ impl DeviceRing {
             device = found;
             let Some(outcome) = device.outcome(&publication) else { return Ok(None) };
             let place = site.config.base_at(outcome.after);
-            // Some front ends say the lower half only.
+            // Some front ends send only the lower half.
             if !is_said_again && base != place && base != place & 0xffff {
                 return Ok(None);
             }
@@ -237,20 +236,20 @@ impl DeviceRing {
         ring
     }
 
-    /// A process that is gone has left this ring, and it goes on there.
+    /// True if the ring continues from the state of a former process.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// Chains that were taken before, by a process that is gone, and stay: they are to be [read
-    /// again](Self::retake_readable) and [completed](Self::complete_kept) before any other is taken.
+    /// Chains that a former process took and kept: they must be [read again](Self::retake_readable) and
+    /// [completed](Self::complete_kept) before any other is taken.
     pub fn left_behind(&self) -> Vec<Token> {
         let waiting = self.in_order.waiting().filter(|(_, done)| !done).map(|(token, _)| token);
         self.kept.iter().copied().chain(waiting).collect()
     }
 
-    /// Marks in `log` all that it may have written so far, and from now on what it writes; gives back the log that
-    /// there was.
+    /// Marks all bytes in `log` that the ring may have written so far, and from now on its writes; returns the former
+    /// log.
     pub fn set_log(&mut self, log: Option<Box<RingLog>>) -> Option<Box<RingLog>> {
         if let Some(log) = &log {
             log.all(self.config());
@@ -258,13 +257,13 @@ impl DeviceRing {
         std::mem::replace(&mut self.log, log)
     }
 
-    /// What was negotiated.
+    /// The negotiated configuration.
     #[inline]
     pub fn config(&self) -> &RingConfig {
         each!(&self.format, ring => ring.config())
     }
 
-    /// Where the ring stands: what `GET_VRING_BASE` answers.
+    /// The position of the ring: the answer to `GET_VRING_BASE`.
     pub fn base(&self) -> u32 {
         match &self.format {
             Format::Split(ring) => ring.base().into(),
@@ -272,21 +271,21 @@ impl DeviceRing {
         }
     }
 
-    /// Looks for new chains, and says how much is known to be available: chains of a split ring,
-    /// slots of a packed one.
+    /// Checks for new chains, and returns the number known to be available: chains of a split ring, slots of a packed
+    /// one.
     #[inline]
     pub fn refill(&mut self) -> Result<u16, RingError> {
         each!(&mut self.format, ring => ring.refill())
     }
 
-    /// What the last look found and was not taken since.
+    /// The number that the last check found and that was not taken since.
     #[inline]
     pub fn available(&self) -> u16 {
         each!(&self.format, ring => ring.available())
     }
 
-    /// Whether there is something to take. Costs no access to memory that is not at hand: a split
-    /// ring's index is not read anew, a packed ring's next descriptor is.
+    /// True if there is a chain to take. It reads only memory that is probably cached: it does not read a split ring's
+    /// index again, but it does read a packed ring's next descriptor.
     #[inline]
     pub fn has_more(&self) -> bool {
         match &self.format {
@@ -295,7 +294,7 @@ impl DeviceRing {
         }
     }
 
-    /// Whether there is something to take, the ring's memory read anew.
+    /// True if there is a chain to take, according to the ring's memory.
     #[inline]
     pub fn peek(&self) -> bool {
         match &self.format {
@@ -304,7 +303,7 @@ impl DeviceRing {
         }
     }
 
-    /// Takes the next chain, if there is one. All of its buffers are among the `pieces` then.
+    /// Takes the next chain, if there is one. All of its buffers are then among the `pieces`.
     ///
     /// # Errors
     /// The chain is wrong, or the driver has too many in flight.
@@ -321,10 +320,10 @@ impl DeviceRing {
         Ok(taken.map(|it| it.chain))
     }
 
-    /// Takes up to `max` chains, a burst at most: `each` is given every one.
+    /// Takes up to `max` chains, a burst at most, and passes each to `each`.
     ///
     /// # Errors
-    /// Of the first chain that is wrong; those before it were given to `each`.
+    /// The error of the first invalid chain; the chains before it were passed to `each`.
     #[inline(always)]
     pub fn take_burst<'m>(
         &mut self,
@@ -338,8 +337,8 @@ impl DeviceRing {
         each!(&mut self.format, ring => ring.take_burst(direction, max, memory, pieces, each))
     }
 
-    /// A driver that has more chains in flight than there are places lets the list of those that wait
-    /// grow: it breaks the rules.
+    /// A driver with more chains in flight than entries would make the list of waiting chains grow: it breaks the
+    /// rules.
     #[inline]
     fn check_waiting(&self) -> Result<(), RingError> {
         let size = self.config().size;
@@ -349,14 +348,14 @@ impl DeviceRing {
         Ok(())
     }
 
-    /// Gives back the last chains that were taken, none of them completed: they are taken again.
+    /// Puts the last taken chains back, none of them completed: they are taken again.
     #[inline]
     pub fn give_back(&mut self, chains: impl ExactSizeIterator<Item = Token>) {
         each!(&mut self.format, ring => ring.give_back(chains));
     }
 
-    /// Says that a chain stays beyond the next [`publish`](Self::publish): a packed ring's descriptors are copied,
-    /// since completed chains overwrite them.
+    /// Keeps a chain beyond the next [`publish`](Self::publish): a packed ring's descriptors are copied, since
+    /// completed chains overwrite them.
     ///
     /// With `VIRTIO_F_IN_ORDER`, chains must be kept or completed in the order in which they were taken; kept
     /// chains may complete at any time.
@@ -373,8 +372,7 @@ impl DeviceRing {
         }
     }
 
-    /// Reads a chain again that was taken before, [kept](Self::keep) and not completed. It is
-    /// checked as if it were new.
+    /// Reads a chain again that was taken before, [kept](Self::keep) and not completed. It is checked like a new one.
     pub fn retake_readable<'m>(
         &self,
         token: Token,
@@ -384,9 +382,8 @@ impl DeviceRing {
         each!(&self.format, ring => ring.retake_readable(token, memory, pieces))
     }
 
-    /// Completes a chain that was just taken: `written` bytes were put into it. The guest sees it after
-    /// [`publish`](Self::publish); with `VIRTIO_F_IN_ORDER`, once those before it that were
-    /// [kept](Self::keep) are complete, too.
+    /// Completes a chain that was just taken, with `written` bytes. The guest sees it after [`publish`](Self::publish);
+    /// with `VIRTIO_F_IN_ORDER`, only after all earlier [kept](Self::keep) chains are also complete.
     #[inline(always)]
     pub fn complete(&mut self, token: Token, written: u32) {
         if self.in_order.is_idle() {
@@ -397,7 +394,7 @@ impl DeviceRing {
         }
     }
 
-    /// The same for several, one after the other.
+    /// The same for several chains, in their order.
     #[inline(always)]
     pub fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
         if self.in_order.is_idle() {
@@ -407,11 +404,11 @@ impl DeviceRing {
         }
     }
 
-    /// As [`complete`](Self::complete), for a chain that was [kept](Self::keep).
+    /// Does the same as [`complete`](Self::complete) for a chain that was [kept](Self::keep).
     #[cold]
     pub fn complete_kept(&mut self, token: Token, written: u32) {
         self.changed = true;
-        // They go roughly in their order.
+        // They are completed roughly in their order.
         if let Some(place) = self.kept.iter().position(|kept| *kept == token) {
             self.kept.remove(place);
         }
@@ -421,22 +418,22 @@ impl DeviceRing {
         self.complete(token, written);
     }
 
-    /// Says that some of what is completed, and not published, belongs together: a packet in several buffers.
-    /// All of it is published, or nothing, even if this process is killed meanwhile.
+    /// Joins completed but unpublished chains: a packet in several buffers. All of them are published, or none, even if
+    /// this process is killed meanwhile.
     pub fn join(&mut self) {
         if let Format::Packed(ring) = &mut self.format {
             ring.join();
         }
     }
 
-    /// Shows the guest what was completed, at once. Says how many chains that was.
+    /// Shows the guest all completed chains, at once. Returns their number.
     #[inline]
     pub fn publish(&mut self) -> u16 {
         self.publish_first(u16::MAX)
     }
 
-    /// As [`publish`](Self::publish), for the first `count` of the completed chains: behind them are
-    /// some whose buffers are being written to yet.
+    /// Does the same as [`publish`](Self::publish) for the first `count` completed chains: the buffers of some later
+    /// ones are still being written.
     #[inline(always)]
     pub fn publish_first(&mut self, count: u16) -> u16 {
         match self.log {
@@ -472,13 +469,13 @@ impl DeviceRing {
         }
     }
 
-    /// Some chains stay, or did until now.
+    /// Publishes while some chains are kept, or were until now.
     #[cold]
     fn publish_busy(&mut self, count: u16) -> u16 {
         let stay = !self.kept.is_empty() || !self.in_order.is_idle();
         let Self { format, changed, record, .. } = self;
         let published = match format {
-            // A driver that begins anew has 0 there: see `split_by`.
+            // A reset driver has index 0: see `split_by`.
             Format::Split(ring) if stay && record.is_some() && ring.would_show(count) == 0 => {
                 return 0;
             }
@@ -510,7 +507,7 @@ impl DeviceRing {
         published
     }
 
-    /// A packed ring's publication, of which all is recorded first.
+    /// Publishes in a packed ring, after the whole publication was recorded.
     #[cold]
     fn publish_logged(&mut self, count: u16) -> u16 {
         let Self { format: Format::Packed(ring), record: Some(record), .. } = self else {
@@ -533,25 +530,25 @@ impl DeviceRing {
         published
     }
 
-    /// Does the guest want a call for what was published since the last look?
+    /// True if the guest wants a call for the chains published since the last check.
     #[inline]
     pub fn needs_call(&mut self) -> bool {
         each!(&mut self.format, ring => ring.needs_call())
     }
 
-    /// As [`needs_call`](Self::needs_call), and the next look asks for the same again: a call that is
-    /// wanted now may be given later.
+    /// Does the same as [`needs_call`](Self::needs_call), but the next check covers the same chains again: a call that
+    /// is wanted now can be made later.
     #[inline]
     pub fn wants_call(&self) -> bool {
         each!(&self.format, ring => ring.wants_call())
     }
 
-    /// Whether the driver takes calls at all. A split ring's that has EVENT_IDX cannot say that it does not.
+    /// True if the driver does not suppress all calls. The driver of a split ring with EVENT_IDX cannot suppress them.
     pub fn wants_calls(&self) -> bool {
         each!(&self.format, ring => ring.wants_calls())
     }
 
-    /// How much was published that no [`needs_call`](Self::needs_call) has looked at yet.
+    /// The number of published chains that no [`needs_call`](Self::needs_call) has covered yet.
     #[inline]
     pub fn unannounced(&self) -> u16 {
         each!(&self.format, ring => ring.unannounced())
@@ -562,20 +559,20 @@ impl DeviceRing {
         each!(&self.format, ring => ring.completed_total())
     }
 
-    /// What the driver wrote when it last said at which used chain it wants a call; `None` if it does not
-    /// say that. It had taken all before that one then.
+    /// The used index at which the driver asked for a call; `None` if it does not use one. When it wrote the index, it
+    /// had taken all chains before it.
     pub fn call_event(&self) -> Option<u16> {
         each!(&self.format, ring => ring.call_event())
     }
 
-    /// Of [`completed_total`](Self::completed_total), and of what was completed in this ring's memory
-    /// before, the driver may not have taken back the last so many. Fewer are left if `event_is_fresh`:
-    /// [`call_event`](Self::call_event) has changed since as much was completed as the ring has room for.
+    /// The most of the last chains in [`completed_total`](Self::completed_total), and of earlier ones in this ring's
+    /// memory, that the driver may not have taken back. The result is smaller if `event_is_fresh`:
+    /// [`call_event`](Self::call_event) has changed within the last completions that fill the ring.
     pub fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         each!(&self.format, ring => ring.untaken_max(event_is_fresh))
     }
 
-    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same.
+    /// Asks the guest for no kicks: weir is polling anyway. A kick can still come.
     #[inline]
     pub fn suppress_kicks(&mut self) {
         let wrote = each!(&mut self.format, ring => ring.suppress_kicks());
@@ -590,14 +587,14 @@ impl DeviceRing {
         }
     }
 
-    /// Asks for a kick at the next chain beyond what [`available`](Self::available) counts, and
-    /// says how much is available now: only when that is no more may the caller sleep.
+    /// Asks for a kick at the next chain beyond those that [`available`](Self::available) counts, and returns the
+    /// number available now: the caller may sleep only if that has not grown.
     #[inline]
     pub fn enable_kicks(&mut self) -> Result<u16, RingError> {
         let available = each!(&mut self.format, ring => {
             ring.ask_for_kicks();
             // The mirror image of the fence in `needs_call`: the request is visible before the driver's index or
-            // descriptor is read, or the driver's kick and weir's look could miss each other.
+            // descriptor is read, or the driver's kick and weir's check could miss each other.
             fence(Ordering::SeqCst);
             ring.refill()
         });
@@ -606,13 +603,13 @@ impl DeviceRing {
     }
 }
 
-/// A front end that took chains of a packed ring and gave none back says another place to take from, but the same
-/// place of the used descriptor.
+/// True if `said` repeats the base from `before`. A front end that took chains of a packed ring and gave none back
+/// sends another position of the available descriptor, but the same position of the used one.
 fn is_said_again(said: u32, before: u32) -> bool {
     said == before || (said >> 16 != 0 && said >> 16 == before >> 16)
 }
 
-/// What was taken and is not given back, as far as it stays, in that order; and whether it is done.
+/// Kept chains that were taken and not given back, in this order, each with true if it is done.
 fn in_flight<'r>(
     kept: &'r VecDeque<Token>,
     in_order: &'r InOrder,

@@ -1,4 +1,4 @@
-//! Which bytes of a ring its device has written, for a guest that moves: `docs/design/0034-migration.md`.
+//! The log of a ring's bytes that its device has written, for a guest that migrates: `docs/design/0034-migration.md`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::device::Format;
 use crate::index::{distance, lap_distance, position, slot};
 use crate::layout::*;
 
-/// Where writes to a ring are marked (vhost-user `VHOST_VRING_F_LOG`).
+/// The log of writes to a ring (vhost-user `VHOST_VRING_F_LOG`).
 #[derive(Debug)]
 pub struct RingLog {
     log: Arc<DirtyLog>,
@@ -18,20 +18,20 @@ pub struct RingLog {
     descriptors: Option<u64>,
 }
 
-/// Where a ring stands, before something is written.
+/// The position of a ring before a write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
     /// The used index as published last.
     Split(u16),
-    /// The place of the next used descriptor.
+    /// The position of the next used descriptor.
     Packed(u16),
 }
 
 impl RingLog {
-    /// For the ring at `at` of `memory`; its device area is marked at guest address `device`.
+    /// A log for the ring at `at` of `memory`; its device area is marked at guest address `device`.
     ///
     /// # Errors
-    /// [`LogError::TooShort`] unless all of it has its bits.
+    /// [`LogError::TooShort`] unless the log has bits for all of it.
     pub fn new(
         log: Arc<DirtyLog>,
         memory: &GuestMemory,
@@ -40,7 +40,7 @@ impl RingLog {
         device: u64,
     ) -> Result<Self, LogError> {
         log.check(device, device_area_bytes(config) as u64)?;
-        // Of a ring that lies elsewhere no byte has a bit.
+        // A ring outside of guest memory has no bits in the log.
         let address = || memory.guest_address(at.descriptor).unwrap_or(u64::MAX);
         let descriptors = config.packed.then(address);
         if let Some(descriptors) = descriptors {
@@ -49,7 +49,7 @@ impl RingLog {
         Ok(Self { log, device, descriptors })
     }
 
-    /// All that the device may have written, ever.
+    /// Marks all bytes that the device can have written.
     pub(crate) fn all(&self, config: &RingConfig) {
         let marks = self.log.after_writes();
         marks.at(self.device, device_area_bytes(config) as u64);
@@ -58,7 +58,7 @@ impl RingLog {
         }
     }
 
-    /// What was completed and published since `ring` stood at `from`.
+    /// Marks the bytes that were completed and published since `ring` was at `from`.
     pub(crate) fn published(&self, ring: &Format, from: Place) {
         let marks = self.log.after_writes();
         match (ring, from) {
@@ -81,7 +81,7 @@ impl RingLog {
         }
     }
 
-    /// When the device wants to be kicked.
+    /// Marks the device's request for kicks.
     pub(crate) fn kicks(&self, config: &RingConfig) {
         let marks = self.log.after_writes();
         if config.packed {
@@ -95,9 +95,9 @@ impl RingLog {
 
 /// A ring's entries.
 struct Entries {
-    /// Guest address of the first.
+    /// Guest address of the first entry.
     at: u64,
-    /// Of one.
+    /// Bytes of one entry.
     bytes: usize,
 }
 
@@ -111,7 +111,7 @@ impl Entries {
     }
 }
 
-/// Bytes of what only the device writes.
+/// Bytes of the area that only the device writes.
 fn device_area_bytes(config: &RingConfig) -> usize {
     if config.packed { EVENT_BYTES } else { area_sizes(config.size)[2] }
 }

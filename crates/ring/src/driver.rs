@@ -1,4 +1,4 @@
-//! A ring that this process drives, of whatever format was negotiated.
+//! A ring that this process drives, in the negotiated format.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ pub struct Buffer {
     pub address: u64,
     /// Bytes.
     pub len: u32,
-    /// The device writes it.
+    /// True if the device writes it.
     pub writable: bool,
 }
 
-/// A chain that came back.
+/// A chain that the device gave back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Used {
-    /// What `offer` returned for it.
+    /// The value that `offer` returned for it.
     pub head: u16,
     /// Bytes that the device wrote.
     pub written: u32,
 }
 
-/// Chains that the device gives back. With `VIRTIO_F_IN_ORDER` one used element stands for all up to the one that it
-/// names, the others of which were not written to (virtio 1.2 §2.7.9, §2.8.8).
+/// Chains that the device gives back. With `VIRTIO_F_IN_ORDER` one used element stands for all chains up to the one
+/// that it names, and the others were not written to (virtio 1.2 §2.7.9, §2.8.8).
 #[derive(Debug)]
 pub(crate) struct Batches {
     /// Chains in flight in their order, with `VIRTIO_F_IN_ORDER`.
     order: Option<VecDeque<u16>>,
-    /// What the used element names whose chains are being taken.
+    /// The used element whose chains are being taken.
     end: Option<Used>,
 }
 
@@ -45,24 +45,24 @@ impl Batches {
         Self { order: in_order.then(VecDeque::new), end: None }
     }
 
-    /// A chain was offered.
+    /// Notes an offered chain.
     pub(crate) fn offered(&mut self, head: u16) {
         if let Some(order) = &mut self.order {
             order.push_back(head);
         }
     }
 
-    /// The element that was read last stands for more chains.
+    /// True if the last read element stands for more chains.
     pub(crate) fn has_more(&self) -> bool {
         self.end.is_some()
     }
 
-    /// An element was read: it stands for the chains up to `end`.
+    /// Begins an element that was read: it stands for the chains up to `end`.
     pub(crate) fn begin(&mut self, end: Used) {
         self.end = Some(end);
     }
 
-    /// The next chain of the element that was read last.
+    /// The next chain of the last read element.
     pub(crate) fn next(&mut self) -> Option<Used> {
         let end = self.end?;
         let head = match &mut self.order {
@@ -88,7 +88,7 @@ enum Format {
     Packed(PackedDriver),
 }
 
-/// The same call, whichever format.
+/// Makes the same call on the ring of either format.
 macro_rules! each {
     ($self:expr, $ring:ident => $call:expr) => {
         match $self {
@@ -113,23 +113,23 @@ impl DriverRing {
         }))
     }
 
-    /// Whether descriptors are those of a packed ring, in indirect tables, too.
+    /// True if descriptors have the packed format, also in indirect tables.
     pub fn is_packed(&self) -> bool {
         matches!(self.0, Format::Packed(_))
     }
 
-    /// Descriptors that are free.
+    /// The number of free descriptors.
     pub fn free(&self) -> u16 {
         each!(&self.0, ring => ring.free())
     }
 
-    /// Chains that the device has not given back.
+    /// The number of chains that the device has not given back.
     pub fn in_flight(&self) -> u16 {
         each!(&self.0, ring => ring.in_flight())
     }
 
-    /// Offers a chain; the device sees it after [`publish`](Self::publish). `None` when the ring
-    /// has too few free descriptors, or when there is no buffer.
+    /// Offers a chain; the device sees it after [`publish`](Self::publish). `None` if the ring has too few free
+    /// descriptors, or if there is no buffer.
     pub fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
         each!(&mut self.0, ring => ring.offer(buffers))
     }
@@ -139,7 +139,7 @@ impl DriverRing {
         each!(&mut self.0, ring => ring.offer_indirect(address, table_bytes))
     }
 
-    /// Shows the device what was offered, and says whether it wants a kick.
+    /// Shows the device the offered chains, and returns true if it wants a kick.
     pub fn publish(&mut self) -> bool {
         each!(&mut self.0, ring => ring.publish())
     }
@@ -149,14 +149,13 @@ impl DriverRing {
         each!(&mut self.0, ring => ring.take())
     }
 
-    /// Used elements that named no chain in flight, since this was last asked: mistakes of the
-    /// device.
+    /// The number of used elements since the last call that named no chain in flight: mistakes of the device.
     pub fn skipped(&mut self) -> u64 {
         each!(&mut self.0, ring => ring.skipped())
     }
 
-    /// Whether the device has completed a chain that was not taken back. Does not touch what was asked
-    /// of the device: for a driver that polls.
+    /// True if the device has completed a chain that was not taken back. Leaves requests to the device as they are: for
+    /// a driver that polls.
     pub fn has_used(&self) -> bool {
         each!(&self.0, ring => ring.has_used())
     }
@@ -166,8 +165,8 @@ impl DriverRing {
         each!(&mut self.0, ring => ring.suppress_calls());
     }
 
-    /// Asks for a call at the next completed chain, and says whether one came in the meantime:
-    /// only when not may the caller sleep.
+    /// Asks for a call at the next completed chain, and returns true if one came in the meantime: only after `false`
+    /// may the caller sleep.
     pub fn enable_calls(&mut self) -> bool {
         each!(&mut self.0, ring => ring.enable_calls())
     }

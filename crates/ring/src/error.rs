@@ -1,4 +1,4 @@
-//! What can be wrong with a ring.
+//! Errors of a ring.
 
 use weir_limits::{BUFFER_PIECES_MAX, CHAIN_LEN_MAX, QUEUE_SIZE_MAX};
 
@@ -16,25 +16,25 @@ pub enum SetupError {
     NotShared {
         /// `descriptor`, `driver` or `device`.
         area: &'static str,
-        /// Where it was said to be.
+        /// The address that the front end sent.
         address: u64,
-        /// How long it is.
+        /// The length of the area.
         bytes: usize,
     },
-    /// A ring area is not aligned as virtio 1.2 §2.7 asks.
+    /// A ring area is not aligned as virtio 1.2 §2.7 requires.
     #[error("the {area} area at user address {address:#x} is not aligned to {align} bytes")]
     Misaligned {
         /// `descriptor`, `driver` or `device`.
         area: &'static str,
-        /// Where it was said to be.
+        /// The address that the front end sent.
         address: u64,
-        /// What it must be aligned to.
+        /// The required alignment.
         align: usize,
     },
-    /// Where the ring is to go on is no place that such a ring can be at.
+    /// The ring base is not a valid position of such a ring.
     #[error("ring base {0:#x} is not a position of this ring")]
     Base(u32),
-    /// A packed ring's base lies behind what its memory says.
+    /// A packed ring's base is behind the state in its memory.
     #[error(
         "the ring is said to go on at slot {slot}, which a back end has given back already in this round: restart the \
          guest's driver, or the guest"
@@ -43,7 +43,7 @@ pub enum SetupError {
         /// The slot.
         slot: u16,
     },
-    /// A packed ring's base lies ahead of what its memory says.
+    /// A packed ring's base is ahead of the state in its memory.
     #[error(
         "slot {slot} is said to have been taken, which the driver has not made available: restart the guest's driver, \
          or the guest"
@@ -60,9 +60,9 @@ pub enum RingError {
     /// `avail.idx` moved by more than the queue size.
     #[error("available index jumped from {from} to {to} in a queue of {size}")]
     AvailIndexJump {
-        /// Where weir was.
+        /// The index that weir had read before.
         from: u16,
-        /// What the driver wrote.
+        /// The index that the driver wrote.
         to: u16,
         /// Queue size.
         size: u16,
@@ -90,7 +90,7 @@ pub enum RingError {
     /// An available entry, or `next`, names no descriptor.
     #[error("descriptor {index} is beyond the table of {size}")]
     DescriptorOutOfRange {
-        /// What the driver wrote.
+        /// The value that the driver wrote.
         index: u16,
         /// Entries of the table.
         size: u32,
@@ -101,7 +101,7 @@ pub enum RingError {
         /// First descriptor.
         head: u16,
     },
-    /// No byte in any buffer: there is nothing to take or to fill.
+    /// No buffer has a byte: there is nothing to take or to fill.
     #[error("descriptor chain from {head} has 0 bytes")]
     ZeroLength {
         /// First descriptor.
@@ -148,7 +148,7 @@ pub enum RingError {
         /// First descriptor.
         head: u16,
     },
-    /// An indirect table whose length is no multiple of a descriptor.
+    /// An indirect table whose length is not a multiple of a descriptor's.
     #[error("descriptor chain from {head} has an indirect table of {len} bytes")]
     IndirectLength {
         /// First descriptor.

@@ -1,11 +1,10 @@
 //! A position in a ring.
 //!
-//! A split ring has free-running 16-bit indices: they wrap at 2^16, positions in the ring at its size, a power of
-//! two. A packed ring may have any number of slots. Slot and wrap counter (virtio 1.2 §2.8.1) are one number, a
-//! *place*: it wraps at twice the size, and in its first lap the wrap counter is 1. Everything in flight is within
-//! one lap.
+//! A split ring has free-running 16-bit indices: they wrap at 2^16, positions in the ring at its size, a power of two.
+//! A packed ring may have any number of slots. Slot and wrap counter (virtio 1.2 §2.8.1) are one number, a *place*: it
+//! wraps at twice the size, and in its first lap the wrap counter is 1. Everything in flight is within one lap.
 
-/// How far `to` is ahead of `from`.
+/// The distance from `from` ahead to `to`.
 #[inline]
 pub(crate) fn distance(from: u16, to: u16) -> u16 {
     to.wrapping_sub(from)
@@ -17,7 +16,7 @@ pub(crate) fn position(index: u16, size: u16) -> usize {
     usize::from(index & (size - 1))
 }
 
-/// Did the index pass `event` on its way from `old` to `new` (virtio 1.2 §2.7.10)?
+/// True if the index passed `event` on its way from `old` to `new` (virtio 1.2 §2.7.10).
 #[inline]
 pub(crate) fn passed(event: u16, old: u16, new: u16) -> bool {
     distance(event, new).wrapping_sub(1) < distance(old, new)
@@ -34,42 +33,42 @@ pub(crate) fn wrap(place: u16, size: u16) -> bool {
     place < size
 }
 
-/// The place that is `count` slots on, at most a lap.
+/// The place `count` slots ahead, at most a lap.
 #[inline]
 pub(crate) fn ahead(place: u16, count: u16, size: u16) -> u16 {
     let (next, laps) = (u32::from(place) + u32::from(count), 2 * u32::from(size));
     (if next < laps { next } else { next - laps }) as u16
 }
 
-/// The place that is `count` slots back, at most a lap.
+/// The place `count` slots back, at most a lap.
 #[inline]
 pub(crate) fn back(place: u16, count: u16, size: u16) -> u16 {
     let back = place.wrapping_sub(count);
     if place < count { back.wrapping_add(size.wrapping_mul(2)) } else { back }
 }
 
-/// How many slots `to` is ahead of `from`, of two places in a packed ring.
+/// The number of slots from `from` ahead to `to`, two places in a packed ring.
 #[inline]
 pub(crate) fn lap_distance(from: u16, to: u16, size: u16) -> u16 {
     back(to, from, size)
 }
 
-/// Slot in bits 0 to 14, wrap counter in bit 15: as event suppression (§2.8.14) and vhost-user's
-/// ring bases say it.
+/// Slot in bits 0 to 14, wrap counter in bit 15: the form of event suppression (§2.8.14) and of vhost-user's ring
+/// bases.
 #[inline]
 pub(crate) fn to_off_wrap(place: u16, size: u16) -> u16 {
     slot(place, size) | u16::from(wrap(place, size)) << 15
 }
 
-/// The reverse of [`to_off_wrap`]. Of a slot that the ring has not it makes a number that is no place.
+/// The reverse of [`to_off_wrap`]. For a slot beyond the ring it returns a number that is not a place.
 #[inline]
 pub(crate) fn from_off_wrap(off_wrap: u16, size: u16) -> u16 {
     let slot = off_wrap & !(1 << 15);
     if off_wrap & 1 << 15 == 0 { slot.wrapping_add(size) } else { slot }
 }
 
-/// As [`passed`], for the last `count` slots before `new`, and for an event that a packed ring's driver or
-/// device gave as `off_wrap` (§2.8.14).
+/// Does the same as [`passed`], for the last `count` slots before `new`, and for an event that a packed ring's driver
+/// or device wrote as `off_wrap` (§2.8.14).
 #[inline]
 pub(crate) fn passed_off_wrap(off_wrap: u16, count: u16, new: u16, size: u16) -> bool {
     lap_distance(from_off_wrap(off_wrap, size), new, size).wrapping_sub(1) < count
@@ -79,7 +78,7 @@ pub(crate) fn passed_off_wrap(off_wrap: u16, count: u16, new: u16, size: u16) ->
 mod tests {
     use super::*;
 
-    /// The places of a ring one after the other, with a count that never wraps beside each.
+    /// The places of a ring, one after the other, compared with a count that never wraps.
     #[test]
     fn places_of_a_packed_ring_of_any_size_go_around_in_two_laps() {
         for size in [1, 2, 3, 5, 7, 48, 255, 1000, 32_767, 32_768] {

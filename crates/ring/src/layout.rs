@@ -11,7 +11,7 @@ use crate::index::to_off_wrap;
 /// Bytes of one descriptor: `addr: le64, len: le32, flags: le16, next: le16` in a split ring
 /// (§2.7.5), `addr: le64, len: le32, id: le16, flags: le16` in a packed one (§2.8.13).
 pub(crate) const DESC_BYTES: usize = 16;
-/// The chain goes on: at `next` in a split ring, in the next slot of a packed one.
+/// The chain continues: at `next` in a split ring, in the next slot of a packed one.
 pub(crate) const DESC_F_NEXT: u16 = 1;
 /// The device writes the buffer (otherwise it reads it).
 pub(crate) const DESC_F_WRITE: u16 = 2;
@@ -33,13 +33,13 @@ pub(crate) const USED_ELEM_BYTES: usize = 8;
 /// Bytes of an entry of the available ring.
 pub(crate) const AVAIL_ENTRY_BYTES: usize = 2;
 
-/// Where `avail.ring[position]` lies.
+/// The offset of `avail.ring[position]`.
 #[inline]
 pub(crate) fn avail_entry(position: usize) -> usize {
     ENTRIES + AVAIL_ENTRY_BYTES * position
 }
 
-/// Where `used.ring[position]` lies.
+/// The offset of `used.ring[position]`.
 #[inline]
 pub(crate) fn used_entry(position: usize) -> usize {
     ENTRIES + USED_ELEM_BYTES * position
@@ -57,39 +57,39 @@ pub(crate) fn avail_event(size: u16) -> usize {
     used_entry(size.into())
 }
 
-/// Where `len` lies in a packed descriptor.
+/// The offset of `len` in a packed descriptor.
 pub(crate) const PACKED_LEN: usize = 8;
-/// Where `id` lies in a packed descriptor.
+/// The offset of `id` in a packed descriptor.
 pub(crate) const PACKED_ID: usize = 12;
-/// Where `flags` lies in a packed descriptor.
+/// The offset of `flags` in a packed descriptor.
 pub(crate) const PACKED_FLAGS: usize = 14;
-/// Equal to the driver's wrap counter where a descriptor is available (§2.8.1).
+/// Equal to the driver's wrap counter if a descriptor is available (§2.8.1).
 pub(crate) const PACKED_F_AVAIL: u16 = 1 << 7;
-/// Equal to the device's wrap counter where a descriptor is used (§2.8.1).
+/// Equal to the device's wrap counter if a descriptor is used (§2.8.1).
 pub(crate) const PACKED_F_USED: u16 = 1 << 15;
 /// Bytes of an event suppression structure: `off_wrap: le16, flags: le16` (§2.8.14). The driver
 /// area holds the driver's, the device area the device's.
 pub(crate) const EVENT_BYTES: usize = 4;
-/// Slot and wrap counter that the other side is to be told about.
+/// Slot and wrap counter at which the other side must notify.
 pub(crate) const EVENT_OFF_WRAP: usize = 0;
-/// One of the three below in bits 0 and 1.
+/// Bits 0 and 1 have one of the three values below.
 pub(crate) const EVENT_FLAGS: usize = 2;
-/// Bits of `flags` that mean something.
+/// Bits of `flags` with a meaning.
 pub(crate) const EVENT_FLAGS_MASK: u16 = 3;
-/// Tell me of everything.
+/// Notifications of everything.
 pub(crate) const EVENT_ENABLE: u16 = 0;
-/// Tell me of nothing.
+/// No notifications.
 pub(crate) const EVENT_DISABLE: u16 = 1;
-/// Tell me when `off_wrap` is passed (`VIRTIO_F_EVENT_IDX`).
+/// A notification when `off_wrap` is passed (`VIRTIO_F_EVENT_IDX`).
 pub(crate) const EVENT_DESC: u16 = 2;
 
-/// Bytes of the descriptor, driver (available) and device (used) areas of a ring with `size`
-/// entries, the event fields included. A packed ring's areas fit where a split ring's do.
+/// Bytes of the descriptor, driver (available) and device (used) areas of a ring with `size` entries, including the
+/// event fields. A packed ring's areas fit into those of a split ring.
 pub fn area_sizes(size: u16) -> [usize; 3] {
     [DESC_BYTES * usize::from(size), used_event(size) + 2, avail_event(size) + 2]
 }
 
-/// Checks how many entries a ring is to have: of a split ring a power of two (§2.7), of a packed one any number
+/// Checks the number of entries of a ring: a power of two for a split ring (§2.7), any number for a packed one
 /// (§2.8.10.1).
 ///
 /// # Errors
@@ -100,7 +100,7 @@ pub fn ring_size(size: u32, packed: bool) -> Result<u16, SetupError> {
     within.filter(|size| packed || size.is_power_of_two()).ok_or(bad)
 }
 
-/// Where a ring is to be, and what was negotiated about it.
+/// The addresses and the configuration of a ring to be set up.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'a> {
     pub(crate) memory: &'a Arc<GuestMemory>,
@@ -135,8 +135,8 @@ impl Site<'_> {
                 address,
                 bytes,
             })?;
-            // The mapping keeps offsets within a page, so that an address that was aligned for the
-            // front end is aligned here unless the region itself is odd: test ours.
+            // The mapping keeps offsets within a page, so that an address that was aligned for the front end is aligned
+            // here, unless the region itself is odd: the address here is checked.
             if !window.is_aligned(align) {
                 return Err(SetupError::Misaligned { area, address, align });
             }
@@ -150,10 +150,10 @@ impl Site<'_> {
     }
 }
 
-/// What was negotiated about a ring.
+/// The negotiated configuration of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingConfig {
-    /// Entries; of a split ring a power of two.
+    /// Entries; a power of two for a split ring.
     pub size: u16,
     /// `VIRTIO_F_EVENT_IDX`.
     pub event_idx: bool,
@@ -166,20 +166,20 @@ pub struct RingConfig {
 }
 
 impl RingConfig {
-    /// Where a ring that nobody has used yet begins, as vhost-user's `SET_VRING_BASE` says it.
+    /// The position at which an unused ring begins, in the form of vhost-user's `SET_VRING_BASE`.
     pub fn fresh_base(&self) -> u32 {
         // Both wrap counters of a packed ring begin at 1 (§2.8.1).
         if self.packed { 0x8000_8000 } else { 0 }
     }
 
-    /// Where a packed ring stands that is at this place with nothing taken, said in the same way.
+    /// The position of a packed ring at this place with no chain taken, in the same form.
     pub(crate) fn base_at(&self, index: u16) -> u32 {
         let off_wrap = u32::from(to_off_wrap(index, self.size));
         off_wrap | off_wrap << 16
     }
 }
 
-/// Where a ring lies, as addresses of the front end's process (vhost-user `SET_VRING_ADDR`).
+/// The addresses of a ring in the front end's process (vhost-user `SET_VRING_ADDR`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Addresses {
     /// Descriptor table, or descriptor ring.

@@ -6,9 +6,9 @@
 //! | `index.rs` | arithmetic of free-running 16-bit indices and wrap counters, in one place |
 //! | `layout.rs` | positions of the fields, and the flags |
 //! | `buffers.rs` | a descriptor, and the checks that make it a piece of memory |
-//! | `device.rs` | [`DeviceRing`]: take chains, complete, publish, call or not; any format |
-//! | `dirty.rs` | [`RingLog`]: which of its bytes a device has written, for a guest that moves |
-//! | `driver.rs` | [`DriverRing`]: offer buffers, kick or not, take back; any format |
+//! | `device.rs` | [`DeviceRing`]: take chains, complete, publish, decide about calls; any format |
+//! | `dirty.rs` | [`RingLog`]: the bytes that a device has written, for a guest that migrates |
+//! | `driver.rs` | [`DriverRing`]: offer buffers, decide about kicks, take back; any format |
 //! | `in_order.rs` | completions that wait for their turn (`VIRTIO_F_IN_ORDER`) |
 //! | `split/`, `packed/` | for each format: `device.rs`, `driver.rs`, and `chain.rs`, the walk over a guest's descriptors |
 //!

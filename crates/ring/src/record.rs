@@ -7,8 +7,8 @@
 //! list A, list B        chains that were taken and not given back; packed: their descriptors, and a publication
 //! ```
 //!
-//! The process may die between any two writes. So a list is written while it is invalid, and one word makes it
-//! valid. Whoever shares the memory may write anything at any time: everything is read once and checked.
+//! The process can die between any two writes. So a list is written while it is invalid, and one word makes it valid. A
+//! party that shares the memory can write anything at any time: everything is read once and checked.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -27,17 +27,17 @@ const FIRST: usize = 72;
 const VALID: usize = 80;
 const LISTS: usize = 88;
 
-/// Changes with what the fields mean.
+/// The version, which changes with the meaning of the fields.
 const VERSION: u64 = u64::from_le_bytes(*b"weirrec1");
 
 /// Bytes of a list's counts, of a chain in it, and of a chain in a publication.
 const COUNTS_BYTES: usize = 16;
 const WORD_BYTES: usize = 8;
 
-/// In a chain's word: it is done, and waits for its turn to be given back (`VIRTIO_F_IN_ORDER`).
+/// A bit in a chain's word: it is done, and waits for its turn to be given back (`VIRTIO_F_IN_ORDER`).
 const DONE: u64 = 1 << 63;
 
-/// In a publication's word: it is a split ring's, from one used index to another.
+/// A bit in a publication's word: it belongs to a split ring, and has two used indices.
 const SPLIT: u64 = 1 << 48;
 
 const NONE: u8 = 0;
@@ -45,12 +45,12 @@ const FINAL: u8 = 1;
 const MOVING: u8 = 2;
 const LOGGED: u8 = 3;
 
-/// Whose ring a record is: it is of no other's use.
+/// The ring of a record: the record is valid for no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// What tells the memory that the ring lies in from any other: device and inode of its file.
+    /// The identity of the memory in which the ring lies: device and inode of its file.
     pub memory: [u64; 2],
-    /// Where it lies there.
+    /// The ring's addresses in that memory.
     pub at: Addresses,
 }
 
@@ -60,18 +60,18 @@ pub struct Record {
     window: Window,
     at: usize,
     size: u16,
-    /// The list that is valid: 1 or 2; 0 for none.
+    /// The valid list: 1 or 2; 0 for none.
     current: u8,
 }
 
 /// A publication in a packed ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Publication {
-    /// Where its first used descriptor goes: a place in the ring.
+    /// The place of its first used descriptor.
     pub(crate) before: u16,
-    /// Where the next one's goes.
+    /// The place of the next publication's first one.
     pub(crate) after: u16,
-    /// It is of one used descriptor; else of several, and of one slot each.
+    /// It has one used descriptor; otherwise several, with one slot each.
     pub(crate) single: bool,
     /// The first one's buffer id.
     pub(crate) id: u16,
@@ -79,7 +79,7 @@ pub(crate) struct Publication {
     pub(crate) written: u32,
 }
 
-/// A list of one publication that is to be done again.
+/// A list of descriptors in a publication that must be done again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Logged {
     pub(crate) id: u16,
@@ -87,34 +87,34 @@ pub(crate) struct Logged {
     pub(crate) written: u32,
 }
 
-/// A list: what was taken and not given back.
+/// A list of chains that were taken and not given back.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct List {
-    /// In the order in which they were taken, and whether they are done.
+    /// Chains in the order in which they were taken, each with true if it is done.
     pub(crate) chains: Vec<(Token, bool)>,
-    /// Packed: descriptors of those that are not done, one chain's after the other's.
+    /// Packed: the descriptors of chains that are not done, one chain after the other.
     pub(crate) descriptors: Vec<[u8; DESC_BYTES]>,
-    /// Packed: where its publication begins.
+    /// Packed: the place at which its publication begins.
     pub(crate) before: u16,
     /// Packed: its publication, in order.
     pub(crate) log: Vec<Logged>,
 }
 
-/// Which list counts.
+/// The valid list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Valid {
     /// There is none.
     None,
-    /// This one.
+    /// This list.
     Final(u8),
-    /// The first, or the second once the used index is that.
+    /// The first list, or the second once the used index has the third value.
     Moving(u8, u8, u16),
-    /// This one, and its publication is done again unless that is seen to be there.
+    /// This list, and its publication is done again unless it is found in the ring.
     Logged(u8),
 }
 
 impl Valid {
-    /// The list that counts.
+    /// The valid list's number.
     pub(crate) fn list(self) -> Option<u8> {
         match self {
             Self::Final(list) | Self::Moving(list, ..) | Self::Logged(list) => Some(list),
@@ -146,20 +146,20 @@ impl Valid {
     }
 }
 
-/// Nothing that is written before is written after, as the process itself sees it: it is killed between two
-/// of its instructions, and all that it has written by then is in the memory.
+/// Keeps earlier writes before later ones, as the process itself sees them: it is killed between two of its
+/// instructions, and all that it has written by then is in the memory.
 #[inline(always)]
 fn then() {
     compiler_fence(Ordering::SeqCst);
 }
 
 impl Record {
-    /// Bytes that the record of a ring of `size` entries takes.
+    /// Bytes of the record for a ring of `size` entries.
     pub const fn bytes(size: u16) -> usize {
         LISTS + 2 * list_bytes(size)
     }
 
-    /// The record at `at` of `window`, of a ring of `size` entries; `None` if there is no room.
+    /// The record at `at` of `window`, for a ring of `size` entries; `None` if there is no room.
     pub fn new(window: Window, at: usize, size: u16) -> Option<Self> {
         let fits = at.is_multiple_of(8) && at.checked_add(Self::bytes(size))? <= window.len();
         fits.then_some(Self { window, at, size, current: 0 })
@@ -187,14 +187,14 @@ impl Record {
         ]
     }
 
-    /// What the front end had said of the base, if it is of this ring.
+    /// The base that the front end had sent, if the record belongs to this ring.
     pub(crate) fn base_if_of(&self, config: &RingConfig, origin: &Origin) -> Option<u32> {
         let of_it = self.read(MAGIC) == VERSION
             && Self::head(config, origin).iter().all(|&(at, word)| self.read(at) == word);
         of_it.then(|| self.read(BASE) as u32) // its lower half
     }
 
-    /// Begins a record: of this ring, which puts its next used descriptor at `next_used`, with nothing taken.
+    /// Begins a record for this ring, which writes its next used descriptor at `next_used`, with no chain taken.
     pub(crate) fn begin(
         &mut self,
         config: &RingConfig,
@@ -215,23 +215,23 @@ impl Record {
         then();
     }
 
-    /// Goes on with a record that was found: the front end has said this `base`.
+    /// Continues with a found record: the front end has sent this `base`.
     pub(crate) fn go_on(&mut self, base: u32) {
         self.write(BASE, base.into());
         then();
     }
 
-    /// It is of no ring any more: whoever comes next is told where its ring stands.
+    /// Detaches the record from its ring: the next process gets the position from the front end.
     pub fn forget(&self) {
         self.write(MAGIC, 0);
         then();
     }
 
-    /// A publication is about to be made.
+    /// Notes a publication that is about to be made.
     #[inline(always)]
     pub(crate) fn publishes(&self, publication: &Publication) {
         let Publication { before, after, single, id, written } = *publication;
-        // This one first: it is looked at only while the other's publication is not in the ring, and the last one is.
+        // Written first: this word is only read if the ring contains the last publication and not the new one.
         self.write(FIRST, u64::from(id) | u64::from(written) << 32);
         then();
         let ends = u64::from(before) | u64::from(after) << 16;
@@ -239,20 +239,19 @@ impl Record {
         then();
     }
 
-    /// A split ring whose used index is `before` is about to show `after`, while chains stay.
+    /// Notes that a split ring is about to change its used index from `before` to `after`, while chains are kept.
     pub(crate) fn shows(&self, before: u16, after: u16) {
         self.write(PUBLICATION, u64::from(before) | u64::from(after) << 16 | SPLIT);
         then();
     }
 
-    /// Whether a split ring's used index is one that was shown with the list that counts. A record of an older weir
-    /// does not say.
+    /// True if a split ring's used index was shown with the valid list. A record of an older weir has no such note.
     pub(crate) fn knows(&self, used: u16) -> bool {
         let ends = self.read(PUBLICATION);
         ends & SPLIT == 0 || used == ends as u16 || used == (ends >> 16) as u16
     }
 
-    /// The publication that was made or begun last.
+    /// The last publication that was made or begun.
     pub(crate) fn published(&self) -> Publication {
         let (ends, first) = (self.read(PUBLICATION), self.read(FIRST));
         Publication {
@@ -268,7 +267,7 @@ impl Record {
         Valid::from_word(self.read(VALID))
     }
 
-    /// From here on this list counts.
+    /// Makes this list the valid one.
     pub(crate) fn set_valid(&mut self, valid: Valid) {
         then();
         self.write(VALID, valid.to_word());
@@ -276,12 +275,12 @@ impl Record {
         self.current = valid.list().unwrap_or(0);
     }
 
-    /// The list that counts.
+    /// The valid list's number.
     pub(crate) fn current(&self) -> u8 {
         self.current
     }
 
-    /// The one that does not, and may be written.
+    /// The invalid list's number, which can be written.
     pub(crate) fn other(&self) -> u8 {
         if self.current == 1 { 2 } else { 1 }
     }
@@ -290,7 +289,8 @@ impl Record {
         LISTS + usize::from(list - 1) * list_bytes(self.size)
     }
 
-    /// Writes a list. What is beyond the ring's size is left out: a driver that has more under way breaks the rules.
+    /// Writes a list. Entries beyond the ring's size are left out: a driver with more chains under way breaks the
+    /// rules.
     pub(crate) fn write_list<'d>(
         &self,
         list: u8,
@@ -322,7 +322,7 @@ impl Record {
         self.write(at, chains | logged << 16 | descriptors << 32 | u64::from(before) << 48);
     }
 
-    /// Reads a list, each of its words once; `None` if it makes no sense.
+    /// Reads a list, each of its words once; `None` if it is inconsistent.
     pub(crate) fn list(&self, list: u8) -> Option<List> {
         if list == 0 {
             return Some(List::default());
@@ -360,7 +360,7 @@ const fn list_bytes(size: u16) -> usize {
 }
 
 impl Publication {
-    /// Nothing is to be seen beyond this place.
+    /// An empty publication at this place.
     pub(crate) fn nothing_at(index: u16) -> Self {
         Self { before: index, after: index, single: true, id: 0, written: 0 }
     }

@@ -20,18 +20,18 @@ pub(crate) struct Walked {
     pub(crate) len: u32,
 }
 
-/// Whose descriptors are walked, and how.
+/// The owner of the walked descriptors, and the rules for them.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'m> {
     pub(crate) direction: Direction,
     pub(crate) indirect_negotiated: bool,
-    /// First slot, to say which list is to blame.
+    /// First slot, which names the list in errors.
     pub(crate) slot: u16,
     pub(crate) memory: &'m GuestMemory,
 }
 
-/// Appends the buffers of a list to `pieces`. `first` is its first descriptor; `descriptor(n)` reads the nth, or
-/// fails. After an error `pieces` may hold some; the caller stops the port.
+/// Appends the buffers of a list to `pieces`. `first` is its first descriptor; `descriptor(n)` reads the nth, or fails.
+/// After an error `pieces` may have some of them; the caller stops the port.
 pub(crate) fn walk<'m>(
     rules: Rules<'m>,
     first: Descriptor,
@@ -60,8 +60,8 @@ pub(crate) fn walk<'m>(
     Err(RingError::ChainTooLong { head: slot })
 }
 
-/// An indirect table has no chain: all its entries are buffers, in order, and of their flags only
-/// `WRITE` means something (virtio 1.2 §2.8.7).
+/// An indirect table has no chain: all its entries are buffers, in order, and only the flag `WRITE` has a meaning
+/// (virtio 1.2 §2.8.7).
 fn walk_table<'m>(
     rules: Rules<'m>,
     table: Slice<'m>,

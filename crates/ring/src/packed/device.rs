@@ -10,8 +10,8 @@
 //! ask_for_kicks()    before sleep
 //! ```
 //!
-//! One ring serves both ways. A used descriptor goes where the device stands, not where the list was, so completing
-//! out of order overwrites lists that are still in flight.
+//! One ring serves both directions. A used descriptor is written at the device's position, not at the list's, so
+//! completion out of order overwrites lists that are still in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,12 +26,12 @@ use crate::layout::*;
 use crate::packed::chain::{Rules, walk};
 use crate::record::{Logged, Publication, Record};
 
-/// A used descriptor that is not published. With `VIRTIO_F_IN_ORDER` lists that nothing was written
-/// to share one, that of the last of them (§2.8.8).
+/// A used descriptor that is not published. With `VIRTIO_F_IN_ORDER` consecutive lists without written bytes share the
+/// descriptor of the last one (§2.8.8).
 #[derive(Debug, Clone, Copy)]
 struct Completed {
-    /// The second word of its used descriptor without the flags of its lap: from the lowest bit, length, id, and `WRITE`
-    /// where something was written.
+    /// The second word of its used descriptor without the flags of its lap: from the lowest bit, length, id, and
+    /// `WRITE` if bytes were written.
     word: u64,
     /// Slots of all its lists.
     slots: u16,
@@ -39,7 +39,7 @@ struct Completed {
 }
 
 impl Completed {
-    /// Of one list.
+    /// The used descriptor of one list.
     #[inline(always)]
     fn new(id: u16, slots: u16, written: u32) -> Self {
         let flags = if written > 0 { DESC_F_WRITE } else { 0 };
@@ -55,24 +55,24 @@ impl Completed {
         self.word as u32
     }
 
-    /// The second word of its used descriptor, in a lap of these flags.
+    /// The second word of its used descriptor, in a lap with these flags.
     #[inline(always)]
     fn word(&self, flags: u16) -> u64 {
         self.word | u64::from(flags) << 48
     }
 }
 
-/// The descriptors of a list whose slots may be written over.
+/// The descriptors of a list whose slots can be overwritten.
 #[derive(Debug, Default)]
 struct Kept {
     token: Token,
     descriptors: Vec<[u8; DESC_BYTES]>,
 }
 
-/// What marks a descriptor.
+/// The flags that mark a descriptor.
 const PACKED_MARKS: u16 = PACKED_F_AVAIL | PACKED_F_USED;
 
-/// A descriptor, if it has these marks.
+/// The descriptor, if it has these marks.
 #[inline(always)]
 fn marked(descriptor: &Element<'_, DESC_BYTES>, marks: u16) -> Option<Descriptor> {
     const _: () = assert!(PACKED_LEN == 8 && PACKED_FLAGS == PACKED_LEN + 6);
@@ -88,19 +88,19 @@ pub(crate) struct PackedDevice {
     ring: Window,
     /// The descriptors in `ring`.
     descriptors: Elements<DESC_BYTES>,
-    /// The driver's event suppression: when it wants calls.
+    /// The driver's event suppression: its request for calls.
     driver_event: Window,
-    /// The device's: when weir wants kicks.
+    /// The device's event suppression: weir's request for kicks.
     device_event: Window,
     /// Next slot to take.
     next_avail: u16,
-    /// Slots before this one have been seen to be available.
+    /// Slots before this one were found available.
     avail_end: u16,
     /// Slot of the next used descriptor.
     next_used: u16,
     /// Slots of all lists ever published.
     published_total: u64,
-    /// Slots published since [`needs_call`](Self::needs_call) last looked, or 65535 where there were more.
+    /// Slots published since the last check by [`needs_call`](Self::needs_call), or 65535 if there were more.
     unannounced: u16,
     kicks_enabled: bool,
     completed: Vec<Completed>,
@@ -110,11 +110,11 @@ pub(crate) struct PackedDevice {
     /// Lists of `completed` share a used descriptor, or belong together.
     joined: bool,
     kept: Vec<Kept>,
-    /// Kept for their allocations.
+    /// Unused entries, kept for their allocations.
     spare: Vec<Kept>,
 }
 
-/// Places of the next used and the next available descriptor in a ring that goes on at `base`: see
+/// Places of the next used and the next available descriptor in a ring that continues at `base`: see
 /// [`PackedDevice::new`].
 fn places_by(size: u16, base: u32) -> Result<(u16, u16), SetupError> {
     if size == 0 || size > QUEUE_SIZE_MAX {
@@ -131,9 +131,9 @@ fn places_by(size: u16, base: u32) -> Result<(u16, u16), SetupError> {
     Ok((next_used, next_avail))
 }
 
-/// Whether this packed ring of `size` slots is new, or its driver is in its first round: no descriptor is marked used,
-/// nor made available in a second round. With `VIRTIO_F_IN_ORDER` a device may leave out any of a round's slots but not
-/// all. `false` where there is no memory.
+/// True if this packed ring of `size` slots is new, or its driver is in its first round: no descriptor is marked used,
+/// nor made available in a second round. With `VIRTIO_F_IN_ORDER` a device may leave out any slots of a round, but not
+/// all. `false` if the ring is not in memory.
 pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses, size: u16) -> bool {
     let ring = memory.window(at.descriptor, usize::from(size) * DESC_BYTES);
     ring.is_some_and(|ring| {
@@ -143,20 +143,19 @@ pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses, size: u16) -> boo
 }
 
 impl PackedDevice {
-    /// A ring at `site`, going on at `base` (vhost-user, "Vring descriptor indices for packed
-    /// virtqueues"): slot and wrap counter of the next available descriptor in the lower half, of
-    /// the next used one in the upper half. An upper half of 0 stands for the same place: that is
-    /// what front ends say that know of the lower half only. What lies between was taken by somebody who is gone, and is
-    /// taken again.
+    /// A ring at `site` that continues at `base` (vhost-user, "Vring descriptor indices for packed virtqueues"): slot
+    /// and wrap counter of the next available descriptor in the lower half, of the next used one in the upper half. An
+    /// upper half of 0 stands for the same place: front ends that know only the lower half send that. Lists between the
+    /// two places were taken by a former process, and are taken again.
     pub(crate) fn new(site: Site<'_>, base: u32) -> Result<Self, SetupError> {
         let next_used = Self::next_used_by(site, base)?;
         Self::at(site, next_used)
     }
 
-    /// Where a ring that goes on at `base` puts its next used descriptor.
+    /// The place of the next used descriptor of a ring that continues at `base`.
     ///
     /// # Errors
-    /// The ring's memory contradicts it.
+    /// The ring's memory contradicts the base.
     pub(crate) fn next_used_by(site: Site<'_>, base: u32) -> Result<u16, SetupError> {
         let size = site.config.size;
         let (next_used, next_avail) = places_by(size, base)?;
@@ -169,7 +168,7 @@ impl PackedDevice {
         };
         let slot = slot(next_used, size);
         if marks == used {
-            // Its driver would see whatever comes only after it has gone around twice.
+            // Its driver would see used descriptors only after it has gone around twice.
             return Err(SetupError::UsedAlready { slot });
         }
         if next_avail != next_used && marks != available {
@@ -178,7 +177,7 @@ impl PackedDevice {
         Ok(next_used)
     }
 
-    /// A ring that goes on at this place, with nothing taken.
+    /// A ring that continues at this place, with no list taken.
     pub(crate) fn at(site: Site<'_>, next_used: u16) -> Result<Self, SetupError> {
         let [ring, driver_event, device_event] = site.packed_areas()?;
         let config = site.config;
@@ -196,8 +195,8 @@ impl PackedDevice {
             avail_end: next_used,
             next_used,
             published_total: 0,
-            // The guest may have missed a call before weir took over, and asked for it long before: the first look
-            // says yes, unless it asks for one that is yet to come.
+            // The guest may have missed a call before weir took over, which it had asked for long before: so the first
+            // check returns true, unless the guest asks for a call at a later place.
             unannounced: config.size,
             kicks_enabled: true,
             completed: Vec::new(),
@@ -208,29 +207,29 @@ impl PackedDevice {
             spare: Vec::new(),
         };
         if !config.event_idx {
-            // Not used then (§2.8.14). Not 0: see `was_served`.
+            // The value is unused then (§2.8.14). It is not 0: see `was_served`.
             ring.device_event.store(EVENT_OFF_WRAP, u16::MAX);
         }
-        // Its first kick is what starts a ring, and a driver looks at what another device may have left here.
+        // A ring starts by its first kick, and another device may have left a request here that the driver reads.
         ring.ask_for_kicks();
         Ok(ring)
     }
 
-    /// Whether a device has served the ring at `site` since its driver began: one that begins makes the device's event
-    /// structure zeros (§2.8.10.1), and [`PackedDevice`] never leaves it so.
+    /// True if a device has served the ring at `site` since its driver started: a driver that starts sets the device's
+    /// event structure to zeros (§2.8.10.1), and [`PackedDevice`] never leaves it like that.
     pub(crate) fn was_served(site: Site<'_>) -> Result<bool, SetupError> {
         let [_, _, device_event] = site.packed_areas()?;
         Ok(device_event.read::<EVENT_BYTES>(0) != [0; EVENT_BYTES])
     }
 
-    /// So many slots from the next one on are taken.
+    /// Marks `slots` slots from the next one on as taken.
     pub(crate) fn take_all(&mut self, slots: u16) {
         self.next_avail = self.ahead(self.next_avail, slots);
         self.avail_end = self.next_avail;
     }
 
-    /// What came of a publication that a process which is gone may have been about to make: that it is in the ring, or
-    /// as much of it as can be brought to an end by [`make`](Self::make). `None` if there is no such publication.
+    /// The outcome of a publication that a former process may have begun: the part of it that is in the ring, or can be
+    /// finished by [`make`](Self::make). `None` if there is no such publication.
     pub(crate) fn outcome(&self, publication: &Publication) -> Option<Publication> {
         let Publication { before, after, single, .. } = *publication;
         let laps = 2 * u32::from(self.config.size);
@@ -241,7 +240,7 @@ impl PackedDevice {
         if slots == 0 || single || !self.is_available(before) {
             return Some(*publication);
         }
-        // Of several, those behind the first are written one after the other, and each has one slot.
+        // If there are several, those behind the first are written one after the other, and each has one slot.
         let behind_first = (1..slots).map(|nth| self.ahead(before, nth));
         let end = behind_first.take_while(|index| self.is_marked_used(*index)).last();
         let last = end.unwrap_or(before);
@@ -249,7 +248,7 @@ impl PackedDevice {
     }
 
     /// Makes a publication that is not in the ring yet, and of which all but the first used descriptor is written. The
-    /// ring stands where it begins.
+    /// ring is at its beginning.
     pub(crate) fn make(&mut self, publication: &Publication) {
         let Publication { before, after, id, written, .. } = *publication;
         let slots = self.distance(before, after);
@@ -260,8 +259,8 @@ impl PackedDevice {
         self.stands_at(after);
     }
 
-    /// Makes a publication again, unless it is in the ring. The ring stands where it begins. `false` if there is no
-    /// such publication.
+    /// Makes a publication again, unless it is in the ring. The ring is at its beginning. `false` if there is no such
+    /// publication.
     pub(crate) fn make_again(&mut self, log: &[Logged]) -> bool {
         let slots: u32 = log.iter().map(|logged| u32::from(logged.slots)).sum();
         if slots > self.config.size.into() {
@@ -277,38 +276,37 @@ impl PackedDevice {
         true
     }
 
-    /// Before anything is taken.
+    /// Sets the position before any list is taken.
     fn stands_at(&mut self, index: u16) {
         (self.next_used, self.next_avail, self.avail_end) = (index, index, index);
         self.unannounced = self.config.size;
     }
 
-    /// Whether a device has marked this slot as used, the last time that it went around.
+    /// True if a device has marked this slot as used in its last lap.
     fn is_marked_used(&self, index: u16) -> bool {
         let marks = PACKED_MARKS;
         let flags = self.ring.load_acquire(self.slot(index) + PACKED_FLAGS) & marks;
         flags == self.used_flags(index, 0)
     }
 
-    /// What was negotiated.
+    /// The negotiated configuration.
     pub(crate) fn config(&self) -> &RingConfig {
         &self.config
     }
 
-    /// Where the ring stands: what `GET_VRING_BASE` answers, in the form that [`new`](Self::new)
-    /// takes.
+    /// The position of the ring: the answer to `GET_VRING_BASE`, in the form that [`new`](Self::new) takes.
     pub(crate) fn base(&self) -> u32 {
         let size = self.config.size;
         let [avail, used] = [self.next_avail, self.next_used].map(|i| to_off_wrap(i, size));
         u32::from(avail) | u32::from(used) << 16
     }
 
-    /// Which descriptor is at a place.
+    /// The index of the descriptor at a place.
     fn nth(&self, place: u16) -> usize {
         slot(place, self.config.size).into()
     }
 
-    /// Where it lies.
+    /// The offset of the descriptor at a place.
     fn slot(&self, place: u16) -> usize {
         self.nth(place) * DESC_BYTES
     }
@@ -327,13 +325,13 @@ impl PackedDevice {
         marked(&self.descriptors.get(self.nth(place)), self.marks(place))
     }
 
-    /// What marks a descriptor in the lap of a place as available.
+    /// The marks of an available descriptor in the lap of a place.
     #[inline(always)]
     fn marks(&self, place: u16) -> u16 {
         if wrap(place, self.config.size) { PACKED_F_AVAIL } else { PACKED_F_USED }
     }
 
-    /// Up to `max` descriptors from a place on, as far as the ring's end.
+    /// Up to `max` descriptors from a place on, but not beyond the ring's end.
     #[inline(always)]
     fn run(&self, at: u16, max: u16) -> impl Iterator<Item = Element<'_, DESC_BYTES>> {
         self.descriptors.run(self.nth(at), max.into())
@@ -344,8 +342,8 @@ impl PackedDevice {
         self.available_at(place).is_some()
     }
 
-    /// Slots known to be available, after a look at the one behind them. Not all that are: a packed
-    /// ring has no index that would tell.
+    /// The number of slots known to be available, after a check of the next one. More can be available: a packed ring
+    /// has no index that shows it.
     #[inline]
     pub(crate) fn refill(&mut self) -> Result<u16, RingError> {
         if self.is_available(self.avail_end) {
@@ -354,19 +352,19 @@ impl PackedDevice {
         Ok(self.available())
     }
 
-    /// Slots known to be available.
+    /// The number of slots known to be available.
     #[inline]
     pub(crate) fn available(&self) -> u16 {
         self.distance(self.next_avail, self.avail_end)
     }
 
-    /// Whether there is something to take.
+    /// True if there is a list to take.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.available() > 0 || self.is_available(self.next_avail)
     }
 
-    /// Takes up to `max` lists. `each` is given every one.
+    /// Takes up to `max` lists, and passes each to `each`.
     #[inline(always)]
     pub(crate) fn take_burst<'m>(
         &mut self,
@@ -379,7 +377,7 @@ impl PackedDevice {
         let mut at = self.next_avail;
         let mut result = Ok(());
         let (mut lists, mut taken) = (0, 0);
-        // All in flight fit in the ring.
+        // All lists in flight fit into the ring.
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
         while lists < max {
             let flags = self.marks(at) | plain_flags(direction);
@@ -426,7 +424,7 @@ impl PackedDevice {
         result
     }
 
-    /// Nothing is available at this place, where the next list would begin.
+    /// Checks that no list has to be available at this place, where the next one would begin.
     fn none_at(&self, at: u16) -> Result<(), RingError> {
         match self.available() > self.distance(self.next_avail, at) {
             true => Err(RingError::AvailableRetracted { slot: slot(at, self.config.size) }),
@@ -434,7 +432,7 @@ impl PackedDevice {
         }
     }
 
-    /// The list at slot `at`, which has up to `room` slots, and how many it has.
+    /// The list at slot `at`, which has up to `room` slots, and the number of its slots.
     #[inline(never)]
     fn walk<'m>(
         &self,
@@ -453,7 +451,7 @@ impl PackedDevice {
             true => Ok(Descriptor::parse_packed(nth(n))),
             false => Err(overrun),
         };
-        // No room is left: the driver has made one slot available twice.
+        // There is no room left: the driver has made one slot available twice.
         if room == 0 {
             return Err(overrun);
         }
@@ -469,7 +467,7 @@ impl PackedDevice {
         Rules { direction, indirect_negotiated: self.config.indirect, slot, memory }
     }
 
-    /// Gives back the last lists that were taken, none of them completed: they are taken again.
+    /// Puts the last taken lists back, none of them completed: they are taken again.
     #[inline]
     pub(crate) fn give_back(&mut self, lists: impl ExactSizeIterator<Item = Token>) {
         for token in lists {
@@ -477,9 +475,9 @@ impl PackedDevice {
         }
     }
 
-    /// Copies the descriptors of a list that was taken, so that
-    /// [`retake_readable`](Self::retake_readable) finds them when others were completed before it.
-    /// To be called before the [`publish`](crate::DeviceRing::publish) that follows the take.
+    /// Copies the descriptors of a taken list, so that [`retake_readable`](Self::retake_readable) finds them even if
+    /// others were completed before it. It must be called before the [`publish`](crate::DeviceRing::publish) that
+    /// follows the take.
     pub(crate) fn keep(&mut self, token: Token) {
         if self.kept.iter().any(|kept| kept.token == token) {
             return;
@@ -492,8 +490,8 @@ impl PackedDevice {
         self.kept.push(kept);
     }
 
-    /// Walks a list again that was taken before and [kept](Self::keep). What was copied is checked
-    /// as if it were new: the guest may have changed it before that.
+    /// Walks a list again that was taken before and [kept](Self::keep). The copy is checked like a new list: the guest
+    /// may have changed the list before it was copied.
     pub(crate) fn retake_readable<'m>(
         &self,
         token: Token,
@@ -513,8 +511,7 @@ impl PackedDevice {
         Ok(Taken::behind(before, Chain { token, len }, pieces))
     }
 
-    /// Completes a list: `written` bytes were put into it. The guest sees it after
-    /// [`publish`](crate::DeviceRing::publish).
+    /// Completes a list with `written` bytes. The guest sees it after [`publish`](crate::DeviceRing::publish).
     #[inline(always)]
     pub(crate) fn complete(&mut self, token: Token, written: u32) {
         let joins = self.config.in_order && written == 0;
@@ -529,7 +526,7 @@ impl PackedDevice {
         }
     }
 
-    /// The same for several, one after the other.
+    /// The same for several lists, in their order.
     #[inline(always)]
     pub(crate) fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
         if self.config.in_order {
@@ -540,7 +537,7 @@ impl PackedDevice {
         self.completed.extend(completed);
     }
 
-    /// What was [kept](Self::keep) of a list is not needed any more.
+    /// Drops the copy of a [kept](Self::keep) list, which is no longer needed.
     #[cold]
     pub(crate) fn forget(&mut self, token: Token) {
         if let Some(place) = self.kept.iter().position(|kept| kept.token == token) {
@@ -548,7 +545,7 @@ impl PackedDevice {
         }
     }
 
-    /// A list that a process which is gone had [kept](Self::keep), as it was copied.
+    /// Restores a list that a former process had [kept](Self::keep), from its copy.
     pub(crate) fn keep_copied<'d>(
         &mut self,
         token: Token,
@@ -562,22 +559,22 @@ impl PackedDevice {
         kept.map_or(&[], |kept| kept.descriptors.as_slice())
     }
 
-    /// Some of what is completed, and not published, belongs together.
+    /// Joins completed but unpublished lists.
     pub(crate) fn join(&mut self) {
         self.joined = true;
     }
 
-    /// Where the next used descriptor goes.
+    /// The place of the next used descriptor.
     pub(crate) fn next_used(&self) -> u16 {
         self.next_used
     }
 
-    /// A publication that tells where the ring stands.
+    /// An empty publication, which shows the position of the ring.
     pub(crate) fn nothing_more(&self) -> Publication {
         Publication::nothing_at(self.next_used)
     }
 
-    /// One used descriptor is to be published, or each is for a list of one slot.
+    /// True if one used descriptor would be published, or each is for a list of one slot.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.completed.len() <= 1 || !(self.long || self.joined)
@@ -592,8 +589,8 @@ impl PackedDevice {
         within.map(|it| Logged { id: it.id(), slots: it.slots, written: it.written() })
     }
 
-    /// Shows the guest the first `count` completed lists at once: the first used descriptor's flags are written
-    /// last. Returns the number of lists. With a `record`, the published lists [are plain](Self::is_plain).
+    /// Shows the guest the first `count` completed lists at once: the first used descriptor's flags are written last.
+    /// Returns the number of lists. With a `record`, the published lists [are plain](Self::is_plain).
     pub(crate) fn publish_first(&mut self, count: u16, record: Option<&Record>) -> u16 {
         let Some(&head) = self.completed.first().filter(|first| first.lists <= count) else {
             return 0;
@@ -622,21 +619,21 @@ impl PackedDevice {
         } else {
             self.write_behind_first(count)
         };
-        // Release: all that was written before is there when the guest sees this (§2.8.22).
+        // Release: the guest sees all earlier writes when it sees this one (§2.8.22).
         self.ring.store_release(first + PACKED_FLAGS, first_flags);
         self.published_total += u64::from(slots);
         self.unannounced = self.unannounced.saturating_add(slots);
         self.next_used = self.ahead(self.next_used, slots);
         self.joined &= !self.completed.is_empty();
         if self.long {
-            // A ring's length ahead at most.
+            // At most a ring's length ahead.
             let ahead = self.distance(self.next_used, self.long_until);
             self.long = (1..=self.config.size).contains(&ahead);
         }
         lists
     }
 
-    /// Writes the used descriptors behind the first one, and forgets them all. Says how many slots and lists there are.
+    /// Writes the used descriptors behind the first one, and forgets them all. Returns the numbers of slots and lists.
     #[inline]
     fn write_behind_first(&mut self, count: u16) -> (u16, u16) {
         let head = self.completed[0];
@@ -663,7 +660,7 @@ impl PackedDevice {
         (taken, lists)
     }
 
-    /// The same where all [are plain](Self::is_plain), several of them.
+    /// The same for several lists that [are plain](Self::is_plain).
     fn write_plain_behind_first(&mut self, count: u16) -> u16 {
         let count = count.min(self.completed.len() as u16); // at most a ring's
         let (mut left, mut at) = (&self.completed[1..count.into()], self.next_used);
@@ -682,14 +679,14 @@ impl PackedDevice {
         count
     }
 
-    /// Flags of the used descriptor at `place`; `WRITE` says that its length counts (§2.8.3).
+    /// Flags of the used descriptor at `place`; `WRITE` means that its length is valid (§2.8.3).
     #[inline(always)]
     fn used_flags(&self, place: u16, written: u32) -> u16 {
         let wrap = if wrap(place, self.config.size) { PACKED_MARKS } else { 0 };
         if written > 0 { wrap | DESC_F_WRITE } else { wrap }
     }
 
-    /// Does the guest want a call for what was published since the last look (§2.8.14)?
+    /// True if the guest wants a call for the slots published since the last check (§2.8.14).
     #[inline]
     pub(crate) fn needs_call(&mut self) -> bool {
         let needs = self.wants_call();
@@ -697,14 +694,14 @@ impl PackedDevice {
         needs
     }
 
-    /// As [`needs_call`](Self::needs_call), and the next look asks for the same slots again.
+    /// Does the same as [`needs_call`](Self::needs_call), but the next check covers the same slots again.
     #[inline]
     pub(crate) fn wants_call(&self) -> bool {
         if self.unannounced == 0 {
             return false;
         }
-        // The guest writes its event and then looks at the ring; weir wrote the ring and now reads
-        // the event. Without a full fence on both sides each could miss the other.
+        // The guest writes its event and then reads the ring; weir wrote the ring and now reads the event. Without a
+        // full fence on both sides each could miss the other.
         fence(Ordering::SeqCst);
         // Acquire: the driver writes off_wrap before the flags that make it count.
         match self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK {
@@ -717,12 +714,12 @@ impl PackedDevice {
         }
     }
 
-    /// Whether the driver takes calls at all (§2.8.14).
+    /// True if the driver does not suppress all calls (§2.8.14).
     pub(crate) fn wants_calls(&self) -> bool {
         self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK != EVENT_DISABLE
     }
 
-    /// Published slots that no [`needs_call`](Self::needs_call) has looked at yet.
+    /// The number of published slots that no [`needs_call`](Self::needs_call) has covered yet.
     #[inline]
     pub(crate) fn unannounced(&self) -> u16 {
         self.unannounced
@@ -737,18 +734,19 @@ impl PackedDevice {
         self.completed.iter().map(|completed| u64::from(completed.slots)).sum()
     }
 
-    /// Where the driver wants a call (§2.8.14): it had taken used descriptors up to there when it asked.
+    /// The place at which the driver asked for a call (§2.8.14): it had taken used descriptors up to there when it
+    /// asked.
     pub(crate) fn call_event(&self) -> Option<u16> {
         let flags = self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK;
         (self.config.event_idx && flags == EVENT_DESC)
             .then(|| self.driver_event.load(EVENT_OFF_WRAP))
     }
 
-    /// At most so many slots of completed lists has the driver not taken back. `event_is_fresh` says that
+    /// The most slots of completed lists that the driver may not have taken back. `event_is_fresh` means that
     /// [`call_event`](Self::call_event) was written since the last `size` slots were completed.
     pub(crate) fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         let size = self.config.size;
-        // What the driver offers, or weir has, is not what it has yet to take.
+        // Lists that the driver offers, or weir holds, are not among those that it still has to take.
         let mut end = self.avail_end;
         while self.distance(self.next_used, end) < size && self.is_available(end) {
             end = self.ahead(end, 1);
@@ -761,7 +759,7 @@ impl PackedDevice {
         u64::from(untaken) + self.unpublished()
     }
 
-    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same. Says whether anything was
+    /// Asks the guest for no kicks: weir is polling anyway. A kick can still come. Returns true if the memory was
     /// written.
     #[inline]
     pub(crate) fn suppress_kicks(&mut self) -> bool {

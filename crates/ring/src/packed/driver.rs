@@ -15,11 +15,11 @@ pub(crate) struct PackedDriver {
     size: u16,
     event_idx: bool,
     ring: Window,
-    /// The driver's event suppression: when this side wants calls.
+    /// The driver's event suppression: this side's request for calls.
     driver_event: Window,
-    /// The device's: when it wants kicks.
+    /// The device's event suppression: its request for kicks.
     device_event: Window,
-    /// How many slots the list of this buffer id takes; 0 when it is free.
+    /// The number of slots of the list with this buffer id; 0 if the id is free.
     slots: Vec<u16>,
     free_ids: Vec<u16>,
     free_slots: u16,
@@ -28,12 +28,12 @@ pub(crate) struct PackedDriver {
     next_avail: u16,
     /// Slots before this one were published.
     published: u16,
-    /// Flags of the first slot that was not published: they are written last.
+    /// Flags of the first unpublished slot: they are written last.
     first_flags: u16,
-    /// Next slot in which a used descriptor will be.
+    /// The slot of the next used descriptor.
     next_used: u16,
     batches: Batches,
-    /// The device lost its way in the ring: nobody knows where the next used descriptor will be.
+    /// The device lost its position in the ring: the place of the next used descriptor is unknown.
     broken: bool,
     skipped: u64,
 }
@@ -63,23 +63,23 @@ impl PackedDriver {
         })
     }
 
-    /// Slots that are free.
+    /// The number of free slots.
     pub(crate) fn free(&self) -> u16 {
         self.free_slots
     }
 
-    /// Lists that the device has not given back.
+    /// The number of lists that the device has not given back.
     pub(crate) fn in_flight(&self) -> u16 {
         self.in_flight
     }
 
-    /// Where the descriptor at a place lies.
+    /// The offset of the descriptor at a place.
     fn slot(&self, place: u16) -> usize {
         usize::from(slot(place, self.size)) * DESC_BYTES
     }
 
-    /// Offers a list of buffers; the device sees it after [`publish`](Self::publish). `None` when
-    /// the ring has too few free slots, or when there is no buffer.
+    /// Offers a list of buffers; the device sees it after [`publish`](Self::publish). `None` if the ring has too few
+    /// free slots, or if there is no buffer.
     pub(crate) fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
         let count = u16::try_from(buffers.len()).ok()?;
         if count == 0 || count > self.free_slots {
@@ -87,7 +87,7 @@ impl PackedDriver {
         }
         let id = self.free_ids.pop()?;
         let last = buffers.len() - 1;
-        // From the back: the first slot's flags are what makes the list available (§2.8.21).
+        // Written from the back: the first slot's flags make the list available (§2.8.21).
         for (i, buffer) in buffers.iter().enumerate().rev() {
             let next = if i < last { DESC_F_NEXT } else { 0 };
             let write = if buffer.writable { DESC_F_WRITE } else { 0 };
@@ -133,7 +133,7 @@ impl PackedDriver {
         self.batches.offered(id);
     }
 
-    /// Shows the device what was offered, and says whether it wants a kick.
+    /// Shows the device the offered lists, and returns true if it wants a kick.
     pub(crate) fn publish(&mut self) -> bool {
         let old = self.published;
         if old == self.next_avail {
@@ -161,8 +161,8 @@ impl PackedDriver {
         (flags & PACKED_F_AVAIL != 0) == wrap && (flags & PACKED_F_USED != 0) == wrap
     }
 
-    /// Takes back the next list that the device completed. After a used descriptor that names no
-    /// list in flight there are no more: where the device goes on cannot be known.
+    /// Takes back the next list that the device completed. After a used descriptor that names no list in flight it
+    /// takes no more: the device's position is unknown then.
     pub(crate) fn take(&mut self) -> Option<Used> {
         if !self.batches.has_more() {
             if self.broken || self.in_flight == 0 || !self.is_used() {
@@ -188,12 +188,12 @@ impl PackedDriver {
         Some(used)
     }
 
-    /// Used descriptors that named nothing, since this was last asked.
+    /// The number of used descriptors since the last call that named no list.
     pub(crate) fn skipped(&mut self) -> u64 {
         std::mem::take(&mut self.skipped)
     }
 
-    /// Whether the device has completed a chain that was not taken back.
+    /// True if the device has completed a list that was not taken back.
     pub(crate) fn has_used(&self) -> bool {
         self.batches.has_more() || (!self.broken && self.in_flight > 0 && self.is_used())
     }
@@ -203,8 +203,8 @@ impl PackedDriver {
         self.driver_event.store(EVENT_FLAGS, EVENT_DISABLE);
     }
 
-    /// Asks for a call at the next completed list, and says whether one came in the meantime: only
-    /// when not may the caller sleep.
+    /// Asks for a call at the next completed list, and returns true if one came in the meantime: only after `false` may
+    /// the caller sleep.
     pub(crate) fn enable_calls(&mut self) -> bool {
         if self.event_idx {
             let off_wrap = to_off_wrap(self.next_used, self.size);

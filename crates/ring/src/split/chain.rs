@@ -11,7 +11,7 @@ use crate::buffers::{add_buffer, indirect_table, plain_buffer, whole};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, RingConfig};
 
-/// Where the walk reads descriptors: the ring's own table, or an indirect one.
+/// The table in which the walk reads descriptors: the ring's own, or an indirect one.
 #[derive(Clone, Copy)]
 enum Table<'t> {
     Ring { table: &'t Elements<DESC_BYTES>, size: u16 },
@@ -40,7 +40,7 @@ impl Table<'_> {
     }
 }
 
-/// The buffer of the chain that begins at `head`, if it is as nearly all are: see [`plain_buffer`].
+/// The buffer of the chain that begins at `head`, if it is as simple as nearly all are: see [`plain_buffer`].
 #[inline(always)]
 pub(crate) fn plain<'m>(
     table: &Elements<DESC_BYTES>,
@@ -55,8 +55,8 @@ pub(crate) fn plain<'m>(
     plain_buffer(Descriptor::of_words(table.read_words(index)), direction, memory)
 }
 
-/// Appends the buffers of the chain that begins at `head` to `pieces`. After an error `pieces` may
-/// hold some of them; the caller stops the port.
+/// Appends the buffers of the chain that begins at `head` to `pieces`. After an error `pieces` may have some of them;
+/// the caller stops the port.
 #[inline(never)]
 pub(crate) fn walk<'m>(
     table: &Elements<DESC_BYTES>,

@@ -40,10 +40,10 @@ pub(crate) struct SplitDevice {
     published: u16,
     /// Chains ever published.
     published_total: u64,
-    /// `published` when [`needs_call`](Self::needs_call) last looked.
+    /// The value of `published` at the last check by [`needs_call`](Self::needs_call).
     looked_at: u16,
     kicks_enabled: bool,
-    /// Chains that share one used element, not written yet: its place, and the last one's head.
+    /// Chains that share one unwritten used element: its index, and the head of the last one.
     batch: Option<(u16, u16)>,
 }
 
@@ -51,8 +51,8 @@ const DESCRIPTORS_PER_LINE: u16 = (CACHE_LINE_BYTES / DESC_BYTES) as u16;
 const ELEMENTS_PER_LINE: u16 = (CACHE_LINE_BYTES / USED_ELEM_BYTES) as u16;
 
 impl SplitDevice {
-    /// A ring at `site`, going on behind `taken` chains that its driver has not got back. Where it stands says the
-    /// used index in its memory: docs/design/0028-inflight.md.
+    /// A ring at `site` that continues behind `taken` chains, which its driver has not got back. The used index in its
+    /// memory is its position: docs/design/0028-inflight.md.
     pub(crate) fn new(site: Site<'_>, taken: u16) -> Result<Self, SetupError> {
         let [descriptors, avail, used] = site.split_areas()?;
         let config = site.config;
@@ -71,24 +71,24 @@ impl SplitDevice {
             next_used,
             published: next_used,
             published_total: 0,
-            // The guest may have missed a call before weir took over, and asked for it long before: the first look
-            // says yes, unless it asks for one that is yet to come.
+            // The guest may have missed a call before weir took over, which it had asked for long before: so the first
+            // check returns true, unless the guest asks for a call at a later index.
             looked_at: next_used.wrapping_sub(config.size),
             kicks_enabled: true,
             batch: None,
         };
-        // Its first kick is what starts a ring, and a driver looks at what another device may have left here.
+        // A ring starts by its first kick, and another device may have left a request here that the driver reads.
         ring.ask_for_kicks();
         Ok(ring)
     }
 
-    /// The used index that the memory of a ring at `site` holds.
+    /// The used index in the memory of a ring at `site`.
     pub(crate) fn used_index(site: Site<'_>) -> Result<u16, SetupError> {
         let [_, _, used] = site.split_areas()?;
         Ok(used.load(IDX))
     }
 
-    /// The used index after the first `count` of the completed chains are published.
+    /// The used index after the first `count` completed chains are published.
     pub(crate) fn would_show(&self, count: u16) -> u16 {
         self.published.wrapping_add(count.min(distance(self.published, self.next_used)))
     }
@@ -98,22 +98,22 @@ impl SplitDevice {
         self.published
     }
 
-    /// The used index once all that is completed is published.
+    /// The used index after all completed chains are published.
     pub(crate) fn next_used(&self) -> u16 {
         self.next_used
     }
 
-    /// What was negotiated.
+    /// The negotiated configuration.
     pub(crate) fn config(&self) -> &RingConfig {
         &self.config
     }
 
-    /// The next available index: what `GET_VRING_BASE` answers.
+    /// The next available index: the answer to `GET_VRING_BASE`.
     pub(crate) fn base(&self) -> u16 {
         self.next_avail
     }
 
-    /// Chains that may be taken now, the index read anew.
+    /// The number of chains that can be taken, after the index was read again.
     #[inline]
     pub(crate) fn refill(&mut self) -> Result<u16, RingError> {
         // Acquire: the entries and descriptors that idx covers are read after it (§2.7.13.3).
@@ -127,21 +127,21 @@ impl SplitDevice {
         Ok(ahead)
     }
 
-    /// Chains that may be taken without reading the index anew.
+    /// The number of chains that can be taken without reading the index again.
     #[inline]
     pub(crate) fn available(&self) -> u16 {
         distance(self.next_avail, self.avail_end)
     }
 
-    /// Whether there is a chain to take, the index read anew. A wrong index is `true`, too:
-    /// [`refill`](Self::refill) says what is wrong with it.
+    /// True if there is a chain to take, after the index was read again. It is also true for a wrong index:
+    /// [`refill`](Self::refill) returns the error.
     #[inline]
     pub(crate) fn peek(&self) -> bool {
         self.avail.load(IDX) != self.next_avail
     }
 
-    /// Takes up to `max` of the chains that [`available`](Self::available) counts, a burst at most. `each` is given
-    /// every one.
+    /// Takes up to `max` of the chains that [`available`](Self::available) counts, a burst at most, and passes each to
+    /// `each`.
     #[inline(always)]
     pub(crate) fn take_burst<'m>(
         &mut self,
@@ -174,9 +174,9 @@ impl SplitDevice {
         result
     }
 
-    /// Has the processor fetch what taking and completing so many chains will touch, all at once: the guest's core has
-    /// written it, and one after the other each line would be waited for. A line of descriptors has those of as many
-    /// chains, where the driver takes them in a row.
+    /// Prefetches the memory for taking and completing `count` chains, all at once: the guest's core has written it,
+    /// and the worker would wait for each line in turn. A line of descriptors has those of several chains, if the
+    /// driver uses descriptors in order.
     #[inline(always)]
     fn fetch(&self, count: u16) {
         let mut nth = 0;
@@ -192,14 +192,14 @@ impl SplitDevice {
         }
     }
 
-    /// Gives back the last chains that were taken, none of them completed: they are taken again.
+    /// Puts the last taken chains back, none of them completed: they are taken again.
     #[inline]
     pub(crate) fn give_back(&mut self, chains: impl ExactSizeIterator<Item = Token>) {
         self.next_avail = self.next_avail.wrapping_sub(chains.len() as u16); // at most the queue size
     }
 
-    /// Reads a chain again that was taken before and not completed. The guest may have changed it
-    /// since, so it is checked as if it were new.
+    /// Reads a chain again that was taken before and not completed. The guest may have changed it since, so it is
+    /// checked like a new one.
     pub(crate) fn retake_readable<'m>(
         &self,
         token: Token,
@@ -210,8 +210,8 @@ impl SplitDevice {
         walk(descriptors, config, Direction::Readable, token.head(), memory, pieces)
     }
 
-    /// Writes the used element of a chain: `written` bytes were put into it. The guest sees it
-    /// after [`publish_first`](Self::publish_first).
+    /// Writes the used element of a chain with `written` bytes. The guest sees it after
+    /// [`publish_first`](Self::publish_first).
     #[inline(always)]
     pub(crate) fn complete(&mut self, token: Token, written: u32) {
         let head = token.head();
@@ -223,7 +223,7 @@ impl SplitDevice {
         self.next_used = self.next_used.wrapping_add(1);
     }
 
-    /// The same for several, one after the other.
+    /// The same for several chains, in their order.
     #[inline(always)]
     pub(crate) fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
         if self.config.in_order {
@@ -252,8 +252,8 @@ impl SplitDevice {
         self.elements.write(self.elements.around(index), element.to_le_bytes());
     }
 
-    /// With `VIRTIO_F_IN_ORDER` chains that nothing was written to share one used element, the
-    /// place of the first with the head of the last (§2.7.9).
+    /// With `VIRTIO_F_IN_ORDER` chains without written bytes share one used element, at the index of the first with the
+    /// head of the last (§2.7.9).
     #[inline]
     fn end_batch(&mut self) {
         if let Some((first, head)) = self.batch.take() {
@@ -261,8 +261,8 @@ impl SplitDevice {
         }
     }
 
-    /// Shows the guest the first `count` chains of what was completed and not published: one index write. Says how many
-    /// chains that was.
+    /// Shows the guest the first `count` completed chains that are not published: one index write. Returns their
+    /// number.
     #[inline]
     pub(crate) fn publish_first(&mut self, count: u16) -> u16 {
         self.end_batch();
@@ -276,7 +276,7 @@ impl SplitDevice {
         count
     }
 
-    /// Does the guest want a call for what was published since the last look (§2.7.7, §2.7.10)?
+    /// True if the guest wants a call for the chains published since the last check (§2.7.7, §2.7.10).
     #[inline]
     pub(crate) fn needs_call(&mut self) -> bool {
         let needs = self.wants_call();
@@ -284,7 +284,7 @@ impl SplitDevice {
         needs
     }
 
-    /// As [`needs_call`](Self::needs_call), and the next look asks for the same elements again.
+    /// Does the same as [`needs_call`](Self::needs_call), but the next check covers the same elements again.
     #[inline]
     pub(crate) fn wants_call(&self) -> bool {
         if self.looked_at == self.published {
@@ -300,32 +300,32 @@ impl SplitDevice {
         }
     }
 
-    /// Whether the driver takes calls at all (§2.7.7). With EVENT_IDX it cannot say that it does not (§2.7.7.1).
+    /// True if the driver does not suppress all calls (§2.7.7). With EVENT_IDX it cannot suppress them (§2.7.7.1).
     pub(crate) fn wants_calls(&self) -> bool {
         self.config.event_idx || self.avail.load(FLAGS) & AVAIL_F_NO_INTERRUPT == 0
     }
 
-    /// Published elements that no [`needs_call`](Self::needs_call) has looked at yet.
+    /// The number of published elements that no [`needs_call`](Self::needs_call) has covered yet.
     #[inline]
     pub(crate) fn unannounced(&self) -> u16 {
         distance(self.looked_at, self.published)
     }
 
-    /// Chains ever completed.
+    /// The number of chains ever completed.
     pub(crate) fn completed_total(&self) -> u64 {
         self.published_total + u64::from(distance(self.published, self.next_used))
     }
 
-    /// `used_event` as it stands: how far the driver had taken used elements when it last asked for a call
+    /// The present `used_event`: the used index up to which the driver had taken elements when it last asked for a call
     /// (§2.7.10). `None` without `VIRTIO_F_EVENT_IDX`.
     pub(crate) fn call_event(&self) -> Option<u16> {
         self.config.event_idx.then(|| self.avail.load(used_event(self.config.size)))
     }
 
-    /// At most so many completed chains has the driver not taken back. `event_is_fresh` says that
+    /// The most completed chains that the driver may not have taken back. `event_is_fresh` means that
     /// [`call_event`](Self::call_event) was written since the last `size` chains were completed.
     pub(crate) fn untaken_max(&self, event_is_fresh: bool) -> u64 {
-        // What the driver offers, or weir has, is not what it has yet to take.
+        // Chains that the driver offers, or weir holds, are not among those that it still has to take.
         let with_weir = distance(self.published, self.avail.load_acquire(IDX));
         let untaken = self.config.size.saturating_sub(with_weir);
         let event = self.call_event().filter(|_| event_is_fresh);
@@ -333,12 +333,12 @@ impl SplitDevice {
         u64::from(untaken) + u64::from(distance(self.published, self.next_used))
     }
 
-    /// Asks the guest for no kicks: weir is looking anyway. A kick may come all the same. Says whether anything was
+    /// Asks the guest for no kicks: weir is polling anyway. A kick can still come. Returns true if the memory was
     /// written.
     #[inline]
     pub(crate) fn suppress_kicks(&mut self) -> bool {
-        // With EVENT_IDX the flags stay 0 (§2.7.10) and avail_event stays where it is: the index
-        // has passed it and comes by again after 2^16 chains, for one kick that does no harm.
+        // With EVENT_IDX the flags stay 0 (§2.7.10) and avail_event stays as it is: the index has passed it and reaches
+        // it again after 2^16 chains, for one harmless kick.
         let writes = std::mem::replace(&mut self.kicks_enabled, false) && !self.config.event_idx;
         if writes {
             self.used.store(FLAGS, USED_F_NO_NOTIFY);
@@ -351,8 +351,8 @@ impl SplitDevice {
     pub(crate) fn ask_for_kicks(&mut self) {
         self.kicks_enabled = true;
         if self.config.event_idx {
-            // Not `next_avail`: where some chains are left (a receive ring with too few buffers
-            // for a frame) the driver's index has passed that, and would never pass it again.
+            // Not `next_avail`: if some chains are left (a receive ring with too few buffers for a frame), the driver's
+            // index has passed that value, and would never pass it again.
             self.used.store(avail_event(self.config.size), self.avail_end);
         } else {
             self.used.store(FLAGS, 0);

@@ -1,4 +1,4 @@
-//! The driver side of a split virtqueue: the guest's, when the guest is weir's own `vif`.
+//! The driver side of a split virtqueue, for weir's own guest `vif`.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ pub(crate) struct SplitDriver {
     used: Window,
     /// `next` of each descriptor, kept here since the device could have changed those in memory.
     next: Vec<u16>,
-    /// How many descriptors the chain that begins here has; 0 when none does.
+    /// The number of descriptors of the chain that begins here; 0 if none does.
     chain_len: Vec<u16>,
     free_head: u16,
     free_count: u16,
@@ -56,18 +56,18 @@ impl SplitDriver {
         })
     }
 
-    /// Descriptors that are free.
+    /// The number of free descriptors.
     pub(crate) fn free(&self) -> u16 {
         self.free_count
     }
 
-    /// Chains that the device has not given back.
+    /// The number of chains that the device has not given back.
     pub(crate) fn in_flight(&self) -> u16 {
         distance(self.next_used, self.next_avail)
     }
 
-    /// Offers a chain; the device sees it after [`publish`](Self::publish). `None` when the ring
-    /// has too few free descriptors, or when there is no buffer.
+    /// Offers a chain; the device sees it after [`publish`](Self::publish). `None` if the ring has too few free
+    /// descriptors, or if there is no buffer.
     pub(crate) fn offer(&mut self, buffers: &[Buffer]) -> Option<u16> {
         let count = u16::try_from(buffers.len()).ok()?;
         if count == 0 || count > self.free_count {
@@ -119,7 +119,7 @@ impl SplitDriver {
         self.batches.offered(head);
     }
 
-    /// Shows the device what was offered, and says whether it wants a kick.
+    /// Shows the device the offered chains, and returns true if it wants a kick.
     pub(crate) fn publish(&mut self) -> bool {
         let old = self.published;
         if old == self.next_avail {
@@ -181,12 +181,12 @@ impl SplitDriver {
         self.free_count += count;
     }
 
-    /// Used elements that named nothing, since this was last asked.
+    /// The number of used elements since the last call that named no chain.
     pub(crate) fn skipped(&mut self) -> u64 {
         std::mem::take(&mut self.skipped)
     }
 
-    /// Whether the device has completed a chain that was not taken back.
+    /// True if the device has completed a chain that was not taken back.
     pub(crate) fn has_used(&self) -> bool {
         self.batches.has_more() || self.used.load_acquire(IDX) != self.next_used
     }
@@ -202,8 +202,8 @@ impl SplitDriver {
         }
     }
 
-    /// Asks for a call at the next completed chain, and says whether one came in the meantime:
-    /// only when not may the caller sleep.
+    /// Asks for a call at the next completed chain, and returns true if one came in the meantime: only after `false`
+    /// may the caller sleep.
     pub(crate) fn enable_calls(&mut self) -> bool {
         if self.event_idx {
             self.avail.store(used_event(self.size), self.next_used);

@@ -1,4 +1,4 @@
-//! A device that dies between any two of its writes, and the one that comes after it: `docs/design/0028-inflight.md`.
+//! A device that dies between any two of its writes, and its successor: `docs/design/0028-inflight.md`.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -26,7 +26,7 @@ struct Outlives {
     memory: Arc<GuestMemory>,
     record: Arc<GuestMemory>,
     config: RingConfig,
-    /// Chains that the front end took while no device was there, and did not give back.
+    /// Chains that the front end took without a device, and did not give back.
     took: Cell<u16>,
 }
 
@@ -46,8 +46,8 @@ impl Outlives {
         Record::new(window, 0, self.config.size).unwrap()
     }
 
-    /// What QEMU says when a back end comes back: a split ring's used index, and what it said before of a packed one;
-    /// and beyond that what it [took](Self::take_away).
+    /// The base that QEMU sends when a back end returns: a split ring's used index, or the former base of a packed
+    /// ring; in both cases plus the chains that it [took](Self::take_away).
     fn base(&self) -> u32 {
         if self.config.packed {
             return self.config.fresh_base() + u32::from(self.took.get());
@@ -74,12 +74,12 @@ impl Outlives {
         (index(AT.driver), index(AT.device))
     }
 
-    /// What QEMU does while its back end is away: it takes up to so many chains. In order it gives none back, else it
-    /// gives back all. Returns the heads of those.
+    /// The front end's part while its back end is away, as QEMU does it: it takes up to `max` chains. In order it gives
+    /// none back, otherwise it gives back all. Returns their heads.
     fn take_away(&self, max: u16) -> Vec<u16> {
         let RingConfig { size, packed, in_order, .. } = self.config;
         if packed {
-            // Wherever it stood long ago.
+            // An arbitrary old position.
             self.took.set(if in_order { max % size } else { 0 });
             return Vec::new();
         }
@@ -102,7 +102,7 @@ impl Outlives {
         given_back
     }
 
-    /// As a driver does that begins anew.
+    /// Zeroes the ring, as a driver does that starts again.
     fn zero_ring(&self) {
         let raw = self.memory.window(0, BUFFERS as usize).unwrap();
         for at in (0..BUFFERS as usize).step_by(8) {
@@ -111,18 +111,18 @@ impl Outlives {
     }
 }
 
-/// What happens, one after the other.
+/// A step of a test.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// The driver offers a chain of so many buffers.
     Offer(u8),
-    /// The device takes so many chains, and keeps those whose bit is set.
+    /// The device takes this number of chains, and keeps those whose bit is set.
     Send { chains: u8, kept: u8 },
-    /// It tries what it has kept again, and keeps on to those whose bit is set.
+    /// It tries the kept chains again, and goes on keeping those whose bit is set.
     Retry { kept: u8 },
-    /// The driver takes back what it finds.
+    /// The driver takes back completed chains.
     Reap,
-    /// The device dies between two bursts, and the front end takes so many chains before the next one comes.
+    /// The device dies between two bursts, and the front end takes this number of chains before the next device comes.
     Away(u8),
 }
 
@@ -138,7 +138,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Dies when so many more writes have been made.
+/// Kills the device after this number of further writes.
 #[derive(Clone, Default)]
 struct Fate(Rc<Cell<Option<u32>>>);
 
@@ -166,25 +166,26 @@ impl Fate {
     }
 }
 
-/// A guest that sends, and who sends for it. A chain's length is its name.
+/// A guest that sends, and its device. The length of a chain is its name.
 struct Sender {
     outlives: Outlives,
     driver: DriverRing,
     device: Option<DeviceRing>,
     fate: Fate,
-    /// What the device keeps, in order.
+    /// The chains that the device keeps, in order.
     waiting: VecDeque<Token>,
-    /// What was sent of what, in all lives.
+    /// The number of times that each chain was sent, in all lives.
     sent: HashMap<u32, u32>,
-    /// What was sent since the last publication but one that shows index 0 in a split ring: that is no record.
+    /// Chains sent since the last publication; a split ring's publication of index 0 does not count, since it is no
+    /// record.
     since: Vec<u32>,
-    /// Chains of the burst that the device died with.
+    /// Chains of the burst in which the device died.
     under_way: HashSet<u32>,
-    /// By the driver's name.
+    /// Offered chains by the driver's name.
     offered: HashMap<u16, u32>,
     offers: u32,
     deaths: u32,
-    /// How often it died between two bursts.
+    /// The number of deaths between two bursts.
     absences: u32,
 }
 
@@ -210,7 +211,7 @@ impl Sender {
         sender
     }
 
-    /// A device comes, as often as it takes.
+    /// Starts a device, again after each death.
     fn come(&mut self) {
         self.device = None;
         let device = loop {
@@ -221,7 +222,7 @@ impl Sender {
         };
         self.waiting = device.left_behind().into();
         self.device = Some(device);
-        // What was left is sent before anything else, or kept again.
+        // Kept chains are sent before any other, or kept again.
         if !self.waiting.is_empty() {
             self.step(Step::Retry { kept: 0b10 });
         }
@@ -288,7 +289,7 @@ impl Sender {
         self.device = None;
         self.absences += 1;
         self.under_way.extend(self.since.drain(..));
-        // Else it would give back chains that the device gave back out of their order.
+        // Otherwise it would give back chains that the device gave back out of order.
         if self.waiting.is_empty() || self.outlives.config.in_order {
             for head in self.outlives.take_away(takes) {
                 *self.sent.entry(self.offered[&head]).or_default() += 1;
@@ -297,7 +298,7 @@ impl Sender {
         self.come();
     }
 
-    /// What is sent is sent before its chains are given back; dying, the device leaves it so.
+    /// Chains are sent before they are given back; a dying device leaves it at that.
     fn burst(
         &mut self,
         work: impl FnOnce(&mut DeviceRing, &GuestMemory, &mut VecDeque<Token>) -> Vec<u32>,
@@ -332,7 +333,7 @@ impl Sender {
         assert_eq!(self.driver.skipped(), 0);
     }
 
-    /// All is sent and taken back, once.
+    /// Sends and takes back everything, and checks that each chain was sent once.
     fn finish(&mut self) {
         self.fate.0.set(None);
         for _ in 0..3 {
@@ -352,7 +353,7 @@ impl Sender {
     }
 }
 
-/// A little of everything, several times around the ring.
+/// All kinds of steps, several times around the ring.
 fn a_little_of_everything() -> Vec<Step> {
     let offer = |n| std::iter::repeat_n(Step::Offer(1), n);
     let mut steps: Vec<Step> = offer(5).collect();
@@ -398,7 +399,7 @@ fn a_sender_that_dies_at_any_write_gives_each_chain_back_once() {
         let steps = a_little_of_everything();
         let mut writes = 0;
         while play(config, &steps, &[writes]) > 0 {
-            // And at the next write, while it comes back.
+            // And again at the next write, while it comes back.
             play(config, &steps, &[writes, 0]);
             play(config, &steps, &[writes, 3]);
             writes += 1;
@@ -423,7 +424,7 @@ proptest! {
     }
 }
 
-/// A guest that receives: each chain is filled with a length of its own, published in parts, and some are given back.
+/// A guest that receives: each chain is filled with a length of its own, published in parts, and some are put back.
 fn receive(config: RingConfig, chains: &[u8], die_after: u32) -> bool {
     let outlives = Outlives::new(config);
     let fate = Fate(Rc::new(Cell::new(Some(die_after))));
@@ -462,11 +463,11 @@ fn receive(config: RingConfig, chains: &[u8], die_after: u32) -> bool {
         let first = taken.len() as u16 / 2;
         for token in &taken {
             number += 1;
-            // What a driver is told of a buffer that was filled twice is what was put in last, or before.
+            // If a buffer was filled twice, the driver gets the last length, or an earlier one.
             filled.insert(number, ());
             device.complete(*token, number);
         }
-        // Every other time all of it is one packet.
+        // Every other time all chains are one packet.
         let whole = count % 2 == 0;
         if whole {
             device.join();
@@ -519,7 +520,7 @@ fn a_receiver_that_dies_at_any_write_loses_and_repeats_no_buffer() {
     }
 }
 
-/// Leaves a ring with chains that stay, after some went past them.
+/// Leaves a ring with kept chains, after later ones were completed.
 fn left_ring(config: RingConfig) -> (Outlives, DriverRing) {
     let mut sender = Sender::new(config, Fate::default());
     sender.step(Step::Offer(1));
@@ -580,7 +581,7 @@ fn a_record_of_another_ring_says_nothing() {
             DeviceRing::recorded(memory, config, &origin.at, base, base, record, &origin)
                 .map(|ring| ring.left_behind().len())
         };
-        // What QEMU says of a packed ring is where it stood long ago.
+        // QEMU's base of a packed ring is an old position.
         let unknown = if config.packed { Err(SetupError::UsedAlready { slot: 0 }) } else { Ok(0) };
         let at = Addresses { driver: AT.driver + 64, ..AT };
         let others = [Origin { memory: [7, 9], ..ORIGIN }, Origin { at, ..ORIGIN }];
@@ -613,7 +614,7 @@ fn chains_that_a_front_end_gave_back_meanwhile_are_not_given_back_again() {
     for _ in 0..4 {
         sender.step(Step::Offer(1));
     }
-    // The first two of these go, the last two stay: what comes back in order are these two, and one that was new.
+    // The first two of these are completed, the last two kept: in order, these two and a new one come back.
     sender.step(Step::Send { chains: 4, kept: 0b1100 });
     sender.step(Step::Offer(1));
     let Sender { outlives, mut driver, device, .. } = sender;
@@ -628,7 +629,7 @@ fn chains_that_a_front_end_gave_back_meanwhile_are_not_given_back_again() {
 
 #[test]
 fn while_chains_stay_index_0_is_not_published() {
-    // A driver that begins anew has 0 there, and no other.
+    // Only a reset driver has 0 there.
     let config = formats(SIZE)[0];
     let outlives = Outlives::new(config);
     let mut driver = outlives.driver();
@@ -697,7 +698,7 @@ fn set_bytes(outlives: &Outlives, bytes: &[u8]) {
 }
 
 proptest! {
-    /// A front end that has the record may write anything there.
+    /// A front end that has the record can write anything there.
     #[test]
     fn lies_in_a_record_end_in_chains_or_an_error(
         lies in prop::collection::vec((0..Record::bytes(SIZE), any::<u8>()), 1..40),

@@ -1,5 +1,5 @@
-//! Rings written by somebody who means harm. Every case ends in a named error; none in a panic, an
-//! endless walk or a read outside the memory.
+//! Rings written by an attacker. Every case ends in a named error; none in a panic, an endless walk or a read outside
+//! the memory.
 
 use proptest::prelude::*;
 use weir_limits::CHAIN_LEN_MAX;
@@ -88,7 +88,7 @@ fn chains_without_a_byte_are_refused() {
     }
 }
 
-/// Linux's vhost takes such chains, too. The address of an empty buffer means nothing.
+/// Linux's vhost also accepts such chains. The address of an empty buffer has no meaning.
 #[test]
 fn empty_buffers_in_a_chain_add_nothing() {
     for is_indirect in [false, true] {
@@ -235,7 +235,7 @@ fn rings_that_cannot_be_set_up_say_why() {
 }
 
 proptest! {
-    /// Garbage in the whole ring and its tables: bounded work, and slices in memory only.
+    /// Garbage in the whole ring and its tables: the work is bounded, and slices lie in memory.
     #[test]
     fn garbage_in_a_ring_ends_in_chains_or_an_error(
         words in proptest::collection::vec(any::<u64>(), 1..400),
@@ -245,7 +245,7 @@ proptest! {
     ) {
         let mut hostile = Hostile::new(config(64));
         for (i, word) in words.iter().enumerate() {
-            // Half the cases use values that lie in range, so that walks get deeper.
+            // Half the cases use values in range, so that walks get deeper.
             let word = if small { word & 0x0007_0007_0000_ffff | 0x0010 << 32 } else { *word };
             let at = if i % 3 == 2 { AT.driver as usize + 4 + 8 * i } else { 8 * i };
             hostile.raw.write(at, word.to_le_bytes());

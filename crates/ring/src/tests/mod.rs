@@ -1,4 +1,4 @@
-//! A driver and a device in one process over a memfd, as two processes would have it.
+//! A driver and a device in one process over a memfd, like two processes.
 
 mod deaths;
 mod hostile;
@@ -22,7 +22,7 @@ pub(crate) const BUFFERS: u64 = 0x8_0000;
 pub(crate) fn memory() -> Arc<GuestMemory> {
     let fd = memfd_create("ring-test", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, MEMORY).unwrap();
-    // User address = guest address: one number less to think of in a test.
+    // The user address equals the guest address: one number less to think of in a test.
     let spec = RegionSpec { guest_address: 0, size: MEMORY, user_address: 0, mmap_offset: 0 };
     Arc::new(GuestMemory::map(&[(spec, File::from(fd))]).unwrap())
 }
@@ -33,7 +33,7 @@ pub(crate) fn config(size: u16) -> RingConfig {
 
 pub(crate) const AT: Addresses = Addresses { descriptor: 0, driver: 0x1_0000, device: 0x2_0000 };
 
-/// A device and raw access to everything a guest could write.
+/// A device, and raw access to everything that a guest can write.
 pub(crate) struct Hostile {
     pub memory: Arc<GuestMemory>,
     pub device: DeviceRing,
@@ -64,13 +64,13 @@ impl Hostile {
         self.raw.store_release(AT.driver as usize + 2, heads.len() as u16);
     }
 
-    /// What a transmit queue makes of the next chain.
+    /// Takes the next chain as a transmit queue does.
     pub fn transmit(&mut self) -> Result<Option<Chain>, RingError> {
         self.device.refill()?;
         self.device.take(Direction::Readable, &self.memory, &mut Vec::new())
     }
 
-    /// What a receive queue makes of the next chain.
+    /// Takes the next chain as a receive queue does.
     pub fn receive(&mut self) -> Result<Option<Chain>, RingError> {
         self.device.refill()?;
         self.device.take(Direction::Writable, &self.memory, &mut Vec::new())

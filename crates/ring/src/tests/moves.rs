@@ -1,5 +1,6 @@
-//! A guest moves: its monitor copies memory, and again what a log says was written. Whenever it looks, between any two of
-//! the device's writes, what it has in the end is what there is. See `docs/design/0034-migration.md`.
+//! A guest migrates: its monitor copies the memory, and then again the pages that a log marks as written. At whatever
+//! time it copies, between any two of the device's writes, its copy is complete in the end. See
+//! `docs/design/0034-migration.md`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -12,7 +13,7 @@ use weir_guestmem::{DirtyLog, LOG_PAGE_BYTES, Slice};
 use super::pair::{buffer, formats, pair};
 use super::*;
 
-/// A ring's areas, the last one's end.
+/// The end of a ring's last area.
 const END: u64 = 0x2_8000;
 const LOG_BYTES: u64 = MEMORY / LOG_PAGE_BYTES / 8;
 
@@ -26,14 +27,14 @@ fn ring_log(log: &Arc<DirtyLog>, memory: &GuestMemory, config: &RingConfig) -> B
     Box::new(RingLog::new(Arc::clone(log), memory, config, &AT, AT.device).unwrap())
 }
 
-/// What arrives.
+/// The migration, as the destination sees it.
 struct Move {
     memory: Arc<GuestMemory>,
     log: Arc<DirtyLog>,
     copy: Vec<u8>,
     /// Pages that the driver has written.
     by_driver: BTreeSet<u64>,
-    /// The device's writes, and at which of them the monitor looks.
+    /// The number of the device's writes, and the writes at which the monitor copies.
     writes: usize,
     looks: Vec<u8>,
 }
@@ -143,7 +144,7 @@ proptest! {
                             None => break,
                         }
                     }
-                    // Behind some of them buffers are being written to.
+                    // Buffers of some later chains are still being written.
                     device.publish_first(n / 2);
                 }),
                 5 => between_writes(look, || {
@@ -159,7 +160,7 @@ proptest! {
                 _ => between_writes(look, || device.suppress_kicks()),
             }
         }
-        // The ring stops, and the monitor looks a last time.
+        // The ring stops, and the monitor copies for the last time.
         for token in kept {
             device.complete_kept(token, 0);
         }

@@ -1,4 +1,4 @@
-//! Packed rings written by somebody who means harm. Every case ends in a named error.
+//! Packed rings written by an attacker. Every case ends in a named error.
 
 use proptest::prelude::*;
 use weir_limits::CHAIN_LEN_MAX;
@@ -50,7 +50,7 @@ impl Guest {
     }
 }
 
-/// What a transmit queue says to one descriptor.
+/// The result of a transmit queue for one descriptor.
 fn one(address: u64, len: u32, flags: u16) -> Result<Option<Chain>, RingError> {
     let mut guest = Guest::new(packed(16));
     guest.descriptor(0, address, len, 0, flags | AVAIL);
@@ -194,7 +194,7 @@ fn the_same_buffer_id_twice_only_confuses_its_guest() {
 
 #[test]
 fn in_order_chains_beyond_the_ring_are_refused() {
-    // A split ring's driver that names chains without end while the first waits.
+    // A split ring's driver that offers chains without end while the first waits.
     let mut guest = Guest::new(RingConfig { in_order: true, ..config(2) });
     for head in [0, 1] {
         guest.descriptor(16 * head, BUFFERS, 1, 0, 0);
@@ -238,7 +238,7 @@ fn rings_that_cannot_be_set_up_say_why() {
 }
 
 proptest! {
-    /// Garbage in the whole ring and its tables: bounded work, and slices in memory only.
+    /// Garbage in the whole ring and its tables: the work is bounded, and slices lie in memory.
     #[test]
     fn garbage_in_a_packed_ring_ends_in_chains_or_an_error(
         size in prop_oneof![Just(64u16), 1..=64u16],
@@ -253,7 +253,7 @@ proptest! {
         let Ok(mut device) = DeviceRing::new(&memory, config, &AT, base) else { return Ok(()) };
         let raw = memory.window(0, MEMORY as usize).unwrap();
         for (i, word) in words.iter().enumerate() {
-            // Half the cases use values that lie in range, so that walks get deeper.
+            // Half the cases use values in range, so that walks get deeper.
             let low = if i % 2 == 0 { 0x0007_ffff } else { 0x8087_00ff_0000_0fff };
             raw.write(8 * i, (if small { word & low } else { *word }).to_le_bytes());
         }

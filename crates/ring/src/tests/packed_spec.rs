@@ -1,4 +1,4 @@
-//! What virtio 1.2 §2.8 asks of a packed ring, by clause.
+//! Requirements of virtio 1.2 §2.8 for a packed ring, by clause.
 
 use super::pair::{buffer, formats, pair};
 use super::*;
@@ -111,7 +111,7 @@ fn spec_2_8_14_a_call_is_not_lost_where_more_than_two_laps_go_by_between_two_loo
             driver.take().unwrap();
             assert_eq!(device.unannounced(), slots, "of {size}");
         }
-        // It asks for the next one, and is not called for those that it has taken.
+        // It asks for a call at the next one, and gets none for those that it has taken.
         driver.enable_calls();
         assert!(!device.needs_call());
     }
@@ -274,7 +274,7 @@ fn a_kept_list_survives_what_is_written_over_its_slots() {
     device.complete(second.token, 0);
     device.publish();
     assert!(driver.take().is_some());
-    // The rest of the ring is used several times around.
+    // The rest of the ring is used for several laps.
     for _ in 0..9 {
         driver.offer(&[buffer(3, 1, false)]).unwrap();
         driver.publish();
@@ -301,7 +301,7 @@ fn spec_2_8_14_descriptor_events_call_and_kick_once_per_request() {
         device.publish();
         device.needs_call()
     };
-    // Several times around the ring, so that the wrap counter in the event matters.
+    // Several laps, so that the wrap counter in the event matters.
     for _ in 0..9 {
         assert!(!driver.enable_calls());
         assert!(pass(&mut driver));
@@ -327,7 +327,7 @@ fn vhost_user_base_says_slots_and_wrap_counters_of_both_indices() {
         assert_eq!(device.base(), *base);
         driver.take().unwrap();
     }
-    // A front end that knows of the lower half only.
+    // A front end that knows only the lower half.
     let half = DeviceRing::new(&memory, packed(4), &AT, 0x0001).unwrap();
     assert_eq!(half.base(), 0x0001_0001);
 }

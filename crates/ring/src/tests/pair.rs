@@ -13,7 +13,7 @@ pub(super) fn pair(config: RingConfig) -> (Arc<GuestMemory>, DriverRing, DeviceR
     (memory, driver, device)
 }
 
-/// Every format of rings, and each way to ask for calls and kicks.
+/// Every format of rings, and each way of asking for calls and kicks.
 fn with_and_without_event_idx(size: u16) -> impl Iterator<Item = RingConfig> {
     let event_idx = |config| [false, true].map(|event_idx| RingConfig { event_idx, ..config });
     formats(size).into_iter().flat_map(event_idx)
@@ -203,7 +203,7 @@ fn a_packed_base_that_the_ring_contradicts_is_refused() {
         driver.take().unwrap();
         assert_eq!(device.base() as u16 & 0x7fff, (nth + 1) % 4);
     }
-    // In slots 0 and 1 the second round's, in 2 and 3 the first one's.
+    // Slots 0 and 1 are from the second round, 2 and 3 from the first.
     let at = |base| DeviceRing::new(&memory, config, &AT, base).map(|ring| ring.base());
     assert_eq!(at(0x0002_0002), Ok(0x0002_0002));
     for (base, slot) in [(0x8002_8002, 2), (0x8003_8003, 3), (0x0000_0001, 1), (0x0001_0003, 1)] {
@@ -215,7 +215,7 @@ fn a_packed_base_that_the_ring_contradicts_is_refused() {
     assert_eq!(at(0x0002_0003), Ok(0x0002_0002), "and is taken again");
 }
 
-/// User-mode Linux says 0 of a packed ring that has not run.
+/// User-mode Linux sends 0 for a packed ring that has not run.
 #[test]
 fn a_packed_ring_is_untouched_until_its_first_round_has_brought_something_back() {
     for in_order in [false, true] {
@@ -242,7 +242,7 @@ fn a_packed_ring_is_untouched_until_its_first_round_has_brought_something_back()
         driver.publish();
         assert!(!untouched());
     }
-    // One used descriptor for each batch: after three rounds slot 0 looks as it did in the first one.
+    // There is one used descriptor for each batch: after three rounds slot 0 looks as in the first round.
     let config = RingConfig { packed: true, in_order: true, ..config(4) };
     let (there, mut driver, mut device) = pair(config);
     for batch in [3, 4, 4, 1] {
@@ -281,9 +281,8 @@ fn a_used_element_that_names_nothing_is_skipped() {
 }
 
 proptest! {
-    /// Any interleaving of offers, completions in any order, and reaping: every chain comes back once, with its
-    /// length, in order where promised, and sleeping sides always wake up. Indices and wrap counters wrap in long
-    /// runs.
+    /// Any interleaving of offers, completions in any order, and reaping: every chain comes back once, with its length,
+    /// in order if promised, and sleeping sides always wake up. Indices and wrap counters wrap in long runs.
     #[test]
     fn every_chain_comes_back_once_and_no_wakeup_is_lost(
         event_idx in any::<bool>(),
@@ -296,11 +295,11 @@ proptest! {
         let size = if packed { odd_size } else { size };
         let config = RingConfig { event_idx, packed, in_order, ..config(size) };
         let (memory, mut driver, mut device) = pair(config);
-        // Chains in the order of their offers: the driver's name, their length.
+        // Chains in the order of their offers: the driver's name, and the length.
         let mut offered: VecDeque<(u16, u32)> = VecDeque::new();
         let mut written: HashMap<u16, Option<u32>> = HashMap::new();
         let mut order: VecDeque<u16> = VecDeque::new();
-        // The device's name, the driver's, the length if the chain is kept.
+        // The device's name, the driver's name, and the length if the chain is kept.
         let mut taken: VecDeque<(Token, u16, Option<u32>)> = VecDeque::new();
         let (mut device_asleep, mut driver_asleep) = (false, false);
         for (step, n) in steps {
@@ -326,7 +325,7 @@ proptest! {
                             Some(chain) => {
                                 let (head, len) = offered.pop_front().unwrap();
                                 prop_assert_eq!(len, chain.len);
-                                // What is to be completed out of its order has to be kept.
+                                // A chain that will be completed out of order has to be kept.
                                 let kept = in_order || i % 2 == 0;
                                 if kept { device.keep(chain.token) }
                                 taken.push_back((chain.token, head, kept.then_some(len)));
@@ -364,7 +363,7 @@ proptest! {
                 }
                 _ => device_asleep = device.enable_kicks().unwrap() == 0,
             }
-            // Asleep means that there is nothing to do, or that a wake-up came.
+            // A sleeping side has nothing to do, or a wake-up came.
             if device_asleep { prop_assert_eq!(device.refill().unwrap(), 0); }
             if driver_asleep { prop_assert_eq!(driver.take(), None); }
             prop_assert_eq!(driver.skipped(), 0);
@@ -372,7 +371,8 @@ proptest! {
     }
 }
 
-/// Says of a receive ring how many chains the driver has taken, and how many weir can tell it has.
+/// The number of chains of a receive ring that the driver has taken, and the number that weir can tell, after each
+/// step.
 fn taken_and_seen(config: RingConfig, asks_for_calls: bool, steps: &[(u8, u8)]) -> Vec<(u64, u64)> {
     let (memory, mut driver, mut device) = pair(config);
     let (mut taken, mut before) = (0, (0, None));
@@ -438,7 +438,7 @@ fn weir_sees_what_is_taken_once_the_ring_is_full_again_or_a_call_is_asked_for() 
     }
 }
 
-/// Whatever a front end says, its driver has got back what the used index counts.
+/// Whatever base a front end sends, its driver has got back the chains that the used index counts.
 #[test]
 fn a_split_ring_goes_on_at_its_used_index() {
     const SIZE: u16 = 8;
@@ -451,13 +451,13 @@ fn a_split_ring_goes_on_at_its_used_index() {
         let mut device = DeviceRing::new(&memory, config(SIZE), &AT, base).unwrap();
         (device.base(), device.refill())
     };
-    // DPDK's virtio-user, when it comes to a new switch with a ring that has been used.
+    // DPDK's virtio-user, when it connects to a new switch with a used ring.
     assert_eq!(base(103, 100, 0), (100, Ok(3)));
     assert_eq!(base(5, 3, 0), (3, Ok(2)));
-    // QEMU with in_order, which takes while its back end is away, and returns nothing.
+    // QEMU with in_order, which takes chains while its back end is away, and returns none.
     assert_eq!(base(118, 116, 118), (116, Ok(2)));
     assert_eq!(base(3, u16::MAX, 2), (u16::MAX.into(), Ok(4)));
-    // A base that is behind: these chains were given back.
+    // The base is behind: these chains were given back.
     assert_eq!(base(118, 116, 110), (116, Ok(2)));
     let too_many = RingError::AvailIndexJump { from: 50, to: 103, size: SIZE };
     assert_eq!(base(103, 50, 103), (50, Err(too_many)));

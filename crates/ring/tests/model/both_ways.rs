@@ -7,7 +7,7 @@ use weir_ring::{DriverRing, RingConfig};
 
 use crate::rig::*;
 
-/// Rings the other side's eventfd and waits for one's own.
+/// Rings the other side's eventfd, and waits for its own.
 struct Line {
     theirs: Arc<Event>,
     own: Arc<Event>,

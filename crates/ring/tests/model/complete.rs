@@ -1,4 +1,4 @@
-//! Weir completes; the guest takes back what there is, asks for calls, looks once more and sleeps.
+//! Weir completes chains; the guest takes them back, asks for calls, checks once more and sleeps.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use weir_ring::{DriverRing, RingConfig, Token, Used};
 
 use crate::rig::*;
 
-/// When the device decides on a call.
+/// The time at which the device decides about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Calls {
     /// After each publication.
     Each,
-    /// Once after two of them, as a moderation that holds calls does.
+    /// Once after two of them, like a moderation policy that holds calls.
     Held,
 }
 
-/// Two receive chains come back, the second one first unless the driver wants them in order.
+/// Two receive chains come back, the second one first unless the driver asked for order.
 fn complete(config: RingConfig, before: u16, calls: Calls, weak: Sides) {
     let set_up = move || {
         let (mut driver, mut device) = rings(config, before);
@@ -78,7 +78,7 @@ fn no_call_is_lost_and_completions_arrive_whole_and_in_order() {
 fn without_the_fence_of_either_side_a_call_is_lost() {
     for config in formats() {
         for weak in each_side(Weakness::NoFence) {
-            // Not with a new ring: its first look always says that a call is needed.
+            // A new ring is excluded: its first check always finds that a call is needed.
             let failure = failure(move || complete(config, 1, Calls::Held, weak));
             assert!(is_lost_wakeup(&failure), "{config:?}, {weak:?}: {failure:?}");
         }

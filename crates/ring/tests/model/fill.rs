@@ -1,5 +1,5 @@
-//! Two workers fill one receive ring: chains are taken in turn, frames are copied at the same time,
-//! and the guest sees them in the order of the turns.
+//! Two workers fill one receive ring: chains are taken in turn, frames are copied at the same time, and the guest sees
+//! them in the order of the turns.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::rig::*;
 
 const FRAMES: usize = 2;
 
-/// Written by one worker each, without the lock, then read by the guest: 0 or the frame's number.
+/// Each is written by one worker, without the lock, then read by the guest: 0 or the frame's number.
 type Buffers = [AtomicU16; FRAMES];
 
 struct Workers {
@@ -22,18 +22,18 @@ struct Workers {
     call: Arc<Event>,
 }
 
-/// What the queue's lock guards.
+/// The data behind the queue's lock.
 struct RxQueue {
     device: Device,
     order: FillOrder<()>,
     next_frame: u16,
 }
 
-/// What is made wrong on purpose.
+/// The deliberate mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turns {
     Kept,
-    /// Who has copied publishes everything, also what others are copying.
+    /// A worker that has copied publishes everything, including chains that others are copying.
     Ignored,
 }
 

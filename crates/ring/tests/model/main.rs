@@ -1,15 +1,15 @@
-//! The real rings under the model checker `loom`, which tries every interleaving of two sides and
-//! every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
+//! The real rings under the model checker `loom`, which tries every interleaving of two sides and every stale value
+//! that the memory model permits: `docs/design/0008-model-checks.md`.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p weir-ring --test model --profile model --target-dir target/loom
 //! ```
 //!
-//! | file | who waits for whom |
+//! | file | waiting side, and the event it waits for |
 //! |---|---|
 //! | `transmit.rs` | the device for chains to send |
-//! | `complete.rs` | the driver for chains to come back |
-//! | `starved.rs` | the device for enough buffers to receive into |
+//! | `complete.rs` | the driver for returned chains |
+//! | `starved.rs` | the device for enough receive buffers |
 //! | `both_ways.rs` | each for the other, around a ring that is too short |
 //! | `fill.rs` | the driver for frames of two workers |
 //! | `side_by_side.rs` | two workers that send from one ring, each for its turn |

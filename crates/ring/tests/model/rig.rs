@@ -1,5 +1,5 @@
-//! What the models share: rings over memory that `loom` watches, an eventfd, and a way to show
-//! that a model can fail.
+//! The common part of the models: rings over memory that `loom` watches, an eventfd, and a way to show that a model can
+//! fail.
 
 use std::fs::File;
 use std::sync::{Arc, LazyLock};
@@ -13,10 +13,10 @@ const MEMORY: u64 = 0x1_0000;
 const AT: Addresses = Addresses { descriptor: 0, driver: 0x1000, device: 0x2000 };
 /// A second ring.
 const ALSO_AT: Addresses = Addresses { descriptor: 0x3000, driver: 0x4000, device: 0x5000 };
-/// Guest address of the buffers. Nobody touches them: what is checked is who learns of them, when.
+/// Guest address of the buffers. They are never accessed: the models check which side learns of them, and when.
 const BUFFERS: u64 = 0x8000;
 
-/// Mapped once: only the rings are the model's, each execution has its own.
+/// Mapped once: only the rings belong to a model, and each execution has its own.
 static GUEST: LazyLock<Arc<GuestMemory>> = LazyLock::new(|| {
     let fd = memfd_create("ring-model", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, MEMORY).unwrap();
@@ -31,22 +31,22 @@ pub fn formats() -> impl Iterator<Item = RingConfig> {
     )
 }
 
-/// What each side leaves undone.
+/// The weakness of each side.
 #[derive(Debug, Clone, Copy)]
 pub struct Sides {
     pub driver: Weakness,
     pub device: Weakness,
 }
 
-/// Neither side leaves anything undone.
+/// Neither side has a weakness.
 pub const SOUND: Sides = Sides { driver: Weakness::None, device: Weakness::None };
 
-/// One side leaves something undone; first the driver, then the device.
+/// One side has a weakness; first the driver, then the device.
 pub fn each_side(weakness: Weakness) -> [Sides; 2] {
     [Sides { driver: weakness, ..SOUND }, Sides { device: weakness, ..SOUND }]
 }
 
-/// The chain that is offered as the `nth`: its length tells it from the others.
+/// The `nth` offered chain: its length distinguishes it from the others.
 pub fn buffer(nth: u16, writable: bool) -> Buffer {
     Buffer { address: BUFFERS + 0x100 * u64::from(nth), len: 0x10 + u32::from(nth), writable }
 }
@@ -95,7 +95,7 @@ impl Device {
     }
 }
 
-/// An eventfd: what was given before the wait counts.
+/// An eventfd: a signal before the wait counts.
 #[derive(Debug)]
 pub struct Event {
     given: Mutex<bool>,
@@ -112,7 +112,7 @@ impl Event {
         self.changed.notify_one();
     }
 
-    /// `loom` calls it a deadlock when nobody gives it any more.
+    /// `loom` reports a deadlock if it is never given again.
     pub fn wait(&self) {
         let mut given = self.given.lock().unwrap();
         while !*given {
@@ -122,7 +122,7 @@ impl Event {
     }
 }
 
-/// Every interleaving of `driver` and `device`, each with its part of `set_up`'s result, with at most
+/// Tries every interleaving of `driver` and `device`, each with its part of `set_up`'s result, with at most
 /// `preemptions_max` switches away from a runnable thread (`LOOM_MAX_PREEMPTIONS` takes precedence).
 pub fn interleave<S: 'static, T: 'static>(
     preemptions_max: usize,
@@ -146,20 +146,20 @@ pub fn interleave<S: 'static, T: 'static>(
     });
 }
 
-/// How an execution of the model ended that does not hold; `None` when all hold.
+/// The message of an execution of the model that failed; `None` if all passed.
 pub fn failure(model: impl FnOnce() + Send + 'static) -> Option<String> {
-    // A thread of its own: `loom` leaves a failed model's state behind.
+    // In a thread of its own: `loom` leaves a failed model's state behind.
     let panic = std::thread::spawn(model).join().err()?;
     let text = panic.downcast_ref::<String>().cloned();
     Some(text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default())
 }
 
-/// Somebody sleeps for ever.
+/// True if a side sleeps for ever.
 pub fn is_lost_wakeup(failure: &Option<String>) -> bool {
     failure.as_ref().is_some_and(|text| text.starts_with("deadlock"))
 }
 
-/// Somebody read what was not there yet.
+/// True if a side read a value that was not written yet.
 pub fn is_wrong_value(failure: &Option<String>) -> bool {
     failure.is_some() && !is_lost_wakeup(failure)
 }

@@ -1,5 +1,5 @@
-//! Two workers send from one transmit ring: each takes a frame, places it in the receiver's ring in its turn,
-//! copies it while the other goes on, and completes it after those that were taken before.
+//! Two workers send from one transmit ring: each takes a frame, places it in the receiver's ring in its turn, copies it
+//! while the other continues, and completes it after the frames that were taken before.
 
 use std::sync::Arc;
 
@@ -14,31 +14,31 @@ const FRAMES: u16 = 2;
 
 struct Workers {
     tx: Mutex<TxQueue>,
-    /// `Turns` of `weir_engine::queue`: whose turn it is to place.
+    /// `Turns` of `weir_engine::queue`: the number whose turn it is to place.
     turn: AtomicU64,
     rx: Mutex<RxQueue>,
 }
 
-/// What the transmit queue's lock guards.
+/// The data behind the transmit queue's lock.
 struct TxQueue {
     device: Device,
     begun: u64,
     settled: u64,
 }
 
-/// What the receive queue's lock guards.
+/// The data behind the receive queue's lock.
 struct RxQueue {
     device: Device,
     order: FillOrder<()>,
 }
 
-/// What is made wrong on purpose.
+/// The deliberate mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turns {
     Kept,
-    /// A worker places when it comes to it.
+    /// A worker places without waiting for its turn.
     NotWaitedFor,
-    /// A worker completes when it comes to it.
+    /// A worker completes without waiting for its turn.
     NotSettledInOrder,
 }
 
@@ -51,7 +51,7 @@ impl Workers {
             let chain = device.take_readable().unwrap();
             let number = *begun;
             *begun += 1;
-            // With the queue's lock held.
+            // Done with the queue's lock held.
             while turns != Turns::NotWaitedFor && self.turn.load(Ordering::Acquire) != number {
                 loom::thread::yield_now();
             }
@@ -66,7 +66,7 @@ impl Workers {
         };
         self.turn.store(number + 1, Ordering::Release);
         {
-            // The copy, which nobody waits for, comes before this.
+            // The copy, for which no other worker waits, comes before this.
             let RxQueue { device, order } = &mut *self.rx.lock().unwrap();
             let chains = order.finish(place, |()| ());
             device.ring.publish_first(chains);
@@ -76,7 +76,7 @@ impl Workers {
         }
     }
 
-    /// Completes a frame, if those that were taken before it are.
+    /// Completes a frame, if all frames that were taken before it are complete.
     fn settle(&self, number: u64, token: Token, turns: Turns) -> bool {
         let TxQueue { device, settled, .. } = &mut *self.tx.lock().unwrap();
         let its_turn = *settled == number || turns == Turns::NotSettledInOrder;
@@ -89,7 +89,7 @@ impl Workers {
     }
 }
 
-/// Sends two frames, and looks at what the receiver and the sender see at the end, and in which order.
+/// Sends two frames, and checks what the receiver and the sender see at the end, and in which order.
 fn side_by_side(config: RingConfig, turns: Turns) {
     let set_up = move || -> ((), (Arc<Workers>, [DriverRing; 2])) {
         let (mut sender, tx) = rings(config, 0);

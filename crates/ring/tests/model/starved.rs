@@ -1,5 +1,5 @@
-//! A frame needs more receive chains than there are; weir asks for a kick at the next one, looks
-//! once more and sleeps.
+//! A frame needs more receive chains than are available; weir asks for a kick at the next one, checks once more and
+//! sleeps.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use weir_ring::{DriverRing, RingConfig};
 
 use crate::rig::*;
 
-/// `RxQueue::place`: one chain is there, three are needed. The chains that a try took are given back.
+/// `RxQueue::place`: one chain is available, three are needed. The chains that a try took are put back.
 fn starved(config: RingConfig, before: u16, weak: Sides) {
     const NEEDED: u16 = 3;
     let config = RingConfig { size: 4, ..config };

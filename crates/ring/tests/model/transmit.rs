@@ -1,4 +1,4 @@
-//! A guest sends; weir takes what there is, asks for kicks, looks once more and sleeps.
+//! A guest sends; weir takes the chains, asks for kicks, checks once more and sleeps.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use weir_ring::{DriverRing, RingConfig};
 
 use crate::rig::*;
 
-/// How a device that is awake looks for chains.
+/// The way in which a device that is awake looks for chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kicks {
-    /// Without kicks, as weir's workers do.
+    /// Without kicks, like weir's workers.
     Suppressed,
-    /// Kicks stay as they were when it fell asleep.
+    /// Kicks stay enabled as they were when it fell asleep.
     Left,
 }
 

@@ -8,16 +8,16 @@ use weir_ring::{DriverRing, RingConfig};
 
 use crate::rig::*;
 
-/// When a worker that found too few buffers asks for a kick.
+/// The time at which a worker that found too few buffers asks for a kick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Armed {
-    /// Under the lock under which it found that; kicks then stay on until one came.
+    /// Under the same lock as the check; kicks then stay enabled until one came.
     AtOnce,
-    /// Later, with a lock of its own, and whoever delivers turns kicks off.
+    /// Later, with a lock of its own, and the next worker that delivers suppresses kicks.
     Later,
 }
 
-/// What the queue's lock guards.
+/// The data behind the queue's lock.
 struct RxQueue {
     device: Device,
     armed: bool,
@@ -44,14 +44,14 @@ impl RxQueue {
         }
     }
 
-    /// Asks for a kick; whether chains have come.
+    /// Asks for a kick; returns true if chains have come.
     fn arm(&mut self) -> bool {
         self.armed = true;
         let seen = self.device.ring.available();
         self.device.ring.enable_kicks().unwrap() > seen
     }
 
-    /// As [`arm`](Self::arm), and the next who delivers turns kicks off.
+    /// Does the same as [`arm`](Self::arm), but the next worker that delivers suppresses kicks.
     fn arm_for_a_while(&mut self) -> bool {
         let came = self.arm();
         self.armed = false;
@@ -101,7 +101,7 @@ fn waiting(config: RingConfig, armed: Armed) {
                 }
             })
         };
-        // The ring's kicks come to this worker; it passes them on.
+        // The ring's kicks go to this worker, which passes them on.
         let mut delivered = false;
         loop {
             delivered = delivered || deliver(&rx, armed);
