@@ -140,7 +140,7 @@ impl DeviceRing {
     /// A split ring with the state in `record`; `None` if the record does not fit it.
     fn split_by(site: Site<'_>, record: &mut Record) -> Result<Option<Self>, SetupError> {
         let used = SplitDevice::used_index(site)?;
-        // A reset driver starts at 0, and no kept chain is ever recorded at 0.
+        // A reset driver starts at index 0, and no kept chain is ever recorded at 0.
         if used == 0 {
             return Ok(None);
         }
@@ -565,9 +565,9 @@ impl DeviceRing {
         each!(&self.format, ring => ring.call_event())
     }
 
-    /// The most of the last chains in [`completed_total`](Self::completed_total), and of earlier ones in this ring's
-    /// memory, that the driver may not have taken back. The result is smaller if `event_is_fresh`:
-    /// [`call_event`](Self::call_event) has changed within the last completions that fill the ring.
+    /// The number of last chains, out of [`completed_total`](Self::completed_total) and of earlier completions in this
+    /// ring's memory, that the driver may not have taken back. It is smaller if `event_is_fresh`:
+    /// [`call_event`](Self::call_event) has changed within the last completions, as many as the ring has entries.
     pub fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         each!(&self.format, ring => ring.untaken_max(event_is_fresh))
     }
