@@ -18,7 +18,7 @@ pub(crate) fn be32_at(bytes: &[u8], at: usize) -> Option<u32> {
     array_at(bytes, at).map(u32::from_be_bytes)
 }
 
-/// Stores `value` at `at`; `None` and no change when it does not fit.
+/// Stores `value` at `at`; `None`, and no change, if it does not fit.
 pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) -> Option<()> {
     *bytes.get_mut(at..)?.first_chunk_mut::<N>()? = value;
     Some(())

@@ -6,7 +6,7 @@ use crate::bytes::{array_at, put};
 use crate::head::Head;
 use crate::offload::CsumPartial;
 
-/// Where an IPv4 header has its checksum.
+/// The offset of the checksum in an IPv4 header.
 pub(crate) const IPV4_CSUM_OFFSET: usize = 10;
 
 /// A ones'-complement sum of pieces added in the order they have in the packet. A piece may have an
@@ -15,7 +15,7 @@ pub(crate) const IPV4_CSUM_OFFSET: usize = 10;
 pub struct Sum {
     /// Folded pieces; 2^48 of them fit.
     words: u64,
-    /// Whether an odd number of bytes has been added.
+    /// True if an odd number of bytes was added.
     odd: bool,
 }
 
@@ -50,8 +50,8 @@ impl Sum {
         self.add_u16(u16::from_be_bytes([c, d]));
     }
 
-    /// The sum, folded, not complemented: what the checksum field of a frame with a partial checksum
-    /// holds when this is the pseudo-header's sum.
+    /// The sum, folded, not complemented: the value of the checksum field of a frame with a partial checksum, if this
+    /// is the pseudo-header's sum.
     pub const fn folded(&self) -> u16 {
         fold(self.words)
     }
@@ -102,7 +102,7 @@ pub fn pseudo_header_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) ->
     sum
 }
 
-/// The header checksum of an IPv4 header with its options; what its checksum field holds does not matter.
+/// The header checksum of an IPv4 header with its options; the value in its checksum field is ignored.
 pub fn ipv4_header_checksum(header: &[u8]) -> u16 {
     let (front, rest) = header.split_at(header.len().min(IPV4_CSUM_OFFSET));
     let mut sum = Sum::new();
@@ -111,30 +111,30 @@ pub fn ipv4_header_checksum(header: &[u8]) -> u16 {
     sum.finish()
 }
 
-/// The checksum with 0 replaced by 0xffff, the same number in ones' complement. UDP gives 0 the
-/// meaning "no checksum" (RFC 768); to TCP they are alike.
+/// The checksum with 0 replaced by 0xffff, the same number in ones' complement. In UDP, 0 means "no checksum" (RFC
+/// 768); in TCP both mean the same.
 pub const fn nonzero(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }
 
-/// Why a partial checksum cannot be completed.
+/// The reason for which a partial checksum cannot be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FillError {
     /// The checksum field is not in the part of the frame that was copied out.
     #[error("the checksum at byte {at} lies outside the head of {head_len} bytes")]
     OutsideHead {
-        /// Where the field is, from the frame's first byte.
+        /// The offset of the field, from the frame's first byte.
         at: usize,
         /// Bytes in the head.
         head_len: usize,
     },
 }
 
-/// Completes the partial checksum `csum` in `head`. `rest` is the sum of the frame's bytes after the
-/// head, from an even position on its own; [`Sum::new`] when there are none.
+/// Completes the partial checksum `csum` in `head`. `rest` is the sum of the frame's bytes after the head, from an even
+/// position on its own; [`Sum::new`] if there are none.
 ///
 /// # Errors
-/// [`FillError::OutsideHead`], with no change, when the checksum field is not in the head.
+/// [`FillError::OutsideHead`], with no change, if the checksum field is not in the head.
 pub fn fill_checksum(head: &mut Head, csum: CsumPartial, rest: Sum) -> Result<(), FillError> {
     let at = csum.field();
     let error = FillError::OutsideHead { at, head_len: head.len() };

@@ -2,7 +2,7 @@
 //! Bourguiba 2012).
 //!
 //! Containers are not part of virtio: a back end and a driver must have agreed on them. Then [`F_CONTAINER`] in the
-//! virtio header says that a container follows:
+//! virtio header marks a container:
 //!
 //! ```text
 //! virtio header   flags = F_CONTAINER, hdr_len = records, gso_size = bytes of all records, num_buffers = 1
@@ -17,9 +17,9 @@
 //! Frames keep the order in which they were sent. A container lies in one buffer, so each frame is one piece of
 //! memory. A frame without offloads needs no virtio header. A frame that does not fit goes alone.
 //!
-//! Both sides work on memory that somebody else may write to, and this module never touches it. [`Builder`]
-//! computes positions. [`parse`] reads each byte once through a function, and returns positions inside the
-//! container for any input.
+//! Both sides work on memory that another party can write, and this module never touches it. [`Builder`] computes
+//! positions. [`parse`] reads each byte once through a function, and returns positions inside the container for any
+//! input.
 
 use weir_limits::{CONTAINER_LEN_MAX, FRAME_LEN_MIN};
 
@@ -29,7 +29,7 @@ use crate::vnet::{GSO_NONE, VnetHdr};
 pub const F_CONTAINER: u8 = 0x80;
 /// `flags` of a record: the frame's own virtio header comes first.
 pub const RECORD_VNET: u16 = 1;
-/// Bytes before each frame, and its virtio header where it has one.
+/// Bytes before each frame, and before its virtio header if it has one.
 pub const RECORD_LEN: usize = 4;
 /// Records begin at multiples of this.
 const ALIGN: usize = 4;
@@ -41,18 +41,18 @@ pub const RECORDS_MAX: usize = (CONTAINER_LEN_MAX - VnetHdr::LEN) / RECORD_LEN_M
 
 const _: () = assert!(CONTAINER_LEN_MAX <= u16::MAX as usize && VnetHdr::LEN.is_multiple_of(ALIGN));
 
-/// Where the parts of a record go, in bytes from the beginning of the buffer.
+/// The places of a record's parts, in bytes from the beginning of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// [`RECORD_LEN`] bytes, and the frame's own virtio header behind them where it has one.
+    /// [`RECORD_LEN`] bytes, followed by the frame's own virtio header if it has one.
     pub record: usize,
-    /// What to write there.
+    /// The bytes to write there.
     pub header: [u8; RECORD_LEN],
     /// The frame.
     pub frame: usize,
 }
 
-/// Lays out a container: says where each frame goes and, at the end, what its virtio header is.
+/// Lays out a container: returns the place of each frame and, at the end, the container's virtio header.
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
     room: usize,
@@ -68,7 +68,7 @@ impl Builder {
         Builder { room: buffer_len.min(CONTAINER_LEN_MAX), len: VnetHdr::LEN, records: 0 }
     }
 
-    /// Adds a frame of `len` bytes; `None`, with no change, when it does not fit any more.
+    /// Adds a frame of `len` bytes; `None`, with no change, if it does not fit.
     #[inline]
     pub fn add(&mut self, len: usize, has_vnet: bool) -> Option<Place> {
         let frame = self.len + RECORD_LEN + if has_vnet { VnetHdr::LEN } else { 0 };
@@ -84,19 +84,19 @@ impl Builder {
         Some(place)
     }
 
-    /// Frames in it.
+    /// The number of its frames.
     #[inline]
     pub fn records(&self) -> u16 {
         self.records
     }
 
-    /// Bytes of the container, its virtio header included: what a device says it has written.
+    /// Bytes of the container, including its virtio header: the length that a device reports as written.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no frame in it. Such a container is not to be sent.
+    /// True if it has no frame. Such a container must not be sent.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.records == 0
@@ -116,25 +116,25 @@ impl Builder {
     }
 }
 
-/// A frame in a container: where it is, in bytes from the beginning of the buffer.
+/// A frame in a container: its place, in bytes from the beginning of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its first byte.
     pub at: u16,
     /// Bytes of the frame.
     pub len: u16,
-    /// Its own virtio header comes right before it.
+    /// True if its own virtio header is right before it.
     pub has_vnet: bool,
 }
 
-/// Why a container is refused, all of it: when one length is wrong, none behind it can be believed, and
-/// whoever wrote it is broken.
+/// The reason for which a whole container is refused: after one wrong length, no later record can be trusted, and the
+/// writer is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContainerError {
-    /// The buffer does not hold what the virtio header says.
+    /// The buffer is shorter than the length in the virtio header.
     #[error("the container declares {declared} bytes in a buffer with {written}")]
     Length {
-        /// Bytes by the virtio header, which is included.
+        /// Bytes according to the virtio header, which is included.
         declared: usize,
         /// Bytes that the device wrote.
         written: usize,
@@ -142,51 +142,51 @@ pub enum ContainerError {
     /// There is no frame in it.
     #[error("the container is empty")]
     Empty,
-    /// More than one buffer, or offloads.
+    /// The header has more than one buffer, or offloads.
     #[error("the virtio header of a container has fields other than its size")]
     Header,
-    /// A record begins or ends behind the end.
+    /// A record begins or ends behind the container's end.
     #[error("record {record} at {at} does not end within the container's {len} bytes")]
     Beyond {
-        /// Which one, from 0.
+        /// The number of the record, from 0.
         record: u16,
-        /// Where it begins, from the beginning of the buffer.
+        /// Its beginning, from the beginning of the buffer.
         at: usize,
         /// Bytes of the container.
         len: usize,
     },
-    /// Too short for an Ethernet header.
+    /// The frame is too short for an Ethernet header.
     #[error("record {record} at {at} has a frame of {frame_len} bytes")]
     Runt {
-        /// Which one, from 0.
+        /// The number of the record, from 0.
         record: u16,
-        /// Where it begins, from the beginning of the buffer.
+        /// Its beginning, from the beginning of the buffer.
         at: usize,
         /// Bytes of the frame.
         frame_len: u16,
     },
-    /// A flag that means nothing.
+    /// A flag without a meaning.
     #[error("record {record} at {at} has unknown flags {flags:#x}")]
     Flags {
-        /// Which one, from 0.
+        /// The number of the record, from 0.
         record: u16,
-        /// Where it begins, from the beginning of the buffer.
+        /// Its beginning, from the beginning of the buffer.
         at: usize,
-        /// All of them.
+        /// All flags of the record.
         flags: u16,
     },
-    /// More bytes than records.
+    /// There are bytes behind the records.
     #[error("{left} bytes follow the last of {records} records")]
     Trailing {
-        /// How many there are.
+        /// The number of records.
         records: u16,
         /// Bytes behind them.
         left: usize,
     },
 }
 
-/// Replaces `records` by the frames, in order, of a container of `written` bytes whose virtio header is `vnet`.
-/// `read` gives the [`RECORD_LEN`] bytes at an offset of the buffer, `None` outside it.
+/// Replaces `records` by the frames, in order, of a container of `written` bytes whose virtio header is `vnet`. `read`
+/// returns the [`RECORD_LEN`] bytes at an offset of the buffer, or `None` outside it.
 ///
 /// Every record lies within the first `written` bytes, behind the virtio header, and overlaps no other, even if the
 /// memory changes meanwhile.
@@ -247,7 +247,7 @@ fn walk(
         if end > len {
             return Err(beyond);
         }
-        // Below CONTAINER_LEN_MAX, as its end.
+        // It is below CONTAINER_LEN_MAX, like its end.
         records.push(Record { at: frame as u16, len: frame_len, has_vnet });
         at = end;
     }

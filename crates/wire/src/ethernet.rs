@@ -1,4 +1,4 @@
-//! The Ethernet header and its outer VLAN tag: what the switch reads of every frame.
+//! The Ethernet header and its outer VLAN tag: the part of every frame that the switch reads.
 
 use crate::bytes::be16_at;
 use crate::mac::Mac;
@@ -10,7 +10,7 @@ pub mod ethertype {
     pub const IPV4: u16 = 0x0800;
     /// ARP.
     pub const ARP: u16 = 0x0806;
-    /// Reverse ARP; announces a guest's new place after a live migration.
+    /// Reverse ARP; announces the new location of a guest after a live migration.
     pub const RARP: u16 = 0x8035;
     /// 802.1Q customer tag.
     pub const VLAN: u16 = 0x8100;
@@ -24,13 +24,13 @@ pub mod ethertype {
 pub const HEADER_LEN: usize = 14;
 pub(crate) const ETHERTYPE_OFFSET: usize = 12;
 
-/// Why a frame cannot be looked at.
+/// The reason for which a frame cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// The frame ends inside its Ethernet header or its tag.
     #[error("{len} bytes are too few for an Ethernet header of {need}")]
     Short {
-        /// Bytes there are.
+        /// The number of bytes.
         len: usize,
         /// Bytes the header takes: 14, or 18 with a tag.
         need: usize,
@@ -56,7 +56,7 @@ impl Ethernet {
     /// Reads the header at the front of `head`.
     ///
     /// # Errors
-    /// [`ParseError::Short`] when `head` ends inside the header or the tag.
+    /// [`ParseError::Short`] if `head` ends inside the header or the tag.
     #[inline]
     pub fn parse(head: &[u8]) -> Result<Ethernet, ParseError> {
         let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) =

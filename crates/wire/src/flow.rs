@@ -12,7 +12,7 @@ pub const INPUT_LEN_MAX: usize = 36;
 
 const _: () = assert!(KEY_LEN == INPUT_LEN_MAX + 4);
 
-/// The key of Microsoft's "Verifying the RSS hash calculation", which most NIC drivers start with.
+/// The key of Microsoft's "Verifying the RSS hash calculation", the default of most NIC drivers.
 pub const DEFAULT_KEY: [u8; KEY_LEN] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
@@ -26,8 +26,8 @@ pub fn flow_hash(layers: &Layers) -> Option<u32> {
     DEFAULT.flow_hash(layers)
 }
 
-/// The Toeplitz hash of `input`, bit by bit; [`Toeplitz`] gives the same faster. The key has no bits
-/// for input beyond [`INPUT_LEN_MAX`] bytes, which therefore does not count.
+/// The Toeplitz hash of `input`, bit by bit; [`Toeplitz`] computes the same faster. The key has no bits for input
+/// beyond [`INPUT_LEN_MAX`] bytes, so further input does not count.
 pub fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (index, byte) in input.iter().enumerate().take(INPUT_LEN_MAX) {
@@ -55,7 +55,7 @@ const fn window(key: &[u8; KEY_LEN], bit: usize) -> u32 {
 /// 4.5 KiB.
 #[derive(Clone)]
 pub struct Toeplitz {
-    /// For each byte of input, the high half's and the low half's.
+    /// The hash of the high half and of the low half of each input byte.
     table: [[[u32; 16]; 2]; INPUT_LEN_MAX],
 }
 
@@ -81,15 +81,15 @@ impl Toeplitz {
         Toeplitz { table }
     }
 
-    /// The hash of `input`, of which at most [`INPUT_LEN_MAX`] bytes count.
+    /// The hash of `input`; only the first [`INPUT_LEN_MAX`] bytes count.
     pub fn hash(&self, input: &[u8]) -> u32 {
         input.iter().zip(&self.table).fold(0, |hash, (byte, [high, low])| {
             hash ^ high[usize::from(byte >> 4)] ^ low[usize::from(byte & 0xf)]
         })
     }
 
-    /// The hash of a frame's flow: addresses and ports for TCP and UDP, addresses for other IP and
-    /// for fragments, `None` for what is not IP. The two directions of a flow differ.
+    /// The hash of a frame's flow: addresses and ports for TCP and UDP, addresses for other IP and for fragments,
+    /// `None` for frames that are not IP. The two directions of a flow differ.
     pub fn flow_hash(&self, layers: &Layers) -> Option<u32> {
         let ports = match layers.transport {
             Transport::Tcp { ports, .. } | Transport::Udp { ports, .. } => Some(ports),
@@ -102,7 +102,7 @@ impl Toeplitz {
         }
     }
 
-    /// The hash of an IPv4 flow, with its ports or without.
+    /// The hash of an IPv4 flow, with or without its ports.
     pub fn hash_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, ports: Option<Ports>) -> u32 {
         let [s0, s1, s2, s3] = src.octets();
         let [d0, d1, d2, d3] = dst.octets();
@@ -116,12 +116,12 @@ impl Toeplitz {
         self.hash(&input)
     }
 
-    /// The hash of an IPv6 flow, with its ports or without.
+    /// The hash of an IPv6 flow, with or without its ports.
     pub fn hash_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, ports: Option<Ports>) -> u32 {
         let mut input = [0; INPUT_LEN_MAX];
         input[..16].copy_from_slice(&src.octets());
         input[16..32].copy_from_slice(&dst.octets());
-        // Zero bytes add nothing, so that no ports and ports of zero hash alike.
+        // Zero bytes add nothing, so no ports and ports of zero have the same hash.
         if let Some(ports) = ports {
             input[32..].copy_from_slice(&ports_input(ports));
         }

@@ -1,5 +1,5 @@
-//! Software GRO: merges TCP segments of one flow into one packet for a receiver that takes TSO packets, the inverse
-//! of [`Segmenter`](crate::Segmenter): cutting the packet restores the segments byte for byte.
+//! Software GRO: merges TCP segments of one flow into one packet for a receiver that takes TSO packets. It is the
+//! inverse of [`Segmenter`](crate::Segmenter): cutting the packet restores the segments byte for byte.
 //!
 //! Only segments that can be restored merge. The rules are Linux's (`inet_gro_receive`, `ipv6_gro_receive`,
 //! `tcp_gro_receive`), and stricter where Linux keeps marks that `virtio_net_hdr` lacks. One field is not restored:
@@ -21,9 +21,9 @@ use crate::head::Head;
 use crate::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, TCP_HEADER_LEN_MIN, protocol};
 use crate::offload::{CsumPartial, Gso, GsoKind, Offload, TCP_CSUM_OFFSET};
 
-/// Where the network header starts: a head has no tag when frames are merged.
+/// The offset of the network header: a head has no tag when frames are merged.
 const L3: usize = HEADER_LEN;
-/// Where TCP starts behind an IPv4 header without options, and behind an IPv6 header.
+/// The offset of TCP behind an IPv4 header without options, and behind an IPv6 header.
 const L4_IPV4: usize = L3 + IPV4_HEADER_LEN_MIN as usize;
 const L4_IPV6: usize = L3 + IPV6_HEADER_LEN as usize;
 
@@ -32,7 +32,7 @@ const IPV4_PLAIN: u8 = 0x45;
 const IPV4_FRAGMENT_OFFSET: usize = 6;
 const IPV4_PROTOCOL_OFFSET: usize = 9;
 const IPV4_ADDRESSES: Range<usize> = L3 + 12..L4_IPV4;
-/// The flag "don't fragment", and all that makes a packet a fragment.
+/// The flag "don't fragment", and the bits of which any makes a packet a fragment.
 const IPV4_DF: u16 = 0x4000;
 const IPV4_FRAGMENT: u16 = 0x3fff;
 const IPV6_NEXT_HEADER_OFFSET: usize = 6;
@@ -41,8 +41,8 @@ const IPV6_ADDRESSES: Range<usize> = L3 + 8..L4_IPV6;
 const TCP_DATA_OFFSET: usize = 12;
 const TCP_ACK: u8 = 0x10;
 
-/// A TCP segment that can be part of a merged packet: no IP options or extension headers, no flags but
-/// ACK and PSH, lengths that agree, a right IPv4 header checksum.
+/// A TCP segment that can be part of a merged packet: no IP options or extension headers, no flags except ACK and PSH,
+/// consistent lengths, a right IPv4 header checksum.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpSegment<'h> {
     head: &'h [u8],
@@ -50,13 +50,13 @@ pub struct TcpSegment<'h> {
     l4: usize,
     hdr_len: usize,
     payload_len: u32,
-    /// Its TCP checksum is partial, or a device found it right.
+    /// True if its TCP checksum is partial, or a device found it right.
     checksum_known: bool,
 }
 
 impl<'h> TcpSegment<'h> {
-    /// Whether the frame of `frame_len` bytes that starts with `head`, without a tag, is TCP with payload
-    /// at first sight: a few comparisons, for a caller that sees many frames which are not.
+    /// True if the frame of `frame_len` bytes that starts with `head`, without a tag, looks like TCP with payload. It
+    /// takes a few comparisons, for a caller with many other frames.
     #[inline]
     pub fn is_likely(head: &Head, frame_len: u32) -> bool {
         let head = head.as_slice();
@@ -83,8 +83,8 @@ impl<'h> TcpSegment<'h> {
         }
     }
 
-    /// Reads the headers of a frame of `frame_len` bytes that starts with `head`, without a tag. `None`
-    /// for any frame that is to go as it is.
+    /// Reads the headers of a frame of `frame_len` bytes that starts with `head`, without a tag. `None` for any frame
+    /// that must pass unchanged.
     pub fn read(head: &'h Head, offload: &Offload, frame_len: u32) -> Option<Self> {
         let head = head.as_slice();
         let kind = Self::kind_of(head)?;
@@ -112,8 +112,8 @@ impl<'h> TcpSegment<'h> {
         Some(segment)
     }
 
-    /// Whether the checksum is known to be right; `None` when the sender left to do what cannot be left
-    /// to do for a segment, or a partial checksum that is wrong already.
+    /// True if the checksum is known to be right; `None` if the sender asks for an offload that a segment cannot have,
+    /// or if a partial checksum is already wrong.
     fn is_checksum_known(&self, offload: &Offload) -> Option<bool> {
         match (offload.gso(), offload.csum()) {
             (None, None) => Some(offload.data_valid()),
@@ -126,13 +126,13 @@ impl<'h> TcpSegment<'h> {
         }
     }
 
-    /// Whether the checksum must be [verified](Self::verify) before the segment is merged.
+    /// True if the checksum must be [verified](Self::verify) before the segment is merged.
     pub fn needs_verifying(&self) -> bool {
         !self.checksum_known
     }
 
-    /// Whether the checksum is right. `rest` is the sum of the frame's bytes after the head, from an
-    /// even position on its own, as in [`fill_checksum`](crate::fill_checksum).
+    /// True if the checksum is right. `rest` is the sum of the frame's bytes after the head, from an even position on
+    /// its own, as in [`fill_checksum`](crate::fill_checksum).
     pub fn verify(&self, rest: Sum) -> bool {
         let mut sum = self.pseudo(self.payload_len);
         sum.add(self.head.get(self.l4..).unwrap_or_default());
@@ -170,10 +170,10 @@ impl<'h> TcpSegment<'h> {
         u8_at(self.head, self.l4 + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_PSH != 0)
     }
 
-    /// Whether a frame that starts with `other` is surely of another flow, so that this one's next
-    /// segments may overtake it. What hides its ports (a fragment, extension headers) is not.
+    /// True if a frame that starts with `other` is certainly of another flow, so that this flow's next segments can
+    /// overtake it. A frame without visible ports (a fragment, extension headers) is not.
     fn is_of_another_flow(&self, other: &[u8]) -> bool {
-        // Ranges of arrays, whose lengths the compiler knows: this is done for many frames.
+        // Ranges of arrays with lengths known to the compiler, since this runs for many frames.
         const PORTS_LEN: usize = 4;
         match self.kind {
             GsoKind::Tcp6 => {
@@ -208,7 +208,7 @@ impl<'h> TcpSegment<'h> {
         }
     }
 
-    /// Whether all header fields that a merged packet has once are those of `other`.
+    /// True if all header fields that a merged packet has only once equal those of `other`.
     fn has_headers_of(&self, other: &TcpSegment<'_>) -> bool {
         let same = |range: Range<usize>| self.head.get(range.clone()) == other.head.get(range);
         // Not compared: IP's length; IPv4's identification and checksum.
@@ -224,7 +224,7 @@ impl<'h> TcpSegment<'h> {
                     && same(csum + 2..self.l4)
             }
         };
-        // Nor TCP's sequence number, flags (ACK, and PSH or not) and checksum.
+        // TCP's sequence number, flags (ACK, and PSH or not) and checksum are not compared either.
         let (seq, flags) = (self.l4 + TCP_SEQ_OFFSET, self.l4 + TCP_FLAGS_OFFSET);
         let csum = self.l4 + usize::from(TCP_CSUM_OFFSET);
         self.kind == other.kind
@@ -237,8 +237,8 @@ impl<'h> TcpSegment<'h> {
     }
 }
 
-/// Whether the IP header has no options, is of no fragment, ends where the frame of `frame_len` bytes
-/// does and, of IPv4, has a right checksum; `None` when the head ends before it.
+/// True if the IP header has no options, is not a fragment's, ends where the frame of `frame_len` bytes does and, for
+/// IPv4, has a right checksum; `None` if the head ends before it.
 fn is_plain_ip(head: &[u8], kind: GsoKind, frame_len: u32) -> Option<bool> {
     let (plain, end) = match kind {
         GsoKind::Tcp6 => {
@@ -257,14 +257,14 @@ fn is_plain_ip(head: &[u8], kind: GsoKind, frame_len: u32) -> Option<bool> {
     Some(plain && u32::try_from(end) == Ok(frame_len))
 }
 
-/// What a frame is to the packet that was merged from those before it.
+/// The relation of a frame to the packet merged from those before it.
 #[derive(Clone, Copy, Debug)]
 pub enum Next<'h> {
-    /// Surely of another flow: more of this one may come behind it.
+    /// It is certainly of another flow: more segments of this one can follow.
     OtherFlow,
-    /// It may be of this flow and cannot be part of the packet, which therefore ends here.
+    /// It may be of this flow and cannot be part of the packet, so the packet ends here.
     Ends,
-    /// The packet's next segment, once its checksum is known to be right.
+    /// It is the packet's next segment, if its checksum is right.
     Follows(TcpSegment<'h>),
 }
 
@@ -275,9 +275,9 @@ pub struct Merge<'h> {
     count: u32,
     /// Bytes of payload of all segments.
     payload_len: u32,
-    /// By how much IPv4's identification grows; `None` while there is one segment.
+    /// The step of IPv4's identification from segment to segment; `None` while there is one segment.
     id_step: Option<u16>,
-    /// The last segment has PSH, which only the last one has.
+    /// The last segment has PSH; no earlier one has it.
     psh: bool,
 }
 
@@ -288,22 +288,22 @@ impl<'h> Merge<'h> {
         Self { first, count: 1, payload_len, id_step: None, psh }
     }
 
-    /// The segment that it began with.
+    /// The first segment.
     pub fn first(&self) -> &TcpSegment<'h> {
         &self.first
     }
 
-    /// What the merged packet's GSO type is.
+    /// The GSO type of the merged packet.
     pub fn kind(&self) -> GsoKind {
         self.first.kind
     }
 
-    /// Whether no segment can follow: the last one was shorter than the first, or has PSH.
+    /// True if no segment can follow: the last one was shorter than the first, or has PSH.
     pub fn is_complete(&self) -> bool {
         self.psh || self.payload_len != self.count * self.first.payload_len
     }
 
-    /// What a frame of `frame_len` bytes that starts with `head`, without a tag, is to this packet.
+    /// The relation to this packet of a frame of `frame_len` bytes that starts with `head`, without a tag.
     pub fn next<'n>(&self, head: &'n Head, offload: &Offload, frame_len: u32) -> Next<'n> {
         if self.first.is_of_another_flow(head.as_slice()) {
             return Next::OtherFlow;
@@ -325,8 +325,8 @@ impl<'h> Merge<'h> {
             && self.id_step_to(next).is_some()
     }
 
-    /// The step of IPv4's identification if `next` follows; `None` where it must not. Cutting counts it
-    /// up by one; where fragmentation is forbidden it may also stay.
+    /// The step of IPv4's identification if `next` follows; `None` if it must not. Cutting increments the
+    /// identification by one; if fragmentation is forbidden, it may also stay the same.
     fn id_step_to(&self, next: &TcpSegment<'_>) -> Option<u16> {
         if self.first.kind == GsoKind::Tcp6 {
             return Some(1);
@@ -340,7 +340,7 @@ impl<'h> Merge<'h> {
         (counts && self.id_step.is_none_or(|before| before == step)).then_some(step)
     }
 
-    /// Adds the segment that [`next`](Self::next) said follows.
+    /// Adds a segment for which [`next`](Self::next) returned [`Next::Follows`].
     pub fn push(&mut self, next: &TcpSegment<'_>) {
         self.id_step = self.id_step_to(next);
         self.psh = next.has_psh();
@@ -348,14 +348,14 @@ impl<'h> Merge<'h> {
         self.count += 1;
     }
 
-    /// The packet of the first `count` segments, at least 1 and at most all. Its head is the first
-    /// segment's, with what was of its payload behind the headers.
+    /// The packet of the first `count` segments, at least 1 and at most all. Its head is the first segment's, including
+    /// the part of the payload behind the headers.
     pub fn packet(&self, count: u32) -> MergedPacket {
         let first = &self.first;
         let all = count >= self.count;
         let payload_len = if all { self.payload_len } else { count * first.payload_len };
         let mut head = Head::copy_of(first.head);
-        // Each field lies in the head, as reading it has shown.
+        // Each field lies in the head, since it was read there.
         let _ = self.write_headers(head.as_mut_slice(), payload_len, all && self.psh);
         let gso = Gso {
             kind: first.kind,
@@ -396,7 +396,7 @@ impl<'h> Merge<'h> {
 pub struct MergedPacket {
     /// Its headers, and the part of its payload that lay in the first segment's head.
     pub head: Head,
-    /// How to cut it again; its checksum is partial.
+    /// The offload that cuts it again; its checksum is partial.
     pub offload: Offload,
     /// Bytes of the packet.
     pub len: u32,

@@ -20,36 +20,36 @@ const TCP_FIN: u8 = 0x01;
 pub(crate) const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// One frame cut from a GSO frame: its own headers, and a part of the original's payload.
+/// A frame cut from a GSO frame: its own headers, and a part of the original's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// All headers, and nothing else.
     pub head: Head,
-    /// Where the payload starts in the original's payload, which is what follows its headers.
+    /// The offset of the payload in the original's payload, which begins behind the original's headers.
     pub payload_offset: u32,
     /// Bytes of payload, at least 1.
     pub payload_len: u32,
-    /// The checksum that is left to do; its field holds the pseudo-header's sum.
+    /// The checksum that is left to the receiver; its field holds the pseudo-header's sum.
     pub csum: CsumPartial,
 }
 
 impl Segment {
-    /// What the segment asks of a receiver: a checksum.
+    /// The segment's offload: a checksum.
     pub const fn offload(&self) -> Offload {
         Offload::with_csum(self.csum)
     }
 }
 
-/// Why a frame cannot be cut.
+/// The reason for which a frame cannot be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GsoError {
-    /// The offload is not that of a GSO frame.
+    /// The offload does not describe a GSO frame.
     #[error("the frame is not a GSO frame")]
     NotGso,
     /// There is no Ethernet header.
     #[error(transparent)]
     Headers(#[from] ParseError),
-    /// The head is not the one the offload was checked against.
+    /// The offload was checked against another head.
     #[error("the headers changed after the offload was checked")]
     OtherHeaders,
     /// The headers do not fit in a head, as with many IPv6 extension headers.
@@ -68,29 +68,28 @@ pub enum GsoError {
         /// Bytes of the frame.
         frame_len: u32,
     },
-    /// A segment is longer than IP's length field can say.
+    /// A segment is longer than IP's length field allows.
     #[error("a segment's IP length of {len} exceeds 65535")]
     SegmentTooLong {
         /// IPv4's total or IPv6's payload length of a full segment.
         len: u32,
     },
-    /// The segments are so small that one frame would become too many.
+    /// The segments are so small that one frame would become too many of them.
     #[error("{segments} segments of one frame exceed {GSO_SEGMENTS_MAX}")]
     TooManySegments {
-        /// How many there would be.
+        /// The number of segments.
         segments: u32,
     },
 }
 
-/// Cuts one GSO frame; an iterator over its segments in order. It holds the headers only: the caller
-/// moves the payload.
+/// Cuts one GSO frame; an iterator over its segments in order. It has only the headers: the caller moves the payload.
 #[derive(Clone, Debug)]
 pub struct Segmenter {
     /// The original's headers.
     template: Head,
     network: L3,
     transport: L4,
-    /// Where the transport header starts, and where it has its checksum.
+    /// The offset of the transport header, and of its checksum.
     csum: CsumPartial,
     /// The pseudo-header's sum without a length.
     pseudo: Sum,
@@ -98,20 +97,20 @@ pub struct Segmenter {
     payload_len: u32,
     /// Most bytes of payload in a segment.
     mss: u32,
-    /// Bytes of payload that are in segments already.
+    /// Bytes of payload in the segments so far.
     done: u32,
-    /// How many segments there have been.
+    /// The number of segments so far.
     index: u16,
 }
 
-/// The network header's fields that differ between segments. `offset` is the header's own.
+/// The fields of the network header that differ between segments. `offset` is the header's own.
 #[derive(Clone, Copy, Debug)]
 enum L3 {
     Ipv4 { offset: usize, header_len: usize, id: u16 },
     Ipv6 { offset: usize },
 }
 
-/// The transport header's. `offset` is the header's own.
+/// The same of the transport header. `offset` is the header's own.
 #[derive(Clone, Copy, Debug)]
 enum L4 {
     Tcp { offset: usize, seq: u32, flags: u8 },
@@ -121,12 +120,12 @@ enum L4 {
 const _: () = assert!(GSO_SEGMENTS_MAX <= u16::MAX as u32);
 
 impl Segmenter {
-    /// Prepares to cut the frame of `frame_len` bytes that starts with `head`. Its length is
-    /// `frame_len`, whatever its IP header says: some drivers leave that field to the device.
+    /// Prepares to cut the frame of `frame_len` bytes that starts with `head`. The length in its IP header is ignored:
+    /// some drivers leave that field to the device.
     ///
     /// # Errors
-    /// [`GsoError`] when the frame is not one that `offload` describes, when its headers do not fit
-    /// in `head`, or when its segments would be too long or too many.
+    /// [`GsoError`] if `offload` does not describe the frame, if its headers do not fit in `head`, or if its segments
+    /// would be too long or too many.
     pub fn new(head: &Head, offload: &Offload, frame_len: u32) -> Result<Segmenter, GsoError> {
         let gso = offload.gso().ok_or(GsoError::NotGso)?;
         let layers = Layers::parse(head.as_slice())?;
@@ -174,14 +173,13 @@ impl Segmenter {
         Ok(segmenter)
     }
 
-    /// How many segments the frame becomes in all, at least 1 and at most
-    /// [`GSO_SEGMENTS_MAX`].
+    /// The number of segments of the frame, at least 1 and at most [`GSO_SEGMENTS_MAX`].
     pub fn segments(&self) -> u32 {
         self.payload_len.div_ceil(self.mss)
     }
 
-    /// The headers of the segment with `len` bytes of payload from `done` on. Every field lies in
-    /// the template, as `new` found by reading each; `None` never comes of it.
+    /// The headers of the segment with `len` bytes of payload from `done` on. Every field lies in the template, since
+    /// `new` has read each: the result is never `None`.
     fn head(&self, len: u32) -> Option<Head> {
         let mut head = self.template;
         let hdr_len = u16::try_from(head.len()).ok()?;
@@ -272,8 +270,8 @@ impl L3 {
         }
     }
 
-    /// The length field of a segment with `hdr_len` bytes of headers and `payload_len` of payload;
-    /// the length itself when it does not fit.
+    /// The length field of a segment with `hdr_len` bytes of headers and `payload_len` of payload; the length itself as
+    /// the error if it does not fit.
     fn len_field(self, hdr_len: u16, payload_len: u32) -> Result<u16, u32> {
         let not_counted = match self {
             L3::Ipv4 { offset, .. } => offset,

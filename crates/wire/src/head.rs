@@ -1,4 +1,4 @@
-//! A frame's front, copied out of foreign memory once, with room to put a VLAN tag in.
+//! A frame's front, copied once out of foreign memory, with room for one more VLAN tag.
 
 use std::fmt;
 
@@ -12,17 +12,17 @@ pub const HEAD_CAPACITY: usize = HEAD_LEN + TAG_LEN;
 
 const _: () = assert!(HEAD_CAPACITY <= u8::MAX as usize);
 
-/// Where a tag's control information goes: behind the tag's ethertype.
+/// The offset of a tag's control information: behind the tag's ethertype.
 const TCI_OFFSET: usize = ETHERTYPE_OFFSET + 2;
 
-/// The first bytes of a frame, at most [`HEAD_CAPACITY`]; the frame may go on beyond them.
+/// The first bytes of a frame, at most [`HEAD_CAPACITY`]; the frame may continue behind them.
 #[derive(Clone, Copy)]
 pub struct Head {
     bytes: [u8; HEAD_CAPACITY],
     len: u8,
 }
 
-/// Why a tag cannot be put into a head.
+/// The reason for which a tag cannot be inserted into a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TagError {
     /// The head ends inside its Ethernet header.
@@ -43,8 +43,8 @@ impl Head {
     /// No bytes.
     pub const EMPTY: Head = Head { bytes: [0; HEAD_CAPACITY], len: 0 };
 
-    /// A copy of the first [`HEAD_LEN`] bytes of `front`, or of all of it when it is shorter. What
-    /// follows in the frame starts at [`Head::len`].
+    /// A copy of the first [`HEAD_LEN`] bytes of `front`, or of all of it if it is shorter. The rest of the frame
+    /// starts at [`Head::len`].
     pub fn copy_of(front: &[u8]) -> Head {
         let mut head = Head::zeroed(front.len());
         let len = head.len();
@@ -52,15 +52,15 @@ impl Head {
         head
     }
 
-    /// `len` zero bytes, or [`HEAD_LEN`] when `len` is more; for a caller that fills
-    /// [`Head::as_mut_slice`] from memory it cannot borrow.
+    /// `len` zero bytes, or [`HEAD_LEN`] if `len` is more; for a caller that fills [`Head::as_mut_slice`] from memory
+    /// that it cannot borrow.
     pub fn zeroed(len: usize) -> Head {
         // HEAD_LEN is below 256, as asserted above.
         Head { bytes: [0; HEAD_CAPACITY], len: len.min(HEAD_LEN) as u8 }
     }
 
-    /// Makes room for `len` bytes, or [`HEAD_LEN`] when `len` is more, that the caller fills in now;
-    /// until then they are what was there before. Cheaper than a new head.
+    /// Makes room for `len` bytes, or [`HEAD_LEN`] if `len` is more, that the caller must fill at once; until then they
+    /// have old values. It costs less than a new head.
     #[inline]
     pub fn refill(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(HEAD_LEN);
@@ -74,14 +74,14 @@ impl Head {
         &self.bytes[..self.len()]
     }
 
-    /// The bytes, to change.
+    /// The bytes, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let len = self.len();
         &mut self.bytes[..len]
     }
 
-    /// Destination and source address in two words, to be compared with those of another frame;
-    /// whatever was there before where the head is shorter.
+    /// Destination and source address in two words, for comparison with another frame; old values if the head is
+    /// shorter.
     #[inline]
     pub fn addresses(&self) -> (u64, u32) {
         let (mut low, mut high) = ([0; 8], [0; 4]);
@@ -90,36 +90,35 @@ impl Head {
         (u64::from_ne_bytes(low), u32::from_ne_bytes(high))
     }
 
-    /// As many bytes as a front has at most; as the addresses, whatever was there before where the head is shorter.
+    /// All bytes of the longest front; old values behind the head if it is shorter.
     #[inline]
     pub fn front(&self) -> &[u8; HEAD_LEN] {
         self.bytes.first_chunk().unwrap_or(&[0; HEAD_LEN])
     }
 
-    /// The type of the frame, or of its outer tag, behind the addresses; as they, whatever was there
-    /// before where the head is shorter.
+    /// The ethertype of the frame, or of its outer tag, behind the addresses; old values if the head is shorter.
     #[inline]
     pub fn ethertype(&self) -> u16 {
         u16::from_be_bytes([self.bytes[ETHERTYPE_OFFSET], self.bytes[ETHERTYPE_OFFSET + 1]])
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Whether there are none.
+    /// True if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets all but the first `len` bytes; no change when there are no more than that.
+    /// Drops all but the first `len` bytes; no change if there are no more than that.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(u8::try_from(len).unwrap_or(u8::MAX));
     }
 
-    /// Puts bytes behind those there are; `false` and no change when they do not fit.
+    /// Appends bytes; `false`, and no change, if they do not fit.
     pub fn append(&mut self, bytes: &[u8]) -> bool {
         let start = self.len();
         let end = start + bytes.len();
@@ -131,8 +130,8 @@ impl Head {
         true
     }
 
-    /// Takes the outer tag out and returns it; `None` and no change when there is none.
-    /// The caller's [`Offload`](crate::Offload) moves by [`tag_stripped`](crate::Offload::tag_stripped).
+    /// Removes the outer tag and returns it; `None`, and no change, if there is none. The caller must adjust its
+    /// [`Offload`](crate::Offload) by [`tag_stripped`](crate::Offload::tag_stripped).
     pub fn strip_vlan(&mut self) -> Option<Tci> {
         let tag = Ethernet::parse(self.as_slice()).ok()?.tag?;
         let len = self.len();
@@ -141,11 +140,11 @@ impl Head {
         Some(tag)
     }
 
-    /// Puts a tag between the source address and what followed it, in front of any tag there is.
-    /// The caller's [`Offload`](crate::Offload) moves by [`tag_inserted`](crate::Offload::tag_inserted).
+    /// Inserts a tag behind the source address, in front of any other tag. The caller must adjust its
+    /// [`Offload`](crate::Offload) by [`tag_inserted`](crate::Offload::tag_inserted).
     ///
     /// # Errors
-    /// [`TagError`], with no change, when there is no Ethernet header or no room.
+    /// [`TagError`], with no change, if there is no Ethernet header or no room.
     pub fn insert_vlan(&mut self, tag: Tci) -> Result<(), TagError> {
         let len = self.len();
         if len < HEADER_LEN {

@@ -1,4 +1,4 @@
-//! The deeper look at a frame: IPv4/IPv6 and TCP/UDP, for those who need more than [`Ethernet`].
+//! A deeper parse of a frame: IPv4/IPv6 and TCP/UDP, for callers that need more than [`Ethernet`].
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -32,7 +32,7 @@ pub mod protocol {
     /// Shim6.
     pub const SHIM6: u8 = 140;
 
-    /// Whether another header may follow this one of IPv6, whether it is walked or not (IANA IPv6 extension header
+    /// True if another header can follow this IPv6 header, even if weir does not parse it (IANA IPv6 extension header
     /// types, without ESP and those for experiments).
     pub fn is_extension(number: u8) -> bool {
         matches!(
@@ -58,13 +58,13 @@ pub const TCP_HEADER_LEN_MIN: u16 = 20;
 /// Bytes of a UDP header.
 pub const UDP_HEADER_LEN: u16 = 8;
 
-// Offsets are u16: the walk cannot leave it, as an extension header has at most 2048 bytes.
+// Offsets are u16: the walk stays in range, since an extension header has at most 2048 bytes.
 const _: () = assert!(IPV6_EXT_HEADERS_MAX * 2048 < u16::MAX as usize / 2);
 
 /// A frame's headers. Offsets count from the frame's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
-    /// Addresses, tag and ethertype. Its `header_len` is where the network header starts.
+    /// Addresses, tag and ethertype. Its `header_len` is the offset of the network header.
     pub ethernet: Ethernet,
     /// The network header.
     pub network: Network,
@@ -79,7 +79,7 @@ pub enum Network {
     Ipv4(Ipv4),
     /// IPv6.
     Ipv6(Ipv6),
-    /// Another ethertype, or an IP header that is truncated or garbled.
+    /// Another ethertype, or a truncated or invalid IP header.
     Other,
 }
 
@@ -94,9 +94,9 @@ pub struct Ipv4 {
     pub header_len: u16,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// Whether this is a fragment, the first one included.
+    /// True for a fragment, including the first one.
     pub fragment: bool,
-    /// Bytes of header and payload as the sender says; not compared with the frame.
+    /// Bytes of header and payload according to the sender; not compared with the frame.
     pub total_len: u16,
 }
 
@@ -109,35 +109,34 @@ pub struct Ipv6 {
     pub dst: Ipv6Addr,
     /// Bytes of the header and of the extension headers that were walked, at least 40.
     pub header_len: u16,
-    /// What follows these headers. An extension header's number when the walk ended at it.
+    /// The protocol behind these headers. If the walk ended at an extension header, the header's number.
     pub protocol: u8,
-    /// Whether this is a fragment, the first one included. An atomic fragment (RFC 6946) is none.
+    /// True for a fragment, including the first one. An atomic fragment (RFC 6946) does not count.
     pub fragment: bool,
-    /// Bytes after the fixed header as the sender says; not compared with the frame.
+    /// Bytes after the fixed header according to the sender; not compared with the frame.
     pub payload_len: u16,
 }
 
-/// A transport header. One of which not even the fixed part is in the head is `Other`, and so is
-/// whatever a fragment carries.
+/// A transport header. It is `Other` if its fixed part is not completely in the head, and in every fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
     Tcp {
-        /// Where the header starts.
+        /// The offset of the header.
         offset: u16,
-        /// Bytes of the header with its options, 20 to 60. Options may lie beyond the head.
+        /// Bytes of the header with its options, 20 to 60. Options can lie beyond the head.
         header_len: u16,
         /// Its ports.
         ports: Ports,
     },
     /// UDP.
     Udp {
-        /// Where the header starts.
+        /// The offset of the header.
         offset: u16,
         /// Its ports.
         ports: Ports,
     },
-    /// Another protocol, a fragment, or a header that is truncated or garbled.
+    /// Another protocol, a fragment, or a truncated or invalid header.
     Other,
 }
 
@@ -154,8 +153,7 @@ impl Layers {
     /// Reads the headers at the front of `head`, a frame or the first bytes of one.
     ///
     /// # Errors
-    /// [`ParseError::Short`] when `head` ends inside the Ethernet header or the tag; nothing else is
-    /// an error.
+    /// [`ParseError::Short`] if `head` ends inside the Ethernet header or the tag; nothing else is an error.
     pub fn parse(head: &[u8]) -> Result<Layers, ParseError> {
         let ethernet = Ethernet::parse(head)?;
         let l3 = ethernet.header_len;
@@ -176,13 +174,13 @@ impl Layers {
         Ok(Layers { ethernet, network, transport })
     }
 
-    /// Where the network header starts.
+    /// The offset of the network header.
     pub fn l3_offset(&self) -> u16 {
         self.ethernet.header_len
     }
 
-    /// Bytes of all headers up to the end of the TCP or UDP header; `None` for another transport.
-    /// May exceed the head.
+    /// Bytes of all headers up to the end of the TCP or UDP header; `None` for another transport. The number can exceed
+    /// the head.
     pub fn headers_len(&self) -> Option<u16> {
         match self.transport {
             Transport::Tcp { offset, header_len, .. } => Some(offset + header_len),
@@ -207,7 +205,7 @@ impl Ipv4 {
             dst: Ipv4Addr::new(d0, d1, d2, d3),
             header_len,
             protocol,
-            // More-fragments flag or an offset; the other two flags do not count.
+            // The more-fragments flag or an offset; the other two flags do not count.
             fragment: u16::from_be_bytes([frag0, frag1]) & 0x3fff != 0,
             total_len: u16::from_be_bytes([len0, len1]),
         })
@@ -237,7 +235,7 @@ impl Ipv6 {
         Some(ip)
     }
 
-    /// Steps over one extension header; `None` at one that is not walked or is truncated.
+    /// Skips one extension header; `None` at one that weir does not parse or that is truncated.
     fn skip_extension(&mut self, head: &[u8], l3: u16) -> Option<()> {
         let at = usize::from(l3 + self.header_len);
         let len = match self.protocol {

@@ -1,21 +1,20 @@
 //! The parts of a frame as checked values: Ethernet, VLAN, IPv4/IPv6, TCP/UDP and `struct virtio_net_hdr`.
 //!
-//! The crate does no I/O, allocates nothing on the datapath and has no `unsafe`. It never sees guest memory:
-//! callers copy a frame's front out once into a [`Head`], and everything here works on that copy. From the top
-//! down:
+//! The crate does no I/O, allocates nothing on the datapath and has no `unsafe`. It never sees guest memory: callers
+//! copy a frame's front once into a [`Head`], and everything here works on that copy. From the top down:
 //!
-//! 1. [`Ethernet::parse`] reads what the switch needs of every frame: addresses, tag, ethertype.
+//! 1. [`Ethernet::parse`] reads the fields of every frame that the switch needs: addresses, tag, ethertype.
 //!    [`Head::strip_vlan`] and [`Head::insert_vlan`] change the tag.
 //! 2. [`Layers::parse`] continues to IP and TCP/UDP for the few callers that need them. Only a short Ethernet
 //!    header is an error; deeper truncated or garbled headers are `Other`.
-//! 3. [`Offload::from_vnet`] checks a driver's [`VnetHdr`]; [`OffloadCaps::accepts`] says whether a receiver takes
+//! 3. [`Offload::from_vnet`] checks a driver's [`VnetHdr`]; [`OffloadCaps::accepts`] tells whether a receiver takes
 //!    the offload as it is.
 //! 4. Otherwise [`Segmenter`] cuts a GSO frame and [`fill_checksum`] completes a checksum, both on
 //!    [`checksum::Sum`].
 //! 5. [`Merge`] makes one packet of TCP segments, for a receiver that takes such packets.
 //! 6. [`container`] lays out several frames in one buffer, for a guest that unpacks them.
 //! 7. [`flow_hash`] is the RSS hash of a frame's flow.
-//! 8. [`Neighbour`] reads who asks for whom in ARP and neighbour discovery, and [`Answer`] answers.
+//! 8. [`Neighbour`] reads requests and claims of ARP and neighbour discovery, and [`Answer`] answers requests.
 //! 9. [`TooBig`] tells the sender of a packet that it is too long.
 //! 10. [`Head::traffic_class`] reads DSCP and ECN, and [`leave_tunnel`] marks a packet that met congestion in a tunnel.
 #![forbid(unsafe_code)]

@@ -11,17 +11,17 @@ impl Mac {
     /// `ff:ff:ff:ff:ff:ff`.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// Whether the group bit is set: a multicast address, or broadcast.
+    /// True if the group bit is set: a multicast address, or broadcast.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether this is `ff:ff:ff:ff:ff:ff`.
+    /// True for `ff:ff:ff:ff:ff:ff`.
     pub const fn is_broadcast(self) -> bool {
         self.to_u64() == Mac::BROADCAST.to_u64()
     }
 
-    /// Whether this is `00:00:00:00:00:00`, which no station may use.
+    /// True for `00:00:00:00:00:00`, which no station may use.
     pub const fn is_zero(self) -> bool {
         self.to_u64() == 0
     }
@@ -46,17 +46,17 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// Why a text is not an Ethernet address.
+/// The reason for which a text is not an Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MacParseError {
-    /// Not six groups.
+    /// It does not have six groups.
     #[error(
         "an Ethernet address has 6 groups separated by ':', as in 52:54:00:12:34:56; \"{text}\" has {groups}"
     )]
     Groups {
         /// The whole text.
         text: String,
-        /// How many groups it has.
+        /// The number of groups.
         groups: usize,
     },
     /// A group that is not two hexadecimal digits.
@@ -66,7 +66,7 @@ pub enum MacParseError {
     Group {
         /// The whole text.
         text: String,
-        /// Which group, counted from 1.
+        /// The number of the group, counted from 1.
         position: usize,
         /// The group.
         group: String,
@@ -84,7 +84,7 @@ impl FromStr for Mac {
         }
         let mut mac = Mac::default();
         for (index, (byte, group)) in mac.0.iter_mut().zip(text.split(':')).enumerate() {
-            // from_str_radix alone would take "+f".
+            // `from_str_radix` alone would accept "+f".
             let digits = group.len() == 2 && group.bytes().all(|b| b.is_ascii_hexdigit());
             *byte =
                 digits.then(|| u8::from_str_radix(group, 16).ok()).flatten().ok_or_else(|| {

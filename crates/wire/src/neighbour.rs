@@ -1,4 +1,4 @@
-//! Who has an address: questions, claims and answers of ARP (RFC 826, RFC 5227) and of neighbour discovery (RFC 4861).
+//! Requests, claims and answers of ARP (RFC 826, RFC 5227) and of neighbour discovery (RFC 4861).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use crate::layers::{IPV6_HEADER_LEN, protocol};
 use crate::mac::Mac;
 use crate::own::Own;
 
-/// Hardware and protocol of ARP, and how long the addresses of each are.
+/// Hardware and protocol types of ARP, and the lengths of their addresses.
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
@@ -19,28 +19,28 @@ const SOURCE_ADDRESS: u8 = 1;
 const TARGET_ADDRESS: u8 = 2;
 /// "Not forwarded by a router" (RFC 4861 §7.1.1).
 const HOP_LIMIT: u8 = 255;
-/// Where the ICMPv6 message begins: without extension headers, since others may hide what counts (RFC 6980).
+/// The offset of the ICMPv6 message: without extension headers, since they can hide it (RFC 6980).
 const ICMP_AT: usize = HEADER_LEN + IPV6_HEADER_LEN as usize;
 /// Bytes of a solicitation or an advertisement before its options.
 const MESSAGE_LEN: usize = 24;
 const ADVERTISEMENT_LEN: usize = ICMP_AT + MESSAGE_LEN + 8;
-/// An Ethernet frame without its checksum has as many at least.
+/// The minimum length of an Ethernet frame without its checksum.
 const FRAME_LEN: usize = 60;
 
-/// What a message says of its sender, and whom it asks for.
+/// The contents of a message: its sender's address, and the address that it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The sender, in the Ethernet header and in the message.
     pub mac: Mac,
-    /// The address that it says it has.
+    /// The IP address that the sender claims.
     pub claims: Option<IpAddr>,
-    /// The address whose owner everybody is asked for.
+    /// The IP address that a request to all stations asks for.
     pub asks: Option<IpAddr>,
 }
 
 impl Neighbour {
-    /// Reads a frame that begins with `head`, without a tag. A message that names another sender than the Ethernet
-    /// header says nothing, and nor does one that is not whole.
+    /// Reads a frame that begins with `head`, without a tag. `None` for a message whose sender differs from the
+    /// Ethernet header's, and for an incomplete one.
     pub fn read(head: &[u8]) -> Option<Self> {
         let ethernet = Ethernet::parse(head).ok()?;
         if ethernet.tag.is_some() || ethernet.src.is_multicast() {
@@ -53,7 +53,7 @@ impl Neighbour {
         }
     }
 
-    /// Whether a frame that begins with `head` is worth a [look](Self::read).
+    /// True if a frame that begins with `head` may be a message for [`read`](Self::read).
     #[inline]
     pub fn may_be(head: &[u8]) -> bool {
         match be16_at(head, HEADER_LEN - 2) {
@@ -73,7 +73,7 @@ impl Neighbour {
         }
         let address = |at| array_at(head, at).map(|ip: [u8; 4]| Ipv4Addr::from(ip));
         let (sender, target) = (address(at + 14)?, address(at + 24)?);
-        // Who is asked directly answers itself: that is how a neighbour is known to be there.
+        // A request to one station is answered by the station itself: that shows that a neighbour is reachable.
         let asks = operation == REQUEST && ethernet.dst.is_multicast() && sender != target;
         Some(Self {
             mac,
@@ -111,7 +111,7 @@ impl Neighbour {
     }
 }
 
-/// Whether one station can have the address.
+/// True if one station can have the address.
 pub(crate) fn is_station(ip: &IpAddr) -> bool {
     let is_broadcast = *ip == IpAddr::V4(Ipv4Addr::BROADCAST);
     let of_no_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0);
@@ -139,16 +139,17 @@ fn link_address(mut options: &[u8], kind: u8) -> Option<Mac> {
 pub struct Owner {
     /// Its address.
     pub mac: Mac,
-    /// It is a router, as a host that speaks IPv6 has to know (RFC 4861 §4.4, RFC 9047).
+    /// It is a router, which IPv6 hosts have to know (RFC 4861 §4.4, RFC 9047).
     pub is_router: bool,
 }
 
-/// A frame that answers a question.
+/// A frame that answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer(Own<ADVERTISEMENT_LEN>);
 
 impl Answer {
-    /// To the question in the frame that begins with `head`: this is who has the address. `None` if nothing is asked.
+    /// The answer to the request in the frame that begins with `head`: `owner` has the address. `None` if it is not a
+    /// request.
     pub fn to(head: &[u8], owner: Owner) -> Option<Self> {
         let mac = owner.mac;
         let asked = Neighbour::read(head)?;
@@ -187,7 +188,7 @@ fn advertise(
     Owner { mac, is_router }: Owner,
 ) {
     const LEN: u16 = (ADVERTISEMENT_LEN - ICMP_AT) as u16;
-    // Who asks whether an address is free has none: all nodes are told (RFC 4861 §7.2.4).
+    // A station that checks whether an address is free has none itself: the answer goes to all nodes (RFC 4861 §7.2.4).
     let is_solicited = asker != [0; 16];
     let to = match is_solicited {
         true => asker,

@@ -1,4 +1,4 @@
-//! What a `virtio_net_hdr` asks for, checked, and whether a receiver can do it.
+//! The checked offloads of a `virtio_net_hdr`, and the capabilities of receivers.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -10,31 +10,31 @@ use crate::layers::{
 use crate::vlan::TAG_LEN;
 use crate::vnet::{self, VnetHdr};
 
-/// Bytes one tag adds, as offsets count them.
+/// Bytes of a tag, in the type of offsets.
 const TAG: u16 = TAG_LEN as u16;
-/// Where a TCP header has its checksum.
+/// The offset of the checksum in a TCP header.
 pub(crate) const TCP_CSUM_OFFSET: u16 = 16;
-/// Where a UDP header has its checksum.
+/// The offset of the checksum in a UDP header.
 pub(crate) const UDP_CSUM_OFFSET: u16 = 6;
 
 /// A checksum that is left to the receiver. Its field holds the pseudo-header's folded sum, so that
 /// the complement of the sum from `start` to the frame's end is the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CsumPartial {
-    /// Where summing starts, from the frame's first byte.
+    /// The offset at which the sum starts, from the frame's first byte.
     pub start: u16,
-    /// Where the checksum is stored, from `start`.
+    /// The offset of the checksum field, from `start`.
     pub offset: u16,
 }
 
 impl CsumPartial {
-    /// Where the checksum is stored, from the frame's first byte.
+    /// The offset of the checksum field, from the frame's first byte.
     pub fn field(&self) -> usize {
         usize::from(self.start) + usize::from(self.offset)
     }
 }
 
-/// What the segments of a GSO frame are.
+/// The kind of a GSO frame's segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
@@ -45,22 +45,22 @@ pub enum GsoKind {
     Udp,
 }
 
-/// How a GSO frame is to be cut.
+/// The parameters for cutting a GSO frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// What its segments are.
+    /// The kind of its segments.
     pub kind: GsoKind,
-    /// Whether CWR belongs on the first segment only.
+    /// True if CWR belongs on the first segment only.
     pub ecn: bool,
-    /// Payload bytes of each segment but the last (MSS), at least 1. Where the payload is no longer
-    /// than this, the frame is one segment.
+    /// Payload bytes of each segment except the last (MSS), at least 1. If the payload is no longer than this, the
+    /// frame is one segment.
     pub size: u16,
-    /// Bytes of all headers, a tag included, as found in the headers.
+    /// Bytes of all headers, including a tag, as found in the headers.
     pub hdr_len: u16,
 }
 
-/// What a frame asks of its receiver. Values made by [`Offload::from_vnet`] lie within the frame they
-/// were checked against and agree with its headers.
+/// The offloads that a frame needs from its receiver. Values made by [`Offload::from_vnet`] lie within the frame
+/// against which they were checked, and agree with its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     csum: Option<CsumPartial>,
@@ -68,14 +68,13 @@ pub struct Offload {
     data_valid: bool,
 }
 
-/// How a header lies.
+/// The reason for which a header is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OffloadError {
     /// There is no Ethernet header.
     #[error(transparent)]
     Headers(#[from] ParseError),
-    /// The checksum would be stored beyond the frame, or its start is so far in (65532 or more) that
-    /// a tag would overflow it.
+    /// The checksum field is beyond the frame, or its start is so high (65532 or more) that a tag would overflow it.
     #[error(
         "csum_start {start} + csum_offset {offset} is beyond the frame of {frame_len} bytes or \
          beyond what a start can be"
@@ -88,14 +87,14 @@ pub enum OffloadError {
         /// Bytes of the frame.
         frame_len: u32,
     },
-    /// The checksum could be stored over addresses, which have been checked.
+    /// The checksum could overwrite addresses that were already checked.
     #[error(
         "csum_start {start} is inside the Ethernet and IP headers of at least {headers_len} bytes"
     )]
     CsumInHeaders {
         /// `csum_start`.
         start: u16,
-        /// Fewest bytes the headers in front of it take.
+        /// The least number of bytes of the headers in front of it.
         headers_len: u16,
     },
     /// A GSO type that does not exist or that weir does not offer, UFO among them.
@@ -113,7 +112,7 @@ pub enum OffloadError {
     /// A segment size of zero.
     #[error("gso_size is 0")]
     GsoSizeZero,
-    /// The frame's headers are not what the GSO type says.
+    /// The frame's headers do not fit the GSO type.
     #[error("gso_type {gso_type:#04x} on a frame with other headers, or a fragment")]
     GsoProtocol {
         /// `gso_type`.
@@ -129,9 +128,9 @@ pub enum OffloadError {
         start: u16,
         /// `csum_offset`.
         offset: u16,
-        /// Where the transport header starts.
+        /// The offset of the transport header.
         need_start: u16,
-        /// Where it has its checksum.
+        /// The offset of its checksum.
         need_offset: u16,
     },
     /// A GSO frame that ends with its headers, or inside them.
@@ -147,12 +146,12 @@ pub enum OffloadError {
 }
 
 impl CsumPartial {
-    /// The same after the tag was taken out.
+    /// The same after the tag was removed.
     pub fn tag_stripped(self) -> CsumPartial {
         CsumPartial { start: self.start.saturating_sub(TAG), ..self }
     }
 
-    /// Whether it is that of TCP or UDP over IPv4 without a tag, options and fragments, as most are.
+    /// True if it belongs to TCP or UDP over IPv4 without a tag, options and fragments, as most do.
     #[inline]
     fn is_of_plain_ipv4(self, head: &[u8]) -> bool {
         const L4: usize = HEADER_LEN + IPV4_HEADER_LEN_MIN as usize;
@@ -201,7 +200,7 @@ impl CsumPartial {
 }
 
 impl GsoKind {
-    /// Whether the headers are those of such a frame.
+    /// True if the headers fit this kind of frame.
     pub fn agrees_with(self, layers: &Layers) -> bool {
         matches!(
             (self, layers.network, layers.transport),
@@ -221,7 +220,7 @@ impl GsoKind {
 }
 
 impl Gso {
-    /// Packets that a frame of `frame_len` bytes is on a wire, at least 1.
+    /// The number of packets that a frame of `frame_len` bytes becomes on a wire, at least 1.
     pub fn segments(&self, frame_len: u32) -> u32 {
         let payload = frame_len.saturating_sub(self.hdr_len.into());
         payload.div_ceil(u32::from(self.size).max(1)).max(1)
@@ -265,7 +264,7 @@ impl Gso {
     }
 }
 
-/// Where TCP or UDP has its checksum in a frame with these headers.
+/// The place of the TCP or UDP checksum in a frame with these headers.
 pub fn transport_csum(layers: &Layers) -> Option<CsumPartial> {
     match layers.transport {
         Transport::Tcp { offset, .. } => {
@@ -279,18 +278,18 @@ pub fn transport_csum(layers: &Layers) -> Option<CsumPartial> {
 }
 
 impl Offload {
-    /// Nothing asked: every header field and checksum is as it should arrive.
+    /// No offload: every header field and checksum has its final value.
     pub const NONE: Offload = Offload { csum: None, gso: None, data_valid: false };
 
-    /// Checks the header before a frame of `frame_len` bytes that starts with `head`. A frame without offloads
-    /// costs two comparisons; only GSO has its IP and TCP/UDP headers parsed.
+    /// Checks the header in front of a frame of `frame_len` bytes that starts with `head`. A frame without offloads
+    /// costs two comparisons; IP and TCP/UDP headers are parsed only for GSO.
     ///
     /// `hdr_len` is ignored (§5.1.6.2.2 calls it a hint), and so are unknown flags, as §5.1.6.2.2 demands.
     /// `DATA_VALID` is trusted. A *driver* must not set it: [`Offload::without_data_valid`]. The caller
     /// continues with [`Offload::take_early`].
     ///
     /// # Errors
-    /// [`OffloadError`] names the wrong field.
+    /// [`OffloadError`], which names the wrong field.
     pub fn from_vnet(hdr: &VnetHdr, head: &[u8], frame_len: u32) -> Result<Offload, OffloadError> {
         let csum = match hdr.flags & vnet::F_NEEDS_CSUM {
             0 => None,
@@ -314,8 +313,7 @@ impl Offload {
         Offload { csum: Some(csum), gso: Some(gso), data_valid: false }
     }
 
-    /// Whether nothing is asked, [`Offload::NONE`]: the header in front is all zero but for
-    /// `num_buffers`.
+    /// True if there is no offload, as in [`Offload::NONE`]: the header in front is all zero except for `num_buffers`.
     #[inline]
     pub const fn is_none(&self) -> bool {
         self.csum.is_none() && self.gso.is_none() && !self.data_valid
@@ -326,12 +324,12 @@ impl Offload {
         self.csum
     }
 
-    /// How to cut the frame; [`Offload::csum`] is then that of TCP or UDP.
+    /// The parameters for cutting the frame; [`Offload::csum`] is then that of TCP or UDP.
     pub const fn gso(&self) -> Option<Gso> {
         self.gso
     }
 
-    /// Whether the receiver need not verify the checksum.
+    /// True if the receiver need not verify the checksum.
     pub const fn data_valid(&self) -> bool {
         self.data_valid
     }
@@ -341,8 +339,9 @@ impl Offload {
         Offload { data_valid: false, ..self }
     }
 
-    /// Takes out the checksum that has to be filled in before anybody judges the frame that starts with `head`: one
-    /// that is not of the frame's own TCP or UDP header in `head`. It may lie where filters and guards look.
+    /// Takes out the checksum if it must be filled in before filters and guards see the frame that starts with `head`:
+    /// a checksum that does not belong to the frame's own TCP or UDP header in `head`. Its field may lie in bytes that
+    /// they read.
     #[inline]
     pub fn take_early(&mut self, head: &[u8]) -> Option<CsumPartial> {
         // `Gso::checked` has compared that of a GSO frame.
@@ -353,8 +352,8 @@ impl Offload {
         self.csum.take()
     }
 
-    /// The header to put in front of the frame. `num_buffers` is 1 unless the frame spans several
-    /// chains (`VIRTIO_NET_F_MRG_RXBUF`), and 0 toward a device.
+    /// The header to put in front of the frame. `num_buffers` is 1 unless the frame spans several chains
+    /// (`VIRTIO_NET_F_MRG_RXBUF`), and 0 toward a device.
     pub fn to_vnet(&self, num_buffers: u16) -> VnetHdr {
         let mut hdr = VnetHdr { num_buffers, ..VnetHdr::default() };
         if let Some(csum) = self.csum {
@@ -372,12 +371,12 @@ impl Offload {
         hdr
     }
 
-    /// The same after a tag was put in front of the network header.
+    /// The same after a tag was inserted in front of the network header.
     pub fn tag_inserted(self) -> Offload {
         self.moved(|offset| offset.saturating_add(TAG))
     }
 
-    /// The same after the tag was taken out.
+    /// The same after the tag was removed.
     pub fn tag_stripped(self) -> Offload {
         self.moved(|offset| offset.saturating_sub(TAG))
     }
@@ -391,15 +390,15 @@ impl Offload {
     }
 }
 
-/// What a receiver does itself: the `VIRTIO_NET_F_GUEST_*` features a driver has acknowledged, or the
+/// The offloads that a receiver does itself: the `VIRTIO_NET_F_GUEST_*` features a driver has acknowledged, or the
 /// `TUN_F_*` flags of a TAP.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct OffloadCaps(u8);
 
 impl OffloadCaps {
-    /// Nothing.
+    /// No offloads.
     pub const NONE: OffloadCaps = OffloadCaps(0);
-    /// Partial checksums, and `DATA_VALID`. Every other one needs this one too.
+    /// Partial checksums, and `DATA_VALID`. Every other offload requires it.
     pub const CSUM: OffloadCaps = OffloadCaps(1);
     /// TCP over IPv4.
     pub const TSO4: OffloadCaps = OffloadCaps(1 << 1);
@@ -418,17 +417,17 @@ impl OffloadCaps {
         (OffloadCaps::USO, "uso"),
     ];
 
-    /// Both sets together.
+    /// The union of both sets.
     pub const fn union(self, other: OffloadCaps) -> OffloadCaps {
         OffloadCaps(self.0 | other.0)
     }
 
-    /// Whether all of `other` is in this set.
+    /// True if all of `other` is in this set.
     pub const fn contains(self, other: OffloadCaps) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// What has to be done to a frame before this receiver gets it.
+    /// The work on a frame before this receiver can get it.
     pub fn accepts(self, offload: &Offload) -> Fit {
         match offload.gso {
             Some(gso) if !self.contains(OffloadCaps::needed_for(gso)) => Fit::NeedsSegments,
@@ -439,13 +438,13 @@ impl OffloadCaps {
         }
     }
 
-    /// The offload without the hint this receiver must not see: `DATA_VALID` is only for those with
-    /// `CSUM` (§5.1.6.4.1).
+    /// The offload without the hint that this receiver must not see: `DATA_VALID` is only for receivers with `CSUM`
+    /// (§5.1.6.4.1).
     pub fn trim(self, offload: Offload) -> Offload {
         if self.contains(OffloadCaps::CSUM) { offload } else { offload.without_data_valid() }
     }
 
-    /// Whether this receiver takes GSO frames of that kind, without ECN.
+    /// True if this receiver takes GSO frames of this kind, without ECN.
     pub const fn takes(self, kind: GsoKind) -> bool {
         self.contains(OffloadCaps::needed_for_kind(kind))
     }
@@ -474,7 +473,7 @@ impl BitOr for OffloadCaps {
 }
 
 impl fmt::Display for OffloadCaps {
-    /// Names with `+` between them, as in `csum+tso4`; `none` when there is none.
+    /// The names with `+` between them, as in `csum+tso4`; `none` if there are none.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for (cap, name) in OffloadCaps::NAMES {
@@ -493,7 +492,7 @@ impl fmt::Debug for OffloadCaps {
     }
 }
 
-/// What a receiver's capabilities mean for a frame.
+/// The consequence of a receiver's capabilities for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// Deliver it with its offload.

@@ -4,7 +4,7 @@ use crate::checksum::Sum;
 use crate::ethernet::ethertype;
 use crate::layers::protocol;
 
-/// A frame of up to `N` bytes. What finds no room is left out.
+/// A frame of up to `N` bytes. Bytes without room are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Own<const N: usize> {
     bytes: [u8; N],
@@ -12,7 +12,7 @@ pub(crate) struct Own<const N: usize> {
 }
 
 impl<const N: usize> Own<N> {
-    /// Nothing yet.
+    /// An empty frame.
     pub(crate) fn new() -> Self {
         Self { bytes: [0; N], len: 0 }
     }
@@ -25,7 +25,7 @@ impl<const N: usize> Own<N> {
         }
     }
 
-    /// Zeros up to this length.
+    /// Appends zeros up to this length.
     pub(crate) fn pad(&mut self, len: usize) {
         self.len = self.len.max(len.min(N));
     }
@@ -34,8 +34,8 @@ impl<const N: usize> Own<N> {
         self.len
     }
 
-    /// The Ethernet type and the IPv6 header of an ICMPv6 message of `len` bytes: from whom, and to whom. Gives the sum of
-    /// its pseudo header (RFC 8200 section 8.1).
+    /// Appends the ethertype and the IPv6 header of an ICMPv6 message of `len` bytes from one address to another.
+    /// Returns the sum of its pseudo-header (RFC 8200 section 8.1).
     pub(crate) fn ipv6_of_icmp(
         &mut self,
         len: u16,
@@ -56,7 +56,7 @@ impl<const N: usize> Own<N> {
         sum
     }
 
-    /// Fills in the checksum of what begins at `at`, to which `sum` belongs as well.
+    /// Fills in the checksum of the message that begins at `at`; `sum` is added to it.
     pub(crate) fn fill_sum(&mut self, at: usize, field: usize, mut sum: Sum) {
         sum.add(self.bytes.get(at..self.len).unwrap_or_default());
         if let Some(place) = self.bytes.get_mut(field..field + 2) {

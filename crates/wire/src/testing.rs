@@ -1,4 +1,4 @@
-//! Frames for tests, written field by field so that they do not share code with what they test.
+//! Frames for tests, written field by field so that they share no code with the tested code.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -152,7 +152,7 @@ impl Spec {
         frame
     }
 
-    /// The header an honest driver puts in front of it, with `gso_size` as a GSO frame.
+    /// The header that an honest driver puts in front of it; with `gso_size` for a GSO frame.
     pub fn vnet(&self, gso_size: u16) -> VnetHdr {
         VnetHdr {
             flags: vnet::F_NEEDS_CSUM,
@@ -221,12 +221,12 @@ pub(crate) fn specs(payload_max: usize) -> impl Strategy<Value = Spec> {
         })
 }
 
-/// Values that are right, nearly right or anything.
+/// Values that are right, nearly right or arbitrary.
 fn near(honest: u16) -> impl Strategy<Value = u16> {
     prop_oneof![Just(honest), honest.saturating_sub(3)..honest.saturating_add(3), any::<u16>()]
 }
 
-/// A frame, damaged perhaps, with a header that lies perhaps.
+/// A frame, possibly damaged, with a header that may lie.
 pub(crate) fn suspects() -> impl Strategy<Value = (Vec<u8>, VnetHdr)> {
     specs(40).prop_flat_map(|spec| {
         let honest = spec.vnet(1448);

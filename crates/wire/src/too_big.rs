@@ -1,5 +1,5 @@
-//! What the sender of a packet that is too long is told: "fragmentation needed" (RFC 792, RFC 1191) and "packet too big"
-//! (RFC 4443 §3.2).
+//! The error messages to the sender of a packet that is too long: "fragmentation needed" (RFC 792, RFC 1191) and
+//! "packet too big" (RFC 4443 §3.2).
 
 use std::net::IpAddr;
 
@@ -14,23 +14,23 @@ use crate::neighbour::is_station;
 use crate::own::Own;
 
 const ICMP: u8 = 1;
-/// Echo and its reply, of which an error may be told (RFC 1122 §3.2.2: of an error never).
+/// Echo and its reply, about which an error may be sent (RFC 1122 §3.2.2 forbids errors about errors).
 const ECHOES: [u8; 2] = [0, 8];
-/// ICMPv6 has errors below this (RFC 4443 §2.1).
+/// Lower ICMPv6 types are errors (RFC 4443 §2.1).
 const INFORMATIONAL: u8 = 128;
 /// Bytes before the part of the packet that an answer repeats.
 const ICMP_LEN: usize = 8;
-/// Of what follows the IP header so much is repeated: the ports, and where in its flow a TCP segment is.
+/// The number of bytes behind the IP header that are repeated: the ports, and the sequence number of a TCP segment.
 const REPEATED: usize = 8;
 
-/// A frame that tells a station that its packet is too long.
+/// A frame that notifies a station that its packet is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooBig(Own<HEAD_LEN>);
 
 impl TooBig {
-    /// To who has sent the packet in the frame that begins with `head`, in the name of who was to get it: `mtu` bytes would
-    /// fit. The station at `mac` says so. `None` where nothing may be said: of errors, of packets for many, of a
-    /// fragment other than the first.
+    /// The message to the sender of the packet in the frame that begins with `head`, in the name of the packet's
+    /// destination: `mtu` bytes would fit. It comes from the station at `mac`. `None` if no message is allowed: about
+    /// errors, packets to many stations, and fragments other than the first.
     pub fn to(head: &[u8], mtu: u16, mac: Mac) -> Option<Self> {
         let Layers { ethernet, network, .. } = Layers::parse(head).ok()?;
         let Ethernet { src, dst, tag, .. } = ethernet;

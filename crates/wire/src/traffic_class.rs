@@ -1,4 +1,4 @@
-//! The traffic class of an IP packet: DSCP (RFC 2474) and ECN (RFC 3168), and what of it crosses the end of a tunnel
+//! The traffic class of an IP packet: DSCP (RFC 2474) and ECN (RFC 3168), and their values after the end of a tunnel
 //! (RFC 6040, RFC 2983).
 
 use crate::bytes::{be16_at, put};
@@ -11,21 +11,21 @@ use crate::vlan::TAG_LEN;
 pub mod ecn {
     /// The bits.
     pub const MASK: u8 = 0b11;
-    /// The sender does not heed marks.
+    /// The sender ignores marks.
     pub const NOT_ECT: u8 = 0b00;
-    /// The sender heeds marks, for a protocol that says what this value means.
+    /// The sender respects marks, in a protocol that defines this value.
     pub const ECT_1: u8 = 0b01;
-    /// The sender heeds marks.
+    /// The sender respects marks.
     pub const ECT_0: u8 = 0b10;
-    /// Congestion was met on the way.
+    /// There was congestion on the way.
     pub const CE: u8 = 0b11;
 }
 
 /// Bits of a traffic class below the DSCP.
 pub const DSCP_SHIFT: u32 = 2;
 
-/// A packet came out of a tunnel on which it met congestion, and its sender heeds no mark: the loss is what tells of
-/// the congestion (RFC 6040 §4.2).
+/// A packet left a tunnel in which there was congestion, and its sender ignores marks: only the loss signals the
+/// congestion (RFC 6040 §4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("congestion was marked on the way of a packet whose sender heeds no mark")]
 pub struct MarkedNotEct;
@@ -39,7 +39,7 @@ struct Header {
 }
 
 impl Header {
-    /// Behind any tags; `None` where there is no IP packet.
+    /// Finds the header behind any tags; `None` if there is no IP packet.
     fn find(frame: &[u8]) -> Option<Self> {
         let mut at = ETHERTYPE_OFFSET + 2;
         loop {
@@ -59,7 +59,7 @@ impl Header {
         }
     }
 
-    /// How far the traffic class is from the low end of the first two bytes.
+    /// The distance of the traffic class from the low end of the first two bytes.
     fn shift(self) -> u32 {
         if self.v6 { 4 } else { 0 }
     }
@@ -68,7 +68,7 @@ impl Header {
         (self.first >> self.shift()) as u8
     }
 
-    /// `None` and no change where the header is truncated.
+    /// `None`, and no change, if the header is truncated.
     fn set_ecn(self, frame: &mut [u8], value: u8) -> Option<()> {
         let first =
             self.first & !(u16::from(ecn::MASK) << self.shift()) | u16::from(value) << self.shift();
@@ -88,14 +88,14 @@ fn updated(checksum: u16, old: u16, new: u16) -> u16 {
     !((sum >> 16) + (sum & 0xffff)) as u16
 }
 
-/// The traffic class of the IP packet in a frame, or in the front of one, behind any VLAN tags; `None` where there is no
+/// The traffic class of the IP packet in a frame, or in the front of one, behind any VLAN tags; `None` if there is no
 /// IP packet.
 pub fn traffic_class(frame: &[u8]) -> Option<u8> {
     Header::find(frame).map(Header::class)
 }
 
 impl Head {
-    /// The same of a frame's head, and 0 where there is no IP packet.
+    /// The same for a frame's head, and 0 if there is no IP packet.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         const L3: usize = ETHERTYPE_OFFSET + 2;
@@ -117,16 +117,16 @@ fn behind_tags(frame: &[u8]) -> u8 {
     traffic_class(frame).unwrap_or(0)
 }
 
-/// Has a frame that leaves a tunnel say what its way through the tunnel was like: `outer` is the traffic class of the
-/// packet that carried it. `frame` may be only the front. Whether it was changed.
+/// Marks a frame that leaves a tunnel with the congestion in the tunnel: `outer` is the traffic class of the packet
+/// that carried it. `frame` may be only the front. Returns true if it was changed.
 ///
 /// The DSCP stays the sender's (RFC 2983's pipe model); frames without an IP packet stay as they are.
 ///
 /// # Errors
-/// [`MarkedNotEct`]: the frame is to be dropped.
+/// [`MarkedNotEct`]: the frame must be dropped.
 pub fn leave_tunnel(frame: &mut [u8], outer: u8) -> Result<bool, MarkedNotEct> {
     let Some(header) = Header::find(frame) else { return Ok(false) };
-    // RFC 6040 figure 4, where it is not the inner value.
+    // RFC 6040 figure 4, for the cases in which the result differs from the inner value.
     let value = match (header.class() & ecn::MASK, outer & ecn::MASK) {
         (ecn::NOT_ECT, ecn::CE) => return Err(MarkedNotEct),
         (ecn::ECT_0 | ecn::ECT_1, ecn::CE) => ecn::CE,

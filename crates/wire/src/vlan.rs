@@ -1,4 +1,4 @@
-//! The tags of IEEE 802.1Q: customers' and, since 802.1ad, providers'.
+//! The tags of IEEE 802.1Q: customer tags and, since 802.1ad, service tags.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::ethernet::ethertype;
 /// Bytes a tag adds to a frame: its ethertype and the [`Tci`].
 pub const TAG_LEN: usize = 4;
 
-/// What kind of tags a port's own are.
+/// The kind of a port's own tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TagProtocol {
     /// Customer tags, 0x8100 (802.1Q).
@@ -18,7 +18,7 @@ pub enum TagProtocol {
 }
 
 impl TagProtocol {
-    /// The ethertype that says that such a tag follows.
+    /// The ethertype of such a tag.
     pub const fn ethertype(self) -> u16 {
         match self {
             Self::Dot1q => ethertype::VLAN,
@@ -26,7 +26,7 @@ impl TagProtocol {
         }
     }
 
-    /// The kind of tag that an ethertype says follows.
+    /// The kind of tag of an ethertype, if it is a tag's.
     pub const fn of_ethertype(ethertype: u16) -> Option<Self> {
         match ethertype {
             ethertype::VLAN => Some(Self::Dot1q),
@@ -50,7 +50,7 @@ impl Tci {
     /// VLAN id that no frame may carry (802.1Q table 9-2).
     pub const VID_RESERVED: u16 = 0xfff;
 
-    /// A customer tag's control information; `None` when `vid` exceeds 4095 or `pcp` exceeds 7.
+    /// A customer tag's control information; `None` if `vid` exceeds 4095 or `pcp` exceeds 7.
     pub const fn new(vid: u16, pcp: u8, dei: bool) -> Option<Tci> {
         if vid > 0xfff || pcp > 7 {
             return None;
@@ -58,12 +58,12 @@ impl Tci {
         Some(Tci::from_bits((pcp as u16) << 13 | (dei as u16) << 12 | vid))
     }
 
-    /// From the field of a customer tag; every value is one.
+    /// The control information of a customer tag's field; every value is valid.
     pub const fn from_bits(bits: u16) -> Tci {
         Tci { bits, protocol: TagProtocol::Dot1q }
     }
 
-    /// The same in a tag of that kind.
+    /// The same in a tag of this kind.
     pub const fn of(self, protocol: TagProtocol) -> Tci {
         Tci { bits: self.bits, protocol }
     }
@@ -73,7 +73,7 @@ impl Tci {
         self.protocol
     }
 
-    /// The field of the wire.
+    /// The field as it is on the wire.
     pub const fn bits(self) -> u16 {
         self.bits
     }

@@ -2,14 +2,14 @@
 
 /// `flags`: the checksum from `csum_start` on is left to the receiver (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
 pub const F_NEEDS_CSUM: u8 = 1;
-/// `flags`: the checksum has been found right (`VIRTIO_NET_HDR_F_DATA_VALID`); a device's to set only.
+/// `flags`: the checksum was found right (`VIRTIO_NET_HDR_F_DATA_VALID`); only a device may set it.
 pub const F_DATA_VALID: u8 = 2;
 
 /// `gso_type`: not a GSO frame.
 pub const GSO_NONE: u8 = 0;
 /// `gso_type`: TCP over IPv4.
 pub const GSO_TCPV4: u8 = 1;
-/// `gso_type`: UDP to be fragmented by IP (UFO). weir offers it to nobody.
+/// `gso_type`: UDP to be fragmented by IP (UFO). weir never offers it.
 pub const GSO_UDP: u8 = 3;
 /// `gso_type`: TCP over IPv6.
 pub const GSO_TCPV6: u8 = 4;
@@ -25,15 +25,15 @@ pub const GSO_ECN: u8 = 0x80;
 pub struct VnetHdr {
     /// `F_*` bits.
     pub flags: u8,
-    /// One of `GSO_*`, with [`GSO_ECN`] perhaps.
+    /// One of `GSO_*`, possibly with [`GSO_ECN`].
     pub gso_type: u8,
     /// Bytes of all headers of a GSO frame; a hint only (§5.1.6.2.2).
     pub hdr_len: u16,
     /// Payload bytes of each segment of a GSO frame.
     pub gso_size: u16,
-    /// Where the checksum starts, from the frame's first byte.
+    /// The offset at which the sum starts, from the frame's first byte.
     pub csum_start: u16,
-    /// Where the checksum is stored, from `csum_start`.
+    /// The offset of the checksum field, from `csum_start`.
     pub csum_offset: u16,
     /// Descriptor chains the frame spans; only from device to driver with `VIRTIO_NET_F_MRG_RXBUF`.
     pub num_buffers: u16,

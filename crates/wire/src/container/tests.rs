@@ -1,4 +1,4 @@
-//! Containers there and back, and damaged ones.
+//! Containers that are packed and parsed, and damaged ones.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn plain(len: usize, fill: u8) -> Sent {
     Sent { vnet: None, bytes: vec![fill; len] }
 }
 
-/// Writes as many of `frames` as fit; what the device wrote, and how many there are in it.
+/// Writes as many of `frames` as fit; returns the written bytes, and the number of frames in them.
 fn pack(frames: &[Sent], buffer_len: usize) -> (Vec<u8>, usize) {
     let mut bytes = vec![0xee; buffer_len];
     let mut builder = Builder::new(buffer_len);
@@ -38,7 +38,7 @@ fn pack(frames: &[Sent], buffer_len: usize) -> (Vec<u8>, usize) {
 
 fn parse_bytes(bytes: &[u8]) -> Result<Vec<Record>, ContainerError> {
     let vnet = bytes.first_chunk().map_or(VnetHdr::default(), VnetHdr::from_bytes);
-    // What was there before must not stay.
+    // Earlier records must not stay.
     let mut records = vec![Record { at: 1, len: 1, has_vnet: true }];
     let read = |at: usize| bytes.get(at..)?.first_chunk().copied();
     let result = parse(&vnet, bytes.len(), read, &mut records);
@@ -57,7 +57,7 @@ fn unpack(bytes: &[u8]) -> Result<Vec<Sent>, ContainerError> {
     Ok(frames.collect())
 }
 
-/// A container whose header says `records` and the length it has.
+/// A container with the right length, whose header claims `records` records.
 fn forged(records: u16, body: &[u8]) -> Vec<u8> {
     let gso_size = body.len().try_into().unwrap();
     let vnet = VnetHdr { hdr_len: records, gso_size, ..Builder::new(0).vnet() };
@@ -155,7 +155,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     (len, vnet, any::<u8>()).prop_map(|(len, vnet, fill)| Sent { vnet, bytes: vec![fill; len] })
 }
 
-/// That what a parse gave lies in the container, in order and apart.
+/// Checks that parsed records lie in the container, in order and apart.
 fn check_bounds(bytes: &[u8], records: &[Record]) -> Result<(), TestCaseError> {
     let mut end = VnetHdr::LEN;
     for record in records {

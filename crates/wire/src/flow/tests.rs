@@ -4,8 +4,8 @@ use super::*;
 use crate::layers::Layers;
 use crate::testing::{L4, Net, Spec, specs};
 
-/// The key that gives both directions of a flow one hash (Woo & Park 2012, "Scalable TCP session monitoring with
-/// symmetric receive-side scaling"). It repeats every 16 bits, so the hash depends only on the XOR of the input's
+/// The key with which both directions of a flow have the same hash (Woo & Park 2012, "Scalable TCP session monitoring
+/// with symmetric receive-side scaling"). It repeats every 16 bits, so the hash depends only on the XOR of the input's
 /// 16-bit words.
 const SYMMETRIC_KEY: [u8; KEY_LEN] = {
     let mut key = [0; KEY_LEN];

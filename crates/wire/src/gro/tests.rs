@@ -12,7 +12,7 @@ fn v6() -> Net {
     Net::V6 { extensions: vec![] }
 }
 
-/// A whole frame with what its sender left to be done.
+/// A whole frame, and the offloads that its sender left.
 #[derive(Clone, Debug, PartialEq)]
 struct Frame {
     bytes: Vec<u8>,
@@ -28,7 +28,7 @@ impl Frame {
         self.bytes.len() as u32
     }
 
-    /// The sum of what follows the head.
+    /// The sum of the bytes behind the head.
     fn rest(&self) -> Sum {
         let mut rest = Sum::new();
         rest.add(&self.bytes[self.head().len()..]);
@@ -93,7 +93,7 @@ fn segments(spec: &Spec, mss: u16, complete: bool) -> Vec<Frame> {
     cut(&whole.bytes, &whole.offload, complete)
 }
 
-/// Merges as long as segments follow, as weir does; gives the packets as whole frames.
+/// Merges as long as segments follow, like weir; returns the packets as whole frames.
 fn merge(frames: &[Frame]) -> Vec<Frame> {
     let mut packets = Vec::new();
     let mut rest = frames;
@@ -135,7 +135,7 @@ fn is_sound(segment: &TcpSegment<'_>, frame: &Frame) -> bool {
     !segment.needs_verifying() || segment.verify(frame.rest())
 }
 
-/// What packets are on a wire: GSO frames cut, checksums complete.
+/// The packets as they are on a wire: GSO frames cut, checksums complete.
 fn on_the_wire(packets: &[Frame]) -> Vec<Vec<u8>> {
     let each = |packet: &Frame| match (packet.offload.gso(), packet.offload.csum()) {
         (Some(_), _) => cut(&packet.bytes, &packet.offload, true),
@@ -150,7 +150,7 @@ fn on_the_wire(packets: &[Frame]) -> Vec<Vec<u8>> {
     packets.iter().flat_map(each).map(|frame| frame.bytes).collect()
 }
 
-/// Two segments of 1000 bytes each; what becomes of the second after `change` to both.
+/// The result for the second of two segments of 1000 bytes each after `change` to both.
 fn second_after(network: Net, change: impl Fn(usize, &mut Vec<u8>)) -> &'static str {
     let transport = L4::Tcp { seq: 7000, flags: TCP_ACK, options: 3 };
     let spec = Spec { network, transport, payload: vec![7; 2000], ..Spec::default() };
@@ -176,7 +176,7 @@ fn fate(first: &Frame, second: &Frame) -> &'static str {
     }
 }
 
-/// The second segment with these bytes of it changed.
+/// The result for the second segment with these bytes changed.
 fn second_with(network: Net, at: usize, xor: u8) -> &'static str {
     second_after(network, |index, bytes| {
         if index == 1 {
@@ -185,7 +185,7 @@ fn second_with(network: Net, at: usize, xor: u8) -> &'static str {
     })
 }
 
-/// Both segments with that byte.
+/// The result if both segments have this byte.
 fn both_with(network: Net, at: usize, value: u8) -> &'static str {
     second_after(network, |_, bytes| bytes[at] = value)
 }
@@ -257,7 +257,7 @@ fn ip_must_be_plain() {
     assert_eq!(both_with(V4, 14, 0x55), "no first", "version");
     assert_eq!(both_with(v6(), 14, 0x40), "no first", "version");
     assert_eq!(both_with(v6(), 20, 60), "no first", "an extension header");
-    // The frame is longer or shorter than the packet: padding, or a part is missing.
+    // The frame is longer or shorter than the packet: it has padding, or a part is missing.
     assert_eq!(both_with(V4, 17, 0), "no first");
     assert_eq!(both_with(v6(), 19, 0), "no first");
 }
@@ -320,7 +320,7 @@ fn tcp_fields_must_be_the_same() {
         ] {
             assert_eq!(second_with(network.clone(), l4 + offset, 1), "ends", "{field}");
         }
-        // Four bytes of options less, four of payload more.
+        // Four bytes fewer of options, four more of payload.
         assert_eq!(second_with(network.clone(), l4 + 12, 0x80 ^ 0x70), "ends", "header length");
     }
 }
@@ -491,7 +491,7 @@ fn a_packet_of_the_first_segments_only_is_one_too() {
     }
 }
 
-/// TCP segments as plain as those that are merged.
+/// TCP segments as plain as those that can be merged.
 fn plain_specs() -> impl Strategy<Value = Spec> {
     (specs(6000), any::<bool>(), any::<bool>()).prop_map(|(spec, psh, is_v4)| {
         let (seq, options) = match spec.transport {
@@ -522,7 +522,7 @@ proptest! {
         prop_assert_eq!(on_the_wire(&packets), on_the_wire(&frames));
     }
 
-    /// Whatever happens to segments on their way: after merging and cutting they are what they were.
+    /// Whatever happens to segments on their way, they are unchanged after merging and cutting.
     #[test]
     fn cutting_what_was_merged_gives_the_segments_again(
         spec in plain_specs(),
@@ -540,7 +540,7 @@ proptest! {
             let (mut changed, sound) = (frames[index].clone(), &sound[index]);
             let at = at % changed.bytes.len();
             changed.bytes[at] ^= xor;
-            // Of a frame that is no longer TCP over IP nobody knows where they are.
+            // In a frame that is no longer TCP over IP, the checksums' offsets are unknown.
             if mended && changed.bytes[12..15] == sound.bytes[12..15] {
                 changed = changed.with_checksums();
             }

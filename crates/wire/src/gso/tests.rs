@@ -38,12 +38,12 @@ fn cut(spec: &Spec, mss: u16) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Compares checksums, of which 0 and 0xffff are the same number.
+/// Compares checksums; 0 and 0xffff are the same number.
 fn assert_same(found: u16, expected: u16) {
     assert_eq!(nonzero(found), nonzero(expected));
 }
 
-/// Has etherparse read a frame, strictly, and verify its checksums; gives its payload.
+/// Parses a frame strictly with etherparse, and verifies its checksums; returns its payload.
 fn verified(frame: &[u8]) -> (NetHeaders, TransportHeader, Vec<u8>) {
     let packet = PacketHeaders::from_ethernet_slice(frame).unwrap();
     let payload = packet.payload.slice();

@@ -117,7 +117,7 @@ proptest! {
         let _ = Layers::parse(&bytes);
     }
 
-    /// Arbitrary bytes seldom get past the ethertype; this gets deeper.
+    /// Arbitrary bytes seldom pass the ethertype; this gets deeper.
     #[test]
     fn arbitrary_damage_never_panics(
         spec in specs(8),

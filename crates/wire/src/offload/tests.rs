@@ -15,7 +15,7 @@ fn udp(spec: Spec) -> Spec {
     Spec { transport: L4::Udp, ..spec }
 }
 
-/// What `from_vnet` says of `hdr` in front of `spec`'s frame.
+/// The result of `from_vnet` for `hdr` in front of `spec`'s frame.
 fn checked(spec: &Spec, hdr: VnetHdr) -> Result<Offload, OffloadError> {
     let frame = spec.frame();
     Offload::from_vnet(&hdr, Head::copy_of(&frame).as_slice(), frame.len() as u32)
@@ -96,8 +96,8 @@ fn lying_csum_start_a_tag_would_overflow() {
     assert_eq!(offload.tag_inserted().csum().unwrap().start, u16::MAX);
 }
 
-/// Else a checksum chosen by the guest would be stored over the source address or the tag after
-/// the switch has checked them.
+/// Otherwise a checksum chosen by the guest would overwrite the source address or the tag after the switch has checked
+/// them.
 #[test]
 fn lying_csum_over_addresses() {
     let arp = {
@@ -223,7 +223,7 @@ fn only_the_checksum_of_the_frames_own_transport_header_is_left_to_its_receiver(
             assert_eq!(early(&spec, start, offset), Some(CsumPartial { start, offset }));
         }
     }
-    // A fragment has no transport header that anybody follows, and nor has a short one.
+    // A fragment has no transport header to parse, nor does a short frame.
     let mut fragment = Spec::default().frame();
     let whole = Offload::with_csum(CsumPartial { start: 34, offset: 16 });
     for (at, byte) in [(20, 0x20), (21, 1), (14, 0x65), (14, 0x44), (23, 47), (46, 0x40)] {

@@ -28,7 +28,7 @@ fn v6(class: u8) -> Vec<u8> {
         .write(&mut frame, &[7; 30])
         .unwrap();
     frame[L3] = 0x60 | class >> 4;
-    // A flow label beside it.
+    // With a flow label beside it.
     frame[L3 + 1] = class << 4 | 0xa;
     frame
 }
@@ -75,7 +75,7 @@ fn what_is_no_ip_packet_has_no_class_and_stays_as_it_is() {
     let cut_tag = tagged(&v4(0), &[ethertype::VLAN])[..16].to_vec();
     for frame in [arp, other_version, other_type, cut, cut_tag, Vec::new()] {
         assert_eq!(traffic_class(&frame), None, "{frame:x?}");
-        // Over bytes of another frame.
+        // It is written over bytes of another frame.
         let mut head = Head::copy_of(&[0xff; 80]);
         head.refill(frame.len()).copy_from_slice(&frame);
         assert_eq!(head.traffic_class(), 0, "{frame:x?}");
@@ -108,7 +108,7 @@ fn rfc_6040_4_2_a_packet_leaves_a_tunnel_with_the_mark_of_its_way() {
                         match expected {
                             Some(value) => {
                                 assert_eq!(left, Ok(value != inner));
-                                // With a right checksum, and nothing else changed.
+                                // The checksum is right, and nothing else has changed.
                                 assert_eq!(after, tagged(&make(class | value), tags));
                             }
                             None => assert_eq!((left, after), (Err(MarkedNotEct), before)),
