@@ -14,191 +14,142 @@ mod times;
 
 pub use times::{TIME_BOUNDS_NS, Times, TimesSummary};
 
-/// The reasons for which frames are dropped, each with a named counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropReason {
-    /// The switch's rules refused it; counted at the sender.
-    Fabric(weir_fabric::DropReason),
-    /// Shorter than an Ethernet header; counted at the sender.
-    FrameTooShort,
-    /// Longer than any frame weir moves; counted at the sender.
-    FrameTooLong,
-    /// A GSO frame whose headers weir cannot parse; counted at the sender.
-    GsoHeaders,
-    /// Refused by a filter of the sender; counted at the sender.
-    FilteredTx,
-    /// Longer than its sender's MTU allows; counted at the sender.
-    OverMtuTx,
-    /// More broadcasts than its sender can have flooded; counted at the sender, like the next two.
-    StormBroadcast,
-    /// More multicasts.
-    StormMulticast,
-    /// More frames for unknown stations.
-    StormUnknown,
-    /// For an unknown station, and no port can receive the flooded frame; counted at the sender.
-    UnknownUnicast,
-    /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
-    TxDisabled,
-    /// The receiver had no buffers for as long as a frame may wait; counted at the sender.
-    RxWaitedTooLong,
-    /// The sender's transmit queue stopped while the frame waited for its receiver; counted at the sender.
-    TxStopped,
-    /// The receiver's queue is stopped or disabled; counted at the receiver, like all that follow.
-    RxNotReady,
-    /// Refused by a filter of the receiver.
-    FilteredRx,
-    /// Longer than its receiver's MTU allows.
-    OverMtuRx,
-    /// More than the receiver is allowed to receive in a second.
-    PolicedRx,
-    /// The receiver had no buffers, and the frame could not wait.
-    RxRingFull,
-    /// The receiver's buffer is smaller than the frame and buffers cannot be merged.
-    RxBufferTooSmall,
-    /// The receiver lacks an offload and weir cannot do the work for this frame.
-    OffloadUnsupported,
-    /// The frame has no room for the VLAN tag it must get.
-    NoRoomForTag,
-    /// The host's network device refused it.
-    DeviceError,
-    /// A multicast address that the receiver, a Xen guest, has not asked for.
-    MulticastUnwanted,
-    /// A transmit request of a Xen guest that its protocol does not allow; counted at the sender.
-    BadRequest,
-    /// Xen did not copy it: a page was not granted (counted at its guest), or the sender's memory was removed.
-    CopyFailed,
-    /// It came to an overlay without a header that weir knows, or with an invalid inner frame; counted at the overlay,
-    /// like all that follow.
-    BadEncapsulation,
-    /// It was marked as congested on its way from another host, and its sender ignores marks (RFC 6040 §4.2).
-    MarkedNotEct,
-    /// It came for a network that the overlay does not serve.
-    NetworkUnknown,
-    /// It came from a host that is no member of its network.
-    RemoteUnknown,
-    /// More than its network may flood in a second.
-    FloodBudget,
-    /// Longer than the path to its remote allows, and it cannot be cut.
-    OverPathMtu,
-    /// There is no route to its remote.
-    RemoteUnreachable,
-    /// Too many answers in a second: weir's own answer to a guest's request, or the message to a guest that its packet
-    /// is too long.
-    AnswerBudget,
-    /// A copy for a mirror found no room; counted at the mirror's port.
-    MirrorLost,
+/// Declares why frames are dropped. Each reason stands under the port that counts it, with its counter's name. The
+/// reasons of another crate come first, and are the sender's.
+macro_rules! drop_reasons {
+    (
+        $(#[$doc:meta])* pub enum $name:ident { $(#[$others_doc:meta])* $others:ident($inner:ty) }
+        sender { $($(#[$sent_doc:meta])* $sent:ident = $sent_counter:literal,)+ }
+        receiver { $($(#[$got_doc:meta])* $got:ident = $got_counter:literal,)+ }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $(#[$others_doc])*
+            $others($inner),
+            $($(#[$sent_doc])* $sent,)+
+            $($(#[$got_doc])* $got,)+
+        }
+
+        weir_fabric::reasons! {
+            enum Own { $($sent = $sent_counter,)+ $($got = $got_counter,)+ }
+        }
+
+        impl $name {
+            const COUNT: usize = <$inner>::COUNT + Own::COUNT;
+            const OWN: [Self; Own::COUNT] = [$(Self::$sent,)+ $(Self::$got),+];
+
+            /// Its place among [`all`](Self::all).
+            pub(crate) const fn index(self) -> usize {
+                match self {
+                    Self::$others(reason) => reason.index(),
+                    $(Self::$sent => <$inner>::COUNT + Own::$sent.index(),)+
+                    $(Self::$got => <$inner>::COUNT + Own::$got.index(),)+
+                }
+            }
+
+            /// True if it is counted at the receiver.
+            pub(crate) const fn is_receivers(self) -> bool {
+                matches!(self, $(Self::$got)|+)
+            }
+
+            /// The counter's name.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    Self::$others(reason) => reason.as_str(),
+                    $(Self::$sent => $sent_counter,)+
+                    $(Self::$got => $got_counter,)+
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The reasons for which frames are dropped, each with a named counter.
+    pub enum DropReason {
+        /// The switch's rules refuse it.
+        Fabric(weir_fabric::DropReason)
+    }
+    sender {
+        /// Shorter than an Ethernet header.
+        FrameTooShort = "frame_too_short",
+        /// Longer than any frame weir moves.
+        FrameTooLong = "frame_too_long",
+        /// A GSO frame whose headers weir cannot parse.
+        GsoHeaders = "gso_headers",
+        /// Refused by a filter of the sender.
+        FilteredTx = "filtered_tx",
+        /// Longer than its sender's MTU allows.
+        OverMtuTx = "over_mtu_tx",
+        /// More broadcasts than its sender can have flooded.
+        StormBroadcast = "storm_broadcast",
+        /// More multicasts than its sender can have flooded.
+        StormMulticast = "storm_multicast",
+        /// More frames for unknown stations than its sender can have flooded.
+        StormUnknown = "storm_unknown",
+        /// For an unknown station, and no port can receive the flooded frame.
+        UnknownUnicast = "unknown_unicast",
+        /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
+        TxDisabled = "tx_disabled",
+        /// The receiver had no buffers for as long as a frame may wait.
+        RxWaitedTooLong = "rx_waited_too_long",
+        /// The sender's transmit queue stopped while the frame waited for its receiver.
+        TxStopped = "tx_stopped",
+        /// A transmit request of a Xen guest that its protocol does not allow.
+        BadRequest = "bad_request",
+        /// It came to an overlay without a header that weir knows, or with an invalid inner frame.
+        BadEncapsulation = "bad_encapsulation",
+        /// It was marked as congested on its way from another host, and its sender ignores marks
+        /// (RFC 6040 §4.2).
+        MarkedNotEct = "marked_not_ect",
+        /// It came for a network that the overlay does not serve.
+        NetworkUnknown = "network_unknown",
+        /// It came from a host that is no member of its network.
+        RemoteUnknown = "remote_unknown",
+    }
+    receiver {
+        /// The receiver's queue is stopped or disabled.
+        RxNotReady = "rx_not_ready",
+        /// Refused by a filter of the receiver.
+        FilteredRx = "filtered_rx",
+        /// Longer than its receiver's MTU allows.
+        OverMtuRx = "over_mtu_rx",
+        /// More than the receiver is allowed to receive in a second.
+        PolicedRx = "policed_rx",
+        /// The receiver had no buffers, and the frame could not wait.
+        RxRingFull = "rx_ring_full",
+        /// The receiver's buffer is smaller than the frame and buffers cannot be merged.
+        RxBufferTooSmall = "rx_buffer_too_small",
+        /// The receiver lacks an offload and weir cannot do the work for this frame.
+        OffloadUnsupported = "offload_unsupported",
+        /// The frame has no room for the VLAN tag it must get.
+        NoRoomForTag = "no_room_for_tag",
+        /// The host's network device refused it.
+        DeviceError = "device_error",
+        /// A multicast address that the receiver, a Xen guest, has not asked for.
+        MulticastUnwanted = "multicast_unwanted",
+        /// More than its network may flood in a second.
+        FloodBudget = "flood_budget",
+        /// Longer than the path to its remote allows, and it cannot be cut.
+        OverPathMtu = "over_path_mtu",
+        /// There is no route to its remote.
+        RemoteUnreachable = "remote_unreachable",
+        /// Too many answers in a second: weir's own answer to a guest's request, or the message to
+        /// a guest that its packet is too long.
+        AnswerBudget = "answer_budget",
+        /// Xen did not copy it: a page was not granted (counted at its guest), or the sender's
+        /// memory was removed.
+        CopyFailed = "copy_failed",
+        /// A copy for a mirror found no room; counted at the mirror's port.
+        MirrorLost = "mirror_lost",
+    }
 }
 
 impl DropReason {
-    const OWN: [Self; 33] = [
-        Self::FrameTooShort,
-        Self::FrameTooLong,
-        Self::GsoHeaders,
-        Self::FilteredTx,
-        Self::OverMtuTx,
-        Self::StormBroadcast,
-        Self::StormMulticast,
-        Self::StormUnknown,
-        Self::UnknownUnicast,
-        Self::TxDisabled,
-        Self::RxWaitedTooLong,
-        Self::TxStopped,
-        Self::RxNotReady,
-        Self::FilteredRx,
-        Self::OverMtuRx,
-        Self::PolicedRx,
-        Self::RxRingFull,
-        Self::RxBufferTooSmall,
-        Self::OffloadUnsupported,
-        Self::NoRoomForTag,
-        Self::DeviceError,
-        Self::MulticastUnwanted,
-        Self::BadRequest,
-        Self::BadEncapsulation,
-        Self::MarkedNotEct,
-        Self::NetworkUnknown,
-        Self::RemoteUnknown,
-        Self::FloodBudget,
-        Self::OverPathMtu,
-        Self::RemoteUnreachable,
-        Self::AnswerBudget,
-        Self::CopyFailed,
-        Self::MirrorLost,
-    ];
-    const COUNT: usize = weir_fabric::DropReason::COUNT + Self::OWN.len();
-
     /// Every reason.
     pub fn all() -> impl Iterator<Item = Self> {
         weir_fabric::DropReason::ALL.into_iter().map(Self::Fabric).chain(Self::OWN)
-    }
-
-    /// Its index in [`all`](Self::all).
-    pub(crate) fn index(self) -> usize {
-        match self {
-            Self::Fabric(reason) => reason.index(),
-            own => {
-                let at = Self::OWN.iter().position(|r| *r == own);
-                weir_fabric::DropReason::COUNT + at.unwrap_or(0)
-            }
-        }
-    }
-
-    /// True if it is counted at the receiver.
-    pub(crate) fn is_receivers(self) -> bool {
-        matches!(
-            self,
-            Self::RxNotReady
-                | Self::FilteredRx
-                | Self::OverMtuRx
-                | Self::PolicedRx
-                | Self::RxRingFull
-                | Self::RxBufferTooSmall
-                | Self::OffloadUnsupported
-                | Self::NoRoomForTag
-                | Self::DeviceError
-                | Self::MulticastUnwanted
-                | Self::MirrorLost
-        )
-    }
-
-    /// The counter's name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fabric(reason) => reason.as_str(),
-            Self::FrameTooShort => "frame_too_short",
-            Self::FrameTooLong => "frame_too_long",
-            Self::GsoHeaders => "gso_headers",
-            Self::FilteredTx => "filtered_tx",
-            Self::OverMtuTx => "over_mtu_tx",
-            Self::OverMtuRx => "over_mtu_rx",
-            Self::StormBroadcast => "storm_broadcast",
-            Self::StormMulticast => "storm_multicast",
-            Self::StormUnknown => "storm_unknown",
-            Self::UnknownUnicast => "unknown_unicast",
-            Self::FilteredRx => "filtered_rx",
-            Self::PolicedRx => "policed_rx",
-            Self::TxDisabled => "tx_disabled",
-            Self::TxStopped => "tx_stopped",
-            Self::RxNotReady => "rx_not_ready",
-            Self::RxRingFull => "rx_ring_full",
-            Self::RxWaitedTooLong => "rx_waited_too_long",
-            Self::RxBufferTooSmall => "rx_buffer_too_small",
-            Self::OffloadUnsupported => "offload_unsupported",
-            Self::NoRoomForTag => "no_room_for_tag",
-            Self::DeviceError => "device_error",
-            Self::MulticastUnwanted => "multicast_unwanted",
-            Self::BadRequest => "bad_request",
-            Self::BadEncapsulation => "bad_encapsulation",
-            Self::MarkedNotEct => "marked_not_ect",
-            Self::NetworkUnknown => "network_unknown",
-            Self::RemoteUnknown => "remote_unknown",
-            Self::FloodBudget => "flood_budget",
-            Self::OverPathMtu => "over_path_mtu",
-            Self::RemoteUnreachable => "remote_unreachable",
-            Self::CopyFailed => "copy_failed",
-            Self::AnswerBudget => "answer_budget",
-            Self::MirrorLost => "mirror_lost",
-        }
     }
 }
 
@@ -208,32 +159,19 @@ impl From<weir_fabric::DropReason> for DropReason {
     }
 }
 
-/// The reasons for which a receiver was notified of a frame later than its latency budget allows, each with a named
-/// counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreachReason {
-    /// The worker was off its CPU for as long as the call was late: the CPU served another thread or machine.
-    NoCpu,
-    /// Switching alone took longer than the budget, and the call was not held: the worker had too much to do.
-    ForwardedLate,
-    /// Its call was held, and the worker came back too late: it had too much to do.
-    AskedLate,
-    /// The policy's deadline was past the budget: a bug in weir.
-    Policy,
-}
-
-impl BreachReason {
-    /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 4] = [Self::NoCpu, Self::ForwardedLate, Self::AskedLate, Self::Policy];
-
-    /// The counter's name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NoCpu => "no_cpu",
-            Self::ForwardedLate => "forwarded_late",
-            Self::AskedLate => "asked_late",
-            Self::Policy => "policy",
-        }
+weir_fabric::reasons! {
+    /// The reasons for late notifications of a receiver, each with a named counter.
+    pub enum BreachReason {
+        /// The worker was off its CPU for as long as the call was late: the CPU served another
+        /// thread or machine.
+        NoCpu = "no_cpu",
+        /// Switching alone took longer than the budget, and the call was not held: the worker had
+        /// too much to do.
+        ForwardedLate = "forwarded_late",
+        /// Its call was held, and the worker came back too late: it had too much to do.
+        AskedLate = "asked_late",
+        /// The policy's deadline was past the budget: a bug in weir.
+        Policy = "policy",
     }
 }
 
@@ -293,7 +231,7 @@ pub struct PortCounters {
     /// Windows of turns (`weir_policy::schedule::Window`) with more late turns than allowed.
     pub window_violations: Counter,
     drops: [Counter; DropReason::COUNT],
-    breaches: [Counter; BreachReason::ALL.len()],
+    breaches: [Counter; BreachReason::COUNT],
     /// The observers that copy dropped frames.
     looks: ArcSwapOption<Looks>,
 }
@@ -383,7 +321,7 @@ impl PortCounters {
     /// Counts a late notification of this receiver about its frames.
     #[cold]
     pub fn breached(&self, reason: BreachReason) {
-        self.breaches[reason as usize].add(1);
+        self.breaches[reason.index()].add(1);
     }
 
     /// The reasons for which this receiver was notified too late, with their counts.
@@ -422,6 +360,22 @@ mod tests {
         assert!(named.iter().all(|(_, count)| *count == 1), "two reasons share a counter");
         let names: std::collections::HashSet<_> = named.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), DropReason::COUNT);
+    }
+
+    #[test]
+    fn the_guide_has_each_drop_reason_at_the_port_that_counts_it() {
+        let guide = include_str!("../../../docs/guide/counters.md");
+        let (_, drops) = guide.split_once("\n## Drops\n").unwrap();
+        let (sender, receiver) = drops.split_once("\nCounted at the **receiver**").unwrap();
+        for reason in DropReason::all() {
+            let rows = if reason.is_receivers() { receiver } else { sender };
+            let name = format!("`{}`", reason.as_str());
+            let is_row = |line: &str| {
+                line.strip_prefix("| ")
+                    .is_some_and(|row| row.split(" | ").next().unwrap().contains(&name))
+            };
+            assert!(rows.lines().any(is_row), "{name}");
+        }
     }
 
     #[test]
