@@ -52,6 +52,10 @@ pub const LEASES_MAX: usize = 4 * PORTS_MAX;
 pub const LEASES_BYTES_MAX: usize = 4 << 20;
 // Each with the longest client identifier as digits.
 const _: () = assert!(LEASES_MAX * 768 <= LEASES_BYTES_MAX);
+/// Bytes behind those copies for leases that have changed since all leases were written.
+pub const LEASES_NOTED_BYTES_MAX: usize = 64 << 10;
+/// Pause (s) before leases that could not be saved are saved again.
+pub const LEASES_RETRY_SECS: u64 = 1;
 /// Frames for weir itself that one interface can send in a second, and at once.
 pub const OWN_FRAMES_PER_SEC: u64 = 100;
 /// See [`OWN_FRAMES_PER_SEC`].

@@ -110,15 +110,15 @@ pub struct Dhcp {
     /// Addresses that interfaces always have, and whose each is.
     fixed: BTreeMap<String, Ipv4Addr>,
     reserved: BTreeMap<Ipv4Addr, String>,
-    /// Leases have changed since they were saved.
-    pub is_dirty: bool,
+    /// Addresses whose leases have changed since they were saved.
+    pub changed: BTreeSet<Ipv4Addr>,
 }
 
 impl Dhcp {
     /// A server that goes on with these leases.
     pub fn new(settings: DhcpSettings, leases: Leases) -> Self {
-        let (vifs, fixed, reserved) = Default::default();
-        let mut server = Self { settings, leases, vifs, fixed, reserved, is_dirty: false };
+        let (vifs, fixed, reserved, changed) = Default::default();
+        let mut server = Self { settings, leases, vifs, fixed, reserved, changed };
         server.set_vifs([]);
         server
     }
@@ -364,8 +364,14 @@ impl Turn<'_> {
         for other in others {
             self.server.leases.forget(other);
         }
+        // A client that asks again within a second changes nothing.
+        if self.server.leases.get(address) == Some(&lease) {
+            return;
+        }
         self.server.leases.put(address, lease, self.now_secs);
-        self.server.is_dirty |= hold != Hold::Offered;
+        if hold != Hold::Offered {
+            self.server.changed.insert(address);
+        }
     }
 
     fn discover(mut self) -> (Done, Option<Reply>) {
@@ -430,7 +436,7 @@ impl Turn<'_> {
             return (Done::Ignored, None);
         }
         self.server.leases.end(address, self.now_secs);
-        self.server.is_dirty = true;
+        self.server.changed.insert(address);
         (Done::Released, None)
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use weir_engine::{beat, clock, lock, supervise};
 use weir_fabric::PortId;
-use weir_limits::RA_INTERVAL_SECS;
+use weir_limits::{LEASES_RETRY_SECS, RA_INTERVAL_SECS};
 use weir_wire::Mac;
 
 use crate::advert::advertisement;
@@ -22,6 +22,7 @@ use crate::store::Store;
 
 /// Between two rounds of advertisements that nobody asked for.
 const ADVERTISES_EVERY: Duration = Duration::from_secs(RA_INTERVAL_SECS);
+const RETRIES_AFTER: Duration = Duration::from_secs(LEASES_RETRY_SECS);
 
 /// The thread. Dropped, it ends.
 pub struct Service {
@@ -49,16 +50,18 @@ impl Service {
                 io::Result::Ok((Dhcp::new(settings, leases), store))
             })
             .transpose()?;
+        if let Some((dhcp, _)) = &dhcp {
+            lock(&shown).clone_from(dhcp.leases());
+        }
         let mut clerk = Clerk {
             station: port.station().clone(),
             desk: Arc::clone(&desk),
             dhcp,
             shown: Arc::clone(&shown),
-            fails: false,
+            retries: None,
             // Those of a weir before this one go on for as long as they were told.
             advertises: port.station().ra.as_ref().map(|_| Instant::now()),
         };
-        clerk.show();
         let run = move || {
             supervise("weir-gateway", || clerk.run());
         };
@@ -92,8 +95,8 @@ struct Clerk {
     dhcp: Option<(Dhcp, Option<Store>)>,
     /// Leases as others see them.
     shown: Arc<Mutex<Leases>>,
-    /// Leases cannot be saved, which was said.
-    fails: bool,
+    /// Leases cannot be saved, which was said, and when it is tried again.
+    retries: Option<Instant>,
     /// When all guests are told of prefixes again, if they are told.
     advertises: Option<Instant>,
 }
@@ -187,25 +190,27 @@ impl Clerk {
     /// Saves leases that have changed. Clients are answered nevertheless: without a file they keep their addresses, too.
     fn save(&mut self, now_secs: u32) {
         let Some((dhcp, store)) = &mut self.dhcp else { return };
-        if !std::mem::take(&mut dhcp.is_dirty) {
+        let changed = std::mem::take(&mut dhcp.changed);
+        if changed.is_empty() && self.retries.is_none() {
             return;
         }
-        let saved = store.as_mut().map_or(Ok(()), |store| store.save(dhcp.leases(), now_secs));
-        match saved {
-            Ok(()) => self.fails = false,
-            Err(error) => {
-                dhcp.is_dirty = true;
-                if !std::mem::replace(&mut self.fails, true) {
-                    tracing::error!(%error, "leases are not saved: a weir that is started anew does not know them");
+        let now = Instant::now();
+        let is_due = self.retries.is_none_or(|at| now >= at);
+        if let Some(store) = store.as_mut().filter(|_| is_due) {
+            match store.note(dhcp.leases(), &changed, now_secs) {
+                Ok(()) => self.retries = None,
+                Err(error) => {
+                    if self.retries.replace(now + RETRIES_AFTER).is_none() {
+                        tracing::error!(%error, "leases are not saved: a weir that is started anew does not know them");
+                    }
                 }
             }
         }
-        self.show();
-    }
-
-    fn show(&mut self) {
-        if let Some((dhcp, _)) = &self.dhcp {
-            lock(&self.shown).clone_from(dhcp.leases());
+        let mut shown = lock(&self.shown);
+        for address in changed {
+            if let Some(lease) = dhcp.leases().get(address) {
+                shown.put(address, lease.clone(), now_secs);
+            }
         }
     }
 }

@@ -2,15 +2,18 @@
 //!
 //! A confined weir opens no file and renames none, so the file is open from the start, and has two places. Each is
 //! written whole, in turn, with a number that grows and a sum of its bytes: a weir that is killed while it writes leaves
-//! the other place as it was. Times in the file are the wall clock's, since it outlives the machine's uptime.
+//! the other place as it was. Behind them are notes of what has changed since, each with the number of the place that it
+//! is about: all leases are written again only when no note fits any more. Times in the file are the wall clock's, since
+//! it outlives the machine's uptime.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::Ipv4Addr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use weir_limits::{LEASES_BYTES_MAX, LEASES_MAX};
+use weir_limits::{LEASES_BYTES_MAX, LEASES_MAX, LEASES_NOTED_BYTES_MAX};
 use weir_wire::Mac;
 
 use crate::leases::{Client, Hold, Lease, Leases};
@@ -18,10 +21,11 @@ use crate::leases::{Client, Hold, Lease, Leases};
 #[cfg(test)]
 mod tests;
 
-/// What a place begins with, before the number, the length and the sum of what follows, each of eight bytes.
+/// What a place or a note begins with, before the number, the length and the sum of what follows, each of eight bytes.
 const MAGIC: [u8; 8] = *b"weirlea1";
 const HEADER_LEN: usize = 32;
 const PLACE_LEN: u64 = (HEADER_LEN + LEASES_BYTES_MAX) as u64;
+const NOTES_AT: u64 = 2 * PLACE_LEN;
 
 /// Leases in a file.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub struct Store {
     file: File,
     /// Of the last place that was written.
     number: u64,
+    /// Bytes of notes about that place; `None` if it is unknown what is there.
+    noted: Option<usize>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,7 +53,7 @@ struct Written {
 impl Store {
     /// Of a file that is open for reading and writing.
     pub fn new(file: File) -> Self {
-        Self { file, number: 0 }
+        Self { file, number: 0, noted: None }
     }
 
     /// What was saved last, as seen at `now_secs` of the machine's clock. Nothing is longer than `lease_secs` from now.
@@ -55,16 +61,23 @@ impl Store {
     /// # Errors
     /// Of reading.
     pub fn load(&mut self, now_secs: u32, lease_secs: u32) -> io::Result<Leases> {
-        let places = [self.read(0)?, self.read(1)?];
-        let Some((number, text)) = places.into_iter().flatten().max_by_key(|(number, _)| *number)
-        else {
+        let places = [self.read(0, PLACE_LEN)?, self.read(PLACE_LEN, PLACE_LEN)?];
+        let whole = places.iter().filter_map(|place| whole_of(place));
+        let Some((number, text)) = whole.max_by_key(|(number, _)| *number) else {
             return Ok(Leases::default());
         };
         self.number = number;
-        let all: Vec<Written> = serde_json::from_slice(&text)?;
+        let mut all: Vec<Written> = serde_json::from_slice(text)?;
+        all.truncate(LEASES_MAX);
+        let notes = self.read(NOTES_AT, LEASES_NOTED_BYTES_MAX as u64)?;
+        let mut rest = &notes[..];
+        while let Some((_, text)) = whole_of(rest).filter(|(of, _)| *of == number) {
+            all.extend(serde_json::from_slice::<Vec<Written>>(text)?);
+            rest = rest.get(HEADER_LEN + text.len()..).unwrap_or_default();
+        }
         let wall = wall_secs();
         let mut leases = Leases::default();
-        for written in all.into_iter().take(LEASES_MAX) {
+        for written in all {
             let (Ok(mac), Some(id)) = (written.mac.parse::<Mac>(), bytes_of(&written.client_id))
             else {
                 continue;
@@ -83,58 +96,96 @@ impl Store {
         Ok(leases)
     }
 
-    /// Saves leases; what is only offered is nobody's yet.
+    /// Saves all leases.
     ///
     /// # Errors
     /// Of writing. What was saved before stays.
     pub fn save(&mut self, leases: &Leases, now_secs: u32) -> io::Result<()> {
-        let wall = wall_secs();
-        let written = |(address, lease): (Ipv4Addr, &Lease)| Written {
-            address,
-            vif: lease.client.vif.clone(),
-            mac: lease.client.mac.to_string(),
-            client_id: lease.client.id.as_deref().map(digits_of).unwrap_or_default(),
-            declined: lease.hold == Hold::Declined,
-            until: match lease.holds(now_secs) {
-                true => wall + u64::from(lease.until_secs - now_secs),
-                false => wall.saturating_sub(u64::from(now_secs - lease.until_secs)),
-            },
-        };
-        let kept = leases.iter().filter(|(_, lease)| lease.hold != Hold::Offered);
-        let text = serde_json::to_vec(&kept.map(written).collect::<Vec<_>>())?;
-        if text.len() > LEASES_BYTES_MAX {
+        let number = self.number + 1;
+        let place = framed(number, leases.iter(), now_secs)?;
+        if place.len() as u64 > PLACE_LEN {
             return Err(io::Error::other("there are too many leases to be saved"));
         }
-        let number = self.number + 1;
-        let mut place = Vec::with_capacity(HEADER_LEN + text.len());
-        place.extend(MAGIC);
-        place.extend(number.to_le_bytes());
-        place.extend((text.len() as u64).to_le_bytes());
-        place.extend(sum_of(number, &text).to_le_bytes());
-        place.extend(text);
-        self.file.seek(SeekFrom::Start(number % 2 * PLACE_LEN))?;
-        self.file.write_all(&place)?;
-        self.number = number;
+        self.noted = None;
+        self.write(number % 2 * PLACE_LEN, &place)?;
+        (self.number, self.noted) = (number, Some(0));
         Ok(())
     }
 
-    /// What is in a place, if it is whole.
-    fn read(&mut self, place: u64) -> io::Result<Option<(u64, Vec<u8>)>> {
-        self.file.seek(SeekFrom::Start(place * PLACE_LEN))?;
-        let mut bytes = Vec::new();
-        (&self.file).take(PLACE_LEN).read_to_end(&mut bytes)?;
-        let field = |at: usize| {
-            let field = bytes.get(at..)?.first_chunk().copied();
-            field.map(u64::from_le_bytes)
+    /// Saves those leases that have changed, or all, if there is no room for a note.
+    ///
+    /// # Errors
+    /// Of writing. What was saved before stays, and the next time all are saved.
+    pub fn note(
+        &mut self,
+        leases: &Leases,
+        changed: &BTreeSet<Ipv4Addr>,
+        now_secs: u32,
+    ) -> io::Result<()> {
+        let its = changed.iter().filter_map(|address| Some((*address, leases.get(*address)?)));
+        let note = framed(self.number, its, now_secs)?;
+        let after = self.noted.take().map(|noted| noted + note.len());
+        let Some(after) = after.filter(|after| *after <= LEASES_NOTED_BYTES_MAX) else {
+            return self.save(leases, now_secs);
         };
-        let (Some(number), Some(len), Some(sum)) = (field(8), field(16), field(24)) else {
-            return Ok(None);
-        };
-        let end = usize::try_from(len).ok().and_then(|len| len.checked_add(HEADER_LEN));
-        let text = end.and_then(|end| bytes.get(HEADER_LEN..end));
-        let whole = text.filter(|text| bytes.starts_with(&MAGIC) && sum_of(number, text) == sum);
-        Ok(whole.map(|text| (number, text.to_vec())))
+        self.write(NOTES_AT + (after - note.len()) as u64, &note)?;
+        self.noted = Some(after);
+        Ok(())
     }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(at))?;
+        self.file.write_all(bytes)
+    }
+
+    fn read(&mut self, at: u64, len: u64) -> io::Result<Vec<u8>> {
+        self.file.seek(SeekFrom::Start(at))?;
+        let mut bytes = Vec::new();
+        (&self.file).take(len).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// A place or a note. What is only offered is nobody's yet.
+fn framed<'l>(
+    number: u64,
+    leases: impl Iterator<Item = (Ipv4Addr, &'l Lease)>,
+    now_secs: u32,
+) -> io::Result<Vec<u8>> {
+    let wall = wall_secs();
+    let written = |(address, lease): (Ipv4Addr, &Lease)| Written {
+        address,
+        vif: lease.client.vif.clone(),
+        mac: lease.client.mac.to_string(),
+        client_id: lease.client.id.as_deref().map(digits_of).unwrap_or_default(),
+        declined: lease.hold == Hold::Declined,
+        until: match lease.holds(now_secs) {
+            true => wall + u64::from(lease.until_secs - now_secs),
+            false => wall.saturating_sub(u64::from(now_secs - lease.until_secs)),
+        },
+    };
+    let kept = leases.filter(|(_, lease)| lease.hold != Hold::Offered);
+    let text = serde_json::to_vec(&kept.map(written).collect::<Vec<_>>())?;
+    let mut framed = Vec::with_capacity(HEADER_LEN + text.len());
+    framed.extend(MAGIC);
+    framed.extend(number.to_le_bytes());
+    framed.extend((text.len() as u64).to_le_bytes());
+    framed.extend(sum_of(number, &text).to_le_bytes());
+    framed.extend(text);
+    Ok(framed)
+}
+
+/// The number and the text of what `bytes` begin with, if it is whole.
+fn whole_of(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let field = |at: usize| {
+        let field = bytes.get(at..)?.first_chunk().copied();
+        field.map(u64::from_le_bytes)
+    };
+    let (number, len, sum) = (field(8)?, field(16)?, field(24)?);
+    let end = usize::try_from(len).ok()?.checked_add(HEADER_LEN)?;
+    let text = bytes.get(HEADER_LEN..end)?;
+    let is_whole = bytes.starts_with(&MAGIC) && sum_of(number, text) == sum;
+    is_whole.then_some((number, text))
 }
 
 /// FNV-1a: the file is weir's own, and who writes it on purpose writes the sum, too.

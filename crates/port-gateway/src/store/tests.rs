@@ -117,3 +117,77 @@ fn a_file_of_anything_else_is_no_leases() {
     file.write_all_at(&[0x5a; 4096], 0).unwrap();
     assert_eq!(store.load(0, 600).unwrap(), Leases::default());
 }
+
+#[test]
+fn each_note_is_loaded_and_all_leases_are_written_again_only_once_notes_are_full() {
+    let (mut store, file) = store();
+    let (mut leases, mut places) = (some_leases(), 0);
+    let mut number = 0;
+    for n in 0..2_000_u32 {
+        let address = Ipv4Addr::new(192, 168, 77, 1 + (n % 9) as u8);
+        let mut lease = leases.get(address).unwrap().clone();
+        // It is given back now and then.
+        lease.until_secs = if n % 7 == 0 { 0 } else { 10_000 + n };
+        lease.client.id = Some(vec![n as u8; 40]);
+        leases.put(address, lease, 500);
+        store.note(&leases, &[address].into(), 500).unwrap();
+        places += u32::from(std::mem::replace(&mut number, store.number) != store.number);
+        if n % 97 == 0 {
+            let loaded = Store::new(file.try_clone().unwrap()).load(500, 100_000).unwrap();
+            for ((address, before), (again, after)) in leases.iter().zip(loaded.iter()) {
+                assert_eq!((address, &before.client), (again, &after.client), "after {n} notes");
+                assert_eq!(before.holds(500), after.holds(500), "after {n} notes");
+            }
+            assert_eq!(loaded.iter().count(), 9);
+        }
+    }
+    assert!((2..=2_000 * 300 / LEASES_NOTED_BYTES_MAX as u32 + 1).contains(&places), "{places}");
+    assert!(file.metadata().unwrap().len() <= NOTES_AT + LEASES_NOTED_BYTES_MAX as u64);
+}
+
+#[test]
+fn a_note_that_was_cut_off_or_is_about_another_place_counts_for_nothing() {
+    let (mut store, file) = store();
+    let mut leases = some_leases();
+    let address = Ipv4Addr::new(192, 168, 77, 1);
+    let end = |leases: &mut Leases| {
+        leases.end(address, 500);
+        [address].into()
+    };
+    store.save(&leases, 500).unwrap();
+    let changed = end(&mut leases);
+    store.note(&leases, &changed, 500).unwrap();
+    let held = || {
+        let loaded = Store::new(file.try_clone().unwrap()).load(500, 100_000).unwrap();
+        loaded.get(address).unwrap().holds(500)
+    };
+    assert!(!held());
+    let len = file.metadata().unwrap().len();
+    let note = (len - NOTES_AT) as usize;
+    let mut bytes = vec![0; note];
+    file.read_exact_at(&mut bytes, NOTES_AT).unwrap();
+    for cut in 0..note {
+        file.set_len(NOTES_AT + cut as u64).unwrap();
+        assert!(held(), "cut at {cut}");
+        file.write_all_at(&bytes, NOTES_AT).unwrap();
+    }
+    assert!(!held());
+    store.save(&some_leases(), 500).unwrap();
+    assert!(held());
+}
+
+#[test]
+fn after_a_failure_all_leases_are_written() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut store = Store::new(file.reopen().unwrap());
+    let leases = some_leases();
+    store.save(&leases, 500).unwrap();
+    // Open for reading alone, it cannot be written.
+    let written = std::mem::replace(&mut store.file, File::open(file.path()).unwrap());
+    let mut less = some_leases();
+    less.forget(Ipv4Addr::new(192, 168, 77, 2));
+    store.note(&less, &[].into(), 500).unwrap_err();
+    store.file = written;
+    store.note(&less, &[].into(), 500).unwrap();
+    assert_eq!(Store::new(file.reopen().unwrap()).load(500, 9_000).unwrap().iter().count(), 8);
+}
