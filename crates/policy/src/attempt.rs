@@ -5,11 +5,11 @@
 //!
 //! - A hold at an uplink delays everybody's frames, so no queue may ask for it alone.
 //! - Among streams that share a link, a held stream loses its share to the others. Each stream
-//!   alone finds that holding slows it down. Where all are held, nobody loses anything.
+//!   alone finds that holding slows it down. If all are held, none loses anything.
 //! - A guest that polls on a timer polls all queues of its interface, transmit queues too.
 //!
-//! So the manager, which looks at the counters regularly, tries such a hold for all interfaces or
-//! for one: some looks with it and some without, in turn.
+//! So the manager, which reads the counters regularly, tries such a hold for all interfaces or for
+//! one: some intervals with it and some without, in turn.
 //!
 //! No request may wait for the trial. There is no trial while an interface has so little traffic
 //! that only a few frames come within a budget. A hold that slows all interfaces together, or one
@@ -59,7 +59,7 @@ pub enum Why {
     Light(u32),
     /// A trial is under way.
     Tried,
-    /// The hold slows nobody down.
+    /// The hold slows no interface down.
     Harmless,
     /// The hold slowed the load down.
     Slower,
@@ -117,7 +117,7 @@ impl Attempt {
         } else if let Some(light) = light {
             self.too_few(light.vif);
         } else if !known {
-            // Interfaces have come or gone: nothing is known of the present set.
+            // Interfaces were added or removed: nothing is known of the present set.
             match self.phase {
                 Phase::Without { .. } => {}
                 Phase::Tried(_) | Phase::With { .. } => self.phase = Phase::Tried(trial()),
@@ -182,7 +182,7 @@ impl Attempt {
         self.each = look.traffic.iter().map(|it| (it.vif, trial())).collect();
     }
 
-    /// Takes a look at the same interfaces as the look before.
+    /// Takes a look with the same interfaces as the previous one.
     fn known(&mut self, look: &Look<'_>) {
         let passed =
             |it: &Traffic| Passed { frames: it.frames, bytes: it.bytes, ns: look.elapsed_ns };

@@ -20,7 +20,7 @@ const CPUS_MAX: f64 = 64.0;
 const RATE_MAX: f64 = 1e9;
 /// Longest sample (ns).
 const SAMPLE_NS_MAX: f64 = 1e10;
-/// Differences between two looks at the counters.
+/// Differences between two reads of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// CPU time used (ns), of the guest's vCPUs, as the guest's agent reports it, or of the worker.

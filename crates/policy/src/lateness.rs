@@ -1,10 +1,9 @@
 //! Estimates how late a worker acts on a deadline, so that the worker can begin that much earlier.
 //!
-//! A timer fires late because the kernel takes time to run the worker: some microseconds on an
-//! otherwise idle host, ten times as much in a virtual machine. Before the worker tells its guest,
-//! it serves a burst and makes a call. Both take some microseconds, and more with a cold cache or
-//! after an interrupt. A promise that ends at a deadline must allow for the worst of both delays.
-//! So a worker keeps the largest delay of each kind, and forgets it slowly.
+//! A timer fires late because the kernel takes time to run the worker: some microseconds on an otherwise idle host, ten
+//! times as much in a virtual machine. Before the worker notifies its guest, it serves a burst and makes a call. Both
+//! take some microseconds, and more with a cold cache or after an interrupt. A promise that ends at a deadline must
+//! allow for the worst of both delays. So a worker keeps the largest delay of each kind, and forgets it slowly.
 
 use weir_limits::BURST_NS_MAX;
 

@@ -1,11 +1,11 @@
 //! The law of control: every constant by which weir decides when to call, to hold, to poll, to nap and to try.
 //!
-//! A constant is a field of [`Law`]. Its comment says what it trades, and ends with its unit and its range. What
-//! follows from constants by a rule is a method, and says the rule. `docs/design/control-law.md` derives the law. Its
-//! table shows what each mechanism is worth: `weir lab ablation` plays [`MECHANISMS`], each a law with one constant at
-//! its extreme.
+//! A constant is a field of [`Law`]. Its comment states its trade-off, and ends with its unit and its range. A value
+//! that follows from constants by a rule is a method, which states the rule. `docs/design/control-law.md` derives the
+//! law. Its table shows the effect of each mechanism: `weir lab ablation` plays [`MECHANISMS`], each a law with one
+//! constant at its extreme.
 //!
-//! Not here: bounds (`weir_limits`), facts of protocols, and what the user sets.
+//! It does not contain bounds (`weir_limits`), facts of protocols, or the user's settings.
 
 /// The constants of the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,14 +65,13 @@ pub struct Law {
     /// Longest back-off; measurements are forgotten in a quarter of it. More is slower to see that
     /// a load has changed, less repeats harmful trials too often. In turns: 255 to 8,191.
     pub memory: u32,
-    /// Time for which a busy worker looks at a queue without work, kicks off. More costs looks,
-    /// less costs kicks. In ns: 20,000 to 500,000.
+    /// Time for which a busy worker polls a queue without work, with kicks suppressed. More costs polls, less costs
+    /// kicks. In ns: 20,000 to 500,000.
     pub warm_ns: u64,
     /// Smallest step (a sixteenth): the weight of one sample in an estimate, and the shortest
     /// hold's part of the limit. Less is slower and smoother, more wavers. In halvings: 2 to 6.
     pub step: u32,
-    /// Longest nap. More delays kicks of ports that cannot be looked at, less costs wake-ups. In ns: 250,000 to
-    /// 2,000,000.
+    /// Longest nap. More delays kicks of ports that cannot be polled, less costs wake-ups. In ns: 250,000 to 2,000,000.
     pub nap_ns_max: u64,
 }
 
@@ -152,7 +151,7 @@ impl Law {
         2 * self.event_ns
     }
 
-    /// Returns the shortest time to poll (ns). One look at the queues takes a tenth of it.
+    /// Returns the shortest time to poll (ns). One poll of the queues takes a tenth of it.
     pub(crate) const fn poll_ns_min(&self) -> u64 {
         self.event_ns >> self.part
     }

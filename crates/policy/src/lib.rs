@@ -15,7 +15,7 @@
 //! - [`moderation`]: when to interrupt the guest after frames were published in a receive queue.
 //! - [`pace`]: busy-polling, naps and sleep of a worker without work.
 //! - [`placement`]: on which processors workers and virtual processors run.
-//! - [`policing`]: which frames exceed what a receiver may get.
+//! - [`policing`]: which frames exceed a receiver's rate.
 //! - [`schedule`]: whose queue a worker serves next, and rate limits.
 //! - [`steering`]: which receive queue of a multi-queue interface a flow uses.
 #![forbid(unsafe_code)]

@@ -1,16 +1,14 @@
 //! Decides what a worker without work does: poll, nap or sleep.
 //!
-//! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds
-//! together. So a worker first **busy-polls** for a while, kicks off, if work has lately come
-//! sooner than that. It never polls for longer than a sleep would cost, so that it spends at most
-//! twice the cost of the best choice (the ski-rental argument). After polls that find nothing, a
-//! growing number of sleeps goes without a poll.
+//! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds together. So a worker
+//! first **busy-polls** for a while, with kicks suppressed, if work has lately come sooner than that. It never polls
+//! for longer than a sleep would cost, so that it spends at most twice the cost of the best choice (the ski-rental
+//! argument). After polls that find nothing, a growing number of sleeps goes without a poll.
 //!
-//! Where frames come steadily but further apart, every frame would cost a wake-up. There the worker
-//! **naps**: it sleeps for a part of the latency budget, kicks off, and takes all new frames at
-//! once. A nap slows down a sender that waits for answers before it sends more, so the rate falls.
-//! Then naps end, and are not tried again for a growing time. Where the rate falls too little to
-//! tell, a while without naps shows whether they were the cause.
+//! If frames come steadily but further apart, every frame would cost a wake-up. Then the worker **naps**: it sleeps for
+//! a part of the latency budget, with kicks suppressed, and takes all new frames at once. A nap slows down a sender
+//! that waits for answers before it sends more, so the rate falls. Then naps end, and are not tried again for a growing
+//! time. If the rate falls too little to tell, a while without naps shows whether they were the cause.
 
 use crate::hold_off::HoldOff;
 use crate::law::{LAW, Law};
@@ -25,11 +23,11 @@ fn nap_ns_max(law: &Law, budget_ns: u64) -> u64 {
 /// The next step of a worker that has run out of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Look at the queues for this time (ns), kicks off; then tell [`Pace::polled`].
+    /// Poll the queues for this time (ns), with kicks suppressed; then call [`Pace::polled`].
     Poll(u64),
-    /// Sleep for this time (ns), kicks off; then look at the queues.
+    /// Sleep for this time (ns), with kicks suppressed; then poll the queues.
     Nap(u64),
-    /// Turn kicks on and sleep until one comes; then tell [`Pace::slept`].
+    /// Enable kicks and sleep until one comes; then call [`Pace::slept`].
     Sleep,
 }
 

@@ -1,4 +1,4 @@
-//! Decides when to tell a guest that its transmitted frames have been taken.
+//! Decides when to notify a guest that its transmitted frames were taken.
 
 use super::Verdict;
 use crate::hold_off::HoldOff;
@@ -6,11 +6,10 @@ use crate::law::{LAW, Law};
 
 /// The policy for the calls of one transmit queue.
 ///
-/// A completion lets the driver free a frame. Nobody waits for that unless the sender has run out
-/// of something, so completions are **prompt** where the sender may have:
+/// A completion lets the driver free a frame. The sender waits for that only if it has run out of something, so
+/// completions are **prompt** if it may have:
 ///
-/// - Frames are long on average: TCP's bulk data. TCP small queues (Linux `tcp_limit_output_bytes`)
-///   stop a connection
+/// - Frames are long on average: TCP's bulk data. TCP small queues (Linux `tcp_limit_output_bytes`) stop a connection
 ///   that has about a millisecond's worth of data in the ring until some of it is freed.
 /// - More than half of the ring is not reclaimed: the driver is about to stop its queue.
 ///
@@ -24,22 +23,21 @@ use crate::law::{LAW, Law};
 /// as soon as a late call reaches it was waiting for its completions; it gets no such long holds
 /// for a while.
 ///
-/// If received frames are held when the hold ends, one call serves both ([`Due::CallForReceived`]).
-/// A little later, as after a call that was given shortly before, a look shows whether the guest
-/// has freed its frames. A guest that has not gets a call for them, and its driver is not trusted
-/// with a common call for a while.
+/// If received frames are held when the hold ends, one call serves both ([`Due::CallForReceived`]). A little later, as
+/// after a call shortly before, a check shows whether the guest has freed its frames. A guest that has not gets a call
+/// for them, and its driver is not trusted with a common call for a while.
 ///
 /// A hold that gathered nothing and still ended in a call has only cost a worker a wake-up. After
 /// it a growing number of completions is prompt, as `HoldOff` counts.
 ///
-/// The caller gives the call and then tells [`Self::delivered`], as with [`super::Moderation`].
+/// The caller makes the call and then calls [`Self::delivered`], as with [`super::Moderation`].
 #[derive(Clone, Copy, Debug)]
 pub struct Completions {
     law: &'static Law,
     hold_ns_max: u64,
     /// Lets a few completions wait longer.
     patient: bool,
-    /// Time of the earliest completion that the guest was not told of (ns).
+    /// Time of the earliest completion that the guest was not notified of (ns).
     since_ns: Option<u64>,
     /// Sums over the completions since the last delivery.
     frames: u64,
@@ -75,9 +73,9 @@ pub enum Received {
 pub enum Due {
     /// Ask again at this time (ns).
     HoldUntil(u64),
-    /// Tell the guest now.
+    /// Notify the guest now.
     Call,
-    /// Give the held call for received frames, and ask again later.
+    /// Make the held call for received frames, and ask again later.
     CallForReceived {
         /// Time to ask again (ns).
         ask_ns: u64,
@@ -116,8 +114,8 @@ impl Completions {
 
     /// Notes completed frames (published used elements), with their total length.
     ///
-    /// `unreclaimed` of `ring_size` buffers are not free for the driver: the driver has offered
-    /// them, or was not yet told of their completion.
+    /// `unreclaimed` of `ring_size` buffers are not free for the driver: the driver has offered them, or was not yet
+    /// notified of their completion.
     pub fn completed(
         &mut self,
         now_ns: u64,
@@ -182,7 +180,7 @@ impl Completions {
         called_ns.saturating_add((self.hold_ns_max >> self.law.part).max(1))
     }
 
-    /// Notes that the guest was told by a call (`called`), or was found not to want one.
+    /// Notes that the guest was notified by a call (`called`), or had suppressed it.
     pub fn delivered(&mut self, called: bool) {
         match self.gathered.take() {
             Some(1) if called => self.hold_off.failed(self.law),

@@ -15,11 +15,10 @@ const DELIVERIES: u32 = u64::BITS;
 /// of the budget. In the ring this is ordinary suppression (virtio 1.2 §2.7.7), which the engine
 /// finds when it is about to call.
 ///
-/// So the right verdict is always [`Verdict::Call`]. Where the guest polls, the ring turns the call
-/// into nothing. Where it does not (no agent, an expired timer, a dead agent), the driver waits for
-/// the call: a hold here would add to the guest's own and could pass the limit. No frame is left
-/// behind either way: a driver that asks for calls again looks at the ring once more after it has
-/// asked (§2.7.7.1).
+/// So the right verdict is always [`Verdict::Call`]. If the guest polls, the call is suppressed. If
+/// it does not (no agent, an expired timer, a dead agent), the driver waits for the call: a hold
+/// here would add to the guest's own and could exceed the limit. No frame is left behind either
+/// way: a driver that enables calls again checks the ring once more afterwards (§2.7.7.1).
 ///
 /// A driver may poll on its timer and ask for calls nevertheless, as `xen-netfront` does. Where
 /// such polling is [known](Moderation::set_guest_poll), published frames stay without a call for

@@ -4,7 +4,7 @@
 //! serves one receive queue and is driven by one worker at a time:
 //!
 //! ```text
-//! used index published ──▶ published() ──▶ Call ───────────────▶ give the call ──▶ delivered()
+//! used index published ──▶ published() ──▶ Call ───────────────▶ make the call ──▶ delivered()
 //!                                     └──▶ HoldUntil(t) ─ timer ─▶ expired() ──▶ Call | HoldUntil
 //!                     guest polls the ring by itself meanwhile ──────────────────▶ delivered()
 //! ```
@@ -14,13 +14,12 @@
 //! delivered (Dong 2011, back-end coalescing). The `testing` harness checks the bound for any
 //! policy.
 //!
-//! **Why `Box<dyn Moderation>`.** A queue's policy can change while traffic flows. The control
-//! thread builds the new policy with [`Kind::build`]. The worker swaps a pointer and hands the old
-//! policy back to be freed, so the loop allocates nothing. A policy is asked once per burst of up
-//! to `weir_limits::BURST_MAX` frames, which makes an indirect call noise next to the copies; In
-//! return a new policy is one file and one line in [`Kind`], and tests and simulations pass their
-//! own types. When a policy is replaced while it holds a batch, the engine gives that call first:
-//! the new policy starts with nothing pending.
+//! **Why `Box<dyn Moderation>`.** A queue's policy can change while traffic flows. The control thread builds the new
+//! policy with [`Kind::build`]. The worker swaps a pointer and hands the old policy back to be freed, so the loop
+//! allocates nothing. A policy is asked once per burst of up to `weir_limits::BURST_MAX` frames, so the cost of an
+//! indirect call is small beside the copies. In return, a new policy is one file and one line in [`Kind`], and tests
+//! and simulations pass their own types. When a policy is replaced while it holds a batch, the engine makes that call
+//! first: the new policy starts with nothing pending.
 
 mod aggregate;
 mod aggregate_adaptive;
@@ -62,9 +61,9 @@ pub const fn hold_ns_max(latency_budget_ns: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// Give the call now, unless the ring says that the guest wants none.
+    /// Make the call now, unless the guest has suppressed calls.
     Call,
-    /// Give no call yet; ask again through [`Moderation::expired`] at this time (ns).
+    /// Make no call yet; ask again through [`Moderation::expired`] at this time (ns).
     ///
     /// Replaces any deadline given before. The time is later than the question's `now_ns`, and no
     /// later than the earliest undelivered frame's arrival plus the hold limit.
@@ -245,9 +244,8 @@ impl Kind {
         }
     }
 
-    /// Returns the policy for transmitted frames beside this one, under a hold limit (ns); `None`
-    /// where a guest is told of them at once. A guest that polls for received frames frees
-    /// transmitted ones as well.
+    /// Returns the policy for transmitted frames beside this one, under a hold limit (ns); `None` if a guest is
+    /// notified of them at once. A guest that polls for received frames frees transmitted ones as well.
     pub fn completions(self, hold_ns_max: u64) -> Option<Completions> {
         (self != Self::Immediate).then(|| Completions::new(hold_ns_max))
     }

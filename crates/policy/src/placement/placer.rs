@@ -81,7 +81,7 @@ impl Placer {
             None => self.plan(&terms),
         };
         let gain = if plan == self.places { 0.0 } else { self.gain(&terms, &plan) };
-        // A place on a processor that is gone is given up at once.
+        // A place on a processor that is no longer allowed is given up at once.
         let lost = self.places.iter().flatten().any(|cpu| !look.allowed.contains(cpu));
         let changes = self.patience.is_over(gain, look.now_ns, lost);
         if changes {

@@ -23,7 +23,7 @@ use super::Entry;
 struct Account {
     /// Worker time left (ns), as of `round`; negative is a debt.
     deficit_ns: i64,
-    /// The last round that gave time.
+    /// The last round whose grant was added.
     round: u64,
     weight: u16,
 }

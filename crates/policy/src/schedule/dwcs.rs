@@ -17,7 +17,7 @@
 //! nothing.
 //!
 //! Deadlines are equal within a slot of [`DWCS_SLOT_NS`]: the paper's time has slots, of one
-//! service each. The choice looks at every queue that is ready.
+//! service each. The choice checks every queue that is ready.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;

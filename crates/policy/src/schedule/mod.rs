@@ -11,9 +11,8 @@
 //! Accounts belong to flows, not to queues: more queues bring no larger share, and a queue that
 //! moves elsewhere takes nothing along.
 //!
-//! - [`Kind::Drr`]: worker time by weight (deficit round robin, Shreedhar & Varghese 1995, with
-//!   costs
-//!   that are known afterwards).
+//! - [`Kind::Drr`]: worker time by weight (deficit round robin, Shreedhar & Varghese 1995, with costs that are known
+//!   afterwards).
 //! - [`Kind::RoundRobin`]: one burst each in turn, whatever it costs.
 //! - [`Kind::Dwcs`]: window constraints (West & Schwan).
 //!

@@ -60,8 +60,7 @@ impl Change {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     slots: [Option<Change>; STEERING_CHANGES_MAX],
-    /// Number of times that all changes were dropped. Slots of a visit from an earlier era are
-    /// void.
+    /// Number of times that all changes were dropped. Slots of a visit from an earlier era are invalid.
     era: u32,
     /// The receiver's own table, if it gave one: the targets of entries.
     pub(super) wanted: Option<[u8; INDIRECTION_LEN]>,

@@ -50,8 +50,7 @@ impl Flow {
         })
     }
 
-    /// Returns whether the guest has not sent the flow for so long that another flow may take the
-    /// slot.
+    /// Returns true if another flow may take the slot, since the guest has long not sent this flow.
     pub(super) fn is_idle(&self, now_secs: u32) -> bool {
         let idle_secs = now_secs.wrapping_sub(self.secs) & SECS_MASK;
         // Another worker's clock may be a second ahead of this one's.

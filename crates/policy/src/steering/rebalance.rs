@@ -1,11 +1,10 @@
 //! Chooses entries of an indirection table to move, from the number of frames each has steered.
 //!
-//! The load of a queue is the load of its entries, and of the flows that follow their queue there.
-//! Where the busiest queue has [a quarter](IMBALANCE) more than the mean, one of its entries moves
-//! to the least busy queue: the entry that lowers the higher of the two loads most. Entries do not
-//! move to and fro: each move makes the sum of the squared loads smaller, so that steady load comes
-//! to rest; small gains are not taken; loads are smoothed; and an entry that has moved stays for
-//! [`REST_NS`].
+//! The load of a queue is the load of its entries, and of the flows that follow their queue there. If the busiest queue
+//! has [a quarter](IMBALANCE) more than the mean, one of its entries moves to the least busy queue: the entry that
+//! lowers the higher of the two loads most. Entries do not move to and fro: each move makes the sum of the squared
+//! loads smaller, so that steady load comes to rest; small gains are not taken; loads are smoothed; and an entry that
+//! has moved stays for [`REST_NS`].
 
 use weir_limits::{INDIRECTION_LEN, QUEUE_PAIRS_MAX};
 

@@ -17,7 +17,7 @@ use crate::trial::Passed;
 /// conditions:
 ///
 /// 1. *It pays*: the usual gap between batches promises a few more of them within the hold.
-/// 2. *Nobody waits for the held frames*: one timer looks at a hold up to four times, and ends it
+/// 2. *Nobody waits for the held frames*: one timer checks a hold up to four times, and ends it
 ///    once nothing has come for several usual gaps. A sender that waits for answers stops during a
 ///    hold; other senders go on.
 /// 3. *It does not slow the load down*: the hold is a level on a ladder from nothing to the limit.
@@ -30,11 +30,11 @@ use crate::trial::Passed;
 /// the uplink has gathered come at the uplink's rate.
 ///
 /// Acknowledgements of large segments ([`Answers`](super::Answers)) are held for
-/// [`Law::acks_ns_max`] at most, and only where they are no further apart. Longer holds slow a
+/// [`Law::acks_ns_max`] at most, and only if they are no further apart. Longer holds slow a
 /// sender down by less than a comparison of some milliseconds shows.
 ///
-/// Where nearly all batches are `Full` by themselves, none is held: the calls are as few as they
-/// can be, and a sender whose window is full waits for the one shorter batch.
+/// If nearly all batches are `Full` by themselves, none is held: the calls are as few as they can be, and a sender
+/// whose window is full waits for the one shorter batch.
 ///
 /// While the guest polls on a timer that is no longer than this queue would hold, the queue holds
 /// nothing ([`Frontend`]). The guest polls for all its queues, so that this queue does not judge
@@ -84,9 +84,9 @@ struct Pending {
     batches: u32,
     /// The hold chosen for these frames (ns); 0 if none.
     hold_ns: u64,
-    /// Time of the next look at the hold (ns).
+    /// Time of the next check of the hold (ns).
     look_ns: u64,
-    /// A look before the end of the hold is planned.
+    /// A check before the end of the hold is planned.
     looked: bool,
     /// The look found the load quiet.
     quiet: bool,
@@ -302,7 +302,7 @@ impl Moderation for Auto {
             None => {
                 let hold_ns = self.hold_ns();
                 let end_ns = batch.arrived_ns.saturating_add(hold_ns);
-                // A full batch is not held, and so says nothing about what holds gather.
+                // A full batch is not held, so it does not show what holds gather.
                 let prompt = full || end_ns < now_ns.saturating_add(self.hold_ns_min());
                 let hold_ns = if prompt { 0 } else { hold_ns };
                 let quiet_ns = self.quiet_ns();

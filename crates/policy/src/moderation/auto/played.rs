@@ -18,7 +18,7 @@ const CALL_NS: u64 = 4_000;
 const FRAME_NS: u64 = 700;
 /// CPU time to find the ring empty and ask for calls again (ns).
 const POLL_END_NS: u64 = 300;
-/// CPU time of a deadline for a worker: the wake-up or the look at its heap (ns).
+/// CPU time of a deadline for a worker: the wake-up or the check of its heap (ns).
 const TIMER_NS: u64 = 1_000;
 /// Delay of the worker's look after a deadline (ns).
 const TIMER_LATE_NS: u64 = 2_000;
@@ -156,7 +156,7 @@ struct World<'a> {
     /// End of the stall of guest and worker (ns).
     stalled_ns: u64,
     ring: VecDeque<Frame>,
-    /// Earliest arrival among the published frames that the guest was not told of.
+    /// Earliest arrival among the published frames that the guest was not notified of.
     pending: Option<u64>,
     deadline: u64,
     deadline_ns: u64,
