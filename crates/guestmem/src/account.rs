@@ -233,7 +233,7 @@ impl Total {
     }
 }
 
-/// One for the process, since there is one address space.
+/// The total of the process, which has one address space.
 static PROCESS: Total = Total::new(MEMORY_TOTAL_MAX, MEM_REGIONS_TOTAL_MAX);
 
 /// Returns the memory that the guests of this process have mapped together. The bounds are
@@ -242,7 +242,7 @@ pub fn total_mapped() -> Mapped {
     PROCESS.mapped()
 }
 
-/// What each of so many interfaces may map of this process's memory that nobody else gets (bytes).
+/// Returns the bytes of this process's memory that are reserved for each of `interfaces` interfaces.
 pub fn share_among(interfaces: usize) -> u64 {
     PROCESS.bytes.share(interfaces)
 }

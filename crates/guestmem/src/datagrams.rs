@@ -72,7 +72,7 @@ impl PeerAddress {
         Self { bytes, len }
     }
 
-    /// The socket option that has the traffic class of what goes there.
+    /// Returns the socket option for the traffic class of datagrams to this address.
     fn class_option(&self) -> (c_int, c_int) {
         match self.len {
             V6_LEN => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
@@ -80,7 +80,7 @@ impl PeerAddress {
         }
     }
 
-    /// The address without the port; `None` of another family.
+    /// Returns the address without the port; `None` for another family.
     fn ip(&self) -> Option<IpAddr> {
         let family = u16::from_ne_bytes(*self.bytes.first_chunk()?);
         match c_int::from(family) {
@@ -111,7 +111,7 @@ struct Datagram {
     len: usize,
 }
 
-/// One message: datagrams that follow each other, for one receiver, with one traffic class.
+/// A message: consecutive datagrams for one receiver, with one traffic class.
 #[derive(Clone, Copy)]
 struct Message {
     to: PeerAddress,
@@ -157,7 +157,7 @@ pub struct Batch<'o, 'm> {
 /// Result of sending a [`Batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// The kernel does not take several datagrams as one message on this way, but took each alone.
+    /// The kernel refuses several datagrams as one message on this path, but accepted each alone.
     pub refuses_gso: bool,
 }
 
@@ -275,7 +275,8 @@ impl<'m> Batch<'_, 'm> {
 }
 
 impl Outbox {
-    /// Makes the last datagram part of the last message, if it can be: of the same length as the others, or the end.
+    /// Joins the last datagram to the last message, if possible: it must be as long as the others, or shorter and the
+    /// end of the message.
     fn joins(&mut self, to: &PeerAddress, class: u8, len: usize) -> bool {
         let last = self.datagrams.len() - 1;
         let Some(message) = self.messages.last_mut() else { return false };
@@ -319,8 +320,8 @@ impl Outbox {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends each datagram of a refused message by itself. Returns whether the message was refused
-    /// for being one: each of its datagrams was sent.
+    /// Sends each datagram of a refused message by itself. Returns true if each was sent: then only their combination
+    /// was refused.
     #[cold]
     fn send_each(
         &mut self,
@@ -350,8 +351,8 @@ fn piece(slice: &Slice<'_>) -> iovec {
     iovec { iov_base: slice.as_ptr().cast::<c_void>(), iov_len: slice.len() }
 }
 
-/// A message's header. With a `segment_len` the pieces are several datagrams of that length. The header is good for as
-/// long as all that it was made of.
+/// A message's header. With a `segment_len` the pieces are several datagrams of that length. The header is valid as
+/// long as its parts are.
 fn header_for(
     message: &Message,
     segment_len: usize,
@@ -390,7 +391,7 @@ const fn cmsg_space(len: usize) -> usize {
     CMSG_HEADER_LEN + len.next_multiple_of(WORD)
 }
 
-/// Bytes of `UDP_SEGMENT` or `UDP_GRO`, and of a traffic class beside it, which both have an `int` at most.
+/// Bytes of `UDP_SEGMENT` or `UDP_GRO`, and of a traffic class beside it. Each value has at most an `int`.
 const CONTROL_LEN: usize = 2 * cmsg_space(size_of::<c_int>());
 
 /// Room for the control messages of a message. A packet socket's `struct tpacket_auxdata` has 20 bytes.
@@ -403,7 +404,7 @@ const _: () = assert!(cmsg_space(20) <= CONTROL_LEN);
 impl Control {
     const EMPTY: Self = Self([0; CONTROL_LEN]);
 
-    /// Puts a control message of an `int` at most at `at`, and says where the next one goes.
+    /// Puts a control message of at most an `int` at `at`, and returns the offset of the next one.
     fn put(&mut self, at: usize, (level, kind): (c_int, c_int), value: &[u8]) -> usize {
         let bytes = &mut self.0[at..];
         bytes[..WORD].copy_from_slice(&(CMSG_HEADER_LEN + value.len()).to_ne_bytes());
@@ -414,7 +415,7 @@ impl Control {
     }
 }
 
-/// What the kernel says of a message beside its bytes.
+/// The kernel's data about a message beside its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
     /// `UDP_GRO`: bytes of each datagram.
@@ -446,7 +447,7 @@ impl Said {
     }
 }
 
-/// The first control message: its level, its type, its value, and what follows it.
+/// Returns the first control message (level, type and value) and the rest behind it.
 fn next_of(control: &[u8]) -> Option<(c_int, c_int, &[u8], &[u8])> {
     let len = usize::from_ne_bytes(*control.first_chunk()?);
     let level = c_int::from_ne_bytes(*control.get(WORD..)?.first_chunk()?);
@@ -465,9 +466,9 @@ pub struct Arrival {
     pub from: Option<IpAddr>,
     /// Length of the message's datagrams (bytes). The last one may be shorter.
     pub segment_len: usize,
-    /// The traffic class of its IP header, as far as the socket is told: `IP_RECVTOS`, `IPV6_RECVTCLASS`.
+    /// The traffic class of its IP header, if the socket reports it: `IP_RECVTOS`, `IPV6_RECVTCLASS`.
     pub class: u8,
-    /// There was more of it than the buffer took.
+    /// The message was longer than the buffer.
     pub truncated: bool,
 }
 
@@ -494,16 +495,15 @@ pub fn receive_datagrams<'b>(
 pub struct Received<'r> {
     /// Length of the message in the buffer (bytes).
     pub len: usize,
-    /// The control messages (`struct cmsghdr` and what follows it, cmsg(3)).
+    /// The control messages (`struct cmsghdr` and its data, cmsg(3)).
     pub control: &'r [u8],
     /// The buffer was too short for the message.
     pub truncated: bool,
     from: &'r PeerAddress,
 }
 
-/// Receives a message into each of `buffers`, at most [`DATAGRAMS_RECEIVED_MAX`], as far as the
-/// non-blocking `socket` has some, by one call. Calls `got` for each. Returns how many it might
-/// have received.
+/// Receives a message into each of `buffers`, at most [`DATAGRAMS_RECEIVED_MAX`], as far as the non-blocking `socket`
+/// has some, by one call. Calls `got` for each. Returns the number of buffers that it offered.
 ///
 /// # Errors
 /// `WouldBlock`: there is no message.

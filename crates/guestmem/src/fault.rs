@@ -42,8 +42,8 @@ static SLOTS: Mutex<Slots> = Mutex::new(Slots { free: Vec::new(), made: 0 });
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 static INSTALL: std::sync::Once = std::sync::Once::new();
 
-/// Returns how many times shared memory turned out to be gone. A port compares this with its last
-/// value, and looks at its own regions only after a change.
+/// Returns the number of times that shared memory was found truncated. A port compares it with its last value, and
+/// checks its own regions only after a change.
 #[inline]
 pub fn fault_count() -> u64 {
     FAULTS.load(Ordering::Relaxed)

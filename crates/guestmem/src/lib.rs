@@ -14,7 +14,7 @@
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
 //! | `place.rs`, `spare.rs` | where the handler finds mappings, and their replacements |
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
-//! | `log.rs` | [`DirtyLog`], [`WriteLog`]: the written pages of a guest that moves |
+//! | `log.rs` | [`DirtyLog`], [`WriteLog`]: the written pages of a guest that migrates |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`], [`Elements`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
 //! | `io.rs` | `read` from a file descriptor into a slice |
@@ -22,7 +22,7 @@
 //! | `host.rs` | [`HostBuffer`]: weir's own memory, in the same shape |
 //! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
-//! | `watch.rs` | `watch`: for tests, a look between any two writes |
+//! | `watch.rs` | `watch`: for tests, a check between any two writes |
 //! | `monitor.rs` | [`monitor`]: waiting for a cache line; `unsafe` for the same reason |
 
 mod account;

@@ -1,5 +1,4 @@
-//! The dirty log of a guest that moves: a bit for each page that weir has written (vhost-user,
-//! "Migration").
+//! The dirty log of a guest that migrates: a bit for each page that weir has written (vhost-user, "Migration").
 //!
 //! The front end shares the log, and clears bits at any moment: first it takes a word's bits, then
 //! it copies their pages. So weir sets a bit after it has written the page, with a full fence in

@@ -312,7 +312,7 @@ impl Elements<16> {
     }
 }
 
-/// One of [`Elements`].
+/// An element of [`Elements`].
 pub struct Element<'e, const N: usize> {
     /// Address of N bytes of the window, aligned as in [`Window::elements`].
     start: NonNull<u8>,

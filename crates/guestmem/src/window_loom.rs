@@ -235,7 +235,7 @@ impl Elements<16> {
     }
 }
 
-/// One of [`Elements`].
+/// An element of [`Elements`].
 pub struct Element<'e, const N: usize> {
     window: &'e Window,
     at: usize,
