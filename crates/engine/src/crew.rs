@@ -253,7 +253,7 @@ impl Crew {
     ///
     /// Both may serve it for a moment: a burst holds its queue's lock from its first frame taken to its last frame
     /// placed, which keeps order. No kick is lost: its counter is never read, so the new watch reports any earlier
-    /// write, and the worker is told to look.
+    /// write, and the worker is made to poll.
     ///
     /// # Errors
     /// The kick cannot be watched; nothing has changed then.
@@ -285,7 +285,7 @@ impl Crew {
 
     /// Starts or stops a second worker's help with a pair.
     ///
-    /// The notes of each worker hold for themselves: a worker that turned kicks off polls the queue. No kick wakes the
+    /// Each worker keeps notes of its own: a worker that has suppressed kicks polls the queue. No kick wakes the
     /// helper, so it is nudged now and then ([`nudge_helper`](Self::nudge_helper)). When the help stops, the pair's
     /// worker polls the queue, and tries the frames that wait for receivers.
     pub(crate) fn set_helper(&self, pair: &Pair, queue: QueueRef, helper: Option<usize>) {
@@ -306,8 +306,8 @@ impl Crew {
         }
     }
 
-    /// Makes the pair's worker look at it, because another one has just taken from it with kicks off, and no longer
-    /// serves it.
+    /// Makes the pair's worker poll it, because another one has just taken from it with kicks suppressed, and no
+    /// longer serves it.
     pub(crate) fn hand_over(&self, pair: &Pair, queue: QueueRef) {
         if let Some(worker) = pair.worker().and_then(|worker| self.get(worker)) {
             worker.poller.nudge(queue);
@@ -321,7 +321,7 @@ impl Crew {
         }
     }
 
-    /// Makes the helper of a pair look at it, if it has one.
+    /// Makes the helper of a pair poll it, if there is one.
     pub(crate) fn nudge_helper(&self, pair: &Pair, queue: QueueRef) {
         if let Some(helper) = pair.helper().and_then(|helper| self.get(helper)) {
             helper.poller.nudge(queue);

@@ -47,7 +47,7 @@ pub struct WorkerStats {
     pub woken_for: [u64; WokenFor::ALL.len()],
     /// Bursts it forwarded.
     pub bursts: u64,
-    /// Times it was nudged to look at a queue, between two bursts, without a kick.
+    /// Times it was nudged to poll a queue, between two bursts, without a kick.
     pub nudges: u64,
     /// CPU time of its thread (ns); `None` if the kernel does not tell.
     pub cpu_ns: Option<u64>,
@@ -220,9 +220,9 @@ impl Engine {
         self.with_worker(queue, |roster, worker| Crew::watch(roster, worker, queue, kick))?
     }
 
-    /// Makes a queue's worker look at it without a kick.
+    /// Makes a queue's worker poll it without a kick.
     pub fn nudge(&self, queue: QueueRef) {
-        // A removed port has no queue to look at.
+        // A removed port has no queue to poll.
         let _ = self.with_worker(queue, |_, worker| worker.poller.nudge(queue));
     }
 

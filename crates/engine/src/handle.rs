@@ -17,7 +17,7 @@ pub enum WokenFor {
     Uplink,
     /// A receiver has buffers, for which frames may wait.
     Buffers,
-    /// weir itself: a queue must be looked at, frames must be tried again, or a signal came.
+    /// weir itself: a queue must be polled, frames must be tried again, or a signal came.
     Told,
     /// A nap ended.
     Nap,
@@ -77,7 +77,7 @@ pub(crate) struct WorkerHandle {
     pub(crate) woken_for: [Counter; WokenFor::ALL.len()],
     /// Bursts it forwarded.
     pub(crate) bursts: Counter,
-    /// Times it was nudged to look at a queue.
+    /// Times it was nudged to poll a queue.
     pub(crate) nudges: Counter,
     /// The time before a deadline for which it sets its timer (ns): the longest lateness of its timers, and a quarter
     /// of it.

@@ -83,7 +83,7 @@ pub struct Poller {
 pub(crate) enum Event {
     /// The queue's kick came.
     Kick(QueueRef),
-    /// weir itself makes the worker look at the queue.
+    /// weir itself makes the worker poll the queue.
     Nudge(QueueRef),
 }
 
@@ -202,7 +202,7 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Makes the worker look at `queue` without a kick.
+    /// Makes the worker poll `queue` without a kick.
     pub(crate) fn nudge(&self, queue: QueueRef) {
         let mut inbox = self.inbox.lock().unwrap_or_else(|e| e.into_inner());
         inbox.push(queue);

@@ -68,7 +68,7 @@ fn short_waits_count_until_their_share_of_time_has_passed() {
     assert_eq!(looks.waited(port(1), 1, now_ns), Some(BLOCKED_NS_MAX + 1));
 }
 
-/// The memory that this worker's thread says it touches.
+/// The memory that this worker's thread has marked as touched.
 fn says() -> Touch {
     THIS.with_borrow(|this| Touch(this.as_ref().unwrap().shared.touches.load(Ordering::Relaxed)))
 }

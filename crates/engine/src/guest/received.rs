@@ -30,7 +30,7 @@ pub struct ReceiveCalls {
     /// The time of its last call (ns).
     called_ns: Option<u64>,
     answers: Answers,
-    /// The guest polls, but also asks for calls.
+    /// The guest polls, but has not suppressed calls.
     asks_and_polls: bool,
 }
 

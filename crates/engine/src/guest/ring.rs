@@ -1,6 +1,6 @@
 //! The interface of a guest's rings to the modules that decide about calls.
 
-/// A guest's ring, as far as calls need it.
+/// The part of a guest's ring that calls need.
 pub trait GuestRing {
     /// The number of its entries; 0 if it is not in service.
     fn size(&mut self) -> u32;
@@ -38,7 +38,7 @@ pub trait ReceiveRing: GuestRing {
     /// Checks whether copied frames can be shown.
     ///
     /// # Errors
-    /// The memory to which they were copied is gone.
+    /// The memory to which they were copied was truncated.
     fn check(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }

@@ -70,7 +70,7 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         }
     }
 
-    /// True if frames can be placed, as far as its ring allows that.
+    /// True if frames can be placed, provided that its ring allows it.
     #[inline]
     pub fn is_open(&self) -> bool {
         !self.closing
