@@ -168,7 +168,7 @@ impl PackedDevice {
         };
         let slot = slot(next_used, size);
         if marks == used {
-            // Its driver would see used descriptors only after it has gone around twice.
+            // Its driver would see used descriptors only after two rounds of the ring.
             return Err(SetupError::UsedAlready { slot });
         }
         if next_avail != next_used && marks != available {
