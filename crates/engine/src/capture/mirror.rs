@@ -1,7 +1,7 @@
 //! A mirror: a port that gets copies of other ports' frames.
 //!
 //! Copies are made as for a capture. The mirror's own thread takes them out of the rings and delivers them to the
-//! mirror's port, so no other thread waits for that port. Copies for which the rings have no room (`mirror_lost`) or the
+//! mirror's port, so no other thread waits for it. Copies for which the rings have no room (`mirror_lost`) or the
 //! port has none (`rx_ring_full`) are counted at the mirror's port.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
