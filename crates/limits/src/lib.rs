@@ -261,7 +261,7 @@ pub const NETWORKS_MAX: usize = 4096;
 pub const FDB_NETWORK_PART: usize = 16;
 /// Addresses behind the port of an overlay get at most this part of the table (one in so many).
 pub const FDB_OVERLAY_PART: usize = 2;
-/// Bytes by which the underlay's MTU exceeds that of guests: IPv4, UDP, VXLAN, and the Ethernet header of the guest's frame.
+/// Bytes by which the underlay's MTU exceeds that of guests: IPv4, UDP, VXLAN, and the guest's Ethernet header.
 pub const OVERLAY_OVERHEAD_V4: u16 = 20 + 8 + 8 + 14;
 /// The same for an underlay of IPv6.
 pub const OVERLAY_OVERHEAD_V6: u16 = 40 + 8 + 8 + 14;
