@@ -231,8 +231,8 @@ impl Record {
     #[inline(always)]
     pub(crate) fn publishes(&self, publication: &Publication) {
         let Publication { before, after, single, id, written } = *publication;
-        // Written first: this word is read only if the publication in the other word is not in the ring. Until that word
-        // changes, it names the last publication, which is in the ring.
+        // Written first: this word is read only if the publication in the other word is not in the ring. Until that
+        // word changes, it names the last publication, which is in the ring.
         self.write(FIRST, u64::from(id) | u64::from(written) << 32);
         then();
         let ends = u64::from(before) | u64::from(after) << 16;
