@@ -163,8 +163,8 @@ pub struct Sent {
 
 impl<'m> Batch<'_, 'm> {
     /// Adds a datagram for each of `to`: `front`, at most [`DATAGRAM_FRONT_LEN_MAX`] bytes together, which is copied,
-    /// then `body`, which is not. `class` is the traffic class of its IP header. With `gso` it may become part of the last
-    /// message. `false`, and no change, while there is no room: [send](Self::send) first.
+    /// then `body`, which is not. `class` is the traffic class of its IP header. With `gso` it may become part of the
+    /// last message. Returns `false`, without a change, if there is no room: [send](Self::send) first.
     pub fn push(
         &mut self,
         front: &[&[u8]],
