@@ -494,14 +494,15 @@ impl<'m> Burst<'m> {
     }
 
     /// Adds a whole frame of weir's own, of at most [`HEAD_LEN`] bytes, which is in no ring; `false` if there is no
-    /// room. The port that adds it must skip it when it completes its chains. `tag` is not in `bytes`.
+    /// room, and a later burst must take it. Bytes that are no frame are skipped for good. The port that adds a frame
+    /// must skip it when it completes its chains. `tag` is not in `bytes`.
     pub fn add_own(&mut self, bytes: &[u8], tag: Option<Tci>, now_ns: u64) -> bool {
+        let Some(frame) = self.room.slots.get_mut(self.count) else { return false };
         let head = Head::copy_of(bytes);
         if Ethernet::parse(head.as_slice()).is_err() {
-            return false;
+            return true;
         }
         let len = head.len() as u32;
-        let Some(frame) = self.room.slots.get_mut(self.count) else { return false };
         *frame = Frame { head, len, tag, arrived_ns: now_ns, ..Frame::EMPTY };
         self.room.special |= u64::from(tag.is_some()) << self.count;
         self.bytes += u64::from(len);

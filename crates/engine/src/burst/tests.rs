@@ -50,6 +50,21 @@ fn bytes_of(burst: &Burst<'_>) -> Vec<u8> {
     bytes
 }
 
+#[test]
+fn own_frames_wait_for_room_and_bytes_that_are_no_frame_are_skipped_at_once() {
+    let mut scratch = Scratch::default();
+    let mut burst = scratch.lend();
+    let frame = [2_u8; 60];
+    assert!(burst.add_own(&frame[..13], None, 1), "it is done");
+    assert_eq!(burst.frames().len(), 0);
+    for count in 1..=BURST_MAX {
+        assert!(burst.add_own(&frame, None, 1));
+        assert_eq!(burst.frames().len(), count);
+    }
+    assert!(!burst.add_own(&frame, None, 1), "it waits");
+    assert_eq!(burst.frames().len(), BURST_MAX);
+}
+
 /// Completes the checksum as a device does (virtio 1.2 §5.1.6.2.2), word by word.
 pub(crate) fn completed(frame: &[u8], start: usize, offset: usize) -> Vec<u8> {
     let mut sum = 0_u64;
