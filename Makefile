@@ -13,6 +13,8 @@ libpcap:
 	@pkg-config --exists libpcap 2>/dev/null || test -e /usr/include/pcap.h || $(MAKE) --silent set-up
 
 set-up: ## Install what building needs (needs root)
+	@command -v apt-get >/dev/null || { echo "weir is linked with libpcap; install its development files" \
+		"with this system's package manager (libpcap-devel, libpcap-dev or libpcap)" >&2; exit 1; }
 	@test "$$(id -u)" = 0 || { echo "weir is linked with libpcap; install it as root:" \
 		"apt-get update && apt-get install -y libpcap-dev" >&2; exit 1; }
 	$(XTASK) packages --to-build

@@ -7,9 +7,10 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update -q
 apt-get install -q -y --no-install-recommends apparmor bash-completion busybox-static curl dbus dosfstools fish iproute2 \
     iputils-ping kmod libpcap0.8 libvirt-clients libvirt-daemon-system lintian linux-image-cloud-amd64 man-db mtools openssl procps \
-    prometheus python3 qemu-utils syslinux systemd systemd-sysv udev zsh
-# 7.2 ends when a guest uses MSI-X on a vhost-user device without KVM.
-apt-get install -q -y --no-install-recommends -t "$VERSION_CODENAME-backports" qemu-system-x86 seabios
+    prometheus python3 qemu-utils syslinux systemd systemd-sysv udev xz-utils zsh
+# Debian 12's QEMU, 7.2, ends when a guest uses MSI-X on a vhost-user device without KVM.
+[ "$VERSION_ID" = 12 ] && newer=$VERSION_CODENAME-backports
+apt-get install -q -y --no-install-recommends ${newer:+-t "$newer"} qemu-system-x86 seabios
 
 # A guest is a kernel, busybox and virtio's network driver.
 kernel=$(echo /boot/vmlinuz-*)
@@ -17,10 +18,15 @@ modules=/lib/modules/${kernel#*vmlinuz-}
 guest=$(mktemp -d)
 mkdir -p "$guest/bin" "$guest/modules" "$guest/proc" "$guest/sys" "$guest/dev"
 cp /bin/busybox "$guest/bin/"
-modprobe --all --show-depends --set-version "${kernel#*vmlinuz-}" virtio_pci virtio_net | awk '!seen[$2]++ { print $2 }' |
+# Debian 13 has virtio's bus in the kernel, and packs its modules.
+modprobe --all --show-depends --set-version "${kernel#*vmlinuz-}" virtio_pci virtio_net |
+    awk '$1 == "insmod" && !seen[$2]++ { print $2 }' |
     while read -r module; do
         number=$((${number:-100} + 1))
-        cp "$module" "$guest/modules/$number.ko"
+        case $module in
+        *.xz) xz -dc "$module" ;;
+        *) cat "$module" ;;
+        esac >"$guest/modules/$number.ko"
     done
 install -m 755 /root/guest.sh "$guest/init"
 (cd "$guest" && find . | busybox cpio -o -H newc) | gzip >/root/initrd

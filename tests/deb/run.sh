@@ -1,13 +1,15 @@
 #!/bin/sh
-# The package of `make deb`, installed, upgraded, removed and purged on a Debian 12 whose systemd has booted, with the
-# commands of docs/install.md and of the guides that name tests/deb/steps.sh between; then, under a kernel that has AppArmor, its profile enforced.
+# The package of `make deb`, installed, upgraded, removed and purged on a Debian whose systemd has booted, with the
+# commands of docs/install.md and of the guides that name tests/deb/steps.sh between; then, under a kernel that has
+# AppArmor, its profile enforced. SUITE names the Debian; without it, it is 12 (bookworm).
 #
 # Needs root, debootstrap and systemd-nspawn. The container has a network of its own that leads nowhere.
 set -eu
 
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 here=$repository/tests/deb
-work=$repository/target/deb-test
+suite=${SUITE:-bookworm}
+work=$repository/target/deb-test/$suite
 root=$work/root
 
 say() { echo "deb-test: $*"; }
@@ -30,13 +32,15 @@ contained() { exec systemd-nspawn --quiet --register=no --keep-unit --directory 
 # The machine as Debian makes it, kept from one run to the next while what it is made with is the same.
 made_with=$(cat "$here/root.sh" "$here/guest.sh" | cksum)
 if [ "$(cat "$work/made-with" 2>/dev/null)" != "$made_with" ]; then
-    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
-    [ -n "$mirror" ] || fail "apt knows no source of bookworm here: apt-get update"
+    # One mirror has all suites; `bookworm-security` and the like are elsewhere.
+    mirror=$(apt-get indextargets --format '$(SITE) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ { print $1; exit }')
+    [ -n "$mirror" ] || fail "apt knows no source of Debian here: apt-get update"
     say "making a machine with libvirt (three minutes)"
     rm -rf "$root"
-    debootstrap --variant=minbase --include=ca-certificates bookworm "$root" "$mirror" >"$work/root.log" 2>&1 ||
+    debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "$mirror" >"$work/root.log" 2>&1 ||
         fail "debootstrap: see $work/root.log"
-    printf 'deb %s bookworm main\ndeb %s bookworm-backports main\n' "$mirror" "$mirror" >"$root/etc/apt/sources.list"
+    echo "deb $mirror $suite main" >"$root/etc/apt/sources.list"
+    [ "$suite" != bookworm ] || echo "deb $mirror bookworm-backports main" >>"$root/etc/apt/sources.list"
     # The links that are there would lead to the host's.
     rm -rf "$root/etc/ssl/certs"
     cp -aL /etc/ssl/certs "$root/etc/ssl/certs"

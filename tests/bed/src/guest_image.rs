@@ -7,7 +7,7 @@
 //! ([`GuestImage::with_card`], in `target/card`).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -95,10 +95,10 @@ impl GuestImage {
                 tempfile::tempdir_in(&dir).map_err(Error::io("make a directory in", &dir))?;
             unpack_kernel(CARD_KERNEL_METAPACKAGE, unpacked.path())?;
             copy(&only_entry(&unpacked.path().join("boot"), "vmlinuz-")?, &kernel)?;
-            let files = module_files(&unpacked_modules(unpacked.path())?)?;
+            let found = Modules::below(&unpacked_modules(unpacked.path())?)?;
             let _ = fs::remove_dir_all(&modules);
             fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
-            for (number, path) in in_load_order(CARD_MODULES, &files)?.iter().enumerate() {
+            for (number, path) in found.in_load_order(CARD_MODULES)?.iter().enumerate() {
                 copy(path, &modules.join(format!("{number:02}.ko")))?;
             }
             fs::write(&stamp, wanted).map_err(Error::io("write", &stamp))?;
@@ -189,12 +189,12 @@ fn root_file_system(busybox: &Path, agent: &Path, modules: &Path) -> Result<Vec<
     add_libraries(&mut archive, IPERF3, &mut Vec::new())?;
 
     // insmod loads no dependencies: the numbers in the names put a module behind its dependencies.
-    let files = module_files(modules)?;
-    for (number, path) in in_load_order(MODULES, &files)?.iter().enumerate() {
+    let found = Modules::below(modules)?;
+    for (number, path) in found.in_load_order(MODULES)?.iter().enumerate() {
         archive.file(&format!("modules/{number:02}.ko"), &read(path)?);
     }
     for name in MODULES_ON_DEMAND {
-        for path in in_load_order(&[name], &files)? {
+        for path in found.in_load_order(&[name])? {
             archive.file(&format!("modules/on-demand/{name}.ko"), &read(&path)?);
         }
     }
@@ -222,50 +222,89 @@ fn add_libraries(archive: &mut Archive, program: &str, made: &mut Vec<String>) -
     Ok(())
 }
 
-/// Every module below `dir`, by its name in other modules' dependencies.
-pub fn module_files(dir: &Path) -> Result<BTreeMap<String, PathBuf>> {
-    let mut found = BTreeMap::new();
-    let mut todo = vec![dir.to_path_buf()];
-    while let Some(dir) = todo.pop() {
-        for entry in fs::read_dir(&dir).map_err(Error::io("list", &dir))?.flatten() {
-            let path = entry.path();
-            // The kernel package's links lead to its build tree and are no part of it.
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                todo.push(path);
-            } else if let Some(name) = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .and_then(|name| name.strip_suffix(".ko"))
-            {
-                found.insert(name.replace('-', "_"), path);
-            }
-        }
-    }
-    Ok(found)
+/// The list of the modules that are part of the kernel, in the modules' directory.
+pub const BUILT_IN: &str = "modules.builtin";
+
+/// The endings of modules' files, and the programs that unpack a file beside itself.
+const PACKED: &[(&str, &str)] = &[(".ko.xz", "xz"), (".ko.zst", "zstd"), (".ko.gz", "gzip")];
+
+/// A kernel's modules, by their names in other modules' dependencies.
+#[derive(Debug, Default)]
+pub struct Modules {
+    /// Each module's file, which may be packed.
+    files: BTreeMap<String, PathBuf>,
+    /// The modules that are part of the kernel, such as virtio's from Debian 13 on.
+    built_in: BTreeSet<String>,
 }
 
-/// The files of `wanted` and of all their dependencies, each module behind its dependencies.
-pub fn in_load_order(wanted: &[&str], files: &BTreeMap<String, PathBuf>) -> Result<Vec<PathBuf>> {
-    let mut order = Vec::new();
-    let mut todo: Vec<String> = wanted.iter().rev().map(|&name| name.to_owned()).collect();
-    while let Some(name) = todo.pop() {
-        let path =
-            files.get(&name).ok_or_else(|| Error::parse("a kernel module", name.as_str()))?;
-        if order.contains(path) {
-            continue;
+impl Modules {
+    /// The modules below `dir`.
+    pub fn below(dir: &Path) -> Result<Self> {
+        let mut found = Self::default();
+        let mut todo = vec![dir.to_path_buf()];
+        while let Some(dir) = todo.pop() {
+            for entry in fs::read_dir(&dir).map_err(Error::io("list", &dir))?.flatten() {
+                let path = entry.path();
+                // The kernel package's links lead to its build tree and are no part of it.
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    todo.push(path);
+                } else if let Some(name) = module_name(&entry.file_name().to_string_lossy()) {
+                    found.files.insert(name, path);
+                }
+            }
         }
-        let missing: Vec<String> = dependencies(&read(path)?)
-            .into_iter()
-            .filter(|dependency| files.get(dependency).is_some_and(|path| !order.contains(path)))
-            .collect();
-        if missing.is_empty() {
-            order.push(path.clone());
-        } else {
-            todo.push(name);
-            todo.extend(missing);
-        }
+        let list = fs::read_to_string(dir.join(BUILT_IN)).unwrap_or_default();
+        let names = list.lines().map(|line| line.rsplit('/').next().unwrap_or(line));
+        found.built_in = names.filter_map(module_name).collect();
+        Ok(found)
     }
-    Ok(order)
+
+    /// The files of `wanted` and of all their dependencies, each module behind its dependencies. Packed files are
+    /// unpacked where they are.
+    pub fn in_load_order(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
+        let mut order = Vec::new();
+        let mut done: BTreeSet<&str> = self.built_in.iter().map(String::as_str).collect();
+        let mut todo: Vec<String> = wanted.iter().rev().map(|&name| name.to_owned()).collect();
+        while let Some(name) = todo.pop() {
+            if done.contains(name.as_str()) {
+                continue;
+            }
+            let missing = || Error::parse("a kernel module", name.as_str());
+            let (known, path) = self.files.get_key_value(&name).ok_or_else(missing)?;
+            let path = unpacked(path)?;
+            let first: Vec<String> = dependencies(&read(&path)?)
+                .into_iter()
+                .filter(|other| self.files.contains_key(other) && !done.contains(other.as_str()))
+                .collect();
+            if first.is_empty() {
+                done.insert(known);
+                order.push(path);
+            } else {
+                todo.push(name);
+                todo.extend(first);
+            }
+        }
+        Ok(order)
+    }
+}
+
+/// The name of a module by that of its file.
+fn module_name(file: &str) -> Option<String> {
+    let mut endings = PACKED.iter().map(|(ending, _)| *ending).chain([".ko"]);
+    endings.find_map(|ending| file.strip_suffix(ending)).map(|name| name.replace('-', "_"))
+}
+
+/// The file of a module as the kernel loads it.
+fn unpacked(path: &Path) -> Result<PathBuf> {
+    let text = path.to_string_lossy();
+    let Some((_, program)) = PACKED.iter().find(|(ending, _)| text.ends_with(ending)) else {
+        return Ok(path.to_owned());
+    };
+    let plain = path.with_extension("");
+    if !plain.exists() {
+        run(&[program.as_ref(), "-d".as_ref(), "-k".as_ref(), path.as_os_str()])?;
+    }
+    Ok(plain)
 }
 
 /// The names after `depends=` in a module's `.modinfo`, whose entries end with NUL bytes.
@@ -351,15 +390,25 @@ mod tests {
             let file = dir.path().join(name.replace('_', "-") + ".ko");
             fs::write(file, format!("\x7fELF\0license=GPL\0depends={depends}\0name=x\0")).unwrap();
         }
-        let order = in_load_order(&["a_net"], &module_files(dir.path()).unwrap()).unwrap();
-        let names: Vec<_> =
-            order.iter().map(|p| p.file_stem().unwrap().to_str().unwrap()).collect();
-        assert_eq!(names, ["b-ring", "c-bus", "a-net"]);
+        let names = || {
+            let order = Modules::below(dir.path()).unwrap().in_load_order(&["a_net"]).unwrap();
+            order
+                .iter()
+                .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(), ["b-ring.ko", "c-bus.ko", "a-net.ko"]);
+        // A distribution may pack them, and may build some into the kernel.
+        run(&["gzip".as_ref(), dir.path().join("c-bus.ko").as_os_str()]).unwrap();
+        assert_eq!(names(), ["b-ring.ko", "c-bus.ko", "a-net.ko"]);
+        fs::remove_file(dir.path().join("b-ring.ko")).unwrap();
+        fs::write(dir.path().join(BUILT_IN), "kernel/drivers/b-ring.ko\n").unwrap();
+        assert_eq!(names(), ["c-bus.ko", "a-net.ko"]);
     }
 
     #[test]
     fn a_missing_module_is_named() {
-        let error = in_load_order(&["virtio_net"], &BTreeMap::new()).unwrap_err();
+        let error = Modules::default().in_load_order(&["virtio_net"]).unwrap_err();
         assert!(error.to_string().contains("virtio_net"), "{error}");
     }
 }

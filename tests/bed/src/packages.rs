@@ -106,6 +106,9 @@ pub const VALGRIND: &str = "/usr/bin/valgrind";
 /// Counts system calls.
 pub const STRACE: &str = "/usr/bin/strace";
 
+/// The only installer of packages that the test bed knows.
+const APT: &str = "/usr/bin/apt-get";
+
 /// Exists on systems where the installation of a package must not start services.
 const POLICY_RC_D: &str = "/usr/sbin/policy-rc.d";
 
@@ -137,6 +140,7 @@ pub fn ensure_to_build() -> Result<()> {
         return Ok(());
     }
     let package = LIBPCAP.package;
+    by_apt(&[package])?;
     check(is_root(), || {
         format!(
             "building weir needs libpcap; as root: apt-get update && apt-get install -y {package}"
@@ -181,6 +185,7 @@ fn install_all(workspace: &Workspace, missing: Vec<&'static str>) -> Result<()> 
     if missing.is_empty() {
         return Ok(());
     }
+    by_apt(&missing)?;
     println!("installing {}", missing.join(" "));
     let _no_services = ServicePolicy::forbid_start()?;
     refresh_lists()?;
@@ -319,6 +324,16 @@ fn codename() -> Result<String> {
     codename.map(str::to_owned).ok_or_else(|| Error::parse("VERSION_CODENAME", text.as_str()))
 }
 
+/// An error where this system has no apt, and another program installs what `packages` have.
+fn by_apt(packages: &[&str]) -> Result<()> {
+    check(Path::new(APT).exists(), || {
+        format!(
+            "this system has no apt: install what Debian has in {} by its own package manager",
+            packages.join(", ")
+        )
+    })
+}
+
 fn install(options: &[&str], packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
@@ -330,7 +345,7 @@ fn install(options: &[&str], packages: &[&str]) -> Result<()> {
 }
 
 fn apt(args: &[&str]) -> Result<()> {
-    let mut argv = vec!["apt-get"];
+    let mut argv = vec![APT];
     argv.extend(args);
     run_in(&argv, Path::new("/"), &[("DEBIAN_FRONTEND", OsStr::new("noninteractive"))])?;
     Ok(())

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     address,
     error::{Error, Result},
-    guest_image::{GuestImage, IPERF3, copy, in_load_order, module_files, only_entry},
+    guest_image::{GuestImage, IPERF3, Modules, copy, only_entry},
     packages,
     process::{Placement, Process, run},
     qemu::{BOOT_PATIENCE, Guest},
@@ -65,8 +65,8 @@ impl UserModeLinux {
         }
         let modules = dir.join("uml.modules");
         fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
-        let files = module_files(&only_entry(&root.join("usr/lib/uml/modules"), "")?)?;
-        for (number, path) in in_load_order(MODULES, &files)?.iter().enumerate() {
+        let found = Modules::below(&only_entry(&root.join("usr/lib/uml/modules"), "")?)?;
+        for (number, path) in found.in_load_order(MODULES)?.iter().enumerate() {
             copy(path, &modules.join(format!("{number:02}.ko")))?;
         }
         image.write_initrd(&modules, &[&[Path::new(IPERF3)], programs].concat(), &initrd)?;

@@ -8,8 +8,7 @@ use std::{
 use weir_bed::{
     error::{Error, Result},
     guest_image::{
-        BUSYBOX_PACKAGE, copy, current_kernel_package, in_load_order, module_files, only_entry,
-        unpack,
+        BUILT_IN, BUSYBOX_PACKAGE, Modules, copy, current_kernel_package, only_entry, unpack,
     },
     packages,
     process::run,
@@ -131,11 +130,11 @@ impl Parts {
 
         unpack(&current_kernel_package(KERNEL_METAPACKAGE)?, scratch)?;
         copy(&only_entry(&scratch.join("boot"), "vmlinuz-")?, &self.kernel())?;
-        let files = module_files(&only_entry(&scratch.join("lib/modules"), "")?)?;
-        for path in in_load_order(&[DOM0_MODULES, NETBACK_MODULES, DOMU_MODULES].concat(), &files)?
-        {
-            let name = path.file_name().unwrap_or_default();
-            copy(&path, &self.dir.join("modules").join(name))?;
+        let (from, to) = (only_entry(&scratch.join("lib/modules"), "")?, self.dir.join("modules"));
+        copy(&from.join(BUILT_IN), &to.join(BUILT_IN))?;
+        let wanted = [DOM0_MODULES, NETBACK_MODULES, DOMU_MODULES].concat();
+        for path in Modules::below(&from)?.in_load_order(&wanted)? {
+            copy(&path, &to.join(path.file_name().unwrap_or_default()))?;
         }
         Ok(())
     }
@@ -174,7 +173,7 @@ impl Parts {
 
     /// The files of `wanted` and of all their dependencies, each module behind its dependencies.
     pub fn modules(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
-        in_load_order(wanted, &module_files(&self.dir.join("modules"))?)
+        Modules::below(&self.dir.join("modules"))?.in_load_order(wanted)
     }
 
     /// The shared libraries of `program`, unpacked or the host's own.
