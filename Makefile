@@ -83,9 +83,9 @@ instructions: ## Where the instructions of a packet go, by stage (needs valgrind
 bench: ## Measure weir against its peers (needs root, over an hour)
 	$(XTASK) bench
 
-lab-report: libpcap ## Run the lab's experiments; write docs/lab and target/lab-report.html
-	rm -rf docs/lab
-	$(CARGO) run --release -p weir -- lab report --all --markdown docs/lab --html target/lab-report.html
+lab-report: libpcap ## Run the lab's experiments; write docs/lab.md, target/lab and target/lab-report.html
+	rm -rf target/lab
+	$(CARGO) run --release -p weir -- lab report --all --verdicts docs/lab.md --markdown target/lab --html target/lab-report.html
 
 lab-sensitivity: libpcap ## The same page with each fitted cost varied: target/lab-sensitivity.html, some 25 times the work
 	$(CARGO) run --release -p weir -- lab report --all --sensitivity --html target/lab-sensitivity.html

@@ -11,8 +11,8 @@ const COLUMNS_MAX: usize = 120;
 /// Most lines of the README, which take five minutes to read.
 const README_LINES_MAX: usize = 199;
 
-/// Directory of documents that programs write.
-const GENERATED: &str = "docs/lab";
+/// The document that a program writes with texts of any width.
+const GENERATED: &str = "docs/lab.md";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -26,12 +26,13 @@ fn documents() -> Vec<(PathBuf, String)> {
     while let Some(dir) = dirs.pop() {
         files.extend(files_of(&dir));
         let entries = fs::read_dir(&dir).expect("a directory").flatten().map(|entry| entry.path());
-        dirs.extend(entries.filter(|path| path.is_dir() && *path != root.join(GENERATED)));
+        dirs.extend(entries.filter(|path| path.is_dir()));
     }
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a document");
         (path.strip_prefix(&root).expect("below the root").to_owned(), text)
     };
+    files.retain(|path| *path != root.join(GENERATED));
     files.into_iter().map(read).collect()
 }
 

@@ -178,12 +178,15 @@ pub struct LabReportArgs {
     /// All experiments that `weir lab list` lists
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
-    /// Write a self-contained page to this file [default: lab-report.html, without --markdown]
+    /// Write a self-contained page to this file [default: lab-report.html, without --markdown and --verdicts]
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Write the report as Markdown, with plots as SVG files, to this folder
     #[arg(long, value_name = "FOLDER")]
     pub markdown: Option<PathBuf>,
+    /// Write the verdicts alone, as one page of Markdown with digests of the results, to this file
+    #[arg(long, value_name = "FILE")]
+    pub verdicts: Option<PathBuf>,
     /// Also vary each fitted cost of the machines by 10, 25 and 50 percent; takes about 25 times as long
     #[arg(long)]
     pub sensitivity: bool,

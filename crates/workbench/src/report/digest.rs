@@ -1,6 +1,5 @@
-//! A short digest of a report's inputs, a fast check that a repository's report is up to date.
-
-use std::fmt::Write as _;
+//! Short digests of an experiment's results. They show cheaply whether a page of verdicts is up to
+//! date.
 
 use weir_lab::estimate;
 use weir_lab::host::run_within;
@@ -10,30 +9,25 @@ use weir_limits::LAB_EVENTS_MAX;
 use crate::experiment::{Experiment, name_of};
 use crate::{LabError, parallel};
 
-/// File with the digests, beside the report's pages.
-pub const FILE: &str = "digests.txt";
-/// Number of events to which the start of a run is shortened, by their estimate. The actual number is smaller.
+/// Target of the estimated events for the beginning of a run, which has only a part of them.
 const EVENTS: u64 = 200_000;
 
-/// Returns a line for each experiment: its name, and 16 digits of a hash over its text and the start of each of its
-/// points.
+/// Returns for each experiment a hash over its text and the start of each of its points.
 ///
 /// The hash misses late effects, such as a queue that moves after 50 ms or a vCPU that is placed after seconds.
 ///
 /// # Errors
 /// A run failed.
-pub fn file(experiments: &[Experiment]) -> Result<String, LabError> {
-    let mut text =
-        "# Written by `weir lab report`: whether these pages are of today, without all runs.\n"
-            .to_owned();
-    for (experiment, digest) in experiments.iter().zip(parallel::map(experiments, digest)?) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{} {digest:016x}", experiment.name);
-    }
-    Ok(text)
+pub fn beginnings(experiments: &[Experiment]) -> Result<Vec<u64>, LabError> {
+    parallel::map(experiments, beginning_of)
 }
 
-fn digest(experiment: &Experiment) -> Result<u64, LabError> {
+/// Returns a hash over an experiment's page and plots, each a name and a text.
+pub fn pages(files: &[(String, String)]) -> u64 {
+    files.iter().fold(FNV_OFFSET, |hash, (name, text)| fnv1a(fnv1a(hash, name), text))
+}
+
+fn beginning_of(experiment: &Experiment) -> Result<u64, LabError> {
     let mut hash = fnv1a(FNV_OFFSET, &format!("{experiment:?}"));
     for (at, scenario) in &experiment.points {
         let scenario = beginning(scenario);

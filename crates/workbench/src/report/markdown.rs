@@ -1,12 +1,14 @@
-//! The report as Markdown: a page for each experiment, its plots as SVG files, and an index.
+//! The report as Markdown: a page for each experiment, its plots as SVG files, and an index; or the
+//! verdicts alone.
 
 use std::fmt::{self, Write as _};
 
 use super::moves as drawn;
-use super::{Entry, Report, Tally, moves, numbers, svg};
+use super::{Entry, Report, Tally, digest, moves, numbers, svg};
 use crate::papers::Standings;
 use crate::profile::Machine;
 use crate::sensitivity::Sensitivity;
+use crate::verdict::Judged;
 
 /// File name of the index.
 pub const INDEX: &str = "README.md";
@@ -16,17 +18,35 @@ const SENSITIVITY: &str = "sensitivity";
 /// Returns the names and texts of the files.
 pub fn files(report: &Report<'_>) -> Vec<(String, String)> {
     let mut files = vec![(INDEX.to_owned(), index(report))];
-    for entry in &report.entries {
-        let plots = entry.charts.iter();
-        files.extend(plots.map(|chart| (format!("{}.svg", chart.id), svg::file(chart))));
-        files.push((format!("{}.md", entry.id), experiment(entry)));
-    }
+    files.extend(report.entries.iter().flat_map(pages));
     if !report.varied.is_empty() {
         let ids = report.varied.iter().enumerate().map(|(number, it)| (drawn::id(number, it), it));
         files.push((format!("{SENSITIVITY}.md"), sensitivity(ids.clone())));
         files.extend(ids.map(|(id, it)| (format!("{id}.svg"), drawn::file(&id, it))));
     }
     files
+}
+
+/// Returns an experiment's plots and its page.
+fn pages(entry: &Entry<'_>) -> Vec<(String, String)> {
+    let plots = entry.charts.iter();
+    let plots = plots.map(|chart| (format!("{}.svg", chart.id), svg::file(chart)));
+    plots.chain([(format!("{}.md", entry.id), experiment(entry))]).collect()
+}
+
+/// Returns one page with all verdicts, and for each experiment its digests: of the beginnings of its
+/// points, and of its plots and page.
+pub fn verdicts(report: &Report<'_>, beginnings: &[u64]) -> String {
+    let mut text = judged(report, |entry| Cell(&entry.id).to_string());
+    text += "What the verdicts mean, and how each experiment's page and plots are written, is in the \
+             [guide](guide/lab.md).\n\n## Digests\n\n\
+             Hashes over the beginning of each experiment's points, and over its page and plots.\n\n";
+    let rows = report.entries.iter().zip(beginnings).map(|(entry, beginnings)| {
+        let pages = digest::pages(&pages(entry));
+        let title = Cell(&entry.outcome.title).to_string();
+        vec![entry.id.clone(), title, format!("{beginnings:016x}"), format!("{pages:016x}")]
+    });
+    text + &table(&["experiment", "title", "beginnings", "page"].map(str::to_owned), rows)
 }
 
 fn sensitivity<'s>(all: impl Iterator<Item = (String, &'s Sensitivity)>) -> String {
@@ -79,32 +99,9 @@ fn table(head: &[String], rows: impl IntoIterator<Item = Vec<String>>) -> String
     table
 }
 
+/// Returns the verdicts with a link to each experiment's page.
 fn index(report: &Report<'_>) -> String {
-    let tally = Tally::of(report.claims());
-    let mut text =
-        "# What the papers say, and what comes out here\n\nWritten by `weir lab report`, in \
-                    virtual time. What the verdicts mean: [guide](../guide/lab.md#verdicts).\n\n"
-            .to_owned();
-    text += &figures(&report.figures);
-    let claims = weir_text::count(tally.all(), "claim");
-    let _ = writeln!(text, "## Claims\n\nOf {claims}: **{}**.\n", tally.words());
-    let head = ["experiment", "figure", "says", "used to", "paper", "here", "verdict"];
-    let rows = report.entries.iter().flat_map(|entry| {
-        let link = format!("[{}]({}.md)", Cell(&entry.id), entry.id);
-        entry.outcome.claims.iter().map(move |claim| {
-            vec![
-                link.clone(),
-                Cell(&claim.figure).to_string(),
-                Cell(&claim.says).to_string(),
-                claim.used.as_str().to_owned(),
-                Cell(&claim.paper).to_string(),
-                Cell(&claim.ours).to_string(),
-                format!("{} {}", claim.verdict.sign(), claim.words()),
-            ]
-        })
-    });
-    text += &table(&head.map(str::to_owned), rows);
-    text += "\n";
+    let mut text = judged(report, |entry| format!("[{}]({}.md)", Cell(&entry.id), entry.id));
     for entry in &report.entries {
         let _ = writeln!(text, "- [{}]({}.md)", Cell(&entry.outcome.title), entry.id);
     }
@@ -112,6 +109,38 @@ fn index(report: &Report<'_>) -> String {
         let _ = writeln!(text, "- [What hangs on the fitted numbers]({SENSITIVITY}.md)");
     }
     text
+}
+
+/// Returns the verdicts of figures and of claims; `named` names an experiment.
+fn judged(report: &Report<'_>, named: impl Fn(&Entry<'_>) -> String) -> String {
+    let tally = Tally::of(report.claims());
+    let mut text = "# What the papers say, and what comes out here\n\n\
+                    Written by `weir lab report`, in virtual time.\n\n"
+        .to_owned();
+    text += &figures(&report.figures);
+    let claims = weir_text::count(tally.all(), "claim");
+    let _ = writeln!(text, "## Claims\n\nOf {claims}: **{}**.\n", tally.words());
+    let head = ["experiment", "figure", "says", "used to", "paper", "here", "verdict", "why not"];
+    let rows = report.entries.iter().flat_map(|entry| {
+        let name = named(entry);
+        entry.outcome.claims.iter().map(move |claim| {
+            vec![
+                name.clone(),
+                Cell(&claim.figure).to_string(),
+                Cell(&claim.says).to_string(),
+                claim.used.as_str().to_owned(),
+                Cell(&claim.paper).to_string(),
+                Cell(&claim.ours).to_string(),
+                format!("{} {}", claim.verdict.sign(), claim.words()),
+                reason(claim),
+            ]
+        })
+    });
+    text + &table(&head.map(str::to_owned), rows) + "\n"
+}
+
+fn reason(claim: &Judged) -> String {
+    claim.reason.as_ref().map(|it| Cell(it).to_string()).unwrap_or_default()
 }
 
 fn figures(all: &Standings) -> String {
@@ -160,7 +189,7 @@ fn experiment(entry: &Entry<'_>) -> String {
                 Cell(&claim.paper).to_string(),
                 Cell(&claim.ours).to_string(),
                 format!("{} {}", claim.verdict.sign(), claim.words()),
-                claim.reason.as_ref().map(|it| Cell(it).to_string()).unwrap_or_default(),
+                reason(claim),
             ]
         });
         text += &table(&head.map(str::to_owned), rows);

@@ -6,8 +6,8 @@
 //! | `svg.rs` | draws a plot; `axis.rs`: scales, `legend.rs`: its legend, `text.rs`: its text |
 //! | `moves.rs` | plots of verdicts under varied fitted costs |
 //! | `html.rs` | the self-contained page |
-//! | `markdown.rs` | the report for a repository, with plots as files |
-//! | `digest.rs` | digests that show whether a repository's report is up to date |
+//! | `markdown.rs` | the report as Markdown, with plots as files; the verdicts alone, for a repository |
+//! | `digest.rs` | digests that show whether a repository's page of verdicts is up to date |
 //! | `style.rs`, `*.css` | colours, light and dark |
 //!
 //! All content comes from an experiment's `[plot]` and claims, so that a new experiment needs no code. The same
@@ -52,13 +52,16 @@ const HTML_DEFAULT: &str = "lab-report.html";
 pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
     let mut experiments = selected(&args.names, args.seed, args.profile.as_deref())?;
     check_names(&experiments)?;
-    let html = match (&args.html, &args.markdown) {
-        (None, Some(_)) => None,
-        (None, None) => Some(PathBuf::from(HTML_DEFAULT)),
-        (Some(path), _) => Some(path.clone()),
+    let other = args.markdown.is_some() || args.verdicts.is_some();
+    let html = match &args.html {
+        None if other => None,
+        None => Some(PathBuf::from(HTML_DEFAULT)),
+        Some(path) => Some(path.clone()),
     };
-    // Files that cannot be written are found before the experiments run.
-    let html = html.map(|path| begin(&path).map(|file| (file, path))).transpose()?;
+    // Unwritable files are found before the experiments run.
+    let begun = |path: PathBuf| begin(&path).map(|file| (file, path));
+    let html = html.map(begun).transpose()?;
+    let verdicts = args.verdicts.clone().map(begun).transpose()?;
     if let Some(folder) = &args.markdown {
         fs::create_dir_all(folder)
             .map_err(|source| LabError::Write { path: folder.clone(), source })?;
@@ -82,12 +85,15 @@ pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
         writeln!(out, "{}", path.display())?;
     }
     if let Some(folder) = &args.markdown {
-        let digests = (digest::FILE.to_owned(), digest::file(&experiments)?);
-        for (name, text) in markdown::files(&report).into_iter().chain([digests]) {
+        for (name, text) in markdown::files(&report) {
             let path = folder.join(name);
             finish(begin(&path)?, &path, &text)?;
         }
         writeln!(out, "{}", folder.join(markdown::INDEX).display())?;
+    }
+    if let Some((file, path)) = verdicts {
+        finish(file, &path, &markdown::verdicts(&report, &digest::beginnings(&experiments)?))?;
+        writeln!(out, "{}", path.display())?;
     }
     Ok(())
 }
