@@ -17,6 +17,7 @@ use weir_bed::{
     },
     workspace::Workspace,
 };
+use weir_testing::json::in_lines;
 
 /// The record that the chart shows.
 const CHARTED: &str = "epyc";
@@ -38,9 +39,19 @@ struct Run {
     date: String,
     /// The command, or the source of transcribed figures.
     by: String,
-    /// `NAME` is the median; `NAME_min` and `NAME_max` the spread.
-    figures: BTreeMap<String, f64>,
+    figures: BTreeMap<String, Figure>,
 }
+
+/// Median, smallest and largest; or the one value that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Figure {
+    Spread([f64; 3]),
+    One(f64),
+}
+
+/// Endings of a figure's smallest and largest value in a report, where each is a figure of its own.
+const ENDS: [&str; 2] = ["_min", "_max"];
 
 type Records = BTreeMap<String, Record>;
 
@@ -56,10 +67,10 @@ impl Record {
 
     /// The median, the smallest and the largest value.
     fn values(&self, name: &str) -> Option<[f64; 3]> {
-        let figures = &self.run(name)?.figures;
-        let median = *figures.get(name)?;
-        let or_median = |end| figures.get(&format!("{name}_{end}")).copied().unwrap_or(median);
-        Some([median, or_median("min"), or_median("max")])
+        Some(match *self.run(name)?.figures.get(name)? {
+            Figure::Spread(values) => values,
+            Figure::One(value) => [value; 3],
+        })
     }
 
     /// The text of a cell. `*` marks a run other than the largest, and ✗ a missed goal.
@@ -137,10 +148,7 @@ fn runs(records: &Records) -> String {
         &Record,
         &Run,
     )| {
-        let count = figures
-            .keys()
-            .filter(|figure| !figure.ends_with("_min") && !figure.ends_with("_max"))
-            .count();
+        let count = figures.len();
         format!("| {name} | {machine} | {commit} | {date} | {count} | {by} |\n")
     };
     all.map(row).collect()
@@ -224,7 +232,8 @@ pub fn record(workspace: &Workspace, name: &str, by: Option<&str>, only: &[Strin
     let is_taken =
         |name: &str| if only.is_empty() { !begins(name, &OTHERS) } else { begins(name, &only) };
     let taken = found.into_iter().filter(|(name, _)| is_taken(name));
-    let figures = taken.filter_map(|(name, value)| Some((name, value?))).collect();
+    let figures = taken.filter_map(|(name, value)| Some((name, recorded(value?)))).collect();
+    let figures = with_spread(figures);
     let mut record = match records(workspace)?.remove(name) {
         Some(record) => record,
         None => Record { machine: processor(), runs: Vec::new() },
@@ -234,8 +243,31 @@ pub fn record(workspace: &Workspace, name: &str, by: Option<&str>, only: &[Strin
     let date = run(&["date", "-r", &report.to_string_lossy(), "+%F"])?.trim().into();
     let by = format!("`{}`", by.unwrap_or(WHOLE));
     add(&mut record, Run { commit, date, by, figures });
-    fs::write(&path, format!("{:#}\n", serde_json::json!(record)))
-        .map_err(Error::io("write", &path))
+    fs::write(&path, written(&record)).map_err(Error::io("write", &path))
+}
+
+/// Six digits: no run repeats more of them.
+fn recorded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+/// A record with a line for each figure.
+fn written(record: &Record) -> String {
+    in_lines(&serde_json::json!(record), 4)
+}
+
+/// A report's figures, each with its smallest and largest value.
+fn with_spread(mut found: BTreeMap<String, f64>) -> BTreeMap<String, Figure> {
+    let mut figures = BTreeMap::new();
+    while let Some((name, median)) = found.pop_first() {
+        let ends = ENDS.map(|end| format!("{name}{end}"));
+        let figure = match ends.each_ref().map(|end| found.remove(end)) {
+            [None, None] => Figure::One(median),
+            [min, max] => Figure::Spread([median, min.unwrap_or(median), max.unwrap_or(median)]),
+        };
+        figures.insert(name, figure);
+    }
+    figures
 }
 
 /// The kernel's name for the machine's first CPU.
@@ -247,8 +279,7 @@ fn processor() -> String {
 
 fn add(record: &mut Record, run: Run) {
     for old in &mut record.runs {
-        let base = |name: &str| name.trim_end_matches("_min").trim_end_matches("_max").to_owned();
-        old.figures.retain(|name, _| !run.figures.contains_key(&base(name)));
+        old.figures.retain(|name, _| !run.figures.contains_key(name));
     }
     record.runs.retain(|run| !run.figures.is_empty());
     record.runs.insert(0, run);
@@ -259,7 +290,8 @@ mod tests {
     use super::*;
 
     fn run(figures: &[(&str, f64)]) -> Run {
-        let figures = figures.iter().map(|(name, value)| (String::from(*name), *value)).collect();
+        let found = figures.iter().map(|(name, value)| (String::from(*name), *value)).collect();
+        let figures = with_spread(found);
         Run { commit: "c".into(), date: "d".into(), by: "b".into(), figures }
     }
 
@@ -275,6 +307,25 @@ mod tests {
         for (path, text) in generated(&Workspace::find().unwrap()).unwrap() {
             let same = read(&path).unwrap() == text;
             assert!(same, "{} is stale: cargo run -p xtask -- figures", path.display());
+        }
+    }
+
+    #[test]
+    fn records_stand_as_the_command_writes_them() {
+        let workspace = Workspace::find().unwrap();
+        for (name, mut record) in super::records(&workspace).unwrap() {
+            for figure in record.runs.iter_mut().flat_map(|run| run.figures.values_mut()) {
+                match figure {
+                    Figure::One(value) => *value = recorded(*value),
+                    Figure::Spread(values) => *values = values.map(recorded),
+                }
+            }
+            let path = workspace.root.join("docs/figures").join(&name).with_extension("json");
+            let text = read(&path).unwrap();
+            for (line, again) in text.lines().zip(written(&record).lines()) {
+                assert_eq!(line, again, "{name}");
+            }
+            assert_eq!(text.lines().count(), written(&record).lines().count(), "{name}");
         }
     }
 
@@ -306,6 +357,7 @@ mod tests {
         let mut record = records().remove("m").unwrap();
         add(&mut record, run(&[("a_vs_b", 3.0), ("late", 1.0)]));
         assert_eq!((record.runs.len(), record.runs[1].figures.len()), (2, 1));
+        assert_eq!(record.runs[0].figures["late"], Figure::One(1.0));
         assert_eq!((record.values("a_vs_b"), record.values("n")), (Some([3.0; 3]), Some([0.0; 3])));
     }
 }

@@ -1,5 +1,7 @@
 //! Prints the OpenAPI document of weir's HTTP API: `cargo run -p weir-api --example openapi > docs/openapi.json`.
 
 fn main() {
-    println!("{}", weir_api::openapi().to_pretty_json().expect("a document as JSON"));
+    let document = serde_json::to_value(weir_api::openapi()).expect("a document as JSON");
+    // A line for each operation and each type.
+    print!("{}", weir_testing::json::in_lines(&document, 3));
 }

@@ -333,15 +333,14 @@ const DOCUMENT: &str = include_str!("../../../docs/openapi.json");
 
 #[test]
 fn the_document_is_that_of_the_types_and_is_served() {
-    let mut written = openapi().to_pretty_json().unwrap();
-    written.push('\n');
+    let document = serde_json::to_value(openapi()).unwrap();
     assert!(
-        written == DOCUMENT,
+        weir_testing::json::in_lines(&document, 3) == DOCUMENT,
         "run: cargo run -p weir-api --example openapi > docs/openapi.json"
     );
     let (status, served) = Served::new().raw(b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n");
     let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
-    assert_eq!((status, value(&served)), (200, value(DOCUMENT)));
+    assert_eq!((status, value(&served)), (200, document));
 }
 
 #[test]

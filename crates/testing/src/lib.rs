@@ -1,10 +1,12 @@
-//! Helpers for tests and examples of several crates: the report of a skipped test (which `make test` counts), waits,
-//! a guest's answers to ping, and the commands in documents.
+//! What tests and examples of several crates share: how a test says that it was skipped, so that `make test` counts
+//! it as that, how it waits for what others do, how a guest answers ping, what documents tell a reader to type, and how
+//! a document in JSON is written.
 
 #![forbid(unsafe_code)]
 
 pub mod document;
 pub mod echo;
+pub mod json;
 pub mod slow;
 
 use std::{
