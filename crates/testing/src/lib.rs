@@ -1,6 +1,5 @@
-//! What tests and examples of several crates share: how a test says that it was skipped, so that `make test` counts
-//! it as that, how it waits for what others do, how a guest answers ping, what documents tell a reader to type, and how
-//! a document in JSON is written.
+//! Helpers for tests and examples of several crates: the report of a skipped test (which `make test` counts), waits,
+//! a guest's answers to ping, the commands in documents, and the form of a document in JSON.
 
 #![forbid(unsafe_code)]
 
