@@ -17,7 +17,6 @@ use serde::Serialize;
 use thiserror::Error;
 use weir_config::{
     InterfaceName, PortName, QueuePairs, SocketMode, SocketPath, UplinkConfig, UplinkKind,
-    VifConfig, VlanMode,
 };
 use weir_switch::Hands;
 use weir_switch::unix_socket::{BoundListener, ListenError};
@@ -138,18 +137,8 @@ impl BackendArgs {
     }
 
     pub(crate) fn uplink(&self, name: PortName) -> UplinkConfig {
-        UplinkConfig {
-            name,
-            kind: UplinkKind::Tap,
-            interface: self.tap.clone(),
-            queues: self.queues,
-            vlan: VlanMode::Unset,
-            tag_protocol: Default::default(),
-            mtu: None,
-            filter: Vec::new(),
-            rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
-            weight: None,
-        }
+        let uplink = UplinkConfig::new(name, UplinkKind::Tap, self.tap.clone());
+        UplinkConfig { queues: self.queues, ..uplink }
     }
 }
 

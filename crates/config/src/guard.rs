@@ -13,22 +13,33 @@ use utoipa::ToSchema;
 use weir_fabric::SourceGuard;
 use weir_limits::SOURCE_ADDRESSES_MAX;
 
-use super::error::Problem;
-use super::section::{Fault, FromToml, Section};
+use super::check::Fault;
+use super::keys::keys;
+use super::section::{self, FromToml};
 use super::settings::Change;
 use super::values::{GuardMode, ValueError, schema_as};
 
-/// From which addresses a guest may send.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Guarding {
-    /// Whether anybody asks, and how the addresses are known.
-    pub mode: GuardMode,
-    /// Those that are configured.
-    pub addresses: Addresses,
-    /// The guest may advertise itself as a router, and answer DHCP.
-    pub router: bool,
+keys! {
+    /// From which addresses a guest may send.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Guarding {
+        /// Whether anybody asks, and how the addresses are known.
+        mode: GuardMode => Option<GuardMode> = GuardMode::Off, [named("source_guard"), not_of_xen(EACH_ITS_OWN)];
+        /// Those that are configured.
+        addresses: Addresses => Change<Addresses> = Addresses::default(), [not_of_xen(EACH_ITS_OWN)];
+        /// The guest may advertise itself as a router, and answer DHCP.
+        router: bool => Option<bool> = false, [not_of_xen(EACH_ITS_OWN)];
+    }
+
+    /// What `weir vif set` changes of it. Without a guard there are no addresses.
+    #[derive(Debug, Clone)]
+    pub struct GuardChanges;
 }
+
+/// What there is in place of the same addresses for all Xen guests.
+const EACH_ITS_OWN: &str =
+    "each guest has its own: `weir vif set vif3.0 source_guard=configured addresses=...`";
 
 /// Addresses and prefixes of a guest, at most [`SOURCE_ADDRESSES_MAX`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,9 +124,9 @@ fn shown(net: &IpNet) -> String {
 }
 
 impl FromToml for Addresses {
-    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, section::Fault> {
         let expected = "addresses in brackets, such as [\"10.0.0.5\", \"fd00::5\"]";
-        let fault = |error| Fault { span: value.span(), error };
+        let fault = |error| section::Fault { span: value.span(), error };
         match value.get_ref() {
             DeValue::String(text) => text.parse().map_err(fault),
             DeValue::Array(items) => {
@@ -133,41 +144,6 @@ impl FromToml for Addresses {
     }
 }
 
-/// Settings of a source guard that do not go together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum GuardError {
-    /// Nobody looks at the addresses.
-    #[error("`addresses` has no effect without `source_guard`")]
-    Unguarded,
-    /// There is nothing that the guest could send from.
-    #[error("`source_guard = \"configured\"` without `addresses`")]
-    NoAddresses,
-    /// ARP and neighbour discovery are compared with an address that nobody checks.
-    #[error("`source_guard` with `mac_check = false`")]
-    MacUnchecked,
-}
-
-impl GuardError {
-    /// The key that does not fit.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Unguarded => "addresses",
-            Self::NoAddresses | Self::MacUnchecked => "source_guard",
-        }
-    }
-
-    /// What to do about it.
-    pub fn help(self) -> &'static str {
-        match self {
-            Self::Unguarded => "add `source_guard = \"configured\"`",
-            Self::NoAddresses => "add for example `addresses = [\"10.0.0.5\", \"fd00::5\"]`",
-            Self::MacUnchecked => {
-                "ARP and neighbour discovery are compared with the guest's MAC address: remove `mac_check = false`"
-            }
-        }
-    }
-}
-
 impl Guarding {
     /// Addresses that are this guest's and nobody else's: those that are configured one by one.
     pub fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
@@ -175,17 +151,31 @@ impl Guarding {
         asked.filter(|net| net.prefix_len() == net.max_prefix_len()).map(IpNet::addr)
     }
 
-    /// Whether the settings go together.
-    pub fn check(&self, mac_check: bool) -> Result<(), GuardError> {
-        let has_addresses = !self.addresses.0.is_empty();
-        match self.mode {
-            GuardMode::Off if has_addresses => Err(GuardError::Unguarded),
-            GuardMode::Configured if !has_addresses => Err(GuardError::NoAddresses),
-            GuardMode::Configured | GuardMode::Snooped if !mac_check => {
-                Err(GuardError::MacUnchecked)
-            }
-            _ => Ok(()),
+    /// What of it does not go together.
+    pub(super) fn faults(&self, mac_check: bool) -> Vec<Fault> {
+        let fault = |keys, reason: &str, help: &str| Fault {
+            keys,
+            reason: reason.into(),
+            help: help.into(),
+        };
+        let (is_on, has_addresses) = (self.mode != GuardMode::Off, !self.addresses.0.is_empty());
+        let mut faults = Vec::new();
+        if has_addresses && !is_on {
+            let reason = "`addresses` has no effect without `source_guard`";
+            let help = "add `source_guard = \"configured\"`";
+            faults.push(fault(["addresses", "source_guard"], reason, help));
         }
+        if self.mode == GuardMode::Configured && !has_addresses {
+            let reason = "`source_guard = \"configured\"` without `addresses`";
+            let help = "add for example `addresses = [\"10.0.0.5\", \"fd00::5\"]`";
+            faults.push(fault(["source_guard", "addresses"], reason, help));
+        }
+        if is_on && !mac_check {
+            let reason = "`source_guard` with `mac_check = false`";
+            let help = "ARP and neighbour discovery are compared with the guest's MAC address: remove `mac_check = false`";
+            faults.push(fault(["source_guard", "mac_check"], reason, help));
+        }
+        faults
     }
 
     /// What the engine is told; what DHCP has given under the guard `before` it goes on to count.
@@ -197,62 +187,13 @@ impl Guarding {
             GuardMode::Snooped => Some(Arc::new(guard().snooping(before))),
         }
     }
-
-    /// Reads the keys of an interface's section, and says where they are if they do not go together.
-    pub(super) fn from_section(
-        section: &mut Section<'_>,
-        mac_check: bool,
-        problems: &mut Vec<Problem>,
-    ) -> Self {
-        let mode = section.value::<GuardMode>("source_guard", problems);
-        let addresses = section.value::<Addresses>("addresses", problems);
-        let bad = mode.is_none() && section.has("source_guard")
-            || addresses.is_none() && section.has("addresses");
-        let guarding = Self {
-            mode: mode.unwrap_or_default(),
-            addresses: addresses.unwrap_or_default(),
-            router: section.take_or("router", false, problems),
-        };
-        if let (false, Err(error)) = (bad, guarding.check(mac_check)) {
-            let span = section.place(error.key()).unwrap_or_default();
-            problems.push(section.does_not_fit(span, error, error.help()));
-        }
-        guarding
-    }
-}
-
-/// What `weir vif set` changes of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct GuardChanges {
-    /// See [`Guarding::mode`]. Without a guard there are no addresses.
-    pub mode: Option<GuardMode>,
-    /// See [`Guarding::addresses`].
-    pub addresses: Change<Addresses>,
-    /// See [`Guarding::router`].
-    pub router: Option<bool>,
 }
 
 impl GuardChanges {
-    /// Reads the keys of a section.
-    pub(super) fn from_section(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        Self {
-            mode: section.value("source_guard", problems),
-            addresses: section.take_or("addresses", Change::Keep, problems),
-            router: section.value("router", problems),
-        }
-    }
-
-    pub(super) fn apply(self, guarding: &mut Guarding) {
-        guarding.mode = self.mode.unwrap_or(guarding.mode);
-        guarding.router = self.router.unwrap_or(guarding.router);
-        if self.mode == Some(GuardMode::Off) {
-            guarding.addresses = Addresses::default();
-        }
-        match self.addresses {
-            Change::Keep => {}
-            Change::Clear => guarding.addresses = Addresses::default(),
-            Change::Set(addresses) => guarding.addresses = addresses,
+    /// Without a guard there are no addresses.
+    fn settle(&mut self, _: &mut Guarding) {
+        if (self.mode, &self.addresses) == (Some(GuardMode::Off), &Change::Keep) {
+            self.addresses = Change::Clear;
         }
     }
 }

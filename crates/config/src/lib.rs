@@ -29,6 +29,10 @@
 //! * `guard`: the addresses from which a guest may send.
 //! * `sharing`: an interface's part of the workers, and its rate limits.
 //! * `port`: the part of a port's configuration that the fabric enforces.
+//! * `keys`: tables of keys; each key is declared once.
+//! * `check`: the rule-book.
+//! * `uplink`: the keys of a port to the host or the outside.
+//! * `vif`: the keys of a guest's interface.
 //! * `xen`: which vifs of Xen guests are served, and their settings.
 //! * [`reload`]: what a file would change of a running switch.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
@@ -41,11 +45,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use weir_limits as limits;
 
 mod api;
+mod check;
 pub mod cost;
 pub mod error;
 pub mod filter;
@@ -53,6 +56,7 @@ mod gateway;
 #[allow(unsafe_code)]
 mod give_back;
 mod guard;
+mod keys;
 mod mirror;
 mod moderation;
 mod overlay;
@@ -65,13 +69,16 @@ pub mod settings;
 mod sharing;
 mod storm;
 mod suggest;
+mod uplink;
 pub mod values;
+mod vif;
 mod xen;
 
 #[cfg(test)]
 mod tests;
 
 pub use api::{Admins, ApiConfig, ListenAddress};
+pub use check::Fault;
 pub use error::{ConfigError, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{
@@ -79,16 +86,18 @@ pub use gateway::{
     NatConfig, OwnAddress,
 };
 pub use give_back::give_back;
-pub use guard::{Addresses, GuardChanges, GuardError, Guarding};
+pub use guard::{Addresses, GuardChanges, Guarding};
+pub use keys::Key;
 pub use mirror::{MirrorError, check_mirrors};
-pub use moderation::{CallsError, Moderation};
+pub use moderation::Moderation;
 pub use overlay::{
     NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,
 };
 pub use placement::PlacementConfig;
-pub use settings::{Change, Setting, VifChanges};
-pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges, SharingError};
-pub use storm::StormControl;
+pub use settings::{Change, Setting};
+pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
+pub use storm::{StormChanges, StormControl};
+pub use uplink::UplinkConfig;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
     FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
@@ -97,6 +106,7 @@ pub use values::{
     RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TagProtocol, TrunkVids,
     UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
+pub use vif::{Conflict, VifChanges, VifConfig};
 pub use xen::XenConfig;
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
@@ -162,214 +172,6 @@ impl SwitchConfig {
             api: ApiConfig::default(),
         }
     }
-}
-
-/// `[uplink.NAME]`: a port to the host or the outside.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct UplinkConfig {
-    /// The port's name.
-    pub name: PortName,
-    /// What stands behind the port.
-    pub kind: UplinkKind,
-    /// The interface of the host.
-    pub interface: InterfaceName,
-    /// Its queues.
-    pub queues: QueuePairs,
-    /// VLANs of the port.
-    pub vlan: VlanMode,
-    /// What kind of tags are the port's own.
-    #[serde(default, skip_serializing_if = "TagProtocol::is_default")]
-    pub tag_protocol: TagProtocol,
-    /// The configured MTU; see [`UplinkConfig::mtu`] for the one in use.
-    pub mtu: Option<Mtu>,
-    /// Which frames it may send and receive.
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "filter::rules_of_a_port"
-    )]
-    pub filter: Vec<FilterRule>,
-    /// Whether entries of the indirection table move between the interface's queues by load.
-    pub rss_rebalance: bool,
-    /// Its part of a worker's time, in proportion to others'; 1 where nothing is said.
-    pub weight: Option<Weight>,
-}
-
-impl UplinkConfig {
-    /// The port's MTU: the configured one, or Ethernet's 1500.
-    pub fn mtu(&self) -> Mtu {
-        self.mtu.unwrap_or(Mtu::ETHERNET)
-    }
-}
-
-/// `[vif.NAME]`: a guest's interface.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct VifConfig {
-    /// The port's name.
-    pub name: PortName,
-    /// The vhost-user socket.
-    pub socket: SocketPath,
-    /// Which side of the socket listens (`mode`).
-    pub mode: SocketRole,
-    /// Permissions of the socket file where weir creates it. Without it only weir's own user
-    /// may connect.
-    pub socket_mode: Option<SocketMode>,
-    /// Most queue pairs the guest may use.
-    pub queues: QueuePairs,
-    /// The interface's own latency budget; without it the switch's holds.
-    pub latency_budget: Option<LatencyBudget>,
-    /// When the guest is called.
-    pub moderation: Moderation,
-    /// How long a call is held, by the policies with a fixed hold; without it as long as may be.
-    pub rx_usecs: Option<RxUsecs>,
-    /// With how many frames a call is held no longer.
-    pub rx_frames: Option<RxFrames>,
-    /// With how many bytes of frames a container is full, by the policies that aggregate.
-    #[serde(default)]
-    pub container_bytes: Option<ContainerBytes>,
-    /// The socket on which weir meets the agent in the guest (`weir-agent`). Interfaces of one virtual
-    /// machine have the same.
-    #[serde(default)]
-    pub agent: Option<SocketPath>,
-    /// The guest's MAC address, the only source address it may then send from.
-    pub mac: Option<MacAddress>,
-    /// Who keeps it, where neither the file nor a person does (`libvirt:UUID`).
-    #[serde(default)]
-    pub by: Option<Owner>,
-    /// Whether source addresses are checked.
-    pub mac_check: bool,
-    /// Whether it reaches no other isolated interface; without it, as its network says.
-    #[serde(default)]
-    pub isolated: Option<bool>,
-    /// Whether entries of the indirection table move between receive queues by load.
-    pub rss_rebalance: bool,
-    /// VLANs of the port.
-    pub vlan: VlanMode,
-    /// What kind of tags are the port's own.
-    #[serde(default, skip_serializing_if = "TagProtocol::is_default")]
-    pub tag_protocol: TagProtocol,
-    /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); see
-    /// [`VifConfig::mtu`] for the one in use.
-    pub mtu: Option<Mtu>,
-    /// Whether `VIRTIO_F_ACCESS_PLATFORM` is offered.
-    #[serde(default)]
-    pub access_platform: bool,
-    /// Bytes of memory that its front end may share.
-    #[serde(default = "memory_max_default")]
-    pub memory_max: MemoryMax,
-    /// How much of what it sends may be flooded.
-    #[serde(default)]
-    pub storm: StormControl,
-    /// From which addresses it may send.
-    #[serde(default)]
-    pub guarding: Guarding,
-    /// Which frames it may send and receive.
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "filter::rules_of_a_port"
-    )]
-    pub filter: Vec<FilterRule>,
-    /// What the interface is entitled to of the workers, and how fast it may send.
-    #[serde(default)]
-    pub sharing: Sharing,
-}
-
-fn memory_max_default() -> MemoryMax {
-    MemoryMax::DEFAULT
-}
-
-impl VifConfig {
-    /// Source addresses are checked where nothing else is said.
-    pub const MAC_CHECK_DEFAULT: bool = true;
-    /// Entries move by load where nothing else is said, at an uplink too.
-    pub const RSS_REBALANCE_DEFAULT: bool = true;
-
-    /// An interface that is to get a name and a socket yet.
-    fn template() -> Self {
-        let name = "new".parse().expect("a constant that is a valid name");
-        Self::new(name, "/".parse().expect("a constant that is a valid path"))
-    }
-
-    /// An interface with every default.
-    pub fn new(name: PortName, socket: SocketPath) -> Self {
-        Self {
-            name,
-            socket,
-            mode: SocketRole::default(),
-            socket_mode: None,
-            queues: QueuePairs::default(),
-            latency_budget: None,
-            moderation: Moderation::default(),
-            rx_usecs: None,
-            rx_frames: None,
-            container_bytes: None,
-            agent: None,
-            mac: None,
-            by: None,
-            mac_check: Self::MAC_CHECK_DEFAULT,
-            isolated: None,
-            rss_rebalance: Self::RSS_REBALANCE_DEFAULT,
-            vlan: VlanMode::Unset,
-            tag_protocol: TagProtocol::default(),
-            mtu: None,
-            access_platform: false,
-            memory_max: MemoryMax::DEFAULT,
-            storm: StormControl::default(),
-            guarding: Guarding::default(),
-            filter: Vec::new(),
-            sharing: Sharing::default(),
-        }
-    }
-
-    /// The port's MTU: the configured one, or Ethernet's 1500.
-    pub fn mtu(&self) -> Mtu {
-        self.mtu.unwrap_or(Mtu::ETHERNET)
-    }
-
-    /// The configured MAC address, or else the one derived from the name.
-    pub fn mac_or_derived(&self) -> MacAddress {
-        self.mac.unwrap_or_else(|| MacAddress::derived_from(&self.name))
-    }
-
-    /// What prevents this interface and `other` from sharing one switch, if anything. The parser checks the
-    /// interfaces of one file; check again before adding one to a running switch.
-    pub fn conflict_with(&self, other: &VifConfig) -> Option<Conflict> {
-        if self.name == other.name {
-            return Some(Conflict::Name(self.name.clone()));
-        }
-        if self.socket == other.socket {
-            return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
-        }
-        if self.agent.as_ref() == Some(&other.socket) {
-            return Some(Conflict::Socket(other.socket.clone(), other.name.clone()));
-        }
-        if other.agent.as_ref() == Some(&self.socket) {
-            return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
-        }
-        match self.mac {
-            Some(mac) if other.mac == Some(mac) && self.vlan.network() == other.vlan.network() => {
-                Some(Conflict::Mac(mac, other.name.clone()))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Something two interfaces cannot share.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Conflict {
-    /// The name.
-    #[error("a port called {0} exists already")]
-    Name(PortName),
-    /// The socket.
-    #[error("the socket {0} is already used by {1}")]
-    Socket(SocketPath, PortName),
-    /// The MAC address.
-    #[error("the MAC address {0} is already used by {1}")]
-    Mac(MacAddress, PortName),
 }
 
 /// What holds where a file says nothing, as it depends on the user and on the command line.

@@ -3,19 +3,7 @@
 use weir_limits::MIRRORS_MAX;
 
 use super::VifConfig;
-use super::sharing::Receiving;
 use super::values::{PortName, VlanMode};
-
-/// Keys of what a port receives, none of which holds for copies.
-pub(super) const NOT_OF_COPIES: [&str; 7] = [
-    "filter",
-    "mtu",
-    "isolated",
-    "rx_rate",
-    "rx_burst",
-    "rx_packets_per_second",
-    "rx_packet_burst",
-];
 
 /// Why ports cannot be mirrored so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,9 +41,6 @@ impl MirrorError {
             Self::Ignores(port, "filter") => {
                 format!("a mirror gets all frames: `weir filter clear {port}` comes first")
             }
-            Self::Ignores(port, "mtu") => {
-                format!("a mirror gets frames of any length: add {port} without `mtu`")
-            }
             Self::Ignores(_, key) => {
                 format!("a mirror gets all frames: `{key}=none` comes with `mirror`")
             }
@@ -70,20 +55,11 @@ impl VifConfig {
     /// # Errors
     /// [`MirrorError::Ignores`].
     pub fn check_mirror(&self) -> Result<(), MirrorError> {
-        let Receiving { rate, burst, packets_per_second, packet_burst } = self.sharing.receive;
-        let has = [
-            !self.filter.is_empty(),
-            self.mtu.is_some(),
-            self.isolated.is_some(),
-            rate.is_some(),
-            burst.is_some(),
-            packets_per_second.is_some(),
-            packet_burst.is_some(),
-        ];
-        let ignored = NOT_OF_COPIES.iter().zip(has).find(|(_, has)| *has);
+        let ignored =
+            self.rows().into_iter().find(|(key, value)| !key.of_copies && value.is_some());
         match ignored {
             Some((key, _)) if !self.vlan.mirrored().is_empty() => {
-                Err(MirrorError::Ignores(self.name.clone(), key))
+                Err(MirrorError::Ignores(self.name.clone(), key.name))
             }
             _ => Ok(()),
         }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 use weir_engine::guest::CallPolicy;
 use weir_policy::moderation::Kind;
 use weir_text::time;
 
 use super::VifConfig;
+use super::check::Fault;
 use super::values::{ContainerBytes, LatencyBudget, RxUsecs, ValueError, serde_as_text};
 
 /// How weir decides when to call (interrupt) a guest.
@@ -63,60 +63,6 @@ impl fmt::Display for Moderation {
 
 serde_as_text!(Moderation);
 
-/// Settings of one interface's calls that do not go together.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum CallsError {
-    /// `rx_usecs`, and a policy that makes nothing of it.
-    #[error("`rx_usecs` has no effect with moderation \"{0}\"")]
-    RxUsecsUnused(Moderation),
-    /// `rx_frames`, and a policy that makes nothing of it.
-    #[error("`rx_frames` has no effect with moderation \"{0}\"")]
-    RxFramesUnused(Moderation),
-    /// `container_bytes`, and a policy that makes nothing of it.
-    #[error("`container_bytes` has no effect with moderation \"{0}\"")]
-    ContainerBytesUnused(Moderation),
-    /// `rx_usecs` beyond the budget.
-    #[error(
-        "`rx_usecs` of {rx_usecs} exceeds the latency budget of {budget}: calls would be held \
-         for {}",
-        time(*.hold_ns_max)
-    )]
-    RxUsecsTooLong {
-        /// The setting.
-        rx_usecs: RxUsecs,
-        /// The interface's budget.
-        budget: LatencyBudget,
-        /// What would hold instead (ns).
-        hold_ns_max: u64,
-    },
-}
-
-impl CallsError {
-    /// The key to change.
-    pub const fn key(&self) -> &'static str {
-        match self {
-            Self::RxUsecsUnused(_) | Self::RxUsecsTooLong { .. } => "rx_usecs",
-            Self::RxFramesUnused(_) => "rx_frames",
-            Self::ContainerBytesUnused(_) => "container_bytes",
-        }
-    }
-
-    /// What to do about it.
-    pub fn help(&self) -> String {
-        let takers = |takes: fn(Moderation) -> bool| {
-            let kinds = Kind::ALL.iter().map(|kind| Moderation(*kind)).filter(|m| takes(*m));
-            let names: Vec<_> = kinds.map(|moderation| moderation.to_string()).collect();
-            format!("leave it out, or choose a policy that takes it: {}", names.join(", "))
-        };
-        match self {
-            Self::RxUsecsUnused(_) => takers(Moderation::takes_rx_usecs),
-            Self::RxFramesUnused(_) => takers(Moderation::takes_rx_frames),
-            Self::ContainerBytesUnused(_) => takers(Moderation::takes_container_bytes),
-            Self::RxUsecsTooLong { .. } => "make it shorter, or `latency_budget` longer".into(),
-        }
-    }
-}
-
 impl VifConfig {
     /// When to call the guest, under a budget of `budget`.
     pub fn call_policy(&self, budget: LatencyBudget) -> CallPolicy {
@@ -128,28 +74,42 @@ impl VifConfig {
         }
     }
 
-    /// Whether the settings of its calls go together, under a budget of `budget`.
-    ///
-    /// # Errors
-    /// [`CallsError`] for the first that does not.
-    pub fn check_calls(&self, budget: LatencyBudget) -> Result<(), CallsError> {
+    /// What of the settings of its calls does not go together, under a budget of `budget`.
+    pub(super) fn call_faults(&self, budget: LatencyBudget) -> Vec<Fault> {
         let moderation = self.moderation;
-        if let Some(rx_usecs) = self.rx_usecs {
-            if !moderation.takes_rx_usecs() {
-                return Err(CallsError::RxUsecsUnused(moderation));
-            }
-            if rx_usecs.ns() > budget.ns() {
-                let hold_ns_max = self.call_policy(budget).hold_ns_max();
-                return Err(CallsError::RxUsecsTooLong { rx_usecs, budget, hold_ns_max });
-            }
+        let keys: [(_, _, fn(Moderation) -> bool); 3] = [
+            ("rx_usecs", self.rx_usecs.is_some(), Moderation::takes_rx_usecs),
+            ("rx_frames", self.rx_frames.is_some(), Moderation::takes_rx_frames),
+            ("container_bytes", self.container_bytes.is_some(), Moderation::takes_container_bytes),
+        ];
+        let unused = keys.into_iter().filter(|(_, has, takes)| *has && !takes(moderation));
+        let mut faults: Vec<_> = unused
+            .map(|(key, _, takes)| {
+                let takers = Kind::ALL.iter().copied().map(Moderation).filter(|it| takes(*it));
+                let takers: Vec<_> = takers.map(|it| it.to_string()).collect();
+                Fault {
+                    keys: [key, "moderation"],
+                    reason: format!("`{key}` has no effect with moderation \"{moderation}\""),
+                    help: format!(
+                        "leave it out, or choose a policy that takes it: {}",
+                        takers.join(", ")
+                    ),
+                }
+            })
+            .collect();
+        if let Some(rx_usecs) =
+            self.rx_usecs.filter(|it| moderation.takes_rx_usecs() && it.ns() > budget.ns())
+        {
+            let holds = time(self.call_policy(budget).hold_ns_max());
+            faults.push(Fault {
+                keys: ["rx_usecs", "latency_budget"],
+                reason: format!(
+                    "`rx_usecs` of {rx_usecs} exceeds the latency budget of {budget}: calls would be held for {holds}"
+                ),
+                help: "make it shorter, or `latency_budget` longer".into(),
+            });
         }
-        if self.rx_frames.is_some() && !moderation.takes_rx_frames() {
-            return Err(CallsError::RxFramesUnused(moderation));
-        }
-        if self.container_bytes.is_some() && !moderation.takes_container_bytes() {
-            return Err(CallsError::ContainerBytesUnused(moderation));
-        }
-        Ok(())
+        faults
     }
 
     /// What a user should know about a budget of `budget` for this interface, if its policy then holds no calls.

@@ -14,21 +14,15 @@ use weir_text::count;
 use super::api::ApiConfig;
 use super::cost;
 use super::error::Problem;
-use super::filter;
-use super::guard::Guarding;
-use super::mirror::{NOT_OF_COPIES, check_mirrors};
+use super::mirror::check_mirrors;
 use super::overlay::{self, Networks, Said};
 use super::section::{Located, Section};
 use super::settings::NONE;
-use super::sharing::{self, Sharing};
-use super::storm::StormControl;
 use super::values::{
-    Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, QueuePairs,
-    Schedule, SocketPath, TagProtocol, TrunkVids, Vid, VlanMode,
+    Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, Schedule,
+    SocketPath, TrunkVids, Vid, VlanMode,
 };
-use super::{
-    Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig,
-};
+use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
 
 /// A port with the places that the checks across ports point at.
 struct Placed<T> {
@@ -224,35 +218,16 @@ fn uplink(
     if !section.has("kind") {
         problems.push(missing(&section, "kind", "add `kind = \"tap\"`"));
     }
-    let kind = section.take_or("kind", UplinkKind::default(), problems);
     if !section.has("name") {
         problems.push(missing(&section, "name", "name the interface, such as `name = \"weir0\"`"));
     }
-    let interface = section.take("name", problems);
-    let resource = section.place("name").unwrap_or_default();
-    let queues = section.take_or("queues", QueuePairs::default(), problems);
-    let rss_rebalance = rebalance(&mut section, problems);
-    let vlan = vlan(&mut section, problems);
-    let tag_protocol = section.take_or("tag_protocol", TagProtocol::default(), problems);
-    let mtu = section.value("mtu", problems);
-    let filter = filter::rules(&mut section, problems);
-    let weight = sharing::weight(&mut section, schedule, problems);
+    let mut port = UplinkConfig::template();
+    port.read_keys(&mut section, |_| true, problems);
+    section.report(port.faults(schedule), problems);
+    let (resource, named) = (section.place("name").unwrap_or_default(), section.has_good("name"));
     let (header, said) = (section.span.clone(), Said::by(&mut section));
     section.finish(problems);
-
-    let (name, interface) = (name?, interface?.value);
-    let port = UplinkConfig {
-        name,
-        kind,
-        interface,
-        queues,
-        vlan,
-        tag_protocol,
-        mtu,
-        rss_rebalance,
-        filter,
-        weight,
-    };
+    port.name = named.then_some(name)??;
     Some(Placed { port, header, resource, mac: None, agent: None, said })
 }
 
@@ -265,11 +240,7 @@ fn vif(
     let name = port_name(&section, "vif.", problems);
     let socket = vif_socket(&mut section, name.as_ref(), control, problems);
     let mut port = VifConfig::template();
-    port.mode = section.take_or("mode", port.mode, problems);
-    port.socket_mode = section.value("socket_mode", problems);
-    port.agent = section.value("agent", problems);
-    port.mac = section.value("mac", problems);
-    port.by = section.value("by", problems);
+    port.read_keys(&mut section, |key| key.name != "socket", problems);
     if switch.is_some()
         && let Some(span) = section.refuse("by")
     {
@@ -281,53 +252,16 @@ fn vif(
                 ),
         );
     }
-    port.mtu = section.value("mtu", problems);
-    port.access_platform = section.take_or("access_platform", port.access_platform, problems);
-    port.memory_max = section.take_or("memory_max", port.memory_max, problems);
-    port.storm = StormControl::from_section(&mut section, problems);
     // The budget of a running switch is not known here, and is checked when the interface is added.
     let budget = switch.map_or(LatencyBudget::MAX, |switch| switch.latency_budget);
-    any_vif(&mut section, &mut port, switch.map(|switch| switch.schedule), budget, problems);
-    port.guarding = Guarding::from_section(&mut section, port.mac_check, problems);
+    let budget = port.latency_budget.unwrap_or(budget);
+    section.report(port.faults(budget, switch.map(|switch| switch.schedule)), problems);
     let (mac, agent) = (section.place("mac"), section.place("agent"));
     let (header, said) = (section.span.clone(), Said::by(&mut section));
     section.finish(problems);
     let socket = socket?;
     (port.name, port.socket) = (name?, socket.value);
     Some(Placed { port, header, resource: socket.span, mac, agent, said })
-}
-
-/// Reads the keys that every guest's interface has, under the switch's `schedule` and `budget`.
-pub(super) fn any_vif(
-    section: &mut Section<'_>,
-    vif: &mut VifConfig,
-    schedule: Option<Schedule>,
-    budget: LatencyBudget,
-    problems: &mut Vec<Problem>,
-) {
-    vif.queues = section.take_or("queues", vif.queues, problems);
-    vif.latency_budget = section.value("latency_budget", problems);
-    let moderation = section.value("moderation", problems);
-    let bad_moderation = moderation.is_none() && section.has("moderation");
-    vif.moderation = moderation.unwrap_or_default();
-    vif.rx_usecs = section.value("rx_usecs", problems);
-    vif.rx_frames = section.value("rx_frames", problems);
-    vif.container_bytes = section.value("container_bytes", problems);
-    vif.mac_check = section.take_or("mac_check", vif.mac_check, problems);
-    vif.isolated = section.value("isolated", problems);
-    vif.rss_rebalance = rebalance(section, problems);
-    vif.vlan = vlan(section, problems);
-    vif.tag_protocol = section.take_or("tag_protocol", vif.tag_protocol, problems);
-    vif.filter = filter::rules(section, problems);
-    vif.sharing = Sharing::from_section(section, schedule, problems);
-    if !bad_moderation && let Err(error) = vif.check_calls(vif.latency_budget.unwrap_or(budget)) {
-        let span = section.place(error.key()).unwrap_or_default();
-        problems.push(section.does_not_fit(span, &error, error.help()));
-    }
-}
-
-fn rebalance(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> bool {
-    section.take_or("rss_rebalance", VifConfig::RSS_REBALANCE_DEFAULT, problems)
 }
 
 /// The configured socket, or `NAME.sock` beside the control socket.
@@ -371,7 +305,11 @@ pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vl
                     .help("keep one: a mirror gets copies and nothing else, and may send nothing"),
             );
         }
-        for key in NOT_OF_COPIES {
+        for (key, _) in VifConfig::template().rows() {
+            let key = match key.of_copies {
+                true => continue,
+                false => key.name,
+            };
             // A setting that is taken back may come with `mirror`.
             if !section.has(key) || section.is_word(key, NONE) {
                 continue;

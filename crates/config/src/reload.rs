@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_limits::PORTS_MAX;
 
+use super::keys::{Key, Rows};
 use super::{
     Config, LatencyBudget, NetworkConfig, NetworkName, Networks, Owner, PlacementConfig, PortName,
     SocketPath, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
@@ -20,17 +21,7 @@ mod shown;
 #[cfg(test)]
 mod tests;
 
-use keys::Keys;
 pub use shown::{SettingFrom, ShownSetting, shown_vif};
-
-/// Keys of `[vif.NAME]` that an interface is made with.
-const VIF_FIXED: [&str; 4] = ["socket", "mode", "socket_mode", "agent"];
-/// The key that says who keeps an interface: another one removes it first.
-const OWNER: &str = "by";
-/// Keys of `[uplink.NAME]` that its device is opened with.
-const UPLINK_FIXED: [&str; 4] = ["kind", "name", "queues", "mtu"];
-/// Keys of `[switch]` that can change.
-const SWITCH_ALIVE: [&str; 3] = ["latency_budget", "placement", "pin_vcpus"];
 
 /// What a configuration would change of a running switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -195,13 +186,11 @@ impl Running<'_> {
     fn compare_switch(&self, file: &SwitchConfig, steps: &mut Steps) -> Option<TableDifference> {
         let now = self.switch;
         let pins = file.placement.pin_vcpus && !self.able.pin_vcpus;
-        let keys = differing(keys::switch(now), keys::switch(file), |key| match key {
-            "pin_vcpus" if pins => {
-                Effect::never("a confined weir pins only if it was started to; needs a restart")
-            }
-            key if SWITCH_ALIVE.contains(&key) => Effect::NOW,
-            _ => Effect::never("needs a restart"),
-        });
+        let mut keys = differing("switch", keys::switch(now), keys::switch(file));
+        for key in keys.iter_mut().filter(|key| pins && key.key == "pin_vcpus") {
+            let why = "a confined weir pins only if it was started to; needs a restart";
+            (key.alive, key.note) = (false, Some(why.into()));
+        }
         if now.latency_budget != file.latency_budget {
             steps.latency_budget = Some(file.latency_budget);
         }
@@ -228,15 +217,8 @@ impl Running<'_> {
                 ));
                 continue;
             };
-            let keys = differing(keys::uplink(uplink), keys::uplink(wanted), |key| {
-                match UPLINK_FIXED.contains(&key) {
-                    true => Effect::never("the device is open; needs a restart"),
-                    false => Effect::NOW,
-                }
-            });
-            let (kind, interface) = (uplink.kind, uplink.interface.clone());
-            let (queues, mtu) = (uplink.queues, uplink.mtu);
-            let wanted = UplinkConfig { kind, interface, queues, mtu, ..wanted.clone() };
+            let keys = differing(uplink.name.as_str(), uplink.rows(), wanted.rows());
+            let wanted = wanted.clone().with_fixed_of(uplink);
             if wanted != **uplink {
                 steps.uplinks_changed.push(wanted);
             }
@@ -258,7 +240,7 @@ impl Running<'_> {
                 (None, taken) => taken,
             };
             let mut table = whole(format!("uplink.{}", uplink.name), DifferenceKind::Added, None);
-            table.keys = given(keys::uplink(uplink), &Keys::new());
+            table.keys = given(uplink.rows(), &Rows::new());
             (table.alive, table.note) = (obstacle.is_none(), obstacle);
             if table.alive {
                 steps.uplinks_added.push(uplink.clone());
@@ -281,16 +263,8 @@ impl Running<'_> {
                     tables.push(whole(table, DifferenceKind::Unlisted, note));
                 }
                 Some(wanted) => {
-                    let keys = differing(keys::vif(vif), keys::vif(wanted), |key| {
-                        vif_effect(&vif.name, key)
-                    });
-                    let wanted = VifConfig {
-                        socket: vif.socket.clone(),
-                        mode: vif.mode,
-                        socket_mode: vif.socket_mode,
-                        agent: vif.agent.clone(),
-                        ..wanted.clone()
-                    };
+                    let keys = vif_difference(vif, wanted);
+                    let wanted = wanted.clone().with_fixed_of(vif);
                     if wanted != *vif {
                         steps.vifs_changed.push(wanted);
                     }
@@ -315,7 +289,7 @@ impl Running<'_> {
             let obstacle = self.name_is_taken(&vif.name).or_else(|| self.unreachable(vif));
             let mut table = whole(format!("vif.{}", vif.name), DifferenceKind::Added, None);
             let defaults = VifConfig::new(vif.name.clone(), vif.socket.clone());
-            table.keys = given(keys::vif(vif), &keys::vif(&defaults));
+            table.keys = given(vif.rows(), &defaults.rows());
             (table.alive, table.note) = (obstacle.is_none(), obstacle);
             if table.alive {
                 steps.vifs_added.push(vif.clone());
@@ -379,10 +353,10 @@ impl Running<'_> {
         for vif in all {
             let of_vif = |error: String| format!("vif.{}: {error}", vif.name);
             let budget = vif.latency_budget.unwrap_or(default);
-            vif.check_calls(budget).map_err(|error| of_vif(error.to_string()))?;
-            let schedule = Some(self.switch.schedule);
-            vif.sharing.check(schedule).map_err(|error| of_vif(error.to_string()))?;
-            vif.guarding.check(vif.mac_check).map_err(|error| of_vif(error.to_string()))?;
+            let faults = vif.faults(budget, Some(self.switch.schedule));
+            if let Some(fault) = faults.first() {
+                return Err(of_vif(fault.to_string()));
+            }
             // The networks of the file come with a restart.
             let settled = self.networks.settle(&mut vif.clone());
             settled.map_err(|error| of_vif(format!("{error} before a restart")))?;
@@ -393,39 +367,7 @@ impl Running<'_> {
 
 /// What `wanted` would change of an interface that runs, key by key.
 pub fn vif_difference(vif: &VifConfig, wanted: &VifConfig) -> Vec<KeyDifference> {
-    differing(keys::vif(vif), keys::vif(wanted), |key| vif_effect(&vif.name, key))
-}
-
-/// Whether a key can change, and what to know about it.
-struct Effect {
-    alive: bool,
-    note: Option<String>,
-}
-
-impl Effect {
-    const NOW: Self = Self { alive: true, note: None };
-
-    fn never(why: impl Into<String>) -> Self {
-        Self { alive: false, note: Some(why.into()) }
-    }
-
-    fn later(when: &str) -> Self {
-        Self { alive: true, note: Some(when.into()) }
-    }
-}
-
-fn vif_effect(name: &PortName, key: &str) -> Effect {
-    match key {
-        key if VIF_FIXED.contains(&key) => Effect::never(format!(
-            "the socket exists; `weir vif del {name}` and a reload disconnect its guest"
-        )),
-        OWNER => Effect::never("it belongs to whom it was added by"),
-        "queues" => Effect::later("when its front end connects again"),
-        "access_platform" => Effect::later("when its VM starts anew"),
-        "memory_max" => Effect::later("when its front end shares memory again"),
-        "mtu" => Effect::later("the guest is told when its VM starts with new arguments"),
-        _ => Effect::NOW,
-    }
+    differing(vif.name.as_str(), vif.rows(), wanted.rows())
 }
 
 fn compare_networks(now: &Networks, file: &Networks, tables: &mut Vec<TableDifference>) {
@@ -445,15 +387,16 @@ fn compare_networks(now: &Networks, file: &Networks, tables: &mut Vec<TableDiffe
 /// A table that stays as it is until weir starts anew.
 fn with_a_restart(
     table: String,
-    (now, file): (Option<Keys>, Option<Keys>),
+    (now, file): (Option<Rows>, Option<Rows>),
 ) -> Option<TableDifference> {
     let why = "needs a restart";
     let (kind, keys) = match (now, file) {
         (None, None) => return None,
         (Some(now), Some(file)) => {
-            return changed(table, differing(now, file, |_| Effect::never(why)));
+            let keys = differing(&table, now, file);
+            return changed(table, keys);
         }
-        (None, Some(file)) => (DifferenceKind::Added, given(file, &Keys::new())),
+        (None, Some(file)) => (DifferenceKind::Added, given(file, &Rows::new())),
         (Some(_), None) => (DifferenceKind::Removed, Vec::new()),
     };
     Some(TableDifference { table, kind, alive: false, note: Some(why.into()), keys })
@@ -469,24 +412,25 @@ fn changed(table: String, keys: Vec<KeyDifference>) -> Option<TableDifference> {
     (!keys.is_empty()).then_some(TableDifference { table, kind, alive: true, note: None, keys })
 }
 
-fn differing(now: Keys, file: Keys, effect: impl Fn(&str) -> Effect) -> Vec<KeyDifference> {
+/// The keys of which `now` and `file` differ, of the table called `name`.
+fn differing(name: &str, now: Rows, file: Rows) -> Vec<KeyDifference> {
     let pairs = now.into_iter().zip(file).filter(|((_, from), (_, to))| from != to);
-    let difference = |((key, from), (_, to))| {
-        let Effect { alive, note } = effect(key);
+    let difference = |((Key { name: key, alive, note, .. }, from), (_, to))| {
+        let note = note.map(|note: &str| note.replace("NAME", name));
         KeyDifference { key: String::from(key), from, to, alive, note }
     };
     pairs.map(difference).collect()
 }
 
 /// What a new table says: its keys but for those that are as in `defaults`; its socket always.
-fn given(keys: Keys, defaults: &Keys) -> Vec<KeyDifference> {
-    let says = |(key, value): &(&str, Option<String>)| {
-        let default = defaults.iter().find(|(name, _)| name == key);
-        value.is_some() && (*key == "socket" || default.is_none_or(|(_, it)| it != value))
+fn given(keys: Rows, defaults: &Rows) -> Vec<KeyDifference> {
+    let says = |(key, value): &(Key, Option<String>)| {
+        let default = defaults.iter().find(|(it, _)| it.name == key.name);
+        value.is_some() && (key.name == "socket" || default.is_none_or(|(_, it)| it != value))
     };
     let keys = keys.into_iter().filter(says);
-    let key = |(key, to): (&str, _)| KeyDifference {
-        key: key.into(),
+    let key = |(key, to): (Key, _)| KeyDifference {
+        key: key.name.into(),
         from: None,
         to,
         alive: true,

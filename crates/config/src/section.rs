@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 use weir_limits as limits;
 
 use super::api::ListenAddress;
+use super::check;
 use super::error::Problem;
 use super::filter::Expression;
 use super::moderation::Moderation;
@@ -37,11 +38,13 @@ pub(super) struct Section<'t> {
     pub span: Range<usize>,
     table: &'t DeTable<'t>,
     asked: Vec<&'static str>,
+    /// Keys whose values were refused.
+    bad: Vec<&'static str>,
 }
 
 impl<'t> Section<'t> {
     pub fn new(title: String, span: Range<usize>, table: &'t DeTable<'t>) -> Self {
-        Self { title, span, table, asked: Vec::new() }
+        Self { title, span, table, asked: Vec::new(), bad: Vec::new() }
     }
 
     /// The value of `key` read as a `T`; `None` if it is absent, or bad, which is then reported.
@@ -54,6 +57,7 @@ impl<'t> Section<'t> {
         match T::from_toml(value) {
             Ok(parsed) => Some(Located { value: parsed, span: value.span() }),
             Err(fault) => {
+                self.bad.push(key);
                 problems.push(Problem::bad_value(&self.title, key, fault.span, &fault.error));
                 None
             }
@@ -107,6 +111,22 @@ impl<'t> Section<'t> {
         help: impl Into<String>,
     ) -> Problem {
         Problem::new(format!("`{}`: {error}", self.title)).label(span, "does not fit").help(help)
+    }
+
+    /// Whether the key is there and its value is good.
+    pub fn has_good(&self, key: &str) -> bool {
+        self.has(key) && !self.bad.contains(&key)
+    }
+
+    /// Reports settings that do not go together. Of a key whose value was refused nothing else is said.
+    pub fn report(&mut self, faults: Vec<check::Fault>, problems: &mut Vec<Problem>) {
+        for check::Fault { keys, reason, help } in faults {
+            if keys.iter().any(|key| self.bad.contains(key)) {
+                continue;
+            }
+            let span = self.place(keys[0]).unwrap_or(self.span.clone());
+            problems.push(self.does_not_fit(span, reason, help));
+        }
     }
 
     /// The tables inside the table `key`, in the order of the text: `[vif.a]` and `[vif.b]` for `vif`.

@@ -10,17 +10,12 @@ use toml::Spanned;
 use toml::de::DeValue;
 use utoipa::ToSchema;
 
-use super::VifConfig;
 use super::error::{ConfigError, Problem};
-use super::guard::GuardChanges;
-use super::moderation::Moderation;
+use super::keys::{Alters, Key};
 use super::parse;
 use super::section::{Fault, FromToml, Section};
-use super::sharing::SharingChanges;
-use super::values::{
-    ContainerBytes, LatencyBudget, MacAddress, PortName, QueuePairs, RxFrames, RxUsecs, SocketPath,
-    TagProtocol, VlanMode,
-};
+use super::values::{PortName, SocketPath};
+use super::{VifChanges, VifConfig};
 
 /// What diagnostics call text that came from the command line.
 const SOURCE_NAME: &str = "settings";
@@ -125,67 +120,7 @@ impl<T> Change<T> {
             *self = Self::Clear;
         }
     }
-
-    pub(super) fn apply(self, to: &mut Option<T>) {
-        match self {
-            Self::Keep => {}
-            Self::Clear => *to = None,
-            Self::Set(value) => *to = Some(value),
-        }
-    }
 }
-
-/// Defines settings of an interface that may be left out, and what `weir vif set` changes of them.
-macro_rules! optional_settings {
-    (
-        $(#[$doc:meta])* $name:ident, $(#[$changes_doc:meta])* $changes:ident {
-            $($(#[$key_doc:meta])* $field:ident: $type:ty = $key:literal,)+
-        }
-        $($(#[$part_doc:meta])* $part:ident: $part_type:ty, $part_changes:ty)?
-    ) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $name {
-            $($(#[$key_doc])* pub $field: Option<$type>,)+
-            $($(#[$part_doc])* pub $part: $part_type,)?
-        }
-
-        $(#[$changes_doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $changes {
-            $($(#[$key_doc])* pub $field: Change<$type>,)+
-            $($(#[$part_doc])* pub $part: $part_changes,)?
-        }
-
-        impl $name {
-            /// Reads the keys of an interface's section.
-            fn read(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-                Self {
-                    $($field: section.value($key, problems),)+
-                    $($part: <$part_type>::read(section, problems),)?
-                }
-            }
-        }
-
-        impl $changes {
-            pub(super) fn read(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-                Self {
-                    $($field: section.take_or($key, Change::Keep, problems),)+
-                    $($part: <$part_changes>::read(section, problems),)?
-                }
-            }
-
-            fn apply_each(self, to: &mut $name) {
-                $(self.$field.apply(&mut to.$field);)+
-                $(self.$part.apply(&mut to.$part);)?
-            }
-        }
-    };
-}
-
-pub(super) use optional_settings;
 
 impl<T: FromToml> FromToml for Change<T> {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
@@ -196,56 +131,7 @@ impl<T: FromToml> FromToml for Change<T> {
     }
 }
 
-/// What `weir vif set` changes while the interface is in use.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct VifChanges {
-    /// Most queue pairs that the guest may use, from the next time on that its front end connects.
-    pub queues: Option<QueuePairs>,
-    /// The interface's own latency budget.
-    pub latency_budget: Change<LatencyBudget>,
-    /// When the guest is called.
-    pub moderation: Option<Moderation>,
-    /// How long a call is held.
-    pub rx_usecs: Change<RxUsecs>,
-    /// With how many frames it is held no longer.
-    pub rx_frames: Change<RxFrames>,
-    /// With how many bytes a container is full.
-    pub container_bytes: Change<ContainerBytes>,
-    /// The guest's MAC address.
-    pub mac: Change<MacAddress>,
-    /// Whether source addresses are checked.
-    pub mac_check: Option<bool>,
-    /// Whether it reaches no other isolated interface.
-    pub isolated: Change<bool>,
-    /// Whether entries of the indirection table move by load.
-    pub rss_rebalance: Option<bool>,
-    /// VLANs of the port.
-    pub vlan: Option<VlanMode>,
-    /// What kind of tags are the port's own.
-    pub tag_protocol: Option<TagProtocol>,
-    /// From which addresses its guest may send.
-    pub guarding: GuardChanges,
-    /// Its share of the workers and its rates.
-    pub sharing: SharingChanges,
-}
-
 impl VifChanges {
-    /// Keys of an interface that cannot change while it exists: the guest has negotiated them, its monitor knows them, or
-    /// they are what its tenant is held to.
-    const FIXED: [&'static str; 10] = [
-        "by",
-        "socket",
-        "mode",
-        "socket_mode",
-        "mtu",
-        "memory_max",
-        "agent",
-        "broadcasts_per_second",
-        "multicasts_per_second",
-        "unknown_per_second",
-    ];
-
     /// The changes that `settings` ask for; `none` as a value takes a setting back to its default.
     ///
     /// # Errors
@@ -268,29 +154,9 @@ impl VifChanges {
         name: &PortName,
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let queues = section.value("queues", problems);
-        let latency_budget = section.take_or("latency_budget", Change::Keep, problems);
-        let moderation = section.value("moderation", problems);
-        let rx_usecs = section.take_or("rx_usecs", Change::Keep, problems);
-        let rx_frames = section.take_or("rx_frames", Change::Keep, problems);
-        let container_bytes = section.take_or("container_bytes", Change::Keep, problems);
-        let mac = section.take_or("mac", Change::Keep, problems);
-        let mac_check = section.value("mac_check", problems);
-        let isolated = section.take_or("isolated", Change::Keep, problems);
-        let rss_rebalance = section.value("rss_rebalance", problems);
-        let guarding = GuardChanges::from_section(&mut section, problems);
-        let sharing = SharingChanges::read(&mut section, problems);
-        let tag_protocol = section.value("tag_protocol", problems);
-        let no_vlan = ["vlan", "trunk", "network", "mirror"]
-            .into_iter()
-            .any(|key| section.is_word(key, NONE));
-        let vlan = if no_vlan {
-            Some(VlanMode::Unset)
-        } else {
-            let mode = parse::vlan(&mut section, problems);
-            (mode != VlanMode::Unset).then_some(mode)
-        };
-        for key in Self::FIXED {
+        let changes: Self = Alters::read(&Key::TABLE, &mut section, problems);
+        let rows = VifConfig::template().rows();
+        for key in rows.iter().filter(|(key, _)| !key.alive).map(|(key, _)| key.name) {
             if let Some(span) = section.refuse(key) {
                 problems.push(
                     Problem::new(format!("`{key}` cannot change while the interface exists"))
@@ -309,47 +175,11 @@ impl VifChanges {
             );
         }
         section.finish(problems);
-        Self {
-            queues,
-            latency_budget,
-            moderation,
-            rx_usecs,
-            rx_frames,
-            container_bytes,
-            mac,
-            mac_check,
-            isolated,
-            rss_rebalance,
-            vlan,
-            tag_protocol,
-            guarding,
-            sharing,
-        }
+        changes
     }
 
     /// Changes `vif`. Settings of a replaced policy that the new one ignores go back to their defaults.
     pub fn apply(self, vif: &mut VifConfig) {
-        vif.queues = self.queues.unwrap_or(vif.queues);
-        self.latency_budget.apply(&mut vif.latency_budget);
-        self.mac.apply(&mut vif.mac);
-        if let Some(moderation) = self.moderation {
-            vif.moderation = moderation;
-            vif.rx_usecs = vif.rx_usecs.filter(|_| moderation.takes_rx_usecs());
-            vif.rx_frames = vif.rx_frames.filter(|_| moderation.takes_rx_frames());
-            let takes_container_bytes = moderation.takes_container_bytes();
-            vif.container_bytes = vif.container_bytes.filter(|_| takes_container_bytes);
-        }
-        self.rx_usecs.apply(&mut vif.rx_usecs);
-        self.rx_frames.apply(&mut vif.rx_frames);
-        self.container_bytes.apply(&mut vif.container_bytes);
-        self.sharing.apply(&mut vif.sharing);
-        self.guarding.apply(&mut vif.guarding);
-        vif.mac_check = self.mac_check.unwrap_or(vif.mac_check);
-        self.isolated.apply(&mut vif.isolated);
-        vif.rss_rebalance = self.rss_rebalance.unwrap_or(vif.rss_rebalance);
-        if let Some(vlan) = self.vlan {
-            vif.vlan = vlan;
-        }
-        vif.tag_protocol = self.tag_protocol.unwrap_or(vif.tag_protocol);
+        Alters::apply(self, vif);
     }
 }

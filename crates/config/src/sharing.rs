@@ -1,118 +1,83 @@
 //! An interface's share of the workers, and how fast it may send and receive.
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
+use utoipa::ToSchema;
 use weir_engine::{Rate, RateLimit};
 use weir_limits as limits;
 use weir_policy::schedule::{Kind, Share, Window};
 
-use super::error::Problem;
-use super::section::Section;
-use super::settings::{Change, optional_settings};
+use super::check::Fault;
+use super::keys::keys;
+use super::settings::Change;
 use super::values::{
     BitRate, BurstSize, LateTurns, PacketBurst, PacketRate, Period, Schedule, Weight,
 };
 
-optional_settings! {
+keys! {
     /// What an interface may receive. Frames beyond it are dropped.
-    Receiving,
-    /// What `weir vif set` changes of [`Receiving`]. Clearing a rate clears its burst.
-    ReceivingChanges {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Receiving {
         /// Bits/s.
-        rate: BitRate = "rx_rate",
+        rate: Option<BitRate> => Change<BitRate> = None, [named("rx_rate"), not_of_copies()];
         /// How much more at once.
-        burst: BurstSize = "rx_burst",
+        burst: Option<BurstSize> => Change<BurstSize> = None, [named("rx_burst"), not_of_copies()];
         /// Frames/s.
-        packets_per_second: PacketRate = "rx_packets_per_second",
+        packets_per_second: Option<PacketRate> => Change<PacketRate> = None,
+            [named("rx_packets_per_second"), not_of_copies()];
         /// How many more at once.
-        packet_burst: PacketBurst = "rx_packet_burst",
+        packet_burst: Option<PacketBurst> => Change<PacketBurst> = None,
+            [named("rx_packet_burst"), not_of_copies()];
     }
+
+    /// What `weir vif set` changes of [`Receiving`]. Clearing a rate clears its burst.
+    #[derive(Debug, Clone, Copy)]
+    pub struct ReceivingChanges;
 }
 
-optional_settings! {
+keys! {
     /// An interface's share of the workers, and its rates.
-    Sharing,
-    /// What `weir vif set` changes of [`Sharing`]. Clearing a rate clears its burst.
-    SharingChanges {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Sharing {
         /// Its part of a worker's time, in proportion to others'; 1 by default.
-        weight: Weight = "weight",
+        weight: Option<Weight> => Change<Weight> = None, [];
         /// How many turns may be late.
-        window: LateTurns = "window",
+        window: Option<LateTurns> => Change<LateTurns> = None, [];
         /// How often a turn is due.
-        period: Period = "period",
+        period: Option<Period> => Change<Period> = None, [];
         /// Bits/s that the guest may send.
-        rate: BitRate = "rate",
+        rate: Option<BitRate> => Change<BitRate> = None, [];
         /// How much more at once.
-        burst: BurstSize = "burst",
+        burst: Option<BurstSize> => Change<BurstSize> = None, [];
         /// Frames/s that the guest may send.
-        packets_per_second: PacketRate = "packets_per_second",
+        packets_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
         /// How many more at once.
-        packet_burst: PacketBurst = "packet_burst",
+        packet_burst: Option<PacketBurst> => Change<PacketBurst> = None, [];
+        /// What it may receive.
+        receive: Receiving => ReceivingChanges = Receiving::default(), [];
     }
-    /// What it may receive.
-    receive: Receiving, ReceivingChanges
+
+    /// What `weir vif set` changes of [`Sharing`]. Clearing a rate clears its burst.
+    #[derive(Debug, Clone, Copy)]
+    pub struct SharingChanges;
 }
 
-/// Settings that do not go together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum SharingError {
-    /// A key without another that it belongs to.
-    #[error("`{key}` without `{needs}`")]
-    Without {
-        /// The key.
-        key: &'static str,
-        /// The other.
-        needs: &'static str,
-    },
-    /// A key that the switch's schedule makes nothing of.
-    #[error("`{key}` has no effect with schedule \"{schedule}\"")]
-    Unused {
-        /// The key.
-        key: &'static str,
-        /// The schedule.
-        schedule: Schedule,
-    },
-}
-
-impl SharingError {
-    /// The key that does not fit.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Without { key, .. } | Self::Unused { key, .. } => key,
-        }
-    }
-
-    /// What to do about it.
-    pub fn help(self) -> String {
-        match self {
-            Self::Without { needs, .. } => format!("add `{needs}`"),
-            Self::Unused { key: "weight", .. } => {
-                "remove it, or set `schedule = \"drr\"` in [switch]".into()
-            }
-            Self::Unused { .. } => "remove it, or set `schedule = \"dwcs\"` in [switch]".into(),
-        }
-    }
-}
-
-/// Each key that is there has the other that it needs: key, whether it is there, what it needs, whether that is there.
-fn belong_together(pairs: &[(&'static str, bool, &'static str, bool)]) -> Result<(), SharingError> {
-    match pairs.iter().find(|(_, has, _, has_needed)| *has && !has_needed) {
-        Some(&(key, _, needs, _)) => Err(SharingError::Without { key, needs }),
-        None => Ok(()),
-    }
+/// A key that is there, without the other that it needs.
+fn without(key: &'static str, has: bool, needs: &'static str, has_needed: bool) -> Option<Fault> {
+    (has && !has_needed).then(|| Fault {
+        keys: [key, needs],
+        reason: format!("`{key}` without `{needs}`"),
+        help: format!("add `{needs}`"),
+    })
 }
 
 impl Receiving {
-    fn check(&self) -> Result<(), SharingError> {
-        belong_together(&[
-            ("rx_burst", self.burst.is_some(), "rx_rate", self.rate.is_some()),
-            (
-                "rx_packet_burst",
-                self.packet_burst.is_some(),
-                "rx_packets_per_second",
-                self.packets_per_second.is_some(),
-            ),
-        ])
+    fn faults(&self) -> impl Iterator<Item = Fault> {
+        let Self { rate, burst, packets_per_second: packets, packet_burst } = self;
+        let bytes = without("rx_burst", burst.is_some(), "rx_rate", rate.is_some());
+        let (key, needs) = ("rx_packet_burst", "rx_packets_per_second");
+        bytes.into_iter().chain(without(key, packet_burst.is_some(), needs, packets.is_some()))
     }
 
     /// For the engine. The default burst is [`POLICE_BURST_NS_DEFAULT`](limits::POLICE_BURST_NS_DEFAULT) of the
@@ -128,30 +93,34 @@ impl Receiving {
 }
 
 impl Sharing {
-    /// Whether the settings go together, and with the switch's `schedule` where that is known.
-    pub fn check(&self, schedule: Option<Schedule>) -> Result<(), SharingError> {
-        let Self { window, period, .. } = self;
-        belong_together(&[
-            ("window", window.is_some(), "period", period.is_some()),
-            ("period", period.is_some(), "window", window.is_some()),
-            ("burst", self.burst.is_some(), "rate", self.rate.is_some()),
-            (
+    /// What of it does not go together, or not with the switch's `schedule` where that is known.
+    pub(super) fn faults(&self, schedule: Option<Schedule>) -> Vec<Fault> {
+        let Self { window, period, rate, burst, packets_per_second: packets, packet_burst, .. } =
+            self;
+        let pairs = [
+            without("window", window.is_some(), "period", period.is_some()),
+            without("period", period.is_some(), "window", window.is_some()),
+            without("burst", burst.is_some(), "rate", rate.is_some()),
+            without(
                 "packet_burst",
-                self.packet_burst.is_some(),
+                packet_burst.is_some(),
                 "packets_per_second",
-                self.packets_per_second.is_some(),
+                packets.is_some(),
             ),
-        ])?;
-        self.receive.check()?;
-        let Some(schedule) = schedule else { return Ok(()) };
+        ];
         let uses = [
             ("weight", self.weight.is_some(), Kind::Drr),
             ("window", self.window.is_some(), Kind::Dwcs),
         ];
-        match uses.into_iter().find(|(_, has, kind)| *has && *kind != schedule.0) {
-            Some((key, ..)) => Err(SharingError::Unused { key, schedule }),
-            None => Ok(()),
-        }
+        let unused = uses.into_iter().filter_map(|(key, has, kind)| {
+            let schedule = schedule.filter(|it| has && it.0 != kind)?;
+            Some(Fault {
+                keys: [key, key],
+                reason: format!("`{key}` has no effect with schedule \"{schedule}\""),
+                help: format!("remove it, or set `schedule = \"{kind}\"` in [switch]"),
+            })
+        });
+        pairs.into_iter().flatten().chain(self.receive.faults()).chain(unused).collect()
     }
 
     /// Its turns, as the engine takes them.
@@ -170,33 +139,6 @@ impl Sharing {
         let bits = (self.rate, self.burst);
         let packets = (self.packets_per_second, self.packet_burst);
         rate_limit(bits, packets, limits::RATE_BURST_NS_DEFAULT)
-    }
-
-    /// Reads the keys of an interface's section.
-    pub(super) fn from_section(
-        section: &mut Section<'_>,
-        schedule: Option<Schedule>,
-        problems: &mut Vec<Problem>,
-    ) -> Self {
-        let before = problems.len();
-        let sharing = Self::read(section, problems);
-        // A value that was refused is not missing.
-        if before == problems.len() {
-            sharing.report(section, schedule, problems);
-        }
-        sharing
-    }
-
-    /// Reports what does not go together.
-    fn report(
-        &self,
-        section: &mut Section<'_>,
-        schedule: Option<Schedule>,
-        problems: &mut Vec<Problem>,
-    ) {
-        let Err(error) = self.check(schedule) else { return };
-        let span = section.refuse(error.key()).unwrap_or(section.span.clone());
-        problems.push(section.does_not_fit(span, error, error.help()));
     }
 }
 
@@ -220,34 +162,22 @@ fn rate_limit(
     RateLimit { bits, packets }
 }
 
-/// Reads the weight of an uplink, which is all that it has of [`Sharing`].
-pub(super) fn weight(
-    section: &mut Section<'_>,
-    schedule: Schedule,
-    problems: &mut Vec<Problem>,
-) -> Option<Weight> {
-    let weight = section.value("weight", problems);
-    Sharing { weight, ..Sharing::default() }.report(section, Some(schedule), problems);
-    weight
-}
-
 impl ReceivingChanges {
-    fn apply(mut self, receiving: &mut Receiving) {
+    /// What belongs to a rate that is cleared goes with it.
+    fn settle(&mut self, _: &mut Receiving) {
         self.burst.clear_with(&self.rate);
         self.packet_burst.clear_with(&self.packets_per_second);
-        self.apply_each(receiving);
     }
 }
 
 impl SharingChanges {
-    /// Changes `sharing`. What belongs to a key that is cleared goes with it.
-    pub(super) fn apply(mut self, sharing: &mut Sharing) {
+    /// What belongs to a key that is cleared goes with it.
+    fn settle(&mut self, _: &mut Sharing) {
         if self.window == Change::Clear {
             self.period = Change::Clear;
         }
         self.burst.clear_with(&self.rate);
         self.packet_burst.clear_with(&self.packets_per_second);
-        self.apply_each(sharing);
     }
 }
 

@@ -5,20 +5,26 @@ use utoipa::ToSchema;
 use weir_engine::{Rate, StormLimit};
 use weir_limits::{STORM_BURST_MIN, STORM_BURST_NS};
 
-use super::error::Problem;
-use super::section::Section;
+use super::keys::keys;
+use super::settings::Change;
 use super::values::PacketRate;
 
-/// How many frames in a second the guest may have flooded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct StormControl {
-    /// For everybody.
-    pub broadcasts_per_second: Option<PacketRate>,
-    /// For a group.
-    pub multicasts_per_second: Option<PacketRate>,
-    /// For one station that nobody knows.
-    pub unknown_per_second: Option<PacketRate>,
+keys! {
+    /// How many frames in a second the guest may have flooded.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct StormControl {
+        /// For everybody.
+        broadcasts_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
+        /// For a group.
+        multicasts_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
+        /// For one station that nobody knows.
+        unknown_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
+    }
+
+    /// What `weir vif set` changes of it.
+    #[derive(Debug, Clone, Copy)]
+    pub struct StormChanges;
 }
 
 impl StormControl {
@@ -35,14 +41,9 @@ impl StormControl {
             unknown: self.unknown_per_second.map(rate),
         }
     }
+}
 
-    /// Reads the keys of an interface's section.
-    pub(super) fn from_section(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        let mut rate = |key| section.value(key, problems);
-        Self {
-            broadcasts_per_second: rate("broadcasts_per_second"),
-            multicasts_per_second: rate("multicasts_per_second"),
-            unknown_per_second: rate("unknown_per_second"),
-        }
-    }
+impl StormChanges {
+    /// Each limit is by itself.
+    fn settle(&mut self, _: &mut StormControl) {}
 }

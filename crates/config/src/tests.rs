@@ -412,7 +412,7 @@ fn every_policy_can_be_configured_and_takes_the_settings_that_it_uses() {
             assert!(moderation.takes_rx_usecs(), "{kind}");
         }
         let vif = VifConfig { rx_usecs: Some(7.try_into().unwrap()), ..vif };
-        assert_eq!(vif.check_calls(LatencyBudget::DEFAULT).is_ok(), moderation.takes_rx_usecs());
+        assert_eq!(vif.call_faults(LatencyBudget::DEFAULT).is_empty(), moderation.takes_rx_usecs());
     }
 }
 
@@ -972,7 +972,7 @@ fn changes_apply_to_an_interface_in_use() {
 #[test]
 fn what_the_guest_has_negotiated_cannot_change() {
     let name = "web0".parse().unwrap();
-    for setting in ["mtu=1400", "socket=/run/x.sock", "mode=client", "socket_mode=0660"] {
+    for setting in ["agent=/run/x.agent", "socket=/run/x.sock", "mode=client", "socket_mode=0660"] {
         let error = VifChanges::from_settings(&name, &settings(&[setting])).unwrap_err();
         let key = setting.split('=').next().unwrap();
         let message = format!("`{key}` cannot change while the interface exists");

@@ -6,7 +6,6 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::error::Problem;
-use super::parse;
 use super::section::{Fault, FromToml, Section};
 use super::values::{ChannelName, InterfaceName, MacAddress, PortName, SocketPath, ValueError};
 use super::{SwitchConfig, VifConfig};
@@ -23,25 +22,6 @@ pub struct XenConfig {
     /// What holds for each vif; its name, its socket and its address come with the guest.
     pub vif: VifConfig,
 }
-
-/// What there is in place of the same addresses for all guests.
-const ADDRESSES: &str =
-    "each guest has its own: `weir vif set vif3.0 source_guard=configured addresses=...`";
-
-/// Keys of `[vif.NAME]` that a Xen guest's interface has not, and what there is in their place.
-const NOT_HERE: [(&str, &str); 11] = [
-    ("socket", "a Xen guest is met in xenstore"),
-    ("mode", "a Xen guest is met in xenstore"),
-    ("socket_mode", "a Xen guest is met in xenstore"),
-    ("agent", "name the channel of the guest's configuration: agent_channel = \"weir.agent\""),
-    ("mac", "the guest's configuration gives each its own: vif = ['mac=00:16:3e:00:00:01,...']"),
-    ("source_guard", ADDRESSES),
-    ("addresses", ADDRESSES),
-    ("router", ADDRESSES),
-    ("mirror", "mirror to an uplink, such as a TAP of dom0"),
-    ("by", "the toolstack keeps a Xen guest's interfaces"),
-    ("mtu", "set it in the guest; netfront is not told one"),
-];
 
 impl Default for XenConfig {
     /// Every vif, as any other interface.
@@ -75,9 +55,13 @@ impl XenConfig {
             split_event_channels: section.take_or("split_event_channels", false, problems),
             ..Self::default()
         };
-        let (schedule, budget) = (Some(switch.schedule), switch.latency_budget);
-        parse::any_vif(&mut section, &mut xen.vif, schedule, budget, problems);
-        for (key, instead) in NOT_HERE {
+        xen.vif.read_keys(&mut section, |key| key.xen.is_none(), problems);
+        let budget = xen.vif.latency_budget.unwrap_or(switch.latency_budget);
+        section.report(xen.vif.faults(budget, Some(switch.schedule)), problems);
+        let instead = xen.vif.rows().into_iter().filter_map(|(key, _)| Some((key.name, key.xen?)));
+        for (key, instead) in
+            instead.chain([("mirror", "mirror to an uplink, such as a TAP of dom0")])
+        {
             if let Some(span) = section.refuse(key) {
                 problems.push(
                     Problem::new(format!("`{key}` cannot be said of Xen guests' interfaces"))

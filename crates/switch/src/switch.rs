@@ -532,13 +532,8 @@ impl Switch {
 
     /// A refusal if the settings conflict; `None` if they do not.
     fn refusal(&self, config: &VifConfig) -> Option<Response> {
-        let calls = || config.check_calls(self.budget(config)).err();
-        let sharing = || config.sharing.check(Some(self.schedule)).err();
-        let guarding = || config.guarding.check(config.mac_check).err();
-        calls()
-            .map(|error| refused(&error, error.help()))
-            .or_else(|| sharing().map(|error| refused(&error, error.help())))
-            .or_else(|| guarding().map(|error| refused(&error, error.help())))
+        let faults = config.faults(self.budget(config), Some(self.schedule));
+        faults.into_iter().next().map(|fault| refused(&fault, &fault.help))
     }
 
     /// Adds an interface while the switch runs, if it does not conflict with the others.

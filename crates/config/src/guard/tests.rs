@@ -59,16 +59,19 @@ fn what_no_guest_has_is_refused() {
 
 #[test]
 fn keys_that_do_not_go_together_are_refused() {
+    const NO_ADDRESSES: &str = "`source_guard = \"configured\"` without `addresses`";
+    const UNGUARDED: &str = "`addresses` has no effect without `source_guard`";
+    const MAC_UNCHECKED: &str = "`source_guard` with `mac_check = false`";
     let message = |lines: &str| messages(&format!("[vif.web0]\n{lines}\n"));
     let guarded = "source_guard = \"configured\"";
     let addresses = "addresses = \"10.0.0.5\"";
-    assert_eq!(message(guarded), [format!("`vif.web0`: {}", GuardError::NoAddresses)]);
-    assert_eq!(message(addresses), [format!("`vif.web0`: {}", GuardError::Unguarded)]);
+    assert_eq!(message(guarded), [format!("`vif.web0`: {NO_ADDRESSES}")]);
+    assert_eq!(message(addresses), [format!("`vif.web0`: {UNGUARDED}")]);
     let unchecked = format!("{guarded}\n{addresses}\nmac_check = false");
-    assert_eq!(message(&unchecked), [format!("`vif.web0`: {}", GuardError::MacUnchecked)]);
+    assert_eq!(message(&unchecked), [format!("`vif.web0`: {MAC_UNCHECKED}")]);
     assert!(vif("source_guard = \"snooped\"").guarding.guard(None).unwrap().snoops());
     let unchecked = message("source_guard = \"snooped\"\nmac_check = false");
-    assert_eq!(unchecked, [format!("`vif.web0`: {}", GuardError::MacUnchecked)]);
+    assert_eq!(unchecked, [format!("`vif.web0`: {MAC_UNCHECKED}")]);
     // A bad value is all that is said of it.
     assert_eq!(message(&format!("{guarded}\naddresses = 7")).len(), 1);
     assert_eq!(message(&format!("source_guard = \"on\"\n{addresses}")).len(), 1);
@@ -91,7 +94,7 @@ fn a_guard_changes_and_goes() {
     assert_eq!(vif.guarding.addresses.to_string(), "10.0.0.6");
     assert_eq!(vif.guarding.mode, GuardMode::Configured);
     change(&mut vif, &["addresses=none"]);
-    assert_eq!(vif.guarding.check(true), Err(GuardError::NoAddresses));
+    assert_eq!(vif.guarding.faults(true)[0].keys, ["source_guard", "addresses"]);
     change(&mut vif, &["addresses=10.0.0.7"]);
     change(&mut vif, &["source_guard=off", "router=false"]);
     assert_eq!(vif.guarding, Guarding::default());

@@ -6,9 +6,10 @@ use super::super::{
     Config, ConfigError, FilterRule, SwitchConfig, TrunkVids, UplinkConfig, VifChanges, VifConfig,
     VlanMode,
 };
-use super::keys::{self, Keys};
-use super::{Running, SWITCH_ALIVE};
+use super::Running;
+use super::keys;
 use crate::Setting;
+use crate::keys::{Key, Rows};
 use crate::settings::from_text;
 
 impl VifConfig {
@@ -50,24 +51,24 @@ const VLANS: [&str; 5] = ["vlan", "trunk", "native", "network", "mirror"];
 
 /// A port, as a table of the file.
 struct Port<'a> {
-    keys: Keys,
+    keys: Rows,
     vlan: &'a VlanMode,
     filter: &'a [FilterRule],
 }
 
 impl<'a> Port<'a> {
     fn vif(vif: &'a VifConfig) -> Self {
-        Self { keys: keys::vif(vif), vlan: &vif.vlan, filter: &vif.filter }
+        Self { keys: vif.rows(), vlan: &vif.vlan, filter: &vif.filter }
     }
 
     fn uplink(uplink: &'a UplinkConfig) -> Self {
-        Self { keys: keys::uplink(uplink), vlan: &uplink.vlan, filter: &uplink.filter }
+        Self { keys: uplink.rows(), vlan: &uplink.vlan, filter: &uplink.filter }
     }
 
     /// Makes `table`, which says `before`, say this. What is as by default is not said.
-    fn save(&self, table: &mut dyn TableLike, before: &Port<'_>, defaults: &Keys) {
+    fn save(&self, table: &mut dyn TableLike, before: &Port<'_>, defaults: &Rows) {
         save_keys(table, &before.keys, &self.keys, defaults, |key| {
-            !matches!(key, "vlan" | "filter")
+            !matches!(key.name, "vlan" | "filter")
         });
         if self.vlan != before.vlan {
             VLANS.iter().for_each(|key| drop(table.remove(key)));
@@ -99,26 +100,17 @@ impl Running<'_> {
         }
         for uplink in &self.uplinks {
             let (now, name) = (Port::uplink(uplink), uplink.name.as_str());
-            let defaults = UplinkConfig {
-                queues: Default::default(),
-                vlan: VlanMode::Unset,
-                tag_protocol: Default::default(),
-                mtu: None,
-                filter: Vec::new(),
-                rss_rebalance: VifConfig::RSS_REBALANCE_DEFAULT,
-                weight: None,
-                ..(*uplink).clone()
-            };
-            let defaults = Port::uplink(&defaults);
+            let (kind, interface) = (uplink.kind, uplink.interface.clone());
+            let defaults = UplinkConfig::new(uplink.name.clone(), kind, interface).rows();
             match file.uplinks.iter().find(|it| it.name == uplink.name) {
                 Some(before) if before == *uplink => {}
                 Some(before) => {
                     let table = table(&mut document, "uplink", Some(name));
-                    now.save(table, &Port::uplink(before), &defaults.keys);
+                    now.save(table, &Port::uplink(before), &defaults);
                 }
                 None => {
                     let table = table(&mut document, "uplink", Some(name));
-                    let nothing: Keys = now.keys.iter().map(|(key, _)| (*key, None)).collect();
+                    let nothing: Rows = now.keys.iter().map(|(key, _)| (*key, None)).collect();
                     let before = Port { keys: nothing, vlan: &VlanMode::Unset, filter: &[] };
                     let none = before.keys.clone();
                     now.save(table, &before, &none);
@@ -139,13 +131,14 @@ impl Running<'_> {
         for vif in vifs {
             let name = vif.name.as_str();
             let defaults = VifConfig::new(vif.name.clone(), vif.socket.clone());
-            let defaults = keys::vif(&defaults);
+            let defaults = defaults.rows();
             match file.vifs.iter().find(|it| it.name == vif.name) {
                 Some(before) if before == vif => {}
                 Some(before) => {
                     let table = table(&mut document, "vif", Some(name));
                     // A socket is never as by default in the eyes of who reads the difference.
-                    let said = defaults.into_iter().filter(|(key, _)| *key != "socket").collect();
+                    let said =
+                        defaults.into_iter().filter(|(key, _)| key.name != "socket").collect();
                     Port::vif(vif).save(table, &Port::vif(before), &said);
                 }
                 None => {
@@ -153,7 +146,7 @@ impl Running<'_> {
                     let mut before = Port::vif(vif);
                     before.keys = defaults.clone();
                     (before.vlan, before.filter) = (&VlanMode::Unset, &[]);
-                    before.keys.retain(|(key, _)| *key != "socket");
+                    before.keys.retain(|(key, _)| key.name != "socket");
                     Port::vif(vif).save(table, &before, &before.keys.clone());
                 }
             }
@@ -163,14 +156,12 @@ impl Running<'_> {
 
     fn save_switch(&self, document: &mut DocumentMut, file: &SwitchConfig) {
         let (before, now) = (keys::switch(file), keys::switch(self.switch));
-        let differs = before
-            .iter()
-            .zip(&now)
-            .any(|(before, now)| SWITCH_ALIVE.contains(&before.0) && before.1 != now.1);
+        let differs =
+            before.iter().zip(&now).any(|(before, now)| before.0.alive && before.1 != now.1);
         if differs {
             let defaults = keys::switch(&SwitchConfig::new(file.control.clone()));
             let table = table(document, "switch", None);
-            save_keys(table, &before, &now, &defaults, |key| SWITCH_ALIVE.contains(&key));
+            save_keys(table, &before, &now, &defaults, |key| key.alive);
         }
     }
 }
@@ -178,15 +169,16 @@ impl Running<'_> {
 /// Writes what differs between `before` and `now` into `table`.
 fn save_keys(
     table: &mut dyn TableLike,
-    before: &Keys,
-    now: &Keys,
-    defaults: &Keys,
-    which: impl Fn(&str) -> bool,
+    before: &Rows,
+    now: &Rows,
+    defaults: &Rows,
+    which: impl Fn(&Key) -> bool,
 ) {
-    let value_in = |keys: &Keys, key: &str| -> Option<Option<String>> {
-        keys.iter().find(|(it, _)| *it == key).map(|(_, value)| value.clone())
+    let value_in = |keys: &Rows, key: &str| -> Option<Option<String>> {
+        keys.iter().find(|(it, _)| it.name == key).map(|(_, value)| value.clone())
     };
     for (key, value) in now.iter().filter(|(key, _)| which(key)) {
+        let key = key.name;
         if value_in(before, key).as_ref() == Some(value) {
             continue;
         }

@@ -5,7 +5,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::keys;
 use crate::{LatencyBudget, Networks, VifConfig};
 
 /// A key of `[vif.NAME]`, as it is in force.
@@ -54,8 +53,8 @@ pub fn shown_vif(
     networks: &Networks,
     budget: LatencyBudget,
 ) -> Vec<ShownSetting> {
-    let defaults = keys::vif(&VifConfig::new(vif.name.clone(), vif.socket.clone()));
-    let file = file.map(keys::vif);
+    let defaults = VifConfig::new(vif.name.clone(), vif.socket.clone()).rows();
+    let file = file.map(VifConfig::rows);
     let inherited = |key: &str| match key {
         "isolated" if networks.isolates(&vif.vlan) => {
             Some((true.to_string(), SettingFrom::Network))
@@ -64,9 +63,10 @@ pub fn shown_vif(
         "latency_budget" => Some((budget.to_string(), SettingFrom::Switch)),
         _ => None,
     };
-    let each = keys::vif(vif).into_iter().zip(defaults).enumerate();
+    let each = vif.rows().into_iter().zip(defaults).enumerate();
     let shown = each.map(|(at, ((key, value), (_, default)))| {
         let in_file = file.as_ref().and_then(|file| file.get(at)).map(|(_, value)| value);
+        let key = key.name;
         let inherited = inherited(key);
         // An interface in a network of the overlay has its MTU from the start.
         let is_inherited = inherited.as_ref().is_some_and(|(it, _)| value.as_ref() == Some(it));

@@ -180,6 +180,6 @@ fn what_is_cleared_takes_along_what_belongs_to_it() {
     };
     let clear =
         SharingChanges { rate: Change::Clear, window: Change::Clear, ..SharingChanges::default() };
-    clear.apply(&mut sharing);
+    crate::keys::Alters::apply(clear, &mut sharing);
     assert_eq!(sharing, Sharing::default());
 }

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weir_agent::{Applied, GuestMessage, Hello, HostMessage, Interface, Report, Text, VERSION};
-use weir_config::{
-    LatencyBudget, Setting, SocketPath, UplinkKind, VifChanges, VifConfig, VlanMode,
-};
+use weir_config::{LatencyBudget, Setting, SocketPath, UplinkKind, VifChanges, VifConfig};
 use weir_engine::Options;
 use weir_testing::slow::{lingering, send_with};
 use weir_vif::{QueuePair, WaitFor};
@@ -367,18 +365,8 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
     let (switch, dir) = switch(&["web0"]);
     set(&switch, "web0", "moderation=two-layer");
     let lan: PortName = "lan".parse().unwrap();
-    let uplink = UplinkConfig {
-        name: lan.clone(),
-        kind: UplinkKind::AfPacket,
-        interface: veth.name.parse().unwrap(),
-        queues: 1.try_into().unwrap(),
-        vlan: VlanMode::Unset,
-        tag_protocol: Default::default(),
-        mtu: None,
-        filter: Vec::new(),
-        rss_rebalance: true,
-        weight: None,
-    };
+    let interface = veth.name.parse().unwrap();
+    let uplink = UplinkConfig::new(lan.clone(), UplinkKind::AfPacket, interface);
     switch.add_uplink(&uplink).unwrap();
     let layer = || match switch.handle(Request::VifExplain { name: lan.clone() }) {
         Response::UplinkExplained { explanation } => explanation.layer,

@@ -210,9 +210,8 @@ fn goes_together(config: &Config, vif: &mut VifConfig) -> Result<(), String> {
         error.to_string()
     }
     config.networks.settle(vif).map_err(text)?;
-    vif.check_calls(config.latency_budget(vif)).map_err(text)?;
-    vif.sharing.check(Some(config.switch.schedule)).map_err(text)?;
-    vif.guarding.check(vif.mac_check).map_err(text)?;
+    let faults = vif.faults(config.latency_budget(vif), Some(config.switch.schedule));
+    faults.into_iter().next().map_or(Ok(()), Err).map_err(text)?;
     vif.check_mirror().map_err(text)?;
     filter::port_rules(&vif.filter).map_err(text)?;
     Ok(())

@@ -1,0 +1,418 @@
+//! Tables of keys. Each key is declared once, by [`keys!`]: its name, type and default, what it means, whether it can
+//! change, and whose it is. The struct, the parser, the difference, `vif set` and `vif show` come from there.
+
+use std::fmt::Display;
+
+use super::error::Problem;
+use super::filter::{self, FilterRule};
+use super::parse;
+use super::section::{FromToml, Section};
+use super::settings::{Change, NONE};
+use super::values::VlanMode;
+
+/// One key of a table of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// Its name in the file.
+    pub name: &'static str,
+    /// What it means, in one sentence.
+    pub says: &'static str,
+    /// Whether it can change while weir runs.
+    pub alive: bool,
+    /// Why it cannot change, or when a change takes effect; `NAME` stands for the table's name.
+    pub note: Option<&'static str>,
+    /// Why `[xen]` cannot say it of all Xen guests.
+    pub xen: Option<&'static str>,
+    /// Whether it holds for the copies that a mirror gets.
+    pub of_copies: bool,
+}
+
+/// Keys with their values as text, as the file would say them; without a value where the file need not name the key.
+pub(crate) type Rows = Vec<(Key, Option<String>)>;
+
+impl Key {
+    /// Of a field that is a table of its own.
+    pub(crate) const TABLE: Self = Self::new("", "");
+
+    /// A key that can change at once.
+    pub(crate) const fn new(name: &'static str, says: &'static str) -> Self {
+        Self {
+            name,
+            says: says.trim_ascii_start(),
+            alive: true,
+            note: None,
+            xen: None,
+            of_copies: true,
+        }
+    }
+
+    /// Its name differs from the field's.
+    pub(crate) const fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+
+    /// It cannot change while weir runs.
+    pub(crate) const fn fixed(self, why: &'static str) -> Self {
+        Self { alive: false, note: Some(why), ..self }
+    }
+
+    /// It can change, and the guest sees that later.
+    pub(crate) const fn later(self, when: &'static str) -> Self {
+        Self { note: Some(when), ..self }
+    }
+
+    /// `[xen]` has something in its place.
+    pub(crate) const fn not_of_xen(self, instead: &'static str) -> Self {
+        Self { xen: Some(instead), ..self }
+    }
+
+    /// A mirror cannot have it.
+    pub(crate) const fn not_of_copies(self) -> Self {
+        Self { of_copies: false, ..self }
+    }
+}
+
+/// What one key gives, or a group of keys.
+pub(crate) trait Value: Sized {
+    /// Takes what the section says, of the keys that `which` chooses. What it does not say stays.
+    fn read(
+        &mut self,
+        key: &Key,
+        section: &mut Section<'_>,
+        which: fn(&Key) -> bool,
+        problems: &mut Vec<Problem>,
+    );
+
+    /// Is as it is `now`, as far as that cannot change.
+    fn keep_fixed(&mut self, key: &Key, now: &Self);
+
+    /// Adds its rows.
+    fn show(&self, key: Key, rows: &mut Rows);
+}
+
+impl<T: FromToml + Clone + Display> Value for T {
+    fn read(
+        &mut self,
+        key: &Key,
+        section: &mut Section<'_>,
+        which: fn(&Key) -> bool,
+        problems: &mut Vec<Problem>,
+    ) {
+        if which(key)
+            && let Some(value) = section.value(key.name, problems)
+        {
+            *self = value;
+        }
+    }
+
+    fn keep_fixed(&mut self, key: &Key, now: &Self) {
+        if !key.alive {
+            self.clone_from(now);
+        }
+    }
+
+    fn show(&self, key: Key, rows: &mut Rows) {
+        rows.push((key, Some(self.to_string()).filter(|text| !text.is_empty())));
+    }
+}
+
+impl<T: FromToml + Clone + Display> Value for Option<T> {
+    fn read(
+        &mut self,
+        key: &Key,
+        section: &mut Section<'_>,
+        which: fn(&Key) -> bool,
+        problems: &mut Vec<Problem>,
+    ) {
+        if which(key) {
+            *self = section.value(key.name, problems).or(self.take());
+        }
+    }
+
+    fn keep_fixed(&mut self, key: &Key, now: &Self) {
+        if !key.alive {
+            self.clone_from(now);
+        }
+    }
+
+    fn show(&self, key: Key, rows: &mut Rows) {
+        rows.push((key, self.as_ref().map(T::to_string)));
+    }
+}
+
+impl Value for VlanMode {
+    fn read(
+        &mut self,
+        key: &Key,
+        section: &mut Section<'_>,
+        which: fn(&Key) -> bool,
+        problems: &mut Vec<Problem>,
+    ) {
+        if which(key) {
+            *self = parse::vlan(section, problems);
+        }
+    }
+
+    fn keep_fixed(&mut self, key: &Key, now: &Self) {
+        if !key.alive {
+            self.clone_from(now);
+        }
+    }
+
+    fn show(&self, key: Key, rows: &mut Rows) {
+        rows.push((key, (*self != Self::Unset).then(|| self.to_string())));
+    }
+}
+
+impl Value for Vec<FilterRule> {
+    fn read(
+        &mut self,
+        key: &Key,
+        section: &mut Section<'_>,
+        which: fn(&Key) -> bool,
+        problems: &mut Vec<Problem>,
+    ) {
+        if which(key) {
+            *self = filter::rules(section, problems);
+        }
+    }
+
+    fn keep_fixed(&mut self, key: &Key, now: &Self) {
+        if !key.alive {
+            self.clone_from(now);
+        }
+    }
+
+    fn show(&self, key: Key, rows: &mut Rows) {
+        let rules: Vec<_> = self.iter().map(FilterRule::to_string).collect();
+        rows.push((key, (!rules.is_empty()).then(|| rules.join("; "))));
+    }
+}
+
+/// What `weir vif set` changes of a `T`.
+pub(crate) trait Alters<T>: Sized {
+    /// Reads it from a section; nothing where that says nothing.
+    fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self;
+
+    /// Changes it.
+    fn apply(self, to: &mut T);
+}
+
+impl<T: FromToml> Alters<T> for Option<T> {
+    fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
+        section.value(key.name, problems)
+    }
+
+    fn apply(self, to: &mut T) {
+        if let Some(value) = self {
+            *to = value;
+        }
+    }
+}
+
+impl<T: FromToml> Alters<Option<T>> for Change<T> {
+    fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
+        section.take_or(key.name, Self::Keep, problems)
+    }
+
+    fn apply(self, to: &mut Option<T>) {
+        match self {
+            Self::Keep => {}
+            Self::Clear => *to = None,
+            Self::Set(value) => *to = Some(value),
+        }
+    }
+}
+
+/// Without a value there is none of them.
+impl<T: FromToml + Default> Alters<T> for Change<T> {
+    fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
+        section.take_or(key.name, Self::Keep, problems)
+    }
+
+    fn apply(self, to: &mut T) {
+        match self {
+            Self::Keep => {}
+            Self::Clear => *to = T::default(),
+            Self::Set(value) => *to = value,
+        }
+    }
+}
+
+impl Alters<VlanMode> for Option<VlanMode> {
+    fn read(_: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
+        let mut none = ["vlan", "trunk", "network", "mirror"].into_iter();
+        if none.any(|key| section.is_word(key, NONE)) {
+            return Some(VlanMode::Unset);
+        }
+        Some(parse::vlan(section, problems)).filter(|mode| *mode != VlanMode::Unset)
+    }
+
+    fn apply(self, to: &mut VlanMode) {
+        if let Some(mode) = self {
+            *to = mode;
+        }
+    }
+}
+
+/// Declares a table of keys, and what `weir vif set` changes of it.
+///
+/// An entry is a sentence, `field: Type => Change = default, [columns];`. Columns are methods of [`Key`]. An entry
+/// without a `Change` is not for `weir vif set`. A field whose type is a table stands for the keys of that table.
+macro_rules! keys {
+    (
+        $(#[$doc:meta])* pub struct $table:ident($($own:tt)*) $keys:tt
+        $($(#[$changes_doc:meta])* pub struct $changes:ident;)?
+    ) => {
+        $crate::keys::keys! { @table $(#[$doc])* $table ($($own)*) $keys }
+        $crate::keys::keys! { @defaults $table ($($own)*) $keys }
+        $($crate::keys::keys! { @changes $(#[$changes_doc])* $changes of $table $keys })?
+    };
+    (
+        $(#[$doc:meta])* pub struct $table:ident $keys:tt
+        $($(#[$changes_doc:meta])* pub struct $changes:ident;)?
+    ) => {
+        $crate::keys::keys! { @table $(#[$doc])* $table () $keys }
+        $crate::keys::keys! { @default $table $keys }
+        $($crate::keys::keys! { @changes $(#[$changes_doc])* $changes of $table $keys })?
+    };
+    (
+        @table $(#[$doc:meta])* $table:ident ($($(#[$own_doc:meta])* $own:ident: $own_type:ty)?) {
+            $(
+                #[doc = $says:tt]
+                $(#[$attribute:meta])*
+                $field:ident: $type:ty $(=> $change:ty)? = $default:expr, $columns:tt;
+            )+
+        }
+    ) => {
+        $(#[$doc])*
+        pub struct $table {
+            $($(#[$own_doc])* pub $own: $own_type,)?
+            $(#[doc = $says] $(#[$attribute])* pub $field: $type,)+
+        }
+
+        impl $table {
+            /// Each key with its value.
+            pub(crate) fn rows(&self) -> $crate::keys::Rows {
+                let mut rows = Vec::new();
+                $(
+                    let key = $crate::keys::keys!(@key $field $says $columns);
+                    $crate::keys::Value::show(&self.$field, key, &mut rows);
+                )+
+                rows
+            }
+        }
+
+        impl $crate::keys::Value for $table {
+            fn read(
+                &mut self,
+                _: &$crate::keys::Key,
+                section: &mut $crate::section::Section<'_>,
+                which: fn(&$crate::keys::Key) -> bool,
+                problems: &mut Vec<$crate::error::Problem>,
+            ) {
+                $(
+                    let key = $crate::keys::keys!(@key $field $says $columns);
+                    $crate::keys::Value::read(&mut self.$field, &key, section, which, problems);
+                )+
+            }
+
+            fn keep_fixed(&mut self, _: &$crate::keys::Key, now: &Self) {
+                $(
+                    let key = $crate::keys::keys!(@key $field $says $columns);
+                    $crate::keys::Value::keep_fixed(&mut self.$field, &key, &now.$field);
+                )+
+            }
+
+            fn show(&self, _: $crate::keys::Key, rows: &mut $crate::keys::Rows) {
+                rows.extend(self.rows());
+            }
+        }
+    };
+    (
+        @defaults $table:ident ($(#[$own_doc:meta])* $own:ident: $own_type:ty) {
+            $(
+                $(#[$attribute:meta])*
+                $field:ident: $type:ty $(=> $change:ty)? = $default:expr, $columns:tt;
+            )+
+        }
+    ) => {
+        impl $table {
+            /// Each key as by default.
+            fn defaults($own: $own_type) -> Self {
+                Self { $own, $($field: $default,)+ }
+            }
+
+            /// Takes what the section says, of the keys that `which` chooses.
+            pub(crate) fn read_keys(
+                &mut self,
+                section: &mut $crate::section::Section<'_>,
+                which: fn(&$crate::keys::Key) -> bool,
+                problems: &mut Vec<$crate::error::Problem>,
+            ) {
+                $crate::keys::Value::read(self, &$crate::keys::Key::TABLE, section, which, problems);
+            }
+
+            /// As it is `now`, as far as that cannot change.
+            pub(crate) fn with_fixed_of(mut self, now: &Self) -> Self {
+                $crate::keys::Value::keep_fixed(&mut self, &$crate::keys::Key::TABLE, now);
+                self
+            }
+        }
+    };
+    (
+        @default $table:ident {
+            $(
+                $(#[$attribute:meta])*
+                $field:ident: $type:ty $(=> $change:ty)? = $default:expr, $columns:tt;
+            )+
+        }
+    ) => {
+        impl Default for $table {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+    };
+    (
+        @changes $(#[$doc:meta])* $changes:ident of $table:ident {
+            $(
+                #[doc = $says:tt]
+                $(#[$attribute:meta])*
+                $field:ident: $type:ty $(=> $change:ty)? = $default:expr, $columns:tt;
+            )+
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $changes {
+            $($(#[doc = $says] pub $field: $change,)?)+
+        }
+
+        impl $crate::keys::Alters<$table> for $changes {
+            fn read(
+                _: &$crate::keys::Key,
+                section: &mut $crate::section::Section<'_>,
+                problems: &mut Vec<$crate::error::Problem>,
+            ) -> Self {
+                Self {
+                    $($($field: {
+                        let key = $crate::keys::keys!(@key $field $says $columns);
+                        <$change as $crate::keys::Alters<$type>>::read(&key, section, problems)
+                    },)?)+
+                }
+            }
+
+            fn apply(mut self, to: &mut $table) {
+                self.settle(to);
+                $($(<$change as $crate::keys::Alters<$type>>::apply(self.$field, &mut to.$field);)?)+
+            }
+        }
+    };
+    (@key $field:ident $says:tt [$($column:ident($($value:expr)?)),*]) => {
+        const { $crate::keys::Key::new(stringify!($field), $says)$(.$column($($value)?))* }
+    };
+}
+
+pub(crate) use keys;

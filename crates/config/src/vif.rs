@@ -1,0 +1,192 @@
+//! `[vif.NAME]`: the keys of a guest's interface.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::filter::FilterRule;
+use super::guard::{GuardChanges, Guarding};
+use super::keys::keys;
+use super::moderation::Moderation;
+use super::settings::Change;
+use super::sharing::{Sharing, SharingChanges};
+use super::storm::{StormChanges, StormControl};
+use super::values::{
+    ContainerBytes, LatencyBudget, MacAddress, MemoryMax, Mtu, Owner, PortName, QueuePairs,
+    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TagProtocol, VlanMode,
+};
+
+/// Why keys of the socket are fixed.
+const SOCKET_EXISTS: &str =
+    "the socket exists; `weir vif del NAME` and a reload disconnect its guest";
+/// What a Xen guest has in place of a socket.
+const IN_XENSTORE: &str = "a Xen guest is met in xenstore";
+
+keys! {
+    /// `[vif.NAME]`: a guest's interface.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct VifConfig(
+        /// The port's name.
+        name: PortName
+    ) {
+        /// The vhost-user socket.
+        socket: SocketPath = "/".parse().expect("a constant that is a valid path"),
+            [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
+        /// Which side of the socket listens.
+        mode: SocketRole = SocketRole::default(), [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
+        /// Permissions of the socket's file where weir makes it; without them only weir's own user may connect.
+        socket_mode: Option<SocketMode> = None, [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
+        /// Most queue pairs the guest may use.
+        queues: QueuePairs => Option<QueuePairs> = QueuePairs::default(),
+            [later("when its front end connects again")];
+        /// The interface's own latency budget; without it the switch's holds.
+        latency_budget: Option<LatencyBudget> => Change<LatencyBudget> = None, [];
+        /// When the guest is called.
+        moderation: Moderation => Option<Moderation> = Moderation::default(), [];
+        /// How long a call is held, by the policies with a fixed hold; without it as long as may be.
+        rx_usecs: Option<RxUsecs> => Change<RxUsecs> = None, [];
+        /// With how many frames a call is held no longer.
+        rx_frames: Option<RxFrames> => Change<RxFrames> = None, [];
+        /// With how many bytes of frames a container is full, by the policies that aggregate.
+        #[serde(default)]
+        container_bytes: Option<ContainerBytes> => Change<ContainerBytes> = None, [];
+        /// The socket on which weir meets the agent in the guest; interfaces of one virtual machine have the same.
+        #[serde(default)]
+        agent: Option<SocketPath> = None, [
+            fixed(SOCKET_EXISTS),
+            not_of_xen("name the channel of the guest's configuration: agent_channel = \"weir.agent\"")
+        ];
+        /// The guest's MAC address, the only source address it may then send from.
+        mac: Option<MacAddress> => Change<MacAddress> = None,
+            [not_of_xen("the guest's configuration gives each its own: vif = ['mac=00:16:3e:00:00:01,...']")];
+        /// Who keeps it, where neither the file nor a person does (`libvirt:UUID`).
+        #[serde(default)]
+        by: Option<Owner> = None, [
+            fixed("it belongs to whom it was added by"),
+            not_of_xen("the toolstack keeps a Xen guest's interfaces")
+        ];
+        /// Whether source addresses are checked.
+        mac_check: bool => Option<bool> = true, [];
+        /// Whether it reaches no other isolated interface; without it, as its network says.
+        #[serde(default)]
+        isolated: Option<bool> => Change<bool> = None, [not_of_copies()];
+        /// Whether entries of the indirection table move between receive queues by load.
+        rss_rebalance: bool => Option<bool> = true, [];
+        /// VLANs of the port.
+        vlan: VlanMode => Option<VlanMode> = VlanMode::Unset, [];
+        /// What kind of tags are the port's own.
+        #[serde(default, skip_serializing_if = "TagProtocol::is_default")]
+        tag_protocol: TagProtocol => Option<TagProtocol> = TagProtocol::default(), [];
+        /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); [`VifConfig::mtu`] is the one in use.
+        mtu: Option<Mtu> => Change<Mtu> = None, [
+            later("the guest is told when its VM starts with new arguments"),
+            not_of_copies(),
+            not_of_xen("set it in the guest; netfront is not told one")
+        ];
+        /// Whether `VIRTIO_F_ACCESS_PLATFORM` is offered.
+        #[serde(default)]
+        access_platform: bool => Option<bool> = false,
+            [later("when its VM starts anew"), not_of_xen("it is a feature of virtio")];
+        /// Bytes of memory that its front end may share.
+        #[serde(default = "memory_max_default")]
+        memory_max: MemoryMax => Option<MemoryMax> = MemoryMax::DEFAULT, [
+            later("when its front end shares memory again"),
+            not_of_xen("a Xen guest grants its pages one by one")
+        ];
+        /// Which frames it may send and receive.
+        #[serde(
+            default,
+            skip_serializing_if = "Vec::is_empty",
+            deserialize_with = "super::filter::rules_of_a_port"
+        )]
+        filter: Vec<FilterRule> = Vec::new(), [not_of_copies()];
+        /// How much of what it sends may be flooded.
+        #[serde(default)]
+        storm: StormControl => StormChanges = StormControl::default(), [];
+        /// From which addresses it may send.
+        #[serde(default)]
+        guarding: Guarding => GuardChanges = Guarding::default(), [];
+        /// What the interface is entitled to of the workers, and how fast it may send.
+        #[serde(default)]
+        sharing: Sharing => SharingChanges = Sharing::default(), [];
+    }
+
+    /// What `weir vif set` changes while the interface is in use.
+    #[derive(Debug, Clone)]
+    pub struct VifChanges;
+}
+
+fn memory_max_default() -> MemoryMax {
+    MemoryMax::DEFAULT
+}
+
+impl VifConfig {
+    /// An interface that is to get a name and a socket yet.
+    pub(super) fn template() -> Self {
+        Self::defaults("new".parse().expect("a constant that is a valid name"))
+    }
+
+    /// An interface with every default.
+    pub fn new(name: PortName, socket: SocketPath) -> Self {
+        Self { socket, ..Self::defaults(name) }
+    }
+
+    /// The port's MTU: the configured one, or Ethernet's 1500.
+    pub fn mtu(&self) -> Mtu {
+        self.mtu.unwrap_or(Mtu::ETHERNET)
+    }
+
+    /// The configured MAC address, or else the one derived from the name.
+    pub fn mac_or_derived(&self) -> MacAddress {
+        self.mac.unwrap_or_else(|| MacAddress::derived_from(&self.name))
+    }
+
+    /// What prevents this interface and `other` from sharing one switch, if anything. The parser checks the
+    /// interfaces of one file; check again before adding one to a running switch.
+    pub fn conflict_with(&self, other: &VifConfig) -> Option<Conflict> {
+        if self.name == other.name {
+            return Some(Conflict::Name(self.name.clone()));
+        }
+        if self.socket == other.socket {
+            return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
+        }
+        if self.agent.as_ref() == Some(&other.socket) {
+            return Some(Conflict::Socket(other.socket.clone(), other.name.clone()));
+        }
+        if other.agent.as_ref() == Some(&self.socket) {
+            return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
+        }
+        match self.mac {
+            Some(mac) if other.mac == Some(mac) && self.vlan.network() == other.vlan.network() => {
+                Some(Conflict::Mac(mac, other.name.clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Something two interfaces cannot share.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Conflict {
+    /// The name.
+    #[error("a port called {0} exists already")]
+    Name(PortName),
+    /// The socket.
+    #[error("the socket {0} is already used by {1}")]
+    Socket(SocketPath, PortName),
+    /// The MAC address.
+    #[error("the MAC address {0} is already used by {1}")]
+    Mac(MacAddress, PortName),
+}
+
+impl VifChanges {
+    /// Settings of a replaced policy that the new one ignores go back to their defaults.
+    fn settle(&mut self, vif: &mut VifConfig) {
+        if let Some(moderation) = self.moderation {
+            vif.rx_usecs = vif.rx_usecs.filter(|_| moderation.takes_rx_usecs());
+            vif.rx_frames = vif.rx_frames.filter(|_| moderation.takes_rx_frames());
+            let takes_container_bytes = moderation.takes_container_bytes();
+            vif.container_bytes = vif.container_bytes.filter(|_| takes_container_bytes);
+        }
+    }
+}
