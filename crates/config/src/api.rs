@@ -1,4 +1,4 @@
-//! Who may use the HTTP API, and over what.
+//! Access to the HTTP API: users, sockets and the token.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,11 +18,11 @@ use super::values::{FilePath, GroupName, UserName, ValueError};
 pub struct ApiConfig {
     /// The group whose members may open the control socket, and read.
     pub group: Option<GroupName>,
-    /// Who of them may write.
+    /// Members of the group who may write.
     pub admins: Admins,
-    /// Where the API listens for TCP as well, for readers.
+    /// The address at which the API also listens for TCP, for readers.
     pub listen: Option<ListenAddress>,
-    /// The file with the token that those over TCP have to know.
+    /// The file with the token that clients over TCP have to know.
     pub token_file: Option<FilePath>,
 }
 
@@ -31,7 +31,7 @@ pub struct ApiConfig {
 pub struct Admins(Vec<UserName>);
 
 impl Admins {
-    /// Their names.
+    /// The names of the users.
     pub fn as_slice(&self) -> &[UserName] {
         &self.0
     }
@@ -79,7 +79,7 @@ impl FromToml for Admins {
 }
 
 impl ApiConfig {
-    /// Reads its keys of `[switch]`.
+    /// Reads the keys of `[switch]` about the API.
     pub(super) fn read(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
         let group_at = section.place("group");
         let group = section.value("group", problems);

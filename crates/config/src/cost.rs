@@ -1,7 +1,8 @@
-//! What it takes to read a configuration, before it is read: a text of one megabyte can ask for hundreds.
+//! The memory that it takes to read a configuration, counted before it is read: a text of one megabyte can take
+//! hundreds.
 //!
-//! The parser keeps each token, and a tree of what they say. Both are counted here by the lexer alone, which keeps
-//! nothing.
+//! The parser keeps each token, and a tree of keys and values. The lexer alone, which keeps nothing, is enough to
+//! count both.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
@@ -9,7 +10,7 @@ use weir_limits as limits;
 
 use super::error::Problem;
 
-/// Bytes of each token: itself, and the event that the parser makes of it.
+/// Bytes of a token and of the event that the parser makes of it.
 const TOKEN: u64 = 52;
 /// Bytes of a table: the first node of its map. Each dot of a key may begin one.
 const TABLE: u64 = 1150;
@@ -17,12 +18,12 @@ const TABLE: u64 = 1150;
 const ENTRY: u64 = 190;
 /// Bytes of one more value of an array, which grows by doubling.
 const ITEM: u64 = 100;
-/// How many copies there are of the text: as a request, as text, in an error, and its longest string.
+/// Copies of the text: in the request, as text, in an error, and as its longest string.
 const COPIES: u64 = 4;
-/// By how much more an editor takes, which keeps the spaces and comments of each value.
+/// The factor for an editor, which also keeps the spaces and comments of each value.
 const EDITING: u64 = 2;
 
-/// Bytes of memory that reading `text` takes at most.
+/// The most bytes of memory that it takes to read `text`.
 pub fn to_read(text: &str) -> u64 {
     let of_tokens = Source::new(text).lex().map(|token| {
         TOKEN
@@ -36,12 +37,12 @@ pub fn to_read(text: &str) -> u64 {
     COPIES * text.len() as u64 + of_tokens.sum::<u64>()
 }
 
-/// Bytes of memory that reading `text` and writing it anew takes at most.
+/// The most bytes of memory that it takes to read `text` and to write it anew.
 pub fn to_edit(text: &str) -> u64 {
     EDITING * to_read(text)
 }
 
-/// Refuses a text that nobody may have read.
+/// Refuses a text that takes more memory than weir allows anybody.
 pub(super) fn check(text: &str) -> Result<(), Problem> {
     match to_read(text) > limits::CONFIG_COST_BYTES_MAX {
         false => Ok(()),

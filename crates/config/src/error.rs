@@ -12,7 +12,7 @@ use weir_text::plain::{plain_in_place, plain_short};
 
 use super::values::ValueError;
 
-/// Why there is no configuration.
+/// The reason why there is no configuration.
 #[derive(Debug, Error, Diagnostic)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -21,10 +21,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is no file: a pipe or a device could keep weir waiting for ever.
+    /// The path is not a regular file: a pipe or a device could keep weir waiting for ever.
     #[error("{} is not a regular file", path.display())]
     #[diagnostic(help("write the configuration to a file and name that"))]
     NotAFile {
@@ -48,27 +48,27 @@ pub enum ConfigError {
 #[error("{source_name}: {found}")]
 pub struct InvalidConfig {
     source_name: String,
-    /// How many problems there are.
+    /// The number of problems, in words.
     found: String,
     #[source_code]
     text: NamedSource<String>,
-    /// In the order of the text, at least one.
+    /// The problems in the order of the text, at least one.
     #[related]
     pub problems: Vec<Problem>,
-    /// Of those that are not shown.
+    /// The number of problems that are not shown, in words.
     #[help]
     more: Option<String>,
 }
 
-/// One thing that is wrong, and where.
+/// One problem, with its places in the text.
 #[derive(Debug, Clone, Error, Diagnostic)]
 #[error("{message}")]
 pub struct Problem {
-    /// What is wrong, as a sentence without the place.
+    /// The problem as a sentence, without its places.
     pub message: String,
     #[label(collection)]
     labels: Vec<LabeledSpan>,
-    /// What to do about it.
+    /// Advice on what to do about the problem.
     #[help]
     pub help: Option<String>,
 }
@@ -92,7 +92,7 @@ impl ConfigError {
         }))
     }
 
-    /// The problems found in the text, each on one line with the number of its own.
+    /// The problems found in the text, one a line, each with the number of its line in the text.
     pub fn lines(&self) -> Vec<String> {
         let Self::Invalid(invalid) = self else { return Vec::new() };
         let text = invalid.text.inner();
@@ -117,7 +117,7 @@ impl Problem {
         Self { message: plain_short(&message.into()), labels: Vec::new(), help: None }
     }
 
-    /// A value of `key` in the table called `title` is bad.
+    /// A problem with the value of `key` in the table called `title`.
     pub(super) fn bad_value(
         title: &str,
         key: &str,
@@ -143,7 +143,7 @@ impl Problem {
         self
     }
 
-    /// A line that nobody could read is not shown.
+    /// Names the places in the message if one is on a line that is too long to be shown.
     fn name_places_of_long_lines(&mut self, text: &str) {
         let line_of = |label: &LabeledSpan| {
             let before = text.get(..label.offset()).unwrap_or(text);

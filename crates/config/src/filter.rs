@@ -20,12 +20,12 @@ use super::values::{Direction, FilterAction, ValueError, serde_as_text};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FilterRule {
-    /// Which frames it is about.
+    /// The direction of the frames that the rule applies to.
     pub direction: Direction,
-    /// Which of them it matches.
+    /// The expression that a frame has to match; the empty one matches every frame.
     #[serde(rename = "match", default)]
     pub expression: Expression,
-    /// What becomes of those.
+    /// The action on a frame that matches.
     pub action: FilterAction,
 }
 
@@ -46,7 +46,7 @@ impl PartialEq for Expression {
 impl Eq for Expression {}
 
 impl Default for Expression {
-    /// The empty one, which every frame matches.
+    /// The empty expression, which every frame matches.
     fn default() -> Self {
         Self { text: String::new(), program: Arc::new(Program::all()) }
     }
@@ -62,12 +62,12 @@ impl FromStr for Expression {
 }
 
 impl Expression {
-    /// Whether it is the empty one, which every frame matches.
+    /// True for the empty expression, which every frame matches.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// What libpcap made of it.
+    /// The program that libpcap compiled.
     pub fn program(&self) -> Arc<Program> {
         Arc::clone(&self.program)
     }
@@ -84,7 +84,7 @@ serde_as_text!(Expression);
 impl FromStr for FilterRule {
     type Err = ValueError;
 
-    /// Direction, action, and the expression, which may be left out: `tx drop tcp dst port 25`.
+    /// Reads a direction, an action and an expression: `tx drop tcp dst port 25`. The expression can be left out.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let not_a_rule = || ValueError::FilterRule { value: text.into() };
         let (direction, rest) =
@@ -106,12 +106,12 @@ impl fmt::Display for FilterRule {
     }
 }
 
-/// All rules of a port, as they are sent to it.
+/// All rules of a port, as a request sends them.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct FilterRules(#[serde(deserialize_with = "rules_of_a_port")] pub Vec<FilterRule>);
 
-/// Reads rules up to the most that a port has. Each rule is compiled as it is read, so the next one ends the reading.
+/// Reads at most `FILTER_RULES_MAX` rules. Each rule is compiled as it is read, so one rule too many ends the reading.
 pub(crate) fn rules_of_a_port<'de, D>(deserializer: D) -> Result<Vec<FilterRule>, D::Error>
 where
     D: Deserializer<'de>,
@@ -132,7 +132,7 @@ where
                     None => return Ok(rules),
                 }
             }
-            // A rule more is not looked at.
+            // A rule too many is not compiled.
             match seq.next_element::<serde::de::IgnoredAny>()? {
                 Some(_) => Err(A::Error::custom(format!(
                     "a port has more than {} filter rules",
@@ -145,10 +145,10 @@ where
     deserializer.deserialize_seq(Bounded)
 }
 
-/// The rules as the engine runs them, their counters at zero.
+/// The rules as the engine runs them, with their counters at zero.
 ///
 /// # Errors
-/// [`RulesError`] for too many, or too long ones.
+/// [`RulesError`] if the rules are too many, or their programs are too long.
 pub fn port_rules(rules: &[FilterRule]) -> Result<PortRules, RulesError> {
     if rules.len() > limits::FILTER_RULES_MAX {
         return Err(RulesError::TooMany(rules.len()));
@@ -175,7 +175,7 @@ pub(super) fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> V
     let mut rules = Vec::new();
     let tables = section.tables("filter", problems);
     let too_many = (tables.len() > limits::FILTER_RULES_MAX).then_some(tables.len());
-    // Each is compiled as it is read: none is where they are too many.
+    // A rule is compiled as it is read. If there are too many rules, none is compiled.
     for mut table in tables.into_iter().filter(|_| too_many.is_none()) {
         for (key, help) in [
             ("direction", "add `direction = \"tx\"` or `direction = \"rx\"`"),

@@ -1,4 +1,4 @@
-//! What weir does for guests of a network by itself: the addresses at which it answers, and DHCP.
+//! Services that weir itself gives to the guests of a network: its own addresses, DHCP, router advertisements, and NAT.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,56 +19,56 @@ use super::values::{InterfaceName, LeaseTime, PortName, ValueError};
 #[cfg(test)]
 mod tests;
 
-/// What weir does for guests of a network.
+/// The services that weir gives to the guests of one network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayConfig {
-    /// Its own addresses, each with the length of its subnet's prefix; one of IPv4 at most.
+    /// weir's own addresses, each with the prefix length of its subnet; at most one is an IPv4 address.
     pub addresses: Vec<OwnAddress>,
-    /// Which addresses it gives to guests, if it gives any.
+    /// The DHCP server, if there is one.
     pub dhcp: Option<DhcpConfig>,
-    /// Guests are told of its prefixes of IPv6, and make addresses of them.
+    /// Router advertisements announce the IPv6 prefixes, from which guests form their addresses.
     pub ra: bool,
-    /// Servers of names that guests are told of.
+    /// DNS servers that DHCP and router advertisements announce.
     pub dns: Vec<IpAddr>,
-    /// The way out through the host, if there is one.
+    /// NAT through the host, if there is any.
     pub nat: Option<NatConfig>,
 }
 
 impl GatewayConfig {
-    /// Its own address of IPv4.
+    /// weir's own IPv4 address, with its subnet.
     pub fn ipv4(&self) -> Option<Ipv4Net> {
         ipv4_of(self.addresses.iter().copied())
     }
 }
 
-/// What DHCP gives to guests.
+/// The settings of the DHCP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpConfig {
-    /// From which addresses it takes.
+    /// The addresses that the server leases.
     pub range: AddressRange,
-    /// The way out.
+    /// The default router of the guests.
     pub router: Option<Ipv4Addr>,
     /// The domain of guests' names.
     pub domain: Option<DomainName>,
-    /// How long an address is a guest's without being asked for again.
+    /// The duration of a lease that is not renewed.
     pub lease_time: LeaseTime,
-    /// Addresses of one interface each, in the order of the file.
+    /// Fixed addresses, each for one interface, in the order of the file.
     pub fixed: Vec<FixedAddress>,
 }
 
-/// The way out of a network through the host, whose addresses are those of weir.
+/// NAT of a network through the host. The host has weir's addresses in the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NatConfig {
     /// The host's interface in the network, which weir makes.
     pub interface: InterfaceName,
-    /// Ports of the host that are guests', in the order of the file.
+    /// Host ports that are forwarded to guests, in the order of the file.
     pub forward: Vec<Forward>,
 }
 
-/// A port of the host that is a guest's.
+/// A host port that is forwarded to a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forward {
-    /// Of TCP or of UDP.
+    /// The protocol of both ports.
     pub protocol: ForwardProtocol,
     /// The host's port.
     pub port: u16,
@@ -78,13 +78,13 @@ pub struct Forward {
     pub vif_port: u16,
 }
 
-/// What is forwarded.
+/// The protocol of a forwarded port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ForwardProtocol {
-    /// Connections of TCP.
+    /// TCP connections.
     Tcp,
-    /// Datagrams of UDP.
+    /// UDP datagrams.
     Udp,
 }
 
@@ -128,13 +128,13 @@ impl fmt::Display for Forward {
 }
 
 impl DhcpConfig {
-    /// The address of an interface, if it has one that never changes.
+    /// The fixed address of an interface, if it has one.
     pub fn fixed_of(&self, vif: &PortName) -> Option<Ipv4Addr> {
         self.fixed.iter().find(|fixed| fixed.vif == *vif).map(|fixed| fixed.address)
     }
 }
 
-/// Writes a type by its `Display`, and reads it from a string by its `FromStr`.
+/// Reads a type from a TOML string by its `FromStr`.
 macro_rules! from_text {
     ($($type:ty = $expected:expr;)+) => {
         $(impl FromToml for $type {
@@ -159,7 +159,7 @@ from_text! {
     Forward = Forward::EXPECTED;
 }
 
-/// One, or several in brackets, each with its place.
+/// One value, or several in brackets, each with its place.
 struct OneOrMore<T>(Vec<Located<T>>);
 
 impl<T: FromToml> FromToml for OneOrMore<T> {
@@ -174,7 +174,7 @@ impl<T: FromToml> FromToml for OneOrMore<T> {
     }
 }
 
-/// An address of weir's in a network, and the length of its subnet's prefix.
+/// An address that weir has in a network, with the prefix length of its subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnAddress(IpNet);
 
@@ -195,7 +195,7 @@ impl FromStr for OwnAddress {
         let is_hosts = |net: &IpNet| {
             let address = net.addr();
             let is_station = match net {
-                // The first and the last address of a subnet are nobody's (RFC 1122 §3.2.1.3).
+                // No station has the first or the last address of a subnet (RFC 1122 §3.2.1.3).
                 IpNet::V4(net) => {
                     (1..=30).contains(&net.prefix_len())
                         && net.addr() != net.network()
@@ -203,7 +203,8 @@ impl FromStr for OwnAddress {
                         && !net.addr().is_broadcast()
                         && net.addr().octets()[0] != 0
                 }
-                // What a link-local address says depends on a link; the first one is any router's (RFC 4291 §2.6.1).
+                // A link-local address means nothing without a link. The first address of a subnet stands for any of
+                // its routers (RFC 4291 §2.6.1).
                 IpNet::V6(net) => {
                     (1..=126).contains(&net.prefix_len())
                         && net.addr() != net.network()
@@ -228,12 +229,12 @@ impl fmt::Display for OwnAddress {
     }
 }
 
-/// Addresses from one to another, both included.
+/// A range of addresses that includes both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange {
-    /// The lowest.
+    /// The lowest address.
     pub first: Ipv4Addr,
-    /// The highest.
+    /// The highest address.
     pub last: Ipv4Addr,
 }
 
@@ -241,13 +242,13 @@ impl AddressRange {
     const EXPECTED: &str =
         "the first and the last address, such as \"192.168.77.100-192.168.77.199\"";
 
-    /// All that guests of a subnet can have.
+    /// All addresses that stations of a subnet can have.
     pub fn of(subnet: Ipv4Net) -> Self {
         let (network, broadcast) = (subnet.network().to_bits(), subnet.broadcast().to_bits());
         Self { first: Ipv4Addr::from_bits(network + 1), last: Ipv4Addr::from_bits(broadcast - 1) }
     }
 
-    /// Whether an address is among them.
+    /// True if the range includes `address`.
     pub fn contains(&self, address: Ipv4Addr) -> bool {
         (self.first..=self.last).contains(&address)
     }
@@ -276,7 +277,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// An address of IPv4.
+/// An IPv4 address that a router can have.
 struct Ipv4Text(Ipv4Addr);
 
 impl Ipv4Text {
@@ -293,7 +294,7 @@ impl FromStr for Ipv4Text {
     }
 }
 
-/// The address of a server of names.
+/// The address of a DNS server.
 struct ServerText(IpAddr);
 
 impl ServerText {
@@ -304,7 +305,7 @@ impl FromStr for ServerText {
     type Err = ValueError;
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let ip = text.parse::<IpAddr>().ok().filter(|ip| {
-            // What a link-local address says depends on a link.
+            // A link-local address means nothing without a link.
             let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
             let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
             !ip.is_multicast()
@@ -340,7 +341,7 @@ impl FromStr for DomainName {
                 && !label.ends_with('-')
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
-        // With names of guests before it, it is to fit into 255 bytes.
+        // The bound leaves room for a guest's name and a dot before the domain.
         let good = text.len() <= limits::DOMAIN_LEN_MAX && text.split('.').all(is_label);
         match good {
             true => Ok(Self(text.to_ascii_lowercase())),
@@ -355,10 +356,10 @@ impl fmt::Display for DomainName {
     }
 }
 
-/// An address that is one interface's.
+/// The fixed address of one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FixedAddress {
-    /// The interface, which may come later.
+    /// The interface, which need not exist yet.
     pub vif: PortName,
     /// Its address.
     pub address: Ipv4Addr,
@@ -393,16 +394,16 @@ fn ipv4_of(addresses: impl Iterator<Item = OwnAddress>) -> Option<Ipv4Net> {
     })
 }
 
-/// Keys that say what DHCP gives.
+/// Keys that need `dhcp`.
 const OF_DHCP: [&str; 5] = ["range", "router", "domain", "lease_time", "fixed"];
 
-/// Begins the name of the host's interface in a network, where nothing is configured.
+/// The beginning of the default name of the host's interface in a network; the network's name follows.
 const INTERFACE_PREFIX: &str = "weir-";
 
-/// Keys that say how the way out is.
+/// Keys that need `nat`.
 const OF_NAT: [&str; 2] = ["interface", "forward"];
 
-/// What the keys of the way out say.
+/// The values of `nat` and of the keys that need it.
 struct NatKeys {
     nat: Option<Located<bool>>,
     interface: Option<Located<InterfaceName>>,
@@ -435,7 +436,7 @@ impl NatKeys {
         self.nat.as_ref().is_some_and(|nat| nat.value)
     }
 
-    /// The way out of the network with this name, for guests with what `dhcp` says.
+    /// The NAT settings of the section's network. A forwarded port needs an interface with a fixed address in `dhcp`.
     fn settle(
         self,
         section: &Section<'_>,
@@ -487,7 +488,7 @@ impl NatKeys {
     }
 }
 
-/// Reads the keys of a network's section, and says where they are if they do not go together.
+/// Reads the gateway's keys of a network's section. A contradiction between keys is reported with their places.
 pub(super) fn gateway(
     section: &mut Section<'_>,
     problems: &mut Vec<Problem>,
@@ -556,7 +557,7 @@ pub(super) fn gateway(
         within.check_fixed(&fixed, router.as_ref().map(|router| router.value.0), problems);
         Some(DhcpConfig {
             range: range.map_or_else(|| AddressRange::of(subnet), |range| range.value),
-            // With the way out through the host the host is the router.
+            // With NAT the host is the router, at weir's address.
             router: router.map(|router| router.value.0).or(has_nat.then(|| subnet.addr())),
             domain,
             lease_time,
@@ -577,7 +578,7 @@ pub(super) fn gateway(
     Some(GatewayConfig { addresses: own, dhcp, ra: wants_ra, dns, nat })
 }
 
-/// Servers of names, each of a family of which guests are told.
+/// The DNS servers. DHCP announces those with an IPv4 address, and router advertisements the others.
 fn check_dns(
     section: &Section<'_>,
     dns: Option<Located<OneOrMore<ServerText>>>,
@@ -633,16 +634,16 @@ fn check_own(
     report_repeated(&format!("address of `{}`", section.title), places, problems);
 }
 
-/// What addresses are compared with.
+/// The subnet that addresses have to be in.
 struct Within<'s> {
     title: &'s str,
     subnet: Ipv4Net,
-    /// The host has weir's address, and routes.
+    /// True if the host routes, and has weir's address.
     has_nat: bool,
 }
 
 impl Within<'_> {
-    /// Whether a station of the subnet can have it.
+    /// True if a station of the subnet can have `address`.
     fn is_station(&self, address: Ipv4Addr) -> bool {
         AddressRange::of(self.subnet).contains(address)
     }

@@ -1,10 +1,11 @@
-//! Memory that was freed goes back to the kernel.
+//! Return of freed memory to the kernel.
 
-/// Gives back what this process has freed. The allocator keeps it otherwise, for as long as anything that lies behind it
-/// is in use: of the 90 MB that a configuration may take, most of them. glibc's does so; others keep less.
+/// Gives the memory that this process has freed back to the kernel. glibc's allocator otherwise keeps freed memory for
+/// as long as anything behind it is in use: most of the 90 MB that a configuration can take. Other allocators keep
+/// less.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it takes no pointer, and locks each arena that it trims.
+    // SAFETY: `malloc_trim` takes no pointer, and locks each arena that it trims.
     unsafe {
         libc::malloc_trim(0);
     }

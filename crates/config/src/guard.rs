@@ -1,4 +1,4 @@
-//! The source guard of an interface, as it is configured: from which addresses its guest may send.
+//! The configured source guard of an interface: the addresses from which its guest may send.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,24 +20,24 @@ use super::settings::Change;
 use super::values::{GuardMode, ValueError, schema_as};
 
 keys! {
-    /// From which addresses a guest may send.
+    /// The source guard: the addresses from which a guest may send.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct Guarding {
-        /// Whether anybody asks, and how the addresses are known.
+        /// The mode: no guard, the configured addresses, or also those that DHCP gives.
         mode: GuardMode => Option<GuardMode> = GuardMode::Off, [named("source_guard"), not_of_xen(EACH_ITS_OWN)];
-        /// Those that are configured.
+        /// The configured addresses.
         addresses: Addresses => Change<Addresses> = Addresses::default(), [not_of_xen(EACH_ITS_OWN)];
         /// The guest may advertise itself as a router, and answer DHCP.
         router: bool => Option<bool> = false, [not_of_xen(EACH_ITS_OWN)];
     }
 
-    /// What `weir vif set` changes of it. Without a guard there are no addresses.
+    /// Changes of the guard by `weir vif set`. Without a guard there are no addresses.
     #[derive(Debug, Clone)]
     pub struct GuardChanges;
 }
 
-/// What there is in place of the same addresses for all Xen guests.
+/// Advice for Xen guests, which cannot all have the same addresses.
 const EACH_ITS_OWN: &str =
     "each guest has its own: `weir vif set vif3.0 source_guard=configured addresses=...`";
 
@@ -71,7 +71,7 @@ fn address(text: &str) -> Result<IpNet, ValueError> {
             expected: "an address or a prefix, such as \"10.0.0.5\" or \"fd00::/64\"",
         })?,
     };
-    // Who writes 10.0.0.5/24 rarely means that the guest has all of it.
+    // A user who writes 10.0.0.5/24 rarely means that the guest has the whole network.
     if net.trunc() != net {
         return Err(ValueError::HostBits { value: text.into(), network: net.trunc().to_string() });
     }
@@ -103,7 +103,7 @@ impl From<Addresses> for Vec<String> {
 
 impl FromStr for Addresses {
     type Err = ValueError;
-    /// With commas between them.
+    /// Reads addresses with commas between them.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         Self::of(&text.split(',').map(str::trim).collect::<Vec<_>>())
     }
@@ -115,7 +115,7 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// A single address without the length of its prefix.
+/// The text of a prefix. A single address is shown without a prefix length.
 fn shown(net: &IpNet) -> String {
     match net.prefix_len() == net.max_prefix_len() {
         true => net.addr().to_string(),
@@ -145,13 +145,13 @@ impl FromToml for Addresses {
 }
 
 impl Guarding {
-    /// Addresses that are this guest's and nobody else's: those that are configured one by one.
+    /// Addresses that no other guest may have: the configured single addresses, but not prefixes.
     pub fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let asked = self.addresses.as_slice().iter().filter(|_| self.mode != GuardMode::Off);
         asked.filter(|net| net.prefix_len() == net.max_prefix_len()).map(IpNet::addr)
     }
 
-    /// What of it does not go together.
+    /// Keys of the guard that do not fit each other.
     pub(super) fn faults(&self, mac_check: bool) -> Vec<Fault> {
         let fault = |keys, reason: &str, help: &str| Fault {
             keys,
@@ -178,7 +178,7 @@ impl Guarding {
         faults
     }
 
-    /// What the engine is told; what DHCP has given under the guard `before` it goes on to count.
+    /// The guard for the engine. Addresses that DHCP gave under the guard `before` stay valid.
     pub fn guard(&self, before: Option<&SourceGuard>) -> Option<Arc<SourceGuard>> {
         let guard = || SourceGuard::new(self.addresses.0.clone(), self.router);
         match self.mode {
@@ -190,7 +190,7 @@ impl Guarding {
 }
 
 impl GuardChanges {
-    /// Without a guard there are no addresses.
+    /// Clears the addresses of a guard that is turned off.
     fn settle(&mut self, _: &mut Guarding) {
         if (self.mode, &self.addresses) == (Some(GuardMode::Off), &Change::Keep) {
             self.addresses = Change::Clear;

@@ -1,23 +1,23 @@
-//! What mirrors of one switch have to keep to.
+//! Rules for the mirrors of one switch.
 
 use weir_limits::MIRRORS_MAX;
 
 use super::VifConfig;
 use super::values::{PortName, VlanMode};
 
-/// Why ports cannot be mirrored so.
+/// The reason why ports cannot be mirrored as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
-    /// It would get copies of its copies.
+    /// The port would get copies of its copies.
     #[error("{0} mirrors itself")]
     Itself(PortName),
-    /// The same by way of another.
+    /// The port would get copies of another mirror's copies.
     #[error("{0} mirrors {1}, which is a mirror")]
     OfMirror(PortName, PortName),
-    /// There are more than may be.
+    /// There are too many mirrors.
     #[error("{0} would be one mirror more than {MIRRORS_MAX}")]
     TooMany(PortName),
-    /// It has one of the keys that hold for no copy.
+    /// The mirror has a key that does not apply to copies.
     #[error("{0} has `mirror` and `{1}`, which does not hold for copies")]
     Ignores(PortName, &'static str),
 }
@@ -34,7 +34,7 @@ impl MirrorError {
         }
     }
 
-    /// What to do about it.
+    /// Advice on what to do about the error.
     #[must_use]
     pub fn help(&self) -> String {
         match self {
@@ -50,7 +50,7 @@ impl MirrorError {
 }
 
 impl VifConfig {
-    /// Looks whether the interface, if it is a mirror, has only what holds for copies.
+    /// Checks that the interface, if it is a mirror, has only keys that apply to copies.
     ///
     /// # Errors
     /// [`MirrorError::Ignores`].
@@ -66,10 +66,10 @@ impl VifConfig {
     }
 }
 
-/// Looks whether the ports of a switch go together as mirrors.
+/// Checks the mirrors among the ports of a switch.
 ///
 /// # Errors
-/// The first that does not.
+/// The first error.
 pub fn check_mirrors(ports: &[(&PortName, &VlanMode)]) -> Result<(), MirrorError> {
     let mirrors = ports.iter().filter(|(_, vlan)| !vlan.mirrored().is_empty());
     for (nth, (port, vlan)) in mirrors.clone().enumerate() {

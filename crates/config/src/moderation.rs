@@ -1,4 +1,4 @@
-//! When a guest is called: the policy, what a user may set of it, and what goes together.
+//! Interrupt moderation of a guest: the policy, its settings, and the check that they fit each other.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use super::VifConfig;
 use super::check::Fault;
 use super::values::{ContainerBytes, LatencyBudget, RxUsecs, ValueError, serde_as_text};
 
-/// How weir decides when to call (interrupt) a guest.
+/// The policy that decides when weir calls (interrupts) a guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Moderation(pub Kind);
@@ -31,17 +31,17 @@ impl Moderation {
         words
     }
 
-    /// The policy makes something of `rx_usecs`.
+    /// True if the policy uses `rx_usecs`.
     pub const fn takes_rx_usecs(self) -> bool {
         matches!(self.0, Kind::Backend | Kind::Aggregate | Kind::AggregateAdaptive)
     }
 
-    /// The policy makes something of `rx_frames`.
+    /// True if the policy uses `rx_frames`.
     pub const fn takes_rx_frames(self) -> bool {
         self.takes_rx_usecs() || matches!(self.0, Kind::TwoLayer | Kind::Auto)
     }
 
-    /// The policy makes something of `container_bytes`.
+    /// True if the policy uses `container_bytes`.
     pub const fn takes_container_bytes(self) -> bool {
         matches!(self.0, Kind::Aggregate | Kind::AggregateAdaptive)
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Moderation {
 serde_as_text!(Moderation);
 
 impl VifConfig {
-    /// When to call the guest, under a budget of `budget`.
+    /// The call policy of the guest, within the latency budget `budget`.
     pub fn call_policy(&self, budget: LatencyBudget) -> CallPolicy {
         CallPolicy {
             rx_ns: self.rx_usecs.map(RxUsecs::ns),
@@ -74,7 +74,7 @@ impl VifConfig {
         }
     }
 
-    /// What of the settings of its calls does not go together, under a budget of `budget`.
+    /// Settings of the calls that do not fit the policy or the latency budget `budget`.
     pub(super) fn call_faults(&self, budget: LatencyBudget) -> Vec<Fault> {
         let moderation = self.moderation;
         let keys: [(_, _, fn(Moderation) -> bool); 3] = [
@@ -112,7 +112,7 @@ impl VifConfig {
         faults
     }
 
-    /// What a user should know about a budget of `budget` for this interface, if its policy then holds no calls.
+    /// A note for the user if the interface's policy can hold no calls within the latency budget `budget`.
     pub fn calls_note(&self, budget: LatencyBudget) -> Option<String> {
         let (name, moderation) = (&self.name, self.moderation);
         if matches!(moderation.0, Kind::Immediate | Kind::Frontend) {

@@ -1,12 +1,12 @@
-//! Where workers and guests' virtual processors run.
+//! Placement of workers and guests' virtual processors.
 
 use super::values::PlacementMode;
 
 /// `placement` and `pin_vcpus` of `[switch]`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlacementConfig {
-    /// How workers are placed.
+    /// The placement of workers.
     pub mode: PlacementMode,
-    /// Whether guests' virtual processors may be placed as well.
+    /// True if weir may also place guests' virtual processors.
     pub pin_vcpus: bool,
 }

@@ -14,23 +14,23 @@ use super::values::{
 };
 
 keys! {
-    /// What an interface may receive. Frames beyond it are dropped.
+    /// The rates at which an interface may receive. Frames beyond them are dropped.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct Receiving {
-        /// Bits/s.
+        /// The rate in bits/s.
         rate: Option<BitRate> => Change<BitRate> = None, [named("rx_rate"), not_of_copies()];
-        /// How much more at once.
+        /// The burst beyond the rate, in bytes.
         burst: Option<BurstSize> => Change<BurstSize> = None, [named("rx_burst"), not_of_copies()];
-        /// Frames/s.
+        /// The rate in frames/s.
         packets_per_second: Option<PacketRate> => Change<PacketRate> = None,
             [named("rx_packets_per_second"), not_of_copies()];
-        /// How many more at once.
+        /// The burst beyond the rate, in frames.
         packet_burst: Option<PacketBurst> => Change<PacketBurst> = None,
             [named("rx_packet_burst"), not_of_copies()];
     }
 
-    /// What `weir vif set` changes of [`Receiving`]. Clearing a rate clears its burst.
+    /// Changes of [`Receiving`] by `weir vif set`. Clearing a rate clears its burst.
     #[derive(Debug, Clone, Copy)]
     pub struct ReceivingChanges;
 }
@@ -42,28 +42,28 @@ keys! {
     pub struct Sharing {
         /// Its part of a worker's time, in proportion to others'; 1 by default.
         weight: Option<Weight> => Change<Weight> = None, [];
-        /// How many turns may be late.
+        /// The turns that may be late.
         window: Option<LateTurns> => Change<LateTurns> = None, [];
-        /// How often a turn is due.
+        /// The period in which one turn is due.
         period: Option<Period> => Change<Period> = None, [];
-        /// Bits/s that the guest may send.
+        /// The rate at which the guest may send, in bits/s.
         rate: Option<BitRate> => Change<BitRate> = None, [];
-        /// How much more at once.
+        /// The burst beyond the rate, in bytes.
         burst: Option<BurstSize> => Change<BurstSize> = None, [];
-        /// Frames/s that the guest may send.
+        /// The rate at which the guest may send, in frames/s.
         packets_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
-        /// How many more at once.
+        /// The burst beyond the rate, in frames.
         packet_burst: Option<PacketBurst> => Change<PacketBurst> = None, [];
-        /// What it may receive.
+        /// The rates at which the guest may receive.
         receive: Receiving => ReceivingChanges = Receiving::default(), [];
     }
 
-    /// What `weir vif set` changes of [`Sharing`]. Clearing a rate clears its burst.
+    /// Changes of [`Sharing`] by `weir vif set`. Clearing a rate clears its burst.
     #[derive(Debug, Clone, Copy)]
     pub struct SharingChanges;
 }
 
-/// A key that is there, without the other that it needs.
+/// The fault of a key that is set without another key that it needs.
 fn without(key: &'static str, has: bool, needs: &'static str, has_needed: bool) -> Option<Fault> {
     (has && !has_needed).then(|| Fault {
         keys: [key, needs],
@@ -80,8 +80,9 @@ impl Receiving {
         bytes.into_iter().chain(without(key, packet_burst.is_some(), needs, packets.is_some()))
     }
 
-    /// For the engine. The default burst is [`POLICE_BURST_NS_DEFAULT`](limits::POLICE_BURST_NS_DEFAULT) of the
-    /// rate, and room for a GSO frame or a burst of frames.
+    /// The receiving rates for the engine. The default burst is
+    /// [`POLICE_BURST_NS_DEFAULT`](limits::POLICE_BURST_NS_DEFAULT) of the rate, but at least a GSO frame or a burst of
+    /// frames.
     pub fn limit(&self) -> RateLimit {
         let Self { rate, burst, packets_per_second, packet_burst } = *self;
         rate_limit(
@@ -93,7 +94,7 @@ impl Receiving {
 }
 
 impl Sharing {
-    /// What of it does not go together, or not with the switch's `schedule` where that is known.
+    /// Keys that do not fit each other, or do not fit the switch's `schedule` if it is known.
     pub(super) fn faults(&self, schedule: Option<Schedule>) -> Vec<Fault> {
         let Self { window, period, rate, burst, packets_per_second: packets, packet_burst, .. } =
             self;
@@ -123,17 +124,17 @@ impl Sharing {
         pairs.into_iter().flatten().chain(self.receive.faults()).chain(unused).collect()
     }
 
-    /// Its turns, as the engine takes them.
+    /// The interface's share of turns, for the engine.
     pub fn share(&self) -> Share {
         let window = self.window.zip(self.period).and_then(|(late, period)| {
-            // Both were checked when they were made.
+            // Both values were checked when they were made.
             Window::new(late.x, late.y, period.get()).ok()
         });
         Share { weight: self.weight.map_or(1, Weight::get), window }
     }
 
-    /// Its sending rates for the engine. The default burst is
-    /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT) of the rate, and room for a GSO frame or a burst of
+    /// The sending rates for the engine. The default burst is
+    /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT) of the rate, but at least a GSO frame or a burst of
     /// frames.
     pub fn limit(&self) -> RateLimit {
         let bits = (self.rate, self.burst);
@@ -142,7 +143,7 @@ impl Sharing {
     }
 }
 
-/// A limit in the engine's numbers. The default burst is `burst_ns` of the rate, and room for a GSO frame or a
+/// A limit in the engine's numbers. The default burst is `burst_ns` of the rate, but at least a GSO frame or a
 /// burst of frames.
 fn rate_limit(
     (rate, burst): (Option<BitRate>, Option<BurstSize>),
@@ -163,7 +164,7 @@ fn rate_limit(
 }
 
 impl ReceivingChanges {
-    /// What belongs to a rate that is cleared goes with it.
+    /// Clears the burst of a rate that is cleared.
     fn settle(&mut self, _: &mut Receiving) {
         self.burst.clear_with(&self.rate);
         self.packet_burst.clear_with(&self.packets_per_second);
@@ -171,7 +172,7 @@ impl ReceivingChanges {
 }
 
 impl SharingChanges {
-    /// What belongs to a key that is cleared goes with it.
+    /// Clears the burst of a rate that is cleared, and the period of a window that is cleared.
     fn settle(&mut self, _: &mut Sharing) {
         if self.window == Change::Clear {
             self.period = Change::Clear;

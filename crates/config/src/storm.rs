@@ -1,4 +1,4 @@
-//! Storm control of an interface, as it is configured.
+//! The configured storm control of an interface.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,25 +10,25 @@ use super::settings::Change;
 use super::values::PacketRate;
 
 keys! {
-    /// How many frames in a second the guest may have flooded.
+    /// The most frames per second from the guest that weir floods.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct StormControl {
-        /// For everybody.
+        /// Broadcasts.
         broadcasts_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
-        /// For a group.
+        /// Multicasts.
         multicasts_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
-        /// For one station that nobody knows.
+        /// Unicast frames to unknown stations.
         unknown_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
     }
 
-    /// What `weir vif set` changes of it.
+    /// Changes of storm control by `weir vif set`.
     #[derive(Debug, Clone, Copy)]
     pub struct StormChanges;
 }
 
 impl StormControl {
-    /// What the engine is told.
+    /// The limits for the engine.
     pub fn limit(&self) -> StormLimit {
         let rate = |rate: PacketRate| {
             let per_s = u64::from(rate.get());
@@ -44,6 +44,6 @@ impl StormControl {
 }
 
 impl StormChanges {
-    /// Each limit is by itself.
+    /// No limit depends on another.
     fn settle(&mut self, _: &mut StormControl) {}
 }

@@ -1,9 +1,9 @@
 //! "Did you mean ...?": the closest word by edit distance.
 
-/// The word of `candidates` that `written` was most likely meant to be: at most a third of its
-/// letters (and at least two) inserted, deleted, changed or swapped. `None` if none is that close.
+/// The word of `candidates` that `written` was most likely meant to be. Two of its letters may be inserted, deleted,
+/// changed or swapped, or a third of them if that is more. `None` if no word is that close.
 pub fn closest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    // A distance takes the product of both lengths; what is this long was meant to be none of them.
+    // The time for a distance is the product of both lengths. A word as long as this one was meant to be none of them.
     let longest = candidates.iter().map(|word| word.len()).max().unwrap_or(0);
     if written.len() > 2 * longest {
         return None;

@@ -17,7 +17,7 @@ pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::from_toml("weir.toml", text, &defaults())
 }
 
-/// What a user sees, without colours.
+/// The report that a user sees, without colours.
 fn shown(error: &ConfigError) -> String {
     let mut text = String::new();
     GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor())
@@ -31,7 +31,7 @@ pub(super) fn refused(text: &str) -> String {
     shown(&parse(text).unwrap_err())
 }
 
-/// The messages alone, for cases that differ in little else.
+/// The messages without their places and help.
 pub(super) fn messages(text: &str) -> Vec<String> {
     let error = parse(text).unwrap_err();
     error.problems().iter().map(|problem| problem.message.clone()).collect()
@@ -344,7 +344,7 @@ fn diagnostic_virtual_processors_that_nobody_places() {
        ╰────
       help: add `placement = "dynamic"` or `placement = "static"`
     "#);
-    // What is wrong already is named once.
+    // A wrong value is reported once.
     let text = "[switch]\nplacement = \"fast\"\npin_vcpus = true\n";
     assert!(refused(text).contains("1 problem"));
 }
@@ -661,7 +661,7 @@ fn diagnostic_setting_of_the_command_line() {
     "#);
 }
 
-// ---- what is refused ----
+// ---- refused configurations ----
 
 #[test]
 fn bad_values_are_refused() {
@@ -760,7 +760,7 @@ fn a_mirror_has_no_key_that_holds_for_no_copy() {
     }
     let uplink = "[uplink.ids]\nkind = \"tap\"\nname = \"w0\"\nmirror = [\"a\"]\nmtu = 9000\n";
     assert_eq!(messages(uplink), ["`uplink.ids` has `mirror` and `mtu`"]);
-    // What a mirror sends costs time before it is dropped.
+    // `rate` bounds the frames that a mirror sends: they cost time before they are dropped.
     assert!(vif_with("mirror = [\"a\"]\nrate = \"1Gbit\"").is_ok());
 }
 
@@ -1022,7 +1022,7 @@ fn interfaces_of_one_guest_share_an_agent_and_nobody_elses_socket() {
     assert!(matches!(shared[1].conflict_with(&thief), Some(Conflict::Socket(..))));
 }
 
-/// What `weir check` would print of a file, without a terminal.
+/// The output of `weir check` for a file, without a terminal.
 fn printed(text: &str) -> String {
     let error = Config::from_toml("weir.toml", text, &defaults()).unwrap_err();
     weir_text::plain::report(&format!("{:?}", miette::Report::new(error)))

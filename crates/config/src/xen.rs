@@ -1,4 +1,4 @@
-//! `[xen]`: which vifs of Xen guests weir serves, and what holds for each of them.
+//! `[xen]`: the vifs of Xen guests that weir serves, and their settings.
 
 use std::collections::BTreeSet;
 
@@ -15,16 +15,16 @@ use super::{SwitchConfig, VifConfig};
 pub struct XenConfig {
     /// Vifs of these bridges only, by `bridge` of the guest's configuration; by default every vif.
     pub bridges: Option<BTreeSet<InterfaceName>>,
-    /// The channel by which the agent in a guest is met, if there is one.
+    /// The channel to the agent in a guest, if there is one.
     pub agent_channel: Option<ChannelName>,
-    /// Whether guests may have an event channel for each ring of a queue, instead of one for both.
+    /// True if guests may have an event channel for each ring of a queue, instead of one for both.
     pub split_event_channels: bool,
-    /// What holds for each vif; its name, its socket and its address come with the guest.
+    /// The settings of each vif; its name, its socket and its MAC address come with the guest.
     pub vif: VifConfig,
 }
 
 impl Default for XenConfig {
-    /// Every vif, as any other interface.
+    /// Every vif, with the defaults of any other interface.
     fn default() -> Self {
         let vif = VifConfig::template();
         Self { bridges: None, agent_channel: None, split_event_channels: false, vif }
@@ -32,7 +32,7 @@ impl Default for XenConfig {
 }
 
 impl XenConfig {
-    /// Whether a vif on this bridge is weir's.
+    /// True if weir serves a vif on this bridge.
     pub fn takes(&self, bridge: Option<&str>) -> bool {
         let Some(bridges) = &self.bridges else { return true };
         bridge.is_some_and(|name| bridges.iter().any(|bridge| bridge.as_str() == name))

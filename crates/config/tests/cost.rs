@@ -1,4 +1,5 @@
-//! What reading a configuration takes, as the allocator counts it. One test: the allocator is that of the whole process.
+//! The memory that it takes to read a configuration, as the allocator counts it. There is only one test, because the
+//! allocator counts for the whole process.
 
 use peak_alloc::PeakAlloc;
 use weir_config::reload::{Able, Running};
@@ -16,7 +17,7 @@ fn defaults() -> Defaults {
     Defaults { control, control_named: true, keeper: None }
 }
 
-/// What `job` allocated at most at one time.
+/// The most memory that `job` had allocated at one time.
 fn taken<T>(job: impl FnOnce() -> T) -> u64 {
     ALLOCATOR.reset_peak_usage();
     let before = ALLOCATOR.current_usage();
@@ -29,7 +30,7 @@ fn read(text: &str) -> Option<Config> {
     Config::from_toml("a test", text, &defaults()).map_err(|error| drop(error.lines())).ok()
 }
 
-/// Texts that are dear in one way each: a beginning, the piece that repeats, an end.
+/// Texts that are costly in one way each: a beginning, a piece that repeats, and an end.
 type Kind = (&'static str, fn(usize) -> String, &'static str);
 
 const KINDS: [Kind; 32] = [
@@ -87,7 +88,7 @@ fn begin_of(text: &str) -> &str {
     text.get(..60).unwrap_or(text)
 }
 
-/// Memory and what was counted grow alike: a part of both is looked at, which takes a part of the time.
+/// Memory use and the counted cost grow alike, so the test compares a part of both and takes a part of the time.
 const PART: u64 = 4;
 const COST_MAX: u64 = CONFIG_COST_OF_ADMINS_BYTES_MAX / PART;
 const MEMORY_MAX: u64 = CONFIG_MEMORY_BYTES_MAX / PART;

@@ -1,4 +1,4 @@
-//! Filters as users write them, and what they are told of bad ones.
+//! Filters as users write them, and the messages for bad ones.
 
 use super::*;
 use crate::tests::{messages, refused};
@@ -94,7 +94,7 @@ fn more_rules_than_a_port_has_are_refused() {
 
 #[test]
 fn no_rule_beyond_the_last_that_fits_is_compiled() {
-    // It would be a syntax error.
+    // The expression would be a syntax error.
     let wrong = "{\"direction\":\"tx\",\"match\":\"no such thing\",\"action\":\"drop\"}";
     let good = wrong.replace("no such thing", "arp");
     let list = |last: &str| {
@@ -106,13 +106,13 @@ fn no_rule_beyond_the_last_that_fits_is_compiled() {
     assert!(read(&list(wrong)).unwrap_err().to_string().contains("syntax error"));
     let refused = read(&list(&format!("{good},{wrong}"))).unwrap_err().to_string();
     assert!(refused.contains("a port has more than 32 filter rules"), "{refused}");
-    // An interface that is sent whole has the same bound.
+    // The same bound holds for a whole interface in one request.
     let mut vif =
         serde_json::to_value(&crate::tests::parse("[vif.web0]").unwrap().vifs[0]).unwrap();
     vif["filter"] = serde_json::from_str(&list(&format!("{good},{wrong}"))).unwrap();
     let refused = serde_json::from_value::<crate::VifConfig>(vif).unwrap_err().to_string();
     assert!(refused.contains("a port has more than 32 filter rules"), "{refused}");
-    // In a file.
+    // The same bound holds in a file.
     let table = "[[vif.web0.filter]]\ndirection = \"tx\"\naction = \"drop\"\n";
     let many = table.repeat(limits::FILTER_RULES_MAX);
     let text = format!("[vif.web0]\n{many}{table}match = \"no such thing\"\n");

@@ -1,4 +1,4 @@
-//! Keys of networks in which weir has an address.
+//! Keys of the networks in which weir has an address.
 
 use super::super::{Config, Defaults, NetworkKind};
 use super::*;
@@ -26,7 +26,7 @@ fn an_address_is_enough_for_a_network() {
     assert!(matches!(network.kind, NetworkKind::Vlan(vid) if vid.get() == 1));
     assert_eq!(network.gateway.as_ref().unwrap().dhcp, None);
     assert_eq!(network.port_name().unwrap().as_str(), "gateway.lan");
-    // It is the one of ports that name none.
+    // The network's VLAN is that of ports that name none.
     let unnamed = read("[vif.web0]\n").unwrap().vifs[0].port_config(&config.networks);
     assert_eq!(config.vifs[0].port_config(&config.networks).vlan, unnamed.vlan);
     let (vid, ..) = config.networks.with_gateway().next().unwrap();
@@ -137,7 +137,7 @@ fn with_a_way_out_the_host_is_the_router() {
     assert_eq!(forward, ["tcp 2222 web0:22", "udp 53 web0:5353"]);
     let named = gateway("address = \"10.0.0.1/8\"\nnat = true\ninterface = \"out0\"\n").unwrap();
     assert_eq!(named.nat.unwrap().interface.as_str(), "out0");
-    // Another one may be.
+    // A configured router has precedence over the host.
     let other = gateway(&format!("{DHCP}nat = true\nrouter = \"192.168.77.9\"\n")).unwrap();
     assert_eq!(other.dhcp.unwrap().router, Some("192.168.77.9".parse().unwrap()));
 

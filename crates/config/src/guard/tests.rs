@@ -72,7 +72,7 @@ fn keys_that_do_not_go_together_are_refused() {
     assert!(vif("source_guard = \"snooped\"").guarding.guard(None).unwrap().snoops());
     let unchecked = message("source_guard = \"snooped\"\nmac_check = false");
     assert_eq!(unchecked, [format!("`vif.web0`: {MAC_UNCHECKED}")]);
-    // A bad value is all that is said of it.
+    // A bad value gives one problem, without a second one about the other key.
     assert_eq!(message(&format!("{guarded}\naddresses = 7")).len(), 1);
     assert_eq!(message(&format!("source_guard = \"on\"\n{addresses}")).len(), 1);
 }

@@ -288,7 +288,7 @@ fn an_interface_is_put_into_a_network_on_the_command_line_too() {
         (error.to_string(), error.help()),
         ("there is no network `nosuch`".into(), "there are: blue".into())
     );
-    // Whoever is put there nevertheless hears nobody.
+    // A port in a network that does not exist is a member of no VLAN.
     let nowhere = vif.port_config(&networks).vlan;
     assert!(!(1..4095).any(|vid| nowhere.is_member(FabricVid::new(vid).unwrap())));
 }

@@ -1,4 +1,4 @@
-//! The file with what runs in it. Comments, order and everything that is so already stay as they are.
+//! The running configuration, saved into the file. Comments, order and keys that have not changed stay as they are.
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, TomlError, Value};
 
@@ -13,8 +13,8 @@ use crate::keys::{Key, Rows};
 use crate::settings::from_text;
 
 impl VifConfig {
-    /// The interface with `settings` in place of its own: keys that none of them names stay as they are, but for what
-    /// belongs to another policy or another way to take part in VLANs.
+    /// The interface with `settings` in place of its own. Other keys stay as they are, except for those that belong to
+    /// another moderation policy or another VLAN mode.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] with every problem of the whole.
@@ -35,7 +35,7 @@ impl VifConfig {
             VLANS.iter().for_each(|key| drop(table.remove(key)));
         }
         for setting in settings {
-            // What is no TOML is the parser's to tell of, with its place.
+            // The parser reports text that is not TOML, with its place.
             let line = setting.to_string().parse::<DocumentMut>();
             match line.ok().and_then(|mut line| line.remove(setting.key())) {
                 Some(item) => drop(table.insert(setting.key(), item)),
@@ -46,7 +46,7 @@ impl VifConfig {
     }
 }
 
-/// The keys of which one says how a port takes part in VLANs.
+/// The keys for a port's VLAN mode.
 const VLANS: [&str; 5] = ["vlan", "trunk", "native", "network", "mirror"];
 
 /// A port, as a table of the file.
@@ -65,7 +65,7 @@ impl<'a> Port<'a> {
         Self { keys: uplink.rows(), vlan: &uplink.vlan, filter: &uplink.filter }
     }
 
-    /// Makes `table`, which says `before`, say this. What is as by default is not said.
+    /// Changes `table` from `before` to this port. Keys with their default are left out.
     fn save(&self, table: &mut dyn TableLike, before: &Port<'_>, defaults: &Rows) {
         save_keys(table, &before.keys, &self.keys, defaults, |key| {
             !matches!(key.name, "vlan" | "filter")
@@ -86,10 +86,10 @@ impl<'a> Port<'a> {
 }
 
 impl Running<'_> {
-    /// The text of `file` with what runs in it, but for what takes a restart of the whole switch.
+    /// The text of `file` with the running configuration, except for keys that need a restart of the whole switch.
     ///
     /// # Errors
-    /// It is no TOML.
+    /// The text is not TOML.
     pub fn saved(&self, text: &str, file: &Config) -> Result<String, TomlError> {
         let mut document: DocumentMut = text.parse()?;
         self.save_switch(&mut document, &file.switch);
@@ -136,7 +136,7 @@ impl Running<'_> {
                 Some(before) if before == vif => {}
                 Some(before) => {
                     let table = table(&mut document, "vif", Some(name));
-                    // A socket is never as by default in the eyes of who reads the difference.
+                    // `defaults` has the running socket, so a new socket would pass for the default and be left out.
                     let said =
                         defaults.into_iter().filter(|(key, _)| key.name != "socket").collect();
                     Port::vif(vif).save(table, &Port::vif(before), &said);
@@ -166,7 +166,7 @@ impl Running<'_> {
     }
 }
 
-/// Writes what differs between `before` and `now` into `table`.
+/// Writes the keys that differ between `before` and `now` into `table`.
 fn save_keys(
     table: &mut dyn TableLike,
     before: &Rows,
@@ -196,7 +196,7 @@ fn save_keys(
     }
 }
 
-/// As the command line would have it, so that the parser of the file reads it.
+/// The value as a setting of the command line has it, so that the parser of the file reads it.
 fn value_of(key: &str, text: &str) -> Value {
     if key == "addresses" {
         return texts(text.split(", "));
@@ -235,7 +235,7 @@ fn vlans(vlan: &VlanMode) -> Vec<(&'static str, Value)> {
     }
 }
 
-/// A rule a line, as one value: such a value may stand in every kind of table.
+/// The rules as one array, with a rule a line: every kind of table can have an array.
 fn rules(filter: &[FilterRule]) -> Item {
     let mut array = Array::new();
     for FilterRule { direction, expression, action } in filter {
@@ -254,7 +254,7 @@ fn rules(filter: &[FilterRule]) -> Item {
     Item::Value(Value::Array(array))
 }
 
-/// The table of this name, which is made where there is none.
+/// The table of this name, which is made if it is missing.
 fn table<'a>(
     document: &'a mut DocumentMut,
     name: &str,

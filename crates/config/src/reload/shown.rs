@@ -1,4 +1,4 @@
-//! Each setting of an interface, and where it is from.
+//! The settings of an interface, each with its source.
 
 use std::fmt;
 
@@ -10,21 +10,21 @@ use crate::{LatencyBudget, Networks, VifConfig};
 /// A key of `[vif.NAME]`, as it is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ShownSetting {
-    /// Its name in the file; `vlan` for `trunk`, `native`, `network` and `mirror`, too.
+    /// The key's name in the file; `vlan` for `trunk`, `native`, `network` and `mirror`, too.
     pub key: String,
-    /// As the file would say it; `None` where there is none.
+    /// The value as a file would have it; `None` if there is none.
     pub value: Option<String>,
-    /// Where the value is from.
+    /// The source of the value.
     pub from: SettingFrom,
 }
 
-/// Where a setting is from.
+/// The source of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingFrom {
-    /// Nobody has said anything.
+    /// The default.
     Default,
-    /// The file, as weir has read it last; of a Xen guest, `[xen]` or the toolstack.
+    /// The file, as weir has read it last; for a Xen guest, `[xen]` or the toolstack.
     File,
     /// A command, or the API.
     Command,
@@ -46,7 +46,7 @@ impl fmt::Display for SettingFrom {
     }
 }
 
-/// Each setting of `vif`, which is `file` in the file, if that names it.
+/// Each setting of `vif`. `file` is the same interface as the file has it, if the file names it.
 pub fn shown_vif(
     vif: &VifConfig,
     file: Option<&VifConfig>,

@@ -1,7 +1,7 @@
 use super::super::tests::parse;
 use super::*;
 
-/// A running switch that was started with `text`, and with interfaces that came by hand, changed by `edit`.
+/// A running switch with the configuration it was started with, and interfaces that were added while it runs.
 struct Started {
     config: Config,
     by_hand: Vec<VifConfig>,
@@ -63,8 +63,8 @@ fn lines(difference: &Difference) -> Vec<String> {
     lines
 }
 
-/// Each key of `[vif.NAME]`, what of the file to write for it, and whether it changes alive. Settings that a key needs are
-/// in the file from the start.
+/// Each key of `[vif.NAME]`, lines of the file that it needs from the start, the line that sets it, and whether it can
+/// change while weir runs.
 const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("socket", "", "socket = \"/run/weir/other.sock\"", false),
     ("mode", "", "mode = \"client\"", false),
@@ -112,7 +112,7 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("rx_packet_burst", "rx_packets_per_second = 1000", "rx_packet_burst = 500", true),
 ];
 
-/// The same of `[uplink.NAME]`.
+/// The same for each key of `[uplink.NAME]`.
 const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
     ("kind", "name = \"w0\"", "kind = \"af_packet\"", false),
     ("name", "kind = \"tap\"", "name = \"other\"", false),
@@ -130,7 +130,7 @@ const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
     ("weight", "kind = \"tap\"\nname = \"w0\"", "weight = 2", true),
 ];
 
-/// The same of `[switch]`.
+/// The same for each key of `[switch]`.
 const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("execution", "", "execution = \"threads\"", false),
     ("realization", "", "realization = \"shared\"", false),
@@ -150,7 +150,7 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("api_token_file", "api_listen = \"[::1]:1\"", "api_token_file = \"/t\"", false),
 ];
 
-/// The same of `[xen]`, beside the keys that an interface has as well.
+/// The same for `[xen]`. Of the keys that an interface has as well, one stands for all.
 const XEN_KEYS: &[(&str, &str, &str, bool)] = &[
     ("bridges", "", "bridges = [\"br0\"]", false),
     ("agent_channel", "", "agent_channel = \"weir.agent\"", false),
@@ -158,10 +158,11 @@ const XEN_KEYS: &[(&str, &str, &str, bool)] = &[
     ("queues", "", "queues = 4", false),
 ];
 
-/// Each key by itself is found, with the value before and after, and is a step exactly if it changes alive.
+/// A change of each key is found, with the value before and after. It is a step only if the key can change while weir
+/// runs.
 fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
     for (key, needs, line, alive) in cases {
-        // A key that is changed rather than new.
+        // These keys need each other: the key is there before, with another value.
         let (before, after) = match *key {
             "kind" => (format!("{needs}\nkind = \"tap\""), format!("{needs}\n{line}")),
             "name" => (format!("{needs}\nname = \"w0\""), format!("{needs}\n{line}")),
@@ -189,7 +190,7 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
         assert_eq!(steps != Steps::default(), *alive, "{key}: {steps:?}");
         assert_eq!(difference.fixed().count(), usize::from(!alive), "{key}");
         assert!(difference.fixed().all(|(_, why)| !why.is_empty()), "{key}");
-        // And nothing where the file is as it was.
+        // The same file gives no difference.
         let (none, nothing) = Started::with(&file(&after)).compare(&file(&after));
         assert!(none.is_empty() && none.tables.is_empty() && nothing == Steps::default(), "{key}");
     }
@@ -199,7 +200,7 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
 fn each_key_of_each_table_is_compared() {
     let all = |keys: Rows, cases: &[(&str, &str, &str, bool)]| {
         for (key, _) in keys {
-            // No file says who keeps an interface.
+            // No file has `by`, the owner of an interface.
             let has = key.name == "by" || cases.iter().any(|case| case.0 == key.name);
             assert!(has, "no case for {}", key.name);
         }
@@ -290,7 +291,7 @@ fn a_confined_weir_is_asked_for_nothing_that_it_cannot_have() {
     );
     let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
     assert_eq!(fixed, ["switch.pin_vcpus", "uplink.lan", "vif.b", "vif.c"]);
-    // What can be done is.
+    // Steps that can be taken are.
     assert_eq!(steps.vifs_added.len(), 1);
     assert!(!steps.placement.unwrap().pin_vcpus);
     assert!(steps.uplinks_added.is_empty());
@@ -328,7 +329,7 @@ fn what_does_not_go_together_with_what_came_by_hand_is_refused() {
     assert_eq!(error, "vif.a: the MAC address 52:54:00:00:00:01 is already used by tmp0");
     let socket = "[vif.a]\n[vif.b]\nsocket = \"/run/weir/tmp0.sock\"\n";
     assert!(started.check(socket).unwrap_err().contains("already used by tmp0"));
-    // Its budget is the switch's, too.
+    // The switch's budget also holds for an interface that was added while weir runs.
     let mut held = vif("tmp1");
     held.moderation = "backend".parse().unwrap();
     held.rx_usecs = Some(200.try_into().unwrap());
@@ -351,7 +352,7 @@ fn addresses_may_change_hands_in_one_step() {
 #[test]
 fn the_control_socket_is_no_interfaces_and_there_is_no_room_beyond_the_bound() {
     let started = Started::with("[vif.a]\n");
-    // The file is good by itself: its control socket is another one.
+    // The file alone is good: it names another control socket.
     let file =
         "[switch]\ncontrol = \"/run/weir/c2.sock\"\n[vif.b]\nsocket = \"/run/weir/control.sock\"\n";
     assert!(started.check(file).unwrap_err().contains("is the control socket"));

@@ -43,7 +43,7 @@ fn a_default_burst_is_a_millisecond_and_at_least_what_goes_at_once() {
     assert_eq!(Sharing::default().limit(), RateLimit::NONE);
 }
 
-/// The interface's sharing, or the messages of all problems.
+/// The `Sharing` of the interface, or the messages of all problems.
 fn parse(schedule: &str, lines: &str) -> Result<Sharing, Vec<String>> {
     let control = "/run/weir/control.sock".parse().unwrap();
     let defaults = Defaults { control, control_named: false, keeper: None };
@@ -82,7 +82,7 @@ fn what_is_received_has_the_same_keys() {
         packets: Some(Rate { per_s: 100_000, burst: 256 }),
     };
     assert_eq!((sharing.receive.limit(), sharing.limit()), (limit, RateLimit::NONE));
-    // Ten milliseconds, where nothing is said, or what comes at once.
+    // The default burst is 10 ms of the rate, but at least a burst of frames.
     let fast = parse("drr", "rx_rate = \"10Gbit\"\nrx_packets_per_second = 100").unwrap();
     let limit = RateLimit {
         bits: Some(Rate { per_s: 10_000_000_000, burst: 100_000_000 }),
@@ -151,7 +151,7 @@ fn a_running_interface_is_changed_key_by_key() {
     let mut vif = VifConfig::new(name, "/run/weir/web0.sock".parse().unwrap());
     let mut set = |texts: &[&str]| {
         let changes = VifChanges::from_settings(&vif.name, &settings(texts)).unwrap();
-        // As it goes over the control socket.
+        // The changes travel over the control socket as JSON.
         let json = serde_json::to_string(&changes).unwrap();
         serde_json::from_str::<VifChanges>(&json).unwrap().apply(&mut vif);
         vif.sharing

@@ -1,4 +1,4 @@
-//! Why a value was refused.
+//! Errors for values that are refused.
 
 use thiserror::Error;
 use weir_filter::CompileError;
@@ -7,7 +7,7 @@ use weir_wire::{Mac, MacParseError};
 
 use super::LatencyBudget;
 
-/// Why a value was refused. `Display` says what is wrong with the value; [`ValueError::help`] says
+/// The reason why a value is refused. `Display` says what is wrong with the value; [`ValueError::help`] says
 /// what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -15,7 +15,7 @@ pub enum ValueError {
     /// The value has another type than the key needs.
     #[error("expected {expected}, found {found}")]
     WrongType {
-        /// What the key takes, with an example.
+        /// The values that the key takes, with an example.
         expected: &'static str,
         /// The TOML type that was found.
         found: &'static str,
@@ -30,12 +30,12 @@ pub enum ValueError {
         /// The value as it was written.
         value: String,
     },
-    /// A word that is not one of the possible ones.
+    /// A word that is none of the choices.
     #[error("`{value}` is not one of {}", quoted_list(.choices))]
     NotAChoice {
         /// The word.
         value: String,
-        /// The possible words.
+        /// The choices.
         choices: &'static [&'static str],
     },
     /// A duration that has no number, no unit, or an unknown unit.
@@ -50,7 +50,7 @@ pub enum ValueError {
         /// The text.
         value: String,
     },
-    /// Not the text of a MAC address.
+    /// A text that is not a MAC address.
     #[error(transparent)]
     Mac(#[from] MacParseError),
     /// A MAC address that no interface can have as its own.
@@ -61,19 +61,19 @@ pub enum ValueError {
         /// "multicast" or "zero".
         kind: &'static str,
     },
-    /// A port name with a character that it may not have, or too long, or empty.
+    /// A port name that is empty, is too long, or has a character that is not allowed.
     #[error("`{value}` cannot be the name of a port")]
     PortName {
         /// The name.
         value: String,
     },
-    /// The same as the name of a network.
+    /// A network name that breaks the same rules.
     #[error("`{value}` cannot be the name of a network")]
     NetworkName {
         /// The name.
         value: String,
     },
-    /// Not the address of a host of the underlay.
+    /// A text that is not the address of an underlay host.
     #[error("`{value}` is not the address of a host")]
     HostAddress {
         /// The text.
@@ -91,7 +91,7 @@ pub enum ValueError {
         /// The name.
         value: String,
     },
-    /// No absolute path of a file.
+    /// A text that is not the absolute path of a file.
     #[error("`{value}` is not the absolute path of a file")]
     FilePath {
         /// The text.
@@ -121,33 +121,33 @@ pub enum ValueError {
         limits::SOCKET_PATH_LEN_MAX
     )]
     SocketPathTooLong {
-        /// Its length in bytes.
+        /// The path's length in bytes.
         len: usize,
     },
-    /// A socket path with characters that cannot be passed on to a VM monitor.
+    /// A socket path with characters that a VM monitor's options cannot have.
     #[error("a socket's path must be UTF-8 text without quotes and control characters")]
     SocketPathText,
-    /// Not an octal file mode.
+    /// A text that is not an octal file mode.
     #[error("`{value}` is not a file mode")]
     SocketMode {
         /// The text.
         value: String,
     },
-    /// libpcap does not understand a filter expression, or makes of it what weir does not run.
+    /// A filter expression that libpcap does not understand, or whose program weir does not run.
     #[error("{0}")]
     Filter(CompileError),
-    /// Text that is no filter rule.
+    /// A text that is not a filter rule.
     #[error("`{value}` is not a rule")]
     FilterRule {
         /// The text.
         value: String,
     },
-    /// Not a quantity of the kind that is meant.
+    /// A text that is not a quantity of the expected kind.
     #[error("`{value}` is not {expected}")]
     Quantity {
         /// The text.
         value: String,
-        /// What the key takes, with an example.
+        /// The values that the key takes, with an example.
         expected: &'static str,
     },
     /// A quantity outside its bounds.
@@ -160,7 +160,7 @@ pub enum ValueError {
         /// Largest quantity.
         max: String,
     },
-    /// An address with the length of a prefix that it is not the first of.
+    /// A prefix whose address is not the first of its network.
     #[error("`{value}` is an address within {network}, not the network itself")]
     HostBits {
         /// The text.
@@ -180,7 +180,7 @@ pub enum ValueError {
 }
 
 impl ValueError {
-    /// What to write instead, where the message alone does not say it.
+    /// Advice on what to write instead, unless the message alone says it.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::Duration { .. } => {

@@ -31,7 +31,7 @@ pub use words::{
     TagProtocol, UplinkKind,
 };
 
-/// Describes a type as the one that it is written as.
+/// Gives a type the OpenAPI schema of the type that it is serialised as.
 macro_rules! schema_as {
     ($type:ty, $written:ty) => {
         impl utoipa::PartialSchema for $type {
@@ -74,7 +74,7 @@ pub struct LatencyBudget {
 impl LatencyBudget {
     /// The largest budget.
     pub const MAX: Self = Self { ns: limits::LATENCY_BUDGET_NS_MAX };
-    /// The budget where the configuration says nothing.
+    /// The budget if none is configured.
     pub const DEFAULT: Self = Self { ns: limits::LATENCY_BUDGET_NS_DEFAULT };
     const UNITS: [(&'static str, u64); 4] =
         [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
@@ -97,7 +97,7 @@ impl FromStr for LatencyBudget {
         if number.is_empty() {
             return Err(not_a_duration());
         }
-        // All that is left to go wrong with a row of digits is that they are too many.
+        // Digits alone fail to parse only if the number is too large.
         let number: u64 = number.parse().map_err(|_| too_long())?;
         match number.checked_mul(*unit_ns) {
             Some(ns) if ns <= Self::MAX.ns => Ok(Self { ns }),
@@ -168,12 +168,12 @@ impl fmt::Display for MacAddress {
 
 serde_as_text!(MacAddress);
 
-/// The DSCP of the datagrams in which frames of networks travel.
+/// The DSCP of the overlay's datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverlayDscp {
-    /// This one.
+    /// A configured DSCP.
     Fixed(Dscp),
-    /// The one of the packet inside.
+    /// The DSCP of the inner packet.
     Inherit,
 }
 
@@ -192,11 +192,11 @@ impl fmt::Display for OverlayDscp {
     }
 }
 
-/// How many workers serve the queues.
+/// The number of workers that serve the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workers {
-    /// As many as the machine and the ports ask for.
+    /// A number that fits the machine and the ports.
     Auto,
-    /// This many.
+    /// A configured number.
     Count(WorkerCount),
 }

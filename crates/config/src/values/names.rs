@@ -54,7 +54,7 @@ impl FromStr for PortName {
 }
 
 text! {
-    /// The name of a network: as that of a port.
+    /// The name of a network. The rules are those of a port's name.
     NetworkName
 }
 
@@ -68,7 +68,7 @@ impl FromStr for NetworkName {
     }
 }
 
-/// The address of a host in the underlay: one that a single host can have.
+/// The address of a host in the underlay. A single host can have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostAddress(IpAddr);
@@ -85,7 +85,7 @@ impl FromStr for HostAddress {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let is_hosts = |ip: &IpAddr| {
             let everybody = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-            // What a link-local address of IPv6 says depends on an interface.
+            // A link-local IPv6 address means nothing without an interface.
             let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
             !ip.is_multicast() && !ip.is_unspecified() && !everybody && !link_local
         };
@@ -118,7 +118,7 @@ impl FromStr for UserName {
 }
 
 text! {
-    /// A group of this machine, by name or by number, written as a user is.
+    /// A group of this machine, by name or by number. The rules are those of a user's name.
     GroupName
 }
 
@@ -132,7 +132,7 @@ impl FromStr for GroupName {
     }
 }
 
-/// Whether a user or a group can be called so.
+/// True if a user or a group can have this name.
 fn is_account(text: &str) -> bool {
     (1..=limits::USER_NAME_LEN_MAX).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !b":/".contains(&byte))
@@ -244,7 +244,7 @@ impl FromStr for ChannelName {
 }
 
 text! {
-    /// Who keeps an interface outside of the file: 1 to 128 printable characters of ASCII, without spaces.
+    /// The owner of an interface that no file describes: 1 to 128 printable ASCII characters, without spaces and `"`.
     Owner
 }
 
@@ -270,10 +270,10 @@ impl FromStr for Owner {
 pub struct SocketMode(u32);
 
 impl SocketMode {
-    /// For the owner only.
+    /// The mode for the owner only.
     pub const OWNER: Self = Self(0o600);
 
-    /// For the owner, and for the group if it is `for_group`'s as well.
+    /// The mode of a control socket: for its owner, and for its group if `for_group`.
     #[must_use]
     pub const fn of_control(for_group: bool) -> Self {
         if for_group { Self(0o660) } else { Self::OWNER }

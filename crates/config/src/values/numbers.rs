@@ -76,7 +76,7 @@ macro_rules! bounded_integer {
 pub struct Vid(weir_fabric::Vid);
 
 impl Vid {
-    /// That of ports that name none.
+    /// The VLAN of ports that name none.
     pub const DEFAULT: Self = Self(weir_fabric::Vid::DEFAULT);
 
     /// The number.
@@ -122,7 +122,7 @@ impl fmt::Display for Vid {
 }
 
 bounded_integer! {
-    /// Addresses that the forwarding table has room for, at least.
+    /// The least number of addresses that the forwarding table has room for.
     FdbEntries(u32) = limits::FDB_ENTRIES_DEFAULT as u32, limits::FDB_ENTRIES_MAX as u32
 }
 
@@ -132,7 +132,7 @@ bounded_integer! {
 }
 
 bounded_integer! {
-    /// A network's number on the wire of an overlay (VNI, 24 bits; 0 is left to others).
+    /// A network's VNI, its number on the wire of an overlay (24 bits). weir does not use 0.
     Vni(u32) = 1, 0xff_ffff
 }
 
@@ -162,17 +162,17 @@ bounded_integer! {
 }
 
 bounded_integer! {
-    /// How long a call is held (`rx-usecs`), in microseconds.
+    /// The time that a call is held (`rx-usecs`), in microseconds.
     RxUsecs(u32) = 0, (limits::LATENCY_BUDGET_NS_MAX / 1_000) as u32
 }
 
 bounded_integer! {
-    /// With how many frames a call is held no longer (`rx-frames`).
+    /// The number of frames that ends the hold of a call (`rx-frames`).
     RxFrames(u16) = 1, limits::RX_FRAMES_MAX
 }
 
 bounded_integer! {
-    /// With how many bytes of frames a container is full.
+    /// The bytes of frames that fill a container.
     ContainerBytes(u32) = limits::FRAME_LEN_MIN, limits::CONTAINER_BYTES_MAX
 }
 
@@ -182,12 +182,12 @@ bounded_integer! {
 }
 
 bounded_integer! {
-    /// Frames in a second.
+    /// A rate in frames per second.
     PacketRate(u32) = 1, limits::RATE_PACKETS_MAX
 }
 
 bounded_integer! {
-    /// Frames at once.
+    /// A burst in frames.
     PacketBurst(u32) = 1, limits::RATE_BURST_PACKETS_MAX
 }
 
@@ -213,21 +213,21 @@ impl RxUsecs {
 }
 
 impl UdpPort {
-    /// VXLAN's (RFC 7348 §5).
+    /// The port of VXLAN (RFC 7348 §5).
     pub const VXLAN: Self = Self(4789);
 }
 
 impl PacketRate {
-    /// Frames a second that a network floods where nothing is configured.
+    /// The default limit of the frames that a network floods.
     pub const FLOODS_DEFAULT: Self = Self(limits::OVERLAY_FLOODS_PER_SEC_DEFAULT);
 }
 
 impl Mtu {
-    /// What fits after `overhead` bytes of an MTU of 1500.
+    /// The MTU that `overhead` bytes of headers leave of 1500.
     pub(crate) const fn within_ethernet(overhead: u16) -> Self {
         Self(Self::ETHERNET.0 - overhead)
     }
 
-    /// The usual MTU of Ethernet, which a port has where nothing says otherwise.
+    /// The usual MTU of Ethernet, and the default of a port.
     pub const ETHERNET: Self = Self(1500);
 }

@@ -1,4 +1,4 @@
-//! Quantities with a unit, and what turns are given by.
+//! Quantities with a unit, and the rules by which workers give turns.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use weir_policy::schedule::{Kind, Window};
 
 use super::{ValueError, serde_as_text};
 
-/// By which rule workers give turns to those who send.
+/// The rule by which workers give turns to senders.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Schedule(pub Kind);
 
@@ -38,7 +38,7 @@ macro_rules! quantity {
         impl $name {
             const MIN: Self = Self($min);
             const MAX: Self = Self($max);
-            /// From the smallest on; the first name of each size is the one that is shown.
+            /// Units from the smallest to the largest. A quantity is shown in the largest unit that divides it.
             const UNITS: &'static [(&'static str, u64)] = &$units;
 
             /// The number, in the smallest unit.
@@ -56,7 +56,7 @@ macro_rules! quantity {
                 let (false, Some((_, unit))) = (number.is_empty(), unit) else {
                     return Err(ValueError::Quantity { value: text.into(), expected: $expected });
                 };
-                // All that is left to go wrong with a row of digits is that they are too many.
+                // Digits alone fail to parse only if the number is too large.
                 let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*unit));
                 let bounds = Self::MIN..=Self::MAX;
                 number.map(Self).filter(|number| bounds.contains(number)).ok_or_else(|| {
@@ -86,21 +86,21 @@ quantity! {
 }
 
 quantity! {
-    /// A number of bytes that may go at once.
+    /// A burst in bytes.
     BurstSize = limits::RATE_BURST_BYTES_MIN, limits::RATE_BURST_BYTES_MAX,
     "a number of bytes, such as \"256KiB\"",
     [("B", 1), ("kB", 1_000), ("KiB", 1 << 10), ("MB", 1_000_000), ("MiB", 1 << 20), ("GiB", 1 << 30)]
 }
 
 quantity! {
-    /// Bytes of memory that a front end may share.
+    /// The most bytes of memory that a front end may share.
     MemoryMax = limits::MEMORY_MAX_MIN, limits::MEMORY_MAX_MAX,
     "a number of bytes, such as \"64GiB\"",
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)]
 }
 
 impl MemoryMax {
-    /// Where nothing is configured.
+    /// The default.
     pub const DEFAULT: Self = Self(limits::MEMORY_MAX_DEFAULT);
 }
 
@@ -112,17 +112,17 @@ quantity! {
 }
 
 quantity! {
-    /// How long an address is a guest's, in seconds.
+    /// The duration of a DHCP lease, in seconds.
     LeaseTime = limits::LEASE_SECS_MIN, limits::LEASE_SECS_MAX, "a duration, such as \"1h\"",
     [("s", 1), ("min", 60), ("h", 3_600), ("d", 86_400)]
 }
 
 impl LeaseTime {
-    /// Where nothing is configured.
+    /// The default.
     pub const DEFAULT: Self = Self(limits::LEASE_SECS_DEFAULT);
 }
 
-/// How many turns of how many may be late: `1/4`.
+/// A window constraint `x/y`, such as `1/4`: of any `y` turns `x` may be late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LateTurns {

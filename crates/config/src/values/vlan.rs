@@ -1,4 +1,4 @@
-//! How a port takes part in VLANs.
+//! VLAN modes of ports.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::{NetworkName, PortName, ValueError, Vid, schema_as};
 pub enum TrunkVids {
     /// Every VLAN.
     All,
-    /// These.
+    /// Only these VLANs.
     Only(BTreeSet<Vid>),
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for TrunkVids {
     }
 }
 
-/// How a port takes part in VLANs (IEEE 802.1Q).
+/// The VLAN mode of a port (IEEE 802.1Q).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum VlanMode {
@@ -46,14 +46,14 @@ pub enum VlanMode {
     Trunk {
         /// The VLANs the port is a member of.
         allowed: TrunkVids,
-        /// The VLAN of untagged frames; without it they are dropped.
+        /// The VLAN of untagged frames; without it untagged frames are dropped.
         native: Option<Vid>,
     },
-    /// The port takes part in none: it gets copies of what these ports send and receive.
+    /// The port is a mirror: it is in no VLAN, and gets copies of the frames that these ports send and receive.
     Mirror(MirroredPorts),
 }
 
-/// Ports whose frames another one gets copies of: 1 to [`CAPTURE_PORTS_MAX`].
+/// The ports that a mirror gets copies of: 1 to [`CAPTURE_PORTS_MAX`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<PortName>", into = "Vec<PortName>")]
 pub struct MirroredPorts(Vec<PortName>);
@@ -61,7 +61,7 @@ pub struct MirroredPorts(Vec<PortName>);
 schema_as!(MirroredPorts, Vec<String>);
 
 impl MirroredPorts {
-    /// Their names.
+    /// The names of the ports.
     pub fn as_slice(&self) -> &[PortName] {
         &self.0
     }
@@ -74,7 +74,7 @@ impl TryFrom<Vec<PortName>> for MirroredPorts {
             let (max, value) = (CAPTURE_PORTS_MAX as u64, format!("{} ports", ports.len()));
             return Err(ValueError::OutOfRange { min: 1, max, value });
         }
-        // Who is named twice is copied once.
+        // A port that is named twice is copied once.
         let mut named = BTreeSet::new();
         Ok(Self(ports.into_iter().filter(|port| named.insert(port.clone())).collect()))
     }
@@ -88,7 +88,7 @@ impl From<MirroredPorts> for Vec<PortName> {
 
 impl FromStr for MirroredPorts {
     type Err = ValueError;
-    /// With commas between them.
+    /// Reads names with commas between them.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let ports = text.split(',').map(|name| name.trim().parse());
         ports.collect::<Result<Vec<_>, _>>()?.try_into()
@@ -103,7 +103,7 @@ impl fmt::Display for MirroredPorts {
 }
 
 impl VlanMode {
-    /// The ports whose frames this one gets copies of; none for a port that takes part.
+    /// The ports that this port gets copies of; empty unless it is a mirror.
     pub fn mirrored(&self) -> &[PortName] {
         match self {
             Self::Mirror(ports) => ports.as_slice(),
@@ -111,7 +111,7 @@ impl VlanMode {
         }
     }
 
-    /// The network that the port is in: addresses may be the same in another one.
+    /// The port's network. Another network can have the same addresses.
     pub fn network(&self) -> Option<&NetworkName> {
         match self {
             Self::Network(name) => Some(name),

@@ -1,4 +1,4 @@
-//! Choices, a word for each.
+//! Choices, each with a word of the configuration.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ValueError, serde_as_text};
 
-/// Defines an enum of words, the text of each in one place.
+/// Defines an enum and the word of each variant.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -45,7 +45,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Which side of a vhost-user socket listens.
+    /// weir's side of a vhost-user socket.
     SocketRole {
         /// weir listens and the VM monitor connects.
         #[default]
@@ -56,92 +56,91 @@ words! {
 }
 
 words! {
-    /// Which frames a filter rule is about, seen from the port as the counters are.
+    /// The direction of the frames that a filter rule applies to. The view is the port's, as in the counters.
     Direction {
-        /// What the port sends into the switch.
+        /// Frames that the port sends into the switch.
         #[default]
         Tx = "tx",
-        /// What it receives.
+        /// Frames that the port receives.
         Rx = "rx",
     }
 }
 
 words! {
-    /// What becomes of a frame that a filter rule matches.
+    /// The action on a frame that a filter rule matches.
     FilterAction {
-        /// It passes.
+        /// The frame passes.
         #[default]
         Accept = "accept",
-        /// It goes nowhere.
+        /// The frame is dropped.
         Drop = "drop",
     }
 }
 
 words! {
-    /// Whether a guest is held to its addresses above Ethernet, and how they are known.
+    /// The mode of the source guard: the IP addresses from which a guest may send.
     GuardMode {
-        /// It is not.
+        /// Any address.
         #[default]
         Off = "off",
-        /// To those that are configured.
+        /// The configured addresses.
         Configured = "configured",
-        /// To those, and to what DHCP gives it.
+        /// The configured addresses, and those that DHCP gives the guest.
         Snooped = "snooped",
     }
 }
 
 words! {
-    /// Which threads do the work (Dong 2011 §4.3.1).
+    /// The threads that do the work (Dong 2011 §4.3.1).
     Execution {
         /// A fixed number of workers, each of which serves many queues.
         #[default]
         Tasklet = "tasklet",
         /// A thread for each pair of queues, under the ordinary scheduler.
         Threads = "threads",
-        /// The same under `SCHED_FIFO`.
+        /// A thread for each pair of queues, under `SCHED_FIFO`.
         RtThreads = "rt-threads",
     }
 }
 
 words! {
-    /// How workers wait for work (Raj 2006).
+    /// The way in which workers wait for work (Raj 2006).
     Realization {
-        /// As many as the load needs are at work, and they sleep when there is none.
+        /// As many workers run as the load needs, and they sleep when there is no work.
         #[default]
         Adaptive = "adaptive",
-        /// The work is spread over all of them, and they sleep when there is none.
+        /// The work is spread over all workers, and they sleep when there is no work.
         Shared = "shared",
-        /// Each looks at its queues all the time, on a core of its own.
+        /// Each worker polls its queues all the time, on a core of its own.
         Dedicated = "dedicated",
     }
 }
 
 words! {
-    /// How weir chooses the processors on which its workers run.
+    /// The way in which weir chooses the processors for its workers.
     PlacementMode {
-        /// Not at all: the kernel does.
+        /// weir does not choose: the kernel does.
         #[default]
         Off = "off",
-        /// A core for each, in a cache where its guests' virtual processors may run.
+        /// Each worker gets a core, at a cache where its guests' virtual processors may run.
         Static = "static",
-        /// A core where that pays, in the cache where its guests' virtual processors do run.
+        /// A worker gets a core where that pays, at the cache where its guests' virtual processors do run.
         Dynamic = "dynamic",
     }
 }
 
 words! {
-    /// What kind of tags are a port's own. Those of the other kind are payload.
+    /// The kind of tags that are a port's own. Tags of the other kind are payload.
     TagProtocol {
-        /// Customers', 0x8100.
+        /// Customer tags, 0x8100.
         #[default]
         Dot1q = "802.1q",
-        /// A provider's, 0x88a8.
+        /// Provider tags, 0x88a8.
         Dot1ad = "802.1ad",
     }
 }
 
 impl TagProtocol {
-    /// Says nothing that would not hold without it.
     pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -157,14 +156,14 @@ impl From<TagProtocol> for weir_fabric::TagProtocol {
 }
 
 words! {
-    /// What stands behind an uplink.
+    /// The kind of host interface behind an uplink.
     UplinkKind {
         /// A TAP interface, made if it does not exist (`IFF_MULTI_QUEUE` with several queues).
         #[default]
         Tap = "tap",
-        /// An existing interface, by packet sockets that share its frames by flow.
+        /// An existing interface. Packet sockets share its frames by flow.
         AfPacket = "af_packet",
-        /// An existing interface, by an AF_XDP socket for each receive queue, for weir alone.
+        /// An existing interface that weir has for itself, with an AF_XDP socket for each receive queue.
         AfXdp = "af_xdp",
     }
 }
