@@ -15,9 +15,9 @@ pub struct Facts {
     pub host: Host,
     /// The counters of the running switch; `None` if none runs.
     pub switch: Option<SwitchStats>,
-    /// The same counters some time before: a fault whose counter has grown since goes on.
+    /// The same switch's counters some time before. If a fault's counter has grown since, the fault continues.
     pub before: Option<SwitchStats>,
-    /// Its interfaces.
+    /// The switch's interfaces.
     pub vifs: Vec<VifStatus>,
     /// The decisions of policies, for the ports that explain them.
     pub explained: BTreeMap<PortName, Explanation>,
@@ -25,7 +25,7 @@ pub struct Facts {
     pub placement: Option<PlacementExplanation>,
 }
 
-/// The machine. A fact that could not be read is absent, and no check finds anything in it.
+/// The machine. A fact that could not be read is absent, and no check then reports a fault in it.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// The time of day (s since the epoch).
@@ -65,7 +65,7 @@ pub struct Host {
 /// An interface of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its MTU.
+    /// The interface's MTU.
     pub mtu: u32,
     /// True if the interface was brought up.
     pub is_up: bool,
@@ -76,15 +76,15 @@ pub struct Link {
 /// A QEMU that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qemu {
-    /// Its process.
+    /// QEMU's process id.
     pub pid: u32,
     /// The process's user.
     pub user: u32,
-    /// Its groups.
+    /// The process's groups.
     pub groups: Vec<u32>,
-    /// Its command line.
+    /// The process's command line.
     pub args: Vec<String>,
-    /// The version that is written in its program.
+    /// The version that is written in the process's program.
     pub version: Option<(u32, u32)>,
 }
 
@@ -95,7 +95,7 @@ pub struct SocketFile {
     pub file: Permissions,
     /// The permissions of the directories above the file.
     pub above: Vec<(PathBuf, Permissions)>,
-    /// The file of records exists beside the socket.
+    /// True if the file of records exists beside the socket.
     pub has_records: bool,
 }
 
@@ -113,7 +113,7 @@ pub struct Permissions {
 impl Permissions {
     /// Permission to write, which connecting to a socket needs.
     pub(super) const WRITE: u32 = 2;
-    /// To pass through a directory.
+    /// Permission to pass through a directory.
     pub(super) const PASS: u32 = 1;
 
     /// True if `qemu` has this permission.

@@ -22,7 +22,7 @@ const HELPERS: [&str; 3] = ["weir-helper", "weir-starter", "weir-compiler"];
 const SECCOMP: &str = "type=1326";
 /// The words with which AppArmor and SELinux report a denial.
 const DENIED: [&str; 2] = ["apparmor=\"DENIED\"", "avc:  denied"];
-/// The interface was brought up (`IFF_UP`).
+/// The flag of an interface that was brought up (`IFF_UP`).
 const UP: u32 = 1;
 
 /// The visible state of the machine, of a weir, and of the sockets of `vifs`. `server` is the process that listens on
@@ -44,8 +44,8 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
     }
 }
 
-/// Uplinks that are ports of one bridge of this host: a frame that leaves by one comes in by the other. They are given
-/// by their names and interfaces.
+/// Uplinks, with their names and interfaces, that are ports of one bridge of this host: a frame that leaves by one
+/// comes in by the other.
 pub fn joined_by_a_bridge<'u>(
     uplinks: impl IntoIterator<Item = (&'u PortName, &'u str)>,
 ) -> Vec<Joined<'u>> {
@@ -209,7 +209,7 @@ impl Root<'_> {
     }
 }
 
-/// A process, from its line of `stat`.
+/// A process, as its `stat` file describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -246,7 +246,7 @@ fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// The first two numbers of `6.12.0-13-amd64`, or of the text after `version` on a line.
+/// The first two numbers of `text`, which is `6.12.0-13-amd64`, or the part of a line after `version`.
 pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -284,8 +284,8 @@ fn lines(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     log.lines().filter(|line| is_wanted(line)).map(str::to_owned).collect()
 }
 
-/// True if a line of the kernel's audit log is about one of these processes. Its number may have been another process's
-/// before, so an older line than the process does not count.
+/// True if a line of the kernel's audit log is about one of these processes. A line that is older than the process does
+/// not count, because another process may have had the number then.
 pub(super) fn is_of(line: &str, own: &BTreeMap<u32, u64>) -> bool {
     let pid = line.split(' ').find_map(|word| word.strip_prefix("pid=")?.parse().ok());
     let began_s = pid.and_then(|pid: u32| own.get(&pid));

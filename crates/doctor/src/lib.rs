@@ -42,7 +42,7 @@ pub struct Finding {
     pub mend: Cow<'static, str>,
 }
 
-/// A check: its name, which the guide has too, and its function.
+/// A check: its name, under which the guide describes it, and its function.
 pub struct Check {
     /// The name.
     pub name: &'static str,

@@ -11,12 +11,12 @@ use crate::host::version;
 
 /// Distributions' names for the QEMU for guests of this machine's kind.
 const PROGRAMS: [&str; 4] = [of_this_machine(), "qemu-kvm", "/usr/libexec/qemu-kvm", "kvm"];
-/// The time that a QEMU gets to print its version: it needs some 30 ms.
+/// Longest wait for a QEMU to print its version, which takes some 30 ms.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// More bytes than a version needs.
+/// Most bytes that are read of QEMU's answer, more than a version needs.
 const ANSWER_BYTES_MAX: u64 = 4096;
 
-/// QEMU's name of this machine's architecture is not always Rust's.
+/// The name of QEMU's program for this machine: QEMU's name of the architecture is not always Rust's.
 const fn of_this_machine() -> &'static str {
     if cfg!(target_arch = "x86_64") {
         "qemu-system-x86_64"
@@ -78,7 +78,7 @@ pub(super) fn version_in(program: &Path) -> Option<(u32, u32)> {
     let before = BEFORE_VERSION.as_bytes();
     let mut piece = Vec::new();
     loop {
-        // The last bytes are searched again with the next piece: a version may lie across the border.
+        // The last bytes are searched again with the next piece, because a version may lie across the border.
         let kept = piece.len().min(before.len() + VERSION_BYTES_MAX);
         piece.drain(..piece.len() - kept);
         let read = file.by_ref().take(PIECE_BYTES).read_to_end(&mut piece).ok()?;

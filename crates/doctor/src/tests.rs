@@ -188,10 +188,10 @@ fn audited(ago_s: u64, said: &str) -> Vec<String> {
     vec![format!("[ 12.3] audit: type=1400 audit({}.678:9): {said}", NOW_S - ago_s)]
 }
 
-/// Puts a fault into a machine.
+/// A function that puts a fault into a machine.
 type Seed = fn(&mut Facts);
 
-/// Each fault, seeded in a healthy machine.
+/// Every fault that the checks know, as a change of a healthy machine.
 fn faults() -> Vec<(&'static str, Seed)> {
     vec![
         ("not-running", |it| *it = Facts { host: it.host.clone(), ..Facts::default() }),
@@ -675,7 +675,7 @@ fn processes_that_have_ended_beside_weir_are_seen() {
     assert_eq!(host::process("7 (weir-helper) Z 12"), None);
 }
 
-/// The kernel's files, below a directory.
+/// A directory with the kernel's files.
 fn kernel(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -747,7 +747,7 @@ fn each_fact_is_read_where_the_kernel_has_it() {
     assert_eq!((qemu.version, other.pid, other.version), (Some((11, 1)), 14, None));
     assert_eq!((qemu.pid, qemu.user, qemu.groups.as_slice()), (12, 7, &[5, 6, 8][..]));
     assert_eq!(qemu.args[2], "socket,path=/a");
-    // Another process has its number now.
+    // Another process has weir's process number now.
     assert_eq!(host::below(dir.path(), Some(13), &[]).cpu_quota, None);
 }
 
@@ -794,7 +794,7 @@ fn weir_is_blamed_for_what_its_own_processes_did() {
     assert!(!host::is_of(&line(NOW_S - 1, 12, "/usr/bin/weir"), &own), "who had the number before");
     assert!(!host::is_of(&line(NOW_S, 1, "/opt/12/weir"), &own));
     assert!(!host::is_of("pid=12", &own) && !host::is_of("", &own));
-    // It is not known which weir is meant.
+    // Without known processes, no line is about weir.
     assert!(!host::is_of(&line(NOW_S, 12, "/usr/bin/weir"), &Default::default()));
 }
 

@@ -155,7 +155,7 @@ fn shares_memory(qemu: &Qemu) -> bool {
     })
 }
 
-/// QEMU goes on without a network if weir cannot have the guest's memory.
+/// Reports a VM whose memory weir cannot get: QEMU then continues without a network.
 pub(super) fn memory_private(facts: &Facts, found: &mut Vec<Finding>) {
     for vif in facts.vifs.iter().filter(|vif| vif.state != PortState::Running && !vif.xen) {
         let path = vif.config.socket.as_path().display().to_string();
@@ -220,7 +220,8 @@ pub(super) fn stopped(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Front ends that connect and are refused for an error, again and again. Between two of them the state is `waiting`.
+/// Reports front ends that connect and are refused because of an error, again and again. Between two attempts the
+/// port's state is `waiting`.
 pub(super) fn session_fails(facts: &Facts, found: &mut Vec<Finding>) {
     let ended = |port: &&PortStats| port.state != PortState::Stopped && port.sessions.failed > 0;
     for port in facts.guests().filter(ended) {

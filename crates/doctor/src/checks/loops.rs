@@ -46,7 +46,7 @@ pub(crate) fn joined<'u>(
     all
 }
 
-/// Blocked ports.
+/// Reports blocked ports.
 pub(super) fn found(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.ports() {
         let Some(BlockStats { with, vlan, seconds, retry_s, tries }) = &port.blocked else {
@@ -75,7 +75,7 @@ pub(super) fn found(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Uplinks that will form a loop.
+/// Reports uplinks that will form a loop.
 pub(super) fn ahead(facts: &Facts, found: &mut Vec<Finding>) {
     for joined in joined(uplinks(facts), &facts.host.bridges) {
         let (second, interface) = joined.second;

@@ -141,7 +141,8 @@ pub(super) fn seccomp(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// A denial from before weir was started concerns another weir, and a guest that is served was not denied anything.
+/// Reports denials by AppArmor or SELinux. A denial from before weir's start concerns another weir, and a guest that is
+/// served was not denied anything.
 pub(super) fn access_denied(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(switch) = &facts.switch else { return };
     let is_new =
@@ -192,11 +193,11 @@ pub(super) fn limit_near(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Warns before the first guest finds no room: gives the number of guests that the limit carries.
+/// Warns before the first guest finds no descriptors: gives the number of guests that the limit allows.
 pub(super) fn descriptors_few(facts: &Facts, found: &mut Vec<Finding>) {
     let limits = facts.switch.as_ref().map(|switch| &switch.limits);
     let Some(limit) = limits.and_then(|limits| limits.get("descriptors")) else { return };
-    // It is not known whether there is a keeper; with one the limit carries fewer guests.
+    // The facts do not show if there is a keeper. With a keeper the limit allows fewer guests.
     let carried = Carried::by(limit.max, facts.vifs.iter().map(|vif| &vif.config), false);
     if let Some(note) = carried.shortage() {
         let known_by = format!("{} of {} are in use", limit.used, limit.max);
@@ -259,7 +260,8 @@ pub(super) fn cpu_quota(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// If there is only one cache, it does not matter where threads run.
+/// Reports a machine with several caches whose workers are not placed. With only one cache, the place of threads does
+/// not matter.
 pub(super) fn caches_many(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(placement) = &facts.placement else { return };
     let Some(machine) = placement.machine.as_ref().filter(|machine| machine.caches_known) else {

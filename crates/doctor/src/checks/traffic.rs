@@ -8,12 +8,12 @@ use weir_switch::stats::{PortState, PortStats};
 
 use super::{Facts, Finding, finding, note};
 
-/// The part of frames, or of calls, from which on drops and late calls are wrong: one of this many.
+/// Divisor for the share of frames, or of calls, from which on drops and late calls are a fault.
 const ONE_OF: u64 = 100;
-/// Fewer drops or late calls happen to every guest, for example while it boots.
+/// Number of drops or late calls below which there is no fault: every guest has a few, for example while it boots.
 const FEW: u64 = 10;
 
-/// The part of drops or late calls in all frames or calls.
+/// The number of drops or late calls, and the number of all frames or calls.
 #[derive(Clone, Copy)]
 struct Share {
     some: u64,
@@ -172,8 +172,8 @@ pub(super) fn filter_all(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Hosts of the overlay to which frames go, and from which none comes. A host from which none has ever come may have no
-/// guest.
+/// Hosts of the overlay to which frames go and from which none comes. A host from which no frame has ever come may have
+/// no guest.
 pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
     for (name, explained) in &facts.explained {
         let Explanation::Overlay(overlay) = explained else { continue };
