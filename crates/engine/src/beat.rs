@@ -14,15 +14,15 @@ use weir_fabric::PortId;
 
 use crate::lock::lock;
 
-/// Interval at which a thread is checked while another one waits for it.
+/// Interval at which a thread is checked while another thread waits for it.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The activity of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It waits for something to do.
+    /// The thread waits for something to do.
     Asleep,
-    /// It has woken up, or does something without a place of its own.
+    /// The thread has woken up, or does something that has no variant of its own.
     Awake,
     /// A worker looks for work.
     Looks,
@@ -33,7 +33,7 @@ pub enum Place {
 impl Place {
     const ALL: [Self; 4] = [Self::Asleep, Self::Awake, Self::Looks, Self::Serves];
 
-    /// The words for a place in messages.
+    /// The activity in words, for messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Asleep => "sleeps",
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// A place has the low 16 bits, a port's number plus one the next 16, and the turn the rest.
+/// The activity has the low 16 bits, a port's number plus one the next 16, and the turn the rest.
 const PORT_SHIFT: u32 = 16;
 const TURN: u64 = 1 << 32;
 
@@ -78,7 +78,7 @@ impl Said {
 pub enum Role {
     /// Guests wait: the thread moves packets.
     Worker,
-    /// Whoever requests a change waits; packets flow on.
+    /// Clients that request a change wait; packets still flow.
     Shared,
     /// Only the client that the thread serves waits.
     Own,
@@ -91,22 +91,22 @@ struct Thread {
     id: u32,
     role: Role,
     said: AtomicU64,
-    /// The party that it serves, if that is not a port.
+    /// The party that the thread serves, if that is not a port.
     party: Mutex<Option<String>>,
 }
 
 /// A thread as a watchdog sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its name.
+    /// The thread's name.
     pub name: String,
-    /// Its thread id in the kernel.
+    /// The kernel's id of the thread.
     pub id: u32,
-    /// The party that waits when it is stuck.
+    /// The party that waits when the thread is stuck.
     pub role: Role,
-    /// Its last beat.
+    /// The thread's last beat.
     pub said: Said,
-    /// The party that it serves or waits for.
+    /// The party that the thread serves or waits for.
     pub party: Option<String>,
 }
 
@@ -136,7 +136,7 @@ pub fn seen() -> Vec<Seen> {
     lock(&THREADS).iter().map(see).collect()
 }
 
-/// The beats of this thread. The watch ends when this is dropped.
+/// The beats of this thread. The watch ends when this value is dropped.
 #[derive(Debug)]
 pub struct Beats {
     thread: Arc<Thread>,
@@ -195,7 +195,7 @@ pub fn wait<T>(wait: impl FnOnce() -> T) -> T {
     got
 }
 
-/// Does `work` for an outside party, which is named while it can keep this thread waiting.
+/// Does `work` for an outside party, and names the party while it can keep this thread waiting.
 pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T {
     let name = |party: Option<String>| {
         THIS.with_borrow(|this| {
@@ -217,10 +217,10 @@ pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T
     work()
 }
 
-/// Waits, but no longer than `patience`, until each thread that others depend on sleeps or has begun something else.
+/// Waits, but no longer than `patience`, until each thread on which others depend sleeps or has begun a new turn.
 ///
 /// # Errors
-/// A thread that has done the same thing all the time, and what it does.
+/// The name of a thread that had no new turn in this time, and its activity.
 pub fn all_go_on_within(patience: Duration) -> Result<(), String> {
     let end = Instant::now() + patience;
     let mut left = seen();

@@ -22,11 +22,11 @@ use crate::burst::Burst;
 use crate::clock;
 use crate::lock::lock;
 
-/// A worker that was away for this time (ns) may have waited for memory: it is longer than a busy kernel gives the
-/// processor to others in one piece. A shorter wait means a small hole, and small holes cost the front end as much as
-/// the worker.
+/// Absence (ns) from which on a worker may have waited for memory. It is longer than a busy kernel gives the processor
+/// to other threads in one piece. A shorter wait means a small hole, and small holes cost the front end as much as the
+/// worker.
 const SUSPECT_NS: u64 = 10_000_000;
-/// Time for which the worker is then watched (ns): a front end cannot escape the watch by rare large holes.
+/// Time for which the worker is then watched (ns): rare large holes do not escape the watch.
 const WATCH_NS: u64 = 60_000_000_000;
 /// Interval of the watcher's checks (ns). An operation that ends before the next check is short.
 const LOOK_NS: u64 = 5_000_000;

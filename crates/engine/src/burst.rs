@@ -1,4 +1,5 @@
-//! A burst: frames from one queue, with fronts copied out and checked, and payload still in the sender's memory.
+//! A burst: frames from one queue. Their fronts are copied out and checked, and their payload is still in the sender's
+//! memory.
 
 use std::cell::RefCell;
 
@@ -23,15 +24,15 @@ pub struct Frame {
     /// The frame's front without its VLAN tag, delivered from this copy: the receiver gets exactly the checked
     /// bytes.
     pub head: Head,
-    /// The tag that the frame came with.
+    /// The frame's VLAN tag as received.
     pub tag: Option<Tci>,
-    /// The work that the sender left, relative to the untagged frame.
+    /// The work that the sender left to others, with offsets in the untagged frame.
     pub offload: Offload,
     /// Bytes of the untagged frame.
     pub len: u32,
     /// The sending ring's name for the frame (its descriptor chain).
     pub token: u64,
-    /// The time at which it was first taken (ns).
+    /// The time at which the frame was first taken (ns).
     pub arrived_ns: u64,
     first_piece: u32,
     end_piece: u32,
@@ -51,7 +52,7 @@ impl Frame {
 }
 
 impl Frame {
-    /// Its packets and bytes on a wire.
+    /// The frame's packets and bytes on a wire.
     #[inline]
     pub fn on_wire(&self) -> OnWire {
         let Some(gso) = self.offload.gso() else { return OnWire { packets: 1, bytes: self.len } };
@@ -64,7 +65,8 @@ impl Frame {
         (self.tag, self.offload) = (None, Offload::NONE);
     }
 
-    /// Handles a frame with an offload or a VLAN tag. Returns the checksum that must be filled in at once.
+    /// Handles a frame with an offload or a VLAN tag. Returns the checksum that must be filled in at once, if there is
+    /// one.
     #[inline(never)]
     fn look_closer(
         &mut self,
@@ -83,8 +85,8 @@ impl Frame {
         Ok(if is_tagged { early.map(CsumPartial::tag_stripped) } else { early })
     }
 
-    /// The same for a GSO frame with two tags, or whose headers continue behind its head, as with long extension
-    /// headers of IPv6. `payload` is the rest behind the head.
+    /// Handles a GSO frame with two tags, or with headers that continue behind its copied front, as with long IPv6
+    /// extension headers. `payload` is the rest of the frame behind the front.
     #[cold]
     #[inline(never)]
     fn look_further(&mut self, vnet: &VnetHdr, payload: &[Slice<'_>]) -> Result<(), FrameError> {
@@ -117,40 +119,41 @@ impl Frame {
 }
 
 /// A frame as limits count it: a GSO frame counts as its segments, each with headers of its own, even if its receiver
-/// gets it whole. VLAN tags do not count.
+/// gets the frame whole. VLAN tags do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnWire {
     /// Packets, at least 1.
     pub packets: u32,
-    /// Bytes of all of them, Ethernet header to the end of the payload.
+    /// Bytes of all the packets, each from its Ethernet header to the end of its payload.
     pub bytes: u32,
 }
 
 // Each segment has at least one byte of payload, and headers that were parsed.
 const _: () = assert!(FRAME_LEN_MAX as u64 * (1 + FILTER_WINDOW_LEN as u64) * 8 < u32::MAX as u64);
 
-/// The reason for which a frame was refused. The first two cause a counted drop; a header that contradicts its own
-/// frame stops the port.
+/// The reason for which a frame was refused. A frame of the wrong length is dropped and counted. A header that
+/// contradicts its own frame stops the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Shorter than an Ethernet header (or than the virtio header before it).
+    /// The frame is shorter than an Ethernet header (or the chain is shorter than the virtio header).
     #[error("frame of {0} bytes, shorter than an Ethernet header")]
     TooShort(u32),
-    /// Longer than any frame weir moves.
+    /// The frame is longer than any frame that weir moves.
     #[error("frame of {0} bytes, longer than {FRAME_LEN_MAX}")]
     TooLong(u32),
-    /// The virtio-net header lies about the frame.
+    /// The virtio-net header contradicts the frame.
     #[error("virtio-net header: {0}")]
     Header(#[from] OffloadError),
 }
 
 impl FrameError {
-    /// The counter for a dropped frame; `None` for a lying header, which an honest driver does not write.
+    /// The counter for a dropped frame; `None` for a false header, which an honest driver does not write.
     pub fn drop_reason(&self) -> Option<DropReason> {
         match self {
             Self::TooShort(_) => Some(DropReason::FrameTooShort),
             Self::TooLong(_) => Some(DropReason::FrameTooLong),
-            // Not necessarily a lie: a second tag, or a header that weir does not parse.
+            // The header is not necessarily false: the frame can have a second tag, or a header that weir does not
+            // parse.
             Self::Header(OffloadError::GsoProtocol { .. } | OffloadError::Headers(_)) => {
                 Some(DropReason::GsoHeaders)
             }
@@ -171,13 +174,13 @@ pub struct Parked {
 /// Frames of one queue on their way through the switch.
 #[derive(Debug)]
 pub struct Burst<'m> {
-    /// The burst's room, and its data that borrows nothing.
+    /// The room that the burst uses. It borrows nothing from the guest.
     pub room: &'m mut Room,
     /// Bytes that weir writes into its frames.
     pub(crate) fronts: &'m Fronts,
-    /// The number of its frames, which are the first in the room.
+    /// The number of the burst's frames, which are the first in the room.
     count: usize,
-    /// Chains that the port has taken, all before the first is read: the CPU has prefetched them by then.
+    /// Chains that the port has taken. All are taken before the first is read: by then, the CPU has prefetched them.
     pub chains: Vec<TakenChain<'m>>,
     /// Payload of all frames and, while frames are being added, whole chains of several pieces.
     pub pieces: Vec<Slice<'m>>,
@@ -187,20 +190,20 @@ pub struct Burst<'m> {
     pub park_room: usize,
     /// The sender is a device, whose `DATA_VALID` counts; drivers must not set it (virtio 1.2 §5.1.6.2.1).
     pub from_device: bool,
-    /// Its frames have waited in their sender's memory for receivers without buffers.
+    /// True if the burst's frames have waited in their sender's memory for receivers without buffers.
     pub waited: bool,
     /// Bytes of all frames.
     bytes: u64,
     /// The packets on a wire beyond one for each frame, and the bytes beyond `bytes`.
     segments: Segments,
-    /// The turn of a queue that several workers serve: it is given back when all frames have their places.
+    /// The turn of a queue that several workers serve. It is given back when all frames have their places.
     pub turn: Option<&'m RefCell<Option<Turn>>>,
-    /// Frames, by their index, with a tag beyond the one that was removed; before [`Burst::settle_tags`] also frames
-    /// whose removed tag was a provider's.
+    /// Frames, by index, that have a second tag behind the one that was removed. Before [`Burst::settle_tags`], the set
+    /// also has the frames whose removed tag was a provider's.
     pub(crate) still_tagged: u64,
     /// Payload that is still with its sender.
     pub(crate) away: Option<Away<'m>>,
-    /// The receive queue that is being served is the last one.
+    /// True while the last receive queue is being served.
     pub(crate) at_last: bool,
 }
 
@@ -211,7 +214,7 @@ struct Segments {
     bytes: u64,
 }
 
-/// Room that one burst after the other uses: the loop allocates once, and moves nothing.
+/// Room that one burst after the other uses: the loop allocates it once, and moves nothing.
 #[derive(Debug)]
 pub struct Scratch {
     /// [`Burst::frames_max`] of the next burst.
@@ -220,19 +223,19 @@ pub struct Scratch {
     fronts: Fronts,
 }
 
-/// The part of the room that a burst has for itself.
+/// The part of the room that only one burst uses at a time.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// Room for frames. Never shrinks: a frame of 200 bytes is too large to build and move.
+    /// Slots for frames. The vector never shrinks: a frame of 200 bytes is too large to build and move.
     slots: Vec<Frame>,
-    /// Frames, by their index, with an offload or a tag. Slots behind the burst's last frame have neither.
+    /// Frames, by index, that have an offload or a tag. Slots behind the burst's last frame have neither.
     special: u64,
-    /// [`Burst::chains`] and [`Burst::pieces`] between two bursts.
+    /// The memory of [`Burst::chains`] and [`Burst::pieces`] between two bursts.
     chains: Vec<TakenChain<'static>>,
     pieces: Vec<Slice<'static>>,
     /// Receivers that older frames of this queue wait for: newer ones must not overtake them.
     pub blocked: Vec<PortId>,
-    /// Frames that the switch could not deliver yet, in the sender's order per receiver.
+    /// Frames that the switch could not deliver yet. Those for one receiver are in the sender's order.
     pub parked: Vec<Parked>,
 }
 
@@ -273,7 +276,7 @@ impl Scratch {
 }
 
 impl Room {
-    /// Makes slots for frames, or makes those plain again that the last burst left with an offload or a tag.
+    /// Makes slots for frames, and clears those that the last burst left with an offload or a tag.
     #[inline(never)]
     fn prepare(&mut self) {
         self.slots.resize(BURST_MAX, Frame::EMPTY);
@@ -287,7 +290,7 @@ impl Room {
 /// A chain that a port took from a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct TakenChain<'m> {
-    /// The port's name for it.
+    /// The port's name for the chain.
     pub token: u64,
     /// Bytes of the chain, including the virtio-net header.
     pub len: u32,
@@ -305,7 +308,7 @@ pub enum Pieces<'m> {
 }
 
 impl<'m> Burst<'m> {
-    /// Gives its room back. A burst that is dropped takes some of it along.
+    /// Returns the burst's room. A burst that is dropped instead loses some of it.
     #[inline(always)]
     pub fn give_back(self) {
         let Self { room, chains, pieces, .. } = self;
@@ -458,7 +461,7 @@ impl<'m> Burst<'m> {
 
     /// Adds the frames of the first `chains`, up to the first unusual one: nearly all have one piece, and neither an
     /// offload nor a tag. It does not add or judge the unusual one. Returns how many it has added.
-    // Its own function, so that the loop can use all registers.
+    // A separate function, so that the loop can use all registers.
     #[inline(never)]
     fn add_plain(&mut self, chains: &[TakenChain<'m>], vnet_len: usize, arrived_ns: u64) -> usize {
         if vnet_len != VnetHdr::LEN {
@@ -494,8 +497,8 @@ impl<'m> Burst<'m> {
     }
 
     /// Adds a whole frame of weir's own, of at most [`HEAD_LEN`] bytes, which is in no ring; `false` if there is no
-    /// room, and a later burst must take it. Bytes that are no frame are skipped for good. The port that adds a frame
-    /// must skip it when it completes its chains. `tag` is not in `bytes`.
+    /// room, and a later burst must take the frame. Bytes that are no frame are skipped for good. The port that adds a
+    /// frame must skip it when it completes its chains. `tag` is not in `bytes`.
     pub fn add_own(&mut self, bytes: &[u8], tag: Option<Tci>, now_ns: u64) -> bool {
         let Some(frame) = self.room.slots.get_mut(self.count) else { return false };
         let head = Head::copy_of(bytes);
@@ -510,8 +513,8 @@ impl<'m> Burst<'m> {
         true
     }
 
-    /// Puts tags back into their frames that are not of the sender's `own` kind. After that, `still_tagged` marks the
-    /// frames that begin with a tag.
+    /// Puts removed tags of another kind than the sender's `own` back into their frames. After that, `still_tagged`
+    /// marks the frames that begin with a tag.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle_tags(&mut self, own: TagProtocol) {
@@ -526,14 +529,14 @@ impl<'m> Burst<'m> {
         }
     }
 
-    /// The same for one frame: puts the removed tag back, if it is of another kind.
+    /// Puts the removed tag back into one frame, if it is of another kind than `own`.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle_tag(&mut self, index: u16, own: TagProtocol) {
         let Some(frame) = self.room.slots[..self.count].get_mut(usize::from(index)) else { return };
         let Some(tag) = frame.tag.filter(|tag| tag.protocol() != own) else { return };
         let before = frame.on_wire();
-        // A head has room for one tag, and it had this one before.
+        // A head has room for one tag, and this tag was in it before.
         if frame.head.insert_vlan(tag).is_ok() {
             (frame.tag, frame.len) = (None, frame.len + TAG_LEN as u32);
             frame.offload = frame.offload.tag_inserted();
@@ -544,13 +547,13 @@ impl<'m> Burst<'m> {
         }
     }
 
-    /// The kind of tag that a frame begins with, behind the removed one.
+    /// The kind of the tag that follows the removed one, if there is a second tag.
     pub(crate) fn begins_with(&self, index: u16) -> Option<TagProtocol> {
         TagProtocol::of_ethertype(self.frames().get(usize::from(index))?.head.ethertype())
     }
 
-    /// Notes that all frames for the current receive queue have places, and only copies are left. After the last queue,
-    /// the next burst of the sender's queue has its turn.
+    /// Notes that all frames for the current receive queue have places, and only copying is left. After the last
+    /// receive queue, another worker may take the next burst of the sender's queue.
     #[inline]
     pub fn placed(&self) {
         if let Some(turn) = self.turn
@@ -596,7 +599,7 @@ impl<'m> Burst<'m> {
     }
 }
 
-/// Completes the checksum `csum` of a frame whose payload is in `pieces`, so that filters and guards see the frame that
+/// Completes the checksum `csum` of a frame whose payload is in `pieces`: filters and guards then see the frame that
 /// its receiver gets. `own` copies bytes from behind the head to weir's memory.
 #[cold]
 #[inline(never)]

@@ -1,8 +1,8 @@
 //! The worker set: the workers, and the queues of each.
 //!
-//! A queue pair has one worker at a time, whose number stands in its port's [`Pair`]. A worker's own notes on a queue
-//! are hints, which it drops when it finds another number there. So a pair moves by a new number, a new watch for its
-//! kicks, and a nudge: see [`Crew::assign`].
+//! A queue pair has one worker at a time, whose number is in its port's [`Pair`]. A worker's own notes on a queue are
+//! hints: the worker drops them when the pair has another number. So moving a pair takes a new number, a new watch for
+//! the pair's kicks, and a nudge: see [`Crew::assign`].
 
 use std::collections::HashMap;
 use std::io;
@@ -30,18 +30,18 @@ pub enum Execution {
     Tasklet,
     /// A worker for each pair of queues, under the ordinary scheduler.
     Threads,
-    /// The same under `SCHED_FIFO`: nothing but another real-time thread preempts them.
+    /// A worker for each pair of queues, under `SCHED_FIFO`: only other real-time threads preempt it.
     RtThreads,
 }
 
 /// The way in which workers wait for work (Raj 2006).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Realization {
-    /// They sleep until they are kicked, and the work is spread over all of them.
+    /// Workers sleep until they are kicked, and the work is spread over all of them.
     Shared,
-    /// They poll their queues all the time with kicks suppressed, each on a core of its own.
+    /// Workers poll their queues all the time with kicks suppressed, each on a core of its own.
     Dedicated,
-    /// They sleep until they are kicked, and the load determines how many of them work.
+    /// Workers sleep until they are kicked, and the load determines how many of them work.
     #[default]
     Adaptive,
 }
@@ -49,9 +49,9 @@ pub enum Realization {
 /// The configuration of a switch's workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Their threads.
+    /// The kind of the workers' threads.
     pub execution: Execution,
-    /// Their way of waiting.
+    /// The way in which the workers wait.
     pub realization: Realization,
     /// The rule by which workers give turns to queues.
     pub schedule: Kind,
@@ -59,14 +59,14 @@ pub struct Options {
     pub cpu_clock: CpuClock,
     /// The number of workers, unless `execution` gives each pair of queues its own.
     pub workers: usize,
-    /// Workers serve no queue until [`Engine::open`](crate::Engine::open).
+    /// True if workers serve no queue until [`Engine::open`](crate::Engine::open).
     pub held: bool,
-    /// Room of the forwarding table for addresses.
+    /// Size of the forwarding table.
     pub fdb: Capacity,
 }
 
 impl Options {
-    /// The aim of moving queues between workers; `None` if they do not move.
+    /// The aim of moving queues between workers; `None` if queues do not move.
     pub(crate) fn aim(&self) -> Option<Aim> {
         match (self.execution, self.realization) {
             _ if self.workers < 2 => None,
@@ -89,9 +89,9 @@ const _: () = assert!(WORKERS_MAX < NOBODY as usize);
 #[derive(Debug)]
 pub struct Pair {
     worker: AtomicU16,
-    /// A second worker that sends from the same queue, if one is not enough.
+    /// A second worker that takes frames from the same queue, if one is not enough.
     helper: AtomicU16,
-    /// Time for which its bursts kept a worker (ns).
+    /// Time for which the pair's bursts kept a worker busy (ns).
     pub(crate) busy_ns: Counter,
 }
 
@@ -106,14 +106,14 @@ impl Default for Pair {
 }
 
 impl Pair {
-    /// The number of its worker.
+    /// The number of the pair's worker.
     #[inline]
     pub(crate) fn worker(&self) -> Option<usize> {
         let worker = self.worker.load(Ordering::Relaxed);
         (worker != NOBODY).then_some(worker.into())
     }
 
-    /// The number of its helper.
+    /// The number of the pair's helper.
     #[inline]
     pub(crate) fn helper(&self) -> Option<usize> {
         let helper = self.helper.load(Ordering::Relaxed);
@@ -125,14 +125,14 @@ impl Pair {
         self.worker() == Some(worker) || self.helper() == Some(worker)
     }
 
-    /// Makes `worker` its worker.
+    /// Makes `worker` the pair's worker.
     #[cfg(test)]
     pub(crate) fn serve_by(&self, worker: usize) {
         self.set_worker(worker);
     }
 
     fn set_worker(&self, worker: usize) {
-        // Below WORKERS_MAX.
+        // The number is below WORKERS_MAX.
         self.worker.store(worker as u16, Ordering::Relaxed);
     }
 }
@@ -145,7 +145,7 @@ pub(crate) struct Crew {
     roster: Mutex<Roster>,
 }
 
-/// The data that changes when a pair moves, under one lock: the worker of a pair also watches its kicks.
+/// The data that changes when a pair moves, under one lock: the worker of a pair also watches the pair's kicks.
 #[derive(Default)]
 pub(crate) struct Roster {
     watched: HashMap<QueueRef, Weak<Watched>>,
@@ -191,7 +191,7 @@ impl Crew {
         Ok(Some((index, handle)))
     }
 
-    /// The worker of a pair. A pair without one gets one, by `hire` if each pair has its own.
+    /// The worker of a pair. A pair without a worker gets one: by `hire`, if each pair has a worker of its own.
     pub(crate) fn worker_of(
         &self,
         roster: &mut Roster,
@@ -223,7 +223,7 @@ impl Crew {
         }
     }
 
-    /// A worker for a pair of which only the number is known.
+    /// A worker for a pair, chosen by the numbers of the port and the queue alone.
     fn worker_at(&self, port: PortId, queue: usize) -> usize {
         (port.index() + queue) % self.len().max(1)
     }
@@ -251,9 +251,9 @@ impl Crew {
 
     /// Gives a pair to another worker, while traffic flows.
     ///
-    /// Both may serve it for a moment: a burst holds its queue's lock from its first frame taken to its last frame
-    /// placed, which keeps order. No kick is lost: its counter is never read, so the new watch reports any earlier
-    /// write, and the worker is made to poll.
+    /// Both workers may serve the pair for a moment. A burst holds its queue's lock from the first frame taken to the
+    /// last frame placed, which keeps order. No kick is lost: the counter of the kick's eventfd is never read, so the
+    /// new watch reports any earlier write, and the new worker is made to poll.
     ///
     /// # Errors
     /// The kick cannot be watched; nothing has changed then.
@@ -277,7 +277,7 @@ impl Crew {
             pair.set_worker(from);
             return Err(error);
         }
-        // A receiver's kicks can go to any worker.
+        // Any worker can handle a receiver's kicks, so an error here does not matter.
         let _ = move_to(Side::Rx);
         worker.poller.nudge(QueueRef { port, queue, side: Side::Tx });
         Ok(())
@@ -287,13 +287,13 @@ impl Crew {
     ///
     /// Each worker keeps notes of its own: a worker that has suppressed kicks polls the queue. No kick wakes the
     /// helper, so it is nudged now and then ([`nudge_helper`](Self::nudge_helper)). When the help stops, the pair's
-    /// worker polls the queue, and tries the frames that wait for receivers.
+    /// worker polls the queue, and retries the frames that wait for receivers.
     pub(crate) fn set_helper(&self, pair: &Pair, queue: QueueRef, helper: Option<usize>) {
         let _roster = self.roster();
         // The pair of a removed port has no worker.
         let worker = pair.worker();
         let helper = helper.filter(|_| worker.is_some());
-        // Below WORKERS_MAX.
+        // The number is below WORKERS_MAX.
         let number = helper.map_or(NOBODY, |helper| helper as u16);
         let before = pair.helper.swap(number, Ordering::Relaxed);
         self.nudge_helper(pair, queue);
@@ -306,22 +306,22 @@ impl Crew {
         }
     }
 
-    /// Makes the pair's worker poll it, because another one has just taken from it with kicks suppressed, and no
-    /// longer serves it.
+    /// Makes the pair's worker poll the pair, because another worker that no longer serves it has just taken frames
+    /// from it with kicks suppressed.
     pub(crate) fn hand_over(&self, pair: &Pair, queue: QueueRef) {
         if let Some(worker) = pair.worker().and_then(|worker| self.get(worker)) {
             worker.poller.nudge(queue);
         }
     }
 
-    /// Makes a worker try frames again.
+    /// Makes a worker retry frames.
     pub(crate) fn tell(&self, worker: usize, retry: Retry) {
         if let Some(worker) = self.get(worker) {
             worker.tell(retry);
         }
     }
 
-    /// Makes the helper of a pair poll it, if there is one.
+    /// Makes the helper of a pair poll the pair, if there is a helper.
     pub(crate) fn nudge_helper(&self, pair: &Pair, queue: QueueRef) {
         if let Some(helper) = pair.helper().and_then(|helper| self.get(helper)) {
             helper.poller.nudge(queue);

@@ -27,7 +27,7 @@ pub struct Moved {
     pub queue: usize,
     /// The worker it had before.
     pub from: usize,
-    /// The worker it has now, or its helper.
+    /// The pair's worker now, or its helper.
     pub to: usize,
     /// The load of the pair on its former worker, in millionths of a core.
     pub load: u32,

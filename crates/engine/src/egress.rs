@@ -13,7 +13,7 @@ use crate::stats::DropReason;
 /// A packet as a receiver gets it: `head`, then `body_len` bytes of `body` from `body_skip` on.
 #[derive(Clone, Copy)]
 pub struct Packet<'p, 'm> {
-    /// Its front, from weir's checked copy.
+    /// The packet's front, from weir's checked copy.
     pub head: &'p Head,
     /// The offloads that are left to the receiver; they fit its capabilities.
     pub offload: &'p Offload,
@@ -69,7 +69,7 @@ pub enum Put {
     Done,
     /// The receiver has no buffers now; nothing was written.
     Full,
-    /// The receiver can never take it; the drop was counted.
+    /// The receiver can never take the packet; the drop was counted.
     Refused,
 }
 

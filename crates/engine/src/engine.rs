@@ -43,7 +43,7 @@ pub struct Engine {
 pub struct WorkerStats {
     /// Times it woke from sleep.
     pub wakeups: u64,
-    /// Its wake-ups by cause, in the order of [`WokenFor::ALL`].
+    /// The worker's wake-ups by cause, in the order of [`WokenFor::ALL`].
     pub woken_for: [u64; WokenFor::ALL.len()],
     /// Bursts it forwarded.
     pub bursts: u64,
@@ -98,7 +98,7 @@ impl Engine {
         let real_time = self.shared.crew.options.execution == Execution::RtThreads;
         let run = move || {
             if real_time && let Err(error) = set_priority(Priority::RealTime) {
-                // It was allowed when the engine started.
+                // A real-time priority was allowed when the engine started.
                 tracing::warn!(worker = index, %error, "no real-time priority: the worker runs as an ordinary thread");
             }
             weir_sandbox::narrow(weir_sandbox::Thread::Worker);

@@ -1,9 +1,9 @@
 //! Packet filters of a port: ordered rules, of which the first that matches a frame decides about it.
 //!
 //! A filter sees the frame as its guest sends or receives it: with its VLAN tag, a GSO frame whole, and incomplete
-//! checksums. It sees the bytes that are delivered: the front, copied once from the sender's memory. A program that
-//! reads further gets up to [`FILTER_WINDOW_LEN`] bytes copied. If the sender changes bytes behind the front
-//! afterwards, the changed bytes are delivered unseen, unless the payload had to be [fetched](crate::remote).
+//! checksums. It sees the bytes that are delivered: the front, copied once from the sender's memory. For a program that
+//! reads further, up to [`FILTER_WINDOW_LEN`] bytes are copied. If the sender then changes bytes behind the front, the
+//! changed bytes are delivered unchecked, unless the payload had to be [fetched](crate::remote).
 
 use std::sync::Arc;
 
@@ -20,22 +20,22 @@ use crate::stats::{Counter, DropReason, PortCounters};
 /// The action on a frame that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It passes.
+    /// The frame passes.
     Accept,
-    /// It is dropped.
+    /// The frame is dropped.
     Drop,
 }
 
 /// A rule, and the counts of its frames.
 #[derive(Debug)]
 pub struct Rule {
-    /// The program that matches its frames.
+    /// The program that matches the rule's frames.
     pub program: Arc<Program>,
-    /// The action on these frames.
+    /// The action on frames that match.
     pub action: Action,
-    /// Frames that it decided about. A frame that waits for its receiver counts when it goes on.
+    /// Frames that the rule decided about. A frame that waits for its receiver counts when it is delivered.
     pub packets: Counter,
-    /// Their bytes, without VLAN tags.
+    /// Bytes of these frames, without VLAN tags.
     pub bytes: Counter,
 }
 
@@ -48,17 +48,17 @@ pub struct Rules(Box<[Rule]>);
 pub struct PortRules {
     /// Rules for frames that the port sends.
     pub tx: Option<Arc<Rules>>,
-    /// Rules for frames that it receives.
+    /// Rules for frames that the port receives.
     pub rx: Option<Arc<Rules>>,
 }
 
 /// The reason for which rules would cost a frame too much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// Too many of them.
+    /// There are too many rules.
     #[error("{0} rules exceed the maximum of {FILTER_RULES_MAX}")]
     TooMany(usize),
-    /// Their programs are too long.
+    /// The programs of the rules are too long.
     #[error(
         "rules of one direction have {0} instructions; at most {FILTER_INSTRUCTIONS_MAX} are allowed"
     )]
@@ -66,7 +66,7 @@ pub enum RulesError {
 }
 
 impl Rules {
-    /// These rules, in this order.
+    /// Makes a list of these rules, in this order.
     pub fn new(
         rules: impl IntoIterator<Item = (Arc<Program>, Action)>,
     ) -> Result<Self, RulesError> {
@@ -106,7 +106,7 @@ impl Rules {
         verdicts.refused
     }
 
-    /// The same for the frames of `burst` in `list`, which the port would receive.
+    /// Judges the frames of `burst` in `list`, which the port would receive, in the same way.
     #[inline(never)]
     pub(crate) fn judge_received(
         &self,
@@ -157,7 +157,7 @@ impl Rules {
         self.count(burst, verdicts, verdicts.refused);
     }
 
-    /// Counts the judged frames that pass, except those in `waiting` (bit i: frame i), which come again.
+    /// Counts the judged frames that pass, except those in `waiting` (bit i: frame i), which will be judged again.
     #[inline(never)]
     pub(crate) fn settle(&self, burst: &Burst<'_>, verdicts: &Verdicts, waiting: u64) {
         self.count(burst, verdicts, !(verdicts.refused | waiting));
@@ -175,8 +175,8 @@ impl Rules {
         (deciding < self.0.len()).then_some(deciding)
     }
 
-    /// The number of the first rule that matches frame number `index` of a burst. `looked` notes the bytes of its head
-    /// on which this depends.
+    /// The number of the first rule that matches frame number `index` of a burst. `looked` notes the bytes of the
+    /// frame's head that the rules have read.
     fn deciding(
         &self,
         index: u16,
@@ -191,7 +191,7 @@ impl Rules {
         if let Some(tag) = tag {
             looked.further();
             let mut head = frame.head;
-            // A head has room for one tag, and it has none now.
+            // A head has room for one tag, and it has no tag now.
             if head.insert_vlan(tag).is_ok() {
                 tagged = head;
                 (front, len) = (tagged.as_slice(), frame.len + TAG_LEN as u32);
@@ -210,7 +210,7 @@ impl Rules {
         NO_RULE
     }
 
-    /// The same from rule `first` on, with the whole window.
+    /// The number of the first rule from `first` on that matches, with the whole window to read.
     #[cold]
     fn deciding_from(&self, first: u8, front: &[u8], len: u32) -> u8 {
         // A rule that reads beyond even the window does not match.
@@ -256,7 +256,7 @@ impl Rules {
 struct Decided<'b> {
     head: &'b Head,
     looked: Looked,
-    /// The rule, and 1 if it refuses, otherwise 0.
+    /// The deciding rule, and 1 if it refuses the frame, otherwise 0.
     decision: (u8, u64),
 }
 
@@ -271,13 +271,13 @@ impl Decided<'_> {
 /// Takes the place of a rule's number if no rule matches.
 const NO_RULE: u8 = u8::MAX;
 
-/// The decisions of rules about frames of a burst. Kept between bursts.
+/// The decisions of rules about frames of a burst. The memory is kept between bursts.
 pub(crate) struct Verdicts {
     /// The deciding rule of each frame, by its index in the burst.
     deciding: [u8; BURST_MAX],
     /// Bit i: frame i is dropped.
     refused: u64,
-    /// The same rule, or none, has decided about every frame of the burst.
+    /// True if the same rule, or none, has decided about every frame of the burst.
     is_one: bool,
 }
 
@@ -300,7 +300,7 @@ impl Window {
     /// Copies `front`, and the bytes that follow it in the frame, into the window.
     #[cold]
     pub(crate) fn fill(&mut self, front: &[u8], index: u16, burst: &Burst<'_>) -> &[u8] {
-        // Rules that read this far in one frame probably do so in others.
+        // Rules that read this far in one frame probably do so in others, so the whole burst is fetched.
         burst.fetch(u64::MAX);
         let lost = burst.lost() >> index & 1 != 0;
         let payload = burst.frames().get(usize::from(index)).filter(|_| !lost);

@@ -42,7 +42,7 @@ const _: () = assert!(BURST_MAX <= u64::BITS as usize && BURST_MAX <= u8::MAX as
 /// A frame that passes unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain<'b> {
-    /// Its front, length, and time of arrival.
+    /// The frame's front, length, and time of arrival.
     pub frame: &'b Frame,
     burst: &'b Burst<'b>,
 }
@@ -341,7 +341,7 @@ fn fetch(burst: &Burst<'_>, frames: &[Outgoing], caps: OffloadCaps, merges: bool
 /// Frames that become one packet.
 struct Run<'b> {
     merge: Merge<'b>,
-    /// Their indices in the list; the first `count` are valid.
+    /// The members' indices in the list; the first `count` are valid.
     members: [u8; BURST_MAX],
     count: usize,
 }
@@ -356,7 +356,7 @@ struct Merged {
 }
 
 thread_local! {
-    /// Room for the pieces of one merged packet, so that a worker allocates it once.
+    /// Room for the pieces of one merged packet. It is kept, so a worker allocates it once.
     static PIECES: Cell<Vec<Slice<'static>>> = const { Cell::new(Vec::new()) };
 }
 

@@ -8,7 +8,7 @@ use crate::poller::Poller;
 use crate::stalls::Retry;
 use crate::stats::Counter;
 
-/// The cause that ended a worker's sleep. If several events came at once, it is the first one.
+/// The cause that ended a worker's sleep. If several events came at the same time, it is the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WokenFor {
     /// A guest has sent frames.
@@ -45,7 +45,7 @@ impl WokenFor {
         Self::Nothing,
     ];
 
-    /// Its name in statistics.
+    /// The cause's name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kick => "kick",
@@ -61,33 +61,34 @@ impl WokenFor {
     }
 }
 
-/// The data of a worker that other threads can see, and the means to reach it. Each worker writes its own with every
-/// burst: the alignment keeps it off cache lines, which processors fetch in pairs, that another worker writes.
+/// The data of a worker that other threads can see, and the means to reach the worker. Each worker writes its own data
+/// with every burst. The alignment keeps it off cache lines that another worker writes; processors fetch lines in
+/// pairs.
 #[repr(align(128))]
 pub(crate) struct WorkerHandle {
-    /// Its epoll set.
+    /// The worker's epoll set.
     pub(crate) poller: Arc<Poller>,
-    /// Frames that it must try again, noted by other threads.
+    /// Frames that the worker must retry, noted by other threads.
     retries: Mutex<Vec<Retry>>,
     /// True if `retries` has entries.
     told: AtomicBool,
-    /// Its thread id, once it runs.
+    /// The worker's thread id, once the thread runs.
     pub(crate) thread_id: AtomicU32,
-    /// Its wake-ups, by cause.
+    /// The worker's wake-ups, by cause.
     pub(crate) woken_for: [Counter; WokenFor::ALL.len()],
-    /// Bursts it forwarded.
+    /// Bursts that the worker forwarded.
     pub(crate) bursts: Counter,
-    /// Times it was nudged to poll a queue.
+    /// Number of times that the worker was nudged to poll a queue.
     pub(crate) nudges: Counter,
-    /// The time before a deadline for which it sets its timer (ns): the longest lateness of its timers, and a quarter
-    /// of it.
+    /// The time before a deadline for which the worker sets its timer (ns): the longest lateness of its timers, and a
+    /// quarter more.
     pub(crate) timer_lead_ns: AtomicU64,
-    /// Timers that were later than this.
+    /// Timers that were later than `timer_lead_ns`.
     pub(crate) late_timers: Counter,
 }
 
 impl WorkerHandle {
-    /// Times it woke from sleep.
+    /// The number of times that the worker woke from sleep.
     pub(crate) fn wakeups(&self) -> u64 {
         self.woken_for.iter().map(Counter::get).sum()
     }
@@ -106,14 +107,14 @@ impl WorkerHandle {
         })
     }
 
-    /// Makes it try frames again, at once.
+    /// Makes the worker retry frames at once.
     pub(crate) fn tell(&self, retry: Retry) {
         lock(&self.retries).push(retry);
         self.told.store(true, Ordering::Release);
         self.poller.wake();
     }
 
-    /// True if it must try frames again.
+    /// True if the worker must retry frames.
     #[inline]
     pub(crate) fn is_told(&self) -> bool {
         self.told.load(Ordering::Acquire)

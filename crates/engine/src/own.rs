@@ -1,7 +1,7 @@
 //! Frames that weir itself sends, not one of its ports.
 //!
-//! They take no worker's time: the calling thread delivers them, beside the forwarder. A guest's memory can keep that
-//! thread waiting.
+//! Own frames take no worker's time: the calling thread delivers them, beside the forwarder. A guest's memory can keep
+//! that thread waiting.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

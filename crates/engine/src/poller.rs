@@ -1,7 +1,7 @@
 //! The descriptors on which a worker sleeps: kick descriptors, edge-triggered, a wake-up of its own and a timer.
 //!
-//! With edge triggering, a kick costs no read of its eventfd: the counter only grows (it cannot reach its end), and
-//! each write is one event. The timer works in the same way: setting it again resets it.
+//! With edge triggering, a kick costs no read of its eventfd: the counter only grows (it cannot reach its maximum), and
+//! each write is one event. The timer needs no read either: setting it again resets it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ use crate::port::Side;
 pub struct QueueRef {
     /// The port.
     pub port: PortId,
-    /// Its queue.
+    /// The port's queue pair.
     pub queue: usize,
     /// The queue's side in its pair.
     pub side: Side,
@@ -48,7 +48,7 @@ impl PartialEq for QueueRef {
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Each write is an event.
+/// With edge triggering, each write is an event.
 const KICK: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 /// The value of the worker's own wake-up in `epoll_event.data`; no [`QueueRef`] has this encoding.
 const WAKE: u64 = u64::MAX;
@@ -95,31 +95,31 @@ impl Event {
     }
 }
 
-/// The time that [`Poller::wait`] waits.
+/// The time for which [`Poller::wait`] waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It does not wait.
+    /// The call does not wait.
     Look,
-    /// It waits for this time at most.
+    /// The call waits for this time at most.
     For(Duration),
-    /// It waits until something happens.
+    /// The call waits until there is an event.
     ForEvents,
 }
 
 /// The reason for which [`Poller::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// The time has passed, and nothing happened.
+    /// The time has passed without an event.
     TimeOver,
     /// The timer fired; other events were noted.
     Timer,
-    /// Something else happened.
+    /// There was an event other than the timer.
     Event,
-    /// A signal interrupted it: the caller reads its clock and calls it again.
+    /// A signal interrupted the call: the caller reads its clock and waits again.
     Interrupted,
 }
 
-/// A descriptor that is watched for as long as this lives.
+/// A descriptor that is watched until this value is dropped.
 pub struct Watch(#[expect(dead_code, reason = "watched while it is held")] Arc<Watched>);
 
 impl Watch {
@@ -141,12 +141,13 @@ impl Watched {
         self.poller.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Turns events for its kicks on or off. If it is readable when they are turned on, an event comes at once.
+    /// Turns events for the descriptor's kicks on or off. If the descriptor is readable when they are turned on, an
+    /// event comes at once.
     pub(crate) fn listen(&self, listen: bool) {
         self.poller().listen(&self.fd, self.queue, listen);
     }
 
-    /// Moves the watch to another worker's set. If it is readable, an event comes there at once.
+    /// Moves the watch to another worker's set. If the descriptor is readable, an event comes there at once.
     pub(crate) fn move_to(&self, poller: &Arc<Poller>) -> io::Result<()> {
         let mut current = self.poller();
         if Arc::ptr_eq(&current, poller) {
@@ -176,7 +177,7 @@ impl Poller {
         Ok(Self { epoll, wake, timer, inbox: Mutex::new(Vec::new()) })
     }
 
-    /// Watches `fd` as the kick of `queue`. If it is already readable, an event comes at once.
+    /// Watches `fd` as the kick of `queue`. If the descriptor is already readable, an event comes at once.
     pub(crate) fn watch(
         self: &Arc<Self>,
         fd: OwnedFd,
@@ -198,7 +199,7 @@ impl Poller {
     }
 
     fn remove(&self, fd: &OwnedFd) {
-        // It was added and is still open: this fails only if the kernel has forgotten it already.
+        // The descriptor was added and is still open: this fails only if the kernel has removed it already.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -212,24 +213,24 @@ impl Poller {
 
     /// Ends the worker's sleep.
     pub(crate) fn wake(&self) {
-        // A full counter means that a wake-up is pending already.
+        // The write fails if the counter is full, and then a wake-up is pending already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     /// Sets the timer to `until_ns` of the [clock](crate::clock), replacing any earlier time.
     ///
-    /// It is a separate system call because setting a timer is expensive in a virtual machine; as a system call's
-    /// timeout, every sleep would set one.
+    /// This is a separate system call because setting a timer is expensive in a virtual machine: with a timeout in the
+    /// waiting call, every sleep would set a timer.
     pub(crate) fn set_timer(&self, until_ns: u64) -> io::Result<()> {
         let it_interval = timespec(Duration::ZERO);
-        // Zero would disarm it.
+        // A time of zero would disarm the timer.
         let it_value = timespec(Duration::from_nanos(until_ns.max(1)));
         let time = Itimerspec { it_interval, it_value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
         Ok(())
     }
 
-    /// Waits, appends the events to `queues`, and returns the reason for its return.
+    /// Waits, appends the events to `queues`, and returns why the wait ended.
     pub(crate) fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
@@ -265,7 +266,7 @@ impl Poller {
 
     /// Sleeps until there is an event, or for `time`.
     ///
-    /// It calls `ppoll` on the set itself: `epoll_wait` takes only whole milliseconds, and `epoll_pwait2` needs Linux
+    /// This calls `ppoll` on the epoll set: `epoll_wait` takes only whole milliseconds, and `epoll_pwait2` needs Linux
     /// 5.11. A sleep that ends by its timeout is still one system call.
     fn wait_for_one(&self, time: Duration) -> Woken {
         let mut set = [PollFd::new(&self.epoll, PollFlags::IN)];
@@ -353,7 +354,7 @@ mod tests {
             };
             (0..5).map(wait).inspect(|took| assert!(*took >= timeout, "early")).min().unwrap()
         };
-        // A timeout in whole milliseconds, rounded up, would make both the same.
+        // A timeout in whole milliseconds, rounded up, would make both waits equally long.
         let (short, long) = (Duration::from_micros(20), Duration::from_millis(1));
         assert!((0..100).any(|_| shortest_of_five(short) < shortest_of_five(long) / 2));
     }

@@ -33,8 +33,8 @@ impl Take {
 pub struct Ask {
     /// The frames to be taken.
     pub what: Take,
-    /// The time (ns) or, for new frames, the earliest time at which they can have arrived: a worker that naps does not
-    /// see them at once, and their hold counts from then.
+    /// The time (ns). For new frames, it is the earliest time at which they can have arrived: a worker that naps does
+    /// not see frames at once, and their hold counts from their arrival.
     pub now_ns: u64,
 }
 
@@ -44,18 +44,18 @@ pub type Forward<'f> = &'f mut dyn FnMut(&mut Burst<'_>);
 /// The result of [`Port::take`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Chains consumed, dropped ones included.
+    /// The number of consumed chains, including dropped ones.
     pub frames: usize,
-    /// There may be more now.
+    /// True if there may be more frames now.
     pub more: bool,
-    /// [`Port::peek_tx`] sees whether there is more: the queue need not be armed at once.
+    /// True if [`Port::peek_tx`] shows new frames, so the queue need not be armed at once.
     pub peek: bool,
-    /// Frames of this queue that wait for a receiver.
+    /// The number of frames of this queue that wait for a receiver.
     pub parked: usize,
-    /// Some waiting frames were sent, others were not tried: they must be taken at once. Their receiver has room, so
-    /// there may be no kick.
+    /// True if some waiting frames were sent and others were not tried. These must be taken at once: their receiver has
+    /// room, so there may be no kick.
     pub parked_more: bool,
-    /// The time at which the first of them has waited long enough (ns), if any waits.
+    /// The time at which the first waiting frame has waited long enough (ns), if any frame waits.
     pub parked_until: Option<u64>,
     /// The time to call [`Port::expired`] (ns), if the call for completed frames is held and no worker will ask by
     /// then.
@@ -65,23 +65,24 @@ pub struct Taken {
 /// One frame on its way to one receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
-    /// Index in the burst.
+    /// The frame's index in the burst.
     pub frame: u16,
-    /// The tag with which it leaves, if any.
+    /// The tag with which the frame leaves, if any.
     pub tag: EgressTag,
 }
 
 /// The result of [`Port::deliver`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Frames that are done, from the first on: delivered, or dropped and counted. The others found the queue full.
+    /// The number of frames, from the first on, that are done: delivered, or dropped and counted. The others found the
+    /// queue full.
     pub frames: usize,
-    /// If bit i is set, `frames[i]` is done although an earlier one may not be: it went ahead in a packet merged with
-    /// earlier ones of its flow. Bits below `frames` do not count.
+    /// If bit i is set, `frames[i]` is done although an earlier frame may not be: it was merged into a packet with
+    /// earlier frames of its flow. Bits below `frames` do not count.
     pub ahead: u64,
-    /// The receiver will probably offer buffers soon: frames that found it full may wait for it.
+    /// True if the receiver will probably offer buffers soon: frames that found the queue full may wait for it.
     pub worth_waiting: bool,
-    /// It has offered buffers in the meantime: deliver again at once.
+    /// True if the receiver has offered buffers in the meantime: the caller delivers again at once.
     pub again: bool,
     /// The time to call [`Port::expired`] (ns), if the policy holds the call and no worker will ask by then.
     pub hold_until: Option<u64>,
@@ -92,11 +93,11 @@ pub struct Delivered {
 /// Lock order: a transmit queue's lock, held while its burst is under way; then the state of
 /// [`steering`](Self::steering); then one receive queue's lock at a time.
 ///
-/// A captured port stands behind `Tapped` (`capture`), which passes on every method, including those with defaults.
+/// A captured port is wrapped in a `Tapped` (`capture`), which passes on every method, including those with defaults.
 pub trait Port: Receiver + Send + Sync {
     /// Takes a burst from transmit queue `queue` and passes it to `forward` once; then completes every frame that
-    /// `forward` did not park. It takes at most [`Burst::frames_max`] new frames: with 0 it takes none, and suppresses
-    /// kicks. If a port takes more, its rate compensates for that.
+    /// `forward` did not park. The port takes at most [`Burst::frames_max`] new frames: with 0 it takes none, and
+    /// suppresses kicks. If a port takes more, its rate compensates for that.
     fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken;
 
     /// Puts `frames` of `burst`, in order, into receive queue `queue`, publishes them with one index write, and
@@ -106,8 +107,8 @@ pub trait Port: Receiver + Send + Sync {
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered;
 
     /// Called when the time in [`Delivered::hold_until`] (for [`Side::Rx`]) or [`Taken::hold_until`] (for [`Side::Tx`])
-    /// has come, or will have come before the worker is back from a sleep. Makes the call if it is due by `by_ns`, and
-    /// returns the time to ask again, if the worker must do that.
+    /// has come, or will have come before the worker is back from a sleep. Makes the call if it is due by `by_ns`.
+    /// Otherwise, returns the time at which the worker must ask again, if it must.
     fn expired(&self, _queue: usize, _side: Side, _by_ns: u64) -> Option<u64> {
         None
     }
@@ -154,31 +155,32 @@ pub trait Port: Receiver + Send + Sync {
     /// Receive queues in use; 0 while the port receives nothing.
     fn rx_queues(&self) -> usize;
 
-    /// The steering that selects a flow's receive queue, if there are several; without it, all flows go to the first.
+    /// The steering that selects a flow's receive queue, if there are several queues; without it, all flows go to the
+    /// first queue.
     fn steering(&self) -> Option<&Steering> {
         None
     }
 
-    /// The receiver's own hash of the frame that begins with `head`, if [`steering`](Self::steering) has a table that
-    /// the receiver has [set](Steering::is_given).
+    /// The receiver's own hash of the frame that begins with `head`. It is used if [`steering`](Self::steering) has a
+    /// table that the receiver has [set](Steering::is_given).
     fn flow_hash(&self, head: &[u8]) -> u32 {
         symmetric_hash(head)
     }
 
-    /// The station's address with which the port would answer for that station, if it got the frame that begins with
+    /// The MAC address of the station for which the port would answer, if the port got the frame that begins with
     /// `head`, with this tag.
     fn answers(&self, _head: &[u8], _tag: EgressTag) -> Option<Mac> {
         None
     }
 
-    /// Tells the sender of a frame that begins with `head`, of network number `network`, that packets have `mtu` bytes
-    /// at most: the frame was too long, and was dropped. `false` from a port that sends no such messages.
+    /// Notifies the sender of a dropped frame, which begins with `head` and is of network number `network`, that its
+    /// packets can have `mtu` bytes at most. `false` from a port that sends no such messages.
     fn tell_too_long(&self, _head: &[u8], _network: u16, _mtu: u16) -> bool {
         false
     }
 
-    /// Stops the port with this reason after a panic in its service, so that the other ports go on. The panic is weir's
-    /// fault.
+    /// Stops the port with this reason after a panic in its service, so that the other ports continue. The panic is
+    /// weir's fault.
     fn fail(&self, reason: &str);
 
     /// Notes that the port's memory kept a worker waiting for too long, the last time for `ns`. Ports without a guest's

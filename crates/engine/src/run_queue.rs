@@ -155,7 +155,7 @@ impl RunQueue {
     #[cold]
     fn took_long(&mut self, queue: QueueRef) {
         let half = self.frames_max(queue).div_ceil(2);
-        // It is at most BURST_MAX, which fits.
+        // The difference is at most BURST_MAX, which fits.
         self.queues.at(queue).less = (BURST_MAX - half) as u8;
     }
 

@@ -35,7 +35,7 @@ impl Stage {
     /// All stages, in the order of a packet's way.
     pub const ALL: [Self; 5] = [Self::Take, Self::Classify, Self::Copy, Self::Publish, Self::Call];
 
-    /// Its name in statistics.
+    /// The stage's name in statistics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Take => "take",
@@ -262,7 +262,7 @@ mod tests {
         watch.begin(1);
         watch.lap(1, Stage::Take, u64::MAX);
         watch.end(1, 0);
-        // It is switched off and on in the middle of a burst.
+        // The measurement is switched off and on in the middle of a burst.
         watch.begin(1);
         watch.lap(2, Stage::Take, u64::MAX);
         watch.end(2, 5);

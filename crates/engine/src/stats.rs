@@ -14,8 +14,8 @@ mod times;
 
 pub use times::{TIME_BOUNDS_NS, Times, TimesSummary};
 
-/// Declares why frames are dropped. Each reason stands under the port that counts it, with its counter's name. The
-/// reasons of another crate come first, and are the sender's.
+/// Declares why frames are dropped. Each reason is listed under the port that counts it, with its counter's name. The
+/// reasons of another crate come first, and count at the sender.
 macro_rules! drop_reasons {
     (
         $(#[$doc:meta])* pub enum $name:ident { $(#[$others_doc:meta])* $others:ident($inner:ty) }
@@ -39,7 +39,7 @@ macro_rules! drop_reasons {
             const COUNT: usize = <$inner>::COUNT + Own::COUNT;
             const OWN: [Self; Own::COUNT] = [$(Self::$sent,)+ $(Self::$got),+];
 
-            /// Its place among [`all`](Self::all).
+            /// The reason's index in [`all`](Self::all).
             pub(crate) const fn index(self) -> usize {
                 match self {
                     Self::$others(reason) => reason.index(),
@@ -48,7 +48,7 @@ macro_rules! drop_reasons {
                 }
             }
 
-            /// True if it is counted at the receiver.
+            /// True if the receiver counts the drop.
             pub(crate) const fn is_receivers(self) -> bool {
                 matches!(self, $(Self::$got)|+)
             }
@@ -68,27 +68,27 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// The reasons for which frames are dropped, each with a named counter.
     pub enum DropReason {
-        /// The switch's rules refuse it.
+        /// The switch's rules refuse the frame.
         Fabric(weir_fabric::DropReason)
     }
     sender {
-        /// Shorter than an Ethernet header.
+        /// The frame is shorter than an Ethernet header.
         FrameTooShort = "frame_too_short",
-        /// Longer than any frame weir moves.
+        /// The frame is longer than any frame that weir moves.
         FrameTooLong = "frame_too_long",
-        /// A GSO frame whose headers weir cannot parse.
+        /// weir cannot parse the headers of a GSO frame.
         GsoHeaders = "gso_headers",
-        /// Refused by a filter of the sender.
+        /// A filter of the sender refuses the frame.
         FilteredTx = "filtered_tx",
-        /// Longer than its sender's MTU allows.
+        /// The frame is longer than its sender's MTU allows.
         OverMtuTx = "over_mtu_tx",
-        /// More broadcasts than its sender can have flooded.
+        /// The sender has exceeded its limit of flooded broadcasts.
         StormBroadcast = "storm_broadcast",
-        /// More multicasts than its sender can have flooded.
+        /// The sender has exceeded its limit of flooded multicasts.
         StormMulticast = "storm_multicast",
-        /// More frames for unknown stations than its sender can have flooded.
+        /// The sender has exceeded its limit of flooded frames for unknown stations.
         StormUnknown = "storm_unknown",
-        /// For an unknown station, and no port can receive the flooded frame.
+        /// The frame is for an unknown station, and no port can receive the flooded frame.
         UnknownUnicast = "unknown_unicast",
         /// The sender's transmit queue is disabled: its frames are drained, not forwarded.
         TxDisabled = "tx_disabled",
@@ -96,50 +96,50 @@ drop_reasons! {
         RxWaitedTooLong = "rx_waited_too_long",
         /// The sender's transmit queue stopped while the frame waited for its receiver.
         TxStopped = "tx_stopped",
-        /// A transmit request of a Xen guest that its protocol does not allow.
+        /// A Xen guest's transmit request breaks the guest's protocol.
         BadRequest = "bad_request",
-        /// It came to an overlay without a header that weir knows, or with an invalid inner frame.
+        /// The datagram came to an overlay without a header that weir knows, or with an invalid inner frame.
         BadEncapsulation = "bad_encapsulation",
-        /// It was marked as congested on its way from another host, and its sender ignores marks
-        /// (RFC 6040 §4.2).
+        /// The frame was marked as congested on its way from another host, and its sender ignores marks (RFC 6040
+        /// §4.2).
         MarkedNotEct = "marked_not_ect",
-        /// It came for a network that the overlay does not serve.
+        /// The frame came for a network that the overlay does not serve.
         NetworkUnknown = "network_unknown",
-        /// It came from a host that is no member of its network.
+        /// The frame came from a host that is no member of the frame's network.
         RemoteUnknown = "remote_unknown",
     }
     receiver {
         /// The receiver's queue is stopped or disabled.
         RxNotReady = "rx_not_ready",
-        /// Refused by a filter of the receiver.
+        /// A filter of the receiver refuses the frame.
         FilteredRx = "filtered_rx",
-        /// Longer than its receiver's MTU allows.
+        /// The frame is longer than its receiver's MTU allows.
         OverMtuRx = "over_mtu_rx",
-        /// More than the receiver is allowed to receive in a second.
+        /// The receiver's limit on received traffic is exceeded.
         PolicedRx = "policed_rx",
         /// The receiver had no buffers, and the frame could not wait.
         RxRingFull = "rx_ring_full",
-        /// The receiver's buffer is smaller than the frame and buffers cannot be merged.
+        /// The receiver's buffer is smaller than the frame, and buffers cannot be merged.
         RxBufferTooSmall = "rx_buffer_too_small",
-        /// The receiver lacks an offload and weir cannot do the work for this frame.
+        /// The receiver lacks an offload, and weir cannot do the work for this frame.
         OffloadUnsupported = "offload_unsupported",
-        /// The frame has no room for the VLAN tag it must get.
+        /// The frame has no room for the VLAN tag that it must get.
         NoRoomForTag = "no_room_for_tag",
-        /// The host's network device refused it.
+        /// The host's network device refused the frame.
         DeviceError = "device_error",
-        /// A multicast address that the receiver, a Xen guest, has not asked for.
+        /// The receiver, a Xen guest, has not asked for frames to this multicast address.
         MulticastUnwanted = "multicast_unwanted",
-        /// More than its network may flood in a second.
+        /// The network has exceeded its limit of flooded frames.
         FloodBudget = "flood_budget",
-        /// Longer than the path to its remote allows, and it cannot be cut.
+        /// The frame is longer than the path to its remote allows, and cannot be cut.
         OverPathMtu = "over_path_mtu",
-        /// There is no route to its remote.
+        /// There is no route to the frame's remote.
         RemoteUnreachable = "remote_unreachable",
-        /// Too many answers in a second: weir's own answer to a guest's request, or the message to
-        /// a guest that its packet is too long.
+        /// Too many answers in a second. The dropped frame is weir's own answer to a guest's request, or its message to
+        /// a guest that a packet is too long.
         AnswerBudget = "answer_budget",
-        /// Xen did not copy it: a page was not granted (counted at its guest), or the sender's
-        /// memory was removed.
+        /// Xen did not copy the frame: a page was not granted (counted at its guest), or the sender's memory was
+        /// removed.
         CopyFailed = "copy_failed",
         /// A copy for a mirror found no room; counted at the mirror's port.
         MirrorLost = "mirror_lost",
@@ -162,20 +162,18 @@ impl From<weir_fabric::DropReason> for DropReason {
 weir_fabric::reasons! {
     /// The reasons for late notifications of a receiver, each with a named counter.
     pub enum BreachReason {
-        /// The worker was off its CPU for as long as the call was late: the CPU served another
-        /// thread or machine.
+        /// The worker was off its CPU for as long as the call was late: the CPU ran another thread or machine.
         NoCpu = "no_cpu",
-        /// Switching alone took longer than the budget, and the call was not held: the worker had
-        /// too much to do.
+        /// Switching alone took longer than the budget, and the call was not held: the worker had too much to do.
         ForwardedLate = "forwarded_late",
-        /// Its call was held, and the worker came back too late: it had too much to do.
+        /// The call was held, and the worker came back to it too late: it had too much to do.
         AskedLate = "asked_late",
-        /// The policy's deadline was past the budget: a bug in weir.
+        /// The policy's deadline was later than the budget allows: a bug in weir.
         Policy = "policy",
     }
 }
 
-/// A counter that one thread at a time adds to and any thread reads.
+/// A counter to which one thread at a time adds, and which any thread reads.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -197,7 +195,7 @@ impl Counter {
 pub struct QueueCounters {
     /// Frames moved. A GSO frame counts once.
     pub frames: Counter,
-    /// Their bytes, Ethernet header to the end of the payload.
+    /// Bytes of the moved frames, from the Ethernet header to the end of the payload.
     pub bytes: Counter,
     /// Calls (virtual interrupts) made.
     pub calls: Counter,
@@ -210,9 +208,9 @@ pub struct QueueCounters {
 /// The counters of a port.
 #[derive(Debug)]
 pub struct PortCounters {
-    /// Per transmit queue.
+    /// The counters of each transmit queue.
     pub tx: [QueueCounters; QUEUE_PAIRS_MAX],
-    /// Per receive queue.
+    /// The counters of each receive queue.
     pub rx: [QueueCounters; QUEUE_PAIRS_MAX],
     /// Frames that waited in the sender's memory for a receiver; counted at the sender.
     pub parked: Counter,
@@ -222,11 +220,11 @@ pub struct PortCounters {
     pub worker_ns: Counter,
     /// Calls of this guest that took more than `CALL_NS_USUAL_MAX` of the caller's time.
     pub dear_calls: Counter,
-    /// The excess of these calls, charged to this port (ns); also in `worker_ns`.
+    /// Time beyond `CALL_NS_USUAL_MAX` that those calls took (ns). It is charged to this port, and also in `worker_ns`.
     pub dear_call_ns: Counter,
     /// Times that a queue with frames to send had to wait for its port's rate.
     pub rate_waits: Counter,
-    /// Times that kicks of one of its rings were ignored for a while, since they brought no frames.
+    /// Number of times that kicks of one of the port's rings were ignored for a while, since they brought no frames.
     pub kick_pauses: Counter,
     /// Windows of turns (`weir_policy::schedule::Window`) with more late turns than allowed.
     pub window_violations: Counter,
@@ -294,7 +292,7 @@ impl PortCounters {
         self.looks.store(looks);
     }
 
-    /// Counts the cost of a burst that this port sent.
+    /// Charges this port for a burst that it sent.
     #[inline]
     pub(crate) fn charge(&self, cost: Cost) {
         self.worker_ns.add(cost.worker_ns);
@@ -303,7 +301,7 @@ impl PortCounters {
         }
     }
 
-    /// Counts the excess of a call of this port, which another port's burst made (ns).
+    /// Charges this port the excess of an expensive call (ns) that another port's burst made to it.
     #[cold]
     pub(crate) fn charge_call(&self, ns: u64) {
         self.worker_ns.add(ns);

@@ -29,23 +29,23 @@ use crate::waiters::Waiters;
 pub struct Slot {
     /// The port.
     pub port: Arc<dyn Port>,
-    /// Its counters.
+    /// The port's counters.
     pub counters: Arc<PortCounters>,
-    /// The workers of its queues.
+    /// The workers of the port's queues.
     pub pairs: Arc<Pairs>,
-    /// The filters for frames that it sends and receives.
+    /// The filters for frames that the port sends and receives.
     pub rules: PortRules,
     /// The limit on received traffic; `None` without a limit.
     pub(crate) police: Option<Arc<Police>>,
     /// The limit on flooded frames; `None` without a limit.
     pub(crate) storm: Option<Arc<Storm>>,
-    /// The longest frames that it can send and receive.
+    /// The longest frames that the port can send and receive.
     pub(crate) frame_len_max: FrameLenMax,
-    /// Workers with frames that wait for its buffers.
+    /// Workers with frames that wait for the port's buffers.
     pub(crate) waiters: Arc<Waiters>,
-    /// The addresses from which it can send; `None` if they are not checked.
+    /// The addresses from which the port can send; `None` if they are not checked.
     pub(crate) guard: Option<Arc<SourceGuard>>,
-    /// Its answers as a DHCP server are accepted.
+    /// True if answers of a DHCP server behind the port are accepted.
     pub(crate) gives_leases: bool,
 }
 
@@ -69,14 +69,14 @@ impl Slot {
         }
     }
 
-    /// True if only the fabric checks the frames that it sends.
+    /// True if no check other than the fabric's applies to the frames that the port sends.
     #[inline]
     fn sends_freely(&self) -> bool {
         self.rules.tx.is_none() && self.guard.is_none() && self.frame_len_max == FrameLenMax::NONE
     }
 }
 
-/// All ports, by number. Replaced as a whole; workers hold a snapshot for one round.
+/// All ports, by number. The table is replaced as a whole; workers hold a snapshot for one round.
 pub type Ports = Vec<Option<Slot>>;
 
 /// The slot of a port number.
@@ -105,7 +105,7 @@ struct List {
     port: PortId,
     queue: usize,
     frames: Vec<Outgoing>,
-    /// If bit i is set, `frames[i]` goes to this receiver only, and may wait.
+    /// If bit i is set, `frames[i]` goes to this receiver only, and can wait.
     unicast: u64,
 }
 
@@ -116,8 +116,8 @@ impl List {
         self.frames.push(outgoing);
     }
 
-    /// Adds the frames in `left` that directly follow the `first`, an added unicast frame, and are like it: frames of
-    /// one flow often follow each other. Returns the frames that are left then.
+    /// Adds the frames in `left` that directly follow the added unicast frame `first` and have the same header: frames
+    /// of one flow often follow each other. Returns the frames that are then left.
     #[inline(always)]
     fn follow(&mut self, burst: &Burst<'_>, first: u16, tag: EgressTag, left: u64) -> u64 {
         let frames = burst.frames();
@@ -127,7 +127,7 @@ impl List {
             return left;
         };
         let (addresses, vlan) = (head.addresses(), *vlan);
-        // The number of frames directly behind the first that are all in `left`.
+        // The number of consecutive frames behind the first that are in `left`.
         let in_a_row = !(left >> first >> 1);
         let in_a_row = behind.len().min(in_a_row.trailing_zeros() as usize);
         let like = |next: &&Frame| next.head.addresses() == addresses && next.tag == vlan;
@@ -141,7 +141,7 @@ impl List {
         left & !(ones(count) << next)
     }
 
-    /// Makes frames readable for a port that must read them; `false` if none is left for it.
+    /// Makes frames readable for a port that must read them; `false` if none of the list's frames is left.
     #[cold]
     fn fetch(&mut self, port: &dyn Port, burst: &Burst<'_>) -> bool {
         if !port.copies_remote() {
@@ -170,29 +170,29 @@ impl List {
 /// The destination of a frame.
 struct Appended {
     list: usize,
-    /// All frames for this receiver have the same destination.
+    /// True if all frames for this receiver have the same destination.
     of_all: bool,
 }
 
-/// The lists of one burst, kept between bursts, so that only the widest flood so far allocates.
+/// The lists of one burst. They are kept between bursts, so only the widest flood so far allocates.
 pub struct Forwarder {
     lists: Vec<List>,
     used: usize,
     /// The list of each (port, queue) in this burst.
     list_of: Box<[u16]>,
-    /// The decisions of filters about the burst as it was sent, and about the list that is being served.
+    /// The decisions of filters about the sent burst, and about the list that is being served.
     sent: Verdicts,
     received: Verdicts,
     window: Window,
-    /// The ways of earlier frames.
+    /// The routes of earlier frames.
     routes: Routes,
     /// Receivers whose queues were looked up for this burst.
     visits: Vec<(PortId, Visit)>,
     /// New deadlines; the worker takes them.
     pub holds: Vec<Hold>,
-    /// Receivers for which frames were parked and which have buffers already: the worker tries them again.
+    /// Receivers for which frames were parked and which already have buffers again. The worker retries their frames.
     pub(crate) refilled: Vec<PortId>,
-    /// The number of its worker.
+    /// The number of the worker that owns this forwarder.
     worker: usize,
 }
 
@@ -226,7 +226,7 @@ pub struct Ingress<'a> {
     pub ports: &'a Ports,
     /// The sender.
     pub port: PortId,
-    /// Its counters.
+    /// The sender's counters.
     pub counters: &'a PortCounters,
     /// The present time (ns).
     pub now_ns: u64,
@@ -238,7 +238,7 @@ impl Forwarder {
         Self { worker, ..Self::default() }
     }
 
-    /// Forgets an unfinished burst, except deadlines: receivers that were served rely on being asked.
+    /// Forgets an unfinished burst, but keeps its deadlines: receivers that were served depend on them.
     pub fn start_over(&mut self, ports: &Ports) {
         self.leave(ports);
         let holds = std::mem::take(&mut self.holds);
@@ -257,7 +257,7 @@ impl Forwarder {
         }
     }
 
-    /// The same for frames with tags that may be payload.
+    /// Forwards frames with tags that may be payload.
     #[inline(never)]
     fn forward_tagged(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         burst.settle_tags(ingress.view.tags(ingress.port));
@@ -267,14 +267,14 @@ impl Forwarder {
         }
     }
 
-    /// The same for frames with more than one tag, or from a sender whose frames are checked.
+    /// Forwards frames with more than one tag, or from a sender whose frames are checked.
     #[inline(never)]
     fn forward_careful(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         let refused = refuse(sender, &ingress, burst, &mut self.window, 0);
         self.forward_but(refused, ingress, burst);
     }
 
-    /// The same with a filter for the sender's frames.
+    /// Forwards frames of a sender with a filter.
     #[inline(never)]
     fn forward_filtered(
         &mut self,
@@ -291,8 +291,8 @@ impl Forwarder {
         rules.settle(burst, &self.sent, waiting);
     }
 
-    /// Forwards all frames not in `refused` (by bit). It is inlined, so that senders without a filter do not read these
-    /// bits.
+    /// Forwards all frames that are not in `refused` (by bit). The function is inlined, so senders without a filter do
+    /// not read these bits.
     #[inline(always)]
     fn forward_but(&mut self, refused: u64, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         let mut left = burst.all() & !refused;
@@ -316,7 +316,7 @@ impl Forwarder {
         }
     }
 
-    /// Forwards one frame. Returns its list and tag, if these hold for all frames like it.
+    /// Forwards one frame. Returns its list and tag, if they also apply to all frames with the same header.
     #[inline(always)]
     fn classify(
         &mut self,
@@ -358,7 +358,8 @@ impl Forwarder {
         None
     }
 
-    /// Asks the fabric for the way of a frame that is not noted; notes the way if frames like it go the same way.
+    /// Asks the fabric for the route of a frame for which none is noted. Notes the route if frames with the same
+    /// addresses take it too.
     #[inline(never)]
     fn look_up(
         &mut self,
@@ -421,7 +422,8 @@ impl Forwarder {
         let queues = slot.port.rx_queues();
         let queue = match queues {
             0 => {
-                // A flood reaches all present receivers; a frame meant for this port is lost.
+                // A flood reaches the ports that can receive now, so nothing is lost; a unicast frame for this port is
+                // lost.
                 if unicast {
                     slot.counters.dropped_of(DropReason::RxNotReady, burst, 1 << outgoing.frame);
                 }
@@ -453,7 +455,7 @@ impl Forwarder {
         steering.queue_for(hash, &mut self.visits[place].1, &*slot.port)
     }
 
-    /// Ends the visits of queues that were looked up for this burst: its frames have places.
+    /// Ends the visits to queues that were looked up for this burst, because the burst's frames now have places.
     fn leave(&mut self, ports: &Ports) {
         for (port, visit) in self.visits.drain(..) {
             if let Some(slot) = slot(ports, port)
@@ -481,8 +483,8 @@ impl Forwarder {
     }
 
     /// Delivers a list to its receiver: first the checks that refuse frames, in their order, then the delivery, then
-    /// the handling of the rest. The function is longer than a screen: each step removes frames from the list of the
-    /// next.
+    /// the handling of frames that were not delivered. The function is longer than a screen: each step removes frames
+    /// from the list of the next.
     #[inline(always)]
     fn serve(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: usize) {
         let list = &mut self.lists[index];
@@ -529,7 +531,7 @@ impl Forwarder {
         let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
         let deliver = || blocked::delivering(list.port, deliver);
         let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
-            // A bug in the receiver's code: its sender and all others continue.
+            // The receiver's code has a bug. Its sender and all others continue.
             slot.port.fail(PANICKED);
             slot.counters.dropped(DropReason::RxNotReady, list.frames.len() as u64);
             Delivered { frames: list.frames.len(), ..Delivered::default() }
@@ -579,7 +581,7 @@ fn refuse(
         *refused |= dropped;
     };
     if burst.still_tagged != 0 {
-        // With such a tag left in place, a guest could choose its VLAN.
+        // If such a tag stayed in place, a guest could choose its VLAN.
         let reason = weir_fabric::DropReason::VlanTaggedOnAccess.into();
         drop(&mut refused, tagged_on_access(ingress, burst), reason);
     }
@@ -608,7 +610,7 @@ fn refuse(
     refused
 }
 
-/// Frames (bit i: frame i) that begin with a tag which their sender must not send.
+/// Frames (bit i: frame i) that begin with a tag which the sender must not send.
 #[cold]
 fn tagged_on_access(ingress: &Ingress<'_>, burst: &Burst<'_>) -> u64 {
     let is_refused = |index: &u16| {
@@ -618,8 +620,8 @@ fn tagged_on_access(ingress: &Ingress<'_>, burst: &Burst<'_>) -> u64 {
     (0..burst.frames().len() as u16).filter(is_refused).fold(0, |bits, index| bits | 1 << index)
 }
 
-/// Makes an overlay tell a guest of one of its networks that these frames are too long. Only frames that the guest is
-/// allowed to send count, since a forged sender address would have the message sent to another guest.
+/// Makes an overlay notify a guest in one of its networks that these frames are too long. Only frames that the guest is
+/// allowed to send count: a forged sender address would direct the message to another guest.
 #[cold]
 fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: u64) {
     let (Some(network), Some(mtu)) =
@@ -628,8 +630,8 @@ fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: 
         return;
     };
     let now_secs = clock::secs(ingress.now_ns);
-    // Searched once: otherwise, a guest that floods too long frames would cause a search through all ports for each
-    // frame.
+    // The overlay is searched for once. Otherwise, a guest that floods frames which are too long would cause a search
+    // through all ports for each frame.
     let mut overlay: Option<&Slot> = None;
     for (_, frame) in (0..).zip(burst.frames()).filter(|(index, _)| over >> index & 1 != 0) {
         let head = frame.head.as_slice();
@@ -646,7 +648,7 @@ fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: 
     }
 }
 
-/// Makes an overlay tell the senders of these frames that they are too long for it.
+/// Makes an overlay notify the senders of these frames that the frames are too long for it.
 #[cold]
 fn tell_too_long_for(receiver: &Slot, list: &List, burst: &Burst<'_>, over: u64) {
     let Some(mtu) = receiver.frame_len_max.mtu() else { return };
@@ -659,7 +661,8 @@ fn tell_too_long_for(receiver: &Slot, list: &List, burst: &Burst<'_>, over: u64)
     }
 }
 
-/// True if the fabric accepts a frame, including its source address. It is asked again when the frame is forwarded.
+/// True if the fabric accepts a frame, including its source address. The fabric is asked again when the frame is
+/// forwarded.
 fn goes_on(ingress: &Ingress<'_>, frame: &Frame, now_secs: u32) -> bool {
     Ethernet::parse(frame.head.as_slice()).is_ok_and(|Ethernet { src, dst, .. }| {
         let key = FrameKey { src, dst, tag: frame.tag };
@@ -667,7 +670,7 @@ fn goes_on(ingress: &Ingress<'_>, frame: &Frame, now_secs: u32) -> bool {
     })
 }
 
-/// Shows a guest's source guard the addresses that the guest is about to get from a port that can give some.
+/// Shows a guest's source guard the addresses that the guest is about to get from a port which may assign addresses.
 #[inline(never)]
 fn snoop(
     guard: &SourceGuard,
@@ -692,8 +695,8 @@ fn snoop(
     }
 }
 
-/// True if a frame would leave by `port` without its own tag but with another one behind it, which would then take
-/// effect: the frame is dropped.
+/// True if a frame would leave by `port` without its own tag but with another tag behind it, which would then take
+/// effect. Such a frame is dropped.
 fn is_still_tagged(
     ingress: &Ingress<'_>,
     burst: &Burst<'_>,

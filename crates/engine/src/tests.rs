@@ -34,14 +34,14 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A port whose peer is the test.
 pub(crate) struct FakePort {
     id: PortId,
-    /// Frames that it will send.
+    /// Frames that the port will send.
     to_send: Mutex<VecDeque<Vec<u8>>>,
-    /// The virtio-net header before each of them.
+    /// The virtio-net header before each sent frame.
     vnet: Mutex<VnetHdr>,
     /// Waiting frames, each with its receiver.
     waiting: Mutex<VecDeque<(PortId, Vec<u8>)>>,
-    /// The number of waiting frames that are tried at once. If none could be sent, the frames behind them are tried
-    /// next.
+    /// The number of waiting frames that are tried at a time. If none of them could be sent, the frames behind them are
+    /// tried next.
     tries: usize,
     try_from: AtomicUsize,
     /// The receiver of each retry, and the number of frames.
@@ -52,14 +52,14 @@ pub(crate) struct FakePort {
     got: Mutex<Vec<(usize, Vec<u8>)>>,
     rx_queues: AtomicUsize,
     steering: Steering,
-    /// Buffers for frames to receive; a merged packet takes one per frame.
+    /// Buffers for received frames. A merged packet takes one buffer per frame.
     room: AtomicUsize,
     caps: OffloadCaps,
-    /// Holds every call until this long after the delivery.
+    /// Time after a delivery for which every call is held.
     hold: Option<Duration>,
     expired: Mutex<Option<Instant>>,
     expired_side: Mutex<Option<Side>>,
-    /// Holds the call for its own frames for this long after it sent them.
+    /// Time for which the call for the port's own frames is held after they were sent.
     completions_hold: Option<Duration>,
     panics: bool,
     panics_on_delivery: bool,
@@ -69,21 +69,22 @@ pub(crate) struct FakePort {
     failed: AtomicBool,
     /// Held for a burst, as a port holds its queue's lock.
     serving: Mutex<()>,
-    /// It can be polled.
+    /// True if the port can be polled.
     peeks: bool,
     /// The number of requests for a kick.
     armed: AtomicUsize,
-    /// The number of times that its worker had read the clock, at each burst.
+    /// The number of times that the port's worker had read the clock, at each burst.
     looks: Mutex<Vec<u32>>,
-    /// It allows several workers to take from it.
+    /// True if several workers may take frames from the port.
     shares: bool,
     uplink: bool,
-    /// It is an overlay, which notifies guests of packets that are too long; the number of requests to do so.
+    /// True if the port is an overlay, which notifies guests of packets that are too long. The next field counts the
+    /// requests for it.
     overlay: bool,
     asked_to_tell: AtomicUsize,
-    /// The kick of its transmit queue is also that of its receive queue.
+    /// True if the kick of the transmit queue is also that of the receive queue.
     one_kick: bool,
-    /// Two barriers in each burst, before it takes its frames.
+    /// Two barriers in each burst, before the port takes its frames.
     meetings: Option<Barrier>,
 }
 
@@ -206,7 +207,7 @@ impl Port for FakePort {
             peek: self.peeks,
             parked: waiting.len(),
             parked_more,
-            // Longer than any wait of a test.
+            // This is longer than any wait of a test.
             parked_until: (!waiting.is_empty()).then_some(now_ns + 60 * SECOND_NS),
             hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
         };
@@ -251,7 +252,7 @@ impl Port for FakePort {
     fn arm_tx(&self, queue: usize) -> bool {
         assert_ne!(self.panics_at, "arm_tx");
         let more = self.peek_tx(queue);
-        // Frames sent after the count are found only by a kick.
+        // Only a kick shows frames that are sent after the count.
         self.armed.fetch_add(1, Ordering::SeqCst);
         more
     }
@@ -297,7 +298,7 @@ impl Port for FakePort {
     }
 }
 
-/// Longest wait of a test before it gives up.
+/// Longest wait of a test until it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for an action of a worker. The bound only matters for a test that fails.
@@ -356,7 +357,7 @@ fn broadcast_and_unicast_of_one_sender_stay_in_order() {
 fn a_frame_for_one_station_that_is_flooded_to_nobody_who_receives_is_counted() {
     let engine = Engine::start(1).unwrap();
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
-    // Its guest is not running at this time.
+    // The receiver's guest is not running at this time.
     b.rx_queues.store(0, Ordering::SeqCst);
     send(&engine, &a, [frame(1, 2, 1), frame(1, 0xff, 2), frame(1, 2, 3)]);
     let ports = engine.shared.ports.load();
@@ -439,8 +440,8 @@ fn a_kick_costs_few_looks_at_the_clock() {
         });
     }
     let looks = a.looks.lock().unwrap();
-    // It reads the clock when it is out of work, and before and after its sleep, which the burst also uses; once more
-    // if it polls or the burst is long.
+    // The worker reads the clock when it is out of work, and before and after its sleep, which the burst also uses. It
+    // reads the clock once more if it polls or the burst is long.
     let fewest = looks.windows(2).map(|pair| pair[1] - pair[0]).min();
     assert!(fewest.is_some_and(|fewest| fewest <= 4), "{fewest:?}");
 }
@@ -542,7 +543,7 @@ fn nothing_that_is_still_tagged_comes_in_by_an_access_port() {
         &[(0x88a8, 0), (0x8100, 20)],
         &[(0x8100, 1)],
     ];
-    // In one burst with plain frames to the same address, before and behind them.
+    // The tagged frames are in one burst with plain frames to the same address, before and behind them.
     let burst = std::iter::once(frame(1, 0xff, 1));
     let burst = burst.chain(hops.iter().map(|tags| tagged(tags, 99)));
     let burst = burst.chain([tagged(&[(0x8100, 0)], 2), frame(1, 0xff, 3)]);
@@ -553,7 +554,7 @@ fn nothing_that_is_still_tagged_comes_in_by_an_access_port() {
     assert_eq!((numbers(&trunk), numbers(&other)), (vec![1, 2, 3], vec![1, 2, 3]));
 }
 
-/// A port that is allowed to choose a VLAN by a tag does not get into another one by a second tag.
+/// A port that is allowed to choose a VLAN by a tag cannot enter another VLAN by a second tag.
 #[test]
 fn a_second_tag_never_becomes_the_first() {
     let engine = Engine::start(1).unwrap();
@@ -579,8 +580,8 @@ fn a_second_tag_never_becomes_the_first() {
     assert_eq!(outer, [[0, 30], [0, 20]], "what would lose its outer tag does not leave");
 }
 
-/// A provider's outer tag distinguishes VLANs if it is the trunk's own kind. Customers' tags behind it, and tags of a
-/// customer whose port is such an access port, are payload.
+/// A provider's outer tag selects the VLAN if it is of the trunk's own kind. Customers' tags behind it are payload, and
+/// so are tags of a customer whose port is an access port of that kind.
 #[test]
 fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
     use weir_fabric::{TagProtocol, Vid, VlanMode};
@@ -634,7 +635,7 @@ fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
             &[(0x88a8, 30), (0x88a8, 7)],
             [Some(&[(0x88a8, 30), (0x88a8, 7)]), Some(&[(0x8100, 30), (0x88a8, 7)]), None, None],
         ),
-        // Untagged frames, by the port's own kind of tag: in VLAN 1, which is native on both trunks.
+        // Untagged frames, by the port's own kind of tag. They are in VLAN 1, which is native on both trunks.
         (4, &[(0x8100, 30)], [Some(&[(0x8100, 30)]), None, None, None]),
         (5, &[(0x8100, 30), (0x88a8, 7)], [Some(&[(0x8100, 30), (0x88a8, 7)]), None, None, None]),
         (6, &[], [Some(&[]), Some(&[]), None, None]),
@@ -648,8 +649,8 @@ fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
             assert_eq!(tags_of(port, number), expected.and_then(bytes), "{came:?}");
         }
     }
-    // A customer's tags enter its VLAN, a provider's do not. They are sent alone, so that no other frame causes a check
-    // of tags.
+    // A customer's tags enter its VLAN, a provider's do not. The frames are sent alone, so that no other frame causes a
+    // check of tags.
     send(&engine, &customer, [tagged(&[(c, 7)], 11)]);
     eventually("it is there", || tags_of(&to, 11).is_some());
     send(
@@ -663,7 +664,7 @@ fn a_providers_tags_are_a_trunks_own_where_it_says_so() {
     assert_eq!(tags_of(&guest, 11), None, "who would take the tag for one of its own");
     assert_eq!(tags_of(&to, 14), bytes(&[(s, 30), (c, 7), (s, 9)]));
     assert_eq!((tags_of(&to, 12), tags_of(&to, 13)), (None, None));
-    // If tags are customers', a provider's tag is payload, and never becomes the first.
+    // On a trunk with customers' tags, a provider's tag is payload, and never becomes the first tag.
     send(&engine, &plain_trunk, [tagged(&[(s, 30)], 21), tagged(&[(c, 30), (s, 9)], 22)]);
     eventually("it is there", || tags_of(&to, 22).is_some());
     assert_eq!(tags_of(&to, 22), bytes(&[(s, 30), (s, 9)]));
@@ -710,7 +711,7 @@ fn frames_for_a_full_receiver_are_tried_again_when_it_kicks() {
         b.room.store(3, Ordering::SeqCst);
         send(&engine, &a, (1..=10).map(|n| frame(1, 2, n)));
         eventually("the rest waits", || a.waiting.lock().unwrap().len() == 7);
-        // Newer frames must not overtake.
+        // Newer frames must not overtake the waiting ones.
         send(&engine, &a, [frame(1, 2, 11)]);
         eventually("it waits too", || a.waiting.lock().unwrap().len() == 8);
         assert_eq!(numbers(&b), [1, 2, 3]);
@@ -732,7 +733,7 @@ fn a_receivers_kick_while_a_part_of_those_that_wait_is_tried_is_not_taken_for_th
     send(&engine, &a, (1..=10).map(|n| frame(1, 2, n)));
     eventually("all wait", || a.waiting.lock().unwrap().len() == 10);
     let kick = QueueRef { port: b.id, queue: 0, side: Side::Rx };
-    // The first five find no room; then room is added.
+    // The first five find no room; then there is room.
     let (receiver, later) = (Arc::clone(&b), Arc::downgrade(&engine));
     *a.tried.lock().unwrap() = Some(Box::new(move || {
         receiver.room.store(100, Ordering::SeqCst);
@@ -810,7 +811,7 @@ fn an_idle_engine_sleeps() {
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
     send(&engine, &a, [frame(1, 0xff, 7)]);
     eventually("it arrives", || numbers(&b) == [7]);
-    // The length of the work after a frame depends on the machine; after it no event wakes any worker.
+    // The duration of the work after a frame depends on the machine. After that work, no event wakes any worker.
     eventually("nobody wakes up while nobody sends", || {
         let before = engine.wakeups();
         std::thread::sleep(Duration::from_millis(300));
@@ -860,7 +861,7 @@ fn a_queue_that_moves_between_workers_loses_and_reorders_nothing() {
     }
 }
 
-/// A port with five frames that wait for a second one, which has no room.
+/// Makes a port with five frames that wait for a second port, which has no room.
 fn waiting(engine: &Engine) -> (Arc<FakePort>, Arc<FakePort>) {
     let (a, b) = (add(engine, |_| {}), add(engine, |_| {}));
     send(engine, &b, [frame(2, 0xff, 0)]);
@@ -928,7 +929,7 @@ fn kicks_follow_their_queue() {
     }
     drop(watch);
     let c = add(&engine, |_| {});
-    // A worker has handled an earlier request when it has served another queue, and then once more.
+    // A worker has handled an earlier request once it has served another queue twice.
     let workers_look = || {
         for n in 0..4 {
             let arrived = numbers(&b).len();

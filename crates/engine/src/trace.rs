@@ -1,7 +1,8 @@
-//! The way that a frame would take through the switch, and the reasons. Nothing is counted, learned, paid or delivered.
+//! The path that a frame would take through the switch, and the reasons. Nothing is counted, learned, charged or
+//! delivered.
 //!
-//! The steps are those of [`Forwarder`](crate::switch::Forwarder), in its order, by the same code if that changes
-//! nothing.
+//! The steps are those of [`Forwarder`](crate::switch::Forwarder), in the same order. Code that changes nothing is
+//! shared.
 
 use weir_fabric::{DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, Thought};
 use weir_guestmem::HostBuffer;
@@ -20,20 +21,20 @@ use crate::switch::{Ports, Slot, slot};
 pub enum Step {
     /// The frame is taken from its sender.
     Taken {
-        /// Its length without a tag.
+        /// The frame's length without a tag.
         len: u32,
-        /// The tag that it came with.
+        /// The frame's tag as received.
         tag: Option<Tci>,
-        /// It has further tags behind that one.
+        /// True if the frame has further tags behind that one.
         still_tagged: bool,
     },
     /// The frame is invalid.
     Refused(FrameError),
     /// Packet filters of the port judge the frame.
     Filter {
-        /// The port of the filters.
+        /// The port to which the filters belong.
         port: PortId,
-        /// The port receives the frame; otherwise it sends it.
+        /// True if the port receives the frame; false if the port sends it.
         receives: bool,
         /// The index of the rule that matched, if one did.
         rule: Option<usize>,
@@ -44,13 +45,13 @@ pub enum Step {
     },
     /// The frame's length is compared with a port's MTU.
     Mtu {
-        /// The port of the MTU.
+        /// The port to which the MTU belongs.
         port: PortId,
-        /// The port receives the frame; otherwise it sends it.
+        /// True if the port receives the frame; false if the port sends it.
         receives: bool,
         /// Bytes that a frame may have, Ethernet header included.
         len_max: u32,
-        /// The frame, or a segment of it, is longer.
+        /// True if the frame, or a segment of it, is longer.
         over: bool,
     },
     /// The sender's source guard checks the addresses in the frame.
@@ -59,7 +60,7 @@ pub enum Step {
     Fabric(Thought),
     /// Storm control counts a frame that is flooded.
     Storm {
-        /// There is a limit for such frames.
+        /// True if there is a limit for such frames.
         limited: bool,
         /// The reason of the drop, if the limit is exceeded.
         dropped: Option<DropReason>,
@@ -68,7 +69,7 @@ pub enum Step {
     Receiver {
         /// The port.
         port: PortId,
-        /// The tag with which it leaves there.
+        /// The tag with which the frame leaves by the port.
         tag: EgressTag,
         /// The receive queue, and the number of queues; `None` while the port receives nothing.
         queue: Option<Queue>,
@@ -84,7 +85,7 @@ pub enum Step {
     Police {
         /// The receiver.
         port: PortId,
-        /// It is exceeded.
+        /// True if the limit is exceeded.
         over: bool,
     },
     /// The frame is dropped.
@@ -104,11 +105,12 @@ pub enum Step {
 /// The chosen receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Its number.
+    /// The queue's number.
     pub number: usize,
     /// The number of queues in use.
     pub of: usize,
-    /// The receiver sends this flow on the queue of the same number; otherwise the indirection table chose it.
+    /// True if the receiver sends this flow on the queue of the same number; false if the indirection table chose the
+    /// queue.
     pub follows: bool,
 }
 
@@ -122,7 +124,7 @@ struct Thinker<'t> {
     steps: Vec<Step>,
 }
 
-/// The frame's way ends.
+/// The end of the frame's path.
 struct Ends;
 
 impl Engine {
@@ -156,7 +158,7 @@ impl Engine {
             now_ns,
             steps: Vec::new(),
         };
-        // The last step shows where it ends.
+        // The last step shows where the path ends.
         let _ = thinker.think(&view);
         thinker.steps
     }
@@ -206,7 +208,7 @@ impl Thinker<'_> {
         let unicast = matches!(thought.forward, Ok(Forward::Unicast { .. }));
         for port in receivers {
             if let Some(tag) = view.egress(port, vid, frame.tag) {
-                // The other receivers still get it.
+                // Even if this receiver drops the frame, the other receivers get it.
                 let keeps = inner.is_none_or(|inner| view.gives_still_tagged(port, tag, inner));
                 let _ = self.receiver(port, tag, !keeps, unicast);
             }
@@ -228,7 +230,7 @@ impl Thinker<'_> {
             return self.drop(self.sender, FabricDrop::VlanStillTagged.into());
         }
         if queue.is_none() {
-            // A flood reaches all present receivers, and is no loss elsewhere.
+            // A flood reaches the ports that can receive now, so a port that cannot is no loss.
             return if unicast { self.drop(port, DropReason::RxNotReady) } else { Err(Ends) };
         }
         self.mtu(port, &receiver, true)?;

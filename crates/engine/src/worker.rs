@@ -52,8 +52,8 @@ use crate::stalls::{Retry, Stalls};
 use crate::switch::{Forwarder, Hold, Ingress, Ports, Slot, slot};
 use crate::warm::Warm;
 
-/// Rounds over busy queues between two polls of the epoll set: a queue that wakes up waits for at most this number of
-/// bursts of each.
+/// Rounds over busy queues between two polls of the epoll set. A queue that wakes up waits for at most this number of
+/// bursts of each busy queue.
 const ROUNDS_PER_POLL: u32 = 8;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
@@ -131,7 +131,7 @@ impl Worker {
         Some(taken)
     }
 
-    /// Makes the port take a burst, and the switch deliver it.
+    /// Makes the port take a burst, and the switch deliver the burst.
     #[inline]
     fn forward(
         &mut self,
@@ -149,7 +149,8 @@ impl Worker {
                 blocked::bring_in(burst);
                 sent_bytes = burst.bytes();
                 on_wire = burst.on_wire();
-                // Read after the frames were taken: they reach all ports that were present when they were sent.
+                // The view is read after the frames were taken, so they reach all ports that were present when they
+                // were sent.
                 let view = shared.fabric.view();
                 let (port, counters) = (queue.port, &slot.counters);
                 forwarder.forward(Ingress { view: &view, ports, port, counters, now_ns }, burst);
@@ -171,11 +172,12 @@ impl Worker {
         Forwarded { taken, sent_bytes, on_wire, parked }
     }
 
-    /// Puts a queue back after its burst: it has another turn, waits for its rate, is polled, or sends a kick.
+    /// Decides what becomes of a queue after its burst: it has another turn, waits for its rate, is polled, or asks for
+    /// a kick.
     fn put_back(&mut self, ready: Ready, turn: Turn, taken: Taken) {
         let queue = ready.queue;
         if let Turn::WaitUntil(until_ns) = turn {
-            // Nothing was taken, and its kicks are suppressed now.
+            // No frame was taken, and the queue's kicks are suppressed now.
             self.ready.wait(ready, until_ns);
             let ports = self.shared.ports.load();
             if let Some(slot) = slot(&ports, queue.port) {
@@ -195,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// Gives up a queue that has another worker, or none.
+    /// Gives up a queue that now has another worker, or none.
     #[cold]
     fn let_go(&mut self, queue: TxQueue, turn: Turn) {
         self.ready.settle(queue.port, turn, 0, (0, 0));
@@ -220,14 +222,14 @@ impl Worker {
             self.holds.push(Hold { until_ns, port, queue, side });
         }
         let is_new = self.stalls.note(queue, taken.parked_until);
-        // Another worker has parked frames: their receivers' kicks may have come before this worker knew of them.
+        // Another worker has parked frames. Their receivers' kicks may have come before this worker knew of the frames.
         if is_new && taken.parked > parked && what != Take::Parked(None) {
             self.retries.push(Retry::Sender(queue));
         }
         self.retries.extend(self.forwarder.refilled.drain(..).map(Retry::Receiver));
     }
 
-    /// Brings back queues that have tokens again, and tries frames again that waited for a receiver.
+    /// Brings back queues that have tokens again, and retries frames that waited for a receiver.
     fn begin_round(&mut self) {
         for (port, ns) in blocked::take_found() {
             self.stop_who_blocks(port, ns);
@@ -249,8 +251,8 @@ impl Worker {
         self.shared.stopping.load(Ordering::Relaxed)
     }
 
-    /// Once a second under traffic, sweeps a part of the table. Lookups check an entry's age themselves; this only
-    /// makes room.
+    /// Once a second under traffic, sweeps a part of the forwarding table. Lookups check an entry's age themselves; the
+    /// sweep only makes room.
     fn age(&mut self, now_ns: u64) {
         let now_secs = clock::secs(now_ns);
         if std::mem::replace(&mut self.aged_secs, now_secs) != now_secs {
@@ -264,7 +266,7 @@ struct Forwarded {
     sent_bytes: u64,
     /// See [`Burst::on_wire`].
     on_wire: (u64, u64),
-    /// Frames of it that wait for receivers.
+    /// Frames of the burst that wait for receivers.
     parked: usize,
 }
 
@@ -280,11 +282,12 @@ pub(crate) struct Worker {
     ready: RunQueue,
     warm: Warm,
     pace: Pace,
-    /// The time before the last poll of the warm queues, when they had no work (ns).
+    /// The time before the last poll of the warm queues at which they had no work (ns).
     looked_ns: u64,
-    /// The time at which it came back from its last sleep (ns).
+    /// The time at which the worker came back from its last sleep (ns).
     woken_ns: u64,
-    /// The same, until it has taken a burst or spent time otherwise: one reading of the clock serves both.
+    /// A copy of `woken_ns` until the worker has taken a burst or spent time otherwise: one reading of the clock serves
+    /// both.
     fresh_ns: Option<u64>,
     /// The time at which the last burst was taken (ns).
     taken_ns: u64,
@@ -293,22 +296,22 @@ pub(crate) struct Worker {
     /// Rounds since the last poll of the epoll set.
     rounds: u32,
     stalls: Stalls,
-    /// Frames to be tried again in the next round.
+    /// Frames to be retried in the next round.
     retries: Vec<Retry>,
     /// Room for the queues of these frames.
     retried: Vec<TxQueue>,
     holds: Holds,
     kicks: Kicks,
-    /// The time at which the timer set for one of them fires (ns).
+    /// The time at which the timer set for a held call fires (ns).
     timer_ns: Option<u64>,
     lateness: Lateness,
     /// The shortest wait that receiving ports allow (ns), and the time at which it was looked up.
     wait_ns_max: (u64, u64),
     /// The time at which this worker last swept the forwarding table (s).
     aged_secs: u32,
-    /// The port that it accessed last, to which a panic is attributed.
+    /// The port that the worker accessed last, which is blamed for a panic.
     touched: Option<PortId>,
-    /// The number of panics that were attributed to no port.
+    /// The number of panics for which no port was blamed.
     panics: u32,
     beats: Beats,
 }
@@ -365,7 +368,7 @@ impl Worker {
         }
     }
 
-    /// Recovers from a panic in the service of a port. That port stops; the worker has lost its notes, and polls all
+    /// Recovers from a panic in the service of a port. That port stops. The worker has lost its notes, and polls all
     /// its queues again.
     #[cold]
     fn recover(&mut self) {
@@ -388,7 +391,7 @@ impl Worker {
         self.scratch = Scratch::default();
         self.forwarder.start_over(&ports);
         self.stalls.hurry();
-        // Kicks that are left are handled after that.
+        // Kicks that are not handled yet are handled after this.
         self.handle.poller.wake();
         for (port, slot) in ports.iter().enumerate() {
             let Some((slot, port)) = slot.as_ref().zip(PortId::new(port as u16)) else { continue };
@@ -420,13 +423,13 @@ fn charge_calls(ready: &mut RunQueue, ports: &Ports) -> u64 {
     all_ns
 }
 
-/// True if a queue is served by that worker. A worker's notes can name a queue of another one until the next access.
+/// True if that worker serves the queue. A worker's notes can name a queue of another worker until the next access.
 fn is_of(worker: usize, slot: &Slot, queue: QueueRef) -> bool {
     slot.pairs.get(queue.queue).is_some_and(|pair| pair.is_served_by(worker))
 }
 
-/// Tells another worker that it now has a queue which this one had noted: this one may have suppressed kicks after the
-/// other's poll.
+/// Notifies another worker that it now has a queue which this worker had noted: this worker may have suppressed kicks
+/// after the other worker's poll.
 #[cold]
 fn hand_over(shared: &Shared, slot: &Slot, queue: QueueRef) {
     if let Some(pair) = slot.pairs.get(queue.queue) {

@@ -1,8 +1,9 @@
 //! Follows frames through the switch, with the time of each stage: `weir trace --live`.
 //!
-//! While a client follows frames of a port, every port stands behind a `Tapped`. The sender's picks frames, and each
-//! port that handles a picked frame notes the time, for the thread that does all of this. The notes are sent to the
-//! reader when the sender has the frame's buffer back. The channel has room for all requested frames, so nobody waits.
+//! While a client follows frames of a port, every port is wrapped in a `Tapped`. The sender's `Tapped` picks frames.
+//! Each port that handles a picked frame notes the time; all notes on a frame are made by one thread. The notes are
+//! sent to the reader when the sender has the frame's buffer back. The channel has room for all requested frames, so no
+//! thread waits.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -24,45 +25,45 @@ use crate::shared::Shared;
 use crate::stats::{DropReason, PortCounters};
 use crate::switch::slot;
 
-/// A frame's way through the switch. Times are ns of [`clock`].
+/// A frame's path through the switch. Times are ns of [`clock`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The sender's transmit queue.
     pub queue: usize,
     /// The frame's front, with its tag.
     pub front: Vec<u8>,
-    /// Its length, with its tag.
+    /// The frame's length, with its tag.
     pub len: u32,
     /// The time at which the worker began to read the queue.
     pub begun_ns: u64,
-    /// The time at which its burst had been read and checked.
+    /// The time at which the frame's burst had been read and checked.
     pub taken_ns: u64,
-    /// Frames in this burst.
+    /// The number of frames in this burst.
     pub burst: usize,
-    /// The part of each port in its way, at most [`FOLLOWED_STEPS_MAX`].
+    /// The part of each port in the frame's path, at most [`FOLLOWED_STEPS_MAX`] parts.
     pub parts: Vec<Part>,
     /// The number of further parts.
     pub more: u32,
-    /// The time at which the sender had its buffer back; for a frame that waits, the time at which it had the others'
-    /// back.
+    /// The time at which the sender had the frame's buffer back. For a frame that waits, it is the time at which the
+    /// sender had the other frames' buffers back.
     pub returned_ns: u64,
 }
 
-/// The part of one port in a frame's way.
+/// The part of one port in a frame's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The port.
     pub port: PortId,
-    /// The time at which it began.
+    /// The time at which the port's action began.
     pub at_ns: u64,
-    /// Its action.
+    /// The port's action.
     pub did: Did,
 }
 
 /// An action of a port, see [`Part`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
-    /// It was delivered.
+    /// The frame was delivered.
     Delivered {
         /// The receive queue.
         queue: usize,
@@ -71,9 +72,9 @@ pub enum Did {
         /// The notification of the guest.
         call: Call,
     },
-    /// It was dropped, and this port's counter counts it.
+    /// The frame was dropped, and this port counts the drop.
     Dropped(DropReason),
-    /// It waits in the sender's memory for this port's buffers.
+    /// The frame waits in the sender's memory for this port's buffers.
     Waits,
 }
 
@@ -90,7 +91,7 @@ pub enum Call {
     None,
 }
 
-/// The frames to be followed, and the number that is left.
+/// The frames to be followed, and the number of frames that are still to be picked.
 #[derive(Debug)]
 pub(crate) struct Live {
     sender: PortId,
@@ -108,7 +109,7 @@ pub(crate) struct Followed {
 }
 
 thread_local! {
-    /// The followed frames of the burst under way, by their index in it.
+    /// The followed frames of the burst under way, each with its index in the burst.
     static UNDER_WAY: RefCell<Vec<(u16, Way)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -180,11 +181,12 @@ impl Way {
     }
 }
 
-/// A burst of the sender, until the sender has its buffers back. If it ends early, nothing is reported about it.
+/// A burst of the sender, until the sender has its buffers back. If this value is dropped early, nothing is reported
+/// about the burst.
 pub(super) struct OnTheWay<'l> {
     live: &'l Live,
     begun_ns: u64,
-    /// It belongs to this thread.
+    /// The marker keeps the value on this thread, which holds the notes.
     _thread: PhantomData<*const ()>,
 }
 
@@ -231,7 +233,7 @@ impl OnTheWay<'_> {
     pub(super) fn end(self) {
         let returned_ns = clock::now_ns();
         for (_, way) in UNDER_WAY.take() {
-            // There is room for all; the reader may have disconnected.
+            // The channel has room for all frames; the send fails only if the reader has disconnected.
             let _ = self.live.ways.try_send(Way { returned_ns, ..way });
         }
     }
@@ -243,7 +245,7 @@ impl Drop for OnTheWay<'_> {
     }
 }
 
-/// Frames that are followed, until this is dropped.
+/// Frames that are followed until this value is dropped.
 pub struct Following {
     shared: Arc<Shared>,
     live: Arc<Live>,
@@ -278,7 +280,7 @@ impl Engine {
 }
 
 impl Following {
-    /// The next frame whose way is complete, if there is one.
+    /// The next frame whose path is complete, if there is one.
     pub fn next_way(&mut self) -> Option<Way> {
         self.ways.try_recv().ok()
     }

@@ -498,7 +498,7 @@ struct TappedPort {
     bare: Arc<dyn Port>,
     counters: Arc<PortCounters>,
     taps: Vec<Arc<Tap>>,
-    /// It is among the ports at which frames are followed.
+    /// True if frames are followed at the port.
     follows: bool,
 }
 

@@ -27,17 +27,17 @@ pub enum Direction {
 pub struct Header {
     /// The time at which its burst was taken or delivered (ns, [`clock`](crate::clock)).
     pub at_ns: u64,
-    /// Its length, with its VLAN tag.
+    /// The frame's length, with its VLAN tag.
     pub len: u32,
     /// The number of kept bytes.
     pub kept: u32,
     /// The number of its port in the capture.
     pub port: u16,
-    /// Its direction; for a dropped frame, the direction in which it was counted.
+    /// The frame's direction. For a dropped frame, it is the direction in which the frame was counted.
     pub direction: Direction,
-    /// Its checksum is left to the receiver: the field holds a part of the sum.
+    /// True if the checksum is left to the receiver: the field holds a part of the sum.
     pub csum_pending: bool,
-    /// It stands for several frames on a wire.
+    /// True if the frame stands for several frames on a wire.
     pub gso: bool,
     /// The reason of its drop, if it was dropped.
     pub dropped: Option<DropReason>,

@@ -15,7 +15,7 @@ fn started() -> Losses {
 #[test]
 fn time_awake_without_a_processor_is_lost_and_sleep_is_not() {
     let now_ns = START_NS + 1_000 * US;
-    // It works for 400 us, sleeps for 300, and works again.
+    // The worker works for 400 us, sleeps for 300 us, and works again.
     let asleep = (START_NS + 400 * US, START_NS + 700 * US);
     let lost_ns = |cpu_before_ns, cpu_ns| {
         let mut losses = started();
@@ -32,7 +32,7 @@ fn time_awake_without_a_processor_is_lost_and_sleep_is_not() {
 #[test]
 fn what_was_lost_before_a_hold_or_after_it_explains_nothing() {
     let mut losses = started();
-    // It is away for 400 us, of which it works for 100, then works without a break.
+    // The worker is away for 400 us, of which it works for 100 us, and then works without a break.
     let (away_ns, back_ns) = (START_NS + 100 * US, START_NS + 500 * US);
     losses.read(away_ns, back_ns, 200 * US);
     let now = (back_ns + 400 * US, 600 * US);
@@ -60,7 +60,7 @@ fn what_is_lost_now_counts_before_anybody_has_noted_it() {
     let losses = started();
     let looked_ns = START_NS + 500 * US;
     let now_ns = looked_ns + 200 * US;
-    // It has worked since, except for 150 us; it cannot have lost them before the last reading.
+    // The worker has worked since, except for 150 us, which it cannot have lost before the last reading.
     let now = (now_ns, 550 * US);
     assert_eq!(losses.lost_ns((looked_ns, now_ns), looked_ns, now), 150 * US);
     assert_eq!(losses.lost_ns((now_ns - 60 * US, now_ns), looked_ns, now), 10 * US);

@@ -83,7 +83,7 @@ impl Got {
         Self { bytes, offload: *packet.offload, frames: packet.frames }
     }
 
-    /// The frames that it would become on a wire.
+    /// The frames that the segment would become on a wire.
     fn on_the_wire(&self) -> Vec<Vec<u8>> {
         let Some(gso) = self.offload.gso() else {
             return vec![self.bytes.clone()];

@@ -51,7 +51,7 @@ impl HeldTimes {
 #[derive(Debug)]
 pub(super) struct HeldCall {
     pending: Option<Pending>,
-    /// The time until which they wait.
+    /// The time until which these frames wait.
     pub(super) deadline: Deadline,
     /// Complete chains that the guest cannot see yet.
     pub(super) withheld: u16,

@@ -7,7 +7,7 @@ use super::State;
 /// A snapshot of a guest's interface. A value that its kind of port does not have is 0, `None` or empty.
 #[derive(Debug, Clone, Default)]
 pub struct PortInfo {
-    /// Its state.
+    /// The interface's state.
     pub state: State,
     /// The reason of its last stop that was not orderly, if there was one.
     pub stop_reason: Option<String>,
@@ -42,7 +42,7 @@ pub struct PortInfo {
 /// A ring that serves no driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SilentRing {
-    /// Its number: even ones receive, odd ones transmit.
+    /// The ring's number: even ones receive, odd ones transmit.
     pub ring: usize,
     /// The reason.
     pub why: Silence,

@@ -131,7 +131,7 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         self.failed.store(false, Ordering::Relaxed);
     }
 
-    /// True if nothing is served because of a failure.
+    /// True if the interface has failed and nothing is served.
     #[inline]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
@@ -193,7 +193,7 @@ pub trait AnyInterface: Send + Sync {
     /// The number of its queue pairs: the most that it has ever offered.
     fn queue_pairs(&self) -> usize;
 
-    /// Its counters.
+    /// The port's counters.
     fn counters(&self) -> &PortCounters;
 
     /// Changes the moderation policy while traffic flows. A held call is made first.

@@ -9,9 +9,9 @@ use crate::port::Port;
 /// The device's properties for the guest, if its front end leaves them to the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestDevice {
-    /// Its MAC address.
+    /// The interface's MAC address.
     pub mac: [u8; 6],
-    /// Its MTU.
+    /// The interface's MTU.
     pub mtu: u16,
     /// `VIRTIO_F_ACCESS_PLATFORM` is offered: the guest decides which part of its memory the device can access.
     pub access_platform: bool,
@@ -26,10 +26,10 @@ impl Default for GuestDevice {
 
 /// A guest's port, as the switch sees it beside the data path.
 pub trait GuestPort: Port {
-    /// Its number in the switch.
+    /// The port's number in the switch.
     fn id(&self) -> PortId;
 
-    /// Its queue pairs and its calls.
+    /// The port's queue pairs and calls.
     fn interface(&self) -> &dyn AnyInterface;
 
     /// A snapshot.

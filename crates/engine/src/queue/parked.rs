@@ -1,6 +1,6 @@
 //! Frames that wait in their sender's queue for receivers without buffers.
 //!
-//! They keep their places: a retried frame whose receiver is still full waits where it was, so frames for one
+//! Waiting frames keep their places: a retried frame whose receiver is still full waits where it was, so frames for one
 //! receiver stay in order.
 
 use std::collections::VecDeque;
@@ -18,10 +18,10 @@ struct Waiting {
     token: u64,
     port: PortId,
     arrived_ns: u64,
-    /// The time at which it first found its receiver full (ns). It can have arrived long before, if its worker was
-    /// late.
+    /// The time at which the frame first found its receiver full (ns). The frame can have arrived long before, if its
+    /// worker was late.
     full_ns: u64,
-    /// The burst under way tries it again.
+    /// True if the burst under way retries the frame.
     tried: bool,
 }
 
@@ -29,18 +29,18 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct ParkedFrames {
     frames: VecDeque<Waiting>,
-    /// The index from which to continue with all receivers: no frame before it could be sent.
+    /// The index at which the next retry for all receivers begins: no frame before it could be sent.
     try_from: usize,
-    /// The number of frames that the burst under way tries.
+    /// The number of frames that the burst under way retries.
     trying: usize,
 }
 
-/// The action on a frame that waited.
+/// The decision about a frame that waited.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
-    /// It must be tried again, as a frame that arrived then (ns).
+    /// The frame must be retried, as a frame that arrived at this time (ns).
     Try(u64),
-    /// It has waited too long.
+    /// The frame has waited too long.
     Drop,
 }
 
@@ -55,14 +55,15 @@ impl ParkedFrames {
         self.frames.is_empty()
     }
 
-    /// The time at which the first of them has waited long enough (ns).
+    /// The time at which the first waiting frame has waited long enough (ns).
     #[inline]
     pub(super) fn until_ns(&self) -> Option<u64> {
         self.frames.front().map(|first| first.full_ns.saturating_add(PARKED_NS_MAX))
     }
 
-    /// Passes at most a burst of the frames that wait for `receiver`, or for any, to `each`, oldest first. Returns
-    /// their number, including frames that have waited too long at `now_ns`, which are forgotten.
+    /// Passes at most a burst of the frames that wait for `receiver`, or for any receiver, to `each`, oldest first.
+    /// Frames that have waited too long at `now_ns` are passed too, and then forgotten. Returns the number of all these
+    /// frames.
     ///
     /// # Errors
     /// Errors of `each`, after which it is not called again.
@@ -97,8 +98,8 @@ impl ParkedFrames {
         result.map(|()| self.trying + dropped)
     }
 
-    /// Tells the burst which receivers are blocked, and how many of its frames may wait, at most `max` in all. Only one
-    /// worker has taken a burst of this kind (`what`).
+    /// Notes in the burst which receivers are blocked, and how many of its frames may wait, at most `max` in all. Only
+    /// one worker has taken a burst of this kind (`what`).
     #[inline(always)]
     pub(super) fn tell(&self, what: Take, max: usize, burst: &mut Burst<'_>) {
         burst.park_room = max;
@@ -111,9 +112,9 @@ impl ParkedFrames {
     fn tell_of_some(&self, what: Take, burst: &mut Burst<'_>) {
         let before = match what {
             Take::New => self.frames.len(),
-            // Frames behind the tried ones are newer.
+            // Frames behind the retried ones are newer.
             Take::Parked(None) => self.try_from,
-            // No older frame for this receiver is left out.
+            // All older frames for this receiver are among the retried ones.
             Take::Parked(Some(_)) => 0,
         };
         burst.room.blocked.extend(self.frames.iter().take(before).map(|frame| frame.port));
@@ -122,9 +123,9 @@ impl ParkedFrames {
         burst.park_room = burst.park_room.saturating_sub(keep);
     }
 
-    /// Settles a burst: its parked frames wait; its retried frames that were not parked again no longer do. Returns
-    /// true if frames must be tried again at once. `in_order`: bursts come here in the order in which they were taken;
-    /// otherwise frames are sorted by their ascending names.
+    /// Settles a burst. Its parked frames wait from now on; its retried frames that were not parked again no longer
+    /// wait. Returns true if frames must be retried at once. `in_order` means that bursts come here in the order in
+    /// which they were taken; otherwise frames are sorted by their ascending names.
     #[inline(always)]
     pub(super) fn settle(&mut self, what: Take, in_order: bool, burst: &Burst<'_>) -> bool {
         match what {
@@ -162,7 +163,7 @@ impl ParkedFrames {
             if !std::mem::take(&mut waiting.tried) {
                 return true;
             }
-            // A chain that was refused has no frame; the others have theirs in the same order.
+            // A chain that was refused has no frame; the other chains have their frames in the same order.
             let frame = frames.next_if(|(frame, _)| frame.token == waiting.token);
             let Some((_, Some(port))) = frame else { return false };
             waiting.port = port;
@@ -170,11 +171,11 @@ impl ParkedFrames {
         });
         if receiver.is_some() {
             self.try_from = 0;
-            // If no frame of a whole burst was sent, the others would wait behind them.
+            // If no frame of a whole burst was sent, further frames would not be sent either.
             return tried == BURST_MAX && !none_went;
         }
-        // Continues from the front if some were sent, otherwise behind the tried ones, which may wait for another
-        // receiver.
+        // Continues from the front if some frames were sent. Otherwise, continues behind the retried frames, because
+        // the frames there may wait for another receiver.
         let from = std::mem::take(&mut self.try_from);
         if none_went && behind {
             self.try_from = from + tried;

@@ -50,7 +50,7 @@ pub struct Written {
     pub full: bool,
     /// Frames of the list that were put in.
     pub batch: Batch,
-    /// Their chains.
+    /// The number of chains that these frames use.
     pub chains: u16,
     /// Packets that were merged from several frames' segments.
     pub merged: u64,

@@ -49,7 +49,7 @@ impl Default for Times {
 pub struct TimesSummary {
     /// Samples.
     pub count: u64,
-    /// Their sum, ns.
+    /// The sum of the samples, in ns.
     pub sum: u64,
     /// Median, ns.
     pub p50: u64,
@@ -68,7 +68,7 @@ impl Times {
         if let Some(count) = self.steps.get_mut(step(ns.min(LATENCY_BUDGET_NS_MAX))) {
             *count += 1;
         }
-        // It overflows after 584 years.
+        // The sum overflows after 584 years.
         self.sum_ns = self.sum_ns.wrapping_add(ns);
         // This is rare: a branch costs less than a store.
         if ns > self.max_ns {

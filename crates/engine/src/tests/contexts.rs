@@ -53,7 +53,7 @@ fn frames_for_a_full_receiver_hold_up_their_own_vif_only() {
     send(&engine, &stalls, (1..=20).map(|n| frame(1, 3, n)));
     eventually("they wait", || stalls.waiting.lock().unwrap().len() == 20);
     for n in 1..=100 {
-        // They alternate, interleaved, on the one worker.
+        // The bursts alternate, interleaved, on the one worker.
         stalls.to_send.lock().unwrap().push_back(frame(1, 4, n));
         passes.to_send.lock().unwrap().push_back(frame(2, 4, n));
         engine.nudge(QueueRef { port: passes.id, queue: 0, side: Side::Tx });

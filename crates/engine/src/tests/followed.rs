@@ -68,7 +68,7 @@ fn a_frame_that_is_dropped_or_waits_says_so() {
     send(&engine, &a, [frame(1, 2, 2)]);
     let way = ways(&mut following, 1).remove(0);
     assert_eq!((way.parts[0].port, way.parts[0].did), (b.id, Did::Waits));
-    // It is delivered later, and does not count as another frame.
+    // The frame is delivered later, and does not count as another frame.
     b.room.store(9, Ordering::SeqCst);
     engine.nudge(QueueRef { port: b.id, queue: 0, side: Side::Rx });
     eventually("it arrives", || numbers(&b) == [2]);

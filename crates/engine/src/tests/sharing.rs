@@ -17,9 +17,9 @@ struct BusyPort {
     bursts: AtomicU64,
     /// Takes that allowed no frames.
     empty_takes: AtomicU64,
-    /// The maximum number of frames that it has left.
+    /// The maximum number of frames that the port has left.
     left: AtomicU64,
-    /// The engine gets its frames; otherwise it only learns their number.
+    /// True if the engine gets the port's frames; otherwise it learns only their number.
     forwards: AtomicBool,
 }
 
@@ -82,8 +82,8 @@ fn kick(engine: &Engine, port: &BusyPort) {
     engine.nudge(QueueRef { port: port.id, queue: 0, side: Side::Tx });
 }
 
-/// The results of `count` for each port, all at about the same time: their sum grew by `apart` at most in between. This
-/// thread can lose its CPU in between.
+/// The results of `count` for each port, all at about the same time: during the reading, their sum grew by `apart` at
+/// most. The reading is repeated, because this thread can lose its CPU in between.
 fn at_once(ports: &[Arc<BusyPort>], apart: u64, count: fn(&BusyPort) -> u64) -> Vec<u64> {
     let look = || ports.iter().map(|port| count(port)).collect::<Vec<_>>();
     let mut counts = Vec::new();
@@ -94,20 +94,20 @@ fn at_once(ports: &[Arc<BusyPort>], apart: u64, count: fn(&BusyPort) -> u64) -> 
     counts
 }
 
-/// Lets `ports` send until they have used `worker_ns` together; returns the time that each used.
+/// Lets `ports` send until they have used `worker_ns` together. Returns the time that each port used.
 fn run(engine: &Engine, ports: &[Arc<BusyPort>], worker_ns: u64) -> Vec<f64> {
     run_until(engine, ports, worker_ns, |_| true)
 }
 
-/// The same, and then continues until `is` accepts the times, or this takes too long: a burst may have been charged for
-/// the time of another virtual machine of the host, for which later bursts compensate.
+/// Lets `ports` send as [`run`] does, and then continues until `is` accepts the times, or this takes too long: a burst
+/// may have been charged for the time of another virtual machine on the host, for which later bursts compensate.
 fn run_until(
     engine: &Engine,
     ports: &[Arc<BusyPort>],
     worker_ns: u64,
     is: impl Fn(&[f64]) -> bool,
 ) -> Vec<f64> {
-    // One burst of the most expensive port, and a part of another.
+    // This is one burst of the most expensive port, and a part of another.
     const APART_NS: u64 = 200_000;
     ports.iter().for_each(|port| kick(engine, port));
     let used = || at_once(ports, APART_NS, |port| port.counters.worker_ns.get());
@@ -192,7 +192,7 @@ fn a_limited_port_gets_its_rate_and_the_worker_sleeps_between() {
     let start = Instant::now();
     engine.set_share(port.id, Share::default(), limit);
     kick(&engine, &port);
-    // Another queue of the port, on another worker, has the same bucket.
+    // Another queue of the port, on another worker, uses the same bucket.
     engine.nudge(QueueRef { port: port.id, queue: 1, side: Side::Tx });
     let sent = || port.counters.tx.iter().map(|queue| queue.frames.get()).sum::<u64>();
     for reached in [500, 1_000, 2_000, 4_000] {
@@ -201,7 +201,7 @@ fn a_limited_port_gets_its_rate_and_the_worker_sleeps_between() {
         let may = PACKETS.per_s as f64 * start.elapsed().as_secs_f64() + PACKETS.burst as f64;
         assert!(frames <= may, "{frames} of {may}");
     }
-    // Each wait is one poll without a frame, then a burst: with two workers, the other one may come first.
+    // Each wait is one poll without a frame, then a burst. With two workers, the other worker's poll may come first.
     let waits = port.counters.rate_waits.get();
     assert!(waits > 0);
     assert!(waits <= sent(), "{waits}: it looks on instead of sleeping");
@@ -233,7 +233,7 @@ fn a_limit_that_is_lifted_holds_nobody_up() {
     let engine = Engine::start(1).unwrap();
     let port = add_busy(&engine, Duration::ZERO, 1500);
     port.left.store(1_000, Ordering::Relaxed);
-    // The next frame would be allowed in an hour.
+    // The next frame would be allowed only in an hour.
     let packets = Some(Rate { per_s: 1, burst: 3_600 });
     engine.set_share(port.id, Share::default(), RateLimit { bits: None, packets });
     kick(&engine, &port);
@@ -271,7 +271,7 @@ fn who_is_late_more_often_than_it_may_be_is_counted() {
         Engine::start_with(Options { schedule: Kind::Dwcs, workers: 1, ..Options::default() })
             .unwrap();
     let ports = [200, 200].map(|us| add_busy(&engine, Duration::from_micros(us), 64));
-    // Neither can have a turn in each period while the other's turn lasts twice as long.
+    // Neither port can have a turn in each period while the other's turn lasts twice as long.
     let window = Some(Window::new(0, 1, 100_000).unwrap());
     for port in &ports {
         engine.set_share(port.id, Share { weight: 1, window }, RateLimit::NONE);

@@ -10,9 +10,9 @@ use crate::under_way::UnderWay;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weakness {
     None,
-    /// It does not prevent new bursts.
+    /// Closing does not prevent new bursts.
     NotClosed,
-    /// It does not wait for bursts under way.
+    /// Closing does not wait for bursts under way.
     NotSettled,
 }
 
