@@ -1,9 +1,9 @@
-//! The ways of frames that a worker has forwarded: the next frame like them goes the same way.
+//! The routes of frames that a worker has forwarded: the next frame with the same addresses takes the same route.
 //!
 //! A route is for untagged frames from one port with the same two addresses, whose source was known behind that port.
-//! It holds for the second in which it was noted, so that addresses age as they do without it, and until the forwarding
-//! table or a port changes ([`Fdb::changes`]). Within both limits, [`View::route`] would give the same answer, and
-//! change nothing.
+//! The route holds for the second in which it was noted, so addresses age as they do without routes. It also ends when
+//! the forwarding table or a port changes ([`Fdb::changes`]). Within both limits, [`View::route`] would give the same
+//! answer, and change nothing.
 //!
 //! [`Fdb::changes`]: crate::Fdb::changes
 
@@ -11,7 +11,8 @@ use crate::port::PortId;
 use crate::view::{Route, View};
 use crate::vlan::EgressTag;
 
-/// A power of two. Flows that share a place take it from each other, and their frames are looked up.
+/// The number of routes, a power of two. Flows that share a place take it from each other, and their frames are looked
+/// up.
 const PLACES: usize = 256;
 
 /// One worker's routes.
@@ -22,12 +23,12 @@ struct Noted {
     addresses: Addresses,
     ingress: PortId,
     now_secs: u32,
-    /// 0: no route.
+    /// The value of [`Fdb::changes`](crate::Fdb::changes) when the route was noted; 0 means that there is no route.
     changes: u64,
     route: Route,
 }
 
-/// The destination and source address of a frame, in two words, as they stand in it.
+/// The destination and source address of a frame, in two words, in the order of the frame's bytes.
 pub type Addresses = (u64, u32);
 
 const NONE: Noted = {
@@ -50,7 +51,7 @@ fn place((low, high): Addresses, ingress: PortId) -> usize {
 }
 
 impl Routes {
-    /// The way of an untagged frame from `ingress`, if one is noted and holds.
+    /// The route of an untagged frame from `ingress`, if one is noted and holds.
     #[inline]
     pub fn find(
         &self,

@@ -37,7 +37,7 @@ impl Sought {
         }
     }
 
-    /// The probes that have come: the one whose address ends with a 0, and its twin.
+    /// States if the two probes have come in: the one whose address ends with a 0 bit, and its twin.
     pub(crate) fn seen(&self) -> [bool; 2] {
         let seen = self.seen.load(Ordering::Relaxed);
         [seen & 1 != 0, seen & 2 != 0]

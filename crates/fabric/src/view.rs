@@ -69,7 +69,7 @@ pub struct Route {
 /// The answer of [`View::would_forward`] for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thought {
-    /// Its VLAN, if it has one.
+    /// The frame's VLAN, if it has one.
     pub vid: Option<Vid>,
     /// The result of learning its source address.
     pub learned: Option<Learned>,

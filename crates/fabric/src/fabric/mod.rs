@@ -22,11 +22,11 @@ use crate::vlan::{Vid, VlanMode, VlanSet};
 #[derive(Clone)]
 pub(crate) struct Port {
     pub config: PortConfig,
-    /// The port is up and not blocked; the data path asks for this.
+    /// True if the port is up and not blocked. The data path reads this field.
     pub active: bool,
     up: bool,
     blocked: bool,
-    /// Shared by all snapshots that the port is in.
+    /// The first address, shared by all snapshots that contain the port.
     pub first_mac: Arc<FirstMac>,
     pub sought: Arc<Sought>,
 }
@@ -42,13 +42,13 @@ impl Port {
         Self { active: up && !blocked, up, blocked, ..self }
     }
 
-    /// The reason why a frame may not come in by a port that is not active.
+    /// The reason why a frame may not come in on a port that is not active.
     #[cold]
     pub fn refusal(&self) -> DropReason {
         if self.up { DropReason::Loop } else { DropReason::PortInactive }
     }
 
-    /// The reason for this frame. A probe is noted.
+    /// The reason why this frame may not come in. If it is a probe, it is noted.
     #[cold]
     pub fn refuse(&self, frame: &FrameKey) -> DropReason {
         if self.blocked
@@ -68,9 +68,9 @@ impl Port {
         }
     }
 
-    /// The address that is configured for an active port, the VLANs in which it is known before its guest has sent a
-    /// frame, and the number of addresses that the port may have. For a trunk of all VLANs there are none: the address
-    /// is learned there.
+    /// The configured address of an active port, the VLANs in which the address is known before its guest sends a
+    /// frame, and the number of addresses that the port may have. For a trunk of all VLANs there are no such VLANs: the
+    /// address is learned there.
     fn configured(&self) -> Option<(Mac, Vec<Vid>, u32)> {
         let MacCheck::Pinned(mac) = self.config.mac_check else { return None };
         let vids = match &self.config.vlan {
@@ -85,7 +85,7 @@ impl Port {
     }
 }
 
-/// A snapshot of every port. Never changed; replaced by the next one.
+/// A snapshot of every port. It never changes; the next snapshot replaces it.
 #[derive(Clone)]
 pub(crate) struct PortTable {
     ports: Box<[Option<Arc<Port>>]>,
@@ -142,7 +142,7 @@ pub struct Fabric {
 }
 
 struct Control {
-    /// The number at which the search for a free number begins. It goes round, so that a removed port's number is not
+    /// The number at which the search for a free number begins. The search goes round: a removed port's number is not
     /// reused at once, while frames for that port can still be under way.
     next: usize,
 }
@@ -150,22 +150,22 @@ struct Control {
 /// An address that was learned behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Its VLAN.
+    /// The VLAN of the address.
     pub vid: Vid,
     /// The address.
     pub mac: Mac,
-    /// The time at which a frame was last received from it (s).
+    /// The time at which a frame from the address was last received (s).
     pub seen_secs: u32,
 }
 
 /// The other ports in a port's VLANs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// The ports that send and receive, and get its frames.
+    /// The number of other ports that send and receive, and get the port's frames.
     pub active: u32,
-    /// The ports without a station.
+    /// The number of other ports without a station.
     pub silent: u32,
-    /// The ports that are isolated, as it is.
+    /// The number of other ports that are isolated, as this port is.
     pub isolated: u32,
 }
 
@@ -204,7 +204,7 @@ impl Fabric {
     /// The ports as they are now, for one burst. Cheap and lock-free.
     #[inline]
     pub fn view(&self) -> View<'_> {
-        // The number is read before the ports: what is true of it is then true of them.
+        // The number is read before the ports: a result found with these ports is then at least as new as the number.
         let changes = self.fdb.changes();
         View::new(&self.fdb, self.table.load(), changes)
     }
@@ -235,8 +235,8 @@ impl Fabric {
         self.change(id, |_| None)
     }
 
-    /// Changes the settings of a port. The addresses learned behind it are forgotten. So is the address that
-    /// [`MacCheck::First`](crate::MacCheck::First) found, if the check changes.
+    /// Changes the settings of a port. The addresses learned behind it are forgotten. If the check changes, the address
+    /// that [`MacCheck::First`](crate::MacCheck::First) found is forgotten too.
     pub fn update_port(&self, id: PortId, config: PortConfig) -> Result<(), PortError> {
         self.change(id, |port| {
             let check_changed = port.config.mac_check != config.mac_check;
@@ -248,12 +248,12 @@ impl Fabric {
         })
     }
 
-    /// Sets whether anyone sends and receives at the port: an uplink that is up, or a VIF whose session has started its
-    /// rings. A change begins a new session: the addresses learned behind the port are forgotten, and that of
-    /// [`MacCheck::First`](crate::MacCheck::First).
+    /// States if a station sends and receives at the port: an uplink that is up, or a VIF whose session has started its
+    /// rings. A change begins a new session: the addresses learned behind the port are forgotten, and so is the address
+    /// that [`MacCheck::First`](crate::MacCheck::First) found.
     ///
-    /// A VIF whose rings stop must become inactive at once. Until then it keeps its address, which blocks a guest
-    /// that was migrated away and now answers from behind the uplink.
+    /// A VIF whose rings stop must become inactive at once. Until then, the port keeps its guest's address. If the
+    /// guest was migrated away, it now answers from behind the uplink, and the kept address would block it.
     pub fn set_active(&self, id: PortId, active: bool) -> Result<(), PortError> {
         self.change(id, |port| {
             let first_mac = Arc::new(FirstMac::new());
@@ -261,7 +261,7 @@ impl Fabric {
         })
     }
 
-    /// True if anyone sends and receives at the port, or would if it were not [blocked](Self::set_blocked).
+    /// True if a station sends and receives at the port, or would if the port were not [blocked](Self::set_blocked).
     pub fn is_active(&self, id: PortId) -> bool {
         self.table.load().port(id).is_some_and(|port| port.up)
     }
@@ -280,16 +280,17 @@ impl Fabric {
         self.table.load().port(id).is_some_and(|port| port.blocked)
     }
 
-    /// Makes the port look for a probe: a frame of this VLAN and source address, or one whose address differs in the
-    /// last bit. It looks where the forwarding table does not learn, because the port is blocked or has too many
-    /// addresses. See [`seen`](Self::seen).
+    /// Makes the port look for a probe: a frame of this VLAN and source address, or with a source address that differs
+    /// in the last bit. The port sees probes even where the forwarding table does not learn, because the port is
+    /// blocked or has too many addresses. See [`seen`](Self::seen).
     pub fn seek(&self, id: PortId, vid: Vid, mac: Mac) {
         if let Some(port) = self.table.load().port(id) {
             port.sought.seek(vid, mac);
         }
     }
 
-    /// The probes that have come since [`seek`](Self::seek): the one whose address ends with a 0, and the one with a 1.
+    /// States if the two probes have come in since [`seek`](Self::seek): the one whose address ends with a 0 bit, and
+    /// the one whose address ends with a 1 bit.
     pub fn seen(&self, id: PortId) -> [bool; 2] {
         self.table.load().port(id).map_or([false; 2], |port| port.sought.seen())
     }
@@ -303,8 +304,8 @@ impl Fabric {
         })
     }
 
-    /// Learns again the addresses that were known behind an active port, as far as its settings allow now. Their ages
-    /// count on, and the address that [`MacCheck::First`](crate::MacCheck::First) had found is pinned again.
+    /// Learns again the addresses that were known behind an active port, as far as its settings allow now. The ages of
+    /// the addresses continue. The address that [`MacCheck::First`](crate::MacCheck::First) had found is pinned again.
     pub fn recall(&self, id: PortId, known: &[Known]) {
         let table = self.table.load();
         let Some(port) = table.active_port(id) else { return };
@@ -324,9 +325,9 @@ impl Fabric {
         self.table.load().port(id).map(|port| port.config.clone())
     }
 
-    /// The tags with which a station `mac` behind a port announces its place: in its VLAN, or in those of its trunk. If
-    /// a trunk has more than [`ANNOUNCED_VLANS_MAX`] VLANs, only those count in which this switch has seen the address,
-    /// behind any port.
+    /// The tags with which a station `mac` behind a port announces its place: that of its VLAN, or those of its trunk.
+    /// If a trunk has more than [`ANNOUNCED_VLANS_MAX`] VLANs, only those count in which this switch has seen the
+    /// address, behind any port.
     pub fn announcement_tags(&self, id: PortId, mac: Mac, now_secs: u32) -> Vec<Option<Tci>> {
         let Some(PortConfig { vlan, .. }) = self.port_config(id) else { return Vec::new() };
         let (native, allowed) = match vlan {
@@ -368,8 +369,9 @@ impl Fabric {
 
     /// Replaces a port, then forgets the addresses behind it.
     ///
-    /// A worker in mid-burst may still learn one behind the old port. Such an entry is harmless: frames for it are
-    /// flooded if the port was removed, and the next change of the port, or the next user of its number, flushes it.
+    /// In the middle of a burst, a worker may still learn an address behind the old port. Such an entry is harmless. If
+    /// the port was removed, frames for the address are flooded. The next change of the port, or the next user of its
+    /// number, flushes the entry.
     fn change(
         &self,
         id: PortId,
@@ -399,7 +401,7 @@ impl Fabric {
         self.fdb.changed();
     }
 
-    /// The control state is valid after each single store, so poison means nothing.
+    /// Locks the control state. Each single store leaves the state valid, so a lock poisoned by a panic means nothing.
     fn lock(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,21 +1,21 @@
 //! The forwarding database: the port behind which each address was last seen.
 //!
 //! The table has a fixed size, in buckets of eight entries. **Reads are wait-free**: an entry is one atomic word
-//! (`entry.rs`), so a lookup is up to eight loads from one cache line. It returns a port behind which that very address
-//! was learned, or nothing; no torn state exists. **Writes** take a lock, but only for an address that is new, has
-//! moved, or is removed. For a known address a frame only stores the second of last use, once per second.
+//! (`entry.rs`), so a lookup is up to eight loads from one cache line. A lookup returns a port behind which that very
+//! address was learned, or nothing; no torn state exists. **Writes** take a lock, but only for an address that is new,
+//! has moved, or is removed. A frame from a known address only stores the second of last use, once per second.
 //!
-//! The second of last use is a word of its own beside the entry. A reader during a replacement may pair an old entry
+//! The second of last use is a word of its own beside the entry. During a replacement, a reader may pair an old entry
 //! with a new second, or the reverse. The entry then looks older or younger: at worst one more frame is flooded, or one
 //! entry is swept later.
 //!
-//! **Remotes.** Behind the port of an overlay an address is at one of many hosts: the port's *remote*, a number that
-//! only the port understands. It fits into the bucket's spare bytes, so an entry has 16 bytes with it or without. Only
-//! the port reads it ([`Fdb::remote`]).
+//! **Remotes.** An address behind the port of an overlay is at one of many hosts: the port's *remote*, a number that
+//! only the port understands. The number fits into the bucket's spare bytes, so an entry has 16 bytes in any case. Only
+//! the port reads the number ([`Fdb::remote`]).
 //!
-//! **Told networks.** For some networks a control plane states which addresses are behind the port of the overlay
-//! ([`Fdb::tell`]). In these nothing is learned behind it from frames, and a stated address stays until it is taken
-//! back.
+//! **Told networks.** For some networks, a control plane states which addresses are behind the port of the overlay
+//! ([`Fdb::tell`]). In such a network nothing is learned behind that port from frames, and a stated address stays until
+//! the control plane withdraws it.
 //!
 //! **One port can't take the table from the others.** A port has a limit of learned addresses; in a full bucket the
 //! port with the most entries loses one; addresses learned behind uplinks have a limit in each network; and a [`Claim`]
@@ -45,9 +45,9 @@ pub use moves::Moves;
 
 /// Entries of a bucket: eight words are one cache line.
 const WAYS: usize = 8;
-/// Calls of [`Fdb::age`] that sweep the whole table: at a call per second that is well within `FDB_AGE_SECS`.
+/// Calls of [`Fdb::age`] that sweep the whole table: one call per second is well within `FDB_AGE_SECS`.
 const AGE_CALLS: usize = 32;
-/// Buckets that are swept under one lock, so that a worker that learns waits only for microseconds.
+/// Buckets that are swept under one lock: few, so a worker that learns waits only for microseconds.
 const SWEPT_BUCKETS: usize = 64;
 
 const _: () = {
@@ -83,17 +83,18 @@ impl Default for Capacity {
 /// The strength with which a port holds an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Learned from traffic: any port that uses the address takes it over; ages; may be evicted.
+    /// An address learned from traffic. Any port that uses the address takes it over. It ages, and can be evicted.
     Dynamic = 0,
-    /// The first address of a checked port ([`crate::MacCheck::First`]). Stays until the port is flushed.
+    /// The first address of a checked port ([`crate::MacCheck::First`]). It stays until the port is flushed.
     First = 1,
-    /// The configured address of a checked port ([`crate::MacCheck::Pinned`]). Stays likewise.
+    /// The configured address of a checked port ([`crate::MacCheck::Pinned`]). It stays until the port is flushed.
     Pinned = 2,
-    /// Learned from traffic of an uplink: as [`Self::Dynamic`], except for the ports that can take it.
+    /// An address learned from an uplink's traffic: as [`Self::Dynamic`], but fewer ports can take it over.
     Uplink = 3,
-    /// Stated by a control plane ([`Fdb::tell`]): as [`Self::Uplink`], but it stays until it is taken back.
+    /// An address stated by a control plane ([`Fdb::tell`]): as [`Self::Uplink`], but it stays until it is withdrawn.
     Told = 4,
-    /// Stated by a control plane as not moving: only a port that has it configured takes it.
+    /// An address that a control plane states as not moving: only a port on which the address is configured takes it
+    /// over.
     ToldSticky = 5,
 }
 
@@ -103,13 +104,13 @@ impl Claim {
         matches!(self, Self::Dynamic | Self::Uplink)
     }
 
-    /// True if the address is behind an uplink: it counts in its network.
+    /// True if the address is behind an uplink and so counts against its network's limit.
     fn is_outside(self) -> bool {
         matches!(self, Self::Uplink | Self::Told | Self::ToldSticky)
     }
 
-    /// True if a port with the claim `by` takes over an address that another one holds with this claim. A guest cannot
-    /// just take an address behind an uplink, the gateway's above all; nor can a station outside take a guest's
+    /// True if a port with the claim `by` takes over an address that another port holds with this claim. A guest cannot
+    /// simply take an address behind an uplink, above all the gateway's. Nor can a station outside take a guest's
     /// address.
     fn yields_to(self, by: Self) -> bool {
         match self {
@@ -124,27 +125,27 @@ impl Claim {
 /// The port that learns an address, and its rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Learner {
-    /// The port the frame came in by.
+    /// The port on which the frame came in.
     pub port: PortId,
-    /// The strength with which it holds the source address.
+    /// The strength with which the port holds the source address.
     pub claim: Claim,
-    /// Most addresses that may be learned behind it.
+    /// Most addresses that may be learned behind the port.
     pub learn_max: u32,
 }
 
 /// The result for a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// Known behind this port; its age is zero again.
+    /// The address was known behind this port; its age is zero again.
     Known,
-    /// Learned.
+    /// The address was unknown, and is learned.
     New,
-    /// Known behind another port until now.
+    /// The address was known behind another port until now.
     Moved {
         /// The earlier port.
         from: PortId,
     },
-    /// Not learned: another port has a claim on it that is as strong.
+    /// Not learned: another port has a claim on the address that is as strong.
     Owned {
         /// The other port.
         by: PortId,
@@ -157,7 +158,7 @@ pub enum Learned {
     BucketFull,
     /// Not learned: a control plane states the addresses behind the port in this network.
     Told,
-    /// Not learned: a group address is no station's.
+    /// Not learned: the address is a group address, which no station has.
     Multicast,
 }
 
@@ -168,11 +169,11 @@ pub struct FdbEntry {
     pub vid: Vid,
     /// The address.
     pub mac: Mac,
-    /// The port it is behind.
+    /// The port behind which the address is.
     pub port: PortId,
-    /// The strength with which that port holds it.
+    /// The strength with which that port holds the address.
     pub claim: Claim,
-    /// Seconds since a frame was last received from it.
+    /// Seconds since a frame from the address was last received.
     pub age_secs: u32,
 }
 
@@ -209,7 +210,7 @@ struct Bucket {
     words: [AtomicU64; WAYS],
     /// Second at which each entry was last used.
     seen_secs: [AtomicU32; WAYS],
-    /// The remote of each entry behind its port, plus 1; 0 if the port has not stated one.
+    /// The remote of each entry behind its port, plus 1; 0 if the port has stated no remote.
     remotes: [AtomicU32; WAYS],
 }
 
@@ -242,9 +243,9 @@ impl Bucket {
         entry.claim.is_learned() && self.age_secs(way, now_secs) > FDB_AGE_SECS
     }
 
-    /// Clears the remote of an entry. The old entry is removed first: a reader that finds a remote here from now on
-    /// reads that of the next entry, and nobody takes it for the old one's. A lookup can miss meanwhile, and one frame
-    /// is flooded.
+    /// Clears the remote of an entry. The old entry is removed first: a reader that now finds a remote here reads the
+    /// remote of the next entry, and cannot take it for the old entry's. A lookup in between can miss, and then one
+    /// frame is flooded.
     fn forget_remote(&self, way: usize) {
         if self.remotes[way].load(Ordering::Relaxed) != 0 {
             self.words[way].store(0, Ordering::Relaxed);
@@ -253,7 +254,7 @@ impl Bucket {
         }
     }
 
-    /// Stores only a change, so that workers do not pass the cache line around for every frame.
+    /// Stores only a changed second: otherwise, workers would pass the cache line around for every frame.
     fn touch(&self, way: usize, now_secs: u32) {
         let seen_secs = &self.seen_secs[way];
         if seen_secs.load(Ordering::Relaxed) != now_secs {
@@ -261,8 +262,8 @@ impl Bucket {
         }
     }
 
-    /// The entry to give up for a new one of `port`: an expired one, or the oldest of the port that
-    /// holds the most, and of `port` itself among equals. `None` if every entry has a claim.
+    /// The entry to give up for a new one of `port`: an expired one, or else the oldest entry of the port that holds
+    /// the most. Among ports that hold equally many, `port` itself is chosen. `None` if every entry has a claim.
     fn victim(&self, port: PortId, now_secs: u32) -> Option<(usize, Entry)> {
         let dynamic = || self.entries().filter(|(_, entry)| entry.claim.is_learned());
         dynamic().max_by_key(|&(way, entry)| {
@@ -280,7 +281,8 @@ struct Writer {
     moves: moves::Noted,
 }
 
-/// A call at each change, made by the thread that changes, a worker for example: it must return at once.
+/// A function that is called at each change, by the thread that makes the change, for example a worker. It must return
+/// at once.
 type Bell = Box<dyn Fn() + Send + Sync>;
 
 /// The forwarding table: (VLAN, address) to port, with a fixed number of entries.
@@ -319,8 +321,8 @@ impl Fdb {
         }
     }
 
-    /// A number that grows after each change of an address's place, and of a port. What was found since the number was
-    /// read holds while it stands, except that entries age.
+    /// A number that grows after each change of an address's place, and of a port. As long as the number stays the
+    /// same, a result that was found after reading it still holds, except that entries age.
     #[inline]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
@@ -331,7 +333,7 @@ impl Fdb {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// The number of entries in the table's size.
+    /// The number of entries for which the table has room.
     pub fn capacity(&self) -> usize {
         self.buckets.len() * WAYS
     }
@@ -355,8 +357,8 @@ impl Fdb {
         (!bucket.has_expired(way, entry, now_secs)).then_some(entry.port)
     }
 
-    /// The remote of `port` behind which the address is; `None` if the port has not stated one, or the address is not
-    /// (any more) behind the port. Wait-free.
+    /// The remote of `port` behind which the address is; `None` if the port has stated none, or the address is not
+    /// behind the port, or no longer. Wait-free.
     pub fn remote(&self, vid: Vid, mac: Mac, port: PortId, now_secs: u32) -> Option<u32> {
         let slot = self.slot(vid, mac);
         let bucket = &self.buckets[slot.bucket];
@@ -365,8 +367,8 @@ impl Fdb {
             return None;
         }
         let remote = bucket.remotes[way].load(Ordering::Relaxed).checked_sub(1)?;
-        // An entry is emptied before another one with a remote takes its place: an entry that is still there was there
-        // before.
+        // An entry is emptied before an entry with another remote takes its place. So an entry that is still there was
+        // there when the remote was read.
         fence(Ordering::Acquire);
         (bucket.words[way].load(Ordering::Relaxed) == entry.pack()).then_some(remote)
     }
@@ -427,7 +429,7 @@ impl Fdb {
         learned
     }
 
-    /// From here on a control plane states the addresses behind `port` in the network `vid`, and none is learned there.
+    /// Makes the addresses behind `port` in the network `vid` a control plane's: none is learned from frames any more.
     pub fn told_behind(&self, vid: Vid, port: PortId) {
         let number = vid.network().and_then(|number| self.told_behind.get(usize::from(number)));
         if let Some(told_behind) = number {
@@ -441,8 +443,8 @@ impl Fdb {
         number.is_some_and(|told_behind| told_behind.load(Ordering::Relaxed) == port.get() + 1)
     }
 
-    /// Enters an address that a control plane states, behind this remote of the teller's; [`forget`](Self::forget)
-    /// takes it back. The teller's claim is [`Claim::Told`] or [`Claim::ToldSticky`].
+    /// Enters an address that a control plane states behind a remote of the teller's port; [`forget`](Self::forget)
+    /// removes it. The teller's claim is [`Claim::Told`] or [`Claim::ToldSticky`].
     pub fn tell(&self, vid: Vid, mac: Mac, teller: Learner, remote: u32) -> Learned {
         let learned = self.learn(vid, mac, teller, 0);
         if matches!(learned, Learned::Known | Learned::New | Learned::Moved { .. }) {
@@ -452,7 +454,7 @@ impl Fdb {
     }
 
     /// Has `bell` called, on any thread, when an address of a network is new, has moved, or may have been removed. Only
-    /// the first bell counts.
+    /// the first registered bell is called.
     pub fn on_change(&self, bell: impl Fn() + Send + Sync + 'static) {
         let _ = self.bell.set(Box::new(bell));
     }
@@ -492,8 +494,8 @@ impl Fdb {
     ) -> Result<Learned, Learned> {
         let planned = match found {
             Some((_, entry)) if entry.port == learner.port => {
-                // The port's check may have changed since; a frame does not change an entry that a control plane has
-                // stated.
+                // The port's check may have changed since the address was learned. A frame does not change an entry
+                // that a control plane has stated.
                 let same = entry.claim == learner.claim
                     || (learner.claim == Claim::Uplink && self.is_told(vid, learner.port));
                 return Ok(if same { Learned::Known } else { Learned::New });
@@ -522,7 +524,7 @@ impl Fdb {
     fn change(&self, slot: Slot, learner: Learner, vid: Vid, now_secs: u32) -> Learned {
         let mut writer = self.lock();
         let bucket = &self.buckets[slot.bucket];
-        // Another worker may have entered it first.
+        // Another worker may have entered the address first.
         let found = bucket.find(slot.tag);
         let learned = match self.plan(found, learner, vid) {
             Ok(learned) => learned,
@@ -589,7 +591,8 @@ impl Fdb {
         let mut removed = 0;
         for start in (0..self.buckets.len()).step_by(SWEPT_BUCKETS) {
             let _writer = self.lock();
-            // Most ports have few addresses or none, and front ends start and stop rings as they like.
+            // Most ports have few addresses or none. Front ends start and stop rings as they like, so a flush must be
+            // cheap.
             if self.learned_by(port) == 0 {
                 break;
             }
@@ -601,9 +604,9 @@ impl Fdb {
         removed
     }
 
-    /// Sweeps the next 1/32 of the table for expired addresses, and returns how many it removed. Call it about once
-    /// per second while there is traffic. [`Self::lookup`] does not depend on it: it frees space and the ports'
-    /// quota of addresses.
+    /// Sweeps the next 1/32 of the table for expired addresses, and returns the number of those removed. Call this
+    /// about once per second while there is traffic. [`Self::lookup`] does not depend on it: a sweep frees space and
+    /// the ports' quota of addresses.
     pub fn age(&self, now_secs: u32) -> usize {
         let mut removed = 0;
         for _ in 0..self.buckets.len() / AGE_CALLS / SWEPT_BUCKETS {
@@ -620,7 +623,7 @@ impl Fdb {
         removed
     }
 
-    /// Entries in the table, expired ones that were not swept yet included.
+    /// The number of entries in the table, including expired entries that are not swept yet.
     pub fn len(&self) -> usize {
         self.learned.iter().map(|learned| learned.load(Ordering::Relaxed) as usize).sum()
     }
@@ -630,13 +633,13 @@ impl Fdb {
         self.len() == 0
     }
 
-    /// Entries of one port, expired ones that were not swept yet included.
+    /// The number of entries of one port, including expired entries that are not swept yet.
     pub fn learned_by(&self, port: PortId) -> u32 {
         self.learned[port.index()].load(Ordering::Relaxed)
     }
 
-    /// The addresses in the table that have not expired, in no order. If workers learn meanwhile, it is not a snapshot
-    /// of one moment; every entry was in the table at some moment of the call.
+    /// The addresses in the table that have not expired, in no order. If workers learn meanwhile, the list is no
+    /// snapshot of one moment, but every entry was in the table at some moment of the call.
     pub fn entries(&self, now_secs: u32) -> Vec<FdbEntry> {
         let buckets = self.buckets.iter().enumerate();
         let entries = buckets.flat_map(|(index, bucket)| {
@@ -651,7 +654,7 @@ impl Fdb {
         entries.collect()
     }
 
-    /// Counters.
+    /// The present values of the counters.
     pub fn stats(&self) -> FdbStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         FdbStats {
@@ -688,7 +691,8 @@ impl Fdb {
         }
     }
 
-    /// The counter of an entry besides its port's: its network's, if the entry was learned behind an uplink.
+    /// The second counter of an entry, besides its port's: that of its network, if the entry was learned behind an
+    /// uplink.
     fn network_count(&self, bucket: usize, entry: Entry) -> Option<&AtomicU32> {
         if !entry.claim.is_outside() {
             return None;
@@ -697,13 +701,13 @@ impl Fdb {
         self.in_network.get(usize::from(vid.network()?))
     }
 
-    /// Addresses of a network that are behind uplinks, expired ones that were not swept yet included.
+    /// The number of a network's addresses behind uplinks, including expired entries that are not swept yet.
     pub fn learned_in(&self, vid: Vid) -> u32 {
         let count = vid.network().and_then(|number| self.in_network.get(usize::from(number)));
         count.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// A panic elsewhere leaves the table valid after each single store, so poison means nothing.
+    /// Locks the table. Each single store leaves the table valid, so a lock poisoned by a panic means nothing.
     fn lock(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -120,7 +120,7 @@ impl SourceGuard {
         }
     }
 
-    /// True if the guest got an address by the same way.
+    /// True if the guest got the address from a source of this kind.
     pub fn holds(&self, address: IpAddr, origin: Origin, now_secs: u32) -> bool {
         self.leases.as_ref().is_some_and(|leases| {
             leases.any(now_secs, |lease| (lease.address, lease.origin) == (address, origin))

@@ -65,7 +65,7 @@ fn udp(ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     [&words.concat()[..], payload].concat()
 }
 
-/// A DHCP client's message that names `mac` as the client.
+/// A DHCP client's message in which `mac` is the client.
 fn question(mac: Mac) -> Vec<u8> {
     let mut message = vec![0; 300];
     message[..3].copy_from_slice(&[1, 1, 6]);
@@ -80,7 +80,7 @@ fn ipv6(src: [u8; 16], next: u8, payload: &[u8]) -> Vec<u8> {
     ethernet(ethertype::IPV6, &[&head.concat()[..], payload].concat())
 }
 
-/// A message of neighbour discovery, with a target where it has one, and options.
+/// A message of neighbour discovery, with a target if its kind has one, and options.
 fn nd(kind: u8, target: Option<[u8; 16]>, options: &[u8]) -> Vec<u8> {
     let target = target.as_ref().map_or(&[][..], |target| target);
     [&[kind, 0, 0, 0, 0, 0, 0, 0][..], target, options].concat()
@@ -126,7 +126,7 @@ fn a_guest_without_an_address_can_ask_dhcp_for_one_and_nothing_else() {
         ipv4([0; 4], OTHER4, 17, 0, &asks),
         ipv4([0; 4], ALL4, 17, 0x2000, &asks),
         ipv4([0; 4], ALL4, 17, 0, &udp((68, 69), &question(MAC))),
-        // These ask in another's name, and so for its address.
+        // These messages ask in another guest's name, and so for its address.
         ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(OTHER_MAC))),
         ipv4(OWN4, OTHER4, 17, 0, &udp(dhcp::PORTS, &question(OTHER_MAC))),
         ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC)[..30])),
@@ -220,7 +220,7 @@ fn neighbour_discovery_speaks_for_the_guest_only() {
     assert!(passes(&ipv6(own6(), 58, &nd(136, own, &target))));
     assert!(passes(&ipv6(link6(), 58, &nd(136, own, &[]))));
     for (src, message) in [
-        // These are about another's address, or give another's link-layer address.
+        // These messages are about another guest's address, or contain another guest's link-layer address.
         (own6(), nd(136, Some(other6()), &target)),
         (own6(), nd(136, own, &link_layer(2, OTHER_MAC))),
         (own6(), nd(136, own, &[target.clone(), link_layer(2, OTHER_MAC)].concat())),
@@ -228,15 +228,15 @@ fn neighbour_discovery_speaks_for_the_guest_only() {
         (NONE6, nd(136, own, &target)),
         (own6(), nd(135, Some(other6()), &link_layer(1, OTHER_MAC))),
         (link6(), nd(133, None, &link_layer(1, OTHER_MAC))),
-        // This would keep others from getting the address.
+        // This message would keep others from getting the address.
         (NONE6, nd(135, Some(other6()), &[])),
-        // These options have no length, no end, or another length.
+        // The options of these messages have no length, no end, or a wrong length.
         (own6(), nd(136, own, &[2, 0, 0, 0, 0, 0, 0, 0])),
         (own6(), nd(136, own, &[9, 2, 0, 0, 0, 0, 0, 0])),
         (own6(), nd(136, own, &[2, 1, 0x52, 0x54])),
         (own6(), nd(136, own, &[&[2, 2][..], &MAC.0, &[0; 8]].concat())),
         (own6(), nd(136, own, &[])[..20].to_vec()),
-        // These options are out of sight.
+        // The options of these messages lie behind the copied front.
         (own6(), nd(136, own, &[&[9, 8][..], &[0; 62], &link_layer(2, OTHER_MAC)].concat())),
         (own6(), nd(141, None, &source)),
     ] {
@@ -283,7 +283,7 @@ fn nothing_hides_behind_headers_and_fragments() {
     for frame in hidden {
         assert_eq!(reason(&frame), "source_guard_nd", "{frame:x?}");
     }
-    // These are fragmented for their length.
+    // These packets are fragmented because of their length.
     assert!(passes(&behind(&[fragment(1)], &echo)));
     assert!(passes(&behind(&[fragment(0x100)], &echo)));
     assert!(passes(&behind(&[options(1)], &echo)));
@@ -296,11 +296,12 @@ fn no_checksum_is_filled_in_where_an_address_is() {
         |frame: &[u8], at| judge_before_fill(&guard_of(false), frame, Some(at)).is_ok();
     let four = ipv4(OWN4, OTHER4, 17, 0, &udp((9, 9), &[0; 200]));
     let six = ipv6(own6(), 17, &udp((9, 9), &[0; 200]));
-    // The checksum is the packet's own, or that of a packet in a tunnel.
+    // The checksum is that of the packet itself, or of a packet in a tunnel.
     assert!(passes_with(&four, 40) && passes_with(&four, 100));
     assert!(passes_with(&six, 60) && passes_with(&six, 120));
     assert!(passes_with(&ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC))), 40));
-    // A checksum here would change ports, a guest's question, an option, or an address in ARP or in an advertisement.
+    // A checksum at these offsets would change ports, a guest's DHCP request, an option, or an address in ARP or in an
+    // advertisement.
     assert!(!passes_with(&four, 34) && !passes_with(&four, 39) && !passes_with(&six, 55));
     assert!(!passes_with(&ipv4([0; 4], ALL4, 17, 0, &udp(dhcp::PORTS, &question(MAC))), 70));
     assert!(!passes_with(
@@ -398,7 +399,7 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// True if the source that another reader of the frame sees is the guest's.
+/// True if the guest has the source address that another parser reads.
 fn has(address: IpAddr) -> bool {
     let seen = Seen { head: &[], len: 0, src: MAC, csum_at: None, now_secs: 0 };
     guard_of(false).has(address, seen)
@@ -435,7 +436,7 @@ fn is_sound(frame: &[u8]) -> bool {
                 Some(136) => has(src.into()) && own_target,
                 Some(135) if src.is_unspecified() => own_target,
                 Some(133 | 143) if src.is_unspecified() => true,
-                // The other reader refuses the rest, as the receiver does.
+                // The other parser refuses the rest, as the receiver does.
                 None if src.is_unspecified() => packet.stop_err.is_some(),
                 _ => has(src.into()),
             }
@@ -452,7 +453,7 @@ fn is_sound(frame: &[u8]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Any frame that passes has a source that is the guest's for another reader, too.
+    /// In a frame that passes, another parser also reads a source that the guest has.
     #[test]
     fn what_passes_is_from_the_guest_as_another_parser_reads_it(frame in any_frame()) {
         if passes(&frame) && frame[12..14] != ethertype::RARP.to_be_bytes() {
