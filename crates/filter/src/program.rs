@@ -9,64 +9,64 @@ use crate::compile::{self, CAPTURED_LEN_MAX};
 use crate::instruction::{Instruction, RET};
 use crate::op::Op;
 
-/// A checked filter: it ends for every packet.
+/// A checked filter: its program ends for every packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     pub(crate) ops: Box<[Op]>,
 }
 
-/// The reason for which an expression is not a filter.
+/// The reason why an expression is not a filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// It is longer than weir allows.
+    /// The expression is longer than weir allows.
     #[error("the expression has {len} bytes; at most {FILTER_EXPRESSION_LEN_MAX} are allowed")]
     TooLong {
-        /// Its length in bytes.
+        /// The expression's length in bytes.
         len: usize,
     },
-    /// libpcap does not accept it.
+    /// libpcap does not accept the expression.
     #[error("{0}")]
     Expression(String),
-    /// It is expensive: libpcap was not done in time.
+    /// The expression is expensive: libpcap did not compile it in time.
     #[error("libpcap was not done with it within {seconds} s")]
     TooDear {
-        /// The time that libpcap had.
+        /// The time limit of libpcap.
         seconds: u64,
     },
-    /// The process of libpcap ended because of it.
+    /// The process of libpcap ended because of the expression.
     #[error(
         "libpcap ended over it: it takes more than {mib} MiB of memory, or is a fault of libpcap's"
     )]
     Ended {
-        /// The memory that this process could use.
+        /// The memory that the process could use.
         mib: u64,
     },
     /// There is no compiler.
     #[error("it cannot be compiled: {0}")]
     NoCompiler(String),
-    /// libpcap compiled it to a program that weir does not run.
+    /// libpcap compiled the expression to a program that weir does not run.
     #[error("libpcap compiled it to a program that weir does not run: {0}")]
     Program(#[from] InvalidProgram),
 }
 
-/// The reason for which instructions are not a program.
+/// The reason why instructions are not a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidProgram {
-    /// There are none, or more than weir allows.
+    /// There are no instructions, or more than weir allows.
     #[error("the program has {len} instructions, not 1 to {FILTER_INSTRUCTIONS_MAX}")]
     Length {
-        /// Their number.
+        /// The number of instructions.
         len: usize,
     },
-    /// An instruction is bad.
+    /// An instruction is invalid.
     #[error("instruction {at}: {fault}")]
     Instruction {
-        /// Its number, from 0.
+        /// The instruction's number, from 0.
         at: usize,
-        /// Its fault.
+        /// The instruction's fault.
         fault: Fault,
     },
-    /// The last one does not return.
+    /// The last instruction does not return.
     #[error("the program does not end with `ret`")]
     NoReturn,
 }
@@ -74,17 +74,17 @@ pub enum InvalidProgram {
 /// A fault of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Classic BPF has no such operation.
+    /// Classic BPF has no operation with this code.
     Opcode(u16),
-    /// It asks for data that only a kernel's capture has.
+    /// The instruction reads data that only a kernel's capture has.
     Ancillary,
-    /// There is no such word of scratch memory.
+    /// Scratch memory has no word with this index.
     Memory(u32),
     /// The constant divisor is zero.
     DivisionByZero,
-    /// It shifts by at least the width of the register.
+    /// The instruction shifts by at least the width of the register.
     Shift(u32),
-    /// It jumps out of the program, or back.
+    /// The instruction jumps out of the program, or back.
     Jump,
 }
 
@@ -124,8 +124,8 @@ impl Program {
         Self::new(&[all]).expect("a program that only returns")
     }
 
-    /// Checks instructions: each is known, jumps only forward and inside the program, uses only existing memory words,
-    /// and does not divide by zero; the last one returns.
+    /// Checks the instructions: each must be known, jump only forward and inside the program, use only existing memory
+    /// words, and not divide by zero. The last one must return.
     pub fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
         let len = instructions.len();
         if !(1..=FILTER_INSTRUCTIONS_MAX).contains(&len) {
@@ -137,7 +137,7 @@ impl Program {
             let op = Op::decode(*instruction).map_err(bad)?;
             let after = (len - at - 1) as u64;
             match op.reach() {
-                // The last one must not continue.
+                // The last instruction must not continue.
                 Some(0) if after == 0 => return Err(InvalidProgram::NoReturn),
                 Some(reach) if u64::from(reach) >= after => return Err(bad(Fault::Jump)),
                 _ => ops.push(op),
@@ -146,7 +146,7 @@ impl Program {
         Ok(Self { ops: ops.into() })
     }
 
-    /// The number of instructions: the most that a packet costs.
+    /// The number of instructions, which is also the largest number that one packet executes.
     #[expect(clippy::len_without_is_empty, reason = "a program is never empty")]
     pub fn len(&self) -> usize {
         self.ops.len()
