@@ -18,7 +18,7 @@ pub const MEMORY_MAX_DEFAULT: u64 = 256 << 30;
 pub const MEMORY_MAX_MIN: u64 = 1 << 20;
 /// See [`MEMORY_MAX_MIN`].
 pub const MEMORY_MAX_MAX: u64 = 8 << 40;
-/// Memory tables that one front end may have mapped at a time: a new one is mapped before the old one goes.
+/// Memory tables that one front end may have mapped at a time: a new table is mapped before the old one is unmapped.
 pub const MEM_TABLES_MAX: usize = 2;
 /// Bytes of memory that all front ends together may have mapped. The rest of the address space is weir's: with
 /// less of it, a thread or a large allocation fails, and that would end the switch.
@@ -29,59 +29,59 @@ pub const ADDRESS_SPACE_LEN: u64 = 1 << 47;
 /// (`vm.max_map_count`, 65530). The other half is for weir itself, and for the repair of regions that were truncated.
 pub const MEM_REGIONS_TOTAL_MAX: usize = 32_000;
 /// Memory (bytes) and regions that each interface can always map, even if there are [`PORTS_MAX`] interfaces and the
-/// others have mapped all they can. The regions are those of a memory table and of the table that replaces it.
+/// others have mapped all they can. The regions suffice for a memory table and for the table that replaces it.
 pub const MEMORY_FLOOR: u64 = 8 << 30;
 /// See [`MEMORY_FLOOR`].
 pub const MEM_REGIONS_FLOOR: usize = MEM_TABLES_MAX * MEM_TABLE_REGIONS_MAX;
-/// This part (one in so many) of the memory and of the regions is split evenly among the interfaces that exist: an
-/// interface's share is reserved for it. The rest goes to the first interface that asks.
+/// Divisor for the part of the memory and of the regions that is split evenly among the existing interfaces, as a
+/// reserved share of each. The rest goes to the first interface that asks.
 pub const MEMORY_SHARED_PART: u64 = 2;
 /// Most file systems in `memory_filesystems`.
 pub const MEMORY_FILE_SYSTEMS_MAX: usize = 16;
 /// Largest `/proc/self/mountinfo` that is read (bytes): thousands of mounts.
 pub const MOUNTINFO_BYTES_MAX: u64 = 4 << 20;
 /// Kicks without work, beyond one for each frame, after which a ring's kicks are ignored for [`VAIN_KICKS_PAUSE_NS`]:
-/// each wakes a worker at the expense of other ports. A driver makes fewer before it finds out that kicks are not
-/// needed.
+/// each such kick wakes a worker at the expense of other ports. An honest driver makes fewer before it learns that
+/// kicks are not needed.
 pub const VAIN_KICKS_MAX: u8 = 64;
-/// Time for which kicks are ignored (ns). It is the longest wait of a frame that a guest sends meanwhile after it has
-/// sent none for long.
+/// Time for which kicks are ignored (ns). If a guest sends a frame in this time, after a long silence, the frame waits
+/// this long at most.
 pub const VAIN_KICKS_PAUSE_NS: u64 = 1_000_000;
-/// Longest turn of a front end's thread (ns) before it yields to threads that wait for its processor: the kernel would
-/// let them wait for some milliseconds. One message can take longer, for example to map memory.
+/// Longest turn of a front end's thread (ns) before it yields to threads that wait for its processor. Without the
+/// yield, the kernel would let them wait for some milliseconds. One message can take longer, for example to map memory.
 pub const SESSION_TURN_NS: u64 = 200_000;
 /// Share of a processor that the sessions of one interface may use, in percent: the setup of a guest takes some
 /// milliseconds once. More would take time from others, since workers and sessions share processors.
 pub const SESSION_CPU_PERCENT: u64 = 5;
-/// Share of a processor that all sessions which are throttled at the moment may use together, in percent: many front
-/// ends that flood at the same time take no more of the machine than a few.
+/// Share of a processor that all throttled sessions may use together, in percent: many front ends that flood at the
+/// same time take no more of the machine than a few.
 pub const SESSIONS_CPU_PERCENT: u64 = 20;
 /// Processor time that the sessions of one interface may use in one piece (ns): the setup of a front end with eight
 /// queues takes one millisecond. Many interfaces can use it at the same time, and again after a tenth of a second.
 pub const SESSION_CPU_BURST_NS: u64 = 5_000_000;
-/// Front ends of one socket that may connect one after the other without a pause; after them, [`SESSIONS_PER_SEC_MAX`]
-/// per second. Each costs a thread, and time of the manager that other interfaces wait for.
+/// Front ends of one socket that may connect in a row without a pause. After them, [`SESSIONS_PER_SEC_MAX`] per second
+/// may connect. Each connection costs a thread, and time of the manager that other interfaces wait for.
 pub const SESSIONS_AT_ONCE_MAX: u32 = 32;
 /// See [`SESSIONS_AT_ONCE_MAX`].
 pub const SESSIONS_PER_SEC_MAX: u64 = 10;
 /// Time (ns) that a new front end waits while another one is connected, before it is turned away: the other one can be
-/// its predecessor, which is about to end.
+/// the old front end, which is about to disconnect.
 pub const SESSION_GRACE_NS: u64 = 500_000_000;
 /// Longest wait for a session to end (ns). A session that takes longer is treated as if it never ended: its thread
 /// hangs in a call on a descriptor.
 pub const SESSION_END_NS: u64 = 5_000_000_000;
-/// Longest time (ns) that the close of a descriptor from outside may take before a signal interrupts it.
+/// Longest time (ns) that closing a descriptor from outside may take before a signal interrupts it.
 pub const FOREIGN_CLOSE_NS_MAX: u64 = 100_000_000;
 /// Most descriptors of one party that were handed over and are not closed yet. At this number, weir accepts nothing
 /// more from the party. A message has 253 descriptors at most.
 pub const FOREIGN_CLOSES_MAX: usize = 64;
-/// Longest time (ns) for which a front end may leave a message half sent, or a reply unread for which its socket has no
-/// room. A descriptor in flight can be the front end's end of this very connection, which would then never close.
+/// Longest time (ns) for which a front end may leave a message half sent, or keep its socket so full that a reply finds
+/// no room. A descriptor in flight can be the front end's end of this very connection, which would then never close.
 pub const SESSION_STALL_NS: u64 = 5_000_000_000;
 /// Pause of a socket (ns) after `accept` has failed, for example because descriptors ran out.
 pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
-/// Messages of one kind about one port that are logged in a [`LOG_PERIOD_NS`]. More of them say nothing new, and the
-/// disk is shared by all.
+/// Messages of one kind about one port that are logged within [`LOG_PERIOD_NS`]. Further messages say nothing new, and
+/// all ports share the disk.
 pub const LOG_LINES_MAX: u32 = 5;
 /// See [`LOG_LINES_MAX`] (ns).
 pub const LOG_PERIOD_NS: u64 = 60_000_000_000;
@@ -90,7 +90,7 @@ pub const LOG_PERIOD_NS: u64 = 60_000_000_000;
 pub const LOG_LINES_PER_SEC_MAX: u64 = 4;
 /// See [`LOG_LINES_PER_SEC_MAX`].
 pub const LOG_LINES_AT_ONCE_MAX: u64 = 8;
-/// Descriptors that the switch needs: it raises its limit to this number, or as far as it is allowed.
+/// Descriptors that the switch needs. It raises its limit to this number, or to the highest number that it is allowed.
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// Descriptors that no guest can use, out of a limit at least four times as high: for connections of the control
 /// socket, for clients that are turned away, and for files that a request opens.
@@ -104,17 +104,17 @@ pub const KEPT_REGIONS_USUAL: u64 = 4;
 /// Descriptors that must be free before a front end is accepted, or an interface is added: as many as one message can
 /// carry.
 pub const DESCRIPTORS_BEFORE_GUEST: u64 = VHOST_USER_FDS_MAX as u64;
-/// The table of `weir stats` names a bound from this use on (percent).
+/// Use from which on the table of `weir stats` names a bound (percent).
 pub const LIMIT_SHOWN_PERCENT: u64 = 80;
-/// Time (ns) for which a ring must have been in service before it is reported as served by no driver: its first kick
-/// may be under way.
+/// Time (ns) for which a ring must have been in service before it is reported as served by no driver: the driver's
+/// first kick may be under way.
 pub const SILENT_NS_MIN: u64 = 1_000_000_000;
-/// Kicks of a ring that was always empty, before that is reported: virtual machine monitors kick at each start, and so
-/// does weir.
+/// Kicks of a ring that was always empty, before the ring is reported: virtual machine monitors kick at each start, and
+/// so does weir.
 pub const SILENT_KICKS_MIN: u64 = 8;
 /// The user that weir becomes if none is configured and no user is named `weir`; the 15 ids after it are also weir's.
-/// They are in systemd's range for services without a user of their own (61,184 to 65,519), so that probably nothing
-/// else has them.
+/// The ids are in systemd's range for services without a user of their own (61,184 to 65,519), so probably nothing else
+/// uses them.
 pub const SANDBOX_UID: u32 = 64_773;
 /// Longest message between weir and its helper (bytes). Most name a socket or processors; the first names all
 /// interfaces of uplinks and all networks that FRR learns of.
@@ -130,10 +130,11 @@ pub const KEPT_PER_OWNER_MAX: usize = 2 * MEM_SLOTS_MAX + 2 * 3 * VRINGS_MAX + 1
 pub const KEPT_STATE_BYTES_MAX: usize = 128 << 10;
 /// Most bytes that weir notes for its successor: all learned addresses, and all settings.
 pub const KEPT_NOTED_BYTES_MAX: u64 = 128 << 20;
-/// A session is not resumed if the same message of its front end was the last before weir ended this many times.
+/// Number of times that weir may end with the same message of a front end as the last one. After that, the front end's
+/// session is not resumed.
 pub const KEPT_TRIES_MAX: u32 = 3;
-/// Longest time (ns) for which a keeper may not accept a packet, or not send the next one, before a weir that serves
-/// guests takes it for disconnected.
+/// Longest time (ns) in which a keeper may accept no packet, or send none. After it, a weir that serves guests treats
+/// the keeper as disconnected.
 pub const KEEPER_PATIENCE_NS: u64 = 200_000_000;
 /// Time (ns) for which weir waits at its start for each answer of a keeper that exists. The keeper may be handling the end
 /// of a weir that was killed, on a busy machine, and weir serves nobody yet.
@@ -150,7 +151,7 @@ pub const KEPT_DOUBT_NS: u64 = 200_000_000;
 pub const SESSION_LEAVE_NS: u64 = 200_000_000;
 /// Time (ns) that a new weir has for all preparations that are possible before the old one stops.
 pub const UPGRADE_PREPARE_NS: u64 = 20_000_000_000;
-/// Time (ns) from then on until the new weir serves. Guests wait meanwhile.
+/// Time (ns) that the new weir has to begin its service after the old one has stopped. Guests wait meanwhile.
 pub const UPGRADE_TAKE_NS: u64 = 5_000_000_000;
 /// Time for which a client waits for an upgrade: two failed attempts, one after the other.
 pub const UPGRADE_TIMEOUT_SECS: u64 = 60;
@@ -200,8 +201,8 @@ pub const NETIF_EXTRAS_MAX: usize = 5;
 
 /// Most IPv6 extension headers that are walked to find the transport header.
 pub const IPV6_EXT_HEADERS_MAX: usize = 8;
-/// Most segments that one GSO frame is cut into in software: 64 KiB at a payload of 32 bytes, below Linux's smallest
-/// (`tcp_min_snd_mss`, 48, less 12 of timestamps). A frame with more segments is an attack.
+/// Most segments that one GSO frame is cut into in software: 64 KiB at a payload of 32 bytes, less than Linux's
+/// smallest payload (`tcp_min_snd_mss`, 48, less 12 of timestamps). A frame with more segments is an attack.
 pub const GSO_SEGMENTS_MAX: u32 = 2048;
 /// Longest packet that TCP segments are merged into (bytes), without a VLAN tag. It fits IP's length fields and, with a
 /// tag, the buffers of a driver with TSO (virtio 1.2 §5.1.6.3.1).
@@ -209,8 +210,8 @@ pub const GRO_LEN_MAX: u32 = 65_535 - 4;
 /// Most consecutive frames of other flows that are skipped in the search for a flow's next segment. Linux keeps as many
 /// flows open in each bucket (`MAX_GRO_SKBS`).
 pub const GRO_FLOWS_BETWEEN_MAX: usize = 8;
-/// After this many consecutive segments that could not be merged, the rest of a receiver's list is not searched: its
-/// flows have one frame each, or the receiver has no room.
+/// After this many consecutive segments that could not be merged, the rest of a receiver's list is not searched: each
+/// flow in the list has one frame only, or the receiver has no room.
 pub const GRO_LONE_MAX: u8 = 8;
 /// Most pieces of memory that one merged packet is copied from: as many as one frame may have.
 pub const GRO_PIECES_MAX: usize = CHAIN_LEN_MAX;
@@ -223,23 +224,23 @@ pub const FDB_ENTRIES_DEFAULT: usize = 16_384;
 pub const FDB_ENTRIES_MAX: usize = 1 << 20;
 /// Seconds without traffic after which a learned address is forgotten (IEEE 802.1Q default).
 pub const FDB_AGE_SECS: u32 = 300;
-/// Most addresses learned behind one port without a source-MAC check (an uplink), so that one port
-/// can't use up the table.
+/// Most addresses learned behind one port without a source-MAC check (an uplink): one port cannot fill the table.
 pub const FDB_PER_PORT_MAX: u32 = 4096;
-/// Most addresses learned behind one guest's interface. With the source-MAC check on it is one per
-/// VLAN; without it this leaves room for a few nested guests.
+/// Most addresses learned behind one guest's interface. With the source-MAC check, the interface has one address per
+/// VLAN; without it, this number leaves room for a few nested guests.
 pub const FDB_PER_VIF_MAX: u32 = 64;
 /// Interval at which moves of addresses are checked (ns), while a loop is possible and there is traffic.
 pub const LOOP_LOOK_NS: u64 = 100_000_000;
-/// A loop is suspected if addresses moved this often between two ports from one check to the next, in each direction,
+/// Number of moves of addresses between two ports, in each direction, from one check to the next, that makes a loop
+/// suspected if [`LOOP_MOVES_PER_S`] is reached too.
 pub const LOOP_MOVES_MIN: u64 = 2;
-/// and at least this often in a second, in each direction: honest stations move more rarely.
+/// Number of such moves in a second, in each direction, that makes a loop suspected: honest stations move more rarely.
 pub const LOOP_MOVES_PER_S: u64 = 20;
 /// Shortest interval at which the same two ports are probed for a loop (ns).
 pub const LOOP_AGAIN_NS: u64 = 1_000_000_000;
-/// Suspicions that are examined at a time: this many between uplinks, and this many others.
+/// Suspected pairs of uplinks that are examined at a time; as many other pairs are examined beside them.
 pub const LOOP_SUSPICIONS_MAX: usize = 4;
-/// Rounds of probes out of each port for a suspicion, and copies of a probe in each round: the queues of a loop are
+/// Rounds of probes out of each port of a suspected loop, and copies of a probe in each round: the queues of a loop are
 /// full, and most frames are lost in them.
 pub const LOOP_PROBES: usize = 3;
 /// See [`LOOP_PROBES`].
@@ -252,7 +253,7 @@ pub const LOOP_PROBE_LOOK_NS: u64 = 2_000_000;
 pub const LOOP_RETRY_NS: u64 = 10_000_000_000;
 /// See [`LOOP_RETRY_NS`].
 pub const LOOP_RETRY_NS_MAX: u64 = 600_000_000_000;
-/// A thread that looks for a loop and does not end within this time (ns) is abandoned.
+/// Time (ns) after which a thread that looks for a loop and does not end is abandoned.
 pub const LOOP_THREADS_END_NS: u64 = 1_000_000_000;
 /// Most networks of one switch that are not VLANs.
 pub const NETWORKS_MAX: usize = 4096;
@@ -263,7 +264,7 @@ pub const FDB_NETWORK_PART: usize = 16;
 pub const FDB_OVERLAY_PART: usize = 2;
 /// Bytes by which the underlay's MTU exceeds that of guests: IPv4, UDP, VXLAN, and the guest's Ethernet header.
 pub const OVERLAY_OVERHEAD_V4: u16 = 20 + 8 + 8 + 14;
-/// The same for an underlay of IPv6.
+/// Bytes by which an IPv6 underlay's MTU exceeds that of guests.
 pub const OVERLAY_OVERHEAD_V6: u16 = 40 + 8 + 8 + 14;
 /// VLANs of a trunk in which a guest that has moved is announced with a tag: at most the frames of one burst.
 pub const ANNOUNCED_VLANS_MAX: usize = 64;
@@ -273,22 +274,22 @@ pub const DSCP_MAX: u8 = 63;
 pub const OVERLAY_PEERS_MAX: usize = 256;
 /// Most hosts of all networks together, a power of two: members, and other hosts that send.
 pub const OVERLAY_HOSTS_MAX: usize = 1 << 21;
-/// Sockets from which an overlay sends, each with a source port of its own: the underlay distinguishes flows by it
-/// (ECMP, RSS).
+/// Sockets from which an overlay sends, each with a source port of its own: the underlay distinguishes flows by the
+/// port (ECMP, RSS).
 pub const OVERLAY_SOURCE_PORTS: usize = 16;
 /// Frames of an overlay's queue that may wait, in weir's memory, for receivers that are full: all are tried again in
 /// one burst.
 pub const OVERLAY_PARKED_MAX: usize = BURST_MAX;
 /// Buffers of an overlay's queue, each for a message of up to 64 KiB: a waiting frame holds at most one.
 pub const OVERLAY_BUFFERS: usize = OVERLAY_PARKED_MAX + DATAGRAMS_RECEIVED_MAX;
-/// Frames that one network may flood to all of its peers, per second and at once, if no rate is configured: each costs
-/// a datagram for each peer.
+/// Frames that one network may flood to all of its peers, per second and at once, if no rate is configured: each frame
+/// costs a datagram for each peer.
 pub const OVERLAY_FLOODS_PER_SEC_DEFAULT: u32 = 10_000;
 /// Consecutive errors of an overlay's socket, without a datagram between them, after which its port stops.
 pub const OVERLAY_ERRORS_MAX: u32 = 64;
 /// Interval at which a host that receives frames is asked for its share of latency budgets (ns).
 pub const OVERLAY_ASK_NS: u64 = 1_000_000_000;
-/// The interval doubles this many times for a host that does not answer: to 16 s in the end.
+/// Number of times that the interval doubles for a host that does not answer: to 16 s in the end.
 pub const OVERLAY_ASKS_DOUBLED: u32 = 4;
 /// Time for which a received share is valid (ns).
 pub const OVERLAY_SHARE_NS: u64 = 60_000_000_000;
@@ -300,8 +301,8 @@ pub const DATAGRAMS_MAX: usize = 256;
 pub const DATAGRAM_FRONT_LEN_MAX: usize = 16 + HEAD_LEN + 4;
 /// Socket buffer of an overlay in the kernel, in each direction (bytes).
 pub const OVERLAY_SOCKET_BUFFER_LEN: usize = 4 << 20;
-/// First of the UDP ports for the kernel's VXLAN devices that FRR watches; they get the first that is free. No frame
-/// passes these devices. The ports are above Linux's ephemeral range.
+/// First of the UDP ports for the kernel's VXLAN devices that FRR watches. The devices get the first free port. No
+/// frame passes these devices. The ports are above Linux's ephemeral range.
 pub const EVPN_DEVICE_PORT: u16 = 61_789;
 /// Number of these ports.
 pub const EVPN_DEVICE_PORTS: u16 = 8;
@@ -311,8 +312,8 @@ pub const EVPN_BATCH: usize = 256;
 pub const EVPN_PAUSE_NS: u64 = 5_000_000;
 /// Socket buffer in the kernel for changes that were not read yet (bytes).
 pub const EVPN_SOCKET_BUFFER_LEN: usize = 4 << 20;
-/// Time (ns) for which a route that FRR has withdrawn stays in use: FRR may be about to end, and is then found
-/// disconnected.
+/// Time (ns) for which a route that FRR has withdrawn stays in use: FRR may be about to end, and weir then finds that
+/// it is disconnected.
 pub const EVPN_WITHDRAWN_NS: u64 = 100_000_000;
 /// Time (ns) for which known routes stay in use while FRR is disconnected: the restart time of BGP's graceful restart
 /// (RFC 4724, FRR's default).
@@ -328,13 +329,13 @@ pub const EVPN_RESYNC_LOOKS: u32 = 4;
 pub const EVPN_LOOK_NS: u64 = 500_000_000;
 /// Shortest time (ns) after which an address that another host has taken over is announced again.
 pub const EVPN_AGAIN_NS: u64 = 1_000_000_000;
-/// Time (ns) after which a weir that continues another one's networks withdraws the other's announcements that it has
-/// not repeated: guests with a keeper are back at once.
+/// Time (ns) that a weir has to repeat the announcements of the weir whose networks it continues; it then withdraws
+/// those that it has not repeated. Guests with a keeper are back at once.
 pub const EVPN_ADOPT_NS: u64 = 2_000_000_000;
-/// IP addresses of other hosts' stations that are known, for each entry of the forwarding table: IPv4, IPv6, and
-/// link-local.
+/// IP addresses of other hosts' stations that are known, per entry of the forwarding table. A station has IPv4, IPv6
+/// and link-local addresses.
 pub const EVPN_OWNED_PER_ADDRESS: usize = 2;
-/// One network may have at most this part of these addresses (one in so many).
+/// Divisor for the largest part of these addresses that one network may have.
 pub const EVPN_OWNED_PART: usize = 8;
 /// IP addresses that are learned for one local station: IPv6 has several, temporary ones too (RFC 8981).
 pub const EVPN_CLAIMS_PER_MAC: usize = 16;
@@ -350,9 +351,9 @@ pub const EVPN_CONTEST_NS: u64 = 60_000_000_000;
 pub const EVPN_SIGHTINGS_MAX: usize = 64;
 /// See [`EVPN_SIGHTINGS_MAX`].
 pub const EVPN_SIGHTINGS_PER_SEC: u64 = 200;
-/// Sockets of an overlay that share incoming traffic: one more queue is for weir's own answers.
+/// Sockets of an overlay that share incoming traffic. One more queue is for weir's own answers.
 pub const OVERLAY_QUEUES_MAX: usize = QUEUE_PAIRS_MAX - 1;
-/// An overlay's own answers to guests that wait to be sent, and the number in one network in a second.
+/// Number of an overlay's own answers to guests that may wait to be sent, and number in one network per second.
 pub const OVERLAY_ANSWERS_MAX: usize = BURST_MAX;
 /// See [`OVERLAY_ANSWERS_MAX`].
 pub const OVERLAY_ANSWERS_PER_SEC: u64 = 10_000;
@@ -360,10 +361,10 @@ pub const OVERLAY_ANSWERS_PER_SEC: u64 = 10_000;
 pub const INDIRECTION_LEN: usize = 128;
 /// Flows of one interface whose receive queue follows their transmit queue.
 pub const STEERING_FLOWS_MAX: usize = 1024;
-/// Most changes of receive queue, of such flows and of entries, that wait for a safe moment at a time.
+/// Most changes of a receive queue that wait for a safe moment at a time, those of flows and of table entries together.
 pub const STEERING_CHANGES_MAX: usize = 32;
-/// Seconds without a transmitted frame after which such a flow's place may be taken by another
-/// (Linux `tun`: `TUN_FLOW_EXPIRE`).
+/// Seconds without a transmitted frame after which another flow may take the place of such a flow (Linux `tun`:
+/// `TUN_FLOW_EXPIRE`).
 pub const STEERING_FLOW_IDLE_SECS: u32 = 3;
 
 /// Most filter rules of one port, both directions.
@@ -374,10 +375,10 @@ pub const FILTER_EXPRESSION_LEN_MAX: usize = 1024;
 pub const FILTER_COMPILE_SECS: u64 = 2;
 /// Address space of the process in which libpcap runs (MiB): the program and its libraries take 50 of it.
 pub const FILTER_COMPILER_MIB: u64 = 256;
-/// Longest answer of that process (bytes): a program, or libpcap's error message.
+/// Longest answer of the process in which libpcap runs (bytes): a program, or libpcap's error message.
 pub const FILTER_ANSWER_LEN_MAX: usize = 1 + 8 * FILTER_INSTRUCTIONS_MAX;
 /// Most instructions of one filter program (Linux and libpcap: `BPF_MAXINSNS`), and of all programs of one port and
-/// direction together: the most that one packet costs.
+/// direction together: one packet costs no more than this.
 pub const FILTER_INSTRUCTIONS_MAX: usize = 4096;
 /// Words of scratch memory that a filter program has (Linux and libpcap: `BPF_MEMWORDS`).
 pub const FILTER_MEMORY_WORDS: usize = 16;
@@ -392,45 +393,45 @@ pub const CAPTURE_PORTS_MAX: usize = 16;
 pub const MIRRORS_MAX: usize = 4;
 /// Frames that one live trace follows.
 pub const FOLLOWED_MAX: u32 = 1000;
-/// Ports whose handling of such a frame is reported, for a frame that is flooded.
+/// Ports whose handling of one followed frame is reported: a flooded frame has many.
 pub const FOLLOWED_STEPS_MAX: usize = 64;
 /// Rings of one capture: workers beyond this number share them.
 pub const CAPTURE_LANES_MAX: usize = 8;
-/// Bytes of each ring: small frames of some milliseconds at the rate of one worker.
+/// Bytes of each ring: room for the small frames that one worker moves in some milliseconds.
 pub const CAPTURE_RING_LEN: usize = 8 << 20;
 
 /// Most addresses and prefixes that a source guard can have for one guest: each costs every frame of that guest a
 /// comparison.
 pub const SOURCE_ADDRESSES_MAX: usize = 32;
-/// Addresses that a guest may have by DHCP at a time, where a source guard learns them: one more replaces the one that
-/// expires first.
+/// Addresses that a guest may have by DHCP at a time, if a source guard learns them. A further one replaces the address
+/// that expires first.
 pub const SNOOPED_LEASES_MAX: usize = 16;
 /// Open DHCP requests of a guest: a further one replaces the oldest.
 pub const DHCP_QUESTIONS_MAX: usize = 4;
-/// Time in which an answer must come (s): clients ask again after 64 s at most (RFC 2131 §4.1).
+/// Time in which the answer to a DHCP request must come (s): clients ask again after 64 s at most (RFC 2131 §4.1).
 pub const DHCP_ANSWER_SECS: u32 = 64;
-/// Burst of a storm budget: the frames of this time (ns) at its rate, and at least [`STORM_BURST_MIN`] frames. ARP for
-/// a subnet comes in one run.
+/// Time that gives the burst of a storm budget (ns): the frames of this time at the budget's rate, and at least
+/// [`STORM_BURST_MIN`] frames. ARP requests for a whole subnet come in one run.
 pub const STORM_BURST_NS: u64 = 100_000_000;
 /// See [`STORM_BURST_NS`].
 pub const STORM_BURST_MIN: u64 = 64;
 /// Frames of one sending queue that may wait, in the sender's own memory, for receivers that are full.
 pub const PARKED_MAX: usize = 128;
-/// Longest time for which such a frame may wait before it is dropped.
+/// Longest time for which a frame may wait for a receiver before it is dropped.
 pub const PARKED_NS_MAX: u64 = 100_000_000;
-/// Most frames read from one TAP queue, or packet socket, before the worker turns to the next: each may be a 64 KiB GSO
-/// packet, so fewer than from a guest's ring.
+/// Most frames read from one TAP queue, or packet socket, before the worker turns to the next one. Each may be a 64 KiB
+/// GSO packet, so the number is smaller than for a guest's ring.
 pub const TAP_BURST_MAX: usize = 32;
 /// Frames of one TAP queue that may wait, in weir's memory, for receivers that are full. All of them
 /// are tried again in one burst.
 pub const TAP_PARKED_MAX: usize = BURST_MAX;
-/// Frame buffers of one TAP queue: one burst more than may wait, so that receivers without buffers never stop frames to
+/// Frame buffers of one TAP queue: one burst more than may wait. Receivers without buffers thus never block frames to
 /// others.
 pub const TAP_SLOTS: usize = TAP_PARKED_MAX + TAP_BURST_MAX;
 /// Socket buffer in the kernel for one packet socket, in each direction (bytes): some 60 GSO packets, while the usual
 /// 208 KiB hold three.
 pub const PACKET_SOCKET_BUFFER_LEN: usize = 4 << 20;
-/// Frame buffers of one AF_XDP queue in each direction. Its four rings have as many entries, so that none of them is
+/// Frame buffers of one AF_XDP queue in each direction. Its four rings have as many entries, so none of the rings is
 /// ever too short.
 pub const XDP_FRAMES: u32 = 1024;
 /// Frames of one AF_XDP queue that may wait, in its own memory, for receivers that are full. All of
@@ -449,12 +450,12 @@ pub const XDP_SEND_RETRY_NS: u64 = 1_000_000;
 /// background.
 pub const XDP_BUSY_NS_MAX: u64 = 1_000_000_000;
 
-/// Worker time that a port of weight 1 gets in a round (ns): about the cost of two bursts of full-size frames. It is
-/// signed, like the deficits that it is added to.
+/// Worker time that a port of weight 1 gets in a round (ns): about the cost of two bursts of full-size frames. The
+/// number is signed, like the deficits to which it is added.
 pub const SCHEDULE_QUANTUM_NS: i64 = 20_000;
 /// Largest weight of a port: the length of a round in quanta is the sum of the weights of all ready ports.
 pub const WEIGHT_MAX: u16 = 100;
-/// Most turns of a window constraint.
+/// Most turns in a window of a window constraint.
 pub const WINDOW_LEN_MAX: u16 = 1000;
 /// Shortest and longest period of a window constraint (ns).
 pub const WINDOW_PERIOD_NS_MIN: u64 = 10 * DWCS_SLOT_NS;
@@ -468,21 +469,21 @@ pub const RATE_BITS_MIN: u64 = 64_000;
 pub const RATE_BITS_MAX: u64 = 1_000_000_000_000;
 /// Highest rate limit of a port in frames per second.
 pub const RATE_PACKETS_MAX: u32 = 1_000_000_000;
-/// Smallest and largest burst of a rate in bits/s (bytes). A longer frame passes a full bucket, and the missing part is
-/// owed.
+/// Smallest and largest burst of a rate in bits/s (bytes). A longer frame passes a full bucket, and the bucket then
+/// owes the missing part.
 pub const RATE_BURST_BYTES_MIN: u64 = 2048;
 /// See [`RATE_BURST_BYTES_MIN`].
 pub const RATE_BURST_BYTES_MAX: u64 = 1 << 32;
 /// Largest burst of a rate in packets/s.
 pub const RATE_BURST_PACKETS_MAX: u32 = 1 << 24;
-/// Burst of a rate limit if none is configured: the traffic of this time (ns). A worker can be this late without loss
-/// of rate.
+/// Time that gives the burst of a rate limit if none is configured (ns): the traffic of this time. A worker can be this
+/// late without loss of rate.
 pub const RATE_BURST_NS_DEFAULT: u64 = 1_000_000;
-/// The same for traffic that a port receives (ns): frames beyond the burst are dropped, so the burst must hold the
-/// frames that a sender has under way for some milliseconds.
+/// Time that gives the burst of a limit on received traffic if none is configured (ns). Frames beyond the burst are
+/// dropped, so the burst must hold the frames that a sender has under way for some milliseconds.
 pub const POLICE_BURST_NS_DEFAULT: u64 = 10_000_000;
-/// A queue with an empty bucket waits for the traffic of this time (ns), or for one frame: more wake-ups would cost
-/// more than they smooth.
+/// Time (ns) whose traffic must gather before a queue with an empty bucket is served again; a single longer frame is
+/// enough. More wake-ups would cost more than they smooth.
 pub const RATE_WAIT_NS: u64 = 100_000;
 
 /// Largest latency budget that a user can set.
@@ -490,8 +491,8 @@ pub const LATENCY_BUDGET_NS_MAX: u64 = 1_000_000_000;
 /// Latency budget if none is configured.
 pub const LATENCY_BUDGET_NS_DEFAULT: u64 = 250_000;
 /// Largest part of the budget that is reserved for the burst in which a worker may be when a hold ends (ns). A queue
-/// whose burst took longer gets fewer frames in the next ones. So this is also the longest wait of others beside a
-/// guest that makes its frames expensive.
+/// whose burst took longer gets fewer frames in the next bursts. So other queues wait this long at most for a guest
+/// that makes its frames expensive.
 pub const BURST_NS_MAX: u64 = 60_000;
 /// Largest `rx_frames`: the number of buffers of the largest ring.
 pub const RX_FRAMES_MAX: u16 = QUEUE_SIZE_MAX;
@@ -500,12 +501,12 @@ pub const RX_FRAMES_MAX: u16 = QUEUE_SIZE_MAX;
 pub const CONTAINER_BYTES_DEFAULT: u32 = 4096;
 /// Largest `container_bytes`: room for several of the largest frames.
 pub const CONTAINER_BYTES_MAX: u32 = 262_144;
-/// Largest container in a guest's receive buffer (bytes, its virtio header included): its length field
-/// has 16 bits.
+/// Largest container in a guest's receive buffer (bytes, its virtio header included): the container's length field has
+/// 16 bits.
 pub const CONTAINER_LEN_MAX: usize = 65_535;
 
-/// Largest vhost-user message body weir accepts. The largest one it knows is a full memory table (8 + 8 * 32 bytes);
-/// the rest is room for `SET_CONFIG`-like messages that are refused politely.
+/// Largest vhost-user message body that weir accepts. The largest known body is a full memory table (8 + 8 * 32 bytes);
+/// the rest is room for messages like `SET_CONFIG` that are refused politely.
 pub const VHOST_USER_BODY_MAX: usize = 4096;
 /// Most file descriptors with one message (one per region of a memory table).
 pub const VHOST_USER_FDS_MAX: usize = 8;
@@ -513,30 +514,30 @@ pub const VHOST_USER_FDS_MAX: usize = 8;
 pub const VHOST_USER_OUTBOUND_BYTES_MAX: usize = 16 * 1024;
 /// Time for which weir's own front end waits until a back end accepts a request and answers it.
 pub const VHOST_USER_REPLY_NS_MAX: u64 = 5_000_000_000;
-/// Time that the thread that writes calls can spend on one pipe or socket of a front end, or on closing it, before that
-/// is an error (ns). A write returns at once, whether there is room or not. The bound is the longest wait for a CPU on
-/// a busy machine.
+/// Longest time (ns) that the thread which writes calls may spend on one pipe or socket of a front end, or on closing
+/// it; more is an error. A write returns at once, even without room. The bound is the longest wait for a CPU on a busy
+/// machine.
 pub const CALL_STUCK_NS: u64 = 1_000_000_000;
 /// Cost of a call that is charged to the sender's burst (ns): several times the cost of a call that interrupts a
 /// virtual processor. The called port pays the rest.
 pub const CALL_NS_USUAL_MAX: u64 = 10_000;
 /// Highest average cost of the calls of one descriptor (ns), by the caller's CPU clock. A front end at exactly this
-/// average is served on. A higher bound would let it take more from its neighbours; a lower one might stop ports on
-/// slow hosts.
+/// average is still served. With a higher bound it could take more from its neighbours; with a lower one, ports on slow
+/// hosts might stop.
 pub const CALL_NS_MAX: u64 = 100_000;
 /// Cost above the average that calls may accumulate before the port stops (ns): the most that a front end can take once
 /// from others that share its worker. A pause by the host of weir's machine can look like such a cost, so the bound is
 /// more than a few of the host's time slices.
 pub const CALL_DEBT_NS_MAX: u64 = 20_000_000;
-/// Time for which a port that was stopped for this reason stays stopped, whatever its front end does (ns): each start
-/// costs others at least one expensive call.
+/// Time for which a port that was stopped for expensive calls stays stopped, whatever its front end does (ns): each
+/// start costs others at least one expensive call.
 pub const CALL_PAUSE_NS: u64 = 1_000_000_000;
-/// Time for which a port's memory can keep a worker waiting, beyond one part in [`BLOCKED_SHARE`] of all time (ns),
-/// before the port stops. With more, all others of that worker would notice; with less, guests would stop whose host
-/// swaps now and then.
+/// Time (ns) for which a port's memory can keep a worker waiting, beyond one part in [`BLOCKED_SHARE`] of all time,
+/// before the port stops. With a higher bound, all others of that worker would notice; with a lower one, guests on a
+/// host that sometimes swaps would stop.
 pub const BLOCKED_NS_MAX: u64 = 100_000_000;
-/// A port may keep a worker waiting for one part in so many of all time. A port that was stopped for more stays stopped
-/// for this multiple of its last wait.
+/// Divisor for the part of all time in which a port may keep a worker waiting. A port that was stopped for more stays
+/// stopped for this multiple of its last wait.
 pub const BLOCKED_SHARE: u64 = 100;
 /// Number of calls after an expensive one for which the CPU clock is read before and after each.
 pub const CALLS_WATCHED: u32 = 64;
@@ -564,7 +565,7 @@ pub const CONTROL_READERS: usize = 3;
 pub const CONTROL_COMPILES: usize = 2;
 /// Time that a control connection has to send a head, to send a body, and to receive an answer.
 pub const CONTROL_TIMEOUT_SECS: u64 = 5;
-/// Time for which `weir reload` waits for its answer: it takes time to remove interfaces whose guests are stuck.
+/// Time for which `weir reload` waits for its answer: removing interfaces whose guests are stuck takes time.
 pub const RELOAD_TIMEOUT_SECS: u64 = 120;
 /// Shortest and longest token of the API over TCP (bytes).
 pub const CONTROL_TOKEN_LEN_MIN: usize = 16;
@@ -573,13 +574,13 @@ pub const CONTROL_TOKEN_LEN_MAX: usize = 1024;
 /// Most users that `admin` names.
 pub const ADMINS_MAX: usize = 64;
 
-/// Events that wait for a slow reader; it learns only the number of further ones.
+/// Events that wait for a slow reader. The reader learns only the number of further events.
 pub const EVENTS_WAITING_MAX: usize = 1024;
 /// Interval at which the switch is checked while somebody reads events (ns).
 pub const EVENTS_LOOK_NS: u64 = 250_000_000;
 /// Events that are kept until the next check.
 pub const EVENTS_TOLD_MAX: usize = 64;
-/// Drops are reported as new after this long without a drop (ns).
+/// Time without a drop (ns) after which drops are reported as new.
 pub const DROPS_QUIET_NS: u64 = 10_000_000_000;
 /// Shortest interval between two reports of budget breaches (ns).
 pub const BREACHES_TOLD_NS: u64 = 1_000_000_000;
@@ -598,17 +599,17 @@ pub const AGENT_TEXT_LEN_MAX: usize = 96;
 /// Most virtio-net interfaces of one guest that an agent speaks for.
 pub const AGENT_INTERFACES_MAX: usize = 16;
 /// Lines that an agent can send in a second, and at once after a rest: for each interface a report, ten answers to
-/// settings (the manager runs ten times a second) and a hello.
+/// settings (the manager runs ten times a second), and a hello.
 pub const AGENT_LINES_PER_S_MAX: u32 = 12 * AGENT_INTERFACES_MAX as u32;
-/// Bytes that an agent can send in a second, and at once after a rest: these lines at a quarter of their maximum
-/// length.
+/// Bytes that an agent can send in a second, and at once after a rest: the permitted lines at a quarter of their
+/// maximum length.
 pub const AGENT_BYTES_PER_S_MAX: u32 = AGENT_LINES_PER_S_MAX * AGENT_LINE_BYTES_MAX as u32 / 4;
 /// Interval at which each side shows that it is alive (ns): the agent by its reports, weir by a ping.
 pub const AGENT_PERIOD_NS: u64 = 1_000_000_000;
 /// Silence after which the other side counts as disconnected (ns).
 pub const AGENT_SILENCE_NS: u64 = 3 * AGENT_PERIOD_NS;
-/// Shortest and longest interval at which a guest can be made to poll (ns). Below, the guest's timer costs more than
-/// the calls; above, a ring of 256 fills up between two polls at 25,000 frames/s.
+/// Shortest and longest interval at which a guest can be made to poll (ns). Below it, the guest's timer costs more than
+/// the calls; above it, a ring of 256 fills up between two polls at 25,000 frames/s.
 pub const AGENT_POLL_NS_MIN: u64 = 10_000;
 /// See [`AGENT_POLL_NS_MIN`].
 pub const AGENT_POLL_NS_MAX: u64 = 10_000_000;
@@ -620,8 +621,8 @@ pub const AGENT_EMPTY_POLLS_MIN: u32 = 2;
 pub const AGENT_POLL_PAUSE_NS: u64 = 100_000;
 /// Longest time that one report of an agent can cover (ns).
 pub const AGENT_INTERVAL_NS_MAX: u64 = 60_000_000_000;
-/// Smallest and largest cost of one interrupt that weir accepts from an agent (ns): a few hundred cycles, and a hundred
-/// times the value that Dong 2011 measured.
+/// Smallest and largest cost of one interrupt that weir accepts from an agent (ns): the smallest is a few hundred
+/// cycles, the largest a hundred times the value that Dong 2011 measured.
 pub const AGENT_COST_NS_MIN: u64 = 100;
 /// See [`AGENT_COST_NS_MIN`].
 pub const AGENT_COST_NS_MAX: u64 = 400_000;
@@ -641,37 +642,38 @@ pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 /// Most memory that the parsing of a configuration may take: enough for any file of [`CONFIG_BYTES_MAX`] with spaces
 /// and line breaks.
 pub const CONFIG_COST_BYTES_MAX: u64 = 96 * 1024 * 1024;
-/// The same for a request from neither root nor weir's own user. With the answer it is less than
-/// [`CONFIG_MEMORY_BYTES_MAX`].
+/// Most memory that the parsing of a configuration may take if the request comes from neither root nor weir's own user.
+/// With the answer it is less than [`CONFIG_MEMORY_BYTES_MAX`].
 pub const CONFIG_COST_OF_ADMINS_BYTES_MAX: u64 = 12 * 1024 * 1024;
-/// Most memory that weir takes for such a request; it is freed afterwards.
+/// Most memory that weir takes for a request from such a user. The memory is freed afterwards.
 pub const CONFIG_MEMORY_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Longest text in which all TOML mistakes are searched for (bytes), not only the first.
+/// Longest text in which all TOML mistakes are searched for (bytes). In a longer text, only the first mistake is found.
 pub const CONFIG_MISTAKES_LEN_MAX: usize = 16 * 1024;
-/// Most problems of a configuration that are shown; the rest is counted. A person fixes a few and checks again, and
+/// Most problems of a configuration that are shown; the others are counted. A person fixes a few and checks again, and
 /// each shown problem takes a walk through the file.
 pub const CONFIG_PROBLEMS_SHOWN_MAX: usize = 50;
-/// Most problems that are searched for: further ones are found once these are fixed.
+/// Most problems that are searched for. A check after their repair finds the others.
 pub const CONFIG_PROBLEMS_MAX: usize = 1000;
 /// Most places that one problem names.
 pub const CONFIG_PLACES_SHOWN_MAX: usize = 8;
 /// Longest piece of a configuration that is repeated in a message (characters).
 pub const CONFIG_TEXT_SHOWN_MAX: usize = 200;
-/// Longest line of a configuration that is shown (bytes); of a longer one only the position is named.
+/// Longest line of a configuration that is shown (bytes). For a longer line, only the position is named.
 pub const CONFIG_LINE_SHOWN_MAX: usize = 1000;
-/// Panics of a worker that concern no port, after which weir ends: after the restart, its memory is intact again.
+/// Panics of a worker that concern no port, after which weir ends: the restart makes its memory intact again.
 pub const WORKER_PANICS_MAX: u32 = 16;
-/// Panics of another thread after which the thread ends, and with it its function.
+/// Panics of a thread other than a worker after which the thread ends, and with it its function.
 pub const THREAD_PANICS_MAX: u32 = 16;
 /// Pause of a thread that has panicked before it starts again (ns).
 pub const THREAD_PAUSE_NS: u64 = 100_000_000;
-/// Time that an orderly end may take (ns); after it, weir ends at once. With [`END_UNDOES_NS`] it is below two seconds.
+/// Longest time that an orderly end may take (ns); after it, weir ends at once. Together with [`END_UNDOES_NS`] it is
+/// below two seconds.
 pub const END_IN_ORDER_NS: u64 = 1_300_000_000;
 /// Time that a weir which ends without waiting may take to restore settings and to report that (ns).
 pub const END_UNDOES_NS: u64 = 400_000_000;
-/// Time within which each thread must turn to something else before this weir leaves its guests to its successor (ns).
+/// Time (ns) within which each thread must begin a new turn before this weir leaves its guests to its successor.
 pub const LEAVES_WITHIN_NS: u64 = 1_000_000_000;
-/// A thread that has had no turn for this long, and does not sleep, is stuck (ns).
+/// Time (ns) without a new turn after which a thread that does not sleep is stuck.
 pub const STANDS_STILL_NS: u64 = 5_000_000_000;
 /// Interval of the watchdog (ns); shorter if the service manager asks for more frequent signs of life.
 pub const WATCHDOG_LOOK_NS: u64 = 2_000_000_000;
@@ -681,7 +683,7 @@ pub const XENSTORE_PAUSE_NS: u64 = 1_000_000_000;
 pub const WORKERS_MAX: usize = 64;
 /// Most processors of a machine on which weir places its workers (`CPU_SETSIZE` of sched_setaffinity(2)).
 pub const CPUS_MAX: usize = 1024;
-/// Largest file that is read under `/sys` (bytes): a list of all these processors one by one has 5 KB.
+/// Largest file that is read under `/sys` (bytes): a list of [`CPUS_MAX`] processors one by one has 5 KB.
 pub const SYSFS_BYTES_MAX: u64 = 16 * 1024;
 /// Most caches of one processor that are read (`cache/index0`, ...).
 pub const CACHE_INDEXES_MAX: u32 = 8;
@@ -726,7 +728,7 @@ pub const LAB_QUEUE_MAX: u32 = 1 << 20;
 /// Longest xenstore payload (bytes; Xen `XENSTORE_PAYLOAD_MAX`).
 pub const XENSTORE_PAYLOAD_MAX: usize = 4096;
 /// Longest message that can be written to `/dev/xen/xenbus`, with its header (bytes): the size of the kernel's buffer
-/// for it.
+/// for messages.
 pub const XENSTORE_REQUEST_MAX: usize = 4096;
 /// Most attempts of a xenstore transaction that conflicts with writes of others.
 pub const XENSTORE_TRANSACTION_TRIES_MAX: u32 = 64;
@@ -760,16 +762,16 @@ const _: () = {
     assert!(VHOST_USER_BODY_MAX >= 8 + MEM_TABLE_REGIONS_MAX * 32);
     assert!(VHOST_USER_OUTBOUND_BYTES_MAX >= 12 + VHOST_USER_BODY_MAX);
     assert!(QUEUE_SIZE_MAX.is_power_of_two());
-    // Names of 15 letters with quotes and a comma, or processors of four digits with one.
+    // The message holds names of 15 letters with quotes and a comma, or processors of four digits with a comma.
     assert!(HELPER_MESSAGE_BYTES_MAX > PORTS_MAX * 18 + NETWORKS_MAX * 9 + 1024);
-    // For each host a number of eight digits, six of three, and words.
+    // The message has, for each host, a number of eight digits, six numbers of three digits, and words.
     assert!(HELPER_MESSAGE_BYTES_MAX > EVPN_BATCH * 96 + 1024);
     assert!(HELPER_MESSAGE_BYTES_MAX > CPUS_MAX * 5 + 1024);
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
     assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);
     assert!(FOREIGN_CLOSE_NS_MAX < SESSION_GRACE_NS && FOREIGN_CLOSES_MAX > 0);
     assert!(SESSION_GRACE_NS < SESSION_END_NS && ACCEPT_PAUSE_NS < SESSION_GRACE_NS);
-    // Enough for all ports with all their queues, and as much again for the switch itself.
+    // The limit is enough for all ports with all their queues, and as much again for the switch itself.
     assert!(DESCRIPTORS_MAX as usize > 2 * PORTS_MAX * (3 * VRINGS_MAX + 4));
     assert!(CALL_NS_USUAL_MAX < CALL_NS_MAX && 100 * CALL_NS_MAX < CALL_DEBT_NS_MAX);
     assert!(CALL_DEBT_NS_MAX < CALL_STUCK_NS && CALLS_WATCHED > 0);
@@ -847,7 +849,7 @@ const _: () = {
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
     assert!(CONTROL_WORKERS > CONTROL_READERS + CONTROL_COMPILES);
     assert!(CONTROL_WORKERS < CONTROL_CONNECTIONS_MAX);
-    // As many connections are served as are turned away.
+    // The reserve suffices for as many connections that are turned away as are served.
     assert!(DESCRIPTORS_RESERVED as usize >= 2 * CONTROL_CONNECTIONS_MAX + 4 * CONTROL_WORKERS);
     assert!(4 * DESCRIPTORS_RESERVED < DESCRIPTORS_MAX);
     assert!(CONTROL_TOKEN_LEN_MIN < CONTROL_TOKEN_LEN_MAX);
@@ -862,7 +864,7 @@ const _: () = {
     );
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_OUTBOUND_BYTES_MAX);
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_READ_BYTES_MAX);
-    // A hello with the longest names; JSON makes at most twice as many characters of them.
+    // The largest line is a hello with the longest names; JSON makes at most twice as many characters of them.
     assert!(
         AGENT_INTERFACES_MAX * (80 + 2 * IFNAME_LEN_MAX) + 4 * AGENT_TEXT_LEN_MAX + 100
             < AGENT_LINE_BYTES_MAX
