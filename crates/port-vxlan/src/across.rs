@@ -1,9 +1,9 @@
 //! Latency budgets of guests on two hosts: the questions and answers of their weirs, and the resulting shares.
 //!
-//! A frame may wait twice: in its sender's ring while a worker of that host naps, and here until its receiver is
-//! called. The sending host asks for its share of the budget. The receiving host splits the budget, and counts each
-//! frame from there as one that has used up the share. So no clocks are compared, and hosts without frames for each
-//! other exchange nothing.
+//! A frame may wait twice: in its sender's ring while a worker of that host naps, and at this host until its receiver
+//! is called. The sending host asks for its share of the budget. The receiving host splits the budget, and counts each
+//! frame from the other host as one that has used up its share. So no clocks are compared, and hosts without frames for
+//! each other exchange nothing.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -22,10 +22,10 @@ use weir_policy::law::LAW;
 use crate::port::VxlanPort;
 use crate::rx::OUTBOX;
 
-/// Bytes of a word.
+/// Length of a word in bytes.
 pub(crate) const LEN: usize = 80;
-/// The mark in place of a VXLAN header. "The I flag MUST be set to 1 for a valid VXLAN Network ID" (RFC 7348 §5): it is
-/// not set, so a kernel drops the datagram. The last byte is the version.
+/// The mark in place of a VXLAN header. "The I flag MUST be set to 1 for a valid VXLAN Network ID" (RFC 7348 §5): the
+/// mark does not set this flag, so a kernel drops the datagram. The last byte is the version.
 const MARK: u64 = u64::from_be_bytes([0, b'w', b'e', b'i', b'r', 0, 0, 1]);
 /// The value for a share that is not given.
 const NOT_GIVEN: u64 = u64::MAX;
@@ -37,9 +37,9 @@ pub(crate) struct Word {
     asks: u64,
     /// The number of the other host's question that this word answers; 0 in a word that answers none.
     answers: u64,
-    /// The longest wait of frames at the sending host, however large the share is.
+    /// The longest wait of frames at the sending host, even with a larger share.
     wait_ns: u64,
-    /// The cost of a wake-up of its workers.
+    /// The cost of a wake-up of the sending host's workers.
     wakeup_cost_ns: u64,
     /// The share that the host uses until there is an answer.
     using_ns: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Word {
     share_ns: u64,
     /// The smallest budget of the host's guests.
     budget_ns: u64,
-    /// Frames that left the host for the other one later than their share.
+    /// The number of frames that left the host for the other one after their share had ended.
     left_late: u64,
     /// The number of times that the host's guests were notified later than their budget allows.
     told_late: u64,
@@ -95,10 +95,10 @@ impl Word {
     }
 }
 
-/// This host's part in a word.
+/// This host's values for a word.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Here {
-    /// The longest wait of frames for a worker here, however large a share is (ns).
+    /// The longest wait of frames for a worker of this host, even with a larger share (ns).
     pub wait_ns: u64,
     /// The cost of a wake-up of a worker (ns of CPU).
     pub wakeup_cost_ns: f64,
@@ -108,7 +108,7 @@ pub struct Here {
     pub receivers: u32,
     /// The smallest budget of guests in networks of the overlay (ns).
     pub budget_ns: u64,
-    /// The longest wait of their frames for a worker of another host, however large the budget is (ns).
+    /// The longest wait of these guests' frames for a worker of another host, even with a larger budget (ns).
     pub wait_ns_there: u64,
     /// The number of times that one of these guests was notified later than its budget allows.
     pub told_late: u64,
@@ -119,17 +119,19 @@ pub struct Here {
 pub struct Between {
     /// The other host.
     pub host: IpAddr,
-    /// The time that frames from there count as having waited there.
+    /// The time that frames from the other host count as having waited there.
     pub waited_ns: u64,
-    /// The time that frames to there may wait here; `None` if the other host has given no share.
+    /// The time that frames to the other host may wait here; `None` if the other host has given no share.
     pub share_ns: Option<u64>,
     /// The smallest budget of the other host's guests.
     pub budget_ns: u64,
-    /// Frames that left here for the other host later than their share.
+    /// The number of frames that left this host for the other one after their share had ended.
     pub left_late_here: u64,
-    /// Frames that left the other host for here later than their share, by its own count.
+    /// The number of frames that left the other host for this one after their share had ended, as the other host
+    /// counts.
     pub left_late_there: u64,
-    /// The number of times that the other host's guests were notified later than their budget allows, by its own count.
+    /// The number of times that the other host's guests were notified later than their budget allows, as the other host
+    /// counts.
     pub told_late_there: u64,
 }
 
@@ -138,20 +140,21 @@ pub struct Between {
 pub struct Heard {
     /// The other host.
     pub host: IpAddr,
-    /// The host has a weir, which has sent a word.
+    /// True if the host has a weir, which has sent a word.
     pub has_weir: bool,
-    /// The number of questions since its last word, sent while frames went there.
+    /// The number of questions without an answer since the host's last word. Only questions with frames to the host
+    /// count.
     pub unanswered: u32,
 }
 
-/// This host and another one.
+/// The state between this host and another one.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    /// The time that frames from there count as having waited there (ns).
+    /// The time that frames from the other host count as having waited there (ns).
     waited_ns: AtomicU64,
-    /// The time that frames to there may wait here (ns), or [`NOT_GIVEN`].
+    /// The time that frames to the other host may wait here (ns), or [`NOT_GIVEN`].
     share_ns: AtomicU64,
-    /// Frames went there since the last question.
+    /// True if frames went to the other host since the last question.
     sends: AtomicBool,
     left_late: Counter,
     state: Mutex<State>,
@@ -163,14 +166,14 @@ struct State {
     heard: Option<Word>,
     /// The number of the other host's question that has no answer yet, or 0.
     to_answer: u64,
-    /// The time at which the other host got a share last (ns).
+    /// The time at which the other host last got a share (ns).
     given_ns: u64,
     /// The number of the question that the other host has not answered, or 0.
     asked: u64,
     /// The time of the next question (ns), and the number of questions since the other host's last word.
     ask_ns: u64,
     unheard: u32,
-    /// The time at which the other host gave a share last (ns).
+    /// The time at which the other host last gave a share (ns).
     answered_ns: u64,
 }
 
@@ -182,7 +185,7 @@ impl Default for Pair {
 }
 
 impl Pair {
-    /// The part of its budget that a frame from there has used up (ns).
+    /// The part of its budget that a frame from the other host has used up (ns).
     pub(crate) fn waited_ns(&self) -> u64 {
         self.waited_ns.load(Ordering::Relaxed)
     }
@@ -191,7 +194,7 @@ impl Pair {
         Some(self.share_ns.load(Ordering::Relaxed)).filter(|ns| *ns != NOT_GIVEN)
     }
 
-    /// Notes that a frame that came at `arrived_ns` leaves for there; counts it if this is too late.
+    /// Notes that a frame that came at `arrived_ns` leaves for the other host. Counts it if it leaves too late.
     pub(crate) fn leaves(&self, arrived_ns: u64, now_ns: u64, counters: &PortCounters) {
         if !self.sends.load(Ordering::Relaxed) {
             self.sends.store(true, Ordering::Relaxed);
@@ -202,7 +205,7 @@ impl Pair {
         }
     }
 
-    /// Takes up a word. A lost word is asked for again, so a worker does not wait for the lock.
+    /// Processes a word. A worker does not wait for the lock: the other host repeats a question whose word is lost.
     pub(crate) fn hear(&self, word: Word, now_ns: u64) {
         let Ok(mut state) = self.state.try_lock() else { return };
         let is_answer = word.answers != 0 && word.answers == state.asked;
@@ -222,7 +225,7 @@ impl Pair {
     /// The word to send to the other host now, if there is one.
     fn say(&self, here: &Here, now_ns: u64) -> Option<Word> {
         let state = &mut *lock(&self.state);
-        // The giver of a share remembers it for longer than its user.
+        // The host that gives a share remembers it for longer than the host that uses it.
         if now_ns.saturating_sub(state.answered_ns) >= OVERLAY_SHARE_NS {
             self.share_ns.store(NOT_GIVEN, Ordering::Relaxed);
         }
@@ -233,15 +236,15 @@ impl Pair {
         let mut share_ns = 0;
         if let Some(heard) = state.heard.filter(|_| answers != 0) {
             share_ns = share_of(here, &heard);
-            // The other host uses the share that its word states and that this host has given, or the one that it gets
-            // now.
+            // The other host uses either the share that its word states and this host has given, or the share that it
+            // gets now.
             let using_ns = heard.using_ns.min(self.waited_ns());
             self.waited_ns.store(share_ns.max(using_ns), Ordering::Relaxed);
             state.given_ns = now_ns;
         }
         let mut asks = 0;
         if now_ns >= state.ask_ns && self.sends.swap(false, Ordering::Relaxed) {
-            // A host that does not see the question does not know its number.
+            // A host that does not see the question cannot guess its number.
             asks = now_ns | 1;
             (state.asked, state.ask_ns) = (asks, now_ns + (OVERLAY_ASK_NS << state.unheard));
             state.unheard = (state.unheard + 1).min(OVERLAY_ASKS_DOUBLED);
@@ -250,7 +253,7 @@ impl Pair {
             asks,
             answers,
             wait_ns: here.wait_ns,
-            // The other host brings values that are out of bounds within them.
+            // The other host clamps values that are out of bounds.
             wakeup_cost_ns: here.wakeup_cost_ns as u64,
             using_ns: self.share_ns().unwrap_or(0),
             share_ns,
@@ -279,8 +282,8 @@ impl Pair {
     }
 }
 
-/// The share of the budget here for a host that sent `word` (ns): by Eq. 4, no more than either host lets frames wait,
-/// and at least the margin, which is for the burst under way.
+/// The share of the budget here for a host that sent `word` (ns), by Eq. 4. It is no more than either host lets frames
+/// wait, and at least the margin, which is for the burst under way.
 fn share_of(here: &Here, word: &Word) -> u64 {
     let split = Split::of(Load {
         budget_ns: here.budget_ns,
@@ -303,7 +306,7 @@ impl VxlanPort {
                     let mut batch = outbox.batch();
                     let bytes = word.to_bytes();
                     let _ = batch.push(&[&bytes], std::iter::empty(), &[peer.socket], 0, false);
-                    // A host that cannot be reached gets no frames either.
+                    // A host that cannot be reached gets no frames either, so the error does not matter.
                     let _ = batch.send(socket.as_fd(), |_, _| ());
                 });
             }

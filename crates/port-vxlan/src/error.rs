@@ -24,7 +24,7 @@ pub enum OverlayError {
     Mtu {
         /// The interface.
         name: String,
-        /// Its MTU.
+        /// The interface's MTU.
         has: u32,
         /// The MTU that guests get.
         mtu: u16,

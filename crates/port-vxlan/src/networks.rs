@@ -14,9 +14,9 @@ use crate::suppress::Sightings;
 /// A network as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkSpec {
-    /// Its number in the switch ([`weir_fabric::Vid::of_network`]).
+    /// The network's number in the switch ([`weir_fabric::Vid::of_network`]).
     pub number: u16,
-    /// Its number on the wire, 24 bits.
+    /// The network's number on the wire, 24 bits.
     pub vni: u32,
     /// The hosts that are its members.
     pub peers: Vec<IpAddr>,
@@ -36,7 +36,7 @@ fn place(remote: u32) -> usize {
     (remote % TURN) as usize
 }
 
-/// The number of the next host in the place of `remote`.
+/// The number of the host that takes the place of `remote`: the same low bits, with the next turn.
 fn next(remote: u32) -> u32 {
     remote % TURN + (remote / TURN + 1) % TURNS * TURN
 }
