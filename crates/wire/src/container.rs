@@ -84,7 +84,7 @@ impl Builder {
         Some(place)
     }
 
-    /// The number of its frames.
+    /// The number of the container's frames.
     #[inline]
     pub fn records(&self) -> u16 {
         self.records
@@ -119,7 +119,7 @@ impl Builder {
 /// A frame in a container: its place, in bytes from the beginning of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its first byte.
+    /// The frame's first byte.
     pub at: u16,
     /// Bytes of the frame.
     pub len: u16,
@@ -139,7 +139,7 @@ pub enum ContainerError {
         /// Bytes that the device wrote.
         written: usize,
     },
-    /// There is no frame in it.
+    /// The container has no frame.
     #[error("the container is empty")]
     Empty,
     /// The header has more than one buffer, or offloads.
@@ -150,7 +150,7 @@ pub enum ContainerError {
     Beyond {
         /// The number of the record, from 0.
         record: u16,
-        /// Its beginning, from the beginning of the buffer.
+        /// The record's offset in the buffer.
         at: usize,
         /// Bytes of the container.
         len: usize,
@@ -160,17 +160,17 @@ pub enum ContainerError {
     Runt {
         /// The number of the record, from 0.
         record: u16,
-        /// Its beginning, from the beginning of the buffer.
+        /// The record's offset in the buffer.
         at: usize,
         /// Bytes of the frame.
         frame_len: u16,
     },
-    /// A flag without a meaning.
+    /// A record has a flag without a meaning.
     #[error("record {record} at {at} has unknown flags {flags:#x}")]
     Flags {
         /// The number of the record, from 0.
         record: u16,
-        /// Its beginning, from the beginning of the buffer.
+        /// The record's offset in the buffer.
         at: usize,
         /// All flags of the record.
         flags: u16,
@@ -180,7 +180,7 @@ pub enum ContainerError {
     Trailing {
         /// The number of records.
         records: u16,
-        /// Bytes behind them.
+        /// Bytes behind the records.
         left: usize,
     },
 }
@@ -247,7 +247,7 @@ fn walk(
         if end > len {
             return Err(beyond);
         }
-        // It is below CONTAINER_LEN_MAX, like its end.
+        // The offset is below CONTAINER_LEN_MAX, like the record's end.
         records.push(Record { at: frame as u16, len: frame_len, has_vnet });
         at = end;
     }

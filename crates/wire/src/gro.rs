@@ -32,7 +32,7 @@ const IPV4_PLAIN: u8 = 0x45;
 const IPV4_FRAGMENT_OFFSET: usize = 6;
 const IPV4_PROTOCOL_OFFSET: usize = 9;
 const IPV4_ADDRESSES: Range<usize> = L3 + 12..L4_IPV4;
-/// The flag "don't fragment", and the bits of which any makes a packet a fragment.
+/// The flag "don't fragment", and the mask of bits that make a packet a fragment.
 const IPV4_DF: u16 = 0x4000;
 const IPV4_FRAGMENT: u16 = 0x3fff;
 const IPV6_NEXT_HEADER_OFFSET: usize = 6;
@@ -41,8 +41,8 @@ const IPV6_ADDRESSES: Range<usize> = L3 + 8..L4_IPV6;
 const TCP_DATA_OFFSET: usize = 12;
 const TCP_ACK: u8 = 0x10;
 
-/// A TCP segment that can be part of a merged packet: no IP options or extension headers, no flags except ACK and PSH,
-/// consistent lengths, a right IPv4 header checksum.
+/// A TCP segment that can be part of a merged packet. It has no IP options or extension headers, no flags except ACK
+/// and PSH, consistent lengths, and a correct IPv4 header checksum.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpSegment<'h> {
     head: &'h [u8],
@@ -50,13 +50,13 @@ pub struct TcpSegment<'h> {
     l4: usize,
     hdr_len: usize,
     payload_len: u32,
-    /// True if its TCP checksum is partial, or a device found it right.
+    /// True if the TCP checksum is partial, or a device found it correct.
     checksum_known: bool,
 }
 
 impl<'h> TcpSegment<'h> {
-    /// True if the frame of `frame_len` bytes that starts with `head`, without a tag, looks like TCP with payload. It
-    /// takes a few comparisons, for a caller with many other frames.
+    /// True if the frame of `frame_len` bytes that starts with `head`, without a tag, looks like TCP with payload. The
+    /// check is a few comparisons, for a caller with many other frames.
     #[inline]
     pub fn is_likely(head: &Head, frame_len: u32) -> bool {
         let head = head.as_slice();
@@ -112,8 +112,8 @@ impl<'h> TcpSegment<'h> {
         Some(segment)
     }
 
-    /// True if the checksum is known to be right; `None` if the sender asks for an offload that a segment cannot have,
-    /// or if a partial checksum is already wrong.
+    /// True if the checksum is known to be correct; `None` if the sender asks for an offload that a segment cannot
+    /// have, or if a partial checksum is already wrong.
     fn is_checksum_known(&self, offload: &Offload) -> Option<bool> {
         match (offload.gso(), offload.csum()) {
             (None, None) => Some(offload.data_valid()),
@@ -131,8 +131,8 @@ impl<'h> TcpSegment<'h> {
         !self.checksum_known
     }
 
-    /// True if the checksum is right. `rest` is the sum of the frame's bytes after the head, from an even position on
-    /// its own, as in [`fill_checksum`](crate::fill_checksum).
+    /// True if the checksum is correct. `rest` is the sum of the frame's bytes after the head, summed as if they began
+    /// at an even position, as in [`fill_checksum`](crate::fill_checksum).
     pub fn verify(&self, rest: Sum) -> bool {
         let mut sum = self.pseudo(self.payload_len);
         sum.add(self.head.get(self.l4..).unwrap_or_default());
@@ -140,7 +140,7 @@ impl<'h> TcpSegment<'h> {
         sum.folded() == 0xffff
     }
 
-    /// Bytes of all headers.
+    /// Length of all headers in bytes.
     pub fn hdr_len(&self) -> usize {
         self.hdr_len
     }
@@ -170,10 +170,10 @@ impl<'h> TcpSegment<'h> {
         u8_at(self.head, self.l4 + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_PSH != 0)
     }
 
-    /// True if a frame that starts with `other` is certainly of another flow, so that this flow's next segments can
-    /// overtake it. A frame without visible ports (a fragment, extension headers) is not.
+    /// True if a frame that starts with `other` is certainly of another flow. This flow's next segments can then
+    /// overtake it. False for a frame without visible ports (a fragment, extension headers).
     fn is_of_another_flow(&self, other: &[u8]) -> bool {
-        // Ranges of arrays with lengths known to the compiler, since this runs for many frames.
+        // The ranges and arrays have lengths known to the compiler, since this runs for many frames.
         const PORTS_LEN: usize = 4;
         match self.kind {
             GsoKind::Tcp6 => {
@@ -211,7 +211,7 @@ impl<'h> TcpSegment<'h> {
     /// True if all header fields that a merged packet has only once equal those of `other`.
     fn has_headers_of(&self, other: &TcpSegment<'_>) -> bool {
         let same = |range: Range<usize>| self.head.get(range.clone()) == other.head.get(range);
-        // Not compared: IP's length; IPv4's identification and checksum.
+        // IP's length, and IPv4's identification and checksum, are not compared.
         let network = match self.kind {
             GsoKind::Tcp6 => {
                 let len = L3 + IPV6_PAYLOAD_LEN_OFFSET;
@@ -238,7 +238,7 @@ impl<'h> TcpSegment<'h> {
 }
 
 /// True if the IP header has no options, is not a fragment's, ends where the frame of `frame_len` bytes does and, for
-/// IPv4, has a right checksum; `None` if the head ends before it.
+/// IPv4, has a correct checksum; `None` if the head ends before the IP header does.
 fn is_plain_ip(head: &[u8], kind: GsoKind, frame_len: u32) -> Option<bool> {
     let (plain, end) = match kind {
         GsoKind::Tcp6 => {
@@ -257,14 +257,14 @@ fn is_plain_ip(head: &[u8], kind: GsoKind, frame_len: u32) -> Option<bool> {
     Some(plain && u32::try_from(end) == Ok(frame_len))
 }
 
-/// The relation of a frame to the packet merged from those before it.
+/// The relation of a frame to the packet merged from the frames before it.
 #[derive(Clone, Copy, Debug)]
 pub enum Next<'h> {
-    /// It is certainly of another flow: more segments of this one can follow.
+    /// The frame is certainly of another flow: more segments of this flow can follow.
     OtherFlow,
-    /// It may be of this flow and cannot be part of the packet, so the packet ends here.
+    /// The frame may be of this flow and cannot be part of the packet, so the packet ends here.
     Ends,
-    /// It is the packet's next segment, if its checksum is right.
+    /// The frame is the packet's next segment, if its checksum is correct.
     Follows(TcpSegment<'h>),
 }
 
@@ -273,11 +273,11 @@ pub enum Next<'h> {
 pub struct Merge<'h> {
     first: TcpSegment<'h>,
     count: u32,
-    /// Bytes of payload of all segments.
+    /// The number of payload bytes in all segments.
     payload_len: u32,
     /// The step of IPv4's identification from segment to segment; `None` while there is one segment.
     id_step: Option<u16>,
-    /// The last segment has PSH; no earlier one has it.
+    /// True if the last segment has PSH; no earlier one has it.
     psh: bool,
 }
 
@@ -303,7 +303,7 @@ impl<'h> Merge<'h> {
         self.psh || self.payload_len != self.count * self.first.payload_len
     }
 
-    /// The relation to this packet of a frame of `frame_len` bytes that starts with `head`, without a tag.
+    /// The relation of a frame to this packet. The frame has `frame_len` bytes, and starts with `head`, without a tag.
     pub fn next<'n>(&self, head: &'n Head, offload: &Offload, frame_len: u32) -> Next<'n> {
         if self.first.is_of_another_flow(head.as_slice()) {
             return Next::OtherFlow;
@@ -394,9 +394,9 @@ impl<'h> Merge<'h> {
 /// A packet merged from segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergedPacket {
-    /// Its headers, and the part of its payload that lay in the first segment's head.
+    /// The packet's headers, and the part of its payload that was in the first segment's head.
     pub head: Head,
-    /// The offload that cuts it again; its checksum is partial.
+    /// The offload that cuts the packet again; its checksum is partial.
     pub offload: Offload,
     /// Bytes of the packet.
     pub len: u32,

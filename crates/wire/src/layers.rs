@@ -126,14 +126,14 @@ pub enum Transport {
         offset: u16,
         /// Bytes of the header with its options, 20 to 60. Options can lie beyond the head.
         header_len: u16,
-        /// Its ports.
+        /// The segment's ports.
         ports: Ports,
     },
     /// UDP.
     Udp {
         /// The offset of the header.
         offset: u16,
-        /// Its ports.
+        /// The datagram's ports.
         ports: Ports,
     },
     /// Another protocol, a fragment, or a truncated or invalid header.

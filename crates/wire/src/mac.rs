@@ -49,7 +49,7 @@ impl fmt::Debug for Mac {
 /// The reason for which a text is not an Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MacParseError {
-    /// It does not have six groups.
+    /// The address does not have six groups.
     #[error(
         "an Ethernet address has 6 groups separated by ':', as in 52:54:00:12:34:56; \"{text}\" has {groups}"
     )]

@@ -137,9 +137,9 @@ fn link_address(mut options: &[u8], kind: u8) -> Option<Mac> {
 /// The station that has an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its address.
+    /// The station's MAC address.
     pub mac: Mac,
-    /// It is a router, which IPv6 hosts have to know (RFC 4861 §4.4, RFC 9047).
+    /// True if the station is a router, which IPv6 hosts have to know (RFC 4861 §4.4, RFC 9047).
     pub is_router: bool,
 }
 

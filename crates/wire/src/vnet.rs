@@ -20,7 +20,7 @@ pub const GSO_ECN: u8 = 0x80;
 
 /// `struct virtio_net_hdr_v1` as the peer wrote it, unchecked.
 ///
-/// Its `num_buffers` is always there, because weir requires `VIRTIO_F_VERSION_1` (§5.1.6.1).
+/// The header's `num_buffers` is always there, because weir requires `VIRTIO_F_VERSION_1` (§5.1.6.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHdr {
     /// `F_*` bits.

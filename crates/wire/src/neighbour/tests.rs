@@ -96,7 +96,7 @@ fn an_answer_is_what_its_owner_would_say() {
             assert_eq!((owner.mac, owner.claims), (B, Some(v6(2).into())));
             assert_eq!(bytes[ICMP_AT + 4], flags | u8::from(is_router) << 7);
             assert_eq!(bytes[38..54], to.octets());
-            // Its checksum, which includes the pseudo-header, is right (RFC 4443 §2.3).
+            // The answer's checksum, which includes the pseudo-header, is right (RFC 4443 §2.3).
             let mut sum = Sum::new();
             sum.add(&bytes[22..54]);
             sum.add_u32((bytes.len() - ICMP_AT) as u32);

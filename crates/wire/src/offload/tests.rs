@@ -96,8 +96,8 @@ fn lying_csum_start_a_tag_would_overflow() {
     assert_eq!(offload.tag_inserted().csum().unwrap().start, u16::MAX);
 }
 
-/// Otherwise a checksum chosen by the guest would overwrite the source address or the tag after the switch has checked
-/// them.
+/// A checksum over headers is refused: otherwise, a guest's checksum could overwrite the source address or the tag
+/// after the switch has checked them.
 #[test]
 fn lying_csum_over_addresses() {
     let arp = {

@@ -75,7 +75,7 @@ fn what_is_no_ip_packet_has_no_class_and_stays_as_it_is() {
     let cut_tag = tagged(&v4(0), &[ethertype::VLAN])[..16].to_vec();
     for frame in [arp, other_version, other_type, cut, cut_tag, Vec::new()] {
         assert_eq!(traffic_class(&frame), None, "{frame:x?}");
-        // It is written over bytes of another frame.
+        // The frame is written over bytes of another frame.
         let mut head = Head::copy_of(&[0xff; 80]);
         head.refill(frame.len()).copy_from_slice(&frame);
         assert_eq!(head.traffic_class(), 0, "{frame:x?}");
