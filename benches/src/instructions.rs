@@ -1,4 +1,4 @@
-//! Instructions per packet in weir, counted by callgrind. Other load does not change the count, so that `make test`
+//! Instructions per packet in weir, counted by callgrind. Other load does not change the count, so `make test`
 //! notices when the data path grows.
 //!
 //! The count covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile: from one
@@ -60,7 +60,7 @@ const TUNABLES: (&str, &str) =
 #[derive(Debug)]
 struct Row {
     name: &'static str,
-    /// Name of both guests' rings in the program, which also says if the sender has a filter of ten terms.
+    /// Name of both guests' rings in the program. The name also says if the sender has a filter of ten terms.
     rings: &'static str,
     /// Length of each frame (bytes).
     frame_bytes: u32,

@@ -15,7 +15,7 @@ use crate::vif_programs::{EverySecond, MACS};
 /// Length of a frame with an IP packet of 1500 bytes, without check sequence.
 const FRAME_BYTES: u32 = 1514;
 
-/// Rate of such frames in 1 Gbit/s, with their check sequences.
+/// Number of frames of this length per second at 1 Gbit/s, check sequences included.
 const FRAMES_PER_SECOND: u32 = 1_000_000_000 / ((FRAME_BYTES + 4) * 8);
 
 /// Least share of the load that must arrive.

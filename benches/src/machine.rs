@@ -133,7 +133,7 @@ impl<L: Fn() -> Result<f64>> Machine<L> {
     /// Returns the observations since the last call.
     pub(super) fn seen(&self) -> Looks {
         let mut looks = self.looks.take();
-        // A row without rounds has the samples only.
+        // A row without rounds has only the samples that were not assigned to a round.
         if looks.speeds.is_empty() && looks.dropped == 0 {
             looks.bounces = looks.current.drain(..).collect();
         }

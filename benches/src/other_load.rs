@@ -4,7 +4,7 @@ use std::{fs, path::Path, thread, time::Duration};
 
 use weir_bed::error::{Error, Result};
 
-/// Time of a sample: 20 of the kernel's clock ticks for every CPU.
+/// Duration of a sample: 20 of the kernel's clock ticks for every CPU.
 const TIME: Duration = Duration::from_millis(200);
 
 /// Load from which on the report marks figures as unreliable.

@@ -17,7 +17,7 @@ use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU};
 /// Time for adaptive switches to notice the load.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Time of counting.
+/// Duration of counting.
 const TIME: Duration = Duration::from_millis(2500);
 
 /// `VIRTIO_F_RING_PACKED` and `VIRTIO_F_IN_ORDER` (virtio 1.2 §6).
@@ -122,7 +122,7 @@ pub(super) fn small_packed_vs_testpmd(bench: &Bench<'_>, report: &mut Report) ->
         "pps64_packed_testpmd",
         "pps64_packed_client_limit",
     ];
-    // testpmd falls back to split rings without a message, so that the back end's features are checked.
+    // testpmd silently falls back to split rings, so the back end's features are checked.
     if let Some(missing) = missing_packed_feature(bench)? {
         report.leave_out(names[0], format!("not supported by this back end: no {missing}"));
         return Ok(());

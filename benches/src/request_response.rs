@@ -77,7 +77,7 @@ enum Way {
     Relay,
 }
 
-/// All paths, with the suffixes of their figures' names. The others are compared with the first.
+/// All paths, with the suffixes of their figures' names. The first path is the one with which the others are compared.
 const WAYS: [(Way, &str); 6] = [
     (Way::Ovs, "ovs"),
     (Way::Weir, ""),

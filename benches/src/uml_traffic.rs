@@ -117,7 +117,7 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 }
 
 impl Run {
-    /// Returns the rate of one connection with a switch that takes no CPU time and leaves it to the guests, at the
+    /// Returns the rate of one connection if the switch took no CPU time and the guests had this time instead, at the
     /// same cost per byte. A guest has at most one core.
     fn limit(&self) -> f64 {
         let guests = (self.busy_cores - self.cores).max(f64::MIN_POSITIVE);

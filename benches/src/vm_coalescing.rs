@@ -51,7 +51,7 @@ struct Measured {
     cpu_per_gb: f64,
     /// The switch's part of that CPU time.
     switch_cpu_per_gb: f64,
-    /// Interrupts of both guests per datagram, and per gigabyte by TCP.
+    /// Interrupts of both guests: per datagram, and per gigabyte of TCP.
     udp_interrupts_of_both: f64,
     interrupts_per_gb: f64,
 }

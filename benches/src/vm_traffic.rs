@@ -151,7 +151,7 @@ pub(super) struct Transfer {
     rate: f64,
     /// Amount received while CPU time was counted, in the same unit.
     amount: f64,
-    /// The sender spins when it cannot send, so that its CPU time has no meaning.
+    /// The sender spins when it cannot send, so its CPU time has no meaning.
     sender_spins: bool,
     time: Duration,
     switch: Duration,

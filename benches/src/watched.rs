@@ -27,8 +27,8 @@ use super::{
 /// Number of interfaces with silent guests.
 const SILENT: u16 = 1000;
 
-/// Index of the first silent interface. The interfaces before are two for load, and two whose guests announce
-/// themselves to all others once, so that each interface has had a frame and an interrupt.
+/// Index of the first silent interface. Two interfaces before it are for load. The guests of two others announce
+/// themselves to all once, so that each interface has had a frame and an interrupt.
 const FIRST_SILENT: u16 = 4;
 
 /// Longest time until all interfaces have had a frame.

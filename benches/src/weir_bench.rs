@@ -37,7 +37,7 @@ pub(super) const ROWS: &[WeirBench] = &[
         seconds: Some(5),
         goals: &[("rr_latency_vs_immediate", Goal::AtMost(1.05))],
     },
-    // Guests' calls after their budgets.
+    // Calls to guests that came later than the guests' budgets allow.
     WeirBench {
         name: "budget_breaches_per_million",
         args: &["--policies", "--filter", "budget_breaches"],

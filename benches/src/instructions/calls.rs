@@ -145,8 +145,8 @@ fn usual(said: &str, trace: &str) -> HashMap<String, Calls> {
     for (line, names) in said.lines().zip(between) {
         let Some((part, frames)) = line.split_once(' ') else { continue };
         let mut calls = Calls::new();
-        // Reads of the clock of a worker's CPU are left out: a call to a guest that takes long, as under strace, is
-        // timed by that clock.
+        // Readings of a worker's CPU clock are left out: weir reads it for a slow call to a guest, and all calls are
+        // slow under strace.
         for name in names.iter().filter(|name| **name != "clock_gettime") {
             *calls.entry((*name).to_owned()).or_default() += 1;
         }

@@ -181,7 +181,7 @@ impl Places {
         Self::parse(&fs::read_to_string(said).ok()?)
     }
 
-    /// Parses lines of `/proc/self/maps`, with `turns A B` behind them.
+    /// Parses lines of `/proc/self/maps`, followed by `turns A B`.
     fn parse(text: &str) -> Option<Self> {
         let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
         let mut places = Self::default();

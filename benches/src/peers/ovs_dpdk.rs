@@ -1,7 +1,7 @@
 //! Open vSwitch with its DPDK datapath: one polling thread, vhost-user ports.
 //!
-//! It runs from Debian's packages with its own database, sockets and logs, beside any Open vSwitch of the machine.
-//! Its network namespace holds its bridge's TAP devices.
+//! The switch runs from Debian's packages with its own database, sockets and logs, beside any Open vSwitch of the
+//! machine. Its network namespace holds its bridge's TAP devices.
 
 use std::{
     ffi::OsStr,
@@ -32,7 +32,7 @@ const DATABASE: &str = "db.sock";
 /// The switch's control socket.
 const CONTROL: &str = "vswitchd.ctl";
 
-/// Longest time for an answer of the daemons.
+/// Longest wait for an answer from the daemons.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// CPU of the polling thread, which has it alone. The other threads are on CPU 0.

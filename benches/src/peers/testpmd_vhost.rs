@@ -1,6 +1,6 @@
 //! `dpdk-testpmd` between two vhost-user ports: each packet from one port leaves by the other.
 //!
-//! It reads no address and learns nothing: it is the upper limit of DPDK's vhost library, not a switch.
+//! testpmd reads no address and learns nothing: it is the upper limit of DPDK's vhost library, not a switch.
 
 use std::{io::Write, path::PathBuf, time::Duration};
 
