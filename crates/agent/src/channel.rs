@@ -12,7 +12,7 @@ use crate::protocol::{DecodeError, EncodeError, decode, encode};
 /// Reason why a channel is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The other side closed it.
+    /// The other side closed the connection.
     #[error("no connection to the peer")]
     Closed,
     /// The other side sent too long a line.

@@ -2,7 +2,7 @@
 //!
 //! The kernel's CPU time per second is modelled as `a + b * packets + c * interrupts`, and `c`
 //! found by least squares with fading weights. Packets and interrupts mostly vary together. Only
-//! while weir changes the interval do they vary independently, so that `c` can be found.
+//! while weir changes the interval do they vary independently, so `c` can be found.
 
 use weir_limits::{AGENT_COST_NS_MAX, AGENT_COST_NS_MIN};
 

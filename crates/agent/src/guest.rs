@@ -41,7 +41,7 @@ impl FileError {
 pub(crate) struct Nic {
     pub(crate) interface: Interface,
     device: Device,
-    /// Its directory in `/sys/class/net`.
+    /// The interface's directory in `/sys/class/net`.
     dir: PathBuf,
 }
 

@@ -89,7 +89,7 @@ pub struct Interface {
     pub mac: Mac,
     /// The interface's name in the guest.
     pub name: Text,
-    /// Its driver can poll on a timer: Linux 5.8 and later (`napi_defer_hard_irqs`).
+    /// True if the interface's driver can poll on a timer: Linux 5.8 and later (`napi_defer_hard_irqs`).
     pub can_defer: bool,
 }
 

@@ -97,7 +97,7 @@ impl Session {
         Self { state: State::Closed, number: seed }
     }
 
-    /// Returns true if weir has answered, so that its settings are in force.
+    /// Returns true if weir has answered and its settings are in force.
     pub const fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }

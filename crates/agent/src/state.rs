@@ -1,7 +1,7 @@
 //! The file that keeps the original settings, for the next agent after a crash.
 //!
-//! It is written before the first change and removed after the last restore, so it exists exactly while something may
-//! have to be restored. It lies in `/run`, which ends with the kernel whose settings it holds.
+//! The file is written before the first change and removed after the last restore, so it exists exactly while something
+//! may have to be restored. It lies in `/run`, which ends with the kernel whose settings the file holds.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -155,7 +155,7 @@ impl AgentLink {
 
     /// Notifies the agent that weir wants nothing more. Otherwise the agent notices by silence or the connection's end.
     pub fn bye(mut self) {
-        // An agent that does not receive it restores as well.
+        // An agent that does not receive the message restores its settings as well.
         let _ = self.channel.send(&HostMessage::Bye);
     }
 }
