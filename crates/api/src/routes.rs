@@ -297,7 +297,7 @@ fn text(bytes: &Bytes, cost: fn(&str) -> u64, cost_max: u64) -> Result<String, P
     }
 }
 
-/// A good answer.
+/// The answer to a request that succeeded.
 fn json(value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(bytes) => written("application/json", bytes),
