@@ -1,6 +1,6 @@
 //! A switch with pairs of guests: a client and a server, each with its own interface.
 //!
-//! A single thread can poll the rings of all guests in turn. Such guests cost little and never sleep, so that the
+//! A single thread can poll the rings of all guests in turn. Such guests cost little and never sleep, so the
 //! measurement shows the switch.
 
 use std::net::Ipv4Addr;

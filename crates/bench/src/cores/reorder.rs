@@ -26,7 +26,7 @@ const WORKERS: usize = 2;
 const FLOWS: u16 = 64;
 /// Packets that are sent or received per turn.
 const BURST: u64 = 64;
-/// Packets of a flow before the next flow's turn. In between, the flow's old queue can empty, so that its entry may
+/// Packets of a flow before the next flow's turn. In between, the flow's old queue can empty, so its entry may
 /// move.
 const TRAIN: u64 = 64;
 /// Interval of the moves.

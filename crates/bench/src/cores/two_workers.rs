@@ -1,7 +1,7 @@
 //! `weir bench --two-workers`: two workers against one.
 //!
-//! Four pairs of guests send 64 B packets as fast as they can. Their threads need cores, too, so that packets per
-//! second would depend on them as much as on weir. The figure is therefore packets per second of worker CPU time,
+//! Four pairs of guests send 64 B packets as fast as they can. The guests' threads need cores too, so packets per
+//! second would depend on the guests as much as on weir. The figure is therefore packets per second of worker CPU time,
 //! times the number of workers: the rate if each worker had its own core. Both workers must have been busy:
 //! `two_workers_least_busy`.
 //!

@@ -2,7 +2,7 @@
 //! that sleep (`shared`) and workers that poll (`dedicated`).
 //!
 //! Each interface has a guest, and the guest's peer has its own interface. One worker is pinned to the last CPU. One
-//! thread, pinned to the first CPU, polls the rings of all guests and never sleeps, so that no guest's wake-up
+//! thread, pinned to the first CPU, polls the rings of all guests and never sleeps, so no guest's wake-up
 //! counts.
 
 use std::io::Write;

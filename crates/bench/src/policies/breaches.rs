@@ -60,7 +60,7 @@ fn per_million(count: u64, packets: u64) -> f64 {
 
 /// Returns the figures of the worst cell, of all cells together, and of all cells by reason.
 ///
-/// Each figure is one value over all rounds: breaches are rare, so that their median over a few rounds would be 0.
+/// Each figure is one value over all rounds: breaches are rare, so their median over a few rounds would be 0.
 pub(super) fn figures(rows: &[BreachRow]) -> Vec<FigureRow> {
     let by_rate = |a: &&BreachRow, b: &&BreachRow| a.per_million.total_cmp(&b.per_million);
     let Some(worst) = rows.iter().max_by(by_rate) else { return Vec::new() };

@@ -24,7 +24,7 @@ const BREACH_BUDGETS: [&str; 3] = ["100us", "250us", "1ms"];
 pub(super) const RX_USECS: [u32; 5] = [50, 100, 250, 500, 1000];
 /// A threshold of frames, VPP's default.
 const RX_FRAMES: u16 = 32;
-/// Rate of random arrivals. One is expected within [`BUDGET`], so that a packet is mostly alone.
+/// Rate of random arrivals. One is expected within [`BUDGET`], so a packet is mostly alone.
 const LOW_RATE: u64 = 1000;
 /// Rates of single packets in the breach count, each with the factor of its duration, so that one late call is few
 /// per million.

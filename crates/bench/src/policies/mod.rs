@@ -53,7 +53,7 @@ struct Contest {
     load: Load,
     /// The policies' budget, as written in the configuration.
     budget: &'static str,
-    /// Factor of the contest's duration, relative to the others.
+    /// Duration of this contest as a multiple of the usual one.
     longer: u32,
     /// True if the guests accept containers.
     containers: bool,

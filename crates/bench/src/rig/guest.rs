@@ -89,7 +89,7 @@ impl Guest {
         Ok(Self { role, stats, stop, thread_id, thread, _vif: vif })
     }
 
-    /// Returns its thread's CPU time so far (ns); 0 if the kernel does not report it.
+    /// Returns the CPU time of the guest's thread so far (ns); 0 if the kernel does not report it.
     pub fn cpu_ns(&self) -> u64 {
         let tid = self.thread_id.load(Ordering::Relaxed);
         weir_engine::thread_cpu_ns(tid).unwrap_or(0)
