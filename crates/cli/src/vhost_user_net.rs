@@ -1,6 +1,6 @@
 //! The command line of `weir-vhost-user-net`: one process that joins one guest to one TAP interface.
 //!
-//! It follows the "Backend program conventions" of the vhost-user specification: `--socket-path`, `--fd`,
+//! The program follows the "Backend program conventions" of the vhost-user specification: `--socket-path`, `--fd`,
 //! `--print-capabilities`, no daemonizing, an end on SIGTERM. libvirt and others find it by its JSON descriptor
 //! (`dist/50-weir-net.json`, installed in `/usr/share/qemu/vhost-user`).
 

@@ -27,7 +27,7 @@ const KILLS: usize = 5;
 const FAST_WINDOW: u64 = 100;
 const SLOW_PAUSE: Duration = Duration::from_micros(400);
 const SENDER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
-/// The slow guest's buffers run out all the time, so that frames for it wait.
+/// The slow guest's buffers run out all the time, so frames for it wait.
 const SLOW: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 const FAST: Mac = Mac([0x52, 0x54, 0, 0, 0, 3]);
 
