@@ -724,7 +724,7 @@ fn take_front(
     Some((vnet, rest))
 }
 
-/// The same for any chain.
+/// Takes the front of a chain of any number of pieces.
 #[inline(never)]
 fn take_front_of_several(
     pieces: &mut [Slice<'_>],

@@ -37,7 +37,7 @@ impl FrameLenMax {
         bits.fold(0, |over, (frame, index)| over | u64::from(self.is_exceeded_by(frame)) << index)
     }
 
-    /// The same for the frames in `list`.
+    /// Frames in `list` that are longer than the limit (bit i: frame i of the burst).
     pub(crate) fn exceeded_in(self, list: &[Outgoing], burst: &Burst<'_>) -> u64 {
         let frames = list
             .iter()

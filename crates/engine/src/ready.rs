@@ -31,7 +31,7 @@ impl ReadyQueues {
         then(self.set(failed, count));
     }
 
-    /// The same for a caller that counts alone.
+    /// Sets the count, for a caller that is alone in counting.
     pub(crate) fn set(&self, failed: impl Fn() -> bool, count: impl FnOnce() -> usize) -> usize {
         let ready = if failed() { 0 } else { count() };
         // With a swap, as in `none`: the later of the two sees everything that the earlier did before.

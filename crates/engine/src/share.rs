@@ -46,7 +46,7 @@ struct Buckets {
     packets: Option<TokenBucket>,
     /// Mean size of a frame in the last bursts (bits).
     frame_bits: u64,
-    /// The same in packets.
+    /// Mean size of a frame in the last bursts (packets).
     frame_packets: u64,
 }
 

@@ -102,7 +102,7 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         self.pairs.get(queue)?.get().map(|pair| &**pair)
     }
 
-    /// The same, unless the interface has failed.
+    /// The queue pair, unless it is not in service or the interface has failed.
     #[inline]
     pub fn served(&self, queue: usize) -> Option<&QueuePair<T, R>> {
         self.pair(queue).filter(|_| !self.has_failed())

@@ -31,7 +31,7 @@ impl TransmitCalls {
         Self { completions: calls.completions(false), ..Self::default() }
     }
 
-    /// The same for a guest with few, rare acknowledgements: under `auto` a few completions can wait longer.
+    /// The state for a guest with few, rare acknowledgements: under `auto`, a few completions can wait longer.
     pub fn patient(calls: &CallPolicy) -> Self {
         Self { completions: calls.completions(true), patient: true, ..Self::default() }
     }

@@ -9,7 +9,7 @@ fn busy(shares: bool) -> (Arc<Engine>, Arc<FakePort>, impl FnMut(u32)) {
     busy_under(Realization::default(), move |port| port.shares = shares)
 }
 
-/// The same under `realization`, with `change` applied to the port.
+/// As [`busy`], under `realization`, with `change` applied to the port.
 pub(super) fn busy_under(
     realization: Realization,
     change: impl FnOnce(&mut FakePort),
