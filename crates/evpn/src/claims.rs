@@ -1,10 +1,11 @@
-//! The IP addresses of stations here: the configured ones, and those that stations claim in ARP and neighbour
-//! discovery. Pure: times are given, nothing is read.
+//! The IP addresses of this host's stations: the configured ones, and those that stations claim in ARP and neighbour
+//! discovery. Pure: times are passed in, and nothing is read.
 //!
-//! Any guest can claim any address. So the first that claims an address has it, and an address that is configured for
-//! one station is nobody else's. An address that two stations claim is announced for neither: questions for it go to
-//! everybody, as without EVPN. It is the first station's again once that one claims it anew and the other one is
-//! silent. It is the other one's if the first one was removed, or has not claimed it for long.
+//! Any guest can claim any address. So the first station that claims an address has it, and an address that is
+//! configured for one station belongs to no other. An address that two stations claim is announced for neither:
+//! requests for it go to everybody, as without EVPN. The first station has the address again once it claims the address
+//! again and the other one is silent. The other station gets the address if the first one was removed, or has not
+//! claimed it for long.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,7 +20,7 @@ struct Claim {
     seen_ns: u64,
     /// The time of another station's last claim of the address.
     contested_ns: Option<u64>,
-    /// The other station had the address before.
+    /// True if the other station had the address before.
     is_second: bool,
 }
 
@@ -28,7 +29,7 @@ impl Claim {
         match (self.contested_ns, self.is_second) {
             (None, _) => false,
             (Some(at), true) => now_ns < at.saturating_add(EVPN_CLAIM_AGE_NS),
-            // This holds until the station claims the address anew: it may have given it away.
+            // The contest lasts until the station claims the address again: it may have given the address away.
             (Some(_), false) => true,
         }
     }
@@ -37,17 +38,17 @@ impl Claim {
 /// The judgement of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// The claim is new, or holds again.
+    /// The claim is new, or valid again.
     New,
     /// The claim was known.
     Known,
-    /// Another station has the address, or it is configured for another.
+    /// Another station has the address, or the address is configured for another station.
     Contested,
-    /// The station, its network, or all networks have too many.
+    /// The station, its network, or all networks together have too many addresses.
     Full,
 }
 
-/// The owners of addresses here.
+/// The stations at this host that have addresses.
 #[derive(Debug)]
 pub struct Claims {
     configured: BTreeMap<Owned, Mac>,
@@ -108,7 +109,7 @@ impl Claims {
                 claim.contested_ns = Some(now_ns);
                 return Judged::Contested;
             }
-            // A station elsewhere has the address as long as nobody here claims it.
+            // A station at another host has the address as long as none at this host claims it.
             None if is_remote => return Judged::Known,
             None => {}
         }
@@ -127,7 +128,7 @@ impl Claims {
         Judged::New
     }
 
-    /// The addresses of stations here that are to be announced; `elsewhere` gives the owner of an address behind
+    /// The addresses of this host's stations that are to be announced. `elsewhere` gives the owner of an address behind
     /// another host. Forgets the claims of stations that were removed, and claims that were not repeated for long.
     pub fn here(
         &mut self,
@@ -180,7 +181,7 @@ impl Claims {
         ends.min().map(|at| at.saturating_sub(now_ns))
     }
 
-    /// The numbers of claims that are held, and since the start of those that were contested and those without room.
+    /// The number of held claims, and since the start the numbers of contested claims and of claims without room.
     pub fn counts(&self) -> (usize, u64, u64) {
         (self.claims.len(), self.contested, self.refused)
     }
@@ -233,7 +234,7 @@ mod tests {
             let mut claims = all();
             says(&mut claims, A, 1, 0);
             let mut now_ns = 1;
-            // This holds however often and for however long the other claims it, as long as the owner is there.
+            // This holds as long as the owner is there, however often the other station claims the address.
             while now_ns < 2 * EVPN_CLAIM_AGE_NS {
                 says(&mut claims, A, 1, now_ns);
                 let judged = claims.saw((0, ip(1)), B, is_remote, now_ns);
@@ -241,7 +242,7 @@ mod tests {
                 assert!(announced(&mut claims, now_ns + 1).is_empty());
                 now_ns += EVPN_CONTEST_NS - 1;
             }
-            // A station that has given its address away does not claim it again.
+            // A station that has given its address away does not claim the address again.
             now_ns += 1;
             assert!(announced(&mut claims, now_ns).is_empty());
             assert_eq!(says(&mut claims, A, 1, now_ns), Judged::New);
@@ -312,7 +313,7 @@ mod tests {
         }
         assert_eq!(claims.counts().0, 500, "of its network");
         assert_eq!(claims.saw((1, ip(1)), B, false, 0), Judged::New);
-        // There is room again when the stations are removed.
+        // There is room again once the stations are removed.
         claims.here(|_| false, |_| None, 1);
         assert_eq!((claims.of_station.len(), claims.of_network.len()), (0, 0));
         assert_eq!(says(&mut claims, A, 1, 2), Judged::New);

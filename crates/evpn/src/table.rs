@@ -36,7 +36,7 @@ pub enum Noted {
         /// The host.
         host: Option<IpAddr>,
     },
-    /// The address is not here; or this is no longer known.
+    /// The address is not at this host, or no longer known to be.
     Away {
         /// The network's number in the switch.
         network: u16,
