@@ -434,7 +434,7 @@ impl Said {
                     let len = number.and_then(|it| usize::try_from(it).ok());
                     said.segment_len = len.filter(|&len| len > 0);
                 }
-                // One byte.
+                // The kernel gives IPv4's TOS as one byte.
                 (libc::IPPROTO_IP, libc::IP_TOS) => said.class = value.first().map_or(0, |it| *it),
                 (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     said.class = number.map_or(0, |it| it as u8);

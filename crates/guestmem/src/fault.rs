@@ -121,7 +121,7 @@ fn install() {
         action.sa_sigaction = entry as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigemptyset(&mut action.sa_mask);
-        // It fails only for an invalid signal number; then SIGBUS keeps its default action.
+        // The call fails only for an invalid signal number; then SIGBUS keeps its default action.
         libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
     }
 }

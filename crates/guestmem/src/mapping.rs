@@ -91,7 +91,7 @@ pub enum MapError {
         guest_address: u64,
         /// The system call.
         call: &'static str,
-        /// Its error.
+        /// The error of the system call.
         source: std::io::Error,
     },
 }

@@ -1,11 +1,10 @@
 //! Replacement for memory that a front end took away.
 //!
-//! It must be available without address space, private memory, or memory that the kernel has to
-//! commit. A shared mapping of a file needs none of these (mm/mmap.c `may_expand_vm`,
-//! `accountable_mapping`), and takes over the addresses of the replaced mapping.
+//! The replacement must be available without address space, private memory, or memory that the kernel has to commit. A
+//! shared mapping of a file needs none of these (mm/mmap.c `may_expand_vm`, `accountable_mapping`), and takes over the
+//! addresses of the replaced mapping.
 //!
-//! Two files, made in advance, have a part for each mapping, so that no guest reads what another
-//! one wrote:
+//! Two files, made in advance, have a part for each mapping, so no guest reads what another one wrote:
 //! ```text
 //! sparse   as long as the mapping may be    reads as zero; a touched page is allocated
 //! last     one page, made in advance        for each place where no page can be allocated either
