@@ -44,7 +44,7 @@ pub fn main() -> ExitCode {
     server.run()
 }
 
-/// From here on the process opens no file, and makes no process.
+/// Confines the process: from now on it can open no file, and make no process.
 fn confine(no_sandbox: bool) -> Result<(), SandboxError> {
     if no_sandbox {
         return Ok(());

@@ -12,7 +12,7 @@ use weir_limits::KEPT_PER_OWNER_MAX;
 /// The reason why a descriptor is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// Its owner has reached the limit, counting descriptors that are not closed yet.
+    /// The descriptor's owner has reached the limit, counting descriptors that are not closed yet.
     Owner,
     /// All owners together have reached the limit.
     Shelf,
