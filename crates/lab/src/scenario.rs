@@ -253,7 +253,7 @@ pub enum ScenarioError {
     AnyWorker {
         /// The setting that gives them.
         key: &'static str,
-        /// The setting that contradicts it.
+        /// The setting that contradicts the first one.
         whose: &'static str,
     },
     /// An end of a load does not exist.

@@ -206,7 +206,7 @@ fn whom_a_handler_interrupted_goes_on_with_its_slice() {
     let ends = rig.ended.iter().filter(|end| end.1 != handler).copied().collect::<Vec<_>>();
     assert_eq!(ends, [(920, first), (1_920, second)], "one switch, which takes 100");
 
-    // Its slice does not restart each time, so that the other gets its turn.
+    // The first thread's slice does not restart each time, so the second gets its turn.
     let mut rig = Rig::new(Topology::flat(1), scheduling);
     let [first, second] = [0, 1].map(|_| rig.fair(WEIGHT_USUAL));
     let handler = rig.cpus.spawn_handler(0);

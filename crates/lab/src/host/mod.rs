@@ -73,9 +73,9 @@ enum Event {
     Datagram(usize),
     /// A client of a load sends its next request.
     Request(usize),
-    /// The sender of a load's segments looks at its timer.
+    /// The sender of a load's segments checks its timer.
     Resend(usize),
-    /// The receiver of a load's segments looks whether it owes an acknowledgement.
+    /// The receiver of a load's segments checks if it owes an acknowledgement.
     DelayedAck(usize),
     /// A guest's poll timer fires, if the number still matches.
     GuestTimer(usize, u64),

@@ -1,7 +1,7 @@
 //! A nested hypervisor: a guest of weir that is itself a hypervisor around a guest, a third layer that holds
 //! frames.
 //!
-//! It shares the guest's vCPU. A timer makes its switch poll weir's ring, so a frame waits for the uplink's hold,
+//! The inner switch shares the guest's vCPU. A timer makes it poll weir's ring, so a frame waits for the uplink's hold,
 //! for this timer and for the guest's hold.
 
 use super::guest::{Guest, Interrupt};

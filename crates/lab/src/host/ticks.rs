@@ -1,6 +1,6 @@
 //! Interrupts of any running thread, above all the kernel's tick.
 //!
-//! Their times and lengths are random. Some real ones are periodic, but never in step with the
+//! The times and lengths of these interrupts are random. Some real ones are periodic, but never in step with the
 //! interrupted work, as two events in virtual time could be.
 
 use super::{Event, Host};

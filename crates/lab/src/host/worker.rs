@@ -27,7 +27,7 @@ pub(super) const ROUNDS_PER_POLL: u32 = 8;
 /// Time between a dedicated worker's polls of the epoll set (ns). A kick cuts it short, so it is
 /// longer than the engine's.
 const DEDICATED_LOOK_NS: u64 = 10_000_000;
-/// The same for a worker with frames that wait for a receiver (ns), which may have had room for
+/// Time between a dedicated worker's polls while frames wait for a receiver (ns): the receiver may have had room for
 /// them.
 const STALLED_LOOK_NS: u64 = 20_000;
 

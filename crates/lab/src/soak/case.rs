@@ -31,7 +31,7 @@ const FAULT_NS_MIN: u64 = 1_000;
 pub struct Case {
     /// The host.
     pub scenario: Scenario,
-    /// Its faults.
+    /// The host's faults.
     pub faults: Vec<Fault>,
 }
 

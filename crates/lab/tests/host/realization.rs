@@ -144,7 +144,7 @@ fn threads_that_ignore_caches_are_near_as_often_as_chance_has_it() {
     scenario.topology = Topology::flat(8);
     let near = report(&scenario);
     let latency = |report: &Report| report.loads[0].latency.mean_ns();
-    // The worker sleeps after its call, so that all CPUs are idle, and half of them are near.
+    // The worker sleeps after its call, so all CPUs are idle, and half of them are near.
     let far_ns = Profile::example().far_socket_ns as f64 / 2.0;
     about(latency(&blind) - latency(&near), far_ns, 0.1);
 }

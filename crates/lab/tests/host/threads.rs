@@ -145,7 +145,7 @@ fn a_timer_behind_another_one_of_its_cpu_need_not_be_set() {
     let of_sender = |scenario: &Scenario| report(scenario).guests[0].cpu_ns;
     let alone = of_sender(&scenario);
     scenario.guests.extend_from_within(..);
-    // Its timers are almost always the first.
+    // The added sender's timers are almost always the first.
     scenario.loads.push(datagrams(other[0], other[1], every(37_000)));
     scenario.guests[2].cpus = scenario.guests[0].cpus.clone();
     let beside = of_sender(&scenario);
