@@ -38,7 +38,7 @@ pub struct Sample {
 pub struct Cost {
     /// ns of CPU for one event, within [`COST_NS_MIN`] and [`COST_NS_MAX`].
     pub ns: f64,
-    /// Its standard error (ns).
+    /// Standard error of `ns` (ns).
     pub error_ns: f64,
 }
 

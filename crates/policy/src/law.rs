@@ -5,7 +5,7 @@
 //! law. Its table shows the effect of each mechanism: `weir lab ablation` plays [`MECHANISMS`], each a law with one
 //! constant at its extreme.
 //!
-//! It does not contain bounds (`weir_limits`), facts of protocols, or the user's settings.
+//! The law does not contain bounds (`weir_limits`), facts of protocols, or the user's settings.
 
 /// The constants of the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ impl Law {
         2 * self.event_ns
     }
 
-    /// Returns the shortest time to poll (ns). One poll of the queues takes a tenth of it.
+    /// Returns the shortest time of busy polling (ns). One poll of the queues takes a tenth of this time.
     pub(crate) const fn poll_ns_min(&self) -> u64 {
         self.event_ns >> self.part
     }

@@ -2,7 +2,7 @@
 //!
 //! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds together. So a worker
 //! first **busy-polls** for a while, with kicks suppressed, if work has lately come sooner than that. It never polls
-//! for longer than a sleep would cost, so that it spends at most twice the cost of the best choice (the ski-rental
+//! for longer than a sleep would cost, so it spends at most twice the cost of the best choice (the ski-rental
 //! argument). After polls that find nothing, a growing number of sleeps goes without a poll.
 //!
 //! If frames come steadily but further apart, every frame would cost a wake-up. Then the worker **naps**: it sleeps for

@@ -1,9 +1,9 @@
 //! Decides which worker serves which queue, by load (Zhang 2010: event channel dispatch).
 //!
-//! A [`Dispatch`] takes how busy each queue kept its worker, and says which queues move. There are
-//! two [aims](Aim): equal load for all workers, or as few workers as suffice. A move must be worth
-//! its cost, and a queue that has moved stays for a while. A queue that exceeds one worker gets a
-//! second one, if a worker is idle and the queue is not marked as served alone.
+//! A [`Dispatch`] takes how busy each queue kept its worker, and says which queues move. There are two [aims](Aim):
+//! equal load for all workers, or as few workers as suffice. A move must be worth its cost, and a queue that has moved
+//! does not move again for a while. A queue that exceeds one worker gets a second one, if a worker is idle and the
+//! queue is not marked as served alone.
 
 #[cfg(test)]
 mod tests;
@@ -14,11 +14,11 @@ use crate::law::LAW;
 /// A whole core, in the unit of loads (millionths).
 pub const CORE: u32 = 1_000_000;
 
-/// Load above which a worker is too busy: bursts would wait.
+/// Load above which a worker is too busy: bursts would have to wait.
 const HIGH: u32 = CORE / 5 * 4;
 /// Sum of two workers' loads at or below which one of the two is superfluous.
 const LOW: u32 = CORE / 2;
-/// Least decrease of the larger of two loads that justifies a move.
+/// Smallest decrease of the larger of two loads that justifies a move.
 const GAIN_MIN: u32 = CORE / 20;
 /// Load below which a queue has no traffic worth moving.
 const IDLE: u32 = CORE / 1000;
@@ -78,13 +78,13 @@ pub struct Move {
 /// Reason why a queue moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Its worker was too busy, or much busier than another.
+    /// The queue's worker was too busy, or much busier than another one.
     Relieved,
-    /// Its worker and another had work for one only.
+    /// The queue's worker and another one together had work for only one.
     Joined,
-    /// The queue alone keeps its worker busy: an idle worker helps.
+    /// The queue alone keeps its worker busy, so an idle worker helps.
     Helped,
-    /// Its worker serves the queue alone again.
+    /// The queue's worker serves the queue alone again.
     Alone,
 }
 
@@ -123,8 +123,8 @@ impl Dispatch {
         Self { aim, workers, under: 0, hold_off, joined: u32::MAX, loads }
     }
 
-    /// Makes one step: appends the queues that move to `moves`, given how busy each queue was since
-    /// the last step. Writes the new workers into `queues`.
+    /// Makes one step: appends the queues that move to `moves`, from the load of each queue since the last step. Writes
+    /// the new workers into `queues`.
     pub fn step(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>) {
         moves.clear();
         self.joined = self.joined.saturating_add(1);
@@ -157,8 +157,8 @@ impl Dispatch {
         self.help(queues, moves);
     }
 
-    /// Gives a helper to a queue that exceeds its worker, and takes away a helper that is not
-    /// needed any more or that is busy enough without it. Such queues keep their worker.
+    /// Gives a helper to a queue that exceeds its worker. Takes a helper away if the queue does not need it any more,
+    /// or if the helper is busy with other queues. Such queues keep their worker.
     fn help(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>) {
         for (index, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| queue.stays == 0) {
             let (to, reason) = match queue.helper {
@@ -238,7 +238,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns where the queues of the least busy worker could go.
+    /// Returns moves of all queues of the least busy worker to others; `None` if not all of the queues fit.
     fn fit(&self, queues: &[Queue]) -> Option<Vec<(usize, usize)>> {
         let in_use = |worker: &usize| self.loads[*worker] > IDLE;
         let from = (0..self.workers).filter(in_use).min_by_key(|worker| self.loads[*worker])?;

@@ -75,7 +75,7 @@ pub enum Verdict {
 pub struct Batch {
     /// Frames in the batch; at least one.
     pub frames: u32,
-    /// Their length, Ethernet header to the end of the payload.
+    /// Total length of these frames, each from its Ethernet header to the end of its payload.
     pub bytes: u64,
     /// Time at which the earliest of them reached weir (ns). It precedes the publication by the
     /// time that a frame was parked or waited in the uplink. The hold counts from it.

@@ -165,7 +165,7 @@ pub struct Rejected {
 /// Reason against a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its cache is not the virtual processors' one.
+    /// The place is not in the virtual processors' cache.
     FarFromVcpus,
     /// Virtual processors run there, or on the other threads of its core.
     VcpusRunThere,

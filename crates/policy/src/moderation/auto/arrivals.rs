@@ -9,7 +9,7 @@ const GAP_NS_MAX: u64 = weir_limits::LATENCY_BUDGET_NS_MAX * 4;
 
 /// The usual time between two publications, smoothed.
 ///
-/// It counts batches, not frames, since a hold saves calls, one a batch.
+/// Batches are counted, not frames, since a hold saves calls, and a batch costs one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrivals {
     /// Smoothed gap (ns times 2^[`FRACTION`]). Zero before the second batch.

@@ -37,7 +37,7 @@ use crate::trial::Passed;
 /// whose window is full waits for the one shorter batch.
 ///
 /// While the guest polls on a timer that is no longer than this queue would hold, the queue holds
-/// nothing ([`Frontend`]). The guest polls for all its queues, so that this queue does not judge
+/// nothing ([`Frontend`]). The guest polls for all its queues, so this queue does not judge
 /// whether polling slows the load down.
 ///
 /// A batch costs a few additions and comparisons; a stretch costs some floating point.

@@ -87,7 +87,7 @@ impl Load {
     /// the factor `latency_mean`.
     fn as_fast_as_immediate(&self, latency_mean: f64) {
         let auto = self.auto(BUDGET_NS);
-        // The same warm-up, so that both see the same stalls.
+        // The warm-up is the same, so both see the same stalls.
         let immediate = self.play(&mut Immediate, self.warm_ns);
         let Self { sources, seed, .. } = self;
         let throughput = auto.frames_a_second() / immediate.frames_a_second();
