@@ -29,24 +29,24 @@ pub struct PacketOptions {
     pub name: String,
     /// Sockets among which flows are divided, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
     pub queues: usize,
-    /// Its MTU (bytes); `None` leaves it as it is.
+    /// The interface's MTU (bytes); `None` leaves it unchanged.
     pub mtu: Option<u16>,
 }
 
 /// The properties of the opened interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketInfo {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
     /// The interface's number.
     pub index: u32,
     /// The host's address on it.
     pub mac: Mac,
-    /// Its MTU (bytes) when it was opened.
+    /// The interface's MTU (bytes) when it was opened.
     pub mtu: u32,
 }
 
-/// An interface, promiscuous as long as this lives.
+/// An interface, promiscuous until this value is dropped.
 #[derive(Debug)]
 pub struct PacketSocket {
     info: PacketInfo,
@@ -56,7 +56,7 @@ pub struct PacketSocket {
 }
 
 /// Offloads that Linux does itself if the interface does not (`virtio_net_hdr_to_skb`). UDP GSO is left out: it came
-/// with 6.2, and a socket does not tell whether it has it.
+/// with Linux 6.2, and a socket does not show if the kernel has it.
 const OFFLOADS: OffloadCaps =
     OffloadCaps::CSUM.union(OffloadCaps::TSO4).union(OffloadCaps::TSO6).union(OffloadCaps::TSO_ECN);
 
@@ -67,7 +67,8 @@ impl PacketSocket {
         Self::go_on(options, Vec::new())
     }
 
-    /// Opens the interface, and goes on with queues that another process has left, if they are exactly the wanted ones.
+    /// Opens the interface, and continues with queues that another process has left, if they are exactly the wanted
+    /// ones.
     ///
     /// # Errors
     /// [`PacketError`]
@@ -80,7 +81,7 @@ impl PacketSocket {
         if !link.is_ethernet().map_err(failed("read its type"))? {
             return Err(LinkError::NotEthernet { name: options.name.clone() }.into());
         }
-        // This comes before the interface is changed: an error so far leaves it as it was.
+        // This comes before the interface is changed: after an error up to here, the interface is unchanged.
         let is_its =
             |queue: &OwnedFd| sys::bound_to(queue.as_fd()).is_ok_and(|bound| bound == Some(index));
         let queues = match left.len() == options.queues && left.iter().all(is_its) {
@@ -113,11 +114,11 @@ impl PacketSocket {
     }
 }
 
-/// Makes interface `index` take frames for every address, as long as the result is open. The result is a packet socket
-/// that receives nothing.
+/// Makes interface `index` accept frames for every address, until the returned descriptor is closed. The descriptor is
+/// a packet socket that receives nothing.
 ///
 /// # Errors
-/// `EPERM`: this takes `CAP_NET_RAW`.
+/// `EPERM`: the call needs `CAP_NET_RAW`.
 pub fn promiscuous(index: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
@@ -130,7 +131,8 @@ fn open_queues(name: &str, index: u32, count: usize) -> Result<Vec<OwnedFd>, Pac
     let mut queues = Vec::with_capacity(count);
     let mut group = None;
     for _ in 0..count {
-        // Without a protocol the socket receives nothing: no frame of another interface comes in before it is bound.
+        // Without a protocol the socket receives nothing, so no frame of another interface comes in before the socket
+        // is bound.
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(io::Error::from)
@@ -153,8 +155,8 @@ fn open_queues(name: &str, index: u32, count: usize) -> Result<Vec<OwnedFd>, Pac
     Ok(queues)
 }
 
-/// Enlarges the buffer for GSO packets. A buffer beyond the limit that the host sets for all (`net.core.rmem_max`)
-/// takes a privilege; with a smaller one more frames are lost under load, and nothing else.
+/// Enlarges the buffer for GSO packets. A buffer beyond the host's limit for all sockets (`net.core.rmem_max`) needs a
+/// privilege. With a smaller buffer, more frames are lost under load, and nothing else changes.
 fn enlarge(socket: BorrowedFd<'_>) {
     const LEN: usize = PACKET_SOCKET_BUFFER_LEN;
     if set_socket_recv_buffer_size_force(socket, LEN).is_err() {
@@ -165,7 +167,7 @@ fn enlarge(socket: BorrowedFd<'_>) {
     }
 }
 
-/// The error of a step: the kernel's, or its meaning.
+/// The error of a step: the kernel's error, or its meaning.
 fn setup_failed(name: &str, step: &'static str) -> impl FnOnce(io::Error) -> PacketError + use<> {
     let name = name.to_owned();
     move |source| match Errno::from_io_error(&source) {
@@ -236,8 +238,8 @@ impl FrameDevice for PacketSocket {
     }
 
     fn is_gone(&self, queue: BorrowedFd<'_>, _side: Side, _error: &io::Error) -> bool {
-        // An interface that is removed unbinds its sockets; one that is down does not. Linux reports only the latter,
-        // which comes first; the next frame toward the interface finds that it was removed.
+        // Removing an interface unbinds its sockets; taking it down does not. Linux reports only the latter, which
+        // comes first. The next frame toward the interface then shows that it was removed.
         !sys::bound_to(queue).is_ok_and(|index| index.is_some())
     }
 }
