@@ -23,7 +23,7 @@ pub struct TapOptions {
     pub name: String,
     /// The number of queues, 1 to [`weir_limits::QUEUE_PAIRS_MAX`].
     pub queues: usize,
-    /// Its MTU (bytes); `None` leaves it as it is.
+    /// The TAP's MTU (bytes); `None` leaves it unchanged.
     pub mtu: Option<u16>,
     /// The host's address on the TAP if weir makes it; `None`: the kernel's choice, a different one each time.
     pub mac: Option<Mac>,
@@ -36,7 +36,7 @@ pub struct TapInfo {
     pub name: String,
     /// The host's address on it.
     pub mac: Mac,
-    /// Its MTU (bytes) when it was opened.
+    /// The TAP's MTU (bytes) when it was opened.
     pub mtu: u32,
     /// The number of queues.
     pub queues: usize,

@@ -20,7 +20,7 @@ pub enum LinkError {
         /// The interface.
         name: String,
     },
-    /// Its frames are not Ethernet's.
+    /// The interface's frames are not Ethernet frames.
     #[error("interface `{name}` is not an Ethernet interface")]
     NotEthernet {
         /// The interface.

@@ -14,7 +14,7 @@ fn request(name: &InterfaceName) -> ifreq {
     // SAFETY: `ifreq` is a C struct of integers, a union of integers and pointers to C data; zero
     // bytes are a value of it.
     let mut request: ifreq = unsafe { std::mem::zeroed() };
-    // A checked name is shorter than `ifr_name`, so that a NUL follows it.
+    // A checked name is shorter than `ifr_name`, so a NUL follows it.
     for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
         // Signed on x86, unsigned on Arm.
         *to = c_char::from_ne_bytes([*from]);

@@ -182,7 +182,7 @@ fn waiting_frames_keep_their_bytes_and_their_order() {
     let full = port_id(5);
     (0..3).for_each(|n| rig.send(&frame(n, 700)));
     let taken = rig.take(Take::New, 1000, |burst| {
-        // They are parked per receive queue, so not in the order in which they came.
+        // The frames are parked per receive queue, so not in the order in which they came.
         assert!(burst.park(2, full) && burst.park(0, full));
     });
     assert_eq!((taken.parked, waits_from_now(&taken)), (2, true));

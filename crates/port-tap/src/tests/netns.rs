@@ -315,7 +315,7 @@ fn root_tcp_between_two_taps_is_whole_and_unsegmented() {
     assert!(bytes_per_frame(&sender.tx) > 5_000);
 }
 
-/// The same transfer with a sender that cuts segments itself.
+/// A TCP transfer between two TAPs, with a sender that cuts segments itself.
 #[test]
 fn root_segments_of_a_host_without_tso_reach_another_merged() {
     let Some((sender, receiver)) = tcp_between_two_taps("gso_max_segs 1") else { return };
