@@ -90,7 +90,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// The same reason, unless `memory` was truncated: then the bytes that were read are not the guest's.
+    /// This reason, unless `memory` was truncated: then the bytes that were read are not the guest's.
     pub(crate) fn unless_truncated(self, memory: &GuestMemory) -> Self {
         if memory.poisoned() { Self::MemoryTruncated } else { self }
     }

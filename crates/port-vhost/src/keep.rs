@@ -32,7 +32,8 @@ use weir_keeper::{Keeper, Taken};
 use weir_limits::{KEPT_STATE_BYTES_MAX, KEPT_TRIES_MAX};
 use weir_sandbox::descriptors;
 
-/// The version of the meaning of [`State`]'s fields. New ones have defaults, which they get in an older weir's state.
+/// The version of the meaning of [`State`]'s fields. A new field has a default, which it gets if an older weir wrote
+/// the state.
 const VERSION: u32 = 1;
 
 const AT_VERSION: usize = 0;
@@ -43,7 +44,7 @@ const UNDER_WAY_BYTES: usize = (64 << 10) - AT_UNDER_WAY;
 const AT_HALVES: usize = 64 << 10;
 const BYTES: usize = AT_HALVES + 2 * KEPT_STATE_BYTES_MAX;
 
-/// A session, as the next weir takes it up. Descriptors are given by the numbers in their names.
+/// A session, as the next weir resumes it. Descriptors are given by the numbers in their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
@@ -94,7 +95,7 @@ pub(crate) struct RegionState {
     pub(crate) size: u64,
     pub(crate) user_address: u64,
     pub(crate) mmap_offset: u64,
-    /// The number of times that it was added again after the first.
+    /// The number of times that the region was added again after the first.
     pub(crate) again: u32,
     pub(crate) file: u32,
 }
@@ -124,7 +125,7 @@ pub(crate) struct UnderWay {
     pub(crate) message: Vec<u8>,
     /// Empty if there is no reply.
     pub(crate) reply: Vec<u8>,
-    /// The descriptor of the area for records goes along with the reply.
+    /// True if the descriptor of the area for records goes along with the reply.
     pub(crate) with_inflight: bool,
 }
 
@@ -146,11 +147,11 @@ pub struct Keep {
     left: Mutex<Option<LeftBehind>>,
     /// The addresses that were learned behind the interface.
     known: Vec<Known>,
-    /// Set once the state that another weir has left is taken up or given up.
+    /// Set once the state that another weir has left is resumed or given up.
     settled: Arc<Settled>,
 }
 
-/// Tells when a session that another weir has left goes on, or has ended.
+/// Shows when a session that another weir has left is resumed, or has ended.
 #[derive(Debug, Default)]
 pub struct Settled {
     is: Mutex<bool>,
@@ -163,7 +164,7 @@ impl Settled {
         self.changed.notify_all();
     }
 
-    /// Waits until the session goes on or has ended, for at most `patience`.
+    /// Waits until the session is resumed or has ended, for at most `patience`.
     pub fn wait(&self, patience: Duration) {
         drop(self.changed.wait_timeout_while(lock(&self.is), patience, |is| !*is));
     }
@@ -256,7 +257,7 @@ impl Keep {
         Ok(keep)
     }
 
-    /// Tells when the session that another weir has left goes on, or has ended.
+    /// The means to wait until the session that another weir has left is resumed, or has ended.
     pub fn settled(&self) -> Arc<Settled> {
         Arc::clone(&self.settled)
     }
@@ -265,14 +266,14 @@ impl Keep {
         self.settled.set();
     }
 
-    /// Discards everything that was found.
+    /// Discards all descriptors that were found.
     fn start_over(&self, found: &BTreeMap<u32, Arc<OwnedFd>>) {
         self.blob.invalidate();
         self.blob.set_tries(0);
         found.keys().for_each(|number| self.keeper.remove(&self.name_of(*number)));
     }
 
-    /// Adds the addresses that were learned behind the interface: a session that goes on knows them.
+    /// Adds the addresses that were learned behind the interface: a resumed session knows them.
     pub fn with_known(self, known: Vec<Known>) -> Self {
         Self { known, ..self }
     }
@@ -307,8 +308,8 @@ impl Keep {
         format!("{}/{number}", self.name)
     }
 
-    /// Prepares for a front end that is about to be accepted: from now on a session without any request counts, whose
-    /// connection will have the returned number.
+    /// Prepares for a front end that is about to be accepted. From now on, the kept state is a session without any
+    /// request, whose connection will have the returned number.
     pub(crate) fn expect(&self, queue_pairs: usize) -> u32 {
         drop(self.take_left());
         let connection = self.next.fetch_add(1, Ordering::Relaxed);
@@ -327,7 +328,7 @@ impl Keep {
         }
     }
 
-    /// No front end came.
+    /// Notes that no front end came.
     pub(crate) fn expect_no_more(&self) {
         self.blob.invalidate();
     }
@@ -344,13 +345,13 @@ impl Keep {
         self.keeper.copy(&self.name_of(number))
     }
 
-    /// Keeps the descriptor no longer.
+    /// Stops keeping the descriptor.
     pub(crate) fn remove(&self, number: u32) {
         self.keeper.remove(&self.name_of(number));
     }
 }
 
-/// The state in shared memory that outlives weir.
+/// The state of a session in shared memory, which outlives weir.
 #[derive(Debug)]
 pub(crate) struct Blob {
     file: Arc<OwnedFd>,
@@ -367,7 +368,7 @@ impl std::fmt::Debug for Pages {
     }
 }
 
-/// Nobody can make the file shorter: a shorter one would end weir by SIGBUS.
+/// The seals keep everybody from making the file shorter: a shorter file would end weir by SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 impl Blob {
@@ -442,8 +443,9 @@ impl Blob {
         })
     }
 
-    /// Makes `state` count from here on, or again the one that was stored last, and with it a request that is under
-    /// way. `false` if the state is too large: then nothing counts.
+    /// Makes `state` the valid state, together with a request that is under way. Without `state`, the state that was
+    /// stored last stays valid. `false` if the state or the request is too large: the caller then
+    /// [invalidates](Self::invalidate) the state.
     pub(crate) fn store(&self, state: Option<&State>, under_way: Option<&UnderWay>) -> bool {
         let mut last = lock(&self.last);
         let (mut half, generation) = *last;
@@ -476,12 +478,12 @@ impl Blob {
         true
     }
 
-    /// Makes nothing count.
+    /// Makes no state valid.
     pub(crate) fn invalidate(&self) {
         self.pages.0.store_release(AT_CURRENT, 0);
     }
 
-    /// The number of times in a row that weir has ended with the request that is the next one.
+    /// The number of times in a row that weir has ended with the request that is now the next one.
     pub(crate) fn tries(&self) -> u32 {
         self.word(AT_TRIES)
     }
@@ -524,7 +526,7 @@ mod tests {
         assert!(blob.store(None, None));
         assert_eq!(again(&blob).read(), Some((state(2), None)));
         assert!(blob.store(None, Some(&request(3))));
-        // Another process goes on at this point.
+        // Another process continues at this point.
         let next = again(&blob);
         assert_eq!(next.read(), Some((state(2), Some(request(3)))));
         assert!(next.store(None, None) && next.store(Some(&state(4)), None));

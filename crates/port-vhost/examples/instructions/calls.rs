@@ -17,7 +17,7 @@
 //!
 //! The other guest sleeps until it is called.
 //!
-//! It takes a network namespace of its own with `lo` up, for AF_XDP a veth pair, `weir0` and `host0`.
+//! The program takes a network namespace of its own with `lo` up and, for AF_XDP, a veth pair, `weir0` and `host0`.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};

@@ -59,7 +59,7 @@ pub(crate) fn modern() -> u64 {
     OFFERED & !(RING_PACKED | IN_ORDER | LOG_ALL)
 }
 
-/// The same features over every format of rings.
+/// The modern features with each format of rings.
 pub(crate) fn formats() -> [u64; 4] {
     [0, RING_PACKED, IN_ORDER, RING_PACKED | IN_ORDER].map(|format| modern() | format)
 }

@@ -165,7 +165,7 @@ fn what_a_front_end_took_and_never_returned_is_served_in_order() {
         }
         let bases = [0, 1].map(|ring| a.front.get_vring_base(ring).unwrap());
         let fd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
-        // Its driver has kicked before, and need not kick again.
+        // The guest's driver has kicked before, and need not kick again.
         a.kicks = [fd(), fd()];
         let posted = a.rx.in_flight();
         let late: Vec<_> = (0..3).map(|number| frame(&a, Some(&b), 60, number)).collect();
