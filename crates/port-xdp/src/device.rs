@@ -20,22 +20,23 @@ use crate::socket::{REGISTER_STEP, Rings, StepError, XdpSocket};
 pub struct XdpOptions {
     /// The interface's name, 1 to [`weir_limits::IFNAME_LEN_MAX`] bytes.
     pub name: String,
-    /// Its receive queues, 1 to [`weir_limits::QUEUE_PAIRS_MAX`], each of which gets a socket.
+    /// The number of the interface's receive queues, 1 to [`weir_limits::QUEUE_PAIRS_MAX`], each of which gets a
+    /// socket.
     pub queues: usize,
-    /// Its MTU (bytes); `None` leaves it as it is.
+    /// The interface's MTU (bytes); `None` leaves it unchanged.
     pub mtu: Option<u16>,
 }
 
 /// The properties of the opened interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpInfo {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
     /// The interface's number.
     pub index: u32,
     /// The host's address on it.
     pub mac: Mac,
-    /// Its MTU (bytes) when it was opened.
+    /// The interface's MTU (bytes) when it was opened.
     pub mtu: u32,
     /// The place where its frames meet the program.
     pub mode: XdpMode,

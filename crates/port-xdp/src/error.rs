@@ -24,7 +24,7 @@ pub enum XdpError {
     MtuTooLarge {
         /// The interface.
         name: String,
-        /// Its MTU (bytes).
+        /// The interface's MTU (bytes).
         mtu: u32,
         /// The largest (bytes).
         max: u32,

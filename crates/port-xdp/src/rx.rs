@@ -68,8 +68,8 @@ impl RxQueue {
         self.completed.release();
     }
 
-    /// Copies a packet, which fits into a chunk, into a free one, for the next [`announce`](Self::announce); `false` if
-    /// none is free.
+    /// Copies a packet, which fits into a chunk, into a free chunk, for the next [`announce`](Self::announce); `false`
+    /// if no chunk is free.
     pub(crate) fn put(&mut self, socket: &XdpSocket, packet: &Packet<'_, '_>) -> bool {
         let Some(address) = self.free_chunk(socket) else { return false };
         let len = packet.len() as u32; // fits a chunk
