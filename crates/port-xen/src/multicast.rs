@@ -6,8 +6,7 @@ use weir_limits::XEN_MULTICAST_MAX;
 use weir_netif::Status;
 use weir_wire::Mac;
 
-/// The groups of one guest; `None` until it has announced that it names them, so that it gets all
-/// groups.
+/// The groups of one guest; `None` until it has announced that it names them. Until then, it gets all groups.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(RwLock<Option<Vec<Mac>>>);
 

@@ -58,7 +58,7 @@ fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
         }
         bench.settle();
         while two.receive(0).is_some() || two.receive(1).is_some() {}
-        // Its delivery depends on the order of connections; it is answered in any case.
+        // The frame's delivery depends on the order of connections. The frame is answered in any case.
         eventually("answered", || {
             one.queues[0].answers();
             one.queues[0].tx.ring().free() == one.queues[0].tx.ring().size()

@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// Makes guest `domain` known to the switch, where `other` is known already.
+/// Makes guest `domain` known to the switch, which already knows `other`.
 pub(super) fn say_where(front: &mut Netfront, domain: u16, other: &mut Netfront, of: u16) {
     assert!(front.send(0, &frame(domain, of, b"here")));
     receive(other, 0);

@@ -231,7 +231,7 @@ fn a_delivery_that_fails_as_a_whole_is_no_frame_for_the_guest() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(60))]
 
-    /// The same property as the fuzz target `xen_front`, with less patience.
+    /// The property of the fuzz target `xen_front`, with less patience.
     #[test]
     fn whatever_a_front_end_writes_harms_nobody_else(
         input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..3000)

@@ -48,7 +48,7 @@ impl Sender {
         self.take_answers();
     }
 
-    /// Asserts that answers come once each, in the order of the requests.
+    /// Asserts that each answer comes once, in the order of the requests.
     fn take_answers(&mut self) {
         for answer in self.front.queues[0].answers() {
             let expected = ((self.next % BUFFERS) as u16, Status::Okay as i16);
@@ -92,8 +92,8 @@ fn pair(bench: &Bench) -> (Sender, Keeper) {
     (Sender { front: one, next: 0 }, Keeper { front: two, kept: Vec::new() })
 }
 
-/// Sends a window of frames and checks that they arrive, once, in order, except those that waited
-/// too long for the receiver.
+/// Sends a window of frames and checks that they arrive once and in order, except those that waited too long for the
+/// receiver.
 fn send_and_receive(bench: &Bench, one: &mut Sender, two: &mut Keeper, first: u8) {
     let lost = || -> u64 {
         ["rx_waited_too_long", "rx_ring_full"]
@@ -174,8 +174,8 @@ fn both_workers_send_from_the_queue() {
     });
 }
 
-/// Takes a burst within the test. `told` gets the first frame's number and the receiver for which it waits. The burst
-/// goes on at a message of `go_on`.
+/// Takes a burst within the test. `told` gets the first frame's number and the receiver for which the frame waits. A
+/// message of `go_on` continues the burst.
 fn taken(
     port: &XenPort,
     what: Take,
@@ -190,12 +190,12 @@ fn taken(
     })
 }
 
-/// Returns a port whose ring no worker polls: its guest's events are switched off, and the test takes the frames.
+/// Returns a port whose ring no worker polls: its guest's events are off, and the test takes the frames.
 fn left_to_the_test(bench: &Bench, one: &mut Sender) -> Arc<XenPort> {
     let port = bench.port(1);
     eventually("all is quiet", || one.is_answered());
     lock(&port.watches).clear();
-    // A worker that has the queue among its warm ones soon sleeps.
+    // A worker that polls the queue as one of its warm ones soon sleeps.
     let idle = || {
         let before = bench.engine.wakeups();
         std::thread::sleep(Duration::from_millis(20));
@@ -221,7 +221,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_copies_and_answers_keep
         let first = scope.spawn(move || {
             taken(port, Take::New, told, &first_waits, |burst| {
                 assert!(burst.park(0, receiver));
-                // It behaves like a receiver with only copies left.
+                // The port behaves like a receiver with only copies left.
                 burst.turn.unwrap().take().unwrap().park([receiver].into_iter());
                 first_waits.recv().unwrap();
             })
@@ -243,7 +243,7 @@ fn while_one_worker_places_its_frames_the_next_takes_and_copies_and_answers_keep
         assert_eq!((first.frames, first.parked), (1, 1));
     });
     assert_eq!(one.front.queues[0].answers(), [], "behind a frame that waits");
-    // While it waits, only one worker at a time takes frames.
+    // While the frame waits, only one worker at a time takes frames.
     let (may, waits) = mpsc::channel();
     may.send(()).unwrap();
     assert_eq!(taken(&port, Take::Parked(None), &told, &waits, |_| {}).frames, 1);
@@ -268,7 +268,7 @@ fn a_frame_waits_from_when_it_found_its_receiver_full_however_late_its_worker_wa
     let mut tried = 0;
     let mut try_again = |now_ns: u64| {
         port.take(0, Take::Parked(None).at(now_ns), &mut scratch, &mut |burst| {
-            // Its hold still counts from its possible arrival.
+            // The frame's hold still counts from its possible arrival.
             assert_eq!(burst.frames()[0].arrived_ns, long_ago_ns);
             assert!(burst.park(0, receiver));
             tried += 1;
@@ -391,7 +391,7 @@ fn a_vif_that_is_detached_amid_two_workers_has_answered_all_that_was_taken_and_l
                 sent() > 100
             });
             bench.host.ask_to_detach(DomainId(1), 0);
-            // Its driver agrees, and still sends.
+            // The guest's driver agrees to the removal, and still sends.
             client.write("device/vif/0/state", b"6").unwrap();
             eventually("weir has let go", || {
                 (bench.host.mapped(), bench.host.bound()) == (mapped, bound)

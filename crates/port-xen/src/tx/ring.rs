@@ -19,7 +19,7 @@ use crate::multicast::Groups;
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     packet: TxPacket,
-    /// Its requests with data: the number of the first since the ring's beginning, and how many.
+    /// The flight's requests with data: the number of the first since the ring's beginning, and how many.
     from: u64,
     slots: usize,
     state: State,
@@ -42,7 +42,7 @@ pub(crate) struct TxRing {
     free: Vec<u16>,
     /// Packets under way, in the order of the ring.
     flights: VecDeque<Flight>,
-    /// Name of the first flight; the next ones count on from it.
+    /// Name of the first flight. The names of the flights are consecutive.
     first: u64,
     /// The requests of all flights in order, and the number of earlier ones.
     buffers: VecDeque<Buffered>,
