@@ -7,8 +7,8 @@ use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 /// An opaque name of a chain, from the take to the completion.
 ///
-/// It contains all data for the completion, so a ring keeps no table of chains under way: in a split ring the first
-/// descriptor; in a packed one the buffer id, the slots, and the start.
+/// A token contains all data for the completion, so a ring keeps no table of chains under way: in a split ring the
+/// first descriptor; in a packed ring the buffer id, the slots, and the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Token(u64);
 
@@ -77,7 +77,7 @@ pub struct Chain {
 pub struct Taken<'m> {
     /// The chain.
     pub chain: Chain,
-    /// Its first piece.
+    /// The chain's first piece.
     pub front: Slice<'m>,
     /// The indices of its first piece and behind its last one among all pieces. They are equal if `front` is the whole
     /// chain, which is then not among them.

@@ -394,7 +394,7 @@ impl DeviceRing {
         }
     }
 
-    /// The same for several chains, in their order.
+    /// Completes several chains, in their order.
     #[inline(always)]
     pub fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
         if self.in_order.is_idle() {
@@ -408,7 +408,7 @@ impl DeviceRing {
     #[cold]
     pub fn complete_kept(&mut self, token: Token, written: u32) {
         self.changed = true;
-        // They are completed roughly in their order.
+        // Kept chains are completed roughly in their order.
         if let Some(place) = self.kept.iter().position(|kept| *kept == token) {
             self.kept.remove(place);
         }
@@ -565,9 +565,10 @@ impl DeviceRing {
         each!(&self.format, ring => ring.call_event())
     }
 
-    /// The number of last chains, out of [`completed_total`](Self::completed_total) and of earlier completions in this
-    /// ring's memory, that the driver may not have taken back. It is smaller if `event_is_fresh`:
-    /// [`call_event`](Self::call_event) has changed within the last completions, as many as the ring has entries.
+    /// The number of last chains that the driver may not have taken back, out of
+    /// [`completed_total`](Self::completed_total) and of earlier completions in this ring's memory. The number is
+    /// smaller if `event_is_fresh`, which means that [`call_event`](Self::call_event) has changed within the last
+    /// completions, as many as the ring has entries.
     pub fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         each!(&self.format, ring => ring.untaken_max(event_is_fresh))
     }

@@ -71,7 +71,7 @@ pub(crate) struct Publication {
     pub(crate) before: u16,
     /// The place of the next publication's first one.
     pub(crate) after: u16,
-    /// It has one used descriptor; otherwise several, with one slot each.
+    /// True if the publication has one used descriptor; otherwise it has several, with one slot each.
     pub(crate) single: bool,
     /// The first one's buffer id.
     pub(crate) id: u16,

@@ -10,7 +10,7 @@
 //! ask_for_kicks()    before sleep
 //! ```
 //!
-//! One ring serves both directions. A used descriptor is written at the device's position, not at the list's, so
+//! One ring serves both directions. A used descriptor is written at the device's position, not at the list's. So a
 //! completion out of order overwrites lists that are still in flight.
 
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::layout::*;
 use crate::packed::chain::{Rules, walk};
 use crate::record::{Logged, Publication, Record};
 
-/// A used descriptor that is not published. With `VIRTIO_F_IN_ORDER` consecutive lists without written bytes share the
-/// descriptor of the last one (§2.8.8).
+/// A used descriptor that is not published. With `VIRTIO_F_IN_ORDER`, consecutive lists without written bytes share the
+/// used descriptor of the last one (§2.8.8).
 #[derive(Debug, Clone, Copy)]
 struct Completed {
-    /// The second word of its used descriptor without the flags of its lap: from the lowest bit, length, id, and
+    /// The second word of the used descriptor without the flags of its lap: from the lowest bit, length, id, and
     /// `WRITE` if bytes were written.
     word: u64,
-    /// Slots of all its lists.
+    /// Slots of all lists that share the used descriptor.
     slots: u16,
     lists: u16,
 }
@@ -55,7 +55,7 @@ impl Completed {
         self.word as u32
     }
 
-    /// The second word of its used descriptor, in a lap with these flags.
+    /// The second word of the used descriptor, in a lap with these flags.
     #[inline(always)]
     fn word(&self, flags: u16) -> u64 {
         self.word | u64::from(flags) << 48
@@ -104,10 +104,10 @@ pub(crate) struct PackedDevice {
     unannounced: u16,
     kicks_enabled: bool,
     completed: Vec<Completed>,
-    /// Lists of more than one slot are under way, the last one before `long_until`.
+    /// True if lists of more than one slot are under way, the last one before `long_until`.
     long: bool,
     long_until: u16,
-    /// Lists of `completed` share a used descriptor, or belong together.
+    /// True if lists of `completed` share a used descriptor, or belong together.
     joined: bool,
     kept: Vec<Kept>,
     /// Unused entries, kept for their allocations.
@@ -131,9 +131,9 @@ fn places_by(size: u16, base: u32) -> Result<(u16, u16), SetupError> {
     Ok((next_used, next_avail))
 }
 
-/// True if this packed ring of `size` slots is new, or its driver is in its first round: no descriptor is marked used,
-/// nor made available in a second round. With `VIRTIO_F_IN_ORDER` a device may leave out any slots of a round, but not
-/// all. `false` if the ring is not in memory.
+/// True if this packed ring of `size` slots is new, or its driver is in its first round. Then no descriptor is marked
+/// used, nor made available in a second round. With `VIRTIO_F_IN_ORDER` a device may leave out any slots of a round,
+/// but not all. `false` if the ring is not in memory.
 pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses, size: u16) -> bool {
     let ring = memory.window(at.descriptor, usize::from(size) * DESC_BYTES);
     ring.is_some_and(|ring| {
@@ -143,10 +143,10 @@ pub fn is_untouched(memory: &Arc<GuestMemory>, at: &Addresses, size: u16) -> boo
 }
 
 impl PackedDevice {
-    /// A ring at `site` that continues at `base` (vhost-user, "Vring descriptor indices for packed virtqueues"): slot
-    /// and wrap counter of the next available descriptor in the lower half, of the next used one in the upper half. An
-    /// upper half of 0 stands for the same place: front ends that know only the lower half send that. Lists between the
-    /// two places were taken by a former process, and are taken again.
+    /// A ring at `site` that continues at `base` (vhost-user, "Vring descriptor indices for packed virtqueues"). The
+    /// lower half of `base` has slot and wrap counter of the next available descriptor, the upper half those of the
+    /// next used one. An upper half of 0 stands for the same place as the lower half: front ends that know only the
+    /// lower half send 0. Lists between the two places were taken by a former process, and are taken again.
     pub(crate) fn new(site: Site<'_>, base: u32) -> Result<Self, SetupError> {
         let next_used = Self::next_used_by(site, base)?;
         Self::at(site, next_used)
@@ -168,7 +168,7 @@ impl PackedDevice {
         };
         let slot = slot(next_used, size);
         if marks == used {
-            // Its driver would see used descriptors only after two rounds of the ring.
+            // The ring's driver would see used descriptors only after two rounds of the ring.
             return Err(SetupError::UsedAlready { slot });
         }
         if next_avail != next_used && marks != available {
@@ -195,8 +195,8 @@ impl PackedDevice {
             avail_end: next_used,
             next_used,
             published_total: 0,
-            // The guest may have missed a call before weir took over, which it had asked for long before: so the first
-            // check returns true, unless the guest asks for a call at a later place.
+            // The guest may have missed a call before weir took over, which it had requested long before. So the first
+            // check returns true, unless the guest requests a call at a later place.
             unannounced: config.size,
             kicks_enabled: true,
             completed: Vec::new(),
@@ -210,13 +210,13 @@ impl PackedDevice {
             // The value is unused then (§2.8.14). It is not 0: see `was_served`.
             ring.device_event.store(EVENT_OFF_WRAP, u16::MAX);
         }
-        // A ring starts by its first kick, and another device may have left a request here that the driver reads.
+        // The first kick starts a ring, and another device may have left a request here that the driver reads.
         ring.ask_for_kicks();
         Ok(ring)
     }
 
-    /// True if a device has served the ring at `site` since its driver started: a driver that starts sets the device's
-    /// event structure to zeros (§2.8.10.1), and [`PackedDevice`] never leaves it like that.
+    /// True if a device has served the ring at `site` since its driver started. A driver that starts sets the device's
+    /// event structure to zeros (§2.8.10.1), and [`PackedDevice`] never leaves it at zero.
     pub(crate) fn was_served(site: Site<'_>) -> Result<bool, SetupError> {
         let [_, _, device_event] = site.packed_areas()?;
         Ok(device_event.read::<EVENT_BYTES>(0) != [0; EVENT_BYTES])
@@ -228,8 +228,8 @@ impl PackedDevice {
         self.avail_end = self.next_avail;
     }
 
-    /// The outcome of a publication that a former process may have begun: the part of it that is in the ring, or can be
-    /// finished by [`make`](Self::make). `None` if there is no such publication.
+    /// The outcome of a publication that a former process may have begun: the part that is in the ring, or that
+    /// [`make`](Self::make) can finish. `None` if there is no such publication.
     pub(crate) fn outcome(&self, publication: &Publication) -> Option<Publication> {
         let Publication { before, after, single, .. } = *publication;
         let laps = 2 * u32::from(self.config.size);
@@ -240,14 +240,15 @@ impl PackedDevice {
         if slots == 0 || single || !self.is_available(before) {
             return Some(*publication);
         }
-        // If there are several, those behind the first are written one after the other, and each has one slot.
+        // If there are several used descriptors, those behind the first are written one after the other, and each has
+        // one slot.
         let behind_first = (1..slots).map(|nth| self.ahead(before, nth));
         let end = behind_first.take_while(|index| self.is_marked_used(*index)).last();
         let last = end.unwrap_or(before);
         Some(Publication { after: self.ahead(last, 1), ..*publication })
     }
 
-    /// Makes a publication that is not in the ring yet, and of which all but the first used descriptor is written. The
+    /// Makes a publication that is not in the ring yet. All of it but the first used descriptor is written, and the
     /// ring is at its beginning.
     pub(crate) fn make(&mut self, publication: &Publication) {
         let Publication { before, after, id, written, .. } = *publication;
@@ -377,7 +378,7 @@ impl PackedDevice {
         let mut at = self.next_avail;
         let mut result = Ok(());
         let (mut lists, mut taken) = (0, 0);
-        // All lists in flight fit into the ring.
+        // There is room in the ring for all lists in flight.
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
         while lists < max {
             let flags = self.marks(at) | plain_flags(direction);
@@ -424,7 +425,7 @@ impl PackedDevice {
         result
     }
 
-    /// Checks that no list has to be available at this place, where the next one would begin.
+    /// Checks that no slot from this place on was known to be available, because no list begins here.
     fn none_at(&self, at: u16) -> Result<(), RingError> {
         match self.available() > self.distance(self.next_avail, at) {
             true => Err(RingError::AvailableRetracted { slot: slot(at, self.config.size) }),
@@ -467,7 +468,7 @@ impl PackedDevice {
         Rules { direction, indirect_negotiated: self.config.indirect, slot, memory }
     }
 
-    /// Puts the last taken lists back, none of them completed: they are taken again.
+    /// Puts the last taken lists back. None of them may be completed. They are taken again.
     #[inline]
     pub(crate) fn give_back(&mut self, lists: impl ExactSizeIterator<Item = Token>) {
         for token in lists {
@@ -475,8 +476,8 @@ impl PackedDevice {
         }
     }
 
-    /// Copies the descriptors of a taken list, so that [`retake_readable`](Self::retake_readable) finds them even if
-    /// others were completed before it. It must be called before the [`publish`](crate::DeviceRing::publish) that
+    /// Copies the descriptors of a taken list. [`retake_readable`](Self::retake_readable) then finds them even if other
+    /// lists were completed before it. This must be called before the [`publish`](crate::DeviceRing::publish) that
     /// follows the take.
     pub(crate) fn keep(&mut self, token: Token) {
         if self.kept.iter().any(|kept| kept.token == token) {
@@ -526,7 +527,7 @@ impl PackedDevice {
         }
     }
 
-    /// The same for several lists, in their order.
+    /// Completes several lists, in their order.
     #[inline(always)]
     pub(crate) fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
         if self.config.in_order {
@@ -574,7 +575,7 @@ impl PackedDevice {
         Publication::nothing_at(self.next_used)
     }
 
-    /// True if one used descriptor would be published, or each is for a list of one slot.
+    /// True if at most one used descriptor would be published, or each is for a list of one slot.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.completed.len() <= 1 || !(self.long || self.joined)
@@ -626,14 +627,15 @@ impl PackedDevice {
         self.next_used = self.ahead(self.next_used, slots);
         self.joined &= !self.completed.is_empty();
         if self.long {
-            // At most a ring's length ahead.
+            // The place is at most a ring's length ahead.
             let ahead = self.distance(self.next_used, self.long_until);
             self.long = (1..=self.config.size).contains(&ahead);
         }
         lists
     }
 
-    /// Writes the used descriptors behind the first one, and forgets them all. Returns the numbers of slots and lists.
+    /// Writes the used descriptors behind the first one, and forgets all of them, the first included. Returns the
+    /// numbers of slots and lists.
     #[inline]
     fn write_behind_first(&mut self, count: u16) -> (u16, u16) {
         let head = self.completed[0];
@@ -660,7 +662,8 @@ impl PackedDevice {
         (taken, lists)
     }
 
-    /// The same for several lists that [are plain](Self::is_plain).
+    /// Writes the used descriptors behind the first one if the lists [are plain](Self::is_plain). Returns the number of
+    /// lists.
     fn write_plain_behind_first(&mut self, count: u16) -> u16 {
         let count = count.min(self.completed.len() as u16); // at most a ring's
         let (mut left, mut at) = (&self.completed[1..count.into()], self.next_used);
@@ -734,8 +737,8 @@ impl PackedDevice {
         self.completed.iter().map(|completed| u64::from(completed.slots)).sum()
     }
 
-    /// The place at which the driver asked for a call (§2.8.14): it had taken used descriptors up to there when it
-    /// asked.
+    /// The place at which the driver requested a call (§2.8.14). When it made the request, it had taken all used
+    /// descriptors before that place.
     pub(crate) fn call_event(&self) -> Option<u16> {
         let flags = self.driver_event.load_acquire(EVENT_FLAGS) & EVENT_FLAGS_MASK;
         (self.config.event_idx && flags == EVENT_DESC)
@@ -746,7 +749,7 @@ impl PackedDevice {
     /// [`call_event`](Self::call_event) was written since the last `size` slots were completed.
     pub(crate) fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         let size = self.config.size;
-        // Lists that the driver offers, or weir holds, are not among those that it still has to take.
+        // Lists that the driver offers, or that weir holds, are not among those that the driver still has to take.
         let mut end = self.avail_end;
         while self.distance(self.next_used, end) < size && self.is_available(end) {
             end = self.ahead(end, 1);
@@ -759,8 +762,8 @@ impl PackedDevice {
         u64::from(untaken) + self.unpublished()
     }
 
-    /// Asks the guest for no kicks: weir is polling anyway. A kick can still come. Returns true if the memory was
-    /// written.
+    /// Requests no kicks from the guest, because weir is polling anyway. A kick can still come. Returns true if the
+    /// memory was written.
     #[inline]
     pub(crate) fn suppress_kicks(&mut self) -> bool {
         let writes = std::mem::replace(&mut self.kicks_enabled, false);
@@ -770,7 +773,7 @@ impl PackedDevice {
         writes
     }
 
-    /// Asks for a kick at the next slot beyond those that [`available`](Self::available) counts.
+    /// Requests a kick at the next slot beyond those that [`available`](Self::available) counts.
     #[inline]
     pub(crate) fn ask_for_kicks(&mut self) {
         self.kicks_enabled = true;

@@ -223,7 +223,7 @@ impl SplitDevice {
         self.next_used = self.next_used.wrapping_add(1);
     }
 
-    /// The same for several chains, in their order.
+    /// Completes several chains, in their order.
     #[inline(always)]
     pub(crate) fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {
         if self.config.in_order {

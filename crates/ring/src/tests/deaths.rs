@@ -118,7 +118,7 @@ enum Step {
     Offer(u8),
     /// The device takes this number of chains, and keeps those whose bit is set.
     Send { chains: u8, kept: u8 },
-    /// It tries the kept chains again, and goes on keeping those whose bit is set.
+    /// The device retries the kept chains, and continues to keep those whose bit is set.
     Retry { kept: u8 },
     /// The driver takes back completed chains.
     Reap,
@@ -298,7 +298,7 @@ impl Sender {
         self.come();
     }
 
-    /// Chains are sent before they are given back; a dying device leaves it at that.
+    /// Sends chains, and gives them back unless the device dies before.
     fn burst(
         &mut self,
         work: impl FnOnce(&mut DeviceRing, &GuestMemory, &mut VecDeque<Token>) -> Vec<u32>,

@@ -111,7 +111,7 @@ fn spec_2_8_14_a_call_is_not_lost_where_more_than_two_laps_go_by_between_two_loo
             driver.take().unwrap();
             assert_eq!(device.unannounced(), slots, "of {size}");
         }
-        // It asks for a call at the next one, and gets none for those that it has taken.
+        // The driver requests a call at the next descriptor, and gets none for those that it has taken.
         driver.enable_calls();
         assert!(!device.needs_call());
     }
