@@ -89,7 +89,7 @@ fn root_becomes_a_user_of_its_own_for_good() {
     if !weir_testing::is_root("to become another user") {
         return;
     }
-    // `set_thread_uid`, which the attempt calls in this process, is on no list.
+    // The attempt calls `set_thread_uid` in this process, and no list of permitted calls has it.
     is_ended("user");
 }
 
