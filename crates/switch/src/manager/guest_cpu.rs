@@ -19,7 +19,7 @@ pub(super) const THREADS_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct GuestThreads {
     process: Option<u32>,
-    /// Their `schedstat` files.
+    /// The threads' `schedstat` files.
     files: Vec<PathBuf>,
     readings: u32,
 }

@@ -22,7 +22,7 @@ struct Pin {
 pub(super) enum Outcome {
     /// The affinity was left as it was.
     Stays,
-    /// It was moved.
+    /// The affinity was changed.
     Moved,
     /// The kernel refused, for the first time.
     Refused(Errno),

@@ -79,7 +79,7 @@ fn it_looks_each_second_for_placement_and_sleeps_without_traffic() {
     let config = PlacementConfig { mode: PlacementMode::Dynamic, pin_vcpus: false };
     run.obey(Command::Place(config, Host::default()), 1);
     assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + placement::LOOK_NS));
-    // It is too early for another look, so the change is looked at later, with or without traffic.
+    // The time for another look has not come, so the change is handled later, with or without traffic.
     for now_ns in 2..5 {
         let id = PortId::new(0).unwrap();
         let settings = run.vifs[&id].settings;
