@@ -15,7 +15,7 @@ pub struct Block<'d> {
     pub said: &'d str,
     /// The test that runs it, from the comment before it: a path relative to the repository's root.
     pub run_by: Option<&'d str>,
-    /// Its lines, without the indentation of its fence.
+    /// The block's lines, without the indentation of its fence.
     pub lines: Vec<&'d str>,
 }
 
