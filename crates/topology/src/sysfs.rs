@@ -40,7 +40,7 @@ pub enum TopologyError {
     Number {
         /// The file.
         path: PathBuf,
-        /// Its content.
+        /// The file's content.
         text: String,
     },
     /// The threads of a processor's core, or the sharers of its cache, do not include the processor
