@@ -32,7 +32,7 @@ pub struct Incoming {
 pub struct Glimpse {
     /// The request.
     pub incoming: Incoming,
-    /// Its bytes, as they came.
+    /// The request's bytes, as they came.
     pub bytes: Vec<u8>,
     /// The receipt by which the request is taken from the socket.
     pub receipt: Receipt,
@@ -98,8 +98,8 @@ impl Connection {
         }
     }
 
-    /// The same connection, which accepts only descriptors for which `takes` is true; a message with others is an
-    /// error.
+    /// Makes the connection accept only descriptors for which `takes` is true. A message with other descriptors is then
+    /// an error.
     #[must_use]
     pub fn taking(self, takes: fn(BorrowedFd<'_>) -> bool) -> Self {
         Self { takes, ..self }

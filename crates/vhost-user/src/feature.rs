@@ -52,6 +52,6 @@ pub const VHOST_USER_PROTOCOL_F_SHMEM: u32 = 22;
 /// weir's own bit, in no specification: receive buffers may hold containers of several frames, as
 /// `weir_wire::container` describes them.
 ///
-/// The specification numbers its bits from 0 and leaves none for private use; this is the last of the message's 64.
-/// It counts only when offered and acknowledged, so nothing changes unless both sides are weir's.
+/// The specification numbers its bits from 0 and leaves none for private use; this bit is the last of the message's 64.
+/// The bit counts only when offered and acknowledged, so nothing changes unless both sides are weir's.
 pub const VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS: u32 = 63;

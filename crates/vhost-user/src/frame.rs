@@ -27,8 +27,8 @@ pub(crate) struct Frame {
 
 /// Collects one message at a time from a socket.
 ///
-/// It never asks for a byte beyond the message. Descriptors are queued with the bytes with which they were sent, so all
-/// that arrive belong to this message.
+/// The reader never asks for a byte beyond the message. Descriptors are queued with the bytes with which they were
+/// sent, so all that arrive belong to this message.
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     /// Room for the header, and, once the header is known, for the body after it.

@@ -79,7 +79,7 @@ pub enum FrontMessage {
     AddMemReg {
         /// The region to add.
         region: MemoryRegion,
-        /// Its memory.
+        /// The region's memory.
         fd: OwnedFd,
     },
     /// [`Request::RemMemReg`]. Only guest address, user address and size name the region. The
