@@ -4,8 +4,7 @@ use weir_guestmem::Slice;
 use weir_wire::VnetHdr;
 use weir_wire::container::{ContainerError, RECORD_LEN, Record, parse};
 
-/// The remaining frames of a container, and their buffer, which the device does not get back before
-/// the last one.
+/// The remaining frames of a container, and their buffer, which the device gets back only after the last of them.
 #[derive(Debug, Default)]
 pub(crate) struct Unloader {
     /// Kept for its allocation.

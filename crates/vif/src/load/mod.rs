@@ -42,7 +42,7 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Significant decimal digits of recorded latencies.
 const LATENCY_DIGITS: u8 = 3;
-/// Frames between two publications, kicks and readings of the clock.
+/// Frames after which the counts are published, the other side is kicked and the clock is read.
 const BURST: usize = 32;
 
 counters! {
