@@ -110,7 +110,7 @@ enum L3 {
     Ipv6 { offset: usize },
 }
 
-/// The same of the transport header. `offset` is the header's own.
+/// The kind of the transport header, with its offset.
 #[derive(Clone, Copy, Debug)]
 enum L4 {
     Tcp { offset: usize, seq: u32, flags: u8 },

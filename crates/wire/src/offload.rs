@@ -146,7 +146,7 @@ pub enum OffloadError {
 }
 
 impl CsumPartial {
-    /// The same after the tag was removed.
+    /// The partial checksum of the same frame after its tag was removed.
     pub fn tag_stripped(self) -> CsumPartial {
         CsumPartial { start: self.start.saturating_sub(TAG), ..self }
     }
@@ -371,12 +371,12 @@ impl Offload {
         hdr
     }
 
-    /// The same after a tag was inserted in front of the network header.
+    /// The offload of the same frame after a tag was inserted in front of the network header.
     pub fn tag_inserted(self) -> Offload {
         self.moved(|offset| offset.saturating_add(TAG))
     }
 
-    /// The same after the tag was removed.
+    /// The offload of the same frame after its tag was removed.
     pub fn tag_stripped(self) -> Offload {
         self.moved(|offset| offset.saturating_sub(TAG))
     }

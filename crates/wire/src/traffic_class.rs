@@ -95,7 +95,7 @@ pub fn traffic_class(frame: &[u8]) -> Option<u8> {
 }
 
 impl Head {
-    /// The same for a frame's head, and 0 if there is no IP packet.
+    /// The traffic class of the frame's IP packet; 0 if there is none.
     #[inline]
     pub fn traffic_class(&self) -> u8 {
         const L3: usize = ETHERTYPE_OFFSET + 2;

@@ -63,7 +63,7 @@ impl Tci {
         Tci { bits, protocol: TagProtocol::Dot1q }
     }
 
-    /// The same in a tag of this kind.
+    /// The tag control information with this kind of tag.
     pub const fn of(self, protocol: TagProtocol) -> Tci {
         Tci { bits: self.bits, protocol }
     }
