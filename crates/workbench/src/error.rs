@@ -181,7 +181,7 @@ impl Problem {
 pub struct Source<'t> {
     /// A file or an experiment's name.
     pub name: &'t str,
-    /// Its TOML.
+    /// The TOML text.
     pub text: &'t str,
 }
 

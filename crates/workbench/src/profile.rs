@@ -31,7 +31,7 @@ struct Cost {
 pub struct Machine {
     /// The machine's title.
     pub title: String,
-    /// Its costs.
+    /// The machine's costs.
     pub profile: Profile,
     /// The costs in the file, each with its origin, in the order of [`Profile::fields`].
     pub costs: Vec<StatedCost>,
@@ -46,7 +46,7 @@ pub struct StatedCost {
     pub name: &'static str,
     /// Number with its unit.
     pub value: String,
-    /// Its origin.
+    /// The number's origin.
     pub origin: Origin,
     /// The source, the claim that it was fitted to, or the reason for an assumption.
     pub text: String,

@@ -209,7 +209,7 @@ pub fn share_within(percent: f64) -> f64 {
     1.0 - percent / 100.0
 }
 
-/// Compares the setting `name` with the best of the others in packets and in y.
+/// Compares the setting `name` with the best of the others, in packets and in the figure on the y axis.
 fn within(name: &str, percent: f64, all: &[Setting<'_>]) -> (String, String, Verdict) {
     let ours = all.iter().find(|it| it.name == name);
     let (Some(ours), Some(best)) = (ours, best_but(name, all)) else {

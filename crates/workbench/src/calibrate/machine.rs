@@ -294,7 +294,7 @@ impl Set {
     fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // Kicks are edge-triggered, so that the eventfd is not read.
+        // Kicks are edge-triggered, so the eventfd is not read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &event, epoll::EventData::new_u64(0), flags)?;
         Ok(Self { epoll, event })

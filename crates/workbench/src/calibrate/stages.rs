@@ -27,7 +27,7 @@ const ROUND: Duration = Duration::from_millis(200);
 /// Entries of a ring. Half as many packets are in flight.
 const RING: u16 = 1024;
 const WINDOW: u32 = 512;
-/// Length of a small packet (bytes). weir reads that much of a packet anyway, so that no copy is counted.
+/// Length of a small packet (bytes). weir reads that much of a packet anyway, so no copy is counted.
 const SMALL_BYTES: usize = 64;
 const LARGE_BYTES: usize = 1514;
 /// Rate of isolated packets (per second).

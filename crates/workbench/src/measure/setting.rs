@@ -23,12 +23,12 @@ pub enum Unreal {
     /// The point has an uplink.
     #[error("it has an uplink, and there is no other host here")]
     Uplink,
-    /// Its guests are virtual machines.
+    /// The point's guests are virtual machines.
     #[error(
         "its guests are virtual machines, and those here are threads (`realization.guests_are_threads`)"
     )]
     Machines,
-    /// It has several workers.
+    /// The point has several workers.
     #[error("it has {0} workers, and only one can be measured")]
     Workers(usize),
     /// A feature that a single switch does not have, or that only the lab has.

@@ -290,7 +290,7 @@ fn placeable(
             why: "with one last-level cache it does nothing".into(),
         });
     }
-    // A dynamic placement takes seconds to settle, so that it is simulated for the best candidate only.
+    // A dynamic placement takes seconds to settle, so it is simulated for the best candidate only.
     let later = placements.len() > 1 && placements.contains(&dynamic);
     if later {
         placements.retain(|it| *it != dynamic);

@@ -31,7 +31,7 @@ pub struct Host {
     pub file: HostFile,
     /// Costs of its machine.
     pub machine: Machine,
-    /// Its CPUs.
+    /// The machine's CPUs.
     pub cpus: HostCpus,
     /// The scenario, with an unpinned worker as a placeholder.
     pub scenario: Scenario,
@@ -46,7 +46,7 @@ pub struct Host {
 pub struct Group {
     /// The group's name.
     pub name: String,
-    /// Its guests.
+    /// The group's guests.
     pub guests: Range<usize>,
     /// Longest hold of their frames.
     pub latency_budget: LatencyBudget,
@@ -54,7 +54,7 @@ pub struct Group {
     pub moderation: Kind,
     /// Largest p99 of datagrams and requests (ns).
     pub p99_ns: Option<u64>,
-    /// Its loads.
+    /// The group's loads.
     pub loads: Vec<GroupLoads>,
 }
 

@@ -95,7 +95,7 @@ fn machine(
 fn check_bounds(host: &Host, candidates: &Candidates) -> Result<(), LabError> {
     let events = |candidate: &Candidate| estimate::events(&candidate.scenario(&host.scenario));
     let first = candidates.first.iter().map(events).fold(0, u64::saturating_add);
-    // The best candidate is not known yet, so that the most expensive one counts.
+    // The best candidate is not known yet, so the most expensive one is counted.
     let dynamic = candidates.first.iter().filter(|_| candidates.dynamic);
     let dynamic = dynamic.map(|it| events(&it.placed(PlacementMode::Dynamic, it.pin_vcpus)));
     let seeds = host.file.seeds.len();
