@@ -134,8 +134,8 @@ impl Backend {
             self.disconnect(&mut actions);
         }
         if !seen.online && !self.in_use {
-            // The vif is detached and nothing is left to release. The toolstack waits for `Closed`.
-            // It has overwritten weir's state, which may have been `Closed`, too.
+            // The vif is detached and nothing is left to release. The toolstack waits for `Closed`. It has overwritten
+            // weir's state, even if that state was `Closed` already.
             if self.state != XenbusState::Closed || seen.own != Some(XenbusState::Closed) {
                 self.state = XenbusState::Closed;
                 actions.push(Action::Publish(XenbusState::Closed));

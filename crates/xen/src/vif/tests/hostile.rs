@@ -176,7 +176,7 @@ proptest! {
         let (mut bench, mut front) = Bench::with_guest();
         for (deed, looks) in deeds {
             match deed {
-                // The guest may not make a removed directory anew.
+                // The guest is not allowed to create a removed directory again.
                 Deed::Set(key, value) => {
                     let path = format!("device/vif/0/{key}");
                     let _ = front.client.write(&path, value.as_bytes());
