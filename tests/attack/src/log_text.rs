@@ -65,7 +65,7 @@ fn greeted(field: &Field, word: &str, bad: impl Fn(&str) -> bool) -> Strike {
 }
 
 fn an_agents_words_that_are_weirs(field: &Field) -> Strike {
-    // Behind its mark, unquoted text would look like a separate field.
+    // Behind this mark, unquoted text would look like a separate field of the log line.
     let word = "1 stopped=yes port=a reason=forged";
     let forged = |line: &str| {
         let quotes = line.split("stopped=yes").next().unwrap_or(line).matches('"').count();

@@ -34,7 +34,7 @@ pub const ALL: &[Attack] = &[
         own_share: "all copies are charged to who sends; what comes to the victims is theirs to limit"),
 ];
 
-/// Sends the frames of `make`, and again when they have been used. After each full ring it pauses.
+/// Sends the frames of `make`, and repeats them when they have been used. After each full ring, the attack pauses.
 fn storm(
     field: &Field,
     socket: &Path,

@@ -51,7 +51,7 @@ pub struct Outcome {
     pub misses: Vec<String>,
     /// CPUs that the attacker's own process used on average.
     pub cpus: f64,
-    /// Number of its threads that used them.
+    /// Number of the attacker's threads that used these CPUs.
     pub threads: usize,
     /// True if these threads were always running or ready to run.
     pub never_waits: bool,

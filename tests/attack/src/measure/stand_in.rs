@@ -21,7 +21,7 @@ use rustix::{
 pub struct Work {
     /// CPUs that it uses on average.
     pub cpus: f64,
-    /// Number of threads that use them at the same time.
+    /// Number of threads that use these CPUs at the same time.
     pub threads: usize,
     /// Threads that start, do a part of the work, and end, per second. Below 1, the permanent threads do all work.
     pub begun_per_s: f64,

@@ -300,7 +300,7 @@ impl Used {
         Self { weir, ns: weir.cpu_ns(WORKER), at: Instant::now() }
     }
 
-    /// CPUs that each of them used since then, on average.
+    /// CPUs that weir's workers, and its other threads, have used since then, on average.
     fn since(self) -> [f64; 2] {
         let now = Self::of(self.weir);
         let ns = (now.at - self.at).as_nanos() as f64;
