@@ -22,7 +22,7 @@ use weir_vif::{
 
 use crate::{bars::Bars, traffic::mac};
 
-/// Time of each turn, and interval at which a monitor would read the log meanwhile.
+/// Duration of each turn, and interval at which a monitor would read the log meanwhile.
 const TURN: Duration = Duration::from_millis(500);
 const READ: Duration = Duration::from_millis(100);
 /// Time left out after a change.

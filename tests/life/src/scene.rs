@@ -46,7 +46,7 @@ pub struct Scene {
     pub traffic: Traffic,
     /// weir.
     pub weir: Weir,
-    /// Its setup.
+    /// The setup of weir.
     pub setup: Setup,
     account: Account,
     accounted: u64,

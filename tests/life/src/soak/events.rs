@@ -27,9 +27,9 @@ const DESCRIPTORS_LEFT: u64 = 3;
 
 /// An event.
 pub struct Event {
-    /// Its name.
+    /// The event's name.
     pub name: &'static str,
-    /// Its weight among all events.
+    /// The event's weight among all events.
     pub weight: u64,
     /// True if the event needs Linux guests.
     pub real: bool,

@@ -99,7 +99,7 @@ impl Station {
         Ok(Self { vif, stop, told, threads })
     }
 
-    /// Returns its address.
+    /// Returns the station's MAC address.
     pub fn mac(&self) -> Mac {
         self.vif.mac()
     }
