@@ -44,7 +44,7 @@ pub struct Moved {
     pub downtime_ms: u64,
     /// Time from the guest's resumption until its old host has an answer from it (ms).
     pub reached_ms: f64,
-    /// The same time for its new host (ms), which is the guest's own delay.
+    /// Time from the guest's resumption until its new host has an answer from it (ms): the guest's own delay.
     pub answered_ms: f64,
     /// Number of the four connections that do not go on or that carried wrong bytes.
     pub lost_connections: u32,

@@ -91,7 +91,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it with the files of `examples/prometheus`, adapted to this weir's addresses and paths.
+    /// Starts Prometheus with the files of `examples/prometheus`, adapted to this weir's addresses and paths.
     fn start(workspace: &Workspace, dir: &Path, api: SocketAddrV4) -> Result<Self> {
         let read = |name: &str| read(&examples(workspace).join(name));
         let mut config = read("prometheus.yml")?;
