@@ -11,7 +11,7 @@ use weir_bed::{
     process::run,
 };
 
-/// The same files make the same bytes, whoever packs them.
+/// Options with which the same files always make the same archive, whoever packs them.
 const REPRODUCIBLE: [&str; 7] = [
     "--format=ustar",
     "--sort=name",

@@ -16,7 +16,7 @@ use weir_bed::{
 
 /// A step and its duration on two idle CPUs (s).
 pub struct Step {
-    /// Its title.
+    /// The step's title.
     pub title: &'static str,
     /// The duration.
     pub seconds: u64,

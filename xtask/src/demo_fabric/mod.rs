@@ -314,7 +314,8 @@ impl<'a> Demo<'a> {
     }
 }
 
-/// Runs `body` while host 1 pings a guest of blue, and goes on for a moment. Returns the times of the answers.
+/// Runs `body` while host 1 pings a guest of blue, and continues to ping for a moment. Returns the times of the
+/// answers.
 fn watched<T>(
     fabric: &Fabric,
     place: Place,
