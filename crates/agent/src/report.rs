@@ -37,7 +37,7 @@ impl Reporter {
     }
 
     /// Returns the counts since the previous sample, for each interface that is in both; none after
-    /// a restart. A counter that went backwards belongs to a device that was plugged in anew, and
+    /// a restart. A counter that went backwards belongs to a device that was plugged in again, and
     /// counts as zero.
     pub(crate) fn next(&mut self, sample: Sample) -> Vec<Report> {
         let Some(before) = self.before.replace(sample.clone()) else { return Vec::new() };

@@ -144,7 +144,7 @@ impl Session {
         }
     }
 
-    /// Begins anew, since the guest's interfaces differ from those of the hello.
+    /// Begins again, since the guest's interfaces differ from those of the hello.
     pub fn interfaces_changed(&mut self, now_ns: u64) -> Option<Action> {
         if !self.is_open() {
             return None;

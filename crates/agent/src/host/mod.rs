@@ -33,7 +33,7 @@ pub enum LinkError {
     Violation(#[from] Violation),
 }
 
-/// Reason why a setting is not sent. The link goes on, except for [`SetError::Link`].
+/// Reason why a setting is not sent. The link continues, except after [`SetError::Link`].
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
     /// No agent has said hello.
