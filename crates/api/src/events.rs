@@ -52,7 +52,7 @@ impl Hub {
                 tokio::spawn(self.clone().watch());
             }
         }
-        // This is sent at once: its reader knows that no event is missed from here on.
+        // This line is sent at once: its reader then knows that no later event is missed.
         let begun = std::future::ready(Some((receiver, Bytes::from_static(KEEP_ALIVE))));
         Ok(Body::new(Stream(Box::pin(begun))))
     }

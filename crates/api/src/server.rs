@@ -39,7 +39,7 @@ use crate::work::{Work, Workers};
 const NAME: &str = "weir-control";
 /// Pause after `accept` failed, so that a full table of descriptors makes no busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The time in which a client is told that there is no place.
+/// The time limit for the answer to a client that there is no place.
 const TURNED_AWAY: Duration = Duration::from_secs(1);
 
 /// A served control socket. Dropping it closes the connections, ends the threads and removes the socket.
@@ -126,7 +126,7 @@ impl Reactor {
             .build();
         let served = runtime.and_then(|runtime| runtime.block_on(self.serve(work)));
         if let Err(error) = served {
-            // The thread begins anew.
+            // The thread starts again.
             panic!("cannot serve the control socket: {error}");
         }
     }
@@ -201,7 +201,7 @@ impl Reactor {
                 tokio::spawn(connection(stream, caller, ticket, service.clone()));
             }
             None => {
-                // No more clients are told so than are served.
+                // At most as many clients get this answer at a time as are served.
                 let told = Arc::clone(&self.turned_away).try_acquire_owned();
                 if let Ok(told) = told {
                     tokio::spawn(async move {
@@ -243,7 +243,7 @@ where
         .max_headers(CONTROL_HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
     tokio::select! {
-        // The connection ends with its error, of which the client was told if possible.
+        // The connection ends with its error, which was sent to the client if possible.
         _ = pin!(connection) => {}
         () = ticket.is_over() => {}
     }

@@ -224,7 +224,7 @@ fn a_reader_that_is_too_slow_is_told_how_many_events_it_lost() {
         }
     };
     assert!(lost > 0 && told + lost as usize <= 2 * ports, "{told} told, {lost} lost");
-    // The reader goes on at the queue's first event, to the last of all, in the order of names.
+    // The reader continues with the queue's first event, to the last of all, in the order of names.
     while slow.next() != (Event::PortUp { port: name("p9999") }) {}
 }
 
