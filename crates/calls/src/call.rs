@@ -84,7 +84,7 @@ fn hold_nothing(socket: &OwnedFd) -> Result<(), CallError> {
     if getsockname(socket).ok().into_iter().chain(other_end).any(has_address) {
         return Err(CallError::Named);
     }
-    // A socket whose other end is gone receives nothing either.
+    // A socket whose other end is closed receives nothing either.
     let _ = shutdown(socket, Shutdown::Read);
     // Without room for descriptors the kernel closes them.
     while recv(socket, &mut [0; 4096], RecvFlags::DONTWAIT).is_ok_and(|(len, _)| len > 0) {}

@@ -70,7 +70,7 @@ struct Wire {
 struct Flags {
     /// A call is to be written.
     wanted: AtomicBool,
-    /// The [`Line`] is gone.
+    /// The [`Line`] was dropped.
     gone: AtomicBool,
 }
 
