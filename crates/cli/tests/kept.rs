@@ -209,7 +209,7 @@ impl Received {
     }
 }
 
-/// Sends to both guests in turn until told to stop; returns the number of frames. The fast guest has buffers for all
+/// Sends to both guests in turn until it is stopped; returns the number of frames. The fast guest has buffers for all
 /// frames in flight to it, so that none is dropped for lack of them.
 fn send(pair: &mut QueuePair, to_fast: &Received, stop: &AtomicBool) -> u64 {
     let mut number = 0;
@@ -461,7 +461,7 @@ fn where_the_new_weir_does_not_come_up_the_old_one_goes_on() {
                 "cannot start"
             }
             _ => {
-                // The script reports that it is ready, is told that the old weir has stopped, and ends.
+                // The script reports that it is ready, gets the message that the old weir has stopped, and ends.
                 install_script(
                     weir,
                     "#!/usr/bin/perl\nopen(my $old, '+<&=', 0) or die;\n\

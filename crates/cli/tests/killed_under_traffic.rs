@@ -99,7 +99,7 @@ impl Received {
     }
 }
 
-/// Sends to both guests in turn until told to stop; returns the number of frames.
+/// Sends to both guests in turn until it is stopped; returns the number of frames.
 fn send(pair: &mut QueuePair, stop: &AtomicBool) -> u64 {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {

@@ -189,7 +189,7 @@ fn a_reader_that_leaves_takes_nothing_along() {
         let mut capture = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut first = [0; 16];
         capture.stdout.take().unwrap().read_exact(&mut first).unwrap();
-        // The reader of the output is gone.
+        // The reader of the output has closed it.
         send(&mut a, &udp(A, Mac::BROADCAST, 7));
         eventually("it ends", || {
             send(&mut a, &udp(A, Mac::BROADCAST, 7));

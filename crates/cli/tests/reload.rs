@@ -109,7 +109,7 @@ fn guest(dir: &Path, name: &str, last: u8) -> Vif {
 /// The greatest number of frames in flight: the receiver has buffers for this many.
 const UNDER_WAY_MAX: u64 = 100;
 
-/// Sends numbered frames until told to stop; returns their number.
+/// Sends numbered frames until it is stopped; returns their number.
 fn send(pair: &mut QueuePair, to: Mac, received: &AtomicU64, stop: &AtomicBool) -> u64 {
     let mut number = 0_u64;
     while !stop.load(Ordering::Relaxed) {

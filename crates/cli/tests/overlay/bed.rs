@@ -188,7 +188,7 @@ impl Guest {
         self.hears(Duration::from_millis(300)).is_none()
     }
 
-    /// Answers ARP and ping until told to end.
+    /// Answers ARP and ping until it is stopped.
     pub(crate) fn answers(&mut self, ip: Ipv4Addr, until: &AtomicBool) {
         let mut frame = Vec::new();
         while !until.load(Ordering::Relaxed) {

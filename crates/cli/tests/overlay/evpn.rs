@@ -232,7 +232,7 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     });
     thread::sleep(3 * Duration::from_nanos(EVPN_WITHDRAWN_NS));
     assert_eq!(behind(one, "blue", mac(2)).as_deref(), Some("192.0.2.2"));
-    // Host 2 has learned that host 1 is gone, and accepts nothing from it. Host 1 still sends to host 2, and only
+    // Host 2 has learned that host 1 has left, and accepts nothing from it. Host 1 still sends to host 2, and only
     // there.
     let (before, at_three) = (two.dropped("overlay", "remote_unknown"), received(three, "vx100"));
     blue1.say(mac(2), "without FRR");
