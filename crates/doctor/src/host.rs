@@ -196,7 +196,7 @@ impl Root<'_> {
         self.entries("proc").filter_map(qemu).collect()
     }
 
-    /// Processes of [`HELPERS`] that have ended while their weir goes on without them.
+    /// Processes of [`HELPERS`] that have ended while their weir continues without them.
     fn ended(&self, weir: Option<u32>) -> Vec<String> {
         let ended = |it: &Process| it.is_zombie && Some(it.parent) == weir;
         let ended = self.processes().into_iter().filter(ended).map(|it| it.name);

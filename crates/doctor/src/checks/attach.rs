@@ -148,7 +148,7 @@ pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
 fn shares_memory(qemu: &Qemu) -> bool {
     let has = |arg: &str, parts: &[&str]| parts.iter().any(|part| arg.contains(part));
     qemu.args.iter().any(|arg| {
-        // These backends share memory unless told otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
+        // These backends share memory unless configured otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
         has(arg, &["memory-backend-memfd", "memory-backend-shm"])
             && !has(arg, &["share=off", "share=no", "share=false", "\"share\":false"])
             || has(arg, &["share=on", "share=yes", "share=true", "\"share\":true"])

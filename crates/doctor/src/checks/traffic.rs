@@ -51,7 +51,7 @@ impl Counted {
         Some(Self { ever, now })
     }
 
-    /// The finding for these counts: wrong if it goes on, a note if it is over.
+    /// The finding for these counts: an error if the fault continues, a note if it is over.
     fn judged(
         &self,
         as_wrong: impl FnOnce(String) -> Finding,
