@@ -33,7 +33,7 @@ pub enum CpuClock {
     Thread,
     /// A clock that runs while awake and asleep, as if the worker always had its CPU: for tests.
     Running,
-    /// A clock that stands still, as if the worker never had its CPU: for tests.
+    /// A clock that does not advance, as if the worker never had its CPU: for tests.
     Stopped,
 }
 

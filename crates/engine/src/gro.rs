@@ -182,7 +182,7 @@ impl<'b> EgressList<'b> {
         Delivered { frames: self.first_left(), ahead: self.ahead, ..Delivered::default() }
     }
 
-    /// The next frame that has not gone ahead.
+    /// The next frame that was not merged into an earlier packet.
     fn first_left(&self) -> usize {
         // A mask shifted by its whole width leaves no bits.
         let ahead = self.ahead.checked_shr(self.next as u32).unwrap_or(0);
