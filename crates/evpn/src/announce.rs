@@ -151,7 +151,7 @@ impl<P: Ord + Copy, H: PartialEq + Copy> Announced<P, H> {
         }
     }
 
-    /// Zebra has not taken the announcement: it is withdrawn, and made anew.
+    /// Zebra has not accepted the announcement, which is withdrawn and made again.
     pub fn again(&mut self, place: P) {
         self.again.insert(place);
     }

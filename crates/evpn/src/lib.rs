@@ -11,7 +11,7 @@
 //! | `table.rs` | [`Table`]: the stations behind other hosts, from these entries; pure |
 //! | `neighbours.rs` | the IP addresses of stations behind other hosts; pure |
 //! | `presence.rs` | [`Presence`]: the presence of FRR, and the entries that stay without it; pure |
-//! | `resync.rs` | [`Resync`]: when a zebra that was restarted alone must learn everything anew; pure |
+//! | `resync.rs` | [`Resync`]: when a zebra that was restarted alone must learn everything again; pure |
 //! | `version.rs` | [`FrrVersion`]: the version of FRR |
 //! | `socket.rs` | rtnetlink |
 //! | `error.rs` | [`EvpnError`], with advice |

@@ -71,7 +71,7 @@ impl Objects {
         Ok(Self { socket, port: None })
     }
 
-    /// Makes the devices of a network whose TAP is open, or goes on with those that another weir has left. `local` is
+    /// Makes the devices of a network whose TAP is open, or continues with those that another weir has left. `local` is
     /// this host's address in the underlay.
     ///
     /// # Errors

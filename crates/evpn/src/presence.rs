@@ -35,7 +35,7 @@ impl Presence {
         };
     }
 
-    /// Notes that FRR is about to withdraw everything, and to announce it anew within `takes_ns`.
+    /// Notes that FRR is about to withdraw everything, and to announce it again within `takes_ns`.
     pub fn says_anew(&mut self, now_ns: u64, takes_ns: u64) {
         *self = Self::Here(now_ns.saturating_add(takes_ns));
     }

@@ -1,4 +1,4 @@
-//! Decides when zebra must learn everything anew: it was restarted, and bgpd was not. Pure.
+//! Decides when zebra must learn everything again: zebra was restarted, and bgpd was not. Pure.
 //!
 //! bgpd tells zebra of other hosts when it learns of a VNI, and learns of none twice. So a new zebra knows of no other
 //! host. It leaves in the kernel the entries of the zebra before it, and withdraws none. A VXLAN device that goes down

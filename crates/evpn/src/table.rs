@@ -4,7 +4,7 @@
 //! leaves the second entry when an address has come back here, so neither entry is enough.
 //!
 //! An entry that zebra removes is *stale* first, and goes after a while: soon if FRR is there, because then it was
-//! withdrawn; late if FRR has ended, because forwarding goes on without it (as in a graceful restart, RFC 4724).
+//! withdrawn; late if FRR has ended, because forwarding continues without it (as in a graceful restart, RFC 4724).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -63,7 +63,7 @@ pub enum Noted {
         /// The address's owner.
         owner: Owner,
     },
-    /// A station here has an IP address: zebra was told so.
+    /// A station of this host has an IP address, as zebra was notified.
     OwnerHere {
         /// The address.
         of: Owned,
@@ -170,7 +170,7 @@ impl Table {
         }
     }
 
-    /// Entries that are taken from here on are of this moment (ns).
+    /// The time that the next entries get (ns).
     pub fn set_now(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
@@ -363,7 +363,7 @@ impl Table {
         }
     }
 
-    /// Counts every address that is away as changed.
+    /// Counts every address that is not at this host as changed.
     pub fn all_changed(&mut self) {
         let away = self.entries.iter().filter(|(_, entry)| entry.remote().is_some());
         self.dirty.places.extend(away.map(|(place, _)| *place));

@@ -93,7 +93,7 @@ fn root_what_zebra_looks_at_is_made_found_again_and_removed() {
     run("ip tuntap del weirt100 mode tap");
     objects.remove_left_over(100);
     assert!(!links().contains("weir"), "{}", links());
-    // Devices of another kind, or for another address, are made anew.
+    // Devices of another kind, or for another address, are made again.
     run("ip link add weirb100 type veth peer name other");
     run("ip link add weirv100 type vxlan id 100 local 192.0.2.77 dstport 5000");
     run("ip tuntap add weirt100 mode tap");

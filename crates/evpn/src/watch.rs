@@ -59,7 +59,7 @@ impl Watch {
     }
 
     /// Takes up to `most` changes into `table`; `true` if there may be more. If changes were lost, everything is read
-    /// anew.
+    /// again.
     ///
     /// # Errors
     /// [`EvpnError::Read`]
