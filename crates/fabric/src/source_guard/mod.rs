@@ -211,7 +211,7 @@ impl SourceGuard {
                 return refused;
             }
             asks_for_an_address = from_client && !ip.fragment && ip.dst.is_broadcast();
-            // The guest goes on with an address that it got before weir could see it.
+            // The guest continues to use an address that it got before weir could see it.
             renews = self.snoops()
                 && from_client
                 && !ip.fragment
@@ -252,7 +252,7 @@ impl SourceGuard {
         // The fragment header is the last of the headers that were walked.
         let first = !ip.fragment || seen.be16(at - 6).is_some_and(|field| field & 0xfff8 == 0);
         match ip.protocol {
-            // The headers go on beyond the front, are too many, or lie behind a fragment header (RFC 7112).
+            // The headers continue beyond the front, are too many, or lie behind a fragment header (RFC 7112).
             _ if protocol::is_extension(ip.protocol) => return hidden,
             // No driver leaves this checksum to others.
             protocol::ICMPV6 if seen.csum_at.is_some() => return hidden,
