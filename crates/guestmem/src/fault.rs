@@ -78,7 +78,7 @@ impl Registration {
 }
 
 impl Drop for Registration {
-    /// Frees the slot after the mapping is gone.
+    /// Frees the slot after the mapping was removed.
     fn drop(&mut self) {
         self.retire();
         let wipe = || Spare::opened().map_or(Ok(()), |spare| spare.wipe(self.0.number));

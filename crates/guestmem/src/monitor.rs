@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::AtomicU64;
 
-/// Longest wait (ticks of the TSC, some 40 us), since the expected writer may be gone.
+/// Longest wait (ticks of the TSC, some 40 us), since the expected writer may have ended.
 #[cfg(target_arch = "x86_64")]
 const TICKS_MAX: u32 = 100_000;
 

@@ -92,7 +92,7 @@ impl Spare {
 unsafe fn map_over(file: &OwnedFd, offset: u64, base: usize, len: usize) -> bool {
     let start = base as *mut libc::c_void;
     // SAFETY: mmap(2) and madvise(2) are plain system calls, safe in a handler; the caller says that these
-    // addresses may be mapped anew.
+    // addresses may be mapped again.
     unsafe {
         let mapped = libc::mmap(
             start,
