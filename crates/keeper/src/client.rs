@@ -77,7 +77,7 @@ impl State {
 }
 
 impl Keeper {
-    /// Takes everything that the keeper has. Without a keeper weir goes on, and [`start`](Self::start)s to look for
+    /// Takes everything that the keeper has. Without a keeper weir continues, and [`start`](Self::start)s to look for
     /// one.
     ///
     /// # Errors

@@ -230,7 +230,7 @@ fn the_next_weir_looks_before_the_last_one_is_gone_and_takes_after() {
         (looked.len() == 1).then_some((next, looked))
     });
     assert!(!next.is_there());
-    // The keeper ignores the word of the next weir, and the first one goes on.
+    // The keeper ignores the word of the next weir, and continues to serve the first one.
     next.store("db0/1", Arc::new(event()));
     drop(looked);
     first.store("web0/2", Arc::new(event()));
