@@ -34,7 +34,7 @@ pub enum Trouble {
         /// Index of the guest.
         guest: usize,
     },
-    /// A guest's agent is gone, and so is its poll timer (the manager restores the interface). Only
+    /// A guest's agent has disconnected, and its poll timer has ended (the manager restores the interface). Only
     /// for a guest with a timer.
     AgentLost {
         /// Index of the guest.
@@ -53,7 +53,7 @@ pub enum Trouble {
     /// The clock jumps forward, as after a stop of the virtual host: every event due meanwhile is
     /// due at once.
     ClockJumps,
-    /// The host is suspended. `CLOCK_MONOTONIC`, weir's clock, stands still, so no event of the
+    /// The host is suspended. `CLOCK_MONOTONIC`, weir's clock, stops, so no event of the
     /// host is late. All uplinks take the fault's duration to come up again.
     Suspend,
 }

@@ -305,7 +305,7 @@ impl TxCalls {
         Ok(Answer::Later(self.deadline.set(until_ns, now_ns)))
     }
 
-    /// Notes that the guest was told by a call (`called`), or was found not to want one.
+    /// Notes that the guest was notified by a call (`called`), or was found not to want one.
     pub(super) fn told(&mut self, called: bool) {
         if let Some(completions) = &mut self.completions {
             completions.delivered(called);

@@ -160,7 +160,7 @@ impl Host<'_> {
             let answer = rx_calls.published(now_ns, batch, (buffers, parked), buffers_max);
             self.act(worker, to, Side::Rx, answer);
         } else if full && rx_calls.is_pending() {
-            // The guest refills buffers after it is told of their frames.
+            // The guest refills buffers after it is notified of their frames.
             self.announce(worker, to);
         }
     }
@@ -197,7 +197,7 @@ impl Host<'_> {
         self.workers[worker].holds.extend(timer);
     }
 
-    /// Tells a guest of its received frames, if it wants to be told.
+    /// Notifies a guest of its received frames, if it wants notifications.
     fn announce(&mut self, worker: usize, guest: usize) {
         let now_ns = self.now_ns();
         let Guest { rx, rx_calls, hypervisor_poll_ns, suppressed, .. } = &mut self.guests[guest];
@@ -220,7 +220,7 @@ impl Host<'_> {
         }
     }
 
-    /// Tells a guest of its completed frames, if it wants to be told.
+    /// Notifies a guest of its completed frames, if it wants notifications.
     fn announce_completed(&mut self, worker: usize, guest: usize) {
         let Guest { tx, tx_calls, suppressed, .. } = &mut self.guests[guest];
         let called = tx.used.call_if_wanted();

@@ -1,7 +1,7 @@
 //! Checks after every event: each deadline is kept, and every queue makes progress.
 //!
 //! Both hold only while a worker has its CPU, so time counts on the worker's *own* two clocks. The
-//! first stands still while the thread is ready without a CPU, and while all clocks jump. Its bound
+//! first stops while the thread is ready without a CPU, and while all clocks jump. Its bound
 //! is some rounds over all queues, full, at the scenario's costs. The second runs only while the
 //! worker sleeps. Its bound is the lateness of timers.
 
