@@ -88,7 +88,7 @@ impl<const SLOT: usize> BackRing<SLOT> {
         self.size
     }
 
-    /// Reads the producer anew, and returns the number of requests that may be taken.
+    /// Reads the producer again, and returns the number of requests that may be taken.
     ///
     /// # Errors
     /// [`RingError::RequestProducer`] when no honest front end can be there: it may have one
@@ -105,13 +105,13 @@ impl<const SLOT: usize> BackRing<SLOT> {
         Ok(self.available())
     }
 
-    /// Returns the number of requests that may be taken without reading the producer anew.
+    /// Returns the number of requests that may be taken without reading the producer again.
     #[inline]
     pub fn available(&self) -> u32 {
         distance(self.req_cons, self.req_prod)
     }
 
-    /// Reads the producer anew, and returns whether there is a request to take. An invalid producer
+    /// Reads the producer again, and returns whether there is a request to take. An invalid producer
     /// gives `true`, too: [`refill`](Self::refill) reports the error.
     #[inline]
     pub fn peek(&self) -> bool {

@@ -138,7 +138,7 @@ impl CtrlBack {
         Ok(Self { ring: BackRing::attach(sring)? })
     }
 
-    /// Takes the next request. Reads the producer anew if none is available.
+    /// Takes the next request. Reads the producer again if none is available.
     pub fn take(&mut self) -> Result<Option<CtrlRequest>, RingError> {
         if self.ring.available() == 0 {
             self.ring.refill()?;

@@ -81,7 +81,7 @@ impl<const SLOT: usize> FrontRing<SLOT> {
         reached(self.sring.load32(REQ_EVENT), old, self.pushed)
     }
 
-    /// Reads the producer anew, and returns the number of responses that may be taken.
+    /// Reads the producer again, and returns the number of responses that may be taken.
     ///
     /// # Errors
     /// [`RingError::ResponseProducer`] when there are more responses than requests.
@@ -96,7 +96,7 @@ impl<const SLOT: usize> FrontRing<SLOT> {
         Ok(self.available())
     }
 
-    /// Returns the number of responses that may be taken without reading the producer anew.
+    /// Returns the number of responses that may be taken without reading the producer again.
     pub fn available(&self) -> u32 {
         distance(self.rsp_cons, self.rsp_prod)
     }
