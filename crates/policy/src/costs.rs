@@ -3,7 +3,7 @@
 //! No counter shows C_v or C_p of Eq. 4 ([`crate::budget`]). Counters show CPU times, and numbers
 //! of calls or wake-ups and of frames. [`Regression`] finds the costs that explain the CPU times
 //! best: cpu = a events + b frames + c elapsed. Bytes are left out: at one frame size they are a
-//! multiple of the frames, and the two costs could not be told apart.
+//! multiple of the frames, and the two costs could not be separated.
 
 use crate::budget::{COST_NS_MAX, COST_NS_MIN};
 use crate::law::LAW;
@@ -46,7 +46,7 @@ pub struct Cost {
 /// calls, C_p if they are uplink wake-ups.
 ///
 /// There is no estimate until the ratio of events to frames has varied. Before, their costs cannot
-/// be told apart, and the error stays as large as at the start. Each sample is bounded, so that a
+/// be separated, and the error stays as large as at the start. Each sample is bounded, so that a
 /// lying agent moves the estimate only within its bounds. A guest's samples affect only that
 /// guest's queues.
 #[derive(Clone, Copy, Debug)]

@@ -232,7 +232,7 @@ impl Naps {
                 self.look = Some(Look { rate, periods: 0, came: 0, elapsed_ns: 0 });
                 self.trial = None;
             } else {
-                // The next observation starts anew, since the traffic may grow and shrink.
+                // The next observation starts from zero, since the traffic may grow and shrink.
                 *trial = Trial::new(rate, None);
             }
         }

@@ -19,7 +19,7 @@ use crate::law::{LAW, Law};
 /// completion.
 ///
 /// With [`Self::patient`] a few frames, such as acknowledgements, wait for up to sixteen hold
-/// limits, since the next received frame may well come later than one limit. A sender that goes on
+/// limits, since the next received frame may well come later than one limit. A sender that continues
 /// as soon as a late call reaches it was waiting for its completions; it gets no such long holds
 /// for a while.
 ///

@@ -158,7 +158,7 @@ pub trait Moderation: Send + fmt::Debug {
     fn delivered(&mut self, now_ns: u64, how: Delivery);
 
     /// Sets the hold limit (ns). The manager moves it while traffic flows, when it splits the
-    /// budget anew between the uplink and this queue (Dong 2011 Eq. 4: T_v = T_worst - T_p). The
+    /// budget again between the uplink and this queue (Dong 2011 Eq. 4: T_v = T_worst - T_p). The
     /// limit applies from the next verdict on; a deadline that stands already may still be kept.
     fn set_hold_ns_max(&mut self, hold_ns_max: u64);
 
@@ -170,7 +170,7 @@ pub trait Moderation: Send + fmt::Debug {
     /// Tells whether received frames acknowledge what the guest sends: see [`Answers`].
     fn set_answers(&mut self, _are: bool) {}
 
-    /// Starts anew (device reset, new session): forgets pending frames and all estimates, keeps the
+    /// Starts again (device reset, new session): forgets pending frames and all estimates, keeps the
     /// settings.
     fn reset(&mut self);
 

@@ -141,7 +141,7 @@ impl Placer {
 
 impl Patience {
     /// Returns whether a plan with this gain replaces the one in force now. `lost`: the present
-    /// plan cannot go on.
+    /// plan cannot continue.
     fn is_over(&mut self, gain: f64, now_ns: u64, lost: bool) -> bool {
         if gain < GAIN_MIN && !lost {
             self.better_since_ns = None;

@@ -45,7 +45,7 @@ impl Steering {
         }
     }
 
-    /// Replaces a given table by weir's own, spread anew at once.
+    /// Replaces a given table by weir's own, which is spread again at once.
     pub fn take_back(&self) {
         let mut changes = self.changes();
         if changes.wanted.is_some() {

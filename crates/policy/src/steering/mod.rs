@@ -124,7 +124,7 @@ impl Steering {
 
     /// Sets the number of queue pairs in use, after the guest changed it (virtio 1.2 §5.1.6.5.6,
     /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`). The same number changes nothing. Otherwise the
-    /// indirection table is spread anew at once, pending changes and a given table are dropped, and
+    /// indirection table is spread again at once, pending changes and a given table are dropped, and
     /// flows recorded on a removed queue fall back to the table. The guest has to sort out the
     /// frames in the rings.
     ///

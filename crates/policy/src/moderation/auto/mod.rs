@@ -19,7 +19,7 @@ use crate::trial::Passed;
 /// 1. *It pays*: the usual gap between batches promises a few more of them within the hold.
 /// 2. *Nobody waits for the held frames*: one timer checks a hold up to four times, and ends it
 ///    once nothing has come for several usual gaps. A sender that waits for answers stops during a
-///    hold; other senders go on.
+///    hold; other senders continue.
 /// 3. *It does not slow the load down*: the hold is a level on a ladder from nothing to the limit.
 ///    Before a level is used, alternating stretches compare it with no hold. If frames or bytes come
 ///    slower, the level is not used, and is tried again after a back-off that doubles. A level in
