@@ -368,7 +368,7 @@ fn root_a_deleted_interface_stops_its_port_only() {
         soon("the frame toward the lost interface stops its port", || {
             lost.port.failure().is_some()
         });
-        // The switch goes on.
+        // The switch continues.
         let before = other.counters.tx[0].frames.get();
         host.send_to(&[7; 10], "10.0.0.2:9").unwrap();
         soon("a frame is taken", || other.counters.tx[0].frames.get() > before);
