@@ -75,7 +75,7 @@ impl Tap {
         Self::go_on(options, Vec::new())
     }
 
-    /// Opens the TAP, and goes on with queues that another process has left, if they are exactly the wanted ones. If
+    /// Opens the TAP, and continues with queues that another process has left, if they are exactly the wanted ones. If
     /// not, it closes them first.
     ///
     /// # Errors [`TapError`]

@@ -277,7 +277,7 @@ fn root_a_deleted_interface_stops_its_port_only() {
         ip("link delete weir0");
         soon("the port stops", || uplink.port.failure().is_some());
         assert!(uplink.port.failure().unwrap().contains("weir0"), "{:?}", uplink.port);
-        // The switch goes on.
+        // The switch continues.
         let (fake, other) = fake_tap(1, ALL);
         plug(&uplink.engine, fake);
         send(&uplink.guest, &VnetHdr::default(), &frame(1, 60));
