@@ -24,7 +24,7 @@ pub enum StopReason {
         /// The fault of the request.
         refusal: Refusal,
     },
-    /// A session of an earlier weir cannot go on.
+    /// A session of an earlier weir cannot be resumed.
     #[error("the session cannot go on: {0}")]
     NotTakenUp(Refusal),
     /// The guest's driver broke a ring.

@@ -100,7 +100,7 @@ pub(crate) fn start(
     ended: impl FnOnce(PortId) + Send + 'static,
 ) -> io::Result<Arc<End>> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    // A session that goes on had this descriptor before, so it is not refused one.
+    // A resumed session had this descriptor before, so it is not refused one.
     let goes_on = port.keep().is_some_and(|keep| keep.connection().is_some());
     let wake = if goes_on { wake } else { descriptors::for_guest(wake)? };
     let (asked, leaves) = (AtomicBool::default(), AtomicBool::default());
@@ -163,7 +163,7 @@ pub(crate) fn connection(stream: UnixStream) -> Connection {
     Connection::new(stream).taking(|fd| descriptors::for_guest(fd).is_ok())
 }
 
-/// Begins a session, or goes on with one that another weir has left.
+/// Begins a session, or resumes one that another weir has left.
 fn begin(
     port: &Arc<VhostPort>,
     engine: Arc<Engine>,

@@ -13,7 +13,7 @@
 //! | `silent.rs` | rings in service that serve nobody |
 //! | `logs.rs` | the kinds of messages about a port, each logged a few times a minute |
 //! | `records.rs` | ring state that survives a SIGKILL, and its file |
-//! | `keep.rs`, `session/kept.rs` | the part of a session that outlives weir, and how it goes on |
+//! | `keep.rs`, `session/kept.rs` | the part of a session that outlives weir, and how the session is resumed |
 //! | `migration.rs`, `session/log.rs` | the dirty log of a guest that is migrated |
 //! | `features.rs` | offered and negotiated features |
 //! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |

@@ -169,7 +169,7 @@ impl Manager {
         }
     }
 
-    /// Stops accepting, and ends all sessions so that another weir can go on with those that are kept: as if this
+    /// Stops accepting, and ends all sessions so that another weir can resume those that are kept: as if this
     /// process had been killed between two requests of each. Returns the number of sessions that did not end in time.
     pub fn leave(&self) -> usize {
         let (done, wait) = mpsc::channel();

@@ -189,7 +189,7 @@ impl VhostPort {
         (0..2 * self.guest.queue_pairs()).filter_map(silent).collect()
     }
 
-    /// Runs `change` on the queue of a vring (2 * pair receives, 2 * pair + 1 transmits), then counts anew the queues
+    /// Runs `change` on the queue of a vring (2 * pair receives, 2 * pair + 1 transmits), then counts again the queues
     /// that can receive. `None` if there is no such ring.
     pub(crate) fn with_queue<T>(
         &self,

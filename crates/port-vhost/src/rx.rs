@@ -86,8 +86,8 @@ pub(crate) fn mark(rx: &RxQueue) -> Mark {
     Mark { placed: rx.placed(), event: ring.and_then(|ring| ring.device.call_event()) }
 }
 
-/// See [`weir_policy::steering::Receiver`]. A ring can go on where another stopped, and then holds that ring's frames.
-/// Without a ring nobody can take anything.
+/// See [`weir_policy::steering::Receiver`]. A ring can continue where another stopped, and then holds that ring's
+/// frames. Without a ring nobody can take anything.
 pub(crate) fn has_taken(rx: &RxQueue, placed: u64, before: Mark) -> bool {
     let Some(ring) = rx.queue.ring.as_ref().map(|ring| &ring.device) else { return true };
     let now = mark(rx);

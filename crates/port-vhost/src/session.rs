@@ -47,7 +47,7 @@ const CONFIG_SPACE_BYTES: usize = 256;
 struct Vring {
     size: Option<u16>,
     addresses: Option<Addresses>,
-    /// The place where the ring goes on; `None` if nobody stated one and the ring has not run.
+    /// The place where the ring continues; `None` if no place was stated and the ring has not run.
     base: Option<u32>,
     /// `VHOST_VRING_F_LOG`: the guest address under which writes to its used area are logged.
     log: Option<u64>,
@@ -198,8 +198,8 @@ impl Session {
         let Reply { request, body, inflight, stopped } = reply;
         let fds = inflight.into_iter().map(|(_, fd)| fd).collect();
         self.connection.send_reply(request, &body, fds)?;
-        // The record is erased only after the front end is told where the ring stands: it states this when it connects
-        // again.
+        // The record is erased only after the front end has the ring's position: it states the position when it
+        // connects again.
         stopped.into_iter().for_each(|ring| self.forget(ring));
         Ok(())
     }
@@ -457,7 +457,7 @@ impl Session {
         (0..self.vrings.len()).try_for_each(|ring| self.rebuild(ring))
     }
 
-    /// Builds a ring in service anew at its current place, after its memory or its addresses changed.
+    /// Builds a ring in service again at its current place, after its memory or its addresses changed.
     fn rebuild(&mut self, index: usize) -> Result<(), Refusal> {
         let vring = &self.vrings[index];
         let (Some(addresses), Some(_), Some(size)) = (vring.addresses, &vring.watch, vring.size)
@@ -506,7 +506,7 @@ impl Session {
         Ok(ring)
     }
 
-    /// The record of the state that vring `index` needs to go on without weir.
+    /// The record of the state that vring `index` needs to continue without weir.
     fn record(&self, index: usize, size: u16) -> Option<Record> {
         match &self.inflight {
             Some(region) => region.record(index, size),
@@ -514,7 +514,7 @@ impl Session {
         }
     }
 
-    /// Erases the ring's record: it goes on where it stands only if its front end says so.
+    /// Erases the ring's record. The ring then continues at its position only if its front end states the position.
     fn forget(&self, index: usize) {
         let size = self.vrings.get(index).and_then(|vring| vring.size);
         if let Some(record) = size.and_then(|size| self.record(index, size)) {

@@ -32,7 +32,7 @@ use crate::notify::Notifier;
 use crate::port::VhostPort;
 use crate::records::Region;
 
-/// The time that a front end gets to go on after a reply that may not have reached it.
+/// The time that a front end has to continue after a reply that may not have reached it.
 const DOUBT: Duration = Duration::from_nanos(KEPT_DOUBT_NS);
 
 /// Descriptors of one ring that are kept.
@@ -56,7 +56,7 @@ pub(super) struct Kept {
     mtu: Option<u16>,
     /// The state that is stored.
     state: State,
-    /// Numbers that no state has any more once the next state is stored.
+    /// Numbers that are not needed any more once the next state is stored.
     obsolete: Vec<u32>,
     /// The step that follows once the reply is out.
     due: Option<Due>,
@@ -68,13 +68,13 @@ pub(super) struct Kept {
 
 #[derive(Debug)]
 enum Due {
-    /// Take the request from the socket; if it stopped a ring, that ring's record is of no use any more.
+    /// Take the request from the socket; if the request stopped a ring, that ring's record is not needed any more.
     Consume(Receipt),
     /// Store a request that came in pieces.
     Store,
 }
 
-/// The things that a request brings and that are kept if it is good.
+/// The descriptors that a request brings, which are kept if the request succeeds.
 enum Brought {
     Nothing,
     Regions { replaces: bool, files: Vec<(RegionSpec, OwnedFd)> },
@@ -89,8 +89,8 @@ enum Brought {
 }
 
 impl Brought {
-    /// `None` if the request brings a descriptor that is not kept, because closing it could take as long as its front
-    /// end likes.
+    /// The descriptors that `message` brings; `None` if one cannot be kept, because closing it could take as long as
+    /// its front end likes.
     fn by(message: &FrontMessage) -> Option<Self> {
         let copy = |fd: &OwnedFd| descriptors::for_guest(fd.try_clone().ok()?).ok();
         let of_kind = |fd: &OwnedFd, kind: Kind| {
@@ -162,7 +162,7 @@ impl Kept {
 }
 
 impl Session {
-    /// Makes the session outlive weir from here on, if its interface has a place with the keeper. Its connection may
+    /// Makes the session outlive weir from now on, if its interface has a place with the keeper. Its connection may
     /// already be at `place` there.
     pub(crate) fn kept(mut self, place: Option<u32>) -> Self {
         let port = Arc::clone(&self.port);
@@ -175,7 +175,7 @@ impl Session {
         self
     }
 
-    /// Goes on with the session that another weir has left behind.
+    /// Resumes the session that another weir has left behind.
     ///
     /// # Errors
     /// A part of the session cannot be restored.
@@ -191,7 +191,7 @@ impl Session {
         let Some(keep) = port.keep() else { return Err(Refusal::NotKept("its place")) };
         let mut kept = Kept::new(state.connection, state.vrings.len());
         kept.tries = keep.blob().tries();
-        // This comes first, so that everything goes with the session if the restoring fails.
+        // This comes first: if the restoring fails, everything that was kept is removed with the session.
         kept.obsolete = files.keys().copied().collect();
         session.kept = Some(kept);
         session.restore(&state, &mut |number| files.remove(&number)?.try_clone().ok())?;
@@ -220,7 +220,7 @@ impl Session {
         lock(&self.port.shown).queue_pairs = Some(state.queue_pairs);
         refuse_unoffered(state.protocol_features, PROTOCOL_OFFERED_EVER)?;
         self.protocol_features = state.protocol_features;
-        // The features that were offered then.
+        // These features were offered when the session began.
         refuse_unoffered(state.features, OFFERED_EVER)?;
         self.features = Features(state.features);
         self.status = state.status;
@@ -400,7 +400,7 @@ impl Session {
         self.do_when_sent(Due::Consume(receipt))
     }
 
-    /// A request that comes in pieces. Until it is complete, the session would be lost with weir.
+    /// Serves a request that comes in pieces. Until it is complete, the session would be lost with weir.
     fn serve_piece(&mut self) -> Result<(), StopReason> {
         if let Some(keep) = self.port.keep() {
             keep.blob().invalidate();
@@ -444,7 +444,7 @@ impl Session {
     }
 
     /// Settles a request that another weir had handled. If it is still in the socket, its reply may have been sent or
-    /// not: a front end that has the reply goes on.
+    /// not: a front end that has the reply continues.
     fn settle_doubt(&mut self, under_way: UnderWay) -> Result<(), StopReason> {
         let UnderWay { message, reply, with_inflight } = under_way;
         if let Some(ring) = stopped_by(&message) {
@@ -473,7 +473,7 @@ impl Session {
         }
     }
 
-    /// Notes the things that a good request has brought.
+    /// Notes the descriptors that a successful request has brought.
     fn note(&mut self, brought: Brought, reply: Option<&Reply>) {
         let port = Arc::clone(&self.port);
         let (Some(kept), Some(keep)) = (&mut self.kept, port.keep()) else { return };
@@ -592,7 +592,7 @@ impl Session {
         kept.obsolete.drain(..).for_each(|number| keep.remove(number));
     }
 
-    /// From here on the session is lost with weir.
+    /// Stops keeping the session, which is now lost if weir ends.
     fn keep_no_longer(&mut self) {
         let (Some(kept), Some(keep)) = (self.kept.take(), self.port.keep()) else { return };
         keep.blob().invalidate();

@@ -9,7 +9,8 @@ use crate::migration::{Logs, Wanted};
 use crate::queue::Queue;
 
 impl Session {
-    /// `SET_VRING_ADDR`. If the ring's addresses stay the same, only its logging changes, and it goes on meanwhile.
+    /// `SET_VRING_ADDR`. If the ring's addresses stay the same, only its logging changes, and the ring continues
+    /// meanwhile.
     pub(super) fn set_addresses(&mut self, addr: &VringAddr) -> Result<(), Refusal> {
         let addresses =
             Addresses { descriptor: addr.descriptor, driver: addr.available, device: addr.used };

@@ -1,4 +1,4 @@
-//! Malicious guests and front ends. Each loses its own port, with a named reason; a neighbour's traffic goes on.
+//! Malicious guests and front ends. Each loses its own port, with a named reason; a neighbour's traffic continues.
 
 use proptest::prelude::*;
 use weir_engine::guest::GuestPort;

@@ -68,7 +68,7 @@ fn recorded_guest(switch: &Switch, features: u64, in_file: bool) -> (Guest, Kept
     (guest, kept)
 }
 
-/// Connects the guest's front end to another weir, as QEMU does: a split ring goes on at its used index, and for a
+/// Connects the guest's front end to another weir, as QEMU does: a split ring continues at its used index, and for a
 /// packed one the front end states the base that it stated first.
 fn come_back(guest: &mut Guest, switch: &Switch, kept: &Kept) {
     set_up_again(guest, switch, kept);

@@ -1,5 +1,5 @@
-//! Sessions that go on from a state that another weir has left with the keeper: `docs/design/0033-keeper.md`. The tests
-//! that really kill weir are in `cli/tests/kept.rs`.
+//! Sessions that are resumed from a state that another weir has left with the keeper: `docs/design/0033-keeper.md`. The
+//! tests that really kill weir are in `cli/tests/kept.rs`.
 
 use std::io::{ErrorKind, Read, Write};
 use weir_engine::guest::GuestPort;
@@ -95,7 +95,7 @@ fn a_reply_that_a_weir_owed_is_sent_once_and_one_that_it_sent_is_not() {
     assert_eq!(replied(&mut front), Request::GetFeatures);
     front.write_all(&next).unwrap();
     assert_eq!(replied(&mut front), Request::GetProtocolFeatures);
-    // The request is still in the socket, and its front end goes on.
+    // The request is still in the socket, and its front end continues.
     let mut left = Left::new(&idle(), Some(&owed));
     left.front.write_all(&[&owed.message[..], &next].concat()).unwrap();
     let (_port, mut front) = left.take_up(&switch);

@@ -74,7 +74,7 @@ fn a_guest_comes_back_with_more_queue_pairs_and_others_lose_nothing() {
             }
         });
         for queues in [2, 4, 8, 3, 1, 8] {
-            // The guests that exchange frames are resized too: their sessions go on.
+            // The guests that exchange frames are resized too: their sessions continue.
             for port in talking.iter().chain([&resized]) {
                 port.set_queue_pairs(queues, &calls());
             }

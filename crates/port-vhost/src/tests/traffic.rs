@@ -46,7 +46,7 @@ fn spec_2_8_10_1_guests_with_packed_rings_of_any_size_exchange_frames() {
                 assert_eq!(b.wait_received().1, sent, "{number} over {size}");
                 b.post(1);
             }
-            // The next session goes on where the rings stand.
+            // The next session continues at the rings' positions.
             let base = a.front.get_vring_base(1).unwrap();
             assert_eq!(base & 0x7fff, u32::from((4 * size + 1) % size));
         }
