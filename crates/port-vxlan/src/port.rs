@@ -109,7 +109,7 @@ impl VxlanPort {
         self.networks.load()
     }
 
-    /// Changes the networks. Bursts under way go on with the earlier ones.
+    /// Changes the networks. Bursts under way continue with the earlier ones.
     pub fn change_networks(&self, change: impl FnOnce(&mut Networks)) {
         let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
         let mut networks = Networks::clone(&self.networks.load());

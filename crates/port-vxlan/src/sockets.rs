@@ -78,7 +78,7 @@ impl OverlaySockets {
         Self::go_on(options, Vec::new())
     }
 
-    /// Opens the sockets, and goes on with queues that another process has left, if they are exactly the wanted ones.
+    /// Opens the sockets, and continues with queues that another process has left, if they are exactly the wanted ones.
     ///
     /// # Errors
     /// [`OverlayError`]
