@@ -635,7 +635,7 @@ fn root_a_deleted_interface_stops_its_port_only() {
         soon("the frame toward the lost interface stops its port", || {
             lost.port.failure().is_some()
         });
-        // The switch goes on.
+        // The switch continues.
         let before = other.counters.tx[0].frames.get();
         host.send(&frame(2, 60));
         soon("a frame is taken", || other.counters.tx[0].frames.get() > before);
