@@ -90,7 +90,7 @@ impl Manager {
                     tracing::error!(%error, "lost xenstore; vifs cannot be attached or detached until it returns");
                 }
             });
-            // Connected vifs go on.
+            // Connected vifs continue.
             while !returned && !failures.stopping.load(Ordering::Acquire) {
                 wait(&mut [PollFd::new(&failures.wake, PollFlags::IN)], None);
                 let _ = rustix::io::read(&failures.wake, &mut [0; 8]);
@@ -115,7 +115,7 @@ impl Drop for Manager {
     }
 }
 
-/// Connects to xenstore again, however long it takes. Connected vifs go on meanwhile. Returns
+/// Connects to xenstore again, however long it takes. Connected vifs continue meanwhile. Returns
 /// `false` if weir ends.
 fn reconnect<S: Read + Write + AsFd>(
     vifs: &mut Vifs<S>,

@@ -107,7 +107,7 @@ impl XenPort {
     }
 
     /// Takes the vif from the guest, and reports it to the thread that follows xenstore. A ring's fault is reported
-    /// under its queue's lock: later, the front end might have begun anew, and would lose its new connection.
+    /// under its queue's lock: later, the front end might have begun again, and would lose its new connection.
     pub(crate) fn stop(&self, reason: &StopReason) -> Stopped {
         if self.guest.fail() {
             let reason = reason.to_string();

@@ -229,7 +229,7 @@ impl Attacker {
 
 /// Runs the attack that `input` encodes, and checks what must hold against any guest:
 /// - no thread of weir's ends, and no port stops for a fault of weir's own,
-/// - two other guests go on,
+/// - two other guests continue,
 /// - memory that was not granted stays as it is,
 /// - nothing is mapped or bound when the vif is removed.
 ///

@@ -71,7 +71,7 @@ fn weir_that_ends_and_starts_again_serves_a_guest_that_noticed_nothing() {
 fn a_front_end_that_starts_anew_is_served_again() {
     let bench = Bench::new();
     let (mut one, mut two) = bench.pair(Connect::default());
-    // kexec starts the driver anew without a farewell.
+    // kexec starts the driver again without closing the vif.
     one.state(XenbusState::Initialising);
     eventually("weir has let go", || one.back_state() == Some(XenbusState::InitWait));
     assert!(one.release());
