@@ -30,7 +30,7 @@ pub(super) const ASK: &[c_long] = &[
 pub(super) const NEWER: std::ops::Range<c_long> = 424..512;
 
 /// Calls with a file name. A panic makes such calls, to find the program for its backtrace. They fail in a thread that
-/// has no business with files, and the thread goes on.
+/// has no business with files, and the thread continues.
 #[rustfmt::skip]
 pub(super) const FILES: &[c_long] = &[
     SYS_openat, SYS_readlinkat, SYS_statx, SYS_newfstatat, SYS_getcwd,
