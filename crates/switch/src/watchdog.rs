@@ -2,7 +2,7 @@
 //!
 //! Each thread reports its activity by its beats ([`weir_engine::beat`]). A thread that reports the same for too
 //! long, and does not sleep, is stalled: the log and `weir stats` name it, its activity and its state in the kernel.
-//! The service manager is told that weir is alive while any worker moves packets, and restarts weir when none does
+//! The service manager gets a sign of life while any worker moves packets, and restarts weir when none does
 //! (`WatchdogSec=` of systemd).
 //!
 //! | file | content |

@@ -59,7 +59,7 @@ fn remove_records(socket: &SocketPath) {
 
 fn take_place(control: &SocketPath) {
     manager::restore_left_over(control);
-    // The next program that binds the socket answers clients from here on.
+    // The next program that binds the socket answers clients from now on.
     let _ = Place::of(control.as_path()).and_then(|place| std::fs::remove_file(place.path()));
 }
 
@@ -111,7 +111,7 @@ impl Teller {
         }
     }
 
-    /// Removes VNIs and adds them again, so that FRR sends everything about them anew.
+    /// Removes VNIs and adds them again, so that FRR sends everything about them again.
     ///
     /// # Errors
     /// The error of the first VNI that failed.

@@ -62,7 +62,7 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
             // A weir that does not wait for an answer may have sent [`Request::End`].
             Err(_) => {}
         }
-        // The descriptor belongs to weir alone from here on.
+        // The descriptor belongs to weir alone from now on.
         drop(answer);
         bound = None;
         answer = match wire::receive(socket.as_fd()) {

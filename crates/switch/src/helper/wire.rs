@@ -126,7 +126,7 @@ pub(super) enum Request {
     AnnounceOwners { all: Vec<OwnerAnnouncement> },
     /// Connects to one of FRR's daemons, whose descriptor comes with the answer: the connection ends with the daemon.
     ConnectFrr { daemon: FrrDaemon },
-    /// Removes VNIs and adds them again, so that FRR sends everything about them anew.
+    /// Removes VNIs and adds them again, so that FRR sends everything about them again.
     RenewFabric,
     /// Removes the devices that FRR watches, unless a weir has them open.
     LeaveFabric,

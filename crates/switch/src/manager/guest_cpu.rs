@@ -8,7 +8,7 @@ use super::core::GuestCpu;
 /// QEMU's names of vCPU threads (`CPU 0/KVM`, `CPU 0/TCG`) with `-name debug-threads=on`, cloud-hypervisor's
 /// (`vcpu0`) and crosvm's (`crosvm_vcpu0`).
 pub(super) const VCPU_NAMES: [&str; 3] = ["CPU ", "vcpu", "crosvm_vcpu"];
-/// Readings after which the process is searched for threads anew: processors are rarely added.
+/// Readings after which the process is searched for threads again: processors are rarely added.
 const READINGS: u32 = 50;
 /// After a failed reading, the search follows after this many readings.
 const READINGS_AFTER_FAILURE: u32 = 10;

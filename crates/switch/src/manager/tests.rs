@@ -185,7 +185,7 @@ fn an_agent_that_dies_and_comes_back_is_asked_again() {
     let (switch, dir) = switch(&["web0"]);
     let mut guest = Guest::greeting(&dir, &["web0"]);
     let asked = guest.obey();
-    // The agent is restarted on the same port: it greets anew, with the interface at its original setting.
+    // The agent is restarted on the same port: it sends its hello again, with the interface at its original setting.
     guest.tell(&GuestMessage::Bye);
     wait_for(&switch, "web0", |now| agent_state(now) == AgentState::Silent);
     drop(guest);

@@ -49,7 +49,7 @@ pub(super) struct ManagedVif {
     /// The last limit of holds that was set (ns), with a flag that is true if all are held together; `None` after a
     /// new policy.
     set: Option<(u64, bool)>,
-    /// The polling interval that the port was last told, if any; `None` if it was told none yet.
+    /// The polling interval that was last set at the port, if any; `None` if none was set yet.
     polled: Option<Option<u64>>,
     /// Frames of each receive queue at the last look.
     received: Vec<u64>,

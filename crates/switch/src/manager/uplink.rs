@@ -87,7 +87,7 @@ impl Interface<'_> {
     /// The card's `rx-usecs` if weir may set it, otherwise the reason why not.
     fn card_usecs(&self) -> Result<u32, String> {
         match self.nic.coalescing(&self.name) {
-            // Some drivers open all queues anew when adaptive-rx is switched off or on.
+            // Some drivers open all queues again when adaptive-rx is switched off or on.
             Ok(Some(Coalescing { adaptive: true, .. })) => Err("adaptive-rx is on".into()),
             // With this setting the NAPI timer's polls keep the card's interrupts masked.
             Ok(Some(_)) if self.read(DEFER_HARD_IRQS).is_ok_and(|polls: u64| polls > 0) => {
@@ -140,7 +140,7 @@ impl Interface<'_> {
     }
 
     /// Restores the settings; returns true if the interface still exists. The settings of a removed interface are
-    /// gone with it, and another interface may have its name.
+    /// removed with it, and another interface may have its name.
     fn restore(&self, found: &Found) -> Result<bool, UplinkError> {
         match self.read::<u32>(IFINDEX) {
             Ok(ifindex) if ifindex == found.ifindex => {}
@@ -334,7 +334,7 @@ impl UplinkInterface {
     }
 
     /// Gives up the card; the NAPI timer is set at the next look. The timer adds to the card's own coalescing, so the
-    /// shares are decided anew.
+    /// shares are decided again.
     fn give_up_card(&mut self, why: String) {
         say_by_timer(&self.name, &why);
         self.way = Way::Timer { why };

@@ -346,7 +346,7 @@ impl Member {
         (!has_all(self) || self.resync.is_wanted()).then_some(EVPN_LOOK_NS)
     }
 
-    /// Has FRR send all of its state anew if zebra was restarted alone, once bgpd has connected to it.
+    /// Has FRR send all of its state again if zebra was restarted alone, once bgpd has connected to it.
     fn resync(&mut self, now_ns: u64) {
         let [Some(zebra), _] = &self.daemons else { return };
         if !self.resync.is_wanted() || now_ns < self.asked_ns + EVPN_LOOK_NS {
@@ -474,7 +474,7 @@ impl Member {
         }
         let left = self.table.take_left();
         self.look |= !left.is_empty();
-        // FRR is told anew if the address is sticky.
+        // FRR must learn again if the address is sticky.
         left.into_iter().for_each(|place| self.announced.adopt(place, How::Plain));
         self.look.then_some(0)
     }

@@ -31,7 +31,7 @@ impl Failed {
 }
 
 impl Switch {
-    /// Allows upgrades from here on. `then` is called with the number of another process when that process serves.
+    /// Allows upgrades from now on. `then` is called with the number of another process when that process serves.
     /// This process must then end without dropping the switch.
     pub fn upgrades_by(&self, starter: Starter, then: impl Fn(u32) + Send + Sync + 'static) {
         let _ = self.upgrades.set(Upgrades { starter, then: Box::new(then) });
@@ -54,7 +54,7 @@ impl Switch {
         *self.left.lock().unwrap_or_else(|e| e.into_inner()) = true;
         // No keeper holds Xen guests' vifs, so their guests are disconnected in order.
         drop(self.xen.lock().unwrap_or_else(|e| e.into_inner()).take());
-        // These threads write into rings that belong to another weir from here on.
+        // These threads write into rings that now belong to another weir.
         self.end_mirrors();
         self.loops.end();
         let busy = self.sessions.leave();

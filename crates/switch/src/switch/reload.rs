@@ -413,7 +413,7 @@ impl Switch {
         }
     }
 
-    /// Uplinks that have stopped and whose interfaces can be opened again: a TAP is made anew.
+    /// Uplinks that have stopped and whose interfaces can be opened again: a TAP is made again.
     fn uplinks_gone(&self) -> Vec<PortName> {
         let can_open = |uplink: &UplinkConfig| {
             let interface = Path::new("/sys/class/net").join(uplink.interface.as_str());

@@ -15,7 +15,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// The old weir at the other end of standard input. Standard input is empty from here on.
+    /// The old weir at the other end of standard input. Standard input is empty from now on.
     ///
     /// # Errors
     /// Standard input is no socket, or no descriptor is left.

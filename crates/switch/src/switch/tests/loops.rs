@@ -53,7 +53,7 @@ fn ip(arguments: &str) {
 /// Asks the LAN for the owner of the address; returns true if there was an answer.
 fn asks(address: &str) -> bool {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // The send fails if there was no answer the last time. The kernel then asks anew.
+    // The send fails if there was no answer the last time. The kernel then asks again.
     let _ = socket.send_to(b"?", (address, 9));
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
@@ -185,7 +185,7 @@ fn a_guest_that_bridges_its_two_interfaces_has_one_blocked_and_others_go_on() {
     assert_eq!(bench.port("c").blocked.unwrap().with.as_str(), "b");
     assert!(bench.port("b").blocked.is_none() && bench.port("a").blocked.is_none());
     assert_eq!(bench.explain("c").blocked.unwrap().vlan, 1);
-    // The bridge is gone. A change of settings ends the block without waiting for the next try.
+    // The bridge was removed. A change of settings ends the block without waiting for the next try.
     assert_eq!(bench.set("c", "weight=2"), Response::Ok);
     eventually("it forwards", || bench.port("c").blocked.is_none());
 }

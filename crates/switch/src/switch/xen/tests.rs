@@ -51,7 +51,7 @@ fn start_with(dir: &Path, host: &Host, xen: &str, keeper: Option<SocketPath>) ->
     let xen = config.xen.clone().unwrap();
     let keeping = Keeping::take(&config, &Hands::Own).unwrap();
     let devices = Devices::open(&config, &keeping).unwrap();
-    // Xen is simulated from here on.
+    // Xen is simulated from now on.
     let switch = Switch::start_without_xen(&config, devices, keeping).unwrap();
     let follows = host.clone();
     let connect = move || Ok(follows.client());
