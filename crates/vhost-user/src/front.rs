@@ -144,7 +144,7 @@ impl FrontEnd {
         self.command(Request::SetVringAddr, &addr.encode(), &[])
     }
 
-    /// Sets the index at which a ring goes on.
+    /// Sets the index at which a ring continues.
     pub fn set_vring_base(&mut self, index: u32, base: u32) -> Result<(), FrontEndError> {
         let state = VringState { index, num: base };
         self.command(Request::SetVringBase, &state.encode(), &[])
