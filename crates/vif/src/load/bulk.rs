@@ -240,7 +240,7 @@ impl<'s> Sender<'s> {
             }
             unflushed += self.frame_payload;
             if unflushed >= IPV4_PACKET_MAX / 2 {
-                // The device may begin while this thread goes on.
+                // The device may begin while this thread continues.
                 self.pair.flush();
                 unflushed = 0;
             }

@@ -282,7 +282,7 @@ struct Order {
 
 impl Order {
     /// Takes the next number. A skipped number counts as lost until it arrives, and as reordered
-    /// then. A duplicate cannot be told from it, and counts the same.
+    /// then. A duplicate cannot be distinguished from it, and counts the same.
     fn take(&mut self, seq: u64, stats: &LoadStats) {
         let counters = &stats.counters;
         match seq.checked_sub(self.next) {
