@@ -124,7 +124,7 @@ impl Backend {
             return actions;
         }
         if seen.own == Some(XenbusState::Initialising) && self.state != XenbusState::Initialising {
-            // The toolstack has made the vif anew, and no event has shown the end of the old one.
+            // The toolstack has made the vif again, and no event has shown the end of the old one.
             self.disconnect(&mut actions);
             self.state = XenbusState::Initialising;
         }
@@ -145,7 +145,7 @@ impl Backend {
         match seen.front {
             Some(XenbusState::Initialising) => self.wait(&mut actions),
             Some(XenbusState::Connected) => {
-                // After a failure the front end has to start anew.
+                // After a failure the front end has to start again.
                 if self.state == XenbusState::Initialising {
                     self.wait(&mut actions);
                 }
@@ -186,7 +186,7 @@ impl Backend {
     }
 
     /// Notes that `Connect` failed, or that the guest broke a rule later. Returns the next actions.
-    /// The vif stays closed until its front end starts anew.
+    /// The vif stays closed until its front end starts again.
     pub fn failed(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         self.disconnect(&mut actions);
@@ -194,7 +194,7 @@ impl Backend {
         actions
     }
 
-    /// Goes to `InitWait`, through `Closing` and `Closed` if the front end starts anew without a
+    /// Goes to `InitWait`, through `Closing` and `Closed` if the front end starts again without a
     /// farewell.
     fn wait(&mut self, actions: &mut Vec<Action>) {
         if self.state == XenbusState::InitWait {

@@ -303,7 +303,7 @@ fn several_queues_one_channel_each_and_a_control_ring() {
 #[test]
 fn a_front_end_that_starts_anew_is_let_go_of_and_served_again() {
     let (mut bench, mut front) = connected(1);
-    // kexec starts the driver anew without a farewell.
+    // kexec starts the driver again without closing the vif.
     front.state(XenbusState::Initialising);
     bench.settle();
     assert_eq!((bench.state().as_str(), bench.host.mapped()), ("2", 0));

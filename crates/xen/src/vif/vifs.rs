@@ -301,7 +301,7 @@ impl<S: Read + Write> Vifs<S> {
     }
 
     /// Writes `changes` to keys of the vif's directory, all or none. Writes none if the directory was removed, since
-    /// writing would make it anew.
+    /// writing would make it again.
     fn write_own(&mut self, vif: VifId, changes: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
         let path = vif.path();
         let done = self.client.transaction(|transaction| {
