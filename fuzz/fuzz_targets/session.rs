@@ -2,7 +2,7 @@
 //! to memory and rings, kicks, and a truncated file, while two neighbours exchange frames.
 //!
 //! The input is a script: a byte for each step, and the data of the step. For any script, all descriptors, threads
-//! and mappings of the session are gone at its end, and the neighbours are served.
+//! and mappings of the session no longer exist at its end, and the neighbours are served.
 #![no_main]
 
 use std::fs::File;

@@ -1,5 +1,5 @@
 //! Any bytes from xenstore: unrequested replies, wrong lengths, random names and values. The follower of vifs must
-//! end with a named error or go on, and must release each vif that it has connected.
+//! end with a named error or continue, and must release each vif that it has connected.
 #![no_main]
 
 use std::collections::BTreeSet;
