@@ -168,7 +168,7 @@ fn let_go(held: impl Send + 'static) {
 /// A little longer than weir waits for the first front end's end before it refuses a second one.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// Keeps all descriptors for a while, so that others can be seen to go on.
+/// Keeps all descriptors for a while, so that the test sees that others are served meanwhile.
 fn stay(field: &Field) {
     field.struck();
     std::thread::sleep(Duration::from_secs(1));
