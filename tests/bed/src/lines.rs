@@ -1,4 +1,4 @@
-//! Numbered lines without end over TCP from guest to guest, to check that a connection goes on and delivers what was
+//! Numbered lines without end over TCP from guest to guest, to check that a connection continues and delivers what was
 //! sent.
 
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub fn seen(guest: &mut Guest, port: u16) -> Result<[u64; 2]> {
     Ok([numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)])
 }
 
-/// True if the connection into `guest` at `port` goes on: it has more than `before` lines and no wrong ones. Prints a
+/// True if the connection into `guest` at `port` continues: it has more than `before` lines and no wrong ones. Prints a
 /// message if not.
 pub fn go_on(guest: &mut Guest, port: u16, before: &mut u64) -> Result<bool> {
     let (mut now, start) = ([0; 2], seen(guest, port)?[0].max(*before));

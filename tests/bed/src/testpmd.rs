@@ -178,7 +178,7 @@ impl Testpmd {
         let transcript = String::new();
         let mut testpmd = Self { process, dialogue, transcript, burst, first_bursts, imix };
         testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;
-        // testpmd goes on without a device that failed.
+        // testpmd continues without a device that failed.
         if testpmd.has_said("failed to initialize") {
             let what = format!("testpmd lacks a device\n{}", testpmd.transcript);
             return Err(Error::Check(what));

@@ -230,7 +230,7 @@ impl Weir {
         self.restart()
     }
 
-    /// Sends SIGKILL. Guests go on and wait for weir.
+    /// Sends SIGKILL. Guests continue and wait for weir.
     pub fn crash(&mut self) {
         self.process.end_now();
     }

@@ -54,7 +54,7 @@ impl Mover {
     }
 
     /// Migrates to another QEMU, which is plugged in as `spec` says. Postcopy must be refused if its back end is
-    /// weir. Programs in the guest go on.
+    /// weir. Programs in the guest continue.
     pub fn move_to(
         &mut self,
         program: &str,
