@@ -100,7 +100,7 @@ fn kill(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     go_on(world, random)
 }
 
-/// Lets guests go on with the next weir.
+/// Lets guests continue with the next weir.
 fn go_on(world: &mut World<'_>, random: &mut Random) -> Result<String> {
     world.resume()?;
     // The calls of user-mode Linux go through a pipe, and such sessions are not kept.
