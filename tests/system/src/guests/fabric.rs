@@ -46,7 +46,7 @@ pub struct Moved {
     pub reached_ms: f64,
     /// Time from the guest's resumption until its new host has an answer from it (ms): the guest's own delay.
     pub answered_ms: f64,
-    /// Number of the four connections that do not go on or that carried wrong bytes.
+    /// Number of the four connections that do not continue or that carried wrong bytes.
     pub lost_connections: u32,
 }
 

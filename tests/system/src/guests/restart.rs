@@ -1,4 +1,4 @@
-//! weir is killed and started again, and the guests go on.
+//! weir is killed and started again, and the guests continue.
 
 use std::{thread, time::Duration};
 
