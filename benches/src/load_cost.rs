@@ -18,10 +18,10 @@ const FRAME_BYTES: u32 = 1514;
 /// Number of frames of this length per second at 1 Gbit/s, check sequences included.
 const FRAMES_PER_SECOND: u32 = 1_000_000_000 / ((FRAME_BYTES + 4) * 8);
 
-/// Least share of the load that must arrive.
+/// Smallest share of the load that must arrive.
 const ARRIVED_MIN: f64 = 0.99;
 
-/// Time of counting (s), after a second to warm up.
+/// Duration of the count (s), after a second to warm up.
 const SECONDS: u32 = 3;
 
 /// Size of a guest's receive buffers (bytes), so that a large segment needs few of them.

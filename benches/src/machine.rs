@@ -18,11 +18,11 @@ use weir_bed::{
 
 use super::{CLIENT_CPU, SWITCH_CPU, pin};
 
-/// Least one-way latency between CPUs that count as far apart (ns). Measured on the EPYC: 44 to 57 near, 250 to 290
+/// Smallest one-way latency between CPUs that count as far apart (ns). Measured on the EPYC: 44 to 57 near, 250 to 290
 /// far, and nothing in between. This is the geometric mean of the two ends.
 const FAR_FROM_NS: f64 = 120.0;
 
-/// Time of a sample, and its limit if other load keeps a thread from its CPU.
+/// Duration of a sample, and its limit if other load keeps a thread from its CPU.
 const TIME: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -57,7 +57,7 @@ impl Speed {
 pub(super) struct Looks {
     /// Speed in each round that counts.
     pub(super) speeds: Vec<Speed>,
-    /// One-way latency before, in and after each of these rounds (ns).
+    /// One-way latency before, in and after each round that counts (ns).
     pub(super) bounces: Samples,
     /// Number of rounds in which the speed changed.
     pub(super) dropped: u32,

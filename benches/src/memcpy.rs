@@ -20,7 +20,7 @@ pub(super) const BUFFER_BYTES: usize = 2 << 10;
 /// ring's buffers.
 const AREA_BYTES: usize = 2 << 20;
 
-/// Time of counting, after an equal warm-up.
+/// Duration of the count, after an equal warm-up.
 const TIME: Duration = Duration::from_millis(300);
 
 /// Length of the header in a guest's first buffer (bytes).

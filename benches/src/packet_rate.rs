@@ -17,7 +17,7 @@ use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU};
 /// Time for adaptive switches to notice the load.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Duration of counting.
+/// Duration of the count.
 const TIME: Duration = Duration::from_millis(2500);
 
 /// `VIRTIO_F_RING_PACKED` and `VIRTIO_F_IN_ORDER` (virtio 1.2 §6).

@@ -27,7 +27,7 @@ const AFTERMATH: Duration = Duration::from_secs(3);
 /// Number of attempts to connect guests.
 const ATTEMPTS: u32 = 3;
 
-/// Least share of the requests that must be sent and answered.
+/// Smallest share of the requests that must be sent and answered.
 const SHARE_MIN: f64 = 0.98;
 
 /// Results for a switch.

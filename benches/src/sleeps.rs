@@ -16,7 +16,7 @@ use weir_bed::error::{Error, Result};
 
 use super::pin;
 
-/// Time of counting.
+/// Duration of the count.
 const TIME: Duration = Duration::from_secs(1);
 
 /// Value of the eventfd that ends the called thread.

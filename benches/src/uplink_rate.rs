@@ -20,8 +20,8 @@ use crate::vif_programs::{EverySecond, MACS};
 
 const FRAME_BYTES: u32 = 64;
 
-/// Time of counting (s). The second before and the one after are left out, since an interface may be removed with its
-/// program.
+/// Duration of the count (s). The second before and the one after are left out, since an interface may be removed with
+/// its program.
 const SECONDS: u32 = 3;
 
 pub(super) fn outward(bench: &Bench<'_>, report: &mut Report) -> Result<()> {

@@ -302,7 +302,7 @@ fn weir(bench: &Bench<'_>, round: u32) -> Result<[Measured; 3]> {
         println!("round {round}/{}: {:<16}{now}", bench.rounds, way.name());
         measured[at] = Some(measured[at].map_or(now, |before| before.mean(now)));
     }
-    // Each policy is in the order.
+    // The order has each policy, so each is measured.
     Ok(measured.map(|it| it.expect("measured")))
 }
 

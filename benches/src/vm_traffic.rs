@@ -18,10 +18,10 @@ use super::{Bench, Contender};
 /// Counted time of a round's TCP transfer (s), after [`OMIT_SECONDS`].
 pub(super) const TCP_SECONDS: u64 = 4;
 
-/// Time of the slow start (s), which is not counted.
+/// Duration of the slow start (s), which is not counted.
 pub(super) const OMIT_SECONDS: u64 = 1;
 
-/// Time of a round's datagrams (s).
+/// Duration of a round's datagrams (s).
 pub(super) const UDP_SECONDS: u64 = 3;
 
 /// Length of a frame with check sequence (bytes).

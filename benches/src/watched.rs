@@ -49,7 +49,7 @@ const LOAD_TIME: Duration = Duration::from_secs(4);
 /// Time for which the CPU time of `weir top` is counted.
 const TOP_TIME: Duration = Duration::from_secs(15);
 
-/// Time of each part of a round of captures (s).
+/// Duration of each part of a round of captures (s).
 const CAPTURE_SECONDS: &str = "3";
 
 /// A weir with a thousand silent guests.
