@@ -10,9 +10,9 @@ use weir_limits::{AGENT_COST_NS_MAX, AGENT_COST_NS_MIN};
 const WEIGHT: f64 = 1.0 / 32.0;
 /// Number of samples before there is an estimate.
 const SAMPLES_MIN: u32 = 16;
-/// Least part of the interrupts' variance that packets must leave unexplained.
+/// Smallest part of the interrupts' variance that packets must leave unexplained.
 const APART_MIN: f64 = 0.05;
-/// Least distance of an estimate from zero (standard errors).
+/// Smallest distance of an estimate from zero (standard errors).
 const ERRORS_MIN: f64 = 3.0;
 
 /// Means and co-moments of (packets, interrupts, CPU ns), per second.

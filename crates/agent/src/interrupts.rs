@@ -132,7 +132,7 @@ MIS:          0
   31:          0          0      90000          0   PCI-MSI 65537-edge      virtio10-input.0
 ";
 
-    /// Fewer vectors than queues.
+    /// `/proc/interrupts` of a device with fewer vectors than queues.
     const MSIX_SHARED: &str = "           CPU0
  30:          4   PCI-MSI 65536-edge      virtio3-config
  31:       1234   PCI-MSI 65537-edge      virtio3-virtqueues
