@@ -33,7 +33,7 @@ impl Access {
         Self { admins: BTreeSet::new(), owners: BTreeSet::new() }
     }
 
-    /// Only these may write, root not included.
+    /// Access by which only these users, and root, may write.
     #[cfg(test)]
     pub(crate) fn admins_only(admins: impl IntoIterator<Item = u32>) -> Self {
         Self { admins: admins.into_iter().collect(), owners: BTreeSet::new() }

@@ -76,7 +76,7 @@ impl Hub {
     fn look(&self, glance: Glance) {
         let events = self.watcher().as_mut().map(|watcher| watcher.look(glance));
         for event in events.into_iter().flatten() {
-            // There may be no reader any more.
+            // The send fails if the reader has disconnected.
             let _ = self.sender.send(written(&event));
         }
     }

@@ -123,7 +123,7 @@ fn silent_and_slow_clients_keep_nobody_out_and_lose_their_places_in_turn() {
     for _ in 0..3 {
         served.client().vifs().unwrap();
     }
-    // One of them has made room for each new one, and the last one still has its place.
+    // Each new connection has taken the place of a silent one, and the last one still has its place.
     assert_eq!(slow[0].read(&mut [0]).unwrap(), 0);
     let last = slow.len() - 1;
     let rest: &[u8] = match last % 3 {
@@ -157,7 +157,7 @@ fn an_answer_that_nobody_reads_is_given_up() {
     let served = Served::new();
     let mut stream = served.stream();
     let begun = Instant::now();
-    // These are far more answers than a socket holds.
+    // The socket cannot hold this many answers.
     let many = b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n".repeat(200);
     let _ = stream.write_all(&many);
     let mut client = served.client();
