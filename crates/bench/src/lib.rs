@@ -88,7 +88,7 @@ pub enum BenchError {
     NothingArrived {
         /// Name of the measurement.
         measurement: &'static str,
-        /// Time of the wait.
+        /// Duration of the wait.
         time: Duration,
     },
     /// The switch refuses a request.

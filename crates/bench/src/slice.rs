@@ -13,7 +13,7 @@ use super::plan::{Measurement, Tells};
 use super::{BenchError, WORKERS, memcpy};
 use crate::rig::{self, Guest, Load, Rig, Role, Setup, port};
 
-/// Longest time of a plain copy's measurement.
+/// Longest duration of a plain copy's measurement.
 const MEMCPY_TIME: Duration = Duration::from_millis(100);
 
 /// A distribution of round-trip or one-way times; see [`Load::latency_at`].

@@ -26,7 +26,7 @@ use crate::rig::{self, RigError};
 const TRAFFIC: small::Rate = small::Rate::PerSecond(20_000);
 /// Number of different interfaces that are added and removed.
 const DIFFERENT: usize = 7;
-/// Longest time for the end of an interface: threads and descriptors end after the request.
+/// Longest wait for the end of an interface: threads and descriptors end after the request.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Time without a change after which the resources count as settled.
 const REST: Duration = Duration::from_millis(100);

@@ -20,7 +20,7 @@ use super::super::report::median_and_spread;
 use super::super::slice::Slice;
 use super::{Contest, Setting};
 
-/// Least share of the most packets for a fixed setting that may be the best.
+/// Smallest share of the most packets for a fixed setting that may be the best.
 const PACKETS_SHARE_MIN: f64 = 0.98;
 /// Number of busy cores below which all count as equally idle: half a percent of a core.
 const IDLE_CORES: f64 = 0.005;

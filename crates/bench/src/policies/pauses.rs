@@ -19,7 +19,7 @@ const PAUSE_NS_MIN: u64 = BURST_NS_MAX;
 /// Pauses of a thread that only reads its clocks.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    /// Time of observation (ns).
+    /// Duration of the observation (ns).
     watched_ns: u64,
     /// Lengths of pauses of [`PAUSE_NS_MIN`] or more (ns), during most of which the CPU clock ran
     /// on.
