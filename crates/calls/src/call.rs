@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Only ends a failing test.
+    /// Longest wait of a test until it fails.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

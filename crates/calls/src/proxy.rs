@@ -30,7 +30,7 @@ use crate::kind::Kind;
 pub struct Proxy {
     /// Name of the thread.
     name: String,
-    /// Held by lines and by the thread; dropped with the last of them.
+    /// The state that lines and the thread share. It is dropped with the last of them.
     shared: Mutex<Weak<Shared>>,
 }
 

@@ -63,7 +63,7 @@ struct Request {
 #[derive(Debug)]
 pub(crate) struct Context {
     ring: NonNull<Ring>,
-    /// Only its `result_fd` changes.
+    /// The request, of which only `result_fd` changes.
     request: Box<Request>,
 }
 
