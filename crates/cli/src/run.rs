@@ -335,7 +335,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// From here on these signals are received by [`Asks`].
+/// Catches these signals, which [`Asks`] receives from now on.
 fn catch_signals(signals: &[i32]) -> Result<Signals, RunError> {
     Signals::new(signals).map_err(RunError::Signals)
 }
