@@ -45,7 +45,7 @@ impl Kicks {
     #[inline]
     pub(crate) fn brought(&mut self, queue: QueueRef, frames: usize) {
         if self.vain.get(queue).is_some_and(|vain| vain.tx > 0) {
-            // Each frame explains its own kick, and one in vain.
+            // Each frame explains its own kick, and one kick in vain.
             let frames = u8::try_from(2 * frames).unwrap_or(u8::MAX);
             let tx = &mut self.vain.at(queue).tx;
             *tx = tx.saturating_sub(frames);

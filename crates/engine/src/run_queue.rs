@@ -29,9 +29,9 @@ struct Limited {
 pub(crate) enum Turn {
     /// A whole burst.
     Whole,
-    /// As many as these tokens of the port allow.
+    /// As many frames as these tokens of the port allow.
     Granted(Grant),
-    /// None before this time (ns).
+    /// No frames before this time (ns).
     WaitUntil(u64),
 }
 

@@ -80,7 +80,7 @@ impl Engine {
             Deliveries::new(Arc::clone(&shared), capture, target.clone(), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             weir_sandbox::narrow(weir_sandbox::Thread::Worker);
-            // Not vital: memory of the guest behind its port can keep it waiting.
+            // The thread is not vital, because memory of the guest behind its port can keep it waiting.
             beat::watch_this_thread(NAME, beat::Role::Own);
             if catch_unwind(AssertUnwindSafe(|| deliveries.run())).is_err() {
                 tracing::error!(port = %to, "a mirror panicked and has ended (please report it)");

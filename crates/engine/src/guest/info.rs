@@ -51,8 +51,8 @@ pub struct SilentRing {
 /// The reason for which a ring does not work although it is in service and enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silence {
-    /// This number of kicks came, but the driver has never put a buffer where weir looks: it probably uses another
-    /// base, wrap counter or address.
+    /// This number of kicks came, but the driver has never put a buffer where weir expects one: the driver probably
+    /// uses another base, wrap counter or address.
     KicksWithoutBuffers(u64),
     /// The driver has put buffers into it, and its kick descriptor has never been signalled.
     BuffersWithoutKick,

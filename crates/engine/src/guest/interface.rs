@@ -161,7 +161,7 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
         record_flows(&self.steering, queue, burst, now_secs, receiver);
     }
 
-    /// See [`Port::expired`](crate::Port::expired). `frees_sent` tells whether the guest's receive handler also frees
+    /// See [`Port::expired`](crate::Port::expired). `frees_sent` is true if the guest's receive handler also frees
     /// transmitted frames.
     pub fn expired(
         &self,

@@ -228,7 +228,7 @@ fn play<const IN_ORDER: bool>(steps: &[Step]) {
         taken
     };
     let try_again = |receiver, take: &mut dyn FnMut(Take) -> Taken| {
-        // Each time some frames are sent, or those behind them are tried.
+        // Each retry either sends some frames, or the next one tries the frames behind them.
         let tries = (0..=PARKED_MAX).take_while(|_| take(Take::Parked(receiver)).parked_more);
         assert!(tries.count() < PARKED_MAX, "no end");
     };
@@ -279,7 +279,7 @@ fn several_workers<const IN_ORDER: bool>() {
             receivers.lock().unwrap().full =
                 if burst % 16 < 12 { 0 } else { (burst / 16 % 8) as u8 };
             queue.set_side_by_side(burst % 64 < 56);
-            // This is for one worker alone: the others' bursts must be settled.
+            // Only one worker may retry frames at a time, because the others' bursts must be settled before.
             let tries_again = burst.is_multiple_of(8).then_some(Take::Parked(None));
             for what in tries_again.into_iter().chain([Take::New]) {
                 let forward = &mut |burst: &mut Burst<'_>| {
@@ -288,7 +288,7 @@ fn several_workers<const IN_ORDER: bool>() {
                     }
                     receivers.lock().unwrap().place(burst);
                     if let (true, Some(turn)) = (burst.room.parked.is_empty(), burst.turn) {
-                        // As if only copies were left, which may take long.
+                        // The turn is given back as if only copying were left, which may take long.
                         turn.take();
                         std::thread::sleep(Duration::from_micros(burst.frames()[0].token % 5 * 30));
                     }

@@ -76,7 +76,7 @@ fn no_kick_is_missed_while_frames_for_others_wait_among_those_for_its_receiver()
         // A kick of the other receiver in between has no effect.
         kick_receiver(&engine, &y);
         for n in 0..kick_at {
-            // Each is at least one try, which the hook counts, unless nothing is left to try.
+            // Each kick causes at least one retry, which the hook counts, unless nothing is left to try.
             let before = a.tried_for.lock().unwrap().len();
             kick_receiver(&engine, if n % 2 == 0 { &y } else { &x });
             let tried = || a.tried_for.lock().unwrap().len() > before;
