@@ -144,7 +144,7 @@ impl<P: Ord + Copy, H: PartialEq + Copy> Announced<P, H> {
         (changes, is_all)
     }
 
-    /// Another host has the place, as zebra notes: the earlier announcement does not hold any more.
+    /// Notes that another host has the place, as zebra reports: the earlier announcement does not hold any more.
     pub fn taken(&mut self, place: P, now_ns: u64) {
         if self.told.remove(&place).is_some() {
             self.taken.insert(place, now_ns);

@@ -11,7 +11,7 @@ pub const FRR_OVER_IPV6: FrrVersion = FrrVersion { major: 10, minor: 6 };
 
 /// The time that zebra gets to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// More bytes than the answer has.
+/// Length of the buffer for the answer: more bytes than the answer has.
 const ANSWER_LEN: usize = 4096;
 
 /// FRR's version.
