@@ -12,7 +12,8 @@ use crate::fdb::Claim;
 pub enum MacCheck {
     /// Any unicast address (an uplink, a guest that bridges).
     Off,
-    /// This address only. Stronger than [`Self::First`] at another port: no guest can take it.
+    /// Only this address is allowed. The claim is stronger than [`Self::First`] at another port: no guest can take the
+    /// address.
     Pinned(Mac),
     /// The first unicast source address seen since the port became active is pinned to it.
     First,

@@ -170,7 +170,7 @@ impl SourceGuard {
             };
         }
         match ethernet.ethertype {
-            // Another tag, or a protocol that carries others, could hide anything.
+            // Another tag, or a protocol that carries other packets, could hide anything.
             _ if ethernet.tag.is_some() => Err(DropReason::SourceGuardOther),
             ethertype::IPV4 | ethertype::IPV6 => match Layers::parse(head).map(|it| it.network) {
                 Ok(Network::Ipv4(ip)) => self.ipv4(seen, &ip),

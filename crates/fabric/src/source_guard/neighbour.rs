@@ -83,11 +83,11 @@ fn options_are_of(seen: Seen<'_>, ip: &Ipv6, mut at: usize) -> Option<()> {
 
 /// The role in which an ICMPv6 message speaks.
 pub(super) enum SpeaksAs {
-    /// As a router.
+    /// The sender speaks as a router.
     Router,
-    /// As the station that has this address, if it is in sight.
+    /// The sender speaks as the station that has this address, if the copied front shows the address.
     Station(Option<Ipv6Addr>),
-    /// As no more than its source.
+    /// The sender makes no claim beyond its source address.
     Nobody,
 }
 
