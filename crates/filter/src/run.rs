@@ -23,7 +23,7 @@ const NEAR: usize = 8;
 
 const _: () = assert!(HEAD_LEN.is_multiple_of(8) && NEAR < WORDS);
 
-/// As many bytes as the longest front of a packet; behind a shorter front, they are arbitrary.
+/// A buffer as long as the longest front of a packet. Behind a shorter front, the bytes are arbitrary.
 pub type Front = [u8; HEAD_LEN];
 
 /// The bytes of a packet that programs have read: all packets with these bytes have the same outcomes.
