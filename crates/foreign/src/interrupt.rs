@@ -34,7 +34,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// This thread, which closes descriptors.
+/// The mark of a thread that closes descriptors.
 pub(crate) struct Closing(Arc<At>);
 
 impl Closing {
@@ -99,7 +99,7 @@ fn watch() {
     handle_signal();
     loop {
         thread::sleep(CLOSE_MAX);
-        // Under this lock none of these threads ends.
+        // While this lock is held, none of these threads ends.
         let mut closers = lock(&CLOSING);
         if closers.threads.is_empty() {
             closers.is_watched = false;

@@ -87,7 +87,7 @@ pub fn look_for_listener_as(kind: SocketType, place: &Place) -> io::Result<Owned
 }
 
 fn connect_to(kind: SocketType, socket: &OwnedFd) -> io::Result<OwnedFd> {
-    // This path is the socket that was found, and not a file that has its name by now.
+    // This path names the socket that was found, even if another file has its name by now.
     let this = format!("/proc/self/fd/{}", socket.as_raw_fd());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = socket_with(AddressFamily::UNIX, kind, flags, None)?;
@@ -141,7 +141,7 @@ pub(crate) mod tests {
         for dir in [&own, &theirs] {
             symlink(&target, dir.path().join("last")).unwrap();
             symlink(own.path(), dir.path().join("middle")).unwrap();
-            // This link leads to a link that counts.
+            // This link leads to another link, whose owner counts too.
             symlink("last", dir.path().join("chain")).unwrap();
         }
         for name in ["last", "middle/target.sock", "chain"] {
