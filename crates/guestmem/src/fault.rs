@@ -168,7 +168,7 @@ fn repair(slot: &Slot, base: usize, len: usize, address: usize) -> bool {
             FAULTS.fetch_add(1, Ordering::Relaxed);
             true
         }
-        // Another thread is replacing it: the access faults again until that is done.
+        // Another thread is replacing the mapping: the access faults again until the replacement is done.
         Err(BREAKING) => true,
         // No page can be allocated for it (or it faulted before the mapping was replaced, which
         // does no harm). SAFETY: as above; the spare memory's pages are of the usual size.

@@ -211,7 +211,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Least number of bytes unmapped at once, which takes some tens of microseconds if every page was
+/// Smallest number of bytes unmapped at once, which takes some tens of microseconds if every page was
 /// touched.
 const UNMAP_LEN_MIN: usize = 2 << 20;
 /// Most bytes unmapped at once, if few pages were touched: a sparse file may have a terabyte.

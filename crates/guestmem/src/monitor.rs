@@ -97,7 +97,7 @@ impl Monitor {
         }
     }
 
-    /// Not reached: this architecture has no such instructions.
+    /// The function is never called: this architecture has no such instructions.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn wait(self, _word: &AtomicU64, _seen: u64) {
         std::hint::spin_loop();

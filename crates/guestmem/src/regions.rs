@@ -25,7 +25,7 @@ pub enum MemoryError {
         /// Guest-physical address of the other region.
         second: u64,
     },
-    /// More regions than [`MEM_SLOTS_MAX`].
+    /// There are more regions than [`MEM_SLOTS_MAX`].
     #[error("more than {MEM_SLOTS_MAX} memory regions")]
     TooMany,
     /// `REM_MEM_REG` names a region that does not exist.
