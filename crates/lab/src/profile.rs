@@ -26,7 +26,7 @@ pub struct Profile {
     pub timer_late_p90_ns: u64,
     /// 99th percentile of this time (ns).
     pub timer_late_p99_ns: u64,
-    /// Least cost of a sleep, on a CPU that was hardly idle, in thousandths of the cost after 150
+    /// Smallest cost of a sleep, on a CPU that was hardly idle, in thousandths of the cost after 150
     /// us and more; linear in between. 0: constant cost.
     pub warm_permille: u64,
     /// Mean length of an interrupt of any running thread, above all by the kernel's tick (ns); no

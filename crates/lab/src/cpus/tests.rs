@@ -85,8 +85,7 @@ fn a_thread_slows_its_sibling_down_for_as_long_as_it_runs() {
     rig.run(10);
     rig.wake(short, 20);
     rig.run(1_000);
-    // Both run at half speed from 10 on; after 40 ns the short one is done, and the other has 70
-    // left.
+    // Both run at half speed from 10 on. After 40 ns the short one is done, and the other has 70 left.
     assert_eq!(rig.ended, [(50, short), (120, long)]);
 }
 

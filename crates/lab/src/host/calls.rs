@@ -16,9 +16,9 @@ use crate::stats::Times;
 pub(super) enum Answer {
     /// Give the call now.
     Call,
-    /// Not yet; set a timer for this time (ns), if any.
+    /// Give no call yet, and set a timer for this time (ns), if any.
     Later(Option<u64>),
-    /// Not yet, and give the held call for received frames now.
+    /// Give no call for this queue yet, but give the held call for received frames now.
     CallForReceived(Option<u64>),
 }
 

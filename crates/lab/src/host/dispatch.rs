@@ -27,7 +27,7 @@ struct Port {
     worker: Option<usize>,
     /// The next worker, once the present burst is forwarded.
     next: Option<usize>,
-    /// Time of the queue's bursts since the last step (ns).
+    /// Duration of the queue's bursts since the last step (ns).
     busy_ns: u64,
     /// See [`Queue::stays`].
     stays: u8,

@@ -36,7 +36,7 @@ enum Job {
     Stall(u64),
     /// A kick for a queue.
     Kick(Side),
-    /// One frame of the receive ring.
+    /// Taking one frame from the receive ring.
     Receive,
     /// The ring is empty: turns calls on.
     PollEnd,
