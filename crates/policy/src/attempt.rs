@@ -71,7 +71,7 @@ enum Phase {
     Without { left: u32, why: Why },
     /// A trial of all interfaces together.
     Tried(Trial),
-    /// Held for `looks` looks so far, with `usual` frames a second (0 before the first).
+    /// A hold that has lasted `looks` looks so far, with `usual` frames a second (0 before the first).
     With { looks: u32, usual: f64 },
 }
 

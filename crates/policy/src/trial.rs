@@ -64,7 +64,7 @@ pub(crate) struct Trial {
     stretches: u32,
     /// First stretch of the present pair.
     first: Passed,
-    /// One stretch of the present pair is exceptional.
+    /// Set if one stretch of the present pair is exceptional.
     odd: bool,
     pairs: u32,
     /// Sum and sum of squares of the pairs' losses.

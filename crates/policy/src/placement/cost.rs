@@ -11,9 +11,9 @@ const SAME_CACHE: f64 = 1.0;
 const OTHER_CACHE: f64 = 3.0;
 /// A line from another node.
 const OTHER_NODE: f64 = 6.0;
-/// A processor that virtual processors keep fully busy: they take turns with the worker.
+/// Cost of a processor that virtual processors keep fully busy: they take turns with the worker.
 const VCPU_ON_CPU: f64 = 12.0;
-/// Another thread of such a core: it shares the core's first caches and units.
+/// Cost of another thread of such a processor's core: the threads share the core's first caches and units.
 const VCPU_ON_CORE: f64 = 2.0;
 /// The slower kind of core.
 const EFFICIENCY: f64 = 2.0;
@@ -21,7 +21,7 @@ const EFFICIENCY: f64 = 2.0;
 /// a lack of other places leads there.
 const WORKER_ON_CORE: f64 = 100.0;
 const WORKER_ON_CPU: f64 = 1000.0;
-/// Each worker in the same cache. Where nothing else matters, workers spread over caches.
+/// Cost of each other worker in the same cache. If nothing else matters, workers spread over caches.
 const WORKER_IN_CACHE: f64 = 0.05;
 /// The core of processor 0, which serves all work without a placement.
 const FIRST_CORE: f64 = 0.01;
@@ -101,7 +101,8 @@ impl<'a> Busy<'a> {
         busy
     }
 
-    /// More threads than a processor has time for make it no busier.
+    /// Returns the share of a processor's time that is used, at most 1: more threads than it has time for make it no
+    /// busier.
     fn at(&self, cpu: u16) -> f64 {
         self.cpus.get(&cpu).copied().unwrap_or(0.0).min(1.0)
     }

@@ -189,7 +189,7 @@ pub struct GuestPlace {
 /// Reason for a guest's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestReason {
-    /// In the cache of this worker, off workers' cores.
+    /// The place is in the cache of this worker, on cores without workers.
     BesideWorker(usize),
     /// No worker that serves it has a place.
     NoWorkerPlaced,

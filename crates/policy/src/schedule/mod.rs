@@ -86,7 +86,7 @@ pub struct Window {
 /// Error: not a valid [`Window`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
-    /// More late turns than turns, no turns, or too many.
+    /// There are more late turns than turns, no turns, or too many.
     #[error(
         "{x} of {y} is no window; there are 1 to {WINDOW_LEN_MAX} turns, of which so many or fewer are late"
     )]

@@ -24,7 +24,7 @@ pub(super) struct Change {
     pub(super) leaves: bool,
     /// Generation of the visits that may have looked `what` up before every worker saw the change.
     begun: u64,
-    /// Set when those visits have ended.
+    /// Set when the visits before the change have ended.
     ended: bool,
     /// Visits that have looked it up since and have not ended.
     inside: u32,

@@ -106,7 +106,7 @@ fn a_table_that_is_given_holds_alone_until_it_is_taken_back() {
     steering.record(HASH, 1, 0, &Prompt);
     assert!(!steering.begin_move(0, 1, &Prompt), "by load");
     assert_eq!(queue_for(&steering, HASH), 2);
-    // More changes than can be pending, and none may be made: all entries are tried again.
+    // There are more changes than can be pending, and none can be made: all entries are tried again.
     steering.revise(&[1; INDIRECTION_LEN], &Stuck);
     (0..3).for_each(|_| steering.look_after(1, &Stuck));
     assert!(steering.entries().iter().all(|entry| entry.queue != 1));
