@@ -8,10 +8,10 @@ use weir_policy::steering::QueueCountError;
 /// The reason why an interface of the host cannot be an uplink of any kind.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Not a name that an interface can have.
+    /// The name cannot be an interface's name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// More queues than weir serves, or none.
+    /// There are more queues than weir serves, or none.
     #[error(transparent)]
     Queues(#[from] QueueCountError),
     /// There is no such interface.
@@ -113,7 +113,7 @@ pub enum TapError {
     },
 }
 
-/// Not a name that an interface can have.
+/// The reason why a name cannot be an interface's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` cannot be an interface's name: {problem}")]
 pub struct NameError {
