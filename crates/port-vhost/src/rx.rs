@@ -255,8 +255,8 @@ fn reserved<'m>(taken: &Taken<'m>) -> Reserved<'m> {
 }
 
 impl<'m> Writer<'_, 'm> {
-    /// Takes chains ahead, one per coming packet, so that the CPU fetches all while the first are written. A
-    /// function of its own, so that its loop has all registers.
+    /// Takes chains ahead, one per coming packet, so that the CPU fetches all while the first are written. The function
+    /// is separate, so its loop has all registers.
     #[inline(never)]
     fn reserve(&mut self, packets: usize) {
         if usize::from(self.device.available()) < packets && self.device.refill().is_err() {

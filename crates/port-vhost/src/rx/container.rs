@@ -22,7 +22,7 @@ pub(super) struct Open<'m> {
 
 impl<'m> Writer<'_, 'm> {
     /// Packs frames that need no changes. Ends at the first that has to go alone, and writes nothing of it.
-    // Kept out of line: the way of all other frames keeps its values in registers.
+    // The function is not inlined, so the path of all other frames keeps its values in registers.
     #[inline(never)]
     pub(super) fn pack_plain(&mut self, frames: impl Iterator<Item = Plain<'m>>) -> Run {
         let mut run = Run { frames: 0, arrived_ns: u64::MAX };

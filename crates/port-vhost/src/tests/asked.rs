@@ -27,7 +27,7 @@ fn front(stream: UnixStream) -> FrontEnd {
 #[test]
 fn the_configuration_space_is_for_front_ends_that_begin_with_set_owner() {
     let switch = Switch::new();
-    // This is QEMU, which would print a warning.
+    // This front end behaves as QEMU, which would print a warning.
     let (_port, stream) = switch.port();
     let mut qemu = front(stream);
     let offers = |front: &mut FrontEnd| {

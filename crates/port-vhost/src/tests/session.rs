@@ -183,7 +183,7 @@ fn what_a_front_end_took_and_never_returned_is_served_in_order() {
         }
         a.reap();
         assert_eq!((a.tx.in_flight(), a.tx.skipped()), (0, 0), "{format:#x}");
-        // All of its buffers are filled: none is lost.
+        // All of the guest's buffers are filled: none is lost.
         for number in 0..posted {
             let back = frame(&b, Some(&a), 60, number as u8);
             b.send(&back);

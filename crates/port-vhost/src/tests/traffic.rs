@@ -649,7 +649,7 @@ fn no_kick_is_missed_by_more_frames_than_a_burst_among_those_for_another() {
         eventually("they wait, or have waited too long", || {
             sender.counters().parked.get() == PARKED_MAX as u64 || late()
         });
-        // These frames filled its ring.
+        // The frames that filled the other guest's ring are taken.
         let mut buffers = std::iter::from_fn(|| other.received()).count() as u16;
         for some in numbers.chunks(AT_ONCE.into()) {
             let posted = buffers.min(AT_ONCE);
