@@ -396,7 +396,7 @@ fn a_gso_frame_for_all_peers_counts_as_its_segments() {
         };
         (header, frame)
     };
-    // This is more than a burst of 64: no part of it goes, and none of the budget is used.
+    // The packet is more than a burst of 64 frames: no part of it is sent, and none of the budget is used.
     rig.deliver(BLUE, &[gso(65)]);
     assert_eq!(rig.drops(), [("flood_budget", 1)]);
     rig.deliver(BLUE, &[gso(31), gso(31), gso(31)]);
