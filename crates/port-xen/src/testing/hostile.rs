@@ -268,7 +268,7 @@ pub fn attack(input: &[u8]) {
         matches!(state, Some(Connected | Closing | Closed))
     };
     if bit(5) {
-        // Otherwise the attacker writes while weir connects.
+        // In the other cases the attacker writes while weir connects.
         eventually("weir has an opinion", || answered(attacker.front.back_state()));
     }
     for nth in 0..STEPS_MAX {
