@@ -5,7 +5,7 @@ use weir_limits::{BUFFER_PIECES_MAX, CHAIN_LEN_MAX, QUEUE_SIZE_MAX};
 /// A ring cannot be set up as the front end asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// Not a power of two, or beyond the bound (virtio 1.2 §2.7).
+    /// The size is not a power of two, or beyond the bound (virtio 1.2 §2.7).
     #[error("queue size {0} is not a power of two up to {QUEUE_SIZE_MAX}")]
     Size(u32),
     /// No slot, or more than the bound (virtio 1.2 §2.8.10.1).
@@ -75,7 +75,7 @@ pub enum RingError {
         /// Queue size.
         size: u16,
     },
-    /// More chains at one time than the ring has room for, with `VIRTIO_F_IN_ORDER`.
+    /// More chains are available at one time than the ring has room for, with `VIRTIO_F_IN_ORDER`.
     #[error("more than {size} chains were made available before any was used")]
     TooManyInFlight {
         /// Queue size.
@@ -95,7 +95,7 @@ pub enum RingError {
         /// Entries of the table.
         size: u32,
     },
-    /// More descriptors than the bound: a loop, or a chain that no driver needs.
+    /// The chain has more descriptors than the bound: it is a loop, or longer than any driver needs.
     #[error("descriptor chain from {head} loops or is longer than {CHAIN_LEN_MAX}")]
     ChainTooLong {
         /// First descriptor.

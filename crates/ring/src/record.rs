@@ -27,17 +27,17 @@ const FIRST: usize = 72;
 const VALID: usize = 80;
 const LISTS: usize = 88;
 
-/// The version, which changes with the meaning of the fields.
+/// The version of the record, which changes with the meaning of the fields.
 const VERSION: u64 = u64::from_le_bytes(*b"weirrec1");
 
 /// Bytes of a list's counts, of a chain in it, and of a chain in a publication.
 const COUNTS_BYTES: usize = 16;
 const WORD_BYTES: usize = 8;
 
-/// A bit in a chain's word: it is done, and waits for its turn to be given back (`VIRTIO_F_IN_ORDER`).
+/// A bit in a chain's word: the chain is done, and waits for its turn to be given back (`VIRTIO_F_IN_ORDER`).
 const DONE: u64 = 1 << 63;
 
-/// A bit in a publication's word: it belongs to a split ring, and has two used indices.
+/// A bit in a publication's word: the publication belongs to a split ring, and has two used indices.
 const SPLIT: u64 = 1 << 48;
 
 const NONE: u8 = 0;
@@ -45,7 +45,7 @@ const FINAL: u8 = 1;
 const MOVING: u8 = 2;
 const LOGGED: u8 = 3;
 
-/// The ring of a record: the record is valid for no other.
+/// The ring of a record. The record is valid for no other ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The identity of the memory in which the ring lies: device and inode of its file.
@@ -67,19 +67,19 @@ pub struct Record {
 /// A publication in a packed ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Publication {
-    /// The place of its first used descriptor.
+    /// The place of the publication's first used descriptor.
     pub(crate) before: u16,
-    /// The place of the next publication's first one.
+    /// The place of the next publication's first used descriptor.
     pub(crate) after: u16,
     /// True if the publication has one used descriptor; otherwise it has several, with one slot each.
     pub(crate) single: bool,
-    /// The first one's buffer id.
+    /// The buffer id of the first used descriptor.
     pub(crate) id: u16,
-    /// The first one's length.
+    /// The length in the first used descriptor.
     pub(crate) written: u32,
 }
 
-/// A list of descriptors in a publication that must be done again.
+/// A list of descriptors in a publication that must be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Logged {
     pub(crate) id: u16,
@@ -94,9 +94,9 @@ pub(crate) struct List {
     pub(crate) chains: Vec<(Token, bool)>,
     /// Packed: the descriptors of chains that are not done, one chain after the other.
     pub(crate) descriptors: Vec<[u8; DESC_BYTES]>,
-    /// Packed: the place at which its publication begins.
+    /// Packed: the place at which the list's publication begins.
     pub(crate) before: u16,
-    /// Packed: its publication, in order.
+    /// Packed: the lists of the publication, in order.
     pub(crate) log: Vec<Logged>,
 }
 
@@ -105,11 +105,11 @@ pub(crate) struct List {
 pub(crate) enum Valid {
     /// There is none.
     None,
-    /// This list.
+    /// The list with this number.
     Final(u8),
-    /// The first list, or the second once the used index has the third value.
+    /// The list with the first number, or the one with the second number once the used index has the third value.
     Moving(u8, u8, u16),
-    /// This list, and its publication is done again unless it is found in the ring.
+    /// The list with this number. Its publication is done again unless it is found in the ring.
     Logged(u8),
 }
 
@@ -146,7 +146,7 @@ impl Valid {
     }
 }
 
-/// Keeps earlier writes before later ones, as the process itself sees them: it is killed between two of its
+/// Keeps earlier writes before later ones, as the process itself sees them. The process is killed between two of its
 /// instructions, and all that it has written by then is in the memory.
 #[inline(always)]
 fn then() {
@@ -215,7 +215,7 @@ impl Record {
         then();
     }
 
-    /// Continues with a found record: the front end has sent this `base`.
+    /// Continues with a found record, for which the front end has sent this `base`.
     pub(crate) fn go_on(&mut self, base: u32) {
         self.write(BASE, base.into());
         then();
@@ -231,8 +231,8 @@ impl Record {
     #[inline(always)]
     pub(crate) fn publishes(&self, publication: &Publication) {
         let Publication { before, after, single, id, written } = *publication;
-        // Written first: this word is read only if the publication in the other word is not in the ring. Until that
-        // word changes, it names the last publication, which is in the ring.
+        // This word is written first: it is read only if the publication in the other word is not in the ring. Until
+        // the other word changes, it names the last publication, which is in the ring.
         self.write(FIRST, u64::from(id) | u64::from(written) << 32);
         then();
         let ends = u64::from(before) | u64::from(after) << 16;

@@ -222,7 +222,7 @@ impl Sender {
         };
         self.waiting = device.left_behind().into();
         self.device = Some(device);
-        // Kept chains are sent before any other, or kept again.
+        // Kept chains are sent, or kept again, before any other chain is sent.
         if !self.waiting.is_empty() {
             self.step(Step::Retry { kept: 0b10 });
         }
@@ -289,7 +289,7 @@ impl Sender {
         self.device = None;
         self.absences += 1;
         self.under_way.extend(self.since.drain(..));
-        // Otherwise it would give back chains that the device gave back out of order.
+        // With waiting chains, a ring without order would give back chains that the device gave back out of order.
         if self.waiting.is_empty() || self.outlives.config.in_order {
             for head in self.outlives.take_away(takes) {
                 *self.sent.entry(self.offered[&head]).or_default() += 1;
@@ -629,7 +629,7 @@ fn chains_that_a_front_end_gave_back_meanwhile_are_not_given_back_again() {
 
 #[test]
 fn while_chains_stay_index_0_is_not_published() {
-    // Only a reset driver has 0 there.
+    // Only a driver that was reset has a used index of 0.
     let config = formats(SIZE)[0];
     let outlives = Outlives::new(config);
     let mut driver = outlives.driver();

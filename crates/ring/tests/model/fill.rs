@@ -13,7 +13,7 @@ use crate::rig::*;
 
 const FRAMES: usize = 2;
 
-/// Each is written by one worker, without the lock, then read by the guest: 0 or the frame's number.
+/// Each buffer is written by one worker, without the lock, and then read by the guest: 0 or the frame's number.
 type Buffers = [AtomicU16; FRAMES];
 
 struct Workers {
