@@ -43,7 +43,7 @@ pub enum Thread {
     Worker,
     /// Messages of a front end, and descriptors from it.
     Session,
-    /// None: the thread writes to descriptors of front ends.
+    /// No input: the thread writes to descriptors of front ends.
     Caller,
     /// Requests of the API's clients. The thread makes no other thread.
     Control,

@@ -18,11 +18,11 @@ const NEWEST: ABI = ABI::V6;
 /// The extent to which access to files is restricted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landlocked {
-    /// As requested.
+    /// Access is restricted as requested.
     Whole,
-    /// As far as this kernel can.
+    /// Access is restricted as far as this kernel can.
     Partly,
-    /// Not at all: the kernel has no Landlock, or it was not requested.
+    /// Access is not restricted: the kernel has no Landlock, or it was not requested.
     No,
 }
 
@@ -36,8 +36,9 @@ impl fmt::Display for Landlocked {
     }
 }
 
-/// From here on this process may open only `readable` for reading and `writable` for reading and writing. It cannot
-/// make, remove, rename or execute files, bind or connect TCP ports, or reach abstract sockets and processes outside.
+/// Restricts this process: it can then open only `readable` for reading and `writable` for reading and writing. It
+/// cannot make, remove, rename or execute files, bind or connect TCP ports, or reach abstract sockets and processes
+/// outside.
 pub(crate) fn restrict(readable: &[&Path], writable: &[&Path]) -> Result<Landlocked, SandboxError> {
     let rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
