@@ -39,7 +39,7 @@ pub fn lingering() -> (TcpStream, TcpStream) {
 /// The caller never waits for that descriptor: a receiver that is quick leaves the last close of it to the sender.
 ///
 /// # Errors
-/// As of sendmsg(2).
+/// The errors of sendmsg(2).
 pub fn send_with(
     stream: impl AsFd,
     bytes: &[u8],
