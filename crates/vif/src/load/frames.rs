@@ -49,9 +49,9 @@ pub struct Station {
 /// A flow, as seen from one of its ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// This end.
+    /// The station at this end.
     pub local: Station,
-    /// The other end.
+    /// The station at the other end.
     pub remote: Station,
     /// TCP or UDP port of this end.
     pub local_port: u16,

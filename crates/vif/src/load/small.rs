@@ -26,7 +26,7 @@ pub enum Rate {
     PerSecond(u64),
     /// Packets a second at random times (a Poisson process), like those of many senders together.
     Random(u64),
-    /// As many as possible, with at most this number in flight.
+    /// As many packets as possible, with at most this number in flight.
     Window(u32),
 }
 

@@ -274,7 +274,7 @@ fn lost_small_packets_are_counted() {
         small::Options { rate: small::Rate::PerSecond(50_000), ..small::Options::default() };
     let [_, receiver] = packets(&config, options, 5000);
     let received = receiver.stats.snapshot();
-    // One in a hundred, less the announcements.
+    // One frame in a hundred is lost, but no announcement.
     let expected = (received.rx_frames + received.lost) / 100;
     assert!(received.lost.abs_diff(expected) <= 2, "{received:?}");
     assert_eq!(received.reordered, 0);
@@ -301,8 +301,8 @@ fn requests_at_a_rate_are_sent_whether_or_not_others_were_answered() {
     let options = pingpong::Options::default();
     let client = bench.start(move |end| pingpong::request_at(end, &options, 5_000));
     let mut both = vec![client, server];
-    // One in fifty of the requests and answers together is lost. Some are under way: more for a
-    // moment, if the machine stood still.
+    // One in fifty of the requests and answers together is lost. Some are in flight: more of them for a moment, if the
+    // machine stood still.
     let seen = std::cell::Cell::new((0, 0));
     bench.finish(&mut both, |all| {
         let client = all[0].stats.snapshot();
