@@ -141,9 +141,9 @@ pub enum CopyPlace<'m> {
 /// State of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStatus {
-    /// Not copied yet.
+    /// The segment is not copied yet.
     Waits,
-    /// Copied completely (`GNTST_okay`).
+    /// The segment is copied completely (`GNTST_okay`).
     Done,
     /// Refused by Xen because of the guest (the negative `GNTST_*`, such as -3, `bad_gntref`).
     Refused(i16),

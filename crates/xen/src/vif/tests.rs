@@ -354,7 +354,7 @@ fn a_guest_that_dies_leaves_nothing_mapped() {
     assert_eq!(bench.state(), "6");
     bench.host.remove(GUEST, 0);
     bench.settle();
-    // Another domain gets the number.
+    // Another domain gets the guest's number.
     bench.host.attach(GUEST, 0, MAC, "br0");
     let mut front = Front::new(bench.host.guest(GUEST, 4).unwrap());
     bench.settle();

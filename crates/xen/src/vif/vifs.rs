@@ -128,7 +128,7 @@ impl<S: Read + Write> Vifs<S> {
     /// and gone meanwhile, and starts again with the vif that was under work.
     ///
     /// # Errors
-    /// This connection is broken, too.
+    /// The new connection is broken, too.
     pub fn reconnect(
         &mut self,
         mut client: Client<S>,
@@ -266,7 +266,7 @@ impl<S: Read + Write> Vifs<S> {
     fn look(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let keys = self.keys(vif)?;
         let Some(served) = self.served.get(&vif) else { return Ok(()) };
-        // Another vif has replaced one whose removal was not seen. The old one is released first.
+        // Another vif has replaced this one, whose removal was not seen. The old one is released first.
         let replaced = keys.as_ref().is_some_and(|keys| *keys != served.keys);
         let path = vif.path();
         let front = format!("{}/state", served.keys.frontend);
