@@ -17,17 +17,17 @@ use crate::measure::switch::{CONTROL, EVILS};
 /// One attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
-    /// The name of its function.
+    /// The name of the attack's function.
     pub name: &'static str,
     /// A description of the attempt.
     pub tries: &'static str,
-    /// The function: it makes one attempt, or repeats attempts without end.
+    /// The function of the attack, which makes one attempt, or repeats attempts without end.
     pub strike: fn(&Field) -> Strike,
-    /// The reason for which the attack only uses its own share of weir's time, if it does.
+    /// The reason why the attack only uses its own share of weir's time, if it does.
     pub own_share: Option<&'static str>,
     /// The attacking user.
     pub user: User,
-    /// weir may keep the interface stopped for seconds after the attack: the next attack gets a new weir.
+    /// True if weir may keep the interface stopped for seconds after the attack: the next attack then gets a new weir.
     pub outlasts: bool,
 }
 
@@ -145,7 +145,7 @@ pub fn all() -> impl Iterator<Item = (&'static str, &'static Attack, &'static [S
     CLASSES.iter().flat_map(of)
 }
 
-/// The scene of an attack.
+/// The weir that an attack targets, and the attack's counts.
 #[derive(Debug)]
 pub struct Field {
     dir: PathBuf,
@@ -156,7 +156,8 @@ pub struct Field {
 }
 
 impl Field {
-    /// The directory of a running weir, weir's program, and the number of the attacker's first interface.
+    /// Makes a field from the directory of a running weir, weir's program, and the number of the attacker's first
+    /// interface.
     pub fn new(dir: PathBuf, weir: PathBuf, first: usize) -> Self {
         Self { dir, weir, first, done: AtomicU64::new(0), children: AtomicU64::new(0) }
     }

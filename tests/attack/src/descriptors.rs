@@ -236,7 +236,7 @@ fn descriptors_that_close_slowly(field: &Field) -> Strike {
     let link = field.link()?;
     let (slow, other) = lingering(&listener)?;
     link.tell_fd(request::SET_VRING_CALL, 0, Some(slow.as_fd()))?;
-    // weir has the last copy now.
+    // weir now has the last copy of the descriptor.
     drop(slow);
     field.struck();
     std::thread::sleep(Duration::from_secs(2));

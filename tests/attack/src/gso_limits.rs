@@ -92,8 +92,8 @@ fn counted(from: &Guest, to: &Guest, header: Header, bytes: &[u8]) -> u64 {
     got
 }
 
-/// At most the limit may arrive within [`WHILE`]: the rate's share and a burst. The bound is twice as high, for other
-/// guests' flooded frames.
+/// Fails if more than twice the limit arrives within [`WHILE`]. The limit is the rate's share and a burst. The factor
+/// allows for other guests' flooded frames.
 fn held(field: &Field, got: u64, [a_second, at_once]: [u64; 2], what: &str) -> Strike {
     let most = 2 * (a_second + at_once);
     if got > most {

@@ -201,8 +201,8 @@ fn run(
             println!("skipped test: {class}::{}: needs root, to be another user", attack.name);
             continue;
         }
-        // Each attack uses interfaces two further on, so that the effects of an attack on its interfaces are over
-        // when they are used again.
+        // Each attack begins two interfaces further on. The effects of an attack on its interfaces are then over when
+        // they are used again.
         let row = if short {
             let last = each.peek().is_none_or(|(_, next, ..)| *next != class);
             trial.glance(attack, setting, 2 * number, &mut scene, last)

@@ -88,7 +88,7 @@ fn guests_by_a_hundred_interfaces(field: &Field) -> Strike {
     for number in 0..TENANTS {
         match Guest::attach(&field.tenant(number), plan) {
             Ok(guest) => guests.push(guest),
-            // weir keeps a reserve.
+            // weir refuses the guest to keep its reserve.
             Err(_) => break,
         }
     }

@@ -83,8 +83,7 @@ pub fn work(work: Work) -> io::Result<()> {
 
 /// Starts a process of weir's program that connects to a weir that does not exist.
 ///
-/// Another program would differ: the time to start and end a process delays others, and grows with the program's
-/// size.
+/// The program is weir's, because the time to start and end a process delays others, and grows with the program's size.
 fn spawned(program: &Path) -> io::Result<()> {
     let mut command = Command::new(program);
     command.args(["vif", "del", "nobody", "--control", "/nonexistent"]);
