@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{error::Result, process::run_in, workspace::Workspace};
 
-/// One call builds all. For a single package cargo would choose other features of its dependencies and compile the
-/// data path again.
+/// One cargo call builds all of these packages. For a single package, cargo would choose other features of its
+/// dependencies and compile the data path again.
 const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-fabric -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
 
 /// The examples that tests run. Those for measurements only are as many again, and each is linked like weir.
