@@ -27,7 +27,7 @@ const COMMAND: &str = "cli";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lines {
     all: usize,
-    /// Neither blank nor a comment.
+    /// Lines that are neither blank nor a comment.
     code: usize,
 }
 
