@@ -1,4 +1,5 @@
-//! Number of lines of the repository's own code, without tests.
+//! Numbers of the repository: lines of its own code without tests, files in git, and lines in git that programs
+//! have written.
 //!
 //! All `*.rs` of a crate's `src` are counted, without tests: `tests.rs`, files below a directory `tests` or
 //! `testing`, `testing.rs`, and modules with `#[cfg(test)]`. Examples, xtask, tests/, benches and fuzz are not
@@ -13,6 +14,7 @@ use std::{
 
 use weir_bed::{
     error::{Error, Result},
+    process::run_in,
     workspace::Workspace,
 };
 
@@ -22,6 +24,19 @@ const SHARE_MAX_PERCENT: usize = 15;
 const COMMAND_MAX: usize = 5_000;
 /// The crate of the command.
 const COMMAND: &str = "cli";
+
+/// Most files in git, and most lines of them that programs have written.
+const FILES_MAX: usize = 1_550;
+const WRITTEN_MAX: usize = 2_000;
+/// Documents that programs write, and the folder whose JSON they write.
+const WRITTEN: [&str; 5] = [
+    "docs/lab.md",
+    "docs/openapi.json",
+    "docs/figures.md",
+    "docs/bench.svg",
+    "docs/instructions.toml",
+];
+const WRITTEN_BELOW: &str = "docs/figures/";
 
 /// Lines without tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +66,58 @@ pub fn table(workspace: &Workspace) -> Result<String> {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{name:<14}{:>8}{:>8}{share:>7.1}%", lines.all, lines.code);
     }
-    text.extend(broken(&crates).into_iter().map(|rule| rule + "\n"));
+    let tree = Tree::count(&workspace.root)?;
+    let Tree { files, written } = tree;
+    let _ = writeln!(text, "git has {files} files; programs have written {written} lines of them");
+    text.extend(broken(&crates).into_iter().chain(tree.broken()).map(|rule| rule + "\n"));
     Ok(text)
+}
+
+/// The number of files in git.
+#[derive(Clone, Copy, Debug)]
+struct Tree {
+    files: usize,
+    /// The lines that programs have written.
+    written: usize,
+}
+
+impl Tree {
+    /// Counts a new file before it is committed, too.
+    fn count(root: &Path) -> Result<Self> {
+        let argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard"];
+        let list = run_in(&argv, root, &[])?;
+        let mut tree = Self { files: 0, written: 0 };
+        for name in list.lines() {
+            let path = root.join(name);
+            // Git names files that were removed and not committed yet.
+            if !path.exists() {
+                continue;
+            }
+            tree.files += 1;
+            if is_written(name) {
+                let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+                tree.written += text.lines().count();
+            }
+        }
+        Ok(tree)
+    }
+
+    fn broken(self) -> Vec<String> {
+        let Self { files, written } = self;
+        let mut broken = Vec::new();
+        if files > FILES_MAX {
+            broken.push(format!("{files} files in git; at most {FILES_MAX}"));
+        }
+        if written > WRITTEN_MAX {
+            broken
+                .push(format!("{written} lines in git that programs wrote; at most {WRITTEN_MAX}"));
+        }
+        broken
+    }
+}
+
+fn is_written(name: &str) -> bool {
+    WRITTEN.contains(&name) || name.starts_with(WRITTEN_BELOW) && name.ends_with(".json")
 }
 
 /// The violated bounds.
@@ -150,7 +215,26 @@ mod tests {
     }
 
     #[test]
+    fn git_has_no_more_files_and_generated_lines_than_it_may() {
+        let root = Workspace::find().unwrap().root;
+        if !root.join(".git").exists() {
+            return weir_testing::skipped("these are no files of git");
+        }
+        for path in WRITTEN.map(|path| root.join(path)) {
+            assert!(path.exists(), "{}", path.display());
+        }
+        let tree = Tree::count(&root).unwrap();
+        assert!(tree.files > 1_000 && tree.written > 1_000, "{tree:?}");
+        assert_eq!(tree.broken(), [""; 0]);
+    }
+
+    #[test]
     fn each_bound_is_found_broken() {
+        let tree = |files, written| Tree { files, written }.broken();
+        assert_eq!(tree(FILES_MAX, WRITTEN_MAX), [""; 0]);
+        assert!(tree(FILES_MAX + 1, 0)[0].ends_with("files in git; at most 1550"));
+        assert!(tree(0, WRITTEN_MAX + 1)[0].starts_with("2001 lines in git that programs wrote"));
+        assert!(is_written("docs/figures/epyc.json") && !is_written("docs/figures/page.md.in"));
         let of = |code: [usize; 2]| {
             let lines = code.map(|code| Lines { all: code, code });
             let mut crates = BTreeMap::from([(COMMAND.to_owned(), lines[0])]);

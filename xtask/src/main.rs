@@ -107,7 +107,7 @@ enum Task {
         #[arg(long, conflicts_with = "record")]
         stages: bool,
     },
-    /// Count lines without tests, by crate.
+    /// Count lines without tests, by crate, and files in git.
     Lines,
     /// Run every fuzz target for its share of the time, from the corpus in the repository.
     Fuzz {
