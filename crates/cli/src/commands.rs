@@ -23,6 +23,7 @@ use weir_text::{Table, count, time};
 use weir_workbench::LabError;
 
 use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
+use crate::libvirt::{self, HookError};
 use crate::run::RunError;
 use crate::show;
 use crate::vm_args::{Monitor, VmArgsError, VmOptions};
@@ -160,6 +161,11 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
     }
     if let Some(CommandError::Unwell) = report.downcast_ref() {
         return EXIT_UNWELL.into();
+    }
+    // libvirt shows what its hook says on one line.
+    if let Some(error) = report.downcast_ref::<HookError>() {
+        eprintln!("weir: {}", libvirt::sentence(error));
+        return EXIT_FAILED.into();
     }
     let is_invalid = matches!(report.downcast_ref(), Some(RunError::Config(_)))
         || matches!(report.downcast_ref(), Some(LabError::Invalid(_)));

@@ -121,6 +121,16 @@ pub const SANDBOX_UID: u32 = 64_773;
 pub const HELPER_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Longest name of the keeper of an interface (bytes): a word and a UUID, with room.
 pub const OWNER_LEN_MAX: usize = 128;
+/// Longest XML of a libvirt domain that is read: libvirt itself takes 4 MiB.
+pub const DOMAIN_XML_BYTES_MAX: usize = 8 << 20;
+/// Most elements and texts in it: what reading takes of memory.
+pub const DOMAIN_XML_NODES_MAX: u32 = 200_000;
+/// Most interfaces of one libvirt domain.
+pub const DOMAIN_VIFS_MAX: usize = 64;
+/// How long libvirt waits for `weir libvirt hook` before it gives up.
+pub const LIBVIRT_HOOK_TIMEOUT_SECS: u64 = 30;
+/// How much of that time a weir has to come back that was killed or is being restarted.
+pub const LIBVIRT_HOOK_PATIENCE_SECS: u64 = 5;
 /// Longest name of a descriptor that is kept (systemd: `FDNAME_MAX`).
 pub const KEPT_NAME_LEN_MAX: usize = 255;
 /// Most descriptors that are kept for one interface: two memory tables while one replaces the other, three for each
@@ -801,6 +811,8 @@ const _: () = {
     // libpcap's error message quotes the expression at most once.
     assert!(FILTER_ANSWER_LEN_MAX > 2 * FILTER_EXPRESSION_LEN_MAX);
     assert!(FILTER_COMPILE_SECS < CONTROL_TIMEOUT_SECS);
+    // A restart of weir leaves time for the hook's questions.
+    assert!(LIBVIRT_HOOK_PATIENCE_SECS + 2 * CONTROL_TIMEOUT_SECS < LIBVIRT_HOOK_TIMEOUT_SECS);
     assert!(FILTER_WINDOW_LEN > HEAD_LEN && FILTER_RULES_MAX < u8::MAX as usize);
     assert!(FILTER_RULES_MAX * (FILTER_EXPRESSION_LEN_MAX + 256) < CONTROL_REQUEST_BYTES_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);

@@ -18,6 +18,7 @@ pub mod http;
 pub mod hugepages;
 pub mod iperf;
 pub mod lab;
+pub mod libvirt;
 pub mod lines;
 pub mod netns;
 pub mod packages;

@@ -1,5 +1,4 @@
-//! A libvirt domain with the output of `weir qemu-args --for libvirt`, under a separate libvirtd. That libvirtd sees
-//! none of the machine's directories, and the machine's libvirtd does not see it.
+//! A libvirt domain with the output of `weir qemu-args --for libvirt`, under a separate libvirtd.
 
 use std::{
     fs,
@@ -11,6 +10,7 @@ use std::{
 use weir_bed::{
     address,
     error::{Error, Result},
+    libvirt,
     netns::Netns,
     packages,
     process::{Dialogue, Process, run, wait_until},
@@ -24,13 +24,6 @@ use super::{
     qemu_cells::stop,
     record::{Record, Verdict},
 };
-
-/// libvirtd's own directories. Each is empty in its mount namespace.
-const DIRECTORIES: &str =
-    "/etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt";
-
-/// Debian's user for QEMU may not access the machine's control groups and cannot be confined here.
-const QEMU_CONF: &str = "security_driver = \"none\"\ncgroup_controllers = []\nnamespaces = []\n";
 
 /// Longest time for libvirtd to start, and for a domain.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -83,7 +76,6 @@ impl Domain {
         }
         let printed = weir.monitor_args(TESTED, &["--for", "libvirt"])?;
         write("domain.xml", self.xml(&printed)?.as_bytes())?;
-        write("qemu.conf", QEMU_CONF.as_bytes())?;
         write("start.sh", self.script().as_bytes())
     }
 
@@ -117,34 +109,19 @@ impl Domain {
     fn script(&self) -> String {
         let place = self.place.display();
         format!(
-            "set -e\n\
-             for dir in {DIRECTORIES}; do mkdir -p $dir; mount -t tmpfs -o mode=755 tmpfs $dir; done\n\
-             cp {place}/qemu.conf /etc/libvirt/qemu.conf\n\
-             echo 'auth_unix_rw = \"none\"' >/etc/libvirt/libvirtd.conf\n\
-             /usr/sbin/virtlogd & \n\
-             /usr/sbin/libvirtd --timeout 600 &\n\
-             for i in $(seq 300); do virsh -c qemu:///system list >/dev/null 2>&1 && break; sleep 0.1; done\n\
+            "{}\
              virsh -c qemu:///system create {place}/domain.xml\n\
              chmod 777 {place}/serial.sock\n\
              touch {place}/started\n\
-             wait\n"
+             wait\n",
+            libvirt::start_lines("")
         )
     }
 
     fn start(&self, netns: &Netns, log_dir: &Path) -> Result<Guest> {
         let script = self.file("start.sh");
         let script = script.to_string_lossy();
-        // QEMU runs as a daemon. It ends with the first process of this PID namespace.
-        let argv = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--kill-child",
-            "--fork",
-            "--mount-proc",
-            "sh",
-            &script,
-        ];
+        let argv = [&libvirt::NAMESPACES[..], &[&script]].concat();
         let log = log_dir.join("libvirt.log");
         run(&["touch".as_ref(), log.as_os_str()])?;
         let mut process = Process::start_logged(&argv, &netns.placement(), &log)?;

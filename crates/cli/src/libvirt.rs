@@ -1,0 +1,192 @@
+//! `weir libvirt`: the interfaces of a libvirt domain, whose settings stand in its `<metadata>`.
+
+use std::io::{self, Read, Write};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use miette::Diagnostic;
+use thiserror::Error;
+use weir_api::{Client, ClientError};
+use weir_config::{ConfigError, Defaults, Owner, PortName, SocketPath};
+use weir_limits as limits;
+use weir_text::plain::plain_short;
+
+use crate::args::{HookArgs, LibvirtCommand};
+
+mod domain;
+
+use domain::Domain;
+pub use domain::{DomainError, NAMESPACE};
+
+const TIMEOUT: Duration = Duration::from_secs(limits::LIBVIRT_HOOK_TIMEOUT_SECS);
+const PATIENCE: Duration = Duration::from_secs(limits::LIBVIRT_HOOK_PATIENCE_SECS);
+
+/// Why a domain cannot start.
+#[derive(Debug, Error, Diagnostic)]
+pub enum HookError {
+    /// Standard input fails.
+    #[error("cannot read the domain from standard input: {0}")]
+    Read(#[from] io::Error),
+    /// Its XML asks for what cannot be.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Domain(#[from] DomainError),
+    /// The settings of an interface are wrong.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Config(#[from] ConfigError),
+    /// The running weir cannot be asked, or refuses.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Client(#[from] ClientError),
+    /// It took too long.
+    #[error("nothing is done within {} s", limits::LIBVIRT_HOOK_TIMEOUT_SECS)]
+    #[diagnostic(help("`weir doctor` looks why weir does not answer"))]
+    Late,
+}
+
+/// What libvirt does with a domain, as far as weir has to do with it.
+///
+/// `migrate` and `restore` are not among them: on the host where the domain arrives, `prepare` follows, and nothing
+/// takes an interface away where it does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Prepare,
+    Reconnect,
+    Release,
+}
+
+impl Operation {
+    fn of(args: &HookArgs) -> Option<Self> {
+        match args.operation.to_str()? {
+            "prepare" => Some(Self::Prepare),
+            "reconnect" => Some(Self::Reconnect),
+            "release" => Some(Self::Release),
+            _ => None,
+        }
+    }
+}
+
+/// `weir libvirt`
+///
+/// # Errors
+/// [`HookError`], which stops the start of a domain.
+pub fn run(
+    command: LibvirtCommand,
+    defaults: &Defaults,
+    _out: &mut dyn Write,
+) -> Result<(), HookError> {
+    match command {
+        LibvirtCommand::Hook(args) => hook(&args, defaults),
+    }
+}
+
+/// libvirt waits for its hook, and so does whoever asks for the domain: this ends in time.
+fn hook(args: &HookArgs, defaults: &Defaults) -> Result<(), HookError> {
+    let Some(operation) = Operation::of(args) else { return Ok(()) };
+    let control = defaults.control.clone();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(perform(operation, &control)));
+    match (told.recv_timeout(TIMEOUT).unwrap_or(Err(HookError::Late)), operation) {
+        // libvirt ends the domain, which runs, if its hook fails here.
+        (Err(error), Operation::Reconnect) => {
+            eprintln!("weir: {}", sentence(&error));
+            Ok(())
+        }
+        (result, _) => result,
+    }
+}
+
+fn perform(operation: Operation, control: &SocketPath) -> Result<(), HookError> {
+    let xml = read(&mut io::stdin().lock())?;
+    let is_weirs = xml.contains(NAMESPACE);
+    match operation {
+        Operation::Prepare if is_weirs => prepare(&Domain::read(&xml)?, control),
+        Operation::Reconnect if is_weirs => reconnect(&Domain::read(&xml)?, control),
+        // Its elements may have been taken away while it ran.
+        Operation::Release if is_weirs || xml.contains(domain::VHOST_USER) => release(
+            &domain::owner(&xml)?,
+            control,
+            if is_weirs { PATIENCE } else { Duration::ZERO },
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn read(from: &mut dyn Read) -> Result<String, HookError> {
+    let max = limits::DOMAIN_XML_BYTES_MAX;
+    let mut bytes = Vec::new();
+    from.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max {
+        return Err(DomainError::TooLong.into());
+    }
+    Ok(String::from_utf8(bytes).map_err(|_| DomainError::NotXml("it is not UTF-8".into()))?)
+}
+
+/// Makes all interfaces of a domain that starts. What has its name already is left behind from another time.
+fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), HookError> {
+    let wanted = domain.vifs(control)?;
+    let mut client = connect(control, PATIENCE)?;
+    remove_all(&mut client, &domain.owner)?;
+    for vif in &wanted {
+        client.put_vif(vif)?;
+    }
+    Ok(())
+}
+
+/// Makes those that are missing. The others may have been changed since, and stay as they are.
+fn reconnect(domain: &Domain, control: &SocketPath) -> Result<(), HookError> {
+    let wanted = domain.vifs(control)?;
+    let mut client = connect(control, PATIENCE)?;
+    let there: Vec<_> = client.vifs()?.into_iter().map(|vif| vif.config.name).collect();
+    for vif in wanted.iter().filter(|vif| !there.contains(&vif.name)) {
+        client.put_vif(vif)?;
+    }
+    Ok(())
+}
+
+fn release(owner: &Owner, control: &SocketPath, patience: Duration) -> Result<(), HookError> {
+    match connect(control, patience) {
+        Ok(mut client) => remove_all(&mut client, owner),
+        Err(ClientError::NotRunning { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn remove_all(client: &mut Client, owner: &Owner) -> Result<(), HookError> {
+    let owned = client.vifs()?.into_iter().filter(|vif| vif.config.by.as_ref() == Some(owner));
+    let names: Vec<PortName> = owned.map(|vif| vif.config.name).collect();
+    for name in &names {
+        client.remove_vif_if_exists(name)?;
+    }
+    Ok(())
+}
+
+/// A weir that was killed, or is being restarted, has some time to come back.
+fn connect(control: &SocketPath, patience: Duration) -> Result<Client, ClientError> {
+    let end = Instant::now() + patience;
+    loop {
+        match Client::connect(control.as_path()) {
+            Err(ClientError::NotRunning { .. }) if Instant::now() < end => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// What is wrong and what to do, on one line. Of several problems it names the first.
+pub fn sentence(error: &dyn Diagnostic) -> String {
+    if let Some(first) = error.related().and_then(|mut all| all.next()) {
+        return sentence(first);
+    }
+    let mut parts = vec![error.to_string()];
+    parts.extend(error.labels().into_iter().flatten().filter_map(|it| it.label().map(Into::into)));
+    parts.extend(error.help().map(|help| help.to_string()));
+    let parts: Vec<_> = parts.iter().map(|part| plain_short(part)).collect();
+    parts.join(": ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+//! What weir reads of a domain: its interfaces with `type="vhostuser"`, and its own elements in `<metadata>`.
+//!
+//! Each attribute of `<vif>` is a key of `[vif]`, with its value as `weir vif add` takes it, but for [`ALIAS`] and
+//! [`NAME`]. Its `<filter>` elements are rules, as `weir filter set` takes them.
+
+use std::str::FromStr;
+
+use miette::Diagnostic;
+use roxmltree::{Document, Node, ParsingOptions};
+use thiserror::Error;
+use weir_config::{FilterRule, Owner, PortName, Setting, SocketPath, ValueError, VifConfig};
+use weir_limits as limits;
+use weir_text::plain::plain_short;
+
+use super::HookError;
+
+/// Of the elements that are weir's in a domain.
+pub const NAMESPACE: &str = "urn:weir:libvirt";
+/// The type of interfaces that weir can serve.
+pub(super) const VHOST_USER: &str = "vhostuser";
+
+const VIFS: &str = "vifs";
+const VIF: &str = "vif";
+const FILTER: &str = "filter";
+const ALIAS: &str = "alias";
+const NAME: &str = "name";
+/// Who may open the socket where its element says nothing: the group of weir's sockets, in which the user of libvirt's
+/// QEMU is to be.
+const SOCKET_MODE: &str = "0660";
+
+/// What is wrong with a domain.
+#[derive(Debug, Error, Diagnostic)]
+pub enum DomainError {
+    /// It is larger than any that libvirt takes.
+    #[error("the XML of the domain is larger than {} bytes", limits::DOMAIN_XML_BYTES_MAX)]
+    TooLong,
+    /// It cannot be read.
+    #[error("the XML of the domain cannot be read: {0}")]
+    NotXml(String),
+    /// It has no name of its own.
+    #[error("the domain has no <uuid>")]
+    NoUuid,
+    /// There is another element among weir's.
+    #[error("weir knows no element <{0}> here")]
+    #[diagnostic(help("write <vif .../> elements in one <vifs xmlns=\"{}\">", NAMESPACE))]
+    Element(String),
+    /// The elements stand twice.
+    #[error("the domain has <vifs> twice")]
+    #[diagnostic(help("libvirt keeps one element of a namespace: put each <vif .../> into one"))]
+    Twice,
+    /// Too many.
+    #[error("the domain has more than {} interfaces", limits::DOMAIN_VIFS_MAX)]
+    Many,
+    /// An element is no interface's.
+    #[error("the domain has no interface of type=\"vhostuser\" for its <vif> {0}")]
+    #[diagnostic(help(
+        "give it an <interface type=\"vhostuser\"> with <source type=\"unix\" path=... mode=\"client\"/>, or the \
+         <vif> a `socket` for an interface that is attached later"
+    ))]
+    NoInterface(String),
+    /// Two elements are one interface's.
+    #[error("two <vif> elements of the domain are for one interface, {0}")]
+    #[diagnostic(help("name each interface by its `alias`, `mac` or `socket`"))]
+    Same(String),
+    /// The domain has no say in that.
+    #[error("`by` of <vif> {0} cannot be chosen")]
+    #[diagnostic(help("leave it out: the interface is kept by the domain"))]
+    By(String),
+    /// A rule that is none.
+    #[error("{text} is no filter rule: {error}")]
+    #[diagnostic(help("write DIRECTION ACTION EXPRESSION into <filter>, such as tx drop port 25"))]
+    Rule {
+        /// What stands there.
+        text: String,
+        /// Why not.
+        error: ValueError,
+    },
+    /// Too many rules.
+    #[error("the <vif> {0} has more than {max} filter rules", max = limits::FILTER_RULES_MAX)]
+    Rules(String),
+    /// A name that is none.
+    #[error("{text} is no name for an interface: {error}")]
+    #[diagnostic(help(
+        "give the <vif> a `name` of 1 to 32 characters out of a-z, 0-9, -, _ and ."
+    ))]
+    Name {
+        /// What it would be.
+        text: String,
+        /// Why not.
+        error: ValueError,
+    },
+}
+
+/// A domain, as far as weir has to do with it.
+#[derive(Debug)]
+pub(super) struct Domain {
+    pub(super) owner: Owner,
+    elements: Vec<Element>,
+    interfaces: Vec<Interface>,
+}
+
+/// A `<vif>` of weir's.
+#[derive(Debug, Default)]
+struct Element {
+    alias: Option<String>,
+    name: Option<String>,
+    /// Keys of `[vif]` with their values.
+    keys: Vec<(String, String)>,
+    filter: Vec<FilterRule>,
+}
+
+/// An `<interface type="vhostuser">`.
+#[derive(Debug)]
+struct Interface {
+    alias: Option<String>,
+    /// What it says of keys of `[vif]`: where the element says nothing.
+    keys: Vec<(&'static str, String)>,
+}
+
+impl Element {
+    fn key(&self, key: &str) -> Option<&str> {
+        self.keys.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+    }
+
+    /// By which a person finds it.
+    fn shown(&self, index: usize) -> String {
+        let says = self.name.as_deref().or(self.alias.as_deref()).or_else(|| self.key("mac"));
+        says.map_or_else(|| format!("number {}", index + 1), plain_short)
+    }
+}
+
+impl Interface {
+    fn key(&self, key: &str) -> Option<&str> {
+        self.keys.iter().find(|(known, _)| *known == key).map(|(_, value)| value.as_str())
+    }
+}
+
+/// The tree of a domain; nothing outside of the text is read for it.
+fn parse(xml: &str) -> Result<Document<'_>, DomainError> {
+    let options =
+        ParsingOptions { nodes_limit: limits::DOMAIN_XML_NODES_MAX, ..ParsingOptions::default() };
+    Document::parse_with_options(xml, options)
+        .map_err(|error| DomainError::NotXml(error.to_string()))
+}
+
+/// Who keeps the interfaces of a domain.
+pub(super) fn owner(xml: &str) -> Result<Owner, DomainError> {
+    owner_of(parse(xml)?.root_element())
+}
+
+fn owner_of(domain: Node<'_, '_>) -> Result<Owner, DomainError> {
+    let uuid = child(domain, "uuid").and_then(|uuid| uuid.text()).map(str::trim);
+    let is_uuid =
+        |text: &&str| text.len() == 36 && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    let uuid = uuid.filter(is_uuid).ok_or(DomainError::NoUuid)?;
+    format!("libvirt:{}", uuid.to_ascii_lowercase()).parse().map_err(|_| DomainError::NoUuid)
+}
+
+/// An element of libvirt's.
+fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
+    node.children().find(|it| it.has_tag_name(name))
+}
+
+impl Domain {
+    pub(super) fn read(xml: &str) -> Result<Self, DomainError> {
+        let document = parse(xml)?;
+        let domain = document.root_element();
+        let owner = owner_of(domain)?;
+        let interfaces: Vec<_> = child(domain, "devices")
+            .into_iter()
+            .flat_map(|devices| devices.children())
+            .filter_map(Interface::read)
+            .collect();
+        let elements = elements(domain)?;
+        if elements.len().max(interfaces.len()) > limits::DOMAIN_VIFS_MAX {
+            return Err(DomainError::Many);
+        }
+        Ok(Self { owner, elements, interfaces })
+    }
+
+    /// What weir is to have for it.
+    pub(super) fn vifs(&self, control: &SocketPath) -> Result<Vec<VifConfig>, HookError> {
+        let mut vifs: Vec<VifConfig> = Vec::new();
+        for (index, found) in self.matched()?.into_iter().enumerate() {
+            let element = &self.elements[index];
+            let vif = element.vif(index, found, &self.owner, control)?;
+            let conflict =
+                |other: &&VifConfig| other.name == vif.name || other.socket == vif.socket;
+            if vifs.iter().find(conflict).is_some() {
+                return Err(DomainError::Same(vif.name.to_string()).into());
+            }
+            vifs.push(vif);
+        }
+        Ok(vifs)
+    }
+
+    /// The interface of each element: the one that it names, or the next that no element names. One that names a
+    /// socket may have none yet.
+    fn matched(&self) -> Result<Vec<Option<&Interface>>, DomainError> {
+        let named: Vec<_> = self.elements.iter().map(|element| self.named_by(element)).collect();
+        let is_named = |index: &usize| !named.contains(&Some(*index));
+        let mut rest = (0..self.interfaces.len()).filter(is_named);
+        let matched =
+            self.elements.iter().zip(&named).enumerate().map(|(index, (element, named))| {
+                let names = element.alias.is_some() || element.key("mac").is_some();
+                let found = match named {
+                    Some(named) => Some(*named),
+                    None if element.key("socket").is_some() => return Ok(None),
+                    None if names => None,
+                    None => rest.next(),
+                };
+                let found = found.ok_or_else(|| DomainError::NoInterface(element.shown(index)))?;
+                Ok(Some(&self.interfaces[found]))
+            });
+        matched.collect()
+    }
+
+    fn named_by(&self, element: &Element) -> Option<usize> {
+        let is_named = |interface: &Interface| match (&element.alias, element.key("socket")) {
+            (Some(alias), _) => interface.alias.as_ref() == Some(alias),
+            (None, Some(socket)) => interface.key("socket") == Some(socket),
+            (None, None) => element.key("mac").is_some_and(|mac| {
+                interface.key("mac").is_some_and(|own| own.eq_ignore_ascii_case(mac))
+            }),
+        };
+        self.interfaces.iter().position(is_named)
+    }
+}
+
+fn elements(domain: Node<'_, '_>) -> Result<Vec<Element>, DomainError> {
+    let own = child(domain, "metadata").into_iter().flat_map(|it| it.children());
+    let mut own = own.filter(|it| it.tag_name().namespace() == Some(NAMESPACE));
+    let (vifs, more) = (own.next(), own.next());
+    if more.is_some() {
+        return Err(DomainError::Twice);
+    }
+    let Some(vifs) = vifs else { return Ok(Vec::new()) };
+    if vifs.tag_name().name() != VIFS {
+        return Err(unknown(vifs));
+    }
+    let each = vifs.children().filter(Node::is_element).take(limits::DOMAIN_VIFS_MAX + 1);
+    let read = |(index, node): (usize, Node<'_, '_>)| match node.has_tag_name((NAMESPACE, VIF)) {
+        true => Element::read(index, node),
+        false => Err(unknown(node)),
+    };
+    each.enumerate().map(read).collect()
+}
+
+fn unknown(node: Node<'_, '_>) -> DomainError {
+    DomainError::Element(plain_short(node.tag_name().name()))
+}
+
+impl Element {
+    fn read(index: usize, node: Node<'_, '_>) -> Result<Self, DomainError> {
+        let mut element = Self::default();
+        for attribute in node.attributes() {
+            let value = attribute.value().to_owned();
+            match attribute.name() {
+                ALIAS => element.alias = Some(value),
+                NAME => element.name = Some(value),
+                key => element.keys.push((key.to_owned(), value)),
+            }
+        }
+        for node in node.children().filter(Node::is_element) {
+            if !node.has_tag_name((NAMESPACE, FILTER)) {
+                return Err(unknown(node));
+            }
+            if element.filter.len() == limits::FILTER_RULES_MAX {
+                return Err(DomainError::Rules(element.shown(index)));
+            }
+            let text = node.text().unwrap_or_default().trim();
+            let rule = FilterRule::from_str(text)
+                .map_err(|error| DomainError::Rule { text: plain_short(text), error })?;
+            element.filter.push(rule);
+        }
+        Ok(element)
+    }
+
+    fn vif(
+        &self,
+        index: usize,
+        interface: Option<&Interface>,
+        owner: &Owner,
+        control: &SocketPath,
+    ) -> Result<VifConfig, HookError> {
+        if self.key("by").is_some() {
+            return Err(DomainError::By(self.shown(index)).into());
+        }
+        let of_interface = interface.map(|it| it.keys.as_slice()).unwrap_or_default();
+        let of_interface = of_interface.iter().map(|(key, value)| (*key, value.as_str()));
+        let own = self.keys.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let unsaid = of_interface
+            .chain([("socket_mode", SOCKET_MODE)])
+            .filter(|(key, _)| self.key(key).is_none())
+            .chain([("by", owner.as_str())]);
+        let all: Vec<_> = own.chain(unsaid).collect();
+        let socket = all.iter().find(|(key, _)| *key == "socket").map(|(_, socket)| *socket);
+        let name = self.name.as_deref().or_else(|| socket.map(stem)).unwrap_or_default();
+        let name = PortName::from_str(name)
+            .map_err(|error| DomainError::Name { text: plain_short(name), error })?;
+        let settings: Vec<Setting> = all
+            .iter()
+            .map(|(key, value)| format!("{key}={value}").parse())
+            .collect::<Result<_, _>>()
+            .map_err(|_| DomainError::Element(self.shown(index)))?;
+        let vif = VifConfig::from_settings(&name, &settings, control)?;
+        Ok(VifConfig { filter: self.filter.clone(), ..vif })
+    }
+}
+
+/// What weir calls an interface whose socket is called `NAME.sock`.
+fn stem(socket: &str) -> &str {
+    let file = socket.rsplit('/').next().unwrap_or_default();
+    file.strip_suffix(".sock").unwrap_or(file)
+}
+
+impl Interface {
+    fn read(node: Node<'_, '_>) -> Option<Self> {
+        let is_ours = node.has_tag_name("interface") && node.attribute("type") == Some(VHOST_USER);
+        let attribute = |name, key| child(node, name).and_then(|it| it.attribute(key));
+        let source = child(node, "source").filter(|_| is_ours)?;
+        let path = source.attribute("path").filter(|_| source.attribute("type") == Some("unix"))?;
+        // libvirt names the VM's side of the socket, weir its own.
+        let mode = match source.attribute("mode")? {
+            "client" => "server",
+            _ => "client",
+        };
+        let said = [
+            ("mac", attribute("mac", "address")),
+            ("queues", attribute("driver", "queues")),
+            ("mtu", attribute("mtu", "size")),
+        ];
+        let said = said.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned())));
+        let keys = [("socket", path.to_owned()), ("mode", mode.to_owned())].into_iter().chain(said);
+        let alias = attribute("alias", "name").map(ToOwned::to_owned);
+        Some(Self { alias, keys: keys.collect() })
+    }
+}

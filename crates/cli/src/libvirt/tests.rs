@@ -1,0 +1,199 @@
+//! Domains as libvirt 9, 11 and 12 give them to their hooks.
+
+use weir_config::{VifConfig, VlanMode};
+
+use super::domain::{self, Domain};
+use super::*;
+
+const UUID: &str = "6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11";
+
+/// As libvirt 9.0 prints it: a prefix, and two interfaces that are weir's beside one that is not.
+const OF_9: &str = include_str!("tests/libvirt-9.xml");
+/// As libvirt 11 prints it: aliases of the user's, a default namespace.
+const OF_11: &str = include_str!("tests/libvirt-11.xml");
+/// As libvirt 12 prints it, with an interface that is attached later.
+const OF_12: &str = include_str!("tests/libvirt-12.xml");
+
+fn vifs(xml: &str) -> Result<Vec<VifConfig>, HookError> {
+    Domain::read(xml)?.vifs(&"/run/weir/control.sock".parse().unwrap())
+}
+
+/// A domain with these elements, and so many interfaces: web0, web1 and so on.
+fn domain(elements: &str, interfaces: usize) -> String {
+    let interface = |index| {
+        format!(
+            "<interface type='vhostuser'><mac address='52:54:00:00:00:0{index}'/>\
+             <source type='unix' path='/run/weir/web{index}.sock' mode='client'/></interface>"
+        )
+    };
+    let interfaces: String = (0..interfaces).map(interface).collect();
+    format!(
+        "<domain type='qemu'><name>d</name><uuid>{UUID}</uuid><metadata><w:vifs xmlns:w='{NAMESPACE}'>{elements}\
+         </w:vifs></metadata><devices>{interfaces}</devices></domain>"
+    )
+}
+
+fn says(xml: &str) -> String {
+    match vifs(xml) {
+        Err(error) => sentence(&error),
+        Ok(vifs) => panic!("{vifs:?}"),
+    }
+}
+
+/// The same by `weir vif add NAME KEY=VALUE...`.
+fn added(name: &str, settings: &[&str]) -> VifConfig {
+    let settings: Vec<_> = settings.iter().map(|it| it.parse().unwrap()).collect();
+    let control = "/run/weir/control.sock".parse().unwrap();
+    VifConfig::from_settings(&name.parse().unwrap(), &settings, &control).unwrap()
+}
+
+#[test]
+fn what_an_element_leaves_out_is_as_libvirts_interface_says() {
+    let by = format!("by=libvirt:{UUID}");
+    let [web, backup] = &vifs(OF_9).unwrap()[..] else { panic!("two interfaces") };
+    let expected = added(
+        "web0",
+        &[
+            "mac=52:54:00:c3:f1:73",
+            "queues=2",
+            "mtu=1400",
+            "vlan=10",
+            "rate=1Gbit",
+            "latency_budget=1ms",
+            "isolated=true",
+            "socket_mode=0660",
+            &by,
+        ],
+    );
+    let rules = ["tx drop tcp dst port 25 and len > 100", "rx drop ip6"];
+    let filter = rules.map(|rule| rule.parse().unwrap()).into();
+    assert_eq!(*web, VifConfig { filter, ..expected });
+    let expected = added(
+        "backup",
+        &[
+            "socket=/run/weir/b.sock",
+            "mode=client",
+            "mac=52:54:00:00:00:b0",
+            "socket_mode=0666",
+            "network=tenant-a",
+            &by,
+        ],
+    );
+    assert_eq!(*backup, expected);
+}
+
+#[test]
+fn an_element_is_found_by_alias_or_mac_or_in_order() {
+    let found: Vec<_> = vifs(OF_11).unwrap();
+    let found: Vec<_> = found.iter().map(|it| (it.name.as_str(), it.vlan.clone())).collect();
+    let vlan = |id: u16| added("x", &[&format!("vlan={id}")]).vlan;
+    assert_eq!(found, [("c", vlan(3)), ("b", vlan(2)), ("a", vlan(1))]);
+    assert_ne!(found[0].1, VlanMode::Unset);
+}
+
+#[test]
+fn an_element_with_a_socket_needs_no_interface_yet() {
+    let [there, later] = &vifs(OF_12).unwrap()[..] else { panic!("two interfaces") };
+    assert_eq!((there.name.as_str(), there.socket.as_str()), ("web0", "/run/weir/web0.sock"));
+    assert_eq!((later.name.as_str(), later.mac), ("late", None));
+    let attached = OF_12.replace(
+        "</devices>",
+        "<interface type='vhostuser'><mac address='52:54:00:00:00:77'/>\
+        <source type='unix' path='/run/weir/late.sock' mode='client'/></interface></devices>",
+    );
+    let [_, later] = &vifs(&attached).unwrap()[..] else { panic!("two interfaces") };
+    assert_eq!(later.mac.unwrap().to_string(), "52:54:00:00:00:77");
+}
+
+#[test]
+fn what_is_wrong_is_one_sentence_that_says_what_to_change() {
+    for (elements, interfaces, expected) in [
+        (
+            "<w:vif/><w:vif/>",
+            1,
+            "no interface of type=\"vhostuser\" for its <vif> number 2: give it an <interface",
+        ),
+        ("<w:vif alias='ua-x'/>", 1, "for its <vif> ua-x"),
+        (
+            "<w:vif mac='52:54:00:00:00:00'/><w:vif mac='52:54:00:00:00:00'/>",
+            2,
+            "for one interface, web0",
+        ),
+        ("<w:vif name='a'/><w:vif name='a'/>", 2, "two <vif> elements"),
+        ("<w:vif by='file'/>", 1, "`by` of <vif> number 1 cannot be chosen"),
+        ("<w:vif name='A b'/>", 1, "A b is no name for an interface"),
+        ("<w:vif rat='1Gbit'/>", 1, "did you mean `rate`?"),
+        ("<w:vif rate='much'/>", 1, "`vif.web0.rate`"),
+        ("<w:vif queues='9'/>", 1, "`vif.web0.queues`"),
+        ("<w:vif socket='relative.sock'/>", 0, "`vif.relative.socket`"),
+        (
+            "<w:vif><w:filter>tx drop</w:filter><w:filter>nonsense</w:filter></w:vif>",
+            1,
+            "nonsense is no filter rule",
+        ),
+        ("<w:vif><w:rule/></w:vif>", 1, "weir knows no element <rule> here"),
+        ("<w:vif filter='tx drop'/>", 1, "filter"),
+        ("<w:port/>", 1, "weir knows no element <port> here: write <vif .../>"),
+        ("<vif/>", 1, "weir knows no element <vif> here"),
+    ] {
+        let said = says(&domain(elements, interfaces));
+        assert!(said.contains(expected), "{elements}: {said}");
+        assert!(!said.contains('\n') && said.len() < 2000, "{said}");
+    }
+    let twice =
+        domain("<w:vif/>", 1).replace("</metadata>", "<o xmlns='urn:weir:libvirt'/></metadata>");
+    assert!(says(&twice).contains("<vifs> twice"));
+    for bad in [
+        "",
+        "-",
+        "6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b1\u{e9}",
+        "../../../../../../../../../../../../..",
+    ] {
+        let xml = domain("", 0).replace(UUID, bad);
+        assert_eq!(says(&xml), "the domain has no <uuid>");
+        assert!(domain::owner(&xml).is_err());
+    }
+}
+
+#[test]
+fn foreign_xml_is_bounded_and_names_nothing_outside_of_it() {
+    for entities in [
+        "<!DOCTYPE domain [<!ENTITY x SYSTEM 'file:///etc/passwd'>]>",
+        "<!DOCTYPE domain [<!ENTITY x 'aaaaaaaaaa'><!ENTITY y '&x;&x;&x;&x;&x;&x;&x;&x;'>]>",
+    ] {
+        let xml = entities.to_owned() + &domain("<w:vif name='&x;'/>", 1);
+        assert!(says(&xml).contains("cannot be read"), "{}", says(&xml));
+    }
+    let many = |element: &str, number: usize| says(&domain(&element.repeat(number), 0));
+    assert!(many("<w:vif/>", limits::DOMAIN_VIFS_MAX + 1).contains("more than 64 interfaces"));
+    assert!(many("<w:vif/>", limits::DOMAIN_XML_NODES_MAX as usize).contains("cannot be read"));
+    let rules = "<w:filter>tx drop</w:filter>".repeat(limits::FILTER_RULES_MAX + 1);
+    assert!(many(&format!("<w:vif>{rules}</w:vif>"), 1).contains("more than 32 filter rules"));
+    assert!(many("<w:vif>", 100_000).contains("cannot be read"));
+    let deep = "<a>".repeat(90_000) + &"</a>".repeat(90_000);
+    assert!(
+        vifs(&domain("<w:vif/>", 1).replace("<metadata>", &format!("<metadata>{deep}"))).is_ok()
+    );
+    let long = vec![b' '; limits::DOMAIN_XML_BYTES_MAX + 1];
+    let read = |bytes: &[u8]| super::read(&mut { bytes });
+    assert!(matches!(read(&long), Err(HookError::Domain(DomainError::TooLong))));
+    assert_eq!(read(&long[1..]).unwrap().len(), limits::DOMAIN_XML_BYTES_MAX);
+    assert!(matches!(read(b"<\xff>"), Err(HookError::Domain(DomainError::NotXml(_)))));
+    // Any text, cut anywhere, is read or refused.
+    for end in (0..OF_9.len()).filter(|end| OF_9.is_char_boundary(*end)) {
+        assert!(vifs(&OF_9[..end]).is_err() || end >= OF_9.trim_end().len());
+    }
+}
+
+#[test]
+fn operations_that_are_no_business_of_weirs_read_nothing_and_ask_nobody() {
+    let hook = |operation: &str| HookArgs {
+        domain: "d".into(),
+        operation: operation.into(),
+        rest: vec!["begin".into(), "-".into()],
+    };
+    for operation in ["start", "started", "stopped", "migrate", "restore", "attach", "--help", ""] {
+        assert_eq!(Operation::of(&hook(operation)), None, "{operation}");
+    }
+    assert_eq!(Operation::of(&hook("prepare")), Some(Operation::Prepare));
+}

@@ -1,0 +1,364 @@
+//! `weir libvirt hook` as the installed libvirt calls it: domains come and go, in order and out of order, and leave no
+//! interface behind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde_json::Value;
+use tempfile::TempDir;
+use weir_bed::libvirt;
+use weir_bed::process::{Placement, Process, wait_until};
+use weir_testing::{eventually, has, is_root};
+
+/// The script that an administrator installs, with the weir under test in it.
+const HOOK: &str = include_str!("../../../examples/libvirt/qemu-hook");
+
+/// How many operations the random test does; `WEIR_LIBVIRT_OPERATIONS` says otherwise.
+const OPERATIONS: usize = 20;
+
+/// How long libvirtd may take to start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// weir with its keeper, and a libvirtd whose hook asks it. Fields of a namespace end after what is in it.
+struct Host {
+    libvirt: Process,
+    weir: Child,
+    keeper: Child,
+    dir: TempDir,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        for process in [&mut self.weir, &mut self.keeper] {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Host {
+    /// Nothing where libvirt or QEMU is missing.
+    fn start() -> Option<Self> {
+        if !(is_root("libvirtd in namespaces")
+            && has("virsh", "libvirt-clients")
+            && has("libvirtd", "libvirt-daemon-system")
+            && has("qemu-system-x86_64", "qemu-system-x86"))
+        {
+            return None;
+        }
+        // QEMU's user is to reach the sockets.
+        let dir = tempfile::Builder::new()
+            .prefix("weir-libvirt-")
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir()
+            .unwrap();
+        let place = dir.path();
+        let keeper_socket = place.join("keeper.sock");
+        let config = format!(
+            "[switch]\ncontrol = {:?}\nkeeper = {keeper_socket:?}\nworkers = 1\n[vif.file]\n",
+            place.join("control.sock")
+        );
+        fs::write(place.join("weir.toml"), config).unwrap();
+        let mut keeper = Command::new(env!("CARGO_BIN_EXE_weir-keeper"));
+        let keeper = keeper.arg(&keeper_socket).stdin(Stdio::null()).spawn().unwrap();
+        eventually("the keeper listens", || weir_keeper::connect(&keeper_socket).ok());
+        let weir = run(place);
+
+        let program = env!("CARGO_BIN_EXE_weir");
+        let asks = format!("exec {program} --control {}", place.join("control.sock").display());
+        let hook = HOOK.replace("exec /usr/bin/weir", &asks);
+        assert_ne!(hook, HOOK);
+        let hook = hook.replace("/usr/bin/weir", program);
+        fs::write(place.join("hook"), hook).unwrap();
+        let install = format!(
+            "mkdir -p /etc/libvirt/hooks/qemu.d\n\
+             install -m 755 {}/hook /etc/libvirt/hooks/qemu.d/weir",
+            place.display()
+        );
+        let script =
+            format!("{}touch {}/started\nwait\n", libvirt::start_lines(&install), place.display());
+        let path = place.join("start.sh");
+        fs::write(&path, script).unwrap();
+        let path = path.to_string_lossy();
+        let argv = [&libvirt::NAMESPACES[..], &[&path]].concat();
+        let libvirt =
+            Process::start_logged(&argv, &Placement::default(), &place.join("libvirt.log"))
+                .unwrap();
+        let mut host = Self { libvirt, weir, keeper, dir };
+        host.vifs();
+        wait_until("libvirtd to answer", PATIENCE, || {
+            host.libvirt.check_alive()?;
+            Ok(host.dir.path().join("started").exists())
+        })
+        .unwrap_or_else(|error| panic!("{error}\n{}", host.log()));
+        Some(host)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        let read = |name| fs::read_to_string(self.path(name)).unwrap_or_default();
+        format!("{}\n{}", read("libvirt.log"), read("log"))
+    }
+
+    /// Where libvirtd is.
+    fn inside(&self, argv: &[&str]) -> Output {
+        let outer = self.libvirt.pid();
+        let children = format!("/proc/{outer}/task/{outer}/children");
+        let children = fs::read_to_string(children).unwrap();
+        let inner = children.split_whitespace().next().unwrap();
+        let mut command = Command::new("nsenter");
+        command.args(["--target", inner, "--mount", "--pid", "timeout", "100"]).args(argv);
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn virsh(&self, args: &[&str]) -> Output {
+        self.inside(&[&["virsh", "-c", "qemu:///system"], args].concat())
+    }
+
+    fn does(&self, args: &[&str]) -> String {
+        let output = self.virsh(args);
+        assert!(output.status.success(), "{args:?}: {}\n{}", text(&output), self.log());
+        text(&output)
+    }
+
+    fn weir_command(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--control").arg(self.path("control.sock")).args(args).output().unwrap()
+    }
+
+    /// The interfaces that libvirt keeps, by name: what `weir vif list` says of them.
+    fn vifs(&self) -> Vec<Value> {
+        let listed = eventually("weir answers", || {
+            let output = self.weir_command(&["vif", "list", "--json"]);
+            output.status.success().then_some(output.stdout)
+        });
+        let mut vifs: Vec<Value> = serde_json::from_slice(&listed).unwrap();
+        assert!(vifs.iter().any(|vif| vif["config"]["name"] == "file"), "the file's own stays");
+        vifs.retain(|vif| vif["config"]["by"].is_string());
+        vifs
+    }
+
+    fn names(&self) -> Vec<String> {
+        let name = |vif: &Value| vif["config"]["name"].as_str().unwrap().to_owned();
+        let mut names: Vec<_> = self.vifs().iter().map(name).collect();
+        names.sort();
+        names
+    }
+
+    /// SIGKILL; the next one starts as it would under a service manager.
+    fn kill_weir(&mut self) {
+        self.weir.kill().unwrap();
+        self.weir.wait().unwrap();
+        self.weir = run(self.dir.path());
+    }
+
+    fn restart_libvirtd(&self) {
+        // Its end is waited for: QEMU goes on.
+        let script = format!(
+            "pid=$(cat /run/libvirt/libvirtd.pid); kill $pid; \
+             while kill -0 $pid 2>/dev/null; do sleep 0.1; done\n\
+             ({}) >/dev/null 2>&1 </dev/null",
+            libvirt::daemon_lines()
+        );
+        let output = self.inside(&["sh", "-c", &script]);
+        assert!(output.status.success(), "{}\n{}", text(&output), self.log());
+    }
+
+    /// A domain's file. `{DIR}` stands for where the sockets are.
+    fn domain(&self, number: usize, elements: &str, interfaces: &str) -> String {
+        let place = self.dir.path().display().to_string();
+        let xml = format!(
+            "<domain type='qemu'><name>d{number}</name><uuid>{}</uuid>\n\
+             <metadata><weir:vifs xmlns:weir='urn:weir:libvirt'>{elements}</weir:vifs></metadata>\n\
+             <memory unit='MiB'>32</memory><vcpu>1</vcpu>\n\
+             <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>\n\
+             <os><type arch='x86_64' machine='pc'>hvm</type></os><features><acpi/></features>\n\
+             <devices><emulator>/usr/bin/qemu-system-x86_64</emulator>{interfaces}\
+             <memballoon model='none'/></devices></domain>\n",
+            uuid(number)
+        );
+        let path = self.path(&format!("d{number}.xml"));
+        fs::write(&path, xml.replace("{DIR}", &place)).unwrap();
+        path.to_string_lossy().into_owned()
+    }
+}
+
+fn uuid(number: usize) -> String {
+    format!("6e1c0a9e-0a6e-4d8e-9c55-{number:012x}")
+}
+
+fn run(dir: &Path) -> Child {
+    let log = fs::File::options().append(true).create(true).open(dir.join("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("run").arg(dir.join("weir.toml"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+fn interface(name: &str, number: usize) -> String {
+    format!(
+        "<interface type='vhostuser'><mac address='52:54:00:00:0{number}:01'/>\
+         <source type='unix' path='{{DIR}}/{name}.sock' mode='client'>\
+         <reconnect enabled='yes' timeout='1'/></source><model type='virtio'/>\
+         <rom enabled='no'/></interface>"
+    )
+}
+
+#[test]
+fn root_a_domain_has_its_interface_from_its_start_to_its_end() {
+    let Some(mut host) = Host::start() else { return };
+    let elements = "<weir:vif vlan='10' rate='1Gbit'><weir:filter>tx drop tcp dst port 25</weir:filter></weir:vif>\
+                    <weir:vif socket='{DIR}/late.sock' vlan='11' mac='52:54:00:00:02:01'/>";
+    let file = host.domain(1, elements, &interface("web1", 1));
+    host.does(&["define", &file]);
+    assert_eq!(host.names(), Vec::<String>::new(), "a definition makes nothing");
+    host.does(&["start", "d1"]);
+    assert_eq!(host.names(), ["late", "web1"]);
+    let web = host.vifs().into_iter().find(|vif| vif["config"]["name"] == "web1").unwrap();
+    let config = &web["config"];
+    assert_eq!(config["by"], format!("libvirt:{}", uuid(1)));
+    assert_eq!(config["mac"], "52:54:00:00:01:01");
+    assert_eq!(config["socket_mode"], "0660");
+    assert_eq!(config["filter"].as_array().unwrap().len(), 1, "{config}");
+    assert!(web["unsaved"].is_null(), "nobody has to save it: {web}");
+
+    // What is attached finds the socket that waits for it.
+    let device = host.path("device.xml");
+    let place = host.dir.path().display().to_string();
+    fs::write(&device, interface("late", 2).replace("{DIR}", &place)).unwrap();
+    host.does(&["attach-device", "d1", &device.to_string_lossy(), "--live"]);
+    let shown = host.weir_command(&["vif", "show", "late"]);
+    assert!(shown.status.success() && text(&shown).contains("late"), "{}", text(&shown));
+
+    // Neither the end of weir nor that of libvirtd is the end of an interface, and what was set meanwhile stays.
+    let set = host.weir_command(&["vif", "set", "web1", "rate=2Gbit"]);
+    assert!(set.status.success(), "{}", text(&set));
+    host.kill_weir();
+    host.restart_libvirtd();
+    assert_eq!(host.names(), ["late", "web1"]);
+    let gone = host.weir_command(&["vif", "del", "late"]);
+    assert!(gone.status.success(), "{}", text(&gone));
+    host.restart_libvirtd();
+    // libvirtd answers before it has met each domain.
+    eventually("what is missing is there again", || {
+        (host.names() == ["late", "web1"]).then_some(())
+    });
+    let shown = host.weir_command(&["vif", "show", "web1"]);
+    assert!(text(&shown).contains("2Gbit"), "{}", text(&shown));
+    assert!(host.does(&["list"]).contains("d1"));
+
+    // libvirtd comes back while weir is away: the domain goes on.
+    host.weir.kill().unwrap();
+    host.weir.wait().unwrap();
+    host.restart_libvirtd();
+    assert!(host.does(&["list"]).contains("d1"), "{}", host.log());
+    // The end of a domain waits for a weir that is about to be back.
+    let end = std::thread::scope(|scope| {
+        let end = scope.spawn(|| host.does(&["destroy", "d1"]));
+        std::thread::sleep(Duration::from_secs(1));
+        let weir = run(host.dir.path());
+        (end.join().unwrap(), weir)
+    });
+    host.weir = end.1;
+    assert_eq!(host.names(), Vec::<String>::new());
+    host.does(&["undefine", "d1"]);
+}
+
+#[test]
+fn root_a_domain_that_cannot_have_its_interface_does_not_start_and_says_why() {
+    let Some(host) = Host::start() else { return };
+    let begin = "<weir:vif/>";
+    let (first, second) = (interface("web1", 1), interface("web2", 2));
+    for (elements, interfaces, says) in [
+        ("<weir:vif rat='1Gbit'/>", first.clone(), "did you mean `rate`?"),
+        ("<weir:vif/><weir:vif/>", first.clone(), "no interface of type"),
+        ("<weir:vif name='file'/>", first.clone(), "file exists already"),
+        // The first is made, the second refused.
+        ("<weir:vif/><weir:vif network='nowhere'/>", format!("{first}{second}"), "nowhere"),
+        ("<weir:vif socket='/etc/passwd'/>", String::new(), "/etc/passwd"),
+        ("<weir:vif socket='{DIR}/control.sock'/>", String::new(), "control"),
+    ] {
+        let file = host.domain(1, elements, &interfaces);
+        let output = host.virsh(&["create", &file]);
+        assert!(!output.status.success() && text(&output).contains(says), "{}", text(&output));
+        assert_eq!(host.names(), Vec::<String>::new(), "{elements}");
+    }
+    // Nobody takes another domain's interface.
+    host.does(&["create", &host.domain(1, begin, &first)]);
+    let thief = host.virsh(&["create", &host.domain(2, "<weir:vif/>", &first)]);
+    assert!(text(&thief).contains(&format!("by is libvirt:{}", uuid(1))), "{}", text(&thief));
+    assert_eq!(host.names(), ["web1"]);
+    // One without weir's elements starts whatever weir does.
+    let plain = host.domain(3, "", "");
+    fs::write(&plain, fs::read_to_string(&plain).unwrap().replace("urn:weir:libvirt", "urn:other"))
+        .unwrap();
+    host.does(&["create", &plain]);
+    for domain in ["d1", "d3"] {
+        host.does(&["destroy", domain]);
+    }
+    assert_eq!(host.names(), Vec::<String>::new());
+}
+
+/// Whatever is done to two domains, weir has the interfaces of those that run, and no others.
+#[test]
+fn root_operations_by_chance_leave_no_interface_behind() {
+    let Some(mut host) = Host::start() else { return };
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let operations = number("WEIR_LIBVIRT_OPERATIONS").unwrap_or(OPERATIONS);
+    let seed = number("WEIR_LIBVIRT_SEED").unwrap_or(49) as u64;
+    println!("WEIR_LIBVIRT_SEED={seed}");
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    for domain in 1..=2 {
+        let interfaces = interface(&format!("web{domain}"), domain);
+        host.does(&["define", &host.domain(domain, "<weir:vif vlan='7'/>", &interfaces)]);
+    }
+    for done in 0..operations {
+        let domain = random.random_range(1..=2);
+        let name = format!("d{domain}");
+        let operation = random.random_range(0..10);
+        // Some do not fit the domain's state: libvirt refuses those.
+        let what: &[&str] = match operation {
+            0..=2 => &["start"],
+            3..=4 => &["destroy"],
+            5 => &["suspend"],
+            6 => &["resume"],
+            7 => &["managedsave"],
+            8 => &["reset"],
+            _ => &["shutdown"],
+        };
+        if random.random_range(0..8) == 0 {
+            host.kill_weir();
+        }
+        if random.random_range(0..12) == 0 {
+            host.restart_libvirtd();
+        }
+        let said = text(&host.virsh(&[what, &[&name]].concat()));
+        let running = host.does(&["list", "--name"]);
+        let running: Vec<_> =
+            running.split_whitespace().map(|name| name.replace('d', "web")).collect();
+        let mut running = running;
+        running.sort();
+        assert_eq!(
+            host.names(),
+            running,
+            "seed {seed}, operation {done}: {what:?} {name}: {said}\n{}",
+            host.log()
+        );
+    }
+    for domain in ["d1", "d2"] {
+        let _ = host.virsh(&["destroy", domain]);
+        host.does(&["undefine", domain, "--managed-save"]);
+    }
+    assert_eq!(host.names(), Vec::<String>::new());
+}
