@@ -2,9 +2,9 @@
 //!
 //! A front end can punch a hole into the file that it shares as memory. Every thread that touches a page of the hole
 //! then waits in the kernel until the whole hole is made, some 150 ms for each GiB. No system call avoids this wait,
-//! and none tells whose memory it was. So a worker that was away for long notes for a while whose memory it touches,
-//! and a [`Watcher`] checks every few milliseconds whether the worker waits for a hole in the kernel. A port that takes
-//! more than its share of waiting is stopped. See docs/design/0037-blocking-memory.md.
+//! and none shows whose memory it was. So a worker that did not run for long notes, for a while, whose memory it
+//! touches, and a [`Watcher`] checks every few milliseconds if the worker waits for a hole in the kernel. A port that
+//! takes more than its share of waiting is stopped. See docs/design/0037-blocking-memory.md.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -48,7 +48,7 @@ impl Touch {
         Self(count << Self::COUNT_SHIFT | certain | (u64::from(port.get()) + 1))
     }
 
-    /// The port, if it is certain that the memory is this port's.
+    /// The touched port, if it is certain that the memory belongs to this port.
     fn port(self) -> Option<PortId> {
         let number =
             u64::checked_sub(self.0 & 0xffff, 1).filter(|_| self.0 & Self::CERTAIN != 0)?;
@@ -61,15 +61,15 @@ impl Touch {
 struct Shared {
     thread: u32,
     touches: AtomicU64,
-    /// The worker is watched until then (ns).
+    /// Time until which the worker is watched (ns).
     watch_until_ns: AtomicU64,
-    /// The worker has waited for a hole: until then (ns) it makes sure that the port is certain.
+    /// Time (ns) until which the worker makes sure that the touched port is certain, because it has waited for a hole.
     certain_until_ns: AtomicU64,
     /// Ports to be stopped, each with the time for which it kept the worker waiting (ns).
     found: Mutex<Vec<(PortId, u64)>>,
 }
 
-/// A worker's side.
+/// The worker's data about its watch.
 struct Watched {
     shared: Arc<Shared>,
     watcher: Arc<Bell>,
@@ -78,12 +78,12 @@ struct Watched {
 }
 
 thread_local! {
-    /// True if this worker is watched now. An unwatched worker pays only for reading this.
+    /// True if this worker is watched now. An unwatched worker pays only for reading this flag.
     static WATCHES: Cell<bool> = const { Cell::new(false) };
     static THIS: RefCell<Option<Watched>> = const { RefCell::new(None) };
 }
 
-/// A buffer for the payload of a burst. It is used again after its worker has ended.
+/// A buffer for the payload of a burst. After its worker has ended, another worker uses it.
 struct Own(Option<&'static HostBuffer>);
 
 static ROOMS: Mutex<Vec<&'static HostBuffer>> = Mutex::new(Vec::new());
@@ -101,7 +101,7 @@ impl Drop for Own {
     }
 }
 
-/// Notes that this worker, which was awake, has read the clock at `now_ns` for the first time after `away_ns`.
+/// Notes that this worker has read the clock at `now_ns`, `away_ns` after the last time, and was awake in between.
 #[cold]
 pub(crate) fn away(away_ns: u64, now_ns: u64) {
     if away_ns >= SUSPECT_NS {
@@ -126,7 +126,8 @@ pub(crate) fn touching<T>(port: PortId, work: impl FnOnce() -> T) -> T {
     if WATCHES.get() { touch(port, true, work) } else { work() }
 }
 
-/// Delivers a burst to `port`. This also touches memory of the burst's sender, unless that was [brought in](bring_in).
+/// Delivers a burst to `port`. This also touches memory of the burst's sender, unless the payload was [brought
+/// in](bring_in).
 #[inline]
 pub(crate) fn delivering<T>(port: PortId, work: impl FnOnce() -> T) -> T {
     if WATCHES.get() { touch(port, takes_care(), work) } else { work() }
@@ -218,8 +219,8 @@ impl Bell {
     }
 }
 
-/// The thread that checks whether workers wait for holes. It sleeps while no worker was away for long. It ends when
-/// this is dropped.
+/// The thread that checks if workers wait for holes. It sleeps while no worker must be watched. Dropping this value
+/// ends it.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     bell: Arc<Bell>,
@@ -272,7 +273,8 @@ impl Drop for Watcher {
     }
 }
 
-/// Waits for the next check: a while if a worker is `watched`, otherwise until one must be. `None` at the end.
+/// Waits for the next check: for the usual interval if a worker is `watched`, otherwise until a worker must be. `None`
+/// at the end.
 fn wait(bell: &Bell, watched: bool) -> Option<Vec<Arc<Shared>>> {
     let mut state = lock(&bell.state);
     if watched {
@@ -296,7 +298,7 @@ fn waits_for_hole(thread: u32) -> bool {
     HOLE.iter().any(|hole| name[..read].starts_with(hole.as_bytes()))
 }
 
-/// A port that has kept a worker waiting, and by how much more than its share.
+/// A port that has kept a worker waiting, and the time by which this exceeds the port's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Debt {
     port: PortId,
@@ -304,7 +306,7 @@ struct Debt {
     at_ns: u64,
 }
 
-/// The watcher's memory.
+/// The state that the watcher keeps between its checks.
 #[derive(Debug, Default)]
 struct Looks {
     watches: bool,
@@ -342,7 +344,7 @@ impl Looks {
         self.watches = workers.iter().any(is_watched);
     }
 
-    /// Notes that `port` has kept a worker waiting for `ns`. Returns the total if that is more than its share.
+    /// Notes that `port` has kept a worker waiting for `ns`. Returns the total if it exceeds the port's share.
     fn waited(&mut self, port: PortId, ns: u64, now_ns: u64) -> Option<u64> {
         self.debts.retain_mut(|debt| {
             let paid_ns = now_ns.saturating_sub(debt.at_ns) / BLOCKED_SHARE;

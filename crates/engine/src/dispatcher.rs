@@ -1,4 +1,4 @@
-//! Moves queues between workers by load: measures it, asks [`weir_policy::dispatch`], and makes the moves.
+//! Moves queues between workers by load: measures the load, asks [`weir_policy::dispatch`], and makes the moves.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::switch::{Ports, Slot};
 
 /// Moves that are remembered.
 const LOG_LEN: usize = 32;
-/// A longer time (ns) between two steps does not show the load: there was no traffic.
+/// Longest time (ns) between two steps that shows the load: after a longer time there was no traffic.
 const STEP_NS_MAX: u64 = 1_000_000_000;
 
 /// A pair of queues that was given to another worker, or got or lost a helper.
@@ -25,7 +25,7 @@ pub struct Moved {
     pub port: PortId,
     /// The number of the pair.
     pub queue: usize,
-    /// The worker it had before.
+    /// The pair's former worker.
     pub from: usize,
     /// The pair's worker now, or its helper.
     pub to: usize,
@@ -44,8 +44,8 @@ struct Seen {
 
 pub(crate) struct Dispatcher {
     policy: Option<Dispatch>,
-    /// Each VIF's egress has a context of its own (Raj 2006 §4.3.1): its bursts pass in sequence on its own cores.
-    /// Bursts from uplinks use all cores.
+    /// True if each VIF's egress has a context of its own (Raj 2006 §4.3.1): its bursts pass in sequence on its own
+    /// cores. Bursts from uplinks use all cores.
     own_contexts: bool,
     at_ns: u64,
     seen: HashMap<(PortId, usize), Seen>,
@@ -140,7 +140,7 @@ impl Dispatcher {
 /// A pair of queues, with its slot and port.
 type BusyPair<'p> = (&'p Slot, PortId, usize);
 
-/// Makes a move; `false` if everything stays as it is.
+/// Makes a move; `false` if nothing changes.
 fn make(shared: &Shared, (slot, port, queue): BusyPair<'_>, to: usize, reason: Reason) -> bool {
     match reason {
         Reason::Relieved | Reason::Joined => {

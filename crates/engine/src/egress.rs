@@ -17,7 +17,7 @@ pub struct Packet<'p, 'm> {
     pub head: &'p Head,
     /// The offloads that are left to the receiver; they fit its capabilities.
     pub offload: &'p Offload,
-    /// The number of frames it stands for: more than one if frames were merged.
+    /// The number of frames that the packet stands for: more than one if frames were merged.
     pub frames: u32,
     pub(crate) body: &'p [Slice<'m>],
     pub(crate) body_skip: usize,
@@ -31,7 +31,7 @@ impl<'p, 'm> Packet<'p, 'm> {
         self.head.len() + self.body_len
     }
 
-    /// Bytes of the frames it stands for, each with its headers.
+    /// Bytes of the frames that the packet stands for, each with its headers.
     #[inline]
     pub fn frames_len(&self) -> usize {
         let again = match self.frames {
@@ -49,7 +49,7 @@ impl<'p, 'm> Packet<'p, 'm> {
         false
     }
 
-    /// The rest of the packet, where the sender put it.
+    /// The part of the packet behind its head, in the sender's memory.
     #[inline]
     pub fn body(&self) -> impl Iterator<Item = Slice<'m>> + use<'p, 'm> {
         let (mut skip, mut left) = (self.body_skip, self.body_len);
@@ -76,12 +76,12 @@ pub enum Put {
 /// The result for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emitted {
-    /// The receiver has it, or at least some of its segments: the others are lost, as on a wire.
+    /// The receiver has the frame, or at least some of its segments: the others are lost, as on a wire.
     Done {
         /// Segments that found no buffers.
         lost: u32,
     },
-    /// The receiver has nothing of it: it can be tried again.
+    /// The receiver has nothing of the frame, which can be retried.
     Full,
 }
 
@@ -94,7 +94,7 @@ pub fn emit<'m>(
     caps: OffloadCaps,
     mut put: impl FnMut(Packet<'_, 'm>) -> Put,
 ) -> Result<Emitted, DropReason> {
-    // Nearly all frames pass here, and nearly all of the small ones, which are the most.
+    // Nearly all frames, and nearly all small ones, which are the most, pass here.
     if frame.offload.is_none() && tag == EgressTag::Untagged {
         let body = burst.payload(frame);
         let body_len = frame.len as usize - frame.head.len();

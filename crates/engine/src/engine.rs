@@ -41,19 +41,20 @@ pub struct Engine {
 /// The counts of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerStats {
-    /// Times it woke from sleep.
+    /// Number of times that the worker woke from sleep.
     pub wakeups: u64,
     /// The worker's wake-ups by cause, in the order of [`WokenFor::ALL`].
     pub woken_for: [u64; WokenFor::ALL.len()],
-    /// Bursts it forwarded.
+    /// Number of bursts that the worker forwarded.
     pub bursts: u64,
-    /// Times it was nudged to poll a queue, between two bursts, without a kick.
+    /// Number of times that the worker was nudged to poll a queue, between two bursts, without a kick.
     pub nudges: u64,
-    /// CPU time of its thread (ns); `None` if the kernel does not tell.
+    /// CPU time of the worker's thread (ns); `None` if the kernel does not report it.
     pub cpu_ns: Option<u64>,
-    /// The longest recent lateness of its timers plus a quarter (ns): it sets them this much before a hold's end.
+    /// The longest recent lateness of the worker's timers plus a quarter (ns). The worker sets its timers this much
+    /// before the end of a hold.
     pub timer_lead_ns: u64,
-    /// Timers that were later than this: holds may have ended too late.
+    /// Timers that were later than `timer_lead_ns`: holds may have ended too late.
     pub late_timers: u64,
 }
 
@@ -72,7 +73,7 @@ impl Engine {
         let workers = options.workers.clamp(1, WORKERS_MAX);
         let options = Options { workers, ..options };
         if options.execution == Execution::RtThreads {
-            // Tried in a thread that ends: this one must not become a real-time thread.
+            // The attempt is made in a thread that ends: this thread must not become a real-time thread.
             let tried =
                 std::thread::Builder::new().spawn(|| set_priority(Priority::RealTime))?.join();
             tried.map_err(|_| io::Error::other("the attempt panicked"))??;
@@ -109,7 +110,7 @@ impl Engine {
         Ok(Some(index))
     }
 
-    /// The configuration of its workers.
+    /// The configuration of the engine's workers.
     pub fn options(&self) -> Options {
         self.shared.crew.options
     }
@@ -179,22 +180,22 @@ impl Engine {
         }
     }
 
-    /// Limits the traffic that a port receives from now on, starting with full buckets: excess frames are dropped and
-    /// counted there ([`DropReason::PolicedRx`](crate::stats::DropReason::PolicedRx)). Does nothing if there is no such
-    /// port.
+    /// Limits the traffic that a port receives from now on, starting with full buckets. Excess frames are dropped and
+    /// counted at the port ([`DropReason::PolicedRx`](crate::stats::DropReason::PolicedRx)). Does nothing if there is
+    /// no such port.
     pub fn set_receive_limit(&self, id: PortId, limit: RateLimit) {
         let police = Police::new(limit).map(Arc::new);
         self.shared.change(id, |slot| slot.police.clone_from(&police));
     }
 
-    /// Limits the frames from a port that are flooded. Its buckets are full.
+    /// Limits the flooded frames from a port, starting with full buckets.
     pub fn set_storm_limit(&self, id: PortId, limit: StormLimit) {
         let storm = Storm::new(limit).map(Arc::new);
         self.shared.change(id, |slot| slot.storm.clone_from(&storm));
     }
 
-    /// Sets a port's MTU (bytes): longer frames in either direction are dropped, and counted there. The length of a GSO
-    /// frame is that of its segments.
+    /// Sets a port's MTU (bytes): longer frames in either direction are dropped, and counted at the port. For a GSO
+    /// frame, the length of its segments counts.
     pub fn set_mtu(&self, id: PortId, mtu: Option<u16>) {
         self.shared.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
     }
@@ -215,18 +216,18 @@ impl Engine {
 
     /// Watches `kick` for a queue of a port, until the result is dropped.
     ///
-    /// Errors from adding it to a worker's epoll set, or from starting a worker for it; there is no such port.
+    /// Errors from adding the kick to a worker's epoll set, or from starting a worker for it; there is no such port.
     pub fn watch(&self, queue: QueueRef, kick: OwnedFd) -> io::Result<Watch> {
         self.with_worker(queue, |roster, worker| Crew::watch(roster, worker, queue, kick))?
     }
 
-    /// Makes a queue's worker poll it without a kick.
+    /// Makes a queue's worker poll the queue without a kick.
     pub fn nudge(&self, queue: QueueRef) {
         // A removed port has no queue to poll.
         let _ = self.with_worker(queue, |_, worker| worker.poller.nudge(queue));
     }
 
-    /// Calls `then` with the worker of a pair. Both queues of a pair have the same one.
+    /// Calls `then` with the worker of a pair, which serves both queues of the pair.
     fn with_worker<T>(
         &self,
         queue: QueueRef,
@@ -234,7 +235,7 @@ impl Engine {
     ) -> io::Result<T> {
         let crew = &self.shared.crew;
         let mut roster = crew.roster();
-        // Read under the lock: a port that has been removed gets no worker any more.
+        // The ports are read under the lock: a port that has been removed gets no worker any more.
         let ports = self.shared.ports.load();
         let pair = slot(&ports, queue.port).and_then(|slot| slot.pairs.get(queue.queue));
         let pair = pair.ok_or_else(|| io::Error::other("there is no such queue"))?;
@@ -253,7 +254,7 @@ impl Engine {
         dispatcher.step(&self.shared, now_ns);
     }
 
-    /// The last queues that moved, the latest first, and the number of all moves.
+    /// The queues that moved last, the latest first, and the number of all moves.
     pub fn moved(&self) -> (Vec<Moved>, u64) {
         let dispatcher = self.dispatcher.lock().unwrap_or_else(|e| e.into_inner());
         dispatcher.moved()
@@ -262,7 +263,7 @@ impl Engine {
     /// Gives a pair of queues to another worker, while traffic flows.
     ///
     /// # Errors
-    /// Errors from watching its kick there; nothing has changed then.
+    /// Errors from watching the pair's kick at the new worker; nothing has changed then.
     pub fn assign(&self, port: PortId, queue: usize, worker: usize) -> io::Result<()> {
         let ports = self.shared.ports.load();
         let Some(slot) = slot(&ports, port) else { return Ok(()) };
@@ -313,14 +314,14 @@ impl Engine {
         self.shared.crew.options.realization != Realization::Dedicated
     }
 
-    /// Wake-ups of all workers together. The number does not change without traffic, nor with so much that no worker
-    /// sleeps.
+    /// Wake-ups of all workers together. The number does not change without traffic, nor under traffic so heavy that no
+    /// worker sleeps.
     pub fn wakeups(&self) -> u64 {
         self.shared.crew.iter().map(|worker| worker.wakeups()).sum()
     }
 
-    /// Makes the next worker that wakes up ring [`Engine::bell`], once. Only for one thread at a time, which saw no
-    /// traffic at [`Engine::wakeups`] = `seen`; returns `false`, without a ring, if a worker has woken up since.
+    /// Makes the next worker that wakes up ring [`Engine::bell`], once. Only one thread at a time may call this; it saw
+    /// no traffic when [`Engine::wakeups`] was `seen`. Returns `false`, without a ring, if a worker has woken up since.
     pub fn ring_at_traffic(&self, seen: u64) -> bool {
         self.shared.activity.ask();
         let quiet = self.wakeups() == seen;
@@ -330,14 +331,14 @@ impl Engine {
         quiet
     }
 
-    /// A descriptor that is readable after the ring, until [`Engine::ring_at_traffic`] is called again.
+    /// A descriptor that is readable after the bell has rung, until [`Engine::ring_at_traffic`] is called again.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.shared.activity.bell()
     }
 }
 
 impl Engine {
-    /// Lets workers serve that are [held](Options::held).
+    /// Lets workers that are [held](Options::held) serve their queues.
     pub fn open(&self) {
         self.shared.gate.open();
     }
@@ -396,9 +397,9 @@ pub fn is_real_time() -> bool {
     matches!(thread_schedule_policy(), Ok(ThreadSchedulePolicy::Realtime(_)))
 }
 
-/// CPU time (ns) of a thread of this process; `None` if it has ended or the kernel does not tell.
+/// CPU time (ns) of a thread of this process; `None` if it has ended or the kernel does not report it.
 ///
-/// From `/proc/self/task/TID/schedstat`: time on a CPU, time waiting for one, time slices.
+/// The number is from `/proc/self/task/TID/schedstat`: time on a CPU, time waiting for one, time slices.
 pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok()
@@ -430,7 +431,7 @@ mod tests {
         // A caller that has not seen that wake-up must not wait for the next.
         assert!(!engine.ring_at_traffic(seen));
         assert!(!rings(&engine, Some(&NOW)));
-        // When it wakes up for the second time, the first time is over.
+        // When the worker wakes up for the second time, its first wake-up is over.
         for _ in 0..2 {
             let woken = engine.wakeups();
             wake();

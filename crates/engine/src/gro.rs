@@ -2,9 +2,9 @@
 //! as a small one. [`weir_wire::gro`] decides which segments can merge; this module walks a receiver's list, verifies
 //! checksums and gathers payloads.
 //!
-//! Nothing waits: only segments of one burst merge, even with frames of other flows between them. No corrupt checksum
-//! is hidden: a checksum is verified, unless the sender left it to be filled in or a device verified it. That reads the
-//! payload shortly before the copy.
+//! No frame waits: only segments of one burst merge, even with frames of other flows between them. No corrupt checksum
+//! is hidden: a checksum is verified, unless the sender left it to be filled in or a device verified it. The
+//! verification reads the payload shortly before the copy.
 
 use std::cell::Cell;
 
@@ -28,9 +28,9 @@ pub struct EgressList<'b> {
     caps: OffloadCaps,
     /// All frames before this index are done.
     next: usize,
-    /// Bit i: `frames[i]` is done too, since it went ahead.
+    /// Bit i: `frames[i]` is done too, because it was merged into an earlier packet.
     ahead: u64,
-    /// The list probably has segments to merge.
+    /// True if the list probably has segments to merge.
     merges: bool,
     /// Consecutive segments that could not be merged.
     lone: u8,
@@ -48,7 +48,7 @@ pub struct Plain<'b> {
 }
 
 impl<'b> Plain<'b> {
-    /// The rest behind its front, in the sender's memory.
+    /// The part of the frame behind its front, in the sender's memory.
     #[inline]
     pub fn body(&self) -> &'b [Slice<'b>] {
         self.burst.payload(self.frame)
@@ -86,16 +86,17 @@ impl<'b> Iterator for PlainFrames<'b> {
 /// The result for the next packet of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// The number of frames it stood for.
+    /// The number of frames that the packet stands for.
     pub frames: u32,
-    /// The time at which the first of them was taken (ns).
+    /// The time at which the first of these frames was taken (ns).
     pub arrived_ns: u64,
-    /// The receiver's result, or the reason for its drop. After [`Emitted::Full`], this frame and all behind it remain.
+    /// The receiver's result, or the reason for the drop. After [`Emitted::Full`], this frame and all frames behind it
+    /// remain.
     pub result: Result<Emitted, DropReason>,
 }
 
 impl Sent {
-    /// Counts its lost frames. Returns `false` if the receiver is full.
+    /// Counts the packet's lost frames. Returns `false` if the receiver is full.
     #[inline]
     pub fn settle(&self, counters: &PortCounters) -> bool {
         match self.result {
@@ -115,7 +116,7 @@ impl<'b> EgressList<'b> {
         let slots = burst.frames();
         let tso = caps.contains(OffloadCaps::TSO4) || caps.contains(OffloadCaps::TSO6);
         let merges = match frames {
-            // Three frames stand for all: a list without TCP is not checked frame by frame.
+            // Three frames stand for the whole list: a list without TCP is not checked frame by frame.
             [first, .., last] if tso => {
                 [first, &frames[frames.len() / 2], last].iter().any(|outgoing| {
                     let frame = &slots[usize::from(outgoing.frame)];
@@ -129,8 +130,8 @@ impl<'b> EgressList<'b> {
         Self { burst, slots, frames, caps, next: 0, ahead, merges, lone: 0, merged: 0 }
     }
 
-    /// The frames from the next one on that pass unchanged: not merged, without tag and offload. So nearly all frames
-    /// need no [`Packet`].
+    /// The frames from the next one on that pass unchanged: not merged, without tag and offload. With these, nearly all
+    /// frames need no [`Packet`].
     #[inline(always)]
     pub fn plain(&self) -> PlainFrames<'b> {
         let Self { burst, slots, frames, merges, .. } = *self;
@@ -196,7 +197,8 @@ impl<'b> EgressList<'b> {
 
     /// Passes the packet that begins with the next frame to `put`; `None`, without a call, if no segment follows it or
     /// two do not fit.
-    // Not inlined, and on a copy of the list: the code for all other frames keeps its values in registers.
+    // The function is not inlined, and works on a copy of the list: the code for all other frames keeps its values in
+    // registers.
     #[inline(never)]
     fn emit_merged(self, put: &mut dyn FnMut(Packet<'_, 'b>) -> Put) -> Option<Merged> {
         let run = self.gather(self.next)?;
@@ -278,7 +280,7 @@ impl<'b> EgressList<'b> {
                 Next::Ends => break,
                 Next::Follows(segment) => {
                     between = 0;
-                    // One more for the part of its payload that is in its head.
+                    // One more piece is counted for the part of the payload that is in the frame's head.
                     pieces += self.burst.payload(frame).len() + 1;
                     let first_is_sound = || run.count > 1 || self.is_sound(&first, index);
                     if pieces > GRO_PIECES_MAX
@@ -296,8 +298,8 @@ impl<'b> EgressList<'b> {
         (run.count > 1).then_some(run)
     }
 
-    /// True if a segment's checksum is right. A sender that changes memory between the sum and the copy damages only
-    /// its own data.
+    /// True if a segment's checksum is right. A sender that changes its memory between the sum and the copy damages
+    /// only its own data.
     fn is_sound(&self, segment: &TcpSegment<'_>, index: usize) -> bool {
         if !segment.needs_verifying() {
             return true;
@@ -322,7 +324,7 @@ impl<'b> EgressList<'b> {
 }
 
 /// Fetches the payload that has to be read for a receiver with `caps`: for a checksum, segments, or merging. Returns
-/// those of its `frames` (by bit) that are done because their payload was lost.
+/// the frames of `frames` (by bit) that are done because their payload was lost.
 #[cold]
 fn fetch(burst: &Burst<'_>, frames: &[Outgoing], caps: OffloadCaps, merges: bool) -> u64 {
     let is_read = |frame: &Frame| {
@@ -349,9 +351,9 @@ struct Run<'b> {
 /// A merged packet that the receiver has accepted or refused.
 struct Merged {
     sent: Sent,
-    /// The receiver has it.
+    /// True if the receiver has the packet.
     accepted: bool,
-    /// Bit i: `frames[i]` is part of it.
+    /// Bit i: `frames[i]` is part of the packet.
     members: u64,
 }
 

@@ -34,7 +34,7 @@ impl Holds {
         received.into_iter().chain(until_ns(&self.transmitted)).min()
     }
 
-    /// The side of which a call is due at `now_ns`. Calls for received frames are due `lead_ns` earlier.
+    /// The side of a call that is due at `now_ns`. Calls for received frames are due `lead_ns` earlier.
     pub(crate) fn due(&self, now_ns: u64, lead_ns: u64) -> Option<Side> {
         let by = |heap, by_ns| until_ns(heap).is_some_and(|until_ns| until_ns <= by_ns);
         if by(&self.received, now_ns.saturating_add(lead_ns)) {

@@ -1,9 +1,9 @@
 //! Kicks without frames.
 //!
 //! A kick costs the guest a write, and weir a wake-up and a poll that are not charged. Drivers sometimes kick in vain,
-//! when weir took the frame before the kick came; up to one such kick per frame is usual. A guest that keeps kicking
-//! without frames is ignored for a while: its kick descriptor stays in the epoll set without events. Frames sent
-//! meanwhile are found afterwards.
+//! when weir took the frame before the kick came; up to one such kick per frame is usual. The kicks of a guest that
+//! keeps kicking without frames are ignored for a while: its kick descriptor stays in the epoll set without events.
+//! Frames that are sent meanwhile are found afterwards.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::per_queue::PerQueue;
 use crate::poller::QueueRef;
 use crate::port::Side;
 
-/// Kicks of a pair of queues that brought nothing, less the frames that came.
+/// Kicks of a pair of queues that brought no frames, less the frames that came.
 #[derive(Debug, Default)]
 struct Vain {
     tx: u8,
@@ -29,7 +29,7 @@ pub(crate) struct Kicks {
 }
 
 impl Kicks {
-    /// Counts a kick that may have brought nothing. Returns true if the next kicks must be ignored.
+    /// Counts a kick that may have brought no frames. Returns true if the next kicks must be ignored.
     #[inline]
     pub(crate) fn came(&mut self, queue: QueueRef) -> bool {
         let vain = self.vain.at(queue);
@@ -76,7 +76,7 @@ impl Kicks {
 
     /// A queue whose kicks count again at `now_ns`.
     pub(crate) fn due(&mut self, now_ns: u64) -> Option<QueueRef> {
-        // The list is in the order of time, since all are ignored for the same time.
+        // The list is in the order of time, since all kicks are ignored for the same time.
         let (queue, _) = *self.ignored.front().filter(|(_, until_ns)| *until_ns <= now_ns)?;
         self.ignored.pop_front();
         Some(queue)

@@ -8,7 +8,7 @@ use crate::sync::{AtomicUsize, Mutex, Ordering};
 #[derive(Debug, Default)]
 pub struct ReadyQueues {
     ready: AtomicUsize,
-    /// Held while queues are counted: an older count must not replace a newer one.
+    /// This lock is held while queues are counted: an older count must not replace a newer one.
     counting: Mutex<()>,
 }
 
@@ -19,8 +19,8 @@ impl ReadyQueues {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Counts them by `count`, which may lock queues, so the caller must hold none. The result is 0 once `failed`
-    /// returns true. Passes the result to `then` before another thread counts.
+    /// Counts the queues by `count`, which may lock queues, so the caller must hold no queue's lock. The result is 0
+    /// once `failed` returns true. Passes the result to `then` before another thread counts.
     pub fn count(
         &self,
         failed: impl Fn() -> bool,
@@ -34,7 +34,7 @@ impl ReadyQueues {
     /// Sets the count, for a caller that is alone in counting.
     pub(crate) fn set(&self, failed: impl Fn() -> bool, count: impl FnOnce() -> usize) -> usize {
         let ready = if failed() { 0 } else { count() };
-        // With a swap, as in `none`: the later of the two sees everything that the earlier did before.
+        // This is a swap, as in `none`: the later of the two sees everything that the earlier did before.
         self.ready.swap(ready, Ordering::AcqRel);
         // The port may have failed since: its stop does not wait for a count.
         if failed() {

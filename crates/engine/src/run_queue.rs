@@ -13,11 +13,11 @@ use crate::share::{Entitled, Grant, Limiter, Shares};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     pub(crate) queue: QueueRef,
-    /// The time since which it has work (ns): no frame has waited longer.
+    /// The time since which the queue has work (ns): no frame has waited longer.
     pub(crate) since_ns: u64,
 }
 
-/// A queue with work whose port has no tokens. Its kicks are suppressed.
+/// A queue with work whose port has no tokens. The queue's kicks are suppressed.
 #[derive(Debug)]
 struct Limited {
     ready: Ready,
@@ -50,16 +50,16 @@ impl Turn {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     pub(crate) worker_ns: u64,
-    /// Windows of its port that were violated since its last burst.
+    /// Windows of the port that were violated since its last burst.
     pub(crate) violations: u64,
 }
 
 /// The state of a queue.
 #[derive(Debug, Default)]
 struct Standing {
-    /// True if it is among the queues with work.
+    /// True if the queue is among the queues with work.
     has_work: bool,
-    /// The number of frames below a whole burst to which its turn is limited.
+    /// The number of frames by which the queue's turn is shorter than a whole burst.
     less: u8,
 }
 
@@ -179,8 +179,8 @@ impl RunQueue {
         self.limited.iter().map(|limited| limited.until_ns).min()
     }
 
-    /// Applies changed shares, and brings back queues whose rate allows it. Their frames waited for that rate: the
-    /// switch's lateness counts from now.
+    /// Applies changed shares, and brings back queues whose rate allows it. The frames of these queues waited for the
+    /// rate: the switch's lateness counts from now.
     pub(crate) fn refresh(&mut self, shares: &Shares, now_ns: impl FnOnce() -> u64) {
         let changed = shares.version() != self.version;
         if changed {
@@ -219,7 +219,7 @@ impl RunQueue {
         self.scheduler.charge(port.index(), ns);
     }
 
-    /// Ends a burst of `port`: its time is charged to the port, except `others_ns`, which others pay.
+    /// Ends a burst of `port`: charges its time to the port, except `others_ns`, which other ports pay.
     #[inline]
     pub(crate) fn charge(&mut self, port: PortId, begun: Begun, others_ns: u64) -> Cost {
         let worker_ns = self.meter.end(begun).saturating_sub(others_ns);

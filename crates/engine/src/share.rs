@@ -12,19 +12,19 @@ use crate::clock;
 /// A rate, and a burst beyond it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// The number in a second.
+    /// The number of bits or packets in a second.
     pub per_s: u64,
-    /// The number at once, after a pause.
+    /// The number of bits or packets that may come at once, after a pause.
     pub burst: u64,
 }
 
 /// The limits on a port's traffic in one direction, over all its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Bits of packets, from the Ethernet header to the end of the payload: each segment of a GSO frame has its own
+    /// Limit in bits, from the Ethernet header to the end of the payload: each segment of a GSO frame has its own
     /// headers, as Linux's `tc` counts them.
     pub bits: Option<Rate>,
-    /// Packets: a GSO frame counts as its segments.
+    /// Limit in packets: a GSO frame counts as its segments.
     pub packets: Option<Rate>,
 }
 
@@ -64,7 +64,7 @@ impl Limiter {
         let buckets = Mutex::new(Buckets {
             bits: limit.bits.map(bucket),
             packets: limit.packets.map(bucket),
-            // Nothing is known yet: the longest frame is assumed.
+            // Before the first burst, the longest frame is assumed.
             frame_bits: 8 * u64::from(FRAME_LEN_MAX),
             frame_packets: 1,
         });
@@ -72,11 +72,12 @@ impl Limiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
-        // Plain numbers: they are valid whatever their holder did.
+        // The buckets are plain numbers, which are valid even if a holder of the lock panicked.
         self.buckets.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Grants a number of frames, which is paid for at once; or returns the time before which there are none (ns).
+    /// Grants a number of frames, which are paid for at once; or returns the time before which no frames are granted
+    /// (ns).
     pub(crate) fn grant(&self, now_ns: u64) -> Result<Grant, u64> {
         let mut buckets = self.lock();
         let Buckets { bits, packets, frame_bits, frame_packets } = &mut *buckets;
@@ -88,7 +89,7 @@ impl Limiter {
         {
             let (Some(bucket), Some(rate)) = (bucket, rate) else { continue };
             let fit = bucket.available(now_ns) / frame;
-            // A frame longer than the bucket is deep must pass at some time.
+            // A frame that is longer than the bucket is deep must pass at some time.
             let fit = if frame > rate.burst { u64::from(bucket.is_full()) } else { fit };
             if fit == 0 {
                 let soon = rate.per_s / (1_000_000_000 / RATE_WAIT_NS);
@@ -105,8 +106,8 @@ impl Limiter {
         Ok(grant)
     }
 
-    /// Settles a grant of which `frames` frames were taken, with this number of packets and bytes on a wire. The part
-    /// beyond the grant is owed.
+    /// Settles a grant of which `frames` frames were taken, with this number of packets and bytes on a wire. The bucket
+    /// owes the part beyond the grant.
     pub(crate) fn settle(&self, grant: Grant, frames: u64, packets: u64, bytes: u64) {
         let mut buckets = self.lock();
         let bits = bytes.saturating_mul(8);
@@ -147,7 +148,7 @@ pub(crate) struct Entitled {
 /// The shares of all ports. Workers have copies, and compare versions.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// By port number; ports beyond the end have the default.
+    /// The shares by port number; ports beyond the end have the default.
     ports: Mutex<Vec<Entitled>>,
     version: AtomicU64,
 }
@@ -270,7 +271,7 @@ mod tests {
                 match limiter.grant(now_ns) {
                     Ok(grant) => {
                         let frames = grant.frames as u64;
-                        // Plain frames make it look cheap before each expensive turn.
+                        // Plain frames make the port look cheap before each expensive turn.
                         let packets = frames * if plain { 1 } else { segments };
                         plain = !plain;
                         limiter.settle(grant, frames, packets, frames);

@@ -5,16 +5,16 @@ use weir_fabric::PortId;
 use crate::per_queue::PerQueue;
 use crate::poller::QueueRef;
 
-/// Frames to be tried again.
+/// Frames to be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// The frames that wait for this receiver, which has buffers again.
     Receiver(PortId),
-    /// All frames of this transmit queue, for any receiver: a worker that no longer serves it has parked some.
+    /// All frames of this transmit queue, for any receiver: a worker that no longer serves the queue has parked some.
     Sender(QueueRef),
 }
 
-/// One worker's notes on such queues.
+/// One worker's notes on queues that hold frames.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls {
     of: PerQueue<Entry>,
@@ -22,7 +22,7 @@ pub(crate) struct Stalls {
     count: usize,
     /// Queues that hold frames, and some that no longer do.
     listed: Vec<QueueRef>,
-    /// No frame has waited long enough before this time (ns).
+    /// The time before which no frame has waited long enough (ns).
     due_ns: u64,
     /// For each receiver, by number, the queues that have it in `waits_for`, in the order in which they began to wait.
     by_receiver: Vec<Vec<QueueRef>>,
@@ -30,10 +30,11 @@ pub(crate) struct Stalls {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// The time at which its oldest frame has waited long enough (ns), if it holds any.
+    /// The time at which the queue's oldest frame has waited long enough (ns), if the queue holds any frame.
     until_ns: Option<u64>,
     listed: bool,
-    /// Receivers for which its frames wait, and some for which they have waited since these last had buffers.
+    /// Receivers for which the queue's frames wait. Some receivers stay in the list although no frame waits for them,
+    /// until they next have buffers.
     waits_for: Vec<PortId>,
 }
 
@@ -49,8 +50,8 @@ impl Stalls {
         (self.count > 0).then_some(self.due_ns)
     }
 
-    /// Notes the time until which the oldest frame of a queue can wait (ns), if it holds any. Returns true if it held
-    /// none before.
+    /// Notes the time until which the oldest frame of a queue can wait (ns), if the queue holds any frame. Returns true
+    /// if it held none before.
     #[inline]
     pub(crate) fn note(&mut self, queue: QueueRef, until_ns: Option<u64>) -> bool {
         if until_ns.is_none() && self.of.get(queue).is_none_or(|entry| entry.until_ns.is_none()) {
@@ -87,8 +88,8 @@ impl Stalls {
         self.by_receiver[index].push(queue);
     }
 
-    /// Moves the queues that wait for a receiver into `queues`. Frames that are parked for it from now on must be noted
-    /// again.
+    /// Moves the queues that wait for a receiver into `queues`. Frames that are parked for the receiver from now on
+    /// must be noted again.
     pub(crate) fn take_waiting_for(&mut self, receiver: PortId, queues: &mut Vec<QueueRef>) {
         let Some(waiting) = self.by_receiver.get_mut(receiver.index()) else { return };
         for &queue in &*waiting {
@@ -116,7 +117,7 @@ impl Stalls {
         self.due_ns = next_ns;
     }
 
-    /// Makes all queues due, since it is not known which have been tried.
+    /// Makes all queues due, because no note shows which of them have been retried.
     pub(crate) fn hurry(&mut self) {
         for &queue in &self.listed {
             if let Some(until_ns) = &mut self.of.at(queue).until_ns {

@@ -21,7 +21,7 @@ use crate::stats::PortCounters;
 /// A receive queue.
 #[derive(Debug)]
 pub struct ReceiveQueue<R> {
-    /// The port's part.
+    /// The port's part of the queue.
     pub queue: R,
     /// The calls to the guest.
     pub calls: ReceiveCalls,
@@ -29,7 +29,7 @@ pub struct ReceiveQueue<R> {
     order: FillOrder<Filled>,
     /// Chains placed in rings that have stopped.
     placed_before: u64,
-    /// The ring must stop: no batch begins, so that those under way come to an end.
+    /// True if the ring must stop: no new batch begins, so that those under way come to an end.
     closing: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct ReceiveQueue<R> {
 #[derive(Debug, Clone, Copy)]
 struct Filled {
     batch: Batch,
-    /// At least one of them waited for buffers before.
+    /// True if at least one of the frames waited for buffers before.
     parked: bool,
 }
 
@@ -46,7 +46,7 @@ struct Filled {
 pub struct Written {
     /// The result for the list.
     pub dealt_with: Delivered,
-    /// Some frames of the list are not done.
+    /// True if some frames of the list are not done.
     pub full: bool,
     /// Frames of the list that were put in.
     pub batch: Batch,
@@ -54,7 +54,7 @@ pub struct Written {
     pub chains: u16,
     /// Packets that were merged from several frames' segments.
     pub merged: u64,
-    /// At least one of the frames waited for buffers before.
+    /// True if at least one of the frames waited for buffers before.
     pub waited: bool,
 }
 
@@ -70,19 +70,19 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         }
     }
 
-    /// True if frames can be placed, provided that its ring allows it.
+    /// True if frames can be placed, as far as the queue itself decides. The ring must allow it too.
     #[inline]
     pub fn is_open(&self) -> bool {
         !self.closing
     }
 
-    /// Chains of all frames ever placed, over all of its rings.
+    /// The number of chains of all frames ever placed, in all rings of the queue so far.
     pub fn placed(&self) -> u64 {
         self.placed_before + self.queue.placed()
     }
 
     /// Gives the frames that a worker has `written`, and is about to copy, their place in the order. Returns the result
-    /// for its list.
+    /// for the worker's list.
     ///
     /// # Errors
     /// The guest broke a rule.
@@ -95,8 +95,8 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
     ) -> Result<(Delivered, Place), R::Error> {
         let Written { dealt_with, full, batch, chains, merged, waited } = written;
         let worth_waiting = self.calls.note_full(full, batch.frames > 0);
-        // Under the same lock as the check that found too few buffers: in between, another worker could take the
-        // buffers of the kick.
+        // The request for a kick is made under the same lock as the check that found too few buffers. In between,
+        // another worker could take the buffers that the kick announces.
         let again = full && worth_waiting && self.queue.arm(index)?;
         counters.rx[index].frames.add(batch.frames.into());
         counters.rx[index].bytes.add(batch.bytes);
@@ -110,8 +110,8 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         self.order.has(place)
     }
 
-    /// Ends the copy of a batch: shows the guest all frames that are now complete up to it, with one index write, and
-    /// asks the policy about the call. Returns the time to ask again, if a timer must be set.
+    /// Ends the copy of a batch: shows the guest, with one index write, all frames that are now complete up to this
+    /// batch, and asks the policy about the call. Returns the time to ask again, if a timer must be set.
     ///
     /// # Errors
     /// The copied frames cannot be trusted.
@@ -162,7 +162,7 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
     }
 }
 
-/// Locks a queue when workers have finished their placed frames, and no new ones come. Makes a held call; then nothing
+/// Locks a queue once workers have finished their placed frames, and no new ones come. Makes a held call. Then nothing
 /// is pending, and the ring can go out of service.
 pub fn stop<'q, R: ReceiveRing>(
     queue: &'q Mutex<ReceiveQueue<R>>,
@@ -170,7 +170,7 @@ pub fn stop<'q, R: ReceiveRing>(
     index: usize,
     counters: &PortCounters,
 ) -> MutexGuard<'q, ReceiveQueue<R>> {
-    // A worker that copies into it is done soon; a worker that panicked has failed the port.
+    // A worker that copies into the ring is done soon; a worker that panicked has failed the port.
     let close = |queue: &mut ReceiveQueue<R>| queue.closing = true;
     let mut queue = lock_settled(queue, has_failed, close, |queue| queue.order.is_idle());
     queue.flush(index, counters);

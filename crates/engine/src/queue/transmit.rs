@@ -34,8 +34,8 @@ pub trait Source {
     /// An error that ends the service of the port.
     type Error;
 
-    /// True if bursts that pass in parallel are settled in the order in which they were taken. Otherwise names count
-    /// up.
+    /// True if bursts that pass in parallel are settled in the order in which they were taken. Otherwise, the names of
+    /// frames are ascending.
     const IN_ORDER: bool = true;
     /// See [`Taken::peek`].
     const PEEK: bool = true;
@@ -48,7 +48,7 @@ pub trait Source {
     /// The port's counters.
     fn counters(&self) -> &PortCounters;
 
-    /// True if the port has stopped: other workers' bursts are not waited for then.
+    /// True if the port has stopped. Then no worker waits for other workers' bursts.
     fn has_failed(&self) -> bool;
 
     /// Most frames that wait for receivers.
@@ -64,7 +64,7 @@ pub trait Source {
         false
     }
 
-    /// Lends a burst of `what` its data; `None` while nothing can be taken.
+    /// Lends the data to a burst of `what`; `None` while nothing can be taken.
     fn lend(&self, ring: &mut Self::Ring, what: Take) -> Option<Self::Lent>;
 
     /// Takes new frames, at most [`Burst::frames_max`]: adds a chain for each that must be settled, and its frame
@@ -80,7 +80,7 @@ pub trait Source {
         burst: &mut Burst<'m>,
     ) -> Result<usize, Self::Error>;
 
-    /// Adds a chain and its frame again after a wait, with their time of arrival.
+    /// Adds a chain and its frame again after a wait, with the frame's time of arrival.
     ///
     /// # Errors
     /// The guest broke a rule.
@@ -93,7 +93,8 @@ pub trait Source {
         burst: &mut Burst<'m>,
     ) -> Result<(), Self::Error>;
 
-    /// Fetches payload that is not in memory yet: without the lock, so that another worker can take meanwhile.
+    /// Fetches payload that is not in memory yet. The lock is not held, so that another worker can take frames
+    /// meanwhile.
     fn bring<'m>(&'m self, _lent: &'m Self::Lent, _burst: &mut Burst<'m>) {}
 
     /// Completes forwarded and refused frames, keeps parked ones, and publishes. Returns the chains newly visible
@@ -103,7 +104,7 @@ pub trait Source {
     /// Takes back the lent data.
     fn take_back(&self, _ring: &mut Self::Ring, _lent: Self::Lent) {}
 
-    /// Gives up a waiting frame, which is lost for that reason.
+    /// Gives up a waiting frame, which is lost for the reason `why`.
     fn release(&self, ring: &mut Self::Ring, token: u64, why: DropReason);
 
     /// The number of the ring's entries that are not complete, if `parked` frames wait.
@@ -128,13 +129,13 @@ pub struct TransmitQueue<R> {
 /// The data behind a transmit queue's lock.
 #[derive(Debug, Default)]
 pub struct Transmit<R> {
-    /// The port's part.
+    /// The port's part of the queue.
     pub queue: R,
     /// The calls to the guest about completed frames.
     pub calls: TransmitCalls,
     parked: ParkedFrames,
     bursts: UnderWay,
-    /// Several workers may send from it at a time.
+    /// True if several workers may send from the queue at a time.
     side_by_side: bool,
 }
 
@@ -146,7 +147,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
         Self { state: Mutex::new(state), turns: Arc::default() }
     }
 
-    /// Locks it.
+    /// Locks the queue.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, Transmit<R>> {
         lock(&self.state)
@@ -154,7 +155,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
 
     /// See [`Port::share_tx`](crate::Port::share_tx).
     pub fn set_side_by_side(&self, on: bool) {
-        // The next worker that takes waits for bursts under way, if it must.
+        // The next worker that takes frames waits for bursts under way, if it must.
         self.lock().side_by_side = on;
     }
 
@@ -274,8 +275,8 @@ impl<R: TransmitRing> TransmitQueue<R> {
         Some(state)
     }
 
-    /// Locks the queue when workers have settled all taken frames, and take no new ones. Drops waiting frames for that
-    /// reason, and returns their number. Its ring can then go out of service, or service continues.
+    /// Locks the queue once workers have settled all taken frames, and take no new ones. Drops waiting frames for the
+    /// reason `why`, and returns their number. The ring can then go out of service, or service continues.
     pub fn stop<S: Source<Ring = R>>(
         &self,
         source: &S,
@@ -305,8 +306,8 @@ impl<R: TransmitRing> Transmit<R> {
             || source.is_for_one(&self.queue)
     }
 
-    /// Settles a burst whose frames were forwarded, or wait. Returns the time to ask about a held call, and whether
-    /// waiting frames must be tried again at once.
+    /// Settles a burst whose frames were forwarded, or wait. Returns the time to ask about a held call, and true if
+    /// waiting frames must be retried at once.
     #[inline(always)]
     fn settle<S: Source<Ring = R>>(
         &mut self,

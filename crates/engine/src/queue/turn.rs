@@ -26,7 +26,7 @@ pub struct Turns {
     blocked: Mutex<Vec<PortId>>,
 }
 
-/// A burst's turn. It ends when this is dropped, for whatever reason, and never before earlier turns.
+/// A burst's turn. It ends when this value is dropped, for whatever reason, but never before earlier turns.
 #[derive(Debug)]
 pub struct Turn {
     turns: Arc<Turns>,
@@ -45,7 +45,7 @@ impl Turns {
     }
 
     fn blocked(&self) -> MutexGuard<'_, Vec<PortId>> {
-        // A list of ports: it is valid whatever its holder did.
+        // The value is a list of ports, which is valid even if a holder of the lock panicked.
         self.blocked.lock().unwrap_or_else(|e| e.into_inner())
     }
 }

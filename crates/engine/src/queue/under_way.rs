@@ -1,4 +1,4 @@
-//! Bursts of a transmit queue that several workers have under way, with its lock released in between. When the ring
+//! Bursts of a transmit queue that several workers have under way, while the queue's lock is released. When the ring
 //! stops, no new burst begins, so that those under way come to an end ([`lock_settled`]).
 //!
 //! [`lock_settled`]: crate::lock::lock_settled
