@@ -15,7 +15,7 @@ pub enum ChannelError {
     /// The other side closed the connection.
     #[error("no connection to the peer")]
     Closed,
-    /// The other side sent too long a line.
+    /// The other side sent a line that is too long.
     #[error(transparent)]
     TooLong(#[from] TooLong),
     /// The other side sent a line that is not a message.
